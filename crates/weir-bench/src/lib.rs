@@ -1,0 +1,1 @@
+//! The lab: load engine, backends, targets, scenarios, statistics and reports.

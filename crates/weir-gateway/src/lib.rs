@@ -1,0 +1,1 @@
+//! The data plane: a snapshot comes in, traffic goes through.

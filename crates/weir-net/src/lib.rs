@@ -1,0 +1,1 @@
+//! Workers' sockets, timers and buffers. Has never heard of HTTP.

@@ -1,0 +1,1 @@
+//! The plugins, one file each, and the list of them.

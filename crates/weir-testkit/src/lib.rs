@@ -1,0 +1,1 @@
+//! For tests: scripted peers, gateways as processes, free ports.
