@@ -1,1 +1,14 @@
 //! Bytes to events and back. No sockets, no clock, no configuration.
+//!
+//! This crate decides what is *valid*; what is *allowed* is decided above it. Every rule cites its RFC section.
+
+pub mod authority;
+pub mod field;
+pub mod h1;
+pub mod head;
+pub mod method;
+pub mod path;
+
+pub use field::Known;
+pub use head::{Field, Framing, Head, RequestHead, ResponseHead, Version};
+pub use method::Method;

@@ -1,0 +1,102 @@
+//! Host and authority: one canonical form for the router, and the checks before it.
+
+/// Why an authority is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadAuthority;
+
+/// A `host[:port]` as RFC 9110 §7.2 allows it in `Host`, split. No userinfo, no path, no lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Authority<'a> {
+    /// A name, an IPv4 address, or an IPv6 address in brackets; without the trailing dot.
+    pub host: &'a [u8],
+    pub port: Option<u16>,
+}
+
+impl<'a> Authority<'a> {
+    pub fn parse(value: &'a [u8]) -> Result<Authority<'a>, BadAuthority> {
+        let (host, port) = if value.first() == Some(&b'[') {
+            let end = memchr::memchr(b']', value).ok_or(BadAuthority)?;
+            let inside = std::str::from_utf8(&value[1..end]).map_err(|_| BadAuthority)?;
+            inside.parse::<std::net::Ipv6Addr>().map_err(|_| BadAuthority)?;
+            (&value[..=end], &value[end + 1..])
+        } else {
+            let end = value.iter().position(|&byte| byte == b':').unwrap_or(value.len());
+            let host = &value[..end];
+            if !host.iter().all(|&byte| is_name_byte(byte)) {
+                return Err(BadAuthority);
+            }
+            (host.strip_suffix(b".").unwrap_or(host), &value[end..])
+        };
+        if host.is_empty() {
+            return Err(BadAuthority);
+        }
+        let port = match port {
+            b"" => None,
+            [b':', digits @ ..] => Some(parse_port(digits)?),
+            _ => return Err(BadAuthority),
+        };
+        Ok(Authority { host, port })
+    }
+}
+
+/// Unreserved and sub-delims of RFC 3986 §3.2.2 less the comma, which would make a list of it; `%` is refused because
+/// no two systems agree on what an encoded host name is.
+fn is_name_byte(byte: u8) -> bool {
+    matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~'
+        | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b';' | b'=')
+}
+
+fn parse_port(digits: &[u8]) -> Result<u16, BadAuthority> {
+    if digits.is_empty() || digits.len() > 5 {
+        return Err(BadAuthority);
+    }
+    let mut port = 0u32;
+    for &digit in digits {
+        if !digit.is_ascii_digit() {
+            return Err(BadAuthority);
+        }
+        port = port * 10 + u32::from(digit - b'0');
+    }
+    u16::try_from(port).ok().filter(|&port| port != 0).ok_or(BadAuthority)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_with_and_without_port() {
+        assert_eq!(Authority::parse(b"a.example").unwrap(), Authority { host: b"a.example", port: None });
+        assert_eq!(Authority::parse(b"a.example.:8080").unwrap(), Authority { host: b"a.example", port: Some(8080) });
+        assert_eq!(Authority::parse(b"[::1]:443").unwrap(), Authority { host: b"[::1]", port: Some(443) });
+    }
+
+    #[test]
+    fn what_is_not_a_host_is_refused() {
+        for bad in [
+            &b""[..],
+            b".",
+            b"a, b",
+            b"a,b",
+            b"user@h",
+            b"h/path",
+            b"h:0",
+            b"h:99999",
+            b"h:",
+            b"h:1:2",
+            b"h:+1",
+            b"evil\x00",
+            b"[::1",
+            b"[::1]x",
+            b"[zz]",
+            b"a b",
+            b"h\xff",
+            b"a%2eb",
+            b"h?x",
+            b"h#x",
+            b"h\\x",
+        ] {
+            assert_eq!(Authority::parse(bad), Err(BadAuthority), "{}", bad.escape_ascii());
+        }
+    }
+}

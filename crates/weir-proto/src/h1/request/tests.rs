@@ -1,0 +1,203 @@
+use super::*;
+
+fn parse(bytes: &str) -> Result<RequestHead, Reject> {
+    parse_bytes(bytes.as_bytes())
+}
+
+fn parse_bytes(bytes: &[u8]) -> Result<RequestHead, Reject> {
+    let mut request = RequestHead::default();
+    let length = parse_request(bytes, &Limits::default(), &mut request)?.expect("test heads are complete");
+    assert_eq!(length, bytes.len());
+    Ok(request)
+}
+
+fn with(fields: &str) -> Result<RequestHead, Reject> {
+    parse(&format!("POST / HTTP/1.1\r\nHost: t\r\n{fields}\r\n"))
+}
+
+#[test]
+fn a_plain_request() {
+    let request = parse("GET /a?b=c HTTP/1.1\r\nHost: T.example.:80\r\nX-Y:  z \r\nEmpty:\r\n\r\n").unwrap();
+    assert_eq!(request.method, Method::Get);
+    assert_eq!(request.path(), b"/a");
+    assert_eq!(request.query(), Some(&b"b=c"[..]));
+    assert_eq!(request.host(), b"t.example");
+    assert_eq!(request.authority(), b"T.example.:80");
+    assert_eq!(request.head.value(b"x-y"), Some(&b"z"[..]));
+    assert_eq!(request.head.value(b"empty"), Some(&b""[..]));
+    assert!(request.keep_alive);
+    let mut out = Vec::new();
+    request.head.write_fields(&mut out, |field| field.known != Known::Host);
+    assert_eq!(out, b"X-Y: z\r\nEmpty: \r\n");
+}
+
+#[test]
+fn incomplete_heads_wait_and_long_ones_do_not() {
+    let limits = Limits { head_bytes: 200, target_bytes: 50, ..Limits::default() };
+    let run = |bytes: &[u8]| parse_request(bytes, &limits, &mut RequestHead::default());
+    for partial in ["", "\r", "\r\n", "G", "GET / HTTP/1.1\r\n", "GET / HTTP/1.1\r\nHost: t\r\n\r"] {
+        assert_eq!(run(partial.as_bytes()), Ok(None), "{partial:?}");
+    }
+    assert_eq!(run(format!("GET /{}", "a".repeat(150)).as_bytes()), Err(Reject::TargetTooLong));
+    assert_eq!(
+        run(format!("GET /{} HTTP/1.1\r\nHost: t\r\n\r\n", "a".repeat(60)).as_bytes()),
+        Err(Reject::TargetTooLong)
+    );
+    assert_eq!(
+        run(format!("GET / HTTP/1.1\r\nHost: t\r\nA: {}", "a".repeat(250)).as_bytes()),
+        Err(Reject::HeadTooLarge)
+    );
+    let many = format!("GET / HTTP/1.1\r\nHost: t\r\n{}\r\n", "A: b\r\n".repeat(300));
+    assert_eq!(
+        parse_request(many.as_bytes(), &Limits::default(), &mut RequestHead::default()),
+        Err(Reject::HeadTooLarge)
+    );
+}
+
+#[test]
+fn an_empty_line_before_the_request_is_skipped_once() {
+    assert!(parse("\r\nGET / HTTP/1.1\r\nHost: t\r\n\r\n").is_ok());
+    assert_eq!(parse("\r\n\r\nGET / HTTP/1.1\r\nHost: t\r\n\r\n").err(), Some(Reject::Syntax));
+    assert_eq!(parse("\nGET / HTTP/1.1\r\nHost: t\r\n\r\n").err(), Some(Reject::Syntax));
+}
+
+#[test]
+fn lengths_that_two_readers_could_read_differently() {
+    for (fields, why) in [
+        ("Content-Length: 6\r\nTransfer-Encoding: chunked\r\n", Reject::Framing),
+        ("Content-Length: 5\r\nContent-Length: 5\r\n", Reject::Framing),
+        ("Content-Length: 5, 5\r\n", Reject::Framing),
+        ("Content-Length: +5\r\n", Reject::Framing),
+        ("Content-Length: -1\r\n", Reject::Framing),
+        ("Content-Length: 0x5\r\n", Reject::Framing),
+        ("Content-Length: 5_0\r\n", Reject::Framing),
+        ("Content-Length: 1 0\r\n", Reject::Framing),
+        ("Content-Length: ٥\r\n", Reject::Framing),
+        ("Content-Length:\r\n", Reject::Framing),
+        ("Content-Length: 99999999999999999999\r\n", Reject::Framing),
+        ("Transfer-Encoding: xchunked\r\n", Reject::TransferCoding),
+        ("Transfer-Encoding: gzip, chunked\r\n", Reject::Framing),
+        ("Transfer-Encoding: gzip\r\n", Reject::TransferCoding),
+        ("Transfer-Encoding: chunked, identity\r\n", Reject::Framing),
+        ("Transfer-Encoding: ,chunked\r\n", Reject::Framing),
+        ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", Reject::Framing),
+        ("Transfer-Encoding: \"chunked\"\r\n", Reject::Framing),
+        ("Transfer-Encoding: chunked;q=1\r\n", Reject::Framing),
+        ("Transfer-Encoding: chunked\x0b\r\n", Reject::Syntax),
+        ("Transfer-Encoding : chunked\r\n", Reject::Syntax),
+        ("Transfer-Encoding:\r\n", Reject::Framing),
+    ] {
+        assert_eq!(with(fields).err(), Some(why), "{fields:?}");
+    }
+    assert_eq!(with("Transfer-Encoding: CHUNKED\r\n").unwrap().framing, Framing::Chunked);
+    assert_eq!(with("Content-Length: 005\r\n").unwrap().framing, Framing::Sized(5));
+    let old = parse("POST / HTTP/1.0\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n");
+    assert_eq!(old.err(), Some(Reject::Framing));
+}
+
+#[test]
+fn lines_out_of_order() {
+    for bytes in [
+        &b"GET / HTTP/1.1\nHost: t\n\n"[..],
+        b"GET / HTTP/1.1\r\nHost: t\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: t\r\n\n",
+        b"GET / HTTP/1.1\r\r\nHost: t\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: t\rX: y\r\n\r\n",
+        b"GET / HTTP/1.1\r\n Host: t\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: t\r\n folded\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost : t\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: t\r\nnocolon\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: t\r\n: empty\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: t\r\nBad[Name: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: t\r\nA: \x00\r\n\r\n",
+        b"GET  / HTTP/1.1\r\nHost: t\r\n\r\n",
+        b"GET /  HTTP/1.1\r\nHost: t\r\n\r\n",
+        b"GET /a b HTTP/1.1\r\nHost: t\r\n\r\n",
+        b" GET / HTTP/1.1\r\nHost: t\r\n\r\n",
+        b"G\x00T / HTTP/1.1\r\nHost: t\r\n\r\n",
+        b"GET / HTTP/1.1 \r\nHost: t\r\n\r\n",
+        b"GET /\r\n\r\n",
+        b"GET / HTTP/1\r\nHost: t\r\n\r\n",
+        b"GET / http/1.1\r\nHost: t\r\n\r\n",
+        b"GET / HTTP/01.01\r\nHost: t\r\n\r\n",
+    ] {
+        let got = parse_request(bytes, &Limits::default(), &mut RequestHead::default());
+        assert_eq!(got, Err(Reject::Syntax), "{}", bytes.escape_ascii());
+    }
+}
+
+#[test]
+fn other_versions_are_named_as_such() {
+    for version in ["HTTP/1.9", "HTTP/2.0", "HTTP/0.9"] {
+        let got = parse(&format!("GET / {version}\r\nHost: t\r\n\r\n"));
+        assert_eq!(got.err(), Some(Reject::Version), "{version}");
+    }
+}
+
+#[test]
+fn targets_and_hosts() {
+    for (bytes, why) in [
+        ("GET http://evil/ HTTP/1.1\r\nHost: t\r\n\r\n", Reject::Host),
+        ("GET http:/// HTTP/1.1\r\nHost: t\r\n\r\n", Reject::Host),
+        ("GET ftp://t/ HTTP/1.1\r\nHost: t\r\n\r\n", Reject::Target),
+        ("GET * HTTP/1.1\r\nHost: t\r\n\r\n", Reject::Target),
+        ("GET ?x HTTP/1.1\r\nHost: t\r\n\r\n", Reject::Target),
+        ("GET /#x HTTP/1.1\r\nHost: t\r\n\r\n", Reject::Target),
+        ("GET /?a#x HTTP/1.1\r\nHost: t\r\n\r\n", Reject::Target),
+        ("GET / HTTP/1.1\r\n\r\n", Reject::Host),
+        ("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", Reject::Host),
+        ("GET / HTTP/1.1\r\nHost:\r\n\r\n", Reject::Host),
+        ("GET / HTTP/1.1\r\nHost: u@h\r\n\r\n", Reject::Host),
+        ("CONNECT t HTTP/1.1\r\nHost: t\r\n\r\n", Reject::Target),
+        ("CONNECT / HTTP/1.1\r\nHost: t\r\n\r\n", Reject::Target),
+    ] {
+        assert_eq!(parse(bytes).err(), Some(why), "{bytes:?}");
+    }
+    let absolute = parse("GET HTTP://T?x HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+    assert_eq!((absolute.path(), absolute.query(), absolute.host()), (&b"/"[..], Some(&b"x"[..]), &b"t"[..]));
+    assert_eq!(parse("OPTIONS * HTTP/1.1\r\nHost: t\r\n\r\n").unwrap().path(), b"*");
+    assert_eq!(parse("CONNECT t:443 HTTP/1.1\r\nHost: t:443\r\n\r\n").unwrap().method, Method::Connect);
+    assert!(parse("GET / HTTP/1.0\r\n\r\n").is_ok());
+}
+
+#[test]
+fn connection_options() {
+    assert!(!with("Connection: close\r\n").unwrap().keep_alive);
+    assert!(!parse("GET / HTTP/1.0\r\n\r\n").unwrap().keep_alive);
+    assert!(parse("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n").unwrap().keep_alive);
+    let request =
+        with("Connection: close, X-Mine, Host, Content-Length\r\nX-Mine: 1\r\nContent-Length: 3\r\nX-Other: 2\r\n");
+    let request = request.unwrap();
+    assert_eq!(request.head.value(b"x-mine"), None);
+    assert_eq!(request.head.value(b"x-other"), Some(&b"2"[..]));
+    assert_eq!(request.framing, Framing::Sized(3));
+    assert_eq!(request.host(), b"t");
+}
+
+#[test]
+fn upgrades_and_expectations() {
+    let upgrade = |fields: &str| parse(&format!("GET / HTTP/1.1\r\nHost: t\r\n{fields}\r\n")).unwrap().upgrade;
+    assert!(upgrade("Connection: Upgrade\r\nUpgrade: websocket\r\n"));
+    assert!(!upgrade("Upgrade: websocket\r\n"));
+    assert!(!upgrade("Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n"));
+    assert!(!upgrade("Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 3\r\n"));
+    assert!(with("Expect: 100-Continue\r\nContent-Length: 3\r\n").unwrap().expects_continue);
+    assert!(!with("Expect: 100-continue\r\n").unwrap().expects_continue);
+    assert_eq!(with("Expect: y100-continue\r\n").err(), Some(Reject::Expectation));
+}
+
+#[test]
+fn names_nobody_may_send() {
+    let request = with("X_User: a\r\nX-Consumer-Username: admin\r\nX-Good: b\r\n").unwrap();
+    assert_eq!(request.head.fields().map(|(name, _)| name).collect::<Vec<_>>(), [&b"Host"[..], b"X-Good"]);
+}
+
+proptest::proptest! {
+    #[test]
+    fn never_panics_and_never_reads_past_the_end(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+        let mut request = RequestHead::default();
+        if let Ok(Some(length)) = parse_request(&bytes, &Limits::default(), &mut request) {
+            proptest::prop_assert!(length <= bytes.len());
+        }
+    }
+}

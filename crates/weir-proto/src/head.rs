@@ -1,0 +1,462 @@
+//! One head for every protocol: contiguous bytes and an index of the fields in them.
+//!
+//! The common case forwards without building a map. An edit appends to the bytes and to the index, a removal marks the
+//! index, so that nothing already pointed at ever moves.
+
+use crate::field::{self, Known};
+use crate::method::Method;
+
+/// A range of a head's bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    pub start: u32,
+    pub end: u32,
+}
+
+impl Span {
+    pub fn new(start: usize, end: usize) -> Span {
+        // Heads are limited far below 4 GiB by `Limits::head_bytes`.
+        Span { start: start as u32, end: end as u32 }
+    }
+
+    pub fn range(self) -> std::ops::Range<usize> {
+        self.start as usize..self.end as usize
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+}
+
+/// Where a field stands, and what it is to the gateway.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    pub name: Span,
+    pub value: Span,
+    pub known: Known,
+    /// Not forwarded: hop-by-hop, or removed by a plugin.
+    pub removed: bool,
+    /// The line in the head's bytes reads exactly `name: value\r\n`, so neighbours can be forwarded in one copy.
+    pub(crate) verbatim: bool,
+}
+
+/// Header fields in the order of their arrival, and the bytes they stand in.
+#[derive(Clone, Debug, Default)]
+pub struct Head {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) fields: Vec<Field>,
+}
+
+impl Head {
+    /// Forgets everything but keeps the memory, so that a head can be used for exchange after exchange.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.fields.clear();
+    }
+
+    pub fn slice(&self, span: Span) -> &[u8] {
+        &self.bytes[span.range()]
+    }
+
+    /// Fields that will be forwarded, with their names as received.
+    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.present().map(|field| (self.slice(field.name), self.slice(field.value)))
+    }
+
+    /// All present fields with what they are to the gateway.
+    pub fn present(&self) -> impl Iterator<Item = &Field> {
+        self.fields.iter().filter(|field| !field.removed)
+    }
+
+    /// The first value of a field, by name in any case.
+    pub fn value(&self, name: &[u8]) -> Option<&[u8]> {
+        let field = self.present().find(|field| self.slice(field.name).eq_ignore_ascii_case(name))?;
+        Some(self.slice(field.value))
+    }
+
+    /// Every value of a field, by name in any case.
+    pub fn values<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        self.present()
+            .filter(move |field| self.slice(field.name).eq_ignore_ascii_case(name))
+            .map(|field| self.slice(field.value))
+    }
+
+    /// The first value of a field the gateway knows, removed or not: hop-by-hop fields stay readable for the gateway.
+    pub fn known(&self, known: Known) -> Option<&[u8]> {
+        self.fields.iter().find(|field| field.known == known).map(|field| self.slice(field.value))
+    }
+
+    /// Adds a field after the others. Names and values that would break the line are refused, and nothing changes.
+    pub fn add(&mut self, name: &[u8], value: &[u8]) -> Result<(), BadField> {
+        if !field::is_name(name) || !field::is_value(value) {
+            return Err(BadField);
+        }
+        let known = Known::parse(name);
+        let name = self.append(name);
+        self.bytes.extend_from_slice(b": ");
+        let value = self.append(value);
+        self.bytes.extend_from_slice(b"\r\n");
+        self.fields.push(Field { name, value, known, removed: false, verbatim: true });
+        Ok(())
+    }
+
+    /// Replaces every field of this name by one.
+    pub fn set(&mut self, name: &[u8], value: &[u8]) -> Result<(), BadField> {
+        if !field::is_name(name) || !field::is_value(value) {
+            return Err(BadField);
+        }
+        self.remove(name);
+        self.add(name, value)
+    }
+
+    /// Removes every field of this name; says whether there was one.
+    pub fn remove(&mut self, name: &[u8]) -> bool {
+        let mut found = false;
+        for index in 0..self.fields.len() {
+            let field = self.fields[index];
+            if !field.removed && self.slice(field.name).eq_ignore_ascii_case(name) {
+                self.fields[index].removed = true;
+                found = true;
+            }
+        }
+        found
+    }
+
+    /// Appends bytes that belong to no field (a new path, a host) and says where they are.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Span {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        Span::new(start, self.bytes.len())
+    }
+
+    /// Writes the present fields that `keep` lets through as lines. Neighbouring lines that stand in the bytes as they
+    /// would be written are copied together.
+    pub fn write_fields(&self, out: &mut Vec<u8>, mut keep: impl FnMut(&Field) -> bool) {
+        let mut run = Span::default();
+        for field in &self.fields {
+            if field.removed || !keep(field) {
+                continue;
+            }
+            let end = field.value.end + 2;
+            if field.verbatim && field.name.start == run.end {
+                run.end = end;
+                continue;
+            }
+            out.extend_from_slice(self.slice(run));
+            run = Span::default();
+            if field.verbatim {
+                run = Span { start: field.name.start, end };
+            } else {
+                write_field(out, self.slice(field.name), self.slice(field.value));
+            }
+        }
+        out.extend_from_slice(self.slice(run));
+    }
+}
+
+/// Writes `name: value` and the end of the line.
+pub fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A field name that is no token, or a value that could end the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadField;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    Http10,
+    #[default]
+    Http11,
+    Http2,
+}
+
+impl Version {
+    /// As `$server_protocol` and log lines say it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Version::Http10 => "HTTP/1.0",
+            Version::Http11 => "HTTP/1.1",
+            Version::Http2 => "HTTP/2.0",
+        }
+    }
+}
+
+/// How the end of a body is found (RFC 9112 §6.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Framing {
+    #[default]
+    None,
+    Sized(u64),
+    Chunked,
+    /// Until the connection closes; responses only.
+    UntilClose,
+}
+
+impl Framing {
+    pub fn has_body(self) -> bool {
+        !matches!(self, Framing::None | Framing::Sized(0))
+    }
+}
+
+/// A request's head, checked and with everything derived from it once.
+#[derive(Clone, Debug, Default)]
+pub struct RequestHead {
+    pub head: Head,
+    pub method: Method,
+    pub version: Version,
+    pub framing: Framing,
+    /// The client may send another request on this connection.
+    pub keep_alive: bool,
+    /// The client waits for `100 Continue` before it sends the body (RFC 9110 §10.1.1).
+    pub expects_continue: bool,
+    /// `Connection: upgrade` with an `Upgrade` that is not `h2c`, on a bodiless GET of HTTP/1.1.
+    pub upgrade: bool,
+    /// `TE: trailers`: the client can take trailer fields.
+    pub takes_trailers: bool,
+    /// `%2F` or `%5C` stands in the path.
+    pub encoded_separator: bool,
+    /// The request came with an absolute-form target; its authority has replaced `Host`.
+    pub absolute_form: bool,
+    pub(crate) method_name: Span,
+    pub(crate) target: Span,
+    pub(crate) path: Span,
+    pub(crate) query: Option<Span>,
+    pub(crate) authority: Span,
+    pub(crate) host: Span,
+    pub(crate) port: Option<u16>,
+}
+
+impl RequestHead {
+    pub fn clear(&mut self) {
+        let mut head = std::mem::take(&mut self.head);
+        head.clear();
+        *self = RequestHead { head, ..RequestHead::default() };
+    }
+
+    pub fn method_name(&self) -> &[u8] {
+        match self.method.name() {
+            Some(name) => name.as_bytes(),
+            None => self.head.slice(self.method_name),
+        }
+    }
+
+    /// Replaces the method. `false`, and nothing changes, if it is no token.
+    pub fn set_method(&mut self, name: &[u8]) -> bool {
+        if !field::is_name(name) {
+            return false;
+        }
+        self.method = Method::parse(name);
+        self.method_name = self.head.append(name);
+        true
+    }
+
+    /// The request target as the client sent it.
+    pub fn target(&self) -> &[u8] {
+        self.head.slice(self.target)
+    }
+
+    /// The canonical path; `*` for the asterisk form.
+    pub fn path(&self) -> &[u8] {
+        self.head.slice(self.path)
+    }
+
+    /// What stands after the first `?`, if there is one.
+    pub fn query(&self) -> Option<&[u8]> {
+        self.query.map(|span| self.head.slice(span))
+    }
+
+    /// Replaces the path, which is brought into canonical form first, and with `Some` the query.
+    pub fn set_path(&mut self, path: &[u8], query: Option<&[u8]>) -> Result<(), crate::path::BadPath> {
+        if query.is_some_and(|query| !crate::path::is_query(query)) {
+            return Err(crate::path::BadPath::Syntax);
+        }
+        let start = self.head.bytes.len();
+        let path = match crate::path::canonical(path, &mut self.head.bytes) {
+            Ok(crate::path::Canonical::AsIs) => self.head.append(path),
+            Ok(crate::path::Canonical::Rewritten { .. }) => Span::new(start, self.head.bytes.len()),
+            Err(bad) => {
+                self.head.bytes.truncate(start);
+                return Err(bad);
+            }
+        };
+        self.path = path;
+        if let Some(query) = query {
+            self.query = (!query.is_empty()).then(|| self.head.append(query));
+        }
+        Ok(())
+    }
+
+    /// The host, canonical: lower case, without port and trailing dot. Empty if an HTTP/1.0 client named none.
+    pub fn host(&self) -> &[u8] {
+        self.head.slice(self.host)
+    }
+
+    /// The authority as the client named it, with its port.
+    pub fn authority(&self) -> &[u8] {
+        self.head.slice(self.authority)
+    }
+
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// Replaces the authority that is forwarded as `Host`; routing is not done again.
+    pub fn set_authority(&mut self, authority: &[u8]) -> Result<(), crate::authority::BadAuthority> {
+        let parsed = crate::authority::Authority::parse(authority)?;
+        let (host, port) = (parsed.host.to_ascii_lowercase(), parsed.port);
+        self.authority = self.head.append(authority);
+        self.host = self.head.append(&host);
+        self.port = port;
+        Ok(())
+    }
+}
+
+/// A response's head.
+#[derive(Clone, Debug, Default)]
+pub struct ResponseHead {
+    pub head: Head,
+    pub status: u16,
+    pub version: Version,
+    pub framing: Framing,
+    /// The upstream lets its connection be used again.
+    pub keep_alive: bool,
+    pub(crate) reason: Span,
+}
+
+impl ResponseHead {
+    pub fn clear(&mut self) {
+        let mut head = std::mem::take(&mut self.head);
+        head.clear();
+        *self = ResponseHead { head, ..ResponseHead::default() };
+    }
+
+    /// The reason phrase as the upstream wrote it, or the usual one if the status was set here.
+    pub fn reason(&self) -> &[u8] {
+        match self.reason.is_empty() {
+            true => reason(self.status).as_bytes(),
+            false => self.head.slice(self.reason),
+        }
+    }
+
+    /// Replaces the status, and with it the reason phrase.
+    pub fn set_status(&mut self, status: u16) {
+        self.status = status;
+        self.reason = Span::default();
+    }
+}
+
+/// The reason phrases of the IANA registry; empty for others, which RFC 9112 §4 allows.
+pub fn reason(status: u16) -> &'static str {
+    match status {
+        100 => "Continue",
+        101 => "Switching Protocols",
+        102 => "Processing",
+        103 => "Early Hints",
+        200 => "OK",
+        201 => "Created",
+        202 => "Accepted",
+        203 => "Non-Authoritative Information",
+        204 => "No Content",
+        205 => "Reset Content",
+        206 => "Partial Content",
+        207 => "Multi-Status",
+        208 => "Already Reported",
+        226 => "IM Used",
+        300 => "Multiple Choices",
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        304 => "Not Modified",
+        305 => "Use Proxy",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        402 => "Payment Required",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        406 => "Not Acceptable",
+        407 => "Proxy Authentication Required",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        410 => "Gone",
+        411 => "Length Required",
+        412 => "Precondition Failed",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        415 => "Unsupported Media Type",
+        416 => "Range Not Satisfiable",
+        417 => "Expectation Failed",
+        421 => "Misdirected Request",
+        422 => "Unprocessable Content",
+        423 => "Locked",
+        424 => "Failed Dependency",
+        425 => "Too Early",
+        426 => "Upgrade Required",
+        428 => "Precondition Required",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        451 => "Unavailable For Legal Reasons",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        507 => "Insufficient Storage",
+        508 => "Loop Detected",
+        511 => "Network Authentication Required",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(head: &Head) -> String {
+        let mut out = Vec::new();
+        head.write_fields(&mut out, |_| true);
+        String::from_utf8(out).expect("test fields are ASCII")
+    }
+
+    #[test]
+    fn edits_keep_the_rest_and_the_order() {
+        let mut head = Head::default();
+        head.add(b"A", b"1").unwrap();
+        head.add(b"B", b"2").unwrap();
+        head.add(b"C", b"3").unwrap();
+        head.set(b"b", b"22").unwrap();
+        assert!(head.remove(b"A"));
+        assert!(!head.remove(b"A"));
+        assert_eq!(written(&head), "C: 3\r\nb: 22\r\n");
+        assert_eq!(head.value(b"B"), Some(&b"22"[..]));
+    }
+
+    #[test]
+    fn what_could_split_a_message_is_refused() {
+        let mut head = Head::default();
+        for (name, value) in [("A", "x\r\nB: y"), ("A\r\nB", "x"), ("", "x"), ("A:", "x"), ("A", "\0"), ("A", "\x7f")] {
+            assert_eq!(head.add(name.as_bytes(), value.as_bytes()), Err(BadField));
+            assert_eq!(head.set(name.as_bytes(), value.as_bytes()), Err(BadField));
+        }
+        assert_eq!(written(&head), "");
+    }
+
+    #[test]
+    fn a_new_path_is_canonical_and_keeps_the_query_unless_told() {
+        let mut request = RequestHead::default();
+        request.set_path(b"/a/../b", Some(b"x=1")).unwrap();
+        assert_eq!((request.path(), request.query()), (&b"/b"[..], Some(&b"x=1"[..])));
+        request.set_path(b"/c", None).unwrap();
+        assert_eq!((request.path(), request.query()), (&b"/c"[..], Some(&b"x=1"[..])));
+        assert!(request.set_path(b"/../x", None).is_err());
+        assert!(request.set_path(b"/x", Some(b"a b")).is_err());
+        assert_eq!(request.path(), b"/c");
+    }
+}

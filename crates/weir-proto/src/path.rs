@@ -1,0 +1,238 @@
+//! The canonical path: computed once, and used by the router, plugins, logs and the upstream alike, so that no two of
+//! them can disagree about what was asked for (RFC 3986 §6.2.2).
+
+/// Why a path is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadPath {
+    /// A byte that may not stand in a path, or `%` without two hexadecimal digits.
+    Syntax,
+    /// `%00`.
+    Nul,
+    /// `..` above the root, or a dot segment hidden by parameters (`..;x`).
+    DotSegment,
+}
+
+/// What [`canonical`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canonical {
+    /// The bytes are canonical as they are; nothing was written.
+    AsIs,
+    /// The canonical form was appended to `out`.
+    Rewritten {
+        /// The path holds `%2F` or `%5C`: two readers may see different segments. Refused unless the route allows it.
+        encoded_separator: bool,
+    },
+}
+
+const PLAIN: u8 = 1; // canonical wherever it stands
+const ENCODE: u8 = 2; // tolerated from clients, percent-encoded in the canonical form
+
+/// What to do with each byte of a path; 0 is refused.
+const CLASS: [u8; 256] = {
+    let mut class = [0u8; 256];
+    let mut byte = 0x21;
+    while byte < 0x7f {
+        class[byte] = match byte as u8 {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => PLAIN,
+            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=' | b':' | b'@' => PLAIN,
+            b'"' | b'<' | b'>' | b'[' | b']' | b'^' | b'`' | b'{' | b'|' | b'}' => ENCODE,
+            _ => 0,
+        };
+        byte += 1;
+    }
+    class
+};
+
+/// Brings a path (from its leading `/`, without the query) into the one form everybody uses:
+/// unreserved bytes decoded, other escapes kept with upper-case digits, empty and dot segments resolved.
+pub fn canonical(path: &[u8], out: &mut Vec<u8>) -> Result<Canonical, BadPath> {
+    if is_canonical(path) {
+        return Ok(Canonical::AsIs);
+    }
+    rewrite(path, out)
+}
+
+fn is_canonical(path: &[u8]) -> bool {
+    // A segment that starts with a dot, or is empty, or holds anything to decode takes the long way.
+    let mut segment_start = true;
+    let [b'/', rest @ ..] = path else { return false };
+    for &byte in rest {
+        if byte == b'/' {
+            if segment_start {
+                return false;
+            }
+            segment_start = true;
+        } else {
+            if CLASS[byte as usize] != PLAIN || (segment_start && byte == b'.') {
+                return false;
+            }
+            segment_start = false;
+        }
+    }
+    true
+}
+
+fn rewrite(path: &[u8], out: &mut Vec<u8>) -> Result<Canonical, BadPath> {
+    let base = out.len();
+    let [b'/', rest @ ..] = path else { return Err(BadPath::Syntax) };
+    let mut encoded_separator = false;
+    out.push(b'/');
+    let mut segments = rest.split(|&byte| byte == b'/').peekable();
+    while let Some(segment) = segments.next() {
+        let is_last = segments.peek().is_none();
+        let start = out.len();
+        encoded_separator |= push_segment(segment, out)?;
+        let name = out[start..].split(|&byte| byte == b';').next().unwrap_or_default();
+        let is_dots = matches!(name, b"." | b"..");
+        if is_dots && name.len() != out.len() - start {
+            return Err(BadPath::DotSegment); // `..;x` is `..` to some upstreams and a name to others
+        }
+        match &out[start..] {
+            b"" | b"." => out.truncate(start),
+            b".." => {
+                out.truncate(start);
+                if out.len() == base + 1 {
+                    return Err(BadPath::DotSegment);
+                }
+                out.pop();
+                while out.last() != Some(&b'/') {
+                    out.pop();
+                }
+            }
+            _ if !is_last => out.push(b'/'),
+            _ => {}
+        }
+    }
+    Ok(Canonical::Rewritten { encoded_separator })
+}
+
+/// Appends one segment with its escapes normalised; says whether it holds an encoded separator.
+fn push_segment(segment: &[u8], out: &mut Vec<u8>) -> Result<bool, BadPath> {
+    let mut encoded_separator = false;
+    let mut bytes = segment.iter();
+    while let Some(&byte) = bytes.next() {
+        if byte == b'%' {
+            let (Some(high), Some(low)) = (bytes.next().and_then(hex), bytes.next().and_then(hex)) else {
+                return Err(BadPath::Syntax);
+            };
+            let decoded = high << 4 | low;
+            match decoded {
+                0 => return Err(BadPath::Nul),
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(decoded),
+                _ => {
+                    encoded_separator |= matches!(decoded, b'/' | b'\\');
+                    push_escape(decoded, out);
+                }
+            }
+        } else {
+            match CLASS[byte as usize] {
+                PLAIN => out.push(byte),
+                ENCODE => push_escape(byte, out),
+                _ => return Err(BadPath::Syntax),
+            }
+        }
+    }
+    Ok(encoded_separator)
+}
+
+fn push_escape(byte: u8, out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    out.extend_from_slice(&[b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+}
+
+fn hex(digit: &u8) -> Option<u8> {
+    (*digit as char).to_digit(16).map(|value| value as u8)
+}
+
+/// A query may hold any visible character but `#`; its meaning belongs to the upstream, so it is passed unchanged.
+pub fn is_query(query: &[u8]) -> bool {
+    query.iter().all(|&byte| (0x21..0x7f).contains(&byte) && byte != b'#')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(path: &str) -> Result<String, BadPath> {
+        let mut out = Vec::new();
+        Ok(match canonical(path.as_bytes(), &mut out)? {
+            Canonical::AsIs => path.to_owned(),
+            Canonical::Rewritten { .. } => String::from_utf8(out).expect("canonical paths are ASCII"),
+        })
+    }
+
+    #[test]
+    fn plain_paths_stay_as_they_are() {
+        for path in ["/", "/a", "/a/b/", "/a.b/c;v=1", "/a,b/@me"] {
+            assert_eq!(canonical(path.as_bytes(), &mut Vec::new()), Ok(Canonical::AsIs), "{path}");
+        }
+    }
+
+    #[test]
+    fn different_spellings_become_one() {
+        for (path, want) in [
+            ("//admin", "/admin"),
+            ("/./admin", "/admin"),
+            ("/%61dmin", "/admin"),
+            ("/api/../admin", "/admin"),
+            ("/api/%2e%2e/admin", "/admin"),
+            ("/api/%2E./admin", "/admin"),
+            ("/api/.", "/api/"),
+            ("/api/b/..", "/api/"),
+            ("/a//b///c", "/a/b/c"),
+            ("/api%2e/admin", "/api./admin"),
+            ("/api/%252e%252e/admin", "/api/%252e%252e/admin"),
+            ("/caf%c3%a9", "/caf%C3%A9"),
+            ("/a|b", "/a%7Cb"),
+            ("/.hidden", "/.hidden"),
+            ("/..hidden/...", "/..hidden/..."),
+            ("/a/../b/../c", "/c"),
+        ] {
+            assert_eq!(run(path).as_deref(), Ok(want), "{path}");
+        }
+    }
+
+    #[test]
+    fn ambiguous_paths_are_refused() {
+        for (path, why) in [
+            ("/..", BadPath::DotSegment),
+            ("/../etc", BadPath::DotSegment),
+            ("/api/..;/admin", BadPath::DotSegment),
+            ("/api/.;x/admin", BadPath::DotSegment),
+            ("/api/%2e%2e;a=b/admin", BadPath::DotSegment),
+            ("/admin%00", BadPath::Nul),
+            ("/a%", BadPath::Syntax),
+            ("/a%4", BadPath::Syntax),
+            ("/a%zz", BadPath::Syntax),
+            ("\\admin", BadPath::Syntax),
+            ("/a\\b", BadPath::Syntax),
+            ("/a#b", BadPath::Syntax),
+            ("/a b", BadPath::Syntax),
+            ("/a\x7f", BadPath::Syntax),
+            ("/é", BadPath::Syntax),
+            ("", BadPath::Syntax),
+        ] {
+            assert_eq!(run(path), Err(why), "{path}");
+        }
+    }
+
+    #[test]
+    fn encoded_separators_are_seen() {
+        for path in ["/a%2fb", "/a%2Fb", "/a%5cb"] {
+            let found = canonical(path.as_bytes(), &mut Vec::new());
+            assert_eq!(found, Ok(Canonical::Rewritten { encoded_separator: true }), "{path}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn canonical_is_a_fixed_point(path in "/[ -~]{0,40}") {
+            if let Ok(once) = run(&path) {
+                let twice = run(&once);
+                proptest::prop_assert_eq!(twice.as_deref(), Ok(once.as_str()));
+                proptest::prop_assert!(!once.contains("//"));
+                proptest::prop_assert!(once.split('/').all(|segment| segment != "." && segment != ".."));
+            }
+        }
+    }
+}
