@@ -1,1 +1,11 @@
 //! What a plugin sees: the exchange, the contract, and how it ends early.
+
+pub mod definition;
+pub mod exchange;
+pub mod plugin;
+pub mod stop;
+
+pub use definition::{Build, ConfigError, Definition, Entry, Registry, Stage};
+pub use exchange::{Client, Exchange, RouteFacts, Upstream};
+pub use plugin::{AsyncPlugin, Phases, Plugin, Step, Waiting};
+pub use stop::{Blame, Ending, Stop};

@@ -1,0 +1,116 @@
+//! What makes a type a plugin: a name, a place in the order, options with a schema, and an example that works.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::plugin::Step;
+
+/// When in the way of a request a plugin runs. All of `Rewrite`, by priority, before all of `Access` (APISIX phases).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    Rewrite,
+    Access,
+}
+
+/// A plugin's options, and how they become a plugin.
+pub trait Definition: DeserializeOwned + JsonSchema + 'static {
+    const NAME: &'static str;
+    /// Higher runs earlier within a stage. The numbers are Apache APISIX's.
+    const PRIORITY: i32;
+    const STAGE: Stage;
+    /// A configuration that builds, as it stands under `plugins:`.
+    const EXAMPLE: &'static str;
+
+    /// Checks what a schema cannot say, and builds the plugin.
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError>;
+}
+
+/// What a plugin may ask for while it is built.
+#[derive(Debug, Default)]
+pub struct Build {
+    /// Things that are accepted but probably not what was meant; shown by `weir check`.
+    pub warnings: Vec<ConfigError>,
+}
+
+/// A mistake in a plugin's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// Where in the plugin's own configuration: `headers.set`, `regex_uri[1]`; empty for the whole.
+    pub path: String,
+    /// What is wrong and what would be right.
+    pub problem: String,
+}
+
+impl ConfigError {
+    pub fn new(path: impl Into<String>, problem: impl Into<String>) -> ConfigError {
+        ConfigError { path: path.into(), problem: problem.into() }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.path.as_str() {
+            "" => write!(f, "{}", self.problem),
+            path => write!(f, "{path}: {}", self.problem),
+        }
+    }
+}
+
+/// One plugin as the registry knows it.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    pub name: &'static str,
+    pub priority: i32,
+    pub stage: Stage,
+    pub example: &'static str,
+    pub schema: fn() -> Value,
+    pub build: fn(&Value, &mut Build) -> Result<Step, ConfigError>,
+}
+
+impl Entry {
+    pub const fn of<D: Definition>() -> Entry {
+        Entry {
+            name: D::NAME,
+            priority: D::PRIORITY,
+            stage: D::STAGE,
+            example: D::EXAMPLE,
+            schema: schema::<D>,
+            build: build::<D>,
+        }
+    }
+}
+
+fn schema<D: Definition>() -> Value {
+    schemars::schema_for!(D).to_value()
+}
+
+fn build<D: Definition>(options: &Value, build: &mut Build) -> Result<Step, ConfigError> {
+    let options: D = serde_path_to_error::deserialize(options).map_err(|error| {
+        let path = error.path().to_string();
+        ConfigError::new(if path == "." { String::new() } else { path }, error.inner().to_string())
+    })?;
+    options.build(build)
+}
+
+/// The plugins of this binary, by name.
+#[derive(Clone, Copy)]
+pub struct Registry {
+    entries: &'static [Entry],
+}
+
+impl Registry {
+    pub const fn new(entries: &'static [Entry]) -> Registry {
+        Registry { entries }
+    }
+
+    pub fn entries(&self) -> &'static [Entry] {
+        self.entries
+    }
+
+    pub fn find(&self, name: &str) -> Option<&'static Entry> {
+        self.entries.iter().find(|entry| entry.name == name)
+    }
+}

@@ -1,0 +1,142 @@
+//! One exchange as plugins, variables and log lines see it: a request, its response, and what happened in between.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+
+use weir_proto::{RequestHead, ResponseHead};
+
+use crate::stop::Stop;
+
+/// One request and its response. Belongs to one worker, and is used again for the next exchange, so that nothing is
+/// allocated on the plain path.
+#[derive(Debug)]
+pub struct Exchange {
+    pub request: RequestHead,
+    pub response: ResponseHead,
+    /// The body of an answer made by the gateway itself.
+    pub body: Vec<u8>,
+    pub client: Client,
+    /// What was matched; `None` before routing and where no route matched.
+    pub route: Option<Rc<RouteFacts>>,
+    pub upstream: Upstream,
+    /// Nanoseconds of the worker's clock (monotonic) when the first byte of the request was seen.
+    pub started_ns: u64,
+    /// The same when the exchange ended; set before `on_log`.
+    pub ended_ns: u64,
+    /// Bytes received from the client for this request, head and body as framed on the wire.
+    pub request_bytes: u64,
+    /// Bytes sent to the client, head included.
+    pub response_bytes: u64,
+    /// Bytes of response content sent to the client, without head and framing.
+    pub body_bytes: u64,
+    /// The most content the request may bring; `u64::MAX` is no limit. Larger is answered with 413.
+    pub body_limit: u64,
+    /// How it ended, if not by an ordinary response.
+    pub stop: Option<Stop>,
+}
+
+/// The client side of an exchange.
+#[derive(Clone, Copy, Debug)]
+pub struct Client {
+    /// The other end of the connection.
+    pub peer: SocketAddr,
+    /// Our end of the connection.
+    pub local: SocketAddr,
+    /// Whose address policies count: the peer's, or what a trusted peer said.
+    pub addr: IpAddr,
+    /// The peer's `X-Forwarded-*` and `Forwarded` fields are believed.
+    pub trusted: bool,
+    pub tls: bool,
+    /// A number for the connection, unique in this process, and which request on it this is (from 1).
+    pub connection: u64,
+    pub connection_requests: u64,
+}
+
+/// The upstream side of an exchange. Times are nanoseconds of the worker's clock, 0 while unknown.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Upstream {
+    pub addr: Option<SocketAddr>,
+    /// The status the endpoint answered, before any plugin changed it.
+    pub status: u16,
+    pub attempts: u16,
+    pub connect_ns: u64,
+    pub sent_ns: u64,
+    pub header_ns: u64,
+    pub ended_ns: u64,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+}
+
+/// What a route is called, for variables, logs and metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RouteFacts {
+    pub route_id: Box<str>,
+    pub route_name: Box<str>,
+    pub service_id: Box<str>,
+    pub service_name: Box<str>,
+}
+
+impl Default for Exchange {
+    fn default() -> Exchange {
+        let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        Exchange {
+            request: RequestHead::default(),
+            response: ResponseHead::default(),
+            body: Vec::new(),
+            client: Client {
+                peer: nowhere,
+                local: nowhere,
+                addr: nowhere.ip(),
+                trusted: false,
+                tls: false,
+                connection: 0,
+                connection_requests: 0,
+            },
+            route: None,
+            upstream: Upstream::default(),
+            started_ns: 0,
+            ended_ns: 0,
+            request_bytes: 0,
+            response_bytes: 0,
+            body_bytes: 0,
+            body_limit: u64::MAX,
+            stop: None,
+        }
+    }
+}
+
+impl Exchange {
+    /// Makes it ready for another exchange; memory is kept.
+    pub fn clear(&mut self) {
+        self.request.clear();
+        self.response.clear();
+        self.body.clear();
+        self.route = None;
+        self.upstream = Upstream::default();
+        self.started_ns = 0;
+        self.ended_ns = 0;
+        self.request_bytes = 0;
+        self.response_bytes = 0;
+        self.body_bytes = 0;
+        self.body_limit = u64::MAX;
+        self.stop = None;
+    }
+
+    /// Answers from here: `return Err(exchange.respond(401, "application/json", br#"{"message":"no"}"#))`.
+    /// More fields can be added to `exchange.response.head` before returning.
+    pub fn respond(&mut self, status: u16, content_type: &str, body: &[u8]) -> Stop {
+        self.response.clear();
+        self.response.status = status;
+        self.body.clear();
+        self.body.extend_from_slice(body);
+        if self.response.head.add(b"Content-Type", content_type.as_bytes()).is_err() {
+            return Stop::Internal;
+        }
+        Stop::Answered
+    }
+
+    /// `http` or `https`, as the client spoke to us.
+    pub fn scheme(&self) -> &'static str {
+        if self.client.tls { "https" } else { "http" }
+    }
+}

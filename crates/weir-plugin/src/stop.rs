@@ -1,0 +1,128 @@
+//! How an exchange ends before its ordinary end, and whose fault that is.
+
+use weir_proto::h1::{BadResponse, Reject};
+
+/// Whatever ends an exchange early. One `match` in [`Stop::ending`] turns it into status, log word and retry rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// A plugin has written the answer into the exchange with [`crate::Exchange::respond`].
+    Answered,
+    /// This status with the gateway's own short body.
+    Respond(u16),
+    /// No route matches.
+    NoRoute,
+    /// The route has nowhere to send to.
+    NoUpstream,
+    /// The request was refused by the protocol layer.
+    Rejected(Reject),
+    /// `%2F` or `%5C` in the path of a route that does not allow it.
+    EncodedSeparator,
+    /// `CONNECT`, which no route serves.
+    ConnectMethod,
+    /// The body is larger than allowed.
+    BodyTooLarge,
+    /// The request's chunked coding is broken.
+    BadRequestBody,
+    /// The client went away, or cut its body short.
+    ClientGone,
+    /// The client took too long over its head.
+    HeadTimeout,
+    /// The client took too long over its body.
+    BodyTimeout,
+    /// The client does not take the response.
+    ClientStalled,
+    /// The endpoint refused the connection, or could not be reached.
+    ConnectFailed,
+    ConnectTimeout,
+    /// The endpoint closed or reset before the first byte of an answer.
+    UpstreamClosed,
+    /// The endpoint closed or reset in the middle of its answer.
+    UpstreamAborted,
+    /// The endpoint did not take the request in time.
+    SendTimeout,
+    /// The endpoint did not answer in time.
+    ReadTimeout,
+    /// The endpoint's answer is not HTTP as we accept it.
+    BadResponse(BadResponse),
+    /// The endpoint's chunked coding is broken.
+    BadResponseBody,
+    /// More than eight interim responses, or `101` to a request that asked for none.
+    BadInterim,
+    /// Every endpoint is out of rotation or refuses.
+    NoEndpoint,
+    /// Too many requests wait for this upstream, or this one waited too long.
+    Overloaded,
+    /// The gateway itself cannot go on: no descriptors, a plugin that failed.
+    Internal,
+    /// The process must end now.
+    Shutdown,
+}
+
+/// Who made the exchange end early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    Client,
+    Upstream,
+    Gateway,
+    /// A policy decided so.
+    Policy,
+}
+
+/// What follows from a [`Stop`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// The status that answers it, if there is anybody left to answer.
+    pub status: u16,
+    /// A word for logs and metrics; the set is closed.
+    pub name: &'static str,
+    pub blame: Blame,
+    /// The client connection cannot be used again.
+    pub close: bool,
+    pub retry: Retry,
+}
+
+/// Whether another endpoint may be asked. Never after a byte of a response has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    Never,
+    /// The endpoint saw nothing of the request: any method may be sent again.
+    Unseen,
+    /// The endpoint may have acted on it: idempotent methods only.
+    Idempotent,
+}
+
+impl Stop {
+    pub fn ending(self) -> Ending {
+        use Blame::{Client, Gateway, Policy, Upstream};
+        use Retry::{Idempotent, Never, Unseen};
+        let (status, name, blame, close, retry) = match self {
+            Stop::Answered | Stop::Respond(_) => (0, "", Policy, false, Never),
+            Stop::NoRoute => (404, "no_route", Client, false, Never),
+            Stop::NoUpstream => (503, "no_upstream", Gateway, false, Never),
+            Stop::Rejected(reject) => (reject.status(), reject.name(), Client, true, Never),
+            Stop::EncodedSeparator => (400, "encoded_separator", Client, true, Never),
+            Stop::ConnectMethod => (501, "connect_method", Client, true, Never),
+            Stop::BodyTooLarge => (413, "body_too_large", Client, true, Never),
+            Stop::BadRequestBody => (400, "bad_request_body", Client, true, Never),
+            Stop::ClientGone => (499, "client_gone", Client, true, Never),
+            Stop::HeadTimeout => (408, "head_timeout", Client, true, Never),
+            Stop::BodyTimeout => (408, "body_timeout", Client, true, Never),
+            Stop::ClientStalled => (499, "client_stalled", Client, true, Never),
+            Stop::ConnectFailed => (502, "connect_failed", Upstream, false, Unseen),
+            Stop::ConnectTimeout => (504, "connect_timeout", Upstream, false, Unseen),
+            Stop::UpstreamClosed => (502, "upstream_closed", Upstream, false, Idempotent),
+            Stop::UpstreamAborted => (502, "upstream_aborted", Upstream, true, Never),
+            Stop::SendTimeout => (504, "send_timeout", Upstream, false, Idempotent),
+            Stop::ReadTimeout => (504, "read_timeout", Upstream, false, Idempotent),
+            Stop::BadResponse(bad) => (502, bad.name(), Upstream, false, Never),
+            Stop::BadResponseBody => (502, "upstream_bad_body", Upstream, true, Never),
+            Stop::BadInterim => (502, "upstream_bad_interim", Upstream, false, Never),
+            Stop::NoEndpoint => (503, "no_endpoint", Upstream, false, Never),
+            Stop::Overloaded => (503, "overloaded", Upstream, false, Never),
+            Stop::Internal => (500, "internal", Gateway, false, Never),
+            Stop::Shutdown => (503, "shutdown", Gateway, true, Never),
+        };
+        let status = if let Stop::Respond(status) = self { status } else { status };
+        Ending { status, name, blame, close, retry }
+    }
+}
