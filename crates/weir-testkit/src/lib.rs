@@ -1,1 +1,22 @@
-//! For tests: scripted peers, gateways as processes, free ports.
+//! For tests: a gateway as a process, an origin that records and follows a script, a client that speaks raw bytes.
+//!
+//! Everything here is plain threads and blocking sockets, and shares no code with the gateway: a bug in the gateway's
+//! parser cannot hide behind the same bug in its tests. Nothing sleeps to synchronise. Tests wait for facts with
+//! [`eventually`], and open [`Gate`]s when a scripted peer may go on. Helpers panic with a description when a test's
+//! expectation about its own peers fails; what the gateway answers is returned as a value for the test to judge.
+
+mod client;
+mod gate;
+mod gateway;
+mod origin;
+mod place;
+mod wait;
+mod wire;
+
+pub use client::{Client, ReadError};
+pub use gate::Gate;
+pub use gateway::{Gateway, Launcher, Metrics};
+pub use origin::{Answer, Connection, Origin, Reading};
+pub use place::{TempDir, free_port};
+pub use wait::{DEADLINE, eventually, eventually_some};
+pub use wire::{Fields, Framing, Request, Response, latin1, latin1_bytes};

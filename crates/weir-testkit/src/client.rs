@@ -1,0 +1,216 @@
+//! A client that sends exactly the bytes it is given.
+
+use std::fmt;
+use std::io::Write;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+
+use crate::origin::Reading;
+use crate::wait::DEADLINE;
+use crate::wire::{Fields, Framing, Incoming, Response};
+
+/// Why nothing more could be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadError {
+    /// The peer ended the stream in order, before what was asked for was complete.
+    Closed {
+        /// What had come of it, as Latin-1.
+        partial: String,
+    },
+    /// The connection was reset.
+    Reset {
+        /// What had come of it, as Latin-1.
+        partial: String,
+    },
+    /// Nothing came within the deadline.
+    TimedOut {
+        /// What had come of it, as Latin-1.
+        partial: String,
+    },
+    /// What came is not HTTP/1 as the reader wants it.
+    Malformed(String),
+}
+
+impl ReadError {
+    /// Whether the peer is gone, in order or not, without a byte of what was asked for.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, ReadError::Closed { partial } | ReadError::Reset { partial } if partial.is_empty())
+    }
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadError::Closed { partial } => write!(f, "closed after {partial:?}"),
+            ReadError::Reset { partial } => write!(f, "reset after {partial:?}"),
+            ReadError::TimedOut { partial } => write!(f, "nothing more came after {partial:?}"),
+            ReadError::Malformed(what) => write!(f, "malformed: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+/// One TCP connection to a gateway.
+pub struct Client {
+    stream: TcpStream,
+    incoming: Incoming,
+    local: SocketAddr,
+}
+
+impl Client {
+    /// Connects, and panics when that is not possible.
+    #[track_caller]
+    pub fn connect(address: SocketAddr) -> Client {
+        Client::try_connect(address).unwrap_or_else(|error| panic!("cannot connect to {address}: {error}"))
+    }
+
+    /// Connects.
+    pub fn try_connect(address: SocketAddr) -> std::io::Result<Client> {
+        Client::over(TcpStream::connect_timeout(&address, DEADLINE)?)
+    }
+
+    /// Connects from a given loopback address, for tests that count clients or need more ports than one address has.
+    pub fn connect_from(source: Ipv4Addr, address: SocketAddr) -> std::io::Result<Client> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.bind(&SockAddr::from(SocketAddr::from((source, 0))))?;
+        socket.connect_timeout(&SockAddr::from(address), DEADLINE)?;
+        Client::over(socket.into())
+    }
+
+    /// Connects with a receive buffer as small as the kernel allows, so that a client that does not read is felt soon.
+    pub fn connect_narrow(address: SocketAddr) -> std::io::Result<Client> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        socket.set_recv_buffer_size(4096)?;
+        socket.connect_timeout(&SockAddr::from(address), DEADLINE)?;
+        Client::over(socket.into())
+    }
+
+    fn over(stream: TcpStream) -> std::io::Result<Client> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(DEADLINE))?;
+        stream.set_write_timeout(Some(DEADLINE))?;
+        let local = stream.local_addr()?;
+        Ok(Client { incoming: Incoming::new(stream.try_clone()?, None), stream, local })
+    }
+
+    /// This end's address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// How long a read waits before it is [`ReadError::TimedOut`]; [`DEADLINE`] unless told.
+    pub fn set_deadline(&self, deadline: Duration) {
+        self.stream.set_read_timeout(Some(deadline)).expect("not zero");
+    }
+
+    /// Sends all of `bytes`, and panics when the peer does not take them.
+    #[track_caller]
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.try_send(bytes).unwrap_or_else(|error| panic!("cannot send: {error}"));
+    }
+
+    /// Sends all of `bytes`. A gateway may answer and close before it has read everything, so an error is an outcome.
+    pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> std::io::Result<()> {
+        self.stream.write_all(bytes.as_ref())
+    }
+
+    /// Sends nothing more (FIN) and goes on reading.
+    pub fn finish_sending(&self) {
+        // The peer may be gone already; then there is nothing left to end.
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Drops the connection with a reset (RST).
+    pub fn reset(self) {
+        SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).expect("a TCP socket can linger");
+    }
+
+    /// Reads the response to a request whose method is neither HEAD nor CONNECT, with the 1xx responses before it. A
+    /// 101 is a response of its own: nothing follows it but the tunnel.
+    pub fn response(&mut self) -> Result<Response, ReadError> {
+        self.response_to("GET")
+    }
+
+    /// Reads the response to a request with `method`.
+    pub fn response_to(&mut self, method: &str) -> Result<Response, ReadError> {
+        let mut response = self.response_head(method)?;
+        (response.body, response.trailers) = self.incoming.body(response.framing, Reading::Strict)?;
+        Ok(response)
+    }
+
+    /// Reads the head of the response, with the 1xx responses before it, and leaves the body.
+    pub fn response_head(&mut self, method: &str) -> Result<Response, ReadError> {
+        let mut informational = Vec::new();
+        loop {
+            let mut response = self.incoming.response_head(method)?;
+            if response.status < 200 && response.status != 101 {
+                informational.push(response);
+                continue;
+            }
+            response.informational = informational;
+            return Ok(response);
+        }
+    }
+
+    /// Reads one response head as it comes, 1xx included.
+    pub fn next_head(&mut self) -> Result<Response, ReadError> {
+        self.incoming.response_head("GET")
+    }
+
+    /// Reads the rest of a body announced by `framing`, after [`Client::response_head`].
+    pub fn body(&mut self, framing: Framing) -> Result<(Vec<u8>, Fields), ReadError> {
+        self.incoming.body(framing, Reading::Strict)
+    }
+
+    /// Reads one chunk of a chunked body; empty is the last one, whose trailers are left.
+    pub fn chunk(&mut self) -> Result<Vec<u8>, ReadError> {
+        let size = self.incoming.chunk_size(Reading::Strict)?;
+        if size == 0 {
+            return Ok(Vec::new());
+        }
+        let data = self.incoming.exact(size)?;
+        match self.incoming.exact(2)?.as_slice() {
+            b"\r\n" => Ok(data),
+            end => Err(ReadError::Malformed(format!("{end:?} where a chunk ends"))),
+        }
+    }
+
+    /// Reads exactly `count` bytes.
+    pub fn exact(&mut self, count: u64) -> Result<Vec<u8>, ReadError> {
+        self.incoming.exact(count)
+    }
+
+    /// Reads what is there, at least a byte; empty when the peer has ended its stream.
+    pub fn some(&mut self) -> Result<Vec<u8>, ReadError> {
+        self.incoming.some()
+    }
+
+    /// Reads until the peer closes and returns what still came. A reset counts as closed: a peer that closes without
+    /// having read everything sends one. Panics when the peer keeps the connection open.
+    #[track_caller]
+    pub fn until_closed(&mut self) -> Vec<u8> {
+        match self.incoming.rest() {
+            Ok(rest) => rest,
+            Err(ReadError::Reset { partial }) => crate::wire::latin1_bytes(&partial),
+            Err(error) => panic!("the connection should have been closed, but: {error}"),
+        }
+    }
+
+    /// Sends a request and reads its response, on this connection.
+    pub fn ask(&mut self, request: impl AsRef<[u8]>) -> Result<Response, ReadError> {
+        let method = request.as_ref().split(|&byte| byte == b' ').next().unwrap_or_default();
+        let method = String::from_utf8_lossy(method).into_owned();
+        if let Err(error) = self.try_send(&request) {
+            return Err(ReadError::Reset { partial: format!("cannot send: {error}") });
+        }
+        self.response_to(&method)
+    }
+
+    /// Sends a GET for `target` with `Host: t` and reads its response, on this connection.
+    pub fn get(&mut self, target: &str) -> Result<Response, ReadError> {
+        self.ask(format!("GET {target} HTTP/1.1\r\nHost: t\r\n\r\n"))
+    }
+}

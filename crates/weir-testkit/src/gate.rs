@@ -1,0 +1,93 @@
+//! Gates hold a scripted peer at a place until the test lets it on.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::wait::DEADLINE;
+
+/// A turnstile: every [`Gate::open_once`] lets one [`Gate::wait`] through, [`Gate::open`] lets all through from then on.
+/// Clones are the same gate.
+#[derive(Clone, Debug, Default)]
+pub struct Gate {
+    inner: Arc<(Mutex<State>, Condvar)>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    open: bool,
+    permits: usize,
+    arrived: usize,
+}
+
+impl Gate {
+    /// A closed gate.
+    pub fn new() -> Gate {
+        Gate::default()
+    }
+
+    /// Lets everybody through, now and later.
+    pub fn open(&self) {
+        self.state().open = true;
+        self.inner.1.notify_all();
+    }
+
+    /// Lets one through, now or the next that comes.
+    pub fn open_once(&self) {
+        self.state().permits += 1;
+        self.inner.1.notify_all();
+    }
+
+    /// Waits until the gate lets the caller through. Panics when that takes longer than [`DEADLINE`], so that a
+    /// forgotten gate ends its thread instead of keeping it.
+    #[track_caller]
+    pub fn wait(&self) {
+        let mut state = self.state();
+        state.arrived += 1;
+        self.inner.1.notify_all();
+        let (mut state, timeout) = self
+            .inner
+            .1
+            .wait_timeout_while(state, DEADLINE, |state| !state.open && state.permits == 0)
+            .unwrap_or_else(PoisonError::into_inner);
+        assert!(!timeout.timed_out(), "nobody opened this gate within {DEADLINE:?}");
+        if !state.open {
+            state.permits -= 1;
+        }
+    }
+
+    /// Waits until `count` callers have come to the gate since it was made, whether they passed it or not.
+    #[track_caller]
+    pub fn wait_arrived(&self, count: usize) {
+        let state = self.state();
+        let (state, timeout) = self
+            .inner
+            .1
+            .wait_timeout_while(state, DEADLINE, |state| state.arrived < count)
+            .unwrap_or_else(PoisonError::into_inner);
+        assert!(!timeout.timed_out(), "{} of {count} came to this gate within {DEADLINE:?}", state.arrived);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.inner.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lets_through_one_per_permit_and_all_once_open() {
+        let gate = Gate::new();
+        gate.open_once();
+        gate.wait();
+        let waiting = std::thread::spawn({
+            let gate = gate.clone();
+            move || gate.wait()
+        });
+        gate.wait_arrived(2);
+        assert!(!waiting.is_finished());
+        gate.open();
+        waiting.join().expect("the gate is open");
+        gate.wait();
+    }
+}

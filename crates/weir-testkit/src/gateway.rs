@@ -1,0 +1,365 @@
+//! The gateway under test, as its users run it: a process with a configuration file.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::place::TempDir;
+use crate::wait::{DEADLINE, eventually_some};
+use crate::wire::Response;
+
+/// What to start: the binary, and what it gets beside its file.
+#[derive(Clone, Debug)]
+pub struct Launcher {
+    binary: PathBuf,
+    environment: Vec<(String, String)>,
+    arguments: Vec<String>,
+}
+
+impl Launcher {
+    /// An environment variable for the process.
+    pub fn env(mut self, name: &str, value: &str) -> Launcher {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// One more argument after `run FILE`.
+    pub fn arg(mut self, argument: &str) -> Launcher {
+        self.arguments.push(argument.to_owned());
+        self
+    }
+
+    /// Starts the gateway on a file with this content and waits until it is ready. Where the file does not say, it
+    /// listens on a free loopback port, has a status address, and runs one worker. Panics with what it wrote when it
+    /// does not become ready.
+    #[track_caller]
+    pub fn start(self, yaml: &str) -> Gateway {
+        let gateway = self.spawn(yaml);
+        gateway.stderr.wait("weir: ready", |line| line.starts_with("weir: ready"));
+        gateway
+    }
+
+    /// Starts the gateway and does not wait for it to become ready, for files that it must refuse.
+    #[track_caller]
+    pub fn spawn(self, yaml: &str) -> Gateway {
+        let directory = TempDir::new();
+        let file = directory.write("weir.yaml", complete(yaml));
+        let mut command = Command::new(&self.binary);
+        command.arg("run").arg(&file).args(&self.arguments).envs(self.environment).current_dir(directory.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        // A group of its own, so that a binary it started in its place can be ended with it.
+        command.process_group(0);
+        let mut child =
+            command.spawn().unwrap_or_else(|error| panic!("cannot start {}: {error}", self.binary.display()));
+        let stderr = Stderr::collect(BufReader::new(child.stderr.take().expect("stderr is piped")));
+        Gateway { child, stderr, directory, file }
+    }
+}
+
+/// A running gateway. Dropping it ends its process and those it started.
+pub struct Gateway {
+    child: Child,
+    stderr: Stderr,
+    directory: TempDir,
+    file: PathBuf,
+}
+
+impl Gateway {
+    /// Names the binary to start, in a test `env!("CARGO_BIN_EXE_weir")`.
+    pub fn with_binary(path: impl AsRef<Path>) -> Launcher {
+        Launcher { binary: path.as_ref().to_owned(), environment: Vec::new(), arguments: Vec::new() }
+    }
+
+    /// Where it listens for clients: its first plain HTTP listener.
+    #[track_caller]
+    pub fn addr(&self) -> SocketAddr {
+        self.addrs()[0]
+    }
+
+    /// All its plain HTTP listeners, in the file's order.
+    #[track_caller]
+    pub fn addrs(&self) -> Vec<SocketAddr> {
+        self.stderr.wait("an address it listens on", |line| line.starts_with("weir: listening on "));
+        let state = self.stderr.state();
+        let addresses = state.lines.iter().filter_map(|line| line.strip_prefix("weir: listening on "));
+        addresses.filter_map(|rest| rest.strip_suffix(" (http)")).filter_map(|address| address.parse().ok()).collect()
+    }
+
+    /// Where its status is.
+    #[track_caller]
+    pub fn status_addr(&self) -> SocketAddr {
+        let line = self.stderr.wait("its status address", |line| line.starts_with("weir: status on "));
+        let address = line.trim_start_matches("weir: status on ").split(' ').next().unwrap_or_default();
+        address.parse().unwrap_or_else(|error| panic!("{line:?}: {error}"))
+    }
+
+    /// A new connection to [`Gateway::addr`].
+    #[track_caller]
+    pub fn client(&self) -> Client {
+        Client::connect(self.addr())
+    }
+
+    /// Sends one GET on a connection of its own.
+    #[track_caller]
+    pub fn get(&self, target: &str) -> Response {
+        self.client().get(target).unwrap_or_else(|error| panic!("GET {target}: {error}\n{}", self.stderr()))
+    }
+
+    /// A directory of this gateway's own; its configuration file and its working directory are in it.
+    pub fn directory(&self) -> &TempDir {
+        &self.directory
+    }
+
+    /// Its configuration file.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Everything it wrote to stderr so far.
+    pub fn stderr(&self) -> String {
+        self.stderr.state().lines.join("\n")
+    }
+
+    /// Waits until it writes a line to stderr for which `wanted` is true, among those written already too.
+    #[track_caller]
+    pub fn wait_stderr(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        self.stderr.wait(what, wanted)
+    }
+
+    /// Asks the status address. The answer is whatever it is, 503 included.
+    #[track_caller]
+    pub fn ask_status(&self, target: &str) -> Response {
+        self.try_ask_status(target).unwrap_or_else(|error| panic!("GET {target}: {error}\n{}", self.stderr()))
+    }
+
+    fn try_ask_status(&self, target: &str) -> Result<Response, crate::client::ReadError> {
+        let closed = |error: std::io::Error| crate::client::ReadError::Reset { partial: error.to_string() };
+        let mut client = Client::try_connect(self.status_addr()).map_err(closed)?;
+        client.ask(format!("GET {target} HTTP/1.1\r\nHost: status\r\nConnection: close\r\n\r\n"))
+    }
+
+    /// What `/status` says.
+    #[track_caller]
+    pub fn status(&self) -> Value {
+        let text = self.ask_status("/status").text();
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("/status is not JSON: {error}\n{text}"))
+    }
+
+    /// What `/metrics` says.
+    #[track_caller]
+    pub fn metrics(&self) -> Metrics {
+        Metrics::parse(&self.ask_status("/metrics").text())
+    }
+
+    /// The revision of the configuration that all workers serve; `None` while they differ.
+    #[track_caller]
+    pub fn revision(&self) -> Option<u64> {
+        let status = self.status();
+        let revision = status["revision"].as_u64().expect("/status has a revision");
+        let workers = status["workers"].as_array().expect("/status has workers");
+        workers.iter().all(|worker| worker["revision"].as_u64() == Some(revision)).then_some(revision)
+    }
+
+    /// Replaces the configuration file in one step and waits until every worker serves it.
+    #[track_caller]
+    pub fn rewrite(&self, yaml: &str) {
+        let before = eventually_some("workers agree", DEADLINE, || self.revision());
+        self.replace_file(yaml);
+        let mut now = None;
+        let deadline = Instant::now() + DEADLINE;
+        while now.is_none_or(|now| now <= before) {
+            assert!(Instant::now() < deadline, "the new file is not served (revision {before}):\n{}", self.stderr());
+            now = self.revision();
+        }
+    }
+
+    /// Replaces the configuration file in one step and returns at once.
+    #[track_caller]
+    pub fn replace_file(&self, yaml: &str) {
+        let next = self.directory.write("weir.yaml.next", complete(yaml));
+        fs::rename(next, &self.file).expect("its own directory");
+    }
+
+    /// The process's id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends the process a signal.
+    #[track_caller]
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap_or_else(|error| panic!("cannot signal {pid:?}: {error}"));
+    }
+
+    /// Waits until the process has ended.
+    #[track_caller]
+    pub fn wait_exit(&mut self, deadline: Duration) -> ExitStatus {
+        let child = &mut self.child;
+        eventually_some("the gateway exits", deadline, || child.try_wait().expect("it is our child"))
+    }
+
+    /// Whether the process has ended.
+    pub fn has_exited(&mut self) -> bool {
+        self.child.try_wait().expect("it is our child").is_some()
+    }
+
+    /// The process's resident memory in bytes.
+    #[track_caller]
+    pub fn rss(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.pid());
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {path}: {error}"));
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a live process has VmRSS");
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("VmRSS is a number of kB");
+        kib * 1024
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // The child is not reaped before this, so its group cannot belong to somebody else by now, unless a test has
+        // waited for its exit: then the group exists only while a successor it started lives in it.
+        let _ = rustix::process::kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        let _ = self.child.wait();
+        if thread::panicking() {
+            eprintln!("--- the gateway wrote:\n{}\n---", self.stderr());
+        }
+    }
+}
+
+/// Adds the node settings that a test's file leaves out.
+fn complete(yaml: &str) -> String {
+    let mut file = String::new();
+    let settings = [("listen", "[\"127.0.0.1:0\"]"), ("status", "\"127.0.0.1:0\""), ("worker_processes", "1")];
+    for (key, value) in settings {
+        if !yaml.lines().any(|line| line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':'))) {
+            file.push_str(&format!("{key}: {value}\n"));
+        }
+    }
+    file + yaml
+}
+
+/// The samples of a Prometheus page by series, as `name{label="value"}`.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics(BTreeMap<String, f64>);
+
+impl Metrics {
+    fn parse(text: &str) -> Metrics {
+        let samples = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+        let split = samples.filter_map(|line| line.rsplit_once(' '));
+        Metrics(split.filter_map(|(series, value)| Some((series.to_owned(), value.parse().ok()?))).collect())
+    }
+
+    /// The value of one series, spelled as on the page.
+    pub fn get(&self, series: &str) -> Option<f64> {
+        self.0.get(series).copied()
+    }
+
+    /// The sum over all series of a metric whose labels contain each of `labels` (`name="value"`).
+    pub fn sum(&self, metric: &str, labels: &[&str]) -> f64 {
+        let matching = self.0.iter().filter(|(series, _)| {
+            let (name, rest) = series.split_once('{').unwrap_or((series, ""));
+            name == metric && labels.iter().all(|label| rest.contains(label))
+        });
+        matching.map(|(_, value)| value).sum()
+    }
+
+    /// All series and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().map(|(series, &value)| (series.as_str(), value))
+    }
+
+    /// How many series there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// The lines a process wrote so far, collected by a thread.
+#[derive(Clone)]
+struct Stderr(Arc<(Mutex<Lines>, Condvar)>);
+
+#[derive(Default)]
+struct Lines {
+    lines: Vec<String>,
+    ended: bool,
+}
+
+impl Stderr {
+    fn collect(mut source: impl BufRead + Send + 'static) -> Stderr {
+        let stderr = Stderr(Arc::default());
+        let own = stderr.clone();
+        thread::spawn(move || {
+            let mut line = Vec::new();
+            while source.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+                own.state().lines.push(String::from_utf8_lossy(&line).trim_end().to_owned());
+                own.0.1.notify_all();
+                line.clear();
+            }
+            own.state().ended = true;
+            own.0.1.notify_all();
+        });
+        stderr
+    }
+
+    fn state(&self) -> MutexGuard<'_, Lines> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[track_caller]
+    fn wait(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        let found = |state: &Lines| state.lines.iter().find(|line| wanted(line)).cloned();
+        let state = self.state();
+        let (state, _) = self
+            .0
+            .1
+            .wait_timeout_while(state, DEADLINE, |state| !state.ended && found(state).is_none())
+            .unwrap_or_else(PoisonError::into_inner);
+        found(&state).unwrap_or_else(|| panic!("the gateway did not write {what}:\n{}", state.lines.join("\n")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wait::eventually;
+
+    #[test]
+    fn adds_only_the_settings_a_file_leaves_out() {
+        let file = complete("worker_processes: 2\nroutes: []\n");
+        assert_eq!(file, "listen: [\"127.0.0.1:0\"]\nstatus: \"127.0.0.1:0\"\nworker_processes: 2\nroutes: []\n");
+    }
+
+    #[test]
+    fn sums_series_by_label() {
+        let page = "# TYPE a counter\na{class=\"2xx\",route=\"r\"} 3\na{class=\"5xx\",route=\"r\"} 4\nab 9\n";
+        let metrics = Metrics::parse(page);
+        assert_eq!(metrics.sum("a", &[]), 7.0);
+        assert_eq!(metrics.sum("a", &["class=\"5xx\""]), 4.0);
+        assert_eq!(metrics.get("ab"), Some(9.0));
+    }
+
+    #[test]
+    fn reports_what_a_process_wrote_when_it_is_not_what_was_expected() {
+        let stderr = Stderr::collect(BufReader::new(&b"weir: cannot listen\n"[..]));
+        let outcome = std::panic::catch_unwind(|| stderr.wait("weir: ready", |line| line == "weir: ready"));
+        let message = *outcome.expect_err("it never wrote that").downcast::<String>().expect("a message");
+        assert!(message.contains("cannot listen"), "{message}");
+        eventually("ended", DEADLINE, || stderr.state().ended);
+    }
+}

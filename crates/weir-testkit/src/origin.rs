@@ -1,0 +1,336 @@
+//! An upstream that writes down every byte it is sent and does what a test tells it to.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use socket2::SockRef;
+
+use crate::client::ReadError;
+use crate::gate::Gate;
+use crate::wait::{DEADLINE, eventually_some};
+use crate::wire::{Fields, Framing, Incoming, Recording, Request, latin1};
+
+/// How an origin reads requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// Anything RFC 9112 calls wrong or doubtful is a violation, kept in [`Origin::violations`].
+    Strict,
+    /// As careless servers do: bare LF, folded lines, spaces around names, `_` for `-`, any `chunk…` coding, sizes with
+    /// anything after the digits; where both lengths are there, `Content-Length` counts.
+    LengthWins,
+    /// The same, but where both lengths are there, chunks count.
+    ChunkedWins,
+}
+
+/// One answer of an origin that serves request by request.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    bytes: Vec<u8>,
+    close: bool,
+}
+
+impl Answer {
+    /// `200 OK` with `body`.
+    pub fn ok(body: impl AsRef<[u8]>) -> Answer {
+        Answer::status(200, body)
+    }
+
+    /// A status with `body` and its length.
+    pub fn status(status: u16, body: impl AsRef<[u8]>) -> Answer {
+        Answer::with(status, "", body)
+    }
+
+    /// A status with more header lines (each with its CRLF) and `body` with its length.
+    pub fn with(status: u16, lines: &str, body: impl AsRef<[u8]>) -> Answer {
+        let body = body.as_ref();
+        let mut bytes = format!("HTTP/1.1 {status} X\r\n{lines}Content-Length: {}\r\n\r\n", body.len()).into_bytes();
+        bytes.extend_from_slice(body);
+        Answer { bytes, close: false }
+    }
+
+    /// Exactly these bytes.
+    pub fn raw(bytes: impl AsRef<[u8]>) -> Answer {
+        Answer { bytes: bytes.as_ref().to_vec(), close: false }
+    }
+
+    /// The same, and then the connection is closed.
+    pub fn then_close(self) -> Answer {
+        Answer { close: true, ..self }
+    }
+}
+
+/// A recording upstream on a loopback port, with a thread per connection. Dropping it closes everything it has open.
+pub struct Origin {
+    address: SocketAddr,
+    log: Arc<Log>,
+}
+
+#[derive(Default)]
+struct Log {
+    connections: Mutex<Vec<(Recording, TcpStream)>>,
+    requests: Mutex<Vec<Request>>,
+    violations: Mutex<Vec<String>>,
+    open: AtomicUsize,
+    stopped: AtomicBool,
+}
+
+impl Origin {
+    /// Serves every request on every connection with what `answer` makes of it, reading strictly.
+    pub fn serving(answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Origin {
+        Origin::reading(Reading::Strict, answer)
+    }
+
+    /// Serves every request on every connection with what `answer` makes of it.
+    pub fn reading(reading: Reading, answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Origin {
+        Origin::scripted(reading, move |connection| {
+            while let Ok(request) = connection.request() {
+                let answer = answer(&request);
+                if connection.send(&answer.bytes).is_err() || answer.close {
+                    return;
+                }
+            }
+        })
+    }
+
+    /// Answers every request with its own method, target and body length, so that a client can tell answers apart.
+    pub fn echo(reading: Reading) -> Origin {
+        Origin::reading(reading, |request| {
+            Answer::ok(format!("{} {} {}", request.method, request.target, request.body.len()))
+        })
+    }
+
+    /// Runs `script` for each connection, in a thread of its own; the connection closes when it returns.
+    pub fn scripted(reading: Reading, script: impl Fn(&mut Connection) + Send + Sync + 'static) -> Origin {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has free ports");
+        Origin::on(listener, reading, script)
+    }
+
+    /// The same on a port of the test's choice, for origins that come back where one was before.
+    pub fn scripted_at(
+        address: SocketAddr,
+        reading: Reading,
+        script: impl Fn(&mut Connection) + Send + Sync + 'static,
+    ) -> Origin {
+        let listener = eventually_some("the origin's port is free", DEADLINE, || TcpListener::bind(address).ok());
+        Origin::on(listener, reading, script)
+    }
+
+    fn on(listener: TcpListener, reading: Reading, script: impl Fn(&mut Connection) + Send + Sync + 'static) -> Origin {
+        // The standard library listens with a backlog of 128, too few for tests with many connections at once.
+        let _ = rustix::net::listen(&listener, 4096);
+        let address = listener.local_addr().expect("a bound socket has an address");
+        let log = Arc::new(Log::default());
+        let (script, own) = (Arc::new(script), Arc::clone(&log));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                if own.stopped.load(Ordering::Acquire) {
+                    return;
+                }
+                let Ok(stream) = stream else { continue };
+                let Ok(mut connection) = Connection::new(stream, reading, &own) else { continue };
+                let (script, own) = (Arc::clone(&script), Arc::clone(&own));
+                own.open.fetch_add(1, Ordering::AcqRel);
+                thread::spawn(move || {
+                    let _open = Open(own);
+                    script(&mut connection);
+                    connection.close();
+                });
+            }
+        });
+        Origin { address, log }
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The requests read so far, in the order they were complete.
+    pub fn requests(&self) -> Vec<Request> {
+        lock(&self.log.requests).clone()
+    }
+
+    /// Waits until `count` requests have been read, and returns all there are.
+    #[track_caller]
+    pub fn wait_requests(&self, count: usize) -> Vec<Request> {
+        eventually_some(&format!("{count} requests at the origin"), DEADLINE, || {
+            let requests = lock(&self.log.requests);
+            (requests.len() >= count).then(|| requests.clone())
+        })
+    }
+
+    /// The targets of the requests read so far.
+    pub fn targets(&self) -> Vec<String> {
+        lock(&self.log.requests).iter().map(|request| request.target.clone()).collect()
+    }
+
+    /// What each connection received so far, every byte (up to 4 MiB each).
+    pub fn raw(&self) -> Vec<Vec<u8>> {
+        lock(&self.log.connections).iter().map(|(recording, _)| lock(recording).clone()).collect()
+    }
+
+    /// Everything received so far on all connections, one after the other, as Latin-1.
+    pub fn raw_text(&self) -> String {
+        self.raw().iter().map(|bytes| latin1(bytes)).collect()
+    }
+
+    /// How many connections have been accepted.
+    pub fn connections(&self) -> usize {
+        lock(&self.log.connections).len()
+    }
+
+    /// How many connections are open on this side.
+    pub fn open_connections(&self) -> usize {
+        self.log.open.load(Ordering::Acquire)
+    }
+
+    /// What strict reading found wrong, in words.
+    pub fn violations(&self) -> Vec<String> {
+        lock(&self.log.violations).clone()
+    }
+
+    /// Forgets the requests, bytes and violations recorded so far; connections stay.
+    pub fn forget(&self) {
+        lock(&self.log.requests).clear();
+        lock(&self.log.violations).clear();
+        for (recording, _) in lock(&self.log.connections).iter() {
+            lock(recording).clear();
+        }
+    }
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        self.log.stopped.store(true, Ordering::Release);
+        for (_, stream) in lock(&self.log.connections).iter() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        // Wakes the thread that accepts, which then sees that it is over and closes the listener.
+        let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
+    }
+}
+
+/// Counts a connection as open while its script runs, also when the script panics.
+struct Open(Arc<Log>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// One accepted connection, in the hands of a script.
+pub struct Connection {
+    /// Which of the origin's connections this is, from 0.
+    pub index: usize,
+    stream: TcpStream,
+    incoming: Incoming,
+    reading: Reading,
+    log: Arc<Log>,
+}
+
+impl Connection {
+    fn new(stream: TcpStream, reading: Reading, log: &Arc<Log>) -> std::io::Result<Connection> {
+        stream.set_nodelay(true)?;
+        // An idle connection in the gateway's pool may outlive a test, so reads wait longer than a test's deadline.
+        stream.set_read_timeout(Some(DEADLINE * 30))?;
+        stream.set_write_timeout(Some(DEADLINE * 30))?;
+        let recording = Recording::default();
+        let mut connections = lock(&log.connections);
+        let index = connections.len();
+        connections.push((Arc::clone(&recording), stream.try_clone()?));
+        let incoming = Incoming::new(stream.try_clone()?, Some(recording));
+        Ok(Connection { index, stream, incoming, reading, log: Arc::clone(log) })
+    }
+
+    /// Reads the next request with its body and records it.
+    pub fn request(&mut self) -> Result<Request, ReadError> {
+        let mut request = self.head()?;
+        (request.body, request.trailers) = self.body(request.framing)?;
+        self.record(&request);
+        Ok(request)
+    }
+
+    /// Reads the next request's head and leaves its body. Nothing is recorded in [`Origin::requests`].
+    pub fn head(&mut self) -> Result<Request, ReadError> {
+        let head = self.incoming.request_head(self.reading, self.index);
+        self.noted(head)
+    }
+
+    /// Reads the body announced by `framing`.
+    pub fn body(&mut self, framing: Framing) -> Result<(Vec<u8>, Fields), ReadError> {
+        let body = self.incoming.body(framing, self.reading);
+        self.noted(body)
+    }
+
+    /// Puts a request read in parts into [`Origin::requests`].
+    pub fn record(&self, request: &Request) {
+        lock(&self.log.requests).push(request.clone());
+    }
+
+    /// Reads what is there, at least a byte; empty when the gateway has ended its stream.
+    pub fn some(&mut self) -> Result<Vec<u8>, ReadError> {
+        self.incoming.some()
+    }
+
+    /// Reads exactly `count` bytes.
+    pub fn exact(&mut self, count: u64) -> Result<Vec<u8>, ReadError> {
+        self.incoming.exact(count)
+    }
+
+    /// Reads until the gateway ends its stream.
+    pub fn rest(&mut self) -> Result<Vec<u8>, ReadError> {
+        self.incoming.rest()
+    }
+
+    /// Sends all of `bytes`; an error means that the gateway has gone.
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> std::io::Result<()> {
+        self.stream.write_all(bytes.as_ref())
+    }
+
+    /// Sends one part per gate, each after its gate has let it through.
+    pub fn send_gated(&mut self, gate: &Gate, parts: &[&[u8]]) -> std::io::Result<()> {
+        for part in parts {
+            gate.wait();
+            self.send(part)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the gateway closes or resets the connection, reading and dropping what still comes.
+    pub fn wait_gone(&mut self) {
+        while self.incoming.some().is_ok_and(|bytes| !bytes.is_empty()) {}
+    }
+
+    /// Ends this side's stream (FIN) and goes on reading.
+    pub fn finish_sending(&self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Closes the connection in order.
+    pub fn close(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// Closes the connection with a reset. The log holds another handle to the socket, so the reset is made by
+    /// disconnecting it, which does not wait for the last handle.
+    pub fn reset(&mut self) {
+        let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+        let _ = rustix::net::connect_unspec(&self.stream);
+    }
+
+    fn noted<T>(&self, outcome: Result<T, ReadError>) -> Result<T, ReadError> {
+        if let Err(ReadError::Malformed(what)) = &outcome {
+            lock(&self.log.violations).push(what.clone());
+        }
+        outcome
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

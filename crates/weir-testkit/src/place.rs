@@ -1,0 +1,71 @@
+//! Places for a test's own things: directories and ports.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{fs, process};
+
+/// A directory of its own, removed with everything in it when dropped.
+#[derive(Debug)]
+pub struct TempDir {
+    path: PathBuf,
+}
+
+impl TempDir {
+    /// Makes the directory under the system's place for temporary files.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> TempDir {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("weir-test-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        // A directory of this name can only be left over from an earlier process with the same id.
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap_or_else(|error| panic!("cannot make {}: {error}", path.display()));
+        TempDir { path }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of `name` inside.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Writes a file inside and returns its path.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.join(name);
+        fs::write(&path, content).unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
+        path
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// A loopback port that nobody listens on, for peers that must refuse connections or that can only be told a number.
+/// Somebody else may take it later; prefer listening on port 0.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has free ports");
+    listener.local_addr().expect("a bound socket has an address").port()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_goes_away_with_its_content() {
+        let directory = TempDir::new();
+        let file = directory.write("weir.yaml", "routes: []");
+        assert!(file.exists());
+        let path = directory.path().to_owned();
+        drop(directory);
+        assert!(!path.exists());
+    }
+}
