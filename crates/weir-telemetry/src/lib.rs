@@ -1,1 +1,8 @@
-//! Metrics and log records.
+//! What the gateway says about itself: metrics, access log, error log.
+//!
+//! Nothing here waits on the path of a request. A worker writes to cells and buffers that are its own; everything that
+//! formats, sums or writes runs on another thread.
+
+pub mod cell;
+pub mod metrics;
+pub mod routes;

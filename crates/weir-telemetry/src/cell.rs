@@ -1,0 +1,180 @@
+//! Numbers with one writer and any number of readers.
+//!
+//! A worker is the only writer of its cells, so an update is a plain load and store: no lock, no atomic
+//! read-modify-write, no cache line bouncing between cores. Readers may see a value that is a moment old, never a torn
+//! one. Two threads writing the same cell lose counts; what has several writers belongs in an ordinary atomic.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// A number that only grows (and wraps after 2^64).
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    #[inline]
+    pub fn add(&self, amount: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(amount), Relaxed);
+    }
+
+    #[inline]
+    pub fn increment(&self) {
+        self.add(1);
+    }
+
+    pub fn value(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// A number that goes up and down.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    #[inline]
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+
+    #[inline]
+    pub fn increment(&self) {
+        self.set(self.value().wrapping_add(1));
+    }
+
+    #[inline]
+    pub fn decrement(&self) {
+        self.set(self.value().wrapping_sub(1));
+    }
+
+    #[inline]
+    pub fn value(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// The upper bound of the first bucket is 2^13 ns = 8.192 µs.
+const FIRST_BOUND_LOG2: u32 = 13;
+/// The last finite bound is 2^36 ns = 68.7 s, the timeouts of a gateway being a minute.
+const LAST_BOUND_LOG2: u32 = 36;
+/// Two buckets for each doubling, and one for what is larger than the last bound.
+pub const BUCKETS: usize = ((LAST_BOUND_LOG2 - FIRST_BOUND_LOG2) * 2 + 2) as usize;
+
+/// How long things took: counts in buckets that grow by 1.5 and 1.33 in turn, from 8.192 µs to 68.7 s.
+///
+/// The bounds are fixed, so histograms of all workers, nodes and releases add up, and finding a bucket is a handful of
+/// instructions instead of a search.
+#[derive(Debug)]
+pub struct Histogram {
+    buckets: [Counter; BUCKETS],
+    sum_ns: Counter,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { buckets: [const { Counter(AtomicU64::new(0)) }; BUCKETS], sum_ns: Counter::default() }
+    }
+}
+
+impl Histogram {
+    #[inline]
+    pub fn record(&self, duration: Duration) {
+        self.record_ns(duration.as_secs() * 1_000_000_000 + u64::from(duration.subsec_nanos()));
+    }
+
+    #[inline]
+    pub fn record_ns(&self, ns: u64) {
+        self.buckets[bucket_of(ns)].increment();
+        self.sum_ns.add(ns);
+    }
+
+    /// Adds what this histogram holds to `totals`.
+    pub fn add_to(&self, totals: &mut HistogramTotals) {
+        for (total, bucket) in totals.buckets.iter_mut().zip(&self.buckets) {
+            *total = total.wrapping_add(bucket.value());
+        }
+        totals.sum_ns = totals.sum_ns.wrapping_add(self.sum_ns.value());
+    }
+}
+
+/// The bucket for a duration; a bound belongs to the bucket below it, as `le` says.
+#[inline]
+fn bucket_of(ns: u64) -> usize {
+    let scaled = (ns.saturating_sub(1) >> (FIRST_BOUND_LOG2 - 1)).max(1);
+    let octave = 63 - scaled.leading_zeros();
+    // The bit below the highest one says which half of the octave; the first bucket has no halves.
+    let half = ((scaled << 1) >> octave) & 1;
+    ((u64::from(octave) * 2 + half).saturating_sub(1) as usize).min(BUCKETS - 1)
+}
+
+/// The inclusive upper bound of a bucket in nanoseconds; `None` for the last one, which has no bound.
+pub fn bucket_bound_ns(bucket: usize) -> Option<u64> {
+    if bucket >= BUCKETS - 1 {
+        return None;
+    }
+    let octave = 1u64 << (FIRST_BOUND_LOG2 + bucket as u32 / 2);
+    Some(if bucket.is_multiple_of(2) { octave } else { octave / 2 * 3 })
+}
+
+/// The sum of histograms, as a scrape sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistogramTotals {
+    /// Not cumulative: observations in each bucket alone.
+    pub buckets: [u64; BUCKETS],
+    pub sum_ns: u64,
+}
+
+impl Default for HistogramTotals {
+    fn default() -> Self {
+        Self { buckets: [0; BUCKETS], sum_ns: 0 }
+    }
+}
+
+impl HistogramTotals {
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    pub fn sum_seconds(&self) -> f64 {
+        self.sum_ns as f64 / 1e9
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bound_belongs_to_its_own_bucket_and_the_next_nanosecond_to_the_next() {
+        for bucket in 0..BUCKETS - 1 {
+            let bound = bucket_bound_ns(bucket).expect("all but the last bucket are bounded");
+            assert_eq!(bucket_of(bound), bucket, "{bound} ns");
+            assert_eq!(bucket_of(bound + 1), bucket + 1, "{} ns", bound + 1);
+        }
+    }
+
+    #[test]
+    fn the_ends_of_the_scale_have_a_bucket() {
+        assert_eq!(bucket_of(0), 0);
+        assert_eq!(bucket_of(1), 0);
+        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
+        assert_eq!(bucket_bound_ns(0), Some(8_192));
+        assert_eq!(bucket_bound_ns(BUCKETS - 2), Some(1 << LAST_BOUND_LOG2));
+        assert_eq!(bucket_bound_ns(BUCKETS - 1), None);
+    }
+
+    #[test]
+    fn a_histogram_counts_and_sums_what_it_was_given() {
+        let histogram = Histogram::default();
+        histogram.record(Duration::from_micros(5));
+        histogram.record(Duration::from_millis(3));
+        histogram.record(Duration::from_secs(100));
+        let mut totals = HistogramTotals::default();
+        histogram.add_to(&mut totals);
+        histogram.add_to(&mut totals);
+        assert_eq!(totals.count(), 6);
+        assert_eq!(totals.sum_ns, 2 * (5_000 + 3_000_000 + 100_000_000_000));
+        assert_eq!(totals.buckets[0], 2);
+        assert_eq!(totals.buckets[BUCKETS - 1], 2);
+    }
+}

@@ -1,0 +1,314 @@
+//! The numbers a gateway keeps: one set of cells for each worker, and a few for the control plane.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::cell::{Counter, Gauge, Histogram};
+use crate::routes::{Routes, SLOTS};
+
+/// Why an exchange did not end with a whole answer from where it should have come from. A closed set, so that nothing
+/// a client sends can add a series.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Cause {
+    /// 400: the request breaks the protocol.
+    BadRequest,
+    /// 408: the client did not send a whole request in time.
+    ClientTimeout,
+    /// The client left before its answer was complete.
+    ClientAborted,
+    /// 413, 414, 431 or 417: larger than a limit, or an expectation that cannot be met.
+    LimitExceeded,
+    /// 421, 405 or 501: understood, but not served here.
+    NotSupported,
+    /// 404: no route.
+    NoRoute,
+    /// 503: the route's upstream has no endpoint that may be asked.
+    NoEndpoint,
+    /// 503: a limit of the gateway's own was reached.
+    Overloaded,
+    /// 502: no connection to the upstream.
+    UpstreamConnect,
+    /// 504: the upstream did not accept or answer in time.
+    UpstreamTimeout,
+    /// 502: the upstream closed or reset before its answer was complete.
+    UpstreamAborted,
+    /// 502: the upstream's answer breaks the protocol.
+    UpstreamInvalid,
+    /// A plugin answered in the upstream's place with an error.
+    Plugin,
+    /// 500: a fault of the gateway, such as a panic.
+    Internal,
+}
+
+impl Cause {
+    pub const ALL: [Cause; 14] = [
+        Cause::BadRequest,
+        Cause::ClientTimeout,
+        Cause::ClientAborted,
+        Cause::LimitExceeded,
+        Cause::NotSupported,
+        Cause::NoRoute,
+        Cause::NoEndpoint,
+        Cause::Overloaded,
+        Cause::UpstreamConnect,
+        Cause::UpstreamTimeout,
+        Cause::UpstreamAborted,
+        Cause::UpstreamInvalid,
+        Cause::Plugin,
+        Cause::Internal,
+    ];
+
+    /// The value of the label `cause`.
+    pub fn label(self) -> &'static str {
+        match self {
+            Cause::BadRequest => "bad_request",
+            Cause::ClientTimeout => "client_timeout",
+            Cause::ClientAborted => "client_aborted",
+            Cause::LimitExceeded => "limit_exceeded",
+            Cause::NotSupported => "not_supported",
+            Cause::NoRoute => "no_route",
+            Cause::NoEndpoint => "no_endpoint",
+            Cause::Overloaded => "overloaded",
+            Cause::UpstreamConnect => "upstream_connect",
+            Cause::UpstreamTimeout => "upstream_timeout",
+            Cause::UpstreamAborted => "upstream_aborted",
+            Cause::UpstreamInvalid => "upstream_invalid",
+            Cause::Plugin => "plugin",
+            Cause::Internal => "internal",
+        }
+    }
+}
+
+/// Counters by status class; the last place holds what has no valid class.
+#[derive(Debug, Default)]
+pub struct ByClass([Counter; 6]);
+
+impl ByClass {
+    pub const LABELS: [&'static str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "other"];
+
+    #[inline]
+    pub fn increment(&self, status: u16) {
+        let class = usize::from(status / 100).wrapping_sub(1).min(5);
+        self.0[class].increment();
+    }
+
+    /// In the order of [`ByClass::LABELS`].
+    pub fn values(&self) -> [u64; 6] {
+        std::array::from_fn(|class| self.0[class].value())
+    }
+}
+
+/// The cells of one worker. Only that worker's thread may write them.
+///
+/// The alignment keeps two workers' cells off one cache line, and off the pair of lines a processor fetches together.
+#[derive(Debug)]
+#[repr(align(128))]
+pub struct WorkerMetrics {
+    /// Request heads read, whole or broken.
+    pub requests: Counter,
+    /// Final responses sent, by status class.
+    pub responses: ByClass,
+    /// From the first byte of the request head to the last byte of the response. Upgraded connections are left out.
+    pub request_duration: Histogram,
+    /// From the request head sent to the upstream to the head of its response.
+    pub upstream_duration: Histogram,
+    /// By [`Cause`]; use [`WorkerMetrics::fail`].
+    errors: [Counter; Cause::ALL.len()],
+
+    /// Bytes read from clients and written to them, heads included.
+    pub client_bytes_received: Counter,
+    pub client_bytes_sent: Counter,
+    /// Bytes read from upstreams and written to them, heads included.
+    pub upstream_bytes_received: Counter,
+    pub upstream_bytes_sent: Counter,
+
+    /// Client connections this worker took on, and those that ended. Their difference is what is open.
+    pub connections_opened: Counter,
+    pub connections_closed: Counter,
+    /// Connections refused at once because a limit was reached.
+    pub connections_refused: Counter,
+    /// Connections given to another worker because it had fewer.
+    pub connections_handed_over: Counter,
+    /// `accept` failed, for example because no file descriptor was left.
+    pub accept_errors: Counter,
+    /// Connections that became tunnels after a 101, and those that ended.
+    pub tunnels_opened: Counter,
+    pub tunnels_closed: Counter,
+
+    /// New connections to upstreams, and those that ended.
+    pub upstream_connects: Counter,
+    pub upstream_connections_closed: Counter,
+    /// Connections to upstreams that could not be made.
+    pub upstream_connect_failures: Counter,
+    /// Exchanges sent over a connection that had carried one before.
+    pub upstream_reuses: Counter,
+    /// Attempts beyond the first.
+    pub upstream_retries: Counter,
+    /// Connections to upstreams that wait in the pool.
+    pub upstream_idle: Gauge,
+    /// Exchanges that wait for a place at an upstream.
+    pub upstream_queued: Gauge,
+
+    /// One for each slot of [`Routes`].
+    routes: Box<[RouteMetrics]>,
+}
+
+impl WorkerMetrics {
+    fn new() -> Self {
+        Self {
+            requests: Counter::default(),
+            responses: ByClass::default(),
+            request_duration: Histogram::default(),
+            upstream_duration: Histogram::default(),
+            errors: Default::default(),
+            client_bytes_received: Counter::default(),
+            client_bytes_sent: Counter::default(),
+            upstream_bytes_received: Counter::default(),
+            upstream_bytes_sent: Counter::default(),
+            connections_opened: Counter::default(),
+            connections_closed: Counter::default(),
+            connections_refused: Counter::default(),
+            connections_handed_over: Counter::default(),
+            accept_errors: Counter::default(),
+            tunnels_opened: Counter::default(),
+            tunnels_closed: Counter::default(),
+            upstream_connects: Counter::default(),
+            upstream_connections_closed: Counter::default(),
+            upstream_connect_failures: Counter::default(),
+            upstream_reuses: Counter::default(),
+            upstream_retries: Counter::default(),
+            upstream_idle: Gauge::default(),
+            upstream_queued: Gauge::default(),
+            routes: (0..SLOTS).map(|_| RouteMetrics::default()).collect(),
+        }
+    }
+
+    #[inline]
+    pub fn fail(&self, cause: Cause) {
+        self.errors[cause as usize].increment();
+    }
+
+    pub fn failures(&self, cause: Cause) -> u64 {
+        self.errors[cause as usize].value()
+    }
+
+    #[inline]
+    pub fn route(&self, slot: RouteSlot) -> &RouteMetrics {
+        &self.routes[usize::from(slot.0)]
+    }
+
+    /// Client connections open on this worker now.
+    pub fn connections(&self) -> u64 {
+        // Read in this order a connection that ends in between cannot make the difference negative.
+        let closed = self.connections_closed.value();
+        self.connections_opened.value().saturating_sub(closed)
+    }
+}
+
+/// The cells of one route on one worker.
+#[derive(Debug, Default)]
+pub struct RouteMetrics {
+    pub responses: ByClass,
+    pub duration: Histogram,
+    pub bytes_received: Counter,
+    pub bytes_sent: Counter,
+}
+
+/// Where a route's cells are. The default is the slot shared by the routes that have none of their own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RouteSlot(pub(crate) u16);
+
+/// The control plane's numbers: few, rare, and written by whoever has something to say.
+#[derive(Debug, Default)]
+pub struct ControlMetrics {
+    pub reloads_applied: AtomicU64,
+    pub reloads_refused: AtomicU64,
+    /// The revision that every worker serves.
+    pub revision: AtomicU64,
+    pub upgrades_failed: AtomicU64,
+    last_applied_unix: AtomicI64,
+}
+
+impl ControlMetrics {
+    /// Counts a configuration that every worker now serves.
+    pub fn applied(&self, revision: u64) {
+        self.revision.store(revision, Relaxed);
+        self.reloads_applied.fetch_add(1, Relaxed);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.last_applied_unix.store(now.as_secs() as i64, Relaxed);
+    }
+
+    /// Seconds since 1970; 0 when no configuration was ever applied.
+    pub fn last_applied_unix(&self) -> i64 {
+        self.last_applied_unix.load(Relaxed)
+    }
+}
+
+/// Every number of one gateway process.
+#[derive(Debug)]
+pub struct Metrics {
+    workers: Vec<Arc<WorkerMetrics>>,
+    pub routes: Routes,
+    pub control: ControlMetrics,
+    /// Lines of the access log that were written, and those lost because the disk did not keep up or failed.
+    pub log_lines: AtomicU64,
+    pub log_lines_dropped: AtomicU64,
+    pub log_write_errors: AtomicU64,
+}
+
+impl Metrics {
+    pub fn new(workers: usize) -> Self {
+        Self {
+            workers: (0..workers).map(|_| Arc::new(WorkerMetrics::new())).collect(),
+            routes: Routes::default(),
+            control: ControlMetrics::default(),
+            log_lines: AtomicU64::new(0),
+            log_lines_dropped: AtomicU64::new(0),
+            log_write_errors: AtomicU64::new(0),
+        }
+    }
+
+    /// The cells of one worker, for that worker to keep.
+    pub fn worker(&self, worker: usize) -> Arc<WorkerMetrics> {
+        Arc::clone(&self.workers[worker])
+    }
+
+    pub fn workers(&self) -> &[Arc<WorkerMetrics>] {
+        &self.workers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_listed_in_the_order_of_their_cells() {
+        for (place, cause) in Cause::ALL.into_iter().enumerate() {
+            assert_eq!(cause as usize, place, "{}", cause.label());
+        }
+    }
+
+    #[test]
+    fn any_status_has_a_class() {
+        let classes = ByClass::default();
+        for status in [0, 99, 100, 204, 304, 404, 599, 600, u16::MAX] {
+            classes.increment(status);
+        }
+        assert_eq!(classes.values(), [1, 1, 1, 1, 1, 4]);
+    }
+
+    #[test]
+    fn workers_keep_their_cells_apart() {
+        let metrics = Metrics::new(2);
+        metrics.worker(0).connections_opened.add(3);
+        metrics.worker(0).connections_closed.increment();
+        metrics.worker(1).fail(Cause::NoRoute);
+        assert_eq!(metrics.workers()[0].connections(), 2);
+        assert_eq!(metrics.workers()[1].connections(), 0);
+        assert_eq!(metrics.workers()[0].failures(Cause::NoRoute), 0);
+        assert_eq!(metrics.workers()[1].failures(Cause::NoRoute), 1);
+    }
+}

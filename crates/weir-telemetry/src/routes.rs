@@ -1,0 +1,203 @@
+//! Which route counts in which cells.
+//!
+//! The number of series is bounded: the first routes of the configuration have cells of their own, all others share
+//! one slot. A slot belongs to a route's id and not to a snapshot, so counters live on when a configuration is replaced.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+use crate::cell::HistogramTotals;
+use crate::metrics::{RouteSlot, WorkerMetrics};
+
+/// Routes with series of their own. With some 18 series each they stay below 10,000 series, which a common Prometheus
+/// sample limit allows.
+pub const LIMIT: usize = 500;
+/// The shared slot and one for each route up to the limit.
+pub(crate) const SLOTS: usize = LIMIT + 1;
+/// The label of the slot shared by all routes above the limit, and of exchanges that matched no route. No route can
+/// have it for an id, where parentheses are not allowed.
+pub const OTHER: &str = "(other)";
+
+/// What one route has done, summed over workers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RouteTotals {
+    pub responses: [u64; 6],
+    pub duration: HistogramTotals,
+    pub bytes_received: u64,
+    pub bytes_sent: u64,
+}
+
+impl RouteTotals {
+    fn read(workers: &[impl AsRef<WorkerMetrics>], slot: RouteSlot) -> Self {
+        let mut totals = Self::default();
+        for worker in workers {
+            let cells = worker.as_ref().route(slot);
+            for (total, value) in totals.responses.iter_mut().zip(cells.responses.values()) {
+                *total = total.wrapping_add(value);
+            }
+            cells.duration.add_to(&mut totals.duration);
+            totals.bytes_received = totals.bytes_received.wrapping_add(cells.bytes_received.value());
+            totals.bytes_sent = totals.bytes_sent.wrapping_add(cells.bytes_sent.value());
+        }
+        totals
+    }
+
+    fn subtract(&mut self, base: &Self) {
+        for (value, base) in self.responses.iter_mut().zip(base.responses) {
+            *value = value.wrapping_sub(base);
+        }
+        for (value, base) in self.duration.buckets.iter_mut().zip(base.duration.buckets) {
+            *value = value.wrapping_sub(base);
+        }
+        self.duration.sum_ns = self.duration.sum_ns.wrapping_sub(base.duration.sum_ns);
+        self.bytes_received = self.bytes_received.wrapping_sub(base.bytes_received);
+        self.bytes_sent = self.bytes_sent.wrapping_sub(base.bytes_sent);
+    }
+
+    pub fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[derive(Debug)]
+struct Owner {
+    id: String,
+    /// Whether the configuration last published has this route.
+    configured: bool,
+    /// What a former owner had counted in these cells. Cells cannot be reset, their only writer being a worker.
+    base: RouteTotals,
+}
+
+/// The owners of the slots. Written when a configuration is published, read by a scrape, unknown to the path.
+#[derive(Debug, Default)]
+pub struct Routes(Mutex<Owners>);
+
+#[derive(Debug, Default)]
+struct Owners {
+    /// `owners[n]` owns slot `n + 1`.
+    owners: Vec<Owner>,
+    by_id: HashMap<String, u16>,
+}
+
+impl Routes {
+    /// Gives each route of a configuration its slot, in the order asked. Ids keep the slot they had; when all slots
+    /// are taken, those of routes no longer configured are given away, and what is left over counts as [`OTHER`].
+    pub fn assign<'a>(
+        &self,
+        workers: &[impl AsRef<WorkerMetrics>],
+        ids: impl IntoIterator<Item = &'a str>,
+    ) -> Vec<RouteSlot> {
+        let ids: Vec<&str> = ids.into_iter().collect();
+        let wanted: HashSet<&str> = ids.iter().take(LIMIT).copied().collect();
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = &mut *table;
+
+        let mut free = Vec::new();
+        for (place, owner) in table.owners.iter_mut().enumerate() {
+            owner.configured = wanted.contains(owner.id.as_str());
+            if !owner.configured {
+                free.push(place);
+            }
+        }
+        free.reverse();
+
+        ids.iter()
+            .map(|&id| {
+                if !wanted.contains(id) {
+                    return RouteSlot::default();
+                }
+                if let Some(&slot) = table.by_id.get(id) {
+                    return RouteSlot(slot);
+                }
+                let place = if table.owners.len() < LIMIT {
+                    table.owners.push(Owner { id: id.to_owned(), configured: true, base: RouteTotals::default() });
+                    table.owners.len() - 1
+                } else if let Some(place) = free.pop() {
+                    let base = RouteTotals::read(workers, RouteSlot(place as u16 + 1));
+                    let new = Owner { id: id.to_owned(), configured: true, base };
+                    let old = std::mem::replace(&mut table.owners[place], new);
+                    table.by_id.remove(&old.id);
+                    place
+                } else {
+                    return RouteSlot::default();
+                };
+                let slot = place as u16 + 1;
+                table.by_id.insert(id.to_owned(), slot);
+                RouteSlot(slot)
+            })
+            .collect()
+    }
+
+    /// The counts of every configured route that was ever asked for, and of the shared slot under the name [`OTHER`].
+    pub fn totals(&self, workers: &[impl AsRef<WorkerMetrics>]) -> Vec<(String, RouteTotals)> {
+        let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = Vec::new();
+        for (place, owner) in table.owners.iter().enumerate().filter(|(_, owner)| owner.configured) {
+            let mut totals = RouteTotals::read(workers, RouteSlot(place as u16 + 1));
+            totals.subtract(&owner.base);
+            if !totals.is_zero() {
+                all.push((owner.id.clone(), totals));
+            }
+        }
+        let other = RouteTotals::read(workers, RouteSlot::default());
+        if !other.is_zero() {
+            all.push((OTHER.to_owned(), other));
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+
+    fn names(count: usize, prefix: &str) -> Vec<String> {
+        (0..count).map(|number| format!("{prefix}{number}")).collect()
+    }
+
+    fn assign(metrics: &Metrics, ids: &[String]) -> Vec<RouteSlot> {
+        metrics.routes.assign(metrics.workers(), ids.iter().map(String::as_str))
+    }
+
+    #[test]
+    fn a_route_keeps_its_counts_when_the_configuration_is_replaced() {
+        let metrics = Metrics::new(2);
+        let before = assign(&metrics, &names(2, "r"));
+        metrics.worker(0).route(before[1]).responses.increment(200);
+        let after = assign(&metrics, &["new".into(), "r1".into()]);
+        metrics.worker(1).route(after[1]).responses.increment(200);
+        assert_eq!(before[1], after[1]);
+        let totals = metrics.routes.totals(metrics.workers());
+        assert_eq!(totals.len(), 1, "r0 is gone and `new` was never asked for");
+        assert_eq!(totals[0].0, "r1");
+        assert_eq!(totals[0].1.responses, [0, 2, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn routes_above_the_limit_count_as_other() {
+        let metrics = Metrics::new(1);
+        let slots = assign(&metrics, &names(LIMIT + 2, "r"));
+        assert_ne!(slots[LIMIT - 1], RouteSlot::default());
+        assert_eq!(slots[LIMIT..], [RouteSlot::default(); 2]);
+        metrics.worker(0).route(slots[LIMIT]).bytes_sent.add(7);
+        let totals = metrics.routes.totals(metrics.workers());
+        assert_eq!((totals[0].0.as_str(), totals[0].1.bytes_sent), (OTHER, 7));
+    }
+
+    #[test]
+    fn the_slot_of_a_route_that_is_gone_starts_again_from_nothing() {
+        let metrics = Metrics::new(1);
+        let old = assign(&metrics, &names(LIMIT, "old"));
+        for slot in &old {
+            metrics.worker(0).route(*slot).responses.increment(500);
+        }
+        let new = assign(&metrics, &names(3, "new"));
+        assert!(new.iter().all(|slot| old.contains(slot)), "no slot is left but those of routes that are gone");
+        metrics.worker(0).route(new[2]).responses.increment(200);
+        let totals = metrics.routes.totals(metrics.workers());
+        assert_eq!(totals.len(), 1);
+        assert_eq!(totals[0].0, "new2");
+        assert_eq!(totals[0].1.responses, [0, 1, 0, 0, 0, 0]);
+    }
+}
