@@ -1,0 +1,194 @@
+//! What was asked for, compiled: immutable, shared by all workers, replaced as a whole.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use weir_plugin::{RouteFacts, Step};
+use weir_proto::h1::Limits;
+
+pub use crate::route::{RouteRule, RouteTable};
+
+/// One configuration. An exchange sees one and the same from its first to its last byte.
+pub struct Snapshot {
+    pub revision: u64,
+    pub clients: ClientSettings,
+    pub table: RouteTable,
+    /// Indexed by the `route` number of the table's rules.
+    pub routes: Vec<Route>,
+    /// Indexed by [`Target::Upstream`].
+    pub upstreams: Vec<Upstream>,
+    /// What runs for a request that matches no route: the global rules.
+    pub unmatched: Chain,
+}
+
+/// How clients are treated, on every listener.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientSettings {
+    pub limits: Limits,
+    /// Largest request body in bytes; `None` is no limit.
+    pub body_bytes: Option<u64>,
+    /// From the first byte of a request head to its last.
+    pub header_timeout: Duration,
+    /// A body must bring this many bytes a second on average, once `body_grace` has passed.
+    pub body_min_rate: u64,
+    pub body_grace: Duration,
+    /// How long a connection may wait for its next request.
+    pub idle_timeout: Duration,
+    /// How long a client may leave our bytes untaken.
+    pub write_timeout: Duration,
+    /// Requests served on one connection before it is closed; `None` is no limit.
+    pub keepalive_requests: Option<u64>,
+    /// How long the exchange goes on after a client has closed its sending side, for those that only half-close.
+    pub half_close_timeout: Duration,
+    /// Peers whose `X-Forwarded-*`, `X-Real-IP` and `Forwarded` are believed.
+    pub trusted_addresses: Vec<IpNet>,
+}
+
+impl Default for ClientSettings {
+    fn default() -> ClientSettings {
+        ClientSettings {
+            limits: Limits::default(),
+            body_bytes: None,
+            header_timeout: Duration::from_secs(10),
+            body_min_rate: 240,
+            body_grace: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
+            write_timeout: Duration::from_secs(30),
+            keepalive_requests: None,
+            half_close_timeout: Duration::from_secs(1),
+            trusted_addresses: Vec::new(),
+        }
+    }
+}
+
+/// One route, with everything inherited and merged.
+pub struct Route {
+    pub facts: RouteFacts,
+    pub chain: Chain,
+    pub target: Target,
+    /// `Some` replaces the upstream's (APISIX `route.timeout`).
+    pub timeouts: Option<Timeouts>,
+    /// `Connection: upgrade` is forwarded. APISIX `enable_websocket`; allowed unless set to `false`.
+    pub upgrades: bool,
+    /// `%2F` and `%5C` in the path are let through, still encoded.
+    pub encoded_separators: bool,
+}
+
+pub enum Target {
+    /// An index into [`Snapshot::upstreams`].
+    Upstream(usize),
+    /// Nothing to send to: a plugin answers, or the client gets 503.
+    Nothing,
+}
+
+/// A route's plugins, merged and in order, one list per phase.
+#[derive(Clone, Default)]
+pub struct Chain {
+    pub request: Vec<Step>,
+    pub response: Vec<Step>,
+    pub log: Vec<Step>,
+}
+
+impl Chain {
+    /// Sorts steps that are in running order into the phases they want.
+    pub fn new(steps: impl IntoIterator<Item = Step>) -> Chain {
+        let mut chain = Chain::default();
+        for step in steps {
+            let phases = step.phases();
+            if phases.request {
+                chain.request.push(step.clone());
+            }
+            if phases.response {
+                chain.response.push(step.clone());
+            }
+            if phases.log {
+                chain.log.push(step);
+            }
+        }
+        chain
+    }
+}
+
+/// A set of endpoints and how to use them.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    /// What it is called in logs, metrics and `/status`: its id, or `route/1` when it stands inline.
+    pub name: Box<str>,
+    /// Endpoints with a weight above 0, in the order of the file. Highest priority first.
+    pub endpoints: Vec<Endpoint>,
+    pub timeouts: Timeouts,
+    /// Further endpoints tried after the first; APISIX: number of nodes less one.
+    pub retries: u32,
+    /// No retry starts later than this after the first attempt.
+    pub retry_timeout: Option<Duration>,
+    pub pass_host: PassHost,
+    pub keepalive: Keepalive,
+    pub passive: Option<PassiveChecks>,
+}
+
+/// One `host:port` of an upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// As written: `host:port`, or `[v6]:port`. With `addr` the identity of connections and health.
+    pub name: Box<str>,
+    pub addr: SocketAddr,
+    pub weight: u32,
+    pub priority: i64,
+    /// The `Host` of `pass_host: node`: the host as written, with the port unless it is the scheme's own.
+    pub host: Box<str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    pub connect: Duration,
+    pub send: Duration,
+    pub read: Duration,
+}
+
+impl Default for Timeouts {
+    /// APISIX `upstream.timeout`: 60 s each.
+    fn default() -> Timeouts {
+        let minute = Duration::from_secs(60);
+        Timeouts { connect: minute, send: minute, read: minute }
+    }
+}
+
+/// What stands in `Host` upstream (APISIX `pass_host`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PassHost {
+    /// The client's.
+    Pass,
+    /// The endpoint's own name.
+    Node,
+    Rewrite(Box<str>),
+}
+
+/// APISIX `keepalive_pool`, per worker and endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    pub size: usize,
+    pub idle_timeout: Duration,
+    pub requests: u64,
+}
+
+impl Default for Keepalive {
+    fn default() -> Keepalive {
+        Keepalive { size: 320, idle_timeout: Duration::from_secs(60), requests: 1000 }
+    }
+}
+
+/// APISIX `checks.passive`: what ordinary traffic says about an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PassiveChecks {
+    /// So many answers with a status of `healthy_statuses` in a row bring an endpoint back.
+    pub healthy_successes: u32,
+    pub healthy_statuses: Vec<u16>,
+    pub unhealthy_statuses: Vec<u16>,
+    /// Failures in a row that take an endpoint out; 0 never does.
+    pub http_failures: u32,
+    pub tcp_failures: u32,
+    pub timeouts: u32,
+    /// How long an endpoint stays out before ordinary traffic tries it again, where no active check brings it back.
+    pub retry_after: Duration,
+}
