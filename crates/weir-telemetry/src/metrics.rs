@@ -1,83 +1,45 @@
 //! The numbers a gateway keeps: one set of cells for each worker, and a few for the control plane.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::cell::{Counter, Gauge, Histogram};
 use crate::routes::{Routes, SLOTS};
 
-/// Why an exchange did not end with a whole answer from where it should have come from. A closed set, so that nothing
-/// a client sends can add a series.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Cause {
-    /// 400: the request breaks the protocol.
-    BadRequest,
-    /// 408: the client did not send a whole request in time.
-    ClientTimeout,
-    /// The client left before its answer was complete.
-    ClientAborted,
-    /// 413, 414, 431 or 417: larger than a limit, or an expectation that cannot be met.
-    LimitExceeded,
-    /// 421, 405 or 501: understood, but not served here.
-    NotSupported,
-    /// 404: no route.
-    NoRoute,
-    /// 503: the route's upstream has no endpoint that may be asked.
-    NoEndpoint,
-    /// 503: a limit of the gateway's own was reached.
-    Overloaded,
-    /// 502: no connection to the upstream.
-    UpstreamConnect,
-    /// 504: the upstream did not accept or answer in time.
-    UpstreamTimeout,
-    /// 502: the upstream closed or reset before its answer was complete.
-    UpstreamAborted,
-    /// 502: the upstream's answer breaks the protocol.
-    UpstreamInvalid,
-    /// A plugin answered in the upstream's place with an error.
-    Plugin,
-    /// 500: a fault of the gateway, such as a panic.
-    Internal,
+/// Counters by a word of the program's own, such as the name of what ended an exchange early. Words are found by
+/// looking through the few that have occurred, which is for what goes wrong, not for every request.
+#[derive(Debug)]
+pub struct ByWord {
+    words: [OnceLock<&'static str>; ByWord::LIMIT],
+    counts: [Counter; ByWord::LIMIT],
 }
 
-impl Cause {
-    pub const ALL: [Cause; 14] = [
-        Cause::BadRequest,
-        Cause::ClientTimeout,
-        Cause::ClientAborted,
-        Cause::LimitExceeded,
-        Cause::NotSupported,
-        Cause::NoRoute,
-        Cause::NoEndpoint,
-        Cause::Overloaded,
-        Cause::UpstreamConnect,
-        Cause::UpstreamTimeout,
-        Cause::UpstreamAborted,
-        Cause::UpstreamInvalid,
-        Cause::Plugin,
-        Cause::Internal,
-    ];
+impl Default for ByWord {
+    fn default() -> Self {
+        Self { words: [const { OnceLock::new() }; Self::LIMIT], counts: std::array::from_fn(|_| Counter::default()) }
+    }
+}
 
-    /// The value of the label `cause`.
-    pub fn label(self) -> &'static str {
-        match self {
-            Cause::BadRequest => "bad_request",
-            Cause::ClientTimeout => "client_timeout",
-            Cause::ClientAborted => "client_aborted",
-            Cause::LimitExceeded => "limit_exceeded",
-            Cause::NotSupported => "not_supported",
-            Cause::NoRoute => "no_route",
-            Cause::NoEndpoint => "no_endpoint",
-            Cause::Overloaded => "overloaded",
-            Cause::UpstreamConnect => "upstream_connect",
-            Cause::UpstreamTimeout => "upstream_timeout",
-            Cause::UpstreamAborted => "upstream_aborted",
-            Cause::UpstreamInvalid => "upstream_invalid",
-            Cause::Plugin => "plugin",
-            Cause::Internal => "internal",
-        }
+impl ByWord {
+    /// Words kept apart. The last place is shared by all that come later, so a mistake cannot add series for ever.
+    const LIMIT: usize = 64;
+    const LATER: &'static str = "other";
+
+    pub fn increment(&self, word: &'static str) {
+        let last = Self::LIMIT - 1;
+        let place = self.words[..last].iter().position(|known| *known.get_or_init(|| word) == word);
+        let place = place.unwrap_or_else(|| {
+            self.words[last].get_or_init(|| Self::LATER);
+            last
+        });
+        self.counts[place].increment();
+    }
+
+    /// The words that have occurred and how often.
+    pub fn values(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let words = self.words.iter().map_while(|word| word.get().copied());
+        words.zip(self.counts.iter().map(Counter::value))
     }
 }
 
@@ -114,8 +76,8 @@ pub struct WorkerMetrics {
     pub request_duration: Histogram,
     /// From the request head sent to the upstream to the head of its response.
     pub upstream_duration: Histogram,
-    /// By [`Cause`]; use [`WorkerMetrics::fail`].
-    errors: [Counter; Cause::ALL.len()],
+    /// Exchanges that ended early, by what ended them.
+    pub errors: ByWord,
 
     /// Bytes read from clients and written to them, heads included.
     pub client_bytes_received: Counter,
@@ -162,7 +124,7 @@ impl WorkerMetrics {
             responses: ByClass::default(),
             request_duration: Histogram::default(),
             upstream_duration: Histogram::default(),
-            errors: Default::default(),
+            errors: ByWord::default(),
             client_bytes_received: Counter::default(),
             client_bytes_sent: Counter::default(),
             upstream_bytes_received: Counter::default(),
@@ -183,15 +145,6 @@ impl WorkerMetrics {
             upstream_queued: Gauge::default(),
             routes: (0..SLOTS).map(|_| RouteMetrics::default()).collect(),
         }
-    }
-
-    #[inline]
-    pub fn fail(&self, cause: Cause) {
-        self.errors[cause as usize].increment();
-    }
-
-    pub fn failures(&self, cause: Cause) -> u64 {
-        self.errors[cause as usize].value()
     }
 
     #[inline]
@@ -285,10 +238,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_listed_in_the_order_of_their_cells() {
-        for (place, cause) in Cause::ALL.into_iter().enumerate() {
-            assert_eq!(cause as usize, place, "{}", cause.label());
+    fn words_are_counted_apart_up_to_a_limit() {
+        let words = ByWord::default();
+        words.increment("no_route");
+        words.increment("read_timeout");
+        words.increment("no_route");
+        assert_eq!(words.values().collect::<Vec<_>>(), [("no_route", 2), ("read_timeout", 1)]);
+        for number in 0..100 {
+            words.increment(format!("word {number}").leak());
         }
+        assert_eq!(words.values().count(), ByWord::LIMIT);
+        assert_eq!(words.values().last(), Some(("other", 102 - (ByWord::LIMIT as u64 - 1))));
     }
 
     #[test]
@@ -305,10 +265,10 @@ mod tests {
         let metrics = Metrics::new(2);
         metrics.worker(0).connections_opened.add(3);
         metrics.worker(0).connections_closed.increment();
-        metrics.worker(1).fail(Cause::NoRoute);
+        metrics.worker(1).errors.increment("no_route");
         assert_eq!(metrics.workers()[0].connections(), 2);
         assert_eq!(metrics.workers()[1].connections(), 0);
-        assert_eq!(metrics.workers()[0].failures(Cause::NoRoute), 0);
-        assert_eq!(metrics.workers()[1].failures(Cause::NoRoute), 1);
+        assert_eq!(metrics.workers()[0].errors.values().count(), 0);
+        assert_eq!(metrics.workers()[1].errors.values().next(), Some(("no_route", 1)));
     }
 }
