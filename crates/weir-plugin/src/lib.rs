@@ -4,8 +4,14 @@ pub mod definition;
 pub mod exchange;
 pub mod plugin;
 pub mod stop;
+pub mod template;
+pub mod variable;
+pub mod vars;
 
 pub use definition::{Build, ConfigError, Definition, Entry, Registry, Stage};
 pub use exchange::{Client, Exchange, RouteFacts, Upstream};
 pub use plugin::{AsyncPlugin, Phases, Plugin, Step, Waiting};
 pub use stop::{Blame, Ending, Stop};
+pub use template::Template;
+pub use variable::{Variable, Variables};
+pub use vars::Expression;

@@ -1,0 +1,350 @@
+//! The names that expressions and templates may use, resolved once when a configuration is compiled.
+//!
+//! The names are nginx's and Apache APISIX's. Resolving them early means that answering a request compares no names.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::IpAddr;
+
+/// Where expressions and templates get their values from: usually an exchange.
+pub trait Variables {
+    /// The value, or `None` when it is missing: no such header, or a phase that has not come yet.
+    fn variable(&self, variable: &Variable) -> Option<Cow<'_, [u8]>>;
+
+    /// Whether `test` holds for one element of a variable that is a list, as [`Variable::GraphqlRootFields`] is.
+    /// A variable that is not a list has no elements.
+    fn any_element(&self, _variable: &Variable, _test: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        false
+    }
+
+    /// The value as an address. Worth overriding where the address is at hand and would only be printed to be parsed.
+    fn address(&self, variable: &Variable) -> Option<IpAddr> {
+        let text = self.variable(variable)?;
+        std::str::from_utf8(&text).ok()?.parse().ok()
+    }
+}
+
+/// Declares the variables that have one fixed name, with further names for the same thing after it.
+macro_rules! variables {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal $(| $alias:literal)*,)+) => {
+        /// One variable. Names in the documentation of a variant are those it is written with.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub enum Variable {
+            $($(#[doc = $doc])+ $variant,)+
+
+            /// `arg_X`: the first value of query argument `X`, decoded. Names are case-sensitive.
+            Argument(Box<str>),
+            /// `http_X`: a request header. Held in lower case, with dashes: `http_user_agent` is `user-agent`.
+            Header(Box<str>),
+            /// `cookie_X`: the value of one cookie.
+            Cookie(Box<str>),
+            /// `sent_http_X`: a header of the response as sent to the client, held like [`Variable::Header`].
+            SentHeader(Box<str>),
+            /// `upstream_http_X`: a header of the response as the upstream sent it, held like [`Variable::Header`].
+            UpstreamHeader(Box<str>),
+            /// `uri_param_X`: a named part of the path, where a route's `uri` has such parts.
+            UriParameter(Box<str>),
+            /// `post_arg_X`: the first value of a field of a form body.
+            PostArgument(Box<str>),
+            /// `post_arg.PATH`: a place in a JSON, form or multipart body; the text is what follows `post_arg.`.
+            PostPath(Box<str>),
+            /// `1`, `2`...: a group of the regular expression that the plugin rendering a template has matched.
+            Capture(u16),
+            /// A name nobody knows. It is missing unless a plugin sets a value under it.
+            Unknown(Box<str>),
+        }
+
+        impl Variable {
+            /// The variable of that name; `None` when the name is not known.
+            pub fn parse(name: &str) -> Option<Variable> {
+                match name {
+                    $($name $(| $alias)* => Some(Variable::$variant),)+
+                    _ => Variable::parse_prefixed(name),
+                }
+            }
+
+            /// The name of a variable that has one fixed name.
+            fn fixed_name(&self) -> Option<&'static str> {
+                match self {
+                    $(Variable::$variant => Some($name),)+
+                    _ => None,
+                }
+            }
+        }
+
+        #[cfg(test)]
+        const FIXED_NAMES: &[&str] = &[$($name, $($alias,)*)+];
+    };
+}
+
+variables! {
+    // The request line and what it says.
+    /// The path as routes see it: decoded and normalised, without the query.
+    Uri = "uri" | "document_uri",
+    /// The request target as received: path and query, nothing decoded.
+    RequestUri = "request_uri",
+    /// The path and query that are sent to the upstream, after rewrites.
+    UpstreamUri = "upstream_uri",
+    /// The host the request is for: lower case, without a port.
+    Host = "host",
+    /// The name of this machine.
+    Hostname = "hostname",
+    /// The request method.
+    Method = "request_method" | "method",
+    /// `http` or `https`, as this gateway was spoken to.
+    Scheme = "scheme",
+    /// `on` over TLS, missing otherwise.
+    Https = "https",
+    /// The query string without its `?`.
+    Query = "query_string" | "args",
+    /// `?` when there is a query string, missing otherwise.
+    QueryMark = "is_args",
+    /// The request line as received.
+    RequestLine = "request",
+    /// The protocol as in the request line: `HTTP/1.1`, `HTTP/2.0`.
+    ServerProtocol = "server_protocol",
+    /// The Content-Length of the request.
+    ContentLength = "content_length",
+    /// The Content-Type of the request.
+    ContentType = "content_type",
+    /// The user name of basic authentication.
+    RemoteUser = "remote_user",
+    /// The body of the request, as far as it was kept.
+    RequestBody = "request_body",
+    /// The body of the response, as far as it was kept.
+    ResponseBody = "resp_body",
+
+    // The client's connection.
+    /// The address of the client, after `real-ip`.
+    RemoteAddr = "remote_addr",
+    /// The port of the client, after `real-ip`.
+    RemotePort = "remote_port",
+    /// The address of the peer of the connection, whatever `real-ip` found.
+    PeerAddr = "realip_remote_addr",
+    /// The port of the peer of the connection, whatever `real-ip` found.
+    PeerPort = "realip_remote_port",
+    /// The address this connection was accepted on.
+    ServerAddr = "server_addr",
+    /// The port this connection was accepted on.
+    ServerPort = "server_port",
+    /// The name of the virtual server: the host, for us.
+    ServerName = "server_name",
+    /// Serial number of the connection.
+    Connection = "connection",
+    /// Number of requests on this connection so far, this one counted.
+    ConnectionRequests = "connection_requests",
+    /// The process.
+    Pid = "pid",
+
+    // TLS with the client.
+    /// The negotiated protocol: `TLSv1.3`.
+    TlsProtocol = "ssl_protocol",
+    /// The negotiated cipher suite.
+    TlsCipher = "ssl_cipher",
+    /// The server name the client asked for in its hello.
+    TlsServerName = "ssl_server_name",
+    /// `r` when the session was resumed, `.` when not.
+    TlsSessionReused = "ssl_session_reused",
+    /// `SUCCESS`, `FAILED:reason` or `NONE`.
+    TlsClientVerify = "ssl_client_verify",
+    /// The subject of the client's certificate.
+    TlsClientSubject = "ssl_client_s_dn",
+    /// The issuer of the client's certificate.
+    TlsClientIssuer = "ssl_client_i_dn",
+    /// The serial number of the client's certificate, in hexadecimal.
+    TlsClientSerial = "ssl_client_serial",
+    /// The SHA-1 fingerprint of the client's certificate, in hexadecimal.
+    TlsClientFingerprint = "ssl_client_fingerprint",
+    /// The client's certificate as PEM.
+    TlsClientCertificate = "ssl_client_raw_cert",
+
+    // What came of it.
+    /// The status sent to the client.
+    Status = "status",
+    /// Bytes of the request, head and body.
+    RequestLength = "request_length",
+    /// Bytes of the response body sent to the client.
+    BodyBytesSent = "body_bytes_sent",
+    /// Bytes of the response sent to the client, head and body.
+    BytesSent = "bytes_sent",
+    /// Seconds since the first byte of the request, with milliseconds.
+    RequestTime = "request_time",
+    /// `OK` when the exchange was completed, missing otherwise.
+    RequestCompletion = "request_completion",
+    /// The addresses that were tried, in order.
+    UpstreamAddr = "upstream_addr",
+    /// The statuses they answered with, in order.
+    UpstreamStatus = "upstream_status",
+    /// The scheme towards the upstream.
+    UpstreamScheme = "upstream_scheme",
+    /// The host sent to the upstream.
+    UpstreamHost = "upstream_host",
+    /// Seconds until the upstream's last byte.
+    UpstreamResponseTime = "upstream_response_time",
+    /// Seconds until the upstream's connection stood.
+    UpstreamConnectTime = "upstream_connect_time",
+    /// Seconds until the upstream's response head.
+    UpstreamHeaderTime = "upstream_header_time",
+    /// Bytes of the upstream's response body.
+    UpstreamResponseLength = "upstream_response_length",
+    /// Bytes received from the upstream.
+    UpstreamBytesReceived = "upstream_bytes_received",
+    /// Bytes sent to the upstream.
+    UpstreamBytesSent = "upstream_bytes_sent",
+    /// What a cache made of the request: `HIT`, `MISS`...
+    UpstreamCacheStatus = "upstream_cache_status",
+
+    // Time and identity.
+    /// Now, as in the Common Log Format.
+    TimeLocal = "time_local",
+    /// Now, as ISO 8601 has it.
+    TimeIso8601 = "time_iso8601",
+    /// Now, in seconds since 1970 with milliseconds.
+    UnixTime = "msec",
+    /// 32 hexadecimal digits, different for each exchange.
+    RequestId = "request_id",
+    /// What the `request-id` plugin has put into the request.
+    ApisixRequestId = "apisix_request_id",
+
+    // What the configuration calls it.
+    /// The id of the route.
+    RouteId = "route_id",
+    /// The name of the route.
+    RouteName = "route_name",
+    /// The id of the service.
+    ServiceId = "service_id",
+    /// The name of the service.
+    ServiceName = "service_name",
+    /// The user name of the consumer.
+    ConsumerName = "consumer_name",
+    /// The id of the consumer's group.
+    ConsumerGroupId = "consumer_group_id",
+    /// The id of the upstream.
+    UpstreamId = "upstream_id",
+    /// The host of the endpoint that was picked.
+    BalancerIp = "balancer_ip",
+    /// The port of the endpoint that was picked.
+    BalancerPort = "balancer_port",
+
+    // GraphQL.
+    /// The name of the operation.
+    GraphqlName = "graphql_name",
+    /// `query`, `mutation` or `subscription`.
+    GraphqlOperation = "graphql_operation",
+    /// The fields at the root: a list.
+    GraphqlRootFields = "graphql_root_fields",
+}
+
+/// Longer names are not looked at; nobody writes them, and they would be kept for as long as the configuration.
+const MAX_NAME: usize = 256;
+
+impl Variable {
+    fn parse_prefixed(name: &str) -> Option<Variable> {
+        if name.len() > MAX_NAME {
+            return None;
+        }
+        let after = |prefix| name.strip_prefix(prefix).filter(|rest: &&str| !rest.is_empty());
+        let header = |name: &str| name.to_ascii_lowercase().replace('_', "-").into_boxed_str();
+        if let Some(name) = after("arg_") {
+            Some(Variable::Argument(name.into()))
+        } else if let Some(name) = after("http_") {
+            Some(Variable::Header(header(name)))
+        } else if let Some(name) = after("cookie_") {
+            Some(Variable::Cookie(name.into()))
+        } else if let Some(name) = after("sent_http_") {
+            Some(Variable::SentHeader(header(name)))
+        } else if let Some(name) = after("upstream_http_") {
+            Some(Variable::UpstreamHeader(header(name)))
+        } else if let Some(name) = after("uri_param_") {
+            Some(Variable::UriParameter(name.into()))
+        } else if let Some(name) = after("post_arg_") {
+            Some(Variable::PostArgument(name.into()))
+        } else if let Some(path) = after("post_arg.") {
+            Some(Variable::PostPath(path.into()))
+        } else if name.bytes().all(|byte| byte.is_ascii_digit()) {
+            name.parse().ok().map(Variable::Capture)
+        } else {
+            None
+        }
+    }
+
+    /// The variable of that name, known or not.
+    pub fn named(name: &str) -> Variable {
+        Variable::parse(name).unwrap_or_else(|| Variable::Unknown(name.into()))
+    }
+
+    /// Whether the value can only be had by reading the body of the request.
+    pub fn needs_request_body(&self) -> bool {
+        matches!(
+            self,
+            Variable::RequestBody
+                | Variable::PostArgument(_)
+                | Variable::PostPath(_)
+                | Variable::GraphqlName
+                | Variable::GraphqlOperation
+                | Variable::GraphqlRootFields
+        )
+    }
+}
+
+/// Writes the name, such that parsing it gives the same variable.
+impl fmt::Display for Variable {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Variable::Argument(name) => write!(out, "arg_{name}"),
+            Variable::Header(name) => write!(out, "http_{}", name.replace('-', "_")),
+            Variable::Cookie(name) => write!(out, "cookie_{name}"),
+            Variable::SentHeader(name) => write!(out, "sent_http_{}", name.replace('-', "_")),
+            Variable::UpstreamHeader(name) => write!(out, "upstream_http_{}", name.replace('-', "_")),
+            Variable::UriParameter(name) => write!(out, "uri_param_{name}"),
+            Variable::PostArgument(name) => write!(out, "post_arg_{name}"),
+            Variable::PostPath(path) => write!(out, "post_arg.{path}"),
+            Variable::Capture(number) => write!(out, "{number}"),
+            Variable::Unknown(name) => out.write_str(name),
+            fixed => out.write_str(fixed.fixed_name().expect("every other variant has a fixed name")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fixed_names_are_known_and_unique() {
+        let mut seen = std::collections::HashSet::new();
+        for name in FIXED_NAMES {
+            assert!(seen.insert(name), "{name} is listed twice");
+            let variable = Variable::parse(name).expect("a fixed name");
+            assert_eq!(Variable::parse(&variable.to_string()), Some(variable));
+        }
+    }
+
+    #[test]
+    fn prefixed_names_carry_their_rest() {
+        assert_eq!(Variable::parse("arg_Name"), Some(Variable::Argument("Name".into())));
+        assert_eq!(Variable::parse("http_User_Agent"), Some(Variable::Header("user-agent".into())));
+        assert_eq!(Variable::parse("http_user-id"), Some(Variable::Header("user-id".into())));
+        assert_eq!(Variable::parse("upstream_http_x_a"), Some(Variable::UpstreamHeader("x-a".into())));
+        assert_eq!(Variable::parse("post_arg.a.b[*].c"), Some(Variable::PostPath("a.b[*].c".into())));
+        assert_eq!(Variable::parse("cookie__device"), Some(Variable::Cookie("_device".into())));
+        assert_eq!(Variable::parse("12"), Some(Variable::Capture(12)));
+    }
+
+    #[test]
+    fn names_nobody_knows_are_kept_as_unknown() {
+        for name in ["", "arg_", "http_", "nonsense", "99999999", "post_arg"] {
+            assert_eq!(Variable::parse(name), None, "{name}");
+            assert_eq!(Variable::named(name), Variable::Unknown(name.into()));
+            assert_eq!(Variable::named(name).to_string(), name);
+        }
+        assert_eq!(Variable::parse(&format!("arg_{}", "x".repeat(300))), None);
+    }
+
+    #[test]
+    fn only_some_need_the_body() {
+        assert!(Variable::named("post_arg_a").needs_request_body());
+        assert!(Variable::named("graphql_root_fields").needs_request_body());
+        assert!(!Variable::named("arg_a").needs_request_body());
+    }
+}
