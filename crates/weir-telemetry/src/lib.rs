@@ -3,6 +3,8 @@
 //! Nothing here waits on the path of a request. A worker writes to cells and buffers that are its own; everything that
 //! formats, sums or writes runs on another thread.
 
+pub mod access_log;
 pub mod cell;
+pub mod escape;
 pub mod metrics;
 pub mod routes;
