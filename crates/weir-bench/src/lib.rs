@@ -1,1 +1,3 @@
 //! The lab: load engine, backends, targets, scenarios, statistics and reports.
+
+pub mod engine;

@@ -1,0 +1,15 @@
+//! The load engine: a [`LoadPlan`] goes in, a [`LoadResult`] comes out. Both are plain values.
+//!
+//! Two times are always measured: *latency*, from when a request was due, and *service time*, from when it was sent.
+//! The first is what a user would have seen, the second what the peer did; they part when either side falls behind.
+
+pub mod histogram;
+pub mod plan;
+pub mod result;
+
+pub use histogram::Histogram;
+pub use plan::{
+    Body, EchoCheck, LoadPlan, Pacing, PlanError, Protocol, Rate, RateStep, RequestTemplate, Selection, Spacing, Stop,
+    Think, Timeouts, Tls,
+};
+pub use result::{Connections, CpuTime, Errors, Generator, Interval, LoadResult, Phase, Progress, RequestTally, Tally};

@@ -1,0 +1,441 @@
+//! What a run is asked to do, as plain values. Nothing here opens a socket.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// One run of the load engine: what is sent, by how many clients, when, and until when.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadPlan {
+    /// What is sent. At least one; several are chosen from as [`LoadPlan::selection`] says.
+    pub requests: Vec<RequestTemplate>,
+    /// How a request is chosen when there are several.
+    #[serde(default)]
+    pub selection: Selection,
+    /// What is spoken, and what counts as one exchange.
+    #[serde(default)]
+    pub protocol: Protocol,
+    /// Clients: each holds one connection per origin and has at most one exchange in flight
+    /// (HTTP/2: `streams` exchanges).
+    pub connections: usize,
+    /// Threads the clients are spread over. One thread is one processor's worth of load.
+    #[serde(default = "one")]
+    pub threads: usize,
+    /// When requests are due.
+    #[serde(default)]
+    pub pacing: Pacing,
+    /// When the run ends. Warm-up does not count.
+    pub stop: Stop,
+    /// Load before measuring starts; what was due in it is left out of the totals.
+    #[serde(default)]
+    pub warm_up_ms: u64,
+    #[serde(default)]
+    pub timeouts: Timeouts,
+    /// Keep connections open between requests. Without it, each request opens and closes one.
+    #[serde(default = "yes")]
+    pub keep_alive: bool,
+    /// Local addresses connections are bound to, in turn (one gives about 28,000 ports to one destination).
+    /// Empty: the kernel chooses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub source_addresses: Vec<IpAddr>,
+    /// Connect here (`host:port`) whatever the URLs say; `Host` and SNI stay those of the URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connect_to: Option<String>,
+    #[serde(default)]
+    pub tls: Tls,
+    /// Length of one interval of the result's time series.
+    #[serde(default = "one_second_ms")]
+    pub interval_ms: u64,
+    /// Processors the threads are pinned to, in turn. Empty: not pinned.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cpus: Vec<usize>,
+    /// Open loop: the last stretch before a request is due is waited out spinning, because a sleeping thread is woken
+    /// tens of microseconds late. 0 never spins.
+    #[serde(default = "default_spin_ns")]
+    pub spin_ns: u64,
+    /// Seed of everything random (think times, Poisson arrivals, weighted choice): same seed, same schedule.
+    #[serde(default)]
+    pub seed: u64,
+}
+
+/// One kind of request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RequestTemplate {
+    /// Label of the request in results; the URL when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default = "get")]
+    pub method: String,
+    /// Absolute, `http://`, `https://`, `ws://` or `wss://`.
+    pub url: String,
+    /// Sent in this order. `Host`, `Content-Length`, and `Connection: close` where needed, are added unless given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(String, String)>,
+    #[serde(default, skip_serializing_if = "Body::is_empty")]
+    pub body: Body,
+    /// Share of this request among all under [`Selection::Weighted`].
+    #[serde(default = "one_u32")]
+    pub weight: u32,
+    /// Statuses that are a success. Empty: 100 to 399. Others are still measured, and counted as `unexpected`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub expect_status: Vec<u16>,
+}
+
+impl RequestTemplate {
+    /// A GET of `url`.
+    pub fn get(url: impl Into<String>) -> Self {
+        Self {
+            name: None,
+            method: get(),
+            url: url.into(),
+            headers: Vec::new(),
+            body: Body::Empty,
+            weight: 1,
+            expect_status: Vec::new(),
+        }
+    }
+
+    /// The label under which results list this request.
+    pub fn label(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.url)
+    }
+}
+
+/// The body of a request.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Body {
+    #[default]
+    Empty,
+    Text(String),
+    /// Bytes, base64 (RFC 4648 §4).
+    Base64(String),
+    /// This many printable bytes.
+    Sized(u64),
+    /// The content of a file, read when the run starts.
+    File(PathBuf),
+}
+
+impl Body {
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Body::Empty)
+    }
+}
+
+/// How a request is chosen when the plan has several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Selection {
+    /// At random, in proportion to the weights.
+    #[default]
+    Weighted,
+    /// Each client goes through the list in order, again and again (a JMeter thread group).
+    Sequence,
+}
+
+/// What is spoken, and what counts as one exchange.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Protocol {
+    /// HTTP/1.1, over TLS for `https://`. An exchange is a request and its response.
+    #[default]
+    Http1,
+    /// HTTP/2: ALPN for `https://`, prior knowledge for `http://`.
+    Http2 {
+        /// Concurrent streams per connection.
+        #[serde(default = "one")]
+        streams: usize,
+    },
+    /// WebSocket. An exchange is a message and the answer to it; several may be in flight on one connection, answers
+    /// are matched in order. Open pacing spreads messages over the connections in turn.
+    WebSocket {
+        /// Bytes per message.
+        #[serde(default = "default_message_bytes")]
+        message_bytes: usize,
+        /// What the answer must be.
+        #[serde(default)]
+        check: EchoCheck,
+    },
+    /// WebSocket connect storm: an exchange is connect, upgrade and close.
+    WebSocketConnect,
+    /// Server-sent events. An exchange is one event received; its latency is counted from the sender's timestamp (a
+    /// field `t` of the data or the data itself: Unix time in ns), service time is the gap to the previous event.
+    /// Pacing only ramps up the connections.
+    Sse,
+    /// Connections that are opened, and held until the end. An exchange is one connection opened.
+    Idle {
+        /// Send the first request on each connection once before it idles, so that the peer has really accepted it.
+        #[serde(default = "yes")]
+        first_request: bool,
+    },
+    /// WebSub: `connections` subscribers of one topic, each with a callback of its own on one listener of the
+    /// generator; intents are verified, deliveries checked (HMAC). An exchange is one delivery; its latency is counted
+    /// from the moment the publisher was due to publish.
+    WebSub {
+        /// Topic URL, as the hub knows it. The plan's first request is the hub.
+        topic: String,
+        /// Shared secret of the subscriptions (WebSub §5.1.1); absent: unsigned.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        secret: Option<String>,
+        /// Bytes of one published payload.
+        #[serde(default = "default_message_bytes")]
+        payload_bytes: usize,
+    },
+}
+
+impl Protocol {
+    /// Name as the command line and reports write it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Protocol::Http1 => "http1",
+            Protocol::Http2 { .. } => "http2",
+            Protocol::WebSocket { .. } => "websocket",
+            Protocol::WebSocketConnect => "websocket-connect",
+            Protocol::Sse => "sse",
+            Protocol::Idle { .. } => "idle",
+            Protocol::WebSub { .. } => "websub",
+        }
+    }
+}
+
+/// What the answer to a WebSocket message must be; another answer is an error of cause `mismatch`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EchoCheck {
+    /// The message itself.
+    #[default]
+    Same,
+    /// The message's bytes in reverse order.
+    Reversed,
+    /// Any message.
+    Any,
+}
+
+/// When requests are due.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Pacing {
+    /// Closed loop: each client sends its next request when the previous one has been answered and the think time is
+    /// over. The answering side sets the rate.
+    Closed {
+        #[serde(default)]
+        think: Think,
+        /// Clients start one after another, evenly over this time.
+        #[serde(default)]
+        ramp_up_ms: u64,
+    },
+    /// Open loop: requests are due by the clock, whatever has been answered. A request that is due while every
+    /// connection is busy waits, and its latency counts from when it was due.
+    Open {
+        rate: Rate,
+        #[serde(default)]
+        spacing: Spacing,
+    },
+    /// Open loop: requests are due at these times, in ns from the start of the run (warm-up included), ascending.
+    Replay { at_ns: Vec<u64> },
+}
+
+impl Default for Pacing {
+    fn default() -> Self {
+        Pacing::Closed { think: Think::None, ramp_up_ms: 0 }
+    }
+}
+
+impl Pacing {
+    /// Whether requests are due by the clock.
+    pub fn is_open(&self) -> bool {
+        !matches!(self, Pacing::Closed { .. })
+    }
+}
+
+/// Pause of a closed-loop client between an answer and its next request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Think {
+    #[default]
+    None,
+    FixedMs(f64),
+    UniformMs {
+        from: f64,
+        to: f64,
+    },
+    /// Exponentially distributed with this mean.
+    ExponentialMs(f64),
+}
+
+/// Rate of an open loop over time, in requests per second over all threads, from the start of the run (warm-up
+/// included).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rate {
+    Constant(f64),
+    /// One rate after another; the last one stays.
+    Steps(Vec<RateStep>),
+    /// Linear from one rate to another, which then stays.
+    Ramp {
+        from: f64,
+        to: f64,
+        over_ms: u64,
+    },
+}
+
+/// A rate held for a time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RateStep {
+    pub rate: f64,
+    pub for_ms: u64,
+}
+
+/// How arrivals are spaced at a given rate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spacing {
+    #[default]
+    Even,
+    /// Exponential gaps: independent users.
+    Poisson,
+}
+
+/// When a run ends: whichever comes first. At least one is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stop {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// Requests due after warm-up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+}
+
+impl Stop {
+    pub fn after_ms(duration_ms: u64) -> Self {
+        Self { duration_ms: Some(duration_ms), count: None }
+    }
+
+    pub fn after_count(count: u64) -> Self {
+        Self { duration_ms: None, count: Some(count) }
+    }
+}
+
+/// How long the generator waits before it counts an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timeouts {
+    /// TCP connect, and TLS or upgrade handshake.
+    pub connect_ms: u64,
+    /// From sending a request to its complete answer. Also the longest a run waits for answers after its end.
+    pub response_ms: u64,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self { connect_ms: 5_000, response_ms: 10_000 }
+    }
+}
+
+/// How servers are authenticated. Load tests meet self-signed certificates more often than not: without `ca_file`,
+/// none is verified.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tls {
+    /// PEM file of the authorities to trust; given, certificates are verified.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca_file: Option<PathBuf>,
+    /// Name sent as SNI and verified, instead of the URL's host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_name: Option<String>,
+    /// Resume sessions when a connection is opened again. Off measures full handshakes.
+    pub resume: bool,
+}
+
+impl LoadPlan {
+    /// A closed loop of `connections` clients asking for `url` until `stop`, everything else at its default.
+    pub fn closed(url: impl Into<String>, connections: usize, stop: Stop) -> Self {
+        Self {
+            requests: vec![RequestTemplate::get(url)],
+            selection: Selection::Weighted,
+            protocol: Protocol::Http1,
+            connections,
+            threads: 1,
+            pacing: Pacing::default(),
+            stop,
+            warm_up_ms: 0,
+            timeouts: Timeouts::default(),
+            keep_alive: true,
+            source_addresses: Vec::new(),
+            connect_to: None,
+            tls: Tls::default(),
+            interval_ms: 1_000,
+            cpus: Vec::new(),
+            spin_ns: default_spin_ns(),
+            seed: 0,
+        }
+    }
+
+    /// An open loop of `rate` requests per second, evenly spaced, over at most `connections` connections.
+    pub fn open(url: impl Into<String>, rate: f64, connections: usize, stop: Stop) -> Self {
+        Self {
+            pacing: Pacing::Open { rate: Rate::Constant(rate), spacing: Spacing::Even },
+            ..Self::closed(url, connections, stop)
+        }
+    }
+}
+
+/// Why a plan cannot be run: where in the plan, and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanError {
+    /// Path of the field, `requests[0].url`.
+    pub field: String,
+    pub problem: String,
+}
+
+impl PlanError {
+    pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { field: field.into(), problem: problem.into() }
+    }
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.problem)
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+/// Counts keyed by HTTP status.
+pub type Statuses = BTreeMap<u16, u64>;
+
+fn one() -> usize {
+    1
+}
+
+fn one_u32() -> u32 {
+    1
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn get() -> String {
+    "GET".to_owned()
+}
+
+fn one_second_ms() -> u64 {
+    1_000
+}
+
+fn default_spin_ns() -> u64 {
+    50_000
+}
+
+fn default_message_bytes() -> usize {
+    500
+}

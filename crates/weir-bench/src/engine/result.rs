@@ -1,0 +1,324 @@
+//! What a run measured, as plain values: nothing is judged here.
+
+use serde::{Deserialize, Serialize};
+
+use super::histogram::Histogram;
+use super::plan::Statuses;
+
+/// Everything one run measured.
+///
+/// An exchange belongs to the measurement when it was *due* after warm-up and before the end; answers to those are
+/// waited for after the end, up to the response timeout. So `total.due == total.completed + total.errors.sum() +
+/// total.missed`, and a slow answer cannot drop out of the percentiles by coming late.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadResult {
+    /// Unix time of the start of the run (warm-up included), ns.
+    pub started_unix_ns: u64,
+    /// Length of warm-up, ns.
+    pub warm_up_ns: u64,
+    /// Length of the measurement, ns: what rates are divided by.
+    pub measured_ns: u64,
+    /// From the end of the measurement to the last answer, ns.
+    pub drain_ns: u64,
+    /// The whole measurement.
+    pub total: Tally,
+    /// Each request of the plan, in its order; absent when there is only one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requests: Vec<RequestTally>,
+    /// In order of time, warm-up first.
+    pub intervals: Vec<Interval>,
+    pub connections: Connections,
+    pub generator: Generator,
+}
+
+/// One stretch of the time series.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Interval {
+    pub phase: Phase,
+    /// From the start of the run (warm-up included), ns.
+    pub start_ns: u64,
+    pub length_ns: u64,
+    /// What was answered (or given up) in this interval.
+    pub tally: Tally,
+    /// CPU time of the generator in this interval.
+    pub cpu: CpuTime,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    #[default]
+    WarmUp,
+    Measured,
+    /// After the end: answers to what was due before.
+    Drain,
+}
+
+/// Counts and times of a set of exchanges.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tally {
+    /// Requests that were due (closed loop: started). In an interval: that became due in it.
+    pub due: u64,
+    /// Complete answers, whatever their status.
+    pub completed: u64,
+    /// Answers by status. Empty for protocols without statuses.
+    pub statuses: Statuses,
+    /// Answers whose status is none of those expected; they are part of `completed`.
+    pub unexpected: u64,
+    pub errors: Errors,
+    /// Open loop: requests that were due and never sent, because no connection became free before the end.
+    pub missed: u64,
+    /// Open loop: requests that had to wait for a free connection.
+    pub queued: u64,
+    pub bytes_sent: u64,
+    /// Heads and bodies, without TLS.
+    pub bytes_received: u64,
+    /// From when a request was due to its complete answer, ns.
+    pub latency: Histogram,
+    /// From when a request was sent to its complete answer, ns.
+    pub service_time: Histogram,
+    /// How late the generator itself was, ns. Open loop: from the moment a request was due *and* a connection was free
+    /// to its sending. Closed loop: how long an answer lay ready before the generator came to read it.
+    pub lag: Histogram,
+}
+
+impl Tally {
+    pub fn add(&mut self, other: &Self) {
+        self.due += other.due;
+        self.completed += other.completed;
+        for (status, count) in &other.statuses {
+            *self.statuses.entry(*status).or_default() += count;
+        }
+        self.unexpected += other.unexpected;
+        self.errors.add(&other.errors);
+        self.missed += other.missed;
+        self.queued += other.queued;
+        self.bytes_sent += other.bytes_sent;
+        self.bytes_received += other.bytes_received;
+        self.latency.add(&other.latency);
+        self.service_time.add(&other.service_time);
+        self.lag.add(&other.lag);
+    }
+
+    /// Answers with a status of this class: 2 for 200 to 299.
+    pub fn class(&self, class: u16) -> u64 {
+        self.statuses.range(class * 100..(class + 1) * 100).map(|(_, count)| count).sum()
+    }
+}
+
+/// The tally of one request of the plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RequestTally {
+    pub name: String,
+    pub tally: Tally,
+}
+
+/// Exchanges without a complete answer, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Errors {
+    /// No connection: refused, unreachable.
+    pub connect: u64,
+    /// No connection in time.
+    pub connect_timeout: u64,
+    /// The TLS handshake failed, or a record was bad.
+    pub tls: u64,
+    /// No complete answer in time.
+    pub timeout: u64,
+    /// The peer reset the connection, or writing to it failed.
+    pub reset: u64,
+    /// The peer closed the connection before the answer was complete.
+    pub closed: u64,
+    /// The answer was not the protocol.
+    pub protocol: u64,
+    /// The answer was not the expected content: wrong echo, lost event, wrong signature.
+    pub mismatch: u64,
+    /// The generator's machine ran out of ports or file descriptors.
+    pub local: u64,
+}
+
+impl Errors {
+    pub fn sum(&self) -> u64 {
+        self.by_cause().iter().map(|(_, count)| count).sum()
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        self.connect += other.connect;
+        self.connect_timeout += other.connect_timeout;
+        self.tls += other.tls;
+        self.timeout += other.timeout;
+        self.reset += other.reset;
+        self.closed += other.closed;
+        self.protocol += other.protocol;
+        self.mismatch += other.mismatch;
+        self.local += other.local;
+    }
+
+    /// Every cause by name, also those that did not occur.
+    pub fn by_cause(&self) -> [(&'static str, u64); 9] {
+        [
+            ("connect", self.connect),
+            ("connect_timeout", self.connect_timeout),
+            ("tls", self.tls),
+            ("timeout", self.timeout),
+            ("reset", self.reset),
+            ("closed", self.closed),
+            ("protocol", self.protocol),
+            ("mismatch", self.mismatch),
+            ("local", self.local),
+        ]
+    }
+}
+
+/// What happened to connections, over the whole run, warm-up included.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Connections {
+    pub opened: u64,
+    /// Attempts that failed, by the causes `connect`, `connect_timeout`, `tls`, `protocol` (a refused upgrade) and
+    /// `local`.
+    pub failed: Errors,
+    /// Closed or reset by the peer while no exchange was in flight on them.
+    pub closed_idle: u64,
+    /// The most that were open at one time. Over several threads: the sum of each thread's most.
+    pub open_max: u64,
+    /// Open when the run ended.
+    pub open_at_end: u64,
+    /// TLS handshakes among `opened`, and how many of them resumed a session.
+    pub handshakes: u64,
+    pub resumed: u64,
+    /// From the start of connecting until requests can be sent (TCP, TLS, upgrade), ns.
+    pub connect_time: Histogram,
+}
+
+impl Connections {
+    pub fn add(&mut self, other: &Self) {
+        self.opened += other.opened;
+        self.failed.add(&other.failed);
+        self.closed_idle += other.closed_idle;
+        self.open_max += other.open_max;
+        self.open_at_end += other.open_at_end;
+        self.handshakes += other.handshakes;
+        self.resumed += other.resumed;
+        self.connect_time.add(&other.connect_time);
+    }
+}
+
+/// What the generator says about itself, over the measurement.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Generator {
+    /// CPU time of each thread, in the order of the threads.
+    pub threads: Vec<CpuTime>,
+    /// Most exchanges in flight at one time. Over several threads: the sum of each thread's most.
+    pub in_flight_max: u64,
+    /// Exchanges in flight, averaged over time: counted, not computed from latency, so that Little's law can be
+    /// checked against it.
+    pub in_flight_mean: f64,
+}
+
+impl Generator {
+    /// CPU time of all threads.
+    pub fn cpu(&self) -> CpuTime {
+        self.threads.iter().fold(CpuTime::default(), |mut sum, thread| {
+            sum.add(thread);
+            sum
+        })
+    }
+}
+
+/// CPU time, ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuTime {
+    pub user_ns: u64,
+    pub system_ns: u64,
+    /// Part of the above spent spinning until a request was due: idle by another name. A thread is saturated when
+    /// `user_ns + system_ns - spin_ns` comes near the elapsed time.
+    pub spin_ns: u64,
+}
+
+impl CpuTime {
+    pub fn add(&mut self, other: &Self) {
+        self.user_ns += other.user_ns;
+        self.system_ns += other.system_ns;
+        self.spin_ns += other.spin_ns;
+    }
+
+    /// Time spent working, ns.
+    pub fn busy_ns(&self) -> u64 {
+        (self.user_ns + self.system_ns).saturating_sub(self.spin_ns)
+    }
+}
+
+impl LoadResult {
+    /// Complete answers per second of the measurement.
+    pub fn rate(&self) -> f64 {
+        per_second(self.total.completed, self.measured_ns)
+    }
+
+    /// Requests due per second of the measurement: what an open loop offered.
+    pub fn offered_rate(&self) -> f64 {
+        per_second(self.total.due, self.measured_ns)
+    }
+
+    /// The share (0.0 to 1.0) of its time the busiest generator thread spent working.
+    pub fn generator_busy(&self) -> f64 {
+        let busiest = self.generator.threads.iter().map(CpuTime::busy_ns).max().unwrap_or(0);
+        busiest as f64 / (self.measured_ns + self.drain_ns).max(1) as f64
+    }
+
+    /// Adds the result of a second process that ran the same plan at the same time. Intervals are joined by position.
+    pub fn merge(&mut self, other: &Self) {
+        self.started_unix_ns = self.started_unix_ns.min(other.started_unix_ns);
+        self.measured_ns = self.measured_ns.max(other.measured_ns);
+        self.drain_ns = self.drain_ns.max(other.drain_ns);
+        self.total.add(&other.total);
+        for theirs in &other.requests {
+            match self.requests.iter_mut().find(|ours| ours.name == theirs.name) {
+                Some(ours) => ours.tally.add(&theirs.tally),
+                None => self.requests.push(theirs.clone()),
+            }
+        }
+        let joined = self.intervals.len().min(other.intervals.len());
+        for (ours, theirs) in self.intervals.iter_mut().zip(&other.intervals) {
+            ours.tally.add(&theirs.tally);
+            ours.cpu.add(&theirs.cpu);
+        }
+        self.intervals.extend(other.intervals[joined..].iter().cloned());
+        self.connections.add(&other.connections);
+        self.generator.threads.extend(&other.generator.threads);
+        self.generator.in_flight_max += other.generator.in_flight_max;
+        self.generator.in_flight_mean += other.generator.in_flight_mean;
+    }
+}
+
+fn per_second(count: u64, ns: u64) -> f64 {
+    if ns == 0 { 0.0 } else { count as f64 * 1e9 / ns as f64 }
+}
+
+/// State of a run while it goes on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Progress {
+    pub phase: Phase,
+    /// Since the start of the run, warm-up included, ns.
+    pub elapsed_ns: u64,
+    /// Planned length of the run, warm-up included, ns; none when only a count ends it.
+    pub planned_ns: Option<u64>,
+    /// Answers since the end of warm-up.
+    pub completed: u64,
+    /// Planned number of requests, when a count ends the run.
+    pub planned_count: Option<u64>,
+    pub errors: u64,
+    /// Answers per second in the last interval.
+    pub rate: f64,
+    /// Latency from the intended start in the last interval, ns.
+    pub p50_ns: u64,
+    pub p99_ns: u64,
+    /// The generator's own lag in the last interval, 99.9th percentile, ns.
+    pub lag_p999_ns: u64,
+}
