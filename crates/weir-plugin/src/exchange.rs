@@ -1,11 +1,15 @@
 //! One exchange as plugins, variables and log lines see it: a request, its response, and what happened in between.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::Deref;
 use std::rc::Rc;
 
 use weir_proto::{RequestHead, ResponseHead};
 
 use crate::stop::Stop;
+
+mod variables;
 
 /// One request and its response. Belongs to one worker, and is used again for the next exchange, so that nothing is
 /// allocated on the plain path.
@@ -17,7 +21,7 @@ pub struct Exchange {
     pub body: Vec<u8>,
     pub client: Client,
     /// What was matched; `None` before routing and where no route matched.
-    pub route: Option<Rc<RouteFacts>>,
+    pub route: Option<MatchedRoute>,
     pub upstream: Upstream,
     /// Nanoseconds of the worker's clock (monotonic) when the first byte of the request was seen.
     pub started_ns: u64,
@@ -59,12 +63,52 @@ pub struct Upstream {
     /// The status the endpoint answered, before any plugin changed it.
     pub status: u16,
     pub attempts: u16,
+    /// The last attempt began; its connection stood; the request was sent; the response head and its end were there.
+    pub started_ns: u64,
     pub connect_ns: u64,
     pub sent_ns: u64,
     pub header_ns: u64,
     pub ended_ns: u64,
     pub bytes_sent: u64,
     pub bytes_received: u64,
+    /// Content received, without framing.
+    pub body_bytes: u64,
+}
+
+/// The routes of a configuration, by number.
+pub trait Routes {
+    fn facts(&self, route: usize) -> &RouteFacts;
+}
+
+/// A route that matched. Keeps its configuration alive, which costs no shared counter: the worker has its own.
+#[derive(Clone)]
+pub struct MatchedRoute {
+    routes: Rc<dyn Routes>,
+    number: usize,
+}
+
+impl MatchedRoute {
+    pub fn new(routes: Rc<dyn Routes>, number: usize) -> MatchedRoute {
+        MatchedRoute { routes, number }
+    }
+
+    pub fn number(&self) -> usize {
+        self.number
+    }
+}
+
+impl Deref for MatchedRoute {
+    type Target = RouteFacts;
+
+    fn deref(&self) -> &RouteFacts {
+        self.routes.facts(self.number)
+    }
+}
+
+impl fmt::Debug for MatchedRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
 }
 
 /// What a route is called, for variables, logs and metrics.

@@ -9,7 +9,7 @@ pub mod variable;
 pub mod vars;
 
 pub use definition::{Build, ConfigError, Definition, Entry, Registry, Stage};
-pub use exchange::{Client, Exchange, RouteFacts, Upstream};
+pub use exchange::{Client, Exchange, MatchedRoute, RouteFacts, Routes, Upstream};
 pub use plugin::{AsyncPlugin, Phases, Plugin, Step, Waiting};
 pub use stop::{Blame, Ending, Stop};
 pub use template::Template;

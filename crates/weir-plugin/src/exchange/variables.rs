@@ -1,0 +1,260 @@
+//! What an exchange answers when it is asked for a variable.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
+
+use jiff::{Timestamp, tz::TimeZone};
+use weir_proto::{Head, Known, field};
+
+use super::Exchange;
+use crate::variable::{Variable, Variables};
+
+type Value<'a> = Option<Cow<'a, [u8]>>;
+
+fn bytes(value: &[u8]) -> Value<'_> {
+    Some(Cow::Borrowed(value))
+}
+
+fn text(value: impl ToString) -> Value<'static> {
+    Some(Cow::Owned(value.to_string().into_bytes()))
+}
+
+/// Names are missing where the configuration gives none.
+fn name(value: Option<&str>) -> Value<'_> {
+    value.filter(|value| !value.is_empty()).map(|value| Cow::Borrowed(value.as_bytes()))
+}
+
+/// Seconds with milliseconds, as nginx writes durations; missing while either end is.
+fn seconds(from_ns: u64, to_ns: u64) -> Value<'static> {
+    (from_ns != 0 && to_ns != 0).then(|| {
+        let ms = to_ns.saturating_sub(from_ns) / 1_000_000;
+        Cow::Owned(format!("{}.{:03}", ms / 1000, ms % 1000).into_bytes())
+    })
+}
+
+impl Variables for Exchange {
+    fn variable(&self, variable: &Variable) -> Option<Cow<'_, [u8]>> {
+        let request = &self.request;
+        match variable {
+            Variable::Uri => bytes(request.path()),
+            Variable::RequestUri => bytes(request.target()),
+            Variable::UpstreamUri => Some(Cow::Owned(self.upstream_target())),
+            Variable::Host | Variable::ServerName => bytes(request.host()),
+            Variable::UpstreamHost => bytes(request.authority()),
+            Variable::Hostname => text(rustix::system::uname().nodename().to_string_lossy()),
+            Variable::Method => bytes(request.method_name()),
+            Variable::Scheme => bytes(self.scheme().as_bytes()),
+            Variable::UpstreamScheme => bytes(b"http"),
+            Variable::Https => self.client.tls.then_some(Cow::Borrowed(b"on")),
+            Variable::Query => request.query().map(Cow::Borrowed),
+            Variable::QueryMark => request.query().map(|_| Cow::Borrowed(&b"?"[..])),
+            Variable::RequestLine => Some(Cow::Owned(self.request_line())),
+            Variable::ServerProtocol => bytes(request.version.name().as_bytes()),
+            Variable::ContentLength => request.head.known(Known::ContentLength).map(Cow::Borrowed),
+            Variable::ContentType => request.head.value(b"content-type").map(Cow::Borrowed),
+            Variable::RemoteAddr => text(self.client.addr),
+            Variable::RemotePort | Variable::PeerPort => text(self.client.peer.port()),
+            Variable::PeerAddr => text(self.client.peer.ip()),
+            Variable::ServerAddr => text(self.client.local.ip()),
+            Variable::ServerPort => text(self.client.local.port()),
+            Variable::Connection => text(self.client.connection),
+            Variable::ConnectionRequests => text(self.client.connection_requests),
+            Variable::Pid => text(std::process::id()),
+            Variable::Status => {
+                (self.response.status != 0).then(|| Cow::Owned(self.response.status.to_string().into()))
+            }
+            Variable::RequestLength => text(self.request_bytes),
+            Variable::BodyBytesSent => text(self.body_bytes),
+            Variable::BytesSent => text(self.response_bytes),
+            Variable::RequestTime => seconds(self.started_ns, self.ended_ns.max(self.started_ns)),
+            Variable::RequestCompletion => {
+                (self.ended_ns != 0 && self.stop.is_none()).then_some(Cow::Borrowed(&b"OK"[..]))
+            }
+            Variable::UpstreamAddr => self.upstream.addr.and_then(text),
+            Variable::BalancerIp => self.upstream.addr.as_ref().map(SocketAddr::ip).and_then(text),
+            Variable::BalancerPort => self.upstream.addr.as_ref().map(SocketAddr::port).and_then(text),
+            Variable::UpstreamStatus => {
+                (self.upstream.status != 0).then(|| Cow::Owned(self.upstream.status.to_string().into()))
+            }
+            Variable::UpstreamConnectTime => seconds(self.upstream.started_ns, self.upstream.connect_ns),
+            Variable::UpstreamHeaderTime => seconds(self.upstream.started_ns, self.upstream.header_ns),
+            Variable::UpstreamResponseTime => seconds(self.upstream.started_ns, self.upstream.ended_ns),
+            Variable::UpstreamResponseLength => {
+                (self.upstream.addr.is_some()).then(|| Cow::Owned(self.upstream.body_bytes.to_string().into()))
+            }
+            Variable::UpstreamBytesReceived => self.upstream.addr.and_then(|_| text(self.upstream.bytes_received)),
+            Variable::UpstreamBytesSent => self.upstream.addr.and_then(|_| text(self.upstream.bytes_sent)),
+            Variable::TimeLocal => text(Timestamp::now().to_zoned(TimeZone::system()).strftime("%d/%b/%Y:%H:%M:%S %z")),
+            Variable::TimeIso8601 => {
+                text(Timestamp::now().to_zoned(TimeZone::system()).strftime("%Y-%m-%dT%H:%M:%S%:z"))
+            }
+            Variable::UnixTime => {
+                let ms = Timestamp::now().as_millisecond();
+                text(format_args!("{}.{:03}", ms / 1000, ms % 1000))
+            }
+            Variable::RouteId => name(self.route.as_ref().map(|route| &*route.route_id)),
+            Variable::RouteName => name(self.route.as_ref().map(|route| &*route.route_name)),
+            Variable::ServiceId => name(self.route.as_ref().map(|route| &*route.service_id)),
+            Variable::ServiceName => name(self.route.as_ref().map(|route| &*route.service_name)),
+            Variable::Argument(name) => argument(request.query()?, name.as_bytes()),
+            Variable::Header(name) => header(&request.head, name.as_bytes()),
+            Variable::SentHeader(name) | Variable::UpstreamHeader(name) => header(&self.response.head, name.as_bytes()),
+            Variable::Cookie(name) => cookie(self, name.as_bytes()),
+            Variable::RemoteUser => remote_user(self),
+            // TLS, consumers, bodies, caches and GraphQL have no values before their features exist.
+            _ => None,
+        }
+    }
+
+    fn address(&self, variable: &Variable) -> Option<IpAddr> {
+        match variable {
+            Variable::RemoteAddr => Some(self.client.addr),
+            Variable::PeerAddr => Some(self.client.peer.ip()),
+            Variable::ServerAddr => Some(self.client.local.ip()),
+            _ => std::str::from_utf8(&self.variable(variable)?).ok()?.parse().ok(),
+        }
+    }
+}
+
+impl Exchange {
+    /// Path and query as they go upstream.
+    fn upstream_target(&self) -> Vec<u8> {
+        let mut target = self.request.path().to_vec();
+        if let Some(query) = self.request.query() {
+            target.push(b'?');
+            target.extend_from_slice(query);
+        }
+        target
+    }
+
+    /// The request line as received; empty if no head could be understood.
+    fn request_line(&self) -> Vec<u8> {
+        if self.request.target().is_empty() {
+            return Vec::new();
+        }
+        let version = self.request.version.name().as_bytes();
+        [self.request.method_name(), self.request.target(), version].join(&b' ')
+    }
+}
+
+/// A field's values, joined as one list (RFC 9110 §5.3).
+fn header<'a>(head: &'a Head, name: &[u8]) -> Value<'a> {
+    let mut joined: Value<'a> = None;
+    for field in head.present().filter(|field| head.slice(field.name).eq_ignore_ascii_case(name)) {
+        let value = head.slice(field.value);
+        match &mut joined {
+            None => joined = bytes(value),
+            Some(before) => before.to_mut().extend_from_slice(&[b", ", value].concat()),
+        }
+    }
+    joined
+}
+
+/// The first value of a query argument, percent-decoded. An argument without `=` is the empty string.
+fn argument<'a>(query: &'a [u8], name: &[u8]) -> Value<'a> {
+    query.split(|&byte| byte == b'&').find_map(|pair| {
+        let mut halves = pair.splitn(2, |&byte| byte == b'=');
+        let key = decoded(halves.next().unwrap_or_default());
+        (*key == *name).then(|| decoded(halves.next().unwrap_or_default()))
+    })
+}
+
+/// Resolves `%XX` and `+`; what is no escape stays as it is.
+fn decoded(value: &[u8]) -> Cow<'_, [u8]> {
+    if !value.iter().any(|byte| matches!(byte, b'%' | b'+')) {
+        return Cow::Borrowed(value);
+    }
+    let digit = |at: usize| value.get(at).and_then(|&byte| (byte as char).to_digit(16));
+    let mut out = Vec::with_capacity(value.len());
+    let mut at = 0;
+    while at < value.len() {
+        match (value[at], digit(at + 1), digit(at + 2)) {
+            (b'%', Some(high), Some(low)) => {
+                out.push((high * 16 + low) as u8);
+                at += 2;
+            }
+            (b'+', ..) => out.push(b' '),
+            (byte, ..) => out.push(byte),
+        }
+        at += 1;
+    }
+    Cow::Owned(out)
+}
+
+/// The value of one cookie (RFC 6265 §5.4); the first, if it was sent twice.
+fn cookie<'a>(exchange: &'a Exchange, name: &[u8]) -> Value<'a> {
+    exchange.request.head.values(b"cookie").flat_map(|value| value.split(|&byte| byte == b';')).find_map(|pair| {
+        let (key, value) = field::trim(pair).split_at_checked(name.len())?;
+        (key == name && value.first() == Some(&b'=')).then(|| Cow::Borrowed(&value[1..]))
+    })
+}
+
+/// The user name in basic credentials, which may be wrong ones (RFC 7617).
+fn remote_user(exchange: &Exchange) -> Value<'_> {
+    use base64::Engine;
+    let value = exchange.request.head.value(b"authorization")?;
+    let (scheme, credentials) = value.split_at_checked(6)?;
+    if !scheme.eq_ignore_ascii_case(b"basic ") {
+        return None;
+    }
+    let mut decoded = base64::engine::general_purpose::STANDARD.decode(field::trim(credentials)).ok()?;
+    let colon = decoded.iter().position(|&byte| byte == b':')?;
+    decoded.truncate(colon);
+    Some(Cow::Owned(decoded))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_proto::h1::{Limits, parse_request};
+
+    fn exchange(head: &str) -> Exchange {
+        let mut exchange = Exchange::default();
+        parse_request(head.as_bytes(), &Limits::default(), &mut exchange.request).expect("valid").expect("complete");
+        exchange
+    }
+
+    fn value(exchange: &Exchange, name: &str) -> Option<String> {
+        let value = exchange.variable(&Variable::named(name))?;
+        Some(String::from_utf8(value.into_owned()).expect("test values are text"))
+    }
+
+    #[test]
+    fn what_the_request_says() {
+        let exchange = exchange(
+            "GET /a/../b?x=1&y=a%20b+c&x=2&flag HTTP/1.1\r\nHost: H:80\r\nCookie: k=v; session=s1\r\nX-A: 1\r\nX-A: 2\r\n\
+             Authorization: Basic amFjazpwdw==\r\n\r\n",
+        );
+        for (name, want) in [
+            ("uri", Some("/b")),
+            ("request_uri", Some("/a/../b?x=1&y=a%20b+c&x=2&flag")),
+            ("upstream_uri", Some("/b?x=1&y=a%20b+c&x=2&flag")),
+            ("request", Some("GET /a/../b?x=1&y=a%20b+c&x=2&flag HTTP/1.1")),
+            ("arg_x", Some("1")),
+            ("arg_y", Some("a b c")),
+            ("arg_flag", Some("")),
+            ("arg_none", None),
+            ("host", Some("h")),
+            ("http_x_a", Some("1, 2")),
+            ("cookie_session", Some("s1")),
+            ("cookie_sess", None),
+            ("remote_user", Some("jack")),
+            ("is_args", Some("?")),
+            ("status", None),
+            ("upstream_addr", None),
+            ("https", None),
+            ("scheme", Some("http")),
+        ] {
+            assert_eq!(value(&exchange, name).as_deref(), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn durations_have_milliseconds_and_unknown_ones_are_missing() {
+        let mut exchange = exchange("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        exchange.started_ns = 1_000_000_000;
+        exchange.ended_ns = 2_034_999_999;
+        assert_eq!(value(&exchange, "request_time").as_deref(), Some("1.034"));
+        assert_eq!(value(&exchange, "upstream_response_time"), None);
+    }
+}
