@@ -5,6 +5,10 @@
 
 pub mod access_log;
 pub mod cell;
+pub mod error_log;
 pub mod escape;
+pub mod exposition;
 pub mod metrics;
+pub mod process;
 pub mod routes;
+mod scrape;

@@ -1,0 +1,220 @@
+//! Text for Prometheus: the plain format 0.0.4, or OpenMetrics 1.0 for who asks for it.
+
+use std::fmt::{self, Display, Write};
+
+use crate::cell::{BUCKETS, HistogramTotals, bucket_bound_ns};
+
+/// Which of the two text formats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    Prometheus,
+    OpenMetrics,
+}
+
+impl Format {
+    /// The format a scraper asks for by its `Accept` field.
+    pub fn for_accept(accept: Option<&str>) -> Self {
+        match accept {
+            Some(accept) if accept.contains("application/openmetrics-text") => Format::OpenMetrics,
+            _ => Format::Prometheus,
+        }
+    }
+
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// Labels of one series: names and values.
+pub type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// How fine a histogram is shown. Its cells stay as fine as they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolution {
+    /// Every bucket.
+    Full,
+    /// One bucket for a factor of four from 0.5 ms to 8.6 s: enough to see a route move, at few series.
+    Coarse,
+}
+
+impl Resolution {
+    fn shows(self, bucket: usize) -> bool {
+        // The bound of an even bucket n is 2^(13 + n/2) ns.
+        self == Resolution::Full || (bucket.is_multiple_of(4) && (12..=40).contains(&bucket))
+    }
+}
+
+/// A page of metrics being written. Samples belong to the family begun last.
+pub struct Page {
+    text: String,
+    format: Format,
+    family: &'static str,
+}
+
+impl Page {
+    pub fn new(format: Format) -> Self {
+        Self { text: String::with_capacity(64 * 1024), format, family: "" }
+    }
+
+    /// Begins a counter. `name` comes without `_total`, which its samples carry.
+    pub fn counter(&mut self, name: &'static str, help: &str) -> &mut Self {
+        let declared_as = match self.format {
+            Format::Prometheus => "_total",
+            Format::OpenMetrics => "",
+        };
+        self.begin(name, declared_as, "counter", help)
+    }
+
+    pub fn gauge(&mut self, name: &'static str, help: &str) -> &mut Self {
+        self.begin(name, "", "gauge", help)
+    }
+
+    pub fn histogram(&mut self, name: &'static str, help: &str) -> &mut Self {
+        self.begin(name, "", "histogram", help)
+    }
+
+    fn begin(&mut self, name: &'static str, suffix: &str, kind: &str, help: &str) -> &mut Self {
+        self.family = name;
+        self.write(format_args!("# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}\n"));
+        self
+    }
+
+    /// One sample of a counter.
+    pub fn total(&mut self, labels: Labels, value: impl Display) -> &mut Self {
+        self.sample("_total", labels, None, value)
+    }
+
+    /// One sample of a gauge.
+    pub fn value(&mut self, labels: Labels, value: impl Display) -> &mut Self {
+        self.sample("", labels, None, value)
+    }
+
+    /// All samples of one histogram, whose bounds are in seconds.
+    pub fn distribution(&mut self, labels: Labels, totals: &HistogramTotals, resolution: Resolution) -> &mut Self {
+        let mut cumulative = 0;
+        for bucket in 0..BUCKETS {
+            cumulative += totals.buckets[bucket];
+            match bucket_bound_ns(bucket) {
+                Some(bound) if resolution.shows(bucket) => {
+                    let bound = (bound as f64 / 1e9).to_string();
+                    self.sample("_bucket", labels, Some(("le", &bound)), cumulative);
+                }
+                Some(_) => {}
+                None => {
+                    self.sample("_bucket", labels, Some(("le", "+Inf")), cumulative);
+                }
+            }
+        }
+        self.sample("_sum", labels, None, totals.sum_seconds());
+        self.sample("_count", labels, None, cumulative)
+    }
+
+    fn sample(&mut self, suffix: &str, labels: Labels, last: Option<(&str, &str)>, value: impl Display) -> &mut Self {
+        let family = self.family;
+        self.write(format_args!("{family}{suffix}"));
+        let mut separator = '{';
+        for (name, value) in labels.iter().copied().chain(last) {
+            self.write(format_args!("{separator}{name}=\"{}\"", LabelValue(value)));
+            separator = ',';
+        }
+        if separator == ',' {
+            self.text.push('}');
+        }
+        self.write(format_args!(" {value}\n"));
+        self
+    }
+
+    /// The finished page.
+    pub fn finish(mut self) -> String {
+        if self.format == Format::OpenMetrics {
+            self.text.push_str("# EOF\n");
+        }
+        self.text
+    }
+
+    fn write(&mut self, arguments: fmt::Arguments) {
+        self.text.write_fmt(arguments).expect("a String takes everything");
+    }
+}
+
+/// A label's value with the three characters escaped that would end or break it.
+struct LabelValue<'a>(&'a str);
+
+impl Display for LabelValue<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        for char in self.0.chars() {
+            match char {
+                '\\' => out.write_str("\\\\")?,
+                '"' => out.write_str("\\\"")?,
+                '\n' => out.write_str("\\n")?,
+                _ => out.write_char(char)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::Histogram;
+
+    #[test]
+    fn the_two_formats_differ_in_the_names_of_counters_and_the_end() {
+        let page = |format| {
+            let mut page = Page::new(format);
+            page.counter("weir_a", "Things.").total(&[("x", "y")], 3);
+            page.gauge("weir_b", "Others.").value(&[], 0.5);
+            page.finish()
+        };
+        assert_eq!(
+            page(Format::Prometheus),
+            "# HELP weir_a_total Things.\n# TYPE weir_a_total counter\nweir_a_total{x=\"y\"} 3\n\
+             # HELP weir_b Others.\n# TYPE weir_b gauge\nweir_b 0.5\n"
+        );
+        assert_eq!(
+            page(Format::OpenMetrics),
+            "# HELP weir_a Things.\n# TYPE weir_a counter\nweir_a_total{x=\"y\"} 3\n\
+             # HELP weir_b Others.\n# TYPE weir_b gauge\nweir_b 0.5\n# EOF\n"
+        );
+    }
+
+    #[test]
+    fn p14_a_label_cannot_break_out_of_its_quotes() {
+        let mut page = Page::new(Format::Prometheus);
+        page.gauge("weir_a", "A.").value(&[("route", "a\"} 1\nweir_evil{x=\"\\")], 1);
+        assert_eq!(page.finish().lines().last(), Some(r#"weir_a{route="a\"} 1\nweir_evil{x=\"\\"} 1"#));
+    }
+
+    #[test]
+    fn a_coarse_histogram_has_the_same_total_in_fewer_buckets() {
+        let histogram = Histogram::default();
+        for exponent in 0..40 {
+            histogram.record_ns(1 << exponent);
+        }
+        let mut totals = HistogramTotals::default();
+        histogram.add_to(&mut totals);
+        let lines = |resolution| {
+            let mut page = Page::new(Format::Prometheus);
+            page.histogram("weir_a_seconds", "A.").distribution(&[("route", "r")], &totals, resolution);
+            page.finish().lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let (full, coarse) = (lines(Resolution::Full), lines(Resolution::Coarse));
+        assert_eq!(full.len(), BUCKETS + 2);
+        assert_eq!(coarse.len(), 11);
+        assert_eq!(coarse[0], r#"weir_a_seconds_bucket{route="r",le="0.000524288"} 20"#);
+        assert_eq!(coarse[8], r#"weir_a_seconds_bucket{route="r",le="+Inf"} 40"#);
+        assert!(coarse.iter().all(|line| full.contains(line)));
+    }
+
+    #[test]
+    fn openmetrics_is_for_who_asks() {
+        assert_eq!(Format::for_accept(None), Format::Prometheus);
+        assert_eq!(Format::for_accept(Some("text/plain")), Format::Prometheus);
+        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3";
+        assert_eq!(Format::for_accept(Some(prometheus)), Format::OpenMetrics);
+    }
+}

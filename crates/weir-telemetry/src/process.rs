@@ -1,0 +1,59 @@
+//! The process as the kernel sees it, under the names every Prometheus client uses.
+
+use std::sync::LazyLock;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use procfs::process::{LimitValue, Process};
+
+use crate::exposition::Page;
+
+static STARTED: LazyLock<(Instant, SystemTime)> = LazyLock::new(|| (Instant::now(), SystemTime::now()));
+
+/// Notes the start of the process. Call it first thing; otherwise the first use counts as the start.
+pub fn started() {
+    LazyLock::force(&STARTED);
+}
+
+/// Seconds since the start.
+pub fn uptime_seconds() -> u64 {
+    STARTED.0.elapsed().as_secs()
+}
+
+/// Open file descriptors and how many may be open. `None` where the kernel does not say.
+pub fn open_files() -> Option<(u64, u64)> {
+    let process = Process::myself().ok()?;
+    let open = process.fd_count().ok()? as u64;
+    let limit = match process.limits().ok()?.max_open_files.soft_limit {
+        LimitValue::Value(limit) => limit,
+        LimitValue::Unlimited => u64::MAX,
+    };
+    Some((open, limit))
+}
+
+pub(crate) fn metrics(page: &mut Page) {
+    let since = STARTED.1.duration_since(UNIX_EPOCH).unwrap_or_default();
+    page.gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");
+    page.value(&[], since.as_secs_f64());
+    if let Some((open, limit)) = open_files() {
+        page.gauge("process_open_fds", "Open file descriptors.").value(&[], open);
+        page.gauge("process_max_fds", "File descriptors that may be open.").value(&[], limit);
+    }
+    if let Ok(stat) = Process::myself().and_then(|process| process.stat()) {
+        let seconds = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
+        page.counter("process_cpu_seconds", "Processor time used.").total(&[], seconds);
+        page.gauge("process_resident_memory_bytes", "Resident memory.").value(&[], stat.rss * procfs::page_size());
+        page.gauge("process_virtual_memory_bytes", "Virtual memory.").value(&[], stat.vsize);
+        page.gauge("process_threads", "Threads.").value(&[], stat.num_threads);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_knows_this_process() {
+        let (open, limit) = open_files().expect("/proc is there");
+        assert!(open >= 3 && limit >= open, "{open} of {limit}");
+    }
+}

@@ -1,0 +1,254 @@
+//! `/metrics`: which numbers are shown, under which names, in base units.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::cell::{Counter, Histogram, HistogramTotals};
+use crate::exposition::{Format, Page, Resolution};
+use crate::metrics::{ByClass, Metrics, WorkerMetrics};
+use crate::process;
+use crate::routes::RouteTotals;
+
+impl Metrics {
+    /// Everything this process knows of itself, as one page.
+    pub fn scrape(&self, format: Format) -> String {
+        let mut page = Page::new(format);
+        page.gauge("weir_info", "The gateway's version.").value(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+        self.exchanges(&mut page);
+        self.connections(&mut page);
+        self.upstreams(&mut page);
+        self.routes(&mut page);
+        self.control(&mut page);
+        process::metrics(&mut page);
+        page.finish()
+    }
+
+    fn exchanges(&self, page: &mut Page) {
+        page.counter("weir_http_requests", "Requests read from clients.").total(&[], self.sum(|of| &of.requests));
+
+        let classes = self.workers().iter().map(|worker| worker.responses.values());
+        let classes = classes.fold([0; 6], |sum: [u64; 6], of| std::array::from_fn(|class| sum[class] + of[class]));
+        page.counter("weir_http_responses", "Responses sent to clients, by class of their status.");
+        for (class, count) in ByClass::LABELS.iter().zip(classes) {
+            page.total(&[("class", class)], count);
+        }
+
+        let mut errors = BTreeMap::new();
+        for (cause, count) in self.workers().iter().flat_map(|worker| worker.errors.values()) {
+            *errors.entry(cause).or_insert(0) += count;
+        }
+        page.counter("weir_http_errors", "Exchanges that ended early, by what ended them.");
+        for (cause, count) in errors {
+            page.total(&[("cause", cause)], count);
+        }
+
+        page.histogram(
+            "weir_http_request_duration_seconds",
+            "From the first byte of a request to the last byte of its response.",
+        );
+        page.distribution(&[], &self.histogram(|of| &of.request_duration), Resolution::Full);
+
+        page.counter("weir_client_bytes", "Bytes exchanged with clients, heads included.");
+        page.total(&[("direction", "received")], self.sum(|of| &of.client_bytes_received));
+        page.total(&[("direction", "sent")], self.sum(|of| &of.client_bytes_sent));
+    }
+
+    fn connections(&self, page: &mut Page) {
+        page.gauge("weir_client_connections", "Open connections of clients, by worker.");
+        for (number, worker) in self.workers().iter().enumerate() {
+            page.value(&[("worker", &number.to_string())], worker.connections());
+        }
+        page.counter("weir_client_connections_opened", "Connections taken from clients.");
+        page.total(&[], self.sum(|of| &of.connections_opened));
+        page.counter("weir_client_connections_refused", "Connections closed at once because a limit was reached.");
+        page.total(&[], self.sum(|of| &of.connections_refused));
+        page.counter("weir_client_connections_handed_over", "Connections one worker gave to another.");
+        page.total(&[], self.sum(|of| &of.connections_handed_over));
+        page.counter("weir_accept_errors", "Connections that could not be accepted, as when descriptors run out.");
+        page.total(&[], self.sum(|of| &of.accept_errors));
+        // Ended ones are read first, so that one ending in between cannot make the difference negative.
+        let closed = self.sum(|of| &of.tunnels_closed);
+        let opened = self.sum(|of| &of.tunnels_opened);
+        page.gauge("weir_tunnels", "Open connections that were upgraded, such as WebSockets.");
+        page.value(&[], opened.saturating_sub(closed));
+        page.counter("weir_tunnels_opened", "Connections that were upgraded.").total(&[], opened);
+    }
+
+    fn upstreams(&self, page: &mut Page) {
+        page.histogram(
+            "weir_upstream_response_duration_seconds",
+            "From a request sent to an upstream to the head of its response.",
+        );
+        page.distribution(&[], &self.histogram(|of| &of.upstream_duration), Resolution::Full);
+        page.counter("weir_upstream_bytes", "Bytes exchanged with upstreams, heads included.");
+        page.total(&[("direction", "received")], self.sum(|of| &of.upstream_bytes_received));
+        page.total(&[("direction", "sent")], self.sum(|of| &of.upstream_bytes_sent));
+        page.counter("weir_upstream_connects", "Connections made to upstreams, by outcome.");
+        let closed = self.sum(|of| &of.upstream_connections_closed);
+        let connected = self.sum(|of| &of.upstream_connects);
+        page.total(&[("outcome", "connected")], connected);
+        page.total(&[("outcome", "failed")], self.sum(|of| &of.upstream_connect_failures));
+        page.counter("weir_upstream_reuses", "Exchanges sent over a connection that had carried one before.");
+        page.total(&[], self.sum(|of| &of.upstream_reuses));
+        page.counter("weir_upstream_retries", "Attempts beyond the first.");
+        page.total(&[], self.sum(|of| &of.upstream_retries));
+        let idle: u64 = self.workers().iter().map(|worker| worker.upstream_idle.value()).sum();
+        page.gauge("weir_upstream_connections", "Open connections to upstreams.");
+        page.value(&[("state", "idle")], idle);
+        page.value(&[("state", "busy")], connected.saturating_sub(closed).saturating_sub(idle));
+        let queued: u64 = self.workers().iter().map(|worker| worker.upstream_queued.value()).sum();
+        page.gauge("weir_upstream_queued", "Exchanges that wait for a place at an upstream.").value(&[], queued);
+    }
+
+    fn routes(&self, page: &mut Page) {
+        let routes = self.routes.totals(self.workers());
+        let each = |page: &mut Page, write: &dyn Fn(&mut Page, &str, &RouteTotals)| {
+            for (route, totals) in &routes {
+                write(page, route, totals);
+            }
+        };
+        page.counter("weir_route_responses", "Responses by route and class of their status.");
+        each(page, &|page, route, totals| {
+            for (class, count) in ByClass::LABELS.iter().zip(totals.responses).filter(|(_, count)| *count > 0) {
+                page.total(&[("route", route), ("class", class)], count);
+            }
+        });
+        page.histogram("weir_route_request_duration_seconds", "Duration of exchanges by route.");
+        each(page, &|page, route, totals| {
+            page.distribution(&[("route", route)], &totals.duration, Resolution::Coarse);
+        });
+        page.counter("weir_route_bytes", "Bytes exchanged with clients by route.");
+        each(page, &|page, route, totals| {
+            page.total(&[("route", route), ("direction", "received")], totals.bytes_received);
+            page.total(&[("route", route), ("direction", "sent")], totals.bytes_sent);
+        });
+    }
+
+    fn control(&self, page: &mut Page) {
+        let control = &self.control;
+        page.counter("weir_config_reloads", "Configurations read after a change, by outcome.");
+        page.total(&[("outcome", "applied")], control.reloads_applied.load(Relaxed));
+        page.total(&[("outcome", "refused")], control.reloads_refused.load(Relaxed));
+        page.gauge("weir_config_revision", "The revision every worker serves.");
+        page.value(&[], control.revision.load(Relaxed));
+        page.gauge("weir_config_last_applied_timestamp_seconds", "When a configuration was last applied.");
+        page.value(&[], control.last_applied_unix());
+        page.counter("weir_upgrades_failed", "Upgrades of the binary that failed; this process then kept serving.");
+        page.total(&[], control.upgrades_failed.load(Relaxed));
+        page.counter("weir_access_log_lines", "Lines of the access log, by outcome.");
+        page.total(&[("outcome", "written")], self.log_lines.load(Relaxed));
+        page.total(&[("outcome", "dropped")], self.log_lines_dropped.load(Relaxed));
+        page.counter("weir_access_log_write_errors", "Writes to the access log that failed.");
+        page.total(&[], self.log_write_errors.load(Relaxed));
+    }
+
+    fn sum(&self, of: impl Fn(&WorkerMetrics) -> &Counter) -> u64 {
+        self.workers().iter().map(|worker| of(worker).value()).fold(0, u64::wrapping_add)
+    }
+
+    fn histogram(&self, of: impl Fn(&WorkerMetrics) -> &Histogram) -> HistogramTotals {
+        let mut totals = HistogramTotals::default();
+        for worker in self.workers() {
+            of(worker).add_to(&mut totals);
+        }
+        totals
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    fn used() -> Metrics {
+        let metrics = Metrics::new(2);
+        let slots = metrics.routes.assign(metrics.workers(), ["orders", "a.b-c_d"]);
+        for worker in metrics.workers() {
+            worker.requests.add(3);
+            worker.connections_opened.add(2);
+            worker.connections_closed.increment();
+            worker.responses.increment(200);
+            worker.errors.increment("no_route");
+            worker.request_duration.record_ns(70_000);
+            worker.upstream_duration.record_ns(50_000);
+            worker.upstream_connects.add(4);
+            worker.upstream_idle.set(3);
+            for slot in &slots {
+                worker.route(*slot).responses.increment(200);
+                worker.route(*slot).duration.record_ns(70_000);
+            }
+        }
+        metrics.control.applied(7);
+        metrics
+    }
+
+    #[test]
+    fn workers_are_added_up() {
+        let page = used().scrape(Format::Prometheus);
+        for line in [
+            "weir_http_requests_total 6",
+            "weir_http_responses_total{class=\"2xx\"} 2",
+            "weir_http_errors_total{cause=\"no_route\"} 2",
+            "weir_client_connections{worker=\"1\"} 1",
+            "weir_http_request_duration_seconds_count 2",
+            "weir_http_request_duration_seconds_sum 0.00014",
+            "weir_upstream_connections{state=\"idle\"} 6",
+            "weir_upstream_connections{state=\"busy\"} 2",
+            "weir_route_responses_total{route=\"orders\",class=\"2xx\"} 2",
+            "weir_config_revision 7",
+        ] {
+            assert!(page.lines().any(|written| written == line), "{line} is missing in\n{page}");
+        }
+    }
+
+    #[test]
+    fn no_series_comes_twice_and_no_family_either() {
+        let page = used().scrape(Format::OpenMetrics);
+        let mut names: Vec<&str> = page
+            .lines()
+            .map(|line| match line.strip_prefix("# ") {
+                Some(comment) => comment.rsplitn(2, ' ').last().unwrap_or_default(),
+                None => line.rsplit_once(' ').expect("a name and a value").0,
+            })
+            .collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all, "{page}");
+    }
+
+    #[test]
+    fn series_stay_below_ten_thousand_with_any_number_of_routes() {
+        let metrics = Metrics::new(2);
+        let ids: Vec<String> = (0..5_000).map(|number| format!("route-{number}")).collect();
+        let slots = metrics.routes.assign(metrics.workers(), ids.iter().map(String::as_str));
+        for slot in slots {
+            for status in [200, 302, 404, 502] {
+                metrics.worker(0).route(slot).responses.increment(status);
+            }
+        }
+        let page = metrics.scrape(Format::Prometheus);
+        let series = page.lines().filter(|line| !line.starts_with('#')).count();
+        assert!(series < 10_000, "{series} series");
+    }
+
+    #[test]
+    fn promtool_finds_nothing_to_say() {
+        let check = Command::new("promtool")
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let Ok(mut promtool) = check else {
+            eprintln!("skipped: promtool is not installed (Debian: apt-get install prometheus)");
+            return;
+        };
+        let page = used().scrape(Format::Prometheus);
+        promtool.stdin.take().expect("it is piped").write_all(page.as_bytes()).expect("promtool reads it");
+        let output = promtool.wait_with_output().expect("promtool ends");
+        let said = [output.stdout, output.stderr].concat();
+        assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+    }
+}
