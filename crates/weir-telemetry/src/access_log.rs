@@ -24,7 +24,7 @@ pub const JSON: &str = r#"{"time":"$time_iso8601","remote_addr":"$remote_addr","
 /// A chunk goes to the writer when it has this size,
 const CHUNK_BYTES: usize = 64 * 1024;
 /// or when its first line is this old.
-const FLUSH_AFTER: Duration = Duration::from_millis(200);
+const FLUSH_AFTER_NS: u64 = 200_000_000;
 /// Chunks that may wait for the disk. With `CHUNK_BYTES` this bounds the memory of a log that stalls: 8 MiB.
 const QUEUE_CHUNKS: usize = 128;
 /// How often a file that cannot be written is complained about.
@@ -63,7 +63,7 @@ impl LogWriter {
             metrics: Arc::clone(&self.metrics),
             chunk: Vec::new(),
             lines: 0,
-            due: None,
+            due_ns: None,
         }
     }
 
@@ -94,13 +94,14 @@ pub struct LogSink {
     metrics: Arc<Metrics>,
     chunk: Vec<u8>,
     lines: u64,
-    /// When the oldest line here must go.
-    due: Option<Instant>,
+    /// When the oldest line here must go, on the worker's clock.
+    due_ns: Option<u64>,
 }
 
 impl LogSink {
-    /// Adds one line; `format` appends its text, without the line break. `now` is the worker's clock.
-    pub fn line(&mut self, now: Instant, format: impl FnOnce(&mut Vec<u8>)) {
+    /// Adds one line; `format` appends its text, without the line break. `now_ns` is the time on
+    /// the worker's clock.
+    pub fn line(&mut self, now_ns: u64, format: impl FnOnce(&mut Vec<u8>)) {
         if self.chunk.capacity() == 0 {
             // A line is rarely longer than the slack, so a chunk is allocated once.
             self.chunk.reserve_exact(CHUNK_BYTES + CHUNK_BYTES / 8);
@@ -110,26 +111,26 @@ impl LogSink {
         self.lines += 1;
         if self.chunk.len() >= CHUNK_BYTES {
             self.flush();
-        } else if self.due.is_none() {
-            self.due = Some(now + FLUSH_AFTER);
+        } else if self.due_ns.is_none() {
+            self.due_ns = Some(now_ns + FLUSH_AFTER_NS);
         }
     }
 
-    /// When [`LogSink::flush_if_due`] has something to do; `None` while nothing waits.
-    pub fn due(&self) -> Option<Instant> {
-        self.due
+    /// When [`LogSink::flush_if_due`] has something to do, on the worker's clock; `None` while nothing waits.
+    pub fn due_ns(&self) -> Option<u64> {
+        self.due_ns
     }
 
     /// Hands lines over that have waited long enough. To be called now and then, also when there is no traffic.
-    pub fn flush_if_due(&mut self, now: Instant) {
-        if self.due.is_some_and(|due| due <= now) {
+    pub fn flush_if_due(&mut self, now_ns: u64) {
+        if self.due_ns.is_some_and(|due_ns| due_ns <= now_ns) {
             self.flush();
         }
     }
 
     /// Hands over what is there. When the queue is full the lines are dropped and counted.
     pub fn flush(&mut self) {
-        self.due = None;
+        self.due_ns = None;
         if self.lines == 0 {
             return;
         }
@@ -251,7 +252,7 @@ mod tests {
         let (writer, metrics) = open(&path);
         let mut sinks = [writer.sink(), writer.sink()];
         for number in 0..5_000 {
-            sinks[number % 2].line(Instant::now(), |line| write!(line, "{number}").expect("a Vec takes everything"));
+            sinks[number % 2].line(1, |line| write!(line, "{number}").expect("a Vec takes everything"));
         }
         drop(sinks);
         drop(writer);
@@ -270,12 +271,11 @@ mod tests {
         let path = directory.path().join("access.log");
         let (writer, _) = open(&path);
         let mut sink = writer.sink();
-        let start = Instant::now();
-        sink.line(start, |line| line.extend_from_slice(b"one"));
-        sink.flush_if_due(start + FLUSH_AFTER - Duration::from_nanos(1));
-        assert_eq!(sink.due(), Some(start + FLUSH_AFTER));
-        sink.flush_if_due(start + FLUSH_AFTER);
-        assert_eq!(sink.due(), None);
+        sink.line(1, |line| line.extend_from_slice(b"one"));
+        sink.flush_if_due(FLUSH_AFTER_NS);
+        assert_eq!(sink.due_ns(), Some(1 + FLUSH_AFTER_NS));
+        sink.flush_if_due(1 + FLUSH_AFTER_NS);
+        assert_eq!(sink.due_ns(), None);
         eventually("the line is written", DEADLINE, || fs::read(&path).is_ok_and(|text| text == b"one\n"));
     }
 
@@ -285,11 +285,11 @@ mod tests {
         let (path, moved) = (directory.path().join("access.log"), directory.path().join("access.log.1"));
         let (writer, _) = open(&path);
         let mut sink = writer.sink();
-        sink.line(Instant::now(), |line| line.extend_from_slice(b"old"));
+        sink.line(1, |line| line.extend_from_slice(b"old"));
         sink.flush();
         fs::rename(&path, &moved).expect("a directory of our own");
         writer.reopen().expect("the directory is still there");
-        sink.line(Instant::now(), |line| line.extend_from_slice(b"new"));
+        sink.line(1, |line| line.extend_from_slice(b"new"));
         drop(sink);
         drop(writer);
         assert_eq!(fs::read(&moved).expect("the old file"), b"old\n");
@@ -301,7 +301,7 @@ mod tests {
         let (writer, metrics) = open(Path::new("/dev/full"));
         let mut sink = writer.sink();
         for _ in 0..10 {
-            sink.line(Instant::now(), |line| line.extend_from_slice(b"lost"));
+            sink.line(1, |line| line.extend_from_slice(b"lost"));
         }
         drop(sink);
         drop(writer);
@@ -340,7 +340,7 @@ mod tests {
         let mut sink = writer.sink();
         let chunks = QUEUE_CHUNKS + 10;
         for _ in 0..chunks {
-            sink.line(Instant::now(), |line| line.resize(CHUNK_BYTES, b'x'));
+            sink.line(1, |line| line.resize(CHUNK_BYTES, b'x'));
         }
         let dropped = metrics.log_lines_dropped.load(Relaxed);
         assert!(dropped > 0 && dropped < 10, "the queue held some and the writer one or two: {dropped} dropped");
