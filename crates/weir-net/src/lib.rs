@@ -1,4 +1,7 @@
 //! Workers' sockets, timers and buffers. Has never heard of HTTP.
 
 pub mod clock;
+pub mod inherit;
+pub mod limits;
+pub mod listener;
 pub mod timer;
