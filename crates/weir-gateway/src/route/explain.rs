@@ -1,0 +1,129 @@
+//! Why a request goes where it goes.
+
+use super::host::Host;
+use super::{Entry, Lookup, Refusal, RouteTable, Station};
+
+/// A rule whose path fits a request, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The number of the route.
+    pub route: u32,
+    /// The index of the rule.
+    pub rule: usize,
+    /// The `uri` that fits, in canonical form.
+    pub uri: String,
+    /// The host that fits; `None` for a rule without hosts. With [`Verdict::Host`], the hosts that do not, listed.
+    pub host: Option<String>,
+    pub priority: i64,
+    pub verdict: Verdict,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The request goes here.
+    Chosen,
+    /// It would take the request, but the chosen one goes first, because of this.
+    Outranked(Advantage),
+    /// None of its hosts is the host of the request.
+    Host,
+    /// The part of its `uri` after the first `*` does not fit.
+    Uri,
+    /// It does not take the method.
+    Method,
+    /// The client's address is in none of its `remote_addrs`.
+    RemoteAddr,
+    /// This rule of its `vars` does not hold.
+    Vars(String),
+}
+
+/// What put the chosen candidate first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advantage {
+    /// Its host is more specific.
+    Host,
+    /// Its path is more specific: exact, or a longer prefix.
+    Path,
+    Priority,
+    /// The same path and priority, but a longer `uri`.
+    UriLength,
+    /// Only that it comes first in the configuration.
+    Order,
+}
+
+pub(super) fn explain(table: &RouteTable, lookup: &Lookup<'_>) -> Vec<Candidate> {
+    let mut candidates = Vec::new();
+    let mut chosen: Option<(Station, Entry)> = None;
+    table.any_station(lookup, |station| {
+        for entry in table.entries_of(station) {
+            let verdict = match (table.refusal(entry, lookup), chosen) {
+                (Some(refusal), _) => refused(table, entry, refusal, lookup),
+                // Under another of its uris.
+                (None, Some((_, winner))) if winner.rule == entry.rule => continue,
+                (None, Some(winner)) => Verdict::Outranked(advantage(table, winner, (station, *entry))),
+                (None, None) => {
+                    chosen = Some((station, *entry));
+                    Verdict::Chosen
+                }
+            };
+            let rule = &table.rules[entry.rule as usize];
+            candidates.push(Candidate {
+                route: rule.route,
+                rule: entry.rule as usize,
+                uri: rule.uris[entry.uri as usize].text().to_owned(),
+                host: table.paths[station.paths as usize].host.as_ref().map(Host::text),
+                priority: rule.priority,
+                verdict,
+            });
+        }
+        false
+    });
+    candidates.extend(of_other_hosts(table, lookup));
+    candidates
+}
+
+fn refused(table: &RouteTable, entry: &Entry, refusal: Refusal, lookup: &Lookup<'_>) -> Verdict {
+    match refusal {
+        Refusal::Pattern => Verdict::Uri,
+        Refusal::Method => Verdict::Method,
+        Refusal::RemoteAddr => Verdict::RemoteAddr,
+        Refusal::Vars => {
+            let vars = table.rules[entry.rule as usize].vars.as_ref();
+            Verdict::Vars(vars.and_then(|vars| vars.unmet(lookup.variables)).unwrap_or_default())
+        }
+    }
+}
+
+fn advantage(table: &RouteTable, winner: (Station, Entry), loser: (Station, Entry)) -> Advantage {
+    let rule = |entry: Entry| &table.rules[entry.rule as usize];
+    let length = |entry: Entry| rule(entry).uris[entry.uri as usize].text().len();
+    if winner.0.paths != loser.0.paths {
+        Advantage::Host
+    } else if winner.0.entries != loser.0.entries {
+        Advantage::Path
+    } else if rule(winner.1).priority != rule(loser.1).priority {
+        Advantage::Priority
+    } else if length(winner.1) != length(loser.1) {
+        Advantage::UriLength
+    } else {
+        Advantage::Order
+    }
+}
+
+/// The rules that have the path, but for hosts that are not the one of the request.
+fn of_other_hosts(table: &RouteTable, lookup: &Lookup<'_>) -> impl Iterator<Item = Candidate> {
+    table.rules.iter().enumerate().filter_map(|(index, rule)| {
+        if rule.hosts.is_empty() || rule.hosts.iter().any(|host| host.matches(lookup.host)) {
+            return None;
+        }
+        let uri = rule.uris.iter().find(|uri| uri.matches(lookup.path))?;
+        let hosts: Vec<String> = rule.hosts.iter().map(Host::text).collect();
+        Some(Candidate {
+            route: rule.route,
+            rule: index,
+            uri: uri.text().to_owned(),
+            host: Some(hosts.join(", ")),
+            priority: rule.priority,
+            verdict: Verdict::Host,
+        })
+    })
+}
