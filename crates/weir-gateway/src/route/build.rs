@@ -9,7 +9,7 @@ use hashbrown::HashTable;
 use super::host::{Host, Hosts};
 use super::uri::Uri;
 use super::{
-    Entry, ExactPath, MethodSet, Paths, Range, RouteRule, RouteTable, Rule, WITHOUT_HOST, path_hash, with_paths,
+    Entry, ExactPath, MethodSet, Paths, Range, RouteRule, RouteTable, Rule, WITHOUT_HOST, hash_of, with_paths,
 };
 
 /// What is wrong with a rule.
@@ -31,8 +31,10 @@ impl fmt::Display for BuildError {
     }
 }
 
-/// How many pairs of host and uri a table may have: keeps its indices within 32 bits and its memory within reason.
+/// How many pairs of host and uri a table may have, and how many bytes their uris: a route with many of both has each
+/// uri under each host. Keeps indices within 32 bits and memory within reason.
 const MAX_ENTRIES: usize = 4 << 20;
+const MAX_BYTES: usize = 256 << 20;
 
 /// A rule under one of its uris and one of its hosts.
 struct Placed<'a> {
@@ -46,16 +48,23 @@ pub(super) fn build(rules: Vec<RouteRule>) -> Result<RouteTable, Vec<BuildError>
     let mut errors = Vec::new();
     let mut methods = Vec::with_capacity(rules.len());
     let mut parsed = Vec::with_capacity(rules.len());
-    let mut count = 0;
+    let (mut count, mut bytes) = (0usize, 0usize);
     for (index, rule) in rules.into_iter().enumerate() {
         methods.push(rule.methods.unwrap_or(MethodSet::ANY));
         let rule = parse(index, rule, &mut errors);
-        count += rule.uris.len() * rule.hosts.len().max(1);
+        let hosts = rule.hosts.len().max(1);
+        let text: usize = rule.uris.iter().map(|uri| uri.text().len()).sum();
+        let was_within = count <= MAX_ENTRIES && bytes <= MAX_BYTES;
+        count = count.saturating_add(rule.uris.len().saturating_mul(hosts));
+        bytes = bytes.saturating_add(text.saturating_mul(hosts));
+        if was_within && (count > MAX_ENTRIES || bytes > MAX_BYTES) {
+            let reason = format!(
+                "with this one, the rules have {count} pairs of host and uri, of {bytes} bytes; \
+                 the limits are {MAX_ENTRIES} and {MAX_BYTES}"
+            );
+            errors.push(BuildError { rule: index, place: "uris".to_owned(), reason });
+        }
         parsed.push(rule);
-    }
-    if count > MAX_ENTRIES {
-        let reason = format!("all rules together have {count} pairs of host and uri; the limit is {MAX_ENTRIES}");
-        errors.push(BuildError { rule: parsed.len() - 1, place: "uris".to_owned(), reason });
     }
     if errors.is_empty() { Ok(assemble(parsed, &methods, count)) } else { Err(errors) }
 }
@@ -65,8 +74,6 @@ fn parse(index: usize, rule: RouteRule, errors: &mut Vec<BuildError>) -> Rule {
     let mut uris: Vec<Uri> = Vec::with_capacity(rule.uris.len());
     for (place, uri) in rule.uris.iter().enumerate() {
         match Uri::parse(uri) {
-            // Two spellings of the same.
-            Ok(uri) if uris.contains(&uri) => {}
             Ok(uri) => uris.push(uri),
             Err(reason) => error(format!("uris[{place}]"), reason),
         }
@@ -74,6 +81,9 @@ fn parse(index: usize, rule: RouteRule, errors: &mut Vec<BuildError>) -> Rule {
     if rule.uris.is_empty() {
         error("uris".to_owned(), "a route needs a uri; write /* for every path".to_owned());
     }
+    // Two spellings may turn out to be the same.
+    uris.sort_unstable_by(|a, b| a.text().cmp(b.text()));
+    uris.dedup();
     let mut hosts: Vec<Host> = Vec::with_capacity(rule.hosts.len());
     for (place, host) in rule.hosts.iter().enumerate() {
         match Host::parse(host) {
@@ -154,7 +164,7 @@ impl RouteTable {
                 has_exact = true;
                 self.longest_exact = self.longest_exact.max(uri.key().len());
                 let exact = ExactPath { paths: number, entries, path: uri.key().into() };
-                let hash = |exact: &ExactPath| with_paths(path_hash(&self.random, &exact.path), exact.paths);
+                let hash = |exact: &ExactPath| with_paths(hash_of(&self.random, &exact.path), exact.paths);
                 self.exact.insert_unique(hash(&exact), exact, hash);
             } else {
                 prefixes.push((uri.key(), self.prefixes.len() as u32));

@@ -1,10 +1,9 @@
 //! The `hosts` of a route: names, and names of which only the end is given.
 
-use std::hash::BuildHasher;
-
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
+use super::hash_of;
 use super::radix::Forest;
 
 /// One entry of `hosts`, in lower case.
@@ -78,11 +77,8 @@ impl Hosts {
         for (host, number) in hosts {
             match host {
                 Host::Name(name) => {
-                    let hash = table.random.hash_one(name.as_bytes());
-                    let random = &table.random;
-                    table
-                        .names
-                        .insert_unique(hash, (name.clone(), number), |entry| random.hash_one(entry.0.as_bytes()));
+                    let hash = |name: &str| hash_of(&table.random, name.as_bytes());
+                    table.names.insert_unique(hash(name), (name.clone(), number), |(name, _)| hash(name));
                 }
                 Host::Suffix(suffix) => suffixes.push((suffix.bytes().rev().collect(), number)),
             }
@@ -101,7 +97,8 @@ impl Hosts {
     /// Returns whether it did.
     #[inline]
     pub(super) fn any_match(&self, host: &[u8], mut found: impl FnMut(u32) -> bool) -> bool {
-        if let Some((_, number)) = self.names.find(self.random.hash_one(host), |(name, _)| name.as_bytes() == host)
+        if !self.names.is_empty()
+            && let Some((_, number)) = self.names.find(hash_of(&self.random, host), |(name, _)| name.as_bytes() == host)
             && found(*number)
         {
             return true;

@@ -180,7 +180,7 @@ impl RouteTable {
     #[inline]
     fn any_station(&self, lookup: &Lookup<'_>, mut take: impl FnMut(Station) -> bool) -> bool {
         let path = lookup.path;
-        let hash = (path.len() <= self.longest_exact).then(|| path_hash(&self.random, path));
+        let hash = (path.len() <= self.longest_exact).then(|| hash_of(&self.random, path));
         let mut any_of = |number: u32| {
             let paths = &self.paths[number as usize];
             if let Some(hash) = hash
@@ -227,9 +227,9 @@ impl RouteTable {
     }
 }
 
-fn path_hash(random: &RandomState, path: &[u8]) -> u64 {
+fn hash_of(random: &RandomState, bytes: &[u8]) -> u64 {
     let mut hasher = random.build_hasher();
-    hasher.write(path);
+    hasher.write(bytes);
     hasher.finish()
 }
 

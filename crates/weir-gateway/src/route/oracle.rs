@@ -376,6 +376,15 @@ fn all_errors_are_told_with_their_places() {
 }
 
 #[test]
+fn a_table_that_would_take_gigabytes_is_refused() {
+    let hosts: Vec<String> = (0..1_000).map(|number| format!("h{number}.com")).collect();
+    let uris: Vec<String> = (0..1_000).map(|number| format!("/{}{number}", "a".repeat(400))).collect();
+    let errors = RouteTable::build(vec![rule(1, &["/"]), RouteRule { hosts, uris, ..rule(2, &[]) }]);
+    let error = errors.expect_err("an error").remove(0).to_string();
+    assert!(error.starts_with("rules[1].uris: with this one, the rules have 1000001 pairs"), "{error}");
+}
+
+#[test]
 fn explanation_says_why_each_lost() {
     let table = table(vec![
         for_hosts(&["other.com", "*.other.com"], rule(0, &["/*"])),

@@ -81,16 +81,29 @@ impl Forest {
         let (mut id, mut rest) = (root, text);
         loop {
             let node = &self.nodes[id as usize];
-            let label = &self.labels[node.label as usize..][..node.label_length as usize];
-            let Some(after) = rest.strip_prefix(label) else { return found };
+            // Most nodes below a branch have no label.
+            if node.label_length > 0 {
+                let label = &self.labels[node.label as usize..][..node.label_length as usize];
+                let Some(after) = rest.strip_prefix(label) else { return found };
+                rest = after;
+            }
             found = if node.value == NONE { node.shorter } else { id };
-            let Some((lead, after)) = after.split_first() else { return found };
+            let Some((lead, after)) = rest.split_first() else { return found };
             let leads = &self.leads[node.children as usize..][..node.child_count as usize];
-            let Some(index) = leads.iter().position(|byte| byte == lead) else { return found };
+            let Some(index) = index_of(*lead, leads) else { return found };
             id = node.children + index as u32;
             rest = after;
         }
     }
+}
+
+/// The index of a byte among ordered ones. Numbered names make runs of digits, where it is the distance to the first.
+fn index_of(byte: u8, ordered: &[u8]) -> Option<usize> {
+    let distance = usize::from(byte.wrapping_sub(*ordered.first()?));
+    if ordered.get(distance) == Some(&byte) {
+        return Some(distance);
+    }
+    ordered.iter().position(|other| *other == byte)
 }
 
 /// Values from the longest key to the shortest.
