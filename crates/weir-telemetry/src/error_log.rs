@@ -13,18 +13,6 @@ pub enum Shape {
     Json,
 }
 
-/// The level for one of nginx's names. `notice` stands between two of ours and means the quieter one; `crit`, `alert`
-/// and `emerg` are all errors here.
-pub fn level(name: &str) -> Option<LevelFilter> {
-    Some(match name {
-        "debug" => LevelFilter::DEBUG,
-        "info" => LevelFilter::INFO,
-        "notice" | "warn" => LevelFilter::WARN,
-        "error" | "crit" | "alert" | "emerg" => LevelFilter::ERROR,
-        _ => return None,
-    })
-}
-
 /// Sends what is logged from now on, by any thread, to stderr. The first call decides for the life of the process.
 pub fn start(level: LevelFilter, shape: Shape) {
     // A second call finds a log in place, which is what was asked for.
@@ -71,7 +59,7 @@ mod tests {
 
     #[test]
     fn only_what_is_as_grave_as_the_level_is_written() {
-        let text = logged(level("warn").expect("a level"), Shape::Text, || {
+        let text = logged(LevelFilter::WARN, Shape::Text, || {
             tracing::info!("quiet");
             tracing::warn!("loud");
         });
@@ -86,13 +74,5 @@ mod tests {
         let line: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(line["level"], "ERROR");
         assert!(!text.contains('\u{1b}'), "{text:?}");
-    }
-
-    #[test]
-    fn every_level_of_nginx_has_a_meaning() {
-        for name in ["debug", "info", "notice", "warn", "error", "crit", "alert", "emerg"] {
-            assert!(level(name).is_some(), "{name}");
-        }
-        assert_eq!(level("loud"), None);
     }
 }
