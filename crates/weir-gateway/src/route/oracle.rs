@@ -200,7 +200,7 @@ fn numbered(mut rules: Vec<RouteRule>) -> Vec<RouteRule> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(4_000) })]
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
 
     #[test]
     fn agrees_with_looking_at_every_rule(

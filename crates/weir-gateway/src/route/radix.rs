@@ -159,7 +159,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(4_000) })]
+        #![proptest_config(ProptestConfig::with_cases(4_000))]
 
         #[test]
         fn agrees_with_looking_at_every_key(
