@@ -1,0 +1,145 @@
+//! What is wrong with a configuration, where, and what would be right.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::tree::{Path, Place};
+
+/// One fault of a configuration. A configuration with a single diagnostic is refused whole.
+///
+/// Displays as `weir.yaml:12:7: routes[2].upstream.nodes: <problem>; <advice>`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Diagnostic {
+    /// The file, or whatever else the configuration came from.
+    pub source: Arc<str>,
+    /// The place in the structure, as in `routes[2].upstream.nodes`; empty for the document itself.
+    pub path: String,
+    /// Line in the source, from 1; absent where there is no text behind the configuration.
+    pub line: Option<u32>,
+    /// Column in characters, from 1.
+    pub column: Option<u32>,
+    /// What is wrong.
+    pub problem: String,
+    /// What would be right, where that is known.
+    pub advice: Option<String>,
+}
+
+impl Diagnostic {
+    /// A fault of the source as a whole: not readable, too large.
+    pub fn of_source(source: &Arc<str>, problem: impl Into<String>) -> Self {
+        Diagnostic {
+            source: source.clone(),
+            path: String::new(),
+            line: None,
+            column: None,
+            problem: problem.into(),
+            advice: None,
+        }
+    }
+
+    pub(crate) fn at_place(source: &Arc<str>, place: Place, problem: impl Into<String>) -> Self {
+        Self::of_source(source, problem).placed(place)
+    }
+
+    pub(crate) fn placed(mut self, place: Place) -> Self {
+        (self.line, self.column) = (place.known().then_some(place.line), place.known().then_some(place.column));
+        self
+    }
+
+    pub(crate) fn advise(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.source)?;
+        if let (Some(line), Some(column)) = (self.line, self.column) {
+            write!(f, ":{line}:{column}")?;
+        }
+        if !self.path.is_empty() {
+            write!(f, ": {}", self.path)?;
+        }
+        write!(f, ": {}", self.problem)?;
+        if let Some(advice) = &self.advice {
+            write!(f, "; {advice}")?;
+        }
+        Ok(())
+    }
+}
+
+/// More diagnostics than this help nobody; the rest is counted.
+const KEPT: usize = 1_000;
+
+/// Collects the diagnostics of one document, so that all are reported at once.
+#[derive(Debug)]
+pub(crate) struct Faults {
+    source: Arc<str>,
+    kept: RefCell<Vec<Diagnostic>>,
+    unlisted: Cell<usize>,
+}
+
+impl Faults {
+    pub(crate) fn new(source: Arc<str>) -> Self {
+        Faults { source, kept: RefCell::default(), unlisted: Cell::new(0) }
+    }
+
+    pub(crate) fn report(&self, path: &Path<'_>, place: Place, problem: impl Into<String>, advice: Option<String>) {
+        self.report_text(&path.to_string(), place, problem, advice);
+    }
+
+    /// The same with a path that is text already.
+    pub(crate) fn report_text(&self, path: &str, place: Place, problem: impl Into<String>, advice: Option<String>) {
+        let mut kept = self.kept.borrow_mut();
+        if kept.len() == KEPT {
+            self.unlisted.set(self.unlisted.get() + 1);
+            return;
+        }
+        let diagnostic = Diagnostic::at_place(&self.source, place, problem);
+        kept.push(Diagnostic { path: path.to_owned(), advice, ..diagnostic });
+    }
+
+    /// All diagnostics in the order of the text.
+    pub(crate) fn into_diagnostics(self) -> Vec<Diagnostic> {
+        let mut all = self.kept.into_inner();
+        // Stable: faults of one place stay in the order in which they were found.
+        all.sort_by_key(|found| (found.line, found.column));
+        if self.unlisted.get() > 0 {
+            let more = format!("{} more faults are not listed", self.unlisted.get());
+            all.push(Diagnostic::of_source(&self.source, more).advise("correct these first"));
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::Step;
+
+    #[test]
+    fn a_diagnostic_reads_as_one_line() {
+        let source: Arc<str> = "weir.yaml".into();
+        let found = Diagnostic::at_place(&source, Place { line: 12, column: 7 }, "is empty").advise("name a node");
+        let found = Diagnostic { path: "routes[2].upstream.nodes".into(), ..found };
+        assert_eq!(found.to_string(), "weir.yaml:12:7: routes[2].upstream.nodes: is empty; name a node");
+        assert_eq!(Diagnostic::of_source(&source, "is not there").to_string(), "weir.yaml: is not there");
+    }
+
+    #[test]
+    fn too_many_faults_are_counted_and_the_rest_is_in_order() {
+        let faults = Faults::new("x".into());
+        for line in (1..=1_003).rev() {
+            let root = Path::ROOT;
+            faults.report(&Path::below(&root, Step::Key("a")), Place { line, column: 1 }, "wrong", None);
+        }
+        let all = faults.into_diagnostics();
+        assert_eq!(all.len(), 1_001);
+        assert_eq!(all[0].line, Some(4));
+        assert_eq!(all[1_000].problem, "3 more faults are not listed");
+    }
+}

@@ -1,0 +1,349 @@
+//! Typed access to the tree. Every getter reports what is wrong and goes on, so that all faults are found at once.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::diagnostic::Faults;
+use crate::suggest::closest;
+use crate::tree::{Entry, Kind, Node, Path, Place, Step};
+use crate::units;
+
+/// A value, where it is, and where to report what is wrong with it.
+#[derive(Clone, Copy)]
+pub(crate) struct At<'a> {
+    node: &'a Node,
+    path: Path<'a>,
+    faults: &'a Faults,
+}
+
+impl<'a> At<'a> {
+    pub(crate) fn root(node: &'a Node, faults: &'a Faults) -> Self {
+        At { node, path: Path::ROOT, faults }
+    }
+
+    pub(crate) fn path(&self) -> &Path<'a> {
+        &self.path
+    }
+
+    pub(crate) fn node(&self) -> &'a Node {
+        self.node
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.node.place
+    }
+
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(self.node.kind, Kind::Null)
+    }
+
+    pub(crate) fn is_list(&self) -> bool {
+        matches!(self.node.kind, Kind::List(_))
+    }
+
+    pub(crate) fn is_map(&self) -> bool {
+        matches!(self.node.kind, Kind::Map(_))
+    }
+
+    pub(crate) fn report(&self, problem: impl Into<String>) {
+        self.faults.report(&self.path, self.place(), problem, None);
+    }
+
+    pub(crate) fn report_advising(&self, problem: impl Into<String>, advice: impl Into<String>) {
+        self.faults.report(&self.path, self.place(), problem, Some(advice.into()));
+    }
+
+    /// A fault of something inside, which is not read through an `At` of its own.
+    pub(crate) fn report_inside(&self, inner: &str, problem: impl Into<String>, advice: Option<String>) {
+        self.faults.report_text(&join(&self.path.to_string(), inner), self.node.place_of(inner), problem, advice);
+    }
+
+    fn mismatch(&self, expected: &str) {
+        let found = match &self.node.kind {
+            Kind::Null => "nothing".to_owned(),
+            Kind::Bool(value) => {
+                let advice = "`yes`, `no`, `on`, `off`, `true` and `false` are text only in quotes";
+                let problem = format!("expected {expected}, found the boolean {value}");
+                return if expected.starts_with("text") {
+                    self.report_advising(problem, advice);
+                } else {
+                    self.report(problem);
+                };
+            }
+            Kind::Number(value) => {
+                let problem = format!("expected {expected}, found the number {value}");
+                return if expected.starts_with("text") {
+                    self.report_advising(problem, "put it in quotes");
+                } else {
+                    self.report(problem);
+                };
+            }
+            Kind::Text(value) => format!("`{}`", shortened(value)),
+            Kind::List(_) => "a list".to_owned(),
+            Kind::Map(_) => "a map".to_owned(),
+        };
+        self.report(format!("expected {expected}, found {found}"));
+    }
+
+    /// The fields of a map. Keys that are not among `known` are reported.
+    pub(crate) fn fields(&'a self, known: &[&str]) -> Option<Fields<'a>> {
+        let entries = self.entries()?;
+        for Entry { key, key_place, .. } in entries {
+            if known.contains(&&**key) {
+                continue;
+            }
+            let advice = match closest(key, known.iter().copied()) {
+                Some(word) => format!("did you mean `{word}`?"),
+                None if known.len() <= 8 => format!("known are {}", listed(known)),
+                None => "leave it out".to_owned(),
+            };
+            let path = Path::below(&self.path, Step::Key(key));
+            self.faults.report(&path, *key_place, format!("the key `{}` is not known", shortened(key)), Some(advice));
+        }
+        Some(Fields { at: self, entries })
+    }
+
+    /// The entries of a map with keys of any name.
+    pub(crate) fn entries(&self) -> Option<&'a [Entry]> {
+        match &self.node.kind {
+            Kind::Map(entries) => Some(entries),
+            _ => {
+                self.mismatch("a map");
+                None
+            }
+        }
+    }
+
+    /// The value of an entry of this map.
+    pub(crate) fn below(&'a self, entry: &'a Entry) -> At<'a> {
+        At { node: &entry.value, path: Path::below(&self.path, Step::Key(&entry.key)), faults: self.faults }
+    }
+
+    /// The items of a list.
+    pub(crate) fn items(&'a self) -> impl Iterator<Item = At<'a>> {
+        let items: &[Node] = match &self.node.kind {
+            Kind::List(items) => items,
+            _ => {
+                self.mismatch("a list");
+                &[]
+            }
+        };
+        let item = |(index, node)| At { node, path: Path::below(&self.path, Step::Index(index)), faults: self.faults };
+        items.iter().enumerate().map(item)
+    }
+
+    /// The texts of a list that has at least one, none of them twice.
+    pub(crate) fn texts(&self, read: impl Fn(&At<'_>) -> Option<String>) -> Vec<String> {
+        let mut all: Vec<String> = Vec::new();
+        if matches!(&self.node.kind, Kind::List(items) if items.is_empty()) {
+            self.report_advising("is empty", "leave the key out, or name one");
+        }
+        for item in self.items() {
+            let Some(text) = read(&item) else { continue };
+            match all.contains(&text) {
+                true => item.report(format!("`{}` is there a second time", shortened(&text))),
+                false => all.push(text),
+            }
+        }
+        all
+    }
+
+    pub(crate) fn text(&self) -> Option<&'a str> {
+        match &self.node.kind {
+            Kind::Text(text) => Some(text),
+            _ => {
+                self.mismatch("text");
+                None
+            }
+        }
+    }
+
+    /// Text with a length in characters.
+    pub(crate) fn text_of(&self, length: RangeInclusive<usize>) -> Option<&'a str> {
+        let text = self.text()?;
+        let count = text.chars().count();
+        if length.contains(&count) {
+            return Some(text);
+        }
+        let (least, most) = (length.start(), length.end());
+        self.report(format!("has {count} characters; {least} to {most} are allowed"));
+        None
+    }
+
+    pub(crate) fn boolean(&self) -> Option<bool> {
+        match self.node.kind {
+            Kind::Bool(value) => Some(value),
+            _ => {
+                self.mismatch("true or false");
+                None
+            }
+        }
+    }
+
+    pub(crate) fn integer<T>(&self, range: RangeInclusive<T>) -> Option<T>
+    where
+        T: TryFrom<i64> + PartialOrd + Display + Copy,
+    {
+        let expected = || format!("a whole number from {} to {}", range.start(), range.end());
+        let Kind::Number(number) = &self.node.kind else {
+            self.mismatch(&expected());
+            return None;
+        };
+        // `10.0` is a whole number to APISIX, whose numbers are all floating-point.
+        let whole = number.as_i64().or_else(|| {
+            number
+                .as_f64()
+                .filter(|value| value.fract() == 0.0 && value.abs() < 2_f64.powi(53))
+                .map(|value| value as i64)
+        });
+        let value = whole.and_then(|whole| T::try_from(whole).ok()).filter(|value| range.contains(value));
+        if value.is_none() {
+            self.report(format!("{number} is not {}", expected()));
+        }
+        value
+    }
+
+    /// A time of more than zero: seconds as a number, or `500ms`, `10s`, `5m`, `1h`.
+    pub(crate) fn duration(&self) -> Option<Duration> {
+        match self.any_duration()? {
+            Duration::ZERO => {
+                self.report_advising("must be more than zero", "try `10s`");
+                None
+            }
+            duration => Some(duration),
+        }
+    }
+
+    /// A time that may be zero.
+    pub(crate) fn any_duration(&self) -> Option<Duration> {
+        let duration = match &self.node.kind {
+            Kind::Number(seconds) => seconds.as_f64().and_then(units::seconds),
+            Kind::Text(text) => units::duration(text),
+            _ => {
+                self.mismatch("a time, as `10s` or a number of seconds");
+                return None;
+            }
+        };
+        if duration.is_none() {
+            let what = scalar_text(self.node);
+            self.report_advising(format!("`{what}` is not a time"), "write seconds, or as `500ms`, `10s`, `5m`, `1h`");
+        }
+        duration
+    }
+
+    /// A size: bytes as a number, or `8k`, `8KB`, `8KiB` and so on.
+    pub(crate) fn size(&self) -> Option<u64> {
+        let size = match &self.node.kind {
+            Kind::Number(bytes) => bytes.as_u64(),
+            Kind::Text(text) => units::size(text),
+            _ => {
+                self.mismatch("a size, as `8MiB` or a number of bytes");
+                return None;
+            }
+        };
+        if size.is_none() {
+            let what = scalar_text(self.node);
+            self.report_advising(format!("`{what}` is not a size"), "write bytes, or as `16k`, `8MB`, `8MiB`, `1GiB`");
+        }
+        size
+    }
+
+    /// One of a few words.
+    pub(crate) fn choice<T: Clone>(&self, choices: &[(&str, T)]) -> Option<T> {
+        let words = || choices.iter().map(|(word, _)| *word).collect::<Vec<_>>();
+        let Kind::Text(text) = &self.node.kind else {
+            self.mismatch(&format!("one of {}", listed(&words())));
+            return None;
+        };
+        if let Some((_, value)) = choices.iter().find(|(word, _)| *word == &**text) {
+            return Some(value.clone());
+        }
+        let advice = match closest(text, words()) {
+            Some(word) => format!("did you mean `{word}`?"),
+            None => format!("write one of {}", listed(&words())),
+        };
+        self.report_advising(format!("`{}` is not a choice here", shortened(text)), advice);
+        None
+    }
+}
+
+/// The fields of one map.
+#[derive(Clone, Copy)]
+pub(crate) struct Fields<'a> {
+    at: &'a At<'a>,
+    entries: &'a [Entry],
+}
+
+impl<'a> Fields<'a> {
+    /// The value under `key`. A key without a value counts as absent.
+    pub(crate) fn get(&self, key: &str) -> Option<At<'a>> {
+        let entry = self.entries.iter().find(|entry| &*entry.key == key)?;
+        Some(self.at.below(entry)).filter(|at| !at.is_null())
+    }
+
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    pub(crate) fn at(&self) -> &'a At<'a> {
+        self.at
+    }
+
+    /// Reports every one of `keys` that is there as something this version does not do.
+    pub(crate) fn unsupported(&self, keys: &[&str]) {
+        for at in keys.iter().filter_map(|key| self.get(key)) {
+            at.report_advising("is not supported yet by this version", "leave it out");
+        }
+    }
+
+    /// Reports when not exactly one of two keys is there. Says whether it is.
+    pub(crate) fn exactly_one(&self, one: &str, other: &str) -> bool {
+        if !self.has(one) && !self.has(other) {
+            self.at.report_advising(format!("neither `{one}` nor `{other}` is there"), format!("add `{one}`"));
+            return false;
+        }
+        self.at_most_one(one, other)
+    }
+
+    /// Reports when both of two keys are there. Says whether that is not so.
+    pub(crate) fn at_most_one(&self, one: &str, other: &str) -> bool {
+        match self.get(one).zip(self.get(other)) {
+            Some((_, second)) => {
+                let problem = format!("`{one}` and `{other}` exclude each other");
+                second.report_advising(problem, "keep one of them");
+                false
+            }
+            None => true,
+        }
+    }
+}
+
+/// For diagnostics: values may be long, or secret in parts.
+pub(crate) fn shortened(text: &str) -> String {
+    const SHOWN: usize = 60;
+    let mut shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+pub(crate) fn listed(words: &[&str]) -> String {
+    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// A path below a path, both as text.
+pub(crate) fn join(outer: &str, inner: &str) -> String {
+    match inner.is_empty() || inner.starts_with('[') || outer.is_empty() {
+        true => format!("{outer}{inner}"),
+        false => format!("{outer}.{inner}"),
+    }
+}
+
+fn scalar_text(node: &Node) -> String {
+    match &node.kind {
+        Kind::Text(text) => shortened(text),
+        kind => Node { place: node.place, kind: kind.clone() }.to_json().to_string(),
+    }
+}

@@ -1,0 +1,56 @@
+//! "Did you mean": the known word closest to an unknown one.
+
+/// The closest of `known`, if it is close enough to be what was meant.
+pub(crate) fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // Far longer words are nobody's typing mistake, and distance takes quadratic time.
+    if word.len() > 64 {
+        return None;
+    }
+    let folded = fold(word);
+    known
+        .into_iter()
+        .map(|candidate| (distance(&folded, &fold(candidate)), candidate))
+        .min_by_key(|(distance, _)| *distance)
+        .filter(|(distance, candidate)| *distance <= 1 + candidate.chars().count() / 4)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Case and the kind of dash are what people mix up most.
+fn fold(word: &str) -> Vec<char> {
+    word.chars().map(|c| if c == '-' { '_' } else { c.to_ascii_lowercase() }).collect()
+}
+
+/// How many characters must be put in, left out, replaced or swapped with their neighbour (optimal string alignment).
+fn distance(a: &[char], b: &[char]) -> usize {
+    let mut before = vec![0; b.len() + 1];
+    let mut above: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i; b.len() + 1];
+        for j in 1..=b.len() {
+            let replaced = above[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            row[j] = replaced.min(above[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                row[j] = row[j].min(before[j - 2] + 1);
+            }
+        }
+        before = std::mem::replace(&mut above, row);
+    }
+    above[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_was_meant_and_nothing_far_off() {
+        let known = ["uri", "uris", "host", "upstream", "upstream_id", "plugins", "limit-count"];
+        assert_eq!(closest("upstraem", known), Some("upstream"));
+        assert_eq!(closest("URI", known), Some("uri"));
+        assert_eq!(closest("limit_cuont", known), Some("limit-count"));
+        assert_eq!(closest("hsot", known), Some("host"));
+        assert_eq!(closest("zebra", known), None);
+        assert_eq!(closest("", known), None);
+        assert_eq!(closest(&"u".repeat(1_000), known), None);
+    }
+}

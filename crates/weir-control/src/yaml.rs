@@ -1,0 +1,281 @@
+//! YAML (or JSON, which is YAML too) to a tree with places.
+//!
+//! Untagged plain scalars mean what they mean to Apache APISIX, that is YAML 1.1: `yes`, `no`, `on` and `off` are
+//! booleans and a leading zero makes a number octal; quotes make text. See [`scalar`] for the one difference.
+
+mod scalar;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
+
+use crate::diagnostic::Diagnostic;
+use crate::substitute::{Lookup, Substituted, substitute};
+use crate::tree::{Entry, Kind, Node, Place};
+
+/// What a text may cost. Beyond any of these it is refused with a diagnostic.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Size of the text, before and after variables are put in.
+    pub bytes: usize,
+    /// Lists and maps inside one another.
+    pub depth: usize,
+    /// Values in all, each use of an alias counted in full: a few lines of aliases can stand for billions of values.
+    pub values: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { bytes: 50_000_000, depth: 64, values: 4_000_000 }
+    }
+}
+
+/// Parses one document. A syntax error ends it: what follows could only be guessed.
+pub fn parse(source: &Arc<str>, text: &str, lookup: Lookup, limits: Limits) -> Result<Node, Vec<Diagnostic>> {
+    let fits = |text: &str| match text.len() <= limits.bytes {
+        true => Ok(()),
+        false => {
+            let problem = format!("{} bytes are more than a configuration may have", text.len());
+            Err(vec![Diagnostic::of_source(source, problem).advise(format!("the limit is {}", limits.bytes))])
+        }
+    };
+    fits(text)?;
+    let substituted = substitute(source, text, lookup)?;
+    let text = substituted.text(text);
+    fits(text)?;
+    Builder { source, text, substituted: &substituted, limits, values: 0, anchors: HashMap::new() }
+        .document()
+        .map_err(|fault| vec![fault])
+}
+
+struct Builder<'a> {
+    source: &'a Arc<str>,
+    /// With variables put in.
+    text: &'a str,
+    substituted: &'a Substituted,
+    limits: Limits,
+    values: usize,
+    anchors: HashMap<usize, Anchor>,
+}
+
+struct Anchor {
+    node: Node,
+    size: usize,
+}
+
+/// A list or map that is not yet complete.
+struct Open {
+    anchor: usize,
+    place: Place,
+    content: Content,
+}
+
+enum Content {
+    List(Vec<Node>),
+    Map { entries: Vec<Entry>, merges: Vec<Node>, key: Option<(Box<str>, Place, bool)> },
+}
+
+impl Builder<'_> {
+    fn document(mut self) -> Result<Node, Diagnostic> {
+        let mut parser = Parser::new_from_str(self.text);
+        let mut open: Vec<Open> = Vec::new();
+        let mut root = None;
+        while let Some(event) = parser.next_event() {
+            let (event, span) = event.map_err(|error| self.syntax(error.marker(), error.info()))?;
+            let place = self.place(&span.start);
+            let (node, anchor) = match event {
+                Event::DocumentStart(_) if root.is_some() => {
+                    return Err(self.fault(place, "a second document begins").advise("keep one document per file"));
+                }
+                Event::SequenceStart(anchor, tag) => {
+                    self.collection(place, tag.as_deref(), "seq", open.len())?;
+                    open.push(Open { anchor, place, content: Content::List(Vec::new()) });
+                    continue;
+                }
+                Event::MappingStart(anchor, tag) => {
+                    self.collection(place, tag.as_deref(), "map", open.len())?;
+                    let content = Content::Map { entries: Vec::new(), merges: Vec::new(), key: None };
+                    open.push(Open { anchor, place, content });
+                    continue;
+                }
+                Event::SequenceEnd | Event::MappingEnd => {
+                    let Open { anchor, place, content } = open.pop().expect("the parser ends only what it began");
+                    let kind = match content {
+                        Content::List(items) => Kind::List(items),
+                        Content::Map { entries, merges, .. } => Kind::Map(self.merged(entries, merges)?),
+                    };
+                    (Node { place, kind }, anchor)
+                }
+                Event::Scalar(text, style, anchor, tag) => {
+                    self.count(1, place)?;
+                    let tag = tag.as_deref();
+                    if let Some(Open { content: Content::Map { key: key @ None, .. }, .. }) = open.last_mut() {
+                        // Keys are names: `80` and `yes` stay what is written.
+                        let merge = &*text == "<<" && style == ScalarStyle::Plain;
+                        if anchor > 0 {
+                            let kind = Kind::Text((*text).into());
+                            self.anchors.insert(anchor, Anchor { node: Node { place, kind }, size: 1 });
+                        }
+                        *key = Some((text.into(), place, merge));
+                        continue;
+                    }
+                    (Node { place, kind: self.scalar(&text, style, tag, place)? }, anchor)
+                }
+                Event::Alias(anchor) => {
+                    let Some(Anchor { node, size }) = self.anchors.get(&anchor) else {
+                        return Err(self.fault(place, "the alias stands inside what it stands for"));
+                    };
+                    let (node, size) = (node.clone(), *size);
+                    self.count(size, place)?;
+                    if open.len() + depth(&node) > self.limits.depth {
+                        return Err(self.too_deep(place));
+                    }
+                    (node, 0)
+                }
+                _ => continue,
+            };
+            if anchor > 0 {
+                self.anchors.insert(anchor, Anchor { size: node.size(), node: node.clone() });
+            }
+            match open.last_mut().map(|open| &mut open.content) {
+                None => root = Some(node),
+                Some(Content::List(items)) => items.push(node),
+                Some(Content::Map { key: key @ None, .. }) => match node.kind {
+                    Kind::Text(text) => *key = Some((text, place, false)),
+                    _ => return Err(self.fault(node.place, "a key is not text").advise("use a plain word as the key")),
+                },
+                Some(Content::Map { entries, merges, key: key @ Some(_) }) => {
+                    match key.take().expect("matched above") {
+                        (_, _, true) => merges.push(node),
+                        (key, key_place, false) => entries.push(Entry { key, key_place, value: node }),
+                    }
+                }
+            }
+        }
+        root.ok_or_else(|| {
+            // An editor may have emptied the file to write it anew; taking that for "no routes" would stop all traffic.
+            Diagnostic::of_source(self.source, "holds no configuration").advise("write `routes: []` if that is meant")
+        })
+    }
+
+    /// Keys are checked, then `<<` adds what is not there yet, as YAML 1.1 merge keys do.
+    fn merged(&self, mut entries: Vec<Entry>, merges: Vec<Node>) -> Result<Vec<Entry>, Diagnostic> {
+        let mut seen: HashMap<&str, Place> = HashMap::new();
+        if entries.len() > 1 {
+            for entry in &entries {
+                if let Some(first) = seen.insert(&entry.key, entry.key_place) {
+                    let problem = format!("`{}` is there a second time", entry.key);
+                    let advice = format!("the first is in line {}; keep one", first.line);
+                    return Err(self.fault(entry.key_place, problem).advise(advice));
+                }
+            }
+        }
+        let mut present: HashSet<Box<str>> = match merges.is_empty() {
+            true => return Ok(entries),
+            false => entries.iter().map(|entry| entry.key.clone()).collect(),
+        };
+        for merge in merges {
+            let place = merge.place;
+            let maps = match merge.kind {
+                Kind::Map(_) => vec![merge],
+                Kind::List(items) => items,
+                _ => return Err(self.fault(place, "`<<` takes a map or a list of maps")),
+            };
+            for map in maps {
+                let Kind::Map(more) = map.kind else {
+                    return Err(self.fault(map.place, "`<<` takes a map or a list of maps"));
+                };
+                entries.extend(more.into_iter().filter(|entry| present.insert(entry.key.clone())));
+            }
+        }
+        Ok(entries)
+    }
+
+    fn collection(&mut self, place: Place, tag: Option<&Tag>, own: &str, depth: usize) -> Result<(), Diagnostic> {
+        self.count(1, place)?;
+        if depth >= self.limits.depth {
+            return Err(self.too_deep(place));
+        }
+        match tag {
+            Some(tag) if !(tag.is_yaml_core_schema() && tag.suffix == own) => Err(self.unknown_tag(tag, place)),
+            _ => Ok(()),
+        }
+    }
+
+    fn scalar(&self, text: &str, style: ScalarStyle, tag: Option<&Tag>, place: Place) -> Result<Kind, Diagnostic> {
+        let Some(tag) = tag else {
+            return Ok(match style {
+                ScalarStyle::Plain => scalar::resolve(text),
+                _ => Kind::Text(text.into()),
+            });
+        };
+        let kind = match (tag.is_yaml_core_schema(), tag.suffix.as_str()) {
+            (true, "str") => Some(Kind::Text(text.into())),
+            (true, "null") => Some(scalar::resolve(text)).filter(|kind| matches!(kind, Kind::Null)),
+            (true, "bool") => Some(scalar::resolve(text)).filter(|kind| matches!(kind, Kind::Bool(_))),
+            (true, "int" | "float") => Some(scalar::resolve(text)).filter(|kind| matches!(kind, Kind::Number(_))),
+            _ => return Err(self.unknown_tag(tag, place)),
+        };
+        kind.ok_or_else(|| self.fault(place, format!("`{text}` is not what its tag `!!{}` says", tag.suffix)))
+    }
+
+    fn count(&mut self, more: usize, place: Place) -> Result<(), Diagnostic> {
+        self.values = self.values.saturating_add(more);
+        if self.values <= self.limits.values {
+            return Ok(());
+        }
+        let problem = format!("more than {} values, aliases counted in full", self.limits.values);
+        Err(self.fault(place, problem).advise("use fewer aliases, or split the configuration"))
+    }
+
+    fn place(&self, marker: &Marker) -> Place {
+        let place = Place { line: marker.line() as u32, column: marker.col() as u32 + 1 };
+        self.substituted.original(marker.index(), place)
+    }
+
+    fn fault(&self, place: Place, problem: impl Into<String>) -> Diagnostic {
+        Diagnostic::at_place(self.source, place, problem)
+    }
+
+    fn too_deep(&self, place: Place) -> Diagnostic {
+        self.fault(place, format!("more than {} lists and maps inside one another", self.limits.depth))
+    }
+
+    fn unknown_tag(&self, tag: &Tag, place: Place) -> Diagnostic {
+        let name = match tag.is_yaml_core_schema() {
+            true => format!("!!{}", tag.suffix),
+            false => tag.to_string(),
+        };
+        self.fault(place, format!("the tag `{name}` means nothing here")).advise("leave it out")
+    }
+
+    fn syntax(&self, marker: &Marker, info: &str) -> Diagnostic {
+        let fault = self.fault(self.place(marker), format!("is not YAML: {info}"));
+        let line = self.text.lines().nth(marker.line().saturating_sub(1)).unwrap_or_default();
+        let indent = &line[..line.len() - line.trim_start().len()];
+        if marker.line() > self.text.lines().count() {
+            fault.advise("the text ends too early; was it cut off?")
+        } else if indent.contains('\t') {
+            fault.advise("indent with spaces, not with tabs")
+        } else if info.contains("unexpected character") {
+            fault.advise("put text that begins with such a character in quotes")
+        } else if info.contains("mapping values are not allowed") {
+            fault.advise("check the indentation, or put text with `: ` in quotes")
+        } else {
+            fault
+        }
+    }
+}
+
+/// How many lists and maps stand inside one another.
+fn depth(node: &Node) -> usize {
+    match &node.kind {
+        Kind::List(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Kind::Map(entries) => 1 + entries.iter().map(|entry| depth(&entry.value)).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn tree(text: &str) -> Result<Node, String> {
+    let source: Arc<str> = "f".into();
+    parse(&source, text, &|_| None, Limits::default()).map_err(|faults| faults[0].to_string())
+}
+
+fn value(text: &str) -> Value {
+    tree(text).unwrap_or_else(|fault| panic!("{fault}")).to_json()
+}
+
+fn refused(text: &str) -> String {
+    tree(text).expect_err("refused")
+}
+
+#[test]
+fn yaml_and_json_are_the_same_tree() {
+    let expected = json!({ "a": { "b": [1, "x", null, true], "c": {} }, "d": "1" });
+    assert_eq!(value("a:\n  b: [1, x, ~, yes]\n  c: {}\nd: '1'\n#END\n"), expected);
+    assert_eq!(value("{\n\t\"a\": {\"b\": [1, \"x\", null, true], \"c\": {}},\n\t\"d\": \"1\"\n}\n"), expected);
+    assert_eq!(value("\u{feff}a:\r\n  b: 1\r\n"), json!({ "a": { "b": 1 } }));
+    assert_eq!(value(r#"{"a": "\ud83d\ude00\u00e9\/"}"#), json!({ "a": "😀é/" }));
+}
+
+#[test]
+fn keys_are_text_whatever_they_look_like() {
+    assert_eq!(value("80: a\nyes: b\n~: c\n"), json!({ "80": "a", "yes": "b", "~": "c" }));
+}
+
+#[test]
+fn values_and_keys_know_their_places() {
+    let tree = tree("é: ü\nroutes:\n  - uri: /a\n    nodes: {\"127.0.0.1:80\": 1}\n").expect("is YAML");
+    let place = |path: &str| {
+        let Place { line, column } = tree.place_of(path);
+        (line, column)
+    };
+    assert_eq!(place("routes[0].uri"), (3, 10));
+    assert_eq!(place("routes[0].nodes"), (4, 12));
+    assert_eq!(place("routes[0].nodes[\"127.0.0.1:80\"]"), (4, 29));
+    assert_eq!(place("routes[0].nodes.other"), (4, 12), "the deepest that exists");
+    let entry = tree.entry("routes").expect("is there");
+    assert_eq!((entry.key_place.line, entry.key_place.column), (2, 1));
+}
+
+#[test]
+fn places_survive_substitution() {
+    let source: Arc<str> = "f".into();
+    let text = "a: ${{LONG}}\nb: [${{LONG}}, 1]\n";
+    let long = |_: &str| Some("a-value-longer-than-its-name".to_owned());
+    let tree = parse(&source, text, &long, Limits::default()).expect("is YAML");
+    assert_eq!(tree.place_of("b[1]"), Place { line: 2, column: 16 });
+    assert_eq!(tree.place_of("b[0]"), Place { line: 2, column: 5 });
+}
+
+#[test]
+fn aliases_and_merge_keys_stand_for_what_they_name() {
+    assert_eq!(value("a: &x {k: 1, l: 2}\nb: *x\nc: {<<: *x, k: 3}\n")["b"], json!({ "k": 1, "l": 2 }));
+    assert_eq!(value("a: &x {k: 1, l: 2}\nc: {<<: *x, k: 3}\n")["c"], json!({ "k": 3, "l": 2 }));
+    assert_eq!(value("a: &x {k: 1}\nb: &y {k: 2, m: 3}\nc: {<<: [*x, *y]}\n")["c"], json!({ "k": 1, "m": 3 }));
+    assert_eq!(value("a: &x k\n*x : 1\n"), json!({ "a": "k", "k": 1 }));
+    assert_eq!(value("&x k: *x\n"), json!({ "k": "k" }));
+    assert_eq!(value("\"<<\": 1\n"), json!({ "<<": 1 }));
+    assert_eq!(refused("a: {<<: 1}\n"), "f:1:9: `<<` takes a map or a list of maps");
+    assert!(refused("a: &x [*x]\n").contains("stands inside what it stands for"));
+    assert!(refused("a: *nowhere\n").contains("unknown anchor"));
+}
+
+#[test]
+fn duplicate_keys_are_refused() {
+    assert_eq!(
+        refused("a: 1\nb: {c: 1, c: 2}\n"),
+        "f:2:11: `c` is there a second time; the first is in line 2; keep one"
+    );
+    assert_eq!(refused("a: 1\n\"a\": 2\n"), "f:2:1: `a` is there a second time; the first is in line 1; keep one");
+}
+
+#[test]
+fn what_is_no_yaml_says_where_and_why() {
+    let cases = [
+        (
+            "a: [1, 2",
+            "f:2:1: is not YAML: while parsing a flow sequence, expected ',' or ']'; the text ends too early; was it cut off?",
+        ),
+        (
+            "a:\n\tb: 1\n",
+            "f:2:2: is not YAML: tabs disallowed within this context (block indentation); indent with spaces, not with tabs",
+        ),
+        (
+            "a: 1\nb: @x\n",
+            "f:2:4: is not YAML: unexpected character: `@'; put text that begins with such a character in quotes",
+        ),
+        (
+            "a: b: c\n",
+            "f:1:5: is not YAML: mapping values are not allowed in this context; check the indentation, or put text with `: ` in quotes",
+        ),
+        ("a: 1\n---\nb: 1\n", "f:2:1: a second document begins; keep one document per file"),
+        ("? [a]\n: 1\n", "f:1:3: a key is not text; use a plain word as the key"),
+        ("a: !!int x\n", "f:1:4: `x` is not what its tag `!!int` says"),
+        ("a: !mine x\n", "f:1:4: the tag `!mine` means nothing here; leave it out"),
+        ("", "f: holds no configuration; write `routes: []` if that is meant"),
+        ("# nothing\n#END\n", "f: holds no configuration; write `routes: []` if that is meant"),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(refused(text), expected, "{text:?}");
+    }
+}
+
+#[test]
+fn every_truncation_of_a_document_is_handled() {
+    let text = "routes:\n  - uri: \"/é\"\n    upstream: {nodes: {\"a:1\": 1}}\n  - &x {uri: '/b', plugins: [*x]}\n";
+    for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {
+        let _ = tree(&text[..end]);
+    }
+}
+
+#[test]
+fn r06_bombs_are_refused_quickly() {
+    let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..20 {
+        let uses = format!("*a{}, ", level - 1).repeat(9);
+        bomb.push_str(&format!("a{level}: &a{level} [{uses}]\n"));
+    }
+    assert!(refused(&bomb).contains("more than 4000000 values, aliases counted in full"));
+    assert!(refused(&"[".repeat(1_000_000)).contains("recursion limit exceeded"));
+    assert!(refused(&"- ".repeat(100_000)).contains("more than 64 lists and maps inside one another"));
+    assert!(
+        refused(&format!("a: &a {}1{}\nb: {}*a{}\n", "[".repeat(40), "]".repeat(40), "[".repeat(40), "]".repeat(40)))
+            .contains("more than 64")
+    );
+    let source: Arc<str> = "f".into();
+    let limits = Limits { bytes: 10, ..Limits::default() };
+    let faults = parse(&source, "a: 12345678", &|_| None, limits).expect_err("too long");
+    assert_eq!(faults[0].to_string(), "f: 11 bytes are more than a configuration may have; the limit is 10");
+    let faults =
+        parse(&source, "a: ${{A}}", &|_| Some("x".repeat(20)), limits).expect_err("too long after substitution");
+    assert!(faults[0].problem.starts_with("23 bytes"));
+}
