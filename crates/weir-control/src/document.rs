@@ -1,0 +1,166 @@
+//! The configuration as written: node settings and resources side by side, with Apache APISIX's names and defaults.
+//!
+//! Reading finds every fault of a text that parses and keeps them in the document; [`crate::compile`] adds its own and
+//! reports all at once.
+
+mod checks;
+mod plugins;
+mod resource;
+mod route;
+mod settings;
+mod upstream;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::diagnostic::{Diagnostic, Faults};
+use crate::read::{At, Fields};
+use crate::substitute::Lookup;
+use crate::tree::{Kind, Node, Place};
+use crate::yaml::{self, Limits};
+
+pub use checks::{ActiveChecks, CheckType};
+pub use plugins::{ErrorResponse, Plugin, Plugins};
+pub use resource::{Origin, Reference};
+pub use route::{Route, Service};
+pub use settings::{AccessLog, AccessLogFormat, Address, Listen, LogLevel, Settings};
+pub use upstream::{NodeSpec, Upstream};
+
+/// A configuration as written.
+#[derive(Debug)]
+pub struct Document {
+    /// The name of the file, or of what else it came from.
+    pub source: Arc<str>,
+    pub settings: Settings,
+    pub routes: Vec<Route>,
+    pub services: Vec<Service>,
+    pub upstreams: Vec<Upstream>,
+    pub plugin_configs: Vec<PluginSet>,
+    pub global_rules: Vec<PluginSet>,
+    /// APISIX's list `plugins`: if it is there, no other plugin may be used.
+    pub enabled_plugins: Option<HashSet<Box<str>>>,
+    /// What the host names among the upstreams' nodes stand for, as far as the store has looked them up.
+    pub addresses: Addresses,
+    /// What is wrong, as far as one can tell without knowing the plugins.
+    pub faults: Vec<Diagnostic>,
+    /// What all this was read from.
+    pub tree: Node,
+}
+
+/// Host names and their addresses. Looking up is I/O, so the store does it before the document is compiled.
+pub type Addresses = HashMap<Box<str>, Vec<IpAddr>>;
+
+/// Plugins that are shared: a plugin_config, or a global_rule.
+#[derive(Clone, Debug)]
+pub struct PluginSet {
+    pub origin: Origin,
+    pub id: Box<str>,
+    pub plugins: Plugins,
+}
+
+/// Parts of the object model that have a name and a place but are not carried out yet. An empty list is fine.
+const NOT_YET: &[&str] =
+    &["consumers", "consumer_groups", "ssls", "plugin_metadata", "secrets", "protos", "stream_routes"];
+
+const RESOURCES: &[&str] = &["routes", "services", "upstreams", "plugin_configs", "global_rules", "plugins"];
+
+impl Document {
+    /// Parses and reads a text.
+    ///
+    /// # Errors
+    /// Where the text is not even YAML. All other faults are in the document.
+    pub fn parse(source: &str, text: &str, lookup: Lookup, limits: Limits) -> Result<Document, Vec<Diagnostic>> {
+        let source: Arc<str> = source.into();
+        let tree = yaml::parse(&source, text, lookup, limits)?;
+        Ok(Document::read(source, tree))
+    }
+
+    /// Reads a tree, whether it came from a text or not.
+    pub fn read(source: Arc<str>, tree: Node) -> Document {
+        let faults = Faults::new(source.clone());
+        let mut document = Document {
+            source,
+            settings: Settings::default(),
+            routes: Vec::new(),
+            services: Vec::new(),
+            upstreams: Vec::new(),
+            plugin_configs: Vec::new(),
+            global_rules: Vec::new(),
+            enabled_plugins: None,
+            addresses: Addresses::new(),
+            faults: Vec::new(),
+            tree: Node { place: Place::default(), kind: Kind::Null },
+        };
+        let root = At::root(&tree, &faults);
+        let known: Vec<&str> = [settings::KEYS, RESOURCES, NOT_YET].concat();
+        if let Some(fields) = root.fields(&known) {
+            document.settings = settings::read(&fields);
+            document.routes = resource::list(&fields, "routes", route::read_route, |route| &route.id);
+            document.services = resource::list(&fields, "services", route::read_service, |service| &service.id);
+            document.upstreams = resource::list(&fields, "upstreams", upstream::read_named, |upstream| &upstream.id);
+            document.plugin_configs = resource::list(&fields, "plugin_configs", read_plugin_config, |set| &set.id);
+            document.global_rules = resource::list(&fields, "global_rules", read_global_rule, |set| &set.id);
+            document.enabled_plugins = read_enabled_plugins(&fields);
+            refuse_what_is_not_served(&fields);
+        }
+        document.faults = faults.into_diagnostics();
+        document.tree = tree;
+        document
+    }
+
+    /// The names that must be looked up before an endpoint has an address.
+    pub fn host_names(&self) -> BTreeSet<&str> {
+        let inline = self.routes.iter().filter_map(|route| route.upstream.as_ref());
+        let of_services = self.services.iter().filter_map(|service| service.upstream.as_ref());
+        let upstreams = self.upstreams.iter().chain(inline).chain(of_services);
+        upstreams.flat_map(|upstream| &upstream.nodes).filter_map(NodeSpec::host_name).collect()
+    }
+}
+
+fn read_plugin_config(at: &At, index: usize) -> Option<PluginSet> {
+    let fields = at.fields(&["id", "name", "desc", "labels", "create_time", "update_time", "plugins"])?;
+    resource::common(&fields);
+    read_plugin_set(&fields, index)
+}
+
+fn read_global_rule(at: &At, index: usize) -> Option<PluginSet> {
+    let fields = at.fields(&["id", "create_time", "update_time", "plugins"])?;
+    read_plugin_set(&fields, index)
+}
+
+fn read_plugin_set(fields: &Fields, index: usize) -> Option<PluginSet> {
+    if !fields.has("plugins") {
+        fields.at().report_advising("has no `plugins`", "add `plugins: {}`");
+    }
+    let plugins = plugins::read(fields);
+    Some(PluginSet { origin: Origin::of(fields.at()), id: resource::id(fields, index), plugins })
+}
+
+/// APISIX's list of plugins that are switched on: `[{ name: limit-count }, { name: mqtt-proxy, stream: true }]`.
+fn read_enabled_plugins(fields: &Fields) -> Option<HashSet<Box<str>>> {
+    let list = fields.get("plugins")?;
+    let names = list.items().filter_map(|item| {
+        let fields = item.fields(&["name", "stream"])?;
+        let Some(name) = fields.get("name") else {
+            item.report_advising("has no `name`", "add `name: <plugin>`");
+            return None;
+        };
+        let stream = fields.get("stream").and_then(|at| at.boolean()).unwrap_or(false);
+        name.text_of(1..=256).filter(|_| !stream).map(Box::from)
+    });
+    Some(names.collect())
+}
+
+fn refuse_what_is_not_served(fields: &Fields) {
+    for list in NOT_YET.iter().filter_map(|key| fields.get(key)) {
+        if !list.is_list() {
+            list.report_advising("expected a list", "write `[]` or leave it out");
+        } else if let Some(first) = list.items().next() {
+            first.report_advising(
+                "this kind of resource is not supported yet by this version",
+                "leave the list out; nothing of it would be carried out",
+            );
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The `plugins` of a resource, each with its `_meta`.
+
+use serde_json::Value;
+use weir_plugin::Expression;
+
+use super::route::expression;
+use crate::read::{At, Fields};
+use crate::tree::{Entry, Kind, Place};
+
+/// The plugins of one resource, in the order of the text. Names are unique.
+pub type Plugins = Vec<Plugin>;
+
+/// One plugin's configuration as written.
+#[derive(Clone, Debug)]
+pub struct Plugin {
+    pub name: Box<str>,
+    pub place: Place,
+    /// Without `_meta`.
+    pub options: Value,
+    /// `_meta.disable`: as if it were not there; its options may even be wrong.
+    pub disabled: bool,
+    /// `_meta.priority`: its place in the order, among the plugins it stands with.
+    pub priority: Option<i32>,
+    /// `_meta.filter`: requests for which this does not hold pass the plugin by.
+    pub filter: Option<Expression>,
+    /// `_meta.error_response`: what the plugin answers instead of its own refusals.
+    pub error_response: Option<ErrorResponse>,
+}
+
+/// The body that replaces those a plugin answers with a status of 400 or more.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ErrorResponse {
+    Text(Box<str>),
+    Json(Value),
+}
+
+pub(super) fn read(fields: &Fields) -> Plugins {
+    let Some(at) = fields.get("plugins") else { return Vec::new() };
+    at.entries().unwrap_or_default().iter().filter_map(|entry| read_plugin(&at.below(entry), entry)).collect()
+}
+
+fn read_plugin(at: &At, entry: &Entry) -> Option<Plugin> {
+    if at.is_null() {
+        at.report_advising("has no options", format!("write `{}: {{}}`", entry.key));
+        return None;
+    }
+    let mut plugin = Plugin {
+        name: entry.key.clone(),
+        place: entry.key_place,
+        options: Value::Null,
+        disabled: false,
+        priority: None,
+        filter: None,
+        error_response: None,
+    };
+    let (meta, options): (Vec<&Entry>, Vec<&Entry>) = at.entries()?.iter().partition(|option| &*option.key == "_meta");
+    meta.iter().for_each(|meta| read_meta(&at.below(meta), &mut plugin));
+    if !plugin.disabled {
+        options.iter().for_each(|option| refuse_references(&at.below(option)));
+    }
+    let options = options.iter().map(|option| (option.key.to_string(), option.value.to_json()));
+    plugin.options = Value::Object(options.collect());
+    Some(plugin)
+}
+
+fn read_meta(at: &At, plugin: &mut Plugin) {
+    let Some(fields) = at.fields(&["disable", "priority", "filter", "error_response", "pre_function"]) else { return };
+    plugin.disabled = fields.get("disable").and_then(|at| at.boolean()).unwrap_or(false);
+    plugin.priority = fields.get("priority").and_then(|at| at.integer(i32::MIN..=i32::MAX));
+    plugin.filter =
+        fields.get("filter").filter(|at| !at.is_list() || at.items().next().is_some()).and_then(|at| expression(&at));
+    plugin.error_response = fields.get("error_response").and_then(|at| match &at.node().kind {
+        Kind::Text(text) => Some(ErrorResponse::Text(text.clone())),
+        Kind::Map(_) => Some(ErrorResponse::Json(at.node().to_json())),
+        _ => {
+            at.report("expected text or a map");
+            None
+        }
+    });
+    if let Some(at) = fields.get("pre_function") {
+        at.report_advising("is Lua code, which is never run here", "leave it out");
+    }
+}
+
+/// APISIX replaces `$secret://` and `$env://` anywhere in a plugin's options. Passing them on as text would turn the
+/// reference itself into the password.
+fn refuse_references(at: &At) {
+    match &at.node().kind {
+        Kind::Text(text) => {
+            let scheme = text.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase()).unwrap_or_default();
+            if scheme == "$env" {
+                at.report_advising("`$env://` is not supported yet by this version", "write `${{NAME}}`");
+            } else if scheme == "$secret" {
+                at.report_advising("`$secret://` is not supported yet by this version", "write `${{NAME}}`");
+            }
+        }
+        Kind::List(_) => at.items().for_each(|item| refuse_references(&item)),
+        Kind::Map(entries) => entries.iter().for_each(|entry| refuse_references(&at.below(entry))),
+        _ => {}
+    }
+}

@@ -1,0 +1,120 @@
+//! What all resources have: an id, a name, labels, and a place.
+
+use std::collections::HashMap;
+
+use crate::read::{At, Fields, shortened};
+use crate::tree::{Kind, Place};
+
+/// Where a resource was written, for diagnostics that are found later.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// As in `routes[2]`.
+    pub path: Box<str>,
+    pub place: Place,
+}
+
+impl Origin {
+    pub(super) fn of(at: &At) -> Self {
+        Origin { path: at.path().to_string().into(), place: at.place() }
+    }
+}
+
+/// The id of another resource.
+#[derive(Clone, Debug)]
+pub struct Reference {
+    pub id: Box<str>,
+    pub place: Place,
+}
+
+/// Metadata every resource may carry besides `id`.
+pub(super) const COMMON: &[&str] = &["id", "name", "desc", "labels", "create_time", "update_time"];
+
+/// Reads a list of resources. An id that is there twice is reported.
+pub(super) fn list<T>(
+    fields: &Fields,
+    key: &str,
+    read: impl Fn(&At, usize) -> Option<T>,
+    id: impl Fn(&T) -> &str,
+) -> Vec<T> {
+    let Some(list) = fields.get(key) else { return Vec::new() };
+    let mut read_items = Vec::new();
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    for (index, item) in list.items().enumerate() {
+        let Some(resource) = read(&item, index) else { continue };
+        if let Some(first) = seen.insert(id(&resource).to_owned(), index) {
+            let problem = format!("the id `{}` is there a second time", id(&resource));
+            item.report_advising(problem, format!("it belongs to {key}[{first}]; give this one another"));
+        }
+        read_items.push(resource);
+    }
+    read_items
+}
+
+/// The id, or for want of one the name APISIX gives such an item: `arr_1` for the first.
+pub(super) fn id(fields: &Fields, index: usize) -> Box<str> {
+    fields.get("id").and_then(|at| read_id(&at)).unwrap_or_else(|| format!("arr_{}", index + 1).into())
+}
+
+pub(super) fn reference(fields: &Fields, key: &str) -> Option<Reference> {
+    let at = fields.get(key)?;
+    read_id(&at).map(|id| Reference { id, place: at.place() })
+}
+
+fn read_id(at: &At) -> Option<Box<str>> {
+    if let Kind::Number(number) = &at.node().kind
+        && number.as_u64().is_some_and(|number| number > 0)
+    {
+        return Some(number.to_string().into());
+    }
+    if let Kind::Number(_) = &at.node().kind {
+        at.report("an id that is a number must be a whole number from 1");
+        return None;
+    }
+    let id = at.text_of(1..=64)?;
+    if !id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')) {
+        let problem = format!("`{}` is not an id", shortened(id));
+        at.report_advising(problem, "use letters, digits, `-`, `_` and `.`");
+        return None;
+    }
+    Some(id.into())
+}
+
+/// Checks the metadata and returns the name.
+pub(super) fn common(fields: &Fields) -> Box<str> {
+    let name = fields.get("name").and_then(|at| at.text_of(1..=256));
+    if let Some(at) = fields.get("desc") {
+        at.text_of(0..=256);
+    }
+    for at in ["create_time", "update_time"].iter().filter_map(|key| fields.get(key)) {
+        at.integer(0..=i64::MAX);
+    }
+    if let Some(at) = fields.get("labels") {
+        for entry in at.entries().unwrap_or_default() {
+            let label = at.below(entry);
+            let Some(text) = label.text_of(1..=256) else { continue };
+            if text.contains(char::is_whitespace) {
+                label.report("a label may not hold blanks");
+            }
+        }
+    }
+    name.unwrap_or_default().into()
+}
+
+/// A host name, address or pattern with a leading `*`, in lower case. APISIX's pattern of `host`, made a little
+/// stricter: a port or a `*` elsewhere would never match.
+pub(super) fn host_pattern(at: &At) -> Option<String> {
+    let text = at.text()?;
+    let name = text.strip_prefix('*').unwrap_or(text);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b':' | b'[' | b']');
+    if text.is_empty() || !name.bytes().all(plain) {
+        let problem = format!("`{}` is not a host", shortened(text));
+        at.report_advising(problem, "write as `example.com` or `*.example.com`");
+        return None;
+    }
+    if name.contains(':') && !name.starts_with('[') && name.parse::<std::net::Ipv6Addr>().is_err() {
+        let problem = format!("`{}` has a port; hosts are matched without", shortened(text));
+        at.report_advising(problem, "leave the port out");
+        return None;
+    }
+    Some(text.to_ascii_lowercase())
+}

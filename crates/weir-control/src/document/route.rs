@@ -1,0 +1,213 @@
+//! Routes and services.
+
+use ipnet::IpNet;
+use weir_gateway::snapshot::Timeouts;
+use weir_plugin::Expression;
+use weir_plugin::vars::parse_network;
+
+use super::plugins::{self, Plugins};
+use super::resource::{self, COMMON, Origin, Reference};
+use super::upstream::{self, Upstream};
+use crate::read::{At, Fields, shortened};
+
+/// APISIX `route`.
+#[derive(Clone, Debug)]
+pub struct Route {
+    pub origin: Origin,
+    pub id: Box<str>,
+    pub name: Box<str>,
+    /// At least one in a valid document.
+    pub uris: Vec<String>,
+    /// In lower case; none is any.
+    pub hosts: Vec<String>,
+    /// None is any.
+    pub methods: Vec<String>,
+    /// None is any.
+    pub remote_addrs: Vec<IpNet>,
+    pub priority: i64,
+    pub vars: Option<Expression>,
+    /// APISIX `status`: a route that is switched off matches nothing.
+    pub enabled: bool,
+    pub timeouts: Option<Timeouts>,
+    pub enable_websocket: Option<bool>,
+    pub plugins: Plugins,
+    pub plugin_config_id: Option<Reference>,
+    pub service_id: Option<Reference>,
+    pub upstream_id: Option<Reference>,
+    pub upstream: Option<Upstream>,
+}
+
+/// APISIX `service`: what routes have in common.
+#[derive(Clone, Debug)]
+pub struct Service {
+    pub origin: Origin,
+    pub id: Box<str>,
+    pub name: Box<str>,
+    /// For routes that name no host themselves.
+    pub hosts: Vec<String>,
+    pub enable_websocket: Option<bool>,
+    pub plugins: Plugins,
+    pub upstream_id: Option<Reference>,
+    pub upstream: Option<Upstream>,
+}
+
+const METHODS: &[(&str, &str)] = &[
+    ("GET", "GET"),
+    ("POST", "POST"),
+    ("PUT", "PUT"),
+    ("DELETE", "DELETE"),
+    ("PATCH", "PATCH"),
+    ("HEAD", "HEAD"),
+    ("OPTIONS", "OPTIONS"),
+    ("CONNECT", "CONNECT"),
+    ("TRACE", "TRACE"),
+    ("PURGE", "PURGE"),
+];
+
+const LUA: &[&str] = &["filter_func", "script", "script_id"];
+
+pub(super) fn read_route(at: &At, index: usize) -> Option<Route> {
+    const OWN: &[&str] = &[
+        "uri",
+        "uris",
+        "host",
+        "hosts",
+        "methods",
+        "remote_addr",
+        "remote_addrs",
+        "priority",
+        "vars",
+        "filter_func",
+        "script",
+        "script_id",
+        "plugins",
+        "plugin_config_id",
+        "upstream",
+        "upstream_id",
+        "service_id",
+        "timeout",
+        "enable_websocket",
+        "status",
+    ];
+    let fields = at.fields(&[OWN, COMMON].concat())?;
+    refuse_lua(&fields);
+    require_something_to_do(&fields);
+    fields.exactly_one("uri", "uris");
+    fields.at_most_one("host", "hosts");
+    fields.at_most_one("remote_addr", "remote_addrs");
+    Some(Route {
+        origin: Origin::of(at),
+        id: resource::id(&fields, index),
+        name: resource::common(&fields),
+        uris: one_or_many(&fields, "uri", "uris", uri),
+        hosts: one_or_many(&fields, "host", "hosts", resource::host_pattern),
+        methods: methods(&fields),
+        remote_addrs: networks(&fields),
+        priority: fields.get("priority").and_then(|at| at.integer(i64::MIN..=i64::MAX)).unwrap_or(0),
+        vars: fields.get("vars").and_then(|at| expression(&at)),
+        enabled: fields.get("status").and_then(|at| at.integer(0..=1)).unwrap_or(1) == 1,
+        timeouts: fields.get("timeout").and_then(|at| upstream::timeouts(&at)),
+        enable_websocket: fields.get("enable_websocket").and_then(|at| at.boolean()),
+        plugins: plugins::read(&fields),
+        plugin_config_id: resource::reference(&fields, "plugin_config_id"),
+        service_id: resource::reference(&fields, "service_id"),
+        upstream_id: upstream_id(&fields),
+        upstream: fields.get("upstream").and_then(|at| upstream::read_inline(&at)),
+    })
+}
+
+pub(super) fn read_service(at: &At, index: usize) -> Option<Service> {
+    const OWN: &[&str] = &["plugins", "upstream", "upstream_id", "script", "enable_websocket", "hosts"];
+    let fields = at.fields(&[OWN, COMMON].concat())?;
+    refuse_lua(&fields);
+    Some(Service {
+        origin: Origin::of(at),
+        id: resource::id(&fields, index),
+        name: resource::common(&fields),
+        hosts: fields.get("hosts").map(|at| at.texts(resource::host_pattern)).unwrap_or_default(),
+        enable_websocket: fields.get("enable_websocket").and_then(|at| at.boolean()),
+        plugins: plugins::read(&fields),
+        upstream_id: upstream_id(&fields),
+        upstream: fields.get("upstream").and_then(|at| upstream::read_inline(&at)),
+    })
+}
+
+fn refuse_lua(fields: &Fields) {
+    for at in LUA.iter().filter_map(|key| fields.get(key)) {
+        at.report_advising("is Lua code, which is never run here", "say the same with `vars` or a plugin");
+    }
+}
+
+fn require_something_to_do(fields: &Fields) {
+    const ONE_OF: &[&str] = &["upstream", "upstream_id", "service_id", "plugins", "plugin_config_id", "script"];
+    if !ONE_OF.iter().any(|key| fields.has(key)) {
+        fields.at().report_advising(
+            "has nothing to do with a request",
+            "add `upstream`, `upstream_id`, `service_id`, `plugins` or `plugin_config_id`",
+        );
+    }
+}
+
+fn upstream_id(fields: &Fields) -> Option<Reference> {
+    fields.at_most_one("upstream", "upstream_id");
+    resource::reference(fields, "upstream_id")
+}
+
+fn one_or_many(fields: &Fields, one: &str, many: &str, read: impl Fn(&At) -> Option<String>) -> Vec<String> {
+    match (fields.get(one), fields.get(many)) {
+        (Some(at), _) => read(&at).into_iter().collect(),
+        (None, Some(at)) => at.texts(read),
+        (None, None) => Vec::new(),
+    }
+}
+
+fn uri(at: &At) -> Option<String> {
+    let text = at.text_of(1..=4096)?;
+    if text == "*" {
+        return Some("/*".to_owned());
+    }
+    if !text.starts_with('/') {
+        let problem = format!("`{}` matches no request: every path begins with `/`", shortened(text));
+        at.report_advising(problem, format!("try `/{}`", shortened(text)));
+        return None;
+    }
+    if let Some(separator) = text.find(['?', '#']) {
+        let problem = format!("`{}` is not part of a path", &text[separator..=separator]);
+        at.report_advising(problem, "match the query with `vars: [[arg_name, \"==\", value]]`");
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+fn methods(fields: &Fields) -> Vec<String> {
+    let Some(at) = fields.get("methods") else { return Vec::new() };
+    // An empty list means all, as in APISIX.
+    if at.is_list() && at.items().next().is_none() {
+        return Vec::new();
+    }
+    at.texts(|item| item.choice(METHODS).map(str::to_owned))
+}
+
+fn networks(fields: &Fields) -> Vec<IpNet> {
+    let texts = one_or_many(fields, "remote_addr", "remote_addrs", |at| {
+        let text = at.text()?;
+        if parse_network(text).is_none() {
+            let problem = format!("`{}` is neither an address nor a range", shortened(text));
+            at.report_advising(problem, "write as `10.0.0.1`, `10.0.0.0/8` or `fd00::/8`");
+            return None;
+        }
+        Some(text.to_owned())
+    });
+    texts.iter().filter_map(|text| parse_network(text)).collect()
+}
+
+/// An expression; its error says where inside.
+pub(super) fn expression(at: &At) -> Option<Expression> {
+    match Expression::compile(&at.node().to_json()) {
+        Ok(expression) => Some(expression),
+        Err(error) => {
+            at.report_inside(&error.place, error.reason, Some(error.help));
+            None
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Settings of the node: where it listens, how it logs, and how it treats clients.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use weir_gateway::snapshot::ClientSettings;
+use weir_plugin::vars::parse_network;
+
+use crate::read::{At, Fields, shortened};
+use crate::tree::{Entry, Kind};
+
+/// Settings of the node itself. Changes of `listen`, `worker_processes` and `status` take a restart or binary upgrade.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Default: `:9080`.
+    pub listen: Vec<Listen>,
+    /// Worker threads; `None` is as many as there are processors this process may run on.
+    pub worker_processes: Option<u16>,
+    pub enable_access_log: Option<AccessLog>,
+    pub error_log_level: LogLevel,
+    /// Where `/status`, `/status/ready` and `/metrics` are served. Default: `127.0.0.1:7085`; `false` is nowhere.
+    pub status: Option<SocketAddr>,
+    pub clients: ClientSettings,
+    /// `%2F` and `%5C` in paths are let through, still encoded, instead of being refused.
+    pub allow_encoded_slashes: bool,
+    /// How long a node that shuts down waits for exchanges in flight.
+    pub worker_shutdown_timeout: Duration,
+}
+
+/// One address to accept clients on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    pub address: Address,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// `:9080`: every interface, IPv4 and where there is any IPv6.
+    Everywhere(u16),
+    One(SocketAddr),
+}
+
+/// Where the access log goes, and what a line looks like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessLog {
+    pub path: PathBuf,
+    pub format: AccessLogFormat,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AccessLogFormat {
+    /// nginx's `combined`.
+    Combined,
+    /// One JSON object a line, with the usual fields.
+    Json,
+    /// A line with `$variables`.
+    Template(String),
+    /// One JSON object a line, with these fields; values are templates.
+    Fields(Vec<(String, String)>),
+}
+
+/// From the least to the most talkative, as nginx names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    Emerg,
+    Alert,
+    Crit,
+    Error,
+    Warn,
+    Notice,
+    Info,
+    Debug,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            listen: vec![Listen { address: Address::Everywhere(9080) }],
+            worker_processes: None,
+            enable_access_log: None,
+            error_log_level: LogLevel::Error,
+            status: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7085))),
+            clients: ClientSettings::default(),
+            allow_encoded_slashes: false,
+            worker_shutdown_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+pub(super) const KEYS: &[&str] = &[
+    "listen",
+    "worker_processes",
+    "enable_access_log",
+    "error_log_level",
+    "status",
+    "worker_shutdown_timeout",
+    "trusted_addresses",
+    "allow_encoded_slashes",
+    "underscores_in_headers",
+    "client_header_timeout",
+    "client_max_header_size",
+    "client_max_header_count",
+    "client_max_uri_size",
+    "client_max_body_size",
+    "client_body_min_rate",
+    "client_body_grace",
+    "client_half_close_timeout",
+    "keepalive_timeout",
+    "keepalive_requests",
+    "send_timeout",
+];
+
+pub(super) fn read(fields: &Fields) -> Settings {
+    let default = Settings::default();
+    Settings {
+        listen: fields.get("listen").map_or(default.listen, |at| listen(&at)),
+        worker_processes: fields.get("worker_processes").and_then(|at| worker_processes(&at)),
+        enable_access_log: fields.get("enable_access_log").and_then(|at| access_log(&at)),
+        error_log_level: fields
+            .get("error_log_level")
+            .and_then(|at| at.choice(LEVELS))
+            .unwrap_or(default.error_log_level),
+        status: fields.get("status").map_or(default.status, |at| status(&at)),
+        clients: clients(fields),
+        allow_encoded_slashes: flag(fields, "allow_encoded_slashes"),
+        worker_shutdown_timeout: fields
+            .get("worker_shutdown_timeout")
+            .and_then(|at| at.any_duration())
+            .unwrap_or(default.worker_shutdown_timeout),
+    }
+}
+
+const LEVELS: &[(&str, LogLevel)] = &[
+    ("emerg", LogLevel::Emerg),
+    ("alert", LogLevel::Alert),
+    ("crit", LogLevel::Crit),
+    ("error", LogLevel::Error),
+    ("warn", LogLevel::Warn),
+    ("notice", LogLevel::Notice),
+    ("info", LogLevel::Info),
+    ("debug", LogLevel::Debug),
+];
+
+fn flag(fields: &Fields, key: &str) -> bool {
+    fields.get(key).and_then(|at| at.boolean()).unwrap_or(false)
+}
+
+fn clients(fields: &Fields) -> ClientSettings {
+    let mut clients = ClientSettings::default();
+    let duration = |key: &str, into: &mut Duration| {
+        if let Some(value) = fields.get(key).and_then(|at| at.duration()) {
+            *into = value;
+        }
+    };
+    duration("client_header_timeout", &mut clients.header_timeout);
+    duration("client_body_grace", &mut clients.body_grace);
+    duration("client_half_close_timeout", &mut clients.half_close_timeout);
+    duration("keepalive_timeout", &mut clients.idle_timeout);
+    duration("send_timeout", &mut clients.write_timeout);
+    let size = |key: &str, least: u64, most: u64| {
+        let at = fields.get(key)?;
+        let size = at.size()?;
+        if !(least..=most).contains(&size) {
+            at.report(format!("{size} bytes are out of range; {least} to {most} are allowed"));
+            return None;
+        }
+        usize::try_from(size).ok()
+    };
+    let limits = &mut clients.limits;
+    limits.head_bytes = size("client_max_header_size", 1 << 10, 1 << 20).unwrap_or(limits.head_bytes);
+    limits.target_bytes = size("client_max_uri_size", 1 << 8, 1 << 20).unwrap_or(limits.target_bytes);
+    if let Some(most) = fields.get("client_max_header_count").and_then(|at| at.integer(1..=MAX_FIELDS)) {
+        limits.fields = most as usize;
+    }
+    limits.underscores_in_names = flag(fields, "underscores_in_headers");
+    // As in nginx, 0 is no limit.
+    clients.body_bytes = fields.get("client_max_body_size").and_then(|at| at.size()).filter(|size| *size > 0);
+    let requests = fields.get("keepalive_requests").and_then(|at| at.integer(0..=u32::MAX));
+    clients.keepalive_requests = requests.filter(|requests| *requests > 0).map(u64::from);
+    if let Some(rate) = fields.get("client_body_min_rate").and_then(|at| at.size()) {
+        clients.body_min_rate = rate;
+    }
+    if let Some(at) = fields.get("trusted_addresses") {
+        clients.trusted_addresses = at.items().filter_map(|item| network(&item)).collect();
+    }
+    clients
+}
+
+const MAX_FIELDS: u32 = weir_proto::h1::limits::MAX_FIELDS as u32;
+
+fn network(at: &At) -> Option<ipnet::IpNet> {
+    let text = at.text()?;
+    let network = parse_network(text);
+    if network.is_none() {
+        let problem = format!("`{}` is neither an address nor a range", shortened(text));
+        at.report_advising(problem, "write as `10.0.0.1`, `10.0.0.0/8` or `fd00::/8`");
+    }
+    network
+}
+
+fn listen(at: &At) -> Vec<Listen> {
+    let listens: Vec<Listen> = match at.is_list() {
+        true => at.items().filter_map(|item| one_listen(&item)).collect(),
+        false => one_listen(at).into_iter().collect(),
+    };
+    if at.is_list() && at.items().next().is_none() {
+        at.report_advising("is empty", "leave the key out for `:9080`");
+    }
+    for (index, listen) in listens.iter().enumerate() {
+        let port_zero = matches!(listen.address, Address::Everywhere(0))
+            || matches!(listen.address, Address::One(address) if address.port() == 0);
+        if !port_zero && listens[..index].contains(listen) {
+            at.report("an address is there a second time");
+        }
+    }
+    listens
+}
+
+fn one_listen(at: &At) -> Option<Listen> {
+    if !at.is_map() {
+        return address(at).map(|address| Listen { address });
+    }
+    let fields = at.fields(&["address", "tls", "proxy_protocol"])?;
+    for key in ["tls", "proxy_protocol"] {
+        if let Some(at) = fields.get(key)
+            && at.boolean() == Some(true)
+        {
+            at.report_advising("is not supported yet by this version", "leave it out");
+        }
+    }
+    let Some(at) = fields.get("address") else {
+        at.report_advising("has no `address`", "add `address: \":9080\"`");
+        return None;
+    };
+    address(&at).map(|address| Listen { address })
+}
+
+/// `:9080`, `127.0.0.1:9080`, `[::1]:9080`, or a port alone, as APISIX's `node_listen` has it.
+fn address(at: &At) -> Option<Address> {
+    if let Kind::Number(_) = &at.node().kind {
+        return at.integer(0..=u16::MAX).map(Address::Everywhere);
+    }
+    let text = at.text()?;
+    let port = text.strip_prefix(':').filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
+    if let Some(port) = port.and_then(|port| port.parse().ok()) {
+        return Some(Address::Everywhere(port));
+    }
+    let address = text.parse().ok().map(Address::One);
+    if address.is_none() {
+        let problem = format!("`{}` is not an address to listen on", shortened(text));
+        at.report_advising(problem, "write as `:9080`, `127.0.0.1:9080` or `[::1]:9080`");
+    }
+    address
+}
+
+fn status(at: &At) -> Option<SocketAddr> {
+    if matches!(at.node().kind, Kind::Bool(false)) {
+        return None;
+    }
+    match address(at)? {
+        Address::One(address) => Some(address),
+        Address::Everywhere(port) => {
+            let advice = format!("write `127.0.0.1:{port}`, or `0.0.0.0:{port}` if everybody may read it");
+            at.report_advising("the status address must name its interface", advice);
+            None
+        }
+    }
+}
+
+fn worker_processes(at: &At) -> Option<u16> {
+    match &at.node().kind {
+        Kind::Text(text) if &**text == "auto" => None,
+        Kind::Text(_) => {
+            at.report_advising("expected a number of workers", "write `auto` or a number from 1 to 1024");
+            None
+        }
+        _ => at.integer(1..=1024),
+    }
+}
+
+fn access_log(at: &At) -> Option<AccessLog> {
+    match &at.node().kind {
+        Kind::Bool(false) => None,
+        Kind::Bool(true) => {
+            at.report_advising("does not say where to", "name the file: `enable_access_log: logs/access.log`");
+            None
+        }
+        Kind::Map(_) => {
+            let fields = at.fields(&["path", "format"])?;
+            let Some(path) = fields.get("path") else {
+                at.report_advising("has no `path`", "add `path: logs/access.log`");
+                return None;
+            };
+            let format = fields.get("format").map_or(Some(AccessLogFormat::Combined), |at| log_format(&at));
+            Some(AccessLog { path: path.text_of(1..=4096)?.into(), format: format? })
+        }
+        _ => Some(AccessLog { path: at.text_of(1..=4096)?.into(), format: AccessLogFormat::Combined }),
+    }
+}
+
+fn log_format(at: &At) -> Option<AccessLogFormat> {
+    if at.is_map() {
+        let entries = at.entries()?.iter();
+        let field = |entry: &Entry| Some((entry.key.to_string(), at.below(entry).text()?.to_owned()));
+        return entries.map(field).collect::<Option<_>>().map(AccessLogFormat::Fields);
+    }
+    match at.text()? {
+        "combined" => Some(AccessLogFormat::Combined),
+        "json" => Some(AccessLogFormat::Json),
+        template if template.contains('$') => Some(AccessLogFormat::Template(template.to_owned())),
+        other => {
+            let problem = format!("`{}` is no format", shortened(other));
+            at.report_advising(problem, "write `combined`, `json`, a text with `$variables`, or a map of fields");
+            None
+        }
+    }
+}

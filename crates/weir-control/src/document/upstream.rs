@@ -1,0 +1,348 @@
+//! Upstreams and their nodes.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use weir_gateway::snapshot::{Keepalive, PassHost, PassiveChecks, Timeouts};
+
+use super::checks::{self, ActiveChecks};
+use super::resource::{self, COMMON, Origin};
+use crate::read::{At, Fields, shortened};
+use crate::tree::{Entry, Place};
+
+/// APISIX `upstream`, in a list of its own or inside a route or service.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    pub origin: Origin,
+    /// Empty when it stands inline without one.
+    pub id: Box<str>,
+    pub nodes: Vec<NodeSpec>,
+    pub timeouts: Timeouts,
+    /// `None` is as many as there are further nodes.
+    pub retries: Option<u32>,
+    pub retry_timeout: Option<Duration>,
+    pub pass_host: PassHost,
+    pub keepalive: Keepalive,
+    pub active: Option<ActiveChecks>,
+    pub passive: Option<PassiveChecks>,
+}
+
+/// One node as written; a host name may stand for several addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeSpec {
+    /// In lower case, without brackets.
+    pub host: Box<str>,
+    pub port: u16,
+    /// 0 is never picked.
+    pub weight: u32,
+    /// Higher is used first.
+    pub priority: i64,
+    pub place: Place,
+}
+
+impl NodeSpec {
+    /// The host, unless it is an address.
+    pub fn host_name(&self) -> Option<&str> {
+        self.address().is_none().then_some(&*self.host)
+    }
+
+    pub fn address(&self) -> Option<IpAddr> {
+        self.host.parse().ok()
+    }
+}
+
+/// Enough to tell shares of a thousandth of a percent, and far from overflow where weights are multiplied.
+const MAX_WEIGHT: u32 = 100_000;
+
+/// The scheme's own port; the only scheme so far is `http`.
+const DEFAULT_PORT: u16 = 80;
+
+pub(super) fn read_named(at: &At, index: usize) -> Option<Upstream> {
+    let upstream = read_inline(at)?;
+    let id = match upstream.id.is_empty() {
+        true => format!("arr_{}", index + 1).into(),
+        false => upstream.id,
+    };
+    Some(Upstream { id, ..upstream })
+}
+
+pub(super) fn read_inline(at: &At) -> Option<Upstream> {
+    const OWN: &[&str] = &[
+        "type",
+        "nodes",
+        "hash_on",
+        "key",
+        "checks",
+        "retries",
+        "retry_timeout",
+        "timeout",
+        "scheme",
+        "pass_host",
+        "upstream_host",
+        "keepalive_pool",
+        "tls",
+        "service_name",
+        "discovery_type",
+        "discovery_args",
+    ];
+    let fields = at.fields(&[OWN, COMMON].concat())?;
+    resource::common(&fields);
+    fields.unsupported(&["tls", "service_name", "discovery_type", "discovery_args"]);
+    if !fields.has("nodes") && !fields.has("service_name") {
+        at.report_advising("has no `nodes`", "add `nodes: { \"127.0.0.1:8080\": 1 }`");
+    }
+    refuse_what_is_not_balanced(&fields);
+    let (active, passive) = fields.get("checks").map(|at| checks::read(&at)).unwrap_or_default();
+    if active.is_some()
+        && let Some(checks) = fields.get("checks")
+        && let Some(active) = checks.node().entry("active")
+    {
+        let at = checks.below(active);
+        at.report_advising("active checks are not supported yet by this version", "use `passive` alone");
+    }
+    Some(Upstream {
+        origin: Origin::of(at),
+        id: resource::reference(&fields, "id").map(|id| id.id).unwrap_or_default(),
+        nodes: fields.get("nodes").map(|at| nodes(&at)).unwrap_or_default(),
+        timeouts: fields.get("timeout").and_then(|at| timeouts(&at)).unwrap_or_default(),
+        retries: fields.get("retries").and_then(|at| at.integer(0..=u16::MAX.into())),
+        // APISIX: 0 is no limit.
+        retry_timeout: fields.get("retry_timeout").and_then(|at| at.any_duration()).filter(|time| !time.is_zero()),
+        pass_host: pass_host(&fields),
+        keepalive: fields.get("keepalive_pool").and_then(|at| keepalive(&at)).unwrap_or_default(),
+        active,
+        passive,
+    })
+}
+
+fn refuse_what_is_not_balanced(fields: &Fields) {
+    let later = |at: &At| at.report_advising("is not supported yet by this version", "leave it out");
+    const TYPES: &[(&str, bool)] = &[("roundrobin", true), ("chash", false), ("ewma", false), ("least_conn", false)];
+    if let Some(at) = fields.get("type")
+        && at.choice(TYPES) == Some(false)
+    {
+        later(&at);
+    }
+    const SCHEMES: &[(&str, bool)] = &[
+        ("http", true),
+        ("https", false),
+        ("grpc", false),
+        ("grpcs", false),
+        ("tcp", false),
+        ("tls", false),
+        ("udp", false),
+        ("kafka", false),
+    ];
+    if let Some(at) = fields.get("scheme")
+        && at.choice(SCHEMES) == Some(false)
+    {
+        later(&at);
+    }
+    // Only `type: chash` looks at these; with `roundrobin` they say nothing, here as in APISIX.
+    const HASH_ON: &[(&str, ())] =
+        &[("vars", ()), ("header", ()), ("cookie", ()), ("consumer", ()), ("vars_combinations", ())];
+    if let Some(at) = fields.get("hash_on") {
+        at.choice(HASH_ON);
+    }
+    if let Some(at) = fields.get("key") {
+        at.text();
+    }
+}
+
+/// APISIX `timeout`: all three or none.
+pub(super) fn timeouts(at: &At) -> Option<Timeouts> {
+    let fields = at.fields(&["connect", "send", "read"])?;
+    let one = |key: &str| match fields.get(key) {
+        Some(at) => at.duration(),
+        None => {
+            at.report_advising(format!("has no `{key}`"), format!("add `{key}: 60`"));
+            None
+        }
+    };
+    let (connect, send, read) = (one("connect"), one("send"), one("read"));
+    Some(Timeouts { connect: connect?, send: send?, read: read? })
+}
+
+fn keepalive(at: &At) -> Option<Keepalive> {
+    let default = Keepalive::default();
+    let fields = at.fields(&["size", "idle_timeout", "requests"])?;
+    Some(Keepalive {
+        size: fields
+            .get("size")
+            .and_then(|at| at.integer(1..=1_000_000_u32))
+            .map_or(default.size, |size| size as usize),
+        idle_timeout: fields.get("idle_timeout").and_then(|at| at.any_duration()).unwrap_or(default.idle_timeout),
+        requests: fields.get("requests").and_then(|at| at.integer(1..=u32::MAX)).map_or(default.requests, u64::from),
+    })
+}
+
+fn pass_host(fields: &Fields) -> PassHost {
+    const CHOICES: &[(&str, &str)] = &[("pass", "pass"), ("node", "node"), ("rewrite", "rewrite")];
+    let host = fields.get("upstream_host").and_then(|at| resource::host_pattern(&at));
+    match fields.get("pass_host").map(|at| (at.choice(CHOICES), at)) {
+        Some((Some("node"), _)) => PassHost::Node,
+        Some((Some("rewrite"), at)) => match host {
+            Some(host) => PassHost::Rewrite(host.into()),
+            None => {
+                if !fields.has("upstream_host") {
+                    at.report_advising("needs `upstream_host`", "add `upstream_host: example.com`");
+                }
+                PassHost::Pass
+            }
+        },
+        _ => PassHost::Pass,
+    }
+}
+
+/// Either form: `{ "host:port": weight }` or `[{ host, port, weight, priority, metadata }]`.
+fn nodes(at: &At) -> Vec<NodeSpec> {
+    let mut all: Vec<NodeSpec> = Vec::new();
+    let mut add =
+        |node: NodeSpec, at: &At| match all.iter().any(|other| other.host == node.host && other.port == node.port) {
+            true => at.report_advising("is there a second time", "add up the weights in one node"),
+            false => all.push(node),
+        };
+    if at.is_map() {
+        for entry in at.entries().unwrap_or_default() {
+            let node_at = at.below(entry);
+            if let Some(node) = node_of_map(&node_at, entry) {
+                add(node, &node_at);
+            }
+        }
+    } else {
+        for item in at.items() {
+            if let Some(node) = node_of_list(&item) {
+                add(node, &item);
+            }
+        }
+    }
+    all
+}
+
+fn node_of_map(at: &At, entry: &Entry) -> Option<NodeSpec> {
+    let weight = at.integer(0..=MAX_WEIGHT);
+    let (host, port) = match host_and_port(&entry.key) {
+        Ok(found) => found,
+        Err((problem, advice)) => {
+            at.report_advising(problem, advice);
+            return None;
+        }
+    };
+    let port = port.unwrap_or(DEFAULT_PORT);
+    Some(NodeSpec { host, port, weight: weight?, priority: 0, place: entry.key_place })
+}
+
+fn node_of_list(at: &At) -> Option<NodeSpec> {
+    let fields = at.fields(&["host", "port", "weight", "priority", "metadata"])?;
+    let Some(host_at) = fields.get("host") else {
+        at.report_advising("has no `host`", "add `host: 127.0.0.1`");
+        return None;
+    };
+    if !fields.has("weight") {
+        at.report_advising("has no `weight`", "add `weight: 1`");
+    }
+    if let Some(metadata) = fields.get("metadata") {
+        metadata.entries();
+    }
+    let weight = fields.get("weight").and_then(|at| at.integer(0..=MAX_WEIGHT)).unwrap_or(1);
+    let priority = fields.get("priority").and_then(|at| at.integer(i64::MIN..=i64::MAX)).unwrap_or(0);
+    let port = fields.get("port").map(|at| at.integer(1..=u16::MAX));
+    let host = match host_and_port(host_at.text()?) {
+        Ok((host, None)) => host,
+        Ok((_, Some(port))) => {
+            host_at.report_advising("has a port in it", format!("write the port apart: `port: {port}`"));
+            return None;
+        }
+        Err((problem, advice)) => {
+            host_at.report_advising(problem, advice);
+            return None;
+        }
+    };
+    Some(NodeSpec { host, port: port.unwrap_or(Some(DEFAULT_PORT))?, weight, priority, place: at.place() })
+}
+
+/// `host`, `host:port`, `[v6]` or `[v6]:port`. An error is what is wrong and what would be right.
+fn host_and_port(text: &str) -> Result<(Box<str>, Option<u16>), (String, String)> {
+    let shown = shortened(text);
+    if text.parse::<Ipv6Addr>().is_ok() {
+        return Err((format!("`{shown}` is IPv6 without brackets"), format!("write `[{text}]:8080`")));
+    }
+    let (host, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
+        Some(Some((host, rest))) => {
+            if host.parse::<Ipv6Addr>().is_err() {
+                return Err((format!("`{shown}` is not an IPv6 address"), "write as `[::1]:8080`".to_owned()));
+            }
+            match (rest, rest.strip_prefix(':')) {
+                ("", _) => (host, None),
+                (_, Some(port)) => (host, Some(port)),
+                _ => return Err((format!("`{shown}` is not a node"), "write as `[::1]:8080`".to_owned())),
+            }
+        }
+        Some(None) => return Err((format!("`{shown}` lacks its `]`"), "write as `[::1]:8080`".to_owned())),
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    let port = match port {
+        None => None,
+        Some(digits) => match digits.parse::<u16>() {
+            Ok(port) if port > 0 && digits.bytes().all(|byte| byte.is_ascii_digit()) => Some(port),
+            _ => return Err((format!("invalid port `{}`", shortened(digits)), "use 1 to 65535".to_owned())),
+        },
+    };
+    if host.parse::<IpAddr>().is_err() && !is_host_name(host) {
+        let problem = format!("`{}` is neither an address nor a host name", shortened(host));
+        return Err((problem, "write as `127.0.0.1:8080` or `backend.example:8080`".to_owned()));
+    }
+    Ok((host.to_ascii_lowercase().into(), port))
+}
+
+/// RFC 1123 §2.1, and `_`, which names inside clusters have. All digits and dots would be a broken address.
+fn is_host_name(host: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    let name = host.strip_suffix('.').unwrap_or(host);
+    name.len() <= 253 && name.split('.').all(label) && name.contains(|c: char| !c.is_ascii_digit() && c != '.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_hosts_and_ports() {
+        let ok = |text| host_and_port(text).map(|(host, port)| (host.to_string(), port)).expect(text);
+        assert_eq!(ok("127.0.0.1:80"), ("127.0.0.1".into(), Some(80)));
+        assert_eq!(ok("Backend_1.local"), ("backend_1.local".into(), None));
+        assert_eq!(ok("[::1]:8080"), ("::1".into(), Some(8080)));
+        assert_eq!(ok("[::1]"), ("::1".into(), None));
+        for text in [
+            "",
+            ":80",
+            "::1",
+            "fe80::1:80",
+            "[::1",
+            "[::1]80",
+            "[localhost]:80",
+            "a:0",
+            "a:65536",
+            "a:+1",
+            "a:",
+            "a:b:1",
+            "1.2.3",
+            "256.1.1.1:80",
+            "-a:1",
+            "a..b:1",
+            "a b:1",
+            "http://a:1",
+            "a/b",
+        ] {
+            assert!(host_and_port(text).is_err(), "{text}");
+        }
+    }
+}
