@@ -1,0 +1,180 @@
+//! From a document to a snapshot: pure, all or nothing, all faults at once.
+
+mod chains;
+mod meta;
+mod upstreams;
+
+use std::collections::HashMap;
+
+use weir_gateway::route::{BuildError, MethodSet};
+use weir_gateway::snapshot::{Route, RouteRule, RouteTable, Snapshot, Target};
+use weir_plugin::{Registry, RouteFacts};
+use weir_proto::Method;
+
+use crate::diagnostic::{Diagnostic, Faults};
+use crate::document::{self, Document, Origin, Reference, Service};
+use crate::read::join;
+use crate::suggest::closest;
+use crate::tree::Place;
+
+use chains::Chains;
+use upstreams::Upstreams;
+
+/// A document that can be served.
+pub struct Compiled {
+    /// With revision 0: numbers are given where snapshots are published.
+    pub snapshot: Snapshot,
+    /// What is accepted but probably not meant.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Compiles a document. Does no I/O: names of hosts must have been looked up ([`Document::addresses`]), and a node whose
+/// name has no address gets no endpoint.
+///
+/// # Errors
+/// Everything that is wrong with the document, in the order of its text.
+pub fn compile(document: &Document, registry: &Registry) -> Result<Compiled, Vec<Diagnostic>> {
+    let compiler = Compiler {
+        document,
+        faults: Faults::new(document.source.clone()),
+        warnings: Faults::new(document.source.clone()),
+    };
+    let compiled = compiler.snapshot(registry);
+    let mut faults = document.faults.clone();
+    faults.extend(compiler.faults.into_diagnostics());
+    match compiled {
+        Some(snapshot) if faults.is_empty() => {
+            Ok(Compiled { snapshot, warnings: compiler.warnings.into_diagnostics() })
+        }
+        _ => {
+            // Stable, and what has no place comes last.
+            faults.sort_by_key(|fault| (fault.line.unwrap_or(u32::MAX), fault.column));
+            Err(faults)
+        }
+    }
+}
+
+struct Compiler<'a> {
+    document: &'a Document,
+    faults: Faults,
+    warnings: Faults,
+}
+
+impl Compiler<'_> {
+    /// Nothing only where a fault has been reported.
+    fn snapshot(&self, registry: &Registry) -> Option<Snapshot> {
+        let document = self.document;
+        let services: HashMap<&str, &Service> = by_id(&document.services, |service| &service.id);
+        let mut upstreams = Upstreams::new(self);
+        let chains = Chains::new(self, registry);
+        let targets: HashMap<&str, Option<usize>> = document
+            .services
+            .iter()
+            .map(|service| {
+                let name = || format!("service/{}", service.id);
+                (&*service.id, upstreams.of(&service.origin, &service.upstream, &service.upstream_id, name))
+            })
+            .collect();
+        let mut routes = Vec::with_capacity(document.routes.len());
+        let mut rules = Vec::with_capacity(document.routes.len());
+        let mut sources = Vec::with_capacity(document.routes.len());
+        for written in &document.routes {
+            let service = self.referred(&written.origin, "service_id", &written.service_id, &services, "services");
+            let name = || format!("route/{}", written.id);
+            let own = upstreams.of(&written.origin, &written.upstream, &written.upstream_id, name);
+            let upstream = own.or_else(|| targets.get(&*service?.id).copied().flatten());
+            let chain = chains.of_route(written, service);
+            // A route without uris has a fault already.
+            if !written.enabled || written.uris.is_empty() {
+                continue;
+            }
+            rules.push(rule(written, service, routes.len()));
+            sources.push(written);
+            routes.push(Route {
+                facts: RouteFacts {
+                    route_id: written.id.clone(),
+                    route_name: written.name.clone(),
+                    service_id: service.map(|service| service.id.clone()).unwrap_or_default(),
+                    service_name: service.map(|service| service.name.clone()).unwrap_or_default(),
+                },
+                chain,
+                target: upstream.map_or(Target::Nothing, Target::Upstream),
+                timeouts: written.timeouts,
+                upgrades: written
+                    .enable_websocket
+                    .or_else(|| service.and_then(|service| service.enable_websocket))
+                    .unwrap_or(true),
+                encoded_separators: document.settings.allow_encoded_slashes,
+            });
+        }
+        let table = RouteTable::build(rules)
+            .map_err(|errors| errors.iter().for_each(|error| self.report_rule(sources[error.rule], error)))
+            .ok()?;
+        Some(Snapshot {
+            revision: 0,
+            clients: document.settings.clients.clone(),
+            table,
+            routes,
+            upstreams: upstreams.into_compiled(),
+            unmatched: chains.unmatched(),
+        })
+    }
+
+    fn report(&self, path: &str, place: Place, problem: impl Into<String>, advice: Option<String>) {
+        self.faults.report_text(path, place, problem, advice);
+    }
+
+    fn report_rule(&self, route: &document::Route, error: &BuildError) {
+        // The table counts in lists; a route may say `uri` and `host`, or have its hosts from the service.
+        let written = self.document.tree.place_of(&join(&route.origin.path, &error.place));
+        let (single, _) = error.place.split_once("s[").unwrap_or((&error.place, ""));
+        let path = join(&route.origin.path, single);
+        let place = self.document.tree.place_of(&path);
+        match place != route.origin.place && single != error.place {
+            true => self.report(&path, place, &error.reason, None),
+            false => self.report(&join(&route.origin.path, &error.place), written, &error.reason, None),
+        }
+    }
+
+    /// What a reference refers to. A reference to nothing is a fault.
+    fn referred<T: Copy>(
+        &self,
+        origin: &Origin,
+        key: &str,
+        reference: &Option<Reference>,
+        all: &HashMap<&str, T>,
+        list: &str,
+    ) -> Option<T> {
+        let Reference { id, place } = reference.as_ref()?;
+        let found = all.get(&**id).copied();
+        if found.is_none() {
+            let advice = match closest(id, all.keys().copied()) {
+                Some(known) => format!("did you mean `{known}`?"),
+                None => format!("add it to `{list}`"),
+            };
+            self.report(&join(&origin.path, key), *place, format!("`{list}` has no `{id}`"), Some(advice));
+        }
+        found
+    }
+}
+
+fn by_id<T>(all: &[T], id: impl Fn(&T) -> &str) -> HashMap<&str, &T> {
+    all.iter().map(|one| (id(one), one)).collect()
+}
+
+fn rule(written: &document::Route, service: Option<&Service>, number: usize) -> RouteRule {
+    let hosts = match service {
+        Some(service) if written.hosts.is_empty() => &service.hosts,
+        _ => &written.hosts,
+    };
+    let methods = || written.methods.iter().map(|name| Method::parse(name.as_bytes())).collect::<MethodSet>();
+    RouteRule {
+        uris: written.uris.clone(),
+        hosts: hosts.clone(),
+        methods: (!written.methods.is_empty()).then(methods),
+        remote_addrs: written.remote_addrs.clone(),
+        priority: written.priority,
+        vars: written.vars.clone(),
+        route: number as u32,
+    }
+}

@@ -1,0 +1,113 @@
+//! `_meta.filter` and `_meta.error_response`: what a plugin's neighbourhood decides for it.
+
+use std::sync::Arc;
+
+use weir_plugin::{AsyncPlugin, Exchange, Expression, Phases, Plugin, Step, Stop, Waiting};
+
+use crate::document::ErrorResponse;
+
+/// The step, as its `_meta` wants it.
+pub(super) fn wrapped(step: Step, filter: Option<Expression>, error_response: Option<ErrorResponse>) -> Step {
+    if filter.is_none() && error_response.is_none() {
+        return step;
+    }
+    let meta = Meta { filter, error_response: error_response.map(Body::new) };
+    match step {
+        Step::Sync(plugin) => Step::Sync(Arc::new(Wrapped { plugin, meta })),
+        Step::Async(plugin) => Step::Async(Arc::new(Wrapped { plugin, meta })),
+    }
+}
+
+struct Wrapped<P: ?Sized> {
+    plugin: Arc<P>,
+    meta: Meta,
+}
+
+struct Meta {
+    filter: Option<Expression>,
+    error_response: Option<Body>,
+}
+
+struct Body {
+    content_type: &'static str,
+    bytes: Box<[u8]>,
+}
+
+impl Body {
+    fn new(response: ErrorResponse) -> Self {
+        match response {
+            ErrorResponse::Text(text) => {
+                Body { content_type: "text/plain; charset=utf-8", bytes: text.as_bytes().into() }
+            }
+            // APISIX ends JSON bodies with a newline.
+            ErrorResponse::Json(value) => {
+                Body { content_type: "application/json", bytes: format!("{value}\n").into_bytes().into() }
+            }
+        }
+    }
+}
+
+impl Meta {
+    /// Asked in each phase anew: in the response phase a filter may look at the response.
+    fn applies(&self, exchange: &Exchange) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.holds(exchange))
+    }
+
+    /// Replaces the body of a refusal; its other fields, such as `WWW-Authenticate`, stay.
+    fn ended(&self, exchange: &mut Exchange, end: Result<(), Stop>) -> Result<(), Stop> {
+        let (Err(stop), Some(body)) = (end, &self.error_response) else { return end };
+        match stop {
+            Stop::Respond(status) if status >= 400 => Err(exchange.respond(status, body.content_type, &body.bytes)),
+            Stop::Answered if exchange.response.status >= 400 => {
+                exchange.body.clear();
+                exchange.body.extend_from_slice(&body.bytes);
+                exchange.response.head.remove(b"Content-Type");
+                match exchange.response.head.add(b"Content-Type", body.content_type.as_bytes()) {
+                    Ok(()) => Err(stop),
+                    Err(_) => Err(Stop::Internal),
+                }
+            }
+            _ => Err(stop),
+        }
+    }
+}
+
+impl Plugin for Wrapped<dyn Plugin> {
+    fn phases(&self) -> Phases {
+        self.plugin.phases()
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        if !self.meta.applies(exchange) {
+            return Ok(());
+        }
+        let end = self.plugin.on_request(exchange);
+        self.meta.ended(exchange, end)
+    }
+
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        if !self.meta.applies(exchange) {
+            return Ok(());
+        }
+        let end = self.plugin.on_response(exchange);
+        self.meta.ended(exchange, end)
+    }
+
+    fn on_log(&self, exchange: &Exchange) {
+        if self.meta.applies(exchange) {
+            self.plugin.on_log(exchange);
+        }
+    }
+}
+
+impl AsyncPlugin for Wrapped<dyn AsyncPlugin> {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
+        Box::pin(async move {
+            if !self.meta.applies(exchange) {
+                return Ok(());
+            }
+            let end = self.plugin.on_request(exchange).await;
+            self.meta.ended(exchange, end)
+        })
+    }
+}

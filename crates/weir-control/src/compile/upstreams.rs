@@ -1,0 +1,190 @@
+//! Upstreams: nodes become endpoints.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+use weir_gateway::snapshot::{Endpoint, Upstream};
+
+use super::Compiler;
+use crate::document::{self, Addresses, NodeSpec, Origin, Reference};
+
+const HTTP_PORT: u16 = 80;
+
+/// More addresses of one name are not used: nobody has so many for one backend.
+const MAX_ADDRESSES: usize = 64;
+
+/// The upstreams of a snapshot while it is made: the named ones first, then the inline ones.
+pub(super) struct Upstreams<'a> {
+    compiler: &'a Compiler<'a>,
+    named: HashMap<&'a str, usize>,
+    compiled: Vec<Upstream>,
+}
+
+impl<'a> Upstreams<'a> {
+    pub(super) fn new(compiler: &'a Compiler<'a>) -> Self {
+        let document = compiler.document;
+        let named = document.upstreams.iter().enumerate().map(|(index, upstream)| (&*upstream.id, index)).collect();
+        let compile = |upstream: &document::Upstream| compiled(upstream, &upstream.id, &document.addresses);
+        Upstreams { compiler, named, compiled: document.upstreams.iter().map(compile).collect() }
+    }
+
+    /// The upstream of a route or service, if it has one of its own.
+    pub(super) fn of(
+        &mut self,
+        origin: &Origin,
+        inline: &Option<document::Upstream>,
+        reference: &Option<Reference>,
+        name: impl Fn() -> String,
+    ) -> Option<usize> {
+        if let Some(inline) = inline {
+            self.compiled.push(compiled(inline, &name(), &self.compiler.document.addresses));
+            return Some(self.compiled.len() - 1);
+        }
+        self.compiler.referred(origin, "upstream_id", reference, &self.named, "upstreams")
+    }
+
+    pub(super) fn into_compiled(self) -> Vec<Upstream> {
+        self.compiled
+    }
+}
+
+fn compiled(written: &document::Upstream, name: &str, addresses: &Addresses) -> Upstream {
+    let endpoints = endpoints(&written.nodes, addresses);
+    let further = u32::try_from(endpoints.len().saturating_sub(1)).unwrap_or(u32::MAX);
+    Upstream {
+        name: name.into(),
+        endpoints,
+        timeouts: written.timeouts,
+        retries: written.retries.unwrap_or(further),
+        retry_timeout: written.retry_timeout,
+        pass_host: written.pass_host.clone(),
+        keepalive: written.keepalive,
+        passive: written.passive.clone().unwrap_or_default(),
+    }
+}
+
+fn endpoints(nodes: &[NodeSpec], addresses: &Addresses) -> Vec<Endpoint> {
+    let picked = nodes.iter().filter(|node| node.weight > 0);
+    let with_addresses: Vec<(&NodeSpec, Vec<IpAddr>)> =
+        picked.map(|node| (node, addresses_of(node, addresses))).filter(|(_, found)| !found.is_empty()).collect();
+    let weights = shares(&with_addresses);
+    let mut endpoints: Vec<Endpoint> = with_addresses
+        .iter()
+        .zip(weights)
+        .flat_map(|((node, found), weight)| found.iter().map(move |address| endpoint(node, *address, weight)))
+        .collect();
+    endpoints.sort_by_key(|endpoint| std::cmp::Reverse(endpoint.priority));
+    endpoints
+}
+
+/// IPv4 where there is any, as backends that listen on `localhost` often do so on IPv4 alone.
+fn addresses_of(node: &NodeSpec, addresses: &Addresses) -> Vec<IpAddr> {
+    if let Some(address) = node.address() {
+        return vec![address];
+    }
+    let all = addresses.get(&node.host).map(Vec::as_slice).unwrap_or_default();
+    let v4: Vec<IpAddr> = all.iter().copied().filter(IpAddr::is_ipv4).collect();
+    let mut chosen = if v4.is_empty() { all.to_vec() } else { v4 };
+    // Resolvers answer in changing order; endpoints should not.
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen.truncate(MAX_ADDRESSES);
+    chosen
+}
+
+/// The weight of each address of a node. The addresses of one name share the weight of their node, so all weights are
+/// multiplied by what makes every share a whole number.
+fn shares(nodes: &[(&NodeSpec, Vec<IpAddr>)]) -> Vec<u32> {
+    let multiple = nodes.iter().fold(1_u64, |multiple, (_, found)| {
+        let count = found.len() as u64;
+        multiple / gcd(multiple, count) * count
+    });
+    let exact: Option<Vec<u32>> = nodes
+        .iter()
+        .map(|(node, found)| u64::from(node.weight).checked_mul(multiple / found.len() as u64))
+        .map(|share| u32::try_from(share?).ok())
+        .collect();
+    // Only names with very odd numbers of addresses come here; then the shares are as near as they can be.
+    exact.unwrap_or_else(|| {
+        nodes.iter().map(|(node, found)| (node.weight * MAX_ADDRESSES as u32 / found.len() as u32).max(1)).collect()
+    })
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+fn endpoint(node: &NodeSpec, address: IpAddr, weight: u32) -> Endpoint {
+    let host = match node.address() {
+        Some(IpAddr::V6(address)) => format!("[{address}]"),
+        _ => node.host.to_string(),
+    };
+    Endpoint {
+        name: format!("{host}:{}", node.port).into(),
+        addr: SocketAddr::new(address, node.port),
+        weight,
+        priority: node.priority,
+        host: match node.port {
+            HTTP_PORT => host.into(),
+            port => format!("{host}:{port}").into(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(host: &str, weight: u32, priority: i64) -> NodeSpec {
+        NodeSpec { host: host.into(), port: 80, weight, priority, place: Default::default() }
+    }
+
+    fn shown(nodes: &[NodeSpec], addresses: &[(&str, &[&str])]) -> Vec<(String, u32)> {
+        let addresses = addresses
+            .iter()
+            .map(|(name, all)| (Box::from(*name), all.iter().map(|one| one.parse().expect("an address")).collect()))
+            .collect();
+        endpoints(nodes, &addresses).iter().map(|endpoint| (endpoint.addr.to_string(), endpoint.weight)).collect()
+    }
+
+    #[test]
+    fn the_addresses_of_a_name_share_its_weight() {
+        let nodes = [node("a", 2, 0), node("10.0.0.9", 1, 0), node("b", 1, 0)];
+        let found = shown(&nodes, &[("a", &["10.0.0.2", "10.0.0.1"]), ("b", &["10.0.1.1", "10.0.1.2", "10.0.1.3"])]);
+        let expected = [
+            ("10.0.0.1:80", 6),
+            ("10.0.0.2:80", 6),
+            ("10.0.0.9:80", 6),
+            ("10.0.1.1:80", 2),
+            ("10.0.1.2:80", 2),
+            ("10.0.1.3:80", 2),
+        ];
+        assert_eq!(found, expected.map(|(address, weight)| (address.to_owned(), weight)));
+    }
+
+    #[test]
+    fn priorities_come_first_weightless_and_nameless_nodes_never() {
+        let nodes = [node("10.0.0.1", 1, 0), node("10.0.0.2", 1, 5), node("10.0.0.3", 0, 9), node("gone", 1, 9)];
+        assert_eq!(shown(&nodes, &[]), [("10.0.0.2:80".to_owned(), 1), ("10.0.0.1:80".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn ipv4_is_preferred() {
+        assert_eq!(
+            shown(&[node("localhost", 1, 0)], &[("localhost", &["::1", "127.0.0.1"])]),
+            [("127.0.0.1:80".to_owned(), 1)]
+        );
+        assert_eq!(shown(&[node("six", 1, 0)], &[("six", &["::1"])]), [("[::1]:80".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn endless_answers_of_a_resolver_do_not_overflow_weights() {
+        let many: Vec<String> = (0..100).map(|last| format!("10.0.0.{last}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let counts = [("a", 100), ("b", 63), ("c", 61), ("d", 59)];
+        let nodes = counts.map(|(name, _)| node(name, 100_000, 0));
+        let found = shown(&nodes, &counts.map(|(name, count)| (name, &many[..count])));
+        assert_eq!(found.len(), 64 + 63 + 61 + 59);
+        assert!(found.iter().all(|(_, weight)| (100_000..110_000).contains(weight)));
+    }
+}
