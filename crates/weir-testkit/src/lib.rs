@@ -17,6 +17,7 @@ pub use client::{Client, ReadError};
 pub use gate::Gate;
 pub use gateway::{Gateway, Launcher, Metrics};
 pub use origin::{Answer, Connection, Origin, Reading};
-pub use place::{TempDir, free_port};
+pub use place::{TempDir, free_port, shrink_backlog};
+pub use rustix::process::Signal;
 pub use wait::{DEADLINE, eventually, eventually_some};
 pub use wire::{Fields, Framing, Request, Response, latin1, latin1_bytes};

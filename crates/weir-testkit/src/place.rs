@@ -55,6 +55,11 @@ pub fn free_port() -> u16 {
     listener.local_addr().expect("a bound socket has an address").port()
 }
 
+/// Makes the queue of connections that nobody has accepted as short as the kernel allows.
+pub fn shrink_backlog(listener: &TcpListener) {
+    rustix::net::listen(listener, 0).expect("it listens already");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

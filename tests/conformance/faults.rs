@@ -1,0 +1,396 @@
+//! F01–F05, F20, F30: upstreams that die, reset, close, hang or are gone; clients that do not read; an orderly end.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use weir_testkit::{Answer, Client, DEADLINE, Gate, Gateway, Origin, ReadError, Reading, eventually};
+
+use crate::harness::{Rig, scaled, weir};
+
+/// A gateway with one route to these nodes and these lines in its upstream.
+fn gateway(nodes: &[&Origin], upstream: &str) -> Gateway {
+    let nodes: Vec<String> = nodes.iter().map(|origin| format!("\"{}\": 1", origin.addr())).collect();
+    let nodes = nodes.join(", ");
+    weir().start(&format!(
+        "routes:\n  - {{ id: all, uri: /*, upstream: {{ type: roundrobin, nodes: {{ {nodes} }}{upstream} }} }}\n"
+    ))
+}
+
+fn ok(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+#[test]
+fn f01_a_response_cut_short_never_looks_complete() {
+    let rig = Rig::before(Origin::scripted(Reading::Strict, |connection| {
+        let Ok(request) = connection.request() else { return };
+        let _ = match request.target.as_str() {
+            target if target.starts_with("/length") => {
+                connection.send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+            }
+            target if target.starts_with("/chunks") => {
+                connection.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")
+            }
+            target if target.starts_with("/inside") => {
+                connection.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n40\r\nhalf")
+            }
+            target => connection.send(ok(&format!("GET {target} 0"))),
+        };
+        if request.target.ends_with("reset") {
+            connection.reset();
+        }
+    }));
+    for round in 0..scaled(50, 1700) {
+        for target in ["/length-fin", "/length-reset", "/chunks-fin", "/chunks-reset", "/inside-fin", "/inside-reset"] {
+            let mut client = rig.gateway.client();
+            match client.get(target) {
+                Err(ReadError::Closed { .. } | ReadError::Reset { .. }) => {}
+                Ok(answer) if answer.status == 502 => {} // cut short before the head had gone
+                other => panic!("{target}, round {round}: {other:?}"),
+            }
+        }
+        rig.canary("/canary").unwrap_or_else(|what| panic!("round {round}: {what}"));
+    }
+}
+
+/// Counts how often each request id arrived at any of the origins.
+fn arrivals(origins: &[&Origin]) -> HashMap<String, usize> {
+    let mut counts = HashMap::new();
+    for request in origins.iter().flat_map(|origin| origin.requests()) {
+        *counts.entry(request.target).or_insert(0) += 1;
+    }
+    counts
+}
+
+#[test]
+fn f02_a_reset_before_the_first_byte_is_retried_when_that_is_safe() {
+    let resetting = Origin::scripted(Reading::Strict, |connection| {
+        let _ = connection.request();
+        connection.reset();
+    });
+    let healthy = Origin::echo(Reading::Strict);
+    let gateway = gateway(&[&resetting, &healthy], "");
+    let mut client = gateway.client();
+    for number in 0..scaled(300, 50_000) {
+        let answer = client.get(&format!("/get/{number}")).unwrap_or_else(|error| panic!("GET {number}: {error}"));
+        assert_eq!(answer.status, 200, "GET {number}");
+    }
+    resetting.forget();
+    healthy.forget();
+    let posts = scaled(300, 100_000);
+    let mut served = 0;
+    for number in 0..posts {
+        let post = format!("POST /post/{number} HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nhello");
+        match client.ask(post) {
+            Ok(answer) if answer.status == 200 => served += 1,
+            Ok(answer) => assert_eq!(answer.status, 502, "POST {number}"),
+            Err(error) => panic!("POST {number}: {error}"),
+        }
+        if number % 64 == 63 {
+            client = gateway.client();
+        }
+    }
+    assert!(served > 0, "no POST reached the healthy node");
+    let twice: Vec<_> = arrivals(&[&resetting, &healthy]).into_iter().filter(|(_, count)| *count > 1).collect();
+    assert!(twice.is_empty(), "sent twice: {twice:?}");
+}
+
+#[test]
+fn f02_a_refused_connection_is_retried_for_every_method() {
+    let refusing = weir_testkit::free_port();
+    let healthy = Origin::echo(Reading::Strict);
+    let gateway = weir().start(&format!(
+        "routes:\n  - {{ id: all, uri: /*, upstream: {{ nodes: {{ \"127.0.0.1:{refusing}\": 1, \"{}\": 1 }} }} }}\n",
+        healthy.addr()
+    ));
+    let mut client = gateway.client();
+    for number in 0..20 {
+        let post = format!("POST /post/{number} HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nhello");
+        assert_eq!(client.ask(post).expect("an answer").text(), format!("POST /post/{number} 5"));
+    }
+    assert!(arrivals(&[&healthy]).values().all(|&count| count == 1));
+}
+
+#[test]
+fn f02_nobody_left_is_a_502() {
+    let refusing = weir_testkit::free_port();
+    let gateway = weir().start(&format!(
+        "routes:\n  - {{ id: all, uri: /*, upstream: {{ nodes: {{ \"127.0.0.1:{refusing}\": 1 }} }} }}\n"
+    ));
+    let mut client = gateway.client();
+    for _ in 0..3 {
+        let answer = client.get("/").expect("an answer");
+        assert_eq!(answer.status, 502);
+        assert!(!answer.text().contains("127.0.0.1"), "an internal detail: {}", answer.text());
+    }
+}
+
+#[test]
+fn f03_connections_closed_while_idle_cost_no_get() {
+    let served = Arc::new(AtomicUsize::new(0));
+    let origin = Origin::scripted(Reading::Strict, {
+        let served = Arc::clone(&served);
+        move |connection| {
+            // Each connection closes after another number of answers, unannounced, some with a reset.
+            let last = 1 + connection.index % 7;
+            for _ in 0..last {
+                let Ok(request) = connection.request() else { return };
+                served.fetch_add(1, Ordering::Relaxed);
+                let body = format!("{} {}", request.method, request.target);
+                if connection.send(ok(&body)).is_err() {
+                    return;
+                }
+            }
+            if connection.index % 3 == 0 {
+                connection.reset();
+            }
+        }
+    });
+    let gateway = gateway(&[&origin], "");
+    let mut client = gateway.client();
+    let count = scaled(2000, 100_000);
+    for number in 0..count {
+        let answer = client.get(&format!("/get/{number}")).unwrap_or_else(|error| panic!("GET {number}: {error}"));
+        assert_eq!((answer.status, answer.text()), (200, format!("GET /get/{number}")));
+    }
+    let mut failed = 0;
+    for number in 0..count {
+        let post = format!("POST /post/{number} HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nhello");
+        match client.ask(post) {
+            Ok(answer) if answer.status == 200 => assert_eq!(answer.text(), format!("POST /post/{number}")),
+            Ok(answer) => {
+                assert_eq!(answer.status, 502, "POST {number}");
+                failed += 1;
+            }
+            Err(error) => panic!("POST {number}: {error}"),
+        }
+    }
+    let twice: Vec<_> =
+        arrivals(&[&origin]).into_iter().filter(|(target, count)| target.starts_with("/post") && *count > 1).collect();
+    assert!(twice.is_empty(), "sent twice: {twice:?}");
+    // A POST that meets the close on its way cannot be saved; almost all closes are seen before.
+    assert!(failed <= count / 20, "{failed} of {count} POSTs failed");
+}
+
+#[test]
+fn f04_a_slow_upstream_is_given_up_and_harms_no_other_route() {
+    let gate = Gate::new();
+    let slow = Origin::reading(Reading::Strict, {
+        let gate = gate.clone();
+        move |_| {
+            gate.wait();
+            Answer::ok("late")
+        }
+    });
+    let quick = Origin::echo(Reading::Strict);
+    let gateway = weir().start(&format!(
+        "routes:
+  - {{ id: slow, uri: /slow, upstream: {{ nodes: {{ \"{}\": 1 }}, timeout: {{ connect: 1, send: 1, read: 1 }} }} }}
+  - {{ id: quick, uri: /*, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}\n",
+        slow.addr(),
+        quick.addr()
+    ));
+    let start = Instant::now();
+    let mut waiting: Vec<Client> = (0..20).map(|_| gateway.client()).collect();
+    for client in &mut waiting {
+        client.send("GET /slow HTTP/1.1\r\nHost: t\r\n\r\n");
+    }
+    let mut other = gateway.client();
+    for _ in 0..200 {
+        assert_eq!(other.get("/quick").expect("an answer").status, 200);
+    }
+    for client in &mut waiting {
+        assert_eq!(client.response().expect("an answer").status, 504);
+    }
+    assert!(start.elapsed() >= Duration::from_secs(1), "before its time: {:?}", start.elapsed());
+    gate.open();
+    eventually("no connection with a late answer is kept", DEADLINE, || slow.open_connections() == 0);
+}
+
+#[test]
+fn f04_an_upstream_that_takes_no_connection_is_given_up() {
+    // A listener whose queue is full drops further attempts in silence.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+    let address = listener.local_addr().expect("a bound socket has an address");
+    let socket = socket_with_full_queue(&listener, address);
+    let gateway = weir().start(&format!(
+        "routes:\n  - {{ id: all, uri: /*, upstream: {{ nodes: {{ \"{address}\": 1 }}, timeout: {{ connect: 1, send: 1, read: 1 }} }} }}\n"
+    ));
+    let start = Instant::now();
+    assert_eq!(gateway.get("/").status, 504);
+    assert!(start.elapsed() >= Duration::from_secs(1), "before its time: {:?}", start.elapsed());
+    drop(socket);
+}
+
+/// Fills the queue of connections nobody has accepted, and keeps them.
+fn socket_with_full_queue(listener: &std::net::TcpListener, address: std::net::SocketAddr) -> Vec<std::net::TcpStream> {
+    weir_testkit::shrink_backlog(listener);
+    let patience = Duration::from_millis(300);
+    std::iter::from_fn(|| std::net::TcpStream::connect_timeout(&address, patience).ok()).take(64).collect()
+}
+
+#[test]
+fn f05_an_endpoint_that_keeps_failing_is_left_out() {
+    let failing = Origin::scripted(Reading::Strict, |connection| connection.reset());
+    let healthy = Origin::echo(Reading::Strict);
+    let checks = ", checks: { passive: { unhealthy: { tcp_failures: 3, timeouts: 3, http_failures: 3 } } }";
+    let gateway = gateway(&[&failing, &healthy], checks);
+    let mut client = gateway.client();
+    for number in 0..200 {
+        let answer = client.get(&format!("/{number}")).expect("an answer");
+        assert_eq!(answer.text(), format!("GET /{number} 0"));
+    }
+    assert!(failing.connections() <= 10, "{} attempts at a failing endpoint", failing.connections());
+}
+
+#[test]
+fn f20_clients_that_read_slowly_cost_little_memory_and_hold_the_origin_back() {
+    const BODY: u64 = 64 << 20;
+    let sent = Arc::new(AtomicU64::new(0));
+    let origin = Origin::scripted(Reading::Strict, {
+        let sent = Arc::clone(&sent);
+        move |connection| {
+            let Ok(_) = connection.request() else { return };
+            let block = vec![b'x'; 1 << 16];
+            let _ = connection.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {BODY}\r\n\r\n"));
+            for _ in 0..BODY >> 16 {
+                if connection.send(&block).is_err() {
+                    return;
+                }
+                sent.fetch_add(1 << 16, Ordering::Relaxed);
+            }
+        }
+    });
+    let gateway = gateway(&[&origin], "");
+    let count = scaled(40, 1000) as u64;
+    let before = gateway.rss();
+    let mut clients: Vec<Client> = (0..count)
+        .map(|_| {
+            let mut client = Client::connect_narrow(gateway.addr()).expect("it listens");
+            client.send("GET /large HTTP/1.1\r\nHost: t\r\n\r\n");
+            client
+        })
+        .collect();
+    for client in &mut clients {
+        assert_eq!(client.response_head("GET").expect("a head").status, 200);
+        client.exact(100_000).expect("some of the body");
+    }
+    // Nothing is read from here on, so what the origin can send is what fits into buffers on the way.
+    let mut still = 0;
+    let mut last = 0;
+    eventually("the origin is held back", DEADLINE, || {
+        let now = sent.load(Ordering::Relaxed);
+        still = if now == last { still + 1 } else { 0 };
+        last = now;
+        still == 100
+    });
+    assert!(last < count * BODY / 2, "the origin sent {last} bytes that nobody read");
+    let grown = gateway.rss().saturating_sub(before);
+    assert!(grown <= count * (128 << 10) + (4 << 20), "{count} slow clients took {grown} bytes");
+    // They are only slow: whoever goes on reading gets everything.
+    let mut first = clients.swap_remove(0);
+    let mut left = BODY - 100_000;
+    while left > 0 {
+        let some = first.some().expect("the rest of the body");
+        assert!(!some.is_empty(), "closed {left} bytes before the end");
+        left -= some.len() as u64;
+    }
+}
+
+#[test]
+fn f20_a_slow_upload_is_held_back() {
+    let gate = Gate::new();
+    let origin = Origin::scripted(Reading::Strict, {
+        let gate = gate.clone();
+        move |connection| {
+            let Ok(head) = connection.head() else { return };
+            gate.wait();
+            let Ok((body, _)) = connection.body(head.framing) else { return };
+            let _ = connection.send(ok(&body.len().to_string()));
+        }
+    });
+    let gateway = gateway(&[&origin], "");
+    let before = gateway.rss();
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 67108864\r\n\r\n");
+    let (sent, sending) = (Arc::new(AtomicUsize::new(0)), gate.clone());
+    let taken = Arc::clone(&sent);
+    let upload = std::thread::spawn(move || {
+        for _ in 0..64 {
+            client.send(vec![b'x'; 1 << 20]);
+            taken.fetch_add(1 << 20, Ordering::Relaxed);
+        }
+        client.response().expect("an answer")
+    });
+    sending.wait_arrived(1);
+    let (mut still, mut last) = (0, usize::MAX);
+    eventually("the client is held back", DEADLINE, || {
+        let now = sent.load(Ordering::Relaxed);
+        still = if now == last { still + 1 } else { 0 };
+        last = now;
+        still == 100
+    });
+    assert!(last < 48 << 20, "{last} bytes were taken that nobody read");
+    let grown = gateway.rss().saturating_sub(before);
+    assert!(grown <= 4 << 20, "a held back upload took {grown} bytes");
+    gate.open();
+    assert_eq!(upload.join().expect("it was sent").text(), "67108864");
+}
+
+#[test]
+fn f30_sigterm_ends_nothing_that_has_begun() {
+    let gate = Gate::new();
+    let origin = Origin::reading(Reading::Strict, {
+        let gate = gate.clone();
+        move |request| {
+            if request.target == "/slow" {
+                gate.wait();
+            }
+            Answer::ok(format!("GET {} 0", request.target))
+        }
+    });
+    let mut gateway = gateway(&[&origin], "");
+    let mut idle = gateway.client();
+    assert_eq!(idle.get("/a").expect("an answer").status, 200);
+    let mut busy = gateway.client();
+    busy.send("GET /slow HTTP/1.1\r\nHost: t\r\n\r\n");
+    gate.wait_arrived(1);
+    assert_eq!(gateway.ask_status("/status/ready").status, 200);
+    gateway.signal(weir_testkit::Signal::TERM);
+    eventually("it says that it is not ready", DEADLINE, || gateway.ask_status("/status/ready").status == 503);
+    // An idle connection is served once more, and told that this was the last time; or it is closed by then.
+    match idle.get("/b") {
+        Ok(answer) => assert!(answer.status == 200 && answer.closes(), "{answer:?}"),
+        Err(error) => assert!(error.is_gone() || error.to_string().contains("cannot send"), "{error}"),
+    }
+    assert!(!gateway.has_exited(), "it left a request behind");
+    gate.open();
+    let answer = busy.response().expect("an answer");
+    assert_eq!((answer.status, answer.text().as_str()), (200, "GET /slow 0"));
+    assert!(answer.closes());
+    assert!(gateway.wait_exit(DEADLINE).success());
+}
+
+#[test]
+fn f30_a_drain_has_a_deadline() {
+    let gate = Gate::new();
+    let origin = Origin::reading(Reading::Strict, {
+        let gate = gate.clone();
+        move |_| {
+            gate.wait();
+            Answer::ok("late")
+        }
+    });
+    let mut gateway = weir().start(&format!(
+        "worker_shutdown_timeout: 1\nroutes:\n  - {{ id: all, uri: /*, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}\n",
+        origin.addr()
+    ));
+    let mut busy = gateway.client();
+    busy.send("GET /slow HTTP/1.1\r\nHost: t\r\n\r\n");
+    gate.wait_arrived(1);
+    gateway.signal(weir_testkit::Signal::TERM);
+    gateway.wait_exit(DEADLINE);
+    gate.open();
+}
