@@ -1,3 +1,23 @@
 //! The data plane: a snapshot comes in, traffic goes through.
+//!
+//! The modules are the stations of a request's way. Start reading at [`serve`].
 
+pub mod access_log;
+pub mod gateway;
 pub mod route;
+pub mod snapshot;
+pub mod state;
+
+mod balance;
+mod chain;
+mod connection;
+mod current;
+mod forward;
+mod pool;
+mod relay;
+mod respond;
+mod serve;
+mod tunnel;
+mod worker;
+
+pub use gateway::{Gateway, GatewayOptions};

@@ -124,7 +124,7 @@ pub struct Upstream {
     pub retry_timeout: Option<Duration>,
     pub pass_host: PassHost,
     pub keepalive: Keepalive,
-    pub passive: Option<PassiveChecks>,
+    pub passive: PassiveChecks,
 }
 
 /// One `host:port` of an upstream.
@@ -191,4 +191,20 @@ pub struct PassiveChecks {
     pub timeouts: u32,
     /// How long an endpoint stays out before ordinary traffic tries it again, where no active check brings it back.
     pub retry_after: Duration,
+}
+
+impl Default for PassiveChecks {
+    /// Without `checks`: endpoints that cannot be reached three times in a row rest for ten seconds. Answers are never
+    /// held against an endpoint unless the configuration says so.
+    fn default() -> PassiveChecks {
+        PassiveChecks {
+            healthy_successes: 1,
+            healthy_statuses: (200..500).collect(),
+            unhealthy_statuses: Vec::new(),
+            http_failures: 0,
+            tcp_failures: 3,
+            timeouts: 3,
+            retry_after: Duration::from_secs(10),
+        }
+    }
 }

@@ -35,6 +35,10 @@ pub struct Exchange {
     pub body_bytes: u64,
     /// The most content the request may bring; `u64::MAX` is no limit. Larger is answered with 413.
     pub body_limit: u64,
+    /// Something of the final response has left for the client, so nobody else can answer.
+    pub response_begun: bool,
+    /// Something of the request's content was taken, so the request cannot be sent to another endpoint.
+    pub body_taken: bool,
     /// How it ended, if not by an ordinary response.
     pub stop: Option<Stop>,
 }
@@ -144,6 +148,8 @@ impl Default for Exchange {
             response_bytes: 0,
             body_bytes: 0,
             body_limit: u64::MAX,
+            response_begun: false,
+            body_taken: false,
             stop: None,
         }
     }
@@ -163,6 +169,8 @@ impl Exchange {
         self.response_bytes = 0;
         self.body_bytes = 0;
         self.body_limit = u64::MAX;
+        self.response_begun = false;
+        self.body_taken = false;
         self.stop = None;
     }
 

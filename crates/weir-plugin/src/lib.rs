@@ -11,7 +11,7 @@ pub mod vars;
 pub use definition::{Build, ConfigError, Definition, Entry, Registry, Stage};
 pub use exchange::{Client, Exchange, MatchedRoute, RouteFacts, Routes, Upstream};
 pub use plugin::{AsyncPlugin, Phases, Plugin, Step, Waiting};
-pub use stop::{Blame, Ending, Stop};
+pub use stop::{Blame, Ending, Retry, Stop};
 pub use template::Template;
 pub use variable::{Variable, Variables};
 pub use vars::Expression;

@@ -1,0 +1,44 @@
+//! One line per exchange, formatted by the worker that served it, written by a thread that is none of its concern.
+
+use std::cell::RefCell;
+
+use weir_plugin::Exchange;
+use weir_plugin::template::{Style, Template};
+use weir_telemetry::access_log::LogSink;
+
+/// How lines look. Shared by all workers.
+#[derive(Clone)]
+pub struct LineFormat {
+    pub template: Template,
+    pub style: Style,
+}
+
+impl LineFormat {
+    /// A format that starts with `{` is JSON, so its values are escaped as JSON strings; any other as nginx does.
+    pub fn new(format: &str) -> LineFormat {
+        let style = if format.trim_start().starts_with('{') { Style::JSON } else { Style::LOG_LINE };
+        LineFormat { template: Template::compile(format), style }
+    }
+}
+
+/// One worker's end of the access log.
+pub struct AccessLog {
+    format: LineFormat,
+    sink: RefCell<LogSink>,
+}
+
+impl AccessLog {
+    pub fn new(format: LineFormat, sink: LogSink) -> AccessLog {
+        AccessLog { format, sink: RefCell::new(sink) }
+    }
+
+    pub fn record(&self, exchange: &Exchange, now_ns: u64) {
+        let LineFormat { template, style } = &self.format;
+        self.sink.borrow_mut().line(now_ns, |out| template.render_as(*style, exchange, out));
+    }
+
+    /// To be called now and then, also when there is no traffic.
+    pub fn flush_if_due(&self, now_ns: u64) {
+        self.sink.borrow_mut().flush_if_due(now_ns);
+    }
+}

@@ -1,0 +1,3 @@
+//! Client connections: whatever the protocol, they yield exchanges.
+
+pub mod h1;

@@ -1,0 +1,256 @@
+//! Heads as they leave: the request for the upstream, the response for the client.
+
+use std::io::Write;
+use std::net::IpAddr;
+
+use weir_plugin::{Client, Exchange};
+use weir_proto::head::write_field;
+use weir_proto::{Framing, Known, Version};
+
+use crate::snapshot::{Endpoint, PassHost};
+
+/// How a body travels to the next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    None,
+    /// As many bytes as `Content-Length` says.
+    Plain,
+    Chunked,
+    /// The end of the connection is the end of the body: for HTTP/1.0 clients.
+    UntilClose,
+}
+
+/// Writes the request head for an upstream. What the client said about forwarding is replaced unless it is trusted, and
+/// nothing a `Connection` field nominated can take our own fields away, since they are written afterwards.
+pub fn request_head(out: &mut Vec<u8>, exchange: &Exchange, pass_host: &PassHost, endpoint: &Endpoint) -> Coding {
+    let request = &exchange.request;
+    out.extend_from_slice(request.method_name());
+    out.push(b' ');
+    out.extend_from_slice(request.path());
+    if let Some(query) = request.query() {
+        out.push(b'?');
+        out.extend_from_slice(query);
+    }
+    out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
+    out.extend_from_slice(match pass_host {
+        PassHost::Pass if request.authority().is_empty() => endpoint.host.as_bytes(),
+        PassHost::Pass => request.authority(),
+        PassHost::Node => endpoint.host.as_bytes(),
+        PassHost::Rewrite(host) => host.as_bytes(),
+    });
+    out.extend_from_slice(b"\r\n");
+    let trusted = exchange.client.trusted;
+    request.head.write_fields(out, |field| match field.known {
+        Known::Other => true,
+        Known::Host | Known::ContentLength => false,
+        Known::XForwardedFor | Known::XRealIp => false,
+        Known::Expect => request.expects_continue,
+        known => trusted || !known.is_forwarding(),
+    });
+    forwarding_fields(out, exchange);
+    if request.upgrade {
+        out.extend_from_slice(b"Connection: upgrade\r\n");
+        write_field(out, b"Upgrade", request.head.known(Known::Upgrade).unwrap_or_default());
+    } else if request.takes_trailers {
+        out.extend_from_slice(b"Connection: te\r\nTE: trailers\r\n");
+    }
+    let coding = match request.framing {
+        Framing::Sized(length) => {
+            content_length(out, length);
+            Coding::Plain
+        }
+        Framing::Chunked => {
+            out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+            Coding::Chunked
+        }
+        Framing::None | Framing::UntilClose => Coding::None,
+    };
+    out.extend_from_slice(b"\r\n");
+    coding
+}
+
+/// Who is asking, through whom: what upstreams and their logs go by.
+fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
+    let Client { peer, local, addr, trusted, .. } = exchange.client;
+    let head = &exchange.request.head;
+    out.extend_from_slice(b"X-Real-IP: ");
+    write_ip(out, addr);
+    out.extend_from_slice(b"\r\nX-Forwarded-For: ");
+    if trusted {
+        for field in head.present().filter(|field| field.known == Known::XForwardedFor) {
+            out.extend_from_slice(head.slice(field.value));
+            out.extend_from_slice(b", ");
+        }
+    }
+    write_ip(out, peer.ip());
+    out.extend_from_slice(b"\r\n");
+    let said = |known| trusted && head.present().any(|field| field.known == known);
+    if !said(Known::XForwardedProto) {
+        out.extend_from_slice(if exchange.client.tls {
+            b"X-Forwarded-Proto: https\r\n"
+        } else {
+            b"X-Forwarded-Proto: http\r\n"
+        });
+    }
+    if !said(Known::XForwardedHost) && !exchange.request.authority().is_empty() {
+        write_field(out, b"X-Forwarded-Host", exchange.request.authority());
+    }
+    if !said(Known::XForwardedPort) {
+        out.extend_from_slice(b"X-Forwarded-Port: ");
+        out.extend_from_slice(itoa::Buffer::new().format(local.port()).as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Writes an address; IPv4 without the formatting machinery, since it is part of every request.
+fn write_ip(out: &mut Vec<u8>, addr: IpAddr) {
+    match addr.to_canonical() {
+        IpAddr::V4(addr) => {
+            for (index, octet) in addr.octets().into_iter().enumerate() {
+                if index > 0 {
+                    out.push(b'.');
+                }
+                if octet >= 100 {
+                    out.push(b'0' + octet / 100);
+                }
+                if octet >= 10 {
+                    out.push(b'0' + octet / 10 % 10);
+                }
+                out.push(b'0' + octet % 10);
+            }
+        }
+        IpAddr::V6(addr) => write!(out, "{addr}").expect("a Vec takes everything"),
+    }
+}
+
+pub fn content_length(out: &mut Vec<u8>, length: u64) {
+    out.extend_from_slice(b"Content-Length: ");
+    out.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// How a response body with this framing travels to the client.
+pub fn response_coding(exchange: &Exchange) -> Coding {
+    match exchange.response.framing {
+        Framing::None => Coding::None,
+        Framing::Sized(_) => Coding::Plain,
+        Framing::Chunked | Framing::UntilClose if exchange.request.version == Version::Http10 => Coding::UntilClose,
+        Framing::Chunked | Framing::UntilClose => Coding::Chunked,
+    }
+}
+
+/// Writes the head of the final response. `close` ends the connection after it.
+pub fn response_head(out: &mut Vec<u8>, exchange: &Exchange, coding: Coding, close: bool) {
+    status_line(out, exchange);
+    let response = &exchange.response;
+    // A length on a response without a body (HEAD, 304) describes what GET would bring; it is passed on.
+    let keep_length = coding == Coding::None;
+    response.head.write_fields(out, |field| field.known != Known::ContentLength || keep_length);
+    match (coding, response.framing) {
+        (Coding::Plain, Framing::Sized(length)) => content_length(out, length),
+        (Coding::Chunked, _) => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+        _ => {}
+    }
+    if close {
+        out.extend_from_slice(b"Connection: close\r\n");
+    } else if exchange.request.version == Version::Http10 {
+        out.extend_from_slice(b"Connection: keep-alive\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes a 1xx head (RFC 9110 §15.2).
+pub fn interim_head(out: &mut Vec<u8>, exchange: &Exchange) {
+    status_line(out, exchange);
+    exchange.response.head.write_fields(out, |field| field.known != Known::ContentLength);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes the 101 that turns the connection into a tunnel.
+pub fn upgrade_head(out: &mut Vec<u8>, exchange: &Exchange) {
+    status_line(out, exchange);
+    exchange.response.head.write_fields(out, |field| field.known != Known::ContentLength);
+    out.extend_from_slice(b"Connection: upgrade\r\n");
+    let protocol = exchange.response.head.known(Known::Upgrade).or_else(|| exchange.request.head.known(Known::Upgrade));
+    write_field(out, b"Upgrade", protocol.unwrap_or_default());
+    out.extend_from_slice(b"\r\n");
+}
+
+fn status_line(out: &mut Vec<u8>, exchange: &Exchange) {
+    let status = exchange.response.status;
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(&[
+        b'0' + (status / 100) as u8,
+        b'0' + (status / 10 % 10) as u8,
+        b'0' + (status % 10) as u8,
+        b' ',
+    ]);
+    out.extend_from_slice(exchange.response.reason());
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_proto::h1::{Limits, parse_request};
+
+    fn endpoint() -> Endpoint {
+        let addr = ([127, 0, 0, 1], 8001).into();
+        Endpoint { name: "up:8001".into(), addr, weight: 1, priority: 0, host: "up:8001".into() }
+    }
+
+    fn forwarded(head: &str, trusted: bool) -> String {
+        let mut exchange = Exchange::default();
+        parse_request(head.as_bytes(), &Limits::default(), &mut exchange.request).expect("valid").expect("complete");
+        exchange.client.peer = ([10, 200, 3, 45], 5000).into();
+        exchange.client.addr = exchange.client.peer.ip();
+        exchange.client.local = ([127, 0, 0, 1], 9080).into();
+        exchange.client.trusted = trusted;
+        let mut out = Vec::new();
+        request_head(&mut out, &exchange, &PassHost::Pass, &endpoint());
+        String::from_utf8(out).expect("test heads are text")
+    }
+
+    #[test]
+    fn a_request_says_who_asks() {
+        assert_eq!(
+            forwarded("GET /a?b HTTP/1.1\r\nHost: t\r\nA: 1\r\nConnection: keep-alive\r\n\r\n", false),
+            "GET /a?b HTTP/1.1\r\nHost: t\r\nA: 1\r\nX-Real-IP: 10.200.3.45\r\nX-Forwarded-For: 10.200.3.45\r\n\
+             X-Forwarded-Proto: http\r\nX-Forwarded-Host: t\r\nX-Forwarded-Port: 9080\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn forwarding_fields_are_believed_from_trusted_peers_only() {
+        let head = "GET / HTTP/1.1\r\nHost: t\r\nX-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Proto: https\r\nForwarded: for=1.2.3.4\r\n\
+                    X-Original-URL: /admin\r\nX-Real-IP: 1.2.3.4\r\n\r\n";
+        let plain = forwarded(head, false);
+        assert!(!plain.contains("1.2.3.4") && !plain.contains("https") && !plain.contains("/admin"), "{plain}");
+        let trusted = forwarded(head, true);
+        assert!(trusted.contains("X-Forwarded-For: 1.2.3.4, 10.200.3.45\r\n"), "{trusted}");
+        assert!(
+            trusted.contains("X-Forwarded-Proto: https\r\n") && !trusted.contains("X-Forwarded-Proto: http\r\n"),
+            "{trusted}"
+        );
+    }
+
+    #[test]
+    fn nominating_a_field_cannot_remove_ours() {
+        let out =
+            forwarded("GET / HTTP/1.1\r\nHost: t\r\nConnection: close, X-Forwarded-For, X-Real-IP\r\n\r\n", false);
+        assert!(out.contains("X-Forwarded-For: 10.200.3.45\r\n") && out.contains("X-Real-IP: "), "{out}");
+    }
+
+    #[test]
+    fn addresses_are_written_as_the_library_writes_them() {
+        for octet in 0..=255u8 {
+            let addr = IpAddr::from([octet, 0, 255, octet]);
+            let mut out = Vec::new();
+            write_ip(&mut out, addr);
+            assert_eq!(out, addr.to_string().as_bytes());
+        }
+        let mut out = Vec::new();
+        write_ip(&mut out, "::ffff:1.2.3.4".parse().unwrap());
+        assert_eq!(out, b"1.2.3.4");
+    }
+}

@@ -1,0 +1,342 @@
+//! The data plane from outside: start workers, publish snapshots, drain, stop.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::net::TcpListener;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::Poll;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use weir_net::clock::Clock;
+use weir_net::timer::TICK_NS;
+use weir_telemetry::access_log::LogSink;
+use weir_telemetry::metrics::{Metrics, RouteSlot};
+
+use crate::access_log::{AccessLog, LineFormat};
+use crate::connection::h1;
+use crate::current::Current;
+use crate::pool::Pools;
+use crate::snapshot::Snapshot;
+use crate::state::HealthTable;
+use crate::worker::{Phase, Worker};
+
+/// How often idle upstream connections are looked through.
+const SWEEP: Duration = Duration::from_secs(1);
+/// How long accepting pauses when there is no descriptor left. Established connections go on meanwhile.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// What a gateway starts with.
+pub struct GatewayOptions {
+    /// The sockets of each worker; the outer length is the number of workers. Not empty.
+    pub listeners: Vec<Vec<TcpListener>>,
+    pub snapshot: Arc<Snapshot>,
+    pub metrics: Arc<Metrics>,
+    /// A sink for each worker, and how lines look.
+    pub access_log: Option<(LineFormat, Vec<LogSink>)>,
+    /// Client connections each worker takes at most; beyond it, new ones wait in the kernel's queue.
+    pub connections_per_worker: usize,
+}
+
+/// A running data plane. Dropping it stops the workers.
+pub struct Gateway {
+    workers: Vec<Handle>,
+    metrics: Arc<Metrics>,
+    health: Arc<HealthTable>,
+    clock: Clock,
+    progress: Arc<Progress>,
+}
+
+struct Handle {
+    commands: UnboundedSender<Command>,
+    thread: Option<JoinHandle<()>>,
+}
+
+enum Command {
+    Publish(Arc<Snapshot>, Arc<[RouteSlot]>),
+    Enter(Phase),
+}
+
+/// What workers report, for those who wait for facts.
+#[derive(Debug)]
+struct Progress {
+    revisions: Vec<AtomicU64>,
+    running: AtomicUsize,
+    changed: Condvar,
+    lock: Mutex<()>,
+}
+
+impl Progress {
+    fn announce(&self) {
+        let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.changed.notify_all();
+    }
+
+    /// Waits until `done`, or the deadline; says whether it is done.
+    fn wait(&self, deadline: Instant, done: impl Fn(&Progress) -> bool) -> bool {
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if done(self) {
+                return true;
+            }
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else { return false };
+            guard = self.changed.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Gateway {
+    /// Starts the workers. They serve `snapshot` when this returns.
+    pub fn start(options: GatewayOptions) -> io::Result<Gateway> {
+        let GatewayOptions { listeners, snapshot, metrics, access_log, connections_per_worker } = options;
+        let clock = Clock::default();
+        let health = Arc::new(HealthTable::default());
+        let progress = Arc::new(Progress {
+            revisions: listeners.iter().map(|_| AtomicU64::new(0)).collect(),
+            running: AtomicUsize::new(0),
+            changed: Condvar::new(),
+            lock: Mutex::new(()),
+        });
+        let slots = slots(&metrics, &snapshot);
+        let mut gateway = Gateway { workers: Vec::new(), metrics, health, clock, progress };
+        let (format, mut sinks) = match access_log {
+            Some((format, sinks)) => (Some(format), sinks),
+            None => (None, Vec::new()),
+        };
+        for (index, listeners) in listeners.into_iter().enumerate() {
+            let (commands, inbox) = unbounded_channel();
+            let start = Start {
+                index,
+                listeners,
+                clock,
+                health: Arc::clone(&gateway.health),
+                metrics: gateway.metrics.clone(),
+                log: format.clone().zip(sinks.pop()),
+                snapshot: Arc::clone(&snapshot),
+                slots: Arc::clone(&slots),
+                connections: connections_per_worker,
+                progress: Arc::clone(&gateway.progress),
+                inbox,
+            };
+            gateway.progress.running.fetch_add(1, Ordering::Relaxed);
+            let builder = std::thread::Builder::new().name(format!("worker-{index}"));
+            let thread = builder.spawn(move || start.run())?;
+            gateway.workers.push(Handle { commands, thread: Some(thread) });
+        }
+        gateway.wait_for_revision(snapshot.revision, Duration::from_secs(10));
+        Ok(gateway)
+    }
+
+    /// Hands a snapshot to every worker. New exchanges see it; those that run go on with what they began with.
+    /// Returns when every worker serves it, `false` if that took longer than `patience`.
+    pub fn publish(&self, snapshot: Arc<Snapshot>, patience: Duration) -> bool {
+        let slots = slots(&self.metrics, &snapshot);
+        let revision = snapshot.revision;
+        self.command(|| Command::Publish(Arc::clone(&snapshot), Arc::clone(&slots)));
+        self.wait_for_revision(revision, patience)
+    }
+
+    fn wait_for_revision(&self, revision: u64, patience: Duration) -> bool {
+        let served = |progress: &Progress| progress.revisions.iter().all(|at| at.load(Ordering::Acquire) >= revision);
+        self.progress.wait(Instant::now() + patience, served)
+    }
+
+    /// The revision each worker serves.
+    pub fn revisions(&self) -> Vec<u64> {
+        self.progress.revisions.iter().map(|revision| revision.load(Ordering::Acquire)).collect()
+    }
+
+    /// Client connections open now.
+    pub fn connections(&self) -> u64 {
+        self.metrics.workers().iter().map(|worker| worker.connections()).sum()
+    }
+
+    /// Every endpoint traffic has used, and whether it is in rotation.
+    pub fn health(&self) -> Vec<(std::net::SocketAddr, bool)> {
+        self.health.list(self.clock.now_ns())
+    }
+
+    /// Stops accepting, and ends each connection when its exchange ends. The listening sockets stay open until the
+    /// workers end, so that whoever shares them loses nothing.
+    pub fn drain(&self) {
+        self.command(|| Command::Enter(Phase::Draining));
+    }
+
+    /// Waits until every connection has ended; `false` if some are left at the deadline.
+    pub fn wait_drained(&self, deadline: Instant) -> bool {
+        self.progress.wait(deadline, |progress| progress.running.load(Ordering::Acquire) == 0)
+    }
+
+    /// Ends every connection now, and the workers with them.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.command(|| Command::Enter(Phase::Stopping));
+        for worker in &mut self.workers {
+            if let Some(thread) = worker.thread.take() {
+                // A worker that panicked has said so already; the others must still be waited for.
+                let _ = thread.join();
+            }
+        }
+    }
+
+    fn command(&self, command: impl Fn() -> Command) {
+        for worker in &self.workers {
+            // A worker whose inbox is closed has ended.
+            let _ = worker.commands.send(command());
+        }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn slots(metrics: &Metrics, snapshot: &Snapshot) -> Arc<[RouteSlot]> {
+    let ids = snapshot.routes.iter().map(|route| &*route.facts.route_id);
+    metrics.routes.assign(metrics.workers(), ids).into()
+}
+
+/// What a worker's thread is given.
+struct Start {
+    index: usize,
+    listeners: Vec<TcpListener>,
+    clock: Clock,
+    health: Arc<HealthTable>,
+    metrics: Arc<Metrics>,
+    log: Option<(LineFormat, LogSink)>,
+    snapshot: Arc<Snapshot>,
+    slots: Arc<[RouteSlot]>,
+    connections: usize,
+    progress: Arc<Progress>,
+    inbox: UnboundedReceiver<Command>,
+}
+
+impl Start {
+    fn run(self) {
+        let progress = Arc::clone(&self.progress);
+        let index = self.index;
+        if let Err(error) = self.serve() {
+            tracing::error!("worker {index}: {error}");
+        }
+        progress.running.fetch_sub(1, Ordering::Release);
+        progress.announce();
+    }
+
+    fn serve(self) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
+        let pools = Pools::new(self.health);
+        let current = Current::new(self.snapshot, self.slots, &pools);
+        let revision = current.snapshot.revision;
+        let log = self.log.map(|(format, sink)| AccessLog::new(format, sink));
+        let worker = Rc::new(Worker::new(self.index, self.clock, self.metrics.worker(self.index), log, pools, current));
+        runtime.block_on(async {
+            for listener in self.listeners {
+                listener.set_nonblocking(true)?;
+                let listener = tokio::net::TcpListener::from_std(listener)?;
+                tokio::task::spawn_local(accept(Rc::clone(&worker), listener, self.connections));
+            }
+            tokio::task::spawn_local(tick(Rc::clone(&worker)));
+            self.progress.revisions[self.index].store(revision, Ordering::Release);
+            self.progress.announce();
+            obey(&worker, self.inbox, &self.progress).await;
+            Ok(())
+        })
+    }
+}
+
+/// Follows commands until the worker has nothing left to do.
+async fn obey(worker: &Rc<Worker>, mut inbox: UnboundedReceiver<Command>, progress: &Progress) {
+    let mut check = tokio::time::interval(Duration::from_millis(10));
+    loop {
+        let command = match worker.phase() {
+            Phase::Serving => inbox.recv().await,
+            // From here on it also looks whether the last connection has gone.
+            Phase::Draining | Phase::Stopping => tokio::select! {
+                command = inbox.recv() => command,
+                _ = check.tick() => {
+                    if worker.tasks() == 0 {
+                        return;
+                    }
+                    continue;
+                }
+            },
+        };
+        match command {
+            Some(Command::Publish(snapshot, slots)) => {
+                let revision = snapshot.revision;
+                worker.replace(Current::new(snapshot, slots, &worker.pools));
+                progress.revisions[worker.index()].store(revision, Ordering::Release);
+                progress.announce();
+            }
+            Some(Command::Enter(phase)) => worker.enter(phase),
+            None => worker.enter(Phase::Stopping),
+        }
+    }
+}
+
+/// Drives deadlines, and what is done now and then.
+async fn tick(worker: Rc<Worker>) {
+    let mut ticks = tokio::time::interval(Duration::from_nanos(TICK_NS));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let swept_ns = Cell::new(0);
+    loop {
+        ticks.tick().await;
+        let now_ns = worker.clock.now_ns();
+        worker.wheel.advance(now_ns);
+        if let Some(log) = &worker.access_log {
+            log.flush_if_due(now_ns);
+        }
+        if now_ns - swept_ns.get() >= SWEEP.as_nanos() as u64 {
+            swept_ns.set(now_ns);
+            worker.pools.sweep(&worker);
+        }
+    }
+}
+
+/// Takes new connections until draining begins; then what has queued up until that moment, and no more. Closing the
+/// socket closes nothing for another process that accepts from the same queue.
+async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener, most: usize) {
+    let _accepting = worker.task();
+    while worker.phase() == Phase::Serving {
+        if worker.tasks() >= most {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        }
+        let accepted = tokio::select! {
+            biased;
+            accepted = listener.accept() => accepted,
+            () = worker.phase_change() => break,
+        };
+        match accepted {
+            Ok((stream, peer)) => begin(&worker, stream, peer),
+            Err(error) => {
+                worker.metrics.accept_errors.increment();
+                // A client that has gone again is no reason to pause; having no descriptor, and whatever else, is.
+                if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+    while let Poll::Ready(Ok((stream, peer))) = poll_fn(|context| Poll::Ready(listener.poll_accept(context))).await {
+        begin(&worker, stream, peer);
+    }
+}
+
+fn begin(worker: &Rc<Worker>, stream: tokio::net::TcpStream, peer: std::net::SocketAddr) {
+    let task = worker.task();
+    let worker = Rc::clone(worker);
+    tokio::task::spawn_local(async move {
+        let _task = task;
+        h1::run(worker, stream, peer).await;
+    });
+}

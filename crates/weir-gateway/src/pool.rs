@@ -1,0 +1,293 @@
+//! Connections to endpoints: idle ones are used again, the most recent first, so that few stay hot instead of many
+//! going cold.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::{TcpSocket, TcpStream};
+use weir_plugin::Stop;
+
+use crate::snapshot::{self, Keepalive};
+use crate::state::{Health, HealthTable};
+use crate::worker::Worker;
+
+/// A peer that acknowledges nothing for this long is dead (RFC 5482).
+const USER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The endpoints of one worker, by address. They outlive configurations.
+pub struct Pools {
+    health: Arc<HealthTable>,
+    endpoints: RefCell<HashMap<SocketAddr, Rc<Endpoint>>>,
+}
+
+/// One worker's connections to one endpoint.
+pub struct Endpoint {
+    pub addr: SocketAddr,
+    pub health: Arc<Health>,
+    keepalive: Cell<Keepalive>,
+    idle: RefCell<Vec<Idle>>,
+    /// Exchanges that hold a place, with a connection or while they make one.
+    in_use: Cell<u32>,
+    limit: Cell<u32>,
+    waiting: RefCell<VecDeque<Rc<Ticket>>>,
+}
+
+struct Idle {
+    stream: TcpStream,
+    requests: u64,
+    since_ns: u64,
+}
+
+/// A place in the queue for an endpoint.
+struct Ticket {
+    state: Cell<Turn>,
+    waker: RefCell<Waker>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Waiting,
+    Granted,
+    Left,
+}
+
+impl Pools {
+    pub fn new(health: Arc<HealthTable>) -> Pools {
+        Pools { health, endpoints: RefCell::default() }
+    }
+
+    pub fn endpoint(&self, endpoint: &snapshot::Endpoint, keepalive: Keepalive) -> Rc<Endpoint> {
+        let mut endpoints = self.endpoints.borrow_mut();
+        let shared = endpoints.entry(endpoint.addr).or_insert_with(|| {
+            Rc::new(Endpoint {
+                addr: endpoint.addr,
+                health: self.health.endpoint(endpoint.addr),
+                keepalive: Cell::new(keepalive),
+                idle: RefCell::default(),
+                in_use: Cell::new(0),
+                limit: Cell::new(u32::MAX),
+                waiting: RefCell::default(),
+            })
+        });
+        shared.keepalive.set(keepalive);
+        Rc::clone(shared)
+    }
+
+    /// Drops endpoints that no configuration and no exchange refers to, and with them their idle connections.
+    pub fn forget_unused(&self) {
+        self.endpoints.borrow_mut().retain(|_, endpoint| Rc::strong_count(endpoint) > 1);
+        self.health.forget_unused();
+    }
+
+    /// Closes idle connections that their endpoint has closed, or that have waited too long. Called now and then.
+    pub fn sweep(&self, worker: &Worker) {
+        let now_ns = worker.clock.now_ns();
+        let mut idle_total = 0;
+        for endpoint in self.endpoints.borrow().values() {
+            let patience = endpoint.keepalive.get().idle_timeout.as_nanos() as u64;
+            let mut idle = endpoint.idle.borrow_mut();
+            let before = idle.len();
+            idle.retain_mut(|idle| now_ns.saturating_sub(idle.since_ns) < patience && is_quiet(&mut idle.stream));
+            worker.metrics.upstream_connections_closed.add((before - idle.len()) as u64);
+            idle_total += idle.len() as u64;
+        }
+        worker.metrics.upstream_idle.set(idle_total);
+    }
+}
+
+/// Nothing to read and not closed: what an idle connection has to be. Asks the socket only if the poller has seen
+/// something happen on it.
+fn is_quiet(stream: &mut TcpStream) -> bool {
+    let mut context = Context::from_waker(Waker::noop());
+    stream.poll_read_ready(&mut context).is_pending()
+}
+
+/// A connection to an endpoint, and a place among those that use it.
+pub struct Connection<'w> {
+    worker: &'w Worker,
+    endpoint: Rc<Endpoint>,
+    stream: Option<TcpStream>,
+    /// Exchanges it carried before this one.
+    pub requests: u64,
+}
+
+/// What the caller wants of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// Any idle one will do: should it turn out stale, the request can be sent again.
+    Any,
+    /// An idle one only after asking its socket, because the request must not be sent twice.
+    Asked,
+    /// A new one.
+    New,
+}
+
+impl Endpoint {
+    /// A place and a connection. Waits while the endpoint has as many exchanges as it should.
+    pub async fn open<'w>(
+        self: &Rc<Endpoint>,
+        worker: &'w Worker,
+        freshness: Freshness,
+        connect_timeout: Duration,
+    ) -> Result<Connection<'w>, Stop> {
+        if self.in_use.get() >= self.limit.get() {
+            self.wait_for_turn(worker).await;
+        } else {
+            self.in_use.set(self.in_use.get() + 1);
+        }
+        let mut connection = Connection { worker, endpoint: Rc::clone(self), stream: None, requests: 0 };
+        if freshness != Freshness::New
+            && let Some(idle) = self.take_idle(worker, freshness)
+        {
+            worker.metrics.upstream_reuses.increment();
+            connection.requests = idle.requests;
+            connection.stream = Some(idle.stream);
+            return Ok(connection);
+        }
+        // Boxed, so that the state of connecting is not part of every client connection's task.
+        let connected = Box::pin(tokio::time::timeout(connect_timeout, connect(self.addr))).await;
+        match connected {
+            Ok(Ok(stream)) => {
+                worker.metrics.upstream_connects.increment();
+                connection.stream = Some(stream);
+                Ok(connection)
+            }
+            Ok(Err(error)) => {
+                worker.metrics.upstream_connect_failures.increment();
+                tracing::debug!("connect to {}: {error}", self.addr);
+                Err(if is_shortage(&error) { Stop::Internal } else { Stop::ConnectFailed })
+            }
+            Err(_) => {
+                worker.metrics.upstream_connect_failures.increment();
+                Err(Stop::ConnectTimeout)
+            }
+        }
+    }
+
+    fn take_idle(&self, worker: &Worker, freshness: Freshness) -> Option<Idle> {
+        loop {
+            let mut idle = self.idle.borrow_mut().pop()?;
+            if is_quiet(&mut idle.stream) && (freshness == Freshness::Any || is_alive(&mut idle.stream)) {
+                return Some(idle);
+            }
+            worker.metrics.upstream_connections_closed.increment();
+        }
+    }
+
+    async fn wait_for_turn(self: &Rc<Endpoint>, worker: &Worker) {
+        let ticket = Rc::new(Ticket { state: Cell::new(Turn::Waiting), waker: RefCell::new(Waker::noop().clone()) });
+        self.waiting.borrow_mut().push_back(Rc::clone(&ticket));
+        worker.metrics.upstream_queued.increment();
+        let queued = Queued { worker, endpoint: self, ticket: &ticket };
+        std::future::poll_fn(|context| {
+            if ticket.state.get() == Turn::Granted {
+                return Poll::Ready(());
+            }
+            ticket.waker.borrow_mut().clone_from(context.waker());
+            Poll::Pending
+        })
+        .await;
+        queued.ticket.state.set(Turn::Left); // the place is ours now; leaving the queue must not give it away
+    }
+
+    /// Gives a place to whoever waits longest, or back.
+    fn release(&self) {
+        while let Some(ticket) = self.waiting.borrow_mut().pop_front() {
+            if ticket.state.get() == Turn::Waiting {
+                ticket.state.set(Turn::Granted);
+                ticket.waker.borrow().wake_by_ref();
+                return;
+            }
+        }
+        self.in_use.set(self.in_use.get() - 1);
+    }
+}
+
+/// Leaves the queue when dropped, also when the client has gone away meanwhile.
+struct Queued<'a> {
+    worker: &'a Worker,
+    endpoint: &'a Endpoint,
+    ticket: &'a Ticket,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.worker.metrics.upstream_queued.decrement();
+        if self.ticket.state.replace(Turn::Left) == Turn::Granted {
+            self.endpoint.release();
+        }
+    }
+}
+
+/// No descriptor or memory left here: not the endpoint's fault, and no reason to try another.
+fn is_shortage(error: &std::io::Error) -> bool {
+    let code = error.raw_os_error();
+    [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE, rustix::io::Errno::NOMEM, rustix::io::Errno::NOBUFS]
+        .iter()
+        .any(|shortage| code == Some(shortage.raw_os_error()))
+}
+
+/// Asks the socket itself, for what the poller has not seen yet.
+fn is_alive(stream: &mut TcpStream) -> bool {
+    let mut byte = [std::mem::MaybeUninit::uninit()];
+    match SockRef::from(&*stream).peek(&mut byte) {
+        Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
+        Ok(_) => false,
+    }
+}
+
+async fn connect(addr: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_nodelay(true)?;
+    let raw = SockRef::from(&socket);
+    raw.set_tcp_keepalive(
+        &TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5)),
+    )?;
+    raw.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    socket.connect(addr).await
+}
+
+impl Connection<'_> {
+    pub fn stream(&mut self) -> &mut TcpStream {
+        self.stream.as_mut().expect("a connection has its stream until it is kept or dropped")
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        self.endpoint.addr
+    }
+
+    /// Puts the connection back for the next exchange. Only after a complete exchange with nothing left over.
+    pub fn keep(mut self, now_ns: u64) {
+        let keepalive = self.endpoint.keepalive.get();
+        let requests = self.requests + 1;
+        let mut idle = self.endpoint.idle.borrow_mut();
+        if requests < keepalive.requests && idle.len() < keepalive.size {
+            let stream = self.stream.take().expect("a connection has its stream until it is kept or dropped");
+            idle.push(Idle { stream, requests, since_ns: now_ns });
+        }
+    }
+
+    /// Reads into `buffer`; 0 is the end.
+    pub fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<std::io::Result<usize>> {
+        let mut buffer = ReadBuf::new(buffer);
+        Pin::new(self.stream()).poll_read(context, &mut buffer).map_ok(|()| buffer.filled().len())
+    }
+}
+
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        if self.stream.take().is_some() {
+            self.worker.metrics.upstream_connections_closed.increment();
+        }
+        self.endpoint.release();
+    }
+}

@@ -1,0 +1,542 @@
+//! One exchange between a client and an upstream: both directions at once, nothing held but what a peer does not take.
+//!
+//! The two directions are independent: an answer may come before the request is complete, and either side may close its
+//! half. Each wake-up moves what can be moved, through the worker's buffers, straight from one socket to the other.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::AsyncWrite;
+use weir_net::timer::NEVER;
+use weir_plugin::{Exchange, Stop};
+use weir_proto::h1::parse_response;
+
+use crate::chain;
+use crate::connection::h1::Client;
+use crate::forward::{self, Coding};
+use crate::pool::Connection;
+use crate::snapshot::{ClientSettings, Endpoint, PassHost, Route, Timeouts};
+use crate::worker::{Phase, Worker};
+
+mod body;
+
+use body::Body;
+
+/// Interim responses let through for one request; more are a storm.
+const MAX_INTERIM: u8 = 8;
+/// Bytes a client may send ahead while its request is being answered. It is not read further until it is its turn.
+const MAX_PIPELINED: usize = 16 * 1024;
+
+/// How a relay ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The response is complete on its way to the client.
+    Complete { client_reusable: bool, upstream_reusable: bool },
+    /// The upstream has agreed to another protocol: from here on bytes go both ways unread.
+    Tunnel,
+}
+
+/// What a relay needs to know of the configuration.
+pub struct Terms<'a> {
+    pub route: &'a Route,
+    pub clients: &'a ClientSettings,
+    pub timeouts: Timeouts,
+    pub pass_host: &'a PassHost,
+    pub endpoint: &'a Endpoint,
+}
+
+/// Sends the request to the upstream and its response to the client.
+pub async fn both_ways(
+    worker: &Worker,
+    client: &mut Client,
+    upstream: &mut Connection<'_>,
+    exchange: &mut Exchange,
+    terms: &Terms<'_>,
+) -> Result<Outcome, Stop> {
+    let mut relay = Relay::new(worker, client, upstream, exchange, terms);
+    let end = poll_fn(|context| relay.poll(context)).await;
+    relay.release();
+    end
+}
+
+struct Relay<'a, 'w> {
+    worker: &'a Worker,
+    client: &'a mut Client,
+    upstream: &'a mut Connection<'w>,
+    exchange: &'a mut Exchange,
+    terms: &'a Terms<'a>,
+    request: RequestSide,
+    response: ResponseSide,
+    now_ns: u64,
+}
+
+/// The request on its way to the upstream.
+struct RequestSide {
+    body: Body,
+    coding: Coding,
+    head_sent: bool,
+    /// The upstream takes no more; what it has to say may still come.
+    refused: bool,
+    /// Written, and not taken by the upstream yet.
+    unsent: Vec<u8>,
+    content: u64,
+    /// When reading the body began, moved by the time in which it was not the client's fault that nothing came.
+    body_since_ns: u64,
+    blocked_since_ns: u64,
+    /// By when the upstream must have taken something, or answered something.
+    upstream_deadline_ns: u64,
+    /// By when a client that has closed its half must have its answer.
+    half_close_deadline_ns: u64,
+}
+
+/// The response on its way to the client.
+struct ResponseSide {
+    /// Received from the upstream and not understood yet: part of a head.
+    stash: Vec<u8>,
+    body: Body,
+    coding: Coding,
+    head_done: bool,
+    interim: u8,
+    client_reusable: bool,
+    upstream_reusable: bool,
+    tunnel: bool,
+    /// By when the client must have taken something.
+    client_deadline_ns: u64,
+}
+
+impl<'a, 'w> Relay<'a, 'w> {
+    fn new(
+        worker: &'a Worker,
+        client: &'a mut Client,
+        upstream: &'a mut Connection<'w>,
+        exchange: &'a mut Exchange,
+        terms: &'a Terms<'a>,
+    ) -> Relay<'a, 'w> {
+        let now_ns = worker.clock.now_ns();
+        let request = RequestSide {
+            body: Body::new(exchange.request.framing, terms.clients.limits.head_bytes),
+            coding: Coding::None,
+            head_sent: false,
+            refused: false,
+            unsent: Vec::new(),
+            content: 0,
+            body_since_ns: now_ns,
+            blocked_since_ns: 0,
+            upstream_deadline_ns: NEVER,
+            half_close_deadline_ns: NEVER,
+        };
+        let response = ResponseSide {
+            stash: Vec::new(),
+            body: Body::Done,
+            coding: Coding::None,
+            head_done: false,
+            interim: 0,
+            client_reusable: false,
+            upstream_reusable: false,
+            tunnel: false,
+            client_deadline_ns: NEVER,
+        };
+        Relay { worker, client, upstream, exchange, terms, request, response, now_ns }
+    }
+
+    fn release(mut self) {
+        self.worker.release(&mut self.request.unsent);
+        self.worker.release(&mut self.response.stash);
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Outcome, Stop>> {
+        self.now_ns = self.worker.clock.now_ns();
+        loop {
+            let request = self.poll_request(context)?;
+            let response = self.poll_response(context)?;
+            if let Some(outcome) = self.outcome() {
+                return Poll::Ready(Ok(outcome));
+            }
+            if request.is_pending() && response.is_pending() {
+                self.keep_deadlines()?;
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn outcome(&mut self) -> Option<Outcome> {
+        let response = &self.response;
+        if !response.head_done || !response.body.is_done() || !self.client.unsent.is_empty() {
+            return None;
+        }
+        if response.tunnel {
+            return Some(Outcome::Tunnel);
+        }
+        // RFC 9112 §9.5: an answer to an incomplete request ends the connection, on both sides.
+        let request_complete = self.request.body.is_done() && self.request.unsent.is_empty() && !self.request.refused;
+        Some(Outcome::Complete {
+            client_reusable: response.client_reusable && request_complete,
+            upstream_reusable: response.upstream_reusable && request_complete,
+        })
+    }
+
+    /// Moves the request towards the upstream. Ready when something has moved.
+    fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        if !self.request.head_sent {
+            self.send_head(context)?;
+            return Poll::Ready(Ok(()));
+        }
+        if !self.request.unsent.is_empty() {
+            return self.flush_request(context);
+        }
+        if self.request.body.is_done() || self.request.refused {
+            return self.watch_client(context);
+        }
+        if !self.client.stash.is_empty() {
+            let stash = std::mem::take(&mut self.client.stash);
+            let moved = self.move_request(context, &stash);
+            self.client.stash = stash;
+            self.worker.consume(&mut self.client.stash, moved?);
+            return Poll::Ready(Ok(()));
+        }
+        let worker = self.worker;
+        worker.with_read_buffer(|buffer| match self.client.poll_read(context, buffer) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(count)) if count > 0 => {
+                let used = self.move_request(context, &buffer[..count])?;
+                worker.stash(&mut self.client.stash, &buffer[used..count]);
+                Poll::Ready(Ok(()))
+            }
+            // The client gave up in the middle of its body.
+            Poll::Ready(_) => Poll::Ready(Err(Stop::ClientGone)),
+        })
+    }
+
+    /// Sends the head, together with what is there of the body.
+    fn send_head(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        let worker = self.worker;
+        self.request.head_sent = true;
+        worker.with_write_buffer(|out| {
+            self.request.coding = forward::request_head(out, self.exchange, self.terms.pass_host, self.terms.endpoint);
+            if !self.request.body.is_done() && !self.client.stash.is_empty() {
+                let stash = std::mem::take(&mut self.client.stash);
+                let moved = self.take_body(&stash, out);
+                self.client.stash = stash;
+                worker.consume(&mut self.client.stash, moved?);
+            }
+            self.send(context, out)
+        })
+    }
+
+    /// Moves part of the body on; says how much of `received` belonged to it.
+    fn move_request(&mut self, context: &mut Context<'_>, received: &[u8]) -> Result<usize, Stop> {
+        self.worker.with_write_buffer(|out| {
+            let used = self.take_body(received, out)?;
+            self.send(context, out)?;
+            Ok(used)
+        })
+    }
+
+    fn take_body(&mut self, received: &[u8], out: &mut Vec<u8>) -> Result<usize, Stop> {
+        self.exchange.body_taken = true;
+        let trailers = self.exchange.request.takes_trailers;
+        let moved = self
+            .request
+            .body
+            .transfer(received, self.request.coding, trailers, out)
+            .map_err(|_| Stop::BadRequestBody)?;
+        self.request.content += moved.content;
+        self.exchange.request_bytes += moved.consumed as u64;
+        match self.request.content > self.exchange.body_limit {
+            true => Err(Stop::BodyTooLarge),
+            false => Ok(moved.consumed),
+        }
+    }
+
+    /// Sends what the upstream takes of `bytes` and keeps the rest.
+    fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Result<(), Stop> {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            match Pin::new(self.upstream.stream()).poll_write(context, &bytes[sent..]) {
+                Poll::Ready(Ok(count)) => sent += count,
+                Poll::Ready(Err(error)) => return self.upstream_refuses(error),
+                Poll::Pending => break,
+            }
+        }
+        self.count_sent(sent);
+        if sent < bytes.len() {
+            self.worker.stash(&mut self.request.unsent, &bytes[sent..]);
+            self.request.blocked_since_ns = self.now_ns;
+            self.request.upstream_deadline_ns = self.now_ns.saturating_add(ns(self.terms.timeouts.send));
+        } else if self.request.body.is_done() {
+            self.request_sent();
+        }
+        Ok(())
+    }
+
+    fn flush_request(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        match Pin::new(self.upstream.stream()).poll_write(context, &self.request.unsent) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Err(error)) => {
+                self.worker.release(&mut self.request.unsent);
+                Poll::Ready(self.upstream_refuses(error))
+            }
+            Poll::Ready(Ok(count)) => {
+                self.count_sent(count);
+                self.worker.consume(&mut self.request.unsent, count);
+                if !self.request.unsent.is_empty() {
+                    self.request.upstream_deadline_ns = self.now_ns.saturating_add(ns(self.terms.timeouts.send));
+                } else if self.request.body.is_done() {
+                    self.request_sent();
+                } else {
+                    // The client is not to blame for the time in which we did not read.
+                    self.request.body_since_ns += self.now_ns - self.request.blocked_since_ns;
+                    self.request.upstream_deadline_ns = NEVER;
+                }
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+
+    fn count_sent(&mut self, count: usize) {
+        self.exchange.upstream.bytes_sent += count as u64;
+        self.worker.metrics.upstream_bytes_sent.add(count as u64);
+    }
+
+    /// The whole request is on its way; now the upstream's time runs.
+    fn request_sent(&mut self) {
+        self.exchange.upstream.sent_ns = self.now_ns;
+        self.expect_response();
+    }
+
+    fn expect_response(&mut self) {
+        self.request.upstream_deadline_ns = self.now_ns.saturating_add(ns(self.terms.timeouts.read));
+    }
+
+    /// The upstream does not take the request. It may have answered before it closed, so its side is read to the end.
+    fn upstream_refuses(&mut self, error: io::Error) -> Result<(), Stop> {
+        tracing::debug!("send to {}: {error}", self.upstream.addr());
+        self.request.refused = true;
+        self.expect_response();
+        Ok(())
+    }
+
+    /// The request is complete; what the client does now is send the next one, or go away.
+    fn watch_client(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        if self.client.ended || self.client.stash.len() >= MAX_PIPELINED {
+            return Poll::Pending;
+        }
+        let worker = self.worker;
+        worker.with_read_buffer(|buffer| match self.client.poll_read(context, &mut buffer[..MAX_PIPELINED]) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(0)) => {
+                // Some clients close their half and wait for the answer; others have gone. They get a moment.
+                self.request.half_close_deadline_ns =
+                    self.now_ns.saturating_add(ns(self.terms.clients.half_close_timeout));
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Ok(count)) => {
+                worker.stash(&mut self.client.stash, &buffer[..count]);
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::ClientGone)),
+        })
+    }
+
+    /// Moves the response towards the client. Ready when something has moved.
+    fn poll_response(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        if !self.client.unsent.is_empty() {
+            return match self.client.poll_flush(context) {
+                Poll::Ready(Ok(())) => {
+                    self.response.client_deadline_ns = NEVER;
+                    self.expect_response();
+                    Poll::Ready(Ok(()))
+                }
+                Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::ClientGone)),
+                Poll::Pending => Poll::Pending,
+            };
+        }
+        if self.response.head_done && self.response.body.is_done() {
+            return Poll::Pending;
+        }
+        let worker = self.worker;
+        worker.with_read_buffer(|buffer| match self.upstream.poll_read(context, buffer) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(0)) => Poll::Ready(self.upstream_closed(context)),
+            Poll::Ready(Ok(count)) => {
+                self.exchange.upstream.bytes_received += count as u64;
+                worker.metrics.upstream_bytes_received.add(count as u64);
+                if self.request.unsent.is_empty() {
+                    self.expect_response();
+                }
+                Poll::Ready(self.received(context, &buffer[..count]))
+            }
+            Poll::Ready(Err(_)) => Poll::Ready(Err(self.upstream_lost())),
+        })
+    }
+
+    /// The upstream's connection broke: before the first byte of an answer, or in the middle of one.
+    fn upstream_lost(&self) -> Stop {
+        match self.exchange.upstream.bytes_received == 0 {
+            true => Stop::UpstreamClosed,
+            false => Stop::UpstreamAborted,
+        }
+    }
+
+    fn upstream_closed(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        if !self.response.head_done {
+            return Err(self.upstream_lost());
+        }
+        self.response.upstream_reusable = false;
+        self.worker.with_write_buffer(|out| {
+            self.response.body.close(self.response.coding, out).map_err(|_| Stop::UpstreamAborted)?;
+            self.send_to_client(context, out)
+        })
+    }
+
+    /// Makes what it can of bytes from the upstream.
+    fn received(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Result<(), Stop> {
+        self.worker.with_write_buffer(|out| {
+            let done = match self.response.stash.is_empty() {
+                true => self.take_response(bytes, out),
+                false => {
+                    self.worker.stash(&mut self.response.stash, bytes);
+                    let mut stash = std::mem::take(&mut self.response.stash);
+                    let done = self.take_response(&stash, out);
+                    self.worker.release(&mut stash);
+                    done
+                }
+            };
+            // What was said before a mistake has been said: an interim response, the good part of a body.
+            done.and(self.send_to_client(context, out))
+        })
+    }
+
+    fn take_response(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+        while !self.response.head_done {
+            self.exchange.response.clear();
+            let limits = &self.terms.clients.limits;
+            let parsed = parse_response(bytes, limits, self.exchange.request.method, &mut self.exchange.response);
+            match parsed.map_err(Stop::BadResponse)? {
+                None => {
+                    self.worker.stash(&mut self.response.stash, bytes);
+                    return Ok(());
+                }
+                Some(length) => bytes = &bytes[length..],
+            }
+            self.take_head(out)?;
+        }
+        if self.response.tunnel {
+            out.extend_from_slice(bytes);
+            return Ok(());
+        }
+        let moved = self.response.body.transfer(bytes, self.response.coding, self.exchange.request.takes_trailers, out);
+        let moved = moved.map_err(|_| Stop::BadResponseBody)?;
+        self.exchange.upstream.body_bytes += moved.content;
+        self.exchange.body_bytes += moved.content;
+        if moved.consumed < bytes.len() {
+            // Bytes beyond the response could be taken for the answer to somebody else's request.
+            self.response.upstream_reusable = false;
+        }
+        Ok(())
+    }
+
+    fn take_head(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        let status = self.exchange.response.status;
+        if status == 101 {
+            if !self.exchange.request.upgrade {
+                return Err(Stop::BadInterim);
+            }
+            self.exchange.upstream.status = status;
+            self.exchange.upstream.header_ns = self.now_ns;
+            self.response.head_done = true;
+            self.response.tunnel = true;
+            self.exchange.response_begun = true;
+            forward::upgrade_head(out, self.exchange);
+            return Ok(());
+        }
+        if status < 200 {
+            self.response.interim += 1;
+            if self.response.interim > MAX_INTERIM {
+                return Err(Stop::BadInterim);
+            }
+            if self.exchange.request.version > weir_proto::Version::Http10 {
+                forward::interim_head(out, self.exchange);
+            }
+            return Ok(());
+        }
+        self.exchange.upstream.status = status;
+        self.exchange.upstream.header_ns = self.now_ns;
+        self.response.upstream_reusable = self.exchange.response.keep_alive;
+        self.response.body = Body::new(self.exchange.response.framing, self.terms.clients.limits.head_bytes);
+        chain::on_response(&self.terms.route.chain, self.exchange)?;
+        self.response.coding = forward::response_coding(self.exchange);
+        self.response.client_reusable = self.exchange.request.keep_alive
+            && self.response.coding != Coding::UntilClose
+            && self.request.body.is_done()
+            && !self.client.ended
+            && self.worker.phase() == Phase::Serving
+            && self.terms.clients.keepalive_requests.is_none_or(|most| self.exchange.client.connection_requests < most);
+        self.response.head_done = true;
+        self.exchange.response_begun = true;
+        forward::response_head(out, self.exchange, self.response.coding, !self.response.client_reusable);
+        Ok(())
+    }
+
+    fn send_to_client(&mut self, context: &mut Context<'_>, out: &[u8]) -> Result<(), Stop> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        self.exchange.response_bytes += out.len() as u64;
+        self.client.send(context, out).map_err(|_| Stop::ClientGone)?;
+        if !self.client.unsent.is_empty() {
+            self.response.client_deadline_ns = self.now_ns.saturating_add(ns(self.terms.clients.write_timeout));
+        }
+        Ok(())
+    }
+
+    /// Nothing moves: has anybody run out of time?
+    fn keep_deadlines(&mut self) -> Result<(), Stop> {
+        if self.worker.phase() == Phase::Stopping {
+            return Err(Stop::Shutdown);
+        }
+        let waits_for_client = !self.client.unsent.is_empty();
+        // While the client does not take the response, the upstream is not to blame for its silence.
+        let upstream =
+            if waits_for_client && self.request.unsent.is_empty() { NEVER } else { self.request.upstream_deadline_ns };
+        let client = if waits_for_client { self.response.client_deadline_ns } else { NEVER };
+        let body = match self.request.body.is_done() || self.request.refused || !self.request.unsent.is_empty() {
+            true => NEVER,
+            false => self.body_deadline_ns(),
+        };
+        let half_close = self.request.half_close_deadline_ns;
+        let now_ns = self.now_ns;
+        if client <= now_ns {
+            return Err(Stop::ClientStalled);
+        }
+        if half_close <= now_ns {
+            return Err(Stop::ClientGone);
+        }
+        if body <= now_ns {
+            return Err(Stop::BodyTimeout);
+        }
+        if upstream <= now_ns {
+            return Err(if self.request.unsent.is_empty() { Stop::ReadTimeout } else { Stop::SendTimeout });
+        }
+        self.client.set_deadline(upstream.min(client).min(body).min(half_close));
+        Ok(())
+    }
+
+    /// When the client's body will have come too slowly on average.
+    fn body_deadline_ns(&self) -> u64 {
+        let clients = self.terms.clients;
+        let earned_ns = match clients.body_min_rate {
+            0 => return NEVER,
+            rate => u128::from(self.request.content) * 1_000_000_000 / u128::from(rate),
+        };
+        let earned_ns = u64::try_from(earned_ns).unwrap_or(NEVER);
+        self.request.body_since_ns.saturating_add(ns(clients.body_grace)).saturating_add(earned_ns)
+    }
+}
+
+fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(NEVER)
+}

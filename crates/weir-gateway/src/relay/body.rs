@@ -1,0 +1,160 @@
+//! One direction's body: read by one framing, written by another, checked on the way, never held.
+
+use weir_proto::Framing;
+use weir_proto::h1::chunked::{self, Decoder, Step};
+
+use crate::forward::Coding;
+
+/// How much of a body is still to come.
+pub(super) enum Body {
+    Sized(u64),
+    Chunked(Box<Decoder>),
+    UntilClose,
+    Done,
+}
+
+/// The body's framing is broken.
+pub(super) struct Broken;
+
+/// What one call of [`Body::transfer`] did.
+pub(super) struct Moved {
+    /// Bytes taken from the input; what is left belongs to the next message.
+    pub(super) consumed: usize,
+    /// Content among them.
+    pub(super) content: u64,
+}
+
+impl Body {
+    pub(super) fn new(framing: Framing, trailer_limit: usize) -> Body {
+        match framing {
+            Framing::None | Framing::Sized(0) => Body::Done,
+            Framing::Sized(length) => Body::Sized(length),
+            Framing::Chunked => Body::Chunked(Box::new(Decoder::new(trailer_limit))),
+            Framing::UntilClose => Body::UntilClose,
+        }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self, Body::Done)
+    }
+
+    /// Moves what `input` holds of this body to `out`, in the coding of the next hop.
+    pub(super) fn transfer(
+        &mut self,
+        input: &[u8],
+        coding: Coding,
+        trailers: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<Moved, Broken> {
+        match self {
+            Body::Done => Ok(Moved { consumed: 0, content: 0 }),
+            Body::UntilClose => {
+                write(out, coding, input);
+                Ok(Moved { consumed: input.len(), content: input.len() as u64 })
+            }
+            Body::Sized(remaining) => {
+                let length = usize::try_from(*remaining).unwrap_or(usize::MAX).min(input.len());
+                write(out, coding, &input[..length]);
+                *remaining -= length as u64;
+                if *remaining == 0 {
+                    *self = Body::Done;
+                }
+                Ok(Moved { consumed: length, content: length as u64 })
+            }
+            Body::Chunked(decoder) => {
+                let mut moved = Moved { consumed: 0, content: 0 };
+                while moved.consumed < input.len() {
+                    match decoder.next(&input[moved.consumed..]).map_err(|_| Broken)? {
+                        Step::More => moved.consumed = input.len(),
+                        Step::Data { skip, length } => {
+                            let start = moved.consumed + skip;
+                            write(out, coding, &input[start..start + length]);
+                            moved.consumed = start + length;
+                            moved.content += length as u64;
+                        }
+                        Step::End { consumed } => {
+                            moved.consumed += consumed;
+                            if coding == Coding::Chunked {
+                                chunked::write_end(out, decoder.trailers().filter(|_| trailers));
+                            }
+                            *self = Body::Done;
+                            break;
+                        }
+                    }
+                }
+                Ok(moved)
+            }
+        }
+    }
+
+    /// The sender has closed its side. That is the end of some bodies and the truncation of others.
+    pub(super) fn close(&mut self, coding: Coding, out: &mut Vec<u8>) -> Result<(), Broken> {
+        match self {
+            Body::UntilClose => {
+                if coding == Coding::Chunked {
+                    chunked::write_end(out, std::iter::empty());
+                }
+                *self = Body::Done;
+                Ok(())
+            }
+            Body::Done => Ok(()),
+            Body::Sized(_) | Body::Chunked(_) => Err(Broken),
+        }
+    }
+}
+
+fn write(out: &mut Vec<u8>, coding: Coding, content: &[u8]) {
+    match coding {
+        Coding::None => {}
+        Coding::Plain | Coding::UntilClose => out.extend_from_slice(content),
+        Coding::Chunked if content.is_empty() => {}
+        Coding::Chunked => {
+            chunked::write_size(out, content.len());
+            out.extend_from_slice(content);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(framing: Framing, coding: Coding, trailers: bool, input: &[u8]) -> Option<(String, usize, bool)> {
+        let mut body = Body::new(framing, 1000);
+        let mut out = Vec::new();
+        let moved = body.transfer(input, coding, trailers, &mut out).ok()?;
+        Some((String::from_utf8(out).expect("test bodies are text"), moved.consumed, body.is_done()))
+    }
+
+    #[test]
+    fn each_framing_reaches_each_coding() {
+        let chunked = b"5;ext\r\nhello\r\n0\r\nA: b\r\n\r\nNEXT";
+        let end = chunked.len() - 4;
+        assert_eq!(run(Framing::Sized(5), Coding::Plain, false, b"helloNEXT"), Some(("hello".into(), 5, true)));
+        assert_eq!(
+            run(Framing::Chunked, Coding::Chunked, false, chunked),
+            Some(("5\r\nhello\r\n0\r\n\r\n".into(), end, true))
+        );
+        assert_eq!(
+            run(Framing::Chunked, Coding::Chunked, true, chunked),
+            Some(("5\r\nhello\r\n0\r\nA: b\r\n\r\n".into(), end, true))
+        );
+        assert_eq!(run(Framing::Chunked, Coding::UntilClose, true, chunked), Some(("hello".into(), end, true)));
+        assert_eq!(
+            run(Framing::UntilClose, Coding::Chunked, false, b"hello"),
+            Some(("5\r\nhello\r\n".into(), 5, false))
+        );
+        assert!(run(Framing::Chunked, Coding::Chunked, false, b"zz").is_none());
+    }
+
+    #[test]
+    fn closing_ends_only_what_may_end_so() {
+        let mut out = Vec::new();
+        assert!(Body::new(Framing::UntilClose, 0).close(Coding::Chunked, &mut out).is_ok());
+        assert_eq!(out, b"0\r\n\r\n");
+        assert!(Body::new(Framing::Sized(1), 0).close(Coding::Plain, &mut out).is_err());
+        assert!(Body::new(Framing::Chunked, 0).close(Coding::Chunked, &mut out).is_err());
+        assert!(Body::new(Framing::None, 0).close(Coding::None, &mut out).is_ok());
+    }
+}

@@ -1,0 +1,230 @@
+//! The end of an exchange: a Stop becomes an answer, numbers are counted, the log line is written.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use weir_plugin::{Blame, Exchange, Stop};
+use weir_proto::head::reason;
+use weir_proto::{Framing, Known, Method};
+
+use crate::chain;
+use crate::connection::h1::{After, Client};
+use crate::current::Current;
+use crate::forward::{self, Coding};
+use crate::snapshot::Chain;
+use crate::worker::{Phase, Worker};
+
+/// The largest request body read and thrown away, so that a connection can be used again after a refusal.
+const MOST_DRAINED: u64 = 64 * 1024;
+const DRAIN_NS: u64 = 1_000_000_000;
+
+/// Ends an exchange, however it went; says what is to become of the client's connection.
+pub async fn finish(
+    worker: &Rc<Worker>,
+    current: &Current,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    end: Result<After, Stop>,
+) -> After {
+    let chain = match &exchange.route {
+        Some(route) => &current.snapshot.routes[route.number()].chain,
+        None => &current.snapshot.unmatched,
+    };
+    let after = match end {
+        Ok(after) => after,
+        Err(stop) => Box::pin(refuse(worker, current, chain, client, exchange, stop)).await,
+    };
+    record(worker, current, chain, exchange);
+    after
+}
+
+/// Answers an exchange that ended early, if there is still somebody and something to answer.
+async fn refuse(
+    worker: &Worker,
+    current: &Current,
+    chain: &Chain,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    stop: Stop,
+) -> After {
+    let ending = stop.ending();
+    if ending.blame != Blame::Policy {
+        exchange.stop = Some(stop);
+    }
+    if exchange.response_begun {
+        // RFC 9112 §8: the client must see that the response is incomplete. Only a reset shows that where the end of
+        // the connection is the end of the body.
+        return if forward::response_coding(exchange) == Coding::UntilClose { After::Reset } else { After::Abort };
+    }
+    if matches!(stop, Stop::ClientGone | Stop::ClientStalled) {
+        exchange.response.clear();
+        exchange.response.status = ending.status;
+        return After::Abort;
+    }
+    if stop != Stop::Answered {
+        write_answer(exchange, ending.status, stop);
+    }
+    if chain::on_response(chain, exchange).is_err() {
+        write_answer(exchange, 500, Stop::Internal);
+    }
+    let drainable = drainable(exchange);
+    let keep_alive = exchange.request.keep_alive
+        && !ending.close
+        && drainable.is_some()
+        && !client.ended
+        && worker.phase() == Phase::Serving
+        && current.snapshot.clients.keepalive_requests.is_none_or(|most| exchange.client.connection_requests < most);
+    if send(worker, current, client, exchange, !keep_alive).await.is_err() {
+        return After::Abort;
+    }
+    match drainable {
+        Some(rest) if keep_alive && drain(worker, client, rest).await => After::KeepAlive,
+        _ => After::Close,
+    }
+}
+
+/// The gateway's own short answer, in the form the client prefers; never a detail of what is behind us.
+fn write_answer(exchange: &mut Exchange, status: u16, stop: Stop) {
+    let text = match stop {
+        Stop::NoRoute => "Route Not Found",
+        _ => reason(status),
+    };
+    let accept = exchange.request.head.value(b"accept").unwrap_or_default();
+    let wants_json = accept.windows(4).any(|window| window.eq_ignore_ascii_case(b"json"));
+    let _ = match wants_json {
+        true => {
+            exchange.respond(status, "application/json", format!("{{\"error_msg\":\"{status} {text}\"}}\n").as_bytes())
+        }
+        false => exchange.respond(status, "text/plain; charset=utf-8", format!("{status} {text}\n").as_bytes()),
+    };
+    if stop == Stop::Overloaded {
+        exchange.response.head.add(b"Retry-After", b"1").expect("constant and valid");
+    }
+}
+
+/// Sends the answer that stands in the exchange.
+async fn send(
+    worker: &Worker,
+    current: &Current,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    close: bool,
+) -> std::io::Result<()> {
+    let status = exchange.response.status;
+    let bodiless = matches!(status, 204 | 304);
+    exchange.response.framing = if bodiless { Framing::None } else { Framing::Sized(exchange.body.len() as u64) };
+    let head = &mut exchange.response.head;
+    if head.known(Known::Date).is_none() {
+        let added = worker.with_date(worker.clock.now_ns(), |date| head.add(b"Date", date.as_bytes()));
+        added.expect("a date is a valid value");
+    }
+    if head.known(Known::Server).is_none() {
+        head.add(b"Server", b"weir").expect("constant and valid");
+    }
+    exchange.response_begun = true;
+    let write_ns = current.snapshot.clients.write_timeout.as_nanos() as u64;
+    let deadline_ns = worker.clock.now_ns().saturating_add(write_ns);
+    client.set_deadline(deadline_ns);
+    let mut sent = false;
+    poll_fn(|context| {
+        if !sent {
+            sent = true;
+            worker.with_write_buffer(|out| {
+                let coding = if bodiless { Coding::None } else { Coding::Plain };
+                forward::response_head(out, exchange, coding, close);
+                if !bodiless && exchange.request.method != Method::Head {
+                    out.extend_from_slice(&exchange.body);
+                    exchange.body_bytes = exchange.body.len() as u64;
+                }
+                exchange.response_bytes += out.len() as u64;
+                client.send(context, out)
+            })?;
+        }
+        match client.poll_flush(context) {
+            Poll::Pending if worker.clock.now_ns() >= deadline_ns || worker.phase() == Phase::Stopping => {
+                Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()))
+            }
+            poll => poll,
+        }
+    })
+    .await
+}
+
+/// How much of the request's body has to be thrown away before the next request can be read; `None` if the connection
+/// must be closed instead: the rest is too long, of unknown length, or may never come.
+fn drainable(exchange: &Exchange) -> Option<u64> {
+    let request = &exchange.request;
+    match request.framing {
+        _ if exchange.body_taken || request.expects_continue => None,
+        Framing::None => Some(0),
+        Framing::Sized(length) if length <= MOST_DRAINED => Some(length),
+        _ => None,
+    }
+}
+
+/// Throws the rest of a request's body away; `false` if it does not come.
+async fn drain(worker: &Worker, client: &mut Client, mut rest: u64) -> bool {
+    let stashed = (client.stash.len() as u64).min(rest);
+    worker.consume(&mut client.stash, stashed as usize);
+    rest -= stashed;
+    if rest == 0 {
+        return true;
+    }
+    let deadline_ns = worker.clock.now_ns() + DRAIN_NS;
+    client.set_deadline(deadline_ns);
+    poll_fn(|context| {
+        while rest > 0 {
+            let read = worker.with_read_buffer(|buffer| {
+                let most = buffer.len().min(rest as usize);
+                client.poll_read(context, &mut buffer[..most])
+            });
+            match read {
+                Poll::Ready(Ok(count)) if count > 0 => rest -= count as u64,
+                Poll::Ready(_) => return Poll::Ready(false),
+                Poll::Pending if worker.clock.now_ns() >= deadline_ns || worker.phase() == Phase::Stopping => {
+                    return Poll::Ready(false);
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(true)
+    })
+    .await
+}
+
+/// Counts what happened, and writes it down.
+fn record(worker: &Worker, current: &Current, chain: &Chain, exchange: &mut Exchange) {
+    let now_ns = worker.clock.now_ns();
+    exchange.ended_ns = now_ns;
+    let metrics = &worker.metrics;
+    let status = exchange.response.status;
+    let is_tunnel = status == 101;
+    metrics.responses.increment(status);
+    if !is_tunnel {
+        metrics.request_duration.record_ns(now_ns - exchange.started_ns);
+    }
+    let upstream = &exchange.upstream;
+    if upstream.header_ns != 0 {
+        metrics
+            .upstream_duration
+            .record_ns(upstream.header_ns.saturating_sub(upstream.sent_ns.max(upstream.connect_ns)));
+    }
+    if let Some(stop) = exchange.stop {
+        metrics.errors.increment(stop.ending().name);
+    }
+    let slot = exchange.route.as_ref().map(|route| current.slot(route.number())).unwrap_or_default();
+    let route = metrics.route(slot);
+    route.responses.increment(status);
+    if !is_tunnel {
+        route.duration.record_ns(now_ns - exchange.started_ns);
+    }
+    route.bytes_received.add(exchange.request_bytes);
+    route.bytes_sent.add(exchange.response_bytes);
+    if !chain.log.is_empty() {
+        chain::on_log(chain, exchange);
+    }
+    if let Some(log) = &worker.access_log {
+        log.record(exchange, now_ns);
+    }
+}

@@ -1,0 +1,175 @@
+//! One exchange, from request head to log record. Start reading here.
+
+use std::rc::Rc;
+
+use weir_plugin::{Exchange, MatchedRoute, Retry, Stop};
+use weir_proto::{Framing, Method};
+
+use crate::balance::Tried;
+use crate::chain;
+use crate::connection::h1::{After, Client};
+use crate::current::{Current, Upstream};
+use crate::pool::Freshness;
+use crate::relay::{self, Outcome, Terms};
+use crate::respond;
+use crate::route::Lookup;
+use crate::snapshot::{self, Route, Target};
+use crate::tunnel;
+use crate::worker::Worker;
+
+pub async fn serve(worker: &Rc<Worker>, client: &mut Client, mut exchange: Box<Exchange>) -> After {
+    let current = worker.current(); // one configuration for the whole exchange
+    let end = answer(worker, &current, client, &mut exchange).await;
+    let after = respond::finish(worker, &current, client, &mut exchange, end).await; // where a Stop becomes a status
+    worker.give_exchange(exchange);
+    after
+}
+
+/// How an exchange ends well: with what is to become of the client's connection.
+type Answered = Result<After, Stop>;
+
+async fn answer(worker: &Rc<Worker>, current: &Rc<Current>, client: &mut Client, exchange: &mut Exchange) -> Answered {
+    admit(current, exchange)?;
+    let Some(route) = matched(current, exchange) else {
+        chain::on_request(&current.snapshot.unmatched, exchange).await?;
+        return Err(Stop::NoRoute);
+    };
+    if exchange.request.encoded_separator && !route.encoded_separators {
+        return Err(Stop::EncodedSeparator);
+    }
+    exchange.request.upgrade &= route.upgrades;
+    chain::on_request(&route.chain, exchange).await?;
+    match route.target {
+        Target::Upstream(number) => proxy(worker, current, route, current.upstream(number), client, exchange).await,
+        Target::Nothing => Err(Stop::NoUpstream),
+    }
+}
+
+/// What holds for every request, whatever its route.
+fn admit(current: &Current, exchange: &mut Exchange) -> Result<(), Stop> {
+    if let Some(stop) = exchange.stop {
+        return Err(stop); // refused while it was read
+    }
+    let clients = &current.snapshot.clients;
+    if !clients.trusted_addresses.is_empty() {
+        let peer = exchange.client.peer.ip().to_canonical();
+        exchange.client.trusted = clients.trusted_addresses.iter().any(|trusted| trusted.contains(&peer));
+    }
+    if exchange.request.method == Method::Connect {
+        return Err(Stop::ConnectMethod);
+    }
+    exchange.body_limit = clients.body_bytes.unwrap_or(u64::MAX);
+    match exchange.request.framing {
+        Framing::Sized(length) if length > exchange.body_limit => Err(Stop::BodyTooLarge),
+        _ => Ok(()),
+    }
+}
+
+/// Finds the route, and writes down in the exchange which one it is.
+fn matched<'a>(current: &'a Rc<Current>, exchange: &mut Exchange) -> Option<&'a Route> {
+    let request = &exchange.request;
+    let number = current.snapshot.table.find(&Lookup {
+        host: request.host(),
+        path: request.path(),
+        method: request.method,
+        remote_addr: exchange.client.addr,
+        variables: exchange,
+    })?;
+    exchange.route = Some(MatchedRoute::new(Rc::clone(current) as Rc<_>, number as usize));
+    Some(&current.snapshot.routes[number as usize])
+}
+
+/// Attempts until one succeeds, or no further one is allowed. Never once a byte of a response has left.
+async fn proxy(
+    worker: &Rc<Worker>,
+    current: &Rc<Current>,
+    route: &Route,
+    (settings, upstream): (&snapshot::Upstream, &Upstream),
+    client: &mut Client,
+    exchange: &mut Exchange,
+) -> Answered {
+    let first_ns = worker.clock.now_ns();
+    let idempotent = exchange.request.method.is_idempotent();
+    let mut freshness = if idempotent { Freshness::Any } else { Freshness::Asked };
+    let mut tried = Tried::default();
+    let mut retries = settings.retries;
+    let mut endpoint = pick(worker, upstream, tried).ok_or(Stop::NoEndpoint)?;
+    loop {
+        let terms = Terms {
+            route,
+            clients: &current.snapshot.clients,
+            timeouts: route.timeouts.unwrap_or(settings.timeouts),
+            pass_host: &settings.pass_host,
+            endpoint: &settings.endpoints[endpoint],
+        };
+        let (stop, reused) = match attempt(worker, &terms, upstream, endpoint, freshness, client, exchange).await {
+            Ok(after) => {
+                let health = &upstream.endpoints[endpoint].health;
+                health.answered(exchange.upstream.status, &settings.passive, worker.clock.now_ns());
+                return Ok(after);
+            }
+            Err(failure) => failure,
+        };
+        // A connection that had gone stale in the pool says nothing about the endpoint: once more, on a new one.
+        let stale = reused && stop == Stop::UpstreamClosed;
+        if !stale {
+            upstream.endpoints[endpoint].health.failed(stop, &settings.passive, worker.clock.now_ns());
+        }
+        let safe = match stop.ending().retry {
+            Retry::Never => false,
+            Retry::Unseen => true,
+            Retry::Idempotent => idempotent,
+        };
+        let late = settings.retry_timeout.is_some_and(|most| worker.clock.now_ns() - first_ns > most.as_nanos() as u64);
+        if !safe || exchange.response_begun || exchange.body_taken || late {
+            return Err(stop);
+        }
+        if stale {
+            freshness = Freshness::New;
+        } else {
+            tried.add(endpoint);
+            retries = retries.checked_sub(1).ok_or(stop)?;
+            endpoint = pick(worker, upstream, tried).ok_or(stop)?;
+        }
+        worker.metrics.upstream_retries.increment();
+    }
+}
+
+/// An endpoint in rotation that has not been tried; when all are out of rotation, any that has not been tried.
+fn pick(worker: &Worker, upstream: &Upstream, tried: Tried) -> Option<usize> {
+    let now_ns = worker.clock.now_ns();
+    let untried = |index: usize| !tried.contains(index);
+    let in_rotation = |index: usize| untried(index) && upstream.endpoints[index].health.is_up(now_ns);
+    upstream.balancer.pick(in_rotation).or_else(|| upstream.balancer.pick(untried))
+}
+
+/// One attempt at one endpoint; a failure comes with whether its connection had been used before.
+async fn attempt(
+    worker: &Rc<Worker>,
+    terms: &Terms<'_>,
+    upstream: &Upstream,
+    endpoint: usize,
+    freshness: Freshness,
+    client: &mut Client,
+    exchange: &mut Exchange,
+) -> Result<After, (Stop, bool)> {
+    let endpoint = &upstream.endpoints[endpoint];
+    let attempts = exchange.upstream.attempts + 1;
+    let started_ns = worker.clock.now_ns();
+    exchange.upstream = weir_plugin::Upstream { addr: Some(endpoint.addr), attempts, started_ns, ..Default::default() };
+    let opened = endpoint.open(worker, freshness, terms.timeouts.connect).await;
+    let mut connection = opened.map_err(|stop| (stop, false))?;
+    exchange.upstream.connect_ns = worker.clock.now_ns();
+    let reused = connection.requests > 0;
+    let outcome = relay::both_ways(worker, client, &mut connection, exchange, terms).await;
+    exchange.upstream.ended_ns = worker.clock.now_ns();
+    match outcome.map_err(|stop| (stop, reused))? {
+        Outcome::Complete { client_reusable, upstream_reusable } => {
+            if upstream_reusable {
+                connection.keep(exchange.upstream.ended_ns);
+            }
+            Ok(if client_reusable { After::KeepAlive } else { After::Close })
+        }
+        Outcome::Tunnel => Ok(Box::pin(tunnel::run(worker, client, connection, exchange)).await),
+    }
+}

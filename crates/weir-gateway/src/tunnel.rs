@@ -1,0 +1,104 @@
+//! After a 101: bytes go both ways unread, until both sides have closed or nothing has moved for too long.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
+use weir_plugin::Exchange;
+
+use crate::connection::h1::{After, Client};
+use crate::pool::Connection;
+use crate::worker::{Phase, Worker};
+
+/// A tunnel in which nothing moves for this long is taken for dead. WebSocket pings keep one alive.
+const IDLE_NS: u64 = 3600 * 1_000_000_000;
+
+/// Bytes from one side on their way to the other. At most one read is held, while the other side does not take it.
+#[derive(Default)]
+struct Direction {
+    held: Vec<u8>,
+    ended: bool,
+    shut: bool,
+}
+
+pub async fn run(worker: &Worker, client: &mut Client, mut upstream: Connection<'_>, exchange: &mut Exchange) -> After {
+    worker.metrics.tunnels_opened.increment();
+    let mut up = Direction { held: std::mem::take(&mut client.stash), ended: client.ended, shut: false };
+    let mut down = Direction::default();
+    let mut last_ns = worker.clock.now_ns();
+    poll_fn(|context| {
+        let now_ns = worker.clock.now_ns();
+        loop {
+            let streams = (client.stream(), upstream.stream());
+            let up_moved = up.poll(context, worker, streams.0, streams.1);
+            let down_moved = down.poll(context, worker, streams.1, streams.0);
+            match (up_moved, down_moved) {
+                (Poll::Ready(Err(_)), _) | (_, Poll::Ready(Err(_))) => return Poll::Ready(()),
+                _ if up.shut && down.shut => return Poll::Ready(()),
+                (Poll::Pending, Poll::Pending) => break,
+                (up_moved, down_moved) => {
+                    last_ns = now_ns;
+                    let count = |moved| if let Poll::Ready(Ok(count)) = moved { count as u64 } else { 0 };
+                    let (up_bytes, down_bytes) = (count(up_moved), count(down_moved));
+                    exchange.request_bytes += up_bytes;
+                    exchange.response_bytes += down_bytes;
+                    worker.metrics.client_bytes_sent.add(down_bytes);
+                    worker.metrics.upstream_bytes_sent.add(up_bytes);
+                }
+            }
+        }
+        if worker.phase() == Phase::Stopping || now_ns >= last_ns + IDLE_NS {
+            return Poll::Ready(());
+        }
+        client.set_deadline(last_ns + IDLE_NS);
+        Poll::Pending
+    })
+    .await;
+    worker.release(&mut up.held);
+    worker.release(&mut down.held);
+    worker.metrics.tunnels_closed.increment();
+    After::Abort
+}
+
+impl Direction {
+    /// Moves bytes on; ready with how many the receiver took. A closed sender closes the receiver's half.
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        worker: &Worker,
+        from: &mut TcpStream,
+        to: &mut TcpStream,
+    ) -> Poll<io::Result<usize>> {
+        if !self.held.is_empty() {
+            let count = std::task::ready!(Pin::new(to).poll_write(context, &self.held))?;
+            worker.consume(&mut self.held, count);
+            return Poll::Ready(Ok(count));
+        }
+        if self.shut {
+            return Poll::Pending;
+        }
+        if self.ended {
+            std::task::ready!(Pin::new(to).poll_shutdown(context))?;
+            self.shut = true;
+            return Poll::Ready(Ok(0));
+        }
+        worker.with_read_buffer(|buffer| {
+            let mut read = tokio::io::ReadBuf::new(buffer);
+            std::task::ready!(tokio::io::AsyncRead::poll_read(Pin::new(from), context, &mut read))?;
+            let bytes = read.filled();
+            self.ended = bytes.is_empty();
+            let mut sent = 0;
+            while sent < bytes.len() {
+                match Pin::new(&mut *to).poll_write(context, &bytes[sent..])? {
+                    Poll::Ready(count) => sent += count,
+                    Poll::Pending => break,
+                }
+            }
+            worker.stash(&mut self.held, &bytes[sent..]);
+            Poll::Ready(Ok(sent))
+        })
+    }
+}

@@ -1,0 +1,244 @@
+//! One worker: a thread with its own runtime, listeners, connections, pools and numbers. Workers share nothing on the
+//! path of a request.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::SystemTime;
+
+use slab::Slab;
+use tokio::sync::Notify;
+use weir_net::clock::Clock;
+use weir_net::timer::Wheel;
+use weir_plugin::Exchange;
+use weir_telemetry::metrics::WorkerMetrics;
+
+use crate::access_log::AccessLog;
+use crate::current::Current;
+use crate::pool::Pools;
+
+/// Bytes read from a socket at once.
+pub const READ_BYTES: usize = 64 * 1024;
+/// Exchanges and buffers kept for the next user; more are given back to the allocator.
+const KEEP: usize = 512;
+
+/// What everything on one thread shares. Only this thread touches it.
+pub struct Worker {
+    pub clock: Clock,
+    pub wheel: Wheel,
+    pub pools: Pools,
+    pub metrics: Arc<WorkerMetrics>,
+    pub access_log: Option<AccessLog>,
+    current: RefCell<Rc<Current>>,
+    read_buffer: RefCell<Box<[u8]>>,
+    write_buffer: RefCell<Vec<u8>>,
+    // Boxed, since they are handed out: moving an exchange would copy half a kilobyte.
+    #[allow(clippy::vec_box)]
+    exchanges: RefCell<Vec<Box<Exchange>>>,
+    buffers: RefCell<Vec<Vec<u8>>>,
+    date: RefCell<Date>,
+    phase: Cell<Phase>,
+    phase_since_ns: Cell<u64>,
+    /// A waker for each client connection, to be told when the phase changes.
+    connections: RefCell<Slab<Waker>>,
+    phase_change: Notify,
+    tasks: Cell<usize>,
+    next_connection: Cell<u64>,
+    index: usize,
+}
+
+#[derive(Default)]
+struct Date {
+    text: String,
+    until_ns: u64,
+}
+
+/// Where the worker is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    Serving,
+    /// Accepts nothing new, ends connections when their exchange ends.
+    Draining,
+    /// Ends every exchange now.
+    Stopping,
+}
+
+impl Worker {
+    pub fn new(
+        index: usize,
+        clock: Clock,
+        metrics: Arc<WorkerMetrics>,
+        access_log: Option<AccessLog>,
+        pools: Pools,
+        current: Current,
+    ) -> Worker {
+        Worker {
+            clock,
+            wheel: Wheel::new(clock.now_ns()),
+            pools,
+            metrics,
+            access_log,
+            current: RefCell::new(Rc::new(current)),
+            read_buffer: RefCell::new(vec![0; READ_BYTES].into_boxed_slice()),
+            write_buffer: RefCell::new(Vec::with_capacity(2 * READ_BYTES)),
+            exchanges: RefCell::default(),
+            buffers: RefCell::default(),
+            date: RefCell::default(),
+            phase: Cell::new(Phase::Serving),
+            phase_since_ns: Cell::new(0),
+            connections: RefCell::default(),
+            phase_change: Notify::new(),
+            tasks: Cell::new(0),
+            next_connection: Cell::new(0),
+            index,
+        }
+    }
+
+    /// The configuration new exchanges see.
+    pub fn current(&self) -> Rc<Current> {
+        Rc::clone(&self.current.borrow())
+    }
+
+    pub fn replace(&self, current: Current) {
+        self.current.replace(Rc::new(current));
+    }
+
+    /// Reads into the worker's buffer; it must not be held across a wait.
+    pub fn with_read_buffer<T>(&self, read: impl FnOnce(&mut [u8]) -> T) -> T {
+        read(&mut self.read_buffer.borrow_mut())
+    }
+
+    /// Lends an empty buffer to write into; it must not be held across a wait.
+    pub fn with_write_buffer<T>(&self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        let mut buffer = self.write_buffer.borrow_mut();
+        buffer.clear();
+        write(&mut buffer)
+    }
+
+    pub fn take_exchange(&self) -> Box<Exchange> {
+        self.exchanges.borrow_mut().pop().unwrap_or_default()
+    }
+
+    pub fn give_exchange(&self, mut exchange: Box<Exchange>) {
+        exchange.clear();
+        let mut exchanges = self.exchanges.borrow_mut();
+        if exchanges.len() < KEEP {
+            exchanges.push(exchange);
+        }
+    }
+
+    /// Puts bytes aside that a peer does not take yet, or that are not understood yet.
+    pub fn stash(&self, stash: &mut Vec<u8>, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        if stash.capacity() == 0
+            && let Some(buffer) = self.buffers.borrow_mut().pop()
+        {
+            *stash = buffer;
+        }
+        stash.extend_from_slice(bytes);
+    }
+
+    /// Takes the first `count` bytes out of a stash. Empty, it gives its memory back: idle connections own no buffer.
+    pub fn consume(&self, stash: &mut Vec<u8>, count: usize) {
+        if count < stash.len() {
+            stash.drain(..count);
+            return;
+        }
+        self.release(stash);
+    }
+
+    pub fn release(&self, stash: &mut Vec<u8>) {
+        if stash.capacity() == 0 {
+            return;
+        }
+        let mut buffer = std::mem::take(stash);
+        let mut buffers = self.buffers.borrow_mut();
+        if buffers.len() < KEEP && buffer.capacity() <= 2 * READ_BYTES {
+            buffer.clear();
+            buffers.push(buffer);
+        }
+    }
+
+    /// The `Date` of an answer made here (RFC 9110 §6.6.1), formatted ten times a second at most.
+    pub fn with_date<T>(&self, now_ns: u64, use_it: impl FnOnce(&str) -> T) -> T {
+        let mut date = self.date.borrow_mut();
+        if now_ns >= date.until_ns {
+            date.until_ns = now_ns + 100_000_000;
+            date.text = httpdate::fmt_http_date(SystemTime::now());
+        }
+        use_it(&date.text)
+    }
+
+    /// Registers a client connection: it is woken when the phase changes. The number is unique in the process.
+    pub fn enroll(&self, waker: Waker) -> Enrolled {
+        let number = self.next_connection.get() + 1;
+        self.next_connection.set(number);
+        self.metrics.connections_opened.increment();
+        Enrolled { key: self.connections.borrow_mut().insert(waker), number: number << 8 | self.index as u64 }
+    }
+
+    pub fn leave(&self, enrolled: &Enrolled) {
+        self.connections.borrow_mut().remove(enrolled.key);
+        self.metrics.connections_closed.increment();
+    }
+
+    /// Counts something that has to end before the worker can, until the guard is dropped.
+    pub fn task(self: &Rc<Worker>) -> TaskGuard {
+        self.tasks.set(self.tasks.get() + 1);
+        TaskGuard(Rc::clone(self))
+    }
+
+    /// Connections and whatever else must end before the worker can.
+    pub fn tasks(&self) -> usize {
+        self.tasks.get()
+    }
+
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Completes when a later phase is entered.
+    pub async fn phase_change(&self) {
+        self.phase_change.notified().await;
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.phase.get()
+    }
+
+    /// When the phase began; 0 for the first.
+    pub fn phase_since_ns(&self) -> u64 {
+        self.phase_since_ns.get()
+    }
+
+    /// Enters a later phase and wakes every connection.
+    pub fn enter(&self, phase: Phase) {
+        if phase > self.phase.get() {
+            self.phase.set(phase);
+            self.phase_since_ns.set(self.clock.now_ns());
+            self.phase_change.notify_waiters();
+            for (_, waker) in self.connections.borrow().iter() {
+                waker.wake_by_ref();
+            }
+        }
+    }
+}
+
+/// Something that must end before its worker can.
+pub struct TaskGuard(Rc<Worker>);
+
+impl Drop for TaskGuard {
+    fn drop(&mut self) {
+        self.0.tasks.set(self.0.tasks.get() - 1);
+    }
+}
+
+/// A client connection's place among those of its worker.
+#[derive(Clone, Copy, Debug)]
+pub struct Enrolled {
+    key: usize,
+    pub number: u64,
+}
