@@ -1,0 +1,41 @@
+# Everything a newcomer or a CI machine needs. `make` alone lists it.
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-full check fmt docs setup fuzz compare release
+
+help: ## Lists these commands
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+run: ## Builds weir, starts it before a demo backend, and sends a first request through it
+	@cargo xtask demo
+
+test: ## Installs what the tests need, checks the sources, and runs all tests
+	@scripts/setup
+	@cargo xtask check
+	@scripts/test
+
+test-full: ## The same with full counts: millions of requests, gigabytes, many minutes
+	@scripts/setup
+	@cargo xtask check
+	@WEIR_TEST_FULL=1 scripts/test
+
+check: ## The static part alone: format, lints, layering, generated docs, dependencies
+	@cargo xtask check
+
+fmt: ## Formats the sources
+	@cargo fmt --all
+
+docs: ## Writes the generated pages under docs/reference
+	@cargo xtask docs
+
+setup: ## Installs what the tests need, and nothing that is there already
+	@scripts/setup
+
+fuzz: ## Fuzzes every parser for FUZZ_SECONDS (default 600) each; needs a nightly toolchain and cargo-fuzz
+	@scripts/fuzz
+
+compare: ## Compares weir with the gateways this machine has, and prints a table
+	@bench/compare/run
+
+release: ## Builds the optimised binary: target/release/weir
+	@cargo build --release --package weir

@@ -1,0 +1,221 @@
+"""What is measured: load from wrk, processor time and memory from /proc, instructions from perf or valgrind."""
+
+import os
+import re
+import selectors
+import socket
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+from gateways import tool
+
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def family(pid):
+    """A process and all its descendants."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                parents.setdefault(int(fields[1]), []).append(int(entry.name))
+            except (OSError, IndexError):
+                continue
+    found, queue = [], [pid]
+    while queue:
+        found.append(queue.pop())
+        queue.extend(parents.get(found[-1], []))
+    return found
+
+
+def processor_seconds(pid):
+    """User and system time used so far by a process, its threads and its children."""
+    user = system = 0
+    for one in family(pid):
+        try:
+            fields = Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        user, system = user + int(fields[11]), system + int(fields[12])
+    return user / TICK, system / TICK
+
+
+def resident_bytes(pid):
+    """Resident memory of a process and its children."""
+    total = 0
+    for one in family(pid):
+        try:
+            text = Path(f"/proc/{one}/status").read_text()
+        except OSError:
+            continue
+        found = re.search(r"^VmRSS:\s+(\d+) kB", text, re.M)
+        total += int(found.group(1)) * 1024 if found else 0
+    return total
+
+
+def has_counters():
+    """Whether this machine counts instructions for us."""
+    if tool("perf") is None:
+        return False
+    done = subprocess.run(["perf", "stat", "-x,", "-e", "instructions:u", "true"], capture_output=True, text=True,
+                          check=False)
+    return done.returncode == 0 and "<not" not in done.stderr
+
+
+def instructions(pid, seconds):
+    """Starts counting the instructions of a process and its children; returns a function that gives user and kernel."""
+    pids = ",".join(map(str, family(pid)))
+    perf = subprocess.Popen(["perf", "stat", "-x,", "-e", "instructions:u,instructions:k", "-p", pids, "sleep",
+                             str(seconds)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def finish():
+        lines = perf.communicate()[1].splitlines()
+        counts = [int(line.split(",")[0]) for line in lines if line.split(",")[0].isdigit()]
+        return counts if len(counts) == 2 else None
+    return finish
+
+
+def wrk(url, connections, seconds, cpu, script=None):
+    """One run. Returns requests, requests a second, and errors."""
+    command = ["taskset", "-c", str(cpu), tool("wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s"]
+    if script:
+        command += ["-s", script]
+    text = subprocess.run([*command, url], capture_output=True, text=True, check=True).stdout
+    requests = int(re.search(r"(\d+) requests in", text).group(1))
+    rate = float(re.search(r"Requests/sec:\s+([\d.]+)", text).group(1))
+    errors = sum(map(int, re.findall(r"(?:connect|read|write|timeout) (\d+)", text)))
+    bad = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
+    return {"requests": requests, "rate": rate, "errors": errors + (int(bad.group(1)) if bad else 0)}
+
+
+def sample(gateway, path, connections, seconds, cpu, script=None, count_instructions=False):
+    """One run of load with what it cost the gateway."""
+    pid = gateway.process.pid
+    count = instructions(pid, seconds) if count_instructions else None
+    user, system = processor_seconds(pid)
+    run = wrk(f"http://127.0.0.1:{gateway.port}{path}", connections, seconds, cpu, script)
+    user, system = (after - before for after, before in zip(processor_seconds(pid), (user, system)))
+    requests = max(run["requests"], 1)
+    run.update(user_us=user * 1e6 / requests, system_us=system * 1e6 / requests,
+               cpu_us=(user + system) * 1e6 / requests, rss=resident_bytes(pid))
+    if count and (counts := count()):
+        run.update(user_kinstr=counts[0] / requests / 1e3, kernel_kinstr=counts[1] / requests / 1e3)
+    return run
+
+
+def middle(samples, key):
+    return statistics.median(sample[key] for sample in samples)
+
+
+def spread(samples, key, form="{:.1f}"):
+    """Median with the lowest and the highest."""
+    values = [sample[key] for sample in samples if key in sample]
+    if not values:
+        return "–"
+    return f"{form.format(statistics.median(values))} ({form.format(min(values))}–{form.format(max(values))})"
+
+
+def ratio(samples, base, key):
+    """The median over rounds of one gateway's figure against another's of the same round."""
+    pairs = [own[key] / other[key] for own, other in zip(samples, base) if other.get(key) and key in own]
+    return statistics.median(pairs) if pairs else None
+
+
+class Batch:
+    """Keep-alive connections that all send, then all receive: a fixed number of requests, for counting tools."""
+
+    def __init__(self, port, connections, request):
+        self.request, self.sockets = request, []
+        self.selector = selectors.DefaultSelector()
+        for _ in range(connections):
+            one = socket.create_connection(("127.0.0.1", port), timeout=60)
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.sockets.append(one)
+            self.selector.register(one, selectors.EVENT_READ)
+
+    def send(self, rounds):
+        for _ in range(rounds):
+            for one in self.sockets:
+                one.sendall(self.request)
+            waiting = dict.fromkeys(self.sockets, b"")
+            while waiting:
+                for key, _ in self.selector.select(60):
+                    part = key.fileobj.recv(1 << 20)
+                    if not part:
+                        raise RuntimeError("a connection was closed")
+                    waiting[key.fileobj] = waiting.get(key.fileobj, b"") + part
+                    if is_whole(waiting[key.fileobj]):
+                        del waiting[key.fileobj]
+
+    def close(self):
+        for one in self.sockets:
+            one.close()
+
+
+def is_whole(response):
+    head, end, body = response.partition(b"\r\n\r\n")
+    if not end:
+        return False
+    length = re.search(rb"(?i)content-length: *(\d+)", head)
+    return len(body) >= int(length.group(1)) if length else body.endswith(b"0\r\n\r\n")
+
+
+def counted_by_valgrind(start, request, connections=64, few=40, many=240):
+    """User instructions a request, from two runs under cachegrind that differ only in the number of requests."""
+    totals = []
+    for rounds in (few, many):
+        gateway = start()
+        try:
+            batch = Batch(gateway.port, connections, request)
+            batch.send(rounds)
+            batch.close()
+        finally:
+            gateway.stop()
+        found = re.findall(r"I\s+refs:\s+([\d,]+)", gateway.written())
+        if not found:
+            raise RuntimeError(f"valgrind said nothing:\n{gateway.written()}")
+        totals.append(sum(int(count.replace(",", "")) for count in found))
+    return (totals[1] - totals[0]) / (connections * (many - few))
+
+
+def idle_memory(gateway, connections, sources=4):
+    """Resident bytes that each idle keep-alive connection adds, after one request on each."""
+    request = b"GET / HTTP/1.1\r\nHost: t\r\n\r\n"
+    warm = [socket.create_connection(("127.0.0.1", gateway.port)) for _ in range(64)]
+    for one in warm * 8:
+        one.sendall(request)
+        read_response(one)
+    before = resident_bytes(gateway.process.pid)
+    idle = []
+    for number in range(connections):
+        source = (f"127.0.0.{1 + number % sources}", 0)
+        one = socket.create_connection(("127.0.0.1", gateway.port), timeout=30, source_address=source)
+        one.sendall(request)
+        read_response(one)
+        idle.append(one)
+    after = resident_bytes(gateway.process.pid)
+    for one in warm + idle:
+        one.close()
+    return (after - before) / connections
+
+
+def read_response(one):
+    response = b""
+    while not is_whole(response):
+        part = one.recv(65536)
+        if not part:
+            raise RuntimeError("a connection was closed")
+        response += part
+
+
+def settle(pid, seconds=0.5):
+    """Gives a gateway that has just been left by its clients time to see it."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        before = processor_seconds(pid)
+        time.sleep(seconds)
+        if processor_seconds(pid) == before:
+            return
