@@ -111,10 +111,15 @@ impl Document {
 
     /// The names that must be looked up before an endpoint has an address.
     pub fn host_names(&self) -> BTreeSet<&str> {
+        self.nodes().filter_map(NodeSpec::host_name).collect()
+    }
+
+    /// The nodes of all upstreams, wherever they stand.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeSpec> {
         let inline = self.routes.iter().filter_map(|route| route.upstream.as_ref());
         let of_services = self.services.iter().filter_map(|service| service.upstream.as_ref());
         let upstreams = self.upstreams.iter().chain(inline).chain(of_services);
-        upstreams.flat_map(|upstream| &upstream.nodes).filter_map(NodeSpec::host_name).collect()
+        upstreams.flat_map(|upstream| &upstream.nodes)
     }
 }
 

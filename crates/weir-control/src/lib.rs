@@ -1,17 +1,27 @@
 //! The control plane: a configuration as written becomes a snapshot as meant, or a list of everything that is wrong
 //! with it.
+//!
+//! ```text
+//! stores::file -> Document (as written) -> compile (pure) -> Snapshot (as meant) -> publish -> workers
+//! ```
 
+mod check;
 pub mod compile;
 pub mod diagnostic;
 pub mod document;
+pub mod publish;
 mod read;
+pub mod stores;
 mod substitute;
 mod suggest;
 pub mod tree;
 mod units;
 pub mod yaml;
 
+pub use check::{check_file, check_text};
 pub use compile::{Compiled, compile};
 pub use diagnostic::Diagnostic;
 pub use document::Document;
+pub use publish::{ConfigStatus, Publication, Publisher, Refusal, Subscriber};
+pub use stores::file::{FileStore, Watch, watch};
 pub use substitute::{Lookup, process_environment};

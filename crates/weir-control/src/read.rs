@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use serde_json::Number;
+
 use crate::diagnostic::Faults;
 use crate::suggest::closest;
 use crate::tree::{Entry, Kind, Node, Path, Place, Step};
@@ -181,6 +183,18 @@ impl<'a> At<'a> {
         }
     }
 
+    /// A whole number of any size.
+    pub(crate) fn whole(&self) -> Option<i64> {
+        let whole = match &self.node.kind {
+            Kind::Number(number) => as_whole(number),
+            _ => None,
+        };
+        if whole.is_none() {
+            self.mismatch("a whole number");
+        }
+        whole
+    }
+
     pub(crate) fn integer<T>(&self, range: RangeInclusive<T>) -> Option<T>
     where
         T: TryFrom<i64> + PartialOrd + Display + Copy,
@@ -190,14 +204,7 @@ impl<'a> At<'a> {
             self.mismatch(&expected());
             return None;
         };
-        // `10.0` is a whole number to APISIX, whose numbers are all floating-point.
-        let whole = number.as_i64().or_else(|| {
-            number
-                .as_f64()
-                .filter(|value| value.fract() == 0.0 && value.abs() < 2_f64.powi(53))
-                .map(|value| value as i64)
-        });
-        let value = whole.and_then(|whole| T::try_from(whole).ok()).filter(|value| range.contains(value));
+        let value = as_whole(number).and_then(|whole| T::try_from(whole).ok()).filter(|value| range.contains(value));
         if value.is_none() {
             self.report(format!("{number} is not {}", expected()));
         }
@@ -317,6 +324,12 @@ impl<'a> Fields<'a> {
             None => true,
         }
     }
+}
+
+/// `10.0` is a whole number to APISIX, whose numbers are all floating-point.
+fn as_whole(number: &Number) -> Option<i64> {
+    let exact = |value: &f64| value.fract() == 0.0 && value.abs() < 2_f64.powi(53);
+    number.as_i64().or_else(|| number.as_f64().filter(exact).map(|value| value as i64))
 }
 
 /// For diagnostics: values may be long, or secret in parts.

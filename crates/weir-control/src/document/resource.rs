@@ -86,7 +86,7 @@ pub(super) fn common(fields: &Fields) -> Box<str> {
         at.text_of(0..=256);
     }
     for at in ["create_time", "update_time"].iter().filter_map(|key| fields.get(key)) {
-        at.integer(0..=i64::MAX);
+        at.whole();
     }
     if let Some(at) = fields.get("labels") {
         for entry in at.entries().unwrap_or_default() {

@@ -103,7 +103,7 @@ pub(super) fn read_route(at: &At, index: usize) -> Option<Route> {
         hosts: one_or_many(&fields, "host", "hosts", resource::host_pattern),
         methods: methods(&fields),
         remote_addrs: networks(&fields),
-        priority: fields.get("priority").and_then(|at| at.integer(i64::MIN..=i64::MAX)).unwrap_or(0),
+        priority: fields.get("priority").and_then(|at| at.whole()).unwrap_or(0),
         vars: fields.get("vars").and_then(|at| expression(&at)),
         enabled: fields.get("status").and_then(|at| at.integer(0..=1)).unwrap_or(1) == 1,
         timeouts: fields.get("timeout").and_then(|at| upstream::timeouts(&at)),

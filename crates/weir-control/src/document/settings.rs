@@ -41,6 +41,15 @@ pub enum Address {
     One(SocketAddr),
 }
 
+impl Address {
+    pub fn port(self) -> u16 {
+        match self {
+            Address::Everywhere(port) => port,
+            Address::One(address) => address.port(),
+        }
+    }
+}
+
 /// Where the access log goes, and what a line looks like.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessLog {
@@ -200,19 +209,20 @@ fn network(at: &At) -> Option<ipnet::IpNet> {
 }
 
 fn listen(at: &At) -> Vec<Listen> {
-    let listens: Vec<Listen> = match at.is_list() {
-        true => at.items().filter_map(|item| one_listen(&item)).collect(),
-        false => one_listen(at).into_iter().collect(),
-    };
-    if at.is_list() && at.items().next().is_none() {
-        at.report_advising("is empty", "leave the key out for `:9080`");
+    if !at.is_list() {
+        return one_listen(at).into_iter().collect();
     }
-    for (index, listen) in listens.iter().enumerate() {
-        let port_zero = matches!(listen.address, Address::Everywhere(0))
-            || matches!(listen.address, Address::One(address) if address.port() == 0);
-        if !port_zero && listens[..index].contains(listen) {
-            at.report("an address is there a second time");
+    let mut listens: Vec<Listen> = Vec::new();
+    for item in at.items() {
+        let Some(listen) = one_listen(&item) else { continue };
+        // Port 0 is a new port each time.
+        match listens.contains(&listen) && listen.address.port() != 0 {
+            true => item.report_advising("the address is there a second time", "keep one"),
+            false => listens.push(listen),
         }
+    }
+    if at.items().next().is_none() {
+        at.report_advising("is empty", "leave the key out for `:9080`");
     }
     listens
 }

@@ -209,12 +209,14 @@ fn nodes(at: &At) -> Vec<NodeSpec> {
                 add(node, &node_at);
             }
         }
-    } else {
+    } else if at.is_list() {
         for item in at.items() {
             if let Some(node) = node_of_list(&item) {
                 add(node, &item);
             }
         }
+    } else {
+        at.report_advising("expected a map or a list of nodes", "write as `{ \"127.0.0.1:8080\": 1 }`");
     }
     all
 }
@@ -245,10 +247,13 @@ fn node_of_list(at: &At) -> Option<NodeSpec> {
         metadata.entries();
     }
     let weight = fields.get("weight").and_then(|at| at.integer(0..=MAX_WEIGHT)).unwrap_or(1);
-    let priority = fields.get("priority").and_then(|at| at.integer(i64::MIN..=i64::MAX)).unwrap_or(0);
+    let priority = fields.get("priority").and_then(|at| at.whole()).unwrap_or(0);
     let port = fields.get("port").map(|at| at.integer(1..=u16::MAX));
-    let host = match host_and_port(host_at.text()?) {
+    let text = host_at.text()?;
+    let host = match host_and_port(text) {
         Ok((host, None)) => host,
+        // Without a port beside it, IPv6 needs no brackets.
+        Err(_) if text.parse::<Ipv6Addr>().is_ok() => text.to_ascii_lowercase().into(),
         Ok((_, Some(port))) => {
             host_at.report_advising("has a port in it", format!("write the port apart: `port: {port}`"));
             return None;
@@ -266,6 +271,9 @@ fn host_and_port(text: &str) -> Result<(Box<str>, Option<u16>), (String, String)
     let shown = shortened(text);
     if text.parse::<Ipv6Addr>().is_ok() {
         return Err((format!("`{shown}` is IPv6 without brackets"), format!("write `[{text}]:8080`")));
+    }
+    if text.contains("//") {
+        return Err((format!("`{shown}` is a URL, not a node"), "write as `backend.example:8080`".to_owned()));
     }
     let (host, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
         Some(Some((host, rest))) => {

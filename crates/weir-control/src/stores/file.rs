@@ -1,0 +1,191 @@
+//! One file, watched.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::diagnostic::Diagnostic;
+use crate::document::{Addresses, Document};
+use crate::substitute::process_environment;
+use crate::tree::Place;
+use crate::yaml::Limits;
+
+mod watch;
+
+use super::names;
+
+pub use watch::{Watch, watch};
+
+/// A configuration file.
+#[derive(Debug)]
+pub struct FileStore {
+    path: PathBuf,
+    source: Arc<str>,
+    limits: Limits,
+    /// What names stood for when they were looked up last.
+    addresses: Addresses,
+    /// Whether the last version that was accepted ended with `#END`.
+    marks_its_end: bool,
+}
+
+/// A version of the file.
+#[derive(Debug)]
+pub struct Loaded {
+    pub document: Document,
+    /// Of the text as it is in the file.
+    pub hash: String,
+    /// Nodes that get no endpoint for now.
+    pub warnings: Vec<Diagnostic>,
+    marks_its_end: bool,
+    /// The state the file had just before it was read.
+    fingerprint: Option<Fingerprint>,
+}
+
+impl FileStore {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        let source = path.to_string_lossy().into();
+        FileStore { path, source, limits: Limits::default(), addresses: Addresses::new(), marks_its_end: false }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The name of the file, as it stands in diagnostics.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Reads and parses the file as it is now. Looks up nothing: that is what `weir check` does.
+    ///
+    /// # Errors
+    /// Where the file cannot be read or is not YAML.
+    pub fn read(&self) -> Result<Loaded, Vec<Diagnostic>> {
+        let fingerprint = self.fingerprint();
+        let text = self.text().map_err(|fault| vec![fault])?;
+        let document = Document::parse(&self.source, &text, &process_environment, self.limits)?;
+        let hash = hash(text.as_bytes());
+        Ok(Loaded { document, hash, warnings: Vec::new(), marks_its_end: marks_its_end(&text), fingerprint })
+    }
+
+    /// Reads and parses the file, and looks up the names of its nodes.
+    ///
+    /// # Errors
+    /// Where the file cannot be read or is not YAML.
+    pub fn load(&mut self) -> Result<Loaded, Vec<Diagnostic>> {
+        let mut loaded = self.read()?;
+        self.look_up(&mut loaded);
+        Ok(loaded)
+    }
+
+    /// Looks up the names again. Says whether any address has changed.
+    fn look_up(&mut self, loaded: &mut Loaded) -> bool {
+        let names = loaded.document.host_names();
+        let (addresses, missing) = names::look_up(&names, &self.addresses);
+        loaded.warnings =
+            missing.iter().map(|(name, reason)| self.unresolved(&loaded.document, name, reason)).collect();
+        let changed = loaded.document.addresses != addresses;
+        self.addresses.clone_from(&addresses);
+        loaded.document.addresses = addresses;
+        changed
+    }
+
+    fn unresolved(&self, document: &Document, name: &str, reason: &str) -> Diagnostic {
+        let node = document.nodes().find(|node| node.host_name() == Some(name));
+        let place = node.map(|node| node.place).unwrap_or_default();
+        Diagnostic::at_place(&self.source, place, format!("the name `{name}` cannot be resolved: {reason}"))
+            .advise("the node gets no requests until it can")
+    }
+
+    /// Remembers a version that was accepted.
+    fn accepted(&mut self, loaded: &Loaded) {
+        self.marks_its_end = loaded.marks_its_end;
+    }
+
+    /// A version without the `#END` that the last one had is probably still being written.
+    fn cut_off(&self, loaded: &Loaded) -> Option<Diagnostic> {
+        let fault = Diagnostic::of_source(&self.source, "lacks the `#END` that the last version ended with");
+        (self.marks_its_end && !loaded.marks_its_end)
+            .then(|| fault.advise("complete the file, or reload with SIGHUP if it is meant to go without"))
+    }
+
+    fn text(&self) -> Result<String, Diagnostic> {
+        let unreadable = |error: io::Error| Diagnostic::of_source(&self.source, format!("cannot be read: {error}"));
+        let file = File::open(&self.path).map_err(unreadable)?;
+        if file.metadata().map_err(unreadable)?.is_dir() {
+            return Err(Diagnostic::of_source(&self.source, "is a directory").advise("name the file in it"));
+        }
+        let mut bytes = Vec::new();
+        let most = self.limits.bytes as u64;
+        file.take(most + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+        if bytes.len() as u64 > most {
+            let problem = format!("is larger than {most} bytes");
+            return Err(Diagnostic::of_source(&self.source, problem).advise("split the configuration"));
+        }
+        String::from_utf8(bytes).map_err(|error| self.not_utf8(error.as_bytes(), error.utf8_error().valid_up_to()))
+    }
+
+    fn not_utf8(&self, bytes: &[u8], valid: usize) -> Diagnostic {
+        let valid = String::from_utf8_lossy(&bytes[..valid]);
+        let line = valid.matches('\n').count() as u32 + 1;
+        let column = valid.rsplit('\n').next().unwrap_or_default().chars().count() as u32 + 1;
+        Diagnostic::at_place(&self.source, Place { line, column }, "is not UTF-8").advise("save the file as UTF-8")
+    }
+
+    /// What changes when the file does, also when a link on the way to it is turned, as with Kubernetes' ConfigMaps.
+    fn fingerprint(&self) -> Option<Fingerprint> {
+        let metadata = fs::metadata(&self.path).ok()?;
+        Some(Fingerprint {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            length: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fingerprint {
+    device: u64,
+    inode: u64,
+    length: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+/// APISIX's mark at the end of a complete file.
+fn marks_its_end(text: &str) -> bool {
+    text.trim_end().ends_with("#END")
+}
+
+/// FNV-1a, 64 bits: the same on every node and for every version of the program.
+fn hash(bytes: &[u8]) -> String {
+    const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    let hash = bytes.iter().fold(BASIS, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME));
+    format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_those_of_fnv_1a() {
+        assert_eq!(hash(b""), "cbf29ce484222325");
+        assert_eq!(hash(b"a"), "af63dc4c8601ec8c");
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_says_where() {
+        let store = FileStore::new("f");
+        assert_eq!(
+            store.not_utf8(b"a: 1\nb\xc3\xa9: \xff", 10).to_string(),
+            "f:2:5: is not UTF-8; save the file as UTF-8"
+        );
+    }
+}

@@ -1,0 +1,193 @@
+//! Watching: what happens to the file is published, or refused and reported.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+
+use super::{FileStore, Fingerprint, Loaded};
+use crate::publish::Publisher;
+
+/// Notifications can get lost (network file systems, links to elsewhere), so the file is looked at anyway.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A file that was just written to may be only half written: it is read when nothing has happened to it for so long.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// Host names are looked up again after this time, as backends move.
+const NAMES: Duration = Duration::from_secs(30);
+
+/// A watched file. Dropping it ends the watch.
+pub struct Watch {
+    wishes: SyncSender<Wish>,
+    thread: Option<JoinHandle<()>>,
+}
+
+enum Wish {
+    /// Something has happened near the file.
+    Look,
+    /// Load it now, changed or not.
+    Reload,
+    End,
+}
+
+impl Watch {
+    /// Loads the file at once, changed or not (SIGHUP). What became of it is told to the subscriber and in the status.
+    pub fn reload(&self) {
+        // Only fails when the thread is gone, which nothing but dropping the watch brings about.
+        let _ = self.wishes.send(Wish::Reload);
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let _ = self.wishes.send(Wish::End);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Watches a file from the version on that has been published from `loaded`.
+///
+/// # Errors
+/// Where no thread can be started.
+pub fn watch(mut store: FileStore, loaded: Loaded, publisher: Arc<Publisher>) -> std::io::Result<Watch> {
+    let (wishes, receiver) = sync_channel(8);
+    let watcher = notifications(store.path(), wishes.clone());
+    store.accepted(&loaded);
+    let seen = loaded.fingerprint;
+    let serving = Serving::new(loaded);
+    let watching = Watching { store, publisher, seen, serving, wishes: receiver, _watcher: watcher };
+    let thread = thread::Builder::new().name("weir-config".to_owned()).spawn(move || watching.run())?;
+    Ok(Watch { wishes, thread: Some(thread) })
+}
+
+/// Notifications about the directory of the file: the file itself may be replaced at any time. Without them (no inotify
+/// left) a look every second has to do.
+fn notifications(path: &Path, wishes: SyncSender<Wish>) -> Option<RecommendedWatcher> {
+    let name = path.file_name().map(OsStr::to_owned)?;
+    let handler = move |event: notify::Result<notify::Event>| {
+        if event.is_ok_and(|event| event.need_rescan() || event.paths.iter().any(|path| concerns(path, &name))) {
+            // A full channel already holds a wish to look.
+            let _ = wishes.try_send(Wish::Look);
+        }
+    };
+    let mut watcher = notify::recommended_watcher(handler).ok()?;
+    watcher.watch(&directory(path), RecursiveMode::NonRecursive).ok()?;
+    Some(watcher)
+}
+
+/// Other files of the directory, such as a log, change often. `..data` is the link Kubernetes turns.
+fn concerns(path: &Path, name: &OsString) -> bool {
+    path.file_name().is_some_and(|changed| changed == name || changed.as_encoded_bytes().starts_with(b".."))
+}
+
+fn directory(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// The version that serves, if it has names that may get other addresses.
+struct Serving {
+    loaded: Option<Loaded>,
+    looked_up: Instant,
+}
+
+impl Serving {
+    fn new(loaded: Loaded) -> Self {
+        let has_names = !loaded.document.host_names().is_empty();
+        Serving { loaded: has_names.then_some(loaded), looked_up: Instant::now() }
+    }
+}
+
+struct Watching {
+    store: FileStore,
+    publisher: Arc<Publisher>,
+    /// The state of the file that was loaded last, whether it was accepted or not.
+    seen: Option<Fingerprint>,
+    serving: Serving,
+    wishes: Receiver<Wish>,
+    _watcher: Option<RecommendedWatcher>,
+}
+
+impl Watching {
+    fn run(mut self) {
+        loop {
+            match self.wishes.recv_timeout(LOOK) {
+                Ok(Wish::End) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Wish::Reload) => self.load(true),
+                Ok(Wish::Look) | Err(RecvTimeoutError::Timeout) => {
+                    if self.store.fingerprint() != self.seen && !self.settle() {
+                        return;
+                    }
+                }
+            }
+            self.look_up_again();
+        }
+    }
+
+    /// Waits until the file rests, then loads it. False when the watch is to end.
+    fn settle(&mut self) -> bool {
+        let mut last = self.store.fingerprint();
+        let mut since = Instant::now();
+        while since.elapsed() < QUIET {
+            match self.wishes.recv_timeout(QUIET - since.elapsed().min(QUIET)) {
+                Ok(Wish::End) | Err(RecvTimeoutError::Disconnected) => return false,
+                Ok(Wish::Reload) => {
+                    self.load(true);
+                    return true;
+                }
+                Ok(Wish::Look) | Err(RecvTimeoutError::Timeout) => {}
+            }
+            let now = self.store.fingerprint();
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+        }
+        if last != self.seen {
+            self.load(false);
+        }
+        true
+    }
+
+    fn load(&mut self, asked_for: bool) {
+        // Before reading: what is written meanwhile is seen as a change afterwards.
+        self.seen = self.store.fingerprint();
+        let loaded = match self.store.load() {
+            Ok(loaded) => loaded,
+            Err(diagnostics) => {
+                self.publisher.refuse(diagnostics);
+                return;
+            }
+        };
+        if let Some(cut_off) = self.store.cut_off(&loaded)
+            && !asked_for
+        {
+            self.publisher.refuse(vec![cut_off]);
+            return;
+        }
+        if self.publisher.publish(&loaded.document, loaded.hash.clone(), loaded.warnings.clone()).is_ok() {
+            self.store.accepted(&loaded);
+            self.serving = Serving::new(loaded);
+        }
+    }
+
+    fn look_up_again(&mut self) {
+        let Serving { loaded: Some(loaded), looked_up } = &mut self.serving else { return };
+        if looked_up.elapsed() < NAMES {
+            return;
+        }
+        if self.store.look_up(loaded) {
+            // It has compiled before, and addresses cannot make it wrong.
+            let _ = self.publisher.publish(&loaded.document, loaded.hash.clone(), loaded.warnings.clone());
+        }
+        *looked_up = Instant::now();
+    }
+}

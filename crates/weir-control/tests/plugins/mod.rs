@@ -1,0 +1,120 @@
+//! A few plugins to compile documents with.
+
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::definition::Entry;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Registry, Stage, Step, Stop};
+
+pub static REGISTRY: Registry = Registry::new(&[
+    Entry::of::<Early>(),
+    Entry::of::<Late>(),
+    Entry::of::<Access>(),
+    Entry::of::<Refuse>(),
+    Entry::of::<Guarded>(),
+]);
+
+/// Writes its text into the body, in the request and the response phase.
+struct Mark(String);
+
+impl Plugin for Mark {
+    fn phases(&self) -> Phases {
+        Phases::REQUEST.and(Phases::RESPONSE)
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        exchange.body.extend_from_slice(self.0.as_bytes());
+        Ok(())
+    }
+
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        self.on_request(exchange)
+    }
+}
+
+macro_rules! mark {
+    ($type:ident, $name:literal, $priority:literal, $stage:ident) => {
+        #[derive(Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        pub struct $type {
+            text: String,
+        }
+
+        impl Definition for $type {
+            const NAME: &'static str = $name;
+            const PRIORITY: i32 = $priority;
+            const STAGE: Stage = Stage::$stage;
+            const EXAMPLE: &'static str = concat!($name, ": { text: a }");
+
+            fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+                Ok(Step::new(Mark(self.text)))
+            }
+        }
+    };
+}
+
+mark!(Early, "mark-early", 100, Rewrite);
+mark!(Late, "mark-late", 10, Rewrite);
+mark!(Access, "mark-access", 1000, Access);
+
+/// Answers with a status, in one of the two ways there are.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Refuse {
+    status: u16,
+    #[serde(default)]
+    body: Option<String>,
+}
+
+impl Definition for Refuse {
+    const NAME: &'static str = "refuse";
+    const PRIORITY: i32 = 50;
+    const STAGE: Stage = Stage::Rewrite;
+    const EXAMPLE: &'static str = "refuse: { status: 403 }";
+
+    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+        Ok(Step::new(self))
+    }
+}
+
+impl Plugin for Refuse {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        match &self.body {
+            None => Err(Stop::Respond(self.status)),
+            Some(body) => Err(exchange.respond(self.status, "text/plain", body.as_bytes())),
+        }
+    }
+}
+
+/// Has options with an inside, a check of its own, and a warning.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Guarded {
+    limits: Vec<Limit>,
+    #[serde(default)]
+    old: bool,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Limit {
+    count: u32,
+}
+
+impl Definition for Guarded {
+    const NAME: &'static str = "guarded";
+    const PRIORITY: i32 = 1;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = "guarded: { limits: [{ count: 1 }] }";
+
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        if let Some(index) = self.limits.iter().position(|limit| limit.count == 0) {
+            return Err(ConfigError::new(format!("limits[{index}].count"), "must be at least 1"));
+        }
+        if self.old {
+            build.warnings.push(ConfigError::new("old", "has no effect any more"));
+        }
+        Ok(Step::new(Mark(String::new())))
+    }
+}
