@@ -191,7 +191,7 @@ mod tests {
         command.stdout(Stdio::piped()).args([
             "-c",
             "for fd in $(echo $WEIR_SOCKETS | tr -c 0-9 ' ') $WEIR_READY_FD; do readlink /proc/$$/fd/$fd; done; \
-             printf 1 >&$WEIR_READY_FD",
+             printf 1 > /proc/self/fd/$WEIR_READY_FD",
         ]);
         pass_on(&mut command, &sockets, &write);
         let output = command.output().expect("there is a shell");

@@ -178,17 +178,16 @@ pub struct RouteSlot(pub(crate) u16);
 pub struct ControlMetrics {
     pub reloads_applied: AtomicU64,
     pub reloads_refused: AtomicU64,
-    /// The revision that every worker serves.
+    /// The revision accepted last.
     pub revision: AtomicU64,
     pub upgrades_failed: AtomicU64,
     last_applied_unix: AtomicI64,
 }
 
 impl ControlMetrics {
-    /// Counts a configuration that every worker now serves.
-    pub fn applied(&self, revision: u64) {
+    /// Notes a configuration that was accepted.
+    pub fn served(&self, revision: u64) {
         self.revision.store(revision, Relaxed);
-        self.reloads_applied.fetch_add(1, Relaxed);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.last_applied_unix.store(now.as_secs() as i64, Relaxed);
     }

@@ -129,7 +129,7 @@ impl Metrics {
         page.counter("weir_config_reloads", "Configurations read after a change, by outcome.");
         page.total(&[("outcome", "applied")], control.reloads_applied.load(Relaxed));
         page.total(&[("outcome", "refused")], control.reloads_refused.load(Relaxed));
-        page.gauge("weir_config_revision", "The revision every worker serves.");
+        page.gauge("weir_config_revision", "The configuration accepted last, counted from 1 in each process.");
         page.value(&[], control.revision.load(Relaxed));
         page.gauge("weir_config_last_applied_timestamp_seconds", "When a configuration was last applied.");
         page.value(&[], control.last_applied_unix());
@@ -179,7 +179,7 @@ mod tests {
                 worker.route(*slot).duration.record_ns(70_000);
             }
         }
-        metrics.control.applied(7);
+        metrics.control.served(7);
         metrics
     }
 

@@ -1,0 +1,42 @@
+//! The commands, one file each.
+
+pub mod check;
+pub mod completions;
+pub mod man;
+pub mod run;
+pub mod version;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::exit;
+
+/// An API gateway that measures itself.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, after_help = exit::HELP)]
+pub struct Weir {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Run),
+    Check(check::Check),
+    Version(version::Version),
+    Completions(completions::Completions),
+    Man(man::Man),
+}
+
+impl Weir {
+    pub fn execute(self) -> ExitCode {
+        match self.command {
+            Command::Run(command) => command.execute(),
+            Command::Check(command) => command.execute(),
+            Command::Version(command) => command.execute(),
+            Command::Completions(command) => command.execute(),
+            Command::Man(command) => command.execute(),
+        }
+    }
+}

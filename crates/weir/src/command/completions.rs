@@ -1,0 +1,23 @@
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use super::Weir;
+use crate::exit;
+
+/// Prints a script that completes this command in a shell.
+///
+/// For bash: `weir completions bash > ~/.local/share/bash-completion/completions/weir`
+#[derive(Debug, Args)]
+pub struct Completions {
+    shell: Shell,
+}
+
+impl Completions {
+    pub fn execute(self) -> ExitCode {
+        clap_complete::generate(self.shell, &mut Weir::command(), "weir", &mut io::stdout());
+        exit::DONE
+    }
+}

@@ -1,0 +1,42 @@
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory};
+
+use super::Weir;
+use crate::exit::{self, Failure};
+use crate::say::say;
+
+/// Prints the manual page, to read with `weir man | man -l -`.
+///
+/// A page of its own stands for each command: `weir man run | man -l -`.
+#[derive(Debug, Args)]
+pub struct Man {
+    /// The command; all of them in short when left out.
+    command: Option<String>,
+}
+
+impl Man {
+    pub fn execute(self) -> ExitCode {
+        let weir = Weir::command();
+        let command = match &self.command {
+            None => weir,
+            Some(name) => match weir.find_subcommand(name) {
+                Some(command) => command.clone().display_name(format!("weir-{name}")),
+                None => {
+                    let known: Vec<&str> = weir.get_subcommands().map(|command| command.get_name()).collect();
+                    say!("there is no command {name:?}; the commands are {}", known.join(", "));
+                    return ExitCode::from(2);
+                }
+            },
+        };
+        match clap_mangen::Man::new(command).render(&mut io::stdout()) {
+            Ok(()) => exit::DONE,
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => exit::DONE,
+            Err(error) => {
+                say!("the manual page cannot be written: {error}");
+                Failure::System.into()
+            }
+        }
+    }
+}

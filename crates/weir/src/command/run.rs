@@ -1,0 +1,92 @@
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use weir_telemetry::error_log::Shape;
+
+use super::check::Check;
+use crate::exit;
+use crate::node::{Node, Options};
+
+/// Runs the gateway from a configuration file.
+///
+/// The file is watched: a change that is valid is served at once, one that is not is refused whole. On standard error,
+/// `weir: listening on ADDRESS (http)` and `weir: status on ADDRESS` name each address, and `weir: ready` follows when
+/// all of them are served.
+#[derive(Debug, Args)]
+#[command(after_help = SIGNALS)]
+pub struct Run {
+    /// The configuration file.
+    file: PathBuf,
+
+    /// Only check the file, as `weir check` does.
+    #[arg(long)]
+    check: bool,
+
+    /// How lines of the error log look.
+    #[arg(long, value_enum, default_value = "text")]
+    log_format: LogFormat,
+
+    /// Seconds a new binary may take to become ready after SIGUSR2, before it is ended and this one keeps serving.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    upgrade_timeout: Duration,
+}
+
+const SIGNALS: &str = "\
+Signals:
+  SIGTERM, SIGQUIT  take no new connections, finish what was begun (worker_shutdown_timeout), end
+  SIGINT            end at once
+  SIGHUP            read the file again now
+  SIGUSR1           open the access log again, after it was moved away
+  SIGUSR2           start this binary's file again on the same sockets; when the new process is
+                    ready this one drains, and when it fails this one keeps serving";
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+impl Run {
+    pub fn execute(self) -> ExitCode {
+        if self.check {
+            return Check::of(self.file).execute();
+        }
+        let options = Options {
+            file: self.file,
+            log_shape: match self.log_format {
+                LogFormat::Text => Shape::Text,
+                LogFormat::Json => Shape::Json,
+            },
+            upgrade_patience: self.upgrade_timeout,
+        };
+        match Node::start(options) {
+            Ok(node) => {
+                node.run();
+                exit::DONE
+            }
+            Err(failure) => failure.into(),
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds, as 60 or 0.5".to_owned())?;
+    let duration = Duration::try_from_secs_f64(seconds).map_err(|_| "out of range; try 60".to_owned())?;
+    if duration.is_zero() { Err("a new process needs some time; try 60".to_owned()) } else { Ok(duration) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_is_a_number_of_seconds_above_nothing() {
+        assert_eq!(seconds("60"), Ok(Duration::from_secs(60)));
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for wrong in ["0", "-1", "1m", "", "1e40", "NaN"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

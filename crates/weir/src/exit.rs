@@ -1,0 +1,33 @@
+//! How the command ends. The codes are documented in `--help`, and scripts rely on them.
+
+use std::process::ExitCode;
+
+/// 0: what was asked for was done.
+pub const DONE: ExitCode = ExitCode::SUCCESS;
+
+/// Why it was not done. Code 2, wrong usage, is clap's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Failure {
+    /// The configuration is not valid, or cannot be read.
+    Configuration = 1,
+    /// An address cannot be listened on.
+    Listen = 3,
+    /// Something else the machine refused, such as a thread or a log file.
+    System = 4,
+}
+
+impl From<Failure> for ExitCode {
+    fn from(failure: Failure) -> Self {
+        ExitCode::from(failure as u8)
+    }
+}
+
+/// The end of `--help`.
+pub const HELP: &str = "\
+Exit codes:
+  0  done; `run` was asked to stop and did
+  1  the configuration is not valid, or cannot be read
+  2  wrong usage
+  3  an address cannot be listened on
+  4  the system refused something else, such as a thread or a log file";

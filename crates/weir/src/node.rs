@@ -1,0 +1,375 @@
+//! One running gateway: its sockets, workers, configuration and signals. Start reading at [`Node::start`].
+
+mod configuration;
+mod logs;
+mod signals;
+mod sockets;
+mod state;
+mod status;
+mod systemd;
+mod upgrade;
+
+use std::future::pending;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+use tokio::time::{Interval, interval};
+use weir_control::document::Settings;
+use weir_control::{FileStore, Publication, Publisher, Watch};
+use weir_gateway::{Gateway, GatewayOptions};
+use weir_net::inherit::{Inherited, Place};
+use weir_net::limits::Limits;
+use weir_plugin::Registry;
+use weir_telemetry::access_log::LogWriter;
+use weir_telemetry::error_log;
+use weir_telemetry::metrics::Metrics;
+
+use crate::exit::Failure;
+use crate::say::say;
+use configuration::Road;
+use signals::{Request, Signals};
+use sockets::Sockets;
+use state::{Phase, State};
+use status::StatusServer;
+use upgrade::{Attempt, Failed, Invocation};
+
+/// How a node is run; everything else is in its file.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub file: PathBuf,
+    pub log_shape: error_log::Shape,
+    /// How long a new binary may take until it serves.
+    pub upgrade_patience: Duration,
+}
+
+/// The plugins of this binary.
+pub const PLUGINS: Registry = Registry::new(&[]);
+
+/// What listening sockets are for.
+const HTTP: &str = "http";
+const STATUS: &str = "status";
+
+/// How often a node that drains looks whether it is done.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
+
+/// A gateway that serves.
+pub struct Node {
+    runtime: Runtime,
+    control: Control,
+}
+
+/// What follows signals and changes of the file. Its fields end in the order in which they stand: what takes work,
+/// what does it, what records it.
+struct Control {
+    status: Option<StatusServer>,
+    sockets: Sockets,
+    gateway: Arc<Gateway>,
+    access_log: Option<LogWriter>,
+    watch: Watch,
+    road: Road,
+    signals: Signals,
+    state: Arc<State>,
+    invocation: Invocation,
+    options: Options,
+}
+
+/// Why a node ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Drain,
+    Stop,
+    /// Another process carries on.
+    HandOver,
+}
+
+impl Node {
+    /// Reads the file, opens every socket and starts the workers. Nothing serves before everything that can fail has
+    /// succeeded. What went wrong has been said when this returns an error.
+    pub fn start(options: Options) -> Result<Self, Failure> {
+        let invocation = Invocation::of_this_process();
+        // SAFETY: the process has opened nothing yet, so whatever the environment names came from outside.
+        let inherited = unsafe { Inherited::from_environment() };
+        let mut inherited = inherited.map_err(|error| system("sockets that were passed on cannot be used", &error))?;
+        let limits = Limits::raise();
+
+        let mut store = FileStore::new(&options.file);
+        let loaded = store.load();
+        // How many workers there are is known from the file, and so is whether it can be served at all.
+        let workers = loaded.as_ref().map_or(1, |loaded| workers(&loaded.document.settings));
+        let metrics = Arc::new(Metrics::new(workers));
+        let road = Road::new(Arc::clone(&metrics));
+        let publisher = Arc::new(Publisher::new(store.source(), PLUGINS, Box::new(road.clone())));
+        let loaded = loaded.map_err(|diagnostics| {
+            publisher.refuse(diagnostics);
+            Failure::Configuration
+        })?;
+        let first = publisher.publish(&loaded.document, loaded.hash.clone(), loaded.warnings.clone());
+        let Publication { snapshot, settings, .. } = first.map_err(|_| Failure::Configuration)?;
+        error_log::start(logs::level(settings.error_log_level), options.log_shape);
+        say!("version {}, process {}, workers: {workers}", env!("CARGO_PKG_VERSION"), std::process::id());
+        say!("limits: {limits}");
+
+        let mut sockets = Sockets::default();
+        let mut open = |purpose, addr, count| {
+            sockets.open(Place { purpose, addr }, count, limits.backlog, &mut inherited).map_err(|error| {
+                say!("{error}");
+                Failure::Listen
+            })
+        };
+        let listening = settings.listen.iter().map(|listen| open(HTTP, sockets::socket_addr(listen.address), workers));
+        let listening = listening.collect::<Result<Vec<_>, _>>()?;
+        let status_on = settings.status.map(|addr| open(STATUS, addr, 1)).transpose()?;
+        for addr in inherited.left_over() {
+            say!("{addr} was passed on, but nothing in the file listens there");
+        }
+
+        let access_log = logs::open(settings.enable_access_log.as_ref(), &metrics)?;
+        let state = Arc::new(State::new(Arc::clone(&metrics), limits, Arc::clone(&publisher)));
+        let no_thread = |error: io::Error| system("a thread or its runtime cannot be made", &error);
+        let no_copy = |error: io::Error| system("a socket cannot be copied", &error);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
+        let signals = {
+            let _guard = runtime.enter();
+            Signals::take().map_err(|error| system("signals cannot be handled", &error))?
+        };
+        let status = sockets.share(STATUS, 1).map_err(no_copy)?.remove(0);
+        let status = StatusServer::start(status, Arc::clone(&state)).map_err(no_thread)?;
+
+        let gateway = Gateway::start(GatewayOptions {
+            listeners: sockets.share(HTTP, workers).map_err(no_copy)?,
+            snapshot,
+            metrics,
+            access_log: logs::for_workers(settings.enable_access_log.as_ref(), access_log.as_ref(), workers),
+            connections_per_worker: connections_per_worker(&limits, workers),
+        });
+        let gateway = Arc::new(gateway.map_err(no_thread)?);
+        road.leads_to(&gateway);
+        let asked = Arc::downgrade(&gateway);
+        state.started(move || asked.upgrade().map(|gateway| gateway.revisions()).unwrap_or_default());
+
+        // From here on, so that no change gets lost between reading the file and watching it.
+        let watch = weir_control::watch(store, loaded, publisher).map_err(no_thread)?;
+
+        let control = Control {
+            status: Some(status),
+            sockets,
+            gateway,
+            access_log,
+            watch,
+            road,
+            signals,
+            state,
+            invocation,
+            options,
+        };
+        control.announce(&listening, status_on, &mut inherited)?;
+        Ok(Self { runtime, control })
+    }
+
+    /// Serves until a signal ends it.
+    pub fn run(mut self) {
+        self.runtime.block_on(async {
+            let end = self.control.serve().await;
+            self.control.end(end).await;
+        });
+    }
+}
+
+fn system(what: &str, error: &io::Error) -> Failure {
+    say!("{what}: {error}");
+    Failure::System
+}
+
+fn workers(settings: &Settings) -> usize {
+    match settings.worker_processes {
+        Some(workers) => usize::from(workers),
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    }
+}
+
+/// How many clients a worker takes at most, so that descriptors are left for connections to upstreams, for the status
+/// address and for log files.
+fn connections_per_worker(limits: &Limits, workers: usize) -> usize {
+    /// Kept free of clients at least, and as a part of all.
+    const RESERVE: u64 = 256;
+    const RESERVED_PART: u64 = 20;
+    /// Where nothing limits open files, memory does.
+    const UNLIMITED: u64 = 1 << 24;
+    let files = limits.open_files.unwrap_or(UNLIMITED).min(UNLIMITED);
+    let reserve = (files / RESERVED_PART).max(RESERVE).min(files / 2);
+    usize::try_from(files - reserve).unwrap_or(usize::MAX).div_ceil(workers)
+}
+
+impl Control {
+    /// Says where the node is, to everybody who waits for that.
+    fn announce(
+        &self,
+        listening: &[SocketAddr],
+        status_on: Option<SocketAddr>,
+        inherited: &mut Inherited,
+    ) -> Result<(), Failure> {
+        self.state.enter(Phase::Serving);
+        for addr in listening {
+            say!("listening on {addr} (http)");
+        }
+        if let Some(addr) = status_on {
+            say!("status on {addr}");
+        }
+        // Where the process before this one has gone meanwhile, carrying on is all the more right.
+        if let Err(error) = inherited.tell_ready() {
+            say!("the process before this one is gone: {error}");
+        }
+        systemd::ready();
+        say!("ready");
+        Ok(())
+    }
+
+    /// Follows requests until one ends the node.
+    async fn serve(&mut self) -> End {
+        let mut attempt: Option<Attempt> = None;
+        let mut alive = systemd::alive_every().map(interval);
+        let end = loop {
+            tokio::select! {
+                request = self.signals.next() => match request {
+                    Request::Drain => break End::Drain,
+                    Request::Stop => break End::Stop,
+                    Request::Reload => self.watch.reload(),
+                    Request::ReopenLogs => self.reopen_logs(),
+                    Request::Upgrade => self.upgrade(&mut attempt),
+                },
+                outcome = outcome(&mut attempt) => match outcome {
+                    Ok(()) => {
+                        systemd::handed_over(attempt.as_ref().and_then(Attempt::pid).unwrap_or_default());
+                        return End::HandOver;
+                    }
+                    Err(failed) => {
+                        attempt = None;
+                        self.upgrade_failed(&failed);
+                    }
+                },
+                () = tick(&mut alive) => systemd::alive(),
+            }
+        };
+        if let Some(attempt) = attempt {
+            attempt.abandon().await;
+        }
+        end
+    }
+
+    fn reopen_logs(&self) {
+        if let Some(log) = &self.access_log {
+            match log.reopen() {
+                Ok(()) => say!("the access log was opened again"),
+                Err(error) => say!("the access log cannot be opened again, the old file stays in use: {error}"),
+            }
+        }
+    }
+
+    fn upgrade(&self, attempt: &mut Option<Attempt>) {
+        if attempt.is_some() {
+            return say!("an upgrade is going on already");
+        }
+        match Attempt::start(&self.invocation, &self.sockets, self.options.upgrade_patience) {
+            Ok(started) => {
+                say!("upgrade: process {} was started", started.pid().unwrap_or_default());
+                self.state.upgrade_error(None);
+                *attempt = Some(started);
+            }
+            Err(failed) => self.upgrade_failed(&failed),
+        }
+    }
+
+    fn upgrade_failed(&self, failed: &Failed) {
+        say!("upgrade failed: {failed}; this process, {}, keeps serving", std::process::id());
+        self.state.metrics.control.upgrades_failed.fetch_add(1, Relaxed);
+        self.state.upgrade_error(Some(failed.to_string()));
+    }
+
+    /// Ends the node.
+    async fn end(&mut self, end: End) {
+        match end {
+            End::HandOver => {
+                say!("upgrade: the new process serves; process {} drains", std::process::id());
+                // Both answer on one address now, and this one would say that it is not ready.
+                self.status = None;
+            }
+            End::Drain => {
+                systemd::stopping();
+                say!("draining, for {} s at most", self.drain_patience().as_secs_f32());
+            }
+            End::Stop => systemd::stopping(),
+        }
+        // Readiness goes first, so that whoever asks sends nothing more here.
+        self.state.enter(Phase::Draining);
+        if end != End::Stop {
+            self.drain().await;
+        }
+        say!("process {} ends", std::process::id());
+    }
+
+    fn drain_patience(&self) -> Duration {
+        let settings = self.road.settings().expect("a node starts with a configuration");
+        settings.worker_shutdown_timeout
+    }
+
+    async fn drain(&mut self) {
+        // The workers hold sockets of their own, and close them when they have taken what waits there. These copies
+        // would keep a queue open that nobody serves.
+        self.sockets = Sockets::default();
+        self.gateway.drain();
+        let deadline = Instant::now() + self.drain_patience();
+        let mut look = interval(DRAIN_LOOK);
+        loop {
+            tokio::select! {
+                _ = look.tick() => {
+                    if self.gateway.wait_drained(Instant::now()) {
+                        return;
+                    }
+                    if Instant::now() >= deadline {
+                        return say!("{} connections are cut off", self.gateway.connections());
+                    }
+                }
+                request = self.signals.next() => match request {
+                    Request::Stop => return,
+                    Request::ReopenLogs => self.reopen_logs(),
+                    Request::Drain | Request::Reload | Request::Upgrade => say!("draining already"),
+                },
+            }
+        }
+    }
+}
+
+/// The outcome of an attempt, if there is one.
+async fn outcome(attempt: &mut Option<Attempt>) -> Result<(), Failed> {
+    match attempt {
+        Some(attempt) => attempt.outcome().await,
+        None => pending().await,
+    }
+}
+
+async fn tick(interval: &mut Option<Interval>) {
+    match interval {
+        Some(interval) => drop(interval.tick().await),
+        None => pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f17_descriptors_are_kept_for_what_is_not_a_client() {
+        let limits = |open_files| Limits { open_files, open_files_before: None, backlog: 1, ports: 1 };
+        assert_eq!(connections_per_worker(&limits(Some(1_024)), 1), 768);
+        assert_eq!(connections_per_worker(&limits(Some(20_000)), 1), 19_000);
+        assert_eq!(connections_per_worker(&limits(Some(20_000)), 2), 9_500);
+        assert_eq!(connections_per_worker(&limits(Some(64)), 1), 32);
+        assert!(connections_per_worker(&limits(None), 4) > 1_000_000);
+    }
+}

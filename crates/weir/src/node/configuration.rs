@@ -1,0 +1,83 @@
+//! The way of a configuration from its file to the workers, and to the operator's eyes.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use weir_control::document::Settings;
+use weir_control::{Diagnostic, Publication, Subscriber};
+use weir_gateway::Gateway;
+use weir_telemetry::metrics::Metrics;
+
+use crate::say::say;
+
+/// How long workers may take to take on a snapshot. They do so between two events, so this is a matter of microseconds
+/// unless something is badly wrong.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Takes each configuration to the workers, and says what became of it.
+#[derive(Clone)]
+pub struct Road(Arc<Shared>);
+
+struct Shared {
+    metrics: Arc<Metrics>,
+    /// There is none before the first configuration, which the gateway is started with. It is not ours to keep alive.
+    gateway: OnceLock<Weak<Gateway>>,
+    settings: Mutex<Option<Arc<Settings>>>,
+}
+
+impl Road {
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        Self(Arc::new(Shared { metrics, gateway: OnceLock::new(), settings: Mutex::default() }))
+    }
+
+    /// Names the gateway that later configurations go to.
+    pub fn leads_to(&self, gateway: &Arc<Gateway>) {
+        // A node starts one gateway in its life.
+        let _ = self.0.gateway.set(Arc::downgrade(gateway));
+    }
+
+    /// The settings of the last configuration that was accepted.
+    pub fn settings(&self) -> Option<Arc<Settings>> {
+        self.0.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Subscriber for Road {
+    fn published(&self, publication: &Publication) {
+        let Publication { revision, snapshot, settings, warnings } = publication;
+        say_each(warnings);
+        *self.0.settings.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(settings));
+        self.0.metrics.control.served(*revision);
+        // Without a gateway this is the first one, or the node is about to end.
+        let Some(gateway) = self.0.gateway.get().and_then(Weak::upgrade) else { return };
+        if !gateway.publish(Arc::clone(snapshot), PATIENCE) {
+            say!("a worker has not taken on revision {revision} after {} s", PATIENCE.as_secs());
+        }
+        self.0.metrics.control.reloads_applied.fetch_add(1, Relaxed);
+        say!("configuration applied, revision {revision}");
+    }
+
+    fn refused(&self, diagnostics: &[Diagnostic]) {
+        say_each(diagnostics);
+        match self.settings() {
+            None => say!("the configuration was refused"),
+            Some(_) => {
+                self.0.metrics.control.reloads_refused.fetch_add(1, Relaxed);
+                say!("configuration refused, the one before stays in use");
+            }
+        }
+    }
+}
+
+/// A file with so many faults is of a wrong kind; `weir check` and `/status` show all of them.
+const SAID: usize = 50;
+
+fn say_each(diagnostics: &[Diagnostic]) {
+    for diagnostic in diagnostics.iter().take(SAID) {
+        say!("{diagnostic}");
+    }
+    if diagnostics.len() > SAID {
+        say!("and {} more", diagnostics.len() - SAID);
+    }
+}

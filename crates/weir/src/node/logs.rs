@@ -1,0 +1,72 @@
+//! Where logs go, from the settings of the file.
+
+use std::sync::Arc;
+
+use tracing::level_filters::LevelFilter;
+use weir_control::document::{AccessLog, AccessLogFormat, LogLevel};
+use weir_gateway::access_log::LineFormat;
+use weir_telemetry::access_log::{self, LogSink, LogWriter};
+use weir_telemetry::metrics::Metrics;
+
+use crate::exit::Failure;
+use crate::say::say;
+
+/// Opens the access log, if there is to be one.
+pub fn open(settings: Option<&AccessLog>, metrics: &Arc<Metrics>) -> Result<Option<LogWriter>, Failure> {
+    let Some(settings) = settings else { return Ok(None) };
+    let path = &settings.path;
+    LogWriter::open(path, Arc::clone(metrics)).map(Some).map_err(|error| {
+        say!("the access log {} cannot be opened: {error}", path.display());
+        Failure::System
+    })
+}
+
+/// What workers need to write into it.
+pub fn for_workers(
+    settings: Option<&AccessLog>,
+    log: Option<&LogWriter>,
+    workers: usize,
+) -> Option<(LineFormat, Vec<LogSink>)> {
+    let (settings, log) = settings.zip(log)?;
+    Some((LineFormat::new(&template(&settings.format)), (0..workers).map(|_| log.sink()).collect()))
+}
+
+fn template(format: &AccessLogFormat) -> String {
+    match format {
+        AccessLogFormat::Combined => access_log::COMBINED.to_owned(),
+        AccessLogFormat::Json => access_log::JSON.to_owned(),
+        AccessLogFormat::Template(template) => template.clone(),
+        AccessLogFormat::Fields(fields) => {
+            // Quoting is for the text; variables stand in it as they are, and are quoted when they have a value.
+            let quoted = |text: &String| serde_json::Value::from(text.as_str()).to_string();
+            let members = fields.iter().map(|(name, value)| format!("{}:{}", quoted(name), quoted(value)));
+            format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+        }
+    }
+}
+
+/// nginx has more levels: `notice` stands between two of ours and means the quieter one; what is graver than `error` is
+/// an error here.
+pub fn level(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Emerg | LogLevel::Alert | LogLevel::Crit | LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn | LogLevel::Notice => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p14_fields_of_a_log_are_quoted_and_variables_left_alone() {
+        let fields = [("client", "$remote_addr"), ("a \"b\"", "it's \"${uri}\"\n")];
+        let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        assert_eq!(
+            template(&AccessLogFormat::Fields(fields)),
+            r#"{"client":"$remote_addr","a \"b\"":"it's \"${uri}\"\n"}"#
+        );
+    }
+}

@@ -1,0 +1,116 @@
+//! What a node knows of itself, for `/status` and for readiness.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use weir_control::Publisher;
+use weir_net::limits::Limits;
+use weir_telemetry::metrics::Metrics;
+use weir_telemetry::process;
+
+/// Where a node is in its life.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    #[default]
+    Starting,
+    Serving,
+    /// Takes no new connections, finishes those it has.
+    Draining,
+}
+
+/// A node's state, shared between its control loop and its status address.
+pub struct State {
+    pub metrics: Arc<Metrics>,
+    limits: Limits,
+    pub publisher: Arc<Publisher>,
+    /// Asks each worker for the revision it serves.
+    revisions: OnceLock<Box<dyn Fn() -> Vec<u64> + Send + Sync>>,
+    changing: Mutex<Changing>,
+}
+
+#[derive(Debug, Default)]
+struct Changing {
+    phase: Phase,
+    upgrade_error: Option<String>,
+}
+
+impl State {
+    pub fn new(metrics: Arc<Metrics>, limits: Limits, publisher: Arc<Publisher>) -> Self {
+        Self { metrics, limits, publisher, revisions: OnceLock::new(), changing: Mutex::default() }
+    }
+
+    /// From here on there are workers to ask which revision they serve. 0 is none.
+    pub fn started(&self, revisions: impl Fn() -> Vec<u64> + Send + Sync + 'static) {
+        // A node starts its workers once in its life.
+        let _ = self.revisions.set(Box::new(revisions));
+    }
+
+    pub fn enter(&self, phase: Phase) {
+        self.changing().phase = phase;
+    }
+
+    /// What went wrong with the last upgrade of the binary; `None` while nothing did.
+    pub fn upgrade_error(&self, error: Option<String>) {
+        self.changing().upgrade_error = error;
+    }
+
+    /// Why no traffic should be sent here; `None` when it should.
+    pub fn not_ready(&self) -> Option<&'static str> {
+        match self.changing().phase {
+            Phase::Starting => return Some("starting"),
+            Phase::Draining => return Some("draining"),
+            Phase::Serving => {}
+        }
+        self.revisions().contains(&0).then_some("a worker has no configuration yet")
+    }
+
+    /// What `/status` shows.
+    pub fn report(&self) -> Value {
+        let changing = self.changing();
+        let revisions = self.revisions();
+        let workers: Vec<Value> = self
+            .metrics
+            .workers()
+            .iter()
+            .zip(&revisions)
+            .map(|(worker, revision)| {
+                json!({
+                    "revision": revision,
+                    "connections": worker.connections(),
+                    "requests": worker.requests.value(),
+                })
+            })
+            .collect();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "uptime_seconds": process::uptime_seconds(),
+            "state": changing.phase,
+            "draining": changing.phase == Phase::Draining,
+            // What every worker serves at least.
+            "revision": revisions.iter().min().copied().unwrap_or_default(),
+            "workers": workers,
+            "connections": self.metrics.workers().iter().map(|worker| worker.connections()).sum::<u64>(),
+            "configuration": *self.publisher.status(),
+            "upgrade": { "error": changing.upgrade_error },
+            "limits": {
+                "open_files": self.limits.open_files,
+                "backlog": self.limits.backlog,
+                "ports": self.limits.ports,
+            },
+        })
+    }
+
+    fn revisions(&self) -> Vec<u64> {
+        match self.revisions.get() {
+            Some(revisions) => revisions(),
+            None => vec![0; self.metrics.workers().len()],
+        }
+    }
+
+    fn changing(&self) -> MutexGuard<'_, Changing> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,239 @@
+//! The status address: `/status`, `/status/ready`, `/metrics`, and what orchestrators ask for.
+//!
+//! It runs on a thread of its own, so that it answers whatever the workers and the control loop are busy with.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
+use tracing::warn;
+use weir_telemetry::exposition::Format;
+
+use super::state::State;
+
+/// Connections served at a time. Whoever comes later waits in the listening socket's queue.
+const CONNECTIONS: usize = 64;
+/// A connection that sends no request for so long is closed, so that idle ones do not keep others out.
+const IDLE: Duration = Duration::from_secs(15);
+/// How long to wait after `accept` failed, which means that descriptors have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long answers may take that are being sent when the server is dropped.
+const FINISH: Duration = Duration::from_secs(1);
+
+/// The running server. Dropping it stops accepting and finishes what was asked.
+pub struct StatusServer {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl StatusServer {
+    pub fn start(listeners: Vec<TcpListener>, state: Arc<State>) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("status".into()).spawn(move || {
+            runtime.block_on(async {
+                let open = Arc::new(GracefulShutdown::new());
+                let permits = Arc::new(Semaphore::new(CONNECTIONS));
+                let mut accepting = JoinSet::new();
+                for listener in listeners {
+                    accepting.spawn(accept(listener, Arc::clone(&state), Arc::clone(&permits), Arc::clone(&open)));
+                }
+                // An error says that the server was dropped, which means the same.
+                let _ = stopped.await;
+                accepting.shutdown().await;
+                let open = Arc::into_inner(open).expect("only the tasks that were ended shared it");
+                let _ = tokio::time::timeout(FINISH, open.shutdown()).await;
+            });
+        })?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for StatusServer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has reported that itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, state: Arc<State>, permits: Arc<Semaphore>, open: Arc<GracefulShutdown>) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return warn!("the status address cannot be served: {error}"),
+    };
+    loop {
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                warn!("the status address cannot accept: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let state = Arc::clone(&state);
+        let service = service_fn(move |request| {
+            let response = answer(&request, &state);
+            async { Ok::<_, Infallible>(response) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(IDLE)
+            .serve_connection(TokioIo::new(stream), service);
+        let connection = open.watch(connection);
+        tokio::spawn(async move {
+            // Clients leave as they like; there is nobody to tell.
+            let _ = connection.await;
+            drop(permit);
+        });
+    }
+}
+
+/// What may be asked.
+const PATHS: &str = "/status /status/ready /metrics /livez /readyz /healthz";
+
+fn answer<B>(request: &Request<B>, state: &State) -> Response<Full<Bytes>> {
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered here\n".into());
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    match request.uri().path() {
+        "/status" => json(StatusCode::OK, &state.report()),
+        "/status/ready" => match state.not_ready() {
+            None => json(StatusCode::OK, &serde_json::json!({ "status": "ok" })),
+            Some(why) => json(StatusCode::SERVICE_UNAVAILABLE, &serde_json::json!({ "status": "error", "error": why })),
+        },
+        "/readyz" => match state.not_ready() {
+            None => text(StatusCode::OK, "ok\n".into()),
+            Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+        },
+        // A process that answers lives. One that drains must not be killed for it.
+        "/livez" | "/healthz" => text(StatusCode::OK, "ok\n".into()),
+        "/metrics" => {
+            let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+            let format = Format::for_accept(accept);
+            respond(StatusCode::OK, format.content_type(), state.metrics.scrape(format))
+        }
+        _ => text(StatusCode::NOT_FOUND, format!("not here; there are {PATHS}\n")),
+    }
+}
+
+fn json(status: StatusCode, value: &serde_json::Value) -> Response<Full<Bytes>> {
+    respond(status, "application/json", format!("{value:#}\n"))
+}
+
+fn text(status: StatusCode, text: String) -> Response<Full<Bytes>> {
+    respond(status, "text/plain; charset=utf-8", text)
+}
+
+fn respond(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::configuration::Road;
+    use crate::node::state::Phase;
+    use std::net::SocketAddr;
+    use weir_control::{Publisher, check_text};
+    use weir_net::limits::Limits;
+    use weir_plugin::Registry;
+    use weir_telemetry::metrics::Metrics;
+    use weir_testkit::Client;
+
+    fn serve() -> (StatusServer, Arc<State>, SocketAddr) {
+        let limits = Limits { open_files: Some(100), open_files_before: Some(100), backlog: 16, ports: 10 };
+        let metrics = Arc::new(Metrics::new(2));
+        let publisher = Publisher::new("weir.yaml", Registry::new(&[]), Box::new(Road::new(Arc::clone(&metrics))));
+        let state = Arc::new(State::new(metrics, limits, Arc::new(publisher)));
+        let listeners = weir_net::listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), 1, 16).expect("a free port");
+        let addr = listeners[0].local_addr().expect("it is bound");
+        (StatusServer::start(listeners, Arc::clone(&state)).expect("a thread"), state, addr)
+    }
+
+    #[test]
+    fn f30_ready_is_who_serves_a_configuration_and_is_not_about_to_leave() {
+        let (_server, state, addr) = serve();
+        let ask = |path| {
+            let answer = Client::connect(addr).get(path).expect("an answer");
+            (answer.status, answer.text())
+        };
+        let not_ready = |why: &str| {
+            assert_eq!(ask("/livez").0, 200);
+            assert_eq!(ask("/healthz").0, 200);
+            assert_eq!(ask("/readyz"), (503, format!("{why}\n")));
+            let (status, body) = ask("/status/ready");
+            let body: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+            assert_eq!((status, body["status"].as_str(), body["error"].as_str()), (503, Some("error"), Some(why)));
+        };
+        not_ready("starting");
+        state.enter(Phase::Serving);
+        not_ready("a worker has no configuration yet");
+
+        let revisions = Arc::new(std::sync::Mutex::new(vec![1, 0]));
+        let shared = Arc::clone(&revisions);
+        state.started(move || shared.lock().expect("no test panics with it").clone());
+        not_ready("a worker has no configuration yet");
+        *revisions.lock().expect("no test panics with it") = vec![2, 1];
+        assert_eq!(ask("/readyz").0, 200);
+        assert_eq!(ask("/status/ready").0, 200);
+        let status: serde_json::Value = serde_json::from_str(&ask("/status").1).expect("JSON");
+        assert_eq!(status["revision"], 1, "what every worker serves at least");
+
+        state.enter(Phase::Draining);
+        not_ready("draining");
+    }
+
+    #[test]
+    fn f13_status_says_what_is_wrong_with_the_file() {
+        let (_server, state, addr) = serve();
+        state.publisher.refuse(check_text("rutes: []").expect_err("there is no such key"));
+        let status = Client::connect(addr).get("/status").expect("an answer").text();
+        let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+        let fault = &status["configuration"]["last_error"]["diagnostics"][0];
+        assert_eq!((fault["line"].as_u64(), fault["path"].as_str()), (Some(1), Some("rutes")), "{status:#}");
+        assert_eq!(status["workers"].as_array().map(Vec::len), Some(2));
+        assert_eq!(status["limits"]["open_files"], 100);
+    }
+
+    #[test]
+    fn only_what_reads_is_answered() {
+        let (_server, _, addr) = serve();
+        let mut client = Client::connect(addr);
+        let refused = client.ask("POST /status HTTP/1.1\r\nHost: s\r\nContent-Length: 0\r\n\r\n").expect("an answer");
+        assert_eq!(refused.status, 405);
+        assert_eq!(client.get("/else").expect("an answer").status, 404);
+        let metrics = client.get("/metrics").expect("an answer");
+        assert!(metrics.text().contains("weir_http_requests_total 0\n"), "{}", metrics.text());
+    }
+
+    #[test]
+    fn a_server_that_was_dropped_accepts_nothing() {
+        let (server, _, addr) = serve();
+        drop(server);
+        assert!(Client::try_connect(addr).is_err());
+    }
+}

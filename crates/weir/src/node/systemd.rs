@@ -1,0 +1,44 @@
+//! What the service manager is told, sd_notify(3). Without one, nothing happens.
+
+use std::process::Command;
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+use tracing::warn;
+
+/// The gateway serves.
+pub fn ready() {
+    tell(&[NotifyState::Ready]);
+}
+
+/// The gateway ends.
+pub fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
+/// Another process carries on.
+pub fn handed_over(to: u32) {
+    tell(&[NotifyState::MainPid(to)]);
+}
+
+/// The gateway is alive.
+pub fn alive() {
+    tell(&[NotifyState::Watchdog]);
+}
+
+/// How often the service manager wants to hear [`alive`]; twice in its time limit.
+pub fn alive_every() -> Option<Duration> {
+    sd_notify::watchdog_enabled().map(|limit| limit / 2)
+}
+
+/// Lets a process that will carry on speak to the service manager as this one does.
+pub fn pass_on(command: &mut Command) {
+    // It names this process, and would silence the next one.
+    command.env_remove("WATCHDOG_PID");
+}
+
+fn tell(states: &[NotifyState]) {
+    if let Err(error) = sd_notify::notify(states) {
+        warn!("the service manager cannot be told: {error}");
+    }
+}
