@@ -24,7 +24,6 @@ use weir_control::{FileStore, Publication, Publisher, Watch};
 use weir_gateway::{Gateway, GatewayOptions};
 use weir_net::inherit::{Inherited, Place};
 use weir_net::limits::Limits;
-use weir_plugin::Registry;
 use weir_telemetry::access_log::LogWriter;
 use weir_telemetry::error_log;
 use weir_telemetry::metrics::Metrics;
@@ -48,7 +47,7 @@ pub struct Options {
 }
 
 /// The plugins of this binary.
-pub const PLUGINS: Registry = Registry::new(&[]);
+pub use weir_plugins::REGISTRY as PLUGINS;
 
 /// What listening sockets are for.
 const HTTP: &str = "http";
