@@ -161,15 +161,10 @@ impl Builder<'_> {
 
     /// Keys are checked, then `<<` adds what is not there yet, as YAML 1.1 merge keys do.
     fn merged(&self, mut entries: Vec<Entry>, merges: Vec<Node>) -> Result<Vec<Entry>, Diagnostic> {
-        let mut seen: HashMap<&str, Place> = HashMap::new();
-        if entries.len() > 1 {
-            for entry in &entries {
-                if let Some(first) = seen.insert(&entry.key, entry.key_place) {
-                    let problem = format!("`{}` is there a second time", entry.key);
-                    let advice = format!("the first is in line {}; keep one", first.line);
-                    return Err(self.fault(entry.key_place, problem).advise(advice));
-                }
-            }
+        if let Some((first, second)) = first_duplicate(&entries) {
+            let problem = format!("`{}` is there a second time", second.key);
+            let advice = format!("the first is in line {}; keep one", first.key_place.line);
+            return Err(self.fault(second.key_place, problem).advise(advice));
         }
         let mut present: HashSet<Box<str>> = match merges.is_empty() {
             true => return Ok(entries),
@@ -266,6 +261,18 @@ impl Builder<'_> {
             fault
         }
     }
+}
+
+/// Two entries with the same key.
+fn first_duplicate(entries: &[Entry]) -> Option<(&Entry, &Entry)> {
+    // Nearly all maps are small; comparing a few keys is cheaper than hashing them.
+    const FEW: usize = 16;
+    if entries.len() <= FEW {
+        let earlier = |index: usize| entries[..index].iter().find(|entry| entry.key == entries[index].key);
+        return (1..entries.len()).find_map(|index| Some((earlier(index)?, &entries[index])));
+    }
+    let mut seen: HashMap<&str, &Entry> = HashMap::with_capacity(entries.len());
+    entries.iter().find_map(|entry| Some((seen.insert(&entry.key, entry)?, entry)))
 }
 
 /// How many lists and maps stand inside one another.

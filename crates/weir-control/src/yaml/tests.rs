@@ -139,3 +139,41 @@ fn r06_bombs_are_refused_quickly() {
         parse(&source, "a: ${{A}}", &|_| Some("x".repeat(20)), limits).expect_err("too long after substitution");
     assert!(faults[0].problem.starts_with("23 bytes"));
 }
+
+mod json {
+    use proptest::prelude::*;
+    use serde_json::{Map, Number, Value};
+
+    use super::value;
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let scalar = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::Bool),
+            any::<i64>().prop_map(|number| Value::Number(number.into())),
+            (-1e300..1e300_f64).prop_map(|number| Value::Number(Number::from_f64(number).expect("is finite"))),
+            any::<String>().prop_map(Value::String),
+            "[a-z0-9:#,{}\\[\\]&*!|>'\"%@` \\\\~-]{0,12}".prop_map(Value::String),
+        ];
+        scalar.prop_recursive(4, 40, 6, |inner| {
+            let key = prop_oneof![any::<String>(), "[a-z<~:]{0,3}"];
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::Array),
+                prop::collection::vec((key, inner), 0..6)
+                    .prop_map(|entries| Value::Object(entries.into_iter().collect::<Map<_, _>>())),
+            ]
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn every_json_text_is_understood(inner in any_json(), pretty in any::<bool>()) {
+            let document = Value::Array(vec![inner]);
+            let text = if pretty { format!("{document:#}") } else { document.to_string() };
+            let found = value(&text);
+            prop_assert_eq!(found, document, "{}", text);
+        }
+    }
+}
