@@ -1,0 +1,131 @@
+use serde::{Deserialize, Serialize};
+
+use crate::result::Pacing;
+
+/// What can be known of a result. Absent means not stated.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Evidence {
+    pub title: String,
+    pub machine: Machine,
+    /// What the publication says about where the generator, the gateway and the backend ran: `one machine`,
+    /// `separate machines`.
+    pub topology: Vec<String>,
+    /// How often each figure was measured.
+    pub repeats: Option<u32>,
+    /// Whether a spread stands beside the figures: deviation, interval, range.
+    pub spread: Option<bool>,
+    /// Tool that made the load.
+    pub tool: Option<String>,
+    /// What the tool's latencies are accurate to, milliseconds.
+    pub resolution_ms: Option<f64>,
+    pub rows: Vec<RowEvidence>,
+    /// Throughput at several sizes.
+    pub scaling: Vec<Scaling>,
+    /// Why scaling is as it is, shown by a measurement.
+    pub scaling_cause: Option<String>,
+    pub claims: Vec<Claim>,
+    /// Quantities that were measured, of those in `EXPECTED`.
+    pub measured: Vec<String>,
+}
+
+/// What every result of a gateway should hold, by the names used in `measured`.
+pub const EXPECTED: [&str; 6] =
+    ["p99.9", "cpu per request", "memory after load", "errors by cause", "generator saturation", "cost per policy"];
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Machine {
+    /// The provider's name for the machine.
+    pub instance: Option<String>,
+    pub cpu_model: Option<String>,
+    /// Processors that the target shares with the generator or the backend.
+    pub shared_cpus: Vec<u32>,
+    pub threads_per_core: Option<u32>,
+}
+
+/// A figure, or one run behind it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RowEvidence {
+    /// Row, target and level, as verdicts shall call them.
+    pub name: String,
+    /// No gateway in between: the backend is what is measured.
+    pub direct: bool,
+    pub pacing: Option<Pacing>,
+    pub connections: Option<u32>,
+    /// Requests that one connection may have in flight.
+    pub streams: Option<u32>,
+    /// Open loop: requests per second asked for.
+    pub target_rps: Option<f64>,
+    pub rps: Option<f64>,
+    pub latency_from: Option<LatencyFrom>,
+    pub mean_ms: Option<f64>,
+    pub p50_ms: Option<f64>,
+    pub p95_ms: Option<f64>,
+    pub p99_ms: Option<f64>,
+    /// Closed loop: the 99th percentile with the requests added that were not sent during stalls.
+    pub corrected_p99_ms: Option<f64>,
+    pub duration_s: Option<f64>,
+    pub asked_count: Option<u64>,
+    pub completed: Option<u64>,
+    /// Share of exchanges that failed, 0 to 1.
+    pub error_share: Option<f64>,
+    /// Connections that could not be opened.
+    pub failed_connections: Option<u64>,
+    pub not_2xx: Option<u64>,
+    /// Connections the target opened to its upstreams while measured.
+    pub upstream_connects: Option<u64>,
+    /// Settings of the target that matter here, as found in its configuration.
+    pub upstream_keepalive: Option<bool>,
+    /// What the target's own checker said about its configuration when it failed.
+    pub configuration_error: Option<String>,
+    pub configuration_loaded: Option<bool>,
+    /// Shares of the processors each was given, 0 to 1.
+    pub target_cpu: Option<f64>,
+    pub backend_cpu: Option<f64>,
+    pub generator_cpu: Option<f64>,
+    /// Generator and backend on the same processors: their shares add up.
+    pub generator_with_backend: bool,
+    /// The publication itself says that the backend was the limit.
+    pub backend_was_limit: Option<bool>,
+    /// Mean of the exchanges in flight, counted.
+    pub in_flight: Option<f64>,
+    /// Share of sends that left within 1 ms of being due.
+    pub on_time_share: Option<f64>,
+    pub missed: Option<u64>,
+    /// Requests per second in consecutive slices of the measured part.
+    pub slices_rps: Vec<f64>,
+    /// Share of processor time the hypervisor gave to others.
+    pub steal_share: Option<f64>,
+    /// Connections the generator could not open for want of ports or descriptors.
+    pub out_of_ports: Option<u64>,
+    pub listen_overflows: Option<u64>,
+    pub target_errors: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LatencyFrom {
+    /// When the request was due.
+    Due,
+    /// When the request was sent.
+    Sent,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scaling {
+    pub cores: f64,
+    pub rps: f64,
+}
+
+/// Something a publication says in words that its table should show.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Claim {
+    pub words: String,
+    /// The row it is about.
+    pub row: String,
+    pub connections: Option<u32>,
+}

@@ -1,0 +1,80 @@
+//! The judge: what a result claims, held against what it shows. Pure; says everything in words.
+//!
+//! A run that breaks an `Invalid` rule does not measure what it says it measures. A `Warning` weakens a figure. A `Note`
+//! is worth knowing. [`Evidence`] is what can be known of a result, ours or somebody else's published table, so the
+//! same rules judge both.
+
+mod evidence;
+mod own;
+mod publication;
+mod row;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::{
+    evidence::{Claim, Evidence, LatencyFrom, Machine, RowEvidence, Scaling},
+    own::{evidence_of, subject},
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    Note,
+    Warning,
+    Invalid,
+}
+
+impl Severity {
+    pub fn word(self) -> &'static str {
+        match self {
+            Severity::Note => "note",
+            Severity::Warning => "warning",
+            Severity::Invalid => "invalid",
+        }
+    }
+}
+
+/// One finding.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Short name of the rule, for scripts: `littles-law`.
+    pub rule: String,
+    pub severity: Severity,
+    /// What the finding is about; absent when it is about the whole result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    pub words: String,
+    /// In how many of the subject's runs; 0 for findings that are not about runs.
+    #[serde(default)]
+    pub runs: u32,
+}
+
+/// Judges everything there is to judge, the worst first.
+pub fn judge(evidence: &Evidence) -> Vec<Verdict> {
+    let mut verdicts = publication::judge(evidence);
+    for row in &evidence.rows {
+        verdicts.extend(row::judge(row));
+    }
+    let mut merged: Vec<Verdict> = Vec::new();
+    for verdict in verdicts {
+        let same = merged.iter_mut().find(|have| {
+            (&have.rule, &have.subject) == (&verdict.rule, &verdict.subject) && have.severity == verdict.severity
+        });
+        match same {
+            // The words of the first run stand for the others.
+            Some(have) => have.runs += verdict.runs,
+            None => merged.push(verdict),
+        }
+    }
+    merged.sort_by(|a, b| b.severity.cmp(&a.severity));
+    merged
+}
+
+/// The worst there is, or nothing.
+pub fn worst(verdicts: &[Verdict]) -> Option<Severity> {
+    verdicts.iter().map(|verdict| verdict.severity).max()
+}
+
+fn about_all(rule: &str, severity: Severity, words: String) -> Verdict {
+    Verdict { rule: rule.to_owned(), severity, subject: None, words, runs: 0 }
+}

@@ -1,0 +1,115 @@
+//! A result of this lab as evidence.
+
+use super::{Evidence, LatencyFrom, Machine, RowEvidence, evidence::EXPECTED};
+use crate::{
+    engine::{Phase, Protocol},
+    result::{Cell, Pacing, ResultFile, Role, Run},
+    target,
+};
+
+/// Every run of a result, with what was recorded about the machine.
+pub fn evidence_of(result: &ResultFile) -> Evidence {
+    Evidence {
+        title: result.scenario.title.clone(),
+        machine: Machine {
+            instance: result.manifest.machine.clone(),
+            cpu_model: Some(result.manifest.cpu.model.clone()),
+            shared_cpus: result.manifest.shared_cpus(),
+            threads_per_core: Some(result.manifest.cpu.threads_per_core),
+        },
+        topology: vec!["one machine".to_owned()],
+        repeats: Some(result.scenario.method.repeats),
+        spread: Some(true),
+        tool: Some("weir bench".to_owned()),
+        resolution_ms: None,
+        rows: result.cells.iter().flat_map(|cell| cell.runs().iter().map(|run| row(result, cell, run))).collect(),
+        // Everything on the list is in every result; cost per policy needs rows that differ in one, and says so itself.
+        measured: EXPECTED.iter().map(|name| (*name).to_owned()).collect(),
+        ..Evidence::default()
+    }
+}
+
+/// How verdicts call a cell.
+pub fn subject(cell: &Cell) -> String {
+    let workers = if cell.level.workers == 1 { String::new() } else { format!(", {} workers", cell.level.workers) };
+    let rate = cell.level.rate.map_or(String::new(), |rate| format!(" at {rate:.0}/s"));
+    format!("{}: {}, {} connections{rate}{workers}", cell.target, cell.row, cell.level.connections)
+}
+
+fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
+    let total = &run.load.total;
+    let open = run.plan.pacing.is_open();
+    let requests = matches!(run.plan.protocol, Protocol::Http1 | Protocol::Http2 { .. });
+    let histogram = if open { &total.latency } else { &total.service_time };
+    let quantile_ms = |share: f64| (!histogram.is_empty()).then(|| histogram.quantile(share) as f64 / 1e6);
+    let direct = target::read(&cell.target).is_ok_and(|peer| peer.direct);
+    let backend_cpus: Vec<u32> = run.role(Role::Backend).flat_map(|process| process.cpus.clone()).collect();
+    let check = result
+        .targets
+        .iter()
+        .find(|target| target.name == cell.target)
+        .and_then(|target| target.configurations.iter().find(|one| one.row == cell.row))
+        .and_then(|configuration| configuration.check.as_ref());
+    let host = run.host.first().zip(run.host.last());
+    let steal_share = host.and_then(|(first, last)| {
+        let all = |sample: &crate::result::HostSample| sample.cpu_busy_s + sample.cpu_idle_s + sample.cpu_steal_s;
+        let elapsed = all(last) - all(first);
+        (elapsed > 0.0).then(|| (last.cpu_steal_s - first.cpu_steal_s) / elapsed)
+    });
+    RowEvidence {
+        name: subject(cell),
+        direct,
+        pacing: Some(if open { Pacing::Open } else { Pacing::Closed }),
+        connections: Some(cell.level.connections),
+        streams: match run.plan.protocol {
+            Protocol::Http2 { streams } => Some(streams as u32),
+            _ => None,
+        },
+        target_rps: cell.level.rate,
+        rps: Some(run.throughput()),
+        latency_from: Some(if open { LatencyFrom::Due } else { LatencyFrom::Sent }),
+        mean_ms: (requests && !histogram.is_empty()).then(|| histogram.mean() / 1e6),
+        p50_ms: quantile_ms(0.5),
+        p95_ms: quantile_ms(0.95),
+        p99_ms: quantile_ms(0.99),
+        corrected_p99_ms: (!open && !histogram.is_empty()).then(|| {
+            let interval = histogram.mean().max(1.0) as u64;
+            histogram.as_hdr().clone_correct(interval).value_at_quantile(0.99) as f64 / 1e6
+        }),
+        duration_s: Some(run.measured_s()),
+        asked_count: run.plan.stop.count,
+        completed: Some(total.completed),
+        error_share: Some((total.errors.sum() + total.missed) as f64 / total.due.max(1) as f64),
+        failed_connections: Some(run.load.connections.failed.sum()),
+        not_2xx: requests.then(|| total.statuses.values().sum::<u64>() - total.class(2)),
+        upstream_connects: (requests && !direct).then(|| run.upstream_connects()).flatten(),
+        upstream_keepalive: None,
+        configuration_error: check.filter(|check| !check.passed).map(|check| check.output.clone()),
+        configuration_loaded: None,
+        target_cpu: run.utilisation(Role::Target),
+        backend_cpu: run.utilisation(Role::Backend),
+        generator_cpu: Some(run.generator_cpus_used() / run.generator_cpus.len().max(1) as f64),
+        generator_with_backend: backend_cpus.iter().any(|cpu| run.generator_cpus.contains(cpu)),
+        backend_was_limit: None,
+        // Idle at both ends of a run, the count is a little lower than the law says.
+        in_flight: (requests && run.load.generator.in_flight_mean > 0.0).then_some(run.load.generator.in_flight_mean),
+        on_time_share: (open && !total.lag.is_empty()).then(|| total.lag.share_within(1_000_000)),
+        missed: Some(total.missed),
+        slices_rps: if requests { slices(run) } else { Vec::new() },
+        steal_share,
+        out_of_ports: Some(total.errors.local + run.load.connections.failed.local),
+        listen_overflows: host.map(|(first, last)| last.listen_overflows - first.listen_overflows),
+        target_errors: run.target_errors.clone(),
+    }
+}
+
+/// Throughput of each whole interval of the measured part.
+fn slices(run: &Run) -> Vec<f64> {
+    let longest = run.load.intervals.iter().map(|interval| interval.length_ns).max().unwrap_or(0);
+    run.load
+        .intervals
+        .iter()
+        .filter(|interval| interval.phase == Phase::Measured && interval.length_ns * 2 > longest)
+        .map(|interval| interval.tally.completed as f64 * 1e9 / interval.length_ns as f64)
+        .collect()
+}

@@ -1,0 +1,172 @@
+//! Rules about a result as a whole.
+
+use super::{Evidence, Severity, Verdict, about_all, evidence::EXPECTED};
+use crate::result::Pacing;
+
+/// Fewer repeats than this and an interval says nothing: with 4 + 4 runs, no order of them is rarer than 1 in 35.
+const ENOUGH_REPEATS: u32 = 5;
+
+/// Instance types whose processors are shared and throttled, by the beginning of their names.
+const BURSTABLE: [&str; 14] = [
+    "t1.",
+    "t2.",
+    "t3.",
+    "t3a.",
+    "t4g.",
+    "e2-micro",
+    "e2-small",
+    "e2-medium",
+    "f1-micro",
+    "g1-small",
+    "Standard_B",
+    "standard_b",
+    "db.t",
+    "ecs.t",
+];
+
+pub fn judge(evidence: &Evidence) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    burstable(evidence, &mut verdicts);
+    placement(evidence, &mut verdicts);
+    repeats(evidence, &mut verdicts);
+    unstated(evidence, &mut verdicts);
+    resolution(evidence, &mut verdicts);
+    scaling(evidence, &mut verdicts);
+    claims(evidence, &mut verdicts);
+    not_measured(evidence, &mut verdicts);
+    verdicts
+}
+
+fn burstable(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
+    if let Some(instance) = &evidence.machine.instance
+        && BURSTABLE.iter().any(|prefix| instance.starts_with(prefix))
+    {
+        let words = format!(
+            "{instance} is a burstable machine: its processors are shared and throttled, so the figure depends on what ran \
+             before and beside"
+        );
+        verdicts.push(about_all("burstable-machine", Severity::Warning, words));
+    }
+}
+
+fn placement(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
+    let says = |words: &str| evidence.topology.iter().any(|one| one.contains(words));
+    if says("one machine") && says("separate machines") {
+        let words = "it says both that everything ran on one machine and that it ran on separate ones".to_owned();
+        verdicts.push(about_all("contradictory-topology", Severity::Warning, words));
+    }
+    if !evidence.machine.shared_cpus.is_empty() {
+        let words = format!(
+            "target and load share processors {:?}: what one takes the other lacks, so throughput is of the machine, not of \
+             the target",
+            evidence.machine.shared_cpus
+        );
+        verdicts.push(about_all("shared-processors", Severity::Warning, words));
+    }
+    if evidence.machine.threads_per_core.is_some_and(|threads| threads > 1) {
+        let words = "processors are hardware threads: two of one core are not two cores".to_owned();
+        verdicts.push(about_all("hardware-threads", Severity::Note, words));
+    }
+}
+
+fn repeats(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
+    match evidence.repeats {
+        Some(repeats) if repeats < ENOUGH_REPEATS => {
+            let times = if repeats == 1 { "once".to_owned() } else { format!("{repeats} times") };
+            let words = format!(
+                "measured {times}: at least {ENOUGH_REPEATS} repeats are needed to tell a difference from noise"
+            );
+            verdicts.push(about_all("too-few-repeats", Severity::Warning, words));
+        }
+        None if !evidence.rows.is_empty() => {
+            let words = "how often it was measured is not stated".to_owned();
+            verdicts.push(about_all("too-few-repeats", Severity::Warning, words));
+        }
+        _ => {}
+    }
+    if evidence.spread == Some(false) {
+        let words =
+            "no deviation or interval stands beside the figures, so their differences cannot be judged".to_owned();
+        verdicts.push(about_all("no-spread", Severity::Warning, words));
+    }
+}
+
+fn unstated(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
+    let any = |missing: fn(&super::RowEvidence) -> bool| evidence.rows.iter().any(missing);
+    let mut missing = Vec::new();
+    if any(|row| row.connections.is_none()) {
+        missing.push("connections");
+    }
+    if any(|row| row.pacing.is_none() || (row.pacing == Some(Pacing::Open) && row.target_rps.is_none())) {
+        missing.push("the rate or the kind of loop");
+    }
+    if evidence.machine.cpu_model.is_none() {
+        missing.push("the CPU model");
+    }
+    if !missing.is_empty() {
+        let words = format!("not stated: {}; nobody can repeat it", missing.join(", "));
+        verdicts.push(about_all("unstated-parameters", Severity::Warning, words));
+    }
+}
+
+fn resolution(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
+    let Some(resolution) = evidence.resolution_ms else { return };
+    let tool = evidence.tool.as_deref().unwrap_or("the tool");
+    let below: Vec<f64> = evidence
+        .rows
+        .iter()
+        .filter_map(|row| [row.p50_ms, row.p95_ms, row.p99_ms].into_iter().flatten().reduce(f64::max))
+        .filter(|largest| *largest < resolution)
+        .collect();
+    if let Some(largest) = below.iter().copied().reduce(f64::max) {
+        let words = format!(
+            "{} rows show latencies of at most {largest} ms, and {tool} is accurate to {resolution} ms: neither they nor \
+             their differences can be read",
+            below.len()
+        );
+        verdicts.push(about_all("below-resolution", Severity::Invalid, words));
+    }
+}
+
+fn scaling(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
+    let Some(first) = evidence.scaling.first() else { return };
+    let best = evidence.scaling.iter().map(|size| (size, size.rps / size.cores / (first.rps / first.cores)));
+    let Some((size, factor)) = best.max_by(|a, b| a.1.total_cmp(&b.1)) else { return };
+    if factor > 1.05 && evidence.scaling_cause.is_none() {
+        let words = format!(
+            "{} cores carry {factor:.2} times per core what {} carry: more than linear, so the small size suffers from \
+             something; no measurement shows from what",
+            size.cores, first.cores
+        );
+        verdicts.push(about_all("super-linear-scaling", Severity::Warning, words));
+    }
+}
+
+fn claims(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
+    for claim in &evidence.claims {
+        let rows = evidence.rows.iter().filter(|row| row.name == claim.row);
+        let highest = rows.clone().filter_map(|row| row.connections).max();
+        let broken = rows.clone().find(|row| row.error_share.is_some_and(|share| share > 0.01));
+        let beyond = claim.connections.zip(highest).filter(|(claimed, shown)| claimed > shown);
+        if let Some((claimed, shown)) = beyond {
+            let errors = broken.map_or(String::new(), |row| {
+                format!(", and already shows {:.2} % errors", row.error_share.unwrap_or(0.0) * 100.0)
+            });
+            let words =
+                format!("\"{}\": it claims {claimed} connections, the table ends at {shown}{errors}", claim.words);
+            verdicts.push(Verdict {
+                subject: Some(claim.row.clone()),
+                ..about_all("claim-beyond-table", Severity::Invalid, words)
+            });
+        }
+    }
+}
+
+fn not_measured(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
+    let missing: Vec<&str> =
+        EXPECTED.iter().copied().filter(|name| !evidence.measured.iter().any(|have| have == name)).collect();
+    if !missing.is_empty() {
+        let words = format!("not measured: {}", missing.join(", "));
+        verdicts.push(about_all("not-measured", Severity::Warning, words));
+    }
+}

@@ -1,0 +1,311 @@
+//! Rules about one figure, or one run behind it.
+
+use super::{LatencyFrom, RowEvidence, Severity, Verdict};
+use crate::{
+    result::Pacing,
+    stats::{littles_law, mann_kendall, median},
+};
+
+/// Above this share of its processors a role has none left: sampling and scheduling take the rest.
+const SATURATED: f64 = 0.95;
+/// Above this share the target itself is the limit, which is what a throughput figure should show.
+const TARGET_IS_LIMIT: f64 = 0.90;
+/// Tolerance of laws that hold exactly for exact figures.
+const ROUNDING: f64 = 1.05;
+
+pub fn judge(row: &RowEvidence) -> Vec<Verdict> {
+    let rules: [(&str, fn(&RowEvidence) -> Option<(Severity, String)>); 19] = [
+        ("littles-law", little),
+        ("in-flight-count", in_flight),
+        ("unreachable-rate", unreachable_rate),
+        ("generator-late", generator_late),
+        ("generator-saturated", generator_saturated),
+        ("backend-saturated", backend_saturated),
+        ("upstream-not-reused", upstream_not_reused),
+        ("configuration-not-loaded", configuration_not_loaded),
+        ("count-not-reached", count_not_reached),
+        ("stolen-cpu", stolen_cpu),
+        ("ports-exhausted", ports_exhausted),
+        ("backlog-overflow", backlog_overflow),
+        ("not-2xx", not_2xx),
+        ("errors", errors),
+        ("errors-without-failed-connections", errors_without_failed_connections),
+        ("target-errors", target_errors),
+        ("coordinated-omission", coordinated_omission),
+        ("averages-only", averages_only),
+        ("warm-up-trend", warm_up_trend),
+    ];
+    rules
+        .iter()
+        .filter_map(|(rule, check)| {
+            let (severity, words) = check(row)?;
+            Some(Verdict { rule: (*rule).to_owned(), severity, subject: Some(row.name.clone()), words, runs: 1 })
+        })
+        .collect()
+}
+
+type Finding = Option<(Severity, String)>;
+
+fn little(row: &RowEvidence) -> Finding {
+    let (rps, mean_ms) = (row.rps?, row.mean_ms?);
+    // Latency from when a request was due includes waiting for a connection, which is not in flight.
+    if row.latency_from == Some(LatencyFrom::Due) && row.pacing == Some(Pacing::Open) {
+        return None;
+    }
+    let slots = f64::from(row.connections?) * f64::from(row.streams.unwrap_or(1));
+    let law = littles_law(rps, mean_ms, slots);
+    (law.in_flight > slots * ROUNDING).then(|| {
+        let words = format!(
+            "{rps:.0} requests/s x {mean_ms} ms are {:.1} requests in flight, on {slots:.0} connections; by Little's \
+             law those carry at most {:.0} requests/s at that latency",
+            law.in_flight, law.highest_rps
+        );
+        (Severity::Invalid, words)
+    })
+}
+
+fn in_flight(row: &RowEvidence) -> Finding {
+    let (rps, mean_ms, counted) = (row.rps?, row.mean_ms?, row.in_flight?);
+    let implied = rps * mean_ms / 1e3;
+    // Below one in flight the count is too coarse to compare.
+    let apart = (implied / counted).max(counted / implied);
+    (row.latency_from == Some(LatencyFrom::Sent) && counted > 1.0 && apart > 1.2).then(|| {
+        let words = format!(
+            "{counted:.1} requests were counted in flight, but throughput and latency imply {implied:.1}: a count or a \
+             clock is wrong"
+        );
+        (Severity::Invalid, words)
+    })
+}
+
+fn unreachable_rate(row: &RowEvidence) -> Finding {
+    let (asked, got) = (row.target_rps?, row.rps?);
+    (got < asked * 0.95).then(|| {
+        let latency = match row.latency_from {
+            Some(LatencyFrom::Sent) => "",
+            _ => {
+                "; the backlog grows all the time, so latency from when requests were due measures the rate asked for \
+                  and the length of the run, not the target"
+            }
+        };
+        (Severity::Invalid, format!("{asked:.0} requests/s were asked for and {got:.0} carried{latency}"))
+    })
+}
+
+fn generator_late(row: &RowEvidence) -> Finding {
+    if row.pacing != Some(Pacing::Open) {
+        return None;
+    }
+    let share = row.on_time_share?;
+    let missed = row.missed.unwrap_or(0);
+    if share >= 0.999 {
+        return None;
+    }
+    let severity = if share < 0.99 { Severity::Invalid } else { Severity::Warning };
+    let words = format!(
+        "the generator fell behind its schedule: {:.2} % of requests left more than 1 ms after they were due and a \
+         connection was free, {missed} never left",
+        (1.0 - share) * 100.0
+    );
+    Some((severity, words))
+}
+
+/// The shares of generator and backend, added up when they share processors.
+fn driving_cpu(row: &RowEvidence) -> (f64, f64, f64) {
+    let (generator, backend) = (row.generator_cpu.unwrap_or(0.0), row.backend_cpu.unwrap_or(0.0));
+    let busiest = if row.generator_with_backend { generator + backend } else { generator.max(backend) };
+    (generator, backend, busiest)
+}
+
+fn target_is_limit(row: &RowEvidence) -> bool {
+    row.target_cpu.is_some_and(|share| share >= TARGET_IS_LIMIT)
+}
+
+fn generator_saturated(row: &RowEvidence) -> Finding {
+    let (generator, backend, busiest) = driving_cpu(row);
+    let limit = !row.direct && busiest >= SATURATED && generator >= backend && !target_is_limit(row);
+    limit.then(|| {
+        let target = row.target_cpu.map_or("unknown".to_owned(), |share| format!("{:.0} %", share * 100.0));
+        let words = format!(
+            "the generator had no processor time left (it used {:.0} %, the backend {:.0} %) while the target used {target} \
+             of its own: throughput is a lower bound for the target; its CPU time per request stands",
+            generator * 100.0,
+            backend * 100.0
+        );
+        (Severity::Invalid, words)
+    })
+}
+
+fn backend_saturated(row: &RowEvidence) -> Finding {
+    if row.backend_was_limit == Some(true) {
+        let words = "the backend was the limit, as the publication says itself: the figure is the backend's".to_owned();
+        return Some((Severity::Invalid, words));
+    }
+    let (generator, backend, busiest) = driving_cpu(row);
+    let limit = !row.direct && busiest >= SATURATED && backend > generator && !target_is_limit(row);
+    limit.then(|| {
+        let words = format!(
+            "the backend had no processor time left (it used {:.0} %, the generator {:.0} %): throughput is the backend's, \
+             a lower bound for the target",
+            backend * 100.0,
+            generator * 100.0
+        );
+        (Severity::Invalid, words)
+    })
+}
+
+fn upstream_not_reused(row: &RowEvidence) -> Finding {
+    if row.upstream_keepalive == Some(false) {
+        let words = "the target is configured without upstream keep-alive: every request opens a connection to the \
+                     backend, which is a handicap, not the target"
+            .to_owned();
+        return Some((Severity::Invalid, words));
+    }
+    let (connects, completed) = (row.upstream_connects?, row.completed?);
+    if row.direct || completed < 100 {
+        return None;
+    }
+    // A target may open as many as it has clients; beyond that it opens again what it closed.
+    let opened_again = connects.saturating_sub(u64::from(row.connections.unwrap_or(0)));
+    let share = opened_again as f64 / completed as f64;
+    (share > 0.05).then(|| {
+        let words = format!(
+            "the target opened {connects} connections to its upstreams for {completed} requests: they are not reused, so \
+             connecting is what was measured"
+        );
+        (if share > 0.5 { Severity::Invalid } else { Severity::Warning }, words)
+    })
+}
+
+fn configuration_not_loaded(row: &RowEvidence) -> Finding {
+    if let Some(error) = &row.configuration_error {
+        return Some((Severity::Invalid, format!("the target refuses its configuration: {error}")));
+    }
+    (row.configuration_loaded == Some(false))
+        .then(|| (Severity::Invalid, "the target did not load the configuration that was shown".to_owned()))
+}
+
+fn count_not_reached(row: &RowEvidence) -> Finding {
+    let asked = row.asked_count?;
+    let completed = match (row.completed, row.rps, row.duration_s) {
+        (Some(completed), _, _) => completed,
+        (None, Some(rps), Some(duration_s)) => (rps * duration_s) as u64,
+        _ => return None,
+    };
+    ((completed as f64) < asked as f64 * 0.99).then(|| {
+        let when = row
+            .duration_s
+            .map_or(String::new(), |s| format!("; in {s:.0} s that count needs {:.0} requests/s", asked as f64 / s));
+        (Severity::Warning, format!("{asked} requests were announced and {completed} sent: time ended first{when}"))
+    })
+}
+
+fn stolen_cpu(row: &RowEvidence) -> Finding {
+    let share = row.steal_share?;
+    let severity = match share {
+        share if share > 0.05 => Severity::Invalid,
+        share if share > 0.01 => Severity::Warning,
+        _ => return None,
+    };
+    let words = format!(
+        "the hypervisor gave {:.1} % of the processor time to others: a burstable or overbooked machine",
+        share * 100.0
+    );
+    Some((severity, words))
+}
+
+fn ports_exhausted(row: &RowEvidence) -> Finding {
+    let count = row.out_of_ports.filter(|count| *count > 0)?;
+    let words = format!(
+        "the generator could not open {count} connections for want of ports or file descriptors: see `weir bench doctor`"
+    );
+    Some((Severity::Invalid, words))
+}
+
+fn backlog_overflow(row: &RowEvidence) -> Finding {
+    let count = row.listen_overflows.filter(|count| *count > 0)?;
+    let words = format!(
+        "{count} connections were dropped because a listen queue was full: raise net.core.somaxconn and the backlog; \
+         their clients waited a second or more for a second SYN"
+    );
+    Some((Severity::Warning, words))
+}
+
+fn not_2xx(row: &RowEvidence) -> Finding {
+    let (count, completed) = (row.not_2xx.filter(|count| *count > 0)?, row.completed?);
+    let share = count as f64 / completed.max(1) as f64;
+    let words = format!("{count} of {completed} responses were not 2xx: an error page is cheaper than an answer");
+    Some((if share > 0.001 { Severity::Invalid } else { Severity::Warning }, words))
+}
+
+fn errors(row: &RowEvidence) -> Finding {
+    let share = row.error_share.filter(|share| *share > 0.0)?;
+    let severity = if share > 0.01 { Severity::Invalid } else { Severity::Warning };
+    Some((severity, format!("{:.3} % of the exchanges failed", share * 100.0)))
+}
+
+fn errors_without_failed_connections(row: &RowEvidence) -> Finding {
+    let (share, failed) = (row.error_share?, row.failed_connections?);
+    (share > 0.01 && failed == 0).then(|| {
+        let words = format!(
+            "no connection failed and {:.2} % of the messages did: a table that shows only failed connections hides them",
+            share * 100.0
+        );
+        (Severity::Warning, words)
+    })
+}
+
+fn target_errors(row: &RowEvidence) -> Finding {
+    let first = row.target_errors.first()?;
+    let words = format!("the target logged {} errors, the first: {first}", row.target_errors.len());
+    Some((Severity::Warning, words))
+}
+
+fn coordinated_omission(row: &RowEvidence) -> Finding {
+    if row.pacing != Some(Pacing::Closed) || (row.mean_ms.is_none() && row.p99_ms.is_none()) {
+        return None;
+    }
+    let Some(corrected) = row.corrected_p99_ms else {
+        let words =
+            "a closed loop stops asking while it waits, so its latencies leave out what a stall did to requests \
+                     that were not sent; nothing here allows to tell how much (coordinated omission)"
+                .to_owned();
+        return Some((Severity::Warning, words));
+    };
+    let p99 = row.p99_ms?;
+    (corrected > p99 * 3.0).then(|| {
+        let words = format!(
+            "the closed loop hid stalls: the 99th percentile is {p99:.3} ms as sent and would be {corrected:.3} ms with the \
+             requests that were not sent meanwhile (coordinated omission); the open-loop rows tell the latency"
+        );
+        (Severity::Note, words)
+    })
+}
+
+fn averages_only(row: &RowEvidence) -> Finding {
+    (row.mean_ms.is_some() && row.p50_ms.is_none() && row.p95_ms.is_none() && row.p99_ms.is_none()).then(|| {
+        let words =
+            "latency is an average only: it says nothing about the slow requests, which is what users feel".to_owned();
+        (Severity::Warning, words)
+    })
+}
+
+fn warm_up_trend(row: &RowEvidence) -> Finding {
+    let slices = &row.slices_rps;
+    let (p, rising) = mann_kendall(slices);
+    let third = slices.len() / 3;
+    if p > 0.01 || third == 0 {
+        return None;
+    }
+    let (first, last) = (median(&slices[..third])?, median(&slices[slices.len() - third..])?);
+    let change = last / first - 1.0;
+    (change.abs() > 0.1).then(|| {
+        let words = format!(
+            "throughput {} by {:.0} % during the measured part: {}",
+            if rising { "rose" } else { "fell" },
+            change.abs() * 100.0,
+            if rising { "the warm-up was too short" } else { "something fills up or heats up" }
+        );
+        (Severity::Warning, words)
+    })
+}

@@ -1,0 +1,342 @@
+//! What a run of the lab leaves behind: one JSON file, versioned, complete enough to be judged, redrawn and repeated
+//! without the machine it was made on. `docs/reference/bench-result.md` describes every field.
+
+use std::{collections::BTreeMap, fs, io::Write as _, path::Path};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    engine::{LoadPlan, LoadResult},
+    manifest::Manifest,
+    scenario::Scenario,
+};
+
+/// The schema's name and version. The number grows when a reader of the old one would misunderstand the new one.
+pub const SCHEMA: &str = "weir-bench/result/1";
+
+/// One scenario, run once.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ResultFile {
+    pub schema: String,
+    /// Scenario name and start time: unique enough to be a file name.
+    pub id: String,
+    /// RFC 3339, UTC.
+    pub started_at: String,
+    pub finished_at: String,
+    /// The command line that made this file.
+    pub command: Vec<String>,
+    pub quick: bool,
+    /// Seed of every random choice: order of targets, bootstrap.
+    pub seed: u64,
+    /// The scenario with everything it says, after `quick` and command-line changes.
+    pub scenario: Scenario,
+    pub manifest: Manifest,
+    pub targets: Vec<TargetRecord>,
+    pub cells: Vec<Cell>,
+}
+
+/// A target as it was run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TargetRecord {
+    pub name: String,
+    /// First line of what the target says about its version.
+    pub version: Option<String>,
+    /// Every configuration the target was started with: once per row.
+    pub configurations: Vec<Configuration>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Configuration {
+    pub row: String,
+    /// File name and contents, as the target read them.
+    pub files: BTreeMap<String, String>,
+    /// SHA-256 over names and contents.
+    pub sha256: String,
+    pub command: Vec<String>,
+    /// What the target's own checker said: `None` when it has no checker.
+    pub check: Option<Check>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Check {
+    pub command: Vec<String>,
+    pub passed: bool,
+    pub output: String,
+}
+
+/// One row of the scenario at one level on one target.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Cell {
+    pub row: String,
+    pub target: String,
+    pub level: Level,
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// Where on the scenario's axis a cell stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Level {
+    pub connections: u32,
+    /// Requests (or messages) per second asked for; absent in a closed loop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// Worker threads of the target.
+    pub workers: u32,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum Outcome {
+    Measured {
+        runs: Vec<Run>,
+    },
+    /// The target cannot do what the row asks.
+    Unsupported {
+        reason: String,
+    },
+    /// The target should have, and did not: it failed to start, to become ready or to stay alive.
+    Failed {
+        reason: String,
+        runs: Vec<Run>,
+    },
+}
+
+impl Cell {
+    /// The runs that took place, also those before a failure.
+    pub fn runs(&self) -> &[Run] {
+        match &self.outcome {
+            Outcome::Measured { runs } | Outcome::Failed { runs, .. } => runs,
+            Outcome::Unsupported { .. } => &[],
+        }
+    }
+}
+
+/// One repeat of one cell.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Run {
+    pub repeat: u32,
+    /// Position in the interleaved order of the whole scenario, from 0.
+    pub order: u32,
+    /// RFC 3339, UTC.
+    pub started_at: String,
+    /// What the load engine was asked to do.
+    pub plan: LoadPlan,
+    /// What it measured, warm-up apart, raw histograms included.
+    pub load: LoadResult,
+    /// Processors the generator was allowed to use.
+    pub generator_cpus: Vec<u32>,
+    /// Processes other than the generator, sampled over the measured part.
+    pub processes: Vec<Process>,
+    pub host: Vec<HostSample>,
+    /// Lines of the target's log at level error or above during the run, at most 20.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub target_errors: Vec<String>,
+    /// Of the target, where the machine has counters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<Instructions>,
+    /// Resident bytes of the target a moment after the load ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rss_after_bytes: Option<u64>,
+}
+
+/// Who sets the pace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pacing {
+    /// The next request waits for the last response.
+    Closed,
+    /// Requests are due at their own times, whatever the responses do.
+    Open,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    Target,
+    Backend,
+}
+
+/// A process tree over time: a target with several processes is one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Process {
+    pub role: Role,
+    pub name: String,
+    /// Processors it is pinned to; empty when it may use all.
+    pub cpus: Vec<u32>,
+    pub samples: Vec<ProcessSample>,
+}
+
+/// Counters grow from the start of the run's measured part; gauges are of the moment.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct ProcessSample {
+    pub at_s: f64,
+    pub cpu_user_s: f64,
+    pub cpu_system_s: f64,
+    pub rss_bytes: u64,
+    pub fds: u64,
+    pub threads: u32,
+    pub switches_voluntary: u64,
+    pub switches_involuntary: u64,
+    /// Time its threads were runnable and waited for a processor.
+    pub run_delay_s: f64,
+}
+
+impl Process {
+    /// CPU seconds between the first and the last sample.
+    pub fn cpu_s(&self) -> f64 {
+        let (user, system) = self.cpu_split_s();
+        user + system
+    }
+
+    /// User and system CPU seconds between the first and the last sample.
+    pub fn cpu_split_s(&self) -> (f64, f64) {
+        match (self.samples.first(), self.samples.last()) {
+            (Some(first), Some(last)) => (last.cpu_user_s - first.cpu_user_s, last.cpu_system_s - first.cpu_system_s),
+            _ => (0.0, 0.0),
+        }
+    }
+
+    /// Seconds between the first and the last sample.
+    pub fn span_s(&self) -> f64 {
+        match (self.samples.first(), self.samples.last()) {
+            (Some(first), Some(last)) => last.at_s - first.at_s,
+            _ => 0.0,
+        }
+    }
+
+    pub fn rss_peak_bytes(&self) -> u64 {
+        self.samples.iter().map(|sample| sample.rss_bytes).max().unwrap_or(0)
+    }
+}
+
+/// The machine as a whole. Counters grow from the start of the run's measured part.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct HostSample {
+    pub at_s: f64,
+    pub cpu_busy_s: f64,
+    pub cpu_idle_s: f64,
+    /// Time the hypervisor gave to somebody else.
+    pub cpu_steal_s: f64,
+    pub run_queue: u32,
+    pub retransmits: u64,
+    pub listen_overflows: u64,
+    pub active_opens: u64,
+    pub passive_opens: u64,
+    pub time_wait: u64,
+    pub memory_available_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Instructions {
+    pub user: u64,
+    pub kernel: u64,
+}
+
+impl Run {
+    pub fn throughput(&self) -> f64 {
+        self.load.rate()
+    }
+
+    pub fn measured_s(&self) -> f64 {
+        self.load.measured_ns as f64 / 1e9
+    }
+
+    /// Milliseconds from when a request was due, at a percentile between 0 and 100.
+    pub fn latency_ms(&self, percentile: f64) -> f64 {
+        self.load.total.latency.quantile(percentile / 100.0) as f64 / 1e6
+    }
+
+    pub fn mean_latency_ms(&self) -> f64 {
+        self.load.total.latency.mean() / 1e6
+    }
+
+    /// Share of the exchanges that did not end well, 0 to 1: errors, missed sends and unexpected statuses.
+    pub fn error_share(&self) -> f64 {
+        let total = &self.load.total;
+        let bad = total.errors.sum() + total.missed + total.unexpected;
+        bad as f64 / (total.due.max(1)) as f64
+    }
+
+    pub fn role(&self, role: Role) -> impl Iterator<Item = &Process> {
+        self.processes.iter().filter(move |process| process.role == role)
+    }
+
+    /// CPU microseconds the target spent for each completed request.
+    ///
+    /// Samples and requests cover slightly different spans, so both are taken as rates.
+    pub fn target_cpu_us(&self) -> Option<f64> {
+        let target = self.role(Role::Target).next()?;
+        let rate = self.throughput();
+        (rate > 0.0 && target.span_s() > 0.0).then(|| target.cpu_s() / target.span_s() / rate * 1e6)
+    }
+
+    /// Share of the processors given to the processes of this role that they used: 1 is all of them.
+    pub fn utilisation(&self, role: Role) -> Option<f64> {
+        let mut cpus: Vec<u32> = Vec::new();
+        let mut used = 0.0;
+        for process in self.role(role).filter(|process| process.span_s() > 0.0) {
+            used += process.cpu_s() / process.span_s();
+            cpus.extend(&process.cpus);
+        }
+        cpus.sort_unstable();
+        cpus.dedup();
+        (!cpus.is_empty()).then(|| used / cpus.len() as f64)
+    }
+
+    /// CPU seconds per second that the generator used.
+    pub fn generator_cpus_used(&self) -> f64 {
+        let elapsed = (self.load.measured_ns + self.load.drain_ns).max(1) as f64;
+        let busy: u64 = self.load.generator.threads.iter().map(|thread| thread.busy_ns()).sum();
+        busy as f64 / elapsed
+    }
+
+    pub fn rss_peak_bytes(&self) -> Option<u64> {
+        self.role(Role::Target).next().map(Process::rss_peak_bytes)
+    }
+
+    /// Connections opened on this host during the measured part that the generator's clients did not open: with
+    /// everything on one host, those of the target to its upstreams.
+    pub fn upstream_connects(&self) -> Option<u64> {
+        let (first, last) = (self.host.first()?, self.host.last()?);
+        let clients = if self.plan.keep_alive { 0 } else { self.load.total.completed };
+        Some((last.passive_opens - first.passive_opens).saturating_sub(clients))
+    }
+}
+
+impl ResultFile {
+    /// Reads a result file; refuses another schema version by name.
+    pub fn read(path: &Path) -> Result<ResultFile, String> {
+        #[derive(Deserialize)]
+        struct Probe {
+            schema: String,
+        }
+        let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let probe: Probe = serde_json::from_str(&text)
+            .map_err(|error| format!("{}: not a result of `weir bench run`: {error}", path.display()))?;
+        if probe.schema != SCHEMA {
+            return Err(format!(
+                "{}: its schema is \"{}\"; this version of the lab reads \"{SCHEMA}\"",
+                path.display(),
+                probe.schema
+            ));
+        }
+        serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// Writes the file whole or not at all.
+    pub fn write(&self, path: &Path) -> Result<(), String> {
+        let name = |error: std::io::Error| format!("{}: {error}", path.display());
+        let partial = path.with_extension("json.partial");
+        let mut file = fs::File::create(&partial).map_err(name)?;
+        let text = serde_json::to_vec(self).expect("a result has string keys and finite numbers");
+        file.write_all(&text).map_err(name)?;
+        drop(file);
+        fs::rename(&partial, path).map_err(name)
+    }
+
+    /// The cells of one target in one row, in the order of their levels.
+    pub fn series<'a>(&'a self, row: &'a str, target: &'a str) -> impl Iterator<Item = &'a Cell> {
+        self.cells.iter().filter(move |cell| cell.row == row && cell.target == target)
+    }
+}

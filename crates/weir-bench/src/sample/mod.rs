@@ -1,0 +1,131 @@
+//! Samples of processes and of the machine while load runs. Reading is here; what it means is decided elsewhere.
+
+mod host;
+mod process;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+pub use self::process::{process_tree, rss_bytes};
+use crate::result::{HostSample, Process, ProcessSample, Role};
+
+/// A process tree to watch.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    pub role: Role,
+    pub name: String,
+    pub cpus: Vec<u32>,
+    pub pids: Vec<u32>,
+}
+
+/// A thread that samples until it is told to stop.
+pub struct Sampler {
+    stop: Arc<AtomicBool>,
+    thread: thread::JoinHandle<(Vec<Process>, Vec<HostSample>)>,
+}
+
+impl Sampler {
+    /// Takes the first sample after `delay` (the warm-up), then one every `interval`, the last one after `length`.
+    pub fn start(watched: Vec<Watched>, delay: Duration, interval: Duration, length: Duration) -> Sampler {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = stop.clone();
+        let start = Instant::now() + delay;
+        let thread = thread::Builder::new()
+            .name("sampler".to_owned())
+            .spawn(move || collect(watched, &told, start, interval, length))
+            .expect("the system has room for one more thread");
+        Sampler { stop, thread }
+    }
+
+    /// The samples; if the time was not over, up to now.
+    pub fn finish(self) -> (Vec<Process>, Vec<HostSample>) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.thread().unpark();
+        self.thread.join().expect("sampling does not panic")
+    }
+}
+
+fn collect(
+    watched: Vec<Watched>,
+    stop: &AtomicBool,
+    start: Instant,
+    interval: Duration,
+    length: Duration,
+) -> (Vec<Process>, Vec<HostSample>) {
+    let mut processes: Vec<Process> = watched
+        .iter()
+        .map(|one| Process { role: one.role, name: one.name.clone(), cpus: one.cpus.clone(), samples: Vec::new() })
+        .collect();
+    let mut host = Vec::new();
+    let end = start + length;
+    let mut due = start;
+    loop {
+        while Instant::now() < due && !stop.load(Ordering::Relaxed) {
+            thread::park_timeout(due.saturating_duration_since(Instant::now()));
+        }
+        for (one, process) in watched.iter().zip(&mut processes) {
+            let at_s = start.elapsed().as_secs_f64();
+            process.samples.push(ProcessSample { at_s, ..process::read(&one.pids) });
+        }
+        host.push(HostSample { at_s: start.elapsed().as_secs_f64(), ..host::read() });
+        if due >= end || stop.load(Ordering::Relaxed) {
+            break;
+        }
+        due = (due + interval).min(end);
+    }
+    from_zero(&mut processes, &mut host);
+    (processes, host)
+}
+
+/// Lets the counters start at the first sample.
+fn from_zero(processes: &mut [Process], host: &mut [HostSample]) {
+    for process in processes {
+        let Some(first) = process.samples.first().copied() else { continue };
+        for sample in &mut process.samples {
+            sample.cpu_user_s -= first.cpu_user_s;
+            sample.cpu_system_s -= first.cpu_system_s;
+            sample.run_delay_s -= first.run_delay_s;
+            // A thread that ended takes its switches along.
+            sample.switches_voluntary = sample.switches_voluntary.saturating_sub(first.switches_voluntary);
+            sample.switches_involuntary = sample.switches_involuntary.saturating_sub(first.switches_involuntary);
+        }
+    }
+    let Some(first) = host.first().copied() else { return };
+    for sample in host {
+        sample.cpu_busy_s -= first.cpu_busy_s;
+        sample.cpu_idle_s -= first.cpu_idle_s;
+        sample.cpu_steal_s -= first.cpu_steal_s;
+        sample.retransmits -= first.retransmits;
+        sample.listen_overflows -= first.listen_overflows;
+        sample.active_opens -= first.active_opens;
+        sample.passive_opens -= first.passive_opens;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_this_process_while_it_works() {
+        let own = Watched { role: Role::Target, name: "own".to_owned(), cpus: vec![0], pids: vec![std::process::id()] };
+        let sampler = Sampler::start(vec![own], Duration::ZERO, Duration::from_millis(10), Duration::from_secs(3600));
+        let begin = Instant::now();
+        let mut sum = 0u64;
+        while begin.elapsed() < Duration::from_millis(80) {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+        let (processes, host) = sampler.finish();
+        let samples = &processes[0].samples;
+        assert!(samples.len() >= 2 && host.len() == samples.len());
+        assert!(processes[0].cpu_s() > 0.02, "{}", processes[0].cpu_s());
+        assert!(samples[0].rss_bytes > 0 && samples[0].fds > 0 && samples[0].threads > 0);
+        assert_eq!(host[0].passive_opens, 0);
+    }
+}

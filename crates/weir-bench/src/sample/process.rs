@@ -1,0 +1,95 @@
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::result::ProcessSample;
+
+/// A process and its descendants, as they are now.
+pub fn process_tree(root: u32) -> Vec<u32> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for pid in numbers(Path::new("/proc")) {
+        if let Some(parent) = stat(&PathBuf::from(format!("/proc/{pid}/stat"))).map(|stat| stat.parent) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut tree = vec![root];
+    let mut next = 0;
+    while next < tree.len() {
+        tree.extend(children.remove(&tree[next]).unwrap_or_default());
+        next += 1;
+    }
+    tree
+}
+
+/// Resident bytes of the processes together. Pages they share count once for each.
+pub fn rss_bytes(pids: &[u32]) -> u64 {
+    pids.iter().filter_map(|pid| stat(&PathBuf::from(format!("/proc/{pid}/stat")))).map(|stat| stat.rss_bytes).sum()
+}
+
+/// Counters and gauges of the processes together.
+pub fn read(pids: &[u32]) -> ProcessSample {
+    let mut sum = ProcessSample::default();
+    for pid in pids {
+        let directory = PathBuf::from(format!("/proc/{pid}"));
+        let Some(stat) = stat(&directory.join("stat")) else { continue };
+        let mut run_ns = 0;
+        for thread in numbers(&directory.join("task")) {
+            let task = directory.join("task").join(thread.to_string());
+            let schedule = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
+            let mut fields = schedule.split_whitespace().map(|field| field.parse::<u64>().unwrap_or(0));
+            run_ns += fields.next().unwrap_or(0);
+            sum.run_delay_s += fields.next().unwrap_or(0) as f64 / 1e9;
+            let status = fs::read_to_string(task.join("status")).unwrap_or_default();
+            sum.switches_voluntary += field(&status, "voluntary_ctxt_switches:");
+            sum.switches_involuntary += field(&status, "nonvoluntary_ctxt_switches:");
+        }
+        // Ticks are 10 ms; the scheduler's own count is in ns and knows no user and system. Of threads that have
+        // ended only the ticks know, so those count where they are more.
+        let ticks_s = stat.user_s + stat.system_s;
+        let precise_s = (run_ns as f64 / 1e9).max(ticks_s - TICK_ERROR_S);
+        let scale = if ticks_s > 0.0 { precise_s / ticks_s } else { 1.0 };
+        sum.cpu_user_s += stat.user_s * scale;
+        sum.cpu_system_s += stat.system_s * scale;
+        sum.rss_bytes += stat.rss_bytes;
+        sum.threads += stat.threads;
+        sum.fds += fs::read_dir(directory.join("fd")).map_or(0, |entries| entries.count() as u64);
+    }
+    sum
+}
+
+/// How far ticks may be ahead of the precise count without a thread having ended.
+const TICK_ERROR_S: f64 = 0.05;
+
+struct Stat {
+    parent: u32,
+    user_s: f64,
+    system_s: f64,
+    threads: u32,
+    rss_bytes: u64,
+}
+
+fn stat(path: &Path) -> Option<Stat> {
+    let text = fs::read_to_string(path).ok()?;
+    // The command name may hold spaces and parentheses; what follows its last one does not.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    let ticks = rustix::param::clock_ticks_per_second() as f64;
+    Some(Stat {
+        parent: number(1)? as u32,
+        user_s: number(11)? as f64 / ticks,
+        system_s: number(12)? as f64 / ticks,
+        threads: number(17)? as u32,
+        rss_bytes: number(21)? * rustix::param::page_size() as u64,
+    })
+}
+
+fn numbers(directory: &Path) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn field(text: &str, name: &str) -> u64 {
+    text.lines().find_map(|line| line.strip_prefix(name)).and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,120 @@
+use std::path::Path;
+
+use super::{Row, Scenario};
+use crate::library;
+
+/// Names of the scenarios that come with the lab.
+pub fn names() -> Vec<String> {
+    library::list("scenarios/")
+        .into_iter()
+        .filter_map(|path| Some(path.strip_prefix("scenarios/")?.strip_suffix(".yaml")?.to_owned()))
+        .collect()
+}
+
+/// Reads a scenario by the name it comes with, or from a file when `name` is a path.
+pub fn read(name: &str) -> Result<Scenario, String> {
+    if name.ends_with(".yaml") || name.ends_with(".yml") || name.contains('/') {
+        let text = std::fs::read_to_string(Path::new(name)).map_err(|error| format!("{name}: {error}"))?;
+        return parse(name, &text);
+    }
+    let path = format!("scenarios/{name}.yaml");
+    let text = library::text(&path)
+        .ok_or_else(|| format!("no scenario \"{name}\"; there are: {}, or give a file", names().join(", ")))?;
+    parse(&path, &text)
+}
+
+/// Parses and checks a scenario; `place` is what errors call it.
+pub fn parse(place: &str, text: &str) -> Result<Scenario, String> {
+    let scenario: Scenario = serde_saphyr::from_str(text).map_err(|error| format!("{place}: {error}"))?;
+    let problems = problems(&scenario);
+    if problems.is_empty() {
+        return Ok(scenario);
+    }
+    Err(problems.iter().map(|problem| format!("{place}: {problem}")).collect::<Vec<_>>().join("\n"))
+}
+
+fn problems(scenario: &Scenario) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut claim = |holds: bool, problem: String| {
+        if !holds {
+            problems.push(problem);
+        }
+    };
+    claim(!scenario.targets.is_empty(), "targets: name at least one peer".to_owned());
+    claim(
+        scenario.targets.contains(&scenario.baseline),
+        format!("baseline: \"{}\" is not among the targets", scenario.baseline),
+    );
+    claim(!scenario.rows.is_empty(), "rows: at least one is needed".to_owned());
+    claim(!scenario.workers.is_empty() && !scenario.workers.contains(&0), "workers: 1 or more".to_owned());
+    let ascending =
+        |levels: &[u32]| !levels.is_empty() && levels[0] > 0 && levels.windows(2).all(|pair| pair[0] < pair[1]);
+    claim(ascending(&scenario.connections), "connections: ascending numbers from 1".to_owned());
+    let method = &scenario.method;
+    claim(method.repeats > 0, "method.repeats: 1 or more; 5 or more for a result without a warning".to_owned());
+    claim(method.measured_s > 0.0, "method.measured_s: more than 0".to_owned());
+    claim(
+        (0.5..1.0).contains(&method.confidence),
+        format!("method.confidence: {} is not between 0.5 and 1; 0.95 is usual", method.confidence),
+    );
+    for (index, row) in scenario.rows.iter().enumerate() {
+        let Row { name, connections, compare_with, .. } = row;
+        claim(
+            scenario.rows[..index].iter().all(|other| other.name != *name),
+            format!("rows[{index}].name: \"{name}\" is already another row's"),
+        );
+        claim(
+            connections.as_deref().is_none_or(ascending),
+            format!("rows[{index}].connections: ascending numbers from 1"),
+        );
+        claim(row.routes > 0, format!("rows[{index}].routes: 1 or more"));
+        if let Some(other) = compare_with {
+            claim(scenario.row(other).is_some(), format!("rows[{index}].compare_with: there is no row \"{other}\""));
+        }
+    }
+    for name in scenario.quick.rows.iter().flatten() {
+        claim(scenario.row(name).is_some(), format!("quick.rows: there is no row \"{name}\""));
+    }
+    for target in scenario.quick.targets.iter().flatten() {
+        claim(scenario.targets.contains(target), format!("quick.targets: \"{target}\" is not among the targets"));
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALLEST: &str =
+        "{name: a, title: A, about: b, targets: [none], baseline: none, connections: [1], rows: [{name: get}]}";
+
+    #[test]
+    fn the_smallest_scenario_gets_the_documented_defaults() {
+        let scenario = parse("a.yaml", SMALLEST).unwrap();
+        assert_eq!(scenario.method.repeats, 5);
+        assert_eq!(scenario.rows[0].request.method, "GET");
+        assert_eq!(scenario.workers, [1]);
+    }
+
+    #[test]
+    fn every_scenario_that_comes_along_parses_also_when_quick() {
+        let names = names();
+        assert!(names.len() >= 7, "{names:?}");
+        for name in names {
+            let scenario = read(&name).unwrap().quickened();
+            assert_eq!(scenario.name, name);
+            assert!(!scenario.rows.is_empty());
+        }
+    }
+
+    #[test]
+    fn errors_name_the_place_and_come_all_at_once() {
+        let text = SMALLEST.replace("baseline: none", "baseline: nginx").replace("[1]", "[8, 4]");
+        let error = parse("a.yaml", &text).unwrap_err();
+        assert!(error.contains("a.yaml: baseline: \"nginx\" is not among the targets"), "{error}");
+        assert!(error.contains("a.yaml: connections: ascending"), "{error}");
+        let error = parse("a.yaml", &SMALLEST.replace("title", "tilte")).unwrap_err();
+        assert!(error.contains("tilte"), "{error}");
+        assert!(read("nothing").unwrap_err().contains("there are: "));
+    }
+}

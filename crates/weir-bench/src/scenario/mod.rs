@@ -1,0 +1,322 @@
+//! A scenario: what is measured, on which targets, how often, and what others published for the same. Values only.
+
+mod load;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use load::{names, parse, read};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    pub name: String,
+    pub title: String,
+    /// What the scenario repeats and what it does differently, for the report.
+    pub about: String,
+    /// The publication whose figures stand beside ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+    /// Peers by the names of their folders, in the order of the tables.
+    pub targets: Vec<String>,
+    /// The target that the others are compared with.
+    pub baseline: String,
+    /// Workers of the targets: a sweep when there are several.
+    #[serde(default = "one_worker")]
+    pub workers: Vec<u32>,
+    /// Clients, ascending: the axis of the plots.
+    pub connections: Vec<u32>,
+    #[serde(default)]
+    pub backend: Backend,
+    #[serde(default)]
+    pub load: Load,
+    #[serde(default)]
+    pub method: Method,
+    /// Look for the highest rate that keeps this, after the levels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub searches: Vec<Objective>,
+    pub rows: Vec<Row>,
+    /// What changes for a run of a few minutes.
+    #[serde(default)]
+    pub quick: Quick,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    pub title: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub date: Option<String>,
+    /// Machine and tools the published figures come from: they are not comparable across machines, only in shape.
+    pub setup: String,
+}
+
+/// What stands behind the targets.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Backend {
+    pub kind: BackendKind,
+    /// Servers, each on its own port.
+    pub instances: u32,
+    /// Bytes of the response body; what fits the kind when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body_bytes: Option<u64>,
+    /// Exact response body, instead of `body_bytes`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    pub delay_ms: f64,
+    /// HTTPS between the target and the backend.
+    pub tls: bool,
+}
+
+impl Default for Backend {
+    fn default() -> Self {
+        Backend { kind: BackendKind::Builtin, instances: 1, body_bytes: None, body: None, delay_ms: 0.0, tls: false }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BackendKind {
+    /// The lab's own: a fixed answer; WebSocket and SSE where the row speaks them.
+    Builtin,
+    /// nginx with `return 200`, as two of the publications used.
+    Nginx,
+}
+
+/// How load is made, unless a row says otherwise.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Load {
+    /// HTTPS between the clients and the target.
+    pub tls: bool,
+    /// Requests per second over all clients, evenly spaced. Absent: a closed loop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// Closed loop: clients start one after another over this time, within the warm-up.
+    pub ramp_up_s: f64,
+    /// Closed loop: pause between a response and the client's next request.
+    pub think_ms: f64,
+    /// End after this many requests, if the time is not over first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    pub timeout_s: f64,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Load { tls: false, rate: None, ramp_up_s: 0.0, think_ms: 0.0, count: None, timeout_s: 30.0 }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Method {
+    pub warmup_s: f64,
+    pub measured_s: f64,
+    /// Interleaved: each repeat runs every cell once, in an order of its own.
+    pub repeats: u32,
+    /// Of intervals and tests.
+    pub confidence: f64,
+}
+
+impl Default for Method {
+    fn default() -> Self {
+        Method { warmup_s: 5.0, measured_s: 30.0, repeats: 5, confidence: 0.95 }
+    }
+}
+
+/// The highest rate at which this still holds, and the schedule is kept.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Objective {
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_ms: Option<f64>,
+}
+
+/// One line of the scenario's table: one configuration of the targets under one workload.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    pub name: String,
+    /// Features a target must have; `peer.yaml` names them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<String>,
+    #[serde(default = "one")]
+    pub routes: u32,
+    #[serde(default)]
+    pub consumers: u32,
+    /// Policies on every route, by their Apache APISIX plugin names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub policies: BTreeMap<String, Value>,
+    /// The row without these policies: what its cost is counted from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compare_with: Option<String>,
+    #[serde(default)]
+    pub speak: Speak,
+    #[serde(default)]
+    pub request: Request,
+    /// Levels of this row, instead of the scenario's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<Vec<u32>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<Backend>,
+    /// What was published for this row.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub published: Vec<Published>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "protocol", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Speak {
+    #[default]
+    Http1,
+    Http2 {
+        streams: usize,
+    },
+    /// Messages echoed in reverse, each client sending `per_second`.
+    WebSocket {
+        message_bytes: usize,
+        per_second: f64,
+    },
+    /// Events of `event_bytes` at `per_second` on each connection.
+    Sse {
+        event_bytes: usize,
+        per_second: f64,
+    },
+    /// One topic, every client a subscriber, `per_second` publications.
+    WebSub {
+        payload_bytes: usize,
+        per_second: f64,
+    },
+    /// Connections that are opened and held.
+    Idle,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Request {
+    pub method: String,
+    pub path: String,
+    pub headers: BTreeMap<String, String>,
+    pub body_bytes: u64,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Request { method: "GET".to_owned(), path: "/get".to_owned(), headers: BTreeMap::new(), body_bytes: 0 }
+    }
+}
+
+/// Somebody else's figures for a row.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// Whose.
+    pub system: String,
+    /// The level they are for; absent when the publication does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rps: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p95_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_percent: Option<f64>,
+    /// What to know about the figure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// Replacements for a run of a few minutes. What is absent stays.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Quick {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub targets: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections: Option<Vec<u32>>,
+    /// Names of the rows to keep.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<Method>,
+}
+
+impl Scenario {
+    /// The scenario with its `quick` part applied, levels of rows included.
+    pub fn quickened(mut self) -> Scenario {
+        let quick = self.quick.clone();
+        if let Some(targets) = quick.targets {
+            self.targets = targets;
+        }
+        if let Some(rows) = quick.rows {
+            self.rows.retain(|row| rows.contains(&row.name));
+        }
+        if let Some(connections) = quick.connections {
+            for row in self.rows.iter_mut() {
+                if let Some(own) = &mut row.connections {
+                    // A row with levels of its own keeps its first and its last.
+                    *own = [own.first(), own.last()].into_iter().flatten().copied().collect();
+                    own.dedup();
+                }
+            }
+            self.connections = connections;
+        }
+        self.workers = quick.workers.unwrap_or(self.workers);
+        self.method = quick.method.unwrap_or(self.method);
+        if quick.count.is_some() {
+            self.load.count = quick.count;
+        }
+        self
+    }
+
+    pub fn levels<'a>(&'a self, row: &'a Row) -> &'a [u32] {
+        row.connections.as_deref().unwrap_or(&self.connections)
+    }
+
+    pub fn backend<'a>(&'a self, row: &'a Row) -> &'a Backend {
+        row.backend.as_ref().unwrap_or(&self.backend)
+    }
+
+    pub fn row(&self, name: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.name == name)
+    }
+}
+
+impl Speak {
+    /// Messages or events per second that one client causes; `None` for requests.
+    pub fn per_second(&self) -> Option<f64> {
+        match self {
+            Speak::WebSocket { per_second, .. } | Speak::Sse { per_second, .. } | Speak::WebSub { per_second, .. } => {
+                Some(*per_second)
+            }
+            Speak::Http1 | Speak::Http2 { .. } | Speak::Idle => None,
+        }
+    }
+}
+
+fn one_worker() -> Vec<u32> {
+    vec![1]
+}
+
+fn one() -> u32 {
+    1
+}

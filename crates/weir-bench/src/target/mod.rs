@@ -1,0 +1,13 @@
+//! The systems under test: a folder each, known only by what the folder says, started as processes of their own.
+
+mod install;
+mod peer;
+mod process;
+mod render;
+
+pub use self::{
+    install::{Installed, install, locate},
+    peer::{Install, Peer, Policies, names, read},
+    process::{Child, Readiness, wait_until_listening},
+    render::{Certificate, Endpoint, Inputs, Rendered, credentials, hash, render, render_text},
+};

@@ -1,0 +1,198 @@
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Write as _},
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    process::{Pid, Signal, kill_process, kill_process_group},
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+};
+
+use crate::sample::process_tree;
+
+/// A process the lab started, in a group of its own. Dropping it ends the group.
+pub struct Child {
+    child: std::process::Child,
+    output: PathBuf,
+    /// Ends what the start command left in the background.
+    stop: Vec<String>,
+}
+
+/// How long a target may take until it listens.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long a target may take to end after SIGTERM, before SIGKILL.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+
+impl Child {
+    /// Starts `command` in `dir`, pinned to `cpus` when there are any; what it prints goes to `dir/output.log`.
+    pub fn start(
+        command: &[String],
+        environment: &BTreeMap<String, String>,
+        stop: Vec<String>,
+        dir: &Path,
+        cpus: &[u32],
+    ) -> Result<Child, String> {
+        use std::os::unix::process::CommandExt as _;
+        let (program, arguments) = command.split_first().ok_or("the start command is empty")?;
+        let output = dir.join("output.log");
+        let log = File::create(&output).map_err(|error| format!("{}: {error}", output.display()))?;
+        let log_too = log.try_clone().map_err(|error| format!("{}: {error}", output.display()))?;
+        let mut builder = Command::new(program);
+        builder
+            .args(arguments)
+            .envs(environment)
+            .current_dir(dir)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(log_too)
+            .process_group(0);
+        let child = pinned(cpus, || builder.spawn()).map_err(|error| format!("{program}: {error}"))?;
+        Ok(Child { child, output, stop })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The process and all below it.
+    pub fn tree(&self) -> Vec<u32> {
+        process_tree(self.pid())
+    }
+
+    /// Why the process is gone, if it is.
+    pub fn ended(&mut self) -> Option<String> {
+        match self.child.try_wait() {
+            Ok(Some(status)) if self.stop.is_empty() || !status.success() => {
+                Some(format!("it ended with {status}; it printed: {}", self.last_words()))
+            }
+            _ => None,
+        }
+    }
+
+    /// The last lines the process printed.
+    pub fn last_words(&self) -> String {
+        let text = fs::read_to_string(&self.output).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(5)..].join(" | ")
+    }
+
+    /// Everything the process printed.
+    pub fn output(&self) -> String {
+        fs::read_to_string(&self.output).unwrap_or_default()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if let Some((program, arguments)) = self.stop.split_first() {
+            // A failure shows when its port is wanted again.
+            let _ = Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        }
+        let Some(pid) = Pid::from_raw(self.child.id() as i32) else { return };
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = kill_process(pid, Signal::TERM);
+            let deadline = Instant::now() + STOP_LIMIT;
+            while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        // Whatever of its group is left: workers of a master that was killed.
+        let _ = kill_process_group(pid, Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `action` with this thread on `cpus`: what it spawns inherits that. All processors when `cpus` is empty.
+fn pinned<T>(cpus: &[u32], action: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    if cpus.is_empty() {
+        return action();
+    }
+    let before = sched_getaffinity(None)?;
+    let mut set = CpuSet::new();
+    for cpu in cpus {
+        set.set(*cpu as usize);
+    }
+    sched_setaffinity(None, &set)?;
+    let result = action();
+    sched_setaffinity(None, &before)?;
+    result
+}
+
+/// What `wait_until_listening` found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Readiness {
+    Ready,
+    Ended(String),
+    TimedOut,
+}
+
+/// Waits until somebody listens on `address`, or `child` is gone.
+pub fn wait_until_listening(child: &mut Child, address: SocketAddr) -> Readiness {
+    let deadline = Instant::now() + START_LIMIT;
+    while Instant::now() < deadline {
+        if let Some(reason) = child.ended() {
+            return Readiness::Ended(reason);
+        }
+        if let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_millis(500)) {
+            // A request that is complete, so that the peer has no half-open one to wait for.
+            let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+            return Readiness::Ready;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Readiness::TimedOut
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    fn directory(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("weir-bench-process-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_process_that_dies_at_once_says_why() {
+        let dir = directory("dies");
+        let command = vec!["sh".to_owned(), "-c".to_owned(), "echo no such setting; exit 3".to_owned()];
+        let mut child = Child::start(&command, &BTreeMap::new(), Vec::new(), &dir, &[]).unwrap();
+        let address = "127.0.0.1:9".parse().unwrap();
+        match wait_until_listening(&mut child, address) {
+            Readiness::Ended(reason) => assert!(reason.contains("no such setting"), "{reason}"),
+            other => panic!("{other:?}"),
+        }
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn dropping_ends_it_and_pinning_is_inherited() {
+        let dir = directory("drops");
+        let child = Child::start(&words("sleep 1000"), &BTreeMap::new(), Vec::new(), &dir, &[0]).unwrap();
+        let pid = child.pid();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        assert!(status.contains("Cpus_allowed_list:\t0\n"), "{status}");
+        drop(child);
+        assert!(!Path::new(&format!("/proc/{pid}")).exists());
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let dir = directory("absent");
+        let error = Child::start(&words("/no/such/gateway"), &BTreeMap::new(), Vec::new(), &dir, &[]).err().unwrap();
+        assert!(error.starts_with("/no/such/gateway: "), "{error}");
+        fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,215 @@
+use std::collections::BTreeMap;
+
+use aws_lc_rs::digest;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use minijinja::{Environment, UndefinedBehavior, syntax::SyntaxConfig, value::Serde};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Peer;
+use crate::library;
+
+/// What a template may speak of.
+#[derive(Clone, Debug, Serialize)]
+pub struct Inputs {
+    /// Where files are written and the process runs.
+    pub dir: String,
+    pub port: u16,
+    /// A second free port, for peers that need one.
+    pub admin_port: u16,
+    pub workers: u32,
+    /// Open files the process may have.
+    pub open_files: u64,
+    /// Idle upstream connections worth keeping: as many as there are clients, at least 512.
+    pub upstream_connections: u32,
+    pub backends: Vec<Endpoint>,
+    /// The backends as URLs.
+    pub hosts: Vec<String>,
+    pub backend_tls: bool,
+    /// Present when the clients speak TLS.
+    pub tls: Option<Certificate>,
+    pub http2: bool,
+    pub websocket: bool,
+    pub sse: bool,
+    pub routes: Vec<Route>,
+    pub consumers: Vec<Consumer>,
+    pub policies: BTreeMap<String, Value>,
+    /// Backends only: certificate and body.
+    pub certificate: Option<Certificate>,
+    pub body: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Endpoint {
+    pub host: String,
+    pub port: u16,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Certificate {
+    pub cert_pem: String,
+    pub key_pem: String,
+    pub cert_file: String,
+    pub key_file: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Route {
+    pub name: String,
+    /// Of the path; empty for a single route, which takes everything.
+    pub prefix: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Consumer {
+    pub name: String,
+    pub key: String,
+    pub password: String,
+    /// The password in the `{SHA}` form of htpasswd files.
+    pub sha1: String,
+}
+
+/// The routes and consumers of a row: `route-0`, `route-1`…
+pub fn credentials(routes: u32, consumers: u32) -> (Vec<Route>, Vec<Consumer>) {
+    let routes = (0..routes).map(|index| Route {
+        name: format!("route-{index}"),
+        prefix: if routes == 1 { String::new() } else { format!("/route-{index}") },
+    });
+    let consumers = (0..consumers).map(|index| {
+        let password = format!("password-{index}");
+        let sha1 = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, password.as_bytes());
+        Consumer {
+            name: format!("consumer{index}"),
+            key: format!("key-{index}"),
+            password,
+            sha1: format!("{{SHA}}{}", STANDARD.encode(sha1)),
+        }
+    });
+    (routes.collect(), consumers.collect())
+}
+
+/// Files of a configuration by name, and a hash over all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendered {
+    pub files: BTreeMap<String, String>,
+    pub sha256: String,
+}
+
+/// Renders the templates of a peer. Pure.
+pub fn render(peer: &Peer, inputs: &Inputs) -> Result<Rendered, String> {
+    let mut files = BTreeMap::new();
+    for file in &peer.files {
+        let path = format!("peers/{}/{file}.j2", peer.name);
+        let template = library::text(&path).ok_or_else(|| format!("{path} is missing"))?;
+        files.insert(file.clone(), render_text(&path, &template, inputs)?);
+    }
+    Ok(Rendered { sha256: hash(&files), files })
+}
+
+/// Renders one template; `place` is what errors call it.
+pub fn render_text(place: &str, template: &str, inputs: &Inputs) -> Result<String, String> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    let syntax = SyntaxConfig::builder().keep_trailing_newline(true).build().expect("the default delimiters differ");
+    environment.set_syntax(syntax);
+    environment.render_str(template, Serde(inputs)).map_err(|error| format!("{place}: {error:#}"))
+}
+
+/// SHA-256 over names and contents, in hexadecimal.
+pub fn hash(files: &BTreeMap<String, String>) -> String {
+    let mut context = digest::Context::new(&digest::SHA256);
+    for (name, contents) in files {
+        for part in [name, contents] {
+            context.update(&(part.len() as u64).to_le_bytes());
+            context.update(part.as_bytes());
+        }
+    }
+    context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::{
+        super::peer::{Policies, names, read},
+        *,
+    };
+
+    pub fn inputs() -> Inputs {
+        let (routes, consumers) = credentials(2, 2);
+        let tls = Certificate {
+            cert_pem: "CERT\n".to_owned(),
+            key_pem: "KEY\n".to_owned(),
+            cert_file: "/d/cert.pem".to_owned(),
+            key_file: "/d/key.pem".to_owned(),
+        };
+        Inputs {
+            dir: "/d".to_owned(),
+            port: 8080,
+            admin_port: 8081,
+            workers: 2,
+            open_files: 20_000,
+            upstream_connections: 512,
+            backends: vec![
+                Endpoint { host: "127.0.0.1".to_owned(), port: 9001 },
+                Endpoint { host: "127.0.0.1".to_owned(), port: 9002 },
+            ],
+            hosts: vec!["http://127.0.0.1:9001".to_owned(), "http://127.0.0.1:9002".to_owned()],
+            backend_tls: true,
+            tls: Some(tls.clone()),
+            http2: true,
+            websocket: true,
+            sse: true,
+            routes,
+            consumers,
+            policies: BTreeMap::new(),
+            certificate: Some(tls),
+            body: "OK".to_owned(),
+        }
+    }
+
+    #[test]
+    fn every_template_renders_with_everything_and_with_nothing() {
+        for name in names() {
+            let peer = read(&name).unwrap();
+            let mut full = inputs();
+            if let Policies::Named(policies) = &peer.policies {
+                full.policies = policies.iter().map(|name| (name.clone(), serde_json::json!({}))).collect();
+            }
+            let (routes, _) = credentials(1, 0);
+            let bare = Inputs {
+                backend_tls: false,
+                tls: None,
+                http2: false,
+                websocket: false,
+                sse: false,
+                routes,
+                consumers: Vec::new(),
+                ..inputs()
+            };
+            for inputs in [full, bare] {
+                let rendered = render(&peer, &inputs).unwrap();
+                for (file, text) in &rendered.files {
+                    assert!(!text.contains("{{") && !text.contains("{%"), "{name}/{file}:\n{text}");
+                    if file.ends_with(".yaml") {
+                        serde_saphyr::from_str::<Value>(text)
+                            .unwrap_or_else(|error| panic!("{name}/{file}: {error}\n{text}"));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_hash_changes_with_the_contents() {
+        let one = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
+        let other = BTreeMap::from([("a".to_owned(), "c".to_owned())]);
+        assert_ne!(hash(&one), hash(&other));
+        assert_eq!(hash(&one).len(), 64);
+    }
+
+    #[test]
+    fn a_broken_template_is_named() {
+        let error = render_text("peers/x/y.j2", "{% if %}", &inputs()).unwrap_err();
+        assert!(error.starts_with("peers/x/y.j2: "), "{error}");
+    }
+}
