@@ -1,8 +1,9 @@
 //! Texts with variables in them: `$remote_addr`, `${arg_name ?? nobody}`.
 //!
-//! A template is compiled once and rendered per exchange. `$name` takes the longest run of letters, digits and `_`;
-//! `${name}` allows any name, and a default for a missing value after `??`. `\$` is a dollar sign, and so is every `$`
-//! that starts neither form: no text is an error. A missing variable is the empty text, unless its style says more.
+//! A template is compiled once and rendered per exchange. `$name` takes the longest run of letters, digits and `_`,
+//! `$1` the longest run of digits; `${name}` allows any name, and a default for a missing value after `??`. `\$` is a
+//! dollar sign, and so is every `$` that starts none of these forms: no text is an error. A missing variable is the empty
+//! text, unless its style says more.
 
 use std::fmt;
 
@@ -139,7 +140,9 @@ fn reference(text: &str) -> Option<(Segment, &str)> {
         }
         return Some((Segment::Variable { variable: Variable::named(name), default }, after));
     }
-    let end = text.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count();
+    let is_group = text.starts_with(|first: char| first.is_ascii_digit());
+    let in_name = |byte: &u8| byte.is_ascii_digit() || (!is_group && (byte.is_ascii_alphabetic() || *byte == b'_'));
+    let end = text.bytes().take_while(in_name).count();
     let (name, after) = text.split_at(end);
     (!name.is_empty()).then(|| (Segment::Variable { variable: Variable::named(name), default: None }, after))
 }
@@ -248,6 +251,7 @@ mod tests {
         assert_eq!(render("$remote_addr_x."), ".");
         assert_eq!(render("$remote_addr$remote_addr"), "10.0.0.110.0.0.1");
         assert_eq!(render("/$1/${ 1 }"), "/first/first");
+        assert_eq!(render("/$1_v$1a"), "/first_vfirsta");
         assert_eq!(render("${http_user-agent} ${post_arg.a.b[0]}"), "caf\u{e9} deep");
     }
 
