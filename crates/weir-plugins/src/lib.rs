@@ -1,1 +1,68 @@
-//! The plugins, one file each, and the list of them.
+//! The plugins: a file each, and the list of them.
+
+use weir_plugin::{Entry, Registry};
+
+mod headers;
+mod mocking;
+mod pattern;
+mod proxy_rewrite;
+#[cfg(test)]
+mod testing;
+
+/// Every plugin of this binary.
+pub static REGISTRY: Registry =
+    Registry::new(&[Entry::of::<mocking::Mocking>(), Entry::of::<proxy_rewrite::ProxyRewrite>()]);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use serde_json::Value;
+    use weir_plugin::Build;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let mut seen = HashSet::new();
+        for entry in REGISTRY.entries() {
+            assert!(seen.insert(entry.name), "{} is listed twice", entry.name);
+        }
+    }
+
+    #[test]
+    fn examples_build_without_a_warning() {
+        for entry in REGISTRY.entries() {
+            let options = testing::example(entry);
+            let mut build = Build::default();
+            let built = (entry.build)(&options, &mut build);
+            assert!(built.is_ok(), "{}: {}", entry.name, built.err().expect("not ok"));
+            assert_eq!(build.warnings, [], "{}", entry.name);
+        }
+    }
+
+    #[test]
+    fn plugins_and_their_options_are_documented() {
+        for entry in REGISTRY.entries() {
+            let schema = (entry.schema)();
+            assert!(schema["description"].is_string(), "{} has no description", entry.name);
+            let mut undocumented = Vec::new();
+            find_undocumented(&schema, entry.name, &mut undocumented);
+            assert_eq!(undocumented, [""; 0], "options without a description");
+        }
+    }
+
+    fn find_undocumented(schema: &Value, path: &str, found: &mut Vec<String>) {
+        let Value::Object(members) = schema else { return };
+        for (name, property) in members.get("properties").and_then(Value::as_object).into_iter().flatten() {
+            let path = format!("{path}.{name}");
+            if !property["description"].is_string() {
+                found.push(path.clone());
+            }
+            find_undocumented(property, &path, found);
+        }
+        for (name, definition) in members.get("$defs").and_then(Value::as_object).into_iter().flatten() {
+            find_undocumented(definition, &format!("{path}/{name}"), found);
+        }
+    }
+}

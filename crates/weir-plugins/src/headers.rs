@@ -1,0 +1,228 @@
+//! Header fields in plugin options: their names, their values, and edits of a head.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use weir_plugin::{ConfigError, Exchange, Template, Variable, Variables};
+use weir_proto::head::{BadField, Head};
+use weir_proto::{Known, field};
+
+/// A field's value as it may be written: text or a number.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "Value")]
+pub struct Scalar(String);
+
+impl TryFrom<Value> for Scalar {
+    type Error = &'static str;
+
+    fn try_from(value: Value) -> Result<Scalar, &'static str> {
+        match value {
+            Value::String(text) => Ok(Scalar(text)),
+            Value::Number(number) => Ok(Scalar(number.to_string())),
+            _ => Err("expected a string or a number"),
+        }
+    }
+}
+
+impl JsonSchema for Scalar {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Scalar".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": ["string", "number"]})
+    }
+}
+
+impl Scalar {
+    /// The value with its variables, when what is constant of it may stand in a field.
+    pub fn template(&self, path: &str) -> Result<Template, ConfigError> {
+        match field::is_value(self.0.as_bytes()) {
+            true => Ok(Template::compile(&self.0)),
+            false => Err(ConfigError::new(path, "has a character that no header field may have, such as a line end")),
+        }
+    }
+}
+
+/// A name for a field that an option may set or remove. Framing is the gateway's own business.
+pub fn header_name<'a>(name: &'a str, path: &str) -> Result<&'a [u8], ConfigError> {
+    if !field::is_name(name.as_bytes()) {
+        return Err(ConfigError::new(path, "is not the name of a header field; use letters, digits and dashes"));
+    }
+    let known = Known::parse(name.as_bytes());
+    if known == Known::ContentLength || known.is_hop_by_hop() {
+        return Err(ConfigError::new(path, "frames messages, which the gateway does itself; leave it out"));
+    }
+    Ok(name.as_bytes())
+}
+
+/// Edits of a head, as `headers` of `proxy-rewrite` has them: `add`, `set` and `remove`, or names and values alone,
+/// which means `set`.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub struct HeaderOptions(Map<String, Value>);
+
+impl JsonSchema for HeaderOptions {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "HeaderOptions".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let value = json_schema!({"type": ["string", "number", "array"], "items": {"type": ["string", "number"]}});
+        let fields = json_schema!({"type": "object", "additionalProperties": value});
+        let mut add = fields.clone();
+        add.insert("description".into(), "Fields added after those of the same name.".into());
+        let mut set = fields.clone();
+        set.insert("description".into(), "Fields that replace those of the same name.".into());
+        json_schema!({"oneOf": [
+            {
+                "type": "object",
+                "properties": {
+                    "add": add,
+                    "set": set,
+                    "remove": {
+                        "description": "Names of fields that are removed.",
+                        "type": "array",
+                        "items": {"type": "string"},
+                    },
+                },
+                "additionalProperties": false,
+            },
+            fields,
+        ]})
+    }
+}
+
+/// Compiled edits of a head. They run in the order add, set, remove.
+#[derive(Debug, Default)]
+pub struct HeaderEdits {
+    add: Vec<(Box<[u8]>, Template)>,
+    /// A field may get several values; the first replaces what is there.
+    set: Vec<(Box<[u8]>, Vec<Template>)>,
+    remove: Vec<Box<[u8]>>,
+}
+
+impl HeaderOptions {
+    /// The edits, with `path` being the place of the options.
+    pub fn compile(self, path: &str) -> Result<HeaderEdits, ConfigError> {
+        let mut edits = HeaderEdits::default();
+        let is_edit = |(name, value): (&String, &Value)| match name.as_str() {
+            "add" | "set" => value.is_object(),
+            "remove" => value.is_array(),
+            _ => false,
+        };
+        if self.0.is_empty() || !self.0.iter().any(is_edit) {
+            edits.set = compile_fields(&self.0, path)?;
+            return Ok(edits);
+        }
+        for (name, value) in &self.0 {
+            let path = format!("{path}.{name}");
+            match (name.as_str(), value) {
+                ("add", Value::Object(fields)) => {
+                    for (name, values) in compile_fields(fields, &path)? {
+                        edits.add.extend(values.into_iter().map(|value| (name.clone(), value)));
+                    }
+                }
+                ("set", Value::Object(fields)) => edits.set = compile_fields(fields, &path)?,
+                ("remove", Value::Array(names)) => {
+                    for (index, name) in names.iter().enumerate() {
+                        let path = format!("{path}[{index}]");
+                        let name = name.as_str().ok_or_else(|| ConfigError::new(&path, "expected a field's name"))?;
+                        edits.remove.push(header_name(name, &path)?.into());
+                    }
+                }
+                ("add" | "set", _) => return Err(ConfigError::new(path, "expected a map of names and values")),
+                ("remove", _) => return Err(ConfigError::new(path, "expected a list of names")),
+                _ => return Err(ConfigError::new(path, "is none of `add`, `set` and `remove`")),
+            }
+        }
+        Ok(edits)
+    }
+}
+
+type Fields = Vec<(Box<[u8]>, Vec<Template>)>;
+
+fn compile_fields(fields: &Map<String, Value>, path: &str) -> Result<Fields, ConfigError> {
+    let compile = |(name, value): (&String, &Value)| {
+        let path = format!("{path}.{name}");
+        let values = match value {
+            Value::Array(values) if !values.is_empty() => values.as_slice(),
+            Value::Array(_) => return Err(ConfigError::new(path, "needs at least one value")),
+            value => std::slice::from_ref(value),
+        };
+        let templates = values.iter().map(|value| {
+            let scalar = Scalar::try_from(value.clone()).map_err(|problem| ConfigError::new(&path, problem))?;
+            scalar.template(&path)
+        });
+        Ok((header_name(name, &path)?.into(), templates.collect::<Result<_, _>>()?))
+    };
+    fields.iter().map(compile).collect()
+}
+
+impl HeaderEdits {
+    /// The names of fields that are added or set.
+    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
+        self.add.iter().map(|(name, _)| &**name).chain(self.set.iter().map(|(name, _)| &**name))
+    }
+
+    /// Makes the edits. `groups` are what a regular expression has matched, for `$1`, `$2`... in values. Fails where a
+    /// variable brought what no field may have; some edits may have been made then.
+    pub fn apply(&self, exchange: &mut Exchange, side: Side, groups: &[Vec<u8>]) -> Result<(), BadField> {
+        for (name, template) in &self.add {
+            add(exchange, side, name, template, groups)?;
+        }
+        for (name, templates) in &self.set {
+            side(exchange).remove(name);
+            for template in templates {
+                add(exchange, side, name, template, groups)?;
+            }
+        }
+        for name in &self.remove {
+            side(exchange).remove(name);
+        }
+        Ok(())
+    }
+}
+
+/// Which head of an exchange is edited.
+pub type Side = fn(&mut Exchange) -> &mut Head;
+
+fn add(
+    exchange: &mut Exchange,
+    side: Side,
+    name: &[u8],
+    template: &Template,
+    groups: &[Vec<u8>],
+) -> Result<(), BadField> {
+    if let Some(value) = template.constant() {
+        return side(exchange).add(name, value);
+    }
+    let mut value = Vec::new();
+    template.render(&WithGroups { exchange, groups }, &mut value);
+    side(exchange).add(name, &value)
+}
+
+/// An exchange whose `$1`, `$2`... are what a regular expression has matched.
+pub struct WithGroups<'a> {
+    pub exchange: &'a Exchange,
+    pub groups: &'a [Vec<u8>],
+}
+
+impl Variables for WithGroups<'_> {
+    fn variable(&self, variable: &Variable) -> Option<Cow<'_, [u8]>> {
+        match variable {
+            Variable::Capture(number) => self.groups.get(usize::from(*number)).map(|group| Cow::Borrowed(&**group)),
+            other => self.exchange.variable(other),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What the plugins' tests share: requests to run, options to build.
+
+use std::future::Future;
+
+use serde_json::Value;
+use weir_plugin::{Build, ConfigError, Definition, Entry, Exchange, Step, Stop};
+use weir_proto::h1::{Limits, parse_request};
+
+/// An exchange that has just been routed. Lines end in `\n` here.
+pub fn exchange(head: &str) -> Exchange {
+    let mut exchange = Exchange::default();
+    let head = head.trim_end().replace('\n', "\r\n") + "\r\n\r\n";
+    parse_request(head.as_bytes(), &Limits::default(), &mut exchange.request).expect("valid").expect("complete");
+    exchange.client.peer = ([192, 0, 2, 7], 40000).into();
+    exchange.client.addr = exchange.client.peer.ip();
+    exchange
+}
+
+/// A GET of this target from `h.example`.
+pub fn get(target: &str) -> Exchange {
+    exchange(&format!("GET {target} HTTP/1.1\nHost: h.example"))
+}
+
+/// A plugin built from its options as JSON.
+pub fn build<D: Definition>(options: Value) -> Step {
+    try_build::<D>(options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// What is wrong with these options.
+#[track_caller]
+pub fn refused<D: Definition>(options: Value) -> String {
+    match try_build::<D>(options) {
+        Ok(_) => panic!("these options should have been refused"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn try_build<D: Definition>(options: Value) -> Result<Step, ConfigError> {
+    (Entry::of::<D>().build)(&options, &mut Build::default())
+}
+
+/// Runs a plugin's request phase.
+pub fn on_request(step: &Step, exchange: &mut Exchange) -> Result<(), Stop> {
+    match step {
+        Step::Sync(plugin) => plugin.on_request(exchange),
+        Step::Async(plugin) => waited(plugin.on_request(exchange)),
+    }
+}
+
+/// Waits in a runtime whose clock jumps to the next deadline.
+fn waited<T>(future: impl Future<Output = T>) -> T {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().expect("a runtime").block_on(future)
+}
+
+/// The options of an entry's example.
+pub fn example(entry: &Entry) -> Value {
+    let document: Value =
+        serde_saphyr::from_str(entry.example).unwrap_or_else(|error| panic!("{}: {error}", entry.name));
+    document.get(entry.name).unwrap_or_else(|| panic!("the example of {} names it", entry.name)).clone()
+}
+
+/// The value of a response field, as text.
+pub fn sent<'a>(exchange: &'a Exchange, name: &str) -> Option<&'a str> {
+    exchange.response.head.value(name.as_bytes()).map(|value| std::str::from_utf8(value).expect("test values are text"))
+}
+
+/// The body of an answer, as text.
+pub fn body(exchange: &Exchange) -> &str {
+    std::str::from_utf8(&exchange.body).expect("test bodies are text")
+}
