@@ -290,7 +290,7 @@ async fn tick(worker: Rc<Worker>) {
     let swept_ns = Cell::new(0);
     loop {
         ticks.tick().await;
-        let now_ns = worker.clock.now_ns();
+        let now_ns = worker.wake_up();
         worker.wheel.advance(now_ns);
         if let Some(log) = &worker.access_log {
             log.flush_if_due(now_ns);

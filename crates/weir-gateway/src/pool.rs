@@ -90,13 +90,13 @@ impl Pools {
 
     /// Closes idle connections that their endpoint has closed, or that have waited too long. Called now and then.
     pub fn sweep(&self, worker: &Worker) {
-        let now_ns = worker.clock.now_ns();
+        let now_ns = worker.now_ns();
         let mut idle_total = 0;
         for endpoint in self.endpoints.borrow().values() {
             let patience = endpoint.keepalive.get().idle_timeout.as_nanos() as u64;
             let mut idle = endpoint.idle.borrow_mut();
             let before = idle.len();
-            idle.retain_mut(|idle| now_ns.saturating_sub(idle.since_ns) < patience && is_quiet(&mut idle.stream));
+            idle.retain(|idle| now_ns.saturating_sub(idle.since_ns) < patience && is_quiet(&idle.stream));
             worker.metrics.upstream_connections_closed.add((before - idle.len()) as u64);
             idle_total += idle.len() as u64;
         }
@@ -106,9 +106,8 @@ impl Pools {
 
 /// Nothing to read and not closed: what an idle connection has to be. Asks the socket only if the poller has seen
 /// something happen on it.
-fn is_quiet(stream: &mut TcpStream) -> bool {
-    let mut context = Context::from_waker(Waker::noop());
-    stream.poll_read_ready(&mut context).is_pending()
+fn is_quiet(stream: &TcpStream) -> bool {
+    matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
 /// A connection to an endpoint, and a place among those that use it.
@@ -175,8 +174,8 @@ impl Endpoint {
 
     fn take_idle(&self, worker: &Worker, freshness: Freshness) -> Option<Idle> {
         loop {
-            let mut idle = self.idle.borrow_mut().pop()?;
-            if is_quiet(&mut idle.stream) && (freshness == Freshness::Any || is_alive(&mut idle.stream)) {
+            let idle = self.idle.borrow_mut().pop()?;
+            if is_quiet(&idle.stream) && (freshness == Freshness::Any || is_alive(&idle.stream)) {
                 return Some(idle);
             }
             worker.metrics.upstream_connections_closed.increment();
@@ -237,9 +236,9 @@ fn is_shortage(error: &std::io::Error) -> bool {
 }
 
 /// Asks the socket itself, for what the poller has not seen yet.
-fn is_alive(stream: &mut TcpStream) -> bool {
+fn is_alive(stream: &TcpStream) -> bool {
     let mut byte = [std::mem::MaybeUninit::uninit()];
-    match SockRef::from(&*stream).peek(&mut byte) {
+    match SockRef::from(stream).peek(&mut byte) {
         Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
         Ok(_) => false,
     }

@@ -115,7 +115,7 @@ impl<'a, 'w> Relay<'a, 'w> {
         exchange: &'a mut Exchange,
         terms: &'a Terms<'a>,
     ) -> Relay<'a, 'w> {
-        let now_ns = worker.clock.now_ns();
+        let now_ns = worker.now_ns();
         let request = RequestSide {
             body: Body::new(exchange.request.framing, terms.clients.limits.head_bytes),
             coding: Coding::None,
@@ -148,7 +148,8 @@ impl<'a, 'w> Relay<'a, 'w> {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Outcome, Stop>> {
-        self.now_ns = self.worker.clock.now_ns();
+        // The first poll comes in the wake-up that brought the request.
+        self.now_ns = if self.request.head_sent { self.worker.wake_up() } else { self.worker.now_ns() };
         loop {
             let request = self.poll_request(context)?;
             let response = self.poll_response(context)?;

@@ -116,7 +116,7 @@ async fn send(
     exchange.response.framing = if bodiless { Framing::None } else { Framing::Sized(exchange.body.len() as u64) };
     let head = &mut exchange.response.head;
     if head.known(Known::Date).is_none() {
-        let added = worker.with_date(worker.clock.now_ns(), |date| head.add(b"Date", date.as_bytes()));
+        let added = worker.with_date(worker.now_ns(), |date| head.add(b"Date", date.as_bytes()));
         added.expect("a date is a valid value");
     }
     if head.known(Known::Server).is_none() {
@@ -124,10 +124,11 @@ async fn send(
     }
     exchange.response_begun = true;
     let write_ns = current.snapshot.clients.write_timeout.as_nanos() as u64;
-    let deadline_ns = worker.clock.now_ns().saturating_add(write_ns);
+    let deadline_ns = worker.now_ns().saturating_add(write_ns);
     client.set_deadline(deadline_ns);
     let mut sent = false;
     poll_fn(|context| {
+        worker.wake_up();
         if !sent {
             sent = true;
             worker.with_write_buffer(|out| {
@@ -142,7 +143,7 @@ async fn send(
             })?;
         }
         match client.poll_flush(context) {
-            Poll::Pending if worker.clock.now_ns() >= deadline_ns || worker.phase() == Phase::Stopping => {
+            Poll::Pending if worker.now_ns() >= deadline_ns || worker.phase() == Phase::Stopping => {
                 Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()))
             }
             poll => poll,
@@ -171,9 +172,10 @@ async fn drain(worker: &Worker, client: &mut Client, mut rest: u64) -> bool {
     if rest == 0 {
         return true;
     }
-    let deadline_ns = worker.clock.now_ns() + DRAIN_NS;
+    let deadline_ns = worker.now_ns() + DRAIN_NS;
     client.set_deadline(deadline_ns);
     poll_fn(|context| {
+        worker.wake_up();
         while rest > 0 {
             let read = worker.with_read_buffer(|buffer| {
                 let most = buffer.len().min(rest as usize);
@@ -182,7 +184,7 @@ async fn drain(worker: &Worker, client: &mut Client, mut rest: u64) -> bool {
             match read {
                 Poll::Ready(Ok(count)) if count > 0 => rest -= count as u64,
                 Poll::Ready(_) => return Poll::Ready(false),
-                Poll::Pending if worker.clock.now_ns() >= deadline_ns || worker.phase() == Phase::Stopping => {
+                Poll::Pending if worker.now_ns() >= deadline_ns || worker.phase() == Phase::Stopping => {
                     return Poll::Ready(false);
                 }
                 Poll::Pending => return Poll::Pending,
@@ -195,7 +197,7 @@ async fn drain(worker: &Worker, client: &mut Client, mut rest: u64) -> bool {
 
 /// Counts what happened, and writes it down.
 fn record(worker: &Worker, current: &Current, chain: &Chain, exchange: &mut Exchange) {
-    let now_ns = worker.clock.now_ns();
+    let now_ns = worker.now_ns();
     exchange.ended_ns = now_ns;
     let metrics = &worker.metrics;
     let status = exchange.response.status;

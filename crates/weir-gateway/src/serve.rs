@@ -88,7 +88,7 @@ async fn proxy(
     client: &mut Client,
     exchange: &mut Exchange,
 ) -> Answered {
-    let first_ns = worker.clock.now_ns();
+    let first_ns = worker.now_ns();
     let idempotent = exchange.request.method.is_idempotent();
     let mut freshness = if idempotent { Freshness::Any } else { Freshness::Asked };
     let mut tried = Tried::default();
@@ -105,7 +105,7 @@ async fn proxy(
         let (stop, reused) = match attempt(worker, &terms, upstream, endpoint, freshness, client, exchange).await {
             Ok(after) => {
                 let health = &upstream.endpoints[endpoint].health;
-                health.answered(exchange.upstream.status, &settings.passive, worker.clock.now_ns());
+                health.answered(exchange.upstream.status, &settings.passive, worker.now_ns());
                 return Ok(after);
             }
             Err(failure) => failure,
@@ -113,14 +113,14 @@ async fn proxy(
         // A connection that had gone stale in the pool says nothing about the endpoint: once more, on a new one.
         let stale = reused && stop == Stop::UpstreamClosed;
         if !stale {
-            upstream.endpoints[endpoint].health.failed(stop, &settings.passive, worker.clock.now_ns());
+            upstream.endpoints[endpoint].health.failed(stop, &settings.passive, worker.now_ns());
         }
         let safe = match stop.ending().retry {
             Retry::Never => false,
             Retry::Unseen => true,
             Retry::Idempotent => idempotent,
         };
-        let late = settings.retry_timeout.is_some_and(|most| worker.clock.now_ns() - first_ns > most.as_nanos() as u64);
+        let late = settings.retry_timeout.is_some_and(|most| worker.now_ns() - first_ns > most.as_nanos() as u64);
         if !safe || exchange.response_begun || exchange.body_taken || late {
             return Err(stop);
         }
@@ -137,7 +137,7 @@ async fn proxy(
 
 /// An endpoint in rotation that has not been tried; when all are out of rotation, any that has not been tried.
 fn pick(worker: &Worker, upstream: &Upstream, tried: Tried) -> Option<usize> {
-    let now_ns = worker.clock.now_ns();
+    let now_ns = worker.now_ns();
     let untried = |index: usize| !tried.contains(index);
     let in_rotation = |index: usize| untried(index) && upstream.endpoints[index].health.is_up(now_ns);
     upstream.balancer.pick(in_rotation).or_else(|| upstream.balancer.pick(untried))
@@ -155,14 +155,14 @@ async fn attempt(
 ) -> Result<After, (Stop, bool)> {
     let endpoint = &upstream.endpoints[endpoint];
     let attempts = exchange.upstream.attempts + 1;
-    let started_ns = worker.clock.now_ns();
+    let started_ns = worker.now_ns();
     exchange.upstream = weir_plugin::Upstream { addr: Some(endpoint.addr), attempts, started_ns, ..Default::default() };
     let opened = endpoint.open(worker, freshness, terms.timeouts.connect).await;
     let mut connection = opened.map_err(|stop| (stop, false))?;
-    exchange.upstream.connect_ns = worker.clock.now_ns();
     let reused = connection.requests > 0;
+    exchange.upstream.connect_ns = if reused { started_ns } else { worker.wake_up() };
     let outcome = relay::both_ways(worker, client, &mut connection, exchange, terms).await;
-    exchange.upstream.ended_ns = worker.clock.now_ns();
+    exchange.upstream.ended_ns = worker.now_ns();
     match outcome.map_err(|stop| (stop, reused))? {
         Outcome::Complete { client_reusable, upstream_reusable } => {
             if upstream_reusable {

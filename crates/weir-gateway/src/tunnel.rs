@@ -28,9 +28,9 @@ pub async fn run(worker: &Worker, client: &mut Client, mut upstream: Connection<
     worker.metrics.tunnels_opened.increment();
     let mut up = Direction { held: std::mem::take(&mut client.stash), ended: client.ended, shut: false };
     let mut down = Direction::default();
-    let mut last_ns = worker.clock.now_ns();
+    let mut last_ns = worker.now_ns();
     poll_fn(|context| {
-        let now_ns = worker.clock.now_ns();
+        let now_ns = worker.wake_up();
         loop {
             let streams = (client.stream(), upstream.stream());
             let up_moved = up.poll(context, worker, streams.0, streams.1);

@@ -25,7 +25,8 @@ const KEEP: usize = 512;
 
 /// What everything on one thread shares. Only this thread touches it.
 pub struct Worker {
-    pub clock: Clock,
+    clock: Clock,
+    now_ns: Cell<u64>,
     pub wheel: Wheel,
     pub pools: Pools,
     pub metrics: Arc<WorkerMetrics>,
@@ -75,6 +76,7 @@ impl Worker {
     ) -> Worker {
         Worker {
             clock,
+            now_ns: Cell::new(clock.now_ns()),
             wheel: Wheel::new(clock.now_ns()),
             pools,
             metrics,
@@ -93,6 +95,19 @@ impl Worker {
             next_connection: Cell::new(0),
             index,
         }
+    }
+
+    /// The time of the last look at the clock. A task looks when it wakes up; what it does until it waits again happens
+    /// at that time.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns.get()
+    }
+
+    /// Looks at the clock.
+    pub fn wake_up(&self) -> u64 {
+        let now_ns = self.clock.now_ns();
+        self.now_ns.set(now_ns);
+        now_ns
     }
 
     /// The configuration new exchanges see.
@@ -218,7 +233,7 @@ impl Worker {
     pub fn enter(&self, phase: Phase) {
         if phase > self.phase.get() {
             self.phase.set(phase);
-            self.phase_since_ns.set(self.clock.now_ns());
+            self.phase_since_ns.set(self.wake_up());
             self.phase_change.notify_waiters();
             for (_, waker) in self.connections.borrow().iter() {
                 waker.wake_by_ref();

@@ -39,37 +39,51 @@ pub enum Known {
 impl Known {
     /// Recognises a name in any case. The length decides the candidates, so most names cost one jump.
     pub fn parse(name: &[u8]) -> Known {
-        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         match name.len() {
-            2 if is("te") => Known::Te,
-            4 if is("host") => Known::Host,
-            4 if is("date") => Known::Date,
-            6 if is("accept") => Known::Accept,
-            6 if is("expect") => Known::Expect,
-            6 if is("server") => Known::Server,
-            7 if is("upgrade") => Known::Upgrade,
-            7 if is("trailer") => Known::Trailer,
-            9 if is("x-real-ip") => Known::XRealIp,
-            9 if is("forwarded") => Known::Forwarded,
-            10 if is("connection") => Known::Connection,
-            10 if is("keep-alive") => Known::KeepAlive,
-            13 if is("x-rewrite-url") => Known::RewrittenUrl,
-            14 if is("content-length") => Known::ContentLength,
-            14 if is("http2-settings") => Known::Http2Settings,
-            14 if is("x-original-url") => Known::RewrittenUrl,
-            15 if is("x-forwarded-for") => Known::XForwardedFor,
-            16 if is("x-forwarded-host") => Known::XForwardedHost,
-            16 if is("x-forwarded-port") => Known::XForwardedPort,
-            16 if is("proxy-connection") => Known::ProxyConnection,
-            17 if is("transfer-encoding") => Known::TransferEncoding,
-            17 if is("x-forwarded-proto") => Known::XForwardedProto,
-            18 if is("proxy-authenticate") => Known::ProxyAuthenticate,
-            18 if is("x-forwarded-prefix") => Known::XForwardedPrefix,
-            19 if is("proxy-authorization") => Known::ProxyAuthorization,
-            23 if is("x-credential-identifier") => Known::Identity,
-            25 if is("proxy-authentication-info") => Known::ProxyAuthenticationInfo,
-            11.. if name[..11].eq_ignore_ascii_case(b"x-consumer-") => Known::Identity,
+            2 => one_of(name, [(b"te", Known::Te)]),
+            4 => one_of(name, [(b"host", Known::Host), (b"date", Known::Date)]),
+            6 => one_of(name, [(b"accept", Known::Accept), (b"expect", Known::Expect), (b"server", Known::Server)]),
+            7 => one_of(name, [(b"upgrade", Known::Upgrade), (b"trailer", Known::Trailer)]),
+            9 => one_of(name, [(b"x-real-ip", Known::XRealIp), (b"forwarded", Known::Forwarded)]),
+            10 => one_of(name, [(b"connection", Known::Connection), (b"keep-alive", Known::KeepAlive)]),
+            13 => one_of(name, [(b"x-rewrite-url", Known::RewrittenUrl)]),
+            14 => one_of(
+                name,
+                [
+                    (b"content-length", Known::ContentLength),
+                    (b"http2-settings", Known::Http2Settings),
+                    (b"x-original-url", Known::RewrittenUrl),
+                ],
+            ),
+            15 => one_of(name, [(b"x-forwarded-for", Known::XForwardedFor)]),
+            16 => one_of(
+                name,
+                [
+                    (b"x-forwarded-host", Known::XForwardedHost),
+                    (b"x-forwarded-port", Known::XForwardedPort),
+                    (b"proxy-connection", Known::ProxyConnection),
+                ],
+            ),
+            17 => one_of(
+                name,
+                [(b"transfer-encoding", Known::TransferEncoding), (b"x-forwarded-proto", Known::XForwardedProto)],
+            ),
+            18 => one_of(
+                name,
+                [(b"proxy-authenticate", Known::ProxyAuthenticate), (b"x-forwarded-prefix", Known::XForwardedPrefix)],
+            ),
+            19 => one_of(name, [(b"proxy-authorization", Known::ProxyAuthorization)]),
+            23 => one_of(name, [(b"x-credential-identifier", Known::Identity)]),
+            25 => one_of(name, [(b"proxy-authentication-info", Known::ProxyAuthenticationInfo)]),
             _ => Known::Other,
+        }
+        .or_identity(name)
+    }
+
+    fn or_identity(self, name: &[u8]) -> Known {
+        match self {
+            Known::Other if name.len() > 11 && name[..11].eq_ignore_ascii_case(b"x-consumer-") => Known::Identity,
+            known => known,
         }
     }
 
@@ -112,6 +126,15 @@ impl Known {
             || self.is_forwarding()
             || matches!(self, Known::ContentLength | Known::Host | Known::Expect | Known::Identity)
     }
+}
+
+/// The candidate that `name` is, in any case. All have the length of `name`, known when this is compiled, so that a
+/// comparison is a few instructions. Among the bytes of a token, setting the bit 0x20 only ever changes letters into
+/// their lower case, and `^` and `_`, which no known name holds.
+fn one_of<const N: usize>(name: &[u8], candidates: impl IntoIterator<Item = (&'static [u8; N], Known)>) -> Known {
+    let Ok(name) = <&[u8; N]>::try_from(name) else { return Known::Other };
+    let name = name.map(|byte| byte | 0x20);
+    candidates.into_iter().find(|(known, _)| **known == name).map_or(Known::Other, |(_, known)| known)
 }
 
 /// `true` for the bytes of a token (RFC 9110 §5.6.2).

@@ -82,7 +82,7 @@ impl Client {
     /// connection is over.
     async fn next(&mut self) -> Option<Box<Exchange>> {
         let worker = Rc::clone(&self.worker);
-        let waiting_since_ns = worker.clock.now_ns();
+        let waiting_since_ns = worker.now_ns();
         let mut head_since_ns = (!self.stash.is_empty()).then_some(waiting_since_ns);
         let mut parse_stash = !self.stash.is_empty();
         poll_fn(|context| {
@@ -97,7 +97,6 @@ impl Client {
                     }
                     parse_stash = false;
                 }
-                let now_ns = worker.clock.now_ns();
                 let read = worker.with_read_buffer(|buffer| {
                     let count = match self.poll_read(context, buffer) {
                         Poll::Pending => return Poll::Pending,
@@ -105,6 +104,7 @@ impl Client {
                         Poll::Ready(_) => return Poll::Ready(None),
                     };
                     let received = &buffer[..count];
+                    let now_ns = worker.wake_up();
                     if !self.stash.is_empty() {
                         parse_stash = memchr::memchr(b'\n', received).is_some()
                             || self.stash.len() + count > settings.limits.target_bytes;
@@ -120,7 +120,7 @@ impl Client {
                     Poll::Ready(Some(Some(exchange))) => return Poll::Ready(Some(exchange)),
                     Poll::Ready(Some(None)) => {}
                     Poll::Ready(None) => return Poll::Ready(None),
-                    Poll::Pending => return self.wait(settings, now_ns, waiting_since_ns, head_since_ns),
+                    Poll::Pending => return self.wait(settings, waiting_since_ns, head_since_ns),
                 }
             }
         })
@@ -131,10 +131,10 @@ impl Client {
     fn wait(
         &mut self,
         settings: &ClientSettings,
-        now_ns: u64,
         waiting_since_ns: u64,
         head_since_ns: Option<u64>,
     ) -> Poll<Option<Box<Exchange>>> {
+        let now_ns = self.worker.now_ns();
         let phase = self.worker.phase();
         if phase == Phase::Stopping {
             return Poll::Ready(None);
@@ -273,15 +273,16 @@ impl Client {
             return;
         }
         let worker = Rc::clone(&self.worker);
-        let deadline_ns = worker.clock.now_ns() + PATIENCE_NS;
+        let deadline_ns = worker.now_ns() + PATIENCE_NS;
         self.set_deadline(deadline_ns);
         let mut thrown_away = 0;
         poll_fn(|context| {
+            worker.wake_up();
             loop {
                 match worker.with_read_buffer(|buffer| self.poll_read(context, buffer)) {
                     Poll::Ready(Ok(count)) if count > 0 && thrown_away < MOST_BYTES => thrown_away += count,
                     Poll::Ready(_) => return Poll::Ready(()),
-                    Poll::Pending if worker.clock.now_ns() >= deadline_ns || worker.phase() == Phase::Stopping => {
+                    Poll::Pending if worker.now_ns() >= deadline_ns || worker.phase() == Phase::Stopping => {
                         return Poll::Ready(());
                     }
                     Poll::Pending => return Poll::Pending,

@@ -1,75 +1,112 @@
-//! Line discipline shared by requests and responses. httparse finds names and values quickly but forgives bare LF, so
-//! the bytes between them are looked at again: a few comparisons for each line.
-
-use std::mem::MaybeUninit;
+//! Lines of a head, found and checked in one pass.
+//!
+//! A line ends in CRLF and in nothing else. RFC 9112 §2.2 would let us take a lone LF for a line end; we do not, since
+//! others may not see one there.
 
 use crate::field::{self, Known};
 use crate::head::{Field, Head, Span};
 
-use super::limits::MAX_FIELDS;
-
-/// Slots for httparse, never initialised as a whole.
-pub(super) type Slots<'b> = [MaybeUninit<httparse::Header<'b>>; MAX_FIELDS];
-
-pub(super) fn slots<'b>() -> Slots<'b> {
-    [const { MaybeUninit::uninit() }; MAX_FIELDS]
-}
-
-/// A line that is not `name ":" OWS value OWS CRLF`, or comes after something that is not.
+/// A line that is not `name ":" OWS value OWS CRLF`, or more lines than allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BadLine;
+pub(super) enum BadLines {
+    Syntax,
+    TooMany,
+}
 
-/// Copies a parsed head into `head` and indexes its fields; `fields_start` is where the first field line must begin.
-///
-/// RFC 9112 §2.2 allows a recipient to take a lone LF for a line end; we do not, since others may not see the line end.
-pub(super) fn index(
-    bytes: &[u8],
-    fields_start: usize,
-    parsed: &[httparse::Header<'_>],
-    head: &mut Head,
-) -> Result<(), BadLine> {
-    let mut at = fields_start;
-    head.fields.reserve(parsed.len() + 8);
-    for header in parsed {
-        let name_start = offset(bytes, header.name.as_bytes());
-        if name_start != at {
-            return Err(BadLine);
+/// Indexes the field lines of `bytes` from `at` to the blank line, and copies everything to its end into `head`.
+/// Returns that end, or `None` while the blank line is missing.
+pub(super) fn fields(bytes: &[u8], mut at: usize, most: usize, head: &mut Head) -> Result<Option<usize>, BadLines> {
+    loop {
+        match &bytes[at.min(bytes.len())..] {
+            [b'\r', b'\n', ..] => {
+                head.bytes.extend_from_slice(&bytes[..at + 2]);
+                return Ok(Some(at + 2));
+            }
+            [] | [b'\r'] => return Ok(None),
+            _ => {}
         }
-        let name_end = name_start + header.name.len();
-        let value_start = if header.value.is_empty() { name_end + 1 } else { offset(bytes, header.value) };
-        let value_end = value_start + header.value.len();
-        let line_end = line_end(bytes, value_end)?;
-        let verbatim = value_start == name_end + 2 && bytes[name_end + 1] == b' ' && line_end == value_end + 2;
-        head.fields.push(Field {
-            name: Span::new(name_start, name_end),
-            value: Span::new(value_start, value_end),
-            known: Known::parse(header.name.as_bytes()),
-            removed: false,
-            verbatim,
-        });
-        at = line_end;
-    }
-    if bytes[at..] != *b"\r\n" {
-        return Err(BadLine);
-    }
-    head.bytes.extend_from_slice(bytes);
-    Ok(())
-}
-
-/// The offset after the CRLF that must follow `at`, optional white space skipped.
-fn line_end(bytes: &[u8], mut at: usize) -> Result<usize, BadLine> {
-    while matches!(bytes.get(at), Some(b' ' | b'\t')) {
-        at += 1;
-    }
-    match bytes.get(at..at + 2) {
-        Some(b"\r\n") => Ok(at + 2),
-        _ => Err(BadLine),
+        if head.fields.len() == most {
+            return Err(BadLines::TooMany);
+        }
+        match line(bytes, at)? {
+            None => return Ok(None),
+            Some((field, end)) => {
+                head.fields.push(field);
+                at = end;
+            }
+        }
     }
 }
 
-/// Where a slice that httparse borrowed from `bytes` starts in it.
-pub(super) fn offset(bytes: &[u8], part: &[u8]) -> usize {
-    part.as_ptr() as usize - bytes.as_ptr() as usize
+/// One field line at `at`, and where the next line starts. A line that begins with a blank (obs-fold, RFC 9112 §5.2)
+/// has no name, and so is refused.
+fn line(bytes: &[u8], at: usize) -> Result<Option<(Field, usize)>, BadLines> {
+    let name_end = at + bytes[at..].iter().take_while(|&&byte| field::is_token_byte(byte)).count();
+    match bytes.get(name_end) {
+        None => return Ok(None),
+        Some(b':') if name_end > at => {}
+        Some(_) => return Err(BadLines::Syntax), // RFC 9112 §5.1: also white space before the colon
+    }
+    let mut value_start = name_end + 1;
+    while let Some(b' ' | b'\t') = bytes.get(value_start) {
+        value_start += 1;
+    }
+    let line_end = visible_end(bytes, value_start);
+    match bytes.get(line_end..) {
+        None | Some([] | [b'\r']) => return Ok(None),
+        Some([b'\r', b'\n', ..]) => {}
+        Some(_) => return Err(BadLines::Syntax),
+    }
+    let mut value_end = line_end;
+    while value_end > value_start && matches!(bytes[value_end - 1], b' ' | b'\t') {
+        value_end -= 1;
+    }
+    let verbatim = value_end == line_end && value_start == name_end + 2 && bytes[name_end + 1] == b' ';
+    let field = Field {
+        name: Span::new(at, name_end),
+        value: Span::new(value_start, value_end),
+        known: Known::parse(&bytes[at..name_end]),
+        removed: false,
+        verbatim,
+    };
+    Ok(Some((field, line_end + 2)))
+}
+
+/// The offset of the first byte from `at` on that may not stand in a field value: a control character other than a
+/// tab (RFC 9110 §5.5). Eight bytes at a time.
+pub(super) fn visible_end(bytes: &[u8], mut at: usize) -> usize {
+    loop {
+        while let Some(word) = bytes.get(at..at + 8) {
+            let word = u64::from_le_bytes(word.try_into().expect("the slice has eight bytes"));
+            let found = below_blank(word) | equal_to(word, 0x7f);
+            if found != 0 {
+                at += (found.trailing_zeros() / 8) as usize;
+                break;
+            }
+            at += 8;
+        }
+        while at < bytes.len() && bytes[at] >= b' ' && bytes[at] != 0x7f {
+            at += 1;
+        }
+        match bytes.get(at) {
+            Some(b'\t') => at += 1,
+            _ => return at.min(bytes.len()),
+        }
+    }
+}
+
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = 0x8080_8080_8080_8080;
+
+/// Marks bytes below 0x20. The lowest mark is exact; marks above it may be carries.
+fn below_blank(word: u64) -> u64 {
+    word.wrapping_sub(ONES * 0x20) & !word & HIGHS
+}
+
+/// Marks bytes equal to `byte`, with the same reservation.
+fn equal_to(word: u64, byte: u8) -> u64 {
+    let zeroed = word ^ (ONES * u64::from(byte));
+    zeroed.wrapping_sub(ONES) & !zeroed & HIGHS
 }
 
 /// A `Content-Length`: digits only (RFC 9110 §8.6). A list, even of equal values, is refused by the caller's count.
@@ -96,6 +133,38 @@ pub(super) fn remove_nominated(head: &mut Head) {
             let name = head.slice(candidate.name);
             if field::list(head.slice(value)).any(|nominated| nominated.eq_ignore_ascii_case(name)) {
                 head.fields[other].removed = true;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn eight_at_a_time_finds_what_one_at_a_time_finds(bytes in proptest::collection::vec(proptest::sample::select(b"a\t \x7f\x80\xff\r\n\x00\x1fz~".to_vec()), 0..40), at in 0usize..40) {
+            let at = at.min(bytes.len());
+            let slow = (at..bytes.len()).find(|&index| !field::is_value(&bytes[index..=index])).unwrap_or(bytes.len());
+            proptest::prop_assert_eq!(visible_end(&bytes, at), slow);
+        }
+
+        /// httparse is forgiving where we are strict, so it accepts all we accept, and finds the same fields.
+        #[test]
+        fn what_we_accept_httparse_reads_alike(lines in proptest::collection::vec("[A-Za-z-]{1,12}:[ \t]{0,2}[ -~\t]{0,12}\r?\n?", 0..6)) {
+            let text = format!("{}\r\n", lines.concat());
+            let mut head = Head::default();
+            if let Ok(Some(end)) = fields(text.as_bytes(), 0, 100, &mut head) {
+                let mut slots = [httparse::EMPTY_HEADER; 100];
+                let parsed = httparse::parse_headers(text.as_bytes(), &mut slots);
+                let httparse::Status::Complete((length, theirs)) = parsed.expect("httparse accepts it") else {
+                    panic!("httparse sees the end")
+                };
+                proptest::prop_assert_eq!(length, end);
+                let ours: Vec<_> = head.fields().collect();
+                let theirs: Vec<_> = theirs.iter().map(|header| (header.name.as_bytes(), header.value)).collect();
+                proptest::prop_assert_eq!(ours, theirs);
             }
         }
     }

@@ -6,8 +6,8 @@ use crate::head::{Framing, RequestHead, Span, Version};
 use crate::method::Method;
 use crate::path::{self, BadPath, Canonical};
 
-use super::limits::Limits;
-use super::lines;
+use super::limits::{Limits, MAX_FIELDS};
+use super::lines::{self, BadLines};
 
 /// Why a request is refused before anything of it is forwarded. After each of these the connection is closed: where
 /// this message ends, and the next one starts, is not certain.
@@ -65,71 +65,67 @@ impl Reject {
 pub fn parse_request(bytes: &[u8], limits: &Limits, request: &mut RequestHead) -> Result<Option<usize>, Reject> {
     let skipped = if bytes.starts_with(b"\r\n") { 2 } else { 0 };
     let bytes = &bytes[skipped..];
-    if let Some(b'\r' | b'\n') = bytes.first()
-        && (bytes.len() > 1 || bytes[0] == b'\n' || skipped > 0)
-    {
-        return Err(Reject::Syntax);
-    }
-    let mut slots = lines::slots();
-    let mut parsed = httparse::Request::new(&mut []);
-    let length = match parsed.parse_with_uninit_headers(bytes, &mut slots) {
-        Ok(httparse::Status::Complete(length)) => length,
-        Ok(httparse::Status::Partial) => return incomplete(bytes, limits).map(|()| None),
-        Err(httparse::Error::TooManyHeaders) => return Err(Reject::HeadTooLarge),
-        Err(error) => return Err(classify(error, bytes, limits)),
+    let Some(line_end) = request_line(bytes, limits, request)? else { return Ok(None) };
+    let most = limits.fields.min(MAX_FIELDS);
+    let length = match lines::fields(bytes, line_end, most, &mut request.head) {
+        Ok(Some(length)) => length,
+        Ok(None) if bytes.len() > limits.head_bytes => return Err(Reject::HeadTooLarge),
+        Ok(None) => return Ok(None),
+        Err(BadLines::Syntax) => return Err(Reject::Syntax),
+        Err(BadLines::TooMany) => return Err(Reject::HeadTooLarge),
     };
-    let (Some(method), Some(target), Some(minor)) = (parsed.method, parsed.path, parsed.version) else {
-        return Err(Reject::Syntax);
-    };
-    if target.len() > limits.target_bytes {
-        return Err(Reject::TargetTooLong);
-    }
-    if length > limits.head_bytes || parsed.headers.len() > limits.fields {
+    if length > limits.head_bytes {
         return Err(Reject::HeadTooLarge);
     }
-    let target = Span::new(method.len() + 1, method.len() + 1 + target.len());
-    // One space each side of the target, and a real line end: httparse would also take a lone LF.
-    let line_end = target.range().end + " HTTP/1.1".len();
-    if lines::offset(bytes, method.as_bytes()) != 0
-        || bytes.get(line_end..line_end + 2) != Some(b"\r\n")
-        || !bytes[target.range().end..].starts_with(b" HTTP/1.")
-    {
-        return Err(Reject::Syntax);
-    }
-    request.method = Method::parse(method.as_bytes());
-    request.method_name = Span::new(0, method.len());
-    request.target = target;
-    request.version = if minor == 0 { Version::Http10 } else { Version::Http11 };
-    lines::index(&bytes[..length], line_end + 2, parsed.headers, &mut request.head).map_err(|_| Reject::Syntax)?;
     derive(request, limits)?;
     Ok(Some(skipped + length))
 }
 
-/// What is refused although the head is not complete yet, so that nobody makes us wait for more of it.
-fn incomplete(bytes: &[u8], limits: &Limits) -> Result<(), Reject> {
-    if bytes.len() > limits.head_bytes {
-        return Err(if memchr::memchr(b'\n', bytes).is_none() { Reject::TargetTooLong } else { Reject::HeadTooLarge });
+/// `method SP request-target SP HTTP-version CRLF` (RFC 9112 §3). Returns where the next line starts.
+fn request_line(bytes: &[u8], limits: &Limits, request: &mut RequestHead) -> Result<Option<usize>, Reject> {
+    let method_end = bytes.iter().position(|&byte| !field::is_token_byte(byte)).unwrap_or(bytes.len());
+    match bytes.get(method_end) {
+        None if bytes.len() > limits.target_bytes => return Err(Reject::TargetTooLong),
+        None => return Ok(None),
+        Some(b' ') if method_end > 0 => {}
+        // A CR may yet become the empty line before a request.
+        Some(b'\r') if bytes.len() == 1 => return Ok(None),
+        Some(_) => return Err(Reject::Syntax),
     }
-    if bytes.len() > limits.target_bytes + 64 && memchr::memchr(b'\n', &bytes[..limits.target_bytes + 64]).is_none() {
+    let target_start = method_end + 1;
+    let target_end =
+        target_start + bytes[target_start..].iter().take_while(|&&byte| matches!(byte, 0x21..=0x7e)).count();
+    if target_end - target_start > limits.target_bytes {
         return Err(Reject::TargetTooLong);
     }
-    Ok(())
-}
-
-/// httparse says what token went wrong; a version it does not know deserves its own status (RFC 9110 §15.6.6).
-fn classify(error: httparse::Error, bytes: &[u8], limits: &Limits) -> Reject {
-    if error != httparse::Error::Version {
-        return Reject::Syntax;
+    match bytes.get(target_end) {
+        None => return Ok(None),
+        Some(b' ') if target_end > target_start => {}
+        Some(_) => return Err(Reject::Syntax), // HTTP/0.9 ends here, and so do bytes no target may hold
     }
-    let line = &bytes[..memchr::memchr(b'\r', bytes).unwrap_or(bytes.len()).min(limits.head_bytes)];
-    let version = line.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
-    match version {
-        b"HTTP/1.0" | b"HTTP/1.1" => Reject::Syntax, // the version is fine, something beside it is not
-        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor] if major.is_ascii_digit() && minor.is_ascii_digit() => {
-            Reject::Version
+    const VERSION: usize = "HTTP/1.1\r\n".len();
+    let line_end = target_end + 1 + VERSION;
+    request.version = match bytes.get(target_end + 1..line_end) {
+        Some(b"HTTP/1.1\r\n") => Version::Http11,
+        Some(b"HTTP/1.0\r\n") => Version::Http10,
+        // RFC 9110 §15.6.6: a version that exists, or could, has a status of its own.
+        Some([b'H', b'T', b'T', b'P', b'/', major, b'.', minor, b'\r', b'\n'])
+            if major.is_ascii_digit() && minor.is_ascii_digit() =>
+        {
+            return Err(Reject::Version);
         }
-        _ => Reject::Syntax,
-    }
+        Some(_) => return Err(Reject::Syntax),
+        // Not even the line is complete; what is there of the version must be able to become one.
+        None => {
+            let rest = &bytes[target_end + 1..];
+            let fits = b"HTTP/".starts_with(&rest[..rest.len().min(5)]) && !rest.contains(&b'\n');
+            return if fits { Ok(None) } else { Err(Reject::Syntax) };
+        }
+    };
+    request.method = Method::parse(&bytes[..method_end]);
+    request.method_name = Span::new(0, method_end);
+    request.target = Span::new(target_start, target_end);
+    Ok(Some(line_end))
 }
 
 /// Everything the gateway wants to know of a head, found in one pass over its fields.

@@ -4,8 +4,8 @@ use crate::field::{self, Known};
 use crate::head::{Framing, ResponseHead, Span, Version};
 use crate::method::Method;
 
-use super::limits::Limits;
-use super::lines;
+use super::limits::{Limits, MAX_FIELDS};
+use super::lines::{self, BadLines};
 
 /// Why a response is refused. The client gets 502 and the upstream connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,42 +35,54 @@ pub fn parse_response(
     method: Method,
     response: &mut ResponseHead,
 ) -> Result<Option<usize>, BadResponse> {
-    let mut slots = lines::slots();
-    let mut parsed = httparse::Response::new(&mut []);
-    let config = httparse::ParserConfig::default();
-    let length = match config.parse_response_with_uninit_headers(&mut parsed, bytes, &mut slots) {
-        Ok(httparse::Status::Complete(length)) => length,
-        Ok(httparse::Status::Partial) if bytes.len() > limits.head_bytes => return Err(BadResponse::HeadTooLarge),
-        Ok(httparse::Status::Partial) => return Ok(None),
-        Err(httparse::Error::TooManyHeaders) => return Err(BadResponse::HeadTooLarge),
-        Err(_) => return Err(BadResponse::Syntax),
+    let Some(line_end) = status_line(bytes, limits, response)? else { return Ok(None) };
+    let most = limits.fields.min(MAX_FIELDS);
+    let length = match lines::fields(bytes, line_end, most, &mut response.head) {
+        Ok(Some(length)) => length,
+        Ok(None) if bytes.len() > limits.head_bytes => return Err(BadResponse::HeadTooLarge),
+        Ok(None) => return Ok(None),
+        Err(BadLines::Syntax) => return Err(BadResponse::Syntax),
+        Err(BadLines::TooMany) => return Err(BadResponse::HeadTooLarge),
     };
-    let (Some(minor), Some(status), Some(reason)) = (parsed.version, parsed.code, parsed.reason) else {
-        return Err(BadResponse::Syntax);
-    };
-    if length > limits.head_bytes || parsed.headers.len() > limits.fields {
+    if length > limits.head_bytes {
         return Err(BadResponse::HeadTooLarge);
     }
-    // `HTTP/1.1 200` and then a blank or the line end; the reason phrase may be missing with its blank.
-    const STATUS_END: usize = "HTTP/1.1 200".len();
-    let line_end = memchr::memchr(b'\n', &bytes[..length]).ok_or(BadResponse::Syntax)? + 1;
-    let reason_is_visible =
-        bytes[STATUS_END..line_end - 2].iter().all(|&byte| byte == b'\t' || byte >= b' ' && byte != 0x7f);
-    if !bytes.starts_with(b"HTTP/1.")
-        || bytes[line_end - 2] != b'\r'
-        || !reason_is_visible
-        || !(100..=599).contains(&status)
-    {
-        return Err(BadResponse::Syntax);
-    }
-    response.status = status;
-    response.version = if minor == 0 { Version::Http10 } else { Version::Http11 };
-    // httparse blanks a reason with obs-text; the line itself still has it.
-    let reason_start = if reason.is_empty() { line_end - 2 } else { lines::offset(bytes, reason.as_bytes()) };
-    response.reason = Span::new(reason_start, line_end - 2);
-    lines::index(&bytes[..length], line_end, parsed.headers, &mut response.head).map_err(|_| BadResponse::Syntax)?;
     derive(response, method)?;
     Ok(Some(length))
+}
+
+/// `HTTP-version SP status-code [ SP [ reason-phrase ] ] CRLF` (RFC 9112 §4); the second blank may be missing with the
+/// phrase. Returns where the next line starts.
+fn status_line(bytes: &[u8], limits: &Limits, response: &mut ResponseHead) -> Result<Option<usize>, BadResponse> {
+    const STATUS: usize = "HTTP/1.1 ".len();
+    const REASON: usize = "HTTP/1.1 200".len();
+    let Some(start) = bytes.get(..REASON) else {
+        let expected = &b"HTTP/1."[..bytes.len().min(7)];
+        return if bytes.starts_with(expected) { Ok(None) } else { Err(BadResponse::Syntax) };
+    };
+    response.version = match &start[..STATUS] {
+        b"HTTP/1.1 " => Version::Http11,
+        b"HTTP/1.0 " => Version::Http10,
+        _ => return Err(BadResponse::Syntax),
+    };
+    let digits = &start[STATUS..];
+    if !digits.iter().all(u8::is_ascii_digit) || !(b'1'..=b'5').contains(&digits[0]) {
+        return Err(BadResponse::Syntax);
+    }
+    response.status = digits.iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0'));
+    let line_end = lines::visible_end(bytes, REASON);
+    match &bytes[line_end..] {
+        [] | [b'\r'] if bytes.len() > limits.head_bytes => return Err(BadResponse::HeadTooLarge),
+        [] | [b'\r'] => return Ok(None),
+        [b'\r', b'\n', ..] => {}
+        _ => return Err(BadResponse::Syntax),
+    }
+    response.reason = match &bytes[REASON..line_end] {
+        [] => Span::default(),
+        [b' ', ..] => Span::new(REASON + 1, line_end),
+        _ => return Err(BadResponse::Syntax),
+    };
+    Ok(Some(line_end + 2))
 }
 
 fn derive(response: &mut ResponseHead, method: Method) -> Result<(), BadResponse> {
