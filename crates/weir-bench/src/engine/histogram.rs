@@ -1,82 +1,151 @@
 //! Times in nanoseconds, with three significant digits.
 
+use std::borrow::Cow;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer};
+use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer, V2Serializer};
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 
 /// The longest time a histogram holds; longer ones are recorded as this. One hour.
 pub const LONGEST_NS: u64 = 3_600_000_000_000;
 
+type Hdr = hdrhistogram::Histogram<u64>;
+
 /// An HdrHistogram of times in ns: 1 ns to one hour, three significant digits.
 ///
 /// Serialised as the base64 of HdrHistogram's compressed V2 form, which every HdrHistogram library reads.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Histogram(hdrhistogram::Histogram<u64>);
+#[derive(Clone, Debug)]
+pub struct Histogram(Form);
+
+/// A histogram that counts is 270 KB of counters, nearly all of them zero; one that is only kept, as a run keeps three
+/// for each interval, is packed into a few KB.
+#[derive(Clone, Debug)]
+enum Form {
+    Counting(Hdr),
+    /// The V2 form.
+    Packed(Vec<u8>),
+}
 
 impl Histogram {
     pub fn new() -> Self {
-        Self(hdrhistogram::Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are constants and valid"))
+        Self(Form::Counting(empty()))
     }
 
     /// Counts one time.
     #[inline]
     pub fn record(&mut self, ns: u64) {
-        self.0.saturating_record(ns);
+        self.counting().saturating_record(ns);
     }
 
     /// Adds all counts of `other`.
     pub fn add(&mut self, other: &Self) {
-        self.0.add(&other.0).expect("all histograms have the same bounds");
+        let other = other.as_hdr();
+        if !other.is_empty() {
+            self.counting().add(&*other).expect("all histograms have the same bounds");
+        }
     }
 
     /// Forgets all counts and keeps the memory.
     pub fn clear(&mut self) {
-        self.0.reset();
+        match &mut self.0 {
+            Form::Counting(hdr) => hdr.reset(),
+            Form::Packed(_) => *self = Self::new(),
+        }
+    }
+
+    /// The same histogram in little memory. It unpacks itself when something is added.
+    pub fn packed(&self) -> Self {
+        match &self.0 {
+            Form::Packed(bytes) => Self(Form::Packed(bytes.clone())),
+            Form::Counting(hdr) => {
+                let mut bytes = Vec::new();
+                V2Serializer::new().serialize(hdr, &mut bytes).expect("writing to memory does not fail");
+                Self(Form::Packed(bytes))
+            }
+        }
+    }
+
+    /// The histogram itself, for several questions at once, for iteration and for export.
+    pub fn as_hdr(&self) -> Cow<'_, Hdr> {
+        match &self.0 {
+            Form::Counting(hdr) => Cow::Borrowed(hdr),
+            Form::Packed(bytes) => Cow::Owned(unpack(bytes).expect("it was packed here, or read before it was kept")),
+        }
     }
 
     /// How many times were recorded.
     pub fn count(&self) -> u64 {
-        self.0.len()
+        self.as_hdr().len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.as_hdr().is_empty()
     }
 
     /// The time within which this share (0.0 to 1.0) of all fell, in ns. 0 when empty.
     pub fn quantile(&self, share: f64) -> u64 {
-        self.0.value_at_quantile(share)
+        self.as_hdr().value_at_quantile(share)
     }
 
     /// Mean in ns. 0 when empty.
     pub fn mean(&self) -> f64 {
-        if self.0.is_empty() { 0.0 } else { self.0.mean() }
+        let hdr = self.as_hdr();
+        if hdr.is_empty() { 0.0 } else { hdr.mean() }
     }
 
     /// Standard deviation in ns. 0 when empty.
     pub fn deviation(&self) -> f64 {
-        if self.0.is_empty() { 0.0 } else { self.0.stdev() }
+        let hdr = self.as_hdr();
+        if hdr.is_empty() { 0.0 } else { hdr.stdev() }
     }
 
+    /// Shortest time in ns. 0 when empty.
     pub fn min(&self) -> u64 {
-        self.0.min()
+        let hdr = self.as_hdr();
+        if hdr.is_empty() { 0 } else { hdr.min() }
     }
 
+    /// Longest time in ns. 0 when empty.
     pub fn max(&self) -> u64 {
-        self.0.max()
+        self.as_hdr().max()
     }
 
     /// Share (0.0 to 1.0) of the recorded times at or below `ns`. 1.0 when empty.
     pub fn share_within(&self, ns: u64) -> f64 {
-        if self.0.is_empty() { 1.0 } else { self.0.quantile_below(ns) }
+        let hdr = self.as_hdr();
+        if hdr.is_empty() { 1.0 } else { hdr.quantile_below(ns) }
     }
 
-    /// The histogram itself, for iteration and for export.
-    pub fn as_hdr(&self) -> &hdrhistogram::Histogram<u64> {
-        &self.0
+    #[inline]
+    fn counting(&mut self) -> &mut Hdr {
+        if matches!(self.0, Form::Packed(_)) {
+            self.0 = Form::Counting(self.as_hdr().into_owned());
+        }
+        match &mut self.0 {
+            Form::Counting(hdr) => hdr,
+            Form::Packed(_) => unreachable!("unpacked above"),
+        }
     }
+}
+
+fn empty() -> Hdr {
+    Hdr::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are constants and valid")
+}
+
+/// Reads the V2 form, compressed or not.
+fn unpack(mut bytes: &[u8]) -> Result<Hdr, hdrhistogram::serialization::DeserializeError> {
+    let read: Hdr = Deserializer::new().deserialize(&mut bytes)?;
+    if (read.low(), read.high(), read.sigfig()) == (1, LONGEST_NS, 3) {
+        return Ok(read);
+    }
+    // Histograms of other tools may have other bounds: counted again, all of ours can be added.
+    let mut hdr = empty();
+    for step in read.iter_recorded() {
+        hdr.saturating_record_n(step.value_iterated_to(), step.count_at_value());
+    }
+    Ok(hdr)
 }
 
 impl Default for Histogram {
@@ -85,26 +154,25 @@ impl Default for Histogram {
     }
 }
 
+impl PartialEq for Histogram {
+    fn eq(&self, other: &Self) -> bool {
+        *self.as_hdr() == *other.as_hdr()
+    }
+}
+
 impl Serialize for Histogram {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut bytes = Vec::new();
-        V2DeflateSerializer::new().serialize(&self.0, &mut bytes).map_err(serde::ser::Error::custom)?;
+        V2DeflateSerializer::new().serialize(&*self.as_hdr(), &mut bytes).map_err(serde::ser::Error::custom)?;
         serializer.serialize_str(&STANDARD.encode(bytes))
     }
 }
 
 impl<'de> Deserialize<'de> for Histogram {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let bytes = STANDARD.decode(text).map_err(D::Error::custom)?;
-        let read: hdrhistogram::Histogram<u64> =
-            Deserializer::new().deserialize(&mut bytes.as_slice()).map_err(D::Error::custom)?;
-        // Histograms of other tools may have other bounds: re-recording makes all of ours addable.
-        let mut histogram = Self::new();
-        for step in read.iter_recorded() {
-            histogram.0.saturating_record_n(step.value_iterated_to(), step.count_at_value());
-        }
-        Ok(histogram)
+        let bytes = STANDARD.decode(String::deserialize(deserializer)?).map_err(D::Error::custom)?;
+        let hdr = unpack(&bytes).map_err(D::Error::custom)?;
+        Ok(Self(Form::Counting(hdr)).packed())
     }
 }
 
@@ -113,17 +181,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn survives_serialisation() {
+    fn survives_packing_and_serialisation() {
         let mut histogram = Histogram::new();
         for ns in [1, 999, 80_000, 1_000_000_007, LONGEST_NS * 2] {
             histogram.record(ns);
         }
         let text = serde_json::to_string(&histogram).expect("serialises");
         let back: Histogram = serde_json::from_str(&text).expect("reads its own form");
-        assert_eq!(back.count(), 5);
-        for share in [0.1, 0.5, 0.9, 1.0] {
-            assert_eq!(back.quantile(share), histogram.quantile(share));
-        }
+        assert_eq!(back, histogram);
+        assert_eq!(histogram.packed(), histogram);
+        let mut sum = back;
+        sum.add(&histogram.packed());
+        assert_eq!((sum.count(), sum.quantile(0.5)), (10, histogram.quantile(0.5)));
     }
 
     #[test]
@@ -135,8 +204,9 @@ mod tests {
 
     #[test]
     fn an_empty_one_has_no_surprises() {
-        let histogram = Histogram::new();
-        assert_eq!((histogram.quantile(0.99), histogram.max(), histogram.mean()), (0, 0, 0.0));
-        assert_eq!(histogram.share_within(1), 1.0);
+        for histogram in [Histogram::new(), Histogram::new().packed()] {
+            assert_eq!((histogram.quantile(0.99), histogram.min(), histogram.max()), (0, 0, 0));
+            assert_eq!((histogram.mean(), histogram.share_within(1)), (0.0, 1.0));
+        }
     }
 }

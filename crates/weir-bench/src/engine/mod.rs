@@ -3,9 +3,18 @@
 //! Two times are always measured: *latency*, from when a request was due, and *service time*, from when it was sent.
 //! The first is what a user would have seen, the second what the peer did; they part when either side falls behind.
 
+pub mod clock;
 pub mod histogram;
 pub mod plan;
 pub mod result;
+
+mod http1;
+mod job;
+mod prepare;
+mod recorder;
+mod run;
+mod socket;
+mod tls;
 
 pub use histogram::Histogram;
 pub use plan::{
@@ -13,3 +22,4 @@ pub use plan::{
     Think, Timeouts, Tls,
 };
 pub use result::{Connections, CpuTime, Errors, Generator, Interval, LoadResult, Phase, Progress, RequestTally, Tally};
+pub use run::{run, run_until};

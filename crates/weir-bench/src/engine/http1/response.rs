@@ -1,0 +1,336 @@
+//! Where an HTTP/1.1 response ends. Bodies are counted, not kept.
+
+use httparse::Status;
+use memchr::memchr;
+
+/// The longest head taken, in bytes.
+const LONGEST_HEAD: usize = 256 * 1024;
+/// Most fields of a head.
+const MOST_FIELDS: usize = 128;
+
+/// Reads one response after another from one connection.
+#[derive(Debug, Default)]
+pub(super) struct ResponseReader {
+    phase: Phase,
+    /// The beginning of a head that came in pieces.
+    partial: Vec<u8>,
+    status: u16,
+    keep_alive: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Phase {
+    #[default]
+    Head,
+    /// Bytes of the body still to come.
+    Length(u64),
+    Chunked(Chunked),
+    UntilClose,
+}
+
+/// RFC 9112 §7.1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Chunked {
+    /// In the size; what has been read of it.
+    Size {
+        size: u64,
+        digits: u8,
+    },
+    /// After the size, up to the end of the line (chunk extensions).
+    SizeLine(u64),
+    Data(u64),
+    /// The line end after the data.
+    DataEnd,
+    /// At the start of a trailer line.
+    Trailer,
+    /// Inside one.
+    TrailerLine,
+}
+
+/// What the bytes fed so far amount to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    More,
+    /// The response ended after this many of the bytes fed.
+    Done {
+        used: usize,
+    },
+}
+
+/// The peer does not speak HTTP/1.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+impl ResponseReader {
+    /// Gets ready for the next response.
+    #[inline]
+    pub(super) fn reset(&mut self) {
+        self.phase = Phase::Head;
+        self.partial.clear();
+    }
+
+    /// Status of the response whose head came last.
+    #[inline]
+    pub(super) fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Whether the connection can be used again.
+    #[inline]
+    pub(super) fn keeps_alive(&self) -> bool {
+        self.keep_alive
+    }
+
+    /// Whether nothing of a response has come yet.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.phase == Phase::Head && self.partial.is_empty()
+    }
+
+    /// The peer has closed: whether that completes the response.
+    pub(super) fn ends_at_close(&self) -> bool {
+        self.phase == Phase::UntilClose
+    }
+
+    /// Reads on. `head_only`: the response to a HEAD request.
+    #[inline]
+    pub(super) fn feed(&mut self, data: &[u8], head_only: bool) -> Result<Step, Malformed> {
+        let mut used = 0;
+        while self.phase == Phase::Head {
+            match self.head(&data[used..], head_only)? {
+                None => return Ok(Step::More),
+                Some(length) => used += length,
+            }
+            // An interim response (1xx) is followed by the final one.
+            if self.phase == Phase::Head && used == data.len() {
+                return Ok(Step::More);
+            }
+        }
+        let rest = &data[used..];
+        match &mut self.phase {
+            Phase::Head => unreachable!("the head has been read"),
+            Phase::Length(left) => {
+                if *left <= rest.len() as u64 {
+                    return Ok(Step::Done { used: used + *left as usize });
+                }
+                *left -= rest.len() as u64;
+                Ok(Step::More)
+            }
+            Phase::Chunked(state) => {
+                Ok(state.feed(rest)?.map_or(Step::More, |length| Step::Done { used: used + length }))
+            }
+            Phase::UntilClose => Ok(Step::More),
+        }
+    }
+
+    /// Reads a head; returns how many of the bytes belong to it, or none while it is incomplete.
+    fn head(&mut self, data: &[u8], head_only: bool) -> Result<Option<usize>, Malformed> {
+        if self.partial.is_empty() {
+            let length = self.parse(data, head_only)?;
+            if length.is_none() {
+                self.partial.extend_from_slice(data);
+            }
+            return Ok(length);
+        }
+        let before = self.partial.len();
+        let mut partial = std::mem::take(&mut self.partial);
+        partial.extend_from_slice(data);
+        let length = self.parse(&partial, head_only)?;
+        if length.is_none() {
+            self.partial = partial;
+        }
+        Ok(length.map(|length| length - before))
+    }
+
+    fn parse(&mut self, data: &[u8], head_only: bool) -> Result<Option<usize>, Malformed> {
+        let mut fields = [const { std::mem::MaybeUninit::uninit() }; MOST_FIELDS];
+        let mut response = httparse::Response::new(&mut []);
+        let parsed = httparse::ParserConfig::default()
+            .parse_response_with_uninit_headers(&mut response, data, &mut fields)
+            .map_err(|_| Malformed)?;
+        let Status::Complete(length) = parsed else {
+            return if data.len() > LONGEST_HEAD { Err(Malformed) } else { Ok(None) };
+        };
+        self.status = response.code.ok_or(Malformed)?;
+        self.keep_alive = response.version == Some(1);
+        let mut content_length = None;
+        let mut transfer_coding = None;
+        for field in response.headers.iter() {
+            match field.name.len() {
+                14 if field.name.eq_ignore_ascii_case("content-length") => {
+                    let value = decimal(field.value).ok_or(Malformed)?;
+                    if content_length.replace(value).is_some_and(|other| other != value) {
+                        return Err(Malformed);
+                    }
+                }
+                17 if field.name.eq_ignore_ascii_case("transfer-encoding") => {
+                    let last = field.value.rsplit(|byte| *byte == b',').next().unwrap_or_default().trim_ascii();
+                    transfer_coding = Some(last.eq_ignore_ascii_case(b"chunked"));
+                }
+                10 if field.name.eq_ignore_ascii_case("connection") => {
+                    for option in field.value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                        if option.eq_ignore_ascii_case(b"close") {
+                            self.keep_alive = false;
+                        } else if option.eq_ignore_ascii_case(b"keep-alive") {
+                            self.keep_alive = true;
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        // RFC 9112 §6.3, in its order.
+        self.phase = match (self.status, transfer_coding, content_length) {
+            (101, ..) => return Err(Malformed),
+            (100..=199, ..) => Phase::Head,
+            (204 | 304, ..) => Phase::Length(0),
+            _ if head_only => Phase::Length(0),
+            (_, Some(true), _) => Phase::Chunked(Chunked::Size { size: 0, digits: 0 }),
+            (_, None, Some(length)) => Phase::Length(length),
+            (_, Some(false), _) | (_, None, None) => {
+                self.keep_alive = false;
+                Phase::UntilClose
+            }
+        };
+        Ok(Some(length))
+    }
+}
+
+impl Chunked {
+    /// Reads on; returns how many bytes belong to the body when it ends among them.
+    fn feed(&mut self, data: &[u8]) -> Result<Option<usize>, Malformed> {
+        let mut at = 0;
+        while at < data.len() {
+            let byte = data[at];
+            match *self {
+                Chunked::Size { size, digits } => {
+                    at += 1;
+                    *self = match (byte as char).to_digit(16) {
+                        Some(_) if digits == 16 => return Err(Malformed),
+                        Some(digit) => Chunked::Size { size: size << 4 | u64::from(digit), digits: digits + 1 },
+                        None if digits == 0 => return Err(Malformed),
+                        None if byte == b'\n' => Self::after_size(size),
+                        None if matches!(byte, b'\r' | b';' | b' ' | b'\t') => Chunked::SizeLine(size),
+                        None => return Err(Malformed),
+                    };
+                }
+                Chunked::SizeLine(size) => match memchr(b'\n', &data[at..]) {
+                    Some(end) => {
+                        at += end + 1;
+                        *self = Self::after_size(size);
+                    }
+                    None => return Ok(None),
+                },
+                Chunked::Data(left) => {
+                    let here = left.min((data.len() - at) as u64);
+                    at += here as usize;
+                    *self = if here == left { Chunked::DataEnd } else { Chunked::Data(left - here) };
+                }
+                Chunked::DataEnd => {
+                    at += 1;
+                    match byte {
+                        b'\r' => {}
+                        b'\n' => *self = Chunked::Size { size: 0, digits: 0 },
+                        _ => return Err(Malformed),
+                    }
+                }
+                Chunked::Trailer => {
+                    at += 1;
+                    match byte {
+                        b'\r' => {}
+                        b'\n' => return Ok(Some(at)),
+                        _ => *self = Chunked::TrailerLine,
+                    }
+                }
+                Chunked::TrailerLine => match memchr(b'\n', &data[at..]) {
+                    Some(end) => {
+                        at += end + 1;
+                        *self = Chunked::Trailer;
+                    }
+                    None => return Ok(None),
+                },
+            }
+        }
+        Ok(None)
+    }
+
+    fn after_size(size: u64) -> Self {
+        if size == 0 { Chunked::Trailer } else { Chunked::Data(size) }
+    }
+}
+
+fn decimal(value: &[u8]) -> Option<u64> {
+    let value = value.trim_ascii();
+    let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    digits.then(|| std::str::from_utf8(value).ok()?.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Feeds the response whole and byte by byte: (status, keep-alive, length) must not depend on it.
+    fn read(response: &str) -> Result<(u16, bool, usize), Malformed> {
+        let mut whole = ResponseReader::default();
+        let at_once = whole.feed(response.as_bytes(), false);
+        let mut reader = ResponseReader::default();
+        for (at, byte) in response.bytes().enumerate() {
+            if let Step::Done { used } = reader.feed(&[byte], false)? {
+                assert_eq!(at_once, Ok(Step::Done { used: at + used }));
+                return Ok((reader.status(), reader.keeps_alive(), at + used));
+            }
+        }
+        assert_eq!(at_once, Ok(Step::More));
+        Ok((reader.status(), reader.keeps_alive(), usize::MAX))
+    }
+
+    #[test]
+    fn finds_the_end_of_each_kind_of_body() {
+        let length = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+        assert_eq!(read(&format!("{length}tail")), Ok((200, true, length.len())));
+        let chunked =
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n0a\r\n0123456789\r\n0\r\n\r\n";
+        assert_eq!(read(chunked), Ok((200, true, chunked.len())));
+        let trailers = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nA: b\r\n\r\n";
+        assert_eq!(read(trailers), Ok((200, true, trailers.len())));
+        let none = "HTTP/1.1 204 No Content\r\n\r\n";
+        assert_eq!(read(&format!("{none}x")), Ok((204, true, none.len())));
+        let interim = "HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\nHTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(read(interim), Ok((404, true, interim.len())));
+    }
+
+    #[test]
+    fn a_body_without_length_ends_at_close() {
+        let mut reader = ResponseReader::default();
+        assert_eq!(reader.feed(b"HTTP/1.1 200 OK\r\n\r\nany", false), Ok(Step::More));
+        assert!(reader.ends_at_close() && !reader.keeps_alive());
+    }
+
+    #[test]
+    fn head_responses_have_no_body() {
+        let mut reader = ResponseReader::default();
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
+        assert_eq!(reader.feed(head, true), Ok(Step::Done { used: head.len() }));
+    }
+
+    #[test]
+    fn knows_which_connections_stay_open() {
+        let keeps = |head: &str| read(&format!("{head}\r\nContent-Length: 0\r\n\r\n")).map(|(_, keeps, _)| keeps);
+        assert_eq!(keeps("HTTP/1.1 200 OK"), Ok(true));
+        assert_eq!(keeps("HTTP/1.1 200 OK\r\nConnection: x, Close"), Ok(false));
+        assert_eq!(keeps("HTTP/1.0 200 OK"), Ok(false));
+        assert_eq!(keeps("HTTP/1.0 200 OK\r\nConnection: keep-alive"), Ok(true));
+    }
+
+    #[test]
+    fn refuses_what_is_not_a_response() {
+        for bad in [
+            "SSH-2.0-OpenSSH_9.2\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab",
+        ] {
+            assert_eq!(read(bad), Err(Malformed), "{bad:?}");
+        }
+    }
+}

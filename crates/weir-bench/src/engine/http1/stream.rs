@@ -1,0 +1,190 @@
+//! One connection's bytes, in the clear or through TLS.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustls::ClientConnection;
+
+use crate::engine::prepare::OriginTls;
+
+/// A connected, or connecting, non-blocking socket.
+pub(super) struct Stream {
+    socket: OwnedFd,
+    tls: Option<Box<ClientConnection>>,
+    /// The kernel may have bytes for us: set by an event, unset by a read that got less than it asked for. Events are
+    /// edge-triggered, so nothing is lost, and no read is made only to be told that there is nothing.
+    readable: bool,
+    /// The peer has closed its side: what is left must be read to the end, no event will come again.
+    hung_up: bool,
+}
+
+/// Buffers that all connections of a thread share.
+pub(super) struct Buffers {
+    pub plain: Box<[u8]>,
+    cipher: Box<[u8]>,
+}
+
+impl Buffers {
+    pub(super) fn new() -> Self {
+        Self { plain: vec![0; 64 * 1024].into(), cipher: vec![0; 64 * 1024].into() }
+    }
+}
+
+impl Stream {
+    pub(super) fn new(socket: OwnedFd, tls: Option<&OriginTls>) -> Result<Self, rustls::Error> {
+        let tls = tls.map(|tls| {
+            let mut client = ClientConnection::new(tls.config.clone(), tls.name.clone())?;
+            // A request is written whole; how much of it the socket takes is seen in `send`.
+            client.set_buffer_limit(None);
+            Ok::<_, rustls::Error>(Box::new(client))
+        });
+        Ok(Self { socket, tls: tls.transpose()?, readable: false, hung_up: false })
+    }
+
+    pub(super) fn socket(&self) -> impl AsFd {
+        self.socket.as_fd()
+    }
+
+    #[inline]
+    pub(super) fn saw_event(&mut self, flags: EventFlags) {
+        let over = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
+        self.hung_up |= over;
+        self.readable |= over || flags.contains(EventFlags::IN);
+    }
+
+    /// The outcome of connecting.
+    pub(super) fn connected(&self) -> io::Result<()> {
+        rustix::net::sockopt::socket_error(&self.socket)?.map_err(Into::into)
+    }
+
+    pub(super) fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Whether the TLS session was resumed.
+    pub(super) fn resumed(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.handshake_kind() == Some(rustls::HandshakeKind::Resumed))
+    }
+
+    /// Goes on with the TLS handshake; true when it is complete.
+    pub(super) fn handshake(&mut self, buffers: &mut Buffers) -> io::Result<bool> {
+        loop {
+            self.flush()?;
+            let Some(tls) = &mut self.tls else { return Ok(true) };
+            if !tls.is_handshaking() {
+                return Ok(true);
+            }
+            match self.fill(buffers)? {
+                None => return Ok(false),
+                Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Sends `data` from `offset` on; returns how far it got.
+    #[inline]
+    pub(super) fn send(&mut self, data: &[u8], offset: usize) -> io::Result<usize> {
+        if let Some(tls) = &mut self.tls {
+            if offset < data.len() {
+                tls.writer().write_all(&data[offset..])?;
+            }
+            self.flush()?;
+            return Ok(data.len());
+        }
+        let mut offset = offset;
+        while offset < data.len() {
+            match rustix::io::write(&self.socket, &data[offset..]) {
+                Ok(written) => offset += written,
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(offset)
+    }
+
+    /// Sends what TLS holds back, as far as the socket takes it.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        let Some(tls) = &mut self.tls else { return Ok(()) };
+        while tls.wants_write() {
+            match tls.write_tls(&mut Socket(&self.socket)) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives into `buffers.plain`: how many bytes, 0 at the end of the stream, none when there is nothing now.
+    #[inline]
+    pub(super) fn receive(&mut self, buffers: &mut Buffers) -> io::Result<Option<usize>> {
+        if self.tls.is_none() {
+            return receive_raw(&self.socket, &mut self.readable, self.hung_up, &mut buffers.plain);
+        }
+        loop {
+            let tls = self.tls.as_mut().expect("checked above");
+            match tls.reader().read(&mut buffers.plain) {
+                Ok(read) => return Ok(Some(read)),
+                // Closed without close_notify: HTTP says by itself whether its message was complete.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(Some(0)),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+                Err(_) => {}
+            }
+            if self.fill(buffers)?.is_none() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Reads from the socket into TLS.
+    fn fill(&mut self, buffers: &mut Buffers) -> io::Result<Option<usize>> {
+        let read = receive_raw(&self.socket, &mut self.readable, self.hung_up, &mut buffers.cipher)?;
+        let Some(length) = read else { return Ok(None) };
+        let tls = self.tls.as_mut().expect("only called with TLS");
+        let mut left = &buffers.cipher[..length];
+        loop {
+            tls.read_tls(&mut left)?;
+            tls.process_new_packets().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            if left.is_empty() {
+                break;
+            }
+        }
+        if tls.wants_write() {
+            self.flush()?;
+        }
+        Ok(Some(length))
+    }
+}
+
+#[inline]
+fn receive_raw(socket: &OwnedFd, readable: &mut bool, hung_up: bool, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    while *readable {
+        match rustix::io::read(socket, &mut *buffer) {
+            Ok(read) => {
+                *readable = read == buffer.len() || (hung_up && read > 0);
+                return Ok(Some(read));
+            }
+            Err(Errno::AGAIN) => *readable = false,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(None)
+}
+
+/// A socket to write to.
+struct Socket<'a>(&'a OwnedFd);
+
+impl io::Write for Socket<'_> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::write(self.0, data)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

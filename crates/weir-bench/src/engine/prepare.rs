@@ -1,0 +1,344 @@
+//! A plan made ready: checked, names resolved, requests rendered. Everything that can be wrong with a plan is said here.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+use http::Uri;
+use http::uri::Scheme;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustls::pki_types::ServerName;
+
+use super::plan::{Body, LoadPlan, Pacing, PlanError, Protocol, Rate, RequestTemplate, Think};
+use super::tls;
+
+/// File descriptors the engine needs beside its connections: epoll, standard streams, files of the command.
+const OTHER_FILES: u64 = 64;
+
+/// A plan that can be run.
+#[derive(Debug)]
+pub struct Prepared {
+    pub plan: LoadPlan,
+    pub origins: Vec<Origin>,
+    pub requests: Vec<PreparedRequest>,
+}
+
+/// Where connections go.
+#[derive(Debug, PartialEq)]
+pub struct Origin {
+    pub address: SocketAddr,
+    /// `host` or `host:port`, as the `Host` field says it.
+    pub authority: String,
+    /// Configuration and name for `https` and `wss`.
+    pub tls: Option<OriginTls>,
+}
+
+#[derive(Clone, Debug)]
+pub struct OriginTls {
+    pub config: Arc<rustls::ClientConfig>,
+    pub name: ServerName<'static>,
+}
+
+impl PartialEq for OriginTls {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+/// A request as it goes on the wire.
+#[derive(Debug)]
+pub struct PreparedRequest {
+    /// Index into [`Prepared::origins`].
+    pub origin: usize,
+    pub template: RequestTemplate,
+    /// Path and query.
+    pub target: String,
+    pub body: Vec<u8>,
+    /// The whole HTTP/1.1 request.
+    pub wire: Vec<u8>,
+    /// The response has no body whatever its head says (RFC 9112 §6.3).
+    pub head_only: bool,
+}
+
+impl PreparedRequest {
+    #[inline]
+    pub fn expects(&self, status: u16) -> bool {
+        match self.template.expect_status.as_slice() {
+            [] => (100..400).contains(&status),
+            expected => expected.contains(&status),
+        }
+    }
+}
+
+impl Prepared {
+    pub fn new(plan: &LoadPlan) -> Result<Self, PlanError> {
+        check_counts(plan)?;
+        check_pacing(plan)?;
+        let mut origins: Vec<Origin> = Vec::new();
+        let mut requests = Vec::new();
+        for (index, template) in plan.requests.iter().enumerate() {
+            let field = |name: &str| format!("requests[{index}].{name}");
+            let (origin, target) = locate(plan, template, &field("url"))?;
+            let origin = origins.iter().position(|known| *known == origin).unwrap_or_else(|| {
+                origins.push(origin);
+                origins.len() - 1
+            });
+            let body = content(&template.body).map_err(|problem| PlanError::new(field("body"), problem))?;
+            let wire = render(template, &origins[origin].authority, &target, &body, plan.keep_alive)
+                .map_err(|problem| PlanError::new(field("headers"), problem))?;
+            let head_only = template.method == "HEAD";
+            requests.push(PreparedRequest { origin, template: template.clone(), target, body, wire, head_only });
+        }
+        let wanted = plan.connections as u64 * origins.len() as u64 + OTHER_FILES;
+        allow_files(wanted)?;
+        Ok(Self { plan: plan.clone(), origins, requests })
+    }
+}
+
+fn check_counts(plan: &LoadPlan) -> Result<(), PlanError> {
+    let wrong = |field: &str, problem: &str| Err(PlanError::new(field, problem));
+    if plan.requests.is_empty() {
+        return wrong("requests", "there must be at least one request");
+    }
+    if plan.requests.iter().all(|request| request.weight == 0) {
+        return wrong("requests", "at least one request must have a weight above 0");
+    }
+    if plan.connections == 0 {
+        return wrong("connections", "must be at least 1");
+    }
+    if plan.threads == 0 || plan.threads > plan.connections {
+        return Err(PlanError::new(
+            "threads",
+            format!("must be between 1 and the number of connections, {}", plan.connections),
+        ));
+    }
+    if plan.stop.duration_ms.is_none() && plan.stop.count.is_none() {
+        return wrong("stop", "say when the run ends: duration_ms, count, or both");
+    }
+    if plan.stop.duration_ms == Some(0) || plan.stop.count == Some(0) {
+        return wrong("stop", "a run of length 0 measures nothing");
+    }
+    if plan.interval_ms == 0 {
+        return wrong("interval_ms", "must be at least 1");
+    }
+    if plan.timeouts.connect_ms == 0 || plan.timeouts.response_ms == 0 {
+        return wrong("timeouts", "must be at least 1 ms");
+    }
+    if let Protocol::Http2 { streams: 0 } = plan.protocol {
+        return wrong("protocol.streams", "must be at least 1");
+    }
+    Ok(())
+}
+
+fn check_pacing(plan: &LoadPlan) -> Result<(), PlanError> {
+    let wrong = |field: &str, problem: &str| Err(PlanError::new(field, problem));
+    let rate_is_valid = |rate: f64| rate.is_finite() && rate >= 0.0;
+    match &plan.pacing {
+        Pacing::Closed { think, .. } => {
+            let valid = match *think {
+                Think::None => true,
+                Think::FixedMs(ms) | Think::ExponentialMs(ms) => rate_is_valid(ms),
+                Think::UniformMs { from, to } => rate_is_valid(from) && rate_is_valid(to) && from <= to,
+            };
+            if !valid {
+                return wrong("pacing.think", "must be a time in ms, 0 or more, and `from` at most `to`");
+            }
+        }
+        Pacing::Open { rate, .. } => {
+            let (valid, moves) = match rate {
+                Rate::Constant(rate) => (rate_is_valid(*rate), *rate > 0.0),
+                Rate::Steps(steps) => (
+                    steps.iter().all(|step| rate_is_valid(step.rate)),
+                    steps.iter().any(|step| step.rate > 0.0 && step.for_ms > 0),
+                ),
+                Rate::Ramp { from, to, .. } => (rate_is_valid(*from) && rate_is_valid(*to), from.max(*to) > 0.0),
+            };
+            if !valid || !moves {
+                return wrong("pacing.rate", "must be requests per second, 0 or more, and above 0 at some time");
+            }
+        }
+        Pacing::Replay { at_ns } => {
+            if at_ns.is_empty() || !at_ns.is_sorted() {
+                return wrong("pacing.at_ns", "must be at least one time, in ascending order");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The origin of a request and its target (RFC 9112 §3.2.1).
+fn locate(plan: &LoadPlan, template: &RequestTemplate, field: &str) -> Result<(Origin, String), PlanError> {
+    let wrong = |problem: String| PlanError::new(field, problem);
+    let url = &template.url;
+    let uri: Uri = url.parse().map_err(|error| wrong(format!("{url:?} is not a URL: {error}")))?;
+    let secure = match uri.scheme() {
+        Some(scheme) if *scheme == Scheme::HTTP || scheme.as_str() == "ws" => false,
+        Some(scheme) if *scheme == Scheme::HTTPS || scheme.as_str() == "wss" => true,
+        _ => return Err(wrong(format!("{url:?} must start with http://, https://, ws:// or wss://"))),
+    };
+    let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong(format!("{url:?} has no host")))?;
+    let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+    let authority = match uri.port_u16() {
+        Some(port) => format!("{host}:{port}"),
+        None => host.to_owned(),
+    };
+    let place = plan.connect_to.clone().unwrap_or_else(|| format!("{host}:{port}"));
+    let place_field = if plan.connect_to.is_some() { "connect_to" } else { field };
+    let address = place
+        .to_socket_addrs()
+        .map_err(|error| PlanError::new(place_field, format!("{place:?} has no address: {error}")))?
+        .min_by_key(SocketAddr::is_ipv6)
+        .ok_or_else(|| PlanError::new(place_field, format!("{place:?} has no address")))?;
+    if let Some(source) = plan.source_addresses.iter().find(|source| source.is_ipv4() != address.is_ipv4()) {
+        return Err(PlanError::new("source_addresses", format!("{source} cannot reach {address}")));
+    }
+    let tls = match secure {
+        false => None,
+        true => {
+            let name = plan.tls.server_name.as_deref().unwrap_or(host.trim_matches(['[', ']']));
+            let name = ServerName::try_from(name.to_owned())
+                .map_err(|_| PlanError::new("tls.server_name", format!("{name:?} is not a host name or address")))?;
+            Some(OriginTls { config: tls::client_config(&plan.tls, &plan.protocol)?, name })
+        }
+    };
+    let target = uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
+    Ok((Origin { address, authority, tls }, target))
+}
+
+/// The bytes of a body.
+fn content(body: &Body) -> Result<Vec<u8>, String> {
+    use base64::Engine as _;
+    match body {
+        Body::Empty => Ok(Vec::new()),
+        Body::Text(text) => Ok(text.clone().into_bytes()),
+        Body::Base64(text) => {
+            base64::engine::general_purpose::STANDARD.decode(text).map_err(|error| format!("is not base64: {error}"))
+        }
+        Body::Sized(bytes) => Ok(filler(*bytes as usize)),
+        Body::File(path) => std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display())),
+    }
+}
+
+/// This many printable bytes.
+pub(crate) fn filler(bytes: usize) -> Vec<u8> {
+    b"abcdefghijklmnopqrstuvwxyz0123456789".iter().copied().cycle().take(bytes).collect()
+}
+
+/// Renders a request for HTTP/1.1.
+fn render(
+    template: &RequestTemplate,
+    authority: &str,
+    target: &str,
+    body: &[u8],
+    keep_alive: bool,
+) -> Result<Vec<u8>, String> {
+    let is_token = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+    };
+    if !is_token(&template.method) {
+        return Err(format!("{:?} is not a method", template.method));
+    }
+    for (name, value) in &template.headers {
+        if !is_token(name) {
+            return Err(format!("{name:?} is not a field name"));
+        }
+        if value.bytes().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
+            return Err(format!("the value of {name} holds a line break"));
+        }
+    }
+    let has = |wanted: &str| template.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(wanted));
+    let mut wire = format!("{} {target} HTTP/1.1\r\n", template.method);
+    if !has("host") {
+        wire += &format!("Host: {authority}\r\n");
+    }
+    for (name, value) in &template.headers {
+        wire += &format!("{name}: {value}\r\n");
+    }
+    let carries_body = !body.is_empty() || matches!(template.method.as_str(), "POST" | "PUT" | "PATCH");
+    if carries_body && !has("content-length") && !has("transfer-encoding") {
+        wire += &format!("Content-Length: {}\r\n", body.len());
+    }
+    if !keep_alive && !has("connection") {
+        wire += "Connection: close\r\n";
+    }
+    wire += "\r\n";
+    let mut wire = wire.into_bytes();
+    wire.extend_from_slice(body);
+    Ok(wire)
+}
+
+/// Raises this process's limit of open files to `wanted`, if it is lower.
+pub(crate) fn allow_files(wanted: u64) -> Result<(), PlanError> {
+    let limit = getrlimit(Resource::Nofile);
+    let enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= wanted);
+    if enough(limit.current) {
+        return Ok(());
+    }
+    let maximum = if enough(limit.maximum) { limit.maximum } else { Some(wanted) };
+    let raised = Rlimit { current: if enough(limit.maximum) { limit.maximum } else { Some(wanted) }, maximum };
+    setrlimit(Resource::Nofile, raised).map_err(|_| {
+        PlanError::new(
+            "connections",
+            format!(
+                "this run needs {wanted} open files and the limit is {}; raise it with `ulimit -Hn {wanted}`",
+                limit.maximum.unwrap_or_default()
+            ),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::plan::Stop;
+
+    fn plan(url: &str) -> LoadPlan {
+        LoadPlan::closed(url, 2, Stop::after_count(1))
+    }
+
+    fn problem(plan: &LoadPlan) -> String {
+        Prepared::new(plan).expect_err("the plan is wrong").to_string()
+    }
+
+    #[test]
+    fn renders_a_request_with_what_it_needs() {
+        let mut plan = plan("http://127.0.0.1:8080/a?b=c");
+        plan.requests[0].method = "POST".into();
+        plan.requests[0].headers = vec![("X-Key".into(), "k".into())];
+        plan.requests[0].body = Body::Sized(3);
+        let prepared = Prepared::new(&plan).expect("a good plan");
+        assert_eq!(
+            String::from_utf8_lossy(&prepared.requests[0].wire),
+            "POST /a?b=c HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nX-Key: k\r\nContent-Length: 3\r\n\r\nabc"
+        );
+    }
+
+    #[test]
+    fn requests_to_one_place_share_an_origin() {
+        let mut plan = plan("http://127.0.0.1:8080/a");
+        plan.requests.push(RequestTemplate::get("http://127.0.0.1:8080/b"));
+        plan.requests.push(RequestTemplate::get("http://127.0.0.1:8081/b"));
+        assert_eq!(Prepared::new(&plan).expect("a good plan").origins.len(), 2);
+    }
+
+    #[test]
+    fn says_where_a_plan_is_wrong() {
+        let wrong = |change: fn(&mut LoadPlan)| {
+            let mut plan = plan("http://127.0.0.1:1/");
+            change(&mut plan);
+            problem(&plan)
+        };
+        assert!(wrong(|plan| plan.requests.clear()).starts_with("requests: "));
+        assert!(wrong(|plan| plan.requests[0].url = "127.0.0.1".into()).starts_with("requests[0].url: "));
+        assert!(wrong(|plan| plan.requests[0].url = "ftp://a/".into()).contains("must start with http://"));
+        assert!(wrong(|plan| plan.connections = 0).starts_with("connections: "));
+        assert!(wrong(|plan| plan.threads = 3).starts_with("threads: "));
+        assert!(wrong(|plan| plan.stop = Stop::default()).starts_with("stop: "));
+        assert!(wrong(|plan| plan.requests[0].method = "G T".into()).contains("not a method"));
+        assert!(wrong(|plan| plan.requests[0].headers.push(("a".into(), "b\r\nc".into()))).contains("line break"));
+        assert!(wrong(|plan| plan.pacing = Pacing::Replay { at_ns: vec![2, 1] }).starts_with("pacing.at_ns: "));
+        assert!(
+            wrong(|plan| plan.pacing = Pacing::Open { rate: Rate::Constant(f64::NAN), spacing: Default::default() })
+                .starts_with("pacing.rate: ")
+        );
+    }
+}

@@ -1,0 +1,368 @@
+//! What one generator thread counts, cut into intervals that are handed over while the run goes on.
+
+use std::sync::mpsc::{Receiver, Sender};
+
+use super::clock::thread_cpu;
+use super::result::{Connections, CpuTime, Errors, Phase, Tally};
+
+/// The window of a run, in ns of the monotonic clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// The run starts, with warm-up if there is one.
+    pub start: u64,
+    /// Warm-up is over.
+    pub measure: u64,
+    /// Nothing is due any more; `u64::MAX` when a count ends the run.
+    pub end: u64,
+    pub interval: u64,
+}
+
+/// Why an exchange got no complete answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    Connect,
+    ConnectTimeout,
+    Tls,
+    Timeout,
+    Reset,
+    Closed,
+    Protocol,
+    Mismatch,
+    Local,
+}
+
+impl Errors {
+    pub(crate) fn count(&mut self, cause: Cause) {
+        *match cause {
+            Cause::Connect => &mut self.connect,
+            Cause::ConnectTimeout => &mut self.connect_timeout,
+            Cause::Tls => &mut self.tls,
+            Cause::Timeout => &mut self.timeout,
+            Cause::Reset => &mut self.reset,
+            Cause::Closed => &mut self.closed,
+            Cause::Protocol => &mut self.protocol,
+            Cause::Mismatch => &mut self.mismatch,
+            Cause::Local => &mut self.local,
+        } += 1;
+    }
+}
+
+/// One interval of one thread.
+pub(super) struct Slice {
+    /// Position in the series, the same in all threads.
+    pub index: usize,
+    pub phase: Phase,
+    /// Monotonic clock.
+    pub start: u64,
+    pub end: u64,
+    /// Per request of the plan.
+    pub tallies: Vec<Counts>,
+    pub cpu: CpuTime,
+}
+
+/// A tally while it is counted: statuses are cells, not a map.
+pub(super) struct Counts {
+    pub tally: Tally,
+    pub statuses: Vec<u64>,
+}
+
+/// Statuses are three digits; those from here on are counted under the last cell.
+const STATUSES: usize = 1_000;
+
+impl Counts {
+    fn new() -> Self {
+        Self { tally: Tally::default(), statuses: vec![0; STATUSES] }
+    }
+
+    fn clear(&mut self) {
+        let Tally { latency, service_time, lag, .. } = &mut self.tally;
+        for histogram in [latency, service_time, lag] {
+            histogram.clear();
+        }
+        let Tally { latency, service_time, lag, .. } = std::mem::take(&mut self.tally);
+        self.tally = Tally { latency, service_time, lag, ..Tally::default() };
+        self.statuses.fill(0);
+    }
+
+    /// Moves the statuses into the tally.
+    pub(super) fn settle(&mut self) {
+        for (status, count) in self.statuses.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
+            *self.tally.statuses.entry(status as u16).or_default() += std::mem::take(count);
+        }
+    }
+}
+
+impl Slice {
+    pub(super) fn new(requests: usize) -> Box<Self> {
+        Box::new(Self {
+            index: 0,
+            phase: Phase::WarmUp,
+            start: 0,
+            end: 0,
+            tallies: (0..requests).map(|_| Counts::new()).collect(),
+            cpu: CpuTime::default(),
+        })
+    }
+}
+
+/// What a thread tells the one that collects.
+pub(super) enum Message {
+    Slice { thread: usize, slice: Box<Slice> },
+    Done { thread: usize, summary: Summary },
+}
+
+/// What a thread has to say once, at its end.
+#[derive(Default)]
+pub(super) struct Summary {
+    /// The moment nothing was due any more (a stop by count or on request), monotonic clock.
+    pub ended: u64,
+    /// Last answer to a measured exchange, monotonic clock; 0 for none.
+    pub last_answer: u64,
+    /// CPU time over measurement and drain.
+    pub cpu: CpuTime,
+    pub connections: Connections,
+    pub in_flight_max: u64,
+    /// In-flight exchanges summed over the measurement, exchange × ns.
+    pub in_flight_area: f64,
+}
+
+/// Counts for one thread.
+pub(super) struct Recorder {
+    thread: usize,
+    window: Window,
+    slice: Box<Slice>,
+    next_roll: u64,
+    cpu_mark: CpuTime,
+    measured_from: Option<CpuTime>,
+    spin_ns: u64,
+    in_flight: u64,
+    in_flight_since: u64,
+    summary: Summary,
+    out: Sender<Message>,
+    /// Emptied slices coming back.
+    spare: Receiver<Box<Slice>>,
+}
+
+impl Recorder {
+    pub(super) fn new(
+        thread: usize,
+        window: Window,
+        requests: usize,
+        out: Sender<Message>,
+        spare: Receiver<Box<Slice>>,
+    ) -> Self {
+        let cpu = thread_cpu();
+        let mut recorder = Self {
+            thread,
+            window,
+            slice: Slice::new(requests),
+            next_roll: 0,
+            cpu_mark: cpu,
+            measured_from: None,
+            spin_ns: 0,
+            in_flight: 0,
+            in_flight_since: window.measure,
+            summary: Summary::default(),
+            out,
+            spare,
+        };
+        recorder.open_slice(0, window.start);
+        recorder
+    }
+
+    /// When [`Recorder::roll`] wants to be called next, monotonic clock.
+    #[inline]
+    pub(super) fn next_roll(&self) -> u64 {
+        self.next_roll
+    }
+
+    /// Hands over the intervals that are complete.
+    pub(super) fn roll(&mut self, now: u64) {
+        while now >= self.next_roll {
+            let (end, index) = (self.next_roll, self.slice.index);
+            self.hand_over(end);
+            self.open_slice(index + 1, end);
+        }
+    }
+
+    /// Whether an exchange due at this moment belongs to the measurement.
+    #[inline]
+    pub(super) fn measures(&self, due: u64) -> bool {
+        due >= self.window.measure
+    }
+
+    /// An exchange is due.
+    #[inline]
+    pub(super) fn due(&mut self, request: usize, due: u64) {
+        // An exchange of the measurement must not be counted into the last interval of warm-up.
+        if due >= self.next_roll {
+            self.roll(due);
+        }
+        if self.belongs(due) {
+            self.slice.tallies[request].tally.due += 1;
+        }
+    }
+
+    /// It had to wait for a connection.
+    pub(super) fn queued(&mut self, request: usize, due: u64) {
+        if self.belongs(due) {
+            self.slice.tallies[request].tally.queued += 1;
+        }
+    }
+
+    /// It was sent, this late by the generator's own fault.
+    #[inline]
+    pub(super) fn sent(&mut self, request: usize, due: u64, lag: u64) {
+        if self.belongs(due) {
+            self.slice.tallies[request].tally.lag.record(lag);
+        }
+    }
+
+    /// It has been answered at `now`. `sent`: when it was sent.
+    #[inline]
+    pub(super) fn completed(&mut self, request: usize, due: u64, sent: u64, now: u64) {
+        if self.belongs(due) {
+            let tally = &mut self.slice.tallies[request].tally;
+            tally.completed += 1;
+            tally.latency.record(now.saturating_sub(due));
+            tally.service_time.record(now.saturating_sub(sent));
+            if now > self.summary.last_answer && due >= self.window.measure {
+                self.summary.last_answer = now;
+            }
+        }
+    }
+
+    /// Its answer had this status.
+    #[inline]
+    pub(super) fn status(&mut self, request: usize, due: u64, status: u16, expected: bool) {
+        if self.belongs(due) {
+            let counts = &mut self.slice.tallies[request];
+            counts.statuses[usize::from(status).min(STATUSES - 1)] += 1;
+            if !expected {
+                counts.tally.unexpected += 1;
+            }
+        }
+    }
+
+    /// It will not be answered.
+    pub(super) fn failed(&mut self, request: usize, due: u64, cause: Cause) {
+        if self.belongs(due) {
+            self.slice.tallies[request].tally.errors.count(cause);
+        }
+    }
+
+    /// It was never sent.
+    pub(super) fn missed(&mut self, request: usize, due: u64) {
+        if self.belongs(due) {
+            self.slice.tallies[request].tally.missed += 1;
+        }
+    }
+
+    /// Bytes of an exchange.
+    #[inline]
+    pub(super) fn bytes(&mut self, request: usize, due: u64, sent: u64, received: u64) {
+        if self.belongs(due) {
+            let tally = &mut self.slice.tallies[request].tally;
+            tally.bytes_sent += sent;
+            tally.bytes_received += received;
+        }
+    }
+
+    /// The number of exchanges in flight has changed. One call per wake-up is precise enough.
+    #[inline]
+    pub(super) fn in_flight(&mut self, count: u64, now: u64) {
+        let until = now.min(self.window.end);
+        if until > self.in_flight_since {
+            self.summary.in_flight_area += self.in_flight as f64 * (until - self.in_flight_since) as f64;
+            self.in_flight_since = until;
+        }
+        self.in_flight = count;
+        if count > self.summary.in_flight_max && now >= self.window.measure {
+            self.summary.in_flight_max = count;
+        }
+    }
+
+    /// Time spent waiting without sleeping.
+    #[inline]
+    pub(super) fn spun(&mut self, ns: u64) {
+        self.spin_ns += ns;
+    }
+
+    /// Nothing is due from now on: the count is reached, or the run was told to stop.
+    pub(super) fn end(&mut self, now: u64) {
+        if self.summary.ended == 0 {
+            self.summary.ended = now;
+        }
+    }
+
+    /// Hands over the last interval and the summary.
+    pub(super) fn finish(mut self, now: u64, connections: Connections) {
+        self.roll(now);
+        let last = now.max(self.slice.start);
+        self.hand_over(last);
+        self.in_flight(0, last);
+        if let Some(from) = self.measured_from {
+            self.summary.cpu = since(self.cpu_with_spin(), from);
+        }
+        self.summary.connections = connections;
+        // The collector is gone only when it has failed itself.
+        let _ = self.out.send(Message::Done { thread: self.thread, summary: std::mem::take(&mut self.summary) });
+    }
+
+    /// In warm-up everything is counted, for the series; afterwards what was due in warm-up no longer is.
+    #[inline]
+    fn belongs(&self, due: u64) -> bool {
+        due >= self.window.measure || self.slice.phase == Phase::WarmUp
+    }
+
+    fn cpu_with_spin(&self) -> CpuTime {
+        CpuTime { spin_ns: self.spin_ns, ..thread_cpu() }
+    }
+
+    fn open_slice(&mut self, index: usize, start: u64) {
+        let Window { measure, end, interval, .. } = self.window;
+        let (phase, limit) = match start {
+            start if start < measure => (Phase::WarmUp, measure),
+            start if start < end => (Phase::Measured, end),
+            _ => (Phase::Drain, u64::MAX),
+        };
+        if phase == Phase::Measured && self.measured_from.is_none() {
+            self.measured_from = Some(self.cpu_mark);
+        }
+        self.slice.index = index;
+        self.slice.phase = phase;
+        self.slice.start = start;
+        self.next_roll = match phase {
+            // Warm-up may end inside an interval: the measurement starts with a whole one.
+            Phase::WarmUp | Phase::Measured => (start + interval).min(limit),
+            Phase::Drain => u64::MAX,
+        };
+    }
+
+    fn hand_over(&mut self, end: u64) {
+        let cpu = self.cpu_with_spin();
+        self.slice.end = end;
+        self.slice.cpu = since(cpu, self.cpu_mark);
+        self.cpu_mark = cpu;
+        let requests = self.slice.tallies.len();
+        let fresh = self.spare.try_recv().unwrap_or_else(|_| Slice::new(requests));
+        let slice = std::mem::replace(&mut self.slice, fresh);
+        self.slice.index = slice.index;
+        let _ = self.out.send(Message::Slice { thread: self.thread, slice });
+    }
+}
+
+impl Slice {
+    /// Empties the slice for its next use.
+    pub(super) fn clear(&mut self) {
+        self.tallies.iter_mut().for_each(Counts::clear);
+    }
+}
+
+fn since(now: CpuTime, then: CpuTime) -> CpuTime {
+    CpuTime {
+        user_ns: now.user_ns.saturating_sub(then.user_ns),
+        system_ns: now.system_ns.saturating_sub(then.system_ns),
+        spin_ns: now.spin_ns.saturating_sub(then.spin_ns),
+    }
+}

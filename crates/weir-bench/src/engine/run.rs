@@ -1,0 +1,271 @@
+//! Runs a plan: starts the threads together, collects what they count, puts the result together.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
+
+use super::clock::{now_ns, unix_ns};
+use super::http1;
+use super::job::{Gate, Job, Tickets};
+use super::plan::{LoadPlan, PlanError, Protocol};
+use super::prepare::Prepared;
+use super::recorder::{Message, Slice, Summary, Window};
+use super::result::{CpuTime, Generator, Interval, LoadResult, Phase, Progress, RequestTally, Tally};
+
+/// How often progress is reported.
+const REPORT: Duration = Duration::from_millis(200);
+/// From the moment every thread is ready to the start of the run.
+const HEAD_START_NS: u64 = 1_000_000;
+
+/// Runs a plan to its end; `progress` is called several times a second from the calling thread.
+///
+/// Errors of the network are counted in the result. An `Err` means that the plan cannot be run at all.
+pub fn run(plan: &LoadPlan, progress: &mut dyn FnMut(&Progress)) -> Result<LoadResult, PlanError> {
+    run_until(plan, &Arc::default(), progress)
+}
+
+/// Like [`run`]; ends early, with what has been measured so far, once `stop` is true.
+pub fn run_until(
+    plan: &LoadPlan,
+    stop: &Arc<AtomicBool>,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<LoadResult, PlanError> {
+    let prepared = Arc::new(Prepared::new(plan)?);
+    let tickets = Tickets::new(plan.stop.count, stop.clone());
+    let (ready, is_ready) = channel();
+    let (out, messages) = channel();
+    let mut threads = Vec::new();
+    for thread in 0..plan.threads {
+        let (go, gone) = channel();
+        let (give_back, spare) = channel();
+        let share = |thread: usize| plan.connections * thread / plan.threads;
+        let gate =
+            Gate { thread, requests: plan.requests.len(), ready: ready.clone(), go: gone, out: out.clone(), spare };
+        let job = Job {
+            thread,
+            clients: share(thread)..share(thread + 1),
+            prepared: prepared.clone(),
+            tickets: tickets.clone(),
+            gate,
+        };
+        let handle = thread::Builder::new()
+            .name(format!("load-{thread}"))
+            .spawn(move || work(job))
+            .map_err(|error| PlanError::new("threads", format!("cannot start thread {thread}: {error}")))?;
+        threads.push(Thread { handle, go, give_back });
+    }
+    drop((ready, out));
+    let everybody = threads.iter().filter(|_| is_ready.recv().is_ok()).count();
+    let window = window(plan, now_ns() + HEAD_START_NS);
+    let started_unix_ns = unix_ns() + HEAD_START_NS;
+    for thread in threads.iter().filter(|_| everybody == plan.threads) {
+        let _ = thread.go.send(window);
+    }
+    let mut collector = Collector::new(plan, window, started_unix_ns);
+    collector.collect(&messages, &threads, progress);
+    for thread in threads {
+        drop(thread.go);
+        // A thread that panicked has found a fault of the engine: its message must not be lost.
+        thread.handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    }
+    Ok(collector.result())
+}
+
+struct Thread {
+    handle: thread::JoinHandle<()>,
+    go: Sender<Window>,
+    give_back: Sender<Box<Slice>>,
+}
+
+fn window(plan: &LoadPlan, start: u64) -> Window {
+    let measure = start + plan.warm_up_ms * 1_000_000;
+    Window {
+        start,
+        measure,
+        end: plan.stop.duration_ms.map_or(u64::MAX, |ms| measure + ms * 1_000_000),
+        interval: plan.interval_ms * 1_000_000,
+    }
+}
+
+/// The life of a generator thread.
+fn work(job: Job) {
+    let cpus = &job.plan().cpus;
+    if !cpus.is_empty() {
+        let mut set = CpuSet::new();
+        set.set(cpus[job.thread % cpus.len()]);
+        // A processor this process may not use leaves the thread where it is; the result's lag tells.
+        let _ = sched_setaffinity(None, &set);
+    }
+    // Sleeps end when they should: the kernel's default is up to 50 µs later, to save wake-ups.
+    let _ = set_current_timer_slack(NonZeroU64::new(1));
+    match job.plan().protocol {
+        Protocol::Http1 => http1::run(job),
+        _ => http1::run(job),
+    }
+}
+
+/// Puts together what the threads hand over.
+struct Collector<'a> {
+    plan: &'a LoadPlan,
+    window: Window,
+    started_unix_ns: u64,
+    /// Intervals some threads have handed over, with the number of these.
+    open: BTreeMap<usize, (usize, Interval)>,
+    intervals: Vec<Interval>,
+    requests: Vec<Tally>,
+    summaries: BTreeMap<usize, Summary>,
+    progress: Progress,
+}
+
+impl<'a> Collector<'a> {
+    fn new(plan: &'a LoadPlan, window: Window, started_unix_ns: u64) -> Self {
+        Self {
+            plan,
+            window,
+            started_unix_ns,
+            open: BTreeMap::new(),
+            intervals: Vec::new(),
+            requests: plan.requests.iter().map(|_| Tally::default()).collect(),
+            summaries: BTreeMap::new(),
+            progress: Progress {
+                planned_ns: plan.stop.duration_ms.map(|ms| (plan.warm_up_ms + ms) * 1_000_000),
+                planned_count: plan.stop.count,
+                ..Progress::default()
+            },
+        }
+    }
+
+    fn collect(&mut self, messages: &Receiver<Message>, threads: &[Thread], progress: &mut dyn FnMut(&Progress)) {
+        let mut last_report = now_ns();
+        while self.summaries.len() < threads.len() {
+            match messages.recv_timeout(REPORT) {
+                Ok(Message::Slice { thread, mut slice }) => {
+                    self.take(&mut slice, threads.len());
+                    slice.clear();
+                    let _ = threads[thread].give_back.send(slice);
+                }
+                Ok(Message::Done { thread, summary }) => {
+                    self.summaries.insert(thread, summary);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                // A thread has panicked; joining it tells.
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            let now = now_ns();
+            if now - last_report >= REPORT.as_nanos() as u64 {
+                last_report = now;
+                self.progress.elapsed_ns = now.saturating_sub(self.window.start);
+                self.progress.phase = match now {
+                    now if now < self.window.measure => Phase::WarmUp,
+                    now if now < self.window.end => Phase::Measured,
+                    _ => Phase::Drain,
+                };
+                progress(&self.progress);
+            }
+        }
+        while let Some((_, (_, interval))) = self.open.pop_first() {
+            self.close(interval);
+        }
+    }
+
+    /// Takes in one thread's interval.
+    fn take(&mut self, slice: &mut Slice, threads: usize) {
+        let (taken, interval) = self.open.entry(slice.index).or_insert_with(|| {
+            let empty = Interval {
+                phase: slice.phase,
+                start_ns: slice.start - self.window.start,
+                length_ns: 0,
+                tally: Tally::default(),
+                cpu: CpuTime::default(),
+            };
+            (0, empty)
+        });
+        interval.length_ns = interval.length_ns.max(slice.end - slice.start);
+        interval.cpu.add(&slice.cpu);
+        for (counts, request) in slice.tallies.iter_mut().zip(&mut self.requests) {
+            counts.settle();
+            interval.tally.add(&counts.tally);
+            if slice.phase != Phase::WarmUp {
+                request.add(&counts.tally);
+            }
+        }
+        *taken += 1;
+        if *taken == threads
+            && let Some((_, interval)) = self.open.remove(&slice.index)
+        {
+            self.close(interval);
+        }
+    }
+
+    /// An interval is complete.
+    fn close(&mut self, mut interval: Interval) {
+        let tally = &interval.tally;
+        let seconds = interval.length_ns.max(1) as f64 / 1e9;
+        if interval.phase != Phase::WarmUp {
+            self.progress.completed += tally.completed;
+            self.progress.errors += tally.errors.sum();
+        } else if tally.due + tally.completed + tally.errors.sum() + tally.missed == 0 && interval.length_ns == 0 {
+            return;
+        }
+        self.progress.rate = tally.completed as f64 / seconds;
+        self.progress.p50_ns = tally.latency.quantile(0.5);
+        self.progress.p99_ns = tally.latency.quantile(0.99);
+        self.progress.lag_p999_ns = tally.lag.quantile(0.999);
+        let Tally { latency, service_time, lag, .. } = &mut interval.tally;
+        for histogram in [latency, service_time, lag] {
+            *histogram = histogram.packed();
+        }
+        self.intervals.push(interval);
+    }
+
+    fn result(mut self) -> LoadResult {
+        let summaries = &self.summaries;
+        let ended = summaries.values().map(|summary| summary.ended).max().unwrap_or(0);
+        let last_answer = summaries.values().map(|summary| summary.last_answer).max().unwrap_or(0);
+        // Time ends a run at its planned end, a count with the last answer, a request to stop when it was made.
+        let end = if ended >= self.window.end { self.window.end } else { ended.max(last_answer) };
+        let measured_ns = end.saturating_sub(self.window.measure);
+        let mut total = Tally::default();
+        for tally in &self.requests {
+            total.add(tally);
+        }
+        let requests = match self.plan.requests.as_slice() {
+            [_] => Vec::new(),
+            several => several
+                .iter()
+                .zip(std::mem::take(&mut self.requests))
+                .map(|(request, tally)| RequestTally { name: request.label().to_owned(), tally })
+                .collect(),
+        };
+        let mut connections = super::Connections::default();
+        let mut generator = Generator::default();
+        for summary in summaries.values() {
+            connections.add(&summary.connections);
+            generator.threads.push(summary.cpu);
+            generator.in_flight_max += summary.in_flight_max;
+            generator.in_flight_mean += summary.in_flight_area / measured_ns.max(1) as f64;
+        }
+        self.intervals.sort_by_key(|interval| (interval.start_ns, interval.phase));
+        self.intervals.retain(|interval| {
+            let tally = &interval.tally;
+            interval.length_ns > 0 || tally.due + tally.completed + tally.missed + tally.errors.sum() > 0
+        });
+        LoadResult {
+            started_unix_ns: self.started_unix_ns,
+            warm_up_ns: self.window.measure - self.window.start,
+            measured_ns,
+            drain_ns: last_answer.saturating_sub(end),
+            total,
+            requests,
+            intervals: self.intervals,
+            connections,
+            generator,
+        }
+    }
+}
