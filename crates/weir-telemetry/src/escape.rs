@@ -3,19 +3,6 @@
 //! Whatever the bytes are, the result holds no line break, no control character (terminals act on some of them, also on
 //! those above 0x7f), and nothing that ends the value it stands in.
 
-/// Appends `bytes` as nginx writes a variable into its `combined` format: a quotation mark, a backslash, and whatever
-/// is not printable ASCII becomes `\xHH`.
-pub fn text(out: &mut Vec<u8>, bytes: &[u8]) {
-    copy_unless(
-        out,
-        bytes,
-        |byte| !(b' '..=b'~').contains(&byte) || byte == b'"' || byte == b'\\',
-        |out, byte| {
-            out.extend_from_slice(&[b'\\', b'x', hex(byte >> 4), hex(byte & 15)]);
-        },
-    );
-}
-
 /// Appends `bytes` as the inside of a JSON string. The result is valid UTF-8: what is not becomes U+FFFD.
 pub fn json(out: &mut Vec<u8>, bytes: &[u8]) {
     for chunk in bytes.utf8_chunks() {
@@ -53,16 +40,6 @@ fn unicode_escape(out: &mut Vec<u8>, char: char) {
     out.extend([12, 8, 4, 0].map(|shift| hex((code >> shift) as u8 & 15)));
 }
 
-/// Copies runs of plain bytes at once, and gives each other byte to `escape`.
-fn copy_unless(out: &mut Vec<u8>, mut bytes: &[u8], special: impl Fn(u8) -> bool, escape: impl Fn(&mut Vec<u8>, u8)) {
-    while let Some(plain) = bytes.iter().position(|&byte| special(byte)) {
-        out.extend_from_slice(&bytes[..plain]);
-        escape(out, bytes[plain]);
-        bytes = &bytes[plain + 1..];
-    }
-    out.extend_from_slice(bytes);
-}
-
 fn hex(nibble: u8) -> u8 {
     b"0123456789ABCDEF"[usize::from(nibble)]
 }
@@ -71,28 +48,10 @@ fn hex(nibble: u8) -> u8 {
 mod tests {
     use super::*;
 
-    fn as_text(bytes: &[u8]) -> String {
-        let mut out = Vec::new();
-        text(&mut out, bytes);
-        String::from_utf8(out).expect("ASCII")
-    }
-
     fn as_json(bytes: &[u8]) -> String {
         let mut out = Vec::new();
         json(&mut out, bytes);
         String::from_utf8(out).expect("valid UTF-8")
-    }
-
-    #[test]
-    fn p14_text_leaves_no_byte_that_could_end_a_value_or_a_line() {
-        for byte in 0..=u8::MAX {
-            let escaped = as_text(&[b'a', byte, b'z']);
-            let expected = match byte {
-                b' '..=b'~' if byte != b'"' && byte != b'\\' => format!("a{}z", char::from(byte)),
-                _ => format!("a\\x{byte:02X}z"),
-            };
-            assert_eq!(escaped, expected);
-        }
     }
 
     #[test]
@@ -113,12 +72,11 @@ mod tests {
         assert_eq!(as_json("a\u{2028}b\u{2029}c".as_bytes()), r"a\u2028b\u2029c");
         assert_eq!(as_json("\u{9b}2J\u{1b}[2J\u{7f}".as_bytes()), r"\u009B2J\u001B[2J\u007F");
         assert_eq!(as_json("{\"index\":{}}\n".as_bytes()), r#"{\"index\":{}}\n"#);
-        assert_eq!(as_text("\u{2028}".as_bytes()), r"\xE2\x80\xA8");
     }
 
     #[test]
     fn plain_text_stays_as_it_is() {
-        assert_eq!(as_text(b"GET /a?b=c&d=%20 HTTP/1.1"), "GET /a?b=c&d=%20 HTTP/1.1");
+        assert_eq!(as_json(b"GET /a?b=c&d=%20 HTTP/1.1"), "GET /a?b=c&d=%20 HTTP/1.1");
         assert_eq!(as_json("Zürich → Bern".as_bytes()), "Zürich → Bern");
     }
 }

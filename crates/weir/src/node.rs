@@ -192,16 +192,18 @@ fn workers(settings: &Settings) -> usize {
 }
 
 /// How many clients a worker takes at most, so that descriptors are left for connections to upstreams, for the status
-/// address and for log files.
+/// address and for log files. Where there are few, each client's exchange can have a connection of its own; where there
+/// are many, most clients are idle.
 fn connections_per_worker(limits: &Limits, workers: usize) -> usize {
-    /// Kept free of clients at least, and as a part of all.
-    const RESERVE: u64 = 256;
+    /// For everything that is neither a client nor an upstream.
+    const OWN: u64 = 32;
+    const RESERVE: u64 = 1_000;
     const RESERVED_PART: u64 = 20;
     /// Where nothing limits open files, memory does.
     const UNLIMITED: u64 = 1 << 24;
     let files = limits.open_files.unwrap_or(UNLIMITED).min(UNLIMITED);
-    let reserve = (files / RESERVED_PART).max(RESERVE).min(files / 2);
-    usize::try_from(files - reserve).unwrap_or(usize::MAX).div_ceil(workers)
+    let reserve = (files / RESERVED_PART).max(RESERVE).min(files / 2 + OWN);
+    usize::try_from(files.saturating_sub(reserve)).unwrap_or(usize::MAX).div_ceil(workers).max(1)
 }
 
 impl Control {
@@ -293,9 +295,9 @@ impl Control {
     async fn end(&mut self, end: End) {
         match end {
             End::HandOver => {
-                say!("upgrade: the new process serves; process {} drains", std::process::id());
                 // Both answer on one address now, and this one would say that it is not ready.
                 self.status = None;
+                say!("upgrade: the new process serves; process {} drains", std::process::id());
             }
             End::Drain => {
                 systemd::stopping();
@@ -365,10 +367,10 @@ mod tests {
     #[test]
     fn f17_descriptors_are_kept_for_what_is_not_a_client() {
         let limits = |open_files| Limits { open_files, open_files_before: None, backlog: 1, ports: 1 };
-        assert_eq!(connections_per_worker(&limits(Some(1_024)), 1), 768);
+        assert_eq!(connections_per_worker(&limits(Some(1_024)), 1), 480);
         assert_eq!(connections_per_worker(&limits(Some(20_000)), 1), 19_000);
         assert_eq!(connections_per_worker(&limits(Some(20_000)), 2), 9_500);
-        assert_eq!(connections_per_worker(&limits(Some(64)), 1), 32);
+        assert_eq!(connections_per_worker(&limits(Some(16)), 4), 1);
         assert!(connections_per_worker(&limits(None), 4) > 1_000_000);
     }
 }

@@ -1,0 +1,116 @@
+//! The command itself: what it accepts, what it says, how it ends.
+
+use std::net::TcpListener;
+use std::process::{Command, Output};
+
+use weir_testkit::{DEADLINE, Signal, TempDir, eventually};
+
+use crate::load::{origin, routes};
+use crate::weir;
+
+fn run(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(arguments).output().expect("it was built")
+}
+
+#[track_caller]
+fn ends(arguments: &[&str], code: i32, says: &str) {
+    let output = run(arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?} said {said}");
+    assert!(said.contains(says), "{arguments:?} said {said}");
+}
+
+const FILE: &str = "listen: [\"127.0.0.1:0\"]\nstatus: false\nroutes: []\n";
+
+#[test]
+fn check_says_what_is_wrong_and_ends_with_1() {
+    let place = TempDir::new();
+    let path = |name: &str, content: &str| place.write(name, content).to_str().expect("ASCII").to_owned();
+    let good = path("good.yaml", FILE);
+    ends(&["check", &good], 0, "good.yaml is valid");
+    ends(&["run", &good, "--check"], 0, "good.yaml is valid");
+    let bad = path("bad.yaml", "lisen: []\nroutes:\n  - uri: 5\n");
+    for arguments in [["check", &bad].as_slice(), &["run", "--check", &bad]] {
+        ends(arguments, 1, "bad.yaml:1:1: lisen:");
+        ends(arguments, 1, "bad.yaml:3:");
+        ends(arguments, 1, "is not valid");
+    }
+    ends(&["run", &bad], 1, "bad.yaml:1:1: lisen:");
+    ends(&["check", "/nowhere.yaml"], 1, "/nowhere.yaml: cannot be read: No such file");
+    ends(&["run", "/nowhere.yaml"], 1, "/nowhere.yaml: cannot be read: No such file");
+}
+
+#[test]
+fn wrong_usage_ends_with_2() {
+    ends(&["rnu"], 2, "unrecognized subcommand");
+    ends(&["run"], 2, "<FILE>");
+    ends(&["run", "weir.yaml", "--upgrade-timeout", "0"], 2, "a new process needs some time");
+}
+
+#[test]
+fn an_address_in_use_ends_with_3() {
+    let place = TempDir::new();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+    let addr = taken.local_addr().expect("it is bound");
+    let listen = place.write("listen.yaml", FILE.replace("127.0.0.1:0", &addr.to_string()));
+    ends(&["run", listen.to_str().expect("ASCII")], 3, &format!("weir: cannot listen on {addr}: "));
+    let status = place.write("status.yaml", FILE.replace("status: false", &format!("status: \"{addr}\"")));
+    ends(&["run", status.to_str().expect("ASCII")], 3, &format!("weir: cannot listen on {addr}: "));
+}
+
+#[test]
+fn two_gateways_do_not_share_a_port_by_accident() {
+    let origin = origin();
+    let first = weir().start(&routes(&origin));
+    let place = TempDir::new();
+    let file = place.write("weir.yaml", FILE.replace("127.0.0.1:0", &first.addr().to_string()));
+    ends(&["run", file.to_str().expect("ASCII")], 3, "another process listens there");
+}
+
+#[test]
+fn a_log_that_cannot_be_opened_ends_with_4() {
+    let place = TempDir::new();
+    let file = place.write("weir.yaml", format!("enable_access_log: /nowhere/access.log\n{FILE}"));
+    ends(&["run", file.to_str().expect("ASCII")], 4, "the access log /nowhere/access.log cannot be opened");
+}
+
+#[test]
+fn what_the_command_tells_about_itself() {
+    let text = |arguments: &[&str]| {
+        let output = run(arguments);
+        assert!(output.status.success(), "{arguments:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    assert_eq!(text(&["version"]), format!("weir {}\n", env!("CARGO_PKG_VERSION")));
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        assert!(text(&["completions", shell]).contains("upgrade-timeout"), "{shell}");
+    }
+    assert!(text(&["man"]).contains(".TH weir 1"));
+    assert!(text(&["man", "run"]).contains("SIGUSR2"));
+    assert!(text(&["--help"]).contains("Exit codes"));
+}
+
+#[test]
+fn signals_end_it_in_order_and_with_0() {
+    let origin = origin();
+    for signal in [Signal::TERM, Signal::QUIT, Signal::INT] {
+        let mut gateway = weir().start(&routes(&origin));
+        assert_eq!(gateway.get("/a").text(), "GET /a 0");
+        gateway.signal(signal);
+        assert!(gateway.wait_exit(DEADLINE).success(), "{signal:?}");
+    }
+}
+
+#[test]
+fn sigint_does_not_wait_for_what_was_begun() {
+    let origin = origin();
+    let mut gateway = weir().start(&routes(&origin));
+    let mut events = crate::load::Events::open(gateway.addr());
+    events.next().expect("an event");
+    gateway.signal(Signal::TERM);
+    eventually("it drains", DEADLINE, || gateway.ask_status("/status/ready").status == 503);
+    assert!(!gateway.has_exited());
+    gateway.signal(Signal::INT);
+    assert!(gateway.wait_exit(DEADLINE).success());
+}

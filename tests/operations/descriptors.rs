@@ -1,0 +1,60 @@
+//! F17: there are more clients than descriptors.
+
+use std::{fs, thread, time::Duration};
+
+use weir_testkit::{Client, DEADLINE, Gateway, TempDir, eventually};
+
+use crate::load::{origin, routes};
+use crate::script;
+
+/// A gateway that may have `limit` files open.
+fn limited(directory: &TempDir, limit: u64, yaml: &str) -> Gateway {
+    let weir = env!("CARGO_BIN_EXE_weir");
+    let script = script(directory, "weir", &format!("#!/bin/sh\nulimit -n {limit} && exec {weir} \"$@\"\n"));
+    Gateway::with_binary(script).start(yaml)
+}
+
+/// Processor time used so far, in clock ticks of 10 ms.
+fn ticks(gateway: &Gateway) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", gateway.pid())).expect("it runs");
+    let fields: Vec<&str> = stat.rsplit(')').next().expect("a name in brackets").split_whitespace().collect();
+    fields[11..13].iter().map(|time| time.parse::<u64>().expect("a number")).sum()
+}
+
+#[test]
+fn f17_more_clients_than_descriptors_harm_nobody_who_is_served() {
+    let (origin, directory) = (origin(), TempDir::new());
+    let gateway = limited(&directory, 300, &routes(&origin));
+    gateway.wait_stderr("its limit", |line| line.starts_with("weir: limits: 300 open files"));
+
+    // The kernel takes them all; the gateway takes what it has room for, and those are served.
+    let mut clients: Vec<Client> = (0..500).map(|_| Client::connect(gateway.addr())).collect();
+    let open = || gateway.metrics().sum("weir_client_connections", &[]) as usize;
+    eventually("it takes as many as it has room for", DEADLINE, || open() >= 115);
+    let taken = open();
+    assert!(taken < 300, "{taken} clients with 300 descriptors");
+
+    let (served, waiting) = clients.split_at_mut(taken);
+    for round in 0..3 {
+        for (number, client) in served.iter_mut().enumerate() {
+            let answer = client.get(&format!("/{round}/{number}")).expect("it is served");
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+    }
+    assert_eq!(gateway.ask_status("/status/ready").status, 200, "the status address has descriptors of its own");
+
+    // Nobody sends anything, and many wait. That must not cost the processor anything worth speaking of.
+    let before = ticks(&gateway);
+    thread::sleep(Duration::from_secs(1));
+    let used = ticks(&gateway) - before;
+    assert!(used <= 25, "{used} % of a processor while nothing happens");
+
+    for client in waiting.iter_mut() {
+        client.send("GET /late HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+    }
+    clients.drain(..taken);
+    for client in &mut clients {
+        let answer = client.response().expect("it is served as soon as there is room");
+        assert_eq!(answer.status, 200);
+    }
+}

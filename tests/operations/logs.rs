@@ -1,0 +1,119 @@
+//! The access log: every exchange is one line, whatever the client sends.
+
+use std::fs;
+use std::path::Path;
+
+use weir_testkit::{DEADLINE, Signal, eventually};
+
+use crate::load::{Load, origin, routes};
+use crate::weir;
+
+fn lines(path: &Path) -> Vec<Vec<u8>> {
+    let text = fs::read(path).unwrap_or_default();
+    text.split_inclusive(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect()
+}
+
+/// What clients send to forge lines, to break JSON, or to take over the terminal of who reads the log.
+const HOSTILE: [&[u8]; 8] = [
+    b"\" 200 0 \"-\" \"forged",
+    b"\\\" \\n \\",
+    b"\x1b[2J\x1b]0;owned\x07",
+    b"\xff\xfe\x80 not UTF-8",
+    "\u{2028}\u{2029}\u{9b}2J".as_bytes(),
+    b"\"}\t{\"index\":{\"_index\":\"evil\"}}",
+    b"$remote_addr ${uri} %s %n",
+    "Zürich → Bern".as_bytes(),
+];
+
+/// Sends each of them as a value that the log shows. Returns how many exchanges there were.
+fn attack(gateway: &weir_testkit::Gateway) -> usize {
+    let mut exchanges = 0;
+    for hostile in HOSTILE {
+        for field in ["User-Agent", "Referer"] {
+            let request = [b"GET /a HTTP/1.1\r\nHost: t\r\n", field.as_bytes(), b": ", hostile, b"\r\n\r\n"].concat();
+            let mut client = gateway.client();
+            client.send(request);
+            // Refusing some of them is right, too. Either way it is one exchange.
+            client.response().expect("an answer");
+            exchanges += 1;
+        }
+    }
+    exchanges
+}
+
+#[test]
+fn p14_combined_is_one_printable_line_for_each_exchange() {
+    let origin = origin();
+    let mut gateway = weir().start(&format!("enable_access_log: access.log\n{}", routes(&origin)));
+    let path = gateway.directory().join("access.log");
+    let exchanges = attack(&gateway);
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait_exit(DEADLINE).success());
+    let lines = lines(&path);
+    assert_eq!(lines.len(), exchanges, "{}", fs::read_to_string(&path).unwrap_or_default());
+    for line in lines {
+        let text = line.strip_suffix(b"\n").expect("a whole line");
+        assert!(text.iter().all(|byte| (b' '..=b'~').contains(byte)), "{:?}", String::from_utf8_lossy(&line));
+        // 127.0.0.1 - - [time] "request" status bytes "referer" "agent"
+        assert_eq!(text.iter().filter(|&&byte| byte == b'"').count(), 6, "{:?}", String::from_utf8_lossy(&line));
+    }
+}
+
+#[test]
+fn p14_json_is_one_object_for_each_exchange() {
+    let origin = origin();
+    let settings = "enable_access_log: { path: access.log, format: json }\n";
+    let mut gateway = weir().start(&format!("{settings}{}", routes(&origin)));
+    let path = gateway.directory().join("access.log");
+    let exchanges = attack(&gateway);
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait_exit(DEADLINE).success());
+    let text = fs::read_to_string(&path).expect("it is UTF-8");
+    assert_eq!(text.lines().count(), exchanges, "{text}");
+    assert!(!text.chars().any(|char| char != '\n' && char.is_control()), "{text:?}");
+    for line in text.lines() {
+        let entry: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert!(entry["status"].is_u64() && entry["request_time"].is_number(), "{entry:#}");
+        assert_eq!(entry["remote_addr"], "127.0.0.1");
+    }
+}
+
+#[test]
+fn a_log_that_was_moved_away_is_opened_again_and_no_line_is_lost() {
+    let origin = origin();
+    let mut gateway = weir().start(&format!("enable_access_log: access.log\n{}", routes(&origin)));
+    let path = gateway.directory().join("access.log");
+    let load = Load::start(gateway.addr());
+    let mut moved = Vec::new();
+    for number in 0..5 {
+        load.wait_for(50);
+        let to = gateway.directory().join(&format!("access.log.{number}"));
+        fs::rename(&path, &to).expect("it is there");
+        moved.push(to);
+        gateway.signal(Signal::USR1);
+        eventually("a new file is there", DEADLINE, || path.exists());
+    }
+    load.wait_for(50);
+    load.finish();
+    assert_eq!(gateway.metrics().get("weir_access_log_lines_total{outcome=\"dropped\"}"), Some(0.0));
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait_exit(DEADLINE).success());
+    moved.push(path);
+    let written: usize = moved.iter().map(|path| lines(path).len()).sum();
+    assert_eq!(written, origin.requests().len());
+}
+
+#[test]
+fn f11_a_full_disk_costs_lines_and_nothing_else() {
+    let origin = origin();
+    let gateway = weir().start(&format!("enable_access_log: /dev/full\n{}", routes(&origin)));
+    let load = Load::start(gateway.addr());
+    load.wait_for(500);
+    load.finish();
+    eventually("the loss is counted", DEADLINE, || {
+        let metrics = gateway.metrics();
+        metrics.get("weir_access_log_lines_total{outcome=\"dropped\"}") >= Some(500.0)
+            && metrics.get("weir_access_log_write_errors_total") > Some(0.0)
+    });
+    gateway.wait_stderr("why", |line| line.contains("access log /dev/full: No space left on device"));
+}

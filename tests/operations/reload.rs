@@ -1,0 +1,140 @@
+//! F13, F14: the configuration changes while traffic flows.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use serde_json::Value;
+use weir_testkit::{DEADLINE, Gateway, Signal, eventually};
+
+use crate::load::{Load, origin, routes};
+use crate::{scaled, weir};
+
+/// A route that the gateway answers itself, with `answer`.
+fn fixed(answer: usize) -> String {
+    format!("  - id: version\n    uri: /version\n    plugins: {{ mocking: {{ response_example: \"{answer}\" }} }}\n")
+}
+
+#[test]
+fn f14_reloads_under_load_fail_nothing_and_apply_at_once() {
+    let origin = origin();
+    let file = |version| routes(&origin) + &fixed(version);
+    let gateway = weir().start(&format!("worker_processes: 2\n{}", file(0)));
+    let load = Load::with_streams(gateway.addr());
+    for version in 1..=scaled(10, 100) {
+        load.wait_for(20);
+        // It returns when every worker says that it serves the new file.
+        gateway.rewrite(&format!("worker_processes: 2\n{}", file(version)));
+        for _ in 0..4 {
+            assert_eq!(gateway.get("/version").text(), version.to_string(), "an old configuration was used");
+        }
+    }
+    load.wait_for(20);
+    load.finish();
+    assert_eq!(gateway.metrics().get("weir_config_reloads_total{outcome=\"refused\"}"), Some(0.0));
+}
+
+#[test]
+fn f14_reloads_do_not_pile_up_in_memory() {
+    let origin = origin();
+    let gateway = weir().start(&routes(&origin));
+    let reload = |times: usize| {
+        for _ in 0..times {
+            let before = gateway.revision().expect("one worker agrees with itself");
+            gateway.signal(Signal::HUP);
+            eventually("the file is read again", DEADLINE, || gateway.revision().is_some_and(|now| now > before));
+        }
+    };
+    reload(50);
+    let before = gateway.rss();
+    reload(scaled(200, 1_000));
+    let after = gateway.rss();
+    assert!(after as f64 <= before as f64 * 1.05, "{before} bytes before, {after} after");
+}
+
+/// Replaces the file with one that must be refused, and checks that everybody says so and nothing else changes.
+fn refuse(gateway: &Gateway, what: &str, bad: &str, place: &str) {
+    let refused = "weir_config_reloads_total{outcome=\"refused\"}";
+    let before = gateway.metrics().get(refused).expect("it is counted");
+    let revision = gateway.revision();
+    // As written, not completed: what a file lacks must not be added to a broken one.
+    let next = gateway.directory().write("next", bad);
+    fs::rename(next, gateway.file()).expect("its own directory");
+    eventually(&format!("{what} is refused"), DEADLINE, || gateway.metrics().get(refused) > Some(before));
+
+    let status = gateway.status();
+    let faults = status["configuration"]["last_error"]["diagnostics"].as_array().cloned().unwrap_or_default();
+    let place_of = |fault: &Value| {
+        format!("{}:{}", fault["line"].as_u64().unwrap_or(0), fault["path"].as_str().unwrap_or_default())
+    };
+    let fault = faults.iter().find(|fault| place_of(fault) == place);
+    let fault = fault.unwrap_or_else(|| panic!("{what}: nothing is said of {place}: {status:#}"));
+    let problem = fault["problem"].as_str().expect("a fault has a problem");
+    gateway.wait_stderr(what, |line| line.contains(problem));
+    assert_eq!(gateway.revision(), revision, "{what}");
+    assert_eq!(gateway.ask_status("/status/ready").status, 200, "{what}");
+}
+
+#[test]
+fn f13_a_bad_file_is_refused_whole_and_said_everywhere() {
+    let origin = origin();
+    let good = routes(&origin) + &fixed(1);
+    let gateway = weir().start(&good);
+    let load = Load::with_streams(gateway.addr());
+    let node = origin.addr();
+    for (what, bad, place) in [
+        ("a file cut off", "routes:\n  - id: a\n    uri: \"/cut", "3:"),
+        ("an unknown field", "routes:\n  - id: a\n    uri: /*\n    upstraem: {}\n", "4:routes[0].upstraem"),
+        (
+            "a bad expression",
+            &format!(
+                "routes:\n  - id: a\n    uri: /*\n    vars: [[uri, \"~~\", \"(\"]]\n    upstream: {{ nodes: {{ \"{node}\": 1 }} }}\n"
+            ),
+            "4:routes[0].vars[0][2]",
+        ),
+        (
+            "a plugin's option of the wrong type",
+            "routes:\n  - id: a\n    uri: /*\n    plugins:\n      mocking: { response_status: soon }\n",
+            "5:routes[0].plugins.mocking.response_status",
+        ),
+        ("an empty file", "", "0:"),
+    ] {
+        refuse(&gateway, what, bad, place);
+        assert_eq!(gateway.get("/version").text(), "1", "{what}: the good file is not served any more");
+    }
+    gateway.rewrite(&(routes(&origin) + &fixed(2)));
+    assert_eq!(gateway.get("/version").text(), "2");
+    assert!(gateway.status()["configuration"]["last_error"].is_null(), "a good file ends the complaint");
+    load.finish();
+}
+
+#[test]
+fn f13_a_file_as_large_as_a_disk_image_is_refused() {
+    let origin = origin();
+    let gateway = weir().start(&routes(&origin));
+    let before = gateway.rss();
+    refuse(&gateway, "a file of 50 MB", &"# padding\n".repeat(5_000_000), "0:");
+    assert!(gateway.rss() < before + (100 << 20), "{} bytes, {before} before", gateway.rss());
+}
+
+#[test]
+fn a_directory_of_links_is_followed_when_it_is_turned_as_a_whole() {
+    // As Kubernetes mounts a ConfigMap: weir.yaml -> ..data/weir.yaml, ..data -> a directory that is replaced.
+    let origin = origin();
+    let gateway = weir().start(&(routes(&origin) + &fixed(0)));
+    let place = gateway.directory();
+    let settings = "listen: [\"127.0.0.1:0\"]\nstatus: \"127.0.0.1:0\"\nworker_processes: 1\n";
+    let turn = |version: usize| {
+        let directory = format!("..{version}");
+        fs::create_dir(place.join(&directory)).expect("its own directory");
+        place.write(&format!("{directory}/weir.yaml"), format!("{settings}{}{}", routes(&origin), fixed(version)));
+        symlink(&directory, place.join("..data_tmp")).expect("its own directory");
+        fs::rename(place.join("..data_tmp"), place.join("..data")).expect("its own directory");
+    };
+    turn(1);
+    symlink("..data/weir.yaml", place.join("link")).expect("its own directory");
+    fs::rename(place.join("link"), gateway.file()).expect("its own directory");
+    for version in 1..4 {
+        eventually("the new directory is read", DEADLINE, || gateway.get("/version").text() == version.to_string());
+        turn(version + 1);
+    }
+}

@@ -1,0 +1,207 @@
+//! F15: another binary carries on with the same sockets, or does not, and clients notice nothing.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+
+use rustix::process::{Pid, test_kill_process};
+use weir_testkit::{DEADLINE, Gateway, Signal, TempDir, eventually, eventually_some};
+
+use crate::load::{Events, Load, Tunnel, origin, routes};
+use crate::{scaled, script, weir};
+
+/// The process that answers at the status address and does not drain.
+fn serving(gateway: &Gateway) -> Option<u32> {
+    let status = gateway.status();
+    (status["state"] == "serving").then(|| status["pid"].as_u64().expect("a process has an id") as u32)
+}
+
+fn signal(process: u32, signal: Signal) {
+    let process = Pid::from_raw(process as i32).expect("not 0");
+    rustix::process::kill_process(process, signal).expect("it runs");
+}
+
+fn runs(process: u32) -> bool {
+    // A process that has ended and was not waited for answers too; its state tells.
+    let running = Pid::from_raw(process as i32).is_some_and(|process| test_kill_process(process).is_ok());
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    running && !stat.rsplit(')').next().unwrap_or_default().starts_with(" Z")
+}
+
+/// Upgrades the process that serves, and returns the one that does afterwards.
+#[track_caller]
+fn upgrade(gateway: &Gateway) -> u32 {
+    let before = eventually_some("somebody serves", DEADLINE, || serving(gateway));
+    signal(before, Signal::USR2);
+    gateway.wait_stderr("that another serves", |line| line.ends_with(&format!("; process {before} drains")));
+    serving(gateway).expect("only the new one answers now")
+}
+
+/// A gateway whose binary can be replaced.
+struct Installed {
+    place: TempDir,
+    gateway: Gateway,
+}
+
+impl Installed {
+    fn start(yaml: &str, arguments: &[&str]) -> Installed {
+        let place = TempDir::new();
+        let binary = place.join("weir");
+        fs::copy(env!("CARGO_BIN_EXE_weir"), &binary).expect("its own directory");
+        let launcher =
+            arguments.iter().fold(Gateway::with_binary(&binary), |launcher, argument| launcher.arg(argument));
+        Installed { gateway: launcher.start(yaml), place }
+    }
+
+    /// Puts a script where the binary was. The running process keeps the file it was started from.
+    fn install(&self, text: &str) {
+        fs::rename(script(&self.place, "new", text), self.binary()).expect("its own directory");
+    }
+
+    fn install_weir(&self) {
+        symlink(env!("CARGO_BIN_EXE_weir"), self.place.join("new")).expect("its own directory");
+        fs::rename(self.place.join("new"), self.binary()).expect("its own directory");
+    }
+
+    fn binary(&self) -> PathBuf {
+        self.place.join("weir")
+    }
+
+    /// An upgrade that must fail, and be said everywhere, while everybody is served by the same process.
+    fn upgrade_in_vain(&self, why: &str) {
+        let gateway = &self.gateway;
+        let failed = |gateway: &Gateway| gateway.metrics().get("weir_upgrades_failed_total").expect("it is counted");
+        let before = failed(gateway);
+        gateway.signal(Signal::USR2);
+        eventually(why, DEADLINE, || failed(gateway) > before);
+        assert_eq!(serving(gateway), Some(gateway.pid()), "{why}");
+        let status = gateway.status();
+        let said = status["upgrade"]["error"].as_str().expect("it says why");
+        assert!(said.contains(why), "{said:?} does not say {why:?}");
+        gateway.wait_stderr(why, |line| line.starts_with("weir: upgrade failed: ") && line.contains(why));
+        assert_eq!(gateway.ask_status("/status/ready").status, 200);
+    }
+}
+
+#[test]
+fn f15_upgrades_under_load_fail_nothing() {
+    let origin = origin();
+    let mut gateway = weir().start(&format!("worker_processes: 2\n{}", routes(&origin)));
+    let load = Load::start(gateway.addr());
+    let mut processes = vec![gateway.pid()];
+    for _ in 0..scaled(3, 20) {
+        load.wait_for(100);
+        processes.push(upgrade(&gateway));
+    }
+    load.wait_for(100);
+    load.finish();
+    let last = processes.pop().expect("there is one");
+    assert!(gateway.wait_exit(DEADLINE).success());
+    eventually("all others end", DEADLINE, || processes.iter().all(|process| !runs(*process)));
+    assert!(runs(last));
+    // The last one listens where the first one did.
+    assert_eq!(gateway.get("/a").text(), "GET /a 0");
+}
+
+#[test]
+fn f15_streams_stay_with_the_old_process_and_it_waits_for_them() {
+    let origin = origin();
+    let mut gateway = weir().start(&routes(&origin));
+    let mut events = Events::open(gateway.addr());
+    let mut tunnel = Tunnel::open(gateway.addr());
+    let mut both = || events.next().and_then(|()| tunnel.echo()).expect("they stay open");
+    both();
+    upgrade(&gateway);
+    for _ in 0..20 {
+        both();
+    }
+    assert!(!gateway.has_exited(), "it left its streams behind");
+    drop((events, tunnel));
+    assert!(gateway.wait_exit(DEADLINE).success());
+}
+
+#[test]
+fn f15_a_stream_that_does_not_end_is_cut_off_when_the_time_is_up() {
+    let origin = origin();
+    let mut gateway = weir().start(&format!("worker_shutdown_timeout: 1\n{}", routes(&origin)));
+    let mut events = Events::open(gateway.addr());
+    events.next().expect("an event");
+    upgrade(&gateway);
+    assert!(gateway.wait_exit(DEADLINE).success());
+    gateway.wait_stderr("what was lost", |line| line == "weir: 1 connections are cut off");
+}
+
+#[test]
+fn f15_any_number_of_workers_takes_over_from_any_other() {
+    let origin = origin();
+    let file = |workers: usize| format!("worker_processes: {workers}\n{}", routes(&origin));
+    let gateway = weir().start(&file(1));
+    let load = Load::start(gateway.addr());
+    for workers in [3, 2, 1, 2] {
+        gateway.rewrite(&file(workers));
+        upgrade(&gateway);
+        let status = gateway.status();
+        assert_eq!(status["workers"].as_array().map(Vec::len), Some(workers));
+        // Every socket of the group is accepted from, or some of these would wait for ever.
+        for _ in 0..40 {
+            assert_eq!(gateway.get("/a").text(), "GET /a 0");
+        }
+        load.wait_for(100);
+    }
+    load.finish();
+}
+
+#[test]
+fn f15_a_binary_that_cannot_serve_leaves_the_old_one_serving() {
+    let origin = origin();
+    let installed = Installed::start(&routes(&origin), &["--upgrade-timeout", "0.5"]);
+    let load = Load::with_streams(installed.gateway.addr());
+    load.wait_for(100);
+    installed.install("#!/bin/sh\nexit 7\n");
+    installed.upgrade_in_vain("ended before it was ready (exit status: 7)");
+    installed.install("#!/bin/sh\nexec sleep 1000\n");
+    installed.upgrade_in_vain("was not ready after 0.5 s");
+    installed.install("no program at all");
+    installed.upgrade_in_vain("ended before it was ready (exit status: 127)");
+    installed.install("#!/bin/sh\n");
+    fs::set_permissions(installed.binary(), fs::Permissions::from_mode(0o644)).expect("its own file");
+    installed.upgrade_in_vain("cannot be started: Permission denied");
+    fs::remove_file(installed.binary()).expect("it is there");
+    installed.upgrade_in_vain("cannot be started: No such file");
+    load.wait_for(100);
+    load.finish();
+
+    // And a good one still works.
+    installed.install_weir();
+    let now = upgrade(&installed.gateway);
+    assert_ne!(now, installed.gateway.pid());
+    assert!(installed.gateway.status()["upgrade"]["error"].is_null());
+}
+
+#[test]
+fn f15_a_file_the_new_process_refuses_leaves_the_old_one_serving() {
+    let origin = origin();
+    let installed = Installed::start(&routes(&origin), &[]);
+    let load = Load::start(installed.gateway.addr());
+    load.wait_for(100);
+    installed.gateway.replace_file("routes: nonsense\n");
+    installed.upgrade_in_vain("ended before it was ready (exit status: 1)");
+    load.wait_for(100);
+    load.finish();
+    installed.gateway.replace_file(&routes(&origin));
+    upgrade(&installed.gateway);
+}
+
+#[test]
+fn a_signal_to_end_ends_an_upgrade_that_is_under_way_too() {
+    let origin = origin();
+    let installed = Installed::start(&routes(&origin), &[]);
+    installed.install("#!/bin/sh\necho \"weir: new one is $$\" >&2\nexec sleep 1000\n");
+    let mut gateway = installed.gateway;
+    gateway.signal(Signal::USR2);
+    let said = gateway.wait_stderr("the new process's id", |line| line.starts_with("weir: new one is "));
+    let new: u32 = said.trim_start_matches("weir: new one is ").parse().expect("a number");
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait_exit(DEADLINE).success());
+    eventually("the new process is ended", DEADLINE, || !runs(new));
+}
