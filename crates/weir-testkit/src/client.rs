@@ -167,15 +167,17 @@ impl Client {
 
     /// Reads one chunk of a chunked body; empty is the last one, whose trailers are left.
     pub fn chunk(&mut self) -> Result<Vec<u8>, ReadError> {
-        let size = self.incoming.chunk_size(Reading::Strict)?;
-        if size == 0 {
-            return Ok(Vec::new());
-        }
-        let data = self.incoming.exact(size)?;
-        match self.incoming.exact(2)?.as_slice() {
-            b"\r\n" => Ok(data),
-            end => Err(ReadError::Malformed(format!("{end:?} where a chunk ends"))),
-        }
+        self.incoming.chunk(Reading::Strict)
+    }
+
+    /// Reads the trailers after the last chunk.
+    pub fn trailers(&mut self) -> Result<Fields, ReadError> {
+        self.incoming.trailers(Reading::Strict)
+    }
+
+    /// Reads what is there, at least a byte and at most `limit`; empty when the peer has ended its stream.
+    pub fn up_to(&mut self, limit: u64) -> Result<Vec<u8>, ReadError> {
+        self.incoming.up_to(limit)
     }
 
     /// Reads exactly `count` bytes.

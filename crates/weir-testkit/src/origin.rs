@@ -277,6 +277,23 @@ impl Connection {
         self.incoming.some()
     }
 
+    /// Reads one chunk of a chunked body; empty is the last one, whose trailers are left.
+    pub fn chunk(&mut self) -> Result<Vec<u8>, ReadError> {
+        let chunk = self.incoming.chunk(self.reading);
+        self.noted(chunk)
+    }
+
+    /// Reads the trailers after the last chunk.
+    pub fn trailers(&mut self) -> Result<Fields, ReadError> {
+        let trailers = self.incoming.trailers(self.reading);
+        self.noted(trailers)
+    }
+
+    /// Reads what is there, at least a byte and at most `limit`; empty when the gateway has ended its stream.
+    pub fn up_to(&mut self, limit: u64) -> Result<Vec<u8>, ReadError> {
+        self.incoming.up_to(limit)
+    }
+
     /// Reads exactly `count` bytes.
     pub fn exact(&mut self, count: u64) -> Result<Vec<u8>, ReadError> {
         self.incoming.exact(count)

@@ -200,6 +200,15 @@ impl Incoming {
         Ok(std::mem::take(&mut self.held))
     }
 
+    /// What is there, at least one byte and at most `limit`; empty at the end of the stream.
+    pub(crate) fn up_to(&mut self, limit: u64) -> Result<Vec<u8>, ReadError> {
+        if self.held.is_empty() {
+            self.fill()?;
+        }
+        let count = usize::try_from(limit).unwrap_or(usize::MAX).min(self.held.len());
+        Ok(self.held.drain(..count).collect())
+    }
+
     /// Everything up to the end of the stream.
     pub(crate) fn rest(&mut self) -> Result<Vec<u8>, ReadError> {
         while self.fill()? > 0 {}
@@ -229,29 +238,43 @@ impl Incoming {
     fn chunked(&mut self, reading: Reading) -> Result<(Vec<u8>, Fields), ReadError> {
         let mut body = Vec::new();
         loop {
-            let size = self.chunk_size(reading)?;
-            if size == 0 {
-                break;
+            let data = self.chunk(reading)?;
+            if data.is_empty() {
+                return Ok((body, self.trailers(reading)?));
             }
-            body.extend_from_slice(&self.exact(size)?);
-            let end = self.exact(2)?;
-            if reading == Reading::Strict && end != b"\r\n" {
-                return Err(ReadError::Malformed(format!("{:?} where a chunk ends", latin1(&end))));
-            }
+            body.extend_from_slice(&data);
         }
+    }
+
+    /// One chunk with its end; empty is the last one, whose trailers are left.
+    pub(crate) fn chunk(&mut self, reading: Reading) -> Result<Vec<u8>, ReadError> {
+        let size = self.chunk_size(reading)?;
+        if size == 0 {
+            return Ok(Vec::new());
+        }
+        let data = self.exact(size)?;
+        let end = self.exact(2)?;
+        if reading == Reading::Strict && end != b"\r\n" {
+            return Err(ReadError::Malformed(format!("{:?} where a chunk ends", latin1(&end))));
+        }
+        Ok(data)
+    }
+
+    /// The trailer section after the last chunk, with its empty line.
+    pub(crate) fn trailers(&mut self, reading: Reading) -> Result<Fields, ReadError> {
         let mut trailers = Fields::default();
         loop {
             let line = self.line()?;
             let line = end_of_line(&line, reading)?;
             if line.is_empty() {
-                return Ok((body, trailers));
+                return Ok(trailers);
             }
             field(&line, &mut trailers, reading)?;
         }
     }
 
     /// The size line of a chunk.
-    pub(crate) fn chunk_size(&mut self, reading: Reading) -> Result<u64, ReadError> {
+    fn chunk_size(&mut self, reading: Reading) -> Result<u64, ReadError> {
         let line = self.line()?;
         let line = end_of_line(&line, reading)?;
         let digits = match reading {

@@ -1,0 +1,404 @@
+//! Every feature for every pair of protocols. A new protocol is an implementation in `sides` and a line per pair at the
+//! end of this file.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use weir_testkit::{DEADLINE, Gate, Gateway, Origin, eventually};
+
+use crate::sides::{ClientSide, Exchange, Length, UpstreamSide};
+
+fn before(origin: &Origin) -> Gateway {
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes:\n  - {{ id: all, uri: /*, upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }} }}\n",
+        origin.addr()
+    ))
+}
+
+/// How many bytes a test of flat memory sends; with `WEIR_TEST_FULL` as many as a large file has.
+fn large() -> u64 {
+    if std::env::var_os("WEIR_TEST_FULL").is_some() { 4 << 30 } else { 256 << 20 }
+}
+
+/// What a transfer of any size may add to the gateway's resident memory.
+const FLAT: u64 = 8 << 20;
+
+fn echo(exchange: &mut dyn Exchange) {
+    let Ok(body) = exchange.body() else { return };
+    let text = format!("{} {} {}", exchange.method(), exchange.target(), String::from_utf8_lossy(&body));
+    exchange.answer(200, &[], &text);
+}
+
+fn connections_are_kept<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(echo);
+    let gateway = before(&origin);
+    let mut client = C::connect(gateway.addr());
+    for number in 0..20 {
+        let answer = client.ask("GET", &format!("/{number}"), &[], b"").expect("an answer");
+        assert_eq!((answer.status, answer.body), (200, format!("GET /{number} ")));
+    }
+    assert_eq!(origin.connections(), 1, "one after the other, on one connection upstream");
+}
+
+fn bodies_pass_both_ways<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(|exchange| {
+        let Ok(body) = exchange.body() else { return };
+        let length = if exchange.target() == "/known" { Length::Exactly(body.len() as u64) } else { Length::Unknown };
+        exchange.respond(200, &[], length);
+        for part in body.chunks(1000) {
+            if exchange.send(part).is_err() {
+                return;
+            }
+        }
+        if length == Length::Unknown {
+            exchange.finish(&[]);
+        }
+    });
+    let gateway = before(&origin);
+    let mut client = C::connect(gateway.addr());
+    for size in [1, 2, 1000, 1 << 14, (1 << 16) + 1, 3 << 20] {
+        let body: String = (0..size).map(|at| char::from(b'a' + (at % 23) as u8)).collect();
+        for target in ["/known", "/unknown"] {
+            for length in [Length::Exactly(size as u64), Length::Unknown] {
+                client.begin("POST", target, &[], length);
+                // The origin answers only when it has everything, so this cannot block for good.
+                for part in body.as_bytes().chunks(60_000) {
+                    client.send(part).expect("it is taken");
+                }
+                if length == Length::Unknown {
+                    client.finish(&[]);
+                }
+                let answer = client.answer().expect("an answer");
+                assert!(answer.status == 200 && answer.body == body, "{size} bytes, {target}, {length:?}");
+            }
+        }
+    }
+}
+
+fn both_directions_flow_at_once<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(|exchange| {
+        exchange.respond(200, &[], Length::Unknown);
+        while let Ok(part) = exchange.part() {
+            if part.is_empty() {
+                return exchange.finish(&[]);
+            }
+            if exchange.send(&part).is_err() {
+                return;
+            }
+        }
+    });
+    let gateway = before(&origin);
+    let mut client = C::connect(gateway.addr());
+    client.begin("POST", "/", &[], Length::Unknown);
+    for word in ["one", "two", "three"] {
+        client.send(word.as_bytes()).expect("it is taken");
+        if word == "one" {
+            assert_eq!(client.response().expect("a head before the request has ended").0, 200);
+        }
+        let mut back = Vec::new();
+        while back.len() < word.len() {
+            back.extend(client.part().expect("the word comes back before the next is sent"));
+        }
+        assert_eq!(back, word.as_bytes());
+    }
+    client.finish(&[]);
+    assert_eq!(client.part().expect("a proper end"), b"");
+}
+
+fn trailers_pass_to_who_takes_them<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(|exchange| {
+        let Ok(_) = exchange.body() else { return };
+        let sum = exchange.trailers().get("X-Sum").unwrap_or("none").to_owned();
+        exchange.respond(200, &[("X-Got", &sum), ("Trailer", "X-Sum")], Length::Unknown);
+        let _ = exchange.send(b"body");
+        exchange.finish(&[("X-Sum", "7"), ("Content-Length", "9"), ("Set-Cookie", "a=b")]);
+    });
+    let gateway = before(&origin);
+    let mut client = C::connect(gateway.addr());
+    client.begin("POST", "/", &[("TE", "trailers")], Length::Unknown);
+    client.send(b"hello").expect("it is taken");
+    client.finish(&[("X-Sum", "5")]);
+    let answer = client.answer().expect("an answer");
+    assert_eq!((answer.status, answer.body.as_str()), (200, "body"));
+    assert_eq!(answer.fields.get("X-Got"), Some("5"), "the request's trailers");
+    assert_eq!(client.trailers().get("X-Sum"), Some("7"), "the response's trailers");
+    assert!(!client.trailers().has("Content-Length") && !client.trailers().has("Set-Cookie"));
+}
+
+fn interim_responses_pass<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(|exchange| {
+        exchange.interim(103, &[("Link", "</style.css>; rel=preload")]);
+        exchange.interim(102, &[]);
+        echo(exchange);
+    });
+    let gateway = before(&origin);
+    let mut client = C::connect(gateway.addr());
+    client.begin("GET", "/a", &[], Length::None);
+    let (status, fields) = client.interim().expect("the hints");
+    assert_eq!((status, fields.get("Link")), (103, Some("</style.css>; rel=preload")));
+    assert_eq!(client.interim().expect("the second").0, 102);
+    assert_eq!(client.answer().expect("an answer").body, "GET /a ");
+}
+
+fn a_waiting_client_is_told_to_go_on<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(|exchange| {
+        if exchange.fields().has("Expect") {
+            exchange.interim(100, &[]);
+        }
+        echo(exchange);
+    });
+    let gateway = before(&origin);
+    let mut client = C::connect(gateway.addr());
+    client.begin("POST", "/a", &[("Expect", "100-continue")], Length::Exactly(5));
+    assert_eq!(client.interim().expect("a 100").0, 100);
+    client.send(b"hello").expect("it is taken");
+    assert_eq!(client.answer().expect("an answer").body, "POST /a hello");
+}
+
+fn responses_without_a_body_have_none<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(|exchange| match exchange.target() {
+        "/204" => exchange.respond(204, &[], Length::None),
+        "/304" => exchange.respond(304, &[("ETag", "\"a\"")], Length::Exactly(10)),
+        "/head" => exchange.respond(200, &[("X", "y")], Length::Exactly(1_000_000)),
+        _ => echo(exchange),
+    });
+    let gateway = before(&origin);
+    let mut client = C::connect(gateway.addr());
+    for (method, target, status) in [("GET", "/204", 204), ("GET", "/304", 304), ("HEAD", "/head", 200)] {
+        let answer = client.ask(method, target, &[], b"").expect("an answer");
+        assert_eq!((answer.status, answer.body.as_str()), (status, ""), "{target}");
+        if target == "/head" {
+            assert_eq!(answer.fields.get("Content-Length"), Some("1000000"), "what a GET would have said");
+        }
+        assert_eq!(client.ask("GET", "/next", &[], b"").expect("an answer").body, "GET /next ", "after {target}");
+    }
+}
+
+fn the_client_s_address_is_said_once_and_truly<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(|exchange| {
+        let fields = exchange.fields();
+        let text = ["X-Forwarded-For", "X-Real-IP", "X-Forwarded-Proto", "X-Forwarded-Host"]
+            .map(|name| fields.all(name).collect::<Vec<_>>().join("+"))
+            .join(" ");
+        exchange.answer(200, &[], &text);
+    });
+    let claims = [("X-Forwarded-For", "6.6.6.6"), ("X-Real-IP", "6.6.6.6"), ("X-Forwarded-Proto", "https")];
+    let gateway = before(&origin);
+    let answer = C::connect(gateway.addr()).ask("GET", "/", &claims, b"").expect("an answer");
+    assert_eq!(answer.body, "127.0.0.1 127.0.0.1 http t", "claims of a stranger");
+    gateway.rewrite(&format!(
+        "trusted_addresses: [127.0.0.0/8]\n\
+         routes:\n  - {{ id: all, uri: /*, upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }} }}\n",
+        origin.addr()
+    ));
+    let answer = C::connect(gateway.addr()).ask("GET", "/", &claims, b"").expect("an answer");
+    assert!(answer.body.starts_with("6.6.6.6, 127.0.0.1 "), "claims of a trusted peer: {}", answer.body);
+    assert!(answer.body.contains(" https "), "claims of a trusted peer: {}", answer.body);
+}
+
+fn an_early_response_passes<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(|exchange| {
+        if exchange.target() == "/early" {
+            exchange.answer(403, &[], "no need for all that");
+        } else {
+            echo(exchange);
+        }
+    });
+    let gateway = before(&origin);
+    let mut client = C::connect(gateway.addr());
+    client.begin("POST", "/early", &[], Length::Exactly(1 << 20));
+    client.send(b"the beginning").expect("it is taken");
+    let answer = client.answer().expect("an answer before the request has ended");
+    assert_eq!((answer.status, answer.body.as_str()), (403, "no need for all that"));
+    let answer = C::connect(gateway.addr()).ask("GET", "/other", &[], b"").expect("an answer");
+    assert_eq!(answer.body, "GET /other ");
+}
+
+fn a_client_that_leaves_is_missed_upstream<C: ClientSide, U: UpstreamSide>() {
+    let (gate, gone) = (Gate::new(), Arc::new(AtomicUsize::new(0)));
+    let origin = U::origin({
+        let (gate, gone) = (gate.clone(), Arc::clone(&gone));
+        move |exchange| {
+            if exchange.target() == "/streaming" {
+                exchange.respond(200, &[], Length::Unknown);
+                let _ = exchange.send(b"first");
+            }
+            gate.wait();
+            exchange.wait_gone();
+            gone.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    gate.open();
+    let gateway = before(&origin);
+    for (number, target) in ["/waiting", "/streaming"].into_iter().enumerate() {
+        let mut client = C::connect(gateway.addr());
+        client.begin("GET", target, &[], Length::None);
+        gate.wait_arrived(number + 1);
+        if target == "/streaming" {
+            assert_eq!(client.response().expect("a head").0, 200);
+            assert_eq!(client.part().expect("a part"), b"first");
+        }
+        client.abort();
+        eventually("the origin sees it", DEADLINE, || gone.load(Ordering::Relaxed) == number + 1);
+    }
+}
+
+fn events_pass_one_by_one<C: ClientSide, U: UpstreamSide>() {
+    let gate = Gate::new();
+    let origin = U::origin({
+        let gate = gate.clone();
+        move |exchange| {
+            exchange.respond(200, &[("Content-Type", "text/event-stream")], Length::Unknown);
+            for number in 0..20 {
+                gate.wait();
+                if exchange.send(format!("data: {number}\n\n").as_bytes()).is_err() {
+                    return;
+                }
+            }
+            exchange.finish(&[]);
+        }
+    });
+    let gateway = before(&origin);
+    let mut client = C::connect(gateway.addr());
+    client.begin("GET", "/events", &[("Accept", "text/event-stream")], Length::None);
+    assert_eq!(client.response().expect("a head before the first event").0, 200);
+    for number in 0..20 {
+        gate.open_once();
+        assert_eq!(client.part().expect("an event"), format!("data: {number}\n\n").as_bytes());
+    }
+    assert_eq!(client.part().expect("a proper end"), b"");
+}
+
+fn a_large_upload_takes_no_memory<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(|exchange| {
+        let mut count = 0_u64;
+        while let Ok(part) = exchange.part() {
+            if part.is_empty() {
+                return exchange.answer(200, &[], &count.to_string());
+            }
+            count += part.len() as u64;
+        }
+    });
+    let gateway = before(&origin);
+    let mut client = C::connect(gateway.addr());
+    client.ask("POST", "/", &[], b"warm").expect("an answer");
+    let before = gateway.rss();
+    for length in [Length::Exactly(large()), Length::Unknown] {
+        client.begin("POST", "/", &[], length);
+        let block = vec![b'x'; 1 << 20];
+        let mut peak = before;
+        for number in 0..large() >> 20 {
+            client.send(&block).expect("it is taken");
+            if number % 16 == 0 {
+                peak = peak.max(gateway.rss());
+            }
+        }
+        if length == Length::Unknown {
+            client.finish(&[]);
+        }
+        assert_eq!(client.answer().expect("an answer").body, large().to_string());
+        assert!(peak - before <= FLAT, "{} bytes took {} bytes of memory", large(), peak - before);
+    }
+}
+
+fn a_large_download_takes_no_memory_and_waits_for_the_client<C: ClientSide, U: UpstreamSide>() {
+    let sent = Arc::new(AtomicU64::new(0));
+    let origin = U::origin({
+        let sent = Arc::clone(&sent);
+        move |exchange| {
+            let length = if exchange.target() == "/known" { Length::Exactly(large()) } else { Length::Unknown };
+            exchange.respond(200, &[], length);
+            let block = vec![b'x'; 1 << 18];
+            for _ in 0..large() >> 18 {
+                if exchange.send(&block).is_err() {
+                    return;
+                }
+                sent.fetch_add(1 << 18, Ordering::Relaxed);
+            }
+            if length == Length::Unknown {
+                exchange.finish(&[]);
+            }
+        }
+    });
+    let gateway = before(&origin);
+    let mut client = C::connect(gateway.addr());
+    let before = gateway.rss();
+    for target in ["/known", "/unknown"] {
+        sent.store(0, Ordering::Relaxed);
+        client.begin("GET", target, &[], Length::None);
+        assert_eq!(client.response().expect("a head").0, 200);
+        let mut got = client.part().expect("the beginning").len() as u64;
+        // Nothing is read now, so the origin comes to a stop when the buffers on the way are full.
+        let (mut still, mut last) = (0, u64::MAX);
+        eventually("the origin waits", DEADLINE, || {
+            let now = sent.load(Ordering::Relaxed);
+            still = if now == last { still + 1 } else { 0 };
+            last = now;
+            still == 50
+        });
+        assert!(last < large() / 2, "the origin could send {last} bytes that nobody read");
+        let mut peak = gateway.rss();
+        let mut looked = 0;
+        loop {
+            let part = client.part().expect("more of it");
+            if part.is_empty() {
+                break;
+            }
+            got += part.len() as u64;
+            if got >> 24 != looked {
+                looked = got >> 24;
+                peak = peak.max(gateway.rss());
+            }
+        }
+        assert_eq!(got, large());
+        assert!(peak.saturating_sub(before) <= FLAT, "{} bytes took {} bytes of memory", large(), peak - before);
+    }
+}
+
+fn a_cut_response_is_seen_to_be_cut<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(|exchange| {
+        if exchange.target() == "/next" {
+            return echo(exchange);
+        }
+        let length = if exchange.target() == "/known" { Length::Exactly(100) } else { Length::Unknown };
+        exchange.respond(200, &[], length);
+        let _ = exchange.send(b"half");
+        exchange.abort();
+    });
+    let gateway = before(&origin);
+    for target in ["/known", "/unknown"] {
+        let outcome = C::connect(gateway.addr()).ask("GET", target, &[], b"");
+        assert!(outcome.as_ref().map_or(true, |answer| answer.status == 502), "{target}: {outcome:?}");
+        assert_eq!(C::connect(gateway.addr()).ask("GET", "/next", &[], b"").expect("an answer").body, "GET /next ");
+    }
+}
+
+/// Each feature as a test of each pair.
+macro_rules! matrix {
+    ($features:tt; $($pair:ident: $client:ty => $upstream:ty;)*) => {
+        $(mod $pair { matrix!(@pair $features $client, $upstream); })*
+    };
+    (@pair [$($feature:ident),* $(,)?] $client:ty, $upstream:ty) => {
+        $(#[test] fn $feature() { super::$feature::<$client, $upstream>(); })*
+    };
+}
+
+matrix! {
+    [
+        connections_are_kept,
+        bodies_pass_both_ways,
+        both_directions_flow_at_once,
+        trailers_pass_to_who_takes_them,
+        interim_responses_pass,
+        a_waiting_client_is_told_to_go_on,
+        responses_without_a_body_have_none,
+        the_client_s_address_is_said_once_and_truly,
+        an_early_response_passes,
+        a_client_that_leaves_is_missed_upstream,
+        events_pass_one_by_one,
+        a_large_upload_takes_no_memory,
+        a_large_download_takes_no_memory_and_waits_for_the_client,
+        a_cut_response_is_seen_to_be_cut,
+    ];
+    http1_to_http1: crate::sides::Http1 => crate::sides::Http1;
+}

@@ -1,0 +1,136 @@
+//! Other people's clients: `websockets` for Python, and the EventSource of a browser. A program that is not installed is
+//! named on stderr (`skipped: …`), and its test passes; `scripts/setup` installs what can be installed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Reading, TempDir, eventually};
+
+/// A Python that has `websockets`.
+fn python() -> Option<PathBuf> {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/python/bin/python");
+    let imports = Command::new(&python).args(["-c", "import websockets"]).stderr(Stdio::null()).status();
+    if imports.is_ok_and(|status| status.success()) {
+        return Some(python);
+    }
+    eprintln!("skipped: there is no Python with `websockets`; run scripts/setup");
+    None
+}
+
+fn browser() -> Option<&'static str> {
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let found = names
+        .into_iter()
+        .find(|name| Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok());
+    if found.is_none() {
+        eprintln!("skipped: there is no Chromium; run scripts/setup");
+    }
+    found
+}
+
+fn start(yaml: &str) -> Gateway {
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(yaml)
+}
+
+const SERVER: &str = r#"
+import asyncio, websockets
+async def echo(connection):
+    async for message in connection:
+        await connection.send(message)
+async def main():
+    async with websockets.serve(echo, "127.0.0.1", 0, max_size=None) as server:
+        print(server.sockets[0].getsockname()[1], flush=True)
+        await asyncio.Future()
+asyncio.run(main())
+"#;
+
+const CLIENT: &str = r#"
+import asyncio, sys, websockets
+async def main():
+    async with websockets.connect(sys.argv[1], max_size=None, ping_interval=0.05) as connection:
+        for message in ["hello", "", "x" * 125, "x" * 126, "x" * 70000, b"\x00\xff" * 100000]:
+            await connection.send(message)
+            assert await connection.recv() == message, "an echo differs"
+        await (await connection.ping())
+        for number in range(1000):
+            await connection.send(str(number))
+        for number in range(1000):
+            assert await connection.recv() == str(number), "out of order"
+    assert connection.close_code == 1000, connection.close_code
+    many = await asyncio.gather(*(websockets.connect(sys.argv[1]) for _ in range(20)))
+    for connection in many:
+        await connection.send("all")
+    for connection in many:
+        assert await connection.recv() == "all"
+        await connection.close()
+    print("good")
+asyncio.run(main())
+"#;
+
+#[test]
+fn websockets_for_python_talk_through_a_tunnel() {
+    let Some(python) = python() else { return };
+    let mut server = Command::new(&python).args(["-c", SERVER]).stdout(Stdio::piped()).spawn().expect("python runs");
+    let mut line = String::new();
+    let stdout = server.stdout.take().expect("stdout is piped");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).expect("a port");
+    let gateway = start(&format!(
+        "routes:\n  - {{ id: all, uri: /*, upstream: {{ type: roundrobin, nodes: {{ \"127.0.0.1:{}\": 1 }} }} }}\n",
+        line.trim()
+    ));
+    let url = format!("ws://{}/socket", gateway.addr());
+    let output = Command::new(&python).args(["-c", CLIENT, &url]).output().expect("python runs");
+    server.kill().expect("it is our child");
+    server.wait().expect("it is our child");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.trim() == "good", "{out}\n{err}");
+}
+
+const PAGE: &str = r#"<!doctype html><script>
+const source = new EventSource("/events"), seen = [];
+source.onmessage = event => {
+    seen.push(event.data + "@" + event.lastEventId);
+    if (seen.length == 3) { source.close(); fetch("/seen?" + encodeURIComponent(seen.join(" "))); }
+};
+</script>"#;
+
+#[test]
+fn the_event_source_of_a_browser_reads_and_reconnects() {
+    let Some(browser) = browser() else { return };
+    // Two events, the end of the stream, and the rest for the client that comes back with the last id it saw.
+    let origin = Origin::reading(Reading::Strict, |request| match request.target.as_str() {
+        "/page" => Answer::with(200, "Content-Type: text/html\r\n", PAGE),
+        "/events" => {
+            let body = match request.headers.get("Last-Event-ID") {
+                None => "retry: 10\n\nid: 1\ndata: one\n\nid: 2\ndata: two\n\n".to_owned(),
+                Some(last) => format!("id: 3\ndata: after {last}\n\n"),
+            };
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+            Answer::raw(format!("{head}{:x}\r\n{body}\r\n0\r\n\r\n", body.len()))
+        }
+        _ => Answer::status(404, ""),
+    });
+    let gateway = start(&format!(
+        "routes:\n  - {{ id: all, uri: /*, upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }} }}\n",
+        origin.addr()
+    ));
+    let profile = TempDir::new();
+    let mut process = Command::new(browser)
+        .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"])
+        .arg("--remote-debugging-port=0") // keeps it running until it is told to end
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .arg(format!("http://{}/page", gateway.addr()))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it has told its version");
+    let seen = || origin.targets().into_iter().find(|target| target.starts_with("/seen"));
+    // A browser on a busy machine takes its time to start.
+    let outcome = std::panic::catch_unwind(|| eventually("the browser reports", DEADLINE * 3, || seen().is_some()));
+    process.kill().expect("it is our child");
+    process.wait().expect("it is our child");
+    if let Err(panic) = outcome {
+        std::panic::resume_unwind(panic);
+    }
+    assert_eq!(seen().as_deref(), Some("/seen?one%401%20two%402%20after%202%403"));
+}
