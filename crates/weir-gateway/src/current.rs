@@ -31,11 +31,7 @@ impl Current {
             .upstreams
             .iter()
             .map(|upstream| Upstream {
-                endpoints: upstream
-                    .endpoints
-                    .iter()
-                    .map(|endpoint| pools.endpoint(endpoint, upstream.keepalive))
-                    .collect(),
+                endpoints: upstream.endpoints.iter().map(|endpoint| pools.endpoint(endpoint, upstream)).collect(),
                 balancer: Balancer::new(&upstream.endpoints),
             })
             .collect();

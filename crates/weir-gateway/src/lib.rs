@@ -10,6 +10,7 @@ pub mod state;
 
 mod balance;
 mod chain;
+mod concurrency;
 mod connection;
 mod current;
 mod forward;

@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
 use weir_plugin::Stop;
 
+use crate::concurrency::Limiter;
 use crate::snapshot::{self, Keepalive};
 use crate::state::{Health, HealthTable};
 use crate::worker::Worker;
@@ -37,7 +38,7 @@ pub struct Endpoint {
     idle: RefCell<Vec<Idle>>,
     /// Exchanges that hold a place, with a connection or while they make one.
     in_use: Cell<u32>,
-    limit: Cell<u32>,
+    limiter: Limiter,
     waiting: RefCell<VecDeque<Rc<Ticket>>>,
 }
 
@@ -65,20 +66,21 @@ impl Pools {
         Pools { health, endpoints: RefCell::default() }
     }
 
-    pub fn endpoint(&self, endpoint: &snapshot::Endpoint, keepalive: Keepalive) -> Rc<Endpoint> {
+    pub fn endpoint(&self, endpoint: &snapshot::Endpoint, upstream: &snapshot::Upstream) -> Rc<Endpoint> {
         let mut endpoints = self.endpoints.borrow_mut();
         let shared = endpoints.entry(endpoint.addr).or_insert_with(|| {
             Rc::new(Endpoint {
                 addr: endpoint.addr,
                 health: self.health.endpoint(endpoint.addr),
-                keepalive: Cell::new(keepalive),
+                keepalive: Cell::new(upstream.keepalive),
                 idle: RefCell::default(),
                 in_use: Cell::new(0),
-                limit: Cell::new(u32::MAX),
+                limiter: Limiter::new(upstream.concurrency),
                 waiting: RefCell::default(),
             })
         });
-        shared.keepalive.set(keepalive);
+        shared.keepalive.set(upstream.keepalive);
+        shared.limiter.configure(upstream.concurrency);
         Rc::clone(shared)
     }
 
@@ -86,6 +88,13 @@ impl Pools {
     pub fn forget_unused(&self) {
         self.endpoints.borrow_mut().retain(|_, endpoint| Rc::strong_count(endpoint) > 1);
         self.health.forget_unused();
+    }
+
+    /// Looks for endpoints whose limit has become too low. Called with every tick.
+    pub fn look_for_stalls(&self, now_ns: u64) {
+        for endpoint in self.endpoints.borrow().values() {
+            endpoint.look_for_stall(now_ns);
+        }
     }
 
     /// Closes idle connections that their endpoint has closed, or that have waited too long. Called now and then.
@@ -117,6 +126,8 @@ pub struct Connection<'w> {
     stream: Option<TcpStream>,
     /// Exchanges it carried before this one.
     pub requests: u64,
+    /// When it got its place, which it holds until the endpoint answers.
+    place_since_ns: Option<u64>,
 }
 
 /// What the caller wants of a connection.
@@ -138,12 +149,14 @@ impl Endpoint {
         freshness: Freshness,
         connect_timeout: Duration,
     ) -> Result<Connection<'w>, Stop> {
-        if self.in_use.get() >= self.limit.get() {
+        if self.in_use.get() >= self.limiter.limit() {
             self.wait_for_turn(worker).await;
         } else {
             self.in_use.set(self.in_use.get() + 1);
         }
-        let mut connection = Connection { worker, endpoint: Rc::clone(self), stream: None, requests: 0 };
+        let place_since_ns = Some(worker.now_ns());
+        let mut connection =
+            Connection { worker, endpoint: Rc::clone(self), stream: None, requests: 0, place_since_ns };
         if freshness != Freshness::New
             && let Some(idle) = self.take_idle(worker, freshness)
         {
@@ -198,16 +211,32 @@ impl Endpoint {
         queued.ticket.state.set(Turn::Left); // the place is ours now; leaving the queue must not give it away
     }
 
-    /// Gives a place to whoever waits longest, or back.
+    /// Gives a place back, and lets in those who wait longest, as far as the limit allows.
     fn release(&self) {
-        while let Some(ticket) = self.waiting.borrow_mut().pop_front() {
+        self.in_use.set(self.in_use.get() - 1);
+        self.admit();
+    }
+
+    fn admit(&self) {
+        while self.in_use.get() < self.limiter.limit() {
+            let Some(ticket) = self.waiting.borrow_mut().pop_front() else { return };
             if ticket.state.get() == Turn::Waiting {
                 ticket.state.set(Turn::Granted);
+                self.in_use.set(self.in_use.get() + 1);
                 ticket.waker.borrow().wake_by_ref();
-                return;
             }
         }
-        self.in_use.set(self.in_use.get() - 1);
+    }
+
+    fn is_queued(&self) -> bool {
+        !self.waiting.borrow().is_empty()
+    }
+
+    /// Called with every tick: a limit under which nothing completes is too low.
+    fn look_for_stall(&self, now_ns: u64) {
+        if self.is_queued() && self.limiter.lift_if_stalled(now_ns) {
+            self.admit();
+        }
     }
 }
 
@@ -264,6 +293,15 @@ impl Connection<'_> {
         self.endpoint.addr
     }
 
+    /// The endpoint has answered, so another request may have the place. What it sends from here on, be it an hour of
+    /// events, does not count as work in progress.
+    pub fn answered(&mut self) {
+        if let Some(since_ns) = self.place_since_ns.take() {
+            self.endpoint.limiter.completed(since_ns, self.worker.now_ns(), self.endpoint.is_queued());
+            self.endpoint.release();
+        }
+    }
+
     /// Puts the connection back for the next exchange. Only after a complete exchange with nothing left over.
     pub fn keep(mut self, now_ns: u64) {
         let keepalive = self.endpoint.keepalive.get();
@@ -287,6 +325,8 @@ impl Drop for Connection<'_> {
         if self.stream.take().is_some() {
             self.worker.metrics.upstream_connections_closed.increment();
         }
-        self.endpoint.release();
+        if self.place_since_ns.is_some() {
+            self.endpoint.release();
+        }
     }
 }

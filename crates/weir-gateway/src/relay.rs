@@ -446,8 +446,7 @@ impl<'a, 'w> Relay<'a, 'w> {
             if !self.exchange.request.upgrade {
                 return Err(Stop::BadInterim);
             }
-            self.exchange.upstream.status = status;
-            self.exchange.upstream.header_ns = self.now_ns;
+            self.upstream_answers(status);
             self.response.head_done = true;
             self.response.tunnel = true;
             self.exchange.response_begun = true;
@@ -464,8 +463,7 @@ impl<'a, 'w> Relay<'a, 'w> {
             }
             return Ok(());
         }
-        self.exchange.upstream.status = status;
-        self.exchange.upstream.header_ns = self.now_ns;
+        self.upstream_answers(status);
         self.response.upstream_reusable = self.exchange.response.keep_alive;
         self.response.body = Body::new(self.exchange.response.framing, self.terms.clients.limits.head_bytes);
         chain::on_response(&self.terms.route.chain, self.exchange)?;
@@ -480,6 +478,12 @@ impl<'a, 'w> Relay<'a, 'w> {
         self.exchange.response_begun = true;
         forward::response_head(out, self.exchange, self.response.coding, !self.response.client_reusable);
         Ok(())
+    }
+
+    fn upstream_answers(&mut self, status: u16) {
+        self.exchange.upstream.status = status;
+        self.exchange.upstream.header_ns = self.now_ns;
+        self.upstream.answered();
     }
 
     fn send_to_client(&mut self, context: &mut Context<'_>, out: &[u8]) -> Result<(), Stop> {

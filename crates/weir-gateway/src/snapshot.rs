@@ -125,6 +125,17 @@ pub struct Upstream {
     pub pass_host: PassHost,
     pub keepalive: Keepalive,
     pub passive: PassiveChecks,
+    pub concurrency: Concurrency,
+}
+
+/// How many requests an endpoint may have in flight from one worker; further ones wait in the gateway.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Concurrency {
+    /// As few as keep its full throughput, found by trying.
+    #[default]
+    Auto,
+    Fixed(u32),
+    Unlimited,
 }
 
 /// One `host:port` of an upstream.

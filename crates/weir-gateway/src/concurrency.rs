@@ -1,0 +1,299 @@
+//! How many requests one endpoint should have in flight: as few as keep its full throughput.
+//!
+//! Beyond that number a further request only waits inside the endpoint, where it is not seen, and each connection it
+//! waits on goes cold. The number is found by trying: measure an epoch, change the limit, measure again, and keep the
+//! change only if throughput agrees. What the endpoint is (a processor that is busy, a timer that sleeps, a mixture)
+//! need not be known: where fewer requests in flight mean less throughput, the limit goes back up.
+
+use std::cell::Cell;
+
+use crate::snapshot::Concurrency;
+
+/// Fewer are never allowed: below it the noise of measuring is larger than what could be gained.
+const LEAST: u32 = 8;
+/// Below this many in flight there is nothing to gain by looking.
+const WORTHWHILE: f64 = 32.0;
+/// An epoch has at least this many completed exchanges,
+const EPOCH_EXCHANGES: u64 = 256;
+/// and lasts at least this long, and two mean latencies.
+const EPOCH_NS: u64 = 40_000_000;
+/// The first pause after a change that did not help; it doubles with each such change in a row.
+const PAUSE_NS: u64 = 500_000_000;
+/// Nothing completed for so long while requests wait: the limit doubles with every look until something does.
+const STALLED_NS: u64 = 60_000_000;
+const LONGEST_PAUSE_NS: u64 = 16_000_000_000;
+
+/// The controller of one worker for one endpoint.
+#[derive(Debug)]
+pub struct Limiter {
+    setting: Cell<Concurrency>,
+    limit: Cell<u32>,
+    trial: Cell<Trial>,
+    /// Least latency of any exchange since limits were last lifted.
+    least_ns: Cell<u64>,
+    epoch: Cell<Epoch>,
+    pause_ns: Cell<u64>,
+    paused_until_ns: Cell<u64>,
+    try_up_next: Cell<bool>,
+    /// When the last exchange completed.
+    last_ns: Cell<u64>,
+}
+
+/// What is being tried.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Trial {
+    Nothing,
+    /// A lower limit than `from`, at which throughput was `rate`.
+    Down {
+        from: u32,
+        rate: f64,
+    },
+    /// A higher limit than `from`.
+    Up {
+        from: u32,
+        rate: f64,
+    },
+}
+
+/// What is measured between two decisions.
+#[derive(Clone, Copy, Debug, Default)]
+struct Epoch {
+    /// Exchanges that began before it are left out: they ran under the limit before.
+    started_ns: u64,
+    first_ns: u64,
+    exchanges: u64,
+    latency_sum_ns: u64,
+    queued: bool,
+}
+
+impl Limiter {
+    pub fn new(setting: Concurrency) -> Limiter {
+        let limiter = Limiter {
+            setting: Cell::new(setting),
+            limit: Cell::new(u32::MAX),
+            trial: Cell::new(Trial::Nothing),
+            least_ns: Cell::new(u64::MAX),
+            epoch: Cell::default(),
+            pause_ns: Cell::new(PAUSE_NS),
+            paused_until_ns: Cell::new(0),
+            try_up_next: Cell::new(false),
+            last_ns: Cell::new(0),
+        };
+        limiter.set(setting);
+        limiter
+    }
+
+    /// A setting that stays the same keeps what was learnt.
+    pub fn configure(&self, setting: Concurrency) {
+        if setting != self.setting.get() {
+            self.set(setting);
+        }
+    }
+
+    fn set(&self, setting: Concurrency) {
+        self.setting.set(setting);
+        self.trial.set(Trial::Nothing);
+        self.limit.set(match setting {
+            Concurrency::Auto | Concurrency::Unlimited => u32::MAX,
+            Concurrency::Fixed(limit) => limit.max(1),
+        });
+    }
+
+    /// Requests the endpoint should have in flight from this worker at most.
+    pub fn limit(&self) -> u32 {
+        self.limit.get()
+    }
+
+    /// An exchange that began at `began_ns` has given its place back; `queued` says whether others wait for one.
+    pub fn completed(&self, began_ns: u64, now_ns: u64, queued: bool) {
+        if self.setting.get() != Concurrency::Auto {
+            return;
+        }
+        self.last_ns.set(now_ns);
+        let mut epoch = self.epoch.get();
+        if began_ns < epoch.started_ns {
+            return;
+        }
+        let latency_ns = now_ns - began_ns;
+        if latency_ns < self.least_ns.get() {
+            self.least_ns.set(latency_ns);
+        }
+        if epoch.exchanges == 0 {
+            epoch.first_ns = now_ns;
+        }
+        epoch.exchanges += 1;
+        epoch.latency_sum_ns += latency_ns;
+        epoch.queued |= queued;
+        self.epoch.set(epoch);
+        let lasted_ns = now_ns - epoch.first_ns;
+        if epoch.exchanges >= EPOCH_EXCHANGES && lasted_ns >= EPOCH_NS {
+            let latency_ns = epoch.latency_sum_ns / epoch.exchanges;
+            if lasted_ns >= 2 * latency_ns {
+                self.epoch.set(Epoch { started_ns: now_ns, ..Epoch::default() });
+                self.decide(epoch.exchanges as f64 / lasted_ns as f64, latency_ns as f64, epoch.queued, now_ns);
+            }
+        }
+    }
+
+    /// An epoch is over: `rate` in exchanges per nanosecond, and their mean latency.
+    fn decide(&self, rate: f64, latency_ns: f64, queued: bool, now_ns: u64) {
+        match self.trial.get() {
+            Trial::Nothing => self.consider(rate, latency_ns, queued, now_ns),
+            Trial::Down { from, rate: before } => {
+                // Where throughput follows the limit, an eighth less of the one is an eighth less of the other.
+                let limit = self.limit.get();
+                let first = from == u32::MAX || limit >= from - from / 4;
+                let kept = if first { 0.95 } else { 0.97 };
+                if rate >= before * kept && limit > LEAST {
+                    self.begin(Trial::Down { from: limit, rate: before.max(rate) }, limit / 2);
+                } else if rate >= before * kept {
+                    self.settle(limit, true, now_ns);
+                } else {
+                    self.settle(from, !first, now_ns);
+                }
+            }
+            Trial::Up { from, rate: before } => {
+                let limit = self.limit.get();
+                if rate > before * 1.05 {
+                    self.begin(Trial::Up { from: limit, rate }, limit.saturating_mul(2));
+                } else {
+                    self.settle(from, false, now_ns);
+                }
+            }
+        }
+    }
+
+    /// Nothing is being tried. Is there something worth trying?
+    fn consider(&self, rate: f64, latency_ns: f64, queued: bool, now_ns: u64) {
+        if now_ns < self.paused_until_ns.get() {
+            return;
+        }
+        let limit = self.limit.get();
+        let in_flight = rate * latency_ns; // Little's law
+        if limit == u32::MAX {
+            // Requests that take much longer than the fastest one may be waiting in the endpoint.
+            if in_flight >= WORTHWHILE && latency_ns >= 3.0 * self.least_ns.get() as f64 {
+                self.begin(Trial::Down { from: limit, rate }, (in_flight * 0.875) as u32);
+            }
+        } else if queued && self.try_up_next.replace(!self.try_up_next.get()) {
+            self.begin(Trial::Up { from: limit, rate }, limit + (limit / 2).max(2));
+        } else if queued && limit > LEAST {
+            self.begin(Trial::Down { from: limit, rate }, limit - limit / 4);
+        }
+    }
+
+    /// Requests wait and none completes: whatever was learnt no longer holds. Says whether the limit was raised.
+    pub fn lift_if_stalled(&self, now_ns: u64) -> bool {
+        let limit = self.limit.get();
+        if self.setting.get() != Concurrency::Auto || limit == u32::MAX || now_ns < self.last_ns.get() + STALLED_NS {
+            return false;
+        }
+        self.settle(limit.saturating_mul(2), false, now_ns);
+        true
+    }
+
+    fn begin(&self, trial: Trial, limit: u32) {
+        self.trial.set(trial);
+        self.limit.set(limit.max(LEAST));
+    }
+
+    fn settle(&self, limit: u32, helped: bool, now_ns: u64) {
+        self.trial.set(Trial::Nothing);
+        self.limit.set(limit);
+        let pause_ns = if helped { PAUSE_NS } else { (self.pause_ns.get() * 2).min(LONGEST_PAUSE_NS) };
+        self.pause_ns.set(pause_ns);
+        self.paused_until_ns.set(now_ns + pause_ns);
+        self.try_up_next.set(true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A closed loop of clients before an endpoint that can do `capacity` requests a second, each taking `service_ns`
+    /// at least. Returns throughput a second at the end, and the limit.
+    fn run(
+        limiter: &Limiter,
+        clients: u32,
+        capacity: f64,
+        service_ns: f64,
+        seconds: f64,
+        now_ns: &mut u64,
+    ) -> (f64, u32) {
+        let end_ns = *now_ns + (seconds * 1e9) as u64;
+        let mut last = 0.0;
+        while *now_ns < end_ns {
+            let in_flight = f64::from(clients.min(limiter.limit()));
+            let rate = (in_flight / service_ns).min(capacity / 1e9);
+            let latency_ns = (in_flight / rate) as u64;
+            // A batch of exchanges that take the same time is as good as one at a time.
+            let batch = (rate * 1e6).ceil().max(1.0);
+            *now_ns += (batch / rate) as u64;
+            for _ in 0..batch as u64 {
+                let began_ns = now_ns.saturating_sub(latency_ns);
+                limiter.completed(began_ns, *now_ns, clients > limiter.limit());
+            }
+            last = rate * 1e9;
+        }
+        (last, limiter.limit())
+    }
+
+    fn warmed(service_ns: u64) -> (Limiter, u64) {
+        let limiter = Limiter::new(Concurrency::Auto);
+        limiter.completed(1, 1 + service_ns, false);
+        (limiter, 1 + service_ns)
+    }
+
+    #[test]
+    fn a_busy_processor_gets_few_requests_at_full_throughput() {
+        let (limiter, mut now_ns) = warmed(50_000);
+        let (rate, limit) = run(&limiter, 9000, 100_000.0, 50_000.0, 20.0, &mut now_ns);
+        assert!(rate >= 95_000.0, "{rate}");
+        assert!(limit <= 64, "{limit}");
+    }
+
+    #[test]
+    fn a_sleeper_keeps_all_of_its_requests() {
+        let (limiter, mut now_ns) = warmed(1_000_000_000);
+        let (rate, limit) = run(&limiter, 5000, 1e9, 1e9, 30.0, &mut now_ns);
+        assert!(rate >= 4900.0 && limit >= 5000, "{rate} {limit}");
+    }
+
+    #[test]
+    fn a_sleeper_that_looks_busy_is_left_alone_after_a_trial() {
+        // One fast answer makes the mean look long; the trial shows that fewer in flight means less throughput.
+        let (limiter, mut now_ns) = warmed(1_000_000);
+        let (rate, _) = run(&limiter, 5000, 1e9, 250e6, 30.0, &mut now_ns);
+        assert!(rate >= 0.95 * 5000.0 / 0.25, "{rate}");
+    }
+
+    #[test]
+    fn an_endpoint_that_becomes_slower_to_answer_gets_more_in_flight() {
+        let (limiter, mut now_ns) = warmed(1_000_000);
+        run(&limiter, 2000, 20_000.0, 1e6, 20.0, &mut now_ns);
+        let (rate, _) = run(&limiter, 2000, 20_000.0, 10e6, 20.0, &mut now_ns);
+        assert!(rate >= 0.9 * 20_000.0, "{rate}");
+    }
+
+    #[test]
+    fn a_limit_under_which_nothing_completes_is_lifted() {
+        let (limiter, mut now_ns) = warmed(50_000);
+        run(&limiter, 9000, 100_000.0, 50_000.0, 20.0, &mut now_ns);
+        let low = limiter.limit();
+        assert!(!limiter.lift_if_stalled(now_ns));
+        for tick in 1..=20 {
+            limiter.lift_if_stalled(now_ns + STALLED_NS + tick * 20_000_000);
+        }
+        assert!(limiter.limit() >= low * 1000, "{low} {}", limiter.limit());
+    }
+
+    #[test]
+    fn fixed_and_unlimited_stay_what_they_are() {
+        let limiter = Limiter::new(Concurrency::Fixed(5));
+        let mut now_ns = 1;
+        assert_eq!(run(&limiter, 100, 1e6, 1e6, 5.0, &mut now_ns).1, 5);
+        limiter.configure(Concurrency::Unlimited);
+        assert_eq!(run(&limiter, 100, 1e4, 1e6, 5.0, &mut now_ns).1, u32::MAX);
+    }
+}
