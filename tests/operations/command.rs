@@ -114,3 +114,22 @@ fn sigint_does_not_wait_for_what_was_begun() {
     gateway.signal(Signal::INT);
     assert!(gateway.wait_exit(DEADLINE).success());
 }
+
+#[test]
+fn f30_clients_that_wait_to_be_accepted_are_served_before_the_end() {
+    let origin = origin();
+    let mut gateway = weir().start(&format!("worker_processes: 2\n{}", routes(&origin)));
+    // While it stands still the kernel takes connections in its place.
+    gateway.signal(Signal::STOP);
+    let mut clients: Vec<_> = (0..50).map(|_| gateway.client()).collect();
+    for client in &mut clients {
+        client.send("GET /waiting HTTP/1.1\r\nHost: t\r\n\r\n");
+    }
+    gateway.signal(Signal::TERM);
+    gateway.signal(Signal::CONT);
+    for client in &mut clients {
+        let answer = client.response().expect("it was there before the signal");
+        assert_eq!(answer.text(), "GET /waiting 0");
+    }
+    assert!(gateway.wait_exit(DEADLINE).success());
+}

@@ -46,6 +46,14 @@ fn the_service_manager_hears_of_every_turn() {
     let (origin, manager) = (origin(), Manager::new());
     let mut gateway = weir().env("NOTIFY_SOCKET", &manager.address()).start(&routes(&origin));
     manager.wait("READY=1");
+    gateway.signal(Signal::HUP);
+    manager.wait("RELOADING=1");
+    manager.wait("READY=1");
+    gateway.replace_file("routes: nonsense\n");
+    gateway.signal(Signal::HUP);
+    manager.wait("RELOADING=1");
+    manager.wait("READY=1");
+    gateway.replace_file(&routes(&origin));
     gateway.signal(Signal::USR2);
     // From two processes, in either order.
     let main: u64 = manager.wait("MAINPID=").parse().expect("a number");

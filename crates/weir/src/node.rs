@@ -239,7 +239,10 @@ impl Control {
                 request = self.signals.next() => match request {
                     Request::Drain => break End::Drain,
                     Request::Stop => break End::Stop,
-                    Request::Reload => self.watch.reload(),
+                    Request::Reload => {
+                        systemd::reloading();
+                        self.watch.reload();
+                    }
                     Request::ReopenLogs => self.reopen_logs(),
                     Request::Upgrade => self.upgrade(&mut attempt),
                 },

@@ -9,6 +9,7 @@ use weir_control::{Diagnostic, Publication, Subscriber};
 use weir_gateway::Gateway;
 use weir_telemetry::metrics::Metrics;
 
+use super::systemd;
 use crate::say::say;
 
 /// How long workers may take to take on a snapshot. They do so between two events, so this is a matter of microseconds
@@ -56,6 +57,7 @@ impl Subscriber for Road {
         }
         self.0.metrics.control.reloads_applied.fetch_add(1, Relaxed);
         say!("configuration applied, revision {revision}");
+        systemd::ready();
     }
 
     fn refused(&self, diagnostics: &[Diagnostic]) {
@@ -65,6 +67,7 @@ impl Subscriber for Road {
             Some(_) => {
                 self.0.metrics.control.reloads_refused.fetch_add(1, Relaxed);
                 say!("configuration refused, the one before stays in use");
+                systemd::ready();
             }
         }
     }

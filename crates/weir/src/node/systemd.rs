@@ -6,9 +6,17 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 use tracing::warn;
 
-/// The gateway serves.
+/// The gateway serves, with what it was last told to serve or with what it served before.
 pub fn ready() {
     tell(&[NotifyState::Ready]);
+}
+
+/// The configuration is being read again; [`ready`] follows.
+pub fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(error) => warn!("the time since boot is not known: {error}"),
+    }
 }
 
 /// The gateway ends.
