@@ -1,7 +1,7 @@
 //! S24: upstreams that answer badly. The client gets 502 or a response it can see is cut short, the connection to the
 //! upstream is never used again, and nobody gets somebody else's bytes.
 
-use weir_testkit::{Origin, ReadError, Reading, latin1_bytes};
+use weir_testkit::{Gate, Origin, ReadError, Reading, latin1_bytes};
 
 use crate::harness::{Rig, own_answer};
 
@@ -213,21 +213,28 @@ fn s24_bytes_after_a_response_reach_nobody() {
 
 #[test]
 fn s24_an_answer_before_any_request_reaches_nobody() {
-    let rig = Rig::before(Origin::scripted(Reading::Strict, |connection| {
-        // The first connection answers once, and then once more without being asked.
-        while let Ok(request) = connection.request() {
-            let body = format!("GET {} 0", request.target);
-            let own = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-            if connection.send(own).is_err() {
-                return;
-            }
-            if connection.index == 0 && connection.send("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison").is_err() {
-                return;
+    let poisoned = Gate::new();
+    let rig = Rig::before(Origin::scripted(Reading::Strict, {
+        let poisoned = poisoned.clone();
+        move |connection| {
+            while let Ok(request) = connection.request() {
+                let body = format!("GET {} 0", request.target);
+                let own = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+                if connection.send(own).is_err() {
+                    return;
+                }
+                if connection.index == 0 {
+                    // Once more, without being asked, while the connection is idle.
+                    let _ = connection.send("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison");
+                    poisoned.wait();
+                }
             }
         }
     }));
+    poisoned.open();
     for number in 0..5 {
         rig.canary(&format!("/canary-{number}")).unwrap_or_else(|what| panic!("{what}"));
+        poisoned.wait_arrived(1);
     }
 }
 
