@@ -18,7 +18,7 @@ use crate::diagnostic::{Diagnostic, Faults};
 use crate::read::{At, Fields};
 use crate::substitute::Lookup;
 use crate::tree::{Kind, Node, Place};
-use crate::yaml::{self, Limits};
+use crate::yaml::{self, Limits, Parsed};
 
 pub use checks::{ActiveChecks, CheckType};
 pub use plugins::{ErrorResponse, Plugin, Plugins};
@@ -72,8 +72,11 @@ impl Document {
     /// Where the text is not even YAML. All other faults are in the document.
     pub fn parse(source: &str, text: &str, lookup: Lookup, limits: Limits) -> Result<Document, Vec<Diagnostic>> {
         let source: Arc<str> = source.into();
-        let tree = yaml::parse(&source, text, lookup, limits)?;
-        Ok(Document::read(source, tree))
+        let Parsed { tree, mut faults } = yaml::parse(&source, text, lookup, limits)?;
+        let mut document = Document::read(source, tree);
+        faults.append(&mut document.faults);
+        document.faults = faults;
+        Ok(document)
     }
 
     /// Reads a tree, whether it came from a text or not.

@@ -1,7 +1,7 @@
 //! Publishing: a document that compiles becomes the next revision, one that does not leaves the last good one serving.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use serde::Serialize;
@@ -42,6 +42,8 @@ pub struct ConfigStatus {
     pub loaded_at: SystemTime,
     /// Of the text that serves, with variables not yet put in. Equal texts have equal hashes on every node.
     pub hash: String,
+    /// How long it took to compile it and take it to the workers.
+    pub publish_ms: f64,
     pub routes: usize,
     pub upstreams: usize,
     pub reloads_ok: u64,
@@ -87,6 +89,7 @@ impl Publisher {
             revision: 0,
             loaded_at: SystemTime::UNIX_EPOCH,
             hash: String::new(),
+            publish_ms: 0.0,
             routes: 0,
             upstreams: 0,
             reloads_ok: 0,
@@ -111,6 +114,7 @@ impl Publisher {
         hash: String,
         warnings: Vec<Diagnostic>,
     ) -> Result<Publication, Arc<[Diagnostic]>> {
+        let begin = Instant::now();
         let Compiled { mut snapshot, warnings: of_compiler } = match compile(document, &self.registry) {
             Ok(compiled) => compiled,
             Err(diagnostics) => return Err(self.refuse(diagnostics)),
@@ -132,6 +136,7 @@ impl Publisher {
             revision: publication.revision,
             loaded_at: SystemTime::now(),
             hash,
+            publish_ms: begin.elapsed().as_secs_f64() * 1_000.0,
             routes: publication.snapshot.routes.len(),
             upstreams: publication.snapshot.upstreams.len(),
             // The first is no reload.

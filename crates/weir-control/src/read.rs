@@ -348,9 +348,10 @@ pub(crate) fn listed(words: &[&str]) -> String {
 
 /// A path below a path, both as text.
 pub(crate) fn join(outer: &str, inner: &str) -> String {
-    match inner.is_empty() || inner.starts_with('[') || outer.is_empty() {
-        true => format!("{outer}{inner}"),
-        false => format!("{outer}.{inner}"),
+    match inner.strip_prefix('.').unwrap_or(inner) {
+        "" => outer.to_owned(),
+        inner if inner.starts_with('[') || outer.is_empty() => format!("{outer}{inner}"),
+        inner => format!("{outer}.{inner}"),
     }
 }
 

@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
 
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, Faults};
+use crate::read::join;
 use crate::substitute::{Lookup, Substituted, substitute};
-use crate::tree::{Entry, Kind, Node, Place};
+use crate::tree::{Entry, Kind, Node, Path, Place};
 
 /// What a text may cost. Beyond any of these it is refused with a diagnostic.
 #[derive(Clone, Copy, Debug)]
@@ -31,8 +32,19 @@ impl Default for Limits {
     }
 }
 
-/// Parses one document. A syntax error ends it: what follows could only be guessed.
-pub fn parse(source: &Arc<str>, text: &str, lookup: Lookup, limits: Limits) -> Result<Node, Vec<Diagnostic>> {
+/// A text that is YAML.
+#[derive(Debug)]
+pub struct Parsed {
+    pub tree: Node,
+    /// Keys that are there twice. The tree has the first of each.
+    pub faults: Vec<Diagnostic>,
+}
+
+/// Parses one document.
+///
+/// # Errors
+/// Where the text is not YAML: what follows a syntax error could only be guessed.
+pub fn parse(source: &Arc<str>, text: &str, lookup: Lookup, limits: Limits) -> Result<Parsed, Vec<Diagnostic>> {
     let fits = |text: &str| match text.len() <= limits.bytes {
         true => Ok(()),
         false => {
@@ -44,7 +56,8 @@ pub fn parse(source: &Arc<str>, text: &str, lookup: Lookup, limits: Limits) -> R
     let substituted = substitute(source, text, lookup)?;
     let text = substituted.text(text);
     fits(text)?;
-    Builder { source, text, substituted: &substituted, limits, values: 0, anchors: HashMap::new() }
+    let faults = Faults::new(source.clone());
+    Builder { source, text, substituted: &substituted, limits, values: 0, anchors: HashMap::new(), faults }
         .document()
         .map_err(|fault| vec![fault])
 }
@@ -57,6 +70,7 @@ struct Builder<'a> {
     limits: Limits,
     values: usize,
     anchors: HashMap<usize, Anchor>,
+    faults: Faults,
 }
 
 struct Anchor {
@@ -77,7 +91,7 @@ enum Content {
 }
 
 impl Builder<'_> {
-    fn document(mut self) -> Result<Node, Diagnostic> {
+    fn document(mut self) -> Result<Parsed, Diagnostic> {
         let mut parser = Parser::new_from_str(self.text);
         let mut open: Vec<Open> = Vec::new();
         let mut root = None;
@@ -103,7 +117,10 @@ impl Builder<'_> {
                     let Open { anchor, place, content } = open.pop().expect("the parser ends only what it began");
                     let kind = match content {
                         Content::List(items) => Kind::List(items),
-                        Content::Map { entries, merges, .. } => Kind::Map(self.merged(entries, merges)?),
+                        Content::Map { entries, merges, .. } => {
+                            let entries = self.unique(entries, &open);
+                            Kind::Map(self.merged(entries, merges)?)
+                        }
                     };
                     (Node { place, kind }, anchor)
                 }
@@ -153,19 +170,33 @@ impl Builder<'_> {
                 }
             }
         }
-        root.ok_or_else(|| {
+        let Some(tree) = root else {
             // An editor may have emptied the file to write it anew; taking that for "no routes" would stop all traffic.
-            Diagnostic::of_source(self.source, "holds no configuration").advise("write `routes: []` if that is meant")
-        })
+            let fault = Diagnostic::of_source(self.source, "holds no configuration");
+            return Err(fault.advise("write `routes: []` if that is meant"));
+        };
+        Ok(Parsed { tree, faults: self.faults.into_diagnostics() })
     }
 
-    /// Keys are checked, then `<<` adds what is not there yet, as YAML 1.1 merge keys do.
-    fn merged(&self, mut entries: Vec<Entry>, merges: Vec<Node>) -> Result<Vec<Entry>, Diagnostic> {
-        if let Some((first, second)) = first_duplicate(&entries) {
-            let problem = format!("`{}` is there a second time", second.key);
-            let advice = format!("the first is in line {}; keep one", first.key_place.line);
-            return Err(self.fault(second.key_place, problem).advise(advice));
+    /// Without the entries whose key was there before; those are reported.
+    fn unique(&self, entries: Vec<Entry>, above: &[Open]) -> Vec<Entry> {
+        let duplicates = duplicates(&entries);
+        if duplicates.is_empty() {
+            return entries;
         }
+        for (first, second) in &duplicates {
+            let Entry { key, key_place, .. } = &entries[*second];
+            let problem = format!("`{key}` is there a second time");
+            let advice = format!("the first is in line {}; keep one", entries[*first].key_place.line);
+            self.faults.report_text(&path(above, key), *key_place, problem, Some(advice));
+        }
+        let mut dropped = duplicates.iter().map(|(_, second)| *second).peekable();
+        let kept = entries.into_iter().enumerate().filter(|(index, _)| dropped.next_if_eq(index).is_none());
+        kept.map(|(_, entry)| entry).collect()
+    }
+
+    /// `<<` adds what is not there yet, as YAML 1.1 merge keys do.
+    fn merged(&self, mut entries: Vec<Entry>, merges: Vec<Node>) -> Result<Vec<Entry>, Diagnostic> {
         let mut present: HashSet<Box<str>> = match merges.is_empty() {
             true => return Ok(entries),
             false => entries.iter().map(|entry| entry.key.clone()).collect(),
@@ -263,16 +294,32 @@ impl Builder<'_> {
     }
 }
 
-/// Two entries with the same key.
-fn first_duplicate(entries: &[Entry]) -> Option<(&Entry, &Entry)> {
+/// The path of a key in the map that stands where `open` ends.
+fn path(open: &[Open], key: &str) -> String {
+    let outer = open.iter().fold(String::new(), |path, open| match &open.content {
+        Content::List(items) => format!("{path}[{}]", items.len()),
+        Content::Map { key, .. } => join(&path, &Path::suffix(key.as_ref().map_or("", |(key, ..)| key))),
+    });
+    join(&outer, &Path::suffix(key))
+}
+
+/// The entries whose key was there before: the index of the first with that key, and their own, in order.
+fn duplicates(entries: &[Entry]) -> Vec<(usize, usize)> {
     // Nearly all maps are small; comparing a few keys is cheaper than hashing them.
     const FEW: usize = 16;
+    let indices = 0..entries.len();
     if entries.len() <= FEW {
-        let earlier = |index: usize| entries[..index].iter().find(|entry| entry.key == entries[index].key);
-        return (1..entries.len()).find_map(|index| Some((earlier(index)?, &entries[index])));
+        let first = |index: usize| entries[..index].iter().position(|entry| entry.key == entries[index].key);
+        return indices.filter_map(|index| Some((first(index)?, index))).collect();
     }
-    let mut seen: HashMap<&str, &Entry> = HashMap::with_capacity(entries.len());
-    entries.iter().find_map(|entry| Some((seen.insert(&entry.key, entry)?, entry)))
+    let mut seen: HashMap<&str, usize> = HashMap::with_capacity(entries.len());
+    let first = |index: usize| *seen.entry(&entries[index].key).or_insert(index);
+    indices
+        .map(first)
+        .enumerate()
+        .filter(|(index, first)| index != first)
+        .map(|(index, first)| (first, index))
+        .collect()
 }
 
 /// How many lists and maps stand inside one another.

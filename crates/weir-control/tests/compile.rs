@@ -11,7 +11,7 @@ use std::time::Duration;
 use weir_control::yaml::Limits;
 use weir_control::{Compiled, Document, compile};
 use weir_gateway::route::Lookup;
-use weir_gateway::snapshot::{Chain, PassHost, Route, Snapshot, Target, Timeouts};
+use weir_gateway::snapshot::{Chain, Concurrency, PassHost, Route, Snapshot, Target, Timeouts};
 use weir_plugin::{Exchange, Step, Stop};
 use weir_proto::Method;
 
@@ -104,6 +104,7 @@ fn defaults_are_those_of_apisix() {
     assert_eq!((upstream.retries, upstream.retry_timeout), (1, None));
     assert_eq!(upstream.timeouts, Timeouts::default());
     assert_eq!(upstream.pass_host, PassHost::Pass);
+    assert_eq!(upstream.concurrency, Concurrency::Auto);
     assert_eq!((upstream.keepalive.size, upstream.keepalive.requests), (320, 1000));
     assert_eq!(upstream.keepalive.idle_timeout, Duration::from_secs(60));
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 use weir_gateway::snapshot::Chain;
-use weir_plugin::{Build, ConfigError, Registry, Stage, Step};
+use weir_plugin::{Agreements, Build, ConfigError, Registry, Stage, Step};
 
 use super::{Compiler, meta};
 use crate::document::{self, Origin, Plugin, PluginSet, Service};
@@ -34,28 +34,36 @@ pub(super) struct Chains<'a> {
     plugin_configs: HashMap<&'a str, Vec<Built>>,
     /// In running order.
     global: Vec<Run>,
+    agreements: Agreements,
 }
 
 impl<'a> Chains<'a> {
     pub(super) fn new(compiler: &'a Compiler<'a>, registry: &'a Registry) -> Self {
         let document = compiler.document;
-        let mut chains =
-            Chains { compiler, registry, services: HashMap::new(), plugin_configs: HashMap::new(), global: Vec::new() };
+        let mut chains = Chains {
+            compiler,
+            registry,
+            services: HashMap::new(),
+            plugin_configs: HashMap::new(),
+            global: Vec::new(),
+            agreements: Agreements::default(),
+        };
         for Service { id, origin, plugins, .. } in &document.services {
-            chains.services.insert(id, chains.built(origin, plugins));
+            chains.services.insert(id, chains.built(&format!("service/{id}"), origin, plugins));
         }
         for PluginSet { id, origin, plugins } in &document.plugin_configs {
-            chains.plugin_configs.insert(id, chains.built(origin, plugins));
+            chains.plugin_configs.insert(id, chains.built(&format!("plugin_config/{id}"), origin, plugins));
         }
         let mut global = Vec::new();
         let mut seen = HashSet::new();
-        for PluginSet { origin, plugins, .. } in &document.global_rules {
+        for PluginSet { id, origin, plugins } in &document.global_rules {
             for plugin in plugins.iter().filter(|plugin| !plugin.disabled && !seen.insert(&*plugin.name)) {
                 // APISIX drops such a plugin altogether.
                 let problem = format!("`{}` stands in two global rules", plugin.name);
                 chains.report(origin, plugin, problem, Some("keep it in one".to_owned()));
             }
-            global.extend(chains.built(origin, plugins).into_iter().filter_map(|built| built.run));
+            let owner = format!("global_rule/{id}");
+            global.extend(chains.built(&owner, origin, plugins).into_iter().filter_map(|built| built.run));
         }
         global.sort_by_key(|run| Reverse(run.priority));
         chains.global = global;
@@ -69,7 +77,7 @@ impl<'a> Chains<'a> {
 
     /// Each plugin is taken whole from the route, or else from its plugin_config, or else from its service.
     pub(super) fn of_route(&self, route: &document::Route, service: Option<&Service>) -> Chain {
-        let own = self.built(&route.origin, &route.plugins);
+        let own = self.built(&format!("route/{}", route.id), &route.origin, &route.plugins);
         let configs: HashMap<&str, &Vec<Built>> = match route.plugin_config_id {
             Some(_) => self.plugin_configs.iter().map(|(id, built)| (*id, built)).collect(),
             None => HashMap::new(),
@@ -93,11 +101,12 @@ impl<'a> Chains<'a> {
         chain(&self.global, &runs)
     }
 
-    fn built(&self, origin: &Origin, plugins: &[Plugin]) -> Vec<Built> {
+    /// The plugins of `owner`, a resource by kind and id.
+    fn built(&self, owner: &str, origin: &Origin, plugins: &[Plugin]) -> Vec<Built> {
         let build = |plugin: &Plugin| {
             let run = match plugin.disabled {
                 true => None,
-                false => Some(self.run(origin, plugin)?),
+                false => Some(self.run(owner, origin, plugin)?),
             };
             Some(Built { name: plugin.name.clone(), run })
         };
@@ -108,7 +117,7 @@ impl<'a> Chains<'a> {
     }
 
     /// Nothing where a fault has been reported.
-    fn run(&self, origin: &Origin, plugin: &Plugin) -> Option<Run> {
+    fn run(&self, owner: &str, origin: &Origin, plugin: &Plugin) -> Option<Run> {
         let Some(entry) = self.registry.find(&plugin.name) else {
             self.report_unknown(origin, plugin);
             return None;
@@ -118,7 +127,7 @@ impl<'a> Chains<'a> {
             self.report(origin, plugin, problem, Some(format!("add `- name: {}` there", plugin.name)));
             return None;
         }
-        let mut build = Build::default();
+        let mut build = Build::of(owner.to_owned(), &self.agreements);
         let step = match (entry.build)(&plugin.options, &mut build) {
             Ok(step) => step,
             Err(error) => {

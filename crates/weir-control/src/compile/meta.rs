@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir_plugin::{AsyncPlugin, Exchange, Expression, Phases, Plugin, Step, Stop, Waiting};
+use weir_plugin::{AsyncPlugin, Exchange, Expression, NoteKey, Phases, Plugin, Step, Stop, Waiting};
 
 use crate::document::ErrorResponse;
 
@@ -11,7 +11,7 @@ pub(super) fn wrapped(step: Step, filter: Option<Expression>, error_response: Op
     if filter.is_none() && error_response.is_none() {
         return step;
     }
-    let meta = Meta { filter, error_response: error_response.map(Body::new) };
+    let meta = Meta { filter, note: NoteKey::unique(), error_response: error_response.map(Body::new) };
     match step {
         Step::Sync(plugin) => Step::Sync(Arc::new(Wrapped { plugin, meta })),
         Step::Async(plugin) => Step::Async(Arc::new(Wrapped { plugin, meta })),
@@ -25,6 +25,8 @@ struct Wrapped<P: ?Sized> {
 
 struct Meta {
     filter: Option<Expression>,
+    /// Under which an exchange notes what the filter said of its request.
+    note: NoteKey,
     error_response: Option<Body>,
 }
 
@@ -48,9 +50,21 @@ impl Body {
 }
 
 impl Meta {
-    /// Asked in each phase anew: in the response phase a filter may look at the response.
+    /// Asked once for a plugin that sees the request, so that what it begins it also ends. A plugin that sees only the
+    /// response may have a filter that looks at it.
+    fn applies_to_request(&self, exchange: &mut Exchange) -> bool {
+        let Some(filter) = &self.filter else { return true };
+        let applies = filter.holds(exchange);
+        exchange.notes.write(self.note, [u64::from(applies), 0, 0]);
+        applies
+    }
+
     fn applies(&self, exchange: &Exchange) -> bool {
-        self.filter.as_ref().is_none_or(|filter| filter.holds(exchange))
+        let Some(filter) = &self.filter else { return true };
+        match exchange.notes.read(self.note) {
+            Some([applies, ..]) => applies != 0,
+            None => filter.holds(exchange),
+        }
     }
 
     /// Replaces the body of a refusal; its other fields, such as `WWW-Authenticate`, stay.
@@ -78,7 +92,7 @@ impl Plugin for Wrapped<dyn Plugin> {
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        if !self.meta.applies(exchange) {
+        if !self.meta.applies_to_request(exchange) {
             return Ok(());
         }
         let end = self.plugin.on_request(exchange);
@@ -101,13 +115,31 @@ impl Plugin for Wrapped<dyn Plugin> {
 }
 
 impl AsyncPlugin for Wrapped<dyn AsyncPlugin> {
+    fn phases(&self) -> Phases {
+        self.plugin.phases()
+    }
+
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
         Box::pin(async move {
-            if !self.meta.applies(exchange) {
+            if !self.meta.applies_to_request(exchange) {
                 return Ok(());
             }
             let end = self.plugin.on_request(exchange).await;
             self.meta.ended(exchange, end)
         })
+    }
+
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        if !self.meta.applies(exchange) {
+            return Ok(());
+        }
+        let end = self.plugin.on_response(exchange);
+        self.meta.ended(exchange, end)
+    }
+
+    fn on_log(&self, exchange: &Exchange) {
+        if self.meta.applies(exchange) {
+            self.plugin.on_log(exchange);
+        }
     }
 }

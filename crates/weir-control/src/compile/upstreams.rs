@@ -60,6 +60,7 @@ fn compiled(written: &document::Upstream, name: &str, addresses: &Addresses) -> 
         pass_host: written.pass_host.clone(),
         keepalive: written.keepalive,
         passive: written.passive.clone().unwrap_or_default(),
+        concurrency: written.concurrency,
     }
 }
 

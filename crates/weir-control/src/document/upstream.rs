@@ -3,12 +3,12 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use weir_gateway::snapshot::{Keepalive, PassHost, PassiveChecks, Timeouts};
+use weir_gateway::snapshot::{Concurrency, Keepalive, PassHost, PassiveChecks, Timeouts};
 
 use super::checks::{self, ActiveChecks};
 use super::resource::{self, COMMON, Origin};
 use crate::read::{At, Fields, shortened};
-use crate::tree::{Entry, Place};
+use crate::tree::{Entry, Kind, Place};
 
 /// APISIX `upstream`, in a list of its own or inside a route or service.
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ pub struct Upstream {
     pub retry_timeout: Option<Duration>,
     pub pass_host: PassHost,
     pub keepalive: Keepalive,
+    /// Not in APISIX: how many requests an endpoint may have in flight from one worker.
+    pub concurrency: Concurrency,
     pub active: Option<ActiveChecks>,
     pub passive: Option<PassiveChecks>,
 }
@@ -80,6 +82,7 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
         "pass_host",
         "upstream_host",
         "keepalive_pool",
+        "concurrency",
         "tls",
         "service_name",
         "discovery_type",
@@ -110,6 +113,7 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
         retry_timeout: fields.get("retry_timeout").and_then(|at| at.any_duration()).filter(|time| !time.is_zero()),
         pass_host: pass_host(&fields),
         keepalive: fields.get("keepalive_pool").and_then(|at| keepalive(&at)).unwrap_or_default(),
+        concurrency: fields.get("concurrency").and_then(|at| concurrency(&at)).unwrap_or_default(),
         active,
         passive,
     })
@@ -174,6 +178,13 @@ fn keepalive(at: &At) -> Option<Keepalive> {
         idle_timeout: fields.get("idle_timeout").and_then(|at| at.any_duration()).unwrap_or(default.idle_timeout),
         requests: fields.get("requests").and_then(|at| at.integer(1..=u32::MAX)).map_or(default.requests, u64::from),
     })
+}
+
+fn concurrency(at: &At) -> Option<Concurrency> {
+    match at.node().kind {
+        Kind::Text(_) => at.choice(&[("auto", Concurrency::Auto), ("unlimited", Concurrency::Unlimited)]),
+        _ => at.integer(1..=1_000_000).map(Concurrency::Fixed),
+    }
 }
 
 fn pass_host(fields: &Fields) -> PassHost {

@@ -6,7 +6,9 @@ use super::*;
 
 fn tree(text: &str) -> Result<Node, String> {
     let source: Arc<str> = "f".into();
-    parse(&source, text, &|_| None, Limits::default()).map_err(|faults| faults[0].to_string())
+    let Parsed { tree, faults } =
+        parse(&source, text, &|_| None, Limits::default()).map_err(|faults| faults[0].to_string())?;
+    faults.first().map_or(Ok(tree), |fault| Err(fault.to_string()))
 }
 
 fn value(text: &str) -> Value {
@@ -51,7 +53,7 @@ fn places_survive_substitution() {
     let source: Arc<str> = "f".into();
     let text = "a: ${{LONG}}\nb: [${{LONG}}, 1]\n";
     let long = |_: &str| Some("a-value-longer-than-its-name".to_owned());
-    let tree = parse(&source, text, &long, Limits::default()).expect("is YAML");
+    let tree = parse(&source, text, &long, Limits::default()).expect("is YAML").tree;
     assert_eq!(tree.place_of("b[1]"), Place { line: 2, column: 16 });
     assert_eq!(tree.place_of("b[0]"), Place { line: 2, column: 5 });
 }
@@ -70,12 +72,24 @@ fn aliases_and_merge_keys_stand_for_what_they_name() {
 }
 
 #[test]
-fn duplicate_keys_are_refused() {
+fn duplicate_keys_are_found_all_at_once_and_the_first_stays() {
+    let source: Arc<str> = "f".into();
+    let text = "a: 1\nb:\n- {c: 1, c: 2, c: 3}\n\"a\": 2\n\"x.y\": {\"z.z\": 1, z.z: 2}\n";
+    let Parsed { tree, faults } = parse(&source, text, &|_| None, Limits::default()).expect("is YAML");
+    let lines: Vec<String> = faults.iter().map(Diagnostic::to_string).collect();
     assert_eq!(
-        refused("a: 1\nb: {c: 1, c: 2}\n"),
-        "f:2:11: `c` is there a second time; the first is in line 2; keep one"
+        lines,
+        [
+            "f:3:10: b[0].c: `c` is there a second time; the first is in line 3; keep one",
+            "f:3:16: b[0].c: `c` is there a second time; the first is in line 3; keep one",
+            "f:4:1: a: `a` is there a second time; the first is in line 1; keep one",
+            "f:5:19: [\"x.y\"][\"z.z\"]: `z.z` is there a second time; the first is in line 5; keep one",
+        ]
     );
-    assert_eq!(refused("a: 1\n\"a\": 2\n"), "f:2:1: `a` is there a second time; the first is in line 1; keep one");
+    assert_eq!(tree.to_json(), json!({ "a": 1, "b": [{ "c": 1 }], "x.y": { "z.z": 1 } }));
+    let many: String = (0..50).map(|key| format!("k{}: 1\n", key % 40)).collect();
+    let Parsed { faults, .. } = parse(&source, &many, &|_| None, Limits::default()).expect("is YAML");
+    assert_eq!(faults.len(), 10);
 }
 
 #[test]
