@@ -25,24 +25,25 @@ pub async fn on_request(chain: &Chain, exchange: &mut Exchange) -> Result<(), St
     Ok(())
 }
 
+/// `Err(Stop::Answered)`: a plugin has replaced the response, and those after it have seen the new one.
 pub fn on_response(chain: &Chain, exchange: &mut Exchange) -> Result<(), Stop> {
     for step in &chain.response {
-        if let Step::Sync(plugin) = step {
-            guarded(|| plugin.on_response(exchange))?;
+        match guarded(|| step.on_response(exchange)) {
+            Ok(()) => {}
+            Err(Stop::Answered) => exchange.response_replaced = true,
+            Err(stop) => return Err(stop),
         }
     }
-    Ok(())
+    if exchange.response_replaced { Err(Stop::Answered) } else { Ok(()) }
 }
 
 pub fn on_log(chain: &Chain, exchange: &Exchange) {
     for step in &chain.log {
-        if let Step::Sync(plugin) = step {
-            // The exchange is over; there is nobody left to answer.
-            let _ = guarded(|| {
-                plugin.on_log(exchange);
-                Ok(())
-            });
-        }
+        // The exchange is over; there is nobody left to answer.
+        let _ = guarded(|| {
+            step.on_log(exchange);
+            Ok(())
+        });
     }
 }
 

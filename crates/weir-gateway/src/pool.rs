@@ -5,14 +5,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
 use weir_plugin::Stop;
 
@@ -315,8 +313,7 @@ impl Connection<'_> {
 
     /// Reads into `buffer`; 0 is the end.
     pub fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<std::io::Result<usize>> {
-        let mut buffer = ReadBuf::new(buffer);
-        Pin::new(self.stream()).poll_read(context, &mut buffer).map_ok(|()| buffer.filled().len())
+        weir_net::stream::poll_read(self.stream(), context, buffer)
     }
 }
 

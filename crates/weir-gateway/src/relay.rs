@@ -5,11 +5,10 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::AsyncWrite;
+use weir_net::stream::poll_write;
 use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::parse_response;
@@ -151,12 +150,17 @@ impl<'a, 'w> Relay<'a, 'w> {
         // The first poll comes in the wake-up that brought the request.
         self.now_ns = if self.request.head_sent { self.worker.wake_up() } else { self.worker.now_ns() };
         loop {
-            let request = self.poll_request(context)?;
+            // Once the request is out, the answer comes first: most of the time it is all there is left to do.
+            let waits_for_answer = self.request_is_out();
+            let request = if waits_for_answer { Poll::Pending } else { self.poll_request(context)? };
             let response = self.poll_response(context)?;
             if let Some(outcome) = self.outcome() {
                 return Poll::Ready(Ok(outcome));
             }
             if request.is_pending() && response.is_pending() {
+                if waits_for_answer && self.watch_client(context)?.is_ready() {
+                    continue;
+                }
                 self.keep_deadlines()?;
                 return Poll::Pending;
             }
@@ -172,11 +176,17 @@ impl<'a, 'w> Relay<'a, 'w> {
             return Some(Outcome::Tunnel);
         }
         // RFC 9112 §9.5: an answer to an incomplete request ends the connection, on both sides.
-        let request_complete = self.request.body.is_done() && self.request.unsent.is_empty() && !self.request.refused;
+        let request_complete = self.request_is_out() && !self.request.refused;
         Some(Outcome::Complete {
             client_reusable: response.client_reusable && request_complete,
             upstream_reusable: response.upstream_reusable && request_complete,
         })
+    }
+
+    /// Nothing of the request is left to be sent, or the upstream takes no more.
+    fn request_is_out(&self) -> bool {
+        let request = &self.request;
+        request.head_sent && request.unsent.is_empty() && (request.body.is_done() || request.refused)
     }
 
     /// Moves the request towards the upstream. Ready when something has moved.
@@ -188,8 +198,8 @@ impl<'a, 'w> Relay<'a, 'w> {
         if !self.request.unsent.is_empty() {
             return self.flush_request(context);
         }
-        if self.request.body.is_done() || self.request.refused {
-            return self.watch_client(context);
+        if self.request_is_out() {
+            return Poll::Pending;
         }
         if !self.client.stash.is_empty() {
             let stash = std::mem::take(&mut self.client.stash);
@@ -256,7 +266,7 @@ impl<'a, 'w> Relay<'a, 'w> {
     fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Result<(), Stop> {
         let mut sent = 0;
         while sent < bytes.len() {
-            match Pin::new(self.upstream.stream()).poll_write(context, &bytes[sent..]) {
+            match poll_write(self.upstream.stream(), context, &bytes[sent..]) {
                 Poll::Ready(Ok(count)) => sent += count,
                 Poll::Ready(Err(error)) => return self.upstream_refuses(error),
                 Poll::Pending => break,
@@ -274,7 +284,7 @@ impl<'a, 'w> Relay<'a, 'w> {
     }
 
     fn flush_request(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        match Pin::new(self.upstream.stream()).poll_write(context, &self.request.unsent) {
+        match poll_write(self.upstream.stream(), context, &self.request.unsent) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Err(error)) => {
                 self.worker.release(&mut self.request.unsent);

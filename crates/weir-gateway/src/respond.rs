@@ -65,8 +65,11 @@ async fn refuse(
     if stop != Stop::Answered {
         write_answer(exchange, ending.status, stop);
     }
-    if chain::on_response(chain, exchange).is_err() {
-        write_answer(exchange, 500, Stop::Internal);
+    if !exchange.response_replaced {
+        match chain::on_response(chain, exchange) {
+            Ok(()) | Err(Stop::Answered) => {}
+            Err(_) => write_answer(exchange, 500, Stop::Internal),
+        }
     }
     let drainable = drainable(exchange);
     let keep_alive = exchange.request.keep_alive

@@ -4,4 +4,5 @@ pub mod clock;
 pub mod inherit;
 pub mod limits;
 pub mod listener;
+pub mod stream;
 pub mod timer;

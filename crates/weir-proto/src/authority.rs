@@ -20,11 +20,8 @@ impl<'a> Authority<'a> {
             inside.parse::<std::net::Ipv6Addr>().map_err(|_| BadAuthority)?;
             (&value[..=end], &value[end + 1..])
         } else {
-            let end = value.iter().position(|&byte| byte == b':').unwrap_or(value.len());
+            let end = value.iter().position(|&byte| !NAME[usize::from(byte)]).unwrap_or(value.len());
             let host = &value[..end];
-            if !host.iter().all(|&byte| is_name_byte(byte)) {
-                return Err(BadAuthority);
-            }
             (host.strip_suffix(b".").unwrap_or(host), &value[end..])
         };
         if host.is_empty() {
@@ -41,10 +38,17 @@ impl<'a> Authority<'a> {
 
 /// Unreserved and sub-delims of RFC 3986 §3.2.2 less the comma, which would make a list of it; `%` is refused because
 /// no two systems agree on what an encoded host name is.
-fn is_name_byte(byte: u8) -> bool {
-    matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~'
-        | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b';' | b'=')
-}
+const NAME: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = matches!(byte as u8,
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~'
+            | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b';' | b'=');
+        byte += 1;
+    }
+    table
+};
 
 fn parse_port(digits: &[u8]) -> Result<u16, BadAuthority> {
     if digits.is_empty() || digits.len() > 5 {

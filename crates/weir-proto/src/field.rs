@@ -137,11 +137,22 @@ fn one_of<const N: usize>(name: &[u8], candidates: impl IntoIterator<Item = (&'s
     candidates.into_iter().find(|(known, _)| **known == name).map_or(Known::Other, |(_, known)| known)
 }
 
+/// Whether each byte may stand in a token (RFC 9110 §5.6.2). A table, since every byte of every name is looked up.
+const TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = matches!(byte as u8,
+            b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+            | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z');
+        byte += 1;
+    }
+    table
+};
+
 /// `true` for the bytes of a token (RFC 9110 §5.6.2).
-pub const fn is_token_byte(byte: u8) -> bool {
-    matches!(byte,
-        b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
-        | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z')
+pub fn is_token_byte(byte: u8) -> bool {
+    TOKEN[usize::from(byte)]
 }
 
 /// A field name is a token (RFC 9110 §5.1).

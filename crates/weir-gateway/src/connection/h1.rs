@@ -8,8 +8,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
+use weir_net::stream::{poll_read, poll_write};
 use weir_net::timer::Timer;
 use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::parse_request;
@@ -216,24 +217,19 @@ impl Client {
 
     /// Reads into `buffer`; 0 is the end.
     pub fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        let mut buffer = ReadBuf::new(buffer);
-        match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
-            Poll::Ready(Ok(())) => {
-                let count = buffer.filled().len();
-                self.worker.metrics.client_bytes_received.add(count as u64);
-                self.ended |= count == 0;
-                Poll::Ready(Ok(count))
-            }
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => Poll::Pending,
+        let read = poll_read(&self.stream, context, buffer);
+        if let Poll::Ready(Ok(count)) = read {
+            self.worker.metrics.client_bytes_received.add(count as u64);
+            self.ended |= count == 0;
         }
+        read
     }
 
     /// Sends what it can of `bytes` and keeps the rest, in order, for [`Client::poll_flush`].
     pub fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> io::Result<()> {
         let mut sent = 0;
         while self.unsent.is_empty() && sent < bytes.len() {
-            match Pin::new(&mut self.stream).poll_write(context, &bytes[sent..]) {
+            match poll_write(&self.stream, context, &bytes[sent..]) {
                 Poll::Ready(Ok(count)) => sent += count,
                 Poll::Ready(Err(error)) => return Err(error),
                 Poll::Pending => break,
@@ -247,7 +243,7 @@ impl Client {
     /// Sends what was kept. Ready when nothing is left.
     pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.unsent.is_empty() {
-            match Pin::new(&mut self.stream).poll_write(context, &self.unsent) {
+            match poll_write(&self.stream, context, &self.unsent) {
                 Poll::Ready(Ok(count)) => {
                     self.worker.metrics.client_bytes_sent.add(count as u64);
                     self.worker.consume(&mut self.unsent, count);
