@@ -47,7 +47,7 @@ impl Installed {
     fn start(yaml: &str, arguments: &[&str]) -> Installed {
         let place = TempDir::new();
         let binary = place.join("weir");
-        fs::copy(env!("CARGO_BIN_EXE_weir"), &binary).expect("its own directory");
+        symlink(env!("CARGO_BIN_EXE_weir"), &binary).expect("its own directory");
         let launcher =
             arguments.iter().fold(Gateway::with_binary(&binary), |launcher, argument| launcher.arg(argument));
         Installed { gateway: launcher.start(yaml), place }
