@@ -1,6 +1,10 @@
 //! What makes a type a plugin: a name, a place in the order, options with a schema, and an example that works.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
 use std::fmt;
+use std::rc::Rc;
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -33,6 +37,37 @@ pub trait Definition: DeserializeOwned + JsonSchema + 'static {
 pub struct Build {
     /// Things that are accepted but probably not what was meant; shown by `weir check`.
     pub warnings: Vec<ConfigError>,
+    /// The resource that says how the plugin is to be, by kind and id: `route/1`.
+    owner: String,
+    identity: String,
+    agreements: Agreements,
+}
+
+/// What the plugins of one document must say alike, by topic. A document has one of these, shared by its plugins.
+pub type Agreements = Rc<RefCell<HashMap<String, String>>>;
+
+impl Build {
+    /// For a plugin of `owner`, a resource by kind and id, as `route/1`.
+    pub fn of(owner: String, agreements: &Agreements) -> Build {
+        Build { owner, agreements: Rc::clone(agreements), ..Build::default() }
+    }
+
+    /// Names plugin, owner and options: two builds with the same identity are the same plugin in two versions of a
+    /// document. What a plugin counts under its identity goes on over a reload that does not concern it.
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// Whether everybody who has spoken on `topic` so far said the same.
+    pub fn agree(&self, topic: &str, terms: &str) -> bool {
+        match self.agreements.borrow_mut().entry(topic.to_owned()) {
+            Slot::Occupied(said) => said.get() == terms,
+            Slot::Vacant(slot) => {
+                slot.insert(terms.to_owned());
+                true
+            }
+        }
+    }
 }
 
 /// A mistake in a plugin's configuration.
@@ -87,11 +122,12 @@ fn schema<D: Definition>() -> Value {
     schemars::schema_for!(D).to_value()
 }
 
-fn build<D: Definition>(options: &Value, build: &mut Build) -> Result<Step, ConfigError> {
-    let options: D = serde_path_to_error::deserialize(options).map_err(|error| {
+fn build<D: Definition>(value: &Value, build: &mut Build) -> Result<Step, ConfigError> {
+    let options: D = serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         ConfigError::new(if path == "." { String::new() } else { path }, error.inner().to_string())
     })?;
+    build.identity = format!("{} of {}: {value}", D::NAME, build.owner);
     options.build(build)
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_proto::{RequestHead, ResponseHead};
 
@@ -39,8 +40,39 @@ pub struct Exchange {
     pub response_begun: bool,
     /// Something of the request's content was taken, so the request cannot be sent to another endpoint.
     pub body_taken: bool,
+    /// A plugin has replaced the response on its way to the client. It passes no plugin a second time.
+    pub response_replaced: bool,
     /// How it ended, if not by an ordinary response.
     pub stop: Option<Stop>,
+    /// What plugins remember from one phase to the next.
+    pub notes: Notes,
+}
+
+/// A plugin's place in the notes of every exchange it sees: unique in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoteKey(u64);
+
+impl NoteKey {
+    /// A key nobody else has. Made when a plugin is built.
+    pub fn unique() -> NoteKey {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        NoteKey(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// What plugins remember of an exchange, three numbers each. Few plugins do, so a list is the fastest map.
+#[derive(Clone, Debug, Default)]
+pub struct Notes(Vec<(NoteKey, [u64; 3])>);
+
+impl Notes {
+    /// Remembers; a second note under the same key hides the first.
+    pub fn write(&mut self, key: NoteKey, note: [u64; 3]) {
+        self.0.push((key, note));
+    }
+
+    pub fn read(&self, key: NoteKey) -> Option<[u64; 3]> {
+        self.0.iter().rev().find(|(at, _)| *at == key).map(|(_, note)| *note)
+    }
 }
 
 /// The client side of an exchange.
@@ -150,7 +182,9 @@ impl Default for Exchange {
             body_limit: u64::MAX,
             response_begun: false,
             body_taken: false,
+            response_replaced: false,
             stop: None,
+            notes: Notes::default(),
         }
     }
 }
@@ -171,7 +205,9 @@ impl Exchange {
         self.body_limit = u64::MAX;
         self.response_begun = false;
         self.body_taken = false;
+        self.response_replaced = false;
         self.stop = None;
+        self.notes.0.clear();
     }
 
     /// Answers from here: `return Err(exchange.respond(401, "application/json", br#"{"message":"no"}"#))`.

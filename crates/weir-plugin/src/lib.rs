@@ -8,10 +8,12 @@ pub mod template;
 pub mod variable;
 pub mod vars;
 
-pub use definition::{Build, ConfigError, Definition, Entry, Registry, Stage};
-pub use exchange::{Client, Exchange, MatchedRoute, RouteFacts, Routes, Upstream};
+pub use definition::{Agreements, Build, ConfigError, Definition, Entry, Registry, Stage};
+pub use exchange::{Client, Exchange, MatchedRoute, NoteKey, Notes, RouteFacts, Routes, Upstream};
 pub use plugin::{AsyncPlugin, Phases, Plugin, Step, Waiting};
 pub use stop::{Blame, Ending, Retry, Stop};
 pub use template::Template;
 pub use variable::{Variable, Variables};
 pub use vars::Expression;
+/// The messages that exchanges are made of.
+pub use weir_proto as proto;

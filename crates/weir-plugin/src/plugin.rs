@@ -43,7 +43,8 @@ pub trait Plugin: Send + Sync {
         Ok(())
     }
 
-    /// The response head is there, whoever made it; nothing of it has been sent.
+    /// The response head is there, whoever made it; nothing of it has been sent. `Err(Stop::Answered)` says that the
+    /// exchange now holds another answer, body and all, which goes on through the plugins that follow.
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let _ = exchange;
         Ok(())
@@ -61,7 +62,23 @@ pub type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), Stop>> + 'a>>;
 /// A plugin that waits for somebody before a request may go on: an auth server, a clock. It keeps its place in the
 /// order; requests of other connections go on meanwhile.
 pub trait AsyncPlugin: Send + Sync {
+    fn phases(&self) -> Phases {
+        Phases::REQUEST
+    }
+
+    /// As [`Plugin::on_request`], and may wait.
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a>;
+
+    /// As [`Plugin::on_response`].
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let _ = exchange;
+        Ok(())
+    }
+
+    /// As [`Plugin::on_log`].
+    fn on_log(&self, exchange: &Exchange) {
+        let _ = exchange;
+    }
 }
 
 /// One place in a chain.
@@ -83,7 +100,21 @@ impl Step {
     pub fn phases(&self) -> Phases {
         match self {
             Step::Sync(plugin) => plugin.phases(),
-            Step::Async(_) => Phases::REQUEST,
+            Step::Async(plugin) => plugin.phases(),
+        }
+    }
+
+    pub fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        match self {
+            Step::Sync(plugin) => plugin.on_response(exchange),
+            Step::Async(plugin) => plugin.on_response(exchange),
+        }
+    }
+
+    pub fn on_log(&self, exchange: &Exchange) {
+        match self {
+            Step::Sync(plugin) => plugin.on_log(exchange),
+            Step::Async(plugin) => plugin.on_log(exchange),
         }
     }
 }
