@@ -164,7 +164,14 @@ impl<'a> Connector<'a> {
             let events = std::mem::take(&mut self.events);
             for event in &events {
                 if let Some(index) = self.slot_of(event) {
-                    let _ = self.advance(index, event.flags, now);
+                    match self.slots[index].state {
+                        State::Connecting | State::Handshaking => {
+                            self.advance(index, event.flags, now);
+                        }
+                        _ => {
+                            self.idle(index, event.flags);
+                        }
+                    }
                 }
             }
             self.events = events;
@@ -237,6 +244,17 @@ impl<'a> Connector<'a> {
         self.connections.resumed += u64::from(stream.resumed());
         self.connections.connect_time.record(now - slot.opened);
         Became::Ready
+    }
+
+    /// An event on a connection without an exchange: a TLS session ticket, or its end. True when it has ended.
+    fn idle(&mut self, index: usize, flags: EventFlags) -> bool {
+        let Some(stream) = self.slots[index].stream.as_mut() else { return false };
+        stream.saw_event(flags);
+        let over = !matches!(stream.receive(&mut self.buffers), Ok(None));
+        if over {
+            self.close(index);
+        }
+        over
     }
 
     fn connect_failed(&mut self, index: usize, cause: Cause) -> Became {
@@ -547,12 +565,8 @@ impl Worker<'_> {
                 }
             },
             State::Ready | State::Lingering => {
-                // Nothing but the end of the connection can come now.
-                let stream = slot.stream.as_mut().expect("an open slot has a connection");
-                stream.saw_event(flags);
-                if !matches!(stream.receive(&mut self.connector.buffers), Ok(None)) {
-                    let lingered = slot.state == State::Lingering;
-                    self.connector.close(index);
+                let lingered = slot.state == State::Lingering;
+                if self.connector.idle(index, flags) {
                     if lingered {
                         self.release(index);
                     } else {

@@ -1,7 +1,8 @@
 //! Where an HTTP/1.1 response ends. Bodies are counted, not kept.
 
 use httparse::Status;
-use memchr::memchr;
+
+use crate::chunked::{Chunked, Malformed};
 
 /// The longest head taken, in bytes.
 const LONGEST_HEAD: usize = 256 * 1024;
@@ -28,25 +29,6 @@ enum Phase {
     UntilClose,
 }
 
-/// RFC 9112 §7.1.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Chunked {
-    /// In the size; what has been read of it.
-    Size {
-        size: u64,
-        digits: u8,
-    },
-    /// After the size, up to the end of the line (chunk extensions).
-    SizeLine(u64),
-    Data(u64),
-    /// The line end after the data.
-    DataEnd,
-    /// At the start of a trailer line.
-    Trailer,
-    /// Inside one.
-    TrailerLine,
-}
-
 /// What the bytes fed so far amount to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
@@ -56,10 +38,6 @@ pub(super) enum Step {
         used: usize,
     },
 }
-
-/// The peer does not speak HTTP/1.1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
 
 impl ResponseReader {
     /// Gets ready for the next response.
@@ -79,11 +57,6 @@ impl ResponseReader {
     #[inline]
     pub(super) fn keeps_alive(&self) -> bool {
         self.keep_alive
-    }
-
-    /// Whether nothing of a response has come yet.
-    pub(super) fn is_untouched(&self) -> bool {
-        self.phase == Phase::Head && self.partial.is_empty()
     }
 
     /// The peer has closed: whether that completes the response.
@@ -116,7 +89,7 @@ impl ResponseReader {
                 Ok(Step::More)
             }
             Phase::Chunked(state) => {
-                Ok(state.feed(rest)?.map_or(Step::More, |length| Step::Done { used: used + length }))
+                Ok(state.feed(rest, |_| {})?.map_or(Step::More, |length| Step::Done { used: used + length }))
             }
             Phase::UntilClose => Ok(Step::More),
         }
@@ -184,7 +157,7 @@ impl ResponseReader {
             (100..=199, ..) => Phase::Head,
             (204 | 304, ..) => Phase::Length(0),
             _ if head_only => Phase::Length(0),
-            (_, Some(true), _) => Phase::Chunked(Chunked::Size { size: 0, digits: 0 }),
+            (_, Some(true), _) => Phase::Chunked(Chunked::default()),
             (_, None, Some(length)) => Phase::Length(length),
             (_, Some(false), _) | (_, None, None) => {
                 self.keep_alive = false;
@@ -192,69 +165,6 @@ impl ResponseReader {
             }
         };
         Ok(Some(length))
-    }
-}
-
-impl Chunked {
-    /// Reads on; returns how many bytes belong to the body when it ends among them.
-    fn feed(&mut self, data: &[u8]) -> Result<Option<usize>, Malformed> {
-        let mut at = 0;
-        while at < data.len() {
-            let byte = data[at];
-            match *self {
-                Chunked::Size { size, digits } => {
-                    at += 1;
-                    *self = match (byte as char).to_digit(16) {
-                        Some(_) if digits == 16 => return Err(Malformed),
-                        Some(digit) => Chunked::Size { size: size << 4 | u64::from(digit), digits: digits + 1 },
-                        None if digits == 0 => return Err(Malformed),
-                        None if byte == b'\n' => Self::after_size(size),
-                        None if matches!(byte, b'\r' | b';' | b' ' | b'\t') => Chunked::SizeLine(size),
-                        None => return Err(Malformed),
-                    };
-                }
-                Chunked::SizeLine(size) => match memchr(b'\n', &data[at..]) {
-                    Some(end) => {
-                        at += end + 1;
-                        *self = Self::after_size(size);
-                    }
-                    None => return Ok(None),
-                },
-                Chunked::Data(left) => {
-                    let here = left.min((data.len() - at) as u64);
-                    at += here as usize;
-                    *self = if here == left { Chunked::DataEnd } else { Chunked::Data(left - here) };
-                }
-                Chunked::DataEnd => {
-                    at += 1;
-                    match byte {
-                        b'\r' => {}
-                        b'\n' => *self = Chunked::Size { size: 0, digits: 0 },
-                        _ => return Err(Malformed),
-                    }
-                }
-                Chunked::Trailer => {
-                    at += 1;
-                    match byte {
-                        b'\r' => {}
-                        b'\n' => return Ok(Some(at)),
-                        _ => *self = Chunked::TrailerLine,
-                    }
-                }
-                Chunked::TrailerLine => match memchr(b'\n', &data[at..]) {
-                    Some(end) => {
-                        at += end + 1;
-                        *self = Chunked::Trailer;
-                    }
-                    None => return Ok(None),
-                },
-            }
-        }
-        Ok(None)
-    }
-
-    fn after_size(size: u64) -> Self {
-        if size == 0 { Chunked::Trailer } else { Chunked::Data(size) }
     }
 }
 

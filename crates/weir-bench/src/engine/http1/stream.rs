@@ -1,6 +1,6 @@
 //! One connection's bytes, in the clear or through TLS.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::epoll::EventFlags;
@@ -28,7 +28,8 @@ pub(super) struct Buffers {
 
 impl Buffers {
     pub(super) fn new() -> Self {
-        Self { plain: vec![0; 64 * 1024].into(), cipher: vec![0; 64 * 1024].into() }
+        // One read of ciphertext may complete a record begun before it: two records of plaintext, 16 KB each at most.
+        Self { plain: vec![0; 64 * 1024].into(), cipher: vec![0; 16 * 1024].into() }
     }
 }
 
@@ -76,9 +77,9 @@ impl Stream {
             if !tls.is_handshaking() {
                 return Ok(true);
             }
-            match self.fill(buffers)? {
+            match self.decrypt(buffers)? {
                 None => return Ok(false),
-                Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Some(Decrypted { over: true, .. }) => return Err(ErrorKind::UnexpectedEof.into()),
                 Some(_) => {}
             }
         }
@@ -112,7 +113,7 @@ impl Stream {
         while tls.wants_write() {
             match tls.write_tls(&mut Socket(&self.socket)) {
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
             }
         }
@@ -126,38 +127,46 @@ impl Stream {
             return receive_raw(&self.socket, &mut self.readable, self.hung_up, &mut buffers.plain);
         }
         loop {
-            let tls = self.tls.as_mut().expect("checked above");
-            match tls.reader().read(&mut buffers.plain) {
-                Ok(read) => return Ok(Some(read)),
-                // Closed without close_notify: HTTP says by itself whether its message was complete.
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(Some(0)),
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-                Err(_) => {}
-            }
-            if self.fill(buffers)?.is_none() {
-                return Ok(None);
+            match self.decrypt(buffers)? {
+                None => return Ok(None),
+                Some(Decrypted { over: true, plain: 0 }) => return Ok(Some(0)),
+                // A ticket, or part of a record.
+                Some(Decrypted { plain: 0, .. }) => {}
+                Some(Decrypted { plain, .. }) => return Ok(Some(plain)),
             }
         }
     }
 
-    /// Reads from the socket into TLS.
-    fn fill(&mut self, buffers: &mut Buffers) -> io::Result<Option<usize>> {
+    /// Reads once from the socket, through TLS, into `buffers.plain`.
+    fn decrypt(&mut self, buffers: &mut Buffers) -> io::Result<Option<Decrypted>> {
         let read = receive_raw(&self.socket, &mut self.readable, self.hung_up, &mut buffers.cipher)?;
         let Some(length) = read else { return Ok(None) };
         let tls = self.tls.as_mut().expect("only called with TLS");
+        // Closed without close_notify is over, too: HTTP says by itself whether its message was complete.
+        let mut decrypted = Decrypted { plain: 0, over: length == 0 };
         let mut left = &buffers.cipher[..length];
-        loop {
+        while !left.is_empty() && !decrypted.over {
             tls.read_tls(&mut left)?;
-            tls.process_new_packets().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-            if left.is_empty() {
-                break;
+            let state = tls.process_new_packets().map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+            decrypted.over = state.peer_has_closed();
+            let mut waiting = state.plaintext_bytes_to_read();
+            while waiting > 0 {
+                let taken = tls.reader().read(&mut buffers.plain[decrypted.plain..])?;
+                decrypted.plain += taken;
+                waiting -= taken;
             }
         }
         if tls.wants_write() {
             self.flush()?;
         }
-        Ok(Some(length))
+        Ok(Some(decrypted))
     }
+}
+
+/// What one read through TLS brought.
+struct Decrypted {
+    plain: usize,
+    over: bool,
 }
 
 #[inline]

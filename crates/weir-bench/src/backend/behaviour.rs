@@ -1,0 +1,269 @@
+//! What a backend does with a request: how long it waits, how hard it works, whether it fails, what it answers.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::stats::Random;
+
+/// How a backend treats the requests that do not ask for something special.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Behaviour {
+    pub answer: Answer,
+    pub delay: Delay,
+    /// Processor time burnt per request, ns.
+    pub work_ns: u64,
+    /// How many requests fail, and how.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+}
+
+/// The content of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// `OK`, as text: nginx's `return 200 'OK'`.
+    #[default]
+    Ok,
+    /// This many bytes of text.
+    Sized(u64),
+    /// The request's own body.
+    Echo,
+}
+
+/// How long an answer is held back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Delay {
+    #[default]
+    None,
+    Fixed(Duration),
+    Uniform {
+        from: Duration,
+        to: Duration,
+    },
+    /// Exponentially distributed with this mean.
+    Exponential(Duration),
+    /// `often`, or with probability `share` `seldom`.
+    Bimodal {
+        often: Duration,
+        seldom: Duration,
+        share: f64,
+    },
+    /// The last `lasting` of every `every`, nothing is answered.
+    Stall {
+        lasting: Duration,
+        every: Duration,
+    },
+}
+
+impl Delay {
+    /// The delay of a request that comes `since_start` after the backend's start.
+    pub fn draw(&self, random: &mut Random, since_start: Duration) -> Duration {
+        match *self {
+            Delay::None => Duration::ZERO,
+            Delay::Fixed(delay) => delay,
+            Delay::Uniform { from, to } => from + (to - from).mul_f64(random.unit()),
+            Delay::Exponential(mean) => mean.mul_f64(-(1.0 - random.unit()).ln()),
+            Delay::Bimodal { often, seldom, share } => {
+                if random.unit() < share {
+                    seldom
+                } else {
+                    often
+                }
+            }
+            Delay::Stall { lasting, every } => {
+                let into = since_start.as_nanos() % every.as_nanos().max(1);
+                if into + lasting.as_nanos() > every.as_nanos() {
+                    Duration::from_nanos((every.as_nanos() - into) as u64)
+                } else {
+                    Duration::ZERO
+                }
+            }
+        }
+    }
+}
+
+/// Requests that are not answered as they should be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Failure {
+    /// Share of the requests that fail, 0.0 to 1.0.
+    pub share: f64,
+    pub how: FailureKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// An answer with this status.
+    Status(u16),
+    /// The connection is closed without an answer.
+    Close,
+    /// The connection is reset.
+    Reset,
+    /// No answer, and the connection stays open.
+    Hang,
+}
+
+/// `ok`, `echo`, or a number of bytes.
+impl FromStr for Answer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "ok" => Ok(Answer::Ok),
+            "echo" => Ok(Answer::Echo),
+            _ => parse_bytes(text)
+                .map(Answer::Sized)
+                .ok_or_else(|| format!("{text:?} is not an answer; try `ok`, `echo` or a size such as `1KiB`")),
+        }
+    }
+}
+
+/// `10ms`, `5ms..50ms`, `exp:20ms`, `bimodal:1ms,100ms@0.05`, `stall:1s/10s`.
+impl FromStr for Delay {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "{text:?} is not a delay; try `10ms`, `5ms..50ms`, `exp:20ms`, `bimodal:1ms,100ms@0.05` or \
+                 `stall:1s/10s`"
+            )
+        };
+        let parse = || -> Option<Self> {
+            if text == "none" {
+                Some(Delay::None)
+            } else if let Some(mean) = text.strip_prefix("exp:") {
+                Some(Delay::Exponential(parse_duration(mean)?))
+            } else if let Some(rest) = text.strip_prefix("bimodal:") {
+                let (times, share) = rest.split_once('@')?;
+                let (often, seldom) = times.split_once(',')?;
+                let share = share.parse().ok().filter(|share| (0.0..=1.0).contains(share))?;
+                Some(Delay::Bimodal { often: parse_duration(often)?, seldom: parse_duration(seldom)?, share })
+            } else if let Some(rest) = text.strip_prefix("stall:") {
+                let (lasting, every) = rest.split_once('/')?;
+                let (lasting, every) = (parse_duration(lasting)?, parse_duration(every)?);
+                (lasting < every).then_some(Delay::Stall { lasting, every })
+            } else if let Some((from, to)) = text.split_once("..") {
+                let (from, to) = (parse_duration(from)?, parse_duration(to)?);
+                (from <= to).then_some(Delay::Uniform { from, to })
+            } else {
+                parse_duration(text).map(Delay::Fixed)
+            }
+        };
+        parse().ok_or_else(wrong)
+    }
+}
+
+/// `0.01:503`, `1%:reset`, `5%:close`, `5%:hang`.
+impl FromStr for Failure {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parse = || -> Option<Self> {
+            let (share, how) = text.split_once(':')?;
+            let share = match share.strip_suffix('%') {
+                Some(percent) => percent.parse::<f64>().ok()? / 100.0,
+                None => share.parse().ok()?,
+            };
+            let how = match how {
+                "close" => FailureKind::Close,
+                "reset" => FailureKind::Reset,
+                "hang" => FailureKind::Hang,
+                status => FailureKind::Status(status.parse().ok().filter(|status| (200..=599).contains(status))?),
+            };
+            (0.0..=1.0).contains(&share).then_some(Failure { share, how })
+        };
+        parse().ok_or_else(|| format!("{text:?} is not a failure; try `1%:503`, `1%:close`, `1%:reset` or `1%:hang`"))
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Answer::Ok => f.write_str("ok"),
+            Answer::Echo => f.write_str("echo"),
+            Answer::Sized(bytes) => write!(f, "{bytes}"),
+        }
+    }
+}
+
+/// A time with its unit: `500ns`, `10us`, `1.5ms`, `2s`, `1m`, `1h`; a bare number is seconds, as in wrk and ab.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let seconds = match unit {
+        "ns" => 1e-9,
+        "us" | "µs" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3_600.0,
+        _ => return None,
+    };
+    let seconds = number.parse::<f64>().ok()? * seconds;
+    // Nanoseconds are whole: `1.5ms` must not lose one to the binary fraction.
+    (seconds.is_finite() && seconds <= 1e9).then(|| Duration::from_nanos((seconds * 1e9).round() as u64))
+}
+
+/// A number of bytes: `500`, `5k`, `1KiB`, `2MB`.
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "kb" => 1_000,
+        "m" | "mib" => 1 << 20,
+        "mb" => 1_000_000,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_the_command_line_says() {
+        let ms = Duration::from_millis;
+        assert_eq!("10ms".parse(), Ok(Delay::Fixed(ms(10))));
+        assert_eq!("5ms..50ms".parse(), Ok(Delay::Uniform { from: ms(5), to: ms(50) }));
+        assert_eq!("exp:1.5ms".parse(), Ok(Delay::Exponential(Duration::from_micros(1_500))));
+        assert_eq!("bimodal:1ms,100ms@0.05".parse(), Ok(Delay::Bimodal { often: ms(1), seldom: ms(100), share: 0.05 }));
+        assert_eq!("stall:1s/10s".parse(), Ok(Delay::Stall { lasting: ms(1_000), every: ms(10_000) }));
+        assert_eq!("1KiB".parse(), Ok(Answer::Sized(1_024)));
+        assert_eq!("1%:503".parse(), Ok(Failure { share: 0.01, how: FailureKind::Status(503) }));
+        for bad in ["", "10", "fast", "2s..1s", "stall:10s/1s", "bimodal:1ms@2"] {
+            assert!(bad == "10" || bad.parse::<Delay>().is_err(), "{bad}");
+        }
+        for bad in ["", "503", "2:503", "1%:99", "1%:explode"] {
+            assert!(bad.parse::<Failure>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn delays_have_their_distribution() {
+        let mut random = Random::new(1);
+        let mut mean = |delay: Delay| {
+            (0..20_000).map(|_| delay.draw(&mut random, Duration::ZERO).as_secs_f64()).sum::<f64>() / 20_000.0 * 1e3
+        };
+        let ms = Duration::from_millis;
+        assert!((mean(Delay::Exponential(ms(10))) - 10.0).abs() < 0.3);
+        assert!((mean(Delay::Uniform { from: ms(10), to: ms(20) }) - 15.0).abs() < 0.1);
+        assert!((mean(Delay::Bimodal { often: ms(0), seldom: ms(100), share: 0.1 }) - 10.0).abs() < 1.0);
+    }
+
+    #[test]
+    fn a_stall_lasts_until_the_end_of_its_period() {
+        let stall = Delay::Stall { lasting: Duration::from_secs(1), every: Duration::from_secs(10) };
+        let at = |ms| stall.draw(&mut Random::new(1), Duration::from_millis(ms)).as_millis();
+        assert_eq!((at(0), at(8_900), at(9_250), at(9_999), at(10_000)), (0, 0, 750, 1, 0));
+    }
+}

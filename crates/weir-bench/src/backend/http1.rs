@@ -1,0 +1,233 @@
+//! The backend's HTTP/1.1. A request that came whole is answered with one write; nothing is allocated for it.
+
+use std::io;
+use std::rc::Rc;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::prefixed::Prefixed;
+use super::request::{Wish, wish};
+use super::{Answer, Connection, FailureKind, Host, http2, sse, websocket};
+use crate::chunked::{Chunked, Malformed};
+use crate::engine::filler;
+
+/// The longest head taken, in bytes.
+const LONGEST_HEAD: usize = 64 * 1024;
+/// The longest body echoed, in bytes.
+const LONGEST_BODY: u64 = 64 * 1024 * 1024;
+/// What `return 200 'OK'` answers.
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nOK";
+/// Start of an HTTP/2 connection (RFC 9113 §3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// What the head of a request says.
+struct Head {
+    length: usize,
+    target: std::ops::Range<usize>,
+    body: Framing,
+    keep_alive: bool,
+    /// HTTP/1.0 must be told that the connection stays open.
+    old: bool,
+    head_only: bool,
+    upgrade: bool,
+    expects_continue: bool,
+}
+
+enum Framing {
+    Length(u64),
+    Chunked,
+}
+
+/// Serves a connection to its end.
+pub(super) async fn connection(mut stream: impl Connection, host: Rc<Host>) -> io::Result<()> {
+    // Grows with what comes; an idle connection keeps what its largest request needed.
+    let mut buffer: Vec<u8> = Vec::with_capacity(1024);
+    loop {
+        let head = loop {
+            match parse(&buffer)? {
+                Some(head) => break head,
+                None if buffer.len() >= PREFACE.len() && buffer.starts_with(PREFACE) => {
+                    return http2::connection(Prefixed::new(buffer, stream), host).await;
+                }
+                None if buffer.len() > LONGEST_HEAD => return Err(malformed()),
+                None => {}
+            }
+            if stream.read_buf(&mut buffer).await? == 0 {
+                return Ok(());
+            }
+        };
+        let target = String::from_utf8_lossy(&buffer[head.target.clone()]);
+        if head.upgrade {
+            let reverse = target.ends_with("/reverse");
+            return websocket::connection(Prefixed::new(buffer, stream), reverse).await;
+        }
+        if head.expects_continue {
+            stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+        }
+        let wish = match target.as_ref() {
+            target if host.is_plain() && target == "/" => Wish::Answer { status: 200, answer: host.behaviour.answer },
+            target => wish(&host, target).await,
+        };
+        let echoes = matches!(wish, Wish::Answer { answer: Answer::Echo, .. });
+        let body = body(&mut stream, &mut buffer, &head, echoes).await?;
+        match wish {
+            Wish::Answer { status: 200, answer: Answer::Ok } if head.keep_alive && !head.old && !head.head_only => {
+                stream.write_all(OK).await?;
+            }
+            Wish::Answer { status, answer } => {
+                let body = match answer {
+                    Answer::Ok => b"OK".to_vec(),
+                    Answer::Sized(bytes) => filler(bytes as usize),
+                    Answer::Echo => body,
+                };
+                let mut response = format!(
+                    "HTTP/1.1 {status} {}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n",
+                    http::StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or(""),
+                    body.len()
+                )
+                .into_bytes();
+                if !head.keep_alive {
+                    response.extend_from_slice(b"Connection: close\r\n");
+                } else if head.old {
+                    response.extend_from_slice(b"Connection: keep-alive\r\n");
+                }
+                response.extend_from_slice(b"\r\n");
+                if !head.head_only && status != 204 && status != 304 {
+                    response.extend_from_slice(&body);
+                }
+                stream.write_all(&response).await?;
+            }
+            Wish::Events(events) => return sse::events(stream, events).await,
+            Wish::Fail(FailureKind::Hang) => {
+                let mut rest = [0; 512];
+                while stream.read(&mut rest).await? > 0 {}
+                return Ok(());
+            }
+            Wish::Fail(FailureKind::Reset) => {
+                return socket2::SockRef::from(stream.socket()).set_linger(Some(std::time::Duration::ZERO));
+            }
+            Wish::Fail(_) => return Ok(()),
+        }
+        if !head.keep_alive {
+            return stream.shutdown().await;
+        }
+    }
+}
+
+impl Host {
+    /// Whether ordinary requests cost nothing but their answer.
+    fn is_plain(&self) -> bool {
+        self.behaviour.delay == super::Delay::None && self.behaviour.work_ns == 0 && self.behaviour.failure.is_none()
+    }
+}
+
+/// Reads a head; none while it is incomplete.
+fn parse(data: &[u8]) -> io::Result<Option<Head>> {
+    if data.is_empty() || PREFACE.starts_with(data) || data.starts_with(PREFACE) {
+        return Ok(None);
+    }
+    let mut fields = [const { std::mem::MaybeUninit::uninit() }; 128];
+    let mut request = httparse::Request::new(&mut []);
+    let parsed = request.parse_with_uninit_headers(data, &mut fields).map_err(|_| malformed())?;
+    let httparse::Status::Complete(length) = parsed else { return Ok(None) };
+    let target = request.path.ok_or_else(malformed)?;
+    let start = target.as_ptr() as usize - data.as_ptr() as usize;
+    let old = request.version == Some(0);
+    let mut head = Head {
+        length,
+        target: start..start + target.len(),
+        body: Framing::Length(0),
+        keep_alive: !old,
+        old,
+        head_only: request.method == Some("HEAD"),
+        upgrade: false,
+        expects_continue: false,
+    };
+    for field in request.headers.iter() {
+        let has = |option: &[u8]| {
+            field.value.split(|byte| *byte == b',').any(|value| value.trim_ascii().eq_ignore_ascii_case(option))
+        };
+        match field.name.len() {
+            14 if field.name.eq_ignore_ascii_case("content-length") => {
+                let value = std::str::from_utf8(field.value).ok().and_then(|value| value.trim().parse().ok());
+                head.body = Framing::Length(value.ok_or_else(malformed)?);
+            }
+            17 if field.name.eq_ignore_ascii_case("transfer-encoding") => head.body = Framing::Chunked,
+            10 if field.name.eq_ignore_ascii_case("connection") => {
+                if has(b"close") {
+                    head.keep_alive = false;
+                } else if has(b"keep-alive") {
+                    head.keep_alive = true;
+                }
+            }
+            7 if field.name.eq_ignore_ascii_case("upgrade") => head.upgrade = has(b"websocket"),
+            6 if field.name.eq_ignore_ascii_case("expect") => head.expects_continue = has(b"100-continue"),
+            _ => {}
+        }
+    }
+    Ok(Some(head))
+}
+
+/// Takes the request, head and body, out of the buffer, and reads what is missing. Returns the body if it is `wanted`.
+async fn body(stream: &mut impl Connection, buffer: &mut Vec<u8>, head: &Head, wanted: bool) -> io::Result<Vec<u8>> {
+    let mut kept = Vec::new();
+    if let Framing::Length(length) = head.body {
+        if length > LONGEST_BODY {
+            return Err(malformed());
+        }
+        let whole = head.length + length as usize;
+        if buffer.len() == whole && !wanted {
+            buffer.clear();
+            return Ok(kept);
+        }
+    }
+    buffer.drain(..head.length);
+    match head.body {
+        Framing::Length(length) => {
+            let mut left = length as usize;
+            loop {
+                let here = left.min(buffer.len());
+                if wanted {
+                    kept.extend_from_slice(&buffer[..here]);
+                }
+                buffer.drain(..here);
+                left -= here;
+                if left == 0 {
+                    return Ok(kept);
+                }
+                read_on(stream, buffer).await?;
+            }
+        }
+        Framing::Chunked => {
+            let mut chunked = Chunked::default();
+            loop {
+                let end = chunked.feed(buffer, |content| {
+                    if wanted {
+                        kept.extend_from_slice(content);
+                    }
+                });
+                match end.map_err(|Malformed| malformed())? {
+                    Some(used) => {
+                        buffer.drain(..used);
+                        return Ok(kept);
+                    }
+                    None if kept.len() as u64 > LONGEST_BODY => return Err(malformed()),
+                    None => buffer.clear(),
+                }
+                read_on(stream, buffer).await?;
+            }
+        }
+    }
+}
+
+async fn read_on(stream: &mut impl Connection, buffer: &mut Vec<u8>) -> io::Result<()> {
+    buffer.reserve(16 * 1024);
+    match stream.read_buf(buffer).await? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(()),
+    }
+}
+
+fn malformed() -> io::Error {
+    io::ErrorKind::InvalidData.into()
+}

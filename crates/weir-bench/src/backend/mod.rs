@@ -1,0 +1,221 @@
+//! Built-in backends: something to put behind a gateway that is never the bottleneck and does what it is told.
+//!
+//! One server speaks HTTP/1.1, WebSocket, server-sent events, and HTTP/2 with gRPC, in the clear or over TLS. What it
+//! does with ordinary requests is its [`Behaviour`]; some paths always do the same:
+//!
+//! | path | answer |
+//! |---|---|
+//! | `/echo` | the request's body |
+//! | `/bytes/N` | N bytes |
+//! | `/status/N` | status N |
+//! | `/delay/10ms` | `OK` after that time |
+//! | `/work/50us` | `OK` after that much processor time |
+//! | `/sse?rate=10&bytes=82&count=0` | events per second, bytes per event, number of events (0: for ever) |
+//! | any, with `Upgrade: websocket` | each message back; its bytes reversed when the path ends in `/reverse` |
+//! | any, with `Content-Type: application/grpc` over HTTP/2 | each message back |
+
+pub mod behaviour;
+mod http1;
+mod http2;
+mod prefixed;
+mod request;
+mod sse;
+mod tls;
+mod websocket;
+
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime;
+use tokio::sync::watch;
+use tokio::task::{LocalSet, spawn_local};
+use tokio_rustls::TlsAcceptor;
+
+pub use self::behaviour::{Answer, Behaviour, Delay, Failure, FailureKind};
+use crate::stats::Random;
+
+/// Connections the kernel keeps ready for us; its own limit (`net.core.somaxconn`) applies.
+const BACKLOG: i32 = 4096;
+
+/// A backend to start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Where to listen. Port 0 takes a free one.
+    pub listen: Vec<SocketAddr>,
+    /// Threads, each with a listener of its own per address.
+    pub threads: usize,
+    pub behaviour: Behaviour,
+    pub tls: Option<TlsFiles>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+            threads: 1,
+            behaviour: Behaviour::default(),
+            tls: None,
+        }
+    }
+}
+
+/// What a TLS backend shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TlsFiles {
+    /// A certificate for `localhost` and `127.0.0.1`, made at start.
+    SelfSigned,
+    /// PEM files.
+    Files { certificate: PathBuf, key: PathBuf },
+}
+
+/// A running backend. Dropping it stops it.
+pub struct Backend {
+    addresses: Vec<SocketAddr>,
+    stop: watch::Sender<bool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Backend {
+    /// Starts a backend; when this returns, it listens.
+    pub fn start(config: &Config) -> io::Result<Self> {
+        let tls = config.tls.as_ref().map(tls::acceptor).transpose()?;
+        let (stop, stopped) = watch::channel(false);
+        let started = Instant::now();
+        let mut backend = Self { addresses: config.listen.clone(), stop, threads: Vec::new() };
+        for thread in 0..config.threads.max(1) {
+            let mut listeners = Vec::new();
+            for address in &mut backend.addresses {
+                let listener = listen(*address)?;
+                // A free port the first thread got is the one the others share.
+                *address = listener.local_addr()?;
+                listeners.push(listener);
+            }
+            let behaviour = config.behaviour.clone();
+            let (tls, stopped) = (tls.clone(), stopped.clone());
+            let random = Random::new(thread as u64 + 1);
+            let work = move || {
+                let host = Rc::new(Host { behaviour, started, random: RefCell::new(random) });
+                serve(listeners, &host, tls, stopped);
+            };
+            backend.threads.push(std::thread::Builder::new().name(format!("backend-{thread}")).spawn(work)?);
+        }
+        Ok(backend)
+    }
+
+    /// Where it listens, in the order of [`Config::listen`].
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        let _ = self.stop.send(true);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the connections of a thread share.
+struct Host {
+    behaviour: Behaviour,
+    started: Instant,
+    random: RefCell<Random>,
+}
+
+impl Host {
+    fn delay(&self) -> Duration {
+        self.behaviour.delay.draw(&mut self.random.borrow_mut(), self.started.elapsed())
+    }
+
+    fn failure(&self) -> Option<FailureKind> {
+        let failure = self.behaviour.failure?;
+        (self.random.borrow_mut().unit() < failure.share).then_some(failure.how)
+    }
+}
+
+/// Burns this much time of the processor.
+fn work(time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// The life of a thread.
+fn serve(
+    listeners: Vec<std::net::TcpListener>,
+    host: &Rc<Host>,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let runtime =
+        runtime::Builder::new_current_thread().enable_all().build().expect("a runtime needs only descriptors");
+    let local = LocalSet::new();
+    local.block_on(&runtime, async {
+        for listener in listeners {
+            let listener = TcpListener::from_std(listener).expect("the listener is a socket and non-blocking");
+            spawn_local(accept(listener, host.clone(), tls.clone().map(TlsAcceptor::from)));
+        }
+        // An error means that the backend itself is gone.
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+    });
+}
+
+async fn accept(listener: TcpListener, host: Rc<Host>, tls: Option<TlsAcceptor>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of descriptors: connections must end before others can begin.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        let (host, tls) = (host.clone(), tls.clone());
+        spawn_local(async move {
+            let _ = stream.set_nodelay(true);
+            // However a connection ends, the next one is not concerned.
+            let _ = match tls {
+                None => http1::connection(stream, host).await,
+                Some(tls) => match tls.accept(stream).await {
+                    Ok(stream) => http1::connection(stream, host).await,
+                    Err(error) => Err(error),
+                },
+            };
+        });
+    }
+}
+
+/// A connection, in the clear or through TLS.
+trait Connection: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static {
+    /// Its socket.
+    fn socket(&self) -> &TcpStream;
+}
+
+impl Connection for TcpStream {
+    fn socket(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl Connection for tokio_rustls::server::TlsStream<TcpStream> {
+    fn socket(&self) -> &TcpStream {
+        self.get_ref().0
+    }
+}

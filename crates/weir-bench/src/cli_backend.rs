@@ -1,0 +1,85 @@
+//! `weir backend`: the built-in backends from the command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::backend::behaviour::parse_duration;
+use crate::backend::{Answer, Backend, Behaviour, Config, Delay, Failure, TlsFiles};
+use crate::engine::allow_files;
+
+/// Run a backend that does what it is told: constant, sized, echoed, slow or failing answers; HTTP/1.1, HTTP/2 and
+/// gRPC, WebSocket and server-sent events, in the clear or over TLS.
+///
+/// Whatever the options say, some paths always do the same: /echo, /bytes/N, /status/N, /delay/10ms, /work/50us,
+/// /sse?rate=10&bytes=82. WebSocket messages come back, reversed when the path ends in /reverse.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Where to listen; several times for several backends in one process
+    #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
+    listen: Vec<SocketAddr>,
+    /// Threads, each accepting on its own
+    #[arg(short, long, default_value_t = 1)]
+    threads: usize,
+    /// The answer: ok (nginx's `return 200 'OK'`), echo, or a size such as 1KiB
+    #[arg(short, long, default_value_t = Answer::Ok)]
+    answer: Answer,
+    /// Hold answers back: 10ms, 5ms..50ms, exp:20ms, bimodal:1ms,100ms@0.05, stall:1s/10s
+    #[arg(long, value_name = "DELAY")]
+    delay: Option<Delay>,
+    /// Burn this much processor time per request, such as 50us
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    work: Option<Duration>,
+    /// Fail a share of the requests: 1%:503, 1%:close, 1%:reset, 1%:hang
+    #[arg(long, value_name = "SHARE:HOW")]
+    fail: Option<Failure>,
+    /// Speak TLS, with a certificate made at start unless --cert and --key are given
+    #[arg(long)]
+    tls: bool,
+    /// Certificate chain, PEM
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// Private key, PEM
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+}
+
+/// Runs the backend until the process is ended.
+pub fn main(args: Args) -> ExitCode {
+    let tls = match (args.cert, args.key) {
+        (Some(certificate), Some(key)) => Some(TlsFiles::Files { certificate, key }),
+        _ => args.tls.then_some(TlsFiles::SelfSigned),
+    };
+    let config = Config {
+        listen: args.listen,
+        threads: args.threads,
+        behaviour: Behaviour {
+            answer: args.answer,
+            delay: args.delay.unwrap_or_default(),
+            work_ns: args.work.map_or(0, |time| time.as_nanos() as u64),
+            failure: args.fail,
+        },
+        tls,
+    };
+    // As many connections as the limit of the system allows.
+    let _ = allow_files(1 << 20);
+    let backend = match Backend::start(&config) {
+        Ok(backend) => backend,
+        Err(error) => {
+            eprintln!("weir backend: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let scheme = if config.tls.is_some() { "https" } else { "http" };
+    for address in backend.addresses() {
+        println!("listening on {scheme}://{address}");
+    }
+    loop {
+        std::thread::park();
+    }
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| format!("{text:?} is not a time; try 50us, 10ms or 2s"))
+}

@@ -1,0 +1,395 @@
+//! `weir load`: one run of the load engine from the command line, with the options of wrk, wrk2, ab and hey.
+
+mod report;
+mod verdict;
+
+use std::fs;
+use std::io::{self, IsTerminal as _, Read as _};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use signal_hook::consts::SIGINT;
+use signal_hook::flag;
+
+use crate::backend::behaviour::{parse_bytes, parse_duration};
+use crate::engine::{
+    Body, EchoCheck, LoadPlan, LoadResult, Pacing, PlanError, Progress, Protocol, Rate, RequestTemplate, Spacing, Stop,
+    Think, Timeouts, Tls, run_until,
+};
+
+pub use self::report::report;
+pub use self::verdict::verdict;
+
+/// Load a URL and say what it takes: closed loop like wrk, or at a rate like wrk2.
+///
+/// Latency counts from when a request was due, service time from when it was sent; both are always printed.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// http://, https://, ws:// or wss://; several are taken in turn at random
+    #[arg(required_unless_present = "plan")]
+    url: Vec<String>,
+    /// Connections kept open
+    #[arg(short, long, default_value_t = 10)]
+    connections: usize,
+    /// Threads; one is enough until it is busy, which the report says
+    #[arg(short, long, default_value_t = 1)]
+    threads: usize,
+    /// How long: 10s, 2m; a bare number is seconds [default: 10s, unless --requests is given]
+    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = time)]
+    duration: Option<Duration>,
+    /// Stop after this many requests
+    #[arg(short = 'n', long, value_name = "COUNT")]
+    requests: Option<u64>,
+    /// Open loop: requests (messages) per second, due by the clock whatever has been answered
+    #[arg(short = 'R', long, value_name = "PER SECOND")]
+    rate: Option<f64>,
+    /// Open loop with exponential gaps, as independent users make them
+    #[arg(long, requires = "rate")]
+    poisson: bool,
+    /// Open loop whose rate grows from this to --rate over the whole run
+    #[arg(long, value_name = "PER SECOND", requires = "rate", conflicts_with = "requests")]
+    ramp_from: Option<f64>,
+    /// Pause of a client between an answer and its next request: 100ms, 50ms..150ms, exp:100ms
+    #[arg(long, value_name = "TIME", conflicts_with = "rate", value_parser = think)]
+    think: Option<Think>,
+    /// Start clients one after another over this time
+    #[arg(long, value_name = "TIME", conflicts_with = "rate", value_parser = time)]
+    ramp_up: Option<Duration>,
+    /// Load before measuring starts
+    #[arg(short = 'w', long, alias = "warm-up", value_name = "TIME", default_value = "0s", value_parser = time)]
+    warmup: Duration,
+    /// HTTP method [default: GET, or POST with a body]
+    #[arg(short, long, short_alias = 'X')]
+    method: Option<String>,
+    /// Header line, `Name: value`; several times
+    #[arg(short = 'H', long, value_name = "HEADER", value_parser = header)]
+    header: Vec<(String, String)>,
+    /// Body; `@FILE` reads a file
+    #[arg(long, alias = "body", value_name = "TEXT")]
+    data: Option<String>,
+    /// Body of this size, such as 5KiB
+    #[arg(long, value_name = "SIZE", conflicts_with = "data", value_parser = bytes)]
+    data_size: Option<u64>,
+    /// Time-out of a request
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
+    timeout: Duration,
+    /// Time-out of a connection
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
+    connect_timeout: Duration,
+    /// Open a connection for each request
+    #[arg(long, alias = "disable-keepalive")]
+    no_keepalive: bool,
+    /// What to speak [default: http1; websocket for ws:// and wss://]
+    #[arg(short, long, value_enum)]
+    protocol: Option<ProtocolName>,
+    /// HTTP/2: streams per connection
+    #[arg(long, default_value_t = 1)]
+    streams: usize,
+    /// WebSocket: bytes per message
+    #[arg(long, value_name = "SIZE", default_value = "500", value_parser = bytes)]
+    message_size: u64,
+    /// WebSocket: what an answer must be
+    #[arg(long, value_enum, default_value_t = EchoName::Same)]
+    echo: EchoName,
+    /// Local address to connect from; several are taken in turn, `127.0.0.2-127.0.0.9` is a range
+    #[arg(long, value_name = "ADDRESS", value_parser = addresses)]
+    source: Vec<Vec<IpAddr>>,
+    /// Connect here instead of where the URL says
+    #[arg(long, value_name = "HOST:PORT")]
+    connect_to: Option<String>,
+    /// Verify certificates against these authorities, PEM; without it, none is verified
+    #[arg(long, value_name = "FILE")]
+    cacert: Option<PathBuf>,
+    /// Server name to ask for (SNI)
+    #[arg(long, value_name = "NAME")]
+    sni: Option<String>,
+    /// Resume TLS sessions
+    #[arg(long)]
+    tls_resume: bool,
+    /// Pin threads to these processors: 0,1
+    #[arg(long, value_delimiter = ',', value_name = "CPU")]
+    cpus: Vec<usize>,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Run the plan of this JSON file instead (`-`: standard input)
+    #[arg(long, value_name = "FILE", conflicts_with = "url")]
+    plan: Option<PathBuf>,
+    /// Write the whole result as JSON (`-`: standard output, without the report)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Say nothing while it runs
+    #[arg(short, long)]
+    quiet: bool,
+    /// Taken for wrk's sake: latency is always printed
+    #[arg(long, hide = true)]
+    latency: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ProtocolName {
+    Http1,
+    Http2,
+    #[value(alias = "ws")]
+    Websocket,
+    /// Connect, upgrade and close, again and again
+    WebsocketConnect,
+    Sse,
+    /// Open connections and hold them
+    Idle,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum EchoName {
+    Same,
+    Reversed,
+    Any,
+}
+
+/// Runs the load and prints what it measured. Fails when the plan cannot be run or nothing was answered.
+pub fn main(args: Args) -> ExitCode {
+    let json = args.json.clone();
+    let quiet = args.quiet;
+    let outcome = plan(args).and_then(|plan| {
+        let result = run_with_progress(&plan, quiet).map_err(|error| error.to_string())?;
+        Ok((plan, result))
+    });
+    let (plan, result) = match outcome {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            eprintln!("weir load: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    if let Some(path) = &json
+        && let Err(error) = write_json(path, &result)
+    {
+        eprintln!("weir load: {}: {error}", path.display());
+        return ExitCode::from(2);
+    }
+    if json.is_none_or(|path| path.as_os_str() != "-") {
+        print!("{}", report(&plan, &result));
+    }
+    if result.total.completed > 0 || result.connections.opened > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn write_json(path: &PathBuf, result: &LoadResult) -> io::Result<()> {
+    let text = serde_json::to_string(result)?;
+    if path.as_os_str() == "-" {
+        println!("{text}");
+        return Ok(());
+    }
+    fs::write(path, text)
+}
+
+/// The plan the options describe.
+fn plan(args: Args) -> Result<LoadPlan, String> {
+    if let Some(path) = &args.plan {
+        let mut text = String::new();
+        let read = if path.as_os_str() == "-" {
+            io::stdin().read_to_string(&mut text)
+        } else {
+            fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text))
+        };
+        read.map_err(|error| format!("{}: {error}", path.display()))?;
+        return serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()));
+    }
+    let body = match (args.data, args.data_size) {
+        (Some(text), _) => match text.strip_prefix('@') {
+            Some(path) => Body::File(path.into()),
+            None => Body::Text(text),
+        },
+        (None, Some(bytes)) => Body::Sized(bytes),
+        (None, None) => Body::Empty,
+    };
+    let method = args.method.unwrap_or_else(|| if body.is_empty() { "GET" } else { "POST" }.to_owned());
+    let requests = args.url.iter().map(|url| RequestTemplate {
+        method: method.clone(),
+        headers: args.header.clone(),
+        body: body.clone(),
+        // As with curl, a URL without a scheme is http.
+        ..RequestTemplate::get(if url.contains("://") { url.clone() } else { format!("http://{url}") })
+    });
+    let requests: Vec<RequestTemplate> = requests.collect();
+    let is_websocket = requests.iter().any(|request| request.url.starts_with("ws"));
+    let check = match args.echo {
+        EchoName::Same => EchoCheck::Same,
+        EchoName::Reversed => EchoCheck::Reversed,
+        EchoName::Any => EchoCheck::Any,
+    };
+    let named = args.protocol.unwrap_or(if is_websocket { ProtocolName::Websocket } else { ProtocolName::Http1 });
+    let protocol = match named {
+        ProtocolName::Http1 => Protocol::Http1,
+        ProtocolName::Http2 => Protocol::Http2 { streams: args.streams },
+        ProtocolName::Websocket => Protocol::WebSocket { message_bytes: args.message_size as usize, check },
+        ProtocolName::WebsocketConnect => Protocol::WebSocketConnect,
+        ProtocolName::Sse => Protocol::Sse,
+        ProtocolName::Idle => Protocol::Idle { first_request: true },
+    };
+    let duration = args.duration.or(args.requests.is_none().then_some(Duration::from_secs(10)));
+    let ms = |time: Duration| time.as_millis() as u64;
+    let pacing = match (args.rate, args.ramp_from) {
+        (Some(to), Some(from)) => {
+            let over_ms = ms(args.warmup + duration.unwrap_or_default());
+            Pacing::Open { rate: Rate::Ramp { from, to, over_ms }, spacing: spacing(args.poisson) }
+        }
+        (Some(rate), None) => Pacing::Open { rate: Rate::Constant(rate), spacing: spacing(args.poisson) },
+        (None, _) => Pacing::Closed { think: args.think.unwrap_or_default(), ramp_up_ms: args.ramp_up.map_or(0, ms) },
+    };
+    let first = requests.first().map(|request| request.url.clone()).unwrap_or_default();
+    Ok(LoadPlan {
+        requests,
+        protocol,
+        threads: args.threads,
+        pacing,
+        warm_up_ms: ms(args.warmup),
+        timeouts: Timeouts { connect_ms: ms(args.connect_timeout), response_ms: ms(args.timeout) },
+        keep_alive: !args.no_keepalive,
+        source_addresses: args.source.into_iter().flatten().collect(),
+        connect_to: args.connect_to,
+        tls: Tls { ca_file: args.cacert, server_name: args.sni, resume: args.tls_resume },
+        cpus: args.cpus,
+        seed: args.seed,
+        ..LoadPlan::closed(first, args.connections, Stop { duration_ms: duration.map(ms), count: args.requests })
+    })
+}
+
+fn spacing(poisson: bool) -> Spacing {
+    if poisson { Spacing::Poisson } else { Spacing::Even }
+}
+
+/// Runs a plan with a line of progress on a terminal; an interrupt ends it early with what was measured so far.
+fn run_with_progress(plan: &LoadPlan, quiet: bool) -> Result<LoadResult, PlanError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    stop_on_interrupt(&stop);
+    if quiet || !io::stderr().is_terminal() {
+        return run_until(plan, &stop, &mut |_| {});
+    }
+    let bar = ProgressBar::no_length();
+    bar.set_style(ProgressStyle::with_template("{wide_bar} {percent:>3} %  {msg}").expect("the template is valid"));
+    let result = run_until(plan, &stop, &mut |progress| show(&bar, progress));
+    bar.finish_and_clear();
+    result
+}
+
+fn show(bar: &ProgressBar, progress: &Progress) {
+    match (progress.planned_ns, progress.planned_count) {
+        (Some(planned), _) => {
+            bar.set_length(planned);
+            bar.set_position(progress.elapsed_ns.min(planned));
+        }
+        (None, Some(count)) => {
+            bar.set_length(count);
+            bar.set_position(progress.completed);
+        }
+        (None, None) => {}
+    }
+    bar.set_message(format!(
+        "{:.0}/s  p50 {}  p99 {}  {} errors",
+        progress.rate,
+        report::time(progress.p50_ns as f64),
+        report::time(progress.p99_ns as f64),
+        progress.errors
+    ));
+}
+
+/// The first interrupt ends the run, the second the program.
+fn stop_on_interrupt(stop: &Arc<AtomicBool>) {
+    // Without a handler an interrupt ends the program, as ever.
+    let _ = flag::register_conditional_shutdown(SIGINT, 130, stop.clone());
+    let _ = flag::register(SIGINT, stop.clone());
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| format!("{text:?} is not a time; try 500ms, 10s or 2m"))
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    parse_bytes(text).ok_or_else(|| format!("{text:?} is not a size; try 500, 5KiB or 1MB"))
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or_else(|| format!("{text:?} is not a header; try `Name: value`"))?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn think(text: &str) -> Result<Think, String> {
+    let ms = |text: &str| time(text).map(|time| time.as_secs_f64() * 1e3);
+    if let Some(mean) = text.strip_prefix("exp:") {
+        return ms(mean).map(Think::ExponentialMs);
+    }
+    match text.split_once("..") {
+        Some((from, to)) => Ok(Think::UniformMs { from: ms(from)?, to: ms(to)? }),
+        None => ms(text).map(Think::FixedMs),
+    }
+}
+
+/// An address, or a range of IPv4 addresses.
+fn addresses(text: &str) -> Result<Vec<IpAddr>, String> {
+    let wrong = || format!("{text:?} is not an address; try 127.0.0.2 or 127.0.0.2-127.0.0.9");
+    match text.split_once('-') {
+        None => text.parse().map(|address| vec![address]).map_err(|_| wrong()),
+        Some((from, to)) => {
+            let number = |text: &str| text.parse::<std::net::Ipv4Addr>().map(u32::from).map_err(|_| wrong());
+            let (from, to) = (number(from)?, number(to)?);
+            if from > to || to - from > 65_535 {
+                return Err(wrong());
+            }
+            Ok((from..=to).map(|number| IpAddr::from(std::net::Ipv4Addr::from(number))).collect())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parsed(line: &str) -> Result<LoadPlan, String> {
+        let command = Command::try_parse_from(["load"].into_iter().chain(line.split_whitespace()));
+        plan(command.map_err(|error| error.to_string())?.args)
+    }
+
+    #[test]
+    fn takes_the_options_people_know() {
+        let wrk = parsed("-t2 -c100 -d30s --latency http://127.0.0.1:8080/").expect("wrk's options");
+        assert_eq!((wrk.threads, wrk.connections, wrk.stop), (2, 100, Stop::after_ms(30_000)));
+        let wrk2 = parsed("-c 10 -d 5 -R 2000 -H X-A:b 127.0.0.1/x").expect("wrk2's options");
+        assert_eq!(wrk2.pacing, Pacing::Open { rate: Rate::Constant(2_000.0), spacing: Spacing::Even });
+        assert_eq!(wrk2.requests[0].url, "http://127.0.0.1/x");
+        assert_eq!(wrk2.requests[0].headers, [("X-A".to_owned(), "b".to_owned())]);
+        let ab = parsed("-n 1000 -c 5 http://a/").expect("ab's options");
+        assert_eq!(ab.stop, Stop::after_count(1_000));
+        let hey = parsed("-z 3s -m PUT --data hello http://a/").expect("hey's options");
+        assert_eq!((hey.requests[0].method.as_str(), &hey.requests[0].body), ("PUT", &Body::Text("hello".into())));
+        let websocket = parsed("ws://a/ --echo reversed").expect("a WebSocket URL");
+        assert_eq!(websocket.protocol, Protocol::WebSocket { message_bytes: 500, check: EchoCheck::Reversed });
+        assert_eq!(parsed("http://a/ --source 127.0.0.2-127.0.0.4").expect("a range").source_addresses.len(), 3);
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        for (line, hint) in [
+            ("", "required"),
+            ("http://a/ -d soon", "try 500ms"),
+            ("http://a/ -H nothing", "try `Name: value`"),
+            ("http://a/ --think 1s --rate 5", "cannot be used"),
+            ("--plan /nowhere.json", "/nowhere.json"),
+        ] {
+            let error = parsed(line).expect_err(line);
+            assert!(error.contains(hint), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The result of one run as text.
+
+use std::fmt::Write as _;
+
+use super::verdict::verdict;
+use crate::engine::{Histogram, LoadPlan, LoadResult, Pacing, Rate, Spacing, Think};
+
+/// Shares of the percentile table.
+const SHARES: [(&str, f64); 7] = [
+    ("50 %", 0.5),
+    ("75 %", 0.75),
+    ("90 %", 0.9),
+    ("99 %", 0.99),
+    ("99.9 %", 0.999),
+    ("99.99 %", 0.9999),
+    ("max", 1.0),
+];
+
+/// What a run measured, for people.
+pub fn report(plan: &LoadPlan, result: &LoadResult) -> String {
+    let mut text = String::new();
+    let total = &result.total;
+    let urls: Vec<&str> = plan.requests.iter().map(|request| request.url.as_str()).collect();
+    let _ = writeln!(
+        text,
+        "{} for {}: {}, {} on {}, {}\n",
+        urls.join(" "),
+        time(result.measured_ns as f64),
+        plan.protocol.name(),
+        counted(plan.connections as u64, "connection"),
+        counted(plan.threads as u64, "thread"),
+        pacing(&plan.pacing)
+    );
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<14}{value}");
+    };
+    line("answered", format!("{}, {} per second", thousands(total.completed), rate(result.rate())));
+    if plan.pacing.is_open() {
+        line(
+            "due",
+            format!(
+                "{}, {} per second; {} waited for a connection, {} were never sent",
+                thousands(total.due),
+                rate(result.offered_rate()),
+                thousands(total.queued),
+                thousands(total.missed)
+            ),
+        );
+    }
+    if !total.statuses.is_empty() {
+        let statuses = total.statuses.iter().map(|(status, count)| format!("{status}: {}", thousands(*count)));
+        line("statuses", statuses.collect::<Vec<_>>().join(", "));
+    }
+    line("errors", causes(&total.errors.by_cause()));
+    line(
+        "received",
+        format!(
+            "{}, {} per second; sent {}",
+            size(total.bytes_received as f64),
+            size(total.bytes_received as f64 * 1e9 / result.measured_ns.max(1) as f64),
+            size(total.bytes_sent as f64)
+        ),
+    );
+    let connections = &result.connections;
+    line(
+        "connections",
+        format!(
+            "{} opened in {} (99 %: {}), {} closed by the peer while idle; failed: {}",
+            thousands(connections.opened),
+            time(connections.connect_time.quantile(0.5) as f64),
+            time(connections.connect_time.quantile(0.99) as f64),
+            thousands(connections.closed_idle),
+            causes(&connections.failed.by_cause())
+        ),
+    );
+    line(
+        "in flight",
+        format!("{:.2} on average, {} at most", result.generator.in_flight_mean, result.generator.in_flight_max),
+    );
+    let cpu = result.generator.cpu();
+    line(
+        "generator",
+        format!(
+            "{:.0} % busy, {} of processor time per answer ({} user, {} system); late by {} (99.9 %: {})",
+            (result.generator_busy() * 100.0).min(100.0),
+            time(cpu.busy_ns() as f64 / total.completed.max(1) as f64),
+            time(cpu.user_ns.saturating_sub(cpu.spin_ns) as f64 / total.completed.max(1) as f64),
+            time(cpu.system_ns as f64 / total.completed.max(1) as f64),
+            time(total.lag.quantile(0.5) as f64),
+            time(total.lag.quantile(0.999) as f64)
+        ),
+    );
+    let _ = writeln!(text, "\n{}", percentiles(&total.latency, &total.service_time));
+    for request in &result.requests {
+        let tally = &request.tally;
+        let _ = writeln!(
+            text,
+            "{}: {} answered, {} without answer, latency 50 % {}, 99 % {}",
+            request.name,
+            thousands(tally.completed),
+            thousands(tally.errors.sum() + tally.missed),
+            time(tally.latency.quantile(0.5) as f64),
+            time(tally.latency.quantile(0.99) as f64)
+        );
+    }
+    let sentences = verdict(plan, result);
+    if sentences.is_empty() {
+        let _ = writeln!(text, "Verdict: nothing in this run speaks against its figures.");
+    }
+    for sentence in sentences {
+        let _ = writeln!(text, "Verdict: {sentence}");
+    }
+    text
+}
+
+fn percentiles(latency: &Histogram, service_time: &Histogram) -> String {
+    let (latency, service_time) = (latency.as_hdr(), service_time.as_hdr());
+    let mut table = String::new();
+    let mut row = |name: &str, latency: &str, service_time: &str| {
+        let _ = writeln!(table, "{name:>8}  {latency:>20}  {service_time:>24}");
+    };
+    row("", "latency (from due)", "service time (from sent)");
+    let mean =
+        |histogram: &hdrhistogram::Histogram<u64>| time(if histogram.is_empty() { 0.0 } else { histogram.mean() });
+    row("mean", &mean(&latency), &mean(&service_time));
+    for (name, share) in SHARES {
+        let at = |histogram: &hdrhistogram::Histogram<u64>| time(histogram.value_at_quantile(share) as f64);
+        row(name, &at(&latency), &at(&service_time));
+    }
+    table
+}
+
+fn pacing(pacing: &Pacing) -> String {
+    match pacing {
+        Pacing::Closed { think: Think::None, .. } => "closed loop".to_owned(),
+        Pacing::Closed { .. } => "closed loop with think time".to_owned(),
+        Pacing::Open { rate: wanted, spacing } => {
+            let arrivals = if *spacing == Spacing::Poisson { ", Poisson arrivals" } else { "" };
+            match wanted {
+                Rate::Constant(wanted) => format!("open loop at {} per second{arrivals}", rate(*wanted)),
+                Rate::Steps(_) => format!("open loop in steps{arrivals}"),
+                Rate::Ramp { from, to, .. } => {
+                    format!("open loop from {} to {} per second{arrivals}", rate(*from), rate(*to))
+                }
+            }
+        }
+        Pacing::Replay { .. } => "replayed arrivals".to_owned(),
+    }
+}
+
+fn causes(causes: &[(&str, u64)]) -> String {
+    let occurred: Vec<String> = causes
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(cause, count)| format!("{} {}", thousands(*count), cause.replace('_', " ")))
+        .collect();
+    if occurred.is_empty() { "none".to_owned() } else { occurred.join(", ") }
+}
+
+/// A time in the unit that suits it.
+pub(super) fn time(ns: f64) -> String {
+    match ns {
+        ns if ns < 1e3 => format!("{ns:.0} ns"),
+        ns if ns < 1e6 => format!("{:.2} µs", ns / 1e3),
+        ns if ns < 1e9 => format!("{:.2} ms", ns / 1e6),
+        ns => format!("{:.2} s", ns / 1e9),
+    }
+}
+
+fn size(bytes: f64) -> String {
+    match bytes {
+        bytes if bytes < 1e3 => format!("{bytes:.0} B"),
+        bytes if bytes < 1e6 => format!("{:.1} kB", bytes / 1e3),
+        bytes if bytes < 1e9 => format!("{:.1} MB", bytes / 1e6),
+        bytes => format!("{:.2} GB", bytes / 1e9),
+    }
+}
+
+fn rate(per_second: f64) -> String {
+    if per_second < 100.0 { format!("{per_second:.1}") } else { thousands(per_second.round() as u64) }
+}
+
+fn counted(count: u64, thing: &str) -> String {
+    format!("{} {thing}{}", thousands(count), if count == 1 { "" } else { "s" })
+}
+
+fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!(thousands(0), "0");
+        assert_eq!(thousands(999), "999");
+        assert_eq!(thousands(1_234_567), "1,234,567");
+        assert_eq!(time(1_500.0), "1.50 µs");
+        assert_eq!(time(2e9), "2.00 s");
+        assert_eq!(size(2_048.0), "2.0 kB");
+        assert_eq!(counted(1, "thread"), "1 thread");
+    }
+}

@@ -1,0 +1,129 @@
+//! The built-in backends against curl, where it is the independent client, and against the engine.
+
+use std::process::Command;
+
+use weir_bench::backend::{Answer, Backend, Behaviour, Config, Delay, Failure, FailureKind, TlsFiles};
+use weir_bench::engine::{Body, Errors, LoadPlan, LoadResult, Stop, run};
+
+fn backend(behaviour: Behaviour, tls: bool) -> (Backend, String) {
+    let tls_files = tls.then_some(TlsFiles::SelfSigned);
+    let backend = Backend::start(&Config { behaviour, tls: tls_files, ..Config::default() }).expect("a free port");
+    let url = format!("{}://{}", if tls { "https" } else { "http" }, backend.addresses()[0]);
+    (backend, url)
+}
+
+fn curl(arguments: &[&str]) -> String {
+    let output = Command::new("curl").args(["-sSk", "--max-time", "20"]).args(arguments).output();
+    let output = output.expect("curl is installed");
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+fn load(url: &str, change: impl FnOnce(&mut LoadPlan)) -> LoadResult {
+    let mut plan = LoadPlan::closed(url, 4, Stop::after_count(400));
+    change(&mut plan);
+    run(&plan, &mut |_| {}).expect("the plan is good")
+}
+
+#[test]
+fn answers_curl_over_every_protocol() {
+    for tls in [false, true] {
+        let (_backend, url) = backend(Behaviour::default(), tls);
+        let shown = ["-w", " %{http_version} %{http_code}"];
+        let ask = |more: &[&str], path: &str| curl(&[&shown, more, &[&format!("{url}{path}")]].concat());
+        let second = if tls { "--http2" } else { "--http2-prior-knowledge" };
+        for (version, number) in [("--http1.1", "1.1"), (second, "2")] {
+            assert_eq!(ask(&[version], "/"), format!("OK {number} 200"));
+            assert_eq!(ask(&[version, "-d", "hello"], "/echo"), format!("hello {number} 200"));
+            assert_eq!(ask(&[version], "/bytes/5"), format!("abcde {number} 200"));
+            assert_eq!(ask(&[version], "/status/404"), format!("OK {number} 404"));
+            assert_eq!(ask(&[version], "/delay/20ms"), format!("OK {number} 200"));
+            assert_eq!(ask(&[version], "/work/10us"), format!("OK {number} 200"));
+        }
+        assert_eq!(ask(&["--http1.0"], "/x"), "OK 1.1 200");
+        assert_eq!(ask(&["--http1.1", "-H", "Transfer-Encoding: chunked", "-d", "hello"], "/echo"), "hello 1.1 200");
+        let events = ask(&["--http1.1"], "/sse?rate=200&bytes=60&count=3");
+        assert_eq!(events.matches("data: ").count(), 3, "{events}");
+    }
+}
+
+#[test]
+fn the_engine_gets_what_the_backend_says() {
+    for tls in [false, true] {
+        let (_backend, url) = backend(Behaviour { answer: Answer::Sized(50_000), ..Behaviour::default() }, tls);
+        let result = load(&url, |_| {});
+        assert_eq!((result.total.completed, result.total.errors), (400, Errors::default()));
+        assert!(result.total.bytes_received > 400 * 50_000);
+        assert_eq!(result.connections.handshakes, if tls { 4 } else { 0 });
+        let echoed = load(&format!("{url}/echo"), |plan| {
+            plan.requests[0].method = "POST".into();
+            plan.requests[0].body = Body::Sized(200_000);
+        });
+        assert_eq!((echoed.total.completed, echoed.total.errors), (400, Errors::default()));
+        assert!(echoed.total.bytes_received > 400 * 200_000 && echoed.total.bytes_sent > 400 * 200_000);
+    }
+}
+
+#[test]
+fn tls_sessions_are_resumed_only_when_asked() {
+    let (_backend, url) = backend(Behaviour::default(), true);
+    let opened = |resume| {
+        let result = load(&url, |plan| {
+            plan.keep_alive = false;
+            plan.tls.resume = resume;
+            plan.stop = Stop::after_count(40);
+        });
+        assert_eq!((result.total.completed, result.connections.handshakes), (40, 40));
+        result.connections.resumed
+    };
+    assert_eq!(opened(false), 0);
+    assert!(opened(true) >= 30);
+}
+
+#[test]
+fn a_certificate_nobody_vouches_for_is_refused_when_asked() {
+    let (_backend, url) = backend(Behaviour::default(), true);
+    let made = rcgen::generate_simple_self_signed(vec!["elsewhere".to_owned()]).expect("a certificate");
+    let file = std::env::temp_dir().join(format!("weir-bench-ca-{}.pem", std::process::id()));
+    std::fs::write(&file, made.cert.pem()).expect("a temporary file");
+    let result = load(&url, |plan| {
+        plan.tls.ca_file = Some(file.clone());
+        plan.stop = Stop::after_count(1);
+    });
+    let _ = std::fs::remove_file(&file);
+    assert_eq!(result.total.errors, Errors { tls: 1, ..Errors::default() });
+}
+
+#[test]
+fn delays_and_failures_are_seen() {
+    let fixed = Behaviour { delay: Delay::Fixed(std::time::Duration::from_millis(20)), ..Behaviour::default() };
+    let (_backend, url) = backend(fixed, false);
+    let result = load(&url, |plan| plan.stop = Stop::after_count(40));
+    assert!(result.total.service_time.min() >= 20_000_000);
+
+    let failing = |how| {
+        let behaviour = Behaviour { failure: Some(Failure { share: 1.0, how }), ..Behaviour::default() };
+        let (_backend, url) = backend(behaviour, false);
+        load(&url, |plan| {
+            plan.stop = Stop::after_count(4);
+            plan.timeouts.response_ms = 200;
+        })
+        .total
+    };
+    assert_eq!(failing(FailureKind::Status(503)).statuses[&503], 4);
+    assert_eq!(failing(FailureKind::Close).errors.closed, 4);
+    assert_eq!(failing(FailureKind::Reset).errors.reset, 4);
+    assert_eq!(failing(FailureKind::Hang).errors.timeout, 4);
+}
+
+#[test]
+fn several_addresses_and_threads_are_served() {
+    let free = Config::default().listen[0];
+    let config = Config { listen: vec![free; 3], threads: 2, ..Config::default() };
+    let backend = Backend::start(&config).expect("free ports");
+    for address in backend.addresses() {
+        assert_eq!(curl(&[&format!("http://{address}/")]), "OK");
+    }
+    let addresses = backend.addresses().to_vec();
+    drop(backend);
+    assert!(std::net::TcpStream::connect(addresses[0]).is_err(), "a dropped backend is gone");
+}
