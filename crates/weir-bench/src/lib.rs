@@ -2,6 +2,7 @@
 
 pub mod backend;
 mod chunked;
+pub mod cli;
 pub mod cli_backend;
 pub mod cli_load;
 pub mod engine;
@@ -9,8 +10,14 @@ pub mod library;
 pub mod lint;
 pub mod manifest;
 pub mod pacing;
+pub mod plan;
+pub mod plot;
+pub mod report;
 pub mod result;
+pub mod run;
 pub mod sample;
 pub mod scenario;
+pub mod search;
 pub mod stats;
+pub mod summary;
 pub mod target;

@@ -33,6 +33,35 @@ pub struct ResultFile {
     pub manifest: Manifest,
     pub targets: Vec<TargetRecord>,
     pub cells: Vec<Cell>,
+    /// Highest rates that kept an objective.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub searches: Vec<Search>,
+}
+
+/// The highest rate at which a target kept an objective.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Search {
+    pub objective: String,
+    pub row: String,
+    pub target: String,
+    pub connections: u32,
+    /// Requests per second; absent when even the lowest rate tried broke the objective.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// Every rate that was tried, in order.
+    pub attempts: Vec<Attempt>,
+}
+
+/// One rate tried by a search.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Attempt {
+    pub rate: f64,
+    pub achieved: f64,
+    /// Milliseconds from when requests were due.
+    pub mean_ms: f64,
+    pub p99_ms: f64,
+    pub error_share: f64,
+    pub kept: bool,
 }
 
 /// A target as it was run.
@@ -135,6 +164,9 @@ pub struct Run {
     /// Of the target, where the machine has counters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<Instructions>,
+    /// Resident bytes of the target before the load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rss_before_bytes: Option<u64>,
     /// Resident bytes of the target a moment after the load ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rss_after_bytes: Option<u64>,

@@ -67,6 +67,8 @@ pub struct RowEvidence {
     /// Closed loop: the 99th percentile with the requests added that were not sent during stalls.
     pub corrected_p99_ms: Option<f64>,
     pub duration_s: Option<f64>,
+    /// From the end of the measured part to the last answer to what was sent in it.
+    pub drain_s: Option<f64>,
     pub asked_count: Option<u64>,
     pub completed: Option<u64>,
     /// Share of exchanges that failed, 0 to 1.
@@ -96,6 +98,8 @@ pub struct RowEvidence {
     pub missed: Option<u64>,
     /// Requests per second in consecutive slices of the measured part.
     pub slices_rps: Vec<f64>,
+    /// Share of processor time that processes outside the measurement used.
+    pub others_cpu: Option<f64>,
     /// Share of processor time the hypervisor gave to others.
     pub steal_share: Option<f64>,
     /// Connections the generator could not open for want of ports or descriptors.

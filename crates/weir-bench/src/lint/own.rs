@@ -56,6 +56,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
         let elapsed = all(last) - all(first);
         (elapsed > 0.0).then(|| (last.cpu_steal_s - first.cpu_steal_s) / elapsed)
     });
+    let others_cpu = host.map(|(first, last)| others(first, last, run));
     RowEvidence {
         name: subject(cell),
         direct,
@@ -77,12 +78,16 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
             histogram.as_hdr().clone_correct(interval).value_at_quantile(0.99) as f64 / 1e6
         }),
         duration_s: Some(run.measured_s()),
+        drain_s: Some(run.load.drain_ns as f64 / 1e9),
         asked_count: run.plan.stop.count,
         completed: Some(total.completed),
         error_share: Some((total.errors.sum() + total.missed) as f64 / total.due.max(1) as f64),
         failed_connections: Some(run.load.connections.failed.sum()),
         not_2xx: requests.then(|| total.statuses.values().sum::<u64>() - total.class(2)),
-        upstream_connects: (requests && !direct).then(|| run.upstream_connects()).flatten(),
+        // The kernel counts the whole machine's: on a busy one they may be anybody's.
+        upstream_connects: (requests && !direct && others_cpu.is_some_and(|share| share < 0.03))
+            .then(|| run.upstream_connects())
+            .flatten(),
         upstream_keepalive: None,
         configuration_error: check.filter(|check| !check.passed).map(|check| check.output.clone()),
         configuration_loaded: None,
@@ -96,11 +101,26 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
         on_time_share: (open && !total.lag.is_empty()).then(|| total.lag.share_within(1_000_000)),
         missed: Some(total.missed),
         slices_rps: if requests { slices(run) } else { Vec::new() },
+        others_cpu,
         steal_share,
         out_of_ports: Some(total.errors.local + run.load.connections.failed.local),
         listen_overflows: host.map(|(first, last)| last.listen_overflows - first.listen_overflows),
         target_errors: run.target_errors.clone(),
     }
+}
+
+/// Share of the machine's processor time that neither the lab nor what it started used, while all of it ran.
+fn others(first: &crate::result::HostSample, last: &crate::result::HostSample, run: &Run) -> f64 {
+    let busy = last.cpu_busy_s - first.cpu_busy_s;
+    let all = busy + last.cpu_idle_s - first.cpu_idle_s;
+    let ours: f64 = run.processes.iter().map(crate::result::Process::cpu_s).sum();
+    let elapsed = last.at_s - first.at_s;
+    // The generator spins until requests are due, so its whole time counts here, not only its work.
+    let cpu = run.load.generator.cpu();
+    let whole_s = (cpu.user_ns + cpu.system_ns) as f64 / 1e9;
+    let load_s = (run.load.measured_ns + run.load.drain_ns).max(1) as f64 / 1e9;
+    let generator = whole_s / load_s * elapsed;
+    if all > 0.0 { ((busy - ours - generator) / all).max(0.0) } else { 0.0 }
 }
 
 /// Throughput of each whole interval of the measured part.

@@ -14,7 +14,7 @@ const TARGET_IS_LIMIT: f64 = 0.90;
 const ROUNDING: f64 = 1.05;
 
 pub fn judge(row: &RowEvidence) -> Vec<Verdict> {
-    let rules: [(&str, fn(&RowEvidence) -> Option<(Severity, String)>); 19] = [
+    let rules: [(&str, fn(&RowEvidence) -> Option<(Severity, String)>); 20] = [
         ("littles-law", little),
         ("in-flight-count", in_flight),
         ("unreachable-rate", unreachable_rate),
@@ -25,6 +25,7 @@ pub fn judge(row: &RowEvidence) -> Vec<Verdict> {
         ("configuration-not-loaded", configuration_not_loaded),
         ("count-not-reached", count_not_reached),
         ("stolen-cpu", stolen_cpu),
+        ("busy-machine", busy_machine),
         ("ports-exhausted", ports_exhausted),
         ("backlog-overflow", backlog_overflow),
         ("not-2xx", not_2xx),
@@ -54,7 +55,9 @@ fn little(row: &RowEvidence) -> Finding {
     }
     let slots = f64::from(row.connections?) * f64::from(row.streams.unwrap_or(1));
     let law = littles_law(rps, mean_ms, slots);
-    (law.in_flight > slots * ROUNDING).then(|| {
+    // What was sent in the measured part is answered until the drain ends, so the slots were open that much longer.
+    let drained = 1.0 + row.drain_s.zip(row.duration_s).map_or(0.0, |(drain_s, duration_s)| drain_s / duration_s);
+    (law.in_flight > slots * ROUNDING * drained).then(|| {
         let words = format!(
             "{rps:.0} requests/s x {mean_ms} ms are {:.1} requests in flight, on {slots:.0} connections; by Little's \
              law those carry at most {:.0} requests/s at that latency",
@@ -67,6 +70,9 @@ fn little(row: &RowEvidence) -> Finding {
 fn in_flight(row: &RowEvidence) -> Finding {
     let (rps, mean_ms, counted) = (row.rps?, row.mean_ms?, row.in_flight?);
     let implied = rps * mean_ms / 1e3;
+    if row.drain_s.unwrap_or(0.0) > row.duration_s.unwrap_or(f64::INFINITY) * 0.05 {
+        return None;
+    }
     // Below one in flight the count is too coarse to compare.
     let apart = (implied / counted).max(counted / implied);
     (row.latency_from == Some(LatencyFrom::Sent) && counted > 1.0 && apart > 1.2).then(|| {
@@ -209,6 +215,20 @@ fn stolen_cpu(row: &RowEvidence) -> Finding {
     };
     let words = format!(
         "the hypervisor gave {:.1} % of the processor time to others: a burstable or overbooked machine",
+        share * 100.0
+    );
+    Some((severity, words))
+}
+
+fn busy_machine(row: &RowEvidence) -> Finding {
+    let share = row.others_cpu?;
+    let severity = match share {
+        share if share > 0.10 => Severity::Invalid,
+        share if share > 0.03 => Severity::Warning,
+        _ => return None,
+    };
+    let words = format!(
+        "processes outside the measurement used {:.0} % of the machine's processor time: stop them and run it again",
         share * 100.0
     );
     Some((severity, words))

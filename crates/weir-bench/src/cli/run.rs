@@ -1,0 +1,139 @@
+use std::{
+    collections::BTreeMap,
+    env,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use clap::Args;
+
+use crate::{
+    lint::Severity,
+    report,
+    run::{self, Options},
+    scenario::{self, Scenario},
+    summary::{self, Findings},
+};
+
+/// Run a scenario and write its result.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Name of a scenario (`weir bench list` shows them), or a YAML file.
+    pub scenario: String,
+    /// A few minutes instead of the full procedure.
+    #[arg(long)]
+    pub quick: bool,
+    /// Only these targets; the first becomes the baseline if the scenario's is not among them.
+    #[arg(long, value_delimiter = ',')]
+    pub targets: Vec<String>,
+    /// Only rows whose name contains this.
+    #[arg(long)]
+    pub row: Option<String>,
+    /// Numbers of clients, ascending.
+    #[arg(long, value_delimiter = ',')]
+    pub connections: Vec<u32>,
+    /// Worker threads of the targets; several make a sweep.
+    #[arg(long, value_delimiter = ',')]
+    pub workers: Vec<u32>,
+    #[arg(long)]
+    pub repeats: Option<u32>,
+    /// Seconds measured in each run.
+    #[arg(long)]
+    pub seconds: Option<f64>,
+    /// Program of a peer, NAME=PATH.
+    #[arg(long = "program", value_parser = name_and_path)]
+    pub programs: Vec<(String, PathBuf)>,
+    /// Seed of everything random: order of targets, intervals.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Where the result goes: a JSON file, an HTML report beside it.
+    #[arg(long, default_value = "bench-results")]
+    pub out: PathBuf,
+    /// Where installed peers are.
+    #[arg(long, env = "WEIR_BENCH_CACHE", default_value = ".cache/bench")]
+    pub cache: PathBuf,
+}
+
+fn name_and_path(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, path) = text.split_once('=').ok_or("write NAME=PATH, for example nginx=/usr/sbin/nginx")?;
+    Ok((name.to_owned(), PathBuf::from(path)))
+}
+
+pub fn run(arguments: Arguments) -> Result<u8, String> {
+    let scenario = chosen(scenario::read(&arguments.scenario)?, &arguments)?;
+    let options = Options {
+        quick: arguments.quick,
+        programs: arguments.programs.iter().cloned().collect::<BTreeMap<_, _>>(),
+        cache: arguments.cache.clone(),
+        seed: arguments.seed,
+        command: env::args().collect(),
+        stop: interrupt()?,
+    };
+    finish(run::run(scenario, &options)?, &arguments.out)
+}
+
+/// Writes a result and its report, prints the table, and judges.
+pub fn finish(result: crate::result::ResultFile, out: &Path) -> Result<u8, String> {
+    std::fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
+    let file = out.join(format!("{}.json", result.id));
+    result.write(&file)?;
+    let findings = summary::findings(&result);
+    let page = file.with_extension("html");
+    std::fs::write(&page, report::html(&findings)).map_err(|error| format!("{}: {error}", page.display()))?;
+    show(&findings);
+    println!("\nresult  {}\nreport  {}", file.display(), page.display());
+    Ok(u8::from(findings.worst() == Some(Severity::Invalid)))
+}
+
+/// Prints table, searches and verdicts.
+pub fn show(findings: &Findings<'_>) {
+    println!("{}", report::table(findings, None));
+    if let Some(table) = report::searches(findings) {
+        println!("{table}");
+    }
+    for verdict in &findings.verdicts {
+        let subject = verdict.subject.as_ref().map_or(String::new(), |subject| format!("{subject}: "));
+        let times = if verdict.runs > 1 { format!(" (in {} runs)", verdict.runs) } else { String::new() };
+        println!("{:>7}  {subject}{}{times}", verdict.severity.word(), verdict.words);
+    }
+    if findings.verdicts.is_empty() {
+        println!("  valid  no finding");
+    }
+}
+
+/// The scenario with what the command line changes.
+pub fn chosen(scenario: Scenario, arguments: &Arguments) -> Result<Scenario, String> {
+    let mut scenario = if arguments.quick { scenario.quickened() } else { scenario };
+    if !arguments.targets.is_empty() {
+        scenario.targets = arguments.targets.clone();
+        if !scenario.targets.contains(&scenario.baseline) {
+            scenario.baseline = scenario.targets[0].clone();
+        }
+    }
+    if let Some(part) = &arguments.row {
+        let names: Vec<String> = scenario.rows.iter().map(|row| row.name.clone()).collect();
+        scenario.rows.retain(|row| row.name.contains(part.as_str()));
+        if scenario.rows.is_empty() {
+            return Err(format!("--row {part}: no row contains that; there are: {}", names.join(" · ")));
+        }
+    }
+    if !arguments.connections.is_empty() {
+        scenario.connections = arguments.connections.clone();
+        scenario.rows.iter_mut().for_each(|row| row.connections = None);
+    }
+    if !arguments.workers.is_empty() {
+        scenario.workers = arguments.workers.clone();
+    }
+    scenario.method.repeats = arguments.repeats.unwrap_or(scenario.method.repeats);
+    scenario.method.measured_s = arguments.seconds.unwrap_or(scenario.method.measured_s);
+    Ok(scenario)
+}
+
+/// A flag that the first SIGINT or SIGTERM sets, so that targets are stopped before the lab ends.
+pub fn interrupt() -> Result<Arc<AtomicBool>, String> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, stop.clone()).map_err(|error| format!("signals: {error}"))?;
+    }
+    Ok(stop)
+}

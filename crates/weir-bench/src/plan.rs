@@ -1,0 +1,257 @@
+//! From a scenario to what is done: which processors, in which order, and what the load engine is asked. Pure.
+
+use std::path::PathBuf;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+
+use crate::{
+    engine::{
+        Body, EchoCheck, LoadPlan, Pacing, Protocol, Rate, RequestTemplate, Selection, Spacing, Stop, Think, Timeouts,
+        Tls,
+    },
+    manifest::{LogicalCpu, Pinning},
+    result::Level,
+    scenario::{Row, Scenario, Speak},
+    stats::Random,
+    target::credentials,
+};
+
+/// Where a load goes.
+#[derive(Clone, Debug)]
+pub struct Destination {
+    pub port: u16,
+    pub tls: bool,
+    /// Authority that signed the certificate of the destination.
+    pub authority: Option<PathBuf>,
+}
+
+/// Divides `cpus` among the roles: the target first, on cores of its own where there are enough.
+///
+/// What is left is the generator's and the backend's; they share it when it is one. With a single processor all share.
+pub fn pinning(cpus: &[LogicalCpu], workers: u32) -> Pinning {
+    // One thread of every core first: two workers shall not land on two threads of one core while another is idle.
+    let mut ordered: Vec<(usize, LogicalCpu)> = cpus
+        .iter()
+        .enumerate()
+        .map(|(index, cpu)| {
+            let same_core =
+                cpus[..index].iter().filter(|other| (other.socket, other.core) == (cpu.socket, cpu.core)).count();
+            (same_core, *cpu)
+        })
+        .collect();
+    ordered.sort_by_key(|(thread, cpu)| (*thread, cpu.id));
+    let ids: Vec<u32> = ordered.into_iter().map(|(_, cpu)| cpu.id).collect();
+    if ids.len() < 2 {
+        return Pinning { target: ids.clone(), generator: ids.clone(), backend: ids };
+    }
+    let target = (workers as usize).clamp(1, ids.len() - 1);
+    let rest = &ids[target..];
+    let (generator, backend) = match rest {
+        [one] => (vec![*one], vec![*one]),
+        _ => {
+            let (generator, backend) = rest.split_at(rest.len().div_ceil(2));
+            (generator.to_vec(), backend.to_vec())
+        }
+    };
+    Pinning { target: ids[..target].to_vec(), generator, backend }
+}
+
+/// A target with one configuration: started once, then loaded at each of its levels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    pub row: String,
+    pub target: String,
+    pub levels: Vec<Level>,
+}
+
+/// The groups of one repeat. Rows come in an order of chance, targets within a row too, so that what the machine does
+/// over minutes hits all alike and what it does over seconds hits none always.
+pub fn order(scenario: &Scenario, repeat: u32, seed: u64) -> Vec<Vec<Group>> {
+    let mut random = Random::new(seed ^ u64::from(repeat).wrapping_mul(0x9E37_79B9));
+    let mut rows: Vec<Vec<Group>> = Vec::new();
+    for row in &scenario.rows {
+        for workers in &scenario.workers {
+            let rate = row.rate.or(scenario.load.rate);
+            let levels: Vec<Level> = scenario
+                .levels(row)
+                .iter()
+                .map(|connections| Level { connections: *connections, rate, workers: *workers })
+                .collect();
+            let mut groups: Vec<Group> = scenario
+                .targets
+                .iter()
+                .map(|target| Group { row: row.name.clone(), target: target.clone(), levels: levels.clone() })
+                .collect();
+            random.shuffle(&mut groups);
+            rows.push(groups);
+        }
+    }
+    random.shuffle(&mut rows);
+    rows
+}
+
+/// What the engine is asked for one run.
+pub fn load(scenario: &Scenario, row: &Row, level: Level, to: &Destination, pinning: &Pinning, seed: u64) -> LoadPlan {
+    let connections = level.connections as usize;
+    let method = &scenario.method;
+    let warm_up_ms = (method.warmup_s * 1e3) as u64;
+    let measured_ms = (method.measured_s * 1e3) as u64;
+    let load = &scenario.load;
+    let (protocol, scheme) = protocol(row, &to.tls);
+    let rate = level.rate.or_else(|| {
+        let per_second = row.speak.per_second()?;
+        // One publisher, whatever the number of subscribers; every WebSocket client sends for itself.
+        Some(if matches!(row.speak, Speak::WebSub { .. }) { per_second } else { per_second * connections as f64 })
+    });
+    let pacing = match rate {
+        Some(rate) => Pacing::Open { rate: Rate::Constant(rate), spacing: Spacing::Even },
+        None => Pacing::Closed {
+            think: if load.think_ms > 0.0 { Think::FixedMs(load.think_ms) } else { Think::None },
+            ramp_up_ms: ((load.ramp_up_s * 1e3) as u64).min(warm_up_ms),
+        },
+    };
+    LoadPlan {
+        requests: requests(row, scheme, to.port),
+        selection: Selection::Weighted,
+        protocol,
+        threads: pinning.generator.len().clamp(1, connections.max(1)),
+        pacing,
+        stop: Stop { duration_ms: Some(measured_ms), count: load.count },
+        warm_up_ms,
+        timeouts: Timeouts { response_ms: (load.timeout_s * 1e3) as u64, ..Timeouts::default() },
+        connect_to: Some(format!("127.0.0.1:{}", to.port)),
+        tls: Tls { ca_file: to.authority.clone(), server_name: None, resume: true },
+        interval_ms: (measured_ms / 10).clamp(100, 1_000),
+        cpus: pinning.generator.iter().map(|cpu| *cpu as usize).collect(),
+        seed,
+        ..LoadPlan::closed("", connections, Stop::default())
+    }
+}
+
+fn protocol(row: &Row, tls: &bool) -> (Protocol, &'static str) {
+    let web = if *tls { "https" } else { "http" };
+    match &row.speak {
+        Speak::Http1 => (Protocol::Http1, web),
+        Speak::Http2 { streams } => (Protocol::Http2 { streams: *streams }, web),
+        Speak::WebSocket { message_bytes, .. } => (
+            Protocol::WebSocket { message_bytes: *message_bytes, check: EchoCheck::Reversed },
+            if *tls { "wss" } else { "ws" },
+        ),
+        Speak::Sse { .. } => (Protocol::Sse, web),
+        Speak::WebSub { payload_bytes, .. } => (
+            Protocol::WebSub {
+                topic: "bench".to_owned(),
+                secret: Some("bench".to_owned()),
+                payload_bytes: *payload_bytes,
+            },
+            web,
+        ),
+        Speak::Idle => (Protocol::Idle { first_request: true }, web),
+    }
+}
+
+/// Routes that are asked for when there are more: the engine keeps a tally for each, and four are enough to see that a
+/// table of a hundred is searched.
+const ROUTES_ASKED: usize = 4;
+
+/// One request for each route asked for, evenly from the first to the last, with the credentials of one consumer each.
+fn requests(row: &Row, scheme: &str, port: u16) -> Vec<RequestTemplate> {
+    let (routes, consumers) = credentials(row.routes, row.consumers);
+    let headers: Vec<(String, String)> =
+        row.request.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+    let asked = routes.len().min(ROUTES_ASKED);
+    let spread = |step: usize| if asked > 1 { step * (routes.len() - 1) / (asked - 1) } else { 0 };
+    (0..asked)
+        .map(|step| {
+            let index = spread(step);
+            let route = &routes[index];
+            let mut headers = headers.clone();
+            if !consumers.is_empty() {
+                let consumer = &consumers[index % consumers.len()];
+                if row.policies.contains_key("key-auth") {
+                    headers.push(("apikey".to_owned(), consumer.key.clone()));
+                }
+                if row.policies.contains_key("basic-auth") {
+                    let pair = STANDARD.encode(format!("{}:{}", consumer.name, consumer.password));
+                    headers.push(("Authorization".to_owned(), format!("Basic {pair}")));
+                }
+            }
+            RequestTemplate {
+                method: row.request.method.clone(),
+                headers,
+                body: if row.request.body_bytes > 0 { Body::Sized(row.request.body_bytes) } else { Body::Empty },
+                ..RequestTemplate::get(format!("{scheme}://localhost:{port}{}{}", route.prefix, path(row)))
+            }
+        })
+        .collect()
+}
+
+/// Where the built-in backend does what the row speaks of; the row's own path for requests.
+fn path(row: &Row) -> String {
+    match &row.speak {
+        Speak::WebSocket { .. } => "/reverse".to_owned(),
+        Speak::Sse { event_bytes, per_second } => format!("/sse?rate={per_second}&bytes={event_bytes}"),
+        Speak::Http1 | Speak::Http2 { .. } | Speak::WebSub { .. } | Speak::Idle => row.request.path.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario;
+
+    fn cpus(cores: u32, threads: u32) -> Vec<LogicalCpu> {
+        // As Linux numbers them: all first threads, then all second ones.
+        (0..cores * threads).map(|id| LogicalCpu { id, core: id % cores, socket: 0 }).collect()
+    }
+
+    #[test]
+    fn the_target_gets_cores_of_its_own() {
+        assert_eq!(pinning(&cpus(2, 1), 1), Pinning { target: vec![0], generator: vec![1], backend: vec![1] });
+        let eight = pinning(&cpus(4, 2), 2);
+        assert_eq!(eight.target, [0, 1]);
+        assert_eq!(eight.generator, [2, 3, 4]);
+        assert_eq!(eight.backend, [5, 6, 7]);
+        assert_eq!(pinning(&cpus(2, 1), 8).target, [0], "one is left for the load");
+        assert_eq!(pinning(&cpus(1, 1), 1), Pinning { target: vec![0], generator: vec![0], backend: vec![0] });
+    }
+
+    #[test]
+    fn every_repeat_holds_every_cell_once_in_an_order_of_its_own() {
+        let scenario = scenario::read("api7").unwrap();
+        let names = |repeat| -> Vec<(String, String)> {
+            order(&scenario, repeat, 1).into_iter().flatten().map(|group| (group.row, group.target)).collect()
+        };
+        let (mut first, mut second) = (names(0), names(1));
+        assert_ne!(first, second);
+        assert_eq!(first, names(0), "the same seed gives the same order");
+        first.sort();
+        second.sort();
+        assert_eq!(first, second);
+        assert_eq!(first.len(), scenario.rows.len() * scenario.targets.len());
+    }
+
+    #[test]
+    fn rows_become_requests_with_credentials() {
+        let scenario = scenario::read("api7").unwrap();
+        let row = scenario.row("key-auth, 100 routes, 100 consumers").unwrap();
+        let to = Destination { port: 9080, tls: false, authority: None };
+        let level = Level { connections: 64, rate: None, workers: 1 };
+        let plan = load(&scenario, row, level, &to, &pinning(&cpus(2, 1), 1), 7);
+        assert_eq!(plan.requests.len(), 4);
+        assert_eq!(plan.requests[3].url, "http://localhost:9080/route-99/get");
+        assert_eq!(plan.requests[3].headers, [("apikey".to_owned(), "key-99".to_owned())]);
+        assert_eq!((plan.connections, plan.threads), (64, 1));
+    }
+
+    #[test]
+    fn every_websocket_client_sends_for_itself_and_one_publisher_for_all_subscribers() {
+        let scenario = scenario::read("wso2-streaming").unwrap();
+        let to = Destination { port: 9080, tls: false, authority: None };
+        let level = Level { connections: 1000, rate: None, workers: 1 };
+        let plan = |row: &str| load(&scenario, scenario.row(row).unwrap(), level, &to, &pinning(&cpus(2, 1), 1), 7);
+        let rate = |rate| Pacing::Open { rate: Rate::Constant(rate), spacing: Spacing::Even };
+        assert_eq!(plan("WebSocket, 10 messages/s").pacing, rate(10_000.0));
+        assert_eq!(plan("WebSub, 8 kB").pacing, rate(0.2));
+    }
+}

@@ -1,0 +1,37 @@
+//! Figures as SVG text. Pure: numbers in, text out, every mark placed by this module.
+
+mod axis;
+mod bars;
+mod lines;
+mod svg;
+
+pub use self::{
+    axis::{Scale, Unit},
+    bars::{Bar, BarFigure},
+    lines::{LineFigure, Mark, Series},
+    svg::escape,
+};
+
+/// Colours of targets, chosen to stay apart in print and for colour-blind readers; `none` is grey.
+pub fn colour(target: &str) -> &'static str {
+    match target {
+        "weir" => "#0b7285",
+        "nginx" => "#e8590c",
+        "haproxy" => "#3b5bdb",
+        "envoy" => "#9c36b5",
+        "traefik" => "#2b8a3e",
+        "caddy" => "#c2255c",
+        "apisix" => "#e67700",
+        "kong" => "#1864ab",
+        "krakend" => "#5c940d",
+        _ => "#868e96",
+    }
+}
+
+/// Colour of what others published.
+pub const PUBLISHED: &str = "#c92a2a";
+
+/// Width of a figure that stands alone in the page.
+pub const WIDTH: f64 = 720.0;
+/// Width of a figure that shares a line with another.
+pub const HALF: f64 = 540.0;

@@ -1,0 +1,417 @@
+use super::holds_connections;
+use crate::{
+    plot::{Bar, BarFigure, HALF, LineFigure, Mark, Scale, Series, Unit, WIDTH, colour},
+    result::{Cell, Role, Run},
+    scenario::{Row, Speak},
+    stats::Interval,
+    summary::{Findings, Summary},
+};
+
+/// A figure with the name its file gets.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// Lower case, digits and hyphens: unique within a result.
+    pub name: String,
+    /// The row it belongs to; absent when it is about several.
+    pub row: Option<String>,
+    pub svg: String,
+}
+
+/// Every figure that a result has the data for, in the order of the report.
+pub fn figures(findings: &Findings<'_>) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    let mut add = |name: &str, row: Option<&Row>, svg: Option<String>| {
+        if let Some(svg) = svg {
+            let row_name = row.map(|row| row.name.clone());
+            let name = row.map_or(name.to_owned(), |row| format!("{}-{name}", slug(&row.name)));
+            figures.push(Figure { name, row: row_name, svg });
+        }
+    };
+    let scenario = &findings.result.scenario;
+    add("throughput-by-row", None, throughput_by_row(findings));
+    add("cpu-by-row", None, cpu_by_row(findings));
+    add("policy-cost", None, policy_cost(findings));
+    add("searches", None, searches(findings));
+    let idle = holds_connections(findings.result);
+    for row in &scenario.rows {
+        if idle {
+            add("per-connection", Some(row), memory_per_connection(findings, row));
+        }
+        add("throughput", Some(row), throughput(findings, row));
+        add("latency", Some(row), latency(findings, row));
+        add("errors", Some(row), errors(findings, row));
+        add("percentiles", Some(row), percentiles(findings, row));
+        add("memory", Some(row), over_time(findings, row, Watch::Memory));
+        add("cpu", Some(row), over_time(findings, row, Watch::Cpu));
+    }
+    figures
+}
+
+fn slug(name: &str) -> String {
+    let mut slug = String::new();
+    for character in name.chars() {
+        if character.is_ascii_alphanumeric() {
+            slug.push(character.to_ascii_lowercase());
+        } else if !slug.ends_with('-') {
+            slug.push('-');
+        }
+    }
+    slug.trim_matches('-').to_owned()
+}
+
+fn summaries<'a>(findings: &'a Findings<'_>, row: &str, target: &str) -> Vec<&'a Summary<'a>> {
+    let found = findings.cells.iter().filter(|summary| summary.cell.row == row && summary.cell.target == target);
+    found.filter(|summary| summary.rps.is_some()).collect()
+}
+
+/// One bar per target, rows as groups: where there is a single level to a row.
+fn throughput_by_row(findings: &Findings<'_>) -> Option<String> {
+    let single = findings.result.scenario.rows.iter().all(|row| findings.result.scenario.levels(row).len() == 1);
+    (single && !holds_connections(findings.result)).then(|| {
+        by_row(
+            findings,
+            "Throughput",
+            "requests/s, median and interval",
+            Unit::Count,
+            |summary| summary.rps,
+            |one| one.rps,
+        )
+    })
+}
+
+fn cpu_by_row(findings: &Findings<'_>) -> Option<String> {
+    let any = findings.cells.iter().any(|summary| summary.cpu_us.is_some());
+    let single = findings.result.scenario.rows.iter().all(|row| findings.result.scenario.levels(row).len() == 1);
+    (single && any && !holds_connections(findings.result)).then(|| {
+        let title = "CPU time of the target for each request";
+        by_row(findings, title, "microseconds, user and system", Unit::Microseconds, |summary| summary.cpu_us, |_| None)
+    })
+}
+
+fn by_row(
+    findings: &Findings<'_>,
+    title: &str,
+    axis: &str,
+    unit: Unit,
+    value: impl Fn(&Summary<'_>) -> Option<Interval>,
+    published: impl Fn(&crate::scenario::Published) -> Option<f64>,
+) -> String {
+    let mut groups = Vec::new();
+    for row in &findings.result.scenario.rows {
+        let mut bars = Vec::new();
+        for summary in findings.cells.iter().filter(|summary| summary.cell.row == row.name) {
+            let interval = value(summary);
+            if interval.is_none() && summary.absent().is_none() {
+                continue;
+            }
+            let workers = summary.cell.level.workers;
+            let suffix = if workers > 1 { format!(" × {workers}") } else { String::new() };
+            bars.push(Bar {
+                name: format!("{}{suffix}", summary.cell.target),
+                colour: colour(&summary.cell.target),
+                value: interval.map_or(0.0, |interval| interval.median),
+                interval: interval.map(|interval| (interval.low, interval.high)),
+                published: None,
+                absent: summary.absent().map(|reason| shortened(reason, 70)),
+            });
+        }
+        let mark = row.published.iter().find_map(|one| Some((one.system.clone(), published(one)?)));
+        if let (Some(mark), Some(bar)) = (mark, bars.iter_mut().find(|bar| bar.absent.is_none())) {
+            bar.published = Some(mark);
+        }
+        groups.push((row.name.clone(), bars));
+    }
+    BarFigure { title: title.to_owned(), axis: (axis.to_owned(), unit), groups, width: WIDTH + 160.0 }.svg()
+}
+
+fn shortened(text: &str, most: usize) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    if line.chars().count() <= most { line.to_owned() } else { line.chars().take(most - 1).chain(['…']).collect() }
+}
+
+fn policy_cost(findings: &Findings<'_>) -> Option<String> {
+    let mut groups: Vec<(String, Vec<Bar>)> = Vec::new();
+    // At the lowest level of each row: the cost per request of a policy is not a matter of concurrency.
+    for cost in &findings.costs {
+        let first = findings.result.scenario.levels(cost.row).first().copied();
+        let Some(interval) = cost.cpu_us.filter(|_| Some(cost.level.connections) == first) else { continue };
+        let bar = Bar {
+            name: cost.target.to_owned(),
+            colour: colour(cost.target),
+            value: interval.median,
+            interval: Some((interval.low, interval.high)),
+            published: cost.published_us.map(|value| ("published, from 1/throughput".to_owned(), value)),
+            absent: None,
+        };
+        match groups.iter_mut().find(|(name, _)| *name == cost.row.name) {
+            Some((_, bars)) => bars.push(bar),
+            None => groups.push((cost.row.name.clone(), vec![bar])),
+        }
+    }
+    (!groups.is_empty()).then(|| {
+        let axis = ("CPU microseconds more for each request than without the policy".to_owned(), Unit::Microseconds);
+        BarFigure { title: "What each policy costs".to_owned(), axis, groups, width: WIDTH + 160.0 }.svg()
+    })
+}
+
+fn searches(findings: &Findings<'_>) -> Option<String> {
+    let mut groups: Vec<(String, Vec<Bar>)> = Vec::new();
+    for search in &findings.result.searches {
+        let bar = Bar {
+            name: search.target.clone(),
+            colour: colour(&search.target),
+            value: search.rate.unwrap_or(0.0),
+            interval: None,
+            published: None,
+            absent: search.rate.is_none().then(|| "not at any rate".to_owned()),
+        };
+        match groups.iter_mut().find(|(name, _)| *name == search.objective) {
+            Some((_, bars)) => bars.push(bar),
+            None => groups.push((search.objective.clone(), vec![bar])),
+        }
+    }
+    for (_, bars) in &mut groups {
+        let row = findings.result.scenario.rows.first();
+        let published = row.and_then(|row| row.published.iter().find_map(|one| Some((one.system.clone(), one.rps?))));
+        if let Some(bar) = bars.first_mut() {
+            bar.published = published;
+        }
+    }
+    (!groups.is_empty()).then(|| {
+        let axis = ("requests/s, open loop, latency from when each was due".to_owned(), Unit::Count);
+        BarFigure { title: "Highest rate within an objective".to_owned(), axis, groups, width: WIDTH + 160.0 }.svg()
+    })
+}
+
+fn line(
+    findings: &Findings<'_>,
+    row: &Row,
+    name: impl Fn(&str) -> String,
+    dashed: bool,
+    value: impl Fn(&Summary<'_>) -> Option<Interval>,
+) -> Vec<Series> {
+    let mut series = Vec::new();
+    for target in &findings.result.scenario.targets {
+        let mut one = Series {
+            name: name(target),
+            colour: colour(target),
+            dashed: dashed || target == "none",
+            dots: true,
+            points: Vec::new(),
+            band: Vec::new(),
+        };
+        // Of several numbers of workers, the first.
+        let workers = findings.result.scenario.workers.first();
+        for summary in summaries(findings, &row.name, target) {
+            if let Some(interval) = value(summary).filter(|_| Some(&summary.cell.level.workers) == workers) {
+                let x = f64::from(summary.cell.level.connections);
+                one.points.push((x, interval.median));
+                one.band.push((x, interval.low, interval.high));
+            }
+        }
+        if !one.points.is_empty() {
+            series.push(one);
+        }
+    }
+    series
+}
+
+fn clients() -> (String, Scale, Unit) {
+    ("concurrent clients".to_owned(), Scale::Log, Unit::Count)
+}
+
+fn several_levels(findings: &Findings<'_>, row: &Row) -> bool {
+    findings.result.scenario.levels(row).len() > 1
+}
+
+fn marks(row: &Row, value: impl Fn(&crate::scenario::Published) -> Option<f64>) -> Vec<Mark> {
+    row.published
+        .iter()
+        .filter_map(|one| Some(Mark { name: one.system.clone(), x: one.connections.map(f64::from), y: value(one)? }))
+        .collect()
+}
+
+fn throughput(findings: &Findings<'_>, row: &Row) -> Option<String> {
+    let series = line(findings, row, str::to_owned, false, |summary| summary.rps);
+    let what = match row.speak {
+        Speak::Http1 | Speak::Http2 { .. } => "requests/s",
+        Speak::Idle => return None,
+        _ => "messages/s",
+    };
+    (several_levels(findings, row) && !series.is_empty()).then(|| {
+        LineFigure {
+            title: "Throughput".to_owned(),
+            x: clients(),
+            y: (what.to_owned(), Scale::Linear, Unit::Count),
+            series,
+            marks: marks(row, |one| one.rps),
+            width: HALF,
+        }
+        .svg()
+    })
+}
+
+fn latency(findings: &Findings<'_>, row: &Row) -> Option<String> {
+    let mut series = line(findings, row, |target| format!("{target} p50"), false, |summary| summary.p50_ms);
+    for one in &mut series {
+        one.dashed = false;
+    }
+    series.extend(line(findings, row, |target| format!("{target} p99"), true, |summary| summary.p99_ms));
+    (several_levels(findings, row) && !series.is_empty() && row.speak != Speak::Idle).then(|| {
+        LineFigure {
+            title: "Latency from when a request was due".to_owned(),
+            x: clients(),
+            y: ("time".to_owned(), Scale::Log, Unit::Milliseconds),
+            series,
+            marks: marks(row, |one| one.mean_ms.or(one.p99_ms)),
+            width: HALF,
+        }
+        .svg()
+    })
+}
+
+fn errors(findings: &Findings<'_>, row: &Row) -> Option<String> {
+    let percent = |interval: Interval| Interval {
+        median: interval.median * 100.0,
+        low: interval.low * 100.0,
+        high: interval.high * 100.0,
+    };
+    let series = line(findings, row, str::to_owned, false, |summary| summary.error_share.map(percent));
+    let marks = marks(row, |one| one.error_percent);
+    (several_levels(findings, row) && !marks.is_empty()).then(|| {
+        LineFigure {
+            title: "Messages that failed".to_owned(),
+            x: clients(),
+            y: ("share".to_owned(), Scale::Linear, Unit::Percent),
+            series,
+            marks,
+            width: HALF,
+        }
+        .svg()
+    })
+}
+
+fn memory_per_connection(findings: &Findings<'_>, row: &Row) -> Option<String> {
+    let series = line(findings, row, str::to_owned, false, |summary| summary.bytes_per_connection);
+    (!series.is_empty()).then(|| {
+        LineFigure {
+            title: "Memory of the target for each idle connection".to_owned(),
+            x: ("open connections".to_owned(), Scale::Log, Unit::Count),
+            y: ("memory".to_owned(), Scale::Linear, Unit::Bytes),
+            series,
+            marks: Vec::new(),
+            width: HALF,
+        }
+        .svg()
+    })
+}
+
+/// The run in the middle by throughput: what is shown where one run has to stand for all.
+fn typical(cell: &Cell) -> Option<&Run> {
+    let mut runs: Vec<&Run> = cell.runs().iter().collect();
+    runs.sort_by(|a, b| a.throughput().total_cmp(&b.throughput()));
+    runs.get(runs.len() / 2).copied()
+}
+
+/// The cells of a row at its highest level, one for each target.
+fn at_highest<'a>(findings: &'a Findings<'_>, row: &'a Row) -> impl Iterator<Item = &'a Cell> {
+    let highest = findings.result.scenario.levels(row).last().copied();
+    let workers = findings.result.scenario.workers.first().copied();
+    findings.result.cells.iter().filter(move |cell| {
+        cell.row == row.name && Some(cell.level.connections) == highest && Some(cell.level.workers) == workers
+    })
+}
+
+/// How many places a percentile curve has for each nine.
+const STEPS_PER_NINE: u32 = 12;
+
+fn percentiles(findings: &Findings<'_>, row: &Row) -> Option<String> {
+    let mut series = Vec::new();
+    for cell in at_highest(findings, row) {
+        let mut all = crate::engine::Histogram::new();
+        for run in cell.runs() {
+            all.add(&run.load.total.latency);
+        }
+        if all.count() < 100 {
+            continue;
+        }
+        // As far to the right as ten values are left.
+        let nines = (all.count() as f64 / 10.0).log10().min(5.0);
+        let steps = (nines * f64::from(STEPS_PER_NINE)) as u32;
+        let points = (0..=steps).map(|step| {
+            let share = 1.0 - 10f64.powf(-f64::from(step) / f64::from(STEPS_PER_NINE));
+            (share * 100.0, all.quantile(share) as f64 / 1e6)
+        });
+        series.push(Series {
+            name: cell.target.clone(),
+            colour: colour(&cell.target),
+            dashed: cell.target == "none",
+            dots: false,
+            points: points.collect(),
+            band: Vec::new(),
+        });
+    }
+    let level = findings.result.scenario.levels(row).last()?;
+    (!series.is_empty() && row.speak != Speak::Idle).then(|| {
+        LineFigure {
+            title: format!("Latency by percentile, {level} clients, all repeats"),
+            x: ("percentile".to_owned(), Scale::Nines, Unit::Percentile),
+            y: ("time".to_owned(), Scale::Log, Unit::Milliseconds),
+            series,
+            marks: Vec::new(),
+            width: HALF,
+        }
+        .svg()
+    })
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Watch {
+    Memory,
+    Cpu,
+}
+
+fn over_time(findings: &Findings<'_>, row: &Row, watch: Watch) -> Option<String> {
+    let mut series = Vec::new();
+    for cell in at_highest(findings, row) {
+        let Some(process) = typical(cell).and_then(|run| run.role(Role::Target).next()) else { continue };
+        let points: Vec<(f64, f64)> = match watch {
+            Watch::Memory => process.samples.iter().map(|sample| (sample.at_s, sample.rss_bytes as f64)).collect(),
+            Watch::Cpu => process
+                .samples
+                .windows(2)
+                .filter(|pair| pair[1].at_s - pair[0].at_s > 0.02)
+                .map(|pair| {
+                    let used = |sample: &crate::result::ProcessSample| sample.cpu_user_s + sample.cpu_system_s;
+                    (pair[1].at_s, (used(&pair[1]) - used(&pair[0])) / (pair[1].at_s - pair[0].at_s) * 100.0)
+                })
+                .collect(),
+        };
+        if points.len() > 1 {
+            series.push(Series {
+                name: cell.target.clone(),
+                colour: colour(&cell.target),
+                dashed: false,
+                dots: false,
+                points,
+                band: Vec::new(),
+            });
+        }
+    }
+    let level = findings.result.scenario.levels(row).last()?;
+    let (title, unit) = match watch {
+        Watch::Memory => (format!("Memory of the target, {level} clients"), Unit::Bytes),
+        Watch::Cpu => (format!("CPU of the target, {level} clients, 100 % is one processor"), Unit::Percent),
+    };
+    (!series.is_empty()).then(|| {
+        LineFigure {
+            title,
+            x: ("measured time, a typical run".to_owned(), Scale::Linear, Unit::Seconds),
+            y: (String::new(), Scale::Linear, unit),
+            series,
+            marks: Vec::new(),
+            width: HALF,
+        }
+        .svg()
+    })
+}

@@ -1,0 +1,371 @@
+use std::fmt::Write as _;
+
+use super::{against, figures, holds_connections, level, plain, published, with_interval};
+use crate::{
+    lint::{Severity, Verdict},
+    plot::{Unit, escape},
+    summary::{Findings, Summary},
+};
+
+const STYLE: &str = include_str!("style.css");
+
+/// One page with everything inside: no script, no font, no picture from elsewhere.
+pub fn html(findings: &Findings<'_>) -> String {
+    let result = findings.result;
+    let scenario = &result.scenario;
+    let mut page = String::new();
+    let _ = write!(
+        page,
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>{0}</title>\
+         <style>{STYLE}</style></head><body><main><header><p class=\"kicker\">weir bench · {1}{2}</p><h1>{0}</h1>\
+         <p class=\"about\">{3}</p>",
+        escape(&scenario.title),
+        escape(&scenario.name),
+        if result.quick { " · quick" } else { "" },
+        escape(&scenario.about),
+    );
+    if let Some(source) = &scenario.source {
+        let title = match &source.url {
+            Some(url) => format!("<a href=\"{}\">{}</a>", escape(url), escape(&source.title)),
+            None => escape(&source.title),
+        };
+        let date = source.date.as_ref().map_or(String::new(), |date| format!(", {}", escape(date)));
+        let _ = write!(
+            page,
+            "<p class=\"source\">Published figures: {title}{date}. {}. They come from another machine: compare shapes, not \
+             heights.</p>",
+            escape(&source.setup)
+        );
+    }
+    page.push_str("</header>");
+    verdict_banner(findings, &mut page);
+    facts(findings, &mut page);
+    let drawn = figures(findings);
+    for figure in drawn.iter().filter(|figure| figure.row.is_none()) {
+        let _ = write!(page, "<figure id=\"{}\">{}</figure>", figure.name, figure.svg);
+    }
+    results_table(findings, &mut page);
+    costs(findings, &mut page);
+    searches(findings, &mut page);
+    for row in &scenario.rows {
+        let own: Vec<_> = drawn.iter().filter(|figure| figure.row.as_ref() == Some(&row.name)).collect();
+        if own.is_empty() {
+            continue;
+        }
+        let _ = write!(page, "<section><h2>{}</h2><div class=\"pair\">", escape(&row.name));
+        for figure in own {
+            let _ = write!(page, "<figure id=\"{}\">{}</figure>", figure.name, figure.svg);
+        }
+        page.push_str("</div></section>");
+    }
+    verdicts(findings, &mut page);
+    machine(findings, &mut page);
+    configurations(findings, &mut page);
+    page.push_str("</main></body></html>\n");
+    page
+}
+
+fn verdict_banner(findings: &Findings<'_>, page: &mut String) {
+    let count = |severity| findings.verdicts.iter().filter(|verdict| verdict.severity == severity).count();
+    let (invalid, warnings) = (count(Severity::Invalid), count(Severity::Warning));
+    let (class, words) = match findings.worst() {
+        Some(Severity::Invalid) => {
+            ("invalid", format!("{invalid} findings make figures of this result invalid, {warnings} are warnings."))
+        }
+        Some(Severity::Warning) => ("warning", format!("Valid, with {warnings} warnings.")),
+        _ => ("valid", "Valid: no finding.".to_owned()),
+    };
+    let _ = write!(
+        page,
+        "<p class=\"banner {class}\"><strong>Verdict.</strong> {words} <a href=\"#verdicts\">In words</a></p>"
+    );
+}
+
+fn facts(findings: &Findings<'_>, page: &mut String) {
+    let result = findings.result;
+    let manifest = &result.manifest;
+    let method = &result.scenario.method;
+    let list = |cpus: &[u32]| cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+    let facts = [
+        ("Measured", result.started_at.clone()),
+        ("Machine", format!("{}, {} processors", manifest.cpu.model, manifest.cpu.logical)),
+        (
+            "Method",
+            format!(
+                "{} interleaved repeats of {} s after {} s of warm-up; medians with {:.0} % bootstrap intervals",
+                method.repeats,
+                method.measured_s,
+                method.warmup_s,
+                method.confidence * 100.0
+            ),
+        ),
+        (
+            "Processors",
+            format!(
+                "target {} · generator {} · backend {}",
+                list(&manifest.pinning.target),
+                list(&manifest.pinning.generator),
+                list(&manifest.pinning.backend)
+            ),
+        ),
+        (
+            "Targets",
+            result
+                .targets
+                .iter()
+                .map(|target| match &target.version {
+                    Some(version) => format!("{} ({version})", target.name),
+                    None => target.name.clone(),
+                })
+                .collect::<Vec<_>>()
+                .join(" · "),
+        ),
+        ("Command", result.command.join(" ")),
+    ];
+    page.push_str("<dl class=\"facts\">");
+    for (name, value) in facts {
+        let _ = write!(page, "<div><dt>{name}</dt><dd>{}</dd></div>", escape(&value));
+    }
+    page.push_str("</dl>");
+}
+
+fn results_table(findings: &Findings<'_>, page: &mut String) {
+    let idle = holds_connections(findings.result);
+    let baseline = &findings.result.scenario.baseline;
+    let has_published = findings.cells.iter().any(|summary| !summary.published.is_empty());
+    page.push_str(
+        "<section><h2>Figures</h2><div class=\"scroll\"><table><thead><tr><th>Row<th class=\"n\">Clients<th>Target",
+    );
+    let columns = if idle {
+        page.push_str("<th class=\"n\">Held<th class=\"n\">Memory<th class=\"n\">Per connection<th class=\"n\">Errors");
+        4
+    } else {
+        let _ = write!(
+            page,
+            "<th class=\"n\">Requests/s<th class=\"n\">vs {0}<th class=\"n\">p50<th class=\"n\">p99<th class=\"n\">p99.9\
+             <th class=\"n\">CPU/request<th class=\"n\">vs {0}<th class=\"n\">Memory<th class=\"n\">after<th class=\"n\">Errors",
+            escape(baseline)
+        );
+        10
+    };
+    page.push_str(if has_published { "<th>Published<th>Verdict</thead><tbody>" } else { "<th>Verdict</thead><tbody>" });
+    let mut last = "";
+    for summary in &findings.cells {
+        let cell = summary.cell;
+        let first = cell.row != last;
+        last = &cell.row;
+        let _ = write!(
+            page,
+            "<tr{}><td>{}<td class=\"n\">{}<td><span class=\"swatch\" style=\"background:{}\"></span>{}",
+            if first { " class=\"first\"" } else { "" },
+            if first { escape(&cell.row) } else { String::new() },
+            escape(&level(summary)),
+            crate::plot::colour(&cell.target),
+            escape(&cell.target)
+        );
+        if let Some(reason) = summary.absent() {
+            let span = columns + 1 + usize::from(has_published);
+            let line = reason.lines().next().unwrap_or_default();
+            let _ =
+                write!(page, "<td colspan=\"{span}\" class=\"absent\" title=\"{}\">{}", escape(reason), escape(line));
+            continue;
+        }
+        cells(summary, idle, page);
+        if has_published {
+            let _ = write!(page, "<td class=\"published\">{}", escape(&published(summary)));
+        }
+        let word =
+            summary.worst.map_or("ok", |severity| if severity == Severity::Note { "ok" } else { severity.word() });
+        let _ = write!(page, "<td><span class=\"badge {word}\">{word}</span>");
+    }
+    page.push_str("</tbody></table></div></section>");
+}
+
+fn cells(summary: &Summary<'_>, idle: bool, page: &mut String) {
+    let errors = summary.error_share.map_or(0.0, |share| share.median);
+    let errors = if errors == 0.0 { "0".to_owned() } else { Unit::Percent.label(errors * 100.0) };
+    let values = if idle {
+        vec![
+            plain(summary.open_connections, Unit::Count),
+            plain(summary.rss_bytes, Unit::Bytes),
+            with_interval(summary.bytes_per_connection, Unit::Bytes),
+            errors,
+        ]
+    } else {
+        vec![
+            with_interval(summary.rps, Unit::Count),
+            against(summary.against_baseline),
+            plain(summary.p50_ms, Unit::Milliseconds),
+            plain(summary.p99_ms, Unit::Milliseconds),
+            plain(summary.p999_ms, Unit::Milliseconds),
+            with_interval(summary.cpu_us, Unit::Microseconds),
+            against(summary.cpu_against_baseline),
+            plain(summary.rss_bytes, Unit::Bytes),
+            plain(summary.rss_after_bytes, Unit::Bytes),
+            errors,
+        ]
+    };
+    for value in values {
+        let _ = write!(page, "<td class=\"n\">{}", split_interval(&value));
+    }
+}
+
+/// The interval smaller and below the median.
+fn split_interval(value: &str) -> String {
+    match value.split_once(" (") {
+        Some((median, interval)) => {
+            format!("{}<small>{}</small>", escape(median), escape(interval.trim_end_matches(')')))
+        }
+        None => escape(value),
+    }
+}
+
+fn costs(findings: &Findings<'_>, page: &mut String) {
+    if findings.costs.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<section><h2>What each policy costs</h2><p>The row with the policy against the row without, the same repeat of \
+         both. CPU is the target's own; time is 1/throughput, which is what published throughputs imply.</p>\
+         <div class=\"scroll\"><table><thead><tr><th>Row<th>Without<th class=\"n\">Clients<th>Target\
+         <th class=\"n\">CPU more<th class=\"n\">Time more<th class=\"n\">Published</thead><tbody>",
+    );
+    for cost in &findings.costs {
+        let _ = write!(
+            page,
+            "<tr><td>{}<td>{}<td class=\"n\">{}<td>{}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}",
+            escape(&cost.row.name),
+            escape(cost.row.compare_with.as_deref().unwrap_or_default()),
+            cost.level.connections,
+            escape(cost.target),
+            split_interval(&with_interval(cost.cpu_us, Unit::Microseconds)),
+            split_interval(&with_interval(cost.time_us, Unit::Microseconds)),
+            cost.published_us.map_or("–".to_owned(), |us| Unit::Microseconds.label(us)),
+        );
+    }
+    page.push_str("</tbody></table></div></section>");
+}
+
+fn searches(findings: &Findings<'_>, page: &mut String) {
+    if findings.result.searches.is_empty() && findings.scaling.is_empty() {
+        return;
+    }
+    if !findings.result.searches.is_empty() {
+        page.push_str(
+            "<section><h2>Searches</h2><div class=\"scroll\"><table><thead><tr><th>Highest rate with<th>Row\
+             <th class=\"n\">Clients<th>Target<th class=\"n\">Requests/s<th>Rates tried</thead><tbody>",
+        );
+        for search in &findings.result.searches {
+            let tried: Vec<String> = search
+                .attempts
+                .iter()
+                .map(|one| format!("{}{}", Unit::Count.label(one.rate), if one.kept { " ✓" } else { " ✗" }))
+                .collect();
+            let _ = write!(
+                page,
+                "<tr><td>{}<td>{}<td class=\"n\">{}<td>{}<td class=\"n\">{}<td>{}",
+                escape(&search.objective),
+                escape(&search.row),
+                search.connections,
+                escape(&search.target),
+                search.rate.map_or("none".to_owned(), |rate| Unit::Count.label(rate)),
+                tried.join(" · ")
+            );
+        }
+        page.push_str("</tbody></table></div></section>");
+    }
+    if !findings.scaling.is_empty() {
+        page.push_str(
+            "<section><h2>Capacity</h2><p>The Universal Scalability Law, fitted over workers.</p><table><thead><tr><th>Row\
+             <th>Target<th class=\"n\">One worker<th class=\"n\">Contention<th class=\"n\">Coherency<th class=\"n\">Error</thead><tbody>",
+        );
+        for one in &findings.scaling {
+            let _ = write!(
+                page,
+                "<tr><td>{}<td>{}<td class=\"n\">{}/s<td class=\"n\">{:.4}<td class=\"n\">{:.6}<td class=\"n\">{:.1} %",
+                escape(one.row),
+                escape(one.target),
+                Unit::Count.label(one.fit.rate),
+                one.fit.contention,
+                one.fit.coherency,
+                one.fit.error * 100.0
+            );
+        }
+        page.push_str("</tbody></table></section>");
+    }
+}
+
+fn verdicts(findings: &Findings<'_>, page: &mut String) {
+    page.push_str("<section id=\"verdicts\"><h2>Verdicts</h2>");
+    if findings.verdicts.is_empty() {
+        page.push_str("<p>Nothing to say.</p>");
+    }
+    page.push_str("<ul class=\"verdicts\">");
+    for Verdict { rule, severity, subject, words, runs } in &findings.verdicts {
+        let subject = subject.as_ref().map_or(String::new(), |subject| format!("<b>{}</b>: ", escape(subject)));
+        let times = if *runs > 1 { format!(" <small>in {runs} runs</small>") } else { String::new() };
+        let _ = write!(
+            page,
+            "<li><span class=\"badge {0}\">{0}</span> {subject}{1} <code>{2}</code>{times}",
+            severity.word(),
+            escape(words),
+            escape(rule)
+        );
+    }
+    page.push_str("</ul></section>");
+}
+
+fn machine(findings: &Findings<'_>, page: &mut String) {
+    let manifest = &findings.result.manifest;
+    let mut lines = vec![
+        ("Kernel".to_owned(), manifest.kernel.clone()),
+        ("Distribution".to_owned(), manifest.distribution.clone().unwrap_or_default()),
+        ("Machine".to_owned(), manifest.machine.clone().unwrap_or_else(|| "not shown by the system".to_owned())),
+        (
+            "CPU".to_owned(),
+            format!(
+                "{}: {} sockets, {} cores, {} threads per core",
+                manifest.cpu.model, manifest.cpu.sockets, manifest.cpu.cores, manifest.cpu.threads_per_core
+            ),
+        ),
+        ("Memory".to_owned(), Unit::Bytes.label(manifest.memory_bytes as f64)),
+        ("Open files".to_owned(), format!("{} soft, {} hard", manifest.open_files.0, manifest.open_files.1)),
+        ("Hardware counters".to_owned(), if manifest.counters { "yes" } else { "not readable" }.to_owned()),
+    ];
+    lines.extend(manifest.sysctl.iter().map(|(name, value)| (name.clone(), value.clone())));
+    lines.extend(manifest.versions.iter().map(|(name, value)| (name.clone(), value.clone())));
+    page.push_str("<section><h2>Machine</h2><dl class=\"facts\">");
+    for (name, value) in lines {
+        let _ = write!(page, "<div><dt>{}</dt><dd>{}</dd></div>", escape(&name), escape(&value));
+    }
+    page.push_str("</dl></section>");
+}
+
+fn configurations(findings: &Findings<'_>, page: &mut String) {
+    page.push_str("<section><h2>Configurations</h2>");
+    for target in &findings.result.targets {
+        for configuration in &target.configurations {
+            let check = match &configuration.check {
+                Some(check) if check.passed => "checked by the target itself",
+                Some(_) => "refused by the target itself",
+                None => "the target has no checker",
+            };
+            let _ = write!(
+                page,
+                "<details><summary>{} · {} <small>{check} · sha256 {}</small></summary><p><code>{}</code></p>",
+                escape(&target.name),
+                escape(&configuration.row),
+                &configuration.sha256[..configuration.sha256.len().min(12)],
+                escape(&configuration.command.join(" "))
+            );
+            for (name, text) in &configuration.files {
+                // The certificate of a run is of no use to anybody.
+                let text = if name.ends_with(".pem") { "…" } else { text.as_str() };
+                let _ = write!(page, "<h4>{}</h4><pre>{}</pre>", escape(name), escape(text));
+            }
+            page.push_str("</details>");
+        }
+    }
+    page.push_str("</section>");
+}

@@ -1,0 +1,93 @@
+use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
+
+use super::{against, holds_connections, level, plain, published, with_interval};
+use crate::{lint::Severity, plot::Unit, summary::Findings};
+
+/// The table of a result for a terminal, `width` characters wide when given.
+pub fn table(findings: &Findings<'_>, width: Option<u16>) -> String {
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    if let Some(width) = width {
+        table.set_width(width);
+    }
+    let idle = holds_connections(findings.result);
+    let baseline = format!("vs {}", findings.result.scenario.baseline);
+    let any_published = findings.cells.iter().any(|summary| !summary.published.is_empty());
+    let mut header = vec!["row", "clients", "target"];
+    if idle {
+        header.extend(["held", "memory", "per connection", "errors"]);
+    } else {
+        header.extend(["req/s", baseline.as_str(), "p50", "p99", "p99.9", "CPU/req", "memory", "errors"]);
+    }
+    if any_published {
+        header.push("published");
+    }
+    header.push("verdict");
+    table.set_header(header);
+    let columns = table.header().map_or(0, |header| header.cell_count());
+    let mut last_row = "";
+    for summary in &findings.cells {
+        let cell = summary.cell;
+        let name = if cell.row == last_row { "" } else { cell.row.as_str() };
+        last_row = &cell.row;
+        let mut line = vec![Cell::new(name), Cell::new(level(summary)), Cell::new(&cell.target)];
+        let number = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+        if let Some(reason) = summary.absent() {
+            let reason = reason.lines().next().unwrap_or_default();
+            line.extend((4..columns).map(|_| Cell::new("–").set_alignment(CellAlignment::Right)));
+            line.push(Cell::new(reason));
+            table.add_row(line);
+            continue;
+        }
+        if idle {
+            line.push(number(plain(summary.open_connections, Unit::Count)));
+            line.push(number(plain(summary.rss_bytes, Unit::Bytes)));
+            line.push(number(with_interval(summary.bytes_per_connection, Unit::Bytes)));
+        } else {
+            line.push(number(with_interval(summary.rps, Unit::Count)));
+            line.push(number(against(summary.against_baseline)));
+            for latency in [summary.p50_ms, summary.p99_ms, summary.p999_ms] {
+                line.push(number(plain(latency, Unit::Milliseconds)));
+            }
+            line.push(number(plain(summary.cpu_us, Unit::Microseconds)));
+            line.push(number(plain(summary.rss_bytes, Unit::Bytes)));
+        }
+        line.push(number(errors(summary.error_share.map_or(0.0, |share| share.median))));
+        if any_published {
+            line.push(Cell::new(published(summary)));
+        }
+        line.push(match summary.worst {
+            Some(Severity::Invalid) => Cell::new("invalid").fg(Color::Red),
+            Some(Severity::Warning) => Cell::new("warning").fg(Color::Yellow),
+            Some(Severity::Note) | None => Cell::new("ok").fg(Color::Green),
+        });
+        table.add_row(line);
+    }
+    table.to_string()
+}
+
+/// The table of searches, when there are any.
+pub fn searches(findings: &Findings<'_>) -> Option<String> {
+    if findings.result.searches.is_empty() {
+        return None;
+    }
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED);
+    table.set_header(["highest rate with", "row", "clients", "target", "req/s", "attempts"]);
+    for search in &findings.result.searches {
+        let rate = search.rate.map_or("none".to_owned(), |rate| Unit::Count.label(rate));
+        table.add_row([
+            search.objective.clone(),
+            search.row.clone(),
+            search.connections.to_string(),
+            search.target.clone(),
+            rate,
+            search.attempts.len().to_string(),
+        ]);
+    }
+    Some(table.to_string())
+}
+
+fn errors(share: f64) -> String {
+    if share == 0.0 { "0".to_owned() } else { Unit::Percent.label(share * 100.0) }
+}

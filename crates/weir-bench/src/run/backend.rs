@@ -1,0 +1,130 @@
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    net::{Ipv4Addr, SocketAddr},
+};
+
+use super::place::{Place, free_port};
+use crate::{
+    library,
+    manifest::Pinning,
+    result::Role,
+    sample::Watched,
+    scenario::{Backend, BackendKind, Row, Scenario},
+    target::{self, Child, Endpoint, Inputs, Readiness, wait_until_listening},
+};
+
+/// The backends of a row, all in one process.
+pub struct Running {
+    process: Child,
+    pub endpoints: Vec<Endpoint>,
+    pub tls: bool,
+    cpus: Vec<u32>,
+}
+
+impl Running {
+    pub fn start(
+        place: &Place,
+        scenario: &Scenario,
+        row: &Row,
+        workers: u32,
+        pinning: &Pinning,
+    ) -> Result<Running, String> {
+        let backend = scenario.backend(row);
+        let mut endpoints = Vec::new();
+        for _ in 0..backend.instances.max(1) {
+            endpoints.push(Endpoint { host: "127.0.0.1".to_owned(), port: free_port()? });
+        }
+        let cpus = pinning.backend.clone();
+        let process = match backend.kind {
+            BackendKind::Nginx => nginx(place, backend, &endpoints, workers, &cpus)?,
+            BackendKind::Builtin => builtin(place, backend, &endpoints, &cpus)?,
+        };
+        let mut running = Running { process, endpoints, tls: backend.tls, cpus };
+        for endpoint in &running.endpoints {
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, endpoint.port));
+            match wait_until_listening(&mut running.process, address) {
+                Readiness::Ready => {}
+                Readiness::Ended(reason) => return Err(format!("the backend did not start: {reason}")),
+                Readiness::TimedOut => return Err("the backend does not listen".to_owned()),
+            }
+        }
+        Ok(running)
+    }
+
+    /// What to sample, all backends together.
+    pub fn watched(&self) -> Watched {
+        Watched { role: Role::Backend, name: "backend".to_owned(), cpus: self.cpus.clone(), pids: self.process.tree() }
+    }
+}
+
+fn body(backend: &Backend) -> String {
+    match (&backend.body, backend.body_bytes) {
+        (Some(body), _) => body.clone(),
+        (None, Some(bytes)) => "x".repeat(bytes as usize),
+        (None, None) => "OK".to_owned(),
+    }
+}
+
+/// nginx with `return 200`, one worker for each processor it may use.
+fn nginx(
+    place: &Place,
+    backend: &Backend,
+    endpoints: &[Endpoint],
+    workers: u32,
+    cpus: &[u32],
+) -> Result<Child, String> {
+    let path = "peers/nginx/backend.conf.j2";
+    let template = library::text(path).ok_or_else(|| format!("{path} is missing"))?;
+    let dir = place.directory("backend")?;
+    let inputs = Inputs {
+        dir: dir.display().to_string(),
+        port: 0,
+        admin_port: 0,
+        workers: workers.min(cpus.len() as u32).max(1),
+        open_files: place.open_files,
+        upstream_connections: 0,
+        backends: endpoints.to_vec(),
+        hosts: Vec::new(),
+        backend_tls: backend.tls,
+        tls: None,
+        http2: false,
+        websocket: false,
+        sse: false,
+        routes: Vec::new(),
+        consumers: Vec::new(),
+        policies: BTreeMap::new(),
+        certificate: Some(place.certificate.clone()),
+        body: body(backend),
+    };
+    let file = dir.join("nginx.conf");
+    let text = target::render_text(path, &template, &inputs)?;
+    fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+    let peer = target::read("nginx")?;
+    let program = target::locate(&peer, None, &dir)?.program.display().to_string();
+    let command = peer.command(&peer.start, &program, &inputs.dir, inputs.workers);
+    Child::start(&command, &BTreeMap::new(), Vec::new(), &dir, cpus)
+}
+
+/// The lab's own backends: this program, started again as `weir backend`, all of them in one process.
+fn builtin(place: &Place, backend: &Backend, endpoints: &[Endpoint], cpus: &[u32]) -> Result<Child, String> {
+    let program = env::current_exe().map_err(|error| format!("the lab's own program: {error}"))?;
+    let mut command = vec![program.display().to_string(), "backend".to_owned()];
+    let mut option = |name: &str, value: String| command.extend([name.to_owned(), value]);
+    for endpoint in endpoints {
+        option("--listen", format!("{}:{}", endpoint.host, endpoint.port));
+    }
+    option("--threads", cpus.len().max(1).to_string());
+    match body(backend).len() {
+        2 => option("--answer", "ok".to_owned()),
+        bytes => option("--answer", format!("{bytes}B")),
+    }
+    if backend.delay_ms > 0.0 {
+        option("--delay", format!("{}ms", backend.delay_ms));
+    }
+    if backend.tls {
+        option("--cert", place.certificate.cert_file.clone());
+        option("--key", place.certificate.key_file.clone());
+    }
+    Child::start(&command, &BTreeMap::new(), Vec::new(), &place.directory("backend")?, cpus)
+}

@@ -1,0 +1,345 @@
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Arc, atomic::AtomicBool},
+    thread,
+    time::Duration,
+};
+
+use super::{
+    backend::Running,
+    counters::Counting,
+    place::{Place, free_port},
+};
+use crate::{
+    engine::{self, LoadPlan, Stop},
+    manifest::Pinning,
+    plan::{self, Destination},
+    result::{Cell, Check, Configuration, Level, Outcome, Role, Run},
+    sample::{Sampler, Watched, rss_bytes},
+    scenario::{Row, Scenario, Speak},
+    target::{self, Child, Inputs, Installed, Peer, Readiness, credentials, wait_until_listening},
+};
+
+/// A target that is up, with one configuration, in front of the backends.
+pub struct Started {
+    peer: Peer,
+    child: Option<Child>,
+    dir: PathBuf,
+    destination: Destination,
+    pinning: Pinning,
+    pub configuration: Option<Configuration>,
+}
+
+/// Why a target did not come up.
+pub struct Failure {
+    pub kind: FailureKind,
+    pub reason: String,
+    pub configuration: Option<Configuration>,
+}
+
+#[derive(Clone, Copy)]
+pub enum FailureKind {
+    /// It says itself that it cannot do this.
+    Unsupported,
+    Failed,
+}
+
+impl FailureKind {
+    pub fn outcome(self, reason: String, cell: &Cell) -> Outcome {
+        match self {
+            FailureKind::Unsupported => Outcome::Unsupported { reason },
+            FailureKind::Failed => Outcome::Failed { reason, runs: cell.runs().to_vec() },
+        }
+    }
+}
+
+impl From<String> for Failure {
+    fn from(reason: String) -> Failure {
+        Failure { kind: FailureKind::Failed, reason, configuration: None }
+    }
+}
+
+/// What one run is.
+pub struct Task<'a> {
+    pub scenario: &'a Scenario,
+    pub row: &'a Row,
+    pub level: Level,
+    pub repeat: u32,
+    pub order: u32,
+    pub seed: u64,
+    pub counters: bool,
+}
+
+/// After the load, before memory is read again.
+const SETTLE: Duration = Duration::from_millis(200);
+/// Lines of a target's log that a run keeps.
+const KEPT_ERRORS: usize = 20;
+
+impl Started {
+    /// Configures, checks and starts a target, and sends it one request of the row.
+    #[allow(clippy::too_many_arguments, reason = "what a target needs is that much")]
+    pub fn start(
+        place: &Place,
+        scenario: &Scenario,
+        row: &Row,
+        (peer, installed): (&Peer, &Result<Option<Installed>, String>),
+        backend: &Running,
+        connections: u32,
+        workers: u32,
+        pinning: &Pinning,
+    ) -> Result<Started, Failure> {
+        let authority = |tls: bool| tls.then(|| PathBuf::from(&place.certificate.cert_file));
+        let dir = place.directory(&peer.name)?;
+        let Ok(Some(installed)) = installed else {
+            let port = backend.endpoints[0].port;
+            let destination = Destination { port, tls: backend.tls, authority: authority(backend.tls) };
+            let pinning = pinning.clone();
+            return Ok(Started { peer: peer.clone(), child: None, dir, destination, pinning, configuration: None });
+        };
+        let port = free_port()?;
+        let inputs = inputs(place, scenario, row, backend, &dir, port, connections, workers)?;
+        let rendered = target::render(peer, &inputs)?;
+        for (name, text) in &rendered.files {
+            write(&dir.join(name), text)?;
+        }
+        let program = installed.program.display().to_string();
+        let command = |words: &[String]| peer.command(words, &program, &inputs.dir, workers);
+        let mut configuration = Configuration {
+            row: row.name.clone(),
+            files: rendered.files,
+            sha256: rendered.sha256,
+            command: command(&peer.start),
+            check: None,
+        };
+        let environment = peer.environment(&inputs.dir, workers);
+        if !peer.check.is_empty() {
+            let check = check(command(&peer.check), &environment, &dir)?;
+            let refused = (!check.passed).then(|| check.output.clone());
+            configuration.check = Some(check);
+            if let Some(output) = refused {
+                let unsupported = matches!(peer.policies, target::Policies::Word(_));
+                return Err(Failure {
+                    kind: if unsupported { FailureKind::Unsupported } else { FailureKind::Failed },
+                    reason: format!("not supported by {}: its own check says: {output}", peer.name),
+                    configuration: Some(configuration),
+                });
+            }
+        }
+        let stop = command(&peer.stop);
+        let mut child = Child::start(&configuration.command, &environment, stop, &dir, &pinning.target)?;
+        let failure = |reason: String, configuration: Configuration| Failure {
+            kind: FailureKind::Failed,
+            reason,
+            configuration: Some(configuration),
+        };
+        match wait_until_listening(&mut child, SocketAddr::from((Ipv4Addr::LOCALHOST, port))) {
+            Readiness::Ready => {}
+            Readiness::Ended(reason) => return Err(failure(reason, configuration)),
+            Readiness::TimedOut => {
+                let reason = format!("it did not listen in time; it printed: {}", child.last_words());
+                return Err(failure(reason, configuration));
+            }
+        }
+        let tls = scenario.load.tls;
+        let destination = Destination { port, tls, authority: authority(tls) };
+        let started = Started {
+            peer: peer.clone(),
+            child: Some(child),
+            dir,
+            destination,
+            pinning: pinning.clone(),
+            configuration: None,
+        };
+        if let Err(reason) = started.probe(scenario, row) {
+            return Err(failure(reason, configuration));
+        }
+        Ok(Started { configuration: Some(configuration), ..started })
+    }
+
+    /// One request of every kind of the row: the answer must be the one the load expects.
+    fn probe(&self, scenario: &Scenario, row: &Row) -> Result<(), String> {
+        if !matches!(row.speak, Speak::Http1 | Speak::Http2 { .. } | Speak::Idle) {
+            return Ok(());
+        }
+        let level = Level { connections: 1, rate: None, workers: 1 };
+        let whole = plan::load(scenario, row, level, &self.destination, &self.pinning, 0);
+        let last = whole.requests.len() - 1;
+        for request in [0, last] {
+            let plan = LoadPlan {
+                requests: vec![whole.requests[request].clone()],
+                protocol: match whole.protocol {
+                    engine::Protocol::Idle { .. } => engine::Protocol::Http1,
+                    ref other => other.clone(),
+                },
+                stop: Stop::after_count(1),
+                warm_up_ms: 0,
+                ..whole.clone()
+            };
+            let result = engine::run(&plan, &mut |_| {}).map_err(|error| error.to_string())?;
+            if result.total.class(2) != 1 {
+                let seen: Vec<String> = result
+                    .total
+                    .statuses
+                    .keys()
+                    .map(|status| format!("status {status}"))
+                    .chain(
+                        result
+                            .total
+                            .errors
+                            .by_cause()
+                            .iter()
+                            .filter(|(_, n)| *n > 0)
+                            .map(|(cause, _)| (*cause).to_owned()),
+                    )
+                    .collect();
+                let url = &plan.requests[0].url;
+                return Err(format!("a first request for {url} was answered with {}, not with 2xx", seen.join(", ")));
+            }
+        }
+        Ok(())
+    }
+
+    /// One run. The outer error is of the lab, the inner one of the target.
+    pub fn measure(
+        &mut self,
+        task: Task<'_>,
+        backend: &mut Running,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Result<Run, String>, String> {
+        let Task { scenario, row, level, repeat, order, seed, counters } = task;
+        let plan = plan::load(scenario, row, level, &self.destination, &self.pinning, seed);
+        let pids: Vec<u32> = self.child.as_ref().map(Child::tree).unwrap_or_default();
+        let mut watched = Vec::new();
+        if !pids.is_empty() {
+            watched.push(Watched {
+                role: Role::Target,
+                name: self.peer.name.clone(),
+                cpus: self.pinning.target.clone(),
+                pids: pids.clone(),
+            });
+        }
+        watched.push(backend.watched());
+        let log_start = self.log().len();
+        let rss_before_bytes = (!pids.is_empty()).then(|| rss_bytes(&pids));
+        let measured = Duration::from_secs_f64(scenario.method.measured_s);
+        let interval = (measured / 20).clamp(Duration::from_millis(100), Duration::from_secs(1));
+        let warm_up = Duration::from_millis(plan.warm_up_ms);
+        let started_at = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
+        let sampler = Sampler::start(watched, warm_up, interval, measured);
+        let counting = counters.then(|| {
+            let pids = pids.clone();
+            thread::spawn(move || {
+                thread::sleep(warm_up);
+                Counting::start(&pids, measured.as_secs_f64()).and_then(Counting::finish)
+            })
+        });
+        let load = engine::run_until(&plan, stop, &mut |_| {}).map_err(|error| format!("{}: {error}", row.name));
+        let (processes, host) = sampler.finish();
+        let instructions = counting.and_then(|thread| thread.join().expect("counting does not panic"));
+        let mut load = load?;
+        if stop.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err("interrupted".to_owned());
+        }
+        // A hundred routes are one workload: their separate tallies would be most of the file.
+        load.requests.clear();
+        // Of an interval, latency is kept; the rest of its histograms are in the totals.
+        for interval in &mut load.intervals {
+            interval.tally.service_time.clear();
+            interval.tally.lag.clear();
+        }
+        if let Some(reason) = self.child.as_mut().and_then(Child::ended) {
+            return Ok(Err(reason));
+        }
+        thread::sleep(SETTLE);
+        let rss_after_bytes = (!pids.is_empty()).then(|| rss_bytes(&pids));
+        let log = self.log();
+        let errors = log.get(log_start..).unwrap_or_default().lines();
+        let target_errors = errors
+            .filter(|line| self.peer.log_errors.iter().any(|word| line.contains(word.as_str())))
+            .take(KEPT_ERRORS)
+            .map(str::to_owned)
+            .collect();
+        Ok(Ok(Run {
+            repeat,
+            order,
+            started_at,
+            generator_cpus: self.pinning.generator.clone(),
+            plan,
+            load,
+            processes,
+            host,
+            target_errors,
+            instructions,
+            rss_before_bytes,
+            rss_after_bytes,
+        }))
+    }
+
+    /// What the target has logged so far.
+    fn log(&self) -> String {
+        let mut text = self.child.as_ref().map(Child::output).unwrap_or_default();
+        if let Some(name) = &self.peer.log {
+            text.push_str(&fs::read_to_string(self.dir.join(name)).unwrap_or_default());
+        }
+        text
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "a template may speak of all of these")]
+fn inputs(
+    place: &Place,
+    scenario: &Scenario,
+    row: &Row,
+    backend: &Running,
+    dir: &Path,
+    port: u16,
+    connections: u32,
+    workers: u32,
+) -> Result<Inputs, String> {
+    let (routes, consumers) = credentials(row.routes, row.consumers);
+    let scheme = if backend.tls { "https" } else { "http" };
+    Ok(Inputs {
+        dir: dir.display().to_string(),
+        port,
+        admin_port: free_port()?,
+        workers,
+        open_files: place.open_files,
+        upstream_connections: connections.max(512),
+        hosts: backend.endpoints.iter().map(|one| format!("{scheme}://{}:{}", one.host, one.port)).collect(),
+        backends: backend.endpoints.clone(),
+        backend_tls: backend.tls,
+        tls: scenario.load.tls.then(|| place.certificate.clone()),
+        http2: matches!(row.speak, Speak::Http2 { .. }),
+        websocket: matches!(row.speak, Speak::WebSocket { .. }),
+        sse: matches!(row.speak, Speak::Sse { .. }),
+        routes,
+        consumers,
+        policies: row.policies.clone(),
+        certificate: None,
+        body: String::new(),
+    })
+}
+
+fn check(command: Vec<String>, environment: &BTreeMap<String, String>, dir: &Path) -> Result<Check, String> {
+    let output = Command::new(&command[0])
+        .args(&command[1..])
+        .envs(environment)
+        .current_dir(dir)
+        .output()
+        .map_err(|error| format!("{}: {error}", command[0]))?;
+    let text = [output.stdout, output.stderr].concat();
+    let output_text = String::from_utf8_lossy(&text).trim().to_owned();
+    Ok(Check { command, passed: output.status.success(), output: output_text })
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    let name = |error: std::io::Error| format!("{}: {error}", path.display());
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(name)?;
+    }
+    fs::write(path, text).map_err(name)
+}

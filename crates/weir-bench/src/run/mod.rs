@@ -1,0 +1,318 @@
+//! Runs a scenario: starts what has to be there, loads it, samples it, and puts the result together.
+
+mod backend;
+mod cell;
+mod counters;
+mod place;
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use jiff::Timestamp;
+
+use self::{backend::Running, cell::Started, place::Place};
+use crate::{
+    manifest::{Cpu, Manifest},
+    plan,
+    result::{Attempt, Cell, Level, Outcome, ResultFile, SCHEMA, TargetRecord},
+    scenario::Scenario,
+    search,
+    target::{self, Installed, Peer},
+};
+
+/// What the user may choose besides the scenario.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub quick: bool,
+    /// Programs of peers given by path.
+    pub programs: BTreeMap<String, PathBuf>,
+    /// Where installed peers are kept.
+    pub cache: PathBuf,
+    pub seed: u64,
+    pub command: Vec<String>,
+    /// Turns true when the user interrupts: what runs is stopped, nothing is written.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Runs the whole scenario. Failures of single cells are part of the result; an `Err` is of the lab itself.
+pub fn run(scenario: Scenario, options: &Options) -> Result<ResultFile, String> {
+    let started_at = Timestamp::now();
+    let place = Place::new(options)?;
+    let cpus = place::usable_cpus(&Cpu::read());
+    let workers = scenario.workers.iter().copied().max().unwrap_or(1);
+    let mut manifest = Manifest::read(plan::pinning(&cpus, workers));
+    manifest.counters = counters::available();
+    let mut peers = BTreeMap::new();
+    for name in &scenario.targets {
+        let peer = target::read(name)?;
+        let given = options.programs.get(name).map(PathBuf::as_path);
+        let installed = if peer.direct { Ok(None) } else { target::locate(&peer, given, &options.cache).map(Some) };
+        peers.insert(name.clone(), (peer, installed));
+    }
+    let mut records: Vec<TargetRecord> = scenario
+        .targets
+        .iter()
+        .map(|name| TargetRecord {
+            name: name.clone(),
+            version: match &peers[name].1 {
+                Ok(Some(installed)) => installed.version.clone(),
+                _ => None,
+            },
+            configurations: Vec::new(),
+        })
+        .collect();
+    let mut lab = Lab {
+        scenario: &scenario,
+        options,
+        place: &place,
+        cpus,
+        counters: manifest.counters,
+        cells: Vec::new(),
+        order: 0,
+        bar: progress(&scenario),
+    };
+    for repeat in 0..scenario.method.repeats {
+        for groups in plan::order(&scenario, repeat, options.seed) {
+            lab.row(repeat, &groups, &peers, &mut records)?;
+        }
+    }
+    let searches = search::all(&mut lab, &peers, &mut records)?;
+    lab.bar.finish_and_clear();
+    let mut cells = lab.cells;
+    in_scenario_order(&scenario, &mut cells);
+    Ok(ResultFile {
+        schema: SCHEMA.to_owned(),
+        id: format!("{}-{}", scenario.name, started_at.strftime("%Y%m%dT%H%M%SZ")),
+        started_at: started_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        finished_at: Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        command: options.command.clone(),
+        quick: options.quick,
+        seed: options.seed,
+        manifest,
+        targets: records,
+        cells,
+        searches,
+        scenario: scenario.clone(),
+    })
+}
+
+/// A peer and where it is, or why it is not.
+pub type Found = (Peer, Result<Option<Installed>, String>);
+
+/// What is shared by all cells of a run.
+pub struct Lab<'a> {
+    pub scenario: &'a Scenario,
+    options: &'a Options,
+    place: &'a Place,
+    cpus: Vec<crate::manifest::LogicalCpu>,
+    counters: bool,
+    cells: Vec<Cell>,
+    order: u32,
+    bar: ProgressBar,
+}
+
+impl Lab<'_> {
+    /// One row in one repeat: the backend once, then each target in turn at all its levels.
+    fn row(
+        &mut self,
+        repeat: u32,
+        groups: &[plan::Group],
+        peers: &BTreeMap<String, Found>,
+        records: &mut [TargetRecord],
+    ) -> Result<(), String> {
+        let Some(first) = groups.first() else { return Ok(()) };
+        let row = self.scenario.row(&first.row).expect("groups are made from the scenario's rows");
+        let workers = first.levels.first().map_or(1, |level| level.workers);
+        let pinning = plan::pinning(&self.cpus, workers);
+        let mut backend = None;
+        for group in groups {
+            let (peer, installed) = &peers[&group.target];
+            let message = format!("{} · {} · repeat {}", group.row, group.target, repeat + 1);
+            self.bar.set_message(message);
+            if let Some(reason) = self.unsupported(row, peer, installed) {
+                for level in &group.levels {
+                    self.cell(group, *level, |cell| cell.outcome = Outcome::Unsupported { reason: reason.clone() });
+                }
+                self.bar.inc(group.levels.len() as u64);
+                continue;
+            }
+            if backend.is_none() {
+                backend = Some(Running::start(self.place, self.scenario, row, workers, &pinning)?);
+            }
+            let backend = backend.as_mut().expect("it was started above");
+            let highest = group.levels.iter().map(|level| level.connections).max().unwrap_or(1);
+            let started =
+                Started::start(self.place, self.scenario, row, (peer, installed), backend, highest, workers, &pinning);
+            let mut started = match started {
+                Ok(started) => started,
+                Err(failure) => {
+                    record(records, &group.target, failure.configuration);
+                    for level in &group.levels {
+                        let reason = failure.reason.clone();
+                        self.cell(group, *level, |cell| cell.outcome = failure.kind.outcome(reason, cell));
+                    }
+                    self.bar.inc(group.levels.len() as u64);
+                    continue;
+                }
+            };
+            record(records, &group.target, started.configuration.take());
+            for level in &group.levels {
+                let (order, seed) = (self.order, self.options.seed ^ u64::from(repeat));
+                self.order += 1;
+                let outcome = started.measure(
+                    cell::Task {
+                        scenario: self.scenario,
+                        row,
+                        level: *level,
+                        repeat,
+                        order,
+                        seed,
+                        counters: self.counters,
+                    },
+                    backend,
+                    &self.options.stop,
+                )?;
+                self.bar.inc(1);
+                match outcome {
+                    Ok(run) => self.cell(group, *level, |cell| cell.add(run)),
+                    Err(reason) => {
+                        self.cell(group, *level, |cell| cell.fail(reason));
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Median throughput of a target in a row at its lowest level, when it was measured.
+    pub fn median_rate(&self, row: &str, target: &str) -> Option<f64> {
+        let cell = self.cells.iter().find(|cell| cell.row == row && cell.target == target)?;
+        let rates: Vec<f64> = cell.runs().iter().map(crate::result::Run::throughput).collect();
+        crate::stats::median(&rates).filter(|rate| *rate > 0.0)
+    }
+
+    /// Starts a target for a row and lets `body` try rates on it, each in a run of its own.
+    pub fn search<T>(
+        &mut self,
+        row: &crate::scenario::Row,
+        target: &str,
+        connections: u32,
+        (peer, installed): &Found,
+        records: &mut [TargetRecord],
+        body: impl FnOnce(&mut dyn FnMut(f64) -> Result<Attempt, String>) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let workers = self.scenario.workers[0];
+        let pinning = plan::pinning(&self.cpus, workers);
+        let mut backend = Running::start(self.place, self.scenario, row, workers, &pinning)?;
+        let found = (peer, installed);
+        let started = Started::start(self.place, self.scenario, row, found, &backend, connections, workers, &pinning);
+        let mut started = started.map_err(|failure| format!("{target}: {}", failure.reason))?;
+        record(records, target, started.configuration.take());
+        body(&mut |rate| {
+            self.bar.set_message(format!("{} · {target} · search at {rate:.0}/s", row.name));
+            let level = Level { connections, rate: Some(rate), workers };
+            let (order, seed) = (self.order, self.options.seed);
+            self.order += 1;
+            let task = cell::Task { scenario: self.scenario, row, level, repeat: 0, order, seed, counters: false };
+            let run = started.measure(task, &mut backend, &self.options.stop)??;
+            Ok(Attempt {
+                rate,
+                achieved: run.throughput(),
+                mean_ms: run.mean_latency_ms(),
+                p99_ms: run.latency_ms(99.0),
+                error_share: run.error_share(),
+                kept: false,
+            })
+        })
+    }
+
+    /// Why a target cannot run a row, as far as can be told without trying.
+    fn unsupported(
+        &self,
+        row: &crate::scenario::Row,
+        peer: &Peer,
+        installed: &Result<Option<Installed>, String>,
+    ) -> Option<String> {
+        let mut needs: Vec<&str> = row.needs.iter().map(String::as_str).collect();
+        if row.routes > 1 {
+            needs.push("routes");
+        }
+        if row.consumers > 0 && !peer.direct {
+            needs.push("consumers");
+        }
+        if self.scenario.load.tls {
+            needs.push("tls");
+        }
+        if self.scenario.backend(row).tls && !peer.direct {
+            needs.push("upstream-tls");
+        }
+        if matches!(row.speak, crate::scenario::Speak::Http2 { .. }) {
+            needs.push("http2");
+        }
+        peer.lacks(row, &needs).or_else(|| installed.as_ref().err().cloned())
+    }
+
+    fn cell(&mut self, group: &plan::Group, level: Level, change: impl FnOnce(&mut Cell)) {
+        let position = self
+            .cells
+            .iter()
+            .position(|cell| cell.row == group.row && cell.target == group.target && cell.level == level);
+        let index = position.unwrap_or_else(|| {
+            self.cells.push(Cell {
+                row: group.row.clone(),
+                target: group.target.clone(),
+                level,
+                outcome: Outcome::Measured { runs: Vec::new() },
+            });
+            self.cells.len() - 1
+        });
+        change(&mut self.cells[index]);
+    }
+}
+
+impl Cell {
+    fn add(&mut self, run: crate::result::Run) {
+        match &mut self.outcome {
+            Outcome::Measured { runs } | Outcome::Failed { runs, .. } => runs.push(run),
+            Outcome::Unsupported { .. } => {}
+        }
+    }
+
+    fn fail(&mut self, reason: String) {
+        let runs = self.runs().to_vec();
+        self.outcome = Outcome::Failed { reason, runs };
+    }
+}
+
+/// Keeps the configuration of a row the first time it is seen: every repeat has the same but for ports.
+fn record(records: &mut [TargetRecord], target: &str, configuration: Option<crate::result::Configuration>) {
+    let record = records.iter_mut().find(|record| record.name == target);
+    if let (Some(record), Some(configuration)) = (record, configuration)
+        && record.configurations.iter().all(|have| have.row != configuration.row)
+    {
+        record.configurations.push(configuration);
+    }
+}
+
+fn in_scenario_order(scenario: &Scenario, cells: &mut [Cell]) {
+    let row = |cell: &Cell| scenario.rows.iter().position(|row| row.name == cell.row);
+    let target = |cell: &Cell| scenario.targets.iter().position(|target| *target == cell.target);
+    cells.sort_by_key(|cell| (row(cell), cell.level.workers, target(cell), cell.level.connections));
+}
+
+fn progress(scenario: &Scenario) -> ProgressBar {
+    let cells: usize = scenario
+        .rows
+        .iter()
+        .map(|row| scenario.levels(row).len() * scenario.workers.len() * scenario.targets.len())
+        .sum();
+    let bar = ProgressBar::new(cells as u64 * u64::from(scenario.method.repeats));
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed_precise} (~{eta} left) {msg}");
+    bar.set_style(style.expect("the template is valid"));
+    bar
+}

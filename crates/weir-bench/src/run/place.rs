@@ -1,0 +1,95 @@
+use std::{
+    fs, io,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use rustix::{
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+    thread::sched_getaffinity,
+};
+
+use super::Options;
+use crate::{
+    manifest::{Cpu, LogicalCpu},
+    target::Certificate,
+};
+
+/// Directory of a run: configurations, logs, a certificate. Removed at the end.
+pub struct Place {
+    directory: PathBuf,
+    next: AtomicU32,
+    pub certificate: Certificate,
+    /// Open files every process of the run may have.
+    pub open_files: u64,
+}
+
+/// Enough for 100,000 clients through a proxy, where the machine lets the lab raise its limit.
+const WANTED_FILES: u64 = 262_144;
+
+impl Place {
+    pub fn new(options: &Options) -> Result<Place, String> {
+        let directory = options.cache.join(format!("run-{}", std::process::id()));
+        let name = |error: io::Error| format!("{}: {error}", directory.display());
+        fs::create_dir_all(&directory).map_err(name)?;
+        let directory = directory.canonicalize().map_err(name)?;
+        let certificate = certificate(&directory)?;
+        Ok(Place { directory, next: AtomicU32::new(0), certificate, open_files: raise_open_files() })
+    }
+
+    /// A new directory for one process.
+    pub fn directory(&self, name: &str) -> Result<PathBuf, String> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let directory = self.directory.join(format!("{number}-{name}"));
+        fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        Ok(directory)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Left behind it is only untidy: it lies in the cache.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A certificate for localhost that signs itself, for the run only.
+fn certificate(directory: &Path) -> Result<Certificate, String> {
+    let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names).map_err(|error| format!("certificate: {error}"))?;
+    let (cert_pem, key_pem) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let write = |name: &str, text: &str| {
+        let path = directory.join(name);
+        fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok::<String, String>(path.display().to_string())
+    };
+    let (cert_file, key_file) = (write("cert.pem", &cert_pem)?, write("key.pem", &key_pem)?);
+    Ok(Certificate { cert_pem, key_pem, cert_file, key_file })
+}
+
+/// Raises the soft limit of open files, and the hard one where that is allowed; returns what it is now.
+pub fn raise_open_files() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let hard = limit.maximum.unwrap_or(u64::MAX);
+    let wanted = WANTED_FILES.max(hard.min(1 << 20));
+    for value in [wanted, hard] {
+        let new = Rlimit { current: Some(value), maximum: Some(value.max(hard)) };
+        if setrlimit(Resource::Nofile, new).is_ok() {
+            return value;
+        }
+    }
+    limit.current.unwrap_or(1024)
+}
+
+/// A port that nobody listens on just now.
+pub fn free_port() -> Result<u16, String> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| format!("no free port: {error}"))?;
+    Ok(listener.local_addr().map_err(|error| error.to_string())?.port())
+}
+
+/// The processors this process may run on, with their cores.
+pub fn usable_cpus(cpu: &Cpu) -> Vec<LogicalCpu> {
+    let Ok(set) = sched_getaffinity(None) else { return cpu.topology.clone() };
+    cpu.topology.iter().copied().filter(|cpu| set.is_set(cpu.id as usize)).collect()
+}

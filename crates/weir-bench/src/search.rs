@@ -1,0 +1,121 @@
+//! Searches: the highest rate within an objective.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    result::{Attempt, Search, TargetRecord},
+    run::{Found, Lab},
+    scenario::Objective,
+};
+
+/// Share of a rate that must be carried for it to count as kept.
+const CARRIED: f64 = 0.98;
+/// A search ends when the answer is known to this share.
+const PRECISION: f64 = 0.02;
+const MOST_ATTEMPTS: usize = 12;
+
+/// Finds by halving the highest rate that `attempt` keeps, starting at `first`: doubled while it is kept.
+///
+/// Returns it with all attempts in order; `None` when nothing was kept above a hundredth of `first`.
+pub fn highest<E>(
+    first: f64,
+    mut attempt: impl FnMut(f64) -> Result<Attempt, E>,
+) -> Result<(Option<f64>, Vec<Attempt>), E> {
+    let mut attempts: Vec<Attempt> = Vec::new();
+    let (mut low, mut high): (f64, Option<f64>) = (0.0, None);
+    let mut rate = first;
+    while attempts.len() < MOST_ATTEMPTS {
+        let outcome = attempt(rate)?;
+        attempts.push(outcome);
+        if outcome.kept {
+            low = rate;
+        } else {
+            high = Some(rate);
+        }
+        rate = match high {
+            None => rate * 2.0,
+            Some(high) if low == 0.0 && high < first / 100.0 => break,
+            Some(high) if (high - low) / high < PRECISION => break,
+            Some(high) => (low + high) / 2.0,
+        };
+    }
+    Ok(((low > 0.0).then_some(low), attempts))
+}
+
+/// Whether a rate was carried within the objective.
+pub fn kept(objective: &Objective, attempt: &Attempt) -> bool {
+    attempt.achieved >= attempt.rate * CARRIED
+        && attempt.error_share < 0.001
+        && objective.mean_ms.is_none_or(|limit| attempt.mean_ms <= limit)
+        && objective.p99_ms.is_none_or(|limit| attempt.p99_ms <= limit)
+}
+
+/// The scenario's searches, on its first row, for every target that can run it.
+pub fn all(
+    lab: &mut Lab<'_>,
+    peers: &BTreeMap<String, Found>,
+    records: &mut [TargetRecord],
+) -> Result<Vec<Search>, String> {
+    let scenario = lab.scenario;
+    let mut searches = Vec::new();
+    let Some(row) = scenario.rows.first().filter(|_| !scenario.searches.is_empty()) else { return Ok(searches) };
+    for target in &scenario.targets {
+        let Some(first) = lab.median_rate(&row.name, target) else { continue };
+        for objective in &scenario.searches {
+            let connections = scenario.levels(row)[0];
+            let found = lab.search(row, target, connections, &peers[target], records, |tries| {
+                highest(first, |rate| {
+                    let attempt = tries(rate)?;
+                    Ok(Attempt { kept: kept(objective, &attempt), ..attempt })
+                })
+            })?;
+            let (rate, attempts) = found;
+            searches.push(Search {
+                objective: objective.name.clone(),
+                row: row.name.clone(),
+                target: target.clone(),
+                connections,
+                rate,
+                attempts,
+            });
+        }
+    }
+    Ok(searches)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(rate: f64, capacity: f64) -> Attempt {
+        let p99_ms = if rate < capacity { 1.0 / (1.0 - rate / capacity) } else { 1e3 };
+        Attempt { rate, achieved: rate.min(capacity), mean_ms: p99_ms / 3.0, p99_ms, error_share: 0.0, kept: false }
+    }
+
+    fn find(objective: &Objective, first: f64) -> (Option<f64>, usize) {
+        let (rate, attempts) = highest::<()>(first, |rate| {
+            let attempt = attempt(rate, 10_000.0);
+            Ok(Attempt { kept: kept(objective, &attempt), ..attempt })
+        })
+        .unwrap();
+        (rate, attempts.len())
+    }
+
+    #[test]
+    fn finds_the_rate_where_the_queue_begins_to_hurt() {
+        // 1 / (1 - u) = 5 at u = 0.8.
+        let objective = Objective { name: "p99".to_owned(), mean_ms: None, p99_ms: Some(5.0) };
+        for first in [1_000.0, 9_000.0, 40_000.0] {
+            let (rate, attempts) = find(&objective, first);
+            let rate = rate.unwrap();
+            assert!((7_800.0..=8_000.0).contains(&rate), "{rate} from {first}");
+            assert!(attempts <= MOST_ATTEMPTS);
+        }
+    }
+
+    #[test]
+    fn says_when_no_rate_keeps_the_objective() {
+        let objective = Objective { name: "p99".to_owned(), mean_ms: None, p99_ms: Some(0.5) };
+        assert_eq!(find(&objective, 8_000.0).0, None);
+    }
+}

@@ -1,0 +1,220 @@
+//! What a result says, in numbers: one summary per cell, comparisons between targets, cost of policies. Pure.
+
+use crate::{
+    lint::{self, Severity, Verdict},
+    result::{Cell, Level, Outcome, ResultFile, Role, Run},
+    scenario::{Published, Row},
+    stats::{Comparison, Interval, Scalability, compare, fit_scalability, median_interval},
+};
+
+/// A cell's figures over its repeats.
+#[derive(Clone, Debug)]
+pub struct Summary<'a> {
+    pub cell: &'a Cell,
+    /// Requests (or messages) per second.
+    pub rps: Option<Interval>,
+    pub mean_ms: Option<Interval>,
+    pub p50_ms: Option<Interval>,
+    pub p95_ms: Option<Interval>,
+    pub p99_ms: Option<Interval>,
+    pub p999_ms: Option<Interval>,
+    /// CPU microseconds of the target for each request, and how it divides.
+    pub cpu_us: Option<Interval>,
+    pub cpu_user_us: Option<Interval>,
+    pub rss_bytes: Option<Interval>,
+    pub rss_after_bytes: Option<Interval>,
+    /// Bytes of the target for each connection held: idle connections only.
+    pub bytes_per_connection: Option<Interval>,
+    pub error_share: Option<Interval>,
+    pub open_connections: Option<Interval>,
+    pub target_use: Option<Interval>,
+    /// Of throughput against the baseline target in the same row and level.
+    pub against_baseline: Option<Comparison>,
+    /// Of CPU time per request against the baseline.
+    pub cpu_against_baseline: Option<Comparison>,
+    /// The worst that was found about the cell.
+    pub worst: Option<Severity>,
+    pub published: Vec<&'a Published>,
+}
+
+/// What a policy costs on a target: the row with it against the row without.
+#[derive(Clone, Debug)]
+pub struct PolicyCost<'a> {
+    pub row: &'a Row,
+    pub target: &'a str,
+    pub level: Level,
+    /// CPU microseconds for each request, more than without.
+    pub cpu_us: Option<Interval>,
+    /// Microseconds more between two completed requests: 1/X with and without. What publications of throughput imply.
+    pub time_us: Option<Interval>,
+    /// The same from the published figures.
+    pub published_us: Option<f64>,
+}
+
+/// Scaling of a target over workers, in a row.
+#[derive(Clone, Debug)]
+pub struct Scaling<'a> {
+    pub row: &'a str,
+    pub target: &'a str,
+    pub fit: Scalability,
+}
+
+/// Everything a report shows.
+pub struct Findings<'a> {
+    pub result: &'a ResultFile,
+    pub cells: Vec<Summary<'a>>,
+    pub costs: Vec<PolicyCost<'a>>,
+    pub scaling: Vec<Scaling<'a>>,
+    pub verdicts: Vec<Verdict>,
+}
+
+/// Derives everything from a result; the same result gives the same findings.
+pub fn findings(result: &ResultFile) -> Findings<'_> {
+    let verdicts = lint::judge(&lint::evidence_of(result));
+    Findings {
+        result,
+        cells: result.cells.iter().map(|cell| summary(result, cell, &verdicts)).collect(),
+        costs: costs(result),
+        scaling: scaling(result),
+        verdicts,
+    }
+}
+
+/// One figure of each run, where every run has it.
+pub fn values(runs: &[Run], figure: impl Fn(&Run) -> Option<f64>) -> Vec<f64> {
+    let values: Vec<f64> = runs.iter().filter_map(&figure).collect();
+    if values.len() == runs.len() { values } else { Vec::new() }
+}
+
+fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[Verdict]) -> Summary<'a> {
+    let runs = cell.runs();
+    let confidence = result.scenario.method.confidence;
+    let of = |figure: &dyn Fn(&Run) -> Option<f64>| median_interval(&values(runs, figure), confidence, result.seed);
+    let subject = lint::subject(cell);
+    let baseline = (cell.target != result.scenario.baseline)
+        .then(|| {
+            result.cells.iter().find(|other| {
+                other.target == result.scenario.baseline && other.row == cell.row && other.level == cell.level
+            })
+        })
+        .flatten();
+    let against = |figure: &dyn Fn(&Run) -> Option<f64>| {
+        let (ours, theirs) = (values(runs, figure), values(baseline?.runs(), figure));
+        compare(&theirs, &ours, confidence, result.seed)
+    };
+    let row = result.scenario.row(&cell.row);
+    Summary {
+        cell,
+        rps: of(&|run| Some(run.throughput())),
+        mean_ms: of(&|run| Some(run.mean_latency_ms())),
+        p50_ms: of(&|run| Some(run.latency_ms(50.0))),
+        p95_ms: of(&|run| Some(run.latency_ms(95.0))),
+        p99_ms: of(&|run| Some(run.latency_ms(99.0))),
+        p999_ms: of(&|run| Some(run.latency_ms(99.9))),
+        cpu_us: of(&Run::target_cpu_us),
+        cpu_user_us: of(&|run| {
+            let target = run.role(Role::Target).next()?;
+            let (user, _) = target.cpu_split_s();
+            let rate = run.throughput();
+            (rate > 0.0 && target.span_s() > 0.0).then(|| user / target.span_s() / rate * 1e6)
+        }),
+        rss_bytes: of(&|run| run.rss_peak_bytes().map(|bytes| bytes as f64)),
+        rss_after_bytes: of(&|run| run.rss_after_bytes.map(|bytes| bytes as f64)),
+        bytes_per_connection: of(&bytes_per_connection),
+        error_share: of(&|run| Some(run.error_share())),
+        open_connections: of(&|run| Some(run.load.connections.open_max as f64)),
+        target_use: of(&|run| run.utilisation(Role::Target)),
+        against_baseline: against(&|run| Some(run.throughput())),
+        cpu_against_baseline: against(&Run::target_cpu_us),
+        worst: verdicts
+            .iter()
+            .filter(|verdict| verdict.subject.as_ref() == Some(&subject))
+            .map(|verdict| verdict.severity)
+            .max(),
+        published: row
+            .map(|row| row.published.iter().filter(|one| one.connections.is_none_or(|c| c == cell.level.connections)))
+            .into_iter()
+            .flatten()
+            .collect(),
+    }
+}
+
+fn bytes_per_connection(run: &Run) -> Option<f64> {
+    let held = run.load.connections.open_max;
+    if !matches!(run.plan.protocol, crate::engine::Protocol::Idle { .. }) || held == 0 {
+        return None;
+    }
+    let grown = run.rss_peak_bytes()?.saturating_sub(run.rss_before_bytes?);
+    Some(grown as f64 / held as f64)
+}
+
+/// The cost of a row's policies against the row it names, at every level and target where both were measured.
+fn costs(result: &ResultFile) -> Vec<PolicyCost<'_>> {
+    let (confidence, seed) = (result.scenario.method.confidence, result.seed);
+    let mut costs = Vec::new();
+    for row in &result.scenario.rows {
+        let Some(base) = row.compare_with.as_deref().and_then(|name| result.scenario.row(name)) else { continue };
+        for cell in result.cells.iter().filter(|cell| cell.row == row.name && !cell.runs().is_empty()) {
+            let without = result
+                .cells
+                .iter()
+                .find(|other| other.row == base.name && other.target == cell.target && other.level == cell.level);
+            let Some(without) = without.filter(|other| other.runs().len() == cell.runs().len()) else { continue };
+            let difference = |figure: &dyn Fn(&Run) -> Option<f64>| {
+                let (with, without) = (values(cell.runs(), figure), values(without.runs(), figure));
+                // The same repeat of both: what the machine did then, it did to both.
+                let pairs: Vec<f64> = with.iter().zip(&without).map(|(with, without)| with - without).collect();
+                median_interval(&pairs, confidence, seed)
+            };
+            let published = |row: &Row| row.published.iter().find_map(|one| one.rps);
+            costs.push(PolicyCost {
+                row,
+                target: &cell.target,
+                level: cell.level,
+                cpu_us: difference(&Run::target_cpu_us),
+                time_us: difference(&|run| (run.throughput() > 0.0).then(|| 1e6 / run.throughput())),
+                published_us: published(row).zip(published(base)).map(|(with, without)| 1e6 / with - 1e6 / without),
+            });
+        }
+    }
+    costs
+}
+
+/// A fit over workers for every target and row with at least three numbers of them.
+fn scaling(result: &ResultFile) -> Vec<Scaling<'_>> {
+    let mut fits = Vec::new();
+    for row in &result.scenario.rows {
+        for target in &result.scenario.targets {
+            let points: Vec<(f64, f64)> = result
+                .series(&row.name, target)
+                .flat_map(|cell| cell.runs().iter().map(|run| (f64::from(cell.level.workers), run.throughput())))
+                .collect();
+            if let Some(fit) = fit_scalability(&points) {
+                fits.push(Scaling { row: &row.name, target, fit });
+            }
+        }
+    }
+    fits
+}
+
+impl Summary<'_> {
+    /// Why there are no figures, if there are none.
+    pub fn absent(&self) -> Option<&str> {
+        match &self.cell.outcome {
+            Outcome::Unsupported { reason } | Outcome::Failed { reason, .. } => Some(reason),
+            Outcome::Measured { .. } => None,
+        }
+    }
+}
+
+impl Findings<'_> {
+    /// The worst verdict, for the exit status and the report's head.
+    pub fn worst(&self) -> Option<Severity> {
+        lint::worst(&self.verdicts)
+    }
+
+    /// Whether the run is fast enough to be repeated in minutes, and therefore rougher.
+    pub fn quick(&self) -> bool {
+        self.result.quick
+    }
+}
