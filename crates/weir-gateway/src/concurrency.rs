@@ -2,9 +2,11 @@
 //!
 //! Beyond that number a further request only waits inside the endpoint, where it is not seen, and each connection it
 //! waits on goes cold. The sign of it is the *fastest* exchange of an epoch: where requests queue, even the luckiest one
-//! takes several times what the fastest ever took, while a mixture of fast and slow work keeps its fast ones. A sign is
-//! not proof (the endpoint may have become slower to answer, or the record may have been an error page), so each
-//! reduction is a trial: if throughput falls with the limit, it is undone and the record forgotten.
+//! takes several times what the fastest ever took, while a mixture of fast and slow work keeps its fast ones. Under a
+//! load that was heavy from the first moment there is no such record yet, so one reduction is tried without it.
+//!
+//! A sign is not proof (the endpoint may have become slower to answer, or the record may have been an error page), so
+//! each reduction is a trial: if throughput falls with the limit, it is undone and the record forgotten.
 
 use std::cell::Cell;
 
@@ -20,6 +22,8 @@ const QUEUEING: u64 = 4;
 const NO_QUEUE: u64 = 2;
 /// The share of throughput a halved limit must keep. Where throughput follows the limit, half of it would be gone.
 const KEPT: f64 = 0.8;
+/// The fastest exchange of an epoch took no less than this part of the mean: none of them had it easy.
+const ALIKE: f64 = 0.125;
 /// An epoch has at least this many completed exchanges,
 const EPOCH_EXCHANGES: u64 = 256;
 /// and lasts at least this long, and two mean latencies.
@@ -41,6 +45,8 @@ pub struct Limiter {
     epoch: Cell<Epoch>,
     pause_ns: Cell<u64>,
     paused_until_ns: Cell<u64>,
+    /// A reduction was tried, so the record is not just the least that a heavy load allowed.
+    explored: Cell<bool>,
     /// When the last exchange completed.
     last_ns: Cell<u64>,
 }
@@ -49,10 +55,11 @@ pub struct Limiter {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trial {
     Nothing,
-    /// Half of `from`, at which throughput was `rate`.
+    /// Half of `from`, at which throughput was `rate` and the fastest exchange took `fastest_ns`.
     Down {
         from: u32,
         rate: f64,
+        fastest_ns: u64,
     },
     /// More than `from`.
     Up {
@@ -83,6 +90,7 @@ impl Limiter {
             epoch: Cell::default(),
             pause_ns: Cell::new(PAUSE_NS),
             paused_until_ns: Cell::new(0),
+            explored: Cell::new(false),
             last_ns: Cell::new(0),
         };
         limiter.set(setting);
@@ -146,24 +154,41 @@ impl Limiter {
     /// of its fastest exchange.
     fn decide(&self, rate: f64, in_flight: f64, fastest_ns: u64, queued: bool, now_ns: u64) {
         let limit = self.limit.get();
+        tracing::debug!(
+            "concurrency: {:.0}/s, {in_flight:.0} in flight of {limit}, fastest {} µs of {} µs, {:?}",
+            rate * 1e9,
+            fastest_ns / 1000,
+            self.record_ns.get() / 1000,
+            self.trial.get()
+        );
         match self.trial.get() {
-            Trial::Down { from, rate: before } if rate < before * KEPT => {
+            Trial::Nothing => self.consider(rate, in_flight, fastest_ns, queued, now_ns),
+            Trial::Down { from, rate: before, .. } if rate < before * KEPT => {
                 // Throughput follows the limit, so nothing queues: this is how long an exchange takes now.
                 self.record_ns.set(fastest_ns);
-                return self.settle(from, false, now_ns);
+                self.settle(from, false, now_ns);
             }
-            Trial::Up { from, rate: before } if rate < before * 1.05 => return self.settle(from, false, now_ns),
-            Trial::Up { .. } => return self.begin(Trial::Up { from: limit, rate }, grown(limit)),
-            Trial::Down { .. } | Trial::Nothing => {}
+            // As long as even the fastest gets faster, they queue.
+            Trial::Down { rate: before, fastest_ns: slower_ns, .. }
+                if fastest_ns < slower_ns / 4 * 3 && limit > LEAST =>
+            {
+                self.begin(Trial::Down { from: limit, rate: before, fastest_ns }, limit / 2);
+            }
+            Trial::Down { .. } => self.settle(limit, true, now_ns),
+            Trial::Up { from, rate: before } if rate < before * 1.05 => self.settle(from, false, now_ns),
+            Trial::Up { .. } => self.begin(Trial::Up { from: limit, rate }, grown(limit)),
         }
-        let queues = fastest_ns >= self.record_ns.get().saturating_mul(QUEUEING) && in_flight >= WORTHWHILE;
-        let in_trial = self.trial.get() != Trial::Nothing;
+    }
+
+    /// Nothing is being tried. Is there something worth trying?
+    fn consider(&self, rate: f64, in_flight: f64, fastest_ns: u64, queued: bool, now_ns: u64) {
+        let limit = self.limit.get();
         let rested = now_ns >= self.paused_until_ns.get();
-        if queues && (in_trial || rested) {
-            self.begin(Trial::Down { from: limit, rate }, limit.min(in_flight as u32) / 2);
-        } else if in_trial {
-            self.settle(limit, true, now_ns);
-        } else if queued && fastest_ns < self.record_ns.get().saturating_mul(NO_QUEUE) {
+        let slower = fastest_ns / self.record_ns.get().max(1);
+        let unproven = !self.explored.get() && fastest_ns as f64 >= ALIKE * in_flight / rate;
+        if rested && in_flight >= WORTHWHILE && (slower >= QUEUEING || unproven) {
+            self.begin(Trial::Down { from: limit, rate, fastest_ns }, limit.min(in_flight as u32) / 2);
+        } else if queued && slower < NO_QUEUE {
             self.limit.set(grown(limit));
         } else if queued && rested {
             self.begin(Trial::Up { from: limit, rate }, grown(limit));
@@ -178,6 +203,7 @@ impl Limiter {
         }
         self.record_ns.set(u64::MAX);
         self.settle(limit.saturating_mul(2), false, now_ns);
+        self.explored.set(false);
         true
     }
 
@@ -187,6 +213,7 @@ impl Limiter {
     }
 
     fn settle(&self, limit: u32, helped: bool, now_ns: u64) {
+        self.explored.set(true);
         self.trial.set(Trial::Nothing);
         self.limit.set(limit);
         let pause_ns = if helped { PAUSE_NS } else { (self.pause_ns.get() * 2).min(LONGEST_PAUSE_NS) };
@@ -258,6 +285,17 @@ mod tests {
         let (limiter, mut now_ns) = warmed(1_000_000);
         let (rate, _) = run(&limiter, 5000, 1e9, 250e6, 30.0, &mut now_ns);
         assert!(rate >= 0.95 * 5000.0 / 0.25, "{rate}");
+    }
+
+    #[test]
+    fn a_load_that_is_heavy_from_the_start_is_understood() {
+        let limiter = Limiter::new(Concurrency::Auto);
+        let mut now_ns = 1_000_000_000;
+        let (rate, limit) = run(&limiter, 9000, 100_000.0, 50_000.0, 10.0, &mut now_ns);
+        assert!(rate >= 95_000.0 && limit <= 64, "{rate} {limit}");
+        let limiter = Limiter::new(Concurrency::Auto);
+        let (rate, _) = run(&limiter, 5000, 1e9, 1e9, 10.0, &mut now_ns);
+        assert!(rate >= 4900.0, "{rate}");
     }
 
     #[test]
