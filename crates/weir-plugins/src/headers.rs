@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use weir_plugin::proto::head::{BadField, Head};
+use weir_plugin::proto::{Known, field};
 use weir_plugin::{ConfigError, Exchange, Template, Variable, Variables};
-use weir_proto::head::{BadField, Head};
-use weir_proto::{Known, field};
 
 /// A field's value as it may be written: text or a number.
 #[derive(Clone, Debug, Deserialize)]
@@ -80,8 +80,11 @@ impl JsonSchema for HeaderOptions {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         let value = json_schema!({"type": ["string", "number", "array"], "items": {"type": ["string", "number"]}});
         let fields = json_schema!({"type": "object", "additionalProperties": value});
-        let mut add = fields.clone();
-        add.insert("description".into(), "Fields added after those of the same name.".into());
+        let lines = json_schema!({"type": "array", "items": {"type": "string"}});
+        let add = json_schema!({
+            "description": "Fields added after those of the same name: names and values, or a list of `name: value`.",
+            "oneOf": [fields, lines],
+        });
         let mut set = fields.clone();
         set.insert("description".into(), "Fields that replace those of the same name.".into());
         json_schema!({"oneOf": [
@@ -117,7 +120,8 @@ impl HeaderOptions {
     pub fn compile(self, path: &str) -> Result<HeaderEdits, ConfigError> {
         let mut edits = HeaderEdits::default();
         let is_edit = |(name, value): (&String, &Value)| match name.as_str() {
-            "add" | "set" => value.is_object(),
+            "add" => value.is_object() || value.is_array(),
+            "set" => value.is_object(),
             "remove" => value.is_array(),
             _ => false,
         };
@@ -131,6 +135,16 @@ impl HeaderOptions {
                 ("add", Value::Object(fields)) => {
                     for (name, values) in compile_fields(fields, &path)? {
                         edits.add.extend(values.into_iter().map(|value| (name.clone(), value)));
+                    }
+                }
+                ("add", Value::Array(lines)) => {
+                    for (index, line) in lines.iter().enumerate() {
+                        let path = format!("{path}[{index}]");
+                        let Some((name, value)) = line.as_str().and_then(|line| line.split_once(':')) else {
+                            return Err(ConfigError::new(path, "is no `name: value`"));
+                        };
+                        let value = Scalar(value.trim().to_owned()).template(&path)?;
+                        edits.add.push((header_name(name.trim(), &path)?.into(), value));
                     }
                 }
                 ("set", Value::Object(fields)) => edits.set = compile_fields(fields, &path)?,

@@ -2,16 +2,51 @@
 
 use weir_plugin::{Entry, Registry};
 
+mod addresses;
+mod answer;
+mod client_control;
+mod clock;
+mod cors;
+mod counters;
+mod fault_injection;
 mod headers;
+mod ip_restriction;
+mod limit_conn;
+mod limit_count;
+mod limit_key;
+mod limit_req;
 mod mocking;
 mod pattern;
 mod proxy_rewrite;
+mod real_ip;
+mod redirect;
+mod referer_restriction;
+mod request_id;
+mod response_rewrite;
 #[cfg(test)]
 mod testing;
+mod ua_restriction;
+mod uri_blocker;
 
 /// Every plugin of this binary.
-pub static REGISTRY: Registry =
-    Registry::new(&[Entry::of::<mocking::Mocking>(), Entry::of::<proxy_rewrite::ProxyRewrite>()]);
+pub static REGISTRY: Registry = Registry::new(&[
+    Entry::of::<client_control::ClientControl>(),
+    Entry::of::<cors::Cors>(),
+    Entry::of::<fault_injection::FaultInjection>(),
+    Entry::of::<ip_restriction::IpRestriction>(),
+    Entry::of::<limit_conn::LimitConn>(),
+    Entry::of::<limit_count::LimitCount>(),
+    Entry::of::<limit_req::LimitReq>(),
+    Entry::of::<mocking::Mocking>(),
+    Entry::of::<proxy_rewrite::ProxyRewrite>(),
+    Entry::of::<real_ip::RealIp>(),
+    Entry::of::<redirect::Redirect>(),
+    Entry::of::<referer_restriction::RefererRestriction>(),
+    Entry::of::<request_id::RequestId>(),
+    Entry::of::<response_rewrite::ResponseRewrite>(),
+    Entry::of::<ua_restriction::UaRestriction>(),
+    Entry::of::<uri_blocker::UriBlocker>(),
+]);
 
 #[cfg(test)]
 mod tests {

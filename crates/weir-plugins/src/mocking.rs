@@ -1,14 +1,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rand::random_range;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use weir_plugin::proto::field;
 use weir_plugin::template::Style;
 use weir_plugin::{
     AsyncPlugin, Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Template, Waiting,
 };
-use weir_proto::field;
 
 use crate::headers::{Scalar, header_name};
 
@@ -218,11 +219,11 @@ impl Shape {
     fn draw(&self) -> Value {
         match self {
             Shape::Example(value) => value.clone(),
-            Shape::Text => Value::String((0..fastrand::usize(1..=10)).map(|_| fastrand::lowercase()).collect()),
-            Shape::Number => Value::from(fastrand::f64() * 10_000.0),
-            Shape::Integer => Value::from(fastrand::u32(1..=10_000)),
-            Shape::Boolean => Value::from(fastrand::bool()),
-            Shape::List(items) => (0..fastrand::usize(1..=3)).map(|_| items.draw()).collect(),
+            Shape::Text => Value::String((0..random_range(1..=10)).map(|_| random_range('a'..='z')).collect()),
+            Shape::Number => Value::from(random_range(0.0..10_000.0)),
+            Shape::Integer => Value::from(random_range(1..=10_000)),
+            Shape::Boolean => Value::from(rand::random::<bool>()),
+            Shape::List(items) => (0..random_range(1..=3)).map(|_| items.draw()).collect(),
             Shape::Object(properties) => {
                 Value::Object(properties.iter().map(|(name, shape)| (name.clone(), shape.draw())).collect())
             }

@@ -1,12 +1,35 @@
 //! Regular expressions in plugin options: linear-time, bounded in size, ASCII classes unless the text says otherwise.
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 use weir_plugin::ConfigError;
 
 /// How long the text of an expression may be, in bytes.
 const MAX_TEXT: usize = 16 << 10;
 /// How large a compiled expression, and the cache of one, may be, in bytes.
 const MAX_COMPILED: usize = 1 << 20;
+
+/// How many expressions a list may have.
+const MAX_LISTED: usize = 1000;
+
+/// Compiles a list of expressions that stands at `path` of the options, to be matched at once.
+pub fn compile_set(texts: &[String], ignore_case: bool, path: &str) -> Result<RegexSet, ConfigError> {
+    if texts.is_empty() || texts.len() > MAX_LISTED {
+        return Err(ConfigError::new(path, format!("must hold from 1 to {MAX_LISTED} regular expressions")));
+    }
+    for (index, text) in texts.iter().enumerate() {
+        compile(text, ignore_case, &format!("{path}[{index}]"))?;
+    }
+    let build = |unicode| {
+        let mut builder = RegexSetBuilder::new(texts);
+        builder.case_insensitive(ignore_case).unicode(unicode).size_limit(MAX_COMPILED).dfa_size_limit(MAX_COMPILED);
+        builder.build()
+    };
+    let is_ascii = texts.iter().all(|text| text.is_ascii());
+    let built = if is_ascii { build(false).or_else(|_| build(true)) } else { build(true) };
+    built.map_err(|_| {
+        ConfigError::new(path, format!("is too large: compiled, the whole list may take {} KiB", MAX_COMPILED >> 10))
+    })
+}
 
 /// Compiles an expression that stands at `path` of the options.
 pub fn compile(text: &str, ignore_case: bool, path: &str) -> Result<Regex, ConfigError> {

@@ -4,8 +4,8 @@ use std::io::Write;
 use regex::bytes::Regex;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use weir_plugin::proto::authority::Authority;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Template, Variable, Variables};
-use weir_proto::authority::Authority;
 
 use crate::headers::{HeaderEdits, HeaderOptions, WithGroups};
 use crate::pattern;

@@ -1,10 +1,11 @@
 //! What the plugins' tests share: requests to run, options to build.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Definition, Entry, Exchange, Step, Stop};
-use weir_proto::h1::{Limits, parse_request};
+use weir_plugin::proto::h1::{Limits, parse_request};
+use weir_plugin::{Agreements, Build, ConfigError, Definition, Entry, Exchange, Step, Stop};
 
 /// An exchange that has just been routed. Lines end in `\n` here.
 pub fn exchange(head: &str) -> Exchange {
@@ -35,8 +36,11 @@ pub fn refused<D: Definition>(options: Value) -> String {
     }
 }
 
+/// As a plugin of a resource that no other test has.
 fn try_build<D: Definition>(options: Value) -> Result<Step, ConfigError> {
-    (Entry::of::<D>().build)(&options, &mut Build::default())
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let owner = format!("test/{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    (Entry::of::<D>().build)(&options, &mut Build::of(owner, &Agreements::default()))
 }
 
 /// Runs a plugin's request phase.

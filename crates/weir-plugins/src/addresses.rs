@@ -1,0 +1,84 @@
+//! Sets of addresses and networks.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use weir_plugin::ConfigError;
+
+/// Addresses and networks, merged into ranges: looking one up among ten thousand costs a few comparisons.
+#[derive(Debug, Default)]
+pub struct AddressSet {
+    v4: Box<[(u32, u32)]>,
+    v6: Box<[(u128, u128)]>,
+}
+
+impl AddressSet {
+    /// Compiles addresses and networks that stand at `path` of the options.
+    pub fn compile(texts: &[String], path: &str) -> Result<AddressSet, ConfigError> {
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        for (index, text) in texts.iter().enumerate() {
+            let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).map_err(|_| {
+                let problem = format!("`{text}` is no address or network; write as 192.0.2.1, 10.0.0.0/8 or ::1");
+                ConfigError::new(format!("{path}[{index}]"), problem)
+            })?;
+            match network {
+                IpNet::V4(network) => v4.push((network.network().to_bits(), network.broadcast().to_bits())),
+                IpNet::V6(network) => v6.push((network.network().to_bits(), network.broadcast().to_bits())),
+            }
+        }
+        Ok(AddressSet { v4: merged(v4), v6: merged(v6) })
+    }
+
+    /// An IPv4 address is the same in its IPv6 form (`::ffff:192.0.2.1`).
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match address.to_canonical() {
+            IpAddr::V4(address) => holds(&self.v4, Ipv4Addr::to_bits(address)),
+            IpAddr::V6(address) => holds(&self.v6, Ipv6Addr::to_bits(address)),
+        }
+    }
+}
+
+fn merged<T: Ord + Copy>(mut ranges: Vec<(T, T)>) -> Box<[(T, T)]> {
+    ranges.sort_unstable();
+    let mut merged: Vec<(T, T)> = Vec::with_capacity(ranges.len());
+    for (start, end) in ranges {
+        match merged.last_mut() {
+            Some((_, last)) if start <= *last => *last = end.max(*last),
+            _ => merged.push((start, end)),
+        }
+    }
+    merged.into()
+}
+
+fn holds<T: Ord + Copy>(ranges: &[(T, T)], address: T) -> bool {
+    let after = ranges.partition_point(|(start, _)| *start <= address);
+    after > 0 && address <= ranges[after - 1].1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_hold_what_their_networks_hold() {
+        let texts = ["10.0.0.0/8", "10.1.0.0/16", "192.0.2.1", "2001:db8::/32", "::1", "0.0.0.0/32"];
+        let set = AddressSet::compile(&texts.map(str::to_owned), "x").expect("valid");
+        for (address, want) in [
+            ("10.0.0.0", true),
+            ("10.255.255.255", true),
+            ("11.0.0.0", false),
+            ("9.255.255.255", false),
+            ("192.0.2.1", true),
+            ("192.0.2.2", false),
+            ("::ffff:192.0.2.1", true),
+            ("2001:db8:ffff::1", true),
+            ("2001:db9::", false),
+            ("::1", true),
+            ("0.0.0.0", true),
+        ] {
+            assert_eq!(set.contains(address.parse().expect("an address")), want, "{address}");
+        }
+        let error = AddressSet::compile(&["::1".to_owned(), "10.0.0.0/33".to_owned()], "list").expect_err("refused");
+        assert!(error.to_string().starts_with("list[1]: `10.0.0.0/33` is no address"), "{error}");
+    }
+}

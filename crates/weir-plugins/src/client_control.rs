@@ -1,0 +1,72 @@
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::proto::Framing;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop};
+
+/// Limits the size of request bodies on this route, with 413 for larger ones.
+///
+/// A body that declares its length is refused before it is read, another one as soon as it has grown too large.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClientControl {
+    /// The largest body let through, in bytes; 0 lifts the limit, as far as the node's own limit allows.
+    max_body_size: Option<u64>,
+}
+
+impl Definition for ClientControl {
+    const NAME: &'static str = "client-control";
+    const PRIORITY: i32 = 22000;
+    const STAGE: Stage = Stage::Rewrite;
+    const EXAMPLE: &'static str = "client-control: { max_body_size: 1048576 }";
+
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        if self.max_body_size.is_none() {
+            build.warnings.push(ConfigError::new("", "has no `max_body_size`, so it limits nothing"));
+        }
+        Ok(Step::new(self))
+    }
+}
+
+impl Plugin for ClientControl {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let limit = match self.max_body_size {
+            None => return Ok(()),
+            Some(0) => u64::MAX,
+            Some(limit) => limit,
+        };
+        exchange.body_limit = limit;
+        match exchange.request.framing {
+            Framing::Sized(length) if length > limit => Err(Stop::BodyTooLarge),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{build, exchange, on_request, refused};
+
+    #[test]
+    fn bodies_have_a_limit() {
+        let step = build::<ClientControl>(json!({"max_body_size": 10}));
+        for (length, want) in [(0, Ok(())), (10, Ok(())), (11, Err(Stop::BodyTooLarge))] {
+            let mut exchange = exchange(&format!("POST / HTTP/1.1\nHost: h\nContent-Length: {length}"));
+            assert_eq!(on_request(&step, &mut exchange), want, "{length}");
+        }
+        let mut chunked = exchange("POST / HTTP/1.1\nHost: h\nTransfer-Encoding: chunked");
+        assert_eq!(on_request(&step, &mut chunked), Ok(()));
+        assert_eq!(chunked.body_limit, 10);
+        let lifted = build::<ClientControl>(json!({"max_body_size": 0}));
+        assert_eq!(on_request(&lifted, &mut chunked), Ok(()));
+        assert_eq!(chunked.body_limit, u64::MAX);
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        let error = refused::<ClientControl>(json!({"max_body_size": -1}));
+        assert!(error.starts_with("max_body_size: invalid value"), "{error}");
+    }
+}

@@ -1,0 +1,265 @@
+//! Counters shared by all workers: exact, bounded in memory, and without a lock for a key that is known.
+//!
+//! A table is an array of 128-bit cells, each with a tag made of the key and the counter itself, and changed as a whole
+//! by compare-and-swap. A key has 32 cells it may stand in. A cell whose counter says nothing any more (its window is
+//! over) is free for others. Taking a cell for a key that is new holds the lock of its part of the table, so that no key
+//! ever has two cells.
+//!
+//! When all 32 cells of a new key are in use, the counter that has been used least gives way. So a counter of `n` is lost
+//! early only while 32 other keys, whose places nobody outside can know, have all been used `n` times or more.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use portable_atomic::{AtomicU128, Ordering};
+
+/// Cells a key may stand in: this many groups of [`GROUP`] neighbours.
+const GROUPS: usize = 4;
+/// Two cache lines.
+const GROUP: usize = 8;
+const PARTS: usize = 64;
+/// Bits of a cell that a counter may use.
+pub const COUNTER_BITS: u32 = 88;
+
+/// What a cell counts. The bits of zero are a counter that says nothing.
+pub trait Counter: Copy {
+    fn from_bits(bits: u128) -> Self;
+    /// At most [`COUNTER_BITS`] bits.
+    fn bits(self) -> u128;
+    /// Still says something at this time, on the clock the counter itself uses.
+    fn is_live(self, now: u64) -> bool;
+    /// How much it has been used: what would be lost with it.
+    fn weight(self, now: u64) -> u64;
+}
+
+/// A table of counters of one kind.
+pub struct Table<C> {
+    cells: Box<[AtomicU128]>,
+    /// Each guards the taking of cells in its part of the table.
+    parts: Box<[Mutex<()>]>,
+    secret: RandomState,
+    kind: std::marker::PhantomData<fn() -> C>,
+}
+
+/// A name, as a part of keys: the same name gives the same number for as long as the process lives.
+pub fn name(text: &str) -> u64 {
+    static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    SECRET.hash_one(text)
+}
+
+/// A key of a table. Made with a secret, so that nobody can choose where keys stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key(u64);
+
+impl Key {
+    /// For notes that an exchange carries.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    pub fn from_number(number: u64) -> Key {
+        Key(number)
+    }
+}
+
+impl<C: Counter> Table<C> {
+    /// A table with at least this many cells. Memory that no key has touched stays with the system.
+    pub fn new(cells: usize) -> Table<C> {
+        let cells = cells.next_power_of_two().max(PARTS * GROUPS * GROUP);
+        let zeroed: Box<[u128]> = vec![0; cells].into_boxed_slice();
+        // SAFETY: `AtomicU128` has the size, the alignment and the valid bit patterns of `u128`. Collecting atomics one
+        // by one would touch every page.
+        let cells = unsafe { Box::from_raw(Box::into_raw(zeroed) as *mut [AtomicU128]) };
+        Table {
+            cells,
+            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
+            secret: RandomState::new(),
+            kind: std::marker::PhantomData,
+        }
+    }
+
+    /// The key for a value under a name.
+    pub fn key(&self, name: u64, value: &[u8]) -> Key {
+        let mut hasher = self.secret.build_hasher();
+        hasher.write_u64(name);
+        hasher.write(value);
+        Key(hasher.finish())
+    }
+
+    /// Changes the counter of a key, as one step. `change` gets what is counted, which may be nothing or out of date, and
+    /// gives the new counter, or `None` to leave it; it may be called more than once.
+    pub fn update<T>(&self, key: Key, now: u64, change: impl FnMut(C) -> (Option<C>, T)) -> T {
+        let mut change = change;
+        loop {
+            let result = match self.find(key) {
+                Some(cell) => self.change(cell, key, &mut change),
+                None => self.insert(key, now, &mut change),
+            };
+            if let Some(result) = result {
+                return result;
+            }
+        }
+    }
+
+    /// The counter of a key; zero when there is none.
+    pub fn read(&self, key: Key) -> C {
+        self.update(key, 0, |counter| (None, counter))
+    }
+
+    fn part(&self, key: Key) -> usize {
+        (key.0 as usize) % PARTS
+    }
+
+    /// The cells of a key. All lie in its part of the table.
+    fn cells(&self, key: Key) -> impl Iterator<Item = &AtomicU128> {
+        let part_len = self.cells.len() / PARTS;
+        let groups = part_len / GROUP;
+        let part = &self.cells[self.part(key) * part_len..][..part_len];
+        let first = (key.0 >> 8) as usize % groups;
+        (0..GROUPS).flat_map(move |step| &part[(first + step) % groups * GROUP..][..GROUP])
+    }
+
+    fn find(&self, key: Key) -> Option<&AtomicU128> {
+        self.cells(key).find(|cell| tag_of(cell.load(Ordering::Acquire)) == tag(key))
+    }
+
+    /// `None`: the cell has changed meanwhile.
+    fn change<T>(&self, cell: &AtomicU128, key: Key, change: &mut impl FnMut(C) -> (Option<C>, T)) -> Option<T> {
+        let mut word = cell.load(Ordering::Acquire);
+        loop {
+            if tag_of(word) != tag(key) {
+                return None;
+            }
+            let (new, result) = change(C::from_bits(word & COUNTER_MASK));
+            let Some(new) = new else { return Some(result) };
+            match cell.compare_exchange_weak(word, pack(key, new), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(result),
+                Err(current) => word = current,
+            }
+        }
+    }
+
+    /// `None`: somebody else was faster.
+    fn insert<T>(&self, key: Key, now: u64, change: &mut impl FnMut(C) -> (Option<C>, T)) -> Option<T> {
+        let (new, result) = change(C::from_bits(0));
+        let Some(new) = new else { return Some(result) };
+        // It guards no data that a panic could leave half-changed.
+        let _taking = self.parts[self.part(key)].lock().unwrap_or_else(PoisonError::into_inner);
+        if self.find(key).is_some() {
+            return None;
+        }
+        let weight = |word: &u128| {
+            let counter = C::from_bits(word & COUNTER_MASK);
+            if *word != 0 && counter.is_live(now) { 1 + counter.weight(now) } else { 0 }
+        };
+        let cells = self.cells(key).map(|cell| (cell, cell.load(Ordering::Acquire)));
+        let (cell, word) = cells.min_by_key(|(_, word)| weight(word)).expect("every key has cells");
+        let taken = cell.compare_exchange(word, pack(key, new), Ordering::AcqRel, Ordering::Acquire);
+        taken.is_ok().then_some(result)
+    }
+}
+
+const COUNTER_MASK: u128 = (1 << COUNTER_BITS) - 1;
+
+/// The part of the key that a cell holds; which group it stands in says more of it. Never zero, as an empty cell is.
+fn tag(key: Key) -> u128 {
+    u128::from((key.0 >> 24) | 1)
+}
+
+fn tag_of(word: u128) -> u128 {
+    word >> COUNTER_BITS
+}
+
+fn pack(key: Key, counter: impl Counter) -> u128 {
+    debug_assert_eq!(counter.bits() & !COUNTER_MASK, 0, "a counter has 88 bits");
+    tag(key) << COUNTER_BITS | counter.bits()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts until a time.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Until {
+        time: u64,
+        count: u64,
+    }
+
+    impl Counter for Until {
+        fn from_bits(bits: u128) -> Until {
+            Until { time: (bits >> 40) as u64, count: bits as u64 & ((1 << 40) - 1) }
+        }
+        fn bits(self) -> u128 {
+            u128::from(self.time) << 40 | u128::from(self.count)
+        }
+        fn is_live(self, now: u64) -> bool {
+            self.time > now
+        }
+        fn weight(self, _: u64) -> u64 {
+            self.count
+        }
+    }
+
+    fn add(table: &Table<Until>, key: Key, now: u64, time: u64) -> u64 {
+        table.update(key, now, |counter| {
+            let count = if counter.is_live(now) { counter.count + 1 } else { 1 };
+            (Some(Until { time, count }), count)
+        })
+    }
+
+    #[test]
+    fn names_and_values_make_the_key() {
+        let table = Table::<Until>::new(0);
+        let (a, b) = (name("a"), name("b"));
+        assert_eq!(a, name("a"));
+        assert_eq!(table.key(a, b"x"), table.key(a, b"x"));
+        assert_ne!(table.key(a, b"x"), table.key(b, b"x"));
+        assert_ne!(table.key(a, b"x"), table.key(a, b"y"));
+    }
+
+    #[test]
+    fn every_change_counts_whoever_makes_it() {
+        const EACH: u64 = 20_000;
+        let table = Table::<Until>::new(0);
+        let keys: Vec<Key> = (0..50u64).map(|index| table.key(1, &index.to_le_bytes())).collect();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for turn in 0..EACH {
+                        add(&table, keys[turn as usize % keys.len()], 1, 10);
+                    }
+                });
+            }
+        });
+        let total: u64 = keys.iter().map(|&key| table.read(key).count).sum();
+        assert_eq!(total, 4 * EACH);
+    }
+
+    #[test]
+    fn cells_that_say_nothing_any_more_are_used_again() {
+        let table = Table::<Until>::new(0);
+        let known = table.key(7, b"known");
+        add(&table, known, 1, 10_000);
+        for round in 0..200u64 {
+            for index in 0..100u64 {
+                add(&table, table.key(round, &index.to_le_bytes()), 10 * round, 10 * round + 5);
+            }
+        }
+        assert_eq!(table.read(known).count, 1, "nobody had to give way");
+    }
+
+    #[test]
+    fn what_was_used_least_gives_way() {
+        let table = Table::<Until>::new(0);
+        let busy: Vec<Key> = (0..100u64).map(|index| table.key(1, &index.to_le_bytes())).collect();
+        for &key in &busy {
+            add(&table, key, 1, 1000);
+            add(&table, key, 1, 1000);
+        }
+        for index in 0..100_000u64 {
+            add(&table, table.key(2, &index.to_le_bytes()), 1, 1000);
+        }
+        assert!(busy.iter().all(|&key| table.read(key).count == 2), "a flood of new keys has no effect on them");
+    }
+}
