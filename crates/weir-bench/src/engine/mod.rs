@@ -14,6 +14,7 @@ mod prepare;
 mod recorder;
 mod run;
 mod socket;
+mod streams;
 mod tls;
 
 pub use histogram::Histogram;

@@ -123,6 +123,9 @@ fn check_counts(plan: &LoadPlan) -> Result<(), PlanError> {
     if plan.timeouts.connect_ms == 0 || plan.timeouts.response_ms == 0 {
         return wrong("timeouts", "must be at least 1 ms");
     }
+    if let Protocol::WebSub { .. } = plan.protocol {
+        return wrong("protocol", "WebSub load cannot be made yet");
+    }
     if let Protocol::Http2 { streams: 0 } = plan.protocol {
         return wrong("protocol.streams", "must be at least 1");
     }

@@ -108,7 +108,7 @@ impl Slice {
 /// What a thread tells the one that collects.
 pub(super) enum Message {
     Slice { thread: usize, slice: Box<Slice> },
-    Done { thread: usize, summary: Summary },
+    Done { thread: usize, summary: Box<Summary> },
 }
 
 /// What a thread has to say once, at its end.
@@ -137,7 +137,7 @@ pub(super) struct Recorder {
     spin_ns: u64,
     in_flight: u64,
     in_flight_since: u64,
-    summary: Summary,
+    summary: Box<Summary>,
     out: Sender<Message>,
     /// Emptied slices coming back.
     spare: Receiver<Box<Slice>>,
@@ -162,7 +162,7 @@ impl Recorder {
             spin_ns: 0,
             in_flight: 0,
             in_flight_since: window.measure,
-            summary: Summary::default(),
+            summary: Box::default(),
             out,
             spare,
         };
@@ -296,7 +296,7 @@ impl Recorder {
     }
 
     /// Hands over the last interval and the summary.
-    pub(super) fn finish(mut self, now: u64, connections: Connections) {
+    pub(super) fn finish(&mut self, now: u64, connections: Connections) {
         self.roll(now);
         let last = now.max(self.slice.start);
         self.hand_over(last);

@@ -17,6 +17,7 @@ use super::plan::{LoadPlan, PlanError, Protocol};
 use super::prepare::Prepared;
 use super::recorder::{Message, Slice, Summary, Window};
 use super::result::{CpuTime, Generator, Interval, LoadResult, Phase, Progress, RequestTally, Tally};
+use super::streams;
 
 /// How often progress is reported.
 const REPORT: Duration = Duration::from_millis(200);
@@ -106,7 +107,7 @@ fn work(job: Job) {
     let _ = set_current_timer_slack(NonZeroU64::new(1));
     match job.plan().protocol {
         Protocol::Http1 => http1::run(job),
-        _ => http1::run(job),
+        _ => streams::run(job),
     }
 }
 
@@ -119,7 +120,7 @@ struct Collector<'a> {
     open: BTreeMap<usize, (usize, Interval)>,
     intervals: Vec<Interval>,
     requests: Vec<Tally>,
-    summaries: BTreeMap<usize, Summary>,
+    summaries: BTreeMap<usize, Box<Summary>>,
     progress: Progress,
 }
 

@@ -22,7 +22,7 @@ impl Pauses {
 
     /// The next pause, ns.
     #[inline]
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         let ms = match self.think {
             Think::None => return 0,
             Think::FixedMs(ms) => ms,
@@ -47,7 +47,7 @@ mod tests {
     fn pauses_keep_their_mean_and_their_bounds() {
         let mean = |think| {
             let mut pauses = Pauses::new(think, 3, 1);
-            (0..50_000).map(|_| pauses.next()).sum::<u64>() as f64 / 50_000.0 / 1e6
+            (0..50_000).map(|_| pauses.draw()).sum::<u64>() as f64 / 50_000.0 / 1e6
         };
         assert_eq!(mean(Think::None), 0.0);
         assert_eq!(mean(Think::FixedMs(2.5)), 2.5);

@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::time::Timespec;
 
-use self::response::{ResponseReader, Step};
+pub(super) use self::response::{ResponseReader, Step};
 use self::stream::{Buffers, Stream};
 use super::clock::now_ns;
 use super::job::{Chooser, Job, Tickets};
@@ -424,7 +424,7 @@ impl Worker<'_> {
             }
             self.connector.events = events;
         }
-        let Worker { recorder, mut connector, now, .. } = self;
+        let Worker { mut recorder, mut connector, now, .. } = self;
         connector.connections.open_at_end = connector.open;
         recorder.finish(now, connector.connections);
     }
@@ -675,7 +675,7 @@ impl Worker<'_> {
         match &mut self.source {
             Source::Closed { pauses, timers } => {
                 let client = index / origins;
-                match pauses.next() {
+                match pauses.draw() {
                     0 => {
                         self.start_client(client, self.now);
                     }

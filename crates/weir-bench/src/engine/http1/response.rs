@@ -11,7 +11,7 @@ const MOST_FIELDS: usize = 128;
 
 /// Reads one response after another from one connection.
 #[derive(Debug, Default)]
-pub(super) struct ResponseReader {
+pub(in crate::engine) struct ResponseReader {
     phase: Phase,
     /// The beginning of a head that came in pieces.
     partial: Vec<u8>,
@@ -31,7 +31,7 @@ enum Phase {
 
 /// What the bytes fed so far amount to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(in crate::engine) enum Step {
     More,
     /// The response ended after this many of the bytes fed.
     Done {
@@ -42,31 +42,31 @@ pub(super) enum Step {
 impl ResponseReader {
     /// Gets ready for the next response.
     #[inline]
-    pub(super) fn reset(&mut self) {
+    pub(in crate::engine) fn reset(&mut self) {
         self.phase = Phase::Head;
         self.partial.clear();
     }
 
     /// Status of the response whose head came last.
     #[inline]
-    pub(super) fn status(&self) -> u16 {
+    pub(in crate::engine) fn status(&self) -> u16 {
         self.status
     }
 
     /// Whether the connection can be used again.
     #[inline]
-    pub(super) fn keeps_alive(&self) -> bool {
+    pub(in crate::engine) fn keeps_alive(&self) -> bool {
         self.keep_alive
     }
 
     /// The peer has closed: whether that completes the response.
-    pub(super) fn ends_at_close(&self) -> bool {
+    pub(in crate::engine) fn ends_at_close(&self) -> bool {
         self.phase == Phase::UntilClose
     }
 
     /// Reads on. `head_only`: the response to a HEAD request.
     #[inline]
-    pub(super) fn feed(&mut self, data: &[u8], head_only: bool) -> Result<Step, Malformed> {
+    pub(in crate::engine) fn feed(&mut self, data: &[u8], head_only: bool) -> Result<Step, Malformed> {
         let mut used = 0;
         while self.phase == Phase::Head {
             match self.head(&data[used..], head_only)? {

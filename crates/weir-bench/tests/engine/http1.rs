@@ -1,7 +1,5 @@
 //! The HTTP/1.1 engine against a scripted peer.
 
-mod peer;
-
 use std::io::Write as _;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::Duration;
 
-use peer::{Peer, Then, answer};
+use crate::peer::{Peer, Then, answer};
 use weir_bench::engine::{
     Body, Errors, LoadPlan, LoadResult, Pacing, Phase, Rate, RequestTemplate, Selection, Spacing, Stop, Think, run,
 };

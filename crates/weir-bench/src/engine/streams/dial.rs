@@ -1,0 +1,84 @@
+//! Opening connections.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::Lobby;
+use crate::engine::prepare::Prepared;
+use crate::engine::recorder::Cause;
+use crate::engine::socket;
+
+/// A connection, in the clear or through TLS.
+pub(in crate::engine) enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Opens a connection for a request of the plan. `client` is numbered over the whole run.
+///
+/// Neither success nor failure is counted: a protocol may have more to say before a connection is ready.
+pub(in crate::engine) async fn dial(lobby: &Lobby, client: usize, request: usize) -> Result<Stream, Cause> {
+    let prepared: &Prepared = &lobby.prepared;
+    let plan = &prepared.plan;
+    let origin = &prepared.origins[prepared.requests[request].origin];
+    let source =
+        (!plan.source_addresses.is_empty()).then(|| plan.source_addresses[client % plan.source_addresses.len()]);
+    let attempt = async {
+        let socket = std::net::TcpStream::from(socket::connect(origin.address, source)?);
+        let stream = TcpStream::from_std(socket).map_err(|_| Cause::Local)?;
+        stream.writable().await.map_err(|_| Cause::Connect)?;
+        match stream.take_error() {
+            Ok(None) => {}
+            Ok(Some(error)) | Err(error) => return Err(socket::connect_cause(&error)),
+        }
+        let Some(tls) = &origin.tls else { return Ok(Stream::Plain(stream)) };
+        let connector = TlsConnector::from(tls.config.clone());
+        let stream = connector.connect(tls.name.clone(), stream).await.map_err(|_| Cause::Tls)?;
+        let mut connections = lobby.connections.borrow_mut();
+        connections.handshakes += 1;
+        let resumed = stream.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
+        connections.resumed += u64::from(resumed);
+        Ok(Stream::Tls(Box::new(stream)))
+    };
+    timeout(Duration::from_millis(plan.timeouts.connect_ms), attempt).await.unwrap_or(Err(Cause::ConnectTimeout))
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut *self {
+            Stream::Plain(stream) => Pin::new(stream).poll_write(cx, data),
+            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, data),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

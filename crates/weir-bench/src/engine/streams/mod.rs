@@ -1,0 +1,297 @@
+//! Load in every protocol but HTTP/1.1: a task per connection, on one current-thread runtime per generator thread.
+
+mod dial;
+mod http2;
+mod idle;
+mod slots;
+mod sse;
+mod ticker;
+mod websocket;
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::runtime;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{JoinHandle, LocalSet, spawn_local};
+use tokio::time::{sleep, timeout};
+
+use super::clock::now_ns;
+use super::job::{Chooser, Job, Tickets};
+use super::plan::{LoadPlan, Pacing, Protocol};
+use super::prepare::Prepared;
+use super::recorder::{Cause, Recorder, Window};
+use super::result::Connections;
+use crate::pacing::client_start;
+
+/// Connections being opened at the same time: a listener's backlog must not overflow.
+const CONNECT_BURST: usize = 64;
+/// A client that got no connection waits so long before it tries again.
+const RETRY: Duration = Duration::from_millis(100);
+/// How often the run looks whether it is to stop.
+const LOOK_NS: u64 = 100_000_000;
+
+/// Runs one thread's part of a plan.
+pub(super) fn run(job: Job) {
+    let runtime =
+        runtime::Builder::new_current_thread().enable_all().build().expect("a runtime needs only descriptors");
+    LocalSet::new().block_on(&runtime, async {
+        match job.plan().protocol {
+            Protocol::Http1 => unreachable!("HTTP/1.1 has an engine of its own"),
+            Protocol::Http2 { streams } => http2::run(job, streams).await,
+            Protocol::WebSocket { message_bytes, check } => websocket::messages(job, message_bytes, check).await,
+            Protocol::WebSocketConnect => websocket::storm(job).await,
+            Protocol::Sse => sse::run(job).await,
+            Protocol::Idle { first_request } => idle::run(job, first_request).await,
+            Protocol::WebSub { .. } => unreachable!("the plan's check refuses it"),
+        }
+    });
+}
+
+/// What the tasks of a thread share.
+pub(super) struct Shared {
+    pub prepared: std::sync::Arc<Prepared>,
+    pub window: Window,
+    /// Clients of this thread, numbered over the whole run.
+    pub clients: Range<usize>,
+    pub thread: usize,
+    tickets: Tickets,
+    chooser: RefCell<Chooser>,
+    recorder: RefCell<Recorder>,
+    lobby: Rc<Lobby>,
+    in_flight: Cell<u64>,
+    over: watch::Sender<bool>,
+}
+
+/// What is known before the clock starts: connections.
+pub(super) struct Lobby {
+    pub prepared: std::sync::Arc<Prepared>,
+    pub connections: RefCell<Connections>,
+    open: Cell<u64>,
+    pub dialing: Semaphore,
+}
+
+impl Lobby {
+    fn new(prepared: std::sync::Arc<Prepared>) -> Rc<Self> {
+        Rc::new(Self {
+            prepared,
+            connections: RefCell::default(),
+            open: Cell::new(0),
+            dialing: Semaphore::new(CONNECT_BURST),
+        })
+    }
+
+    /// A connection is ready since it began to be opened at `since`.
+    pub(super) fn opened(&self, since: u64) {
+        self.open.set(self.open.get() + 1);
+        let mut connections = self.connections.borrow_mut();
+        connections.opened += 1;
+        connections.open_max = connections.open_max.max(self.open.get());
+        connections.connect_time.record(now_ns() - since);
+    }
+
+    pub(super) fn refused(&self, cause: Cause) {
+        self.connections.borrow_mut().failed.count(cause);
+    }
+
+    pub(super) fn closed(&self) {
+        self.open.set(self.open.get() - 1);
+    }
+}
+
+/// An exchange under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Exchange {
+    pub request: usize,
+    pub due: u64,
+    pub started: u64,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Answered {
+    pub status: Option<u16>,
+    pub sent: u64,
+    pub received: u64,
+}
+
+impl Shared {
+    /// Waits until every thread is ready; none when the run was given up meanwhile.
+    pub(super) fn start(job: Job, lobby: Rc<Lobby>) -> Option<Rc<Self>> {
+        let Job { thread, clients, prepared, tickets, gate } = job;
+        let chooser = RefCell::new(Chooser::new(&prepared.plan, thread, clients.len()));
+        let (recorder, window) = gate.pass()?;
+        let shared = Rc::new(Self {
+            prepared,
+            window,
+            clients,
+            thread,
+            tickets,
+            chooser,
+            recorder: RefCell::new(recorder),
+            lobby,
+            in_flight: Cell::new(0),
+            over: watch::channel(false).0,
+        });
+        spawn_local(shared.clone().keep_time());
+        Some(shared)
+    }
+
+    pub(super) fn plan(&self) -> &LoadPlan {
+        &self.prepared.plan
+    }
+
+    pub(super) fn lobby(&self) -> &Rc<Lobby> {
+        &self.lobby
+    }
+
+    /// Nothing is due any more.
+    pub(super) fn is_over(&self) -> bool {
+        *self.over.borrow()
+    }
+
+    /// Returns when nothing is due any more.
+    pub(super) async fn ended(&self) {
+        let _ = self.over.subscribe().wait_for(|over| *over).await;
+    }
+
+    pub(super) fn end(&self) {
+        if !self.over.send_replace(true) {
+            self.recorder.borrow_mut().end(now_ns());
+        }
+    }
+
+    /// A request becomes due; none when the run ends before it. `client` is one of this thread's, from 0.
+    pub(super) fn due(&self, client: usize, due: u64) -> Option<usize> {
+        if self.is_over() || due >= self.window.end {
+            return None;
+        }
+        let mut recorder = self.recorder.borrow_mut();
+        if recorder.measures(due) && !self.tickets.take() {
+            drop(recorder);
+            self.end();
+            return None;
+        }
+        let request = self.chooser.borrow_mut().next(client, self.prepared.requests.len());
+        recorder.due(request, due);
+        Some(request)
+    }
+
+    /// An exchange that became due is sent now. `waited`: the target, not the generator, made it wait.
+    pub(super) fn begin(&self, request: usize, due: u64, waited: bool) -> Exchange {
+        let now = now_ns();
+        let lag = if waited { 0 } else { now.saturating_sub(due) };
+        self.recorder.borrow_mut().sent(request, due, lag);
+        self.change_in_flight(1, now);
+        Exchange { request, due, started: now }
+    }
+
+    pub(super) fn finish(&self, exchange: Exchange, outcome: Result<Answered, Cause>) {
+        let now = now_ns();
+        let Exchange { request, due, started } = exchange;
+        let mut recorder = self.recorder.borrow_mut();
+        match outcome {
+            Ok(answered) => {
+                recorder.completed(request, due, started, now);
+                if let Some(status) = answered.status {
+                    recorder.status(request, due, status, self.prepared.requests[request].expects(status));
+                }
+                recorder.bytes(request, due, answered.sent, answered.received);
+            }
+            Err(cause) => recorder.failed(request, due, cause),
+        }
+        drop(recorder);
+        self.change_in_flight(-1, now);
+    }
+
+    /// Something that nobody asked for one by one arrived: an event. `due` and `since` are its two starting points.
+    pub(super) fn arrived(&self, due: u64, since: u64, bytes: u64) {
+        let mut recorder = self.recorder.borrow_mut();
+        recorder.due(0, due);
+        recorder.completed(0, due, since, now_ns());
+        recorder.bytes(0, due, 0, bytes);
+    }
+
+    /// Something that should have arrived did not.
+    pub(super) fn lost(&self, cause: Cause) {
+        let now = now_ns();
+        let mut recorder = self.recorder.borrow_mut();
+        recorder.due(0, now);
+        recorder.failed(0, now, cause);
+    }
+
+    pub(super) fn record(&self) -> std::cell::RefMut<'_, Recorder> {
+        self.recorder.borrow_mut()
+    }
+
+    /// Limits an answer to the plan's time-out.
+    pub(super) async fn in_time<T>(&self, answer: impl Future<Output = Result<T, Cause>>) -> Result<T, Cause> {
+        let limit = Duration::from_millis(self.plan().timeouts.response_ms);
+        timeout(limit, answer).await.unwrap_or(Err(Cause::Timeout))
+    }
+
+    /// When a client of this thread starts.
+    pub(super) fn client_start(&self, client: usize) -> u64 {
+        let ramp_up_ms = match self.plan().pacing {
+            Pacing::Closed { ramp_up_ms, .. } => ramp_up_ms,
+            _ => 0,
+        };
+        self.window.start + client_start(self.clients.start + client, self.plan().connections, ramp_up_ms)
+    }
+
+    fn change_in_flight(&self, by: i64, now: u64) {
+        let count = self.in_flight.get().saturating_add_signed(by);
+        self.in_flight.set(count);
+        self.recorder.borrow_mut().in_flight(count, now);
+    }
+
+    /// Ends intervals and the run when it is time.
+    async fn keep_time(self: Rc<Self>) {
+        loop {
+            let now = now_ns();
+            let next = {
+                let mut recorder = self.recorder.borrow_mut();
+                recorder.roll(now);
+                recorder.next_roll()
+            };
+            if now >= self.window.end || self.tickets.stopped() {
+                self.end();
+            }
+            let end = if self.is_over() { u64::MAX } else { self.window.end };
+            let until = next.min(end).min(now + LOOK_NS);
+            sleep(Duration::from_nanos(until.saturating_sub(now)).max(Duration::from_millis(1))).await;
+        }
+    }
+
+    /// Waits for the tasks, and hands over what was counted. Tasks end by themselves once the run is over.
+    pub(super) async fn conclude(self: Rc<Self>, tasks: Vec<JoinHandle<()>>) {
+        for task in tasks {
+            if let Err(error) = task.await
+                && let Ok(panic) = error.try_into_panic()
+            {
+                std::panic::resume_unwind(panic);
+            }
+        }
+        let now = now_ns();
+        self.end();
+        let mut connections = std::mem::take(&mut *self.lobby.connections.borrow_mut());
+        connections.open_at_end = self.lobby.open.get();
+        self.recorder.borrow_mut().finish(now, connections);
+    }
+}
+
+/// Sleeps until a moment of the monotonic clock, to the millisecond.
+pub(super) async fn sleep_until(at: u64) {
+    let left = at.saturating_sub(now_ns());
+    if left > 0 {
+        sleep(Duration::from_nanos(left)).await;
+    }
+}
+
+/// Runs one task per client, at most a burst of them at a time, before the clock starts.
+pub(super) async fn all<T>(clients: Range<usize>, task: impl AsyncFn(usize) -> T) -> Vec<T> {
+    futures_util::future::join_all(clients.map(|client| task(client))).await
+}

@@ -1,0 +1,167 @@
+//! Places for one exchange at a time: who sends what is due, in a closed and in an open loop.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, spawn_local};
+use tokio::time::sleep;
+
+use super::ticker::Ticker;
+use super::{Answered, Exchange, RETRY, Shared, sleep_until};
+use crate::engine::clock::now_ns;
+use crate::engine::plan::Pacing;
+use crate::engine::recorder::Cause;
+use crate::pacing::{Arrivals, Pauses};
+
+/// Does one exchange; `slot` is numbered from 0 in this thread.
+pub(super) trait Exchanges: 'static {
+    async fn exchange(&self, slot: usize, exchange: Exchange) -> Result<Answered, Cause>;
+}
+
+/// Free places, and what waits for one.
+struct Desk {
+    free: VecDeque<usize>,
+    /// Request and when it was due.
+    backlog: VecDeque<(usize, u64)>,
+}
+
+/// Runs `slots` places, `per_client` of which belong to each client, until the run is over.
+pub(super) fn run(
+    shared: &Rc<Shared>,
+    slots: usize,
+    per_client: usize,
+    exchanges: &Rc<impl Exchanges>,
+) -> Vec<JoinHandle<()>> {
+    let plan = shared.plan();
+    match Arrivals::new(&plan.pacing, plan.seed, shared.thread, plan.threads) {
+        Some(arrivals) => open(shared, slots, exchanges, arrivals),
+        None => {
+            let Pacing::Closed { think, .. } = plan.pacing else { unreachable!("the others have arrivals") };
+            let pauses = Rc::new(RefCell::new(Pauses::new(think, plan.seed, shared.thread)));
+            let slot =
+                |slot| spawn_local(closed(shared.clone(), slot, slot / per_client, exchanges.clone(), pauses.clone()));
+            (0..slots).map(slot).collect()
+        }
+    }
+}
+
+async fn closed(
+    shared: Rc<Shared>,
+    slot: usize,
+    client: usize,
+    exchanges: Rc<impl Exchanges>,
+    pauses: Rc<RefCell<Pauses>>,
+) {
+    let mut due = shared.client_start(client);
+    loop {
+        tokio::select! {
+            () = sleep_until(due) => {}
+            () = shared.ended() => return,
+        }
+        let Some(request) = shared.due(client, due) else { return };
+        let exchange = shared.begin(request, due, false);
+        let outcome = shared.in_time(exchanges.exchange(slot, exchange)).await;
+        shared.finish(exchange, outcome);
+        if let Err(Cause::Connect | Cause::ConnectTimeout | Cause::Tls | Cause::Local) = outcome {
+            sleep(RETRY).await;
+        }
+        let pause = pauses.borrow_mut().draw();
+        due = now_ns() + pause;
+    }
+}
+
+fn open(shared: &Rc<Shared>, slots: usize, exchanges: &Rc<impl Exchanges>, arrivals: Arrivals) -> Vec<JoinHandle<()>> {
+    let desk = Rc::new(RefCell::new(Desk { free: (0..slots).collect(), backlog: VecDeque::new() }));
+    let mut inboxes = Vec::new();
+    let mut tasks = Vec::new();
+    for slot in 0..slots {
+        let (inbox, orders) = mpsc::unbounded_channel();
+        inboxes.push(inbox);
+        tasks.push(spawn_local(work(shared.clone(), slot, exchanges.clone(), desk.clone(), orders)));
+    }
+    tasks.push(spawn_local(hand_out(shared.clone(), arrivals, desk, inboxes)));
+    tasks
+}
+
+/// Hands out what becomes due, until the run is over; then the places close when what they have is done.
+async fn hand_out(
+    shared: Rc<Shared>,
+    arrivals: Arrivals,
+    desk: Rc<RefCell<Desk>>,
+    inboxes: Vec<mpsc::UnboundedSender<(usize, u64)>>,
+) {
+    let out_of_time = due(&shared, arrivals, |request, due| {
+        let free = desk.borrow_mut().free.pop_front();
+        match free {
+            // A place listens until this function ends.
+            Some(slot) => drop(inboxes[slot].send((request, due))),
+            None => {
+                shared.record().queued(request, due);
+                desk.borrow_mut().backlog.push_back((request, due));
+            }
+        }
+    })
+    .await;
+    if out_of_time {
+        for (request, due) in std::mem::take(&mut desk.borrow_mut().backlog) {
+            shared.record().missed(request, due);
+        }
+    }
+}
+
+/// Calls `send` for each request as it becomes due. True when time ended it, and what waits will never be sent.
+pub(super) async fn due(shared: &Shared, mut arrivals: Arrivals, mut send: impl FnMut(usize, u64)) -> bool {
+    let ticker = Ticker::new().expect("the plan's check left room for a descriptor");
+    let mut next = arrivals.next().map(|at| shared.window.start + at);
+    while let Some(due) = next.filter(|due| *due < shared.window.end) {
+        if now_ns() < due {
+            tokio::select! {
+                () = ticker.until(due, shared) => {}
+                () = shared.ended() => break,
+            }
+        }
+        let Some(request) = shared.due(0, due) else { break };
+        send(request, due);
+        next = arrivals.next().map(|at| shared.window.start + at);
+    }
+    // What became due and was not sent in time is missed, whoever was late.
+    let end = now_ns().min(shared.window.end);
+    let out_of_time = next.is_some_and(|due| due < end) || now_ns() >= shared.window.end;
+    while let Some(due) = next.filter(|due| *due < end && shared.record().measures(*due)) {
+        let Some(request) = shared.due(0, due) else { break };
+        shared.record().missed(request, due);
+        next = arrivals.next().map(|at| shared.window.start + at);
+    }
+    if shared.window.end == u64::MAX {
+        shared.end();
+        return out_of_time && next.is_some();
+    }
+    if !out_of_time {
+        shared.ended().await;
+    }
+    true
+}
+
+async fn work(
+    shared: Rc<Shared>,
+    slot: usize,
+    exchanges: Rc<impl Exchanges>,
+    desk: Rc<RefCell<Desk>>,
+    mut orders: mpsc::UnboundedReceiver<(usize, u64)>,
+) {
+    while let Some((request, due)) = orders.recv().await {
+        let mut order = Some((request, due, false));
+        while let Some((request, due, waited)) = order {
+            let exchange = shared.begin(request, due, waited);
+            let outcome = shared.in_time(exchanges.exchange(slot, exchange)).await;
+            shared.finish(exchange, outcome);
+            let mut desk = desk.borrow_mut();
+            order = desk.backlog.pop_front().map(|(request, due)| (request, due, true));
+            if order.is_none() {
+                desk.free.push_back(slot);
+            }
+        }
+    }
+}

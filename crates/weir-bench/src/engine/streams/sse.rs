@@ -1,0 +1,286 @@
+//! Server-sent events: connections that listen.
+
+use std::rc::Rc;
+
+use memchr::memchr;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::spawn_local;
+use tokio::time::{sleep, timeout};
+
+use super::dial::{Stream, dial};
+use super::{Lobby, RETRY, Shared, sleep_until};
+use crate::chunked::{Chunked, Malformed};
+use crate::engine::clock::{now_ns, unix_ns};
+use crate::engine::job::Job;
+use crate::engine::recorder::Cause;
+use crate::engine::socket::stream_cause;
+
+/// The longest head of a response taken, in bytes.
+const LONGEST_HEAD: usize = 64 * 1024;
+
+pub(super) async fn run(job: Job) {
+    let lobby = Lobby::new(job.prepared.clone());
+    let Some(shared) = Shared::start(job, lobby) else { return };
+    let tasks = (0..shared.clients.len()).map(|client| spawn_local(listen(shared.clone(), client)));
+    let tasks = tasks.collect();
+    shared.conclude(tasks).await;
+}
+
+/// One client: listens until the run is over, again when the stream breaks.
+async fn listen(shared: Rc<Shared>, client: usize) {
+    let start = shared.client_start(client);
+    tokio::select! {
+        () = sleep_until(start) => {}
+        () = shared.ended() => return,
+    }
+    let client = shared.clients.start + client;
+    loop {
+        tokio::select! {
+            cause = subscription(&shared, client) => {
+                shared.lost(cause);
+                tokio::select! {
+                    () = sleep(RETRY) => {}
+                    () = shared.ended() => return,
+                }
+            }
+            () = shared.ended() => return,
+        }
+    }
+}
+
+/// One subscription, until it breaks: why it did.
+async fn subscription(shared: &Shared, client: usize) -> Cause {
+    let lobby = shared.lobby();
+    let opened = {
+        let _turn = lobby.dialing.acquire().await;
+        let since = now_ns();
+        let limit = std::time::Duration::from_millis(shared.plan().timeouts.response_ms);
+        let opening = timeout(limit, open(lobby, client)).await.unwrap_or(Err(Cause::Timeout));
+        opening.inspect(|_| lobby.opened(since)).inspect_err(|cause| lobby.refused(*cause))
+    };
+    match opened {
+        Ok(mut subscription) => {
+            let cause = subscription.read(shared).await;
+            lobby.closed();
+            cause
+        }
+        Err(cause) => cause,
+    }
+}
+
+struct Subscription {
+    stream: Stream,
+    chunked: Option<Chunked>,
+    /// Received and not yet read.
+    buffer: Vec<u8>,
+    events: Events,
+}
+
+/// Connects, asks, and reads the head of the response.
+async fn open(lobby: &Lobby, client: usize) -> Result<Subscription, Cause> {
+    let mut stream = dial(lobby, client, 0).await?;
+    stream.write_all(&lobby.prepared.requests[0].wire).await.map_err(|error| stream_cause(&error))?;
+    let mut buffer = Vec::new();
+    loop {
+        if stream.read_buf(&mut buffer).await.map_err(|error| stream_cause(&error))? == 0 {
+            return Err(Cause::Closed);
+        }
+        let mut fields = [httparse::EMPTY_HEADER; 64];
+        let mut response = httparse::Response::new(&mut fields);
+        match response.parse(&buffer).map_err(|_| Cause::Protocol)? {
+            httparse::Status::Partial if buffer.len() > LONGEST_HEAD => return Err(Cause::Protocol),
+            httparse::Status::Partial => {}
+            httparse::Status::Complete(length) => {
+                let field = |name: &str| response.headers.iter().find(|field| field.name.eq_ignore_ascii_case(name));
+                let is_stream = field("content-type")
+                    .is_some_and(|kind| kind.value.to_ascii_lowercase().starts_with(b"text/event-stream"));
+                if response.code != Some(200) || !is_stream {
+                    return Err(Cause::Protocol);
+                }
+                let chunked = field("transfer-encoding").map(|_| Chunked::default());
+                buffer.drain(..length);
+                return Ok(Subscription { stream, chunked, buffer, events: Events::default() });
+            }
+        }
+    }
+}
+
+impl Subscription {
+    async fn read(&mut self, shared: &Shared) -> Cause {
+        loop {
+            let events = &mut self.events;
+            let ended = match &mut self.chunked {
+                None => {
+                    events.feed(&self.buffer, shared);
+                    Ok(None)
+                }
+                Some(chunked) => chunked.feed(&self.buffer, |content| events.feed(content, shared)),
+            };
+            self.buffer.clear();
+            match ended {
+                Ok(None) => {}
+                Ok(Some(_)) => return Cause::Closed,
+                Err(Malformed) => return Cause::Protocol,
+            }
+            match self.stream.read_buf(&mut self.buffer).await {
+                Ok(0) => return Cause::Closed,
+                Ok(_) => {}
+                Err(error) => return stream_cause(&error),
+            }
+        }
+    }
+}
+
+/// Cuts a stream into events (WHATWG HTML §9.2.6), and reads of each what is measured.
+#[derive(Default)]
+struct Events {
+    line: Vec<u8>,
+    /// The last byte was a carriage return: a line feed after it belongs to it.
+    after_return: bool,
+    /// Of the event being read.
+    has_data: bool,
+    sent_unix_ns: Option<u64>,
+    number: Option<u64>,
+    bytes: u64,
+    last_number: Option<u64>,
+    last_at: Option<u64>,
+}
+
+impl Events {
+    fn feed(&mut self, data: &[u8], to: &impl Sink) {
+        let mut rest = data;
+        while !rest.is_empty() {
+            if std::mem::take(&mut self.after_return) && rest[0] == b'\n' {
+                rest = &rest[1..];
+                continue;
+            }
+            let end = memchr::memchr2(b'\n', b'\r', rest);
+            let Some(end) = end else {
+                self.line.extend_from_slice(rest);
+                return;
+            };
+            self.after_return = rest[end] == b'\r';
+            let head = &rest[..end];
+            rest = &rest[end + 1..];
+            if self.line.is_empty() {
+                self.line(head, to);
+            } else {
+                let mut line = std::mem::take(&mut self.line);
+                line.extend_from_slice(head);
+                self.line(&line, to);
+                line.clear();
+                self.line = line;
+            }
+        }
+    }
+
+    fn line(&mut self, line: &[u8], to: &impl Sink) {
+        self.bytes += line.len() as u64 + 1;
+        if line.is_empty() {
+            return self.dispatch(to);
+        }
+        let (name, value) = match memchr(b':', line) {
+            Some(colon) => (&line[..colon], line[colon + 1..].strip_prefix(b" ").unwrap_or(&line[colon + 1..])),
+            None => (line, &line[line.len()..]),
+        };
+        match name {
+            b"data" => {
+                self.has_data = true;
+                self.sent_unix_ns = self.sent_unix_ns.or_else(|| timestamp(value));
+            }
+            b"id" => self.number = digits(value),
+            _ => {}
+        }
+    }
+
+    /// An event is complete. One without data is none.
+    fn dispatch(&mut self, to: &impl Sink) {
+        let (bytes, sent) = (std::mem::take(&mut self.bytes), self.sent_unix_ns.take());
+        let number = self.number.take();
+        if !std::mem::take(&mut self.has_data) {
+            return;
+        }
+        let lost = match (self.last_number, number) {
+            (Some(last), Some(number)) => number.saturating_sub(last + 1),
+            _ => 0,
+        };
+        self.last_number = number.or(self.last_number);
+        to.event(sent, &mut self.last_at, bytes, lost);
+    }
+}
+
+/// Where events go.
+trait Sink {
+    /// `last_at`: when the event before it came, if there was one.
+    fn event(&self, sent_unix_ns: Option<u64>, last_at: &mut Option<u64>, bytes: u64, lost: u64);
+}
+
+impl Sink for Shared {
+    fn event(&self, sent_unix_ns: Option<u64>, last_at: &mut Option<u64>, bytes: u64, lost: u64) {
+        for _ in 0..lost {
+            self.lost(Cause::Mismatch);
+        }
+        let now = now_ns();
+        let delay = sent_unix_ns.map_or(0, |sent| unix_ns().saturating_sub(sent));
+        let since = last_at.replace(now).unwrap_or(now);
+        self.arrived(now.saturating_sub(delay), since, bytes);
+    }
+}
+
+/// Unix time in ns: the data itself, its first word, or the value of a JSON member `t`.
+fn timestamp(data: &[u8]) -> Option<u64> {
+    let at = match data.first()? {
+        b'{' => {
+            let member = memchr::memmem::find(data, b"\"t\":")? + 4;
+            member + data[member..].iter().take_while(|byte| byte.is_ascii_whitespace()).count()
+        }
+        _ => 0,
+    };
+    // Fewer digits are another unit, or no time at all.
+    digits(&data[at..]).filter(|ns| *ns > 1_000_000_000_000_000_000)
+}
+
+fn digits(text: &[u8]) -> Option<u64> {
+    let length = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&text[..length]).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    type Seen = (Option<u64>, u64, u64);
+
+    impl Sink for RefCell<Vec<Seen>> {
+        fn event(&self, sent_unix_ns: Option<u64>, _: &mut Option<u64>, bytes: u64, lost: u64) {
+            self.borrow_mut().push((sent_unix_ns, bytes, lost));
+        }
+    }
+
+    fn read(text: &str) -> Vec<Seen> {
+        let (whole, pieces) = (RefCell::default(), RefCell::default());
+        Events::default().feed(text.as_bytes(), &whole);
+        let mut events = Events::default();
+        text.bytes().for_each(|byte| events.feed(&[byte], &pieces));
+        assert_eq!(whole, pieces, "events do not depend on how they are cut");
+        whole.into_inner()
+    }
+
+    #[test]
+    fn events_end_with_every_kind_of_line() {
+        for end in ["\n", "\r", "\r\n"] {
+            let text = format!("data: a{end}{end}: comment{end}{end}event: x{end}data: b{end}data: c{end}{end}data: d");
+            assert_eq!(read(&text).len(), 2, "{end:?}");
+        }
+    }
+
+    #[test]
+    fn times_and_gaps_are_read() {
+        let time = 1_700_000_000_000_000_000;
+        let text = format!("id: 3\ndata: {time} x\n\nid: 4\ndata: {{\"a\":1,\"t\": {time}}}\n\nid: 7\ndata: 12\n\n");
+        let seen: Vec<_> = read(&text).into_iter().map(|(time, _, lost)| (time, lost)).collect();
+        assert_eq!(seen, [(Some(time), 0), (Some(time), 0), (None, 2)]);
+    }
+}

@@ -1,0 +1,341 @@
+//! WebSocket: messages and their answers, and connect storms.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt as _, StreamExt as _};
+use http::{HeaderName, HeaderValue};
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, spawn_local};
+use tokio::time::sleep;
+use tokio_websockets::{ClientBuilder, Error, Message, WebSocketStream};
+
+use super::dial::{Stream, dial};
+use super::slots::{self, Exchanges};
+use super::{Answered, Exchange, Lobby, RETRY, Shared, all, sleep_until};
+use crate::engine::clock::now_ns;
+use crate::engine::job::Job;
+use crate::engine::plan::{EchoCheck, Pacing};
+use crate::engine::prepare::filler;
+use crate::engine::recorder::Cause;
+use crate::pacing::{Arrivals, Pauses};
+
+type WebSocket = WebSocketStream<Stream>;
+
+/// Digits at the start of a message that tell it from others, if it is long enough.
+const NUMBER: usize = 16;
+
+/// Connects and upgrades; counts the connection, or why there is none.
+async fn open(lobby: &Lobby, client: usize, request: usize) -> Result<WebSocket, Cause> {
+    let _turn = lobby.dialing.acquire().await;
+    let since = now_ns();
+    let template = &lobby.prepared.requests[request].template;
+    let connected = async {
+        let mut builder = ClientBuilder::new().uri(&template.url).map_err(|_| Cause::Protocol)?;
+        for (name, value) in &template.headers {
+            if let (Ok(name), Ok(value)) = (HeaderName::try_from(name.as_str()), HeaderValue::try_from(value.as_str()))
+            {
+                builder = builder.add_header(name, value).map_err(|_| Cause::Protocol)?;
+            }
+        }
+        let stream = dial(lobby, client, request).await?;
+        let limit = std::time::Duration::from_millis(lobby.prepared.plan.timeouts.connect_ms);
+        let upgrade = tokio::time::timeout(limit, builder.connect_on(stream)).await;
+        upgrade.map_err(|_| Cause::ConnectTimeout)?.map(|(websocket, _)| websocket).map_err(|_| Cause::Protocol)
+    };
+    let websocket = connected.await.inspect_err(|cause| lobby.refused(*cause))?;
+    lobby.opened(since);
+    Ok(websocket)
+}
+
+/// A connect storm: an exchange is connect, upgrade and close.
+pub(super) async fn storm(job: Job) {
+    let lobby = Lobby::new(job.prepared.clone());
+    let Some(shared) = Shared::start(job, lobby.clone()) else { return };
+    let storm = Rc::new(Storm { lobby, first_client: shared.clients.start });
+    let tasks = slots::run(&shared, shared.clients.len(), 1, &storm);
+    shared.conclude(tasks).await;
+}
+
+struct Storm {
+    lobby: Rc<Lobby>,
+    first_client: usize,
+}
+
+impl Exchanges for Storm {
+    async fn exchange(&self, slot: usize, exchange: Exchange) -> Result<Answered, Cause> {
+        let mut websocket = open(&self.lobby, self.first_client + slot, exchange.request).await?;
+        let closed = async {
+            websocket.close().await?;
+            // The peer's close frame, then its end.
+            while websocket.next().await.transpose()?.is_some() {}
+            Ok(())
+        };
+        let outcome: Result<(), Error> = closed.await;
+        self.lobby.closed();
+        match outcome {
+            Ok(()) | Err(Error::AlreadyClosed) => Ok(Answered { status: Some(101), ..Answered::default() }),
+            Err(error) => Err(cause(&error)),
+        }
+    }
+}
+
+/// Messages, over connections that stay.
+pub(super) async fn messages(job: Job, message_bytes: usize, check: EchoCheck) {
+    let lobby = Lobby::new(job.prepared.clone());
+    let clients = job.clients.clone();
+    let ramps = matches!(job.plan().pacing, Pacing::Closed { ramp_up_ms, .. } if ramp_up_ms > 0);
+    let connected = match ramps {
+        true => clients.clone().map(|_| None).collect(),
+        false => all(clients.clone(), async |client| open(&lobby, client, 0).await.ok()).await,
+    };
+    let Some(shared) = Shared::start(job, lobby) else { return };
+    let form = Rc::new(Form { filler: filler(message_bytes), check, next: Cell::new(0) });
+    let plan = shared.plan();
+    let tasks = match Arrivals::new(&plan.pacing, plan.seed, shared.thread, plan.threads) {
+        None => closed(&shared, connected, &form),
+        Some(arrivals) => paced(&shared, connected, &form, arrivals),
+    };
+    shared.conclude(tasks).await;
+}
+
+/// How messages look.
+struct Form {
+    filler: Vec<u8>,
+    check: EchoCheck,
+    next: Cell<u64>,
+}
+
+impl Form {
+    /// The next message, and its number.
+    fn message(&self) -> (u64, Message) {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        (number, Message::text(String::from_utf8(self.bytes(number)).expect("filler and digits are text")))
+    }
+
+    fn bytes(&self, number: u64) -> Vec<u8> {
+        let mut bytes = self.filler.clone();
+        if let Some(start) = bytes.get_mut(..NUMBER) {
+            start.copy_from_slice(format!("{number:0NUMBER$}").as_bytes());
+        }
+        bytes
+    }
+
+    /// Whether this is the answer to message `number`.
+    fn answers(&self, number: u64, answer: &[u8]) -> bool {
+        let sent = self.bytes(number);
+        match self.check {
+            EchoCheck::Any => true,
+            EchoCheck::Same => answer == sent,
+            EchoCheck::Reversed => answer.iter().eq(sent.iter().rev()),
+        }
+    }
+}
+
+/// Closed loop: a client sends its next message when the last one has been answered.
+fn closed(shared: &Rc<Shared>, connected: Vec<Option<WebSocket>>, form: &Rc<Form>) -> Vec<JoinHandle<()>> {
+    let Pacing::Closed { think, .. } = shared.plan().pacing else { unreachable!("the others have arrivals") };
+    let pauses = Rc::new(RefCell::new(Pauses::new(think, shared.plan().seed, shared.thread)));
+    let client =
+        |(client, websocket)| spawn_local(converse(shared.clone(), client, websocket, form.clone(), pauses.clone()));
+    connected.into_iter().enumerate().map(client).collect()
+}
+
+async fn converse(
+    shared: Rc<Shared>,
+    client: usize,
+    mut connected: Option<WebSocket>,
+    form: Rc<Form>,
+    pauses: Rc<RefCell<Pauses>>,
+) {
+    let lobby = shared.lobby().clone();
+    let mut due = shared.client_start(client);
+    loop {
+        tokio::select! {
+            () = sleep_until(due) => {}
+            () = shared.ended() => return,
+        }
+        let Some(request) = shared.due(client, due) else { return };
+        let exchange = shared.begin(request, due, false);
+        let outcome = shared
+            .in_time(async {
+                let websocket = match &mut connected {
+                    Some(websocket) => websocket,
+                    none => none.insert(open(&lobby, shared.clients.start + client, request).await?),
+                };
+                let (number, message) = form.message();
+                let sent = message.as_payload().len() as u64;
+                websocket.send(message).await.map_err(|error| cause(&error))?;
+                let answer = next_message(websocket).await?;
+                match form.answers(number, &answer) {
+                    true => Ok(Answered { status: None, sent, received: answer.len() as u64 }),
+                    false => Err(Cause::Mismatch),
+                }
+            })
+            .await;
+        shared.finish(exchange, outcome);
+        if outcome.is_err() {
+            if connected.take().is_some() {
+                lobby.closed();
+            } else {
+                sleep(RETRY).await;
+            }
+        }
+        let pause = pauses.borrow_mut().draw();
+        due = now_ns() + pause;
+    }
+}
+
+/// The next text or binary message.
+async fn next_message(
+    websocket: &mut (impl futures_util::Stream<Item = Result<Message, Error>> + Unpin),
+) -> Result<Vec<u8>, Cause> {
+    loop {
+        let message = websocket.next().await.ok_or(Cause::Closed)?.map_err(|error| cause(&error))?;
+        if message.is_close() {
+            return Err(Cause::Closed);
+        }
+        if message.is_text() || message.is_binary() {
+            return Ok(message.as_payload().to_vec());
+        }
+    }
+}
+
+/// Open loop: messages are due by the clock, over the connections in turn; several may be under way on one.
+fn paced(
+    shared: &Rc<Shared>,
+    connected: Vec<Option<WebSocket>>,
+    form: &Rc<Form>,
+    arrivals: Arrivals,
+) -> Vec<JoinHandle<()>> {
+    let mut inboxes = Vec::new();
+    let mut tasks = Vec::new();
+    for (client, websocket) in connected.into_iter().enumerate() {
+        let (inbox, orders) = mpsc::unbounded_channel();
+        inboxes.push(inbox);
+        tasks.push(spawn_local(carry(shared.clone(), client, websocket, form.clone(), orders)));
+    }
+    let shared = shared.clone();
+    tasks.push(spawn_local(async move {
+        let mut turn = 0;
+        slots::due(&shared, arrivals, |request, due| {
+            // A connection takes orders until this task ends.
+            let _ = inboxes[turn].send((request, due));
+            turn = (turn + 1) % inboxes.len();
+        })
+        .await;
+    }));
+    tasks
+}
+
+/// Messages under way on one connection, oldest first.
+type Pending = Rc<RefCell<VecDeque<(u64, Exchange)>>>;
+
+/// One connection of an open loop, opened again when it fails.
+async fn carry(
+    shared: Rc<Shared>,
+    client: usize,
+    mut connected: Option<WebSocket>,
+    form: Rc<Form>,
+    mut orders: mpsc::UnboundedReceiver<(usize, u64)>,
+) {
+    let lobby = shared.lobby().clone();
+    let pending = Pending::default();
+    loop {
+        let websocket = match connected.take() {
+            Some(websocket) => websocket,
+            None => {
+                let Some((request, due)) = orders.recv().await else { return };
+                let exchange = shared.begin(request, due, false);
+                match open(&lobby, shared.clients.start + client, request).await {
+                    Ok(mut websocket) => {
+                        let (number, message) = form.message();
+                        if let Err(error) = websocket.send(message).await {
+                            lobby.closed();
+                            shared.finish(exchange, Err(cause(&error)));
+                            continue;
+                        }
+                        pending.borrow_mut().push_back((number, exchange));
+                        websocket
+                    }
+                    Err(cause) => {
+                        shared.finish(exchange, Err(cause));
+                        continue;
+                    }
+                }
+            }
+        };
+        let (mut sink, stream) = websocket.split();
+        let outcome = tokio::select! {
+            outcome = answers(&shared, stream, &form, &pending) => outcome,
+            outcome = send(&shared, &mut sink, &form, &pending, &mut orders) => outcome,
+        };
+        let Err(cause) = outcome else { return };
+        lobby.closed();
+        for (_, exchange) in pending.borrow_mut().drain(..) {
+            shared.finish(exchange, Err(cause));
+        }
+    }
+}
+
+/// Sends what is ordered. Ends well when no more orders come and all have been answered.
+async fn send(
+    shared: &Shared,
+    sink: &mut SplitSink<WebSocket, Message>,
+    form: &Form,
+    pending: &Pending,
+    orders: &mut mpsc::UnboundedReceiver<(usize, u64)>,
+) -> Result<(), Cause> {
+    while let Some((request, due)) = orders.recv().await {
+        let exchange = shared.begin(request, due, false);
+        let (number, message) = form.message();
+        pending.borrow_mut().push_back((number, exchange));
+        sink.send(message).await.map_err(|error| cause(&error))?;
+    }
+    while !pending.borrow().is_empty() {
+        sleep(std::time::Duration::from_millis(1)).await;
+    }
+    Ok(())
+}
+
+/// Takes answers, in the order of the messages. Never ends well.
+async fn answers(
+    shared: &Shared,
+    mut stream: SplitStream<WebSocket>,
+    form: &Form,
+    pending: &Pending,
+) -> Result<(), Cause> {
+    loop {
+        let oldest = pending.borrow().front().map(|(_, exchange)| exchange.started);
+        let limit = shared.plan().timeouts.response_ms * 1_000_000;
+        // Without a message under way, look again when one may have become too old.
+        let wait_ns = oldest.map_or(limit, |started| (started + limit).saturating_sub(now_ns())).max(1_000_000);
+        let answer =
+            match tokio::time::timeout(std::time::Duration::from_nanos(wait_ns), next_message(&mut stream)).await {
+                Ok(answer) => answer?,
+                Err(_) if oldest.is_some_and(|started| started + limit <= now_ns()) => return Err(Cause::Timeout),
+                Err(_) => continue,
+            };
+        // An answer to nothing was not asked for.
+        let (number, exchange) = pending.borrow_mut().pop_front().ok_or(Cause::Mismatch)?;
+        let outcome = match form.answers(number, &answer) {
+            true => {
+                let bytes = answer.len() as u64;
+                Ok(Answered { status: None, sent: form.filler.len() as u64, received: bytes })
+            }
+            false => Err(Cause::Mismatch),
+        };
+        shared.finish(exchange, outcome);
+    }
+}
+
+fn cause(error: &Error) -> Cause {
+    match error {
+        Error::Io(error) => crate::engine::socket::stream_cause(error),
+        Error::AlreadyClosed => Cause::Closed,
+        _ => Cause::Protocol,
+    }
+}

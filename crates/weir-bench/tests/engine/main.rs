@@ -1,0 +1,6 @@
+//! The load engine and the backends, over real sockets.
+
+mod backend;
+mod http1;
+mod peer;
+mod streams;

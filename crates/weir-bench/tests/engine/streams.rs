@@ -1,0 +1,226 @@
+//! WebSocket, server-sent events, HTTP/2 and idle connections.
+
+use std::io::Write as _;
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::peer::{Peer, Then, answer};
+use weir_bench::backend::{Backend, Config, TlsFiles};
+use weir_bench::engine::{
+    Body, EchoCheck, Errors, LoadPlan, LoadResult, Pacing, Protocol, Rate, Spacing, Stop, Think, run,
+};
+
+fn backend(tls: bool) -> Backend {
+    let tls = tls.then_some(TlsFiles::SelfSigned);
+    Backend::start(&Config { tls, ..Config::default() }).expect("a free port")
+}
+
+fn plan(url: &str, protocol: Protocol, stop: Stop) -> LoadPlan {
+    LoadPlan { protocol, ..LoadPlan::closed(url, 5, stop) }
+}
+
+fn load(plan: &LoadPlan) -> LoadResult {
+    let result = run(plan, &mut |_| {}).expect("the plan is good");
+    let total = &result.total;
+    assert_eq!(total.due, total.completed + total.errors.sum() + total.missed, "every request has one outcome");
+    assert_eq!(total.completed, total.latency.count());
+    result
+}
+
+fn open(rate: f64) -> Pacing {
+    Pacing::Open { rate: Rate::Constant(rate), spacing: Spacing::Even }
+}
+
+#[test]
+fn websocket_messages_come_back() {
+    for tls in [false, true] {
+        let backend = backend(tls);
+        let base = format!("{}://{}", if tls { "wss" } else { "ws" }, backend.addresses()[0]);
+        for (path, check) in [("/", EchoCheck::Same), ("/reverse", EchoCheck::Reversed)] {
+            let protocol = Protocol::WebSocket { message_bytes: 500, check };
+            let mut plan = plan(&format!("{base}{path}"), protocol, Stop::after_count(203));
+            plan.threads = 2;
+            for pacing in [Pacing::default(), open(2_000.0)] {
+                plan.pacing = pacing;
+                let result = load(&plan);
+                assert_eq!((result.total.completed, result.total.errors), (203, Errors::default()));
+                assert_eq!((result.connections.opened, result.connections.open_at_end), (5, 5));
+                assert_eq!(result.total.bytes_received, 203 * 500);
+                assert_eq!(result.connections.handshakes, if tls { 5 } else { 0 });
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wrong_echo_is_a_mismatch() {
+    let backend = backend(false);
+    let protocol = Protocol::WebSocket { message_bytes: 40, check: EchoCheck::Reversed };
+    let mut plan = plan(&format!("ws://{}/", backend.addresses()[0]), protocol, Stop::after_count(20));
+    for pacing in [Pacing::default(), open(1_000.0)] {
+        plan.pacing = pacing;
+        assert_eq!(load(&plan).total.errors, Errors { mismatch: 20, ..Errors::default() });
+    }
+}
+
+#[test]
+fn a_refused_upgrade_is_said_so() {
+    let peer = Peer::ok();
+    let url = peer.url().replace("http", "ws");
+    let protocol = Protocol::WebSocket { message_bytes: 40, check: EchoCheck::Any };
+    let result = load(&plan(&url, protocol, Stop::after_count(5)));
+    assert_eq!(result.total.errors, Errors { protocol: 5, ..Errors::default() });
+    assert!(result.connections.failed.protocol >= 5);
+}
+
+#[test]
+fn connect_storms_connect_and_close() {
+    let backend = backend(false);
+    let url = format!("ws://{}/", backend.addresses()[0]);
+    let result = load(&plan(&url, Protocol::WebSocketConnect, Stop::after_count(60)));
+    assert_eq!((result.total.completed, result.total.errors), (60, Errors::default()));
+    assert_eq!((result.connections.opened, result.connections.open_at_end), (60, 0));
+}
+
+#[test]
+fn messages_without_an_answer_time_out() {
+    // Upgrades, and then says nothing: the answer to RFC 6455's sample key is computed by the client library's own
+    // check, so a peer that cannot compute it is refused instead. The built-in backend with a stalled proxy stands in.
+    let backend = backend(false);
+    let stalled = stalling_proxy(backend.addresses()[0], 400);
+    let protocol = Protocol::WebSocket { message_bytes: 100, check: EchoCheck::Same };
+    let mut plan = plan(&format!("ws://{stalled}/"), protocol, Stop::after_ms(400));
+    plan.connections = 1;
+    plan.pacing = open(50.0);
+    plan.timeouts.response_ms = 200;
+    let result = load(&plan);
+    assert!(result.total.errors.timeout > 0, "{:?}", result.total.errors);
+}
+
+/// Passes bytes on until this many have gone to the server, and then nothing any more.
+fn stalling_proxy(to: std::net::SocketAddr, after: usize) -> std::net::SocketAddr {
+    use std::io::Read as _;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("a bound listener has an address");
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let server = std::net::TcpStream::connect(to).expect("the backend runs");
+            let (mut from, mut into) = (server.try_clone().expect("a socket"), client.try_clone().expect("a socket"));
+            std::thread::spawn(move || std::io::copy(&mut from, &mut into));
+            let (mut from, mut into) = (client, server);
+            std::thread::spawn(move || {
+                let (mut passed, mut buffer) = (0, [0; 4096]);
+                while let Ok(read @ 1..) = from.read(&mut buffer) {
+                    passed += read;
+                    if passed <= after && into.write_all(&buffer[..read]).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn events_are_counted_and_timed() {
+    for tls in [false, true] {
+        let backend = backend(tls);
+        let scheme = if tls { "https" } else { "http" };
+        let url = format!("{scheme}://{}/sse?rate=100&bytes=82", backend.addresses()[0]);
+        let mut plan = plan(&url, Protocol::Sse, Stop::after_ms(600));
+        plan.warm_up_ms = 200;
+        let result = load(&plan);
+        assert_eq!(result.total.errors, Errors::default());
+        assert!((200..=320).contains(&result.total.completed), "{}", result.total.completed);
+        assert_eq!(result.total.bytes_received, result.total.completed * 82);
+        assert!(result.total.latency.quantile(0.5) < 50_000_000);
+        assert_eq!(result.connections.open_at_end, 5);
+    }
+}
+
+#[test]
+fn lost_events_and_broken_streams_are_errors() {
+    let peer = Peer::start(|_, stream| {
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
+        answer(stream, &format!("{head}id: 1\ndata: a\n\nid: 2\ndata: b\n\nid: 5\ndata: c\n\n"));
+        sleep(Duration::from_millis(300));
+        Then::Close
+    });
+    let mut plan = plan(&peer.url(), Protocol::Sse, Stop::after_ms(200));
+    plan.connections = 1;
+    let result = load(&plan);
+    assert_eq!((result.total.completed, result.total.errors.mismatch, result.total.errors.closed), (3, 2, 0));
+    plan.stop = Stop::after_ms(350);
+    assert_eq!(load(&plan).total.errors.closed, 1);
+}
+
+#[test]
+fn what_is_no_event_stream_is_refused() {
+    let peer = Peer::ok();
+    let mut plan = plan(&peer.url(), Protocol::Sse, Stop::after_ms(50));
+    plan.connections = 1;
+    assert_eq!(load(&plan).total.errors, Errors { protocol: 1, ..Errors::default() });
+}
+
+#[test]
+fn http2_in_the_clear_and_over_tls() {
+    for tls in [false, true] {
+        let backend = backend(tls);
+        let url = format!("{}://{}/echo", if tls { "https" } else { "http" }, backend.addresses()[0]);
+        let mut plan = plan(&url, Protocol::Http2 { streams: 4 }, Stop::after_count(1_000));
+        plan.requests[0].method = "POST".into();
+        plan.requests[0].body = Body::Sized(3_000);
+        plan.threads = 2;
+        for pacing in [Pacing::default(), open(5_000.0)] {
+            plan.pacing = pacing;
+            let result = load(&plan);
+            assert_eq!((result.total.completed, result.total.errors), (1_000, Errors::default()));
+            assert_eq!((result.total.statuses[&200], result.connections.opened), (1_000, 5));
+            assert_eq!(result.total.bytes_received, 3_000_000);
+            assert!(result.generator.in_flight_max <= 20);
+        }
+    }
+}
+
+#[test]
+fn http2_misses_what_it_cannot_send() {
+    let backend = backend(false);
+    let url = format!("http://{}/delay/100ms", backend.addresses()[0]);
+    let mut plan = plan(&url, Protocol::Http2 { streams: 2 }, Stop::after_ms(500));
+    plan.pacing = open(1_000.0);
+    let result = load(&plan);
+    assert_eq!(result.total.due, 500);
+    assert!(result.total.missed > 300 && result.total.queued > 300, "{}", result.total.missed);
+}
+
+#[test]
+fn idle_connections_are_held() {
+    for tls in [false, true] {
+        let backend = backend(tls);
+        let url = format!("{}://{}/", if tls { "https" } else { "http" }, backend.addresses()[0]);
+        let mut plan = plan(&url, Protocol::Idle { first_request: true }, Stop::after_ms(400));
+        plan.connections = 200;
+        plan.source_addresses = vec!["127.0.0.2".parse().expect("an address"), "127.0.0.3".parse().expect("one")];
+        let result = load(&plan);
+        assert_eq!((result.total.completed, result.total.errors), (200, Errors::default()));
+        assert_eq!((result.connections.open_at_end, result.connections.closed_idle), (200, 0));
+    }
+    let peer = Peer::start(|_, stream| {
+        answer(stream, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        Then::Close
+    });
+    let result = load(&plan(&peer.url(), Protocol::Idle { first_request: true }, Stop::after_ms(300)));
+    assert_eq!((result.connections.opened, result.connections.closed_idle, result.connections.open_at_end), (5, 5, 0));
+}
+
+#[test]
+fn clients_of_streams_start_one_after_another() {
+    let backend = backend(false);
+    let protocol = Protocol::WebSocket { message_bytes: 40, check: EchoCheck::Same };
+    let mut plan = plan(&format!("ws://{}/", backend.addresses()[0]), protocol, Stop::after_ms(300));
+    plan.pacing = Pacing::Closed { think: Think::FixedMs(50.0), ramp_up_ms: 250 };
+    let result = load(&plan);
+    // Started at 0, 50, 100, 150 and 200 ms, a message every 50 ms: at most 6 + 5 + 4 + 3 + 2.
+    assert!((5..=20).contains(&result.total.completed), "{}", result.total.completed);
+}
