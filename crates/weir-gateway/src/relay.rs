@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use weir_net::stream::poll_write;
 use weir_net::timer::NEVER;
-use weir_plugin::{Exchange, Stop};
+use weir_plugin::{Exchange, Stop, Taken};
 use weir_proto::h1::parse_response;
 
 use crate::chain;
@@ -247,7 +247,7 @@ impl<'a, 'w> Relay<'a, 'w> {
     }
 
     fn take_body(&mut self, received: &[u8], out: &mut Vec<u8>) -> Result<usize, Stop> {
-        self.exchange.body_taken = true;
+        self.exchange.body_taken = Taken::Part;
         let trailers = self.exchange.request.takes_trailers;
         let moved = self
             .request
@@ -255,6 +255,9 @@ impl<'a, 'w> Relay<'a, 'w> {
             .transfer(received, self.request.coding, trailers, out)
             .map_err(|_| Stop::BadRequestBody)?;
         self.request.content += moved.content;
+        if self.request.body.is_done() {
+            self.exchange.body_taken = Taken::All;
+        }
         self.exchange.request_bytes += moved.consumed as u64;
         match self.request.content > self.exchange.body_limit {
             true => Err(Stop::BodyTooLarge),
@@ -468,7 +471,9 @@ impl<'a, 'w> Relay<'a, 'w> {
             if self.response.interim > MAX_INTERIM {
                 return Err(Stop::BadInterim);
             }
-            if self.exchange.request.version > weir_proto::Version::Http10 {
+            // RFC 9110 §15.2: not to HTTP/1.0 clients. 100 is an answer to an expectation, and each has one answer.
+            let wanted = status != 100 || std::mem::take(&mut self.exchange.request.expects_continue);
+            if wanted && self.exchange.request.version > weir_proto::Version::Http10 {
                 forward::interim_head(out, self.exchange);
             }
             return Ok(());

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
-use weir_plugin::{Blame, Exchange, Stop};
+use weir_plugin::{Blame, Exchange, Stop, Taken};
 use weir_proto::head::reason;
 use weir_proto::{Framing, Known, Method};
 
@@ -160,7 +160,8 @@ async fn send(
 fn drainable(exchange: &Exchange) -> Option<u64> {
     let request = &exchange.request;
     match request.framing {
-        _ if exchange.body_taken || request.expects_continue => None,
+        _ if exchange.body_taken == Taken::All => Some(0),
+        _ if exchange.body_taken == Taken::Part || request.expects_continue => None,
         Framing::None => Some(0),
         Framing::Sized(length) if length <= MOST_DRAINED => Some(length),
         _ => None,

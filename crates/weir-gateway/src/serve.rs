@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use weir_plugin::{Exchange, MatchedRoute, Retry, Stop};
+use weir_plugin::{Exchange, MatchedRoute, Retry, Stop, Taken};
 use weir_proto::{Framing, Method};
 
 use crate::balance::Tried;
@@ -121,7 +121,7 @@ async fn proxy(
             Retry::Idempotent => idempotent,
         };
         let late = settings.retry_timeout.is_some_and(|most| worker.now_ns() - first_ns > most.as_nanos() as u64);
-        if !safe || exchange.response_begun || exchange.body_taken || late {
+        if !safe || exchange.response_begun || exchange.body_taken != Taken::Nothing || late {
             return Err(stop);
         }
         if stale {

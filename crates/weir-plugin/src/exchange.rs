@@ -38,8 +38,8 @@ pub struct Exchange {
     pub body_limit: u64,
     /// Something of the final response has left for the client, so nobody else can answer.
     pub response_begun: bool,
-    /// Something of the request's content was taken, so the request cannot be sent to another endpoint.
-    pub body_taken: bool,
+    /// How much of the request's content was taken from the client.
+    pub body_taken: Taken,
     /// A plugin has replaced the response on its way to the client. It passes no plugin a second time.
     pub response_replaced: bool,
     /// How it ended, if not by an ordinary response.
@@ -73,6 +73,16 @@ impl Notes {
     pub fn read(&self, key: NoteKey) -> Option<[u64; 3]> {
         self.0.iter().rev().find(|(at, _)| *at == key).map(|(_, note)| *note)
     }
+}
+
+/// How much of a request's content was taken from its client. What was taken is gone: the request cannot be sent to
+/// another endpoint. What was not has to be read, or the connection closed, before the next request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Taken {
+    #[default]
+    Nothing,
+    Part,
+    All,
 }
 
 /// The client side of an exchange.
@@ -181,7 +191,7 @@ impl Default for Exchange {
             body_bytes: 0,
             body_limit: u64::MAX,
             response_begun: false,
-            body_taken: false,
+            body_taken: Taken::Nothing,
             response_replaced: false,
             stop: None,
             notes: Notes::default(),
@@ -204,7 +214,7 @@ impl Exchange {
         self.body_bytes = 0;
         self.body_limit = u64::MAX;
         self.response_begun = false;
-        self.body_taken = false;
+        self.body_taken = Taken::Nothing;
         self.response_replaced = false;
         self.stop = None;
         self.notes.0.clear();

@@ -9,7 +9,7 @@ pub mod variable;
 pub mod vars;
 
 pub use definition::{Agreements, Build, ConfigError, Definition, Entry, Registry, Stage};
-pub use exchange::{Client, Exchange, MatchedRoute, NoteKey, Notes, RouteFacts, Routes, Upstream};
+pub use exchange::{Client, Exchange, MatchedRoute, NoteKey, Notes, RouteFacts, Routes, Taken, Upstream};
 pub use plugin::{AsyncPlugin, Phases, Plugin, Step, Waiting};
 pub use stop::{Blame, Ending, Retry, Stop};
 pub use template::Template;

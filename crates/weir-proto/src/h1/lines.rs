@@ -14,14 +14,25 @@ pub(super) enum BadLines {
 }
 
 /// Indexes the field lines of `bytes` from `at` to the blank line, and copies everything to its end into `head`.
-/// Returns that end, or `None` while the blank line is missing.
-pub(super) fn fields(bytes: &[u8], mut at: usize, most: usize, head: &mut Head) -> Result<Option<usize>, BadLines> {
+/// Returns that end, or `None` while the blank line is missing. Without the blank line `head` holds the bytes before
+/// `at` and no fields, so that what was said of the start line can still be read.
+pub(super) fn fields(bytes: &[u8], at: usize, most: usize, head: &mut Head) -> Result<Option<usize>, BadLines> {
+    let end = index(bytes, at, most, head);
+    let known = match end {
+        Ok(Some(end)) => end,
+        Ok(None) | Err(_) => {
+            head.fields.clear();
+            at
+        }
+    };
+    head.bytes.extend_from_slice(&bytes[..known]);
+    end
+}
+
+fn index(bytes: &[u8], mut at: usize, most: usize, head: &mut Head) -> Result<Option<usize>, BadLines> {
     loop {
         match &bytes[at.min(bytes.len())..] {
-            [b'\r', b'\n', ..] => {
-                head.bytes.extend_from_slice(&bytes[..at + 2]);
-                return Ok(Some(at + 2));
-            }
+            [b'\r', b'\n', ..] => return Ok(Some(at + 2)),
             [] | [b'\r'] => return Ok(None),
             _ => {}
         }

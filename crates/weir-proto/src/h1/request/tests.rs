@@ -127,6 +127,18 @@ fn lines_out_of_order() {
 }
 
 #[test]
+fn what_is_known_of_a_refused_request_can_be_read() {
+    for bytes in ["GET /a HTTP/1.1\r\nHost: t\r\nAccept: x\r\nbad line\r\n\r\n", "GET /a HTTP/1.1\r\nAccept: x\r\nA: b"]
+    {
+        let mut request = RequestHead::default();
+        let _ = parse_request(bytes.as_bytes(), &Limits::default(), &mut request);
+        assert_eq!((request.method_name(), request.target()), (&b"GET"[..], &b"/a"[..]), "{bytes:?}");
+        assert_eq!(request.head.value(b"accept"), None);
+        assert_eq!(request.head.fields().count(), 0);
+    }
+}
+
+#[test]
 fn other_versions_are_named_as_such() {
     for version in ["HTTP/1.9", "HTTP/2.0", "HTTP/0.9"] {
         let got = parse(&format!("GET / {version}\r\nHost: t\r\n\r\n"));
