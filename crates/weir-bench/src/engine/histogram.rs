@@ -1,6 +1,7 @@
 //! Times in nanoseconds, with three significant digits.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,12 +17,12 @@ type Hdr = hdrhistogram::Histogram<u64>;
 /// An HdrHistogram of times in ns: 1 ns to one hour, three significant digits.
 ///
 /// Serialised as the base64 of HdrHistogram's compressed V2 form, which every HdrHistogram library reads.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Histogram(Form);
 
 /// A histogram that counts is 270 KB of counters, nearly all of them zero; one that is only kept, as a run keeps three
 /// for each interval, is packed into a few KB.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Form {
     Counting(Hdr),
     /// The V2 form.
@@ -151,6 +152,14 @@ fn unpack(mut bytes: &[u8]) -> Result<Hdr, hdrhistogram::serialization::Deserial
 impl Default for Histogram {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// Thousands of counters help nobody.
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hdr = self.as_hdr();
+        write!(f, "Histogram({} times, median {} ns, max {} ns)", hdr.len(), hdr.value_at_quantile(0.5), hdr.max())
     }
 }
 

@@ -175,7 +175,9 @@ pub enum Protocol {
     },
     /// WebSub: `connections` subscribers of one topic, each with a callback of its own on one listener of the
     /// generator; intents are verified, deliveries checked (HMAC). An exchange is one delivery; its latency is counted
-    /// from the moment the publisher was due to publish.
+    /// from the moment the publisher was due to publish. Pacing is that of publications; one thread does it all. A
+    /// publication is a POST of the payload to the hub, with `hub.mode=publish` and `hub.topic` in the query, or the
+    /// plan's second request with the payload as its body.
     WebSub {
         /// Topic URL, as the hub knows it. The plan's first request is the hub.
         topic: String,

@@ -123,8 +123,8 @@ fn check_counts(plan: &LoadPlan) -> Result<(), PlanError> {
     if plan.timeouts.connect_ms == 0 || plan.timeouts.response_ms == 0 {
         return wrong("timeouts", "must be at least 1 ms");
     }
-    if let Protocol::WebSub { .. } = plan.protocol {
-        return wrong("protocol", "WebSub load cannot be made yet");
+    if matches!(plan.protocol, Protocol::WebSub { .. }) && !plan.pacing.is_open() {
+        return wrong("pacing", "WebSub needs an open loop: publications are due by the clock");
     }
     if let Protocol::Http2 { streams: 0 } = plan.protocol {
         return wrong("protocol.streams", "must be at least 1");

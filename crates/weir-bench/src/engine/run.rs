@@ -38,14 +38,15 @@ pub fn run_until(
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<LoadResult, PlanError> {
     let prepared = Arc::new(Prepared::new(plan)?);
+    let count = threads(plan);
     let tickets = Tickets::new(plan.stop.count, stop.clone());
     let (ready, is_ready) = channel();
     let (out, messages) = channel();
     let mut threads = Vec::new();
-    for thread in 0..plan.threads {
+    for thread in 0..count {
         let (go, gone) = channel();
         let (give_back, spare) = channel();
-        let share = |thread: usize| plan.connections * thread / plan.threads;
+        let share = |thread: usize| plan.connections * thread / count;
         let gate =
             Gate { thread, requests: plan.requests.len(), ready: ready.clone(), go: gone, out: out.clone(), spare };
         let job = Job {
@@ -65,7 +66,7 @@ pub fn run_until(
     let everybody = threads.iter().filter(|_| is_ready.recv().is_ok()).count();
     let window = window(plan, now_ns() + HEAD_START_NS);
     let started_unix_ns = unix_ns() + HEAD_START_NS;
-    for thread in threads.iter().filter(|_| everybody == plan.threads) {
+    for thread in threads.iter().filter(|_| everybody == count) {
         let _ = thread.go.send(window);
     }
     let mut collector = Collector::new(plan, window, started_unix_ns);
@@ -82,6 +83,11 @@ struct Thread {
     handle: thread::JoinHandle<()>,
     go: Sender<Window>,
     give_back: Sender<Box<Slice>>,
+}
+
+/// WebSub's publisher and subscribers share one thread: each delivery is waited for by the one that published.
+fn threads(plan: &LoadPlan) -> usize {
+    if matches!(plan.protocol, Protocol::WebSub { .. }) { 1 } else { plan.threads }
 }
 
 fn window(plan: &LoadPlan, start: u64) -> Window {

@@ -278,7 +278,10 @@ fn results_survive_their_file() {
     let peer = Peer::ok();
     let result = load(&LoadPlan::closed(peer.url(), 1, Stop::after_count(10)));
     let text = serde_json::to_string(&result).expect("serialises");
-    let back: LoadResult = serde_json::from_str(&text).expect("reads its own form");
+    let mut back: LoadResult = serde_json::from_str(&text).expect("reads its own form");
+    // A mean may lose its last digit.
+    assert!((back.generator.in_flight_mean - result.generator.in_flight_mean).abs() < 1e-9);
+    back.generator.in_flight_mean = result.generator.in_flight_mean;
     assert_eq!(back, result);
     let plan = LoadPlan::open(peer.url(), 5.0, 1, Stop::after_count(10));
     let text = serde_json::to_string(&plan).expect("serialises");

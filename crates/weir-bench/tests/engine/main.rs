@@ -4,3 +4,4 @@ mod backend;
 mod http1;
 mod peer;
 mod streams;
+mod websub;

@@ -7,6 +7,7 @@ mod slots;
 mod sse;
 mod ticker;
 mod websocket;
+mod websub;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -46,7 +47,10 @@ pub(super) fn run(job: Job) {
             Protocol::WebSocketConnect => websocket::storm(job).await,
             Protocol::Sse => sse::run(job).await,
             Protocol::Idle { first_request } => idle::run(job, first_request).await,
-            Protocol::WebSub { .. } => unreachable!("the plan's check refuses it"),
+            Protocol::WebSub { ref topic, ref secret, payload_bytes } => {
+                let (topic, secret) = (topic.clone(), secret.clone());
+                websub::run(job, topic, secret, payload_bytes).await;
+            }
         }
     });
 }
@@ -178,6 +182,21 @@ impl Shared {
         let request = self.chooser.borrow_mut().next(client, self.prepared.requests.len());
         recorder.due(request, due);
         Some(request)
+    }
+
+    /// Whether time, or somebody's wish, ended the run, and not its count.
+    pub(super) fn is_cut(&self) -> bool {
+        now_ns() >= self.window.end || self.tickets.stopped()
+    }
+
+    /// A request was due before the end and could not be sent any more.
+    pub(super) fn miss(&self, due: u64) {
+        let mut recorder = self.recorder.borrow_mut();
+        if !recorder.measures(due) || self.tickets.take() {
+            let request = self.chooser.borrow_mut().next(0, self.prepared.requests.len());
+            recorder.due(request, due);
+            recorder.missed(request, due);
+        }
     }
 
     /// An exchange that became due is sent now. `waited`: the target, not the generator, made it wait.

@@ -92,7 +92,7 @@ async fn hand_out(
     desk: Rc<RefCell<Desk>>,
     inboxes: Vec<mpsc::UnboundedSender<(usize, u64)>>,
 ) {
-    let out_of_time = due(&shared, arrivals, |request, due| {
+    let cut = due(&shared, arrivals, |request, due| {
         let free = desk.borrow_mut().free.pop_front();
         match free {
             // A place listens until this function ends.
@@ -104,14 +104,15 @@ async fn hand_out(
         }
     })
     .await;
-    if out_of_time {
+    if cut {
         for (request, due) in std::mem::take(&mut desk.borrow_mut().backlog) {
             shared.record().missed(request, due);
         }
     }
 }
 
-/// Calls `send` for each request as it becomes due. True when time ended it, and what waits will never be sent.
+/// Calls `send` for each request as it becomes due. True when the run was cut short, by time or on request: what still
+/// waits will never be sent.
 pub(super) async fn due(shared: &Shared, mut arrivals: Arrivals, mut send: impl FnMut(usize, u64)) -> bool {
     let ticker = Ticker::new().expect("the plan's check left room for a descriptor");
     let mut next = arrivals.next().map(|at| shared.window.start + at);
@@ -126,20 +127,19 @@ pub(super) async fn due(shared: &Shared, mut arrivals: Arrivals, mut send: impl 
         send(request, due);
         next = arrivals.next().map(|at| shared.window.start + at);
     }
+    if !shared.is_over() && shared.window.end == u64::MAX {
+        // A schedule of limited length ends a run that no time ends.
+        shared.end();
+    }
+    if shared.is_over() && !shared.is_cut() {
+        return false;
+    }
+    shared.ended().await;
     // What became due and was not sent in time is missed, whoever was late.
     let end = now_ns().min(shared.window.end);
-    let out_of_time = next.is_some_and(|due| due < end) || now_ns() >= shared.window.end;
-    while let Some(due) = next.filter(|due| *due < end && shared.record().measures(*due)) {
-        let Some(request) = shared.due(0, due) else { break };
-        shared.record().missed(request, due);
+    while let Some(due) = next.filter(|due| *due < end) {
+        shared.miss(due);
         next = arrivals.next().map(|at| shared.window.start + at);
-    }
-    if shared.window.end == u64::MAX {
-        shared.end();
-        return out_of_time && next.is_some();
-    }
-    if !out_of_time {
-        shared.ended().await;
     }
     true
 }
