@@ -7,13 +7,22 @@ use clap::Parser;
 /// A laboratory for API gateways.
 #[derive(Parser)]
 #[command(version)]
-struct CommandLine {
-    #[command(subcommand)]
-    command: weir_bench::cli::Bench,
+enum CommandLine {
+    #[command(flatten)]
+    Bench(weir_bench::cli::Bench),
+    /// Load a URL
+    Load(weir_bench::cli_load::Args),
+    /// Run a built-in backend
+    Backend(weir_bench::cli_backend::Args),
 }
 
 fn main() -> ExitCode {
-    match weir_bench::cli::run(CommandLine::parse().command) {
+    let command = match CommandLine::parse() {
+        CommandLine::Bench(command) => command,
+        CommandLine::Load(arguments) => return weir_bench::cli_load::main(arguments),
+        CommandLine::Backend(arguments) => return weir_bench::cli_backend::main(arguments),
+    };
+    match weir_bench::cli::run(command) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
             eprintln!("{error}");

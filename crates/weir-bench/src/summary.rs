@@ -3,7 +3,7 @@
 use crate::{
     lint::{self, Severity, Verdict},
     result::{Cell, Level, Outcome, ResultFile, Role, Run},
-    scenario::{Published, Row},
+    scenario::Row,
     stats::{Comparison, Interval, Scalability, compare, fit_scalability, median_interval},
 };
 
@@ -34,7 +34,6 @@ pub struct Summary<'a> {
     pub cpu_against_baseline: Option<Comparison>,
     /// The worst that was found about the cell.
     pub worst: Option<Severity>,
-    pub published: Vec<&'a Published>,
 }
 
 /// What a policy costs on a target: the row with it against the row without.
@@ -102,7 +101,6 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[Verdict]) -> 
         let (ours, theirs) = (values(runs, figure), values(baseline?.runs(), figure));
         compare(&theirs, &ours, confidence, result.seed)
     };
-    let row = result.scenario.row(&cell.row);
     Summary {
         cell,
         rps: of(&|run| Some(run.throughput())),
@@ -131,11 +129,6 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[Verdict]) -> 
             .filter(|verdict| verdict.subject.as_ref() == Some(&subject))
             .map(|verdict| verdict.severity)
             .max(),
-        published: row
-            .map(|row| row.published.iter().filter(|one| one.connections.is_none_or(|c| c == cell.level.connections)))
-            .into_iter()
-            .flatten()
-            .collect(),
     }
 }
 
@@ -211,10 +204,5 @@ impl Findings<'_> {
     /// The worst verdict, for the exit status and the report's head.
     pub fn worst(&self) -> Option<Severity> {
         lint::worst(&self.verdicts)
-    }
-
-    /// Whether the run is fast enough to be repeated in minutes, and therefore rougher.
-    pub fn quick(&self) -> bool {
-        self.result.quick
     }
 }

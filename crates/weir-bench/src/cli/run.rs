@@ -1,6 +1,7 @@
 use std::{
     collections::BTreeMap,
     env,
+    io::IsTerminal as _,
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool},
 };
@@ -10,6 +11,7 @@ use clap::Args;
 use crate::{
     lint::Severity,
     report,
+    result::ResultFile,
     run::{self, Options},
     scenario::{self, Scenario},
     summary::{self, Findings},
@@ -40,16 +42,23 @@ pub struct Arguments {
     /// Seconds measured in each run.
     #[arg(long)]
     pub seconds: Option<f64>,
-    /// Program of a peer, NAME=PATH.
-    #[arg(long = "program", value_parser = name_and_path)]
-    pub programs: Vec<(String, PathBuf)>,
     /// Seed of everything random: order of targets, intervals.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Where the result goes: a JSON file, an HTML report beside it.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// What every command that runs something takes.
+#[derive(Debug, Args)]
+pub struct Common {
+    /// Program of a peer, NAME=PATH
+    #[arg(long = "program", value_parser = name_and_path)]
+    pub programs: Vec<(String, PathBuf)>,
+    /// Directory for the result: a JSON file, and an HTML report beside it
     #[arg(long, default_value = "bench-results")]
     pub out: PathBuf,
-    /// Where installed peers are.
+    /// Where installed peers are
     #[arg(long, env = "WEIR_BENCH_CACHE", default_value = ".cache/bench")]
     pub cache: PathBuf,
 }
@@ -61,23 +70,27 @@ fn name_and_path(text: &str) -> Result<(String, PathBuf), String> {
 
 pub fn run(arguments: Arguments) -> Result<u8, String> {
     let scenario = chosen(scenario::read(&arguments.scenario)?, &arguments)?;
-    let options = Options {
-        quick: arguments.quick,
-        programs: arguments.programs.iter().cloned().collect::<BTreeMap<_, _>>(),
-        cache: arguments.cache.clone(),
-        seed: arguments.seed,
+    let options = options(&arguments.common, arguments.quick, arguments.seed)?;
+    finish(&run::run(scenario, &options)?, &arguments.common.out)
+}
+
+pub fn options(common: &Common, quick: bool, seed: u64) -> Result<Options, String> {
+    Ok(Options {
+        quick,
+        programs: common.programs.iter().cloned().collect::<BTreeMap<_, _>>(),
+        cache: common.cache.clone(),
+        seed,
         command: env::args().collect(),
         stop: interrupt()?,
-    };
-    finish(run::run(scenario, &options)?, &arguments.out)
+    })
 }
 
 /// Writes a result and its report, prints the table, and judges.
-pub fn finish(result: crate::result::ResultFile, out: &Path) -> Result<u8, String> {
+pub fn finish(result: &ResultFile, out: &Path) -> Result<u8, String> {
     std::fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
     let file = out.join(format!("{}.json", result.id));
     result.write(&file)?;
-    let findings = summary::findings(&result);
+    let findings = summary::findings(result);
     let page = file.with_extension("html");
     std::fs::write(&page, report::html(&findings)).map_err(|error| format!("{}: {error}", page.display()))?;
     show(&findings);
@@ -87,14 +100,17 @@ pub fn finish(result: crate::result::ResultFile, out: &Path) -> Result<u8, Strin
 
 /// Prints table, searches and verdicts.
 pub fn show(findings: &Findings<'_>) {
-    println!("{}", report::table(findings, None));
+    // Beyond a terminal there is no width to fit into.
+    let width = (!std::io::stdout().is_terminal()).then_some(180);
+    println!("{}", report::table(findings, width));
     if let Some(table) = report::searches(findings) {
         println!("{table}");
     }
-    for verdict in &findings.verdicts {
+    for group in report::grouped(&findings.verdicts) {
+        let verdict = group[0];
         let subject = verdict.subject.as_ref().map_or(String::new(), |subject| format!("{subject}: "));
-        let times = if verdict.runs > 1 { format!(" (in {} runs)", verdict.runs) } else { String::new() };
-        println!("{:>7}  {subject}{}{times}", verdict.severity.word(), verdict.words);
+        let more = if group.len() > 1 { format!(" (and {} more like this)", group.len() - 1) } else { String::new() };
+        println!("{:>7}  {subject}{}{more}", verdict.severity.word(), verdict.words);
     }
     if findings.verdicts.is_empty() {
         println!("  valid  no finding");

@@ -77,8 +77,8 @@ fn in_flight(row: &RowEvidence) -> Finding {
     let apart = (implied / counted).max(counted / implied);
     (row.latency_from == Some(LatencyFrom::Sent) && counted > 1.0 && apart > 1.2).then(|| {
         let words = format!(
-            "{counted:.1} requests were counted in flight, but throughput and latency imply {implied:.1}: a count or a \
-             clock is wrong"
+            "{counted:.1} requests were in flight on average, but throughput and latency imply {implied:.1}: some waited \
+             from before the measured part or beyond it, so the latencies leave out the longest waits; measure for longer"
         );
         (Severity::Invalid, words)
     })

@@ -1,4 +1,4 @@
-use super::holds_connections;
+use super::{holds_connections, shortened};
 use crate::{
     plot::{Bar, BarFigure, HALF, LineFigure, Mark, Scale, Series, Unit, WIDTH, colour},
     result::{Cell, Role, Run},
@@ -122,11 +122,6 @@ fn by_row(
         groups.push((row.name.clone(), bars));
     }
     BarFigure { title: title.to_owned(), axis: (axis.to_owned(), unit), groups, width: WIDTH + 160.0 }.svg()
-}
-
-fn shortened(text: &str, most: usize) -> String {
-    let line = text.lines().next().unwrap_or_default();
-    if line.chars().count() <= most { line.to_owned() } else { line.chars().take(most - 1).chain(['…']).collect() }
 }
 
 fn policy_cost(findings: &Findings<'_>) -> Option<String> {

@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-use super::{against, figures, holds_connections, level, plain, published, with_interval};
+use super::{against, figures, grouped, holds_connections, level, plain, published_after, with_interval};
 use crate::{
     lint::{Severity, Verdict},
     plot::{Unit, escape},
@@ -133,7 +133,6 @@ fn facts(findings: &Findings<'_>, page: &mut String) {
 fn results_table(findings: &Findings<'_>, page: &mut String) {
     let idle = holds_connections(findings.result);
     let baseline = &findings.result.scenario.baseline;
-    let has_published = findings.cells.iter().any(|summary| !summary.published.is_empty());
     page.push_str(
         "<section><h2>Figures</h2><div class=\"scroll\"><table><thead><tr><th>Row<th class=\"n\">Clients<th>Target",
     );
@@ -149,9 +148,9 @@ fn results_table(findings: &Findings<'_>, page: &mut String) {
         );
         10
     };
-    page.push_str(if has_published { "<th>Published<th>Verdict</thead><tbody>" } else { "<th>Verdict</thead><tbody>" });
+    page.push_str("<th>Verdict</thead><tbody>");
     let mut last = "";
-    for summary in &findings.cells {
+    for (index, summary) in findings.cells.iter().enumerate() {
         let cell = summary.cell;
         let first = cell.row != last;
         last = &cell.row;
@@ -165,21 +164,42 @@ fn results_table(findings: &Findings<'_>, page: &mut String) {
             escape(&cell.target)
         );
         if let Some(reason) = summary.absent() {
-            let span = columns + 1 + usize::from(has_published);
+            let span = columns + 1;
             let line = reason.lines().next().unwrap_or_default();
             let _ =
                 write!(page, "<td colspan=\"{span}\" class=\"absent\" title=\"{}\">{}", escape(reason), escape(line));
             continue;
         }
         cells(summary, idle, page);
-        if has_published {
-            let _ = write!(page, "<td class=\"published\">{}", escape(&published(summary)));
-        }
         let word =
             summary.worst.map_or("ok", |severity| if severity == Severity::Note { "ok" } else { severity.word() });
         let _ = write!(page, "<td><span class=\"badge {word}\">{word}</span>");
+        published_rows(findings, index, columns, page);
     }
     page.push_str("</tbody></table></div></section>");
+}
+
+/// What others published, as lines of the table.
+fn published_rows(findings: &Findings<'_>, index: usize, columns: usize, page: &mut String) {
+    for one in published_after(findings, index) {
+        let mut values = vec![String::new(); columns];
+        values[0] = one.rps.map_or(String::new(), |rps| Unit::Count.label(rps));
+        if columns > 4 {
+            values[2] = one.mean_ms.map_or(String::new(), |ms| format!("mean {}", Unit::Milliseconds.label(ms)));
+            values[3] = one.p99_ms.map_or(String::new(), |ms| Unit::Milliseconds.label(ms));
+        }
+        values[columns - 1] = one.error_percent.map_or(String::new(), |percent| format!("{percent} %"));
+        let _ = write!(
+            page,
+            "<tr class=\"published\"><td><td><td title=\"{}\">◇ {}",
+            escape(one.note.as_deref().unwrap_or("published")),
+            escape(&one.system)
+        );
+        for value in values {
+            let _ = write!(page, "<td class=\"n\">{}", escape(&value));
+        }
+        page.push_str("<td>published");
+    }
 }
 
 fn cells(summary: &Summary<'_>, idle: bool, page: &mut String) {
@@ -302,16 +322,24 @@ fn verdicts(findings: &Findings<'_>, page: &mut String) {
         page.push_str("<p>Nothing to say.</p>");
     }
     page.push_str("<ul class=\"verdicts\">");
-    for Verdict { rule, severity, subject, words, runs } in &findings.verdicts {
+    for group in grouped(&findings.verdicts) {
+        let Verdict { rule, severity, subject, words, .. } = group[0];
         let subject = subject.as_ref().map_or(String::new(), |subject| format!("<b>{}</b>: ", escape(subject)));
-        let times = if *runs > 1 { format!(" <small>in {runs} runs</small>") } else { String::new() };
         let _ = write!(
             page,
-            "<li><span class=\"badge {0}\">{0}</span> {subject}{1} <code>{2}</code>{times}",
+            "<li><span class=\"badge {0}\">{0}</span> {subject}{1} <code>{2}</code>",
             severity.word(),
             escape(words),
             escape(rule)
         );
+        if group.len() > 1 {
+            let _ = write!(page, "<details><summary>and {} more</summary><ul>", group.len() - 1);
+            for verdict in &group[1..] {
+                let subject = verdict.subject.as_deref().unwrap_or_default();
+                let _ = write!(page, "<li><b>{}</b>: {}", escape(subject), escape(&verdict.words));
+            }
+            page.push_str("</ul></details>");
+        }
     }
     page.push_str("</ul></section>");
 }

@@ -10,10 +10,12 @@ pub use self::{
     table::{searches, table},
 };
 use crate::{
+    lint::Verdict,
     plot::Unit,
     result::ResultFile,
+    scenario::Published,
     stats::{Comparison, Interval},
-    summary::Summary,
+    summary::{Findings, Summary},
 };
 
 /// `12.3k (12.1k–12.6k)`, or a dash.
@@ -40,6 +42,20 @@ fn against(comparison: Option<Comparison>) -> String {
     }
 }
 
+/// Verdicts of one rule together, in the order of their first.
+pub fn grouped(verdicts: &[Verdict]) -> Vec<Vec<&Verdict>> {
+    let mut groups: Vec<Vec<&Verdict>> = Vec::new();
+    for verdict in verdicts {
+        let same =
+            groups.iter_mut().find(|group| (&group[0].rule, group[0].severity) == (&verdict.rule, verdict.severity));
+        match same {
+            Some(group) => group.push(verdict),
+            None => groups.push(vec![verdict]),
+        }
+    }
+    groups
+}
+
 /// What the row's level is called.
 fn level(summary: &Summary<'_>) -> String {
     let level = summary.cell.level;
@@ -50,19 +66,29 @@ fn level(summary: &Summary<'_>) -> String {
     text
 }
 
-/// What others published for the cell, with whose it is.
-fn published(summary: &Summary<'_>) -> String {
-    let one = |published: &&crate::scenario::Published| {
-        let figures = [
-            published.rps.map(|rps| format!("{}/s", Unit::Count.label(rps))),
-            published.mean_ms.map(|ms| format!("mean {}", Unit::Milliseconds.label(ms))),
-            published.p99_ms.map(|ms| format!("p99 {}", Unit::Milliseconds.label(ms))),
-            published.error_percent.map(|percent| format!("{percent} % errors")),
-        ];
-        let figures: Vec<String> = figures.into_iter().flatten().collect();
-        format!("{} {}", published.system, figures.join(", "))
+/// What others published for the row and level that end with cell `index`: those for exactly this level, and at the
+/// row's first level those that do not say theirs.
+fn published_after<'a>(findings: &'a Findings<'_>, index: usize) -> Vec<&'a Published> {
+    let cell = findings.cells[index].cell;
+    let key = |cell: &crate::result::Cell| (cell.row.clone(), cell.level.connections, cell.level.workers);
+    if findings.cells.get(index + 1).is_some_and(|next| key(next.cell) == key(cell)) {
+        return Vec::new();
+    }
+    let scenario = &findings.result.scenario;
+    let Some(row) = scenario.row(&cell.row) else { return Vec::new() };
+    let first = scenario.levels(row).first() == Some(&cell.level.connections)
+        && scenario.workers.first() == Some(&cell.level.workers);
+    let applies = |one: &&Published| match one.connections {
+        Some(connections) => connections == cell.level.connections,
+        None => first,
     };
-    summary.published.iter().map(one).collect::<Vec<_>>().join("; ")
+    row.published.iter().filter(applies).collect()
+}
+
+/// The first line of a text, at most `most` characters of it.
+fn shortened(text: &str, most: usize) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    if line.chars().count() <= most { line.to_owned() } else { line.chars().take(most - 1).chain(['…']).collect() }
 }
 
 /// Whether the rows hold connections rather than ask for throughput.

@@ -1,6 +1,6 @@
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 
-use super::{against, holds_connections, level, plain, published, with_interval};
+use super::{against, holds_connections, level, plain, published_after, shortened, with_interval};
 use crate::{lint::Severity, plot::Unit, summary::Findings};
 
 /// The table of a result for a terminal, `width` characters wide when given.
@@ -12,21 +12,17 @@ pub fn table(findings: &Findings<'_>, width: Option<u16>) -> String {
     }
     let idle = holds_connections(findings.result);
     let baseline = format!("vs {}", findings.result.scenario.baseline);
-    let any_published = findings.cells.iter().any(|summary| !summary.published.is_empty());
     let mut header = vec!["row", "clients", "target"];
     if idle {
         header.extend(["held", "memory", "per connection", "errors"]);
     } else {
         header.extend(["req/s", baseline.as_str(), "p50", "p99", "p99.9", "CPU/req", "memory", "errors"]);
     }
-    if any_published {
-        header.push("published");
-    }
     header.push("verdict");
     table.set_header(header);
     let columns = table.header().map_or(0, |header| header.cell_count());
     let mut last_row = "";
-    for summary in &findings.cells {
+    for (index, summary) in findings.cells.iter().enumerate() {
         let cell = summary.cell;
         let name = if cell.row == last_row { "" } else { cell.row.as_str() };
         last_row = &cell.row;
@@ -35,8 +31,9 @@ pub fn table(findings: &Findings<'_>, width: Option<u16>) -> String {
         if let Some(reason) = summary.absent() {
             let reason = reason.lines().next().unwrap_or_default();
             line.extend((4..columns).map(|_| Cell::new("–").set_alignment(CellAlignment::Right)));
-            line.push(Cell::new(reason));
+            line.push(Cell::new(shortened(reason, 48)).fg(Color::DarkGrey));
             table.add_row(line);
+            add_published(&mut table, findings, index, columns);
             continue;
         }
         if idle {
@@ -53,17 +50,42 @@ pub fn table(findings: &Findings<'_>, width: Option<u16>) -> String {
             line.push(number(plain(summary.rss_bytes, Unit::Bytes)));
         }
         line.push(number(errors(summary.error_share.map_or(0.0, |share| share.median))));
-        if any_published {
-            line.push(Cell::new(published(summary)));
-        }
         line.push(match summary.worst {
             Some(Severity::Invalid) => Cell::new("invalid").fg(Color::Red),
             Some(Severity::Warning) => Cell::new("warning").fg(Color::Yellow),
             Some(Severity::Note) | None => Cell::new("ok").fg(Color::Green),
         });
         table.add_row(line);
+        add_published(&mut table, findings, index, columns);
     }
     table.to_string()
+}
+
+/// What others published for the row and level that end with this cell, as lines of the table.
+fn add_published(table: &mut Table, findings: &Findings<'_>, index: usize, columns: usize) {
+    for published in published_after(findings, index) {
+        let mut line = vec![Cell::new(""), Cell::new(""), Cell::new(&published.system).fg(Color::Magenta)];
+        line.extend((4..columns).map(|_| Cell::new("")));
+        line.push(Cell::new("published").fg(Color::Magenta));
+        if let Some(rps) = published.rps {
+            line[3] = Cell::new(Unit::Count.label(rps)).set_alignment(CellAlignment::Right).fg(Color::Magenta);
+        }
+        if columns > 9 {
+            if let Some(p99) = published.p99_ms {
+                line[6] =
+                    Cell::new(Unit::Milliseconds.label(p99)).set_alignment(CellAlignment::Right).fg(Color::Magenta);
+            }
+            if let Some(mean) = published.mean_ms {
+                let text = format!("mean {}", Unit::Milliseconds.label(mean));
+                line[5] = Cell::new(text).set_alignment(CellAlignment::Right).fg(Color::Magenta);
+            }
+        }
+        if let Some(percent) = published.error_percent {
+            line[columns - 2] =
+                Cell::new(format!("{percent} %")).set_alignment(CellAlignment::Right).fg(Color::Magenta);
+        }
+        table.add_row(line);
+    }
 }
 
 /// The table of searches, when there are any.

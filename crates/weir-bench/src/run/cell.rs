@@ -124,7 +124,11 @@ impl Started {
                 let unsupported = matches!(peer.policies, target::Policies::Word(_));
                 return Err(Failure {
                     kind: if unsupported { FailureKind::Unsupported } else { FailureKind::Failed },
-                    reason: format!("not supported by {}: its own check says: {output}", peer.name),
+                    reason: format!(
+                        "not supported by {}: {}",
+                        peer.name,
+                        output.trim_start_matches(&format!("{}: ", peer.name))
+                    ),
                     configuration: Some(configuration),
                 });
             }
@@ -332,7 +336,8 @@ fn check(command: Vec<String>, environment: &BTreeMap<String, String>, dir: &Pat
         .output()
         .map_err(|error| format!("{}: {error}", command[0]))?;
     let text = [output.stdout, output.stderr].concat();
-    let output_text = String::from_utf8_lossy(&text).trim().to_owned();
+    // Where the lab put the file is of no interest.
+    let output_text = String::from_utf8_lossy(&text).trim().replace(&format!("{}/", dir.display()), "");
     Ok(Check { command, passed: output.status.success(), output: output_text })
 }
 

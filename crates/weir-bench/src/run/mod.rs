@@ -14,6 +14,7 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 
+pub use self::counters::available as counters_available;
 use self::{backend::Running, cell::Started, place::Place};
 use crate::{
     manifest::{Cpu, Manifest},
@@ -45,7 +46,7 @@ pub fn run(scenario: Scenario, options: &Options) -> Result<ResultFile, String> 
     let cpus = place::usable_cpus(&Cpu::read());
     let workers = scenario.workers.iter().copied().max().unwrap_or(1);
     let mut manifest = Manifest::read(plan::pinning(&cpus, workers));
-    manifest.counters = counters::available();
+    manifest.counters = counters_available();
     let mut peers = BTreeMap::new();
     for name in &scenario.targets {
         let peer = target::read(name)?;
@@ -302,7 +303,7 @@ fn record(records: &mut [TargetRecord], target: &str, configuration: Option<crat
 fn in_scenario_order(scenario: &Scenario, cells: &mut [Cell]) {
     let row = |cell: &Cell| scenario.rows.iter().position(|row| row.name == cell.row);
     let target = |cell: &Cell| scenario.targets.iter().position(|target| *target == cell.target);
-    cells.sort_by_key(|cell| (row(cell), cell.level.workers, target(cell), cell.level.connections));
+    cells.sort_by_key(|cell| (row(cell), cell.level.workers, cell.level.connections, target(cell)));
 }
 
 fn progress(scenario: &Scenario) -> ProgressBar {

@@ -10,7 +10,7 @@ pub use self::{
     bootstrap::{Interval, median_interval, ratio_interval},
     queueing::{LittlesLaw, littles_law},
     random::Random,
-    ranks::{Comparison, Test, compare, mann_kendall, mann_whitney, wilcoxon},
+    ranks::{Comparison, Test, compare, compare_apart, mann_kendall, mann_whitney, wilcoxon},
     scalability::{Scalability, fit_scalability},
 };
 

@@ -29,16 +29,25 @@ pub struct Comparison {
 /// The test is chosen by the count alone, before the values are seen: pairs from 6 repeats on, since 5 pairs cannot
 /// reach p < 0.05 whatever they are; Mann-Whitney below, and for unequal counts. `None` when a side is empty.
 pub fn compare(a: &[f64], b: &[f64], confidence: f64, seed: u64) -> Option<Comparison> {
-    let paired = a.len() == b.len() && a.len() >= 6;
-    let ratio = match ratio_interval(a, b, confidence, seed) {
-        Some(ratio) => ratio,
-        None => {
-            let (a, b) = (median_interval(a, confidence, seed)?, median_interval(b, confidence, seed)?);
-            Interval { median: b.median / a.median, low: b.low / a.high, high: b.high / a.low }
-        }
-    };
-    let (test, p) = if paired { (Test::Wilcoxon, wilcoxon(a, b)) } else { (Test::MannWhitney, mann_whitney(a, b)) };
-    Some(Comparison { ratio, test, p, different: p < 1.0 - confidence })
+    if a.len() != b.len() || a.len() < ENOUGH_PAIRS {
+        let apart = compare_apart(a, b, confidence, seed)?;
+        let ratio = ratio_interval(a, b, confidence, seed).unwrap_or(apart.ratio);
+        return Some(Comparison { ratio, ..apart });
+    }
+    let ratio = ratio_interval(a, b, confidence, seed)?;
+    let p = wilcoxon(a, b);
+    Some(Comparison { ratio, test: Test::Wilcoxon, p, different: p < 1.0 - confidence })
+}
+
+/// Pairs needed for Wilcoxon's test to be able to say anything at 95 %.
+const ENOUGH_PAIRS: usize = 6;
+
+/// Whether `b` differs from `a` when the two were not measured side by side: always Mann and Whitney's test.
+pub fn compare_apart(a: &[f64], b: &[f64], confidence: f64, seed: u64) -> Option<Comparison> {
+    let (from, to) = (median_interval(a, confidence, seed)?, median_interval(b, confidence, seed)?);
+    let ratio = Interval { median: to.median / from.median, low: to.low / from.high, high: to.high / from.low };
+    let p = mann_whitney(a, b);
+    Some(Comparison { ratio, test: Test::MannWhitney, p, different: p < 1.0 - confidence })
 }
 
 /// Two-sided p-value of the Mann-Whitney U test: exact without ties up to 20 + 20 values, else by the normal

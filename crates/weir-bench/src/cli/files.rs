@@ -1,0 +1,229 @@
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use clap::Args;
+use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
+
+use super::run::{Common, finish, options, show};
+use crate::{
+    compare::{circumstances, differences},
+    export::{self, Format},
+    lint::Severity,
+    plot::Unit,
+    report,
+    result::ResultFile,
+    run,
+    stats::Comparison,
+    summary,
+};
+
+#[derive(Debug, Args)]
+pub struct Compare {
+    pub before: PathBuf,
+    pub after: PathBuf,
+}
+
+pub fn compare(arguments: Compare) -> Result<u8, String> {
+    show_differences(&ResultFile::read(&arguments.before)?, &ResultFile::read(&arguments.after)?)
+}
+
+fn show_differences(before: &ResultFile, after: &ResultFile) -> Result<u8, String> {
+    for note in circumstances(before, after) {
+        println!("not the same: {note}");
+    }
+    let differences = differences(before, after);
+    if differences.is_empty() {
+        return Err("the two results have no measured cell in common".to_owned());
+    }
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED);
+    table.set_header(["row", "clients", "target", "req/s", "CPU/req", "p99"]);
+    for one in &differences {
+        table.add_row([
+            one.cell.row.clone(),
+            one.cell.level.connections.to_string(),
+            one.cell.target.clone(),
+            change(one.throughput),
+            change(one.cpu),
+            change(one.p99),
+        ]);
+    }
+    println!("{table}");
+    let confidence = before.scenario.method.confidence * 100.0;
+    println!("≈ is not different at {confidence:.0} % by Mann and Whitney's test; intervals are of the ratio");
+    let different = |comparison: Option<Comparison>| comparison.is_some_and(|one| one.different);
+    Ok(u8::from(differences.iter().any(|one| different(one.throughput) || different(one.cpu))))
+}
+
+fn change(comparison: Option<Comparison>) -> String {
+    let Some(one) = comparison else { return "–".to_owned() };
+    let percent = |ratio: f64| (ratio - 1.0) * 100.0;
+    let sign = if one.different { "" } else { "≈ " };
+    format!(
+        "{sign}{:+.1} % ({:+.1} to {:+.1}), p {:.3}",
+        percent(one.ratio.median),
+        percent(one.ratio.low),
+        percent(one.ratio.high),
+        one.p
+    )
+}
+
+#[derive(Debug, Args)]
+pub struct Report {
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// Also write each figure as an SVG file into a directory beside the report
+    #[arg(long)]
+    pub svg: bool,
+    /// Also write each figure as a PNG file, drawn by a headless Chromium
+    #[arg(long)]
+    pub png: bool,
+}
+
+pub fn report(arguments: Report) -> Result<u8, String> {
+    let mut worst = 0;
+    for path in &arguments.files {
+        let result = ResultFile::read(path)?;
+        let findings = summary::findings(&result);
+        let page = path.with_extension("html");
+        write(&page, &report::html(&findings))?;
+        if arguments.svg || arguments.png {
+            let directory = path.with_extension("figures");
+            fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+            for figure in report::figures(&findings) {
+                let svg = directory.join(format!("{}.svg", figure.name));
+                write(&svg, &figure.svg)?;
+                if arguments.png {
+                    rasterise(&svg, &figure.svg)?;
+                }
+            }
+        }
+        show(&findings);
+        println!("\nreport  {}", page.display());
+        worst = worst.max(u8::from(findings.worst() == Some(Severity::Invalid)));
+    }
+    Ok(worst)
+}
+
+/// Draws an SVG file into a PNG beside it, at twice its size.
+fn rasterise(svg: &Path, text: &str) -> Result<(), String> {
+    let size = |name: &str| {
+        let start = text.find(&format!(" {name}=\""))? + name.len() + 3;
+        text[start..].split('"').next()?.parse::<u32>().ok()
+    };
+    let (width, height) = (size("width").unwrap_or(720), size("height").unwrap_or(400));
+    let path = svg.canonicalize().map_err(|error| format!("{}: {error}", svg.display()))?;
+    let profile = svg.with_extension("profile");
+    let output = Command::new("chromium")
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"])
+        .args(["--disable-background-networking", "--disable-component-update", "--hide-scrollbars"])
+        .args(["--force-device-scale-factor=2", &format!("--window-size={width},{height}")])
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .arg(format!("--screenshot={}", path.with_extension("png").display()))
+        .arg(format!("file://{}", path.display()))
+        .output();
+    // Its profile is of no use afterwards.
+    let _ = fs::remove_dir_all(&profile);
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!("chromium: {}", output.status)),
+        Err(error) => Err(format!("PNG files are drawn by Chromium: chromium: {error}")),
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Replay {
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+pub fn replay(arguments: Replay) -> Result<u8, String> {
+    let before = ResultFile::read(&arguments.file)?;
+    let options = options(&arguments.common, before.quick, before.seed)?;
+    let after = run::run(before.scenario.clone(), &options)?;
+    let judged = finish(&after, &arguments.common.out)?;
+    println!();
+    let differs = show_differences(&before, &after)?;
+    Ok(judged.max(differs))
+}
+
+#[derive(Debug, Args)]
+pub struct Export {
+    pub file: PathBuf,
+    #[arg(long, value_enum)]
+    pub format: Format,
+    /// Row whose name contains this
+    #[arg(long)]
+    pub row: Option<String>,
+    #[arg(long)]
+    pub target: Option<String>,
+    #[arg(long)]
+    pub connections: Option<u32>,
+}
+
+pub fn export(arguments: Export) -> Result<u8, String> {
+    let result = ResultFile::read(&arguments.file)?;
+    let cells: Vec<_> = result
+        .cells
+        .iter()
+        .filter(|cell| !cell.runs().is_empty())
+        .filter(|cell| arguments.row.as_ref().is_none_or(|part| cell.row.contains(part.as_str())))
+        .filter(|cell| arguments.target.as_ref().is_none_or(|target| cell.target == *target))
+        .filter(|cell| arguments.connections.is_none_or(|connections| cell.level.connections == connections))
+        .collect();
+    let Some(cell) = cells.first() else {
+        return Err("no measured cell fits --row, --target and --connections".to_owned());
+    };
+    if cells.len() > 1 && arguments.format.is_of_one_cell() {
+        let names: Vec<String> =
+            cells.iter().map(|one| format!("{} · {} · {}", one.row, one.target, one.level.connections)).collect();
+        return Err(format!(
+            "the format holds one cell, and {} fit: {}; choose with --row, --target and --connections",
+            cells.len(),
+            names.join("; ")
+        ));
+    }
+    print!("{}", export::export(&result, cell, arguments.format)?);
+    Ok(0)
+}
+
+#[derive(Debug, Args)]
+pub struct Capacity {
+    pub file: PathBuf,
+    /// Requests per second that are to be carried
+    #[arg(long)]
+    pub rate: f64,
+}
+
+pub fn capacity(arguments: Capacity) -> Result<u8, String> {
+    let result = ResultFile::read(&arguments.file)?;
+    let findings = summary::findings(&result);
+    if findings.scaling.is_empty() {
+        return Err("a fit needs at least three numbers of workers: run with --workers 1,2,4".to_owned());
+    }
+    for one in &findings.scaling {
+        let answer = match one.fit.units_for(arguments.rate) {
+            Some(units) => format!("{units} workers"),
+            None => "no number of workers on one machine".to_owned(),
+        };
+        println!(
+            "{} · {}: {answer} for {}/s (one carries {}/s, contention {:.4}, coherency {:.6}, fit error {:.1} %)",
+            one.row,
+            one.target,
+            Unit::Count.label(arguments.rate),
+            Unit::Count.label(one.fit.rate),
+            one.fit.contention,
+            one.fit.coherency,
+            one.fit.error * 100.0
+        );
+    }
+    Ok(0)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,46 @@
+use std::{collections::BTreeMap, fs, path::PathBuf};
+
+use clap::Args;
+
+use crate::{cli_load, engine, jmx};
+
+#[derive(Debug, Args)]
+pub struct Import {
+    /// A JMeter test plan
+    pub plan: PathBuf,
+    /// Property, as JMeter's -J: NAME=VALUE
+    #[arg(short = 'J', value_parser = name_and_value)]
+    pub properties: Vec<(String, String)>,
+    /// Connect here (HOST:PORT) whatever the plan says
+    #[arg(long)]
+    pub connect_to: Option<String>,
+    /// Run the plan at once instead of printing what `weir load --plan` reads
+    #[arg(long)]
+    pub run: bool,
+}
+
+fn name_and_value(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, for example threads=100")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+pub fn import(arguments: Import) -> Result<u8, String> {
+    let place = arguments.plan.display();
+    let text = fs::read_to_string(&arguments.plan).map_err(|error| format!("{place}: {error}"))?;
+    let properties: BTreeMap<String, String> = arguments.properties.into_iter().collect();
+    let imported = jmx::import(&text, &properties).map_err(|error| format!("{place}: {error}"))?;
+    for note in &imported.notes {
+        eprintln!("note: {note}");
+    }
+    for (name, mut plan) in imported.groups {
+        plan.connect_to = arguments.connect_to.clone();
+        if !arguments.run {
+            println!("{}", serde_json::to_string_pretty(&plan).expect("a plan has string keys"));
+            continue;
+        }
+        let result = engine::run(&plan, &mut |_| {}).map_err(|error| format!("{name}: {error}"))?;
+        println!("{name}");
+        print!("{}", cli_load::report(&plan, &result));
+    }
+    Ok(0)
+}

@@ -1,0 +1,92 @@
+//! Whether a machine is fit for load tests, and what to change. Pure over what the manifest says.
+
+use crate::manifest::Manifest;
+
+/// One thing looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub what: String,
+    pub now: String,
+    /// What to do; absent when it is well.
+    pub advice: Option<String>,
+}
+
+/// Everything that bounds a load test, well or not.
+pub fn examine(manifest: &Manifest) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut look = |what: &str, now: String, well: bool, advice: &str| {
+        findings.push(Finding { what: what.to_owned(), now, advice: (!well).then(|| advice.to_owned()) });
+    };
+    let cpu = &manifest.cpu;
+    look(
+        "processors",
+        format!("{} ({} cores, {} threads each), {}", cpu.logical, cpu.cores, cpu.threads_per_core, cpu.model),
+        cpu.cores >= 3,
+        "target, generator and backend have a core each from 3 cores on; with 2 the load shares one, with 1 figures of \
+         throughput mean nothing",
+    );
+    look(
+        "hardware threads",
+        cpu.threads_per_core.to_string(),
+        cpu.threads_per_core == 1,
+        "two threads of a core share it: pin to one of each, or turn SMT off: echo off > /sys/devices/system/cpu/smt/control",
+    );
+    if let Some(governor) = &cpu.governor {
+        let advice = "the clock follows the load: cpupower frequency-set -g performance";
+        look("frequency governor", governor.clone(), governor == "performance", advice);
+    }
+    let (soft, hard) = manifest.open_files;
+    look(
+        "open files",
+        format!("{soft} soft, {hard} hard"),
+        hard >= 100_000,
+        "raise the hard limit: a gateway needs two for each client. `* hard nofile 1048576` in /etc/security/limits.conf",
+    );
+    let number = |name: &str, field: usize| -> Option<u64> {
+        manifest.sysctl.get(name)?.split_whitespace().nth(field)?.parse().ok()
+    };
+    let mut sysctl = |name: &str, least: u64, why: &str| {
+        if let Some(value) = number(name, 0) {
+            look(name, value.to_string(), value >= least, &format!("{why}: sysctl -w {name}={least}"));
+        }
+    };
+    sysctl("fs.file-max", 1_020_000, "open files of the whole machine");
+    sysctl("fs.nr_open", 1_048_576, "the highest limit of open files a process may get");
+    sysctl("net.core.somaxconn", 4_096, "connections waiting to be accepted; a storm of more overflows the queue");
+    sysctl("net.ipv4.tcp_max_syn_backlog", 4_096, "connections in the handshake");
+    sysctl("net.netfilter.nf_conntrack_max", 1_020_000, "tracked connections; above it packets are dropped");
+    if let (Some(low), Some(high)) =
+        (number("net.ipv4.ip_local_port_range", 0), number("net.ipv4.ip_local_port_range", 1))
+    {
+        look(
+            "net.ipv4.ip_local_port_range",
+            format!("{low} {high}"),
+            high.saturating_sub(low) >= 50_000,
+            "ports for connections to one address: sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\"",
+        );
+    }
+    look(
+        "hardware counters",
+        if manifest.counters { "readable" } else { "not readable" }.to_owned(),
+        manifest.counters,
+        "instructions per request repeat to a few percent where times do not: a machine with a PMU and \
+         kernel.perf_event_paranoid at 1 or below has them",
+    );
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_to_change_and_leaves_the_rest_alone() {
+        let mut manifest = Manifest { open_files: (1_024, 1_048_576), counters: true, ..Manifest::default() };
+        (manifest.cpu.cores, manifest.cpu.logical, manifest.cpu.threads_per_core) = (8, 8, 1);
+        manifest.sysctl.insert("net.core.somaxconn".to_owned(), "128".to_owned());
+        manifest.sysctl.insert("net.ipv4.ip_local_port_range".to_owned(), "32768 60999".to_owned());
+        let bad: Vec<String> =
+            examine(&manifest).into_iter().filter(|one| one.advice.is_some()).map(|one| one.what).collect();
+        assert_eq!(bad, ["net.core.somaxconn", "net.ipv4.ip_local_port_range"]);
+    }
+}
