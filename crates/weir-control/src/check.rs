@@ -25,3 +25,41 @@ pub fn check_text(text: &str) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
     let document = Document::parse("text", text, &|_| None, Limits::default())?;
     compile(&document, &Registry::new(&[])).map(|Compiled { warnings, .. }| warnings)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbered(count: usize, item: impl Fn(usize) -> String) -> String {
+        (0..count).map(item).collect()
+    }
+
+    /// R06: ten thousand of anything takes ten times what a thousand takes, not a hundred times. Nothing is timed here;
+    /// what were quadratic would take minutes.
+    #[test]
+    fn large_documents_take_no_more_than_their_size() {
+        const MANY: usize = 10_000;
+        let documents = [
+            "${{".repeat(MANY),
+            "${{A:=".repeat(MANY),
+            numbered(MANY, |key| format!("k{key}: &a{key} 1\n")),
+            format!("routes:\n{}", numbered(MANY, |_| "- { id: 1, uri: /a, k: 1 }\n".to_owned())),
+            format!("routes: [{{ plugins: {{}}, uris: [{}] }}]\n", numbered(MANY, |uri| format!("/{uri}, "))),
+            format!("upstreams: [{{ nodes: {{{}}} }}]\n", numbered(MANY, |node| format!("'h{node}:1': 1, "))),
+            format!(
+                "upstreams:\n{}routes:\n{}",
+                numbered(MANY, |id| format!("- {{ id: u{id}, nodes: {{}} }}\n")),
+                numbered(MANY, |id| format!("- {{ uri: /{id}, upstream_id: x{id} }}\n"))
+            ),
+            format!(
+                "plugin_configs:\n{}routes:\n{}",
+                numbered(MANY, |id| format!("- {{ id: u{id}, plugins: {{}} }}\n")),
+                numbered(MANY, |id| format!("- {{ uri: /{id}, plugin_config_id: u{id} }}\n"))
+            ),
+        ];
+        for document in documents {
+            let faults = check_text(&document).err().unwrap_or_default();
+            assert!(faults.len() <= 1_001, "and there are not endless diagnostics");
+        }
+    }
+}

@@ -148,7 +148,8 @@ impl Compiler<'_> {
         let Reference { id, place } = reference.as_ref()?;
         let found = all.get(&**id).copied();
         if found.is_none() {
-            let advice = match closest(id, all.keys().copied()) {
+            let suggestion = if self.faults.is_full() { None } else { closest(id, all.keys().copied()) };
+            let advice = match suggestion {
                 Some(known) => format!("did you mean `{known}`?"),
                 None => format!("add it to `{list}`"),
             };

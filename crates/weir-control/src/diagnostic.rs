@@ -92,6 +92,11 @@ impl Faults {
         self.report_text(&path.to_string(), place, problem, advice);
     }
 
+    /// Whether further faults are only counted, so that it is not worth finding out what would be right.
+    pub(crate) fn is_full(&self) -> bool {
+        self.kept.borrow().len() >= KEPT
+    }
+
     /// The same with a path that is text already.
     pub(crate) fn report_text(&self, path: &str, place: Place, problem: impl Into<String>, advice: Option<String>) {
         let mut kept = self.kept.borrow_mut();

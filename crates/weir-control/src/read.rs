@@ -1,5 +1,6 @@
 //! Typed access to the tree. Every getter reports what is wrong and goes on, so that all faults are found at once.
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -95,7 +96,8 @@ impl<'a> At<'a> {
             if known.contains(&&**key) {
                 continue;
             }
-            let advice = match closest(key, known.iter().copied()) {
+            let suggestion = if self.faults.is_full() { None } else { closest(key, known.iter().copied()) };
+            let advice = match suggestion {
                 Some(word) => format!("did you mean `{word}`?"),
                 None if known.len() <= 8 => format!("known are {}", listed(known)),
                 None => "leave it out".to_owned(),
@@ -138,14 +140,15 @@ impl<'a> At<'a> {
     /// The texts of a list that has at least one, none of them twice.
     pub(crate) fn texts(&self, read: impl Fn(&At<'_>) -> Option<String>) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
+        let mut seen: HashSet<String> = HashSet::new();
         if matches!(&self.node.kind, Kind::List(items) if items.is_empty()) {
             self.report_advising("is empty", "leave the key out, or name one");
         }
         for item in self.items() {
             let Some(text) = read(&item) else { continue };
-            match all.contains(&text) {
-                true => item.report(format!("`{}` is there a second time", shortened(&text))),
-                false => all.push(text),
+            match seen.insert(text.clone()) {
+                true => all.push(text),
+                false => item.report(format!("`{}` is there a second time", shortened(&text))),
             }
         }
         all

@@ -65,11 +65,13 @@ pub(crate) fn substitute(source: &Arc<str>, text: &str, lookup: Lookup) -> Resul
     let mut offset = 0;
     for (number, line) in text.split_inclusive('\n').enumerate() {
         let comment = line.trim_start().starts_with('#');
+        // Known beforehand, so that a line full of openings is not searched for an end at each of them.
+        let closed_until = line.rfind("}}").unwrap_or(0);
         let mut at = 0;
         while !comment && let Some(found) = line[at..].bytes().position(|byte| byte == b'$' || byte == b'\\') {
             at += found;
             let (length, outcome) = match line.as_bytes()[at] {
-                b'$' => variable(&line[at..], lookup),
+                b'$' if at < closed_until => variable(&line[at..], lookup),
                 _ if json => surrogate_pair(&line[at..]),
                 _ => (1, Outcome::Leave),
             };
@@ -99,18 +101,17 @@ enum Outcome {
 
 /// What `text`, which starts with a `$`, begins with, and how many bytes that takes.
 fn variable(text: &str, lookup: Lookup) -> (usize, Outcome) {
-    let Some(inner) = text.strip_prefix("${{") else { return (1, Outcome::Leave) };
-    let Some(inner) = inner.split_once("}}").map(|(inner, _)| inner).filter(|inner| !inner.contains('\n')) else {
-        return (1, Outcome::Leave);
-    };
-    let length = inner.len() + "${{}}".len();
-    let inner = inner.trim();
+    let Some(inner) = text.strip_prefix("${{").map(str::trim_start) else { return (1, Outcome::Leave) };
     let name_end = inner.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(inner.len());
     let (name, rest) = inner.split_at(name_end);
-    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
+    let goes_on = rest.trim_start().starts_with(['}', ':']);
+    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !goes_on {
         return (1, Outcome::Leave);
     }
-    let default = match rest.trim_start() {
+    let Some((rest, after)) = rest.split_once("}}") else { return (1, Outcome::Leave) };
+    let length = text.len() - after.len();
+    let inner = inner[..name_end + rest.len()].trim_end();
+    let default = match rest.trim() {
         "" => None,
         rest if rest.starts_with(":=") => Some(rest[2..].trim_start()),
         rest if rest.starts_with(':') => {

@@ -1,5 +1,8 @@
 //! "Did you mean": the known word closest to an unknown one.
 
+/// A suggestion is not worth looking through more words.
+const MOST: usize = 1_000;
+
 /// The closest of `known`, if it is close enough to be what was meant.
 pub(crate) fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // Far longer words are nobody's typing mistake, and distance takes quadratic time.
@@ -9,6 +12,7 @@ pub(crate) fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
     let folded = fold(word);
     known
         .into_iter()
+        .take(MOST)
         .map(|candidate| (distance(&folded, &fold(candidate)), candidate))
         .min_by_key(|(distance, _)| *distance)
         .filter(|(distance, candidate)| *distance <= 1 + candidate.chars().count() / 4)

@@ -31,7 +31,9 @@ pub(super) struct Chains<'a> {
     compiler: &'a Compiler<'a>,
     registry: &'a Registry,
     services: HashMap<&'a str, Vec<Built>>,
-    plugin_configs: HashMap<&'a str, Vec<Built>>,
+    /// Indices into `sets`.
+    plugin_configs: HashMap<&'a str, usize>,
+    sets: Vec<Vec<Built>>,
     /// In running order.
     global: Vec<Run>,
     agreements: Agreements,
@@ -45,6 +47,7 @@ impl<'a> Chains<'a> {
             registry,
             services: HashMap::new(),
             plugin_configs: HashMap::new(),
+            sets: Vec::new(),
             global: Vec::new(),
             agreements: Agreements::default(),
         };
@@ -52,7 +55,8 @@ impl<'a> Chains<'a> {
             chains.services.insert(id, chains.built(&format!("service/{id}"), origin, plugins));
         }
         for PluginSet { id, origin, plugins } in &document.plugin_configs {
-            chains.plugin_configs.insert(id, chains.built(&format!("plugin_config/{id}"), origin, plugins));
+            chains.plugin_configs.insert(id, chains.sets.len());
+            chains.sets.push(chains.built(&format!("plugin_config/{id}"), origin, plugins));
         }
         let mut global = Vec::new();
         let mut seen = HashSet::new();
@@ -78,17 +82,11 @@ impl<'a> Chains<'a> {
     /// Each plugin is taken whole from the route, or else from its plugin_config, or else from its service.
     pub(super) fn of_route(&self, route: &document::Route, service: Option<&Service>) -> Chain {
         let own = self.built(&format!("route/{}", route.id), &route.origin, &route.plugins);
-        let configs: HashMap<&str, &Vec<Built>> = match route.plugin_config_id {
-            Some(_) => self.plugin_configs.iter().map(|(id, built)| (*id, built)).collect(),
-            None => HashMap::new(),
-        };
-        let config = self.compiler.referred(
-            &route.origin,
-            "plugin_config_id",
-            &route.plugin_config_id,
-            &configs,
-            "plugin_configs",
-        );
+        let reference = &route.plugin_config_id;
+        let config = self
+            .compiler
+            .referred(&route.origin, "plugin_config_id", reference, &self.plugin_configs, "plugin_configs")
+            .map(|index| &self.sets[index]);
         let of_service = service.and_then(|service| self.services.get(&*service.id));
         let mut taken: HashSet<&str> = HashSet::new();
         let mut runs: Vec<Run> = Vec::new();

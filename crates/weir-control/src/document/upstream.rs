@@ -1,5 +1,6 @@
 //! Upstreams and their nodes.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
@@ -208,11 +209,11 @@ fn pass_host(fields: &Fields) -> PassHost {
 /// Either form: `{ "host:port": weight }` or `[{ host, port, weight, priority, metadata }]`.
 fn nodes(at: &At) -> Vec<NodeSpec> {
     let mut all: Vec<NodeSpec> = Vec::new();
-    let mut add =
-        |node: NodeSpec, at: &At| match all.iter().any(|other| other.host == node.host && other.port == node.port) {
-            true => at.report_advising("is there a second time", "add up the weights in one node"),
-            false => all.push(node),
-        };
+    let mut seen: HashSet<(Box<str>, u16)> = HashSet::new();
+    let mut add = |node: NodeSpec, at: &At| match seen.insert((node.host.clone(), node.port)) {
+        true => all.push(node),
+        false => at.report_advising("is there a second time", "add up the weights in one node"),
+    };
     if at.is_map() {
         for entry in at.entries().unwrap_or_default() {
             let node_at = at.below(entry);

@@ -1,6 +1,6 @@
 //! Host names of nodes, looked up with the system's resolver.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,12 +18,11 @@ const THREADS: usize = 8;
 /// Addresses of the names. A name that cannot be resolved keeps the addresses it had, as a resolver that fails says
 /// nothing about the backend. The second part is the names that have no address at all, with the reason.
 pub(super) fn look_up(names: &BTreeSet<&str>, known: &Addresses) -> (Addresses, Vec<(String, String)>) {
-    let answers = ask(names);
+    let answers: HashMap<String, Result<Vec<IpAddr>, String>> = ask(names).into_iter().collect();
     let mut addresses = Addresses::with_capacity(names.len());
     let mut missing = Vec::new();
     for name in names {
-        let answer = answers.iter().find(|(asked, _)| asked == name).map(|(_, answer)| answer);
-        match (answer, known.get(*name)) {
+        match (answers.get(*name), known.get(*name)) {
             (Some(Ok(found)), _) if !found.is_empty() => {
                 addresses.insert((*name).into(), found.clone());
             }
