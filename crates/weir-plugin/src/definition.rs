@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::consumer::Consumers;
 use crate::plugin::Step;
 
 /// When in the way of a request a plugin runs. All of `Rewrite`, by priority, before all of `Access` (APISIX phases).
@@ -40,16 +41,28 @@ pub struct Build {
     /// The resource that says how the plugin is to be, by kind and id: `route/1`.
     owner: String,
     identity: String,
-    agreements: Agreements,
+    shared: Rc<Shared>,
 }
 
-/// What the plugins of one document must say alike, by topic. A document has one of these, shared by its plugins.
-pub type Agreements = Rc<RefCell<HashMap<String, String>>>;
+/// What the plugins of one document share while they are built.
+#[derive(Debug, Default)]
+pub struct Shared {
+    pub consumers: Consumers,
+    /// What plugins must say alike, by topic.
+    agreements: RefCell<HashMap<String, String>>,
+}
+
+/// As whoever builds plugins holds it.
+pub type Agreements = Rc<Shared>;
 
 impl Build {
     /// For a plugin of `owner`, a resource by kind and id, as `route/1`.
-    pub fn of(owner: String, agreements: &Agreements) -> Build {
-        Build { owner, agreements: Rc::clone(agreements), ..Build::default() }
+    pub fn of(owner: String, shared: &Rc<Shared>) -> Build {
+        Build { owner, shared: Rc::clone(shared), ..Build::default() }
+    }
+
+    pub fn consumers(&self) -> &Consumers {
+        &self.shared.consumers
     }
 
     /// Names plugin, owner and options: two builds with the same identity are the same plugin in two versions of a
@@ -60,7 +73,7 @@ impl Build {
 
     /// Whether everybody who has spoken on `topic` so far said the same.
     pub fn agree(&self, topic: &str, terms: &str) -> bool {
-        match self.agreements.borrow_mut().entry(topic.to_owned()) {
+        match self.shared.agreements.borrow_mut().entry(topic.to_owned()) {
             Slot::Occupied(said) => said.get() == terms,
             Slot::Vacant(slot) => {
                 slot.insert(terms.to_owned());
@@ -94,6 +107,23 @@ impl fmt::Display for ConfigError {
     }
 }
 
+/// A plugin that finds out who somebody is, by credentials that consumers have.
+pub trait Authenticator: Definition {
+    /// The plugin's options under a consumer.
+    type Credential: DeserializeOwned + JsonSchema;
+
+    /// Checks what a schema cannot say. Returns what a credential is found by, which no two may have in common.
+    fn check(credential: Self::Credential) -> Result<String, ConfigError>;
+}
+
+/// How the registry knows the credentials of an auth plugin.
+#[derive(Clone, Copy)]
+pub struct CredentialEntry {
+    pub schema: fn() -> Value,
+    /// See [`Authenticator::check`].
+    pub check: fn(&Value) -> Result<String, ConfigError>,
+}
+
 /// One plugin as the registry knows it.
 #[derive(Clone, Copy)]
 pub struct Entry {
@@ -103,6 +133,8 @@ pub struct Entry {
     pub example: &'static str,
     pub schema: fn() -> Value,
     pub build: fn(&Value, &mut Build) -> Result<Step, ConfigError>,
+    /// For auth plugins: what consumers have of them.
+    pub credential: Option<CredentialEntry>,
 }
 
 impl Entry {
@@ -114,19 +146,33 @@ impl Entry {
             example: D::EXAMPLE,
             schema: schema::<D>,
             build: build::<D>,
+            credential: None,
         }
+    }
+
+    pub const fn authenticating<D: Authenticator>() -> Entry {
+        let credential = CredentialEntry { schema: schema::<D::Credential>, check: check::<D> };
+        Entry { credential: Some(credential), ..Entry::of::<D>() }
     }
 }
 
-fn schema<D: Definition>() -> Value {
-    schemars::schema_for!(D).to_value()
+fn schema<T: JsonSchema>() -> Value {
+    schemars::schema_for!(T).to_value()
+}
+
+fn check<D: Authenticator>(value: &Value) -> Result<String, ConfigError> {
+    D::check(read(value)?)
+}
+
+fn read<T: DeserializeOwned>(value: &Value) -> Result<T, ConfigError> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        ConfigError::new(if path == "." { String::new() } else { path }, error.inner().to_string())
+    })
 }
 
 fn build<D: Definition>(value: &Value, build: &mut Build) -> Result<Step, ConfigError> {
-    let options: D = serde_path_to_error::deserialize(value).map_err(|error| {
-        let path = error.path().to_string();
-        ConfigError::new(if path == "." { String::new() } else { path }, error.inner().to_string())
-    })?;
+    let options: D = read(value)?;
     build.identity = format!("{} of {}: {value}", D::NAME, build.owner);
     options.build(build)
 }

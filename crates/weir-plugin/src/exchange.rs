@@ -4,10 +4,12 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_proto::{RequestHead, ResponseHead};
 
+use crate::consumer::{Consumer, Credential};
 use crate::stop::Stop;
 
 mod variables;
@@ -44,6 +46,8 @@ pub struct Exchange {
     pub response_replaced: bool,
     /// How it ended, if not by an ordinary response.
     pub stop: Option<Stop>,
+    /// Who the client is, and what has proved it; set by [`Exchange::identify`].
+    pub identity: Option<Arc<Credential>>,
     /// What plugins remember from one phase to the next.
     pub notes: Notes,
 }
@@ -194,6 +198,7 @@ impl Default for Exchange {
             body_taken: Taken::Nothing,
             response_replaced: false,
             stop: None,
+            identity: None,
             notes: Notes::default(),
         }
     }
@@ -217,6 +222,7 @@ impl Exchange {
         self.body_taken = Taken::Nothing;
         self.response_replaced = false;
         self.stop = None;
+        self.identity = None;
         self.notes.0.clear();
     }
 
@@ -231,6 +237,27 @@ impl Exchange {
             return Stop::Internal;
         }
         Stop::Answered
+    }
+
+    /// The client is the consumer of this credential: for policies and logs, and for the upstream, which is told in
+    /// `X-Consumer-Username`, `X-Consumer-Custom-ID` and `X-Credential-Identifier`.
+    pub fn identify(&mut self, credential: &Arc<Credential>) -> Result<(), Stop> {
+        let Consumer { username, custom_id, .. } = &*credential.consumer;
+        let head = &mut self.request.head;
+        let said = [
+            (&b"X-Consumer-Username"[..], username),
+            (b"X-Consumer-Custom-ID", custom_id),
+            (b"X-Credential-Identifier", &credential.id),
+        ];
+        for (name, value) in said {
+            // What another plugin has said before is not true any more.
+            head.remove(name);
+            if !value.is_empty() {
+                head.add(name, value.as_bytes()).map_err(|_| Stop::Internal)?;
+            }
+        }
+        self.identity = Some(Arc::clone(credential));
+        Ok(())
     }
 
     /// `http` or `https`, as the client spoke to us.

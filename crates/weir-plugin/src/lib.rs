@@ -1,5 +1,6 @@
 //! What a plugin sees: the exchange, the contract, and how it ends early.
 
+pub mod consumer;
 pub mod definition;
 pub mod exchange;
 pub mod plugin;
@@ -8,7 +9,10 @@ pub mod template;
 pub mod variable;
 pub mod vars;
 
-pub use definition::{Agreements, Build, ConfigError, Definition, Entry, Registry, Stage};
+pub use consumer::{Consumer, Consumers, Credential};
+pub use definition::{
+    Agreements, Authenticator, Build, ConfigError, CredentialEntry, Definition, Entry, Registry, Shared, Stage,
+};
 pub use exchange::{Client, Exchange, MatchedRoute, NoteKey, Notes, RouteFacts, Routes, Taken, Upstream};
 pub use plugin::{AsyncPlugin, Phases, Plugin, Step, Waiting};
 pub use stop::{Blame, Ending, Retry, Stop};

@@ -95,6 +95,7 @@ impl Variables for Exchange {
             Variable::RouteId => name(self.route.as_ref().map(|route| &*route.route_id)),
             Variable::RouteName => name(self.route.as_ref().map(|route| &*route.route_name)),
             Variable::ServiceId => name(self.route.as_ref().map(|route| &*route.service_id)),
+            Variable::ConsumerName => name(self.identity.as_ref().map(|identity| &*identity.consumer.username)),
             Variable::ServiceName => name(self.route.as_ref().map(|route| &*route.service_name)),
             Variable::Argument(name) => argument(request.query()?, name.as_bytes()),
             Variable::Header(name) => header(&request.head, name.as_bytes()),
