@@ -4,13 +4,19 @@ use weir_plugin::{Entry, Registry};
 
 mod addresses;
 mod answer;
+mod api_breaker;
+mod auth;
+mod basic_auth;
 mod client_control;
 mod clock;
+mod consumer_restriction;
 mod cors;
 mod counters;
+mod csrf;
 mod fault_injection;
 mod headers;
 mod ip_restriction;
+mod key_auth;
 mod limit_conn;
 mod limit_count;
 mod limit_key;
@@ -30,10 +36,15 @@ mod uri_blocker;
 
 /// Every plugin of this binary.
 pub static REGISTRY: Registry = Registry::new(&[
+    Entry::of::<api_breaker::ApiBreaker>(),
+    Entry::authenticating::<basic_auth::BasicAuth>(),
     Entry::of::<client_control::ClientControl>(),
+    Entry::of::<consumer_restriction::ConsumerRestriction>(),
     Entry::of::<cors::Cors>(),
+    Entry::of::<csrf::Csrf>(),
     Entry::of::<fault_injection::FaultInjection>(),
     Entry::of::<ip_restriction::IpRestriction>(),
+    Entry::authenticating::<key_auth::KeyAuth>(),
     Entry::of::<limit_conn::LimitConn>(),
     Entry::of::<limit_count::LimitCount>(),
     Entry::of::<limit_req::LimitReq>(),
@@ -79,11 +90,15 @@ mod tests {
     #[test]
     fn plugins_and_their_options_are_documented() {
         for entry in REGISTRY.entries() {
-            let schema = (entry.schema)();
-            assert!(schema["description"].is_string(), "{} has no description", entry.name);
-            let mut undocumented = Vec::new();
-            find_undocumented(&schema, entry.name, &mut undocumented);
-            assert_eq!(undocumented, [""; 0], "options without a description");
+            for schema in
+                [Some(entry.schema), entry.credential.map(|credential| credential.schema)].into_iter().flatten()
+            {
+                let schema = schema();
+                assert!(schema["description"].is_string(), "{} has no description", entry.name);
+                let mut undocumented = Vec::new();
+                find_undocumented(&schema, entry.name, &mut undocumented);
+                assert_eq!(undocumented, [""; 0], "options without a description");
+            }
         }
     }
 

@@ -462,7 +462,8 @@ fn take_sliding(table: &Table<Sliding>, key: Key, limit: u64, window_s: u64, now
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use weir_plugin::{Agreements, Entry};
+    use std::rc::Rc;
+    use weir_plugin::{Entry, Shared};
 
     use super::*;
     use crate::testing::{body, build, get, on_request, refused, sent};
@@ -570,13 +571,13 @@ mod tests {
         assert_eq!(on_request(&step, &mut get("/?user=jill&most=none")), Err(Stop::Respond(500)));
     }
 
-    fn build_for(owner: &str, options: Value, agreements: &Agreements) -> Result<Step, ConfigError> {
-        (Entry::of::<LimitCount>().build)(&options, &mut Build::of(owner.to_owned(), agreements))
+    fn build_for(owner: &str, options: Value, shared: &Rc<Shared>) -> Result<Step, ConfigError> {
+        (Entry::of::<LimitCount>().build)(&options, &mut Build::of(owner.to_owned(), shared))
     }
 
     #[test]
     fn counters_survive_a_reload_that_changes_nothing_about_them() {
-        let build = |options| build_for("route/reload", options, &Agreements::default()).expect("valid");
+        let build = |options| build_for("route/reload", options, &Rc::default()).expect("valid");
         let options = json!({"count": 1, "time_window": 60, "key_type": "constant", "key": "reload"});
         assert_eq!(on_request(&build(options.clone()), &mut get("/")), Ok(()));
         assert_eq!(on_request(&build(options), &mut get("/")), Err(Stop::Respond(503)));
@@ -586,14 +587,14 @@ mod tests {
 
     #[test]
     fn a_group_shares_its_counters_and_must_agree() {
-        let agreements = Agreements::default();
+        let shared = Rc::default();
         let options = json!({"count": 1, "time_window": 60, "group": "g1"});
-        let first = build_for("route/1", options.clone(), &agreements).expect("valid");
-        let second = build_for("route/2", options, &agreements).expect("valid");
+        let first = build_for("route/1", options.clone(), &shared).expect("valid");
+        let second = build_for("route/2", options, &shared).expect("valid");
         assert_eq!(on_request(&first, &mut get("/")), Ok(()));
         assert_eq!(on_request(&second, &mut get("/")), Err(Stop::Respond(503)));
         let other = json!({"count": 2, "time_window": 60, "group": "g1"});
-        let error = build_for("route/3", other, &agreements).err().expect("refused").to_string();
+        let error = build_for("route/3", other, &shared).err().expect("refused").to_string();
         assert!(error.starts_with("group: `g1` is used elsewhere with other options"), "{error}");
     }
 

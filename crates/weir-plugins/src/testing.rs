@@ -1,11 +1,12 @@
 //! What the plugins' tests share: requests to run, options to build.
 
 use std::future::Future;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value;
 use weir_plugin::proto::h1::{Limits, parse_request};
-use weir_plugin::{Agreements, Build, ConfigError, Definition, Entry, Exchange, Step, Stop};
+use weir_plugin::{Build, ConfigError, Consumer, Definition, Entry, Exchange, Shared, Step, Stop};
 
 /// An exchange that has just been routed. Lines end in `\n` here.
 pub fn exchange(head: &str) -> Exchange {
@@ -40,7 +41,22 @@ pub fn refused<D: Definition>(options: Value) -> String {
 fn try_build<D: Definition>(options: Value) -> Result<Step, ConfigError> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let owner = format!("test/{}", NEXT.fetch_add(1, Ordering::Relaxed));
-    (Entry::of::<D>().build)(&options, &mut Build::of(owner, &Agreements::default()))
+    (Entry::of::<D>().build)(&options, &mut Build::of(owner, &Rc::default()))
+}
+
+/// A plugin of a document that has more than this plugin.
+pub fn build_with<D: Definition>(options: Value, shared: &Rc<Shared>) -> Result<Step, ConfigError> {
+    (Entry::of::<D>().build)(&options, &mut Build::of("test".to_owned(), shared))
+}
+
+/// A document with consumers, each with the credential for one plugin.
+pub fn with_consumers(consumers: &[(&str, &str, Value)]) -> Rc<Shared> {
+    let mut shared = Shared::default();
+    for (username, plugin, options) in consumers {
+        let consumer = Consumer { username: (*username).into(), ..Consumer::default() };
+        shared.consumers.add(consumer, [((*plugin).into(), options.clone())]);
+    }
+    Rc::new(shared)
 }
 
 /// Runs a plugin's request phase.

@@ -1,0 +1,102 @@
+//! What the auth plugins have in common: refusing, letting anonymous clients in, and hiding what has been shown.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use weir_plugin::{Build, ConfigError, Credential, Exchange, Stop};
+
+/// The answer to a client that has not proved who it is (RFC 9110 §11.6.1).
+pub struct Challenge {
+    field: Box<str>,
+}
+
+impl Challenge {
+    pub fn new(scheme: &str, realm: &str) -> Result<Challenge, ConfigError> {
+        let is_quotable = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+        if !(1..=128).contains(&realm.len()) || !realm.bytes().all(is_quotable) {
+            let problem = "must have from 1 to 128 visible ASCII characters, without quotes and backslashes";
+            return Err(ConfigError::new("realm", problem));
+        }
+        Ok(Challenge { field: format!("{scheme} realm=\"{realm}\"").into() })
+    }
+
+    pub fn send(&self, exchange: &mut Exchange, fault: &str) -> Stop {
+        let body = format!("{}\n", json!({ "message": fault }));
+        let stop = exchange.respond(401, "application/json", body.as_bytes());
+        match exchange.response.head.add(b"WWW-Authenticate", self.field.as_bytes()) {
+            Ok(()) => stop,
+            Err(_) => Stop::Internal,
+        }
+    }
+}
+
+/// The consumer that clients are taken for who have not proved who they are.
+pub struct Anonymous(Option<Arc<Credential>>);
+
+impl Anonymous {
+    /// From the option `anonymous_consumer`.
+    pub fn find(username: Option<&str>, build: &Build) -> Result<Anonymous, ConfigError> {
+        let Some(username) = username else { return Ok(Anonymous(None)) };
+        let consumer = build.consumers().consumer(username).ok_or_else(|| {
+            ConfigError::new("anonymous_consumer", format!("`{username}` is no consumer; add it to `consumers`"))
+        })?;
+        let credential = Credential { consumer: Arc::clone(consumer), id: Box::default(), options: json!({}) };
+        Ok(Anonymous(Some(Arc::new(credential))))
+    }
+
+    /// Nothing where anonymous clients are not let in.
+    pub fn let_in(&self, exchange: &mut Exchange) -> Option<Result<(), Stop>> {
+        self.0.as_ref().map(|credential| exchange.identify(credential))
+    }
+}
+
+/// Takes an argument out of the query that goes upstream.
+pub fn hide_argument(exchange: &mut Exchange, name: &[u8]) -> Result<(), Stop> {
+    let request = &mut exchange.request;
+    let Some(query) = request.query() else { return Ok(()) };
+    let is_other = |pair: &&[u8]| pair.split(|&byte| byte == b'=').next().is_some_and(|key| !is_named(key, name));
+    let kept = query.split(|&byte| byte == b'&').filter(is_other).collect::<Vec<_>>().join(&b'&');
+    let path = request.path().to_vec();
+    request.set_path(&path, Some(&kept)).map_err(|_| Stop::Internal)
+}
+
+/// Whether an argument has this name, in any spelling that decodes to it.
+fn is_named(key: &[u8], name: &[u8]) -> bool {
+    let digit = |byte: Option<&u8>| byte.and_then(|&byte| (byte as char).to_digit(16));
+    let mut at = 0;
+    let decoded = std::iter::from_fn(|| {
+        let byte = *key.get(at)?;
+        let escape = digit(key.get(at + 1)).zip(digit(key.get(at + 2)));
+        let (decoded, length) = match (byte, escape) {
+            (b'%', Some((high, low))) => ((high * 16 + low) as u8, 3),
+            (b'+', _) => (b' ', 1),
+            (byte, _) => (byte, 1),
+        };
+        at += length;
+        Some(decoded)
+    });
+    decoded.eq(name.iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::get;
+
+    #[test]
+    fn an_argument_is_hidden_in_every_spelling() {
+        for (target, want) in [
+            ("/p?key=1", None),
+            ("/p?a=1&key=1&b=2", Some("a=1&b=2")),
+            ("/p?%6bey=1&a=%6b", Some("a=%6b")),
+            ("/p?key&keys=1", Some("keys=1")),
+            ("/p?a=key=1", Some("a=key=1")),
+            ("/p", None),
+        ] {
+            let mut exchange = get(target);
+            hide_argument(&mut exchange, b"key").expect("valid");
+            assert_eq!(exchange.request.query(), want.map(str::as_bytes), "{target}");
+            assert_eq!(exchange.request.path(), b"/p");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Variable, Variables};
+
+use crate::answer::Refusal;
+
+/// Lets only some consumers use a route, or only some routes and services be used, and says by which methods.
+///
+/// A request of nobody known is refused with 401.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConsumerRestriction {
+    /// What the lists name.
+    #[serde(default, rename = "type")]
+    subject: Subject,
+    /// Who is let in; nobody else is, unless `allowed_by_methods` says so.
+    #[schemars(length(min = 1))]
+    whitelist: Option<Vec<String>>,
+    /// Who is refused, whatever the other lists say.
+    #[schemars(length(min = 1))]
+    blacklist: Option<Vec<String>>,
+    /// By which methods some may use the route. Who is not named here, nor kept out by a `whitelist`, may use all.
+    allowed_by_methods: Option<Vec<MethodRule>>,
+    /// The status of a refusal, 200 to 999.
+    #[serde(default = "forbidden")]
+    #[schemars(range(min = 200, max = 999))]
+    rejected_code: u16,
+    /// What a refused client is told: `{"message":"..."}`.
+    rejected_msg: Option<String>,
+}
+
+/// The methods one may use.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct MethodRule {
+    /// Who, as `type` says.
+    user: String,
+    /// The methods, in upper case.
+    #[schemars(length(min = 1))]
+    methods: Vec<String>,
+}
+
+/// What is looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Subject {
+    /// The name of the consumer.
+    #[default]
+    ConsumerName,
+    /// The group of the consumer.
+    ConsumerGroupId,
+    /// The id of the service that the route belongs to.
+    ServiceId,
+    /// The id of the route.
+    RouteId,
+}
+
+fn forbidden() -> u16 {
+    403
+}
+
+const METHODS: [&str; 10] = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT", "TRACE", "PURGE"];
+
+impl Definition for ConsumerRestriction {
+    const NAME: &'static str = "consumer-restriction";
+    const PRIORITY: i32 = 2400;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = "consumer-restriction: { whitelist: [jack], rejected_code: 403 }";
+
+    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+        if !(200..=999).contains(&self.rejected_code) {
+            return Err(ConfigError::new("rejected_code", "must be from 200 to 999"));
+        }
+        if self.whitelist.is_none() && self.blacklist.is_none() && self.allowed_by_methods.is_none() {
+            return Err(ConfigError::new("", "needs `whitelist`, `blacklist` or `allowed_by_methods`"));
+        }
+        for (path, list) in [("whitelist", &self.whitelist), ("blacklist", &self.blacklist)] {
+            if list.as_ref().is_some_and(Vec::is_empty) {
+                return Err(ConfigError::new(path, "is empty; name at least one"));
+            }
+        }
+        for (index, rule) in self.allowed_by_methods.iter().flatten().enumerate() {
+            if rule.methods.is_empty() || !rule.methods.iter().all(|method| METHODS.contains(&method.as_str())) {
+                let problem = format!("must hold some of {}", METHODS.join(", "));
+                return Err(ConfigError::new(format!("allowed_by_methods[{index}].methods"), problem));
+            }
+        }
+        let (variable, name) = match self.subject {
+            Subject::ConsumerName => (Variable::ConsumerName, "consumer_name"),
+            Subject::ConsumerGroupId => (Variable::ConsumerGroupId, "consumer_group_id"),
+            Subject::ServiceId => (Variable::ServiceId, "service_id"),
+            Subject::RouteId => (Variable::RouteId, "route_id"),
+        };
+        let unknown = format!("The request is rejected, please check the {name} for this request");
+        let refused = self.rejected_msg.unwrap_or_else(|| format!("The {name} is forbidden."));
+        Ok(Step::new(Restriction {
+            variable,
+            whitelist: self.whitelist,
+            blacklist: self.blacklist.unwrap_or_default(),
+            by_methods: self.allowed_by_methods.unwrap_or_default(),
+            unknown: Refusal::new(401, "message", &unknown),
+            refusal: Refusal::new(self.rejected_code, "message", &refused),
+        }))
+    }
+}
+
+struct Restriction {
+    variable: Variable,
+    whitelist: Option<Vec<String>>,
+    blacklist: Vec<String>,
+    by_methods: Vec<MethodRule>,
+    unknown: Refusal,
+    refusal: Refusal,
+}
+
+impl Restriction {
+    /// Nothing where there is nobody to ask about.
+    fn lets_in(&self, exchange: &Exchange) -> Option<bool> {
+        let subject = exchange.variable(&self.variable)?;
+        let named = |list: &[String]| list.iter().any(|one| one.as_bytes() == &*subject);
+        if named(&self.blacklist) {
+            return Some(false);
+        }
+        if self.whitelist.as_deref().is_some_and(named) {
+            return Some(true);
+        }
+        let method = exchange.request.method_name();
+        let mut rules = self.by_methods.iter().filter(|rule| rule.user.as_bytes() == &*subject).peekable();
+        Some(match rules.peek() {
+            None => self.whitelist.is_none(),
+            Some(_) => rules.any(|rule| rule.methods.iter().any(|allowed| allowed.as_bytes() == method)),
+        })
+    }
+}
+
+impl Plugin for Restriction {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        match self.lets_in(exchange) {
+            Some(true) => Ok(()),
+            Some(false) => Err(self.refusal.send(exchange)),
+            None => Err(self.unknown.send(exchange)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+    use weir_plugin::{Consumer, Credential};
+
+    use super::*;
+    use crate::testing::{body, build, exchange, get, on_request, refused};
+
+    fn passes(options: &Value, username: &str, method: &str) -> bool {
+        let mut exchange = exchange(&format!("{method} / HTTP/1.1\nHost: h"));
+        let consumer = Arc::new(Consumer { username: username.into(), ..Consumer::default() });
+        let credential = Credential { consumer, id: Box::default(), options: json!({}) };
+        exchange.identify(&Arc::new(credential)).expect("a valid name");
+        match on_request(&build::<ConsumerRestriction>(options.clone()), &mut exchange) {
+            Ok(()) => true,
+            Err(stop) => {
+                assert_eq!((stop, exchange.response.status), (Stop::Answered, 403));
+                assert_eq!(body(&exchange), "{\"message\":\"The consumer_name is forbidden.\"}\n");
+                false
+            }
+        }
+    }
+
+    #[test]
+    fn lists_say_who_comes_in() {
+        let white = json!({"whitelist": ["jack"]});
+        assert!(passes(&white, "jack", "GET") && !passes(&white, "rose", "GET"));
+        let black = json!({"blacklist": ["jack"]});
+        assert!(!passes(&black, "jack", "GET") && passes(&black, "rose", "GET"));
+        let methods = json!({"allowed_by_methods": [{"user": "jack", "methods": ["GET", "HEAD"]}]});
+        assert!(
+            passes(&methods, "jack", "GET") && !passes(&methods, "jack", "POST") && passes(&methods, "rose", "POST")
+        );
+        let both = json!({"whitelist": ["rose"], "allowed_by_methods": [{"user": "jack", "methods": ["GET"]}]});
+        assert!(passes(&both, "jack", "GET") && !passes(&both, "jack", "POST") && !passes(&both, "joe", "GET"));
+    }
+
+    #[test]
+    fn nobody_known_is_refused() {
+        let mut exchange = get("/");
+        let step = build::<ConsumerRestriction>(json!({"blacklist": ["jack"]}));
+        assert_eq!(on_request(&step, &mut exchange), Err(Stop::Answered));
+        assert_eq!(exchange.response.status, 401);
+        let want = "{\"message\":\"The request is rejected, please check the consumer_name for this request\"}\n";
+        assert_eq!(body(&exchange), want);
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({}), "needs `whitelist`, `blacklist` or"),
+            (json!({"whitelist": []}), "whitelist: is empty"),
+            (json!({"type": "role", "whitelist": ["a"]}), "type: unknown variant"),
+            (
+                json!({"allowed_by_methods": [{"user": "a", "methods": ["get"]}]}),
+                "allowed_by_methods[0].methods: must hold",
+            ),
+        ] {
+            let error = refused::<ConsumerRestriction>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}
