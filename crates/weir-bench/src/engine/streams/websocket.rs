@@ -26,6 +26,8 @@ type WebSocket = WebSocketStream<Stream>;
 
 /// Digits at the start of a message that tell it from others, if it is long enough.
 const NUMBER: usize = 16;
+/// The longest wait for a close frame to be sent.
+const FAREWELL: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// Connects and upgrades; counts the connection, or why there is none.
 async fn open(lobby: &Lobby, client: usize, request: usize) -> Result<WebSocket, Cause> {
@@ -156,9 +158,9 @@ async fn converse(
     loop {
         tokio::select! {
             () = sleep_until(due) => {}
-            () = shared.ended() => return,
+            () = shared.ended() => break,
         }
-        let Some(request) = shared.due(client, due) else { return };
+        let Some(request) = shared.due(client, due) else { break };
         let exchange = shared.begin(request, due, false);
         let outcome = shared
             .in_time(async {
@@ -187,6 +189,15 @@ async fn converse(
         let pause = pauses.borrow_mut().draw();
         due = now_ns() + pause;
     }
+    if let Some(mut websocket) = connected {
+        farewell(&mut websocket).await;
+    }
+}
+
+/// Says that the connection ends, as a peer that is not broken does (RFC 6455 §7.1.1).
+async fn farewell(sink: &mut (impl futures_util::Sink<Message, Error = Error> + Unpin)) {
+    // A peer that does not listen any more is not waited for.
+    let _ = tokio::time::timeout(FAREWELL, sink.close()).await;
 }
 
 /// The next text or binary message.
@@ -273,7 +284,7 @@ async fn carry(
             outcome = answers(&shared, stream, &form, &pending) => outcome,
             outcome = send(&shared, &mut sink, &form, &pending, &mut orders) => outcome,
         };
-        let Err(cause) = outcome else { return };
+        let Err(cause) = outcome else { return farewell(&mut sink).await };
         lobby.closed();
         for (_, exchange) in pending.borrow_mut().drain(..) {
             shared.finish(exchange, Err(cause));
