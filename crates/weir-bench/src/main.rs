@@ -11,7 +11,7 @@ enum CommandLine {
     #[command(flatten)]
     Bench(weir_bench::cli::Bench),
     /// Load a URL
-    Load(weir_bench::cli_load::Args),
+    Load(Box<weir_bench::cli_load::Args>),
     /// Run a built-in backend
     Backend(weir_bench::cli_backend::Args),
 }
@@ -19,7 +19,7 @@ enum CommandLine {
 fn main() -> ExitCode {
     let command = match CommandLine::parse() {
         CommandLine::Bench(command) => command,
-        CommandLine::Load(arguments) => return weir_bench::cli_load::main(arguments),
+        CommandLine::Load(arguments) => return weir_bench::cli_load::main(*arguments),
         CommandLine::Backend(arguments) => return weir_bench::cli_backend::main(arguments),
     };
     match weir_bench::cli::run(command) {

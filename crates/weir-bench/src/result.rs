@@ -95,11 +95,11 @@ pub struct Check {
 
 /// One row of the scenario at one level on one target.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "CellForm", into = "CellForm")]
 pub struct Cell {
     pub row: String,
     pub target: String,
     pub level: Level,
-    #[serde(flatten)]
     pub outcome: Outcome,
 }
 
@@ -114,8 +114,7 @@ pub struct Level {
     pub workers: u32,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "status", rename_all = "snake_case")]
+#[derive(Clone, Debug)]
 pub enum Outcome {
     Measured {
         runs: Vec<Run>,
@@ -129,6 +128,50 @@ pub enum Outcome {
         reason: String,
         runs: Vec<Run>,
     },
+}
+
+/// A cell as the file has it. Written out, because serde's own flattening turns the numbers that are keys into strings.
+#[derive(Serialize, Deserialize)]
+struct CellForm {
+    row: String,
+    target: String,
+    level: Level,
+    status: Status,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    runs: Vec<Run>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Status {
+    Measured,
+    Unsupported,
+    Failed,
+}
+
+impl From<CellForm> for Cell {
+    fn from(form: CellForm) -> Cell {
+        let reason = form.reason.unwrap_or_default();
+        let outcome = match form.status {
+            Status::Measured => Outcome::Measured { runs: form.runs },
+            Status::Unsupported => Outcome::Unsupported { reason },
+            Status::Failed => Outcome::Failed { reason, runs: form.runs },
+        };
+        Cell { row: form.row, target: form.target, level: form.level, outcome }
+    }
+}
+
+impl From<Cell> for CellForm {
+    fn from(cell: Cell) -> CellForm {
+        let (status, reason, runs) = match cell.outcome {
+            Outcome::Measured { runs } => (Status::Measured, None, runs),
+            Outcome::Unsupported { reason } => (Status::Unsupported, Some(reason), Vec::new()),
+            Outcome::Failed { reason, runs } => (Status::Failed, Some(reason), runs),
+        };
+        CellForm { row: cell.row, target: cell.target, level: cell.level, status, reason, runs }
+    }
 }
 
 impl Cell {

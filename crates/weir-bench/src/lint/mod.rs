@@ -66,7 +66,7 @@ pub fn judge(evidence: &Evidence) -> Vec<Verdict> {
             None => merged.push(verdict),
         }
     }
-    merged.sort_by(|a, b| b.severity.cmp(&a.severity));
+    merged.sort_by_key(|verdict| std::cmp::Reverse(verdict.severity));
     merged
 }
 

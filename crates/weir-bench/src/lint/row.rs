@@ -14,7 +14,7 @@ const TARGET_IS_LIMIT: f64 = 0.90;
 const ROUNDING: f64 = 1.05;
 
 pub fn judge(row: &RowEvidence) -> Vec<Verdict> {
-    let rules: [(&str, fn(&RowEvidence) -> Option<(Severity, String)>); 20] = [
+    let rules: [(&str, Rule); 20] = [
         ("littles-law", little),
         ("in-flight-count", in_flight),
         ("unreachable-rate", unreachable_rate),
@@ -46,6 +46,7 @@ pub fn judge(row: &RowEvidence) -> Vec<Verdict> {
 }
 
 type Finding = Option<(Severity, String)>;
+type Rule = fn(&RowEvidence) -> Finding;
 
 fn little(row: &RowEvidence) -> Finding {
     let (rps, mean_ms) = (row.rps?, row.mean_ms?);

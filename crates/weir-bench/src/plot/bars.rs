@@ -71,15 +71,17 @@ impl BarFigure {
                 svg.text((16.0, line + 18.0), Anchor::Start, "font-weight=\"600\"", INK, name);
             }
             line += if name.is_empty() { 8.0 } else { 26.0 };
+            let first = line;
             for bar in bars {
                 self.bar(&mut svg, bar, &axis, left, line);
                 line += BAR + GAP;
             }
+            // Only beside the bars, so that it does not run through the groups' names.
+            svg.line((axis.place(0.0), first - 3.0), (axis.place(0.0), line - 3.0), FAINT, 1.0, "");
             if !name.is_empty() {
                 line += 8.0;
             }
         }
-        svg.line((axis.place(0.0), top), (axis.place(0.0), bottom), FAINT, 1.0, "");
         svg.finish()
     }
 

@@ -165,10 +165,14 @@ fn searches(findings: &Findings<'_>) -> Option<String> {
             None => groups.push((search.objective.clone(), vec![bar])),
         }
     }
-    for (_, bars) in &mut groups {
-        let row = findings.result.scenario.rows.first();
-        let published = row.and_then(|row| row.published.iter().find_map(|one| Some((one.system.clone(), one.rps?))));
-        if let Some(bar) = bars.first_mut() {
+    // The published rate stands beside the objective it was measured under: an average.
+    let scenario = &findings.result.scenario;
+    for objective in scenario.searches.iter().filter(|objective| objective.mean_ms.is_some()) {
+        let published = scenario.rows.first().and_then(|row| {
+            row.published.iter().find_map(|one| Some((one.system.clone(), one.rps.filter(|_| one.mean_ms.is_some())?)))
+        });
+        let group = groups.iter_mut().find(|(name, _)| *name == objective.name);
+        if let Some(bar) = group.and_then(|(_, bars)| bars.first_mut()) {
             bar.published = published;
         }
     }

@@ -6,10 +6,11 @@ use std::{
     process::Command,
     sync::{Arc, atomic::AtomicBool},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::{
+    Found,
     backend::Running,
     counters::Counting,
     place::{Place, free_port},
@@ -21,7 +22,7 @@ use crate::{
     result::{Cell, Check, Configuration, Level, Outcome, Role, Run},
     sample::{Sampler, Watched, rss_bytes},
     scenario::{Row, Scenario, Speak},
-    target::{self, Child, Inputs, Installed, Peer, Readiness, credentials, wait_until_listening},
+    target::{self, Child, Inputs, Peer, Readiness, credentials, wait_until_listening},
 };
 
 /// A target that is up, with one configuration, in front of the backends.
@@ -57,10 +58,19 @@ impl FailureKind {
     }
 }
 
-impl From<String> for Failure {
-    fn from(reason: String) -> Failure {
-        Failure { kind: FailureKind::Failed, reason, configuration: None }
+impl From<String> for Box<Failure> {
+    fn from(reason: String) -> Box<Failure> {
+        Box::new(Failure { kind: FailureKind::Failed, reason, configuration: None })
     }
+}
+
+/// What all targets of a row have in common.
+pub struct Setting<'a> {
+    pub place: &'a Place,
+    pub scenario: &'a Scenario,
+    pub row: &'a Row,
+    pub workers: u32,
+    pub pinning: &'a Pinning,
 }
 
 /// What one run is.
@@ -76,38 +86,36 @@ pub struct Task<'a> {
 
 /// After the load, before memory is read again.
 const SETTLE: Duration = Duration::from_millis(200);
+/// How long a target that listens may take until it answers.
+const PROBE_LIMIT: Duration = Duration::from_secs(5);
 /// Lines of a target's log that a run keeps.
 const KEPT_ERRORS: usize = 20;
 
 impl Started {
     /// Configures, checks and starts a target, and sends it one request of the row.
-    #[allow(clippy::too_many_arguments, reason = "what a target needs is that much")]
     pub fn start(
-        place: &Place,
-        scenario: &Scenario,
-        row: &Row,
-        (peer, installed): (&Peer, &Result<Option<Installed>, String>),
+        setting: &Setting<'_>,
+        (peer, installed): &Found,
         backend: &Running,
         connections: u32,
-        workers: u32,
-        pinning: &Pinning,
-    ) -> Result<Started, Failure> {
+    ) -> Result<Started, Box<Failure>> {
+        let Setting { place, scenario, row, workers, pinning } = setting;
         let authority = |tls: bool| tls.then(|| PathBuf::from(&place.certificate.cert_file));
         let dir = place.directory(&peer.name)?;
         let Ok(Some(installed)) = installed else {
             let port = backend.endpoints[0].port;
             let destination = Destination { port, tls: backend.tls, authority: authority(backend.tls) };
-            let pinning = pinning.clone();
+            let pinning = (*pinning).clone();
             return Ok(Started { peer: peer.clone(), child: None, dir, destination, pinning, configuration: None });
         };
         let port = free_port()?;
-        let inputs = inputs(place, scenario, row, backend, &dir, port, connections, workers)?;
+        let inputs = setting.inputs(backend, &dir, port, connections)?;
         let rendered = target::render(peer, &inputs)?;
         for (name, text) in &rendered.files {
             write(&dir.join(name), text)?;
         }
         let program = installed.program.display().to_string();
-        let command = |words: &[String]| peer.command(words, &program, &inputs.dir, workers);
+        let command = |words: &[String]| peer.command(words, &program, &inputs.dir, *workers);
         let mut configuration = Configuration {
             row: row.name.clone(),
             files: rendered.files,
@@ -115,14 +123,14 @@ impl Started {
             command: command(&peer.start),
             check: None,
         };
-        let environment = peer.environment(&inputs.dir, workers);
+        let environment = peer.environment(&inputs.dir, *workers);
         if !peer.check.is_empty() {
             let check = check(command(&peer.check), &environment, &dir)?;
             let refused = (!check.passed).then(|| check.output.clone());
             configuration.check = Some(check);
             if let Some(output) = refused {
                 let unsupported = matches!(peer.policies, target::Policies::Word(_));
-                return Err(Failure {
+                return Err(Box::new(Failure {
                     kind: if unsupported { FailureKind::Unsupported } else { FailureKind::Failed },
                     reason: format!(
                         "not supported by {}: {}",
@@ -130,15 +138,13 @@ impl Started {
                         output.trim_start_matches(&format!("{}: ", peer.name))
                     ),
                     configuration: Some(configuration),
-                });
+                }));
             }
         }
         let stop = command(&peer.stop);
         let mut child = Child::start(&configuration.command, &environment, stop, &dir, &pinning.target)?;
-        let failure = |reason: String, configuration: Configuration| Failure {
-            kind: FailureKind::Failed,
-            reason,
-            configuration: Some(configuration),
+        let failure = |reason: String, configuration: Configuration| {
+            Box::new(Failure { kind: FailureKind::Failed, reason, configuration: Some(configuration) })
         };
         match wait_until_listening(&mut child, SocketAddr::from((Ipv4Addr::LOCALHOST, port))) {
             Readiness::Ready => {}
@@ -155,7 +161,7 @@ impl Started {
             child: Some(child),
             dir,
             destination,
-            pinning: pinning.clone(),
+            pinning: (*pinning).clone(),
             configuration: None,
         };
         if let Err(reason) = started.probe(scenario, row) {
@@ -164,44 +170,41 @@ impl Started {
         Ok(Started { configuration: Some(configuration), ..started })
     }
 
-    /// One request of every kind of the row: the answer must be the one the load expects.
+    /// One request on the first and on the last route of the row, again and again until both are answered with 2xx: some
+    /// targets listen before they have read their routes.
     fn probe(&self, scenario: &Scenario, row: &Row) -> Result<(), String> {
         if !matches!(row.speak, Speak::Http1 | Speak::Http2 { .. } | Speak::Idle) {
             return Ok(());
         }
         let level = Level { connections: 1, rate: None, workers: 1 };
         let whole = plan::load(scenario, row, level, &self.destination, &self.pinning, 0);
-        let last = whole.requests.len() - 1;
-        for request in [0, last] {
+        let protocol = match &whole.protocol {
+            engine::Protocol::Idle { .. } => engine::Protocol::Http1,
+            other => other.clone(),
+        };
+        for request in [0, whole.requests.len() - 1] {
             let plan = LoadPlan {
                 requests: vec![whole.requests[request].clone()],
-                protocol: match whole.protocol {
-                    engine::Protocol::Idle { .. } => engine::Protocol::Http1,
-                    ref other => other.clone(),
-                },
+                protocol: protocol.clone(),
+                pacing: engine::Pacing::default(),
                 stop: Stop::after_count(1),
                 warm_up_ms: 0,
                 ..whole.clone()
             };
-            let result = engine::run(&plan, &mut |_| {}).map_err(|error| error.to_string())?;
-            if result.total.class(2) != 1 {
-                let seen: Vec<String> = result
-                    .total
-                    .statuses
-                    .keys()
-                    .map(|status| format!("status {status}"))
-                    .chain(
-                        result
-                            .total
-                            .errors
-                            .by_cause()
-                            .iter()
-                            .filter(|(_, n)| *n > 0)
-                            .map(|(cause, _)| (*cause).to_owned()),
-                    )
-                    .collect();
-                let url = &plan.requests[0].url;
-                return Err(format!("a first request for {url} was answered with {}, not with 2xx", seen.join(", ")));
+            let deadline = Instant::now() + PROBE_LIMIT;
+            loop {
+                let result = engine::run(&plan, &mut |_| {}).map_err(|error| error.to_string())?;
+                if result.total.class(2) == 1 {
+                    break;
+                }
+                if Instant::now() > deadline {
+                    let statuses = result.total.statuses.keys().map(|status| format!("status {status}"));
+                    let causes = result.total.errors.by_cause().into_iter().filter(|(_, count)| *count > 0);
+                    let seen: Vec<String> = statuses.chain(causes.map(|(cause, _)| cause.to_owned())).collect();
+                    let url = &plan.requests[0].url;
+                    return Err(format!("a request for {url} is answered with {}, not with 2xx", seen.join(", ")));
+                }
+                thread::sleep(Duration::from_millis(20));
             }
         }
         Ok(())
@@ -293,39 +296,32 @@ impl Started {
     }
 }
 
-#[allow(clippy::too_many_arguments, reason = "a template may speak of all of these")]
-fn inputs(
-    place: &Place,
-    scenario: &Scenario,
-    row: &Row,
-    backend: &Running,
-    dir: &Path,
-    port: u16,
-    connections: u32,
-    workers: u32,
-) -> Result<Inputs, String> {
-    let (routes, consumers) = credentials(row.routes, row.consumers);
-    let scheme = if backend.tls { "https" } else { "http" };
-    Ok(Inputs {
-        dir: dir.display().to_string(),
-        port,
-        admin_port: free_port()?,
-        workers,
-        open_files: place.open_files,
-        upstream_connections: connections.max(512),
-        hosts: backend.endpoints.iter().map(|one| format!("{scheme}://{}:{}", one.host, one.port)).collect(),
-        backends: backend.endpoints.clone(),
-        backend_tls: backend.tls,
-        tls: scenario.load.tls.then(|| place.certificate.clone()),
-        http2: matches!(row.speak, Speak::Http2 { .. }),
-        websocket: matches!(row.speak, Speak::WebSocket { .. }),
-        sse: matches!(row.speak, Speak::Sse { .. }),
-        routes,
-        consumers,
-        policies: row.policies.clone(),
-        certificate: None,
-        body: String::new(),
-    })
+impl Setting<'_> {
+    fn inputs(&self, backend: &Running, dir: &Path, port: u16, connections: u32) -> Result<Inputs, String> {
+        let Setting { place, scenario, row, workers, .. } = self;
+        let (routes, consumers) = credentials(row.routes, row.consumers);
+        let scheme = if backend.tls { "https" } else { "http" };
+        Ok(Inputs {
+            dir: dir.display().to_string(),
+            port,
+            admin_port: free_port()?,
+            workers: *workers,
+            open_files: place.open_files,
+            upstream_connections: connections.max(512),
+            hosts: backend.endpoints.iter().map(|one| format!("{scheme}://{}:{}", one.host, one.port)).collect(),
+            backends: backend.endpoints.clone(),
+            backend_tls: backend.tls,
+            tls: scenario.load.tls.then(|| place.certificate.clone()),
+            http2: matches!(row.speak, Speak::Http2 { .. }),
+            websocket: matches!(row.speak, Speak::WebSocket { .. }),
+            sse: matches!(row.speak, Speak::Sse { .. }),
+            routes,
+            consumers,
+            policies: row.policies.clone(),
+            certificate: None,
+            body: String::new(),
+        })
+    }
 }
 
 fn check(command: Vec<String>, environment: &BTreeMap<String, String>, dir: &Path) -> Result<Check, String> {

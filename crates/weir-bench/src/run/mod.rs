@@ -15,7 +15,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 
 pub use self::counters::available as counters_available;
-use self::{backend::Running, cell::Started, place::Place};
+use self::{
+    backend::Running,
+    cell::{Setting, Started},
+    place::Place,
+};
 use crate::{
     manifest::{Cpu, Manifest},
     plan,
@@ -146,8 +150,8 @@ impl Lab<'_> {
             }
             let backend = backend.as_mut().expect("it was started above");
             let highest = group.levels.iter().map(|level| level.connections).max().unwrap_or(1);
-            let started =
-                Started::start(self.place, self.scenario, row, (peer, installed), backend, highest, workers, &pinning);
+            let setting = Setting { place: self.place, scenario: self.scenario, row, workers, pinning: &pinning };
+            let started = Started::start(&setting, &peers[&group.target], backend, highest);
             let mut started = match started {
                 Ok(started) => started,
                 Err(failure) => {
@@ -203,15 +207,15 @@ impl Lab<'_> {
         row: &crate::scenario::Row,
         target: &str,
         connections: u32,
-        (peer, installed): &Found,
+        found: &Found,
         records: &mut [TargetRecord],
         body: impl FnOnce(&mut dyn FnMut(f64) -> Result<Attempt, String>) -> Result<T, String>,
     ) -> Result<T, String> {
         let workers = self.scenario.workers[0];
         let pinning = plan::pinning(&self.cpus, workers);
         let mut backend = Running::start(self.place, self.scenario, row, workers, &pinning)?;
-        let found = (peer, installed);
-        let started = Started::start(self.place, self.scenario, row, found, &backend, connections, workers, &pinning);
+        let setting = Setting { place: self.place, scenario: self.scenario, row, workers, pinning: &pinning };
+        let started = Started::start(&setting, found, &backend, connections);
         let mut started = started.map_err(|failure| format!("{target}: {}", failure.reason))?;
         record(records, target, started.configuration.take());
         body(&mut |rate| {

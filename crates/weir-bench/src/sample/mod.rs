@@ -116,10 +116,13 @@ mod tests {
     fn samples_this_process_while_it_works() {
         let own = Watched { role: Role::Target, name: "own".to_owned(), cpus: vec![0], pids: vec![std::process::id()] };
         let sampler = Sampler::start(vec![own], Duration::ZERO, Duration::from_millis(10), Duration::from_secs(3600));
-        let begin = Instant::now();
-        let mut sum = 0u64;
-        while begin.elapsed() < Duration::from_millis(80) {
-            sum = std::hint::black_box(sum.wrapping_add(1));
+        let used = || {
+            let sample = process::read(&[std::process::id()]);
+            sample.cpu_user_s + sample.cpu_system_s
+        };
+        let (before, deadline) = (used(), Instant::now() + Duration::from_secs(30));
+        while used() - before < 0.1 && Instant::now() < deadline {
+            std::hint::black_box((0..100_000u64).sum::<u64>());
         }
         let (processes, host) = sampler.finish();
         let samples = &processes[0].samples;

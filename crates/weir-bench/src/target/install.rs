@@ -68,6 +68,8 @@ fn version(peer: &Peer, program: &Path) -> Option<String> {
     let output = Command::new(first).args(rest).output().ok()?;
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
+    // Some print their own path first, which says nothing about them.
+    let text = text.replace(&program.display().to_string(), "");
     text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
 }
 

@@ -1,0 +1,129 @@
+//! The lab from the outside: a scenario in, files out. The target is the lab's own backend, so nothing else is needed.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use weir_bench::result::{Outcome, ResultFile};
+
+const SCENARIO: &str = "
+name: smoke
+title: Smoke
+about: Requests to the backend itself.
+targets: [none]
+baseline: none
+connections: [2, 4]
+method: { warmup_s: 0.1, measured_s: 0.3, repeats: 2 }
+rows:
+  - name: GET
+    published: [ { system: Somebody, connections: 4, rps: 1234 } ]
+  - name: key-auth
+    consumers: 1
+    policies: { key-auth: {} }
+    compare_with: GET
+";
+
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("weir-bench-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("smoke.yaml"), SCENARIO).unwrap();
+        Place(path)
+    }
+
+    fn lab(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir-bench"));
+        command.args(arguments).current_dir(&self.0).output().unwrap()
+    }
+
+    /// Files in the output directory with this ending.
+    fn results(&self, ending: &str) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.0.join("out")).unwrap();
+        entries.map(|entry| entry.unwrap().path()).filter(|path| path.to_string_lossy().ends_with(ending)).collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn name(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn a_scenario_becomes_a_result_a_report_and_exports() {
+    let place = Place::new("run");
+    let output = place.lab(&["run", "smoke.yaml", "--out", "out", "--cache", "cache"]);
+    let printed = text(&output);
+    assert!(output.status.code().is_some_and(|code| code < 2), "{printed}");
+    assert!(printed.contains("not supported by none: key-auth"), "{printed}");
+    assert!(printed.contains("Somebody") && printed.contains("1.23k"), "{printed}");
+    let file = place.results(".json").pop().unwrap();
+    let result = ResultFile::read(&file).unwrap();
+    assert_eq!(result.cells.len(), 4);
+    for cell in result.cells.iter().filter(|cell| cell.row == "GET") {
+        let Outcome::Measured { runs } = &cell.outcome else { panic!("{:?}", cell.outcome) };
+        assert_eq!(runs.len(), 2);
+        for run in runs {
+            assert!(run.load.total.class(2) > 10, "{:?}", run.load.total.statuses);
+            assert_eq!(run.load.total.errors.sum(), 0);
+            assert!(!run.processes.is_empty() && run.host.len() > 1);
+        }
+    }
+    let page = fs::read_to_string(file.with_extension("html")).unwrap();
+    assert!(page.contains("<svg") && page.contains("Somebody") && !page.contains("NaN"));
+    assert!(!page.contains("<script") && !page.contains("src="), "the page stands alone");
+
+    let report = place.lab(&["report", "--svg", name(&file)]);
+    assert!(text(&report).contains("report"), "{}", text(&report));
+    let figures = fs::read_dir(file.with_extension("figures")).unwrap().count();
+    assert!(figures >= 3, "{figures}");
+
+    let ambiguous = place.lab(&["export", name(&file), "--format", "hgrm"]);
+    assert_eq!(ambiguous.status.code(), Some(2));
+    assert!(text(&ambiguous).contains("choose with --row"), "{}", text(&ambiguous));
+    for format in ["wrk2", "hgrm", "hlog", "k6", "jtl", "openmetrics"] {
+        let exported = place.lab(&["export", name(&file), "--format", format, "--connections", "4"]);
+        assert!(exported.status.success() && exported.stdout.len() > 100, "{format}: {}", text(&exported));
+    }
+    let compared = place.lab(&["compare", name(&file), name(&file)]);
+    assert!(text(&compared).contains("≈"), "{}", text(&compared));
+    assert_eq!(compared.status.code(), Some(0), "a result does not differ from itself: {}", text(&compared));
+}
+
+#[test]
+fn a_result_is_repeated_by_replay() {
+    let place = Place::new("replay");
+    place.lab(&["run", "smoke.yaml", "--out", "out", "--cache", "cache", "--row", "GET"]);
+    let file = place.results(".json").pop().unwrap();
+    let replayed = place.lab(&["replay", name(&file), "--out", "again", "--cache", "cache"]);
+    let printed = text(&replayed);
+    assert!(printed.contains("Mann and Whitney"), "{printed}");
+}
+
+#[test]
+fn what_is_wrong_is_said_by_name() {
+    let place = Place::new("wrong");
+    let cases: [(&[&str], &str); 4] = [
+        (&["run", "nothing"], "no scenario \"nothing\"; there are: "),
+        (&["run", "smoke.yaml", "--row", "PUT"], "there are: GET · key-auth"),
+        (&["run", "smoke.yaml", "--targets", "ngnix"], "no peer \"ngnix\"; there are: "),
+        (&["report", "smoke.yaml"], "not a result of `weir bench run`"),
+    ];
+    for (arguments, words) in cases {
+        let output = place.lab(arguments);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output).contains(words), "{arguments:?}: {}", text(&output));
+    }
+}
