@@ -1,1 +1,76 @@
-fn main() {}
+//! The project's own commands: `cargo xtask check` is all that CI's static part runs.
+
+mod check;
+mod demo;
+mod docs;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+const USAGE: &str = "cargo xtask COMMAND
+
+  check   format, lints, tidy, generated docs, dependencies
+  tidy    layering, banned crates, machine paths
+  docs    writes docs/reference (with --check: compares)
+  demo    starts weir before a demo backend and sends a first request (with --once: and stops)";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    std::env::set_current_dir(root()).expect("the workspace is where this was built");
+    let outcome = match arguments[..] {
+        ["check"] => check::check(),
+        ["tidy"] => tidy::tidy(),
+        ["docs"] => docs::write(),
+        ["docs", "--check"] => docs::compare(),
+        ["demo"] => demo::demo(false),
+        ["demo", "--once"] => demo::demo(true),
+        _ => Err(vec![USAGE.to_owned()]),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problems) => {
+            for problem in problems {
+                eprintln!("xtask: {problem}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What went wrong, one entry for each finding.
+type Problems = Vec<String>;
+
+/// The workspace's folder.
+fn root() -> PathBuf {
+    let own = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    own.parent().expect("xtask is a folder in the workspace").to_owned()
+}
+
+/// The cargo that runs this.
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Runs a command that speaks for itself; its failure is the problem `what`.
+fn step(what: &str, command: &mut Command) -> Result<(), Problems> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(vec![what.to_owned()]),
+        Err(error) => Err(vec![format!("{what}: {:?} cannot be run: {error}", command.get_program())]),
+    }
+}
+
+/// Runs a command and returns what it prints.
+fn output(command: &mut Command) -> Result<String, Problems> {
+    let outcome = command.output();
+    let problem = |what: String| vec![format!("{:?}: {what}", command.get_program())];
+    match outcome {
+        Ok(output) if output.status.success() => {
+            String::from_utf8(output.stdout).map_err(|error| vec![error.to_string()])
+        }
+        Ok(output) => Err(problem(String::from_utf8_lossy(&output.stderr).into_owned())),
+        Err(error) => Err(problem(error.to_string())),
+    }
+}

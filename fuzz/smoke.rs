@@ -1,0 +1,132 @@
+//! Replays what fuzzing has found, as it is and with small changes, on a stable toolchain: a few seconds in every
+//! `make test`. The changes follow from a fixed seed, so that a failure happens again.
+
+#[path = "targets.rs"]
+mod targets;
+
+use std::path::{Path, PathBuf};
+use std::{fs, panic};
+
+/// Changed copies tried for each file of a corpus.
+const CHANGES: usize = 60;
+/// Inputs tried of each corpus; what fuzzing keeps can be thousands.
+const MOST: usize = 2000;
+
+fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
+    let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("a readable folder").path()).collect();
+    paths.sort();
+    assert!(!paths.is_empty(), "{} is empty", folder.display());
+    paths.truncate(MOST);
+    paths.into_iter().map(|path| (path.clone(), fs::read(&path).expect("a readable file"))).collect()
+}
+
+/// xorshift64*: enough to choose where to cut and what to write.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound
+    }
+}
+
+/// Bytes and words that parsers stumble over.
+const ODD: &[&[u8]] = &[
+    b"\0",
+    b"\r",
+    b"\n",
+    b"\r\n",
+    b"\r\n\r\n",
+    b" ",
+    b"\t",
+    b":",
+    b"/",
+    b"%2f",
+    b"%00",
+    b"..",
+    b";",
+    b"\xff",
+    b"0",
+    b"\"",
+    b"chunked",
+    b"Content-Length: 5\r\n",
+    b"Transfer-Encoding: chunked\r\n",
+    b"[",
+    b"]",
+    b"{",
+    b"}",
+    b"${{A:=",
+    b"&a *a",
+];
+
+fn changed(data: &[u8], other: &[u8], dice: &mut Dice) -> Vec<u8> {
+    let mut out = data.to_vec();
+    for _ in 0..=dice.below(3) {
+        let at = dice.below(out.len() + 1);
+        match dice.below(5) {
+            0 => out.truncate(at),
+            1 if at < out.len() => out[at] = dice.below(256) as u8,
+            2 => drop(out.splice(at..at, ODD[dice.below(ODD.len())].iter().copied())),
+            3 if at < out.len() => drop(out.remove(at)),
+            _ => {
+                let from = dice.below(other.len() + 1);
+                let count = dice.below(32).min(other.len() - from);
+                out.splice(at..at, other[from..from + count].iter().copied());
+            }
+        }
+    }
+    out
+}
+
+fn replay(name: &str) {
+    let (_, target) = targets::ALL.iter().find(|(own, _)| *own == name).expect("a target of this name");
+    let corpus = corpus(name);
+    let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
+    for (path, data) in &corpus {
+        run(target, data, &path.display().to_string());
+        for _ in 0..CHANGES {
+            let other = &corpus[dice.below(corpus.len())].1;
+            run(target, &changed(data, other, &mut dice), &format!("{}, changed", path.display()));
+        }
+    }
+}
+
+fn run(target: &targets::Target, data: &[u8], what: &str) {
+    if panic::catch_unwind(|| target(data)).is_err() {
+        panic!("{what}: {}", data.escape_ascii());
+    }
+}
+
+#[test]
+fn request_head() {
+    replay("request_head");
+}
+
+#[test]
+fn response_head() {
+    replay("response_head");
+}
+
+#[test]
+fn chunked() {
+    replay("chunked");
+}
+
+#[test]
+fn path() {
+    replay("path");
+}
+
+#[test]
+fn vars() {
+    replay("vars");
+}
+
+#[test]
+fn configuration() {
+    replay("configuration");
+}

@@ -1,0 +1,152 @@
+//! What is fuzzed: each function takes any bytes and panics when an invariant does not hold. `fuzz_targets/` hands them
+//! to libFuzzer; `smoke.rs` replays the corpus with small changes on a stable toolchain.
+
+use weir_plugin::Expression;
+use weir_proto::h1::chunked::{Decoder, Step};
+use weir_proto::h1::{Limits, parse_request, parse_response};
+use weir_proto::path::{Canonical, canonical};
+use weir_proto::{Head, Method, RequestHead, ResponseHead};
+
+/// A target takes any bytes.
+pub type Target = fn(&[u8]);
+
+/// Every target by name.
+pub const ALL: &[(&str, Target)] = &[
+    ("request_head", request_head),
+    ("response_head", response_head),
+    ("chunked", chunked),
+    ("path", path),
+    ("vars", vars),
+    ("configuration", configuration),
+];
+
+/// A head is complete at one length and not before, and whatever came of it can be looked at: a refused one is answered
+/// and logged too.
+pub fn request_head(data: &[u8]) {
+    let limits = Limits::default();
+    let mut request = RequestHead::default();
+    let whole = parse_request(data, &limits, &mut request);
+    look_at(&request.head);
+    let _ = (request.method_name(), request.target(), request.path(), request.query());
+    let _ = (request.host(), request.authority(), request.port());
+    let Ok(Some(length)) = whole else { return };
+    assert!(length <= data.len(), "longer than what was given");
+    assert!(data[..length].ends_with(b"\r\n\r\n"), "ends elsewhere than at an empty line");
+    for cut in [length - 1, length - 2, length / 2] {
+        let mut part = RequestHead::default();
+        assert_eq!(parse_request(&data[..cut], &limits, &mut part), Ok(None), "complete without its end");
+    }
+    let path = request.path();
+    if path.starts_with(b"/") {
+        assert_eq!(canonical(path, &mut Vec::new()), Ok(Canonical::AsIs), "a path that is not canonical");
+    }
+    let mut sent = Vec::new();
+    request.head.write_fields(&mut sent, |_| true);
+    one_line_each(&sent);
+}
+
+/// The same for a response, to a GET and to a HEAD.
+pub fn response_head(data: &[u8]) {
+    let limits = Limits::default();
+    for method in [Method::Get, Method::Head] {
+        let mut response = ResponseHead::default();
+        let whole = parse_response(data, &limits, method, &mut response);
+        look_at(&response.head);
+        let _ = response.reason();
+        let Ok(Some(length)) = whole else { continue };
+        assert!(length <= data.len(), "longer than what was given");
+        for cut in [length - 1, length / 2] {
+            let mut part = ResponseHead::default();
+            assert_eq!(parse_response(&data[..cut], &limits, method, &mut part), Ok(None), "complete without its end");
+        }
+        let mut sent = Vec::new();
+        response.head.write_fields(&mut sent, |_| true);
+        one_line_each(&sent);
+    }
+}
+
+fn look_at(head: &Head) {
+    for (name, value) in head.fields() {
+        let _ = (name.len(), value.len());
+    }
+    let _ = (head.value(b"accept"), head.values(b"cookie").count());
+}
+
+/// What goes out has a line for each field, and nothing in it that another reader could take for one more.
+fn one_line_each(sent: &[u8]) {
+    for line in sent.split_inclusive(|&byte| byte == b'\n') {
+        let content = line.strip_suffix(b"\r\n").expect("a line ends in CRLF");
+        assert!(!content.iter().any(|byte| matches!(byte, b'\r' | b'\n' | b'\0')), "a control byte goes out");
+        let colon = content.iter().position(|&byte| byte == b':').expect("a field has a colon");
+        assert!(colon > 0 && content[..colon].iter().all(|byte| byte.is_ascii_graphic()), "a bad name goes out");
+    }
+}
+
+/// However the bytes are cut, the same data comes out, or the same refusal.
+pub fn chunked(data: &[u8]) {
+    let whole = decode(data, usize::MAX);
+    for piece in [1, 2, 7] {
+        assert_eq!(decode(data, piece), whole, "cut in pieces of {piece}");
+    }
+}
+
+/// The data, whether it ended, what was left, and the trailers; `None` when it was refused.
+type Decoded = Option<(Vec<u8>, bool, usize, usize)>;
+
+fn decode(data: &[u8], piece: usize) -> Decoded {
+    let mut decoder = Decoder::new(4096);
+    let mut out = Vec::new();
+    let mut at = 0;
+    while at < data.len() {
+        let end = data.len().min(at.saturating_add(piece));
+        match decoder.next(&data[at..end]).ok()? {
+            Step::More => at = end,
+            Step::Data { skip, length } => {
+                out.extend_from_slice(&data[at + skip..at + skip + length]);
+                at += skip + length;
+            }
+            Step::End { consumed } => {
+                at += consumed;
+                break;
+            }
+        }
+    }
+    Some((out, decoder.ended(), data.len() - at, decoder.trailers().count()))
+}
+
+/// The canonical form is canonical, and cannot be climbed out of.
+pub fn path(data: &[u8]) {
+    let mut once = Vec::new();
+    match canonical(data, &mut once) {
+        Err(_) => return,
+        Ok(Canonical::AsIs) => once.extend_from_slice(data),
+        Ok(Canonical::Rewritten { .. }) => {}
+    }
+    let mut twice = Vec::new();
+    match canonical(&once, &mut twice) {
+        Ok(Canonical::AsIs) => {}
+        Ok(Canonical::Rewritten { .. }) => assert_eq!(once, twice, "canonical twice is not canonical once"),
+        Err(error) => panic!("the canonical form is refused: {error:?}"),
+    }
+    assert!(once.starts_with(b"/"), "not absolute");
+    for segment in once.split(|&byte| byte == b'/') {
+        let name = segment.split(|&byte| byte == b';').next().unwrap_or_default();
+        assert!(name != b"." && name != b"..", "a dot segment is left");
+    }
+}
+
+/// Any JSON is an expression or a refusal, and an expression can be asked.
+pub fn vars(data: &[u8]) {
+    let Ok(value) = serde_json::from_slice(data) else { return };
+    if let Ok(expression) = Expression::compile(&value) {
+        let _ = expression.variables();
+    }
+}
+
+/// Any text is a configuration, or has at least one diagnostic.
+pub fn configuration(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Err(diagnostics) = weir_control::check_text(text) {
+        assert!(!diagnostics.is_empty(), "refused without a reason");
+    }
+}

@@ -1,0 +1,151 @@
+//! `make run`: builds weir, starts it before a small backend in this process, and sends a first request through it.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::{fs, thread, time::Duration};
+
+use crate::{Problems, cargo, output, step};
+
+/// What it starts with, kept where it can be edited without changing the checkout.
+const EXAMPLE: &str = "demo/weir.yaml";
+const FILE: &str = "weir.yaml";
+
+/// Runs until interrupted, or with `once` until the first answer.
+pub fn demo(once: bool) -> Result<(), Problems> {
+    step("weir does not build", cargo().args(["build", "--package", "weir"]))?;
+    if !Path::new(FILE).exists() {
+        fs::copy(EXAMPLE, FILE).map_err(|error| vec![format!("{FILE}: {error}")])?;
+    }
+    let backend = backend().map_err(|error| vec![format!("the demo backend: {error}")])?;
+    let mut weir = Command::new(binary()?)
+        .args(["run", FILE])
+        .env("DEMO_BACKEND", backend.to_string())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| vec![format!("weir: {error}")])?;
+    let stderr = BufReader::new(weir.stderr.take().expect("stderr is piped"));
+    let outcome = follow(stderr, once);
+    if once {
+        // It may have ended already; there is nothing more to wait for either way.
+        let _ = weir.kill();
+    }
+    let status = weir.wait().map_err(|error| vec![format!("weir: {error}")])?;
+    match outcome {
+        Ok(()) if once || status.success() => Ok(()),
+        Ok(()) => Err(vec![format!("weir ended: {status}")]),
+        Err(problems) => Err(problems),
+    }
+}
+
+/// Passes on what weir says, and once it is ready asks it something. Returns when weir has ended, or after the first
+/// answer.
+fn follow(stderr: impl BufRead, once: bool) -> Result<(), Problems> {
+    let (mut listens, mut status) = (None, None);
+    let address =
+        |line: &str, before: &str| -> Option<SocketAddr> { line.strip_prefix(before)?.split(' ').next()?.parse().ok() };
+    let mut answered = false;
+    for line in stderr.lines().map_while(Result::ok) {
+        eprintln!("{line}");
+        listens = listens.or_else(|| address(&line, "weir: listening on "));
+        status = status.or_else(|| address(&line, "weir: status on "));
+        if line.starts_with("weir: ready")
+            && let (Some(listens), Some(status)) = (listens, status)
+        {
+            first_request(listens, status).map_err(|error| vec![format!("the first request: {error}")])?;
+            answered = true;
+            if once {
+                return Ok(());
+            }
+        }
+    }
+    if answered { Ok(()) } else { Err(vec!["weir ended before it was ready; see above".to_owned()]) }
+}
+
+fn first_request(listens: SocketAddr, status: SocketAddr) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect(listens)?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.write_all(format!("GET /hello HTTP/1.1\r\nHost: {listens}\r\nConnection: close\r\n\r\n").as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let mut text = String::new();
+    let _ = writeln!(text, "\nGET http://{listens}/hello, through weir to a backend and back:\n");
+    for line in answer.lines() {
+        let _ = writeln!(text, "    {line}");
+    }
+    let _ = write!(
+        text,
+        "
+Try next, from another terminal:
+
+    curl -i http://{listens}/anything            through weir to the demo backend
+    curl -i http://{listens}/fixed               answered by weir itself (the mocking plugin)
+    curl -N http://{listens}/events              a stream, event by event
+    curl http://{status}/status             the configuration each worker serves
+    curl http://{status}/metrics            everything it counts
+
+Edit {FILE} and save: the next request is served by the new file. A mistake is refused whole and named here,
+and the last good file keeps serving. Ctrl-C stops.
+"
+    );
+    println!("{text}");
+    Ok(())
+}
+
+/// Where `cargo build` put the binary.
+fn binary() -> Result<PathBuf, Problems> {
+    let metadata = output(cargo().args(["metadata", "--no-deps", "--offline", "--format-version", "1"]))?;
+    let metadata: serde_json::Value =
+        serde_json::from_str(&metadata).map_err(|error| vec![format!("cargo metadata: {error}")])?;
+    let target = metadata["target_directory"].as_str().ok_or_else(|| vec!["cargo names no target".to_owned()])?;
+    Ok(Path::new(target).join("debug/weir"))
+}
+
+/// A backend that says what it was asked, with a thread for each connection.
+fn backend() -> std::io::Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            // A peer that goes away ends its connection and nothing else.
+            thread::spawn(move || serve(&stream));
+        }
+    });
+    Ok(address)
+}
+
+fn serve(stream: &TcpStream) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if reader.read_line(&mut head)? == 0 {
+                return Ok(());
+            }
+        }
+        let length = head
+            .lines()
+            .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
+        std::io::copy(&mut (&mut reader).take(length.unwrap_or(0)), &mut std::io::sink())?;
+        let mut out = stream;
+        if head.starts_with("GET /events ") {
+            return events(out);
+        }
+        let body = format!("The demo backend was asked:\n\n{}", head.trim_end().replace('\r', "")) + "\n";
+        let fields = format!("Content-Type: text/plain\r\nContent-Length: {}", body.len());
+        out.write_all(format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n{body}").as_bytes())?;
+    }
+}
+
+/// One event a second until the client leaves.
+fn events(mut out: &TcpStream) -> std::io::Result<()> {
+    out.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+    for number in 1_u64.. {
+        let event = format!("data: event {number}\n\n");
+        out.write_all(format!("{:x}\r\n{event}\r\n", event.len()).as_bytes())?;
+        thread::sleep(Duration::from_secs(1));
+    }
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! Rules that no compiler knows: who may know whom, which crates are banned, and what sources must not mention.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::{Problems, cargo, output};
+
+/// Checks all of them.
+pub fn tidy() -> Result<(), Problems> {
+    let mut problems = Vec::new();
+    problems.extend(layering()?);
+    problems.extend(banned()?);
+    problems.extend(sources()?);
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+/// Compares the manifests with the table of crates in ARCHITECTURE.md.
+fn layering() -> Result<Problems, Problems> {
+    let allowed = table(&read("ARCHITECTURE.md")?)?;
+    let metadata = output(cargo().args(["metadata", "--no-deps", "--offline", "--format-version", "1"]))?;
+    let metadata: Value = serde_json::from_str(&metadata).map_err(|error| vec![format!("cargo metadata: {error}")])?;
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let mut problems = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some(known) = allowed.get(name) else {
+            problems.push(format!("{name} does not stand in the table of crates in ARCHITECTURE.md"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let other = dependency["name"].as_str().unwrap_or_default();
+            let is_ours = allowed.contains_key(other);
+            let is_for_tests = dependency["kind"].as_str() == Some("dev");
+            if other == "weir-testkit" && !is_for_tests {
+                problems.push(format!("{name} knows weir-testkit outside its tests; make it a dev-dependency"));
+            } else if is_ours && !is_for_tests && !known.contains(other) {
+                problems.push(format!("{name} may not know {other} (ARCHITECTURE.md says who may know whom)"));
+            }
+        }
+    }
+    problems.extend(gateway_from_control()?);
+    Ok(problems)
+}
+
+/// Rows `| crate | may know |` of the first table whose header says so.
+fn table(text: &str) -> Result<BTreeMap<String, BTreeSet<String>>, Problems> {
+    let rows = text.lines().skip_while(|line| !line.contains("may know")).skip(2);
+    let rows = rows.take_while(|line| line.starts_with('|'));
+    let mut table = BTreeMap::new();
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, known, ..] = cells[..] else { continue };
+        let names = known.split(',').map(|name| name.trim().trim_matches('`').to_owned());
+        table.insert(name.trim_matches('`').to_owned(), names.filter(|name| !name.is_empty()).collect());
+    }
+    if table.is_empty() { Err(vec!["ARCHITECTURE.md has no table of crates".to_owned()]) } else { Ok(table) }
+}
+
+/// The control plane may name of the data plane only what it compiles to and what it reads back.
+fn gateway_from_control() -> Result<Problems, Problems> {
+    let mut problems = Vec::new();
+    for path in tracked()?.iter().filter(|path| path.starts_with("crates/weir-control/") && path.ends_with(".rs")) {
+        for (number, line) in read(path)?.lines().enumerate() {
+            for (at, name) in line.match_indices("weir_gateway::") {
+                let module: String =
+                    line[at + name.len()..].chars().take_while(|letter| letter.is_alphanumeric()).collect();
+                if !matches!(module.as_str(), "snapshot" | "state") {
+                    problems.push(format!(
+                        "{path}:{}: the control plane may know `snapshot` and `state` of weir-gateway, not `{module}`",
+                        number + 1
+                    ));
+                }
+            }
+        }
+    }
+    Ok(problems)
+}
+
+/// Crates that deny.toml bans must not be in Cargo.lock. `cargo deny` says the same, but is not installed everywhere.
+fn banned() -> Result<Problems, Problems> {
+    let deny = read("deny.toml")?;
+    let line = deny.lines().find_map(|line| line.strip_prefix("deny = [")).unwrap_or_default();
+    let names: Vec<&str> = line.split('"').skip(1).step_by(2).collect();
+    if names.is_empty() {
+        return Err(vec!["deny.toml bans nothing any more; was its `deny = [` moved?".to_owned()]);
+    }
+    let lock = read("Cargo.lock")?;
+    let locked: BTreeSet<&str> =
+        lock.lines().filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"')).collect();
+    let found = names.iter().filter(|name| locked.contains(*name));
+    Ok(found.map(|name| format!("Cargo.lock holds {name}, which deny.toml bans")).collect())
+}
+
+/// Sources name no place on the machine they were written on, and nothing is left to be done later.
+fn sources() -> Result<Problems, Problems> {
+    // Spelled in parts, so that this file is not a finding.
+    let paths = [concat!("/wo", "rk/"), concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/tm", "p/")];
+    let leftovers = [concat!("to", "do!("), concat!("unimple", "mented!("), concat!("db", "g!(")];
+    let mut problems = Vec::new();
+    for path in tracked()? {
+        let Ok(text) = fs::read_to_string(&path) else { continue }; // not text, or removed and not committed yet
+        for (number, line) in text.lines().enumerate() {
+            if let Some(found) = paths.iter().find(|place| line.contains(**place)) {
+                problems.push(format!("{path}:{}: `{found}` is a place on somebody's machine", number + 1));
+            }
+            if path.ends_with(".rs")
+                && let Some(found) = leftovers.iter().find(|leftover| line.contains(**leftover))
+            {
+                problems.push(format!("{path}:{}: `{found}…` is something left to be done", number + 1));
+            }
+        }
+    }
+    Ok(problems)
+}
+
+/// Every file under version control.
+fn tracked() -> Result<Vec<String>, Problems> {
+    let list = output(Command::new("git").args(["ls-files", "-z"]))?;
+    Ok(list.split_terminator('\0').map(str::to_owned).collect())
+}
+
+fn read(path: &str) -> Result<String, Problems> {
+    fs::read_to_string(path).map_err(|error| vec![format!("{path}: {error}")])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_crates_is_read_from_its_page() {
+        let page = "text\n\n| crate | may know |\n|---|---|\n| `a` | |\n| `b` | `a`, `c` |\n\nmore\n| x | y |\n";
+        let table = table(page).expect("a table");
+        assert_eq!(table.len(), 2);
+        assert!(table["a"].is_empty());
+        assert_eq!(table["b"].iter().map(String::as_str).collect::<Vec<_>>(), ["a", "c"]);
+    }
+}
