@@ -3,34 +3,31 @@
 //! An exchange costs one `write` and one `read`, and its share of an `epoll_wait`: a connection is registered once,
 //! edge-triggered, for its whole life, and reads stop when they got less than they asked for.
 
+mod connector;
 mod response;
+mod source;
 mod stream;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
 use std::io::ErrorKind;
-use std::os::fd::OwnedFd;
 
-use rustix::event::epoll::{self, Event, EventData, EventFlags};
-use rustix::time::Timespec;
+use rustix::event::epoll::EventFlags;
 
+use self::connector::{Became, Connector, State};
 pub(super) use self::response::{ResponseReader, Step};
-use self::stream::{Buffers, Stream};
+use self::source::Source;
+use self::stream::Stream;
 use super::clock::now_ns;
 use super::job::{Chooser, Job, Tickets};
 use super::plan::Pacing;
 use super::prepare::Prepared;
 use super::recorder::{Cause, Recorder, Window};
-use super::result::Connections;
 use super::socket;
-use crate::pacing::{Arrivals, Pauses, client_start};
 
 /// How often time-outs are looked for.
 const SWEEP_NS: u64 = 100_000_000;
 /// A closed-loop client that got no connection waits so long: a dead target is not measured as a busy generator.
 const RETRY_NS: u64 = 100_000_000;
-/// Connections opened at the same time before a run: a listener's backlog must not overflow.
-const CONNECT_BURST: usize = 128;
 /// A connection whose last response is complete waits so long for the peer to close it, as the peer said it would.
 const LINGER_NS: u64 = 1_000_000_000;
 
@@ -63,287 +60,6 @@ pub(super) fn run(job: Job) {
         failed: Vec::new(),
     }
     .run();
-}
-
-/// A connection's place: it belongs to one client and one origin, and outlives single connections.
-struct Slot {
-    stream: Option<Stream>,
-    state: State,
-    /// Told apart from its predecessors in events that come late.
-    generation: u32,
-    /// An exchange is waiting for its connection, or under way.
-    occupied: bool,
-    request: u32,
-    /// Bytes of the request written.
-    written: usize,
-    due: u64,
-    started: u64,
-    /// When connecting began.
-    opened: u64,
-    /// When patience ends.
-    deadline: u64,
-    received: u64,
-    reader: ResponseReader,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Empty,
-    Connecting,
-    Handshaking,
-    Ready,
-    /// A request is being written or its response read.
-    Busy,
-    /// The response is complete and the peer is about to close.
-    Lingering,
-}
-
-/// All connections of a thread, and how they come to be.
-struct Connector<'a> {
-    prepared: &'a Prepared,
-    epoll: OwnedFd,
-    slots: Vec<Slot>,
-    buffers: Buffers,
-    connections: Connections,
-    open: u64,
-    connecting: usize,
-    first_client: usize,
-    events: Vec<Event>,
-}
-
-/// What an event did to a connection.
-enum Became {
-    Unchanged,
-    Ready,
-    Failed(Cause),
-}
-
-impl<'a> Connector<'a> {
-    fn new(prepared: &'a Prepared, clients: &std::ops::Range<usize>) -> Self {
-        let slots = (0..clients.len() * prepared.origins.len()).map(|_| Slot {
-            stream: None,
-            state: State::Empty,
-            generation: 0,
-            occupied: false,
-            request: 0,
-            written: 0,
-            due: 0,
-            started: 0,
-            opened: 0,
-            deadline: 0,
-            received: 0,
-            reader: ResponseReader::default(),
-        });
-        Self {
-            prepared,
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC).expect("the plan's check left room for this descriptor"),
-            slots: slots.collect(),
-            buffers: Buffers::new(),
-            connections: Connections::default(),
-            open: 0,
-            connecting: 0,
-            first_client: clients.start,
-            events: Vec::with_capacity(512),
-        }
-    }
-
-    fn origins(&self) -> usize {
-        self.prepared.origins.len()
-    }
-
-    /// Connects everything, a burst at a time. What fails is tried again when it is needed.
-    fn connect_all(&mut self) {
-        let mut next = 0;
-        while next < self.slots.len() || self.connecting > 0 {
-            while next < self.slots.len() && self.connecting < CONNECT_BURST {
-                let _ = self.connect(next, now_ns());
-                next += 1;
-            }
-            self.wait(Some(SWEEP_NS));
-            let now = now_ns();
-            let events = std::mem::take(&mut self.events);
-            for event in &events {
-                if let Some(index) = self.slot_of(event) {
-                    match self.slots[index].state {
-                        State::Connecting | State::Handshaking => {
-                            self.advance(index, event.flags, now);
-                        }
-                        _ => {
-                            self.idle(index, event.flags);
-                        }
-                    }
-                }
-            }
-            self.events = events;
-            for index in 0..next {
-                let slot = &self.slots[index];
-                if matches!(slot.state, State::Connecting | State::Handshaking) && now >= slot.deadline {
-                    self.connect_failed(index, Cause::ConnectTimeout);
-                }
-            }
-        }
-    }
-
-    /// Starts to connect an empty slot.
-    fn connect(&mut self, index: usize, now: u64) -> Result<(), Cause> {
-        let plan = &self.prepared.plan;
-        let origin = &self.prepared.origins[index % self.origins()];
-        let client = self.first_client + index / self.origins();
-        let source =
-            (!plan.source_addresses.is_empty()).then(|| plan.source_addresses[client % plan.source_addresses.len()]);
-        let slot = &mut self.slots[index];
-        slot.opened = now;
-        slot.deadline = now + plan.timeouts.connect_ms * 1_000_000;
-        let opened = socket::connect(origin.address, source)
-            .and_then(|socket| Stream::new(socket, origin.tls.as_ref()).map_err(|_| Cause::Tls));
-        let stream = match opened {
-            Ok(stream) => stream,
-            Err(cause) => {
-                self.connections.failed.count(cause);
-                return Err(cause);
-            }
-        };
-        slot.generation = slot.generation.wrapping_add(1);
-        let token = u64::from(slot.generation) << 32 | index as u64;
-        let interest = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        if epoll::add(&self.epoll, stream.socket(), EventData::new_u64(token), interest).is_err() {
-            self.connections.failed.count(Cause::Local);
-            return Err(Cause::Local);
-        }
-        slot.stream = Some(stream);
-        slot.state = State::Connecting;
-        self.connecting += 1;
-        Ok(())
-    }
-
-    /// Goes on connecting after an event.
-    fn advance(&mut self, index: usize, flags: EventFlags, now: u64) -> Became {
-        let slot = &mut self.slots[index];
-        let Some(stream) = slot.stream.as_mut() else { return Became::Unchanged };
-        stream.saw_event(flags);
-        if slot.state == State::Connecting {
-            if !flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
-                return Became::Unchanged;
-            }
-            if let Err(error) = stream.connected() {
-                return self.connect_failed(index, socket::connect_cause(&error));
-            }
-            slot.state = State::Handshaking;
-        }
-        match stream.handshake(&mut self.buffers) {
-            Ok(false) => return Became::Unchanged,
-            Ok(true) => {}
-            Err(_) => return self.connect_failed(index, Cause::Tls),
-        }
-        slot.state = State::Ready;
-        self.connecting -= 1;
-        self.open += 1;
-        self.connections.opened += 1;
-        self.connections.open_max = self.connections.open_max.max(self.open);
-        self.connections.handshakes += u64::from(stream.is_tls());
-        self.connections.resumed += u64::from(stream.resumed());
-        self.connections.connect_time.record(now - slot.opened);
-        Became::Ready
-    }
-
-    /// An event on a connection without an exchange: a TLS session ticket, or its end. True when it has ended.
-    fn idle(&mut self, index: usize, flags: EventFlags) -> bool {
-        let Some(stream) = self.slots[index].stream.as_mut() else { return false };
-        stream.saw_event(flags);
-        let over = !matches!(stream.receive(&mut self.buffers), Ok(None));
-        if over {
-            self.close(index);
-        }
-        over
-    }
-
-    fn connect_failed(&mut self, index: usize, cause: Cause) -> Became {
-        self.connections.failed.count(cause);
-        self.close(index);
-        Became::Failed(cause)
-    }
-
-    fn close(&mut self, index: usize) {
-        let slot = &mut self.slots[index];
-        match slot.state {
-            State::Empty => {}
-            State::Connecting | State::Handshaking => self.connecting -= 1,
-            State::Ready | State::Busy | State::Lingering => self.open -= 1,
-        }
-        slot.stream = None;
-        slot.state = State::Empty;
-    }
-
-    /// The slot an event is for, unless its connection is gone already.
-    #[inline]
-    fn slot_of(&self, event: &Event) -> Option<usize> {
-        let token = event.data.u64();
-        let index = (token & u64::from(u32::MAX)) as usize;
-        (self.slots[index].generation == (token >> 32) as u32 && self.slots[index].stream.is_some()).then_some(index)
-    }
-
-    /// Waits for events, at most this long; for ever with none.
-    fn wait(&mut self, longest_ns: Option<u64>) {
-        self.events.clear();
-        let timeout =
-            longest_ns.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ });
-        // An interrupted wait is a short one.
-        let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), timeout.as_ref());
-    }
-}
-
-/// What makes requests due.
-enum Source {
-    Closed {
-        pauses: Pauses,
-        /// When clients that pause, or have not started, want to send.
-        timers: BinaryHeap<Reverse<(u64, usize)>>,
-    },
-    Open {
-        arrivals: Arrivals,
-        next: Option<u64>,
-        /// Free slots, per origin. The one that has been free longest goes first, so that all connections are in use.
-        free: Vec<VecDeque<usize>>,
-        /// Requests that are due and have no connection, per origin.
-        backlog: Vec<VecDeque<(u64, u32)>>,
-    },
-}
-
-impl Source {
-    fn new(
-        plan: &super::plan::LoadPlan,
-        prepared: &Prepared,
-        thread: usize,
-        clients: &std::ops::Range<usize>,
-        window: Window,
-    ) -> Self {
-        match (&plan.pacing, Arrivals::new(&plan.pacing, plan.seed, thread, plan.threads)) {
-            (_, Some(mut arrivals)) => {
-                let origins = prepared.origins.len();
-                let slots_of = |origin: usize| (0..clients.len()).map(|client| client * origins + origin).collect();
-                Source::Open {
-                    next: arrivals.next().map(|at| window.start + at),
-                    arrivals,
-                    free: (0..origins).map(slots_of).collect(),
-                    backlog: vec![VecDeque::new(); origins],
-                }
-            }
-            (Pacing::Closed { think, ramp_up_ms }, None) => {
-                let start = |client| window.start + client_start(client, plan.connections, *ramp_up_ms);
-                Source::Closed {
-                    pauses: Pauses::new(*think, plan.seed, thread),
-                    timers: clients.clone().map(|client| Reverse((start(client), client - clients.start))).collect(),
-                }
-            }
-            (_, None) => unreachable!("every pacing but the closed loop has arrivals"),
-        }
-    }
-}
-
-impl Source {
-    fn has_backlog(&self) -> bool {
-        matches!(self, Source::Open { backlog, .. } if backlog.iter().any(|queue| !queue.is_empty()))
-    }
 }
 
 struct Worker<'a> {
