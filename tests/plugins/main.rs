@@ -1,0 +1,51 @@
+//! Plugins as clients and upstreams see them: over real sockets, before an origin that answers with what it was sent.
+
+mod answers;
+mod limits;
+mod rewrites;
+
+use weir_testkit::{Answer, Gateway, Origin};
+
+/// A gateway whose routes are tried with plugins, before one origin.
+struct Rig {
+    gateway: Gateway,
+    origin: Origin,
+}
+
+impl Rig {
+    /// One route for everything, with these plugins, written as a YAML flow map.
+    fn with(plugins: &str) -> Rig {
+        Rig::workers(1, plugins)
+    }
+
+    fn workers(workers: usize, plugins: &str) -> Rig {
+        let origin = Origin::serving(|request| {
+            let status = request.target.strip_prefix("/status/").and_then(|status| status.parse().ok()).unwrap_or(200);
+            Answer::with(
+                status,
+                "Content-Type: text/plain\r\nETag: \"1\"\r\n",
+                format!("{} {}", request.method, request.target),
+            )
+        });
+        let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file(workers, plugins, &origin));
+        Rig { gateway, origin }
+    }
+
+    /// Gives the route other plugins, and waits until they are served.
+    fn change(&self, plugins: &str) {
+        self.gateway.rewrite(&file(1, plugins, &self.origin));
+    }
+}
+
+fn file(workers: usize, plugins: &str, origin: &Origin) -> String {
+    format!(
+        "worker_processes: {workers}
+routes:
+  - id: all
+    uri: /*
+    plugins: {plugins}
+    upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }}
+",
+        origin.addr()
+    )
+}
