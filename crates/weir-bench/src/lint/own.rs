@@ -2,7 +2,7 @@
 
 use super::{Evidence, LatencyFrom, Machine, RowEvidence, evidence::EXPECTED};
 use crate::{
-    engine::{Phase, Protocol},
+    engine::{self, Phase, Protocol},
     result::{Cell, Pacing, ResultFile, Role, Run},
     target,
 };
@@ -66,7 +66,10 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
             Protocol::Http2 { streams } => Some(streams as u32),
             _ => None,
         },
-        target_rps: cell.level.rate,
+        target_rps: match run.plan.pacing {
+            engine::Pacing::Open { rate: engine::Rate::Constant(rate), .. } => Some(rate),
+            _ => cell.level.rate,
+        },
         rps: Some(run.throughput()),
         latency_from: Some(if open { LatencyFrom::Due } else { LatencyFrom::Sent }),
         mean_ms: (requests && !histogram.is_empty()).then(|| histogram.mean() / 1e6),

@@ -54,7 +54,7 @@ impl Running {
 
     /// What to sample, all backends together.
     pub fn watched(&self) -> Watched {
-        Watched { role: Role::Backend, name: "backend".to_owned(), cpus: self.cpus.clone(), pids: self.process.tree() }
+        Watched { role: Role::Backend, name: "backend".to_owned(), cpus: self.cpus.clone(), root: self.process.pid() }
     }
 }
 

@@ -221,12 +221,12 @@ impl Started {
         let plan = plan::load(scenario, row, level, &self.destination, &self.pinning, seed);
         let pids: Vec<u32> = self.child.as_ref().map(Child::tree).unwrap_or_default();
         let mut watched = Vec::new();
-        if !pids.is_empty() {
+        if let Some(child) = &self.child {
             watched.push(Watched {
                 role: Role::Target,
                 name: self.peer.name.clone(),
                 cpus: self.pinning.target.clone(),
-                pids: pids.clone(),
+                root: child.pid(),
             });
         }
         watched.push(backend.watched());
@@ -262,7 +262,7 @@ impl Started {
             return Ok(Err(reason));
         }
         thread::sleep(SETTLE);
-        let rss_after_bytes = (!pids.is_empty()).then(|| rss_bytes(&pids));
+        let rss_after_bytes = self.child.as_ref().map(|child| rss_bytes(&child.tree()));
         let log = self.log();
         let errors = log.get(log_start..).unwrap_or_default().lines();
         let target_errors = errors

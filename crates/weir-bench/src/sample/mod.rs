@@ -21,7 +21,8 @@ pub struct Watched {
     pub role: Role,
     pub name: String,
     pub cpus: Vec<u32>,
-    pub pids: Vec<u32>,
+    /// Its first process; those below are found when sampling begins, since some listen before they have their workers.
+    pub root: u32,
 }
 
 /// A thread that samples until it is told to stop.
@@ -63,15 +64,19 @@ fn collect(
         .map(|one| Process { role: one.role, name: one.name.clone(), cpus: one.cpus.clone(), samples: Vec::new() })
         .collect();
     let mut host = Vec::new();
+    let mut trees: Vec<Vec<u32>> = Vec::new();
     let end = start + length;
     let mut due = start;
     loop {
         while Instant::now() < due && !stop.load(Ordering::Relaxed) {
             thread::park_timeout(due.saturating_duration_since(Instant::now()));
         }
-        for (one, process) in watched.iter().zip(&mut processes) {
+        if trees.is_empty() {
+            trees = watched.iter().map(|one| process_tree(one.root)).collect();
+        }
+        for (tree, process) in trees.iter().zip(&mut processes) {
             let at_s = start.elapsed().as_secs_f64();
-            process.samples.push(ProcessSample { at_s, ..process::read(&one.pids) });
+            process.samples.push(ProcessSample { at_s, ..process::read(tree) });
         }
         host.push(HostSample { at_s: start.elapsed().as_secs_f64(), ..host::read() });
         if due >= end || stop.load(Ordering::Relaxed) {
@@ -114,7 +119,7 @@ mod tests {
 
     #[test]
     fn samples_this_process_while_it_works() {
-        let own = Watched { role: Role::Target, name: "own".to_owned(), cpus: vec![0], pids: vec![std::process::id()] };
+        let own = Watched { role: Role::Target, name: "own".to_owned(), cpus: vec![0], root: std::process::id() };
         let sampler = Sampler::start(vec![own], Duration::ZERO, Duration::from_millis(10), Duration::from_secs(3600));
         let used = || {
             let sample = process::read(&[std::process::id()]);
