@@ -1,5 +1,6 @@
-//! The commands, one file each.
+//! The commands, one file each; those of the lab are in its own crate.
 
+pub mod bench;
 pub mod check;
 pub mod completions;
 pub mod man;
@@ -27,6 +28,9 @@ enum Command {
     Version(version::Version),
     Completions(completions::Completions),
     Man(man::Man),
+    Load(Box<weir_bench::cli_load::Args>),
+    Backend(weir_bench::cli_backend::Args),
+    Bench(bench::Bench),
 }
 
 impl Weir {
@@ -37,6 +41,9 @@ impl Weir {
             Command::Version(command) => command.execute(),
             Command::Completions(command) => command.execute(),
             Command::Man(command) => command.execute(),
+            Command::Load(options) => weir_bench::cli_load::main(*options),
+            Command::Backend(options) => weir_bench::cli_backend::main(options),
+            Command::Bench(command) => command.execute(),
         }
     }
 }

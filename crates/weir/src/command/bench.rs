@@ -1,0 +1,27 @@
+use std::process::ExitCode;
+
+use clap::Args;
+use weir_bench::cli;
+
+use crate::say::say;
+
+/// Measures gateways, this one and others, and reports on it.
+///
+/// Ends with 0, with 1 when a result is invalid, or with 2 when there is no result.
+#[derive(Debug, Args)]
+pub struct Bench {
+    #[command(subcommand)]
+    command: cli::Bench,
+}
+
+impl Bench {
+    pub fn execute(self) -> ExitCode {
+        match cli::run(self.command) {
+            Ok(status) => ExitCode::from(status),
+            Err(error) => {
+                say!("{error}");
+                ExitCode::from(2)
+            }
+        }
+    }
+}
