@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, panic};
 
 /// Changed copies tried for each file of a corpus.
-const CHANGES: usize = 60;
+const CHANGES: usize = 2000;
 /// Inputs tried of each corpus; what fuzzing keeps can be thousands.
 const MOST: usize = 2000;
 
