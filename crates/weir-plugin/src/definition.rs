@@ -52,9 +52,6 @@ pub struct Shared {
     agreements: RefCell<HashMap<String, String>>,
 }
 
-/// As whoever builds plugins holds it.
-pub type Agreements = Rc<Shared>;
-
 impl Build {
     /// For a plugin of `owner`, a resource by kind and id, as `route/1`.
     pub fn of(owner: String, shared: &Rc<Shared>) -> Build {

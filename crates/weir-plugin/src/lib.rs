@@ -10,9 +10,7 @@ pub mod variable;
 pub mod vars;
 
 pub use consumer::{Consumer, Consumers, Credential};
-pub use definition::{
-    Agreements, Authenticator, Build, ConfigError, CredentialEntry, Definition, Entry, Registry, Shared, Stage,
-};
+pub use definition::{Authenticator, Build, ConfigError, CredentialEntry, Definition, Entry, Registry, Shared, Stage};
 pub use exchange::{Client, Exchange, MatchedRoute, NoteKey, Notes, RouteFacts, Routes, Taken, Upstream};
 pub use plugin::{AsyncPlugin, Phases, Plugin, Step, Waiting};
 pub use stop::{Blame, Ending, Retry, Stop};

@@ -2,9 +2,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 use weir_gateway::snapshot::Chain;
-use weir_plugin::{Agreements, Build, ConfigError, Registry, Stage, Step};
+use weir_plugin::{Build, ConfigError, Registry, Shared, Stage, Step};
 
 use super::{Compiler, meta};
 use crate::document::{self, Origin, Plugin, PluginSet, Service};
@@ -36,7 +37,7 @@ pub(super) struct Chains<'a> {
     sets: Vec<Vec<Built>>,
     /// In running order.
     global: Vec<Run>,
-    agreements: Agreements,
+    shared: Rc<Shared>,
 }
 
 impl<'a> Chains<'a> {
@@ -49,7 +50,7 @@ impl<'a> Chains<'a> {
             plugin_configs: HashMap::new(),
             sets: Vec::new(),
             global: Vec::new(),
-            agreements: Agreements::default(),
+            shared: Rc::default(),
         };
         for Service { id, origin, plugins, .. } in &document.services {
             chains.services.insert(id, chains.built(&format!("service/{id}"), origin, plugins));
@@ -125,7 +126,13 @@ impl<'a> Chains<'a> {
             self.report(origin, plugin, problem, Some(format!("add `- name: {}` there", plugin.name)));
             return None;
         }
-        let mut build = Build::of(owner.to_owned(), &self.agreements);
+        if entry.credential.is_some() {
+            // Without consumers it would refuse everybody, which is safe and of no use to anybody.
+            let problem = "needs `consumers`, which are not supported yet by this version".to_owned();
+            self.report(origin, plugin, problem, None);
+            return None;
+        }
+        let mut build = Build::of(owner.to_owned(), &self.shared);
         let step = match (entry.build)(&plugin.options, &mut build) {
             Ok(step) => step,
             Err(error) => {
