@@ -1,13 +1,11 @@
 //! The data plane from outside: start workers, publish snapshots, drain, stop.
 
 use std::cell::Cell;
-use std::future::poll_fn;
 use std::io;
 use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -328,8 +326,13 @@ async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener, most: usi
             }
         }
     }
-    while let Poll::Ready(Ok((stream, peer))) = poll_fn(|context| Poll::Ready(listener.poll_accept(context))).await {
-        begin(&worker, stream, peer);
+    // The socket itself is asked: what the poller has not reported yet is waiting all the same, and would be reset.
+    let Ok(listener) = listener.into_std() else { return };
+    while let Ok((stream, peer)) = listener.accept() {
+        let stream = stream.set_nonblocking(true).and_then(|()| tokio::net::TcpStream::from_std(stream));
+        if let Ok(stream) = stream {
+            begin(&worker, stream, peer);
+        }
     }
 }
 

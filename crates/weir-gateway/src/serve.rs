@@ -18,6 +18,7 @@ use crate::tunnel;
 use crate::worker::Worker;
 
 pub async fn serve(worker: &Rc<Worker>, client: &mut Client, mut exchange: Box<Exchange>) -> After {
+    worker.metrics.requests.increment();
     let current = worker.current(); // one configuration for the whole exchange
     let end = answer(worker, &current, client, &mut exchange).await;
     let after = respond::finish(worker, &current, client, &mut exchange, end).await; // where a Stop becomes a status
