@@ -11,12 +11,10 @@ run: ## Builds weir, starts it before a demo backend, and sends a first request 
 
 test: ## Installs what the tests need, checks the sources, and runs all tests
 	@scripts/setup
-	@cargo xtask check
 	@scripts/test
 
 test-full: ## The same with full counts: millions of requests, gigabytes, many minutes
 	@scripts/setup
-	@cargo xtask check
 	@WEIR_TEST_FULL=1 scripts/test
 
 check: ## The static part alone: format, lints, layering, generated docs, dependencies

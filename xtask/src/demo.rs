@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::{fs, thread, time::Duration};
 
-use crate::{Problems, cargo, output, step};
+use crate::{Problems, binary, cargo, step};
 
 /// What it starts with, kept where it can be edited without changing the checkout.
 const EXAMPLE: &str = "demo/weir.yaml";
@@ -92,15 +92,6 @@ and the last good file keeps serving. Ctrl-C stops.
     );
     println!("{text}");
     Ok(())
-}
-
-/// Where `cargo build` put the binary.
-fn binary() -> Result<PathBuf, Problems> {
-    let metadata = output(cargo().args(["metadata", "--no-deps", "--offline", "--format-version", "1"]))?;
-    let metadata: serde_json::Value =
-        serde_json::from_str(&metadata).map_err(|error| vec![format!("cargo metadata: {error}")])?;
-    let target = metadata["target_directory"].as_str().ok_or_else(|| vec!["cargo names no target".to_owned()])?;
-    Ok(Path::new(target).join("debug/weir"))
 }
 
 /// A backend that says what it was asked, with a thread for each connection.

@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 use weir_plugin::Stage;
 use weir_plugin::definition::Entry;
 
-use crate::{Problems, cargo, output};
+use crate::{Problems, binary, cargo, output, step};
 
 const FOLDER: &str = "docs/reference";
 
@@ -101,9 +102,10 @@ fn kind(option: &Value) -> String {
 /// What `weir --help` and the help of each command say.
 fn command_line() -> Result<String, Problems> {
     let mut page = String::from("# The command line\n\nWritten by `cargo xtask docs` from `weir --help`.\n");
-    let help = |arguments: &[&str]| {
-        output(cargo().args(["run", "--quiet", "--package", "weir", "--"]).args(arguments).env("COLUMNS", "100"))
-    };
+    // Built as the tests are, so that `make test` builds everything once.
+    step("the tests do not build", cargo().args(["test", "--quiet", "--workspace", "--no-run"]))?;
+    let binary = binary()?;
+    let help = |arguments: &[&str]| output(Command::new(&binary).args(arguments));
     let overview = help(&["--help"])?;
     let _ = write!(page, "\n## weir\n\n```text\n{}\n```\n", overview.trim_end());
     let commands = overview.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());

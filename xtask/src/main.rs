@@ -5,7 +5,7 @@ mod demo;
 mod docs;
 mod tidy;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "cargo xtask COMMAND
@@ -73,4 +73,13 @@ fn output(command: &mut Command) -> Result<String, Problems> {
         Ok(output) => Err(problem(String::from_utf8_lossy(&output.stderr).into_owned())),
         Err(error) => Err(problem(error.to_string())),
     }
+}
+
+/// Where `cargo build` put the binary.
+fn binary() -> Result<PathBuf, Problems> {
+    let metadata = output(cargo().args(["metadata", "--no-deps", "--offline", "--format-version", "1"]))?;
+    let metadata: serde_json::Value =
+        serde_json::from_str(&metadata).map_err(|error| vec![format!("cargo metadata: {error}")])?;
+    let target = metadata["target_directory"].as_str().ok_or_else(|| vec!["cargo names no target".to_owned()])?;
+    Ok(Path::new(target).join("debug/weir"))
 }
