@@ -127,7 +127,7 @@ def weir(folder, to, binary, clients=12000, routes=1):
         '  - { id: fixed, uri: /fixed, plugins: { mocking: { response_status: 200, content_type: text/plain, '
         'response_example: "Hello from the gateway." } } }',
         *rules, "upstreams:", f"  - {{ id: u, {upstream[1:]}", ""]))
-    return [binary, "run", config], port, {"WEIR_STATUS": str(status)}
+    return [binary, "run", config], port, {}
 
 
 def nginx(folder, to, clients=12000):

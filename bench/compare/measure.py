@@ -1,11 +1,14 @@
 """What is measured: load from wrk, processor time and memory from /proc, instructions from perf or valgrind."""
 
+import json
 import os
 import re
 import selectors
+import signal
 import socket
 import statistics
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -202,6 +205,49 @@ def idle_memory(gateway, connections, sources=4):
     return (after - before) / connections
 
 
+def reload_seconds(gateway, config):
+    """How long weir takes from a signal until every worker serves a changed file, and how many of the requests sent
+    meanwhile failed."""
+    text = config.read_text()
+    status = int(re.search(r'^status: "127\.0\.0\.1:(\d+)"', text, re.M).group(1))
+    failed, done = [], threading.Event()
+
+    def ask():
+        one = socket.create_connection(("127.0.0.1", gateway.port), timeout=30)
+        while not done.is_set():
+            one.sendall(b"GET / HTTP/1.1\r\nHost: t\r\n\r\n")
+            try:
+                if not read_response(one).startswith(b"HTTP/1.1 200"):
+                    failed.append("status")
+            except (OSError, RuntimeError):
+                failed.append("connection")
+                one = socket.create_connection(("127.0.0.1", gateway.port), timeout=30)
+        one.close()
+
+    before = revision(status)
+    asking = threading.Thread(target=ask)
+    asking.start()
+    next_file = config.with_suffix(".next")
+    next_file.write_text(text.replace("/service/1/", f"/service/changed-{before}/", 1))
+    next_file.rename(config)
+    start = time.monotonic()
+    os.kill(gateway.process.pid, signal.SIGHUP)
+    while revision(status) == before and time.monotonic() < start + 60:
+        time.sleep(0.002)
+    seconds = time.monotonic() - start
+    done.set()
+    asking.join()
+    return seconds, len(failed)
+
+
+def revision(status):
+    one = socket.create_connection(("127.0.0.1", status), timeout=30)
+    one.sendall(b"GET /status HTTP/1.1\r\nHost: t\r\n\r\n")
+    body = read_response(one).partition(b"\r\n\r\n")[2]
+    one.close()
+    return json.loads(body)["revision"]
+
+
 def read_response(one):
     response = b""
     while not is_whole(response):
@@ -209,6 +255,7 @@ def read_response(one):
         if not part:
             raise RuntimeError("a connection was closed")
         response += part
+    return response
 
 
 def settle(pid, seconds=0.5):
