@@ -29,8 +29,8 @@ pub(crate) struct Substituted {
 struct Splice {
     start: usize,
     end: usize,
-    /// Where `end` is in the new text and what follows it was in the original; both from 1.
-    new_end: Place,
+    /// The line of `end` in the new text, and where the value's place begins and ends in the original; from 1.
+    new_line: u32,
     old_start: Place,
     old_end: Place,
 }
@@ -48,9 +48,10 @@ impl Substituted {
             return splice.old_start;
         }
         Place {
-            line: splice.old_end.line + (place.line - splice.new_end.line),
-            column: match place.line == splice.new_end.line {
-                true => splice.old_end.column + (place.column - splice.new_end.column),
+            line: splice.old_end.line + (place.line - splice.new_line),
+            column: match place.line == splice.new_line {
+                // By characters: the parser's columns leave out byte order marks.
+                true => splice.old_end.column + (index - splice.end) as u32,
                 false => place.column,
             },
         }
@@ -61,7 +62,7 @@ impl Substituted {
 pub(crate) fn substitute(source: &Arc<str>, text: &str, lookup: Lookup) -> Result<Substituted, Vec<Diagnostic>> {
     let mut faults = Vec::new();
     let mut replacements = Vec::new();
-    let json = text.trim_start_matches('\u{feff}').trim_start().starts_with(['{', '[']);
+    let json = text.trim_start().starts_with(['{', '[']);
     let mut offset = 0;
     for (number, line) in text.split_inclusive('\n').enumerate() {
         let comment = line.trim_start().starts_with('#');
@@ -166,7 +167,7 @@ fn splice(text: &str, replacements: &[(std::ops::Range<usize>, String)]) -> Subs
         new_index = begin + value.chars().count();
         let old_start = old_place;
         old_place = after(old_place, &text[range.clone()]);
-        splices.push(Splice { start: begin, end: new_index, new_end: new_place, old_start, old_end: old_place });
+        splices.push(Splice { start: begin, end: new_index, new_line: new_place.line, old_start, old_end: old_place });
         copied = range.end;
     }
     new.push_str(&text[copied..]);

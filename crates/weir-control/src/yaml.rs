@@ -53,6 +53,8 @@ pub fn parse(source: &Arc<str>, text: &str, lookup: Lookup, limits: Limits) -> R
         }
     };
     fits(text)?;
+    // A byte order mark takes no column, neither here nor in an editor.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let substituted = substitute(source, text, lookup)?;
     let text = substituted.text(text);
     fits(text)?;

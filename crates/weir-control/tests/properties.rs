@@ -68,6 +68,8 @@ fn piece() -> impl Strategy<Value = &'static str> {
         "%YAML 1.1\n",
         "\0",
         "\r\n",
+        "\r",
+        "${{A:=1}}",
         "==",
         "~~",
         "(((",
