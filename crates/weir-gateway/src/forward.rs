@@ -74,7 +74,9 @@ fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
     let Client { peer, local, addr, trusted, .. } = exchange.client;
     let head = &exchange.request.head;
     out.extend_from_slice(b"X-Real-IP: ");
+    let written = out.len();
     write_ip(out, addr);
+    let written = written..out.len();
     out.extend_from_slice(b"\r\nX-Forwarded-For: ");
     if trusted {
         for field in head.present().filter(|field| field.known == Known::XForwardedFor) {
@@ -82,7 +84,10 @@ fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
             out.extend_from_slice(b", ");
         }
     }
-    write_ip(out, peer.ip());
+    match addr == peer.ip() {
+        true => out.extend_from_within(written),
+        false => write_ip(out, peer.ip()),
+    }
     out.extend_from_slice(b"\r\n");
     let said = |known| trusted && head.present().any(|field| field.known == known);
     if !said(Known::XForwardedProto) {

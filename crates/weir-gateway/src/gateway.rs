@@ -337,10 +337,5 @@ async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener, most: usi
 }
 
 fn begin(worker: &Rc<Worker>, stream: tokio::net::TcpStream, peer: std::net::SocketAddr) {
-    let task = worker.task();
-    let worker = Rc::clone(worker);
-    tokio::task::spawn_local(async move {
-        let _task = task;
-        h1::run(worker, stream, peer).await;
-    });
+    tokio::task::spawn_local(h1::run(worker.task(), stream, peer));
 }

@@ -17,7 +17,8 @@ use crate::snapshot::{self, Route, Target};
 use crate::tunnel;
 use crate::worker::Worker;
 
-pub async fn serve(worker: &Rc<Worker>, client: &mut Client, mut exchange: Box<Exchange>) -> After {
+pub async fn serve(client: &mut Client, mut exchange: Box<Exchange>) -> After {
+    let worker = &client.worker();
     worker.metrics.requests.increment();
     let current = worker.current(); // one configuration for the whole exchange
     let end = answer(worker, &current, client, &mut exchange).await;

@@ -2,12 +2,11 @@
 //! path of a request.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::SystemTime;
 
-use slab::Slab;
 use tokio::sync::Notify;
 use weir_net::clock::Clock;
 use weir_net::timer::Wheel;
@@ -27,6 +26,7 @@ const KEEP: usize = 512;
 pub struct Worker {
     clock: Clock,
     now_ns: Cell<u64>,
+    /// A timer for each client connection. All are woken when the phase changes.
     pub wheel: Wheel,
     pub pools: Pools,
     pub metrics: Arc<WorkerMetrics>,
@@ -41,8 +41,6 @@ pub struct Worker {
     date: RefCell<Date>,
     phase: Cell<Phase>,
     phase_since_ns: Cell<u64>,
-    /// A waker for each client connection, to be told when the phase changes.
-    connections: RefCell<Slab<Waker>>,
     phase_change: Notify,
     tasks: Cell<usize>,
     next_connection: Cell<u64>,
@@ -89,7 +87,6 @@ impl Worker {
             date: RefCell::default(),
             phase: Cell::new(Phase::Serving),
             phase_since_ns: Cell::new(0),
-            connections: RefCell::default(),
             phase_change: Notify::new(),
             tasks: Cell::new(0),
             next_connection: Cell::new(0),
@@ -187,17 +184,11 @@ impl Worker {
         use_it(&date.text)
     }
 
-    /// Registers a client connection: it is woken when the phase changes. The number is unique in the process.
-    pub fn enroll(&self, waker: Waker) -> Enrolled {
+    /// A number for a client connection, unique in this process.
+    pub fn number_connection(&self) -> u64 {
         let number = self.next_connection.get() + 1;
         self.next_connection.set(number);
-        self.metrics.connections_opened.increment();
-        Enrolled { key: self.connections.borrow_mut().insert(waker), number: number << 8 | self.index as u64 }
-    }
-
-    pub fn leave(&self, enrolled: &Enrolled) {
-        self.connections.borrow_mut().remove(enrolled.key);
-        self.metrics.connections_closed.increment();
+        number << 8 | self.index as u64
     }
 
     /// Counts something that has to end before the worker can, until the guard is dropped.
@@ -235,25 +226,24 @@ impl Worker {
             self.phase.set(phase);
             self.phase_since_ns.set(self.wake_up());
             self.phase_change.notify_waiters();
-            for (_, waker) in self.connections.borrow().iter() {
-                waker.wake_by_ref();
-            }
+            self.wheel.wake_all();
         }
     }
 }
 
-/// Something that must end before its worker can.
+/// A hold on a worker by something that must end before it can.
 pub struct TaskGuard(Rc<Worker>);
+
+impl Deref for TaskGuard {
+    type Target = Rc<Worker>;
+
+    fn deref(&self) -> &Rc<Worker> {
+        &self.0
+    }
+}
 
 impl Drop for TaskGuard {
     fn drop(&mut self) {
         self.0.tasks.set(self.0.tasks.get() - 1);
     }
-}
-
-/// A client connection's place among those of its worker.
-#[derive(Clone, Copy, Debug)]
-pub struct Enrolled {
-    key: usize,
-    pub number: u64,
 }

@@ -25,16 +25,17 @@ pub fn poll_read(stream: &TcpStream, context: &mut Context<'_>, buffer: &mut [u8
     }
 }
 
-/// Writes what the socket takes of `bytes`. The task is woken when it takes more.
+/// Writes what the socket takes of `bytes`. The task is woken when it takes more. Waiting is asked for only after a try:
+/// nearly always the socket takes everything. Whoever writes without end has to read as well, and is paused there.
 pub fn poll_write(stream: &TcpStream, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
     loop {
-        std::task::ready!(stream.poll_write_ready(context))?;
         let sent =
             attempt(stream, Interest::WRITABLE, bytes.len(), || rustix::net::send(stream, bytes, SendFlags::NOSIGNAL));
         match sent {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             sent => return Poll::Ready(sent),
         }
+        std::task::ready!(stream.poll_write_ready(context))?;
     }
 }
 

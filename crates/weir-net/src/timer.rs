@@ -4,8 +4,9 @@
 //! timer waits in puts it into the wheel again. A timer that comes up before its deadline is simply filed once more.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 use std::task::Waker;
+
+use slab::Slab;
 
 /// Deadlines are met within two ticks.
 pub const TICK_NS: u64 = 20_000_000;
@@ -15,24 +16,25 @@ const SLOTS: u64 = 512;
 /// No deadline.
 pub const NEVER: u64 = u64::MAX;
 
-/// One task's deadline. Dropping it forgets the deadline.
+/// One task's place among the timers of a worker, from [`Wheel::add`] until [`Wheel::remove`].
 #[derive(Debug)]
-pub struct Timer {
-    shared: Rc<Shared>,
-}
+pub struct Timer(u32);
 
 #[derive(Debug)]
-struct Shared {
-    deadline_ns: Cell<u64>,
+struct Entry {
+    waker: Waker,
+    deadline_ns: u64,
     /// The tick of the earliest slot that holds this timer; `NEVER` if none does.
-    filed_tick: Cell<u64>,
-    waker: RefCell<Option<Waker>>,
+    filed_tick: u64,
 }
 
 /// The timers of one worker.
 #[derive(Debug)]
 pub struct Wheel {
-    slots: Box<[RefCell<Vec<Rc<Shared>>>]>,
+    timers: RefCell<Slab<Entry>>,
+    /// Which timers to look at in which tick. A slot may name a timer that is gone, or another one in its place: what
+    /// counts is what the timer itself says.
+    slots: Box<[RefCell<Vec<u32>>]>,
     /// Every slot up to this tick has been emptied.
     done_tick: Cell<u64>,
     filed: Cell<usize>,
@@ -41,34 +43,46 @@ pub struct Wheel {
 impl Wheel {
     pub fn new(now_ns: u64) -> Wheel {
         Wheel {
+            timers: RefCell::default(),
             slots: (0..SLOTS).map(|_| RefCell::default()).collect(),
             done_tick: Cell::new(now_ns / TICK_NS),
             filed: Cell::new(0),
         }
     }
 
-    /// A timer that wakes `waker`'s task. It has no deadline yet.
-    pub fn timer(&self, waker: Waker) -> Timer {
-        let shared =
-            Shared { deadline_ns: Cell::new(NEVER), filed_tick: Cell::new(NEVER), waker: RefCell::new(Some(waker)) };
-        Timer { shared: Rc::new(shared) }
+    /// A timer that has neither a task nor a deadline yet.
+    pub fn add(&self) -> Timer {
+        let entry = Entry { waker: Waker::noop().clone(), deadline_ns: NEVER, filed_tick: NEVER };
+        let key = self.timers.borrow_mut().insert(entry);
+        Timer(u32::try_from(key).expect("a process has fewer than 2^32 descriptors"))
     }
 
-    /// Sets the time from which [`Timer::expired`] is true; the task is woken then.
+    /// Says whose task the timer wakes.
+    pub fn watch(&self, timer: &Timer, waker: &Waker) {
+        self.timers.borrow_mut()[timer.0 as usize].waker.clone_from(waker);
+    }
+
+    /// Forgets the timer, and its task with it.
+    pub fn remove(&self, timer: &Timer) {
+        let removed = self.timers.borrow_mut().remove(timer.0 as usize);
+        drop(removed); // once nothing is borrowed: this may be the last that holds the task
+    }
+
+    /// Sets the time at which the task is woken.
     pub fn set(&self, timer: &Timer, deadline_ns: u64) {
-        timer.shared.deadline_ns.set(deadline_ns);
-        if deadline_ns == NEVER || deadline_ns / TICK_NS >= timer.shared.filed_tick.get() {
-            return;
+        let entry = &mut self.timers.borrow_mut()[timer.0 as usize];
+        entry.deadline_ns = deadline_ns;
+        if deadline_ns != NEVER && deadline_ns / TICK_NS < entry.filed_tick {
+            self.file(timer.0, entry);
         }
-        self.file(&timer.shared);
     }
 
-    fn file(&self, shared: &Rc<Shared>) {
+    fn file(&self, key: u32, entry: &mut Entry) {
         let next = self.done_tick.get() + 1;
         // A tick after the deadline's own, so that it has passed when the slot comes up.
-        let tick = (shared.deadline_ns.get() / TICK_NS + 1).clamp(next, next + SLOTS - 1);
-        shared.filed_tick.set(tick);
-        self.slots[(tick % SLOTS) as usize].borrow_mut().push(Rc::clone(shared));
+        let tick = (entry.deadline_ns / TICK_NS + 1).clamp(next, next + SLOTS - 1);
+        entry.filed_tick = tick;
+        self.slots[(tick % SLOTS) as usize].borrow_mut().push(key);
         self.filed.set(self.filed.get() + 1);
     }
 
@@ -81,43 +95,33 @@ impl Wheel {
             self.done_tick.set(tick);
             let due = std::mem::take(&mut *self.slots[(tick % SLOTS) as usize].borrow_mut());
             self.filed.set(self.filed.get() - due.len());
-            for shared in due {
-                self.come_up(&shared, tick, now_ns);
+            for key in due {
+                self.come_up(key, tick, now_ns);
             }
         }
     }
 
-    fn come_up(&self, shared: &Rc<Shared>, tick: u64, now_ns: u64) {
-        if shared.filed_tick.get() > tick && shared.filed_tick.get() != NEVER {
-            return; // filed again elsewhere since
+    fn come_up(&self, key: u32, tick: u64, now_ns: u64) {
+        let mut timers = self.timers.borrow_mut();
+        let Some(entry) = timers.get_mut(key as usize).filter(|entry| entry.filed_tick <= tick) else { return };
+        entry.filed_tick = NEVER;
+        if entry.deadline_ns <= now_ns {
+            entry.waker.wake_by_ref();
+        } else if entry.deadline_ns != NEVER {
+            self.file(key, entry);
         }
-        shared.filed_tick.set(NEVER);
-        if shared.deadline_ns.get() <= now_ns {
-            if let Some(waker) = &*shared.waker.borrow() {
-                waker.wake_by_ref();
-            }
-        } else if shared.deadline_ns.get() != NEVER {
-            self.file(shared);
+    }
+
+    /// Wakes the tasks of all timers.
+    pub fn wake_all(&self) {
+        for (_, entry) in self.timers.borrow().iter() {
+            entry.waker.wake_by_ref();
         }
     }
 
     /// Nothing is filed: `advance` has nothing to do until a deadline is set.
     pub fn is_empty(&self) -> bool {
         self.filed.get() == 0
-    }
-}
-
-impl Timer {
-    pub fn expired(&self, now_ns: u64) -> bool {
-        self.shared.deadline_ns.get() <= now_ns
-    }
-}
-
-impl Drop for Timer {
-    fn drop(&mut self) {
-        // The wheel may hold the shared part for a while; the task it would wake must not be held with it.
-        self.shared.deadline_ns.set(NEVER);
-        self.shared.waker.borrow_mut().take();
     }
 }
 
@@ -137,10 +141,16 @@ mod tests {
         }
     }
 
+    fn timer(wheel: &Wheel, count: &Arc<Count>) -> Timer {
+        let timer = wheel.add();
+        wheel.watch(&timer, &Waker::from(Arc::clone(count)));
+        timer
+    }
+
     fn setup() -> (Wheel, Timer, Arc<Count>) {
         let count = Arc::new(Count::default());
         let wheel = Wheel::new(1);
-        let timer = wheel.timer(Waker::from(Arc::clone(&count)));
+        let timer = timer(&wheel, &count);
         (wheel, timer, count)
     }
 
@@ -164,7 +174,6 @@ mod tests {
             wheel.set(&timer, deadline);
             let at = first_wake(&wheel, &count, deadline + 10 * TICK_NS).expect("it wakes");
             assert!(at >= deadline && at <= deadline + 2 * TICK_NS, "deadline {deadline}, woken at {at}");
-            assert!(timer.expired(at));
         }
     }
 
@@ -195,13 +204,26 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_timer_wakes_nobody_and_leaves_the_wheel() {
+    fn a_removed_timer_wakes_nobody_and_leaves_the_wheel() {
         let (wheel, timer, count) = setup();
         wheel.set(&timer, 4 * TICK_NS);
-        drop(timer);
+        wheel.remove(&timer);
         assert_eq!(Arc::strong_count(&count), 1);
         wheel.advance(100 * TICK_NS);
         assert!(wheel.is_empty());
+    }
+
+    #[test]
+    fn a_timer_in_the_place_of_a_removed_one_keeps_its_own_time() {
+        let (wheel, removed, _) = setup();
+        wheel.set(&removed, 4 * TICK_NS);
+        wheel.remove(&removed);
+        let count = Arc::new(Count::default());
+        let next = timer(&wheel, &count);
+        wheel.set(&next, 50 * TICK_NS);
+        assert_eq!(first_wake(&wheel, &count, 49 * TICK_NS), None);
+        wheel.advance(52 * TICK_NS);
+        assert_eq!(woken(&count), 1);
     }
 
     #[test]

@@ -17,24 +17,25 @@ use weir_proto::h1::parse_request;
 
 use crate::serve::serve;
 use crate::snapshot::ClientSettings;
-use crate::worker::{Enrolled, Phase, Worker};
+use crate::worker::{Phase, TaskGuard, Worker};
 
 /// How long an idle connection may still bring a request once draining has begun, so that a request already on its way
 /// is answered (with `Connection: close`) instead of reset.
 const DRAIN_IDLE_NS: u64 = 5_000_000_000;
 
-/// The client's side of its exchanges.
+/// The client's side of its exchanges. Most connections are idle, so it is kept small.
 pub struct Client {
-    worker: Rc<Worker>,
+    worker: TaskGuard,
     stream: TcpStream,
     timer: Timer,
-    enrolled: Enrolled,
     /// Received and not yet used: a partial head, the start of a body, pipelined requests.
     pub stash: Vec<u8>,
     /// To be sent, and not taken by the client yet.
     pub unsent: Vec<u8>,
     peer: SocketAddr,
     local: SocketAddr,
+    /// Unique in this process.
+    number: u64,
     requests: u64,
     /// The client has closed its sending side.
     pub ended: bool,
@@ -52,35 +53,48 @@ pub enum After {
     Reset,
 }
 
-/// Serves one connection from accept to close.
-pub async fn run(worker: Rc<Worker>, stream: TcpStream, peer: SocketAddr) {
-    let Ok(local) = stream.local_addr() else { return };
-    let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
-    let mut client = Client {
-        timer: worker.wheel.timer(waker.clone()),
-        enrolled: worker.enroll(waker),
-        worker: Rc::clone(&worker),
-        stream,
-        stash: Vec::new(),
-        unsent: Vec::new(),
-        peer,
-        local,
-        requests: 0,
-        ended: false,
-    };
-    while let Some(exchange) = client.next().await {
-        // Boxed for as long as the exchange lasts: the state of serving is twice that of an idle connection, and most
-        // connections are idle. Costs some hundred instructions.
-        match Box::pin(serve(&worker, &mut client, exchange)).await {
-            After::KeepAlive => {}
-            After::Close => return Box::pin(client.linger()).await,
-            After::Abort => return,
-            After::Reset => return client.reset(),
+/// Serves one connection from accept to close. Not an `async fn`, which would keep its arguments beside the client that
+/// is made of them, for as long as the connection lives.
+pub fn run(worker: TaskGuard, stream: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> {
+    let mut client = Client::new(worker, stream, peer);
+    async move {
+        poll_fn(|context| Poll::Ready(client.worker.wheel.watch(&client.timer, context.waker()))).await;
+        while let Some(exchange) = client.next().await {
+            // Boxed for as long as the exchange lasts: the state of serving is twice that of an idle connection, and
+            // most connections are idle. Costs some hundred instructions.
+            match Box::pin(serve(&mut client, exchange)).await {
+                After::KeepAlive => {}
+                After::Close => return Box::pin(client.linger()).await,
+                After::Abort => return,
+                After::Reset => return client.reset(),
+            }
         }
     }
 }
 
 impl Client {
+    fn new(worker: TaskGuard, stream: TcpStream, peer: SocketAddr) -> Client {
+        worker.metrics.connections_opened.increment();
+        Client {
+            timer: worker.wheel.add(),
+            // A socket that has lost its address has been reset, which the first read will tell.
+            local: stream.local_addr().unwrap_or(peer),
+            number: worker.number_connection(),
+            worker,
+            stream,
+            stash: Vec::new(),
+            unsent: Vec::new(),
+            peer,
+            requests: 0,
+            ended: false,
+        }
+    }
+
+    /// The worker that serves the connection.
+    pub fn worker(&self) -> Rc<Worker> {
+        Rc::clone(&self.worker)
+    }
+
     /// Waits for the next request. A request that was refused comes with its reason in `stop`. `None` when the
     /// connection is over.
     async fn next(&mut self) -> Option<Box<Exchange>> {
@@ -164,8 +178,7 @@ impl Client {
         let stash = std::mem::take(&mut self.stash);
         let (exchange, used) = self.parse(&stash, settings, now_ns);
         self.stash = stash;
-        let worker = Rc::clone(&self.worker);
-        worker.consume(&mut self.stash, used);
+        self.worker.consume(&mut self.stash, used);
         exchange
     }
 
@@ -208,7 +221,7 @@ impl Client {
             addr: self.peer.ip(),
             trusted: false,
             tls: false,
-            connection: self.enrolled.number,
+            connection: self.number,
             connection_requests: self.requests,
         };
     }
@@ -264,7 +277,7 @@ impl Client {
 
     /// Says goodbye so that the client can read the answer: our side is closed first, and what it still sends is thrown
     /// away for a moment. Closing with unread bytes would reset the connection and destroy the answer (RFC 9112 §9.6).
-    async fn linger(mut self) {
+    async fn linger(&mut self) {
         const PATIENCE_NS: u64 = 1_000_000_000;
         const MOST_BYTES: usize = 1024 * 1024;
         if self.ended || poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await.is_err() {
@@ -291,7 +304,7 @@ impl Client {
     }
 
     /// Closes with a reset, so that a response cut short cannot be taken for a complete one.
-    fn reset(self) {
+    fn reset(&self) {
         // If the option cannot be set the connection is gone already.
         let _ = socket2::SockRef::from(&self.stream).set_linger(Some(std::time::Duration::ZERO));
     }
@@ -299,9 +312,9 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        let worker = Rc::clone(&self.worker);
-        worker.release(&mut self.stash);
-        worker.release(&mut self.unsent);
-        worker.leave(&self.enrolled);
+        self.worker.release(&mut self.stash);
+        self.worker.release(&mut self.unsent);
+        self.worker.wheel.remove(&self.timer);
+        self.worker.metrics.connections_closed.increment();
     }
 }
