@@ -3,6 +3,7 @@
 //! Reading finds every fault of a text that parses and keeps them in the document; [`crate::compile`] adds its own and
 //! reports all at once.
 
+mod balance;
 mod checks;
 mod plugins;
 mod resource;
@@ -20,6 +21,7 @@ use crate::substitute::Lookup;
 use crate::tree::{Kind, Node, Place};
 use crate::yaml::{self, Limits, Parsed};
 
+pub use balance::Balance;
 pub use checks::{ActiveChecks, CheckType};
 pub use plugins::{ErrorResponse, Plugin, Plugins};
 pub use resource::{Origin, Reference};

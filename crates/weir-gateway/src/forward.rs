@@ -124,7 +124,7 @@ const OCTETS: [[u8; 4]; 256] = {
 };
 
 /// Writes an address; IPv4 without the formatting machinery, since it is part of every request.
-fn write_ip(out: &mut Vec<u8>, addr: IpAddr) {
+pub fn write_ip(out: &mut Vec<u8>, addr: IpAddr) {
     match addr.to_canonical() {
         IpAddr::V4(addr) => {
             let mut text = [0; 16];

@@ -126,6 +126,7 @@ impl Gateway {
             gateway.workers.push(Handle { commands, thread: Some(thread) });
         }
         gateway.wait_for_revision(snapshot.revision, Duration::from_secs(10));
+        gateway.health.begin();
         Ok(gateway)
     }
 
@@ -232,7 +233,7 @@ impl Start {
     fn serve(self) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
         let pools = Pools::new(self.health);
-        let current = Current::new(self.snapshot, self.slots, &pools);
+        let current = Current::new(self.snapshot, self.slots, &pools, self.clock.now_ns());
         let revision = current.snapshot.revision;
         let log = self.log.map(|(format, sink)| AccessLog::new(format, sink));
         let worker = Rc::new(Worker::new(self.index, self.clock, self.metrics.worker(self.index), log, pools, current));
@@ -271,7 +272,8 @@ async fn obey(worker: &Rc<Worker>, mut inbox: UnboundedReceiver<Command>, progre
         match command {
             Some(Command::Publish(snapshot, slots)) => {
                 let revision = snapshot.revision;
-                worker.replace(Current::new(snapshot, slots, &worker.pools));
+                let current = Current::new(snapshot, slots, &worker.pools, worker.wake_up());
+                worker.replace(current);
                 progress.revisions[worker.index()].store(revision, Ordering::Release);
                 progress.announce();
             }

@@ -14,6 +14,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
 use weir_plugin::Stop;
 
+use crate::balance::Latency;
 use crate::concurrency::Limiter;
 use crate::snapshot::{self, Keepalive};
 use crate::state::{Health, HealthTable};
@@ -34,6 +35,11 @@ pub struct Endpoint {
     pub health: Arc<Health>,
     keepalive: Cell<Keepalive>,
     idle: RefCell<Vec<Idle>>,
+    /// Exchanges begun here and not ended, those that wait for their turn included.
+    in_flight: Cell<u32>,
+    /// Written only where a balancer goes by it.
+    pub latency: Latency,
+    goes_by_latency: Cell<bool>,
     /// Exchanges that hold a place, with a connection or while they make one.
     in_use: Cell<u32>,
     limiter: Limiter,
@@ -64,14 +70,17 @@ impl Pools {
         Pools { health, endpoints: RefCell::default() }
     }
 
-    pub fn endpoint(&self, endpoint: &snapshot::Endpoint, upstream: &snapshot::Upstream) -> Rc<Endpoint> {
+    pub fn endpoint(&self, endpoint: &snapshot::Endpoint, upstream: &snapshot::Upstream, now_ns: u64) -> Rc<Endpoint> {
         let mut endpoints = self.endpoints.borrow_mut();
         let shared = endpoints.entry(endpoint.addr).or_insert_with(|| {
             Rc::new(Endpoint {
                 addr: endpoint.addr,
-                health: self.health.endpoint(endpoint.addr),
+                health: self.health.endpoint(endpoint.addr, now_ns),
                 keepalive: Cell::new(upstream.keepalive),
                 idle: RefCell::default(),
+                in_flight: Cell::new(0),
+                latency: Latency::default(),
+                goes_by_latency: Cell::new(false),
                 in_use: Cell::new(0),
                 limiter: Limiter::new(upstream.concurrency),
                 waiting: RefCell::default(),
@@ -79,6 +88,8 @@ impl Pools {
         });
         shared.keepalive.set(upstream.keepalive);
         shared.limiter.configure(upstream.concurrency);
+        // Upstreams may share an endpoint; one that asks is enough.
+        shared.goes_by_latency.set(shared.goes_by_latency.get() || upstream.balance.goes_by_latency());
         Rc::clone(shared)
     }
 
@@ -147,14 +158,15 @@ impl Endpoint {
         freshness: Freshness,
         connect_timeout: Duration,
     ) -> Result<Connection<'w>, Stop> {
+        self.in_flight.set(self.in_flight.get() + 1);
+        let mut connection =
+            Connection { worker, endpoint: Rc::clone(self), stream: None, requests: 0, place_since_ns: None };
         if self.in_use.get() >= self.limiter.limit() {
             self.wait_for_turn(worker).await;
         } else {
             self.in_use.set(self.in_use.get() + 1);
         }
-        let place_since_ns = Some(worker.now_ns());
-        let mut connection =
-            Connection { worker, endpoint: Rc::clone(self), stream: None, requests: 0, place_since_ns };
+        connection.place_since_ns = Some(worker.now_ns());
         if freshness != Freshness::New
             && let Some(idle) = self.take_idle(worker, freshness)
         {
@@ -181,6 +193,10 @@ impl Endpoint {
                 Err(Stop::ConnectTimeout)
             }
         }
+    }
+
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.get()
     }
 
     fn take_idle(&self, worker: &Worker, freshness: Freshness) -> Option<Idle> {
@@ -295,7 +311,11 @@ impl Connection<'_> {
     /// events, does not count as work in progress.
     pub fn answered(&mut self) {
         if let Some(since_ns) = self.place_since_ns.take() {
-            self.endpoint.limiter.completed(since_ns, self.worker.now_ns(), self.endpoint.is_queued());
+            let now_ns = self.worker.now_ns();
+            self.endpoint.limiter.completed(since_ns, now_ns, self.endpoint.is_queued());
+            if self.endpoint.goes_by_latency.get() {
+                self.endpoint.latency.record(now_ns.saturating_sub(since_ns), now_ns);
+            }
             self.endpoint.release();
         }
     }
@@ -325,5 +345,6 @@ impl Drop for Connection<'_> {
         if self.place_since_ns.is_some() {
             self.endpoint.release();
         }
+        self.endpoint.in_flight.set(self.endpoint.in_flight.get() - 1);
     }
 }

@@ -95,7 +95,7 @@ async fn proxy(
     let mut freshness = if idempotent { Freshness::Any } else { Freshness::Asked };
     let mut tried = Tried::default();
     let mut retries = settings.retries;
-    let mut endpoint = pick(worker, upstream, tried).ok_or(Stop::NoEndpoint)?;
+    let mut endpoint = upstream.pick(settings, exchange, tried, first_ns).ok_or(Stop::NoEndpoint)?;
     loop {
         let terms = Terms {
             route,
@@ -131,18 +131,10 @@ async fn proxy(
         } else {
             tried.add(endpoint);
             retries = retries.checked_sub(1).ok_or(stop)?;
-            endpoint = pick(worker, upstream, tried).ok_or(stop)?;
+            endpoint = upstream.pick(settings, exchange, tried, worker.now_ns()).ok_or(stop)?;
         }
         worker.metrics.upstream_retries.increment();
     }
-}
-
-/// An endpoint in rotation that has not been tried; when all are out of rotation, any that has not been tried.
-fn pick(worker: &Worker, upstream: &Upstream, tried: Tried) -> Option<usize> {
-    let now_ns = worker.now_ns();
-    let untried = |index: usize| !tried.contains(index);
-    let in_rotation = |index: usize| untried(index) && upstream.endpoints[index].health.is_up(now_ns);
-    upstream.balancer.pick(in_rotation).or_else(|| upstream.balancer.pick(untried))
 }
 
 /// One attempt at one endpoint; a failure comes with whether its connection had been used before.

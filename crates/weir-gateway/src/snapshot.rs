@@ -1,12 +1,14 @@
 //! What was asked for, compiled: immutable, shared by all workers, replaced as a whole.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
 use weir_plugin::{RouteFacts, Step};
 use weir_proto::h1::Limits;
 
+pub use crate::balance::chash::{HashKey, Hashing};
 pub use crate::route::{RouteRule, RouteTable};
 
 /// One configuration. An exchange sees one and the same from its first to its last byte.
@@ -115,8 +117,11 @@ impl Chain {
 pub struct Upstream {
     /// What it is called in logs, metrics and `/status`: its id, or `route/1` when it stands inline.
     pub name: Box<str>,
-    /// Endpoints with a weight above 0, in the order of the file. Highest priority first.
+    /// Highest priority first, then in the order of the file.
     pub endpoints: Vec<Endpoint>,
+    pub balance: Balance,
+    /// How long the share of an endpoint grows after it has come into rotation; `None` gives it all at once.
+    pub slow_start: Option<Duration>,
     pub timeouts: Timeouts,
     /// Further endpoints tried after the first; APISIX: number of nodes less one.
     pub retries: u32,
@@ -126,6 +131,29 @@ pub struct Upstream {
     pub keepalive: Keepalive,
     pub passive: PassiveChecks,
     pub concurrency: Concurrency,
+}
+
+/// How the endpoint of an attempt is chosen (APISIX `type`).
+#[derive(Clone, Debug, Default)]
+pub enum Balance {
+    #[default]
+    RoundRobin,
+    Random,
+    /// The fewest exchanges in flight.
+    LeastConn,
+    /// The shortest time to an answer, on average.
+    LeastTime,
+    /// The better of two, by a latency that follows peaks.
+    Ewma,
+    /// Consistent hashing: `chash`, and `ip_hash` by the client's address.
+    Hash(Arc<Hashing>),
+}
+
+impl Balance {
+    /// Whether times to answers have to be remembered.
+    pub fn goes_by_latency(&self) -> bool {
+        matches!(self, Balance::LeastTime | Balance::Ewma)
+    }
 }
 
 /// How many requests an endpoint may have in flight from one worker; further ones wait in the gateway.
@@ -144,6 +172,7 @@ pub struct Endpoint {
     /// As written: `host:port`, or `[v6]:port`. With `addr` the identity of connections and health.
     pub name: Box<str>,
     pub addr: SocketAddr,
+    /// 0 is drained: it gets nothing new.
     pub weight: u32,
     pub priority: i64,
     /// The `Host` of `pass_host: node`: the host as written, with the port unless it is the scheme's own.

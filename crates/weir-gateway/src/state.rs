@@ -3,17 +3,23 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use weir_plugin::Stop;
 
 use crate::snapshot::PassiveChecks;
 
+/// An endpoint that has just come into rotation gets this part of its share at once, so that it is tried at all.
+const FIRST_SHARE: f64 = 0.05;
+
 /// One health view for the whole process.
 #[derive(Debug, Default)]
 pub struct HealthTable {
     endpoints: Mutex<HashMap<SocketAddr, Arc<Health>>>,
+    /// Traffic has begun: endpoints that come from here on join others.
+    begun: AtomicBool,
 }
 
 /// What is known of one endpoint. Read on the path; written when something goes wrong, or right again.
@@ -25,12 +31,21 @@ pub struct Health {
     successes: AtomicU32,
     /// Out of rotation until then, on the clock all workers share; 0 while in rotation.
     out_until_ns: AtomicU64,
+    /// When it came into rotation, or is to come; 0 if it was there from the beginning.
+    joined_ns: AtomicU64,
 }
 
 impl HealthTable {
-    pub fn endpoint(&self, addr: SocketAddr) -> Arc<Health> {
+    pub fn endpoint(&self, addr: SocketAddr, now_ns: u64) -> Arc<Health> {
         let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(endpoints.entry(addr).or_default())
+        let joined_ns = if self.begun.load(Ordering::Relaxed) { now_ns } else { 0 };
+        let new = || Arc::new(Health { joined_ns: joined_ns.into(), ..Health::default() });
+        Arc::clone(endpoints.entry(addr).or_insert_with(new))
+    }
+
+    /// The endpoints known so far are those of the beginning.
+    pub fn begin(&self) {
+        self.begun.store(true, Ordering::Relaxed);
     }
 
     /// Every endpoint that is known, and whether it is in rotation.
@@ -51,6 +66,14 @@ impl HealthTable {
 impl Health {
     pub fn is_up(&self, now_ns: u64) -> bool {
         self.out_until_ns.load(Ordering::Relaxed) <= now_ns
+    }
+
+    /// The part of its share an endpoint gets, which grows evenly to the whole for `ramp` after it has come into rotation.
+    pub fn share(&self, ramp: Duration, now_ns: u64) -> f64 {
+        match self.joined_ns.load(Ordering::Relaxed) {
+            0 => 1.0,
+            joined_ns => (now_ns.saturating_sub(joined_ns) as f64 / ramp.as_nanos() as f64).clamp(FIRST_SHARE, 1.0),
+        }
     }
 
     /// A complete exchange. Touches shared memory only if something was wrong before, or the status is a failure.
@@ -93,7 +116,9 @@ impl Health {
         let count = failures.fetch_add(1, Ordering::Relaxed) + 1;
         if most != 0 && count >= most {
             let retry_after_ns = u64::try_from(checks.retry_after.as_nanos()).unwrap_or(u64::MAX);
-            self.out_until_ns.store(now_ns.saturating_add(retry_after_ns), Ordering::Relaxed);
+            let until_ns = now_ns.saturating_add(retry_after_ns);
+            self.out_until_ns.store(until_ns, Ordering::Relaxed);
+            self.joined_ns.store(until_ns, Ordering::Relaxed);
         }
     }
 }
@@ -101,7 +126,6 @@ impl Health {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn checks() -> PassiveChecks {
         PassiveChecks {
@@ -150,6 +174,27 @@ mod tests {
             health.answered(500, &checks, 10);
         }
         assert!(!health.is_up(10));
+    }
+
+    #[test]
+    fn f25_the_share_of_an_endpoint_that_comes_back_grows() {
+        let (health, checks) = (Health::default(), checks());
+        let ramp = Duration::from_nanos(1_000);
+        assert_eq!(health.share(ramp, 0), 1.0, "it was there from the beginning");
+        health.failed(Stop::ReadTimeout, &checks, 10);
+        let shares = [110, 410, 610, 1_110, 9_999].map(|now_ns| health.share(ramp, now_ns));
+        assert_eq!(shares, [FIRST_SHARE, 0.3, 0.5, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn f25_so_does_the_share_of_one_that_joins_others() {
+        let table = HealthTable::default();
+        let ramp = Duration::from_nanos(1_000);
+        let first = table.endpoint(([127, 0, 0, 1], 1).into(), 50);
+        table.begin();
+        let second = table.endpoint(([127, 0, 0, 1], 2).into(), 50);
+        assert_eq!((first.share(ramp, 550), second.share(ramp, 550)), (1.0, 0.5));
+        assert_eq!(table.endpoint(([127, 0, 0, 1], 2).into(), 500).share(ramp, 550), 0.5, "known already");
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-use weir_gateway::snapshot::{Endpoint, Upstream};
+use weir_gateway::snapshot::{Balance, Endpoint, Hashing, Upstream};
 
 use super::Compiler;
 use crate::document::{self, Addresses, NodeSpec, Origin, Reference};
@@ -50,9 +51,12 @@ impl<'a> Upstreams<'a> {
 
 fn compiled(written: &document::Upstream, name: &str, addresses: &Addresses) -> Upstream {
     let endpoints = endpoints(&written.nodes, addresses);
-    let further = u32::try_from(endpoints.len().saturating_sub(1)).unwrap_or(u32::MAX);
+    let further = endpoints.iter().filter(|endpoint| endpoint.weight > 0).skip(1).count();
+    let further = u32::try_from(further).unwrap_or(u32::MAX);
     Upstream {
         name: name.into(),
+        balance: balance(&written.balance, &endpoints),
+        slow_start: written.slow_start,
         endpoints,
         timeouts: written.timeouts,
         retries: written.retries.unwrap_or(further),
@@ -64,10 +68,20 @@ fn compiled(written: &document::Upstream, name: &str, addresses: &Addresses) -> 
     }
 }
 
+fn balance(written: &document::Balance, endpoints: &[Endpoint]) -> Balance {
+    match written {
+        document::Balance::RoundRobin => Balance::RoundRobin,
+        document::Balance::Random => Balance::Random,
+        document::Balance::LeastConn => Balance::LeastConn,
+        document::Balance::LeastTime => Balance::LeastTime,
+        document::Balance::Ewma => Balance::Ewma,
+        document::Balance::Hash(key) => Balance::Hash(Arc::new(Hashing::new(key.clone(), endpoints))),
+    }
+}
+
 fn endpoints(nodes: &[NodeSpec], addresses: &Addresses) -> Vec<Endpoint> {
-    let picked = nodes.iter().filter(|node| node.weight > 0);
     let with_addresses: Vec<(&NodeSpec, Vec<IpAddr>)> =
-        picked.map(|node| (node, addresses_of(node, addresses))).filter(|(_, found)| !found.is_empty()).collect();
+        nodes.iter().map(|node| (node, addresses_of(node, addresses))).filter(|(_, found)| !found.is_empty()).collect();
     let weights = shares(&with_addresses);
     let mut endpoints: Vec<Endpoint> = with_addresses
         .iter()
@@ -107,7 +121,10 @@ fn shares(nodes: &[(&NodeSpec, Vec<IpAddr>)]) -> Vec<u32> {
         .collect();
     // Only names with very odd numbers of addresses come here; then the shares are as near as they can be.
     exact.unwrap_or_else(|| {
-        nodes.iter().map(|(node, found)| (node.weight * MAX_ADDRESSES as u32 / found.len() as u32).max(1)).collect()
+        nodes
+            .iter()
+            .map(|(node, found)| (node.weight * MAX_ADDRESSES as u32 / found.len() as u32).max(node.weight.min(1)))
+            .collect()
     })
 }
 
@@ -164,9 +181,10 @@ mod tests {
     }
 
     #[test]
-    fn priorities_come_first_weightless_and_nameless_nodes_never() {
+    fn priorities_come_first_weightless_nodes_stay_and_nameless_ones_do_not() {
         let nodes = [node("10.0.0.1", 1, 0), node("10.0.0.2", 1, 5), node("10.0.0.3", 0, 9), node("gone", 1, 9)];
-        assert_eq!(shown(&nodes, &[]), [("10.0.0.2:80".to_owned(), 1), ("10.0.0.1:80".to_owned(), 1)]);
+        let expected = [("10.0.0.3:80", 0), ("10.0.0.2:80", 1), ("10.0.0.1:80", 1)];
+        assert_eq!(shown(&nodes, &[]), expected.map(|(address, weight)| (address.to_owned(), weight)));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use weir_gateway::snapshot::{Concurrency, Keepalive, PassHost, PassiveChecks, Timeouts};
 
+use super::balance::{self, Balance};
 use super::checks::{self, ActiveChecks};
 use super::resource::{self, COMMON, Origin};
 use crate::read::{At, Fields, shortened};
@@ -18,6 +19,9 @@ pub struct Upstream {
     /// Empty when it stands inline without one.
     pub id: Box<str>,
     pub nodes: Vec<NodeSpec>,
+    pub balance: Balance,
+    /// Not in APISIX: how long the share of an endpoint grows after it has come into rotation.
+    pub slow_start: Option<Duration>,
     pub timeouts: Timeouts,
     /// `None` is as many as there are further nodes.
     pub retries: Option<u32>,
@@ -84,6 +88,7 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
         "upstream_host",
         "keepalive_pool",
         "concurrency",
+        "slow_start",
         "tls",
         "service_name",
         "discovery_type",
@@ -95,7 +100,7 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
     if !fields.has("nodes") && !fields.has("service_name") {
         at.report_advising("has no `nodes`", "add `nodes: { \"127.0.0.1:8080\": 1 }`");
     }
-    refuse_what_is_not_balanced(&fields);
+    refuse_other_schemes(&fields);
     let (active, passive) = fields.get("checks").map(|at| checks::read(&at)).unwrap_or_default();
     if active.is_some()
         && let Some(checks) = fields.get("checks")
@@ -108,6 +113,8 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
         origin: Origin::of(at),
         id: resource::reference(&fields, "id").map(|id| id.id).unwrap_or_default(),
         nodes: fields.get("nodes").map(|at| nodes(&at)).unwrap_or_default(),
+        balance: balance::read(&fields),
+        slow_start: fields.get("slow_start").and_then(|at| at.any_duration()).filter(|time| !time.is_zero()),
         timeouts: fields.get("timeout").and_then(|at| timeouts(&at)).unwrap_or_default(),
         retries: fields.get("retries").and_then(|at| at.integer(0..=u16::MAX.into())),
         // APISIX: 0 is no limit.
@@ -120,14 +127,7 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
     })
 }
 
-fn refuse_what_is_not_balanced(fields: &Fields) {
-    let later = |at: &At| at.report_advising("is not supported yet by this version", "leave it out");
-    const TYPES: &[(&str, bool)] = &[("roundrobin", true), ("chash", false), ("ewma", false), ("least_conn", false)];
-    if let Some(at) = fields.get("type")
-        && at.choice(TYPES) == Some(false)
-    {
-        later(&at);
-    }
+fn refuse_other_schemes(fields: &Fields) {
     const SCHEMES: &[(&str, bool)] = &[
         ("http", true),
         ("https", false),
@@ -141,16 +141,7 @@ fn refuse_what_is_not_balanced(fields: &Fields) {
     if let Some(at) = fields.get("scheme")
         && at.choice(SCHEMES) == Some(false)
     {
-        later(&at);
-    }
-    // Only `type: chash` looks at these; with `roundrobin` they say nothing, here as in APISIX.
-    const HASH_ON: &[(&str, ())] =
-        &[("vars", ()), ("header", ()), ("cookie", ()), ("consumer", ()), ("vars_combinations", ())];
-    if let Some(at) = fields.get("hash_on") {
-        at.choice(HASH_ON);
-    }
-    if let Some(at) = fields.get("key") {
-        at.text();
+        at.report_advising("is not supported yet by this version", "leave it out");
     }
 }
 

@@ -1,14 +1,52 @@
 //! Which endpoint gets the next attempt: a file per way of choosing.
+//!
+//! Endpoints of the highest priority that has a usable one take part; the others wait as reserves. A weight of 0 takes
+//! no part at all. What a policy knows of load is what its own worker has sent.
 
-use crate::snapshot::Endpoint;
+use std::sync::Arc;
 
+use weir_plugin::Exchange;
+
+use crate::snapshot::{Balance, Endpoint};
+
+pub mod chash;
+mod dice;
+mod ewma;
+mod latency;
+mod least;
+mod random;
 mod round_robin;
+mod seats;
 
+use chash::Hashing;
+pub use dice::Dice;
+pub use latency::Latency;
+use random::Random;
 use round_robin::RoundRobin;
+use seats::Seat;
 
 /// One worker's chooser for one upstream.
 pub struct Balancer {
-    round_robin: RoundRobin,
+    policy: Policy,
+    dice: Dice,
+}
+
+enum Policy {
+    /// There is nothing to choose from.
+    One,
+    RoundRobin(Tiers<RoundRobin>),
+    Random(Tiers<Random>),
+    LeastConn(Tiers<Box<[Seat]>>),
+    LeastTime(Tiers<Box<[Seat]>>),
+    Ewma(Tiers<Box<[Seat]>>),
+    Hash(Arc<Hashing>),
+}
+
+/// What one worker has going on at each endpoint.
+pub trait Loads {
+    /// Exchanges begun there and not ended.
+    fn in_flight(&self, endpoint: usize) -> u32;
+    fn latency(&self, endpoint: usize) -> &Latency;
 }
 
 /// The endpoints an exchange has tried. They get no second attempt while another is left.
@@ -28,12 +66,53 @@ impl Tried {
 }
 
 impl Balancer {
-    pub fn new(endpoints: &[Endpoint]) -> Balancer {
-        Balancer { round_robin: RoundRobin::new(endpoints) }
+    pub fn new(balance: &Balance, endpoints: &[Endpoint]) -> Balancer {
+        let dice = Dice::shaken();
+        let policy = match balance {
+            _ if matches!(endpoints, [only] if only.weight > 0) => Policy::One,
+            Balance::RoundRobin => Policy::RoundRobin(Tiers::new(endpoints, |seats| RoundRobin::new(seats, &dice))),
+            Balance::Random => Policy::Random(Tiers::new(endpoints, Random::new)),
+            Balance::LeastConn => Policy::LeastConn(Tiers::new(endpoints, Into::into)),
+            Balance::LeastTime => Policy::LeastTime(Tiers::new(endpoints, Into::into)),
+            Balance::Ewma => Policy::Ewma(Tiers::new(endpoints, Into::into)),
+            Balance::Hash(hashing) => Policy::Hash(Arc::clone(hashing)),
+        };
+        Balancer { policy, dice }
     }
 
-    /// The next endpoint in turn among those that are `usable`; `None` if there is none.
-    pub fn pick(&self, usable: impl Fn(usize) -> bool) -> Option<usize> {
-        self.round_robin.pick(usable)
+    /// The endpoint whose turn it is among those that are `usable`; `None` if there is none.
+    pub fn pick(
+        &self,
+        exchange: &Exchange,
+        loads: &(impl Loads + ?Sized),
+        now_ns: u64,
+        usable: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        let dice = &self.dice;
+        match &self.policy {
+            Policy::One => usable(0).then_some(0),
+            Policy::RoundRobin(tiers) => tiers.pick(|rotation| rotation.pick(dice, &usable)),
+            Policy::Random(tiers) => tiers.pick(|random| random.pick(dice, &usable)),
+            Policy::LeastConn(tiers) => tiers.pick(|seats| least::connections(seats, dice, loads, &usable)),
+            Policy::LeastTime(tiers) => tiers.pick(|seats| least::time(seats, dice, loads, now_ns, &usable)),
+            Policy::Ewma(tiers) => tiers.pick(|seats| ewma::pick(seats, dice, loads, now_ns, &usable)),
+            Policy::Hash(hashing) => hashing.pick(exchange, usable),
+        }
     }
 }
+
+/// A policy for each priority, the highest first.
+struct Tiers<P>(Vec<P>);
+
+impl<P> Tiers<P> {
+    fn new(endpoints: &[Endpoint], policy: impl Fn(Vec<Seat>) -> P) -> Tiers<P> {
+        Tiers(seats::tiers(endpoints).into_iter().map(policy).collect())
+    }
+
+    fn pick(&self, pick: impl FnMut(&P) -> Option<usize>) -> Option<usize> {
+        self.0.iter().find_map(pick)
+    }
+}
+
+#[cfg(test)]
+mod tests;

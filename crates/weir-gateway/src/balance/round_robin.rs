@@ -1,98 +1,133 @@
 //! Smooth weighted round robin: each endpoint gets its share, spread as evenly as the weights allow.
 //!
-//! Every turn each endpoint gains its weight, the richest is chosen and pays the sum of all. Endpoints of the highest
-//! priority that has a usable one take part; the others wait as reserves.
+//! Every turn each endpoint gains its weight, the richest is chosen and pays the sum of all. That order repeats itself,
+//! so it is worked out beforehand where it is short, and a pick costs the same for a thousand endpoints as for two. The
+//! turn of an endpoint that is not usable goes to any of the others by weight, not to the one after it, which would get
+//! twice its share.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
-use crate::snapshot::Endpoint;
+use super::Dice;
+use super::seats::{self, Seat};
 
-pub(super) struct RoundRobin {
-    seats: RefCell<Vec<Seat>>,
+/// Turns are worked out beforehand up to this number,
+const MAX_TURNS: u64 = 1 << 16;
+/// and up to this number of steps, so that a reload takes milliseconds.
+const MAX_STEPS: u64 = 1 << 22;
+
+pub struct RoundRobin {
+    seats: Box<[Seat]>,
+    turns: Turns,
 }
 
-struct Seat {
-    weight: i64,
-    priority: i64,
-    credit: i64,
+enum Turns {
+    Known { order: Box<[u32]>, next: Cell<usize> },
+    Counted(RefCell<Credits>),
 }
 
-impl RoundRobin {
-    pub(super) fn new(endpoints: &[Endpoint]) -> RoundRobin {
-        let seats = endpoints
-            .iter()
-            .map(|endpoint| Seat { weight: i64::from(endpoint.weight), priority: endpoint.priority, credit: 0 })
-            .collect();
-        RoundRobin { seats: RefCell::new(seats) }
+/// What each seat has gained and not spent.
+struct Credits(Vec<i64>);
+
+impl Credits {
+    fn new(seats: &[Seat]) -> Credits {
+        Credits(vec![0; seats.len()])
     }
 
-    pub(super) fn pick(&self, usable: impl Fn(usize) -> bool) -> Option<usize> {
-        let mut seats = self.seats.borrow_mut();
-        if let [seat] = &seats[..] {
-            return (seat.weight > 0 && usable(0)).then_some(0);
-        }
-        let takes_part = |index: usize, seat: &Seat| seat.weight > 0 && usable(index);
-        let priority = seats
-            .iter()
-            .enumerate()
-            .filter(|(index, seat)| takes_part(*index, seat))
-            .map(|(_, seat)| seat.priority)
-            .max()?;
+    /// The seat whose turn it is among those that are usable.
+    fn turn(&mut self, seats: &[Seat], usable: impl Fn(usize) -> bool) -> Option<usize> {
         let mut total = 0;
         let mut best: Option<usize> = None;
-        for index in 0..seats.len() {
-            if seats[index].priority != priority || !takes_part(index, &seats[index]) {
-                continue;
-            }
-            total += seats[index].weight;
-            seats[index].credit += seats[index].weight;
-            if best.is_none_or(|best| seats[index].credit > seats[best].credit) {
+        for (index, seat) in seats.iter().enumerate().filter(|(_, seat)| usable(seat.endpoint)) {
+            total += i64::from(seat.weight);
+            self.0[index] += i64::from(seat.weight);
+            if best.is_none_or(|best| self.0[index] > self.0[best]) {
                 best = Some(index);
             }
         }
-        let best = best?;
-        seats[best].credit -= total;
-        Some(best)
+        self.0[best?] -= total;
+        best
     }
+}
+
+impl RoundRobin {
+    /// Starts anywhere in the order: where configurations change often, the first endpoints must not get more.
+    pub fn new(seats: Vec<Seat>, dice: &Dice) -> RoundRobin {
+        let rotation = RoundRobin { turns: Turns::new(&seats), seats: seats.into() };
+        if let Turns::Known { order, next } = &rotation.turns {
+            next.set(dice.below(order.len() as u64) as usize);
+        }
+        rotation
+    }
+
+    pub fn pick(&self, dice: &Dice, usable: &impl Fn(usize) -> bool) -> Option<usize> {
+        let (order, next) = match &self.turns {
+            Turns::Known { order, next } => (order, next),
+            Turns::Counted(credits) => {
+                return credits.borrow_mut().turn(&self.seats, usable).map(|seat| self.seats[seat].endpoint);
+            }
+        };
+        let turn = next.get();
+        next.set(if turn + 1 == order.len() { 0 } else { turn + 1 });
+        let endpoint = order[turn] as usize;
+        if usable(endpoint) {
+            return Some(endpoint);
+        }
+        let another = || order[dice.below(order.len() as u64) as usize] as usize;
+        seats::draw(another, |&endpoint| usable(endpoint)).or_else(|| seats::any(&self.seats, dice, usable))
+    }
+}
+
+impl Turns {
+    fn new(seats: &[Seat]) -> Turns {
+        let divisor = seats.iter().fold(0, |divisor, seat| gcd(divisor, seat.weight));
+        let count: u64 = seats.iter().map(|seat| u64::from(seat.weight / divisor)).sum();
+        let mut credits = Credits::new(seats);
+        if count == seats.len() as u64 {
+            let order = seats.iter().map(|seat| seat.endpoint as u32).collect();
+            return Turns::Known { order, next: Cell::new(0) };
+        }
+        if count > MAX_TURNS || count * seats.len() as u64 > MAX_STEPS {
+            return Turns::Counted(RefCell::new(credits));
+        }
+        let turn = |_| credits.turn(seats, |_| true).expect("a tier has a seat");
+        let order = (0..count).map(turn).map(|seat| seats[seat].endpoint as u32).collect();
+        Turns::Known { order, next: Cell::new(0) }
+    }
+}
+
+pub fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn rotation(weights: &[(u32, i64)]) -> RoundRobin {
-        let endpoints: Vec<_> = weights
-            .iter()
-            .map(|&(weight, priority)| Endpoint {
-                name: "".into(),
-                addr: ([127, 0, 0, 1], 1).into(),
-                weight,
-                priority,
-                host: "".into(),
-            })
-            .collect();
-        RoundRobin::new(&endpoints)
+    fn picks(weights: &[u32], count: usize) -> Vec<usize> {
+        let seats: Vec<Seat> =
+            weights.iter().enumerate().map(|(endpoint, &weight)| Seat { endpoint, weight }).collect();
+        let dice = Dice::starting_at(1);
+        let rotation = RoundRobin::new(seats, &dice);
+        if let Turns::Known { next, .. } = &rotation.turns {
+            next.set(0);
+        }
+        (0..count).map(|_| rotation.pick(&dice, &|_| true).expect("all are usable")).collect()
     }
 
     #[test]
     fn shares_follow_weights_and_are_spread() {
-        let rotation = rotation(&[(5, 0), (1, 0), (1, 0)]);
-        let picks: Vec<_> = (0..7).map(|_| rotation.pick(|_| true).unwrap()).collect();
-        assert_eq!(picks, [0, 0, 1, 0, 2, 0, 0]);
+        assert_eq!(picks(&[5, 1, 1], 7), [0, 0, 1, 0, 2, 0, 0]);
+        assert_eq!(picks(&[50, 10, 10], 7), [0, 0, 1, 0, 2, 0, 0]);
+        assert_eq!(picks(&[3, 3, 3], 6), [0, 1, 2, 0, 1, 2]);
     }
 
     #[test]
-    fn lower_priorities_wait_until_no_higher_one_is_usable() {
-        let rotation = rotation(&[(1, 1), (1, 0), (0, 9)]);
-        assert!((0..10).all(|_| rotation.pick(|_| true) == Some(0)));
-        assert_eq!(rotation.pick(|index| index != 0), Some(1));
-        assert_eq!(rotation.pick(|_| false), None);
-    }
-
-    #[test]
-    fn a_weight_of_nothing_is_never_picked() {
-        assert_eq!(rotation(&[(0, 0)]).pick(|_| true), None);
-        let rotation = rotation(&[(0, 0), (2, 0)]);
-        assert!((0..10).all(|_| rotation.pick(|_| true) == Some(1)));
+    fn an_order_too_long_to_keep_is_counted() {
+        let weights = [65_537, 3];
+        let seats: Vec<Seat> =
+            weights.iter().enumerate().map(|(endpoint, &weight)| Seat { endpoint, weight }).collect();
+        assert!(matches!(Turns::new(&seats), Turns::Counted(_)));
+        let picked = picks(&weights, 65_540);
+        assert_eq!(picked.iter().filter(|&&endpoint| endpoint == 1).count(), 3);
     }
 }

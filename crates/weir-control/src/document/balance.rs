@@ -1,0 +1,129 @@
+//! APISIX `type`, `hash_on` and `key` of an upstream.
+
+use weir_gateway::snapshot::HashKey;
+use weir_plugin::Variable;
+use weir_plugin::template::Template;
+
+use crate::read::{At, Fields, shortened};
+
+/// How endpoints are chosen, as written. `random`, `least_time` and `ip_hash` are not in APISIX.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Balance {
+    #[default]
+    RoundRobin,
+    Random,
+    LeastConn,
+    LeastTime,
+    Ewma,
+    Hash(HashKey),
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Type {
+    RoundRobin,
+    Random,
+    LeastConn,
+    LeastTime,
+    Ewma,
+    Chash,
+    IpHash,
+}
+
+const TYPES: &[(&str, Type)] = &[
+    ("roundrobin", Type::RoundRobin),
+    ("chash", Type::Chash),
+    ("ewma", Type::Ewma),
+    ("least_conn", Type::LeastConn),
+    ("least_time", Type::LeastTime),
+    ("random", Type::Random),
+    ("ip_hash", Type::IpHash),
+];
+
+#[derive(Clone, Copy, PartialEq)]
+enum HashOn {
+    Vars,
+    Header,
+    Cookie,
+    Consumer,
+    Combination,
+}
+
+const HASH_ON: &[(&str, HashOn)] = &[
+    ("vars", HashOn::Vars),
+    ("header", HashOn::Header),
+    ("cookie", HashOn::Cookie),
+    ("consumer", HashOn::Consumer),
+    ("vars_combinations", HashOn::Combination),
+];
+
+/// What APISIX lets `hash_on: vars` name, beside `arg_…`.
+const VARS: &[&str] = &[
+    "uri",
+    "server_name",
+    "server_addr",
+    "request_uri",
+    "remote_port",
+    "remote_addr",
+    "query_string",
+    "host",
+    "hostname",
+    "mqtt_client_id",
+];
+
+pub(super) fn read(fields: &Fields) -> Balance {
+    let kind = fields.get("type").and_then(|at| at.choice(TYPES)).unwrap_or(Type::RoundRobin);
+    let hash_on = fields.get("hash_on").and_then(|at| at.choice(HASH_ON)).unwrap_or(HashOn::Vars);
+    let key = fields.get("key").and_then(|at| Some((at.text()?, at)));
+    match kind {
+        Type::RoundRobin => Balance::RoundRobin,
+        Type::Random => Balance::Random,
+        Type::LeastConn => Balance::LeastConn,
+        Type::LeastTime => Balance::LeastTime,
+        Type::Ewma => Balance::Ewma,
+        Type::IpHash => Balance::Hash(HashKey::ClientAddr),
+        Type::Chash => {
+            if key.is_none() && hash_on != HashOn::Consumer && !fields.has("key") {
+                fields.at().report_advising("`type: chash` needs a `key`", "add `key: remote_addr`");
+            }
+            let key = key.map_or(HashKey::ClientAddr, |(key, at)| hash_key(hash_on, key, &at));
+            Balance::Hash(if hash_on == HashOn::Consumer { HashKey::Variable(Variable::ConsumerName) } else { key })
+        }
+    }
+}
+
+fn hash_key(hash_on: HashOn, key: &str, at: &At) -> HashKey {
+    let is_name =
+        !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
+    match hash_on {
+        HashOn::Vars if key == "remote_addr" => HashKey::ClientAddr,
+        HashOn::Vars if VARS.contains(&key) || (key.starts_with("arg_") && is_name) => {
+            HashKey::Variable(Variable::named(key))
+        }
+        HashOn::Vars => {
+            let problem = format!("`{}` is no variable to hash on", shortened(key));
+            at.report_advising(problem, format!("use `arg_NAME`, or one of {}", VARS.join(", ")));
+            HashKey::ClientAddr
+        }
+        HashOn::Header | HashOn::Cookie if !is_name => {
+            at.report_advising(format!("`{}` is no name", shortened(key)), "use letters, digits, `-` and `_`");
+            HashKey::ClientAddr
+        }
+        HashOn::Header => {
+            // APISIX lets one write the name of the variable as well.
+            let name = key.strip_prefix("http_").unwrap_or(key);
+            HashKey::Variable(Variable::Header(name.to_ascii_lowercase().replace('_', "-").into()))
+        }
+        HashOn::Cookie => HashKey::Variable(Variable::Cookie(key.strip_prefix("cookie_").unwrap_or(key).into())),
+        HashOn::Combination => {
+            let template = Template::compile(key);
+            for variable in template.variables().filter(|variable| matches!(variable, Variable::Unknown(_))) {
+                at.report_advising(format!("`{variable}` is no variable"), "write as `$remote_addr$arg_user`");
+            }
+            if template.variables().next().is_none() {
+                at.report_advising("has no variable in it", "write as `$remote_addr$arg_user`");
+            }
+            HashKey::Combination(template)
+        }
+        HashOn::Consumer => HashKey::Variable(Variable::ConsumerName),
+    }
+}

@@ -1,0 +1,36 @@
+//! Numbers nobody has to guess, only spread: Marsaglia's xorshift64* with a state per worker.
+
+use std::cell::Cell;
+use std::hash::BuildHasher;
+
+pub struct Dice(Cell<u64>);
+
+impl Dice {
+    /// Starts anywhere, so that workers and upstreams do not go in step.
+    pub fn shaken() -> Dice {
+        Dice::starting_at(foldhash::fast::RandomState::default().hash_one(0))
+    }
+
+    pub fn starting_at(seed: u64) -> Dice {
+        Dice(Cell::new(seed | 1))
+    }
+
+    pub fn roll(&self) -> u64 {
+        let mut state = self.0.get();
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        self.0.set(state);
+        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// From 0 to less than `end`, which is not 0.
+    pub fn below(&self, end: u64) -> u64 {
+        ((u128::from(self.roll()) * u128::from(end)) >> 64) as u64
+    }
+
+    /// True in `part` of all cases.
+    pub fn shows(&self, part: f64) -> bool {
+        ((self.roll() >> 11) as f64) < part * (1_u64 << 53) as f64
+    }
+}

@@ -1,0 +1,96 @@
+//! How long an endpoint takes to answer, as one worker sees it.
+
+use std::cell::Cell;
+
+/// After this time half of what is remembered has been forgotten, as with APISIX's `ewma`.
+const FORGET_NS: f64 = 10e9;
+
+/// Times from an exchange's turn to the head of its answer, remembered in two ways.
+#[derive(Debug, Default)]
+pub struct Latency {
+    /// For `least_time`: an average in which older answers count less.
+    pub mean: Average,
+    /// For `ewma`: the same, except that a slower answer replaces what was remembered.
+    pub peak: Average,
+}
+
+impl Latency {
+    pub fn record(&self, took_ns: u64, now_ns: u64) {
+        let took_ns = took_ns as f64;
+        self.mean.mix(took_ns, now_ns);
+        if took_ns > self.peak.aged(now_ns) {
+            self.peak.set(took_ns, now_ns);
+        } else {
+            self.peak.mix(took_ns, now_ns);
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Average {
+    /// 0 while nothing is known.
+    ns: Cell<f64>,
+    at_ns: Cell<u64>,
+}
+
+impl Average {
+    fn set(&self, ns: f64, now_ns: u64) {
+        self.ns.set(ns.max(1.0));
+        self.at_ns.set(now_ns);
+    }
+
+    /// The part of what is remembered that still counts. A quotient instead of an exponential: it starts alike, falls
+    /// off more slowly, and costs one division.
+    fn kept(&self, now_ns: u64) -> f64 {
+        FORGET_NS / (FORGET_NS + now_ns.saturating_sub(self.at_ns.get()) as f64)
+    }
+
+    /// Mixes in a new time. Answers that follow one another quickly count for little each, but never for less than a
+    /// hundredth.
+    fn mix(&self, took_ns: f64, now_ns: u64) {
+        let kept = if self.ns.get() == 0.0 { 0.0 } else { self.kept(now_ns).min(0.99) };
+        self.set(self.ns.get() * kept + took_ns * (1.0 - kept), now_ns);
+    }
+
+    /// What is remembered, fading, so that an endpoint which was slow is asked again some day.
+    fn aged(&self, now_ns: u64) -> f64 {
+        self.ns.get() * self.kept(now_ns)
+    }
+
+    /// What a further exchange is expected to cost beside those in flight. An endpoint nobody has heard of yet is tried
+    /// once, and then not again before it has answered.
+    pub fn cost(&self, now_ns: u64, in_flight: u32) -> f64 {
+        match (self.ns.get() == 0.0, in_flight) {
+            (true, 0) => 0.0,
+            (true, waiting) => f64::MAX / 1e6 + f64::from(waiting),
+            (false, others) => self.aged(now_ns) * (f64::from(others) + 1.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peak_counts_at_once_and_fades() {
+        let latency = Latency::default();
+        latency.record(1_000_000, 1);
+        latency.record(100_000_000, 2);
+        assert!(latency.peak.cost(2, 0) > 99e6);
+        assert!(latency.mean.cost(2, 0) < 3e6, "one answer among others");
+        assert!(latency.peak.cost(10_000_000_002, 0) < 51e6, "half of it after ten seconds");
+        for answer in 0..1_000 {
+            latency.record(1_000_000, 3 + answer);
+        }
+        assert!(latency.peak.cost(1_003, 0) < 2e6);
+    }
+
+    #[test]
+    fn the_unknown_is_tried_once() {
+        let (unknown, known) = (Average::default(), Average::default());
+        known.mix(1e6, 1);
+        assert!(unknown.cost(1, 0) < known.cost(1, 0));
+        assert!(unknown.cost(1, 1) > known.cost(1, 1_000));
+    }
+}

@@ -1,0 +1,74 @@
+//! The endpoint with the least to do: `least_conn` by exchanges in flight, `least_time` by how long a further one would
+//! take. Equals share by weight.
+//!
+//! Of more than sixteen endpoints eight are drawn and the least of those is taken: a pick then costs the same for a
+//! thousand, and what is lost against looking at all is beyond measuring (Mitzenmacher, "The Power of Two Choices").
+
+use super::seats::{self, Seat};
+use super::{Dice, Loads};
+
+const LOOKED_AT: usize = 16;
+const DRAWN: usize = 8;
+
+/// The fewest exchanges in flight for its weight.
+pub fn connections(
+    seats: &[Seat],
+    dice: &Dice,
+    loads: &(impl Loads + ?Sized),
+    usable: &impl Fn(usize) -> bool,
+) -> Option<usize> {
+    least(seats, dice, usable, |seat| f64::from(loads.in_flight(seat.endpoint)) / f64::from(seat.weight))
+}
+
+/// The least mean time to an answer, times the exchanges that would then share the endpoint, for its weight.
+pub fn time(
+    seats: &[Seat],
+    dice: &Dice,
+    loads: &(impl Loads + ?Sized),
+    now_ns: u64,
+    usable: &impl Fn(usize) -> bool,
+) -> Option<usize> {
+    least(seats, dice, usable, |seat| {
+        let latency = loads.latency(seat.endpoint);
+        latency.mean.cost(now_ns, loads.in_flight(seat.endpoint)) / f64::from(seat.weight)
+    })
+}
+
+fn least(seats: &[Seat], dice: &Dice, usable: &impl Fn(usize) -> bool, cost: impl Fn(&Seat) -> f64) -> Option<usize> {
+    let mut least = Least { cost: f64::INFINITY, weight: 0, endpoint: None };
+    if seats.len() > LOOKED_AT {
+        for _ in 0..DRAWN {
+            let drawn = || seats[dice.below(seats.len() as u64) as usize];
+            if let Some(seat) = seats::draw(drawn, |seat| usable(seat.endpoint)) {
+                least.consider(&seat, cost(&seat), dice);
+            }
+        }
+    }
+    if least.endpoint.is_none() {
+        for seat in seats.iter().filter(|seat| usable(seat.endpoint)) {
+            least.consider(seat, cost(seat), dice);
+        }
+    }
+    least.endpoint
+}
+
+/// The best so far, and the weight of all that are as good.
+struct Least {
+    cost: f64,
+    weight: u64,
+    endpoint: Option<usize>,
+}
+
+impl Least {
+    fn consider(&mut self, seat: &Seat, cost: f64, dice: &Dice) {
+        let weight = u64::from(seat.weight);
+        if self.endpoint.is_none() || cost < self.cost {
+            *self = Least { cost, weight, endpoint: Some(seat.endpoint) };
+        } else if cost == self.cost {
+            self.weight += weight;
+            if dice.below(self.weight) < weight {
+                self.endpoint = Some(seat.endpoint);
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Weighted random: each pick is independent of all others. Vose's alias method, so that a pick costs two numbers and
+//! one look, however many endpoints there are.
+
+use super::Dice;
+use super::seats::{self, Seat};
+
+pub struct Random {
+    seats: Box<[Seat]>,
+    columns: Box<[Column]>,
+}
+
+/// Every column is equally likely; within one, its own seat has this part of 2^32, and another seat the rest.
+#[derive(Clone, Copy)]
+struct Column {
+    own: u64,
+    other: u32,
+}
+
+/// The whole of a column.
+const WHOLE: u64 = 1 << 32;
+
+impl Random {
+    pub fn new(seats: Vec<Seat>) -> Random {
+        Random { columns: columns(&seats), seats: seats.into() }
+    }
+
+    pub fn pick(&self, dice: &Dice, usable: &impl Fn(usize) -> bool) -> Option<usize> {
+        let drawn = || {
+            let column = dice.below(self.columns.len() as u64) as usize;
+            let Column { own, other } = self.columns[column];
+            let seat = if dice.below(WHOLE) < own { column } else { other as usize };
+            self.seats[seat].endpoint
+        };
+        seats::draw(drawn, |&endpoint| usable(endpoint)).or_else(|| seats::any(&self.seats, dice, usable))
+    }
+}
+
+fn columns(seats: &[Seat]) -> Box<[Column]> {
+    let total: u128 = seats.iter().map(|seat| u128::from(seat.weight)).sum();
+    // In parts of the mean weight, which fills one column.
+    let mut parts: Vec<u64> = seats
+        .iter()
+        .map(|seat| (u128::from(seat.weight) * seats.len() as u128 * u128::from(WHOLE) / total) as u64)
+        .collect();
+    let mut columns: Box<[Column]> = (0..seats.len()).map(|seat| Column { own: WHOLE, other: seat as u32 }).collect();
+    let (mut poor, mut rich): (Vec<usize>, Vec<usize>) = (0..seats.len()).partition(|&seat| parts[seat] < WHOLE);
+    while let (Some(&giver), Some(taker)) = (rich.last(), poor.pop()) {
+        columns[taker] = Column { own: parts[taker], other: giver as u32 };
+        parts[giver] -= WHOLE - parts[taker];
+        if parts[giver] < WHOLE {
+            rich.pop();
+            poor.push(giver);
+        }
+    }
+    columns
+}

@@ -1,0 +1,273 @@
+//! Each policy against its definition: shares over a million picks, with weights, while endpoints come and go.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+use weir_plugin::Variable;
+
+use super::chash::HashKey;
+use super::*;
+
+const PICKS: usize = 1_000_000;
+
+/// Made-up loads.
+#[derive(Default)]
+struct Made {
+    in_flight: RefCell<Vec<u32>>,
+    latencies: Vec<Latency>,
+}
+
+impl Made {
+    fn idle(count: usize) -> Made {
+        Made { in_flight: RefCell::new(vec![0; count]), latencies: (0..count).map(|_| Latency::default()).collect() }
+    }
+}
+
+impl Loads for Made {
+    fn in_flight(&self, endpoint: usize) -> u32 {
+        self.in_flight.borrow()[endpoint]
+    }
+
+    fn latency(&self, endpoint: usize) -> &Latency {
+        &self.latencies[endpoint]
+    }
+}
+
+fn endpoint(number: usize, weight: u32, priority: i64) -> Endpoint {
+    let addr = ([10, 0, (number >> 8) as u8, number as u8], 8080).into();
+    Endpoint { name: "".into(), addr, weight, priority, host: "".into() }
+}
+
+fn endpoints(weights: &[u32]) -> Vec<Endpoint> {
+    weights.iter().enumerate().map(|(number, &weight)| endpoint(number, weight, 0)).collect()
+}
+
+fn by_argument(endpoints: &[Endpoint]) -> Balance {
+    let key = HashKey::Variable(Variable::Argument("k".into()));
+    Balance::Hash(Arc::new(Hashing::new(key, endpoints)))
+}
+
+fn all(endpoints: &[Endpoint]) -> [Balance; 6] {
+    let hash = by_argument(endpoints);
+    [Balance::RoundRobin, Balance::Random, Balance::LeastConn, Balance::LeastTime, Balance::Ewma, hash]
+}
+
+/// A request whose argument `k` is this number.
+fn request(exchange: &mut Exchange, key: usize) {
+    let head = format!("GET /?k={key} HTTP/1.1\r\nHost: t\r\n\r\n");
+    exchange.clear();
+    weir_proto::h1::parse_request(head.as_bytes(), &Default::default(), &mut exchange.request)
+        .expect("valid")
+        .expect("complete");
+}
+
+fn shares(counts: &[usize]) -> Vec<f64> {
+    let total: usize = counts.iter().sum();
+    counts.iter().map(|&count| count as f64 / total as f64).collect()
+}
+
+#[track_caller]
+fn assert_shares(counts: &[usize], weights: &[u32], within: f64, what: &str) {
+    let total: u32 = weights.iter().sum();
+    for (endpoint, (share, &weight)) in shares(counts).iter().zip(weights).enumerate() {
+        let due = f64::from(weight) / f64::from(total);
+        assert!((share - due).abs() <= within, "{what}: endpoint {endpoint} has {share:.5}, due {due:.5}");
+    }
+}
+
+#[test]
+fn shares_are_weights_over_a_million_picks() {
+    let weights = [5, 1, 1, 0, 13];
+    let endpoints = endpoints(&weights);
+    let (loads, exchange) = (Made::idle(5), Exchange::default());
+    for (balance, within) in [(Balance::RoundRobin, 0.00001), (Balance::Random, 0.002), (Balance::LeastConn, 0.002)] {
+        let balancer = Balancer::new(&balance, &endpoints);
+        let mut counts = [0; 5];
+        for _ in 0..PICKS {
+            counts[balancer.pick(&exchange, &loads, 1, |_| true).expect("there are some")] += 1;
+        }
+        assert_shares(&counts, &weights, within, &format!("{balance:?}"));
+        assert_eq!(counts[3], 0, "{balance:?}: it is drained");
+    }
+}
+
+#[test]
+fn shares_are_weights_also_while_endpoints_come_and_go() {
+    let weights = [4, 3, 2, 1, 10];
+    let endpoints = endpoints(&weights);
+    let (loads, exchange) = (Made::idle(5), Exchange::default());
+    for balance in [Balance::RoundRobin, Balance::Random, Balance::LeastConn] {
+        let balancer = Balancer::new(&balance, &endpoints);
+        for out in 0..5 {
+            let mut counts = [0; 5];
+            for _ in 0..PICKS / 5 {
+                counts[balancer.pick(&exchange, &loads, 1, |endpoint| endpoint != out).expect("four are left")] += 1;
+            }
+            let mut left = weights;
+            left[out] = 0;
+            assert_shares(&counts, &left, 0.005, &format!("{balance:?} without {out}"));
+        }
+    }
+}
+
+#[test]
+fn a_thousand_endpoints_get_their_shares() {
+    let weights: Vec<u32> = (0..1_000).map(|number| 1 + number % 3).collect();
+    let endpoints = endpoints(&weights);
+    let (loads, exchange) = (Made::idle(1_000), Exchange::default());
+    for (balance, within) in [(Balance::RoundRobin, 0.00001), (Balance::Random, 0.0004), (Balance::LeastConn, 0.0004)] {
+        let balancer = Balancer::new(&balance, &endpoints);
+        let mut counts = vec![0; 1_000];
+        for _ in 0..PICKS {
+            counts[balancer.pick(&exchange, &loads, 1, |_| true).expect("there are some")] += 1;
+        }
+        assert_shares(&counts, &weights, within, &format!("{balance:?}"));
+    }
+}
+
+#[test]
+fn every_policy_keeps_to_priorities_weights_and_what_is_usable() {
+    let endpoints = [endpoint(0, 1, 5), endpoint(1, 0, 5), endpoint(2, 2, 1), endpoint(3, 1, 1), endpoint(4, 0, 9)];
+    let mut exchange = Exchange::default();
+    for balance in all(&endpoints) {
+        let (balancer, loads) = (Balancer::new(&balance, &endpoints), Made::idle(5));
+        let mut seen = [0; 5];
+        for key in 0..2_000 {
+            request(&mut exchange, key);
+            let mut pick = |usable: &dyn Fn(usize) -> bool| {
+                let picked = balancer.pick(&exchange, &loads, 1, usable);
+                picked.inspect(|&picked| seen[picked] += 1)
+            };
+            assert_eq!(pick(&|_| true), Some(0), "{balance:?}");
+            assert!(matches!(pick(&|endpoint| endpoint != 0), Some(2 | 3)), "{balance:?}");
+            assert_eq!(pick(&|endpoint| endpoint == 3), Some(3), "{balance:?}");
+        }
+        assert_eq!(balancer.pick(&exchange, &loads, 1, |_| false), None, "{balance:?}");
+        assert!(seen[2] > 0 && seen[3] > 2_000, "{balance:?}: {seen:?}");
+    }
+}
+
+#[test]
+fn nobody_and_only_the_drained_are_nobody() {
+    let exchange = Exchange::default();
+    for endpoints in [vec![], vec![endpoint(0, 0, 0)], vec![endpoint(0, 0, 0), endpoint(1, 0, 2)]] {
+        for balance in all(&endpoints) {
+            let balancer = Balancer::new(&balance, &endpoints);
+            assert_eq!(balancer.pick(&exchange, &Made::idle(2), 1, |_| true), None, "{balance:?}");
+        }
+    }
+}
+
+#[test]
+fn least_conn_takes_the_fewest_for_its_weight() {
+    let endpoints = endpoints(&[1, 2, 4]);
+    let balancer = Balancer::new(&Balance::LeastConn, &endpoints);
+    let (loads, exchange) = (Made::idle(3), Exchange::default());
+    // Nothing ends: what is in flight fills up as the weights say.
+    for _ in 0..700 {
+        let picked = balancer.pick(&exchange, &loads, 1, |_| true).expect("there are some");
+        loads.in_flight.borrow_mut()[picked] += 1;
+    }
+    let filled = loads.in_flight.borrow().clone();
+    assert!(filled.iter().zip([100_u32, 200, 400]).all(|(&filled, due)| filled.abs_diff(due) <= 4), "{filled:?}");
+    loads.in_flight.replace(vec![3, 7, 11]);
+    assert_eq!(balancer.pick(&exchange, &loads, 1, |_| true), Some(2), "11 of 4 are fewer than 3 of 1");
+}
+
+/// Picks with endpoints that take these times one after the other, and says how often each was picked.
+fn queueing(balance: &Balance, service_ns: &[u64], arrivals_ns: u64, count: usize) -> Vec<usize> {
+    let endpoints = endpoints(&vec![1; service_ns.len()]);
+    let (balancer, loads, exchange) =
+        (Balancer::new(balance, &endpoints), Made::idle(service_ns.len()), Exchange::default());
+    let free_at: Vec<Cell<u64>> = service_ns.iter().map(|_| Cell::new(0)).collect();
+    let mut running: Vec<(u64, usize, u64)> = Vec::new();
+    let mut counts = vec![0; service_ns.len()];
+    for number in 0..count as u64 {
+        let now_ns = 1 + number * arrivals_ns;
+        running.sort_unstable();
+        while let Some(&(end_ns, endpoint, begin_ns)) = running.first().filter(|(end_ns, ..)| *end_ns <= now_ns) {
+            running.remove(0);
+            loads.in_flight.borrow_mut()[endpoint] -= 1;
+            loads.latencies[endpoint].record(end_ns - begin_ns, end_ns);
+        }
+        let picked = balancer.pick(&exchange, &loads, now_ns, |_| true).expect("there are some");
+        counts[picked] += 1;
+        loads.in_flight.borrow_mut()[picked] += 1;
+        let end_ns = free_at[picked].get().max(now_ns) + service_ns[picked];
+        free_at[picked].set(end_ns);
+        running.push((end_ns, picked, now_ns));
+    }
+    counts
+}
+
+#[test]
+fn those_that_go_by_time_avoid_who_is_slow() {
+    const MS: u64 = 1_000_000;
+    for balance in [Balance::LeastTime, Balance::Ewma] {
+        let counts = queueing(&balance, &[2 * MS, 2 * MS, 2 * MS, 40 * MS], MS, 20_000);
+        let slow = counts[3] as f64 / 20_000.0;
+        assert!(slow < 0.05, "{balance:?}: {counts:?}");
+        assert!(counts[3] > 0, "{balance:?}: it is tried again: {counts:?}");
+        assert!(counts[..3].iter().all(|&count| count > 4_000), "{balance:?}: {counts:?}");
+    }
+}
+
+#[test]
+fn keys_stay_when_an_endpoint_leaves_or_joins() {
+    let few = endpoints(&[1; 10]);
+    let all = endpoints(&[1; 11]);
+    let (before, after) = (Balancer::new(&by_argument(&few), &few), Balancer::new(&by_argument(&all), &all));
+    let (loads, mut exchange) = (Made::idle(11), Exchange::default());
+    let (mut moved, mut own, mut left_moved) = (0, 0, 0);
+    let keys = 200_000;
+    for key in 0..keys {
+        request(&mut exchange, key);
+        let was = before.pick(&exchange, &loads, 1, |_| true).expect("there are some");
+        let is = after.pick(&exchange, &loads, 1, |_| true).expect("there are some");
+        if was != is {
+            moved += 1;
+            assert_eq!(is, 10, "a key moves to the new endpoint or not at all");
+        }
+        own += usize::from(was == 3);
+        let without = before.pick(&exchange, &loads, 1, |endpoint| endpoint != 3).expect("there are some");
+        left_moved += usize::from(without != was);
+    }
+    assert_eq!(left_moved, own, "only the keys of the endpoint that left have moved");
+    // An endpoint's 160 points are not exactly its share of the ring, with any key or number of keys.
+    let part = |count: usize| count as f64 / keys as f64;
+    assert!(part(moved) <= 1.0 / 11.0 + 0.02, "{:.4} of the keys moved to one of eleven", part(moved));
+    assert!(part(left_moved) <= 1.0 / 10.0 + 0.02, "{:.4} of the keys left one of ten", part(left_moved));
+}
+
+#[test]
+fn hashing_follows_weights_over_a_million_keys() {
+    let weights = [300, 100, 200, 0];
+    let endpoints = endpoints(&weights);
+    let balancer = Balancer::new(&by_argument(&endpoints), &endpoints);
+    let (loads, mut exchange) = (Made::idle(4), Exchange::default());
+    let mut counts = [0; 4];
+    for key in 0..PICKS {
+        request(&mut exchange, key);
+        counts[balancer.pick(&exchange, &loads, 1, |_| true).expect("there are some")] += 1;
+    }
+    // 160 points to a share leave it this far from even.
+    assert_shares(&counts, &weights, 0.05, "chash");
+}
+
+#[test]
+fn a_missing_key_falls_back_to_the_client() {
+    let endpoints = endpoints(&[1; 20]);
+    let by_argument = Balancer::new(&by_argument(&endpoints), &endpoints);
+    let by_client = Balance::Hash(Arc::new(Hashing::new(HashKey::ClientAddr, &endpoints)));
+    let by_client = Balancer::new(&by_client, &endpoints);
+    let loads = Made::idle(20);
+    let mut seen = HashMap::new();
+    for client in 0..200 {
+        let mut exchange = Exchange::default();
+        exchange.client.addr = [192, 0, 2, client].into();
+        let picked = by_client.pick(&exchange, &loads, 1, |_| true);
+        assert_eq!(by_argument.pick(&exchange, &loads, 1, |_| true), picked);
+        *seen.entry(picked).or_insert(0) += 1;
+    }
+    assert!(seen.len() > 15, "clients are spread: {seen:?}");
+}

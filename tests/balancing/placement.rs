@@ -1,0 +1,144 @@
+//! Keys land where nginx puts them.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+
+use weir_testkit::{Client, DEADLINE, Origin, TempDir, eventually};
+
+use crate::{named, one_route, weir};
+
+/// A running nginx, ended when dropped.
+struct Nginx {
+    process: Child,
+    port: u16,
+    _directory: TempDir,
+}
+
+impl Nginx {
+    /// `None` where it is not installed.
+    fn start(upstream: &str) -> Option<Nginx> {
+        let directory = TempDir::new();
+        let port = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("it is bound").port();
+        let place = directory.path().display();
+        let configuration = directory.write(
+            "nginx.conf",
+            format!(
+                "daemon off; master_process off; pid {place}/pid; error_log {place}/error.log;\n\
+                 events {{}}\n\
+                 http {{\n\
+                 access_log off;\n\
+                 client_body_temp_path {place}/b; proxy_temp_path {place}/p; fastcgi_temp_path {place}/f;\n\
+                 uwsgi_temp_path {place}/u; scgi_temp_path {place}/s;\n\
+                 upstream backend {{ {upstream} }}\n\
+                 server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://backend; }} }}\n\
+                 }}\n"
+            ),
+        );
+        let path = format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default());
+        let process = Command::new("nginx")
+            .env("PATH", path)
+            .arg("-p")
+            .arg(directory.path())
+            .arg("-c")
+            .arg(configuration)
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let nginx = Nginx { process, port, _directory: directory };
+        eventually("nginx listens", DEADLINE, || Client::try_connect(([127, 0, 0, 1], port).into()).is_ok());
+        Some(nginx)
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn chash_places_keys_as_nginx_does() {
+    let origins: Vec<Origin> = (0..5).map(|number| named(number.to_string())).collect();
+    let weights = [1, 2, 1, 3, 1];
+    let weighted = |format: &dyn Fn(&Origin, u32) -> String, separator: &str| {
+        let all: Vec<String> = origins.iter().zip(weights).map(|(origin, weight)| format(origin, weight)).collect();
+        all.join(separator)
+    };
+    let servers = weighted(&|origin, weight| format!("server {} weight={weight};", origin.addr()), " ");
+    let Some(nginx) = Nginx::start(&format!("hash $arg_k consistent; {servers}")) else {
+        eprintln!("skipped: nginx is not installed (Debian: apt-get install nginx-light)");
+        return;
+    };
+    let nodes = weighted(&|origin, weight| format!("\"{}\": {weight}", origin.addr()), ", ");
+    let gateway = weir()
+        .start(&format!("routes:\n  - uri: /*\n    upstream: {{ type: chash, key: arg_k, nodes: {{ {nodes} }} }}\n"));
+    let mut ours = gateway.client();
+    let mut seen = [0; 5];
+    for key in 0..1_000 {
+        let target = format!("/?k=key-{key}");
+        let expected = Client::connect(([127, 0, 0, 1], nginx.port).into()).get(&target).expect("nginx answers").text();
+        assert_eq!(ours.get(&target).expect("an answer").text(), expected, "{target}");
+        seen[expected.parse::<usize>().expect("a number")] += 1;
+    }
+    assert!(seen.iter().all(|&count| count > 50), "{seen:?}");
+}
+
+#[test]
+fn requests_are_told_apart_by_what_hash_on_names() {
+    let origins: Vec<Origin> = (0..8).map(|number| named(number.to_string())).collect();
+    for (balance, of_one, of_another) in [
+        ("type: chash, hash_on: header, key: X-User", "X-User: a", "X-User: "),
+        ("type: chash, hash_on: cookie, key: sid", "Cookie: x=1; sid=a", "Cookie: x=1; sid="),
+        ("type: chash, hash_on: vars_combinations, key: \"$http_a$http_b\"", "A: a", "B: "),
+    ] {
+        let gateway = weir().start(&one_route(&origins, balance));
+        let mut client = gateway.client();
+        let mut ask = |field: String| {
+            let request = format!("GET / HTTP/1.1\r\nHost: t\r\n{field}\r\n\r\n");
+            client.ask(request).expect("an answer").text()
+        };
+        let first = ask(of_one.to_owned());
+        assert!((0..20).all(|_| ask(of_one.to_owned()) == first), "{balance}: one key has moved");
+        let others: std::collections::HashSet<String> =
+            (0..60).map(|number| ask(format!("{of_another}{number}"))).collect();
+        assert!(others.len() >= 6, "{balance}: sixty keys met {others:?}");
+    }
+}
+
+#[test]
+fn ip_hash_keeps_a_client_with_its_endpoint() {
+    let origins: Vec<Origin> = (0..4).map(|number| named(number.to_string())).collect();
+    let gateway = weir().start(&one_route(&origins, "type: ip_hash"));
+    let first = gateway.get("/").text();
+    assert!((0..20).all(|_| gateway.get("/").text() == first));
+}
+
+#[test]
+fn least_conn_goes_by_what_is_in_flight() {
+    use weir_testkit::{Answer, Gate, Reading};
+    let gate = Gate::new();
+    let busy = Origin::reading(Reading::Strict, {
+        let gate = gate.clone();
+        move |_| {
+            gate.wait();
+            Answer::ok("busy")
+        }
+    });
+    let origins = [busy, named("idle")];
+    let gateway = weir().start(&one_route(&origins, "type: least_conn"));
+    let mut waiting = Vec::new();
+    // Ties are broken by lot, so that the busy one gets its first request soon.
+    while origins[0].requests().is_empty() {
+        let mut client = gateway.client();
+        client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+        let reached = || origins[0].requests().len() + origins[1].requests().len() > waiting.len();
+        eventually("the request has arrived", DEADLINE, reached);
+        waiting.push(client);
+    }
+    let mut client = gateway.client();
+    for _ in 0..50 {
+        assert_eq!(client.get("/").expect("an answer").text(), "idle");
+    }
+    gate.open();
+}
