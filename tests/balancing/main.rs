@@ -1,5 +1,6 @@
 //! How endpoints are chosen, watched, left out and taken back, over real sockets.
 
+mod health;
 mod placement;
 
 use weir_testkit::{Answer, Gateway, Launcher, Origin, Reading};

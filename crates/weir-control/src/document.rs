@@ -22,7 +22,7 @@ use crate::tree::{Kind, Node, Place};
 use crate::yaml::{self, Limits, Parsed};
 
 pub use balance::Balance;
-pub use checks::{ActiveChecks, CheckType};
+pub use checks::Active;
 pub use plugins::{ErrorResponse, Plugin, Plugins};
 pub use resource::{Origin, Reference};
 pub use route::{Route, Service};

@@ -10,6 +10,7 @@ use weir_telemetry::metrics::RouteSlot;
 use crate::balance::{Balancer, Dice, Latency, Loads, Tried};
 use crate::pool::{Endpoint, Pools};
 use crate::snapshot::{self, Snapshot};
+use crate::state::{Health, HealthTable};
 
 pub struct Current {
     pub snapshot: Arc<Snapshot>,
@@ -22,26 +23,32 @@ pub struct Current {
 /// A worker's side of an upstream.
 pub struct Upstream {
     pub endpoints: Vec<Rc<Endpoint>>,
+    /// Beside the endpoints.
+    pub health: Vec<Arc<Health>>,
     balancer: Balancer,
     dice: Dice,
 }
 
 impl Current {
-    pub fn new(snapshot: Arc<Snapshot>, slots: Arc<[RouteSlot]>, pools: &Pools, now_ns: u64) -> Current {
+    pub fn new(
+        snapshot: Arc<Snapshot>,
+        slots: Arc<[RouteSlot]>,
+        pools: &Pools,
+        health: &HealthTable,
+        now_ns: u64,
+    ) -> Current {
         let upstreams = snapshot
             .upstreams
             .iter()
             .map(|upstream| Upstream {
-                endpoints: upstream
-                    .endpoints
-                    .iter()
-                    .map(|endpoint| pools.endpoint(endpoint, upstream, now_ns))
-                    .collect(),
+                endpoints: upstream.endpoints.iter().map(|endpoint| pools.endpoint(endpoint, upstream)).collect(),
+                health: upstream.endpoints.iter().map(|endpoint| health.endpoint(endpoint, now_ns)).collect(),
                 balancer: Balancer::new(&upstream.balance, &upstream.endpoints),
                 dice: Dice::shaken(),
             })
             .collect();
         pools.forget_unused();
+        health.forget_unused();
         Current { snapshot, upstreams, slots }
     }
 
@@ -54,23 +61,43 @@ impl Current {
     }
 }
 
+/// Endpoints that may be passed by because somebody else is finding out how they are, before one is taken anyway.
+const MAX_PASSED_BY: usize = 4;
+
 impl Upstream {
     /// An endpoint in rotation that has not been tried; when all are out of rotation, any that has not been tried.
     pub fn pick(&self, settings: &snapshot::Upstream, exchange: &Exchange, tried: Tried, now_ns: u64) -> Option<usize> {
-        let pick = |usable: &dyn Fn(usize) -> bool| self.balancer.pick(exchange, &*self.endpoints, now_ns, usable);
-        let untried = |index: usize| !tried.contains(index);
-        let in_rotation = |index: usize| untried(index) && self.endpoints[index].health.is_up(now_ns);
+        let mut passed_by = tried;
+        for _ in 0..MAX_PASSED_BY {
+            let Some(picked) = self.in_rotation(settings, exchange, passed_by, now_ns) else { break };
+            if self.health[picked].admits(settings.passive.retry_after, now_ns) {
+                return Some(picked);
+            }
+            passed_by.add(picked);
+        }
+        self.balancer.pick(exchange, &*self.endpoints, now_ns, |index| !tried.contains(index))
+    }
+
+    fn in_rotation(
+        &self,
+        settings: &snapshot::Upstream,
+        exchange: &Exchange,
+        tried: Tried,
+        now_ns: u64,
+    ) -> Option<usize> {
+        let in_rotation = |index: usize| !tried.contains(index) && self.health[index].is_up(now_ns);
         if let Some(ramp) = settings.slow_start {
             // What an endpoint that has just come back does not get yet goes to the others.
             let takes_its_share = |index: usize| {
-                let share = self.endpoints[index].health.share(ramp, now_ns);
+                let share = self.health[index].share(ramp, now_ns);
                 in_rotation(index) && (share >= 1.0 || self.dice.shows(share))
             };
-            if let Some(picked) = pick(&takes_its_share) {
-                return Some(picked);
+            let picked = self.balancer.pick(exchange, &*self.endpoints, now_ns, takes_its_share);
+            if picked.is_some() {
+                return picked;
             }
         }
-        self.balancer.pick(exchange, &*self.endpoints, now_ns, in_rotation).or_else(|| pick(&untried))
+        self.balancer.pick(exchange, &*self.endpoints, now_ns, in_rotation)
     }
 }
 

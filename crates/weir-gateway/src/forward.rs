@@ -215,7 +215,7 @@ mod tests {
 
     fn endpoint() -> Endpoint {
         let addr = ([127, 0, 0, 1], 8001).into();
-        Endpoint { name: "up:8001".into(), addr, weight: 1, priority: 0, host: "up:8001".into() }
+        Endpoint { name: "up:8001".into(), addr, weight: 1, priority: 0, host: "up:8001".into(), checks: None }
     }
 
     fn forwarded(head: &str, trusted: bool) -> String {

@@ -19,7 +19,8 @@ use crate::access_log::{AccessLog, LineFormat};
 use crate::connection::h1;
 use crate::current::Current;
 use crate::pool::Pools;
-use crate::snapshot::Snapshot;
+use crate::probe::Prober;
+use crate::snapshot::{Endpoint, Snapshot, Upstream};
 use crate::state::HealthTable;
 use crate::worker::{Phase, Worker};
 
@@ -45,8 +46,24 @@ pub struct Gateway {
     workers: Vec<Handle>,
     metrics: Arc<Metrics>,
     health: Arc<HealthTable>,
+    prober: Prober,
+    snapshot: Mutex<Arc<Snapshot>>,
     clock: Clock,
     progress: Arc<Progress>,
+}
+
+/// An endpoint as operators see it.
+#[derive(Clone, Debug)]
+pub struct EndpointHealth {
+    pub upstream: Box<str>,
+    /// As written: `host:port`.
+    pub name: Box<str>,
+    pub addr: std::net::SocketAddr,
+    pub weight: u32,
+    pub priority: i64,
+    pub is_up: bool,
+    /// It is asked by active checks.
+    pub is_checked: bool,
 }
 
 struct Handle {
@@ -100,7 +117,15 @@ impl Gateway {
             lock: Mutex::new(()),
         });
         let slots = slots(&metrics, &snapshot);
-        let mut gateway = Gateway { workers: Vec::new(), metrics, health, clock, progress };
+        let mut gateway = Gateway {
+            workers: Vec::new(),
+            metrics,
+            prober: Prober::new(Arc::clone(&health), clock),
+            snapshot: Mutex::new(Arc::clone(&snapshot)),
+            health,
+            clock,
+            progress,
+        };
         let (format, mut sinks) = match access_log {
             Some((format, sinks)) => (Some(format), sinks),
             None => (None, Vec::new()),
@@ -127,6 +152,7 @@ impl Gateway {
         }
         gateway.wait_for_revision(snapshot.revision, Duration::from_secs(10));
         gateway.health.begin();
+        gateway.prober.follow(&snapshot)?;
         Ok(gateway)
     }
 
@@ -136,6 +162,10 @@ impl Gateway {
         let slots = slots(&self.metrics, &snapshot);
         let revision = snapshot.revision;
         self.command(|| Command::Publish(Arc::clone(&snapshot), Arc::clone(&slots)));
+        if let Err(error) = self.prober.follow(&snapshot) {
+            tracing::error!("health checks cannot begin: {error}");
+        }
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = snapshot;
         self.wait_for_revision(revision, patience)
     }
 
@@ -154,9 +184,29 @@ impl Gateway {
         self.metrics.workers().iter().map(|worker| worker.connections()).sum()
     }
 
-    /// Every endpoint traffic has used, and whether it is in rotation.
-    pub fn health(&self) -> Vec<(std::net::SocketAddr, bool)> {
-        self.health.list(self.clock.now_ns())
+    /// Every endpoint of the configuration published last, and whether it is in rotation.
+    pub fn endpoints(&self) -> Vec<EndpointHealth> {
+        let snapshot = Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner));
+        let now_ns = self.clock.now_ns();
+        let of = |upstream: &Upstream| {
+            let health = |endpoint: &Endpoint| EndpointHealth {
+                upstream: upstream.name.clone(),
+                name: endpoint.name.clone(),
+                addr: endpoint.addr,
+                weight: endpoint.weight,
+                priority: endpoint.priority,
+                is_up: self.health.endpoint(endpoint, now_ns).is_up(now_ns),
+                is_checked: endpoint.checks.is_some(),
+            };
+            upstream.endpoints.iter().map(health).collect::<Vec<_>>()
+        };
+        snapshot.upstreams.iter().flat_map(of).collect()
+    }
+
+    /// Active health checks made so far: those that found the endpoint healthy, and those that did not.
+    pub fn checks(&self) -> (u64, u64) {
+        let checks = &self.health.checks;
+        (checks.healthy.load(Ordering::Relaxed), checks.unhealthy.load(Ordering::Relaxed))
     }
 
     /// Stops accepting, and ends each connection when its exchange ends. The listening sockets stay open until the
@@ -232,8 +282,9 @@ impl Start {
 
     fn serve(self) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
-        let pools = Pools::new(self.health);
-        let current = Current::new(self.snapshot, self.slots, &pools, self.clock.now_ns());
+        let pools = Pools::default();
+        let health = self.health;
+        let current = Current::new(self.snapshot, self.slots, &pools, &health, self.clock.now_ns());
         let revision = current.snapshot.revision;
         let log = self.log.map(|(format, sink)| AccessLog::new(format, sink));
         let worker = Rc::new(Worker::new(self.index, self.clock, self.metrics.worker(self.index), log, pools, current));
@@ -246,14 +297,14 @@ impl Start {
             tokio::task::spawn_local(tick(Rc::clone(&worker)));
             self.progress.revisions[self.index].store(revision, Ordering::Release);
             self.progress.announce();
-            obey(&worker, self.inbox, &self.progress).await;
+            obey(&worker, self.inbox, &health, &self.progress).await;
             Ok(())
         })
     }
 }
 
 /// Follows commands until the worker has nothing left to do.
-async fn obey(worker: &Rc<Worker>, mut inbox: UnboundedReceiver<Command>, progress: &Progress) {
+async fn obey(worker: &Rc<Worker>, mut inbox: UnboundedReceiver<Command>, health: &HealthTable, progress: &Progress) {
     let mut check = tokio::time::interval(Duration::from_millis(10));
     loop {
         let command = match worker.phase() {
@@ -272,7 +323,7 @@ async fn obey(worker: &Rc<Worker>, mut inbox: UnboundedReceiver<Command>, progre
         match command {
             Some(Command::Publish(snapshot, slots)) => {
                 let revision = snapshot.revision;
-                let current = Current::new(snapshot, slots, &worker.pools, worker.wake_up());
+                let current = Current::new(snapshot, slots, &worker.pools, health, worker.wake_up());
                 worker.replace(current);
                 progress.revisions[worker.index()].store(revision, Ordering::Release);
                 progress.announce();

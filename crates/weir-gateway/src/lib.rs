@@ -15,6 +15,7 @@ mod connection;
 mod current;
 mod forward;
 mod pool;
+mod probe;
 mod relay;
 mod respond;
 mod serve;

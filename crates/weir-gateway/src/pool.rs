@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -17,22 +16,20 @@ use weir_plugin::Stop;
 use crate::balance::Latency;
 use crate::concurrency::Limiter;
 use crate::snapshot::{self, Keepalive};
-use crate::state::{Health, HealthTable};
 use crate::worker::Worker;
 
 /// A peer that acknowledges nothing for this long is dead (RFC 5482).
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The endpoints of one worker, by address. They outlive configurations.
+#[derive(Default)]
 pub struct Pools {
-    health: Arc<HealthTable>,
     endpoints: RefCell<HashMap<SocketAddr, Rc<Endpoint>>>,
 }
 
 /// One worker's connections to one endpoint.
 pub struct Endpoint {
     pub addr: SocketAddr,
-    pub health: Arc<Health>,
     keepalive: Cell<Keepalive>,
     idle: RefCell<Vec<Idle>>,
     /// Exchanges begun here and not ended, those that wait for their turn included.
@@ -66,16 +63,11 @@ enum Turn {
 }
 
 impl Pools {
-    pub fn new(health: Arc<HealthTable>) -> Pools {
-        Pools { health, endpoints: RefCell::default() }
-    }
-
-    pub fn endpoint(&self, endpoint: &snapshot::Endpoint, upstream: &snapshot::Upstream, now_ns: u64) -> Rc<Endpoint> {
+    pub fn endpoint(&self, endpoint: &snapshot::Endpoint, upstream: &snapshot::Upstream) -> Rc<Endpoint> {
         let mut endpoints = self.endpoints.borrow_mut();
         let shared = endpoints.entry(endpoint.addr).or_insert_with(|| {
             Rc::new(Endpoint {
                 addr: endpoint.addr,
-                health: self.health.endpoint(endpoint.addr, now_ns),
                 keepalive: Cell::new(upstream.keepalive),
                 idle: RefCell::default(),
                 in_flight: Cell::new(0),
@@ -96,7 +88,6 @@ impl Pools {
     /// Drops endpoints that no configuration and no exchange refers to, and with them their idle connections.
     pub fn forget_unused(&self) {
         self.endpoints.borrow_mut().retain(|_, endpoint| Rc::strong_count(endpoint) > 1);
-        self.health.forget_unused();
     }
 
     /// Looks for endpoints whose limit has become too low. Called with every tick.

@@ -106,8 +106,7 @@ async fn proxy(
         };
         let (stop, reused) = match attempt(worker, &terms, upstream, endpoint, freshness, client, exchange).await {
             Ok(after) => {
-                let health = &upstream.endpoints[endpoint].health;
-                health.answered(exchange.upstream.status, &settings.passive, worker.now_ns());
+                upstream.health[endpoint].answered(exchange.upstream.status, &settings.passive, worker.now_ns());
                 return Ok(after);
             }
             Err(failure) => failure,
@@ -115,7 +114,8 @@ async fn proxy(
         // A connection that had gone stale in the pool says nothing about the endpoint: once more, on a new one.
         let stale = reused && stop == Stop::UpstreamClosed;
         if !stale {
-            upstream.endpoints[endpoint].health.failed(stop, &settings.passive, worker.now_ns());
+            let began_ns = exchange.upstream.started_ns;
+            upstream.health[endpoint].failed(stop, &settings.passive, began_ns, worker.now_ns());
         }
         let safe = match stop.ending().retry {
             Retry::Never => false,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use weir_plugin::{RouteFacts, Step};
+use weir_proto::Method;
 use weir_proto::h1::Limits;
 
 pub use crate::balance::chash::{HashKey, Hashing};
@@ -177,6 +178,43 @@ pub struct Endpoint {
     pub priority: i64,
     /// The `Host` of `pass_host: node`: the host as written, with the port unless it is the scheme's own.
     pub host: Box<str>,
+    /// APISIX `checks.active`.
+    pub checks: Option<Arc<ActiveChecks>>,
+}
+
+/// APISIX `checks.active`: how the process asks an endpoint whether it can serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActiveChecks {
+    pub question: Question,
+    pub timeout: Duration,
+    /// Endpoints of one upstream that are asked at a time.
+    pub concurrency: usize,
+    /// Between checks while the endpoint is in rotation, and while it is not.
+    pub healthy_interval: Duration,
+    pub unhealthy_interval: Duration,
+    pub healthy_statuses: Vec<u16>,
+    pub unhealthy_statuses: Vec<u16>,
+    /// In a row, to come back; and by kind in a row, to be taken out.
+    pub healthy_successes: u32,
+    pub http_failures: u32,
+    pub tcp_failures: u32,
+    pub timeouts: u32,
+}
+
+/// What an endpoint is asked. The same question is asked once, whoever wants to know.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Question {
+    /// Where, if not on the port that traffic goes to.
+    pub port: Option<u16>,
+    pub kind: CheckKind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum CheckKind {
+    /// Does it take connections?
+    Tcp,
+    /// What does it answer to this request?
+    Http { method: Method, request: Box<[u8]> },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,6 +269,8 @@ pub struct PassiveChecks {
     pub timeouts: u32,
     /// How long an endpoint stays out before ordinary traffic tries it again, where no active check brings it back.
     pub retry_after: Duration,
+    /// Active checks bring it back, and time alone does not.
+    pub until_checked: bool,
 }
 
 impl Default for PassiveChecks {
@@ -245,6 +285,7 @@ impl Default for PassiveChecks {
             tcp_failures: 3,
             timeouts: 3,
             retry_after: Duration::from_secs(10),
+            until_checked: false,
         }
     }
 }

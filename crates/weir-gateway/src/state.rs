@@ -1,25 +1,48 @@
-//! What has happened, as opposed to what was asked for: keyed by address, shared by all workers and routes, and older
+//! What has happened, as opposed to what was asked for: keyed by endpoint, shared by all workers and routes, and older
 //! than any snapshot.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use weir_plugin::Stop;
 
-use crate::snapshot::PassiveChecks;
+use crate::snapshot::{Endpoint, PassiveChecks, Question};
+
+#[cfg(test)]
+mod tests;
 
 /// An endpoint that has just come into rotation gets this part of its share at once, so that it is tried at all.
 const FIRST_SHARE: f64 = 0.05;
+/// Who falls out again within this time after coming back has not recovered: its next pause is twice as long.
+const CALM_NS: u64 = 60_000_000_000;
+/// So often a pause doubles at most.
+const MAX_DOUBLINGS: u32 = 5;
+/// The longest pause before it is doubled.
+const LONGEST_NS: u64 = u64::MAX >> (MAX_DOUBLINGS + 1);
+/// Out of rotation until a check says otherwise.
+const UNTIL_CHECKED: u64 = u64::MAX;
 
 /// One health view for the whole process.
 #[derive(Debug, Default)]
 pub struct HealthTable {
-    endpoints: Mutex<HashMap<SocketAddr, Arc<Health>>>,
+    endpoints: Mutex<HashMap<Key, Arc<Health>>>,
     /// Traffic has begun: endpoints that come from here on join others.
     begun: AtomicBool,
+    /// Checks made, by what came of them.
+    pub checks: Checks,
+}
+
+/// Two upstreams that ask an endpoint different questions are told different things about it.
+type Key = (SocketAddr, Option<Question>);
+
+/// Active checks made since the process began.
+#[derive(Debug, Default)]
+pub struct Checks {
+    pub healthy: AtomicU64,
+    pub unhealthy: AtomicU64,
 }
 
 /// What is known of one endpoint. Read on the path; written when something goes wrong, or right again.
@@ -31,29 +54,26 @@ pub struct Health {
     successes: AtomicU32,
     /// Out of rotation until then, on the clock all workers share; 0 while in rotation.
     out_until_ns: AtomicU64,
-    /// When it came into rotation, or is to come; 0 if it was there from the beginning.
+    /// When its last pause ended, or is to end; 0 if it was never out. What began before says nothing about it any more.
+    pause_end_ns: AtomicU64,
+    /// How often in a row it fell out soon after it had come back, or instead of coming back.
+    relapses: AtomicU32,
+    /// When it came into rotation; 0 if it was there from the beginning.
     joined_ns: AtomicU64,
 }
 
 impl HealthTable {
-    pub fn endpoint(&self, addr: SocketAddr, now_ns: u64) -> Arc<Health> {
+    pub fn endpoint(&self, endpoint: &Endpoint, now_ns: u64) -> Arc<Health> {
         let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
-        let joined_ns = if self.begun.load(Ordering::Relaxed) { now_ns } else { 0 };
+        let joined_ns = if self.begun.load(Relaxed) { now_ns } else { 0 };
         let new = || Arc::new(Health { joined_ns: joined_ns.into(), ..Health::default() });
-        Arc::clone(endpoints.entry(addr).or_insert_with(new))
+        let question = endpoint.checks.as_ref().map(|checks| checks.question.clone());
+        Arc::clone(endpoints.entry((endpoint.addr, question)).or_insert_with(new))
     }
 
     /// The endpoints known so far are those of the beginning.
     pub fn begin(&self) {
-        self.begun.store(true, Ordering::Relaxed);
-    }
-
-    /// Every endpoint that is known, and whether it is in rotation.
-    pub fn list(&self, now_ns: u64) -> Vec<(SocketAddr, bool)> {
-        let endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut list: Vec<_> = endpoints.iter().map(|(addr, health)| (*addr, health.is_up(now_ns))).collect();
-        list.sort_unstable();
-        list
+        self.begun.store(true, Relaxed);
     }
 
     /// Drops endpoints nobody refers to any more.
@@ -65,12 +85,22 @@ impl HealthTable {
 
 impl Health {
     pub fn is_up(&self, now_ns: u64) -> bool {
-        self.out_until_ns.load(Ordering::Relaxed) <= now_ns
+        self.out_until_ns.load(Relaxed) <= now_ns
+    }
+
+    /// Whether an exchange may go to an endpoint that is up. One that was out and has not proved itself since gets one
+    /// at a time: the next goes when that one has ended, or `patience` later.
+    pub fn admits(&self, patience: Duration, now_ns: u64) -> bool {
+        let out_until_ns = self.out_until_ns.load(Relaxed);
+        out_until_ns == 0 || {
+            let next_ns = now_ns.saturating_add(ns(patience)).min(UNTIL_CHECKED - 1);
+            self.out_until_ns.compare_exchange(out_until_ns, next_ns, Relaxed, Relaxed).is_ok()
+        }
     }
 
     /// The part of its share an endpoint gets, which grows evenly to the whole for `ramp` after it has come into rotation.
     pub fn share(&self, ramp: Duration, now_ns: u64) -> f64 {
-        match self.joined_ns.load(Ordering::Relaxed) {
+        match self.joined_ns.load(Relaxed) {
             0 => 1.0,
             joined_ns => (now_ns.saturating_sub(joined_ns) as f64 / ramp.as_nanos() as f64).clamp(FIRST_SHARE, 1.0),
         }
@@ -82,21 +112,26 @@ impl Health {
             return self.count(&self.http_failures, checks.http_failures, checks, now_ns);
         }
         for failures in [&self.tcp_failures, &self.timeouts, &self.http_failures] {
-            if failures.load(Ordering::Relaxed) != 0 {
-                failures.store(0, Ordering::Relaxed);
+            if failures.load(Relaxed) != 0 {
+                failures.store(0, Relaxed);
             }
         }
-        if self.out_until_ns.load(Ordering::Relaxed) != 0 && checks.healthy_statuses.contains(&status) {
-            let successes = self.successes.fetch_add(1, Ordering::Relaxed) + 1;
+        let out_until_ns = self.out_until_ns.load(Relaxed);
+        if out_until_ns != 0 && checks.healthy_statuses.contains(&status) {
+            let successes = self.successes.fetch_add(1, Relaxed) + 1;
             if successes >= checks.healthy_successes {
-                self.out_until_ns.store(0, Ordering::Relaxed);
-                self.successes.store(0, Ordering::Relaxed);
+                self.join(now_ns);
+            } else if out_until_ns != UNTIL_CHECKED {
+                self.out_until_ns.store(now_ns, Relaxed);
             }
         }
     }
 
-    /// An attempt that failed.
-    pub fn failed(&self, stop: Stop, checks: &PassiveChecks, now_ns: u64) {
+    /// An attempt that began then and has failed.
+    pub fn failed(&self, stop: Stop, checks: &PassiveChecks, began_ns: u64, now_ns: u64) {
+        if began_ns < self.pause_end_ns.load(Relaxed) && self.out_until_ns.load(Relaxed) != 0 {
+            return; // it was out already
+        }
         match stop {
             Stop::ConnectFailed | Stop::UpstreamClosed | Stop::UpstreamAborted => {
                 self.count(&self.tcp_failures, checks.tcp_failures, checks, now_ns);
@@ -112,97 +147,50 @@ impl Health {
     }
 
     fn count(&self, failures: &AtomicU32, most: u32, checks: &PassiveChecks, now_ns: u64) {
-        self.successes.store(0, Ordering::Relaxed);
-        let count = failures.fetch_add(1, Ordering::Relaxed) + 1;
+        self.successes.store(0, Relaxed);
+        let count = failures.fetch_add(1, Relaxed) + 1;
         if most != 0 && count >= most {
-            let retry_after_ns = u64::try_from(checks.retry_after.as_nanos()).unwrap_or(u64::MAX);
-            let until_ns = now_ns.saturating_add(retry_after_ns);
-            self.out_until_ns.store(until_ns, Ordering::Relaxed);
-            self.joined_ns.store(until_ns, Ordering::Relaxed);
+            self.leave(checks.retry_after, checks.until_checked, now_ns);
         }
+    }
+
+    /// Enough active checks in a row have failed: it stays out until enough have succeeded.
+    pub fn checked_down(&self, pause: Duration, now_ns: u64) {
+        if self.out_until_ns.load(Relaxed) != UNTIL_CHECKED {
+            self.leave(pause, true, now_ns);
+        }
+    }
+
+    /// Enough active checks in a row have succeeded.
+    pub fn checked_up(&self, now_ns: u64) {
+        if self.out_until_ns.load(Relaxed) != 0 && self.pause_end_ns.load(Relaxed) <= now_ns {
+            self.join(now_ns);
+        }
+    }
+
+    fn leave(&self, pause: Duration, until_checked: bool, now_ns: u64) {
+        let is_back = self.out_until_ns.load(Relaxed) == 0;
+        let was_calm = is_back
+            && (self.pause_end_ns.load(Relaxed) == 0 || now_ns >= self.joined_ns.load(Relaxed).saturating_add(CALM_NS));
+        let relapses = if was_calm { 0 } else { self.relapses.load(Relaxed) + 1 };
+        self.relapses.store(relapses, Relaxed);
+        // Checks need no pause the first time: they bring back what has recovered.
+        let pause_ns = if until_checked && was_calm { 0 } else { ns(pause) << relapses.min(MAX_DOUBLINGS) };
+        let end_ns = now_ns.saturating_add(pause_ns).clamp(1, UNTIL_CHECKED - 1);
+        self.pause_end_ns.store(end_ns, Relaxed);
+        self.out_until_ns.store(if until_checked { UNTIL_CHECKED } else { end_ns }, Relaxed);
+    }
+
+    fn join(&self, now_ns: u64) {
+        for count in [&self.tcp_failures, &self.timeouts, &self.http_failures, &self.successes] {
+            count.store(0, Relaxed);
+        }
+        self.joined_ns.store(now_ns, Relaxed);
+        self.out_until_ns.store(0, Relaxed);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn checks() -> PassiveChecks {
-        PassiveChecks {
-            healthy_successes: 2,
-            healthy_statuses: vec![200],
-            unhealthy_statuses: vec![500],
-            http_failures: 3,
-            tcp_failures: 2,
-            timeouts: 1,
-            retry_after: Duration::from_nanos(100),
-        }
-    }
-
-    #[test]
-    fn failures_in_a_row_take_an_endpoint_out() {
-        let (health, checks) = (Health::default(), checks());
-        health.failed(Stop::ConnectFailed, &checks, 10);
-        health.answered(200, &checks, 10);
-        health.failed(Stop::ConnectFailed, &checks, 10);
-        assert!(health.is_up(10));
-        health.failed(Stop::ConnectFailed, &checks, 10);
-        assert!(!health.is_up(10) && !health.is_up(109) && health.is_up(110));
-    }
-
-    #[test]
-    fn one_failure_after_the_pause_takes_it_out_again_until_it_has_proved_itself() {
-        let (health, checks) = (Health::default(), checks());
-        health.failed(Stop::ReadTimeout, &checks, 10);
-        assert!(!health.is_up(50));
-        health.failed(Stop::ReadTimeout, &checks, 120);
-        assert!(!health.is_up(150));
-        health.answered(200, &checks, 230);
-        health.answered(200, &checks, 230);
-        assert!(health.is_up(0), "in rotation without a deadline");
-    }
-
-    #[test]
-    fn statuses_count_as_configured() {
-        let (health, checks) = (Health::default(), checks());
-        for _ in 0..5 {
-            health.answered(404, &checks, 10);
-            health.answered(503, &checks, 10);
-        }
-        assert!(health.is_up(10));
-        for _ in 0..3 {
-            health.answered(500, &checks, 10);
-        }
-        assert!(!health.is_up(10));
-    }
-
-    #[test]
-    fn f25_the_share_of_an_endpoint_that_comes_back_grows() {
-        let (health, checks) = (Health::default(), checks());
-        let ramp = Duration::from_nanos(1_000);
-        assert_eq!(health.share(ramp, 0), 1.0, "it was there from the beginning");
-        health.failed(Stop::ReadTimeout, &checks, 10);
-        let shares = [110, 410, 610, 1_110, 9_999].map(|now_ns| health.share(ramp, now_ns));
-        assert_eq!(shares, [FIRST_SHARE, 0.3, 0.5, 1.0, 1.0]);
-    }
-
-    #[test]
-    fn f25_so_does_the_share_of_one_that_joins_others() {
-        let table = HealthTable::default();
-        let ramp = Duration::from_nanos(1_000);
-        let first = table.endpoint(([127, 0, 0, 1], 1).into(), 50);
-        table.begin();
-        let second = table.endpoint(([127, 0, 0, 1], 2).into(), 50);
-        assert_eq!((first.share(ramp, 550), second.share(ramp, 550)), (1.0, 0.5));
-        assert_eq!(table.endpoint(([127, 0, 0, 1], 2).into(), 500).share(ramp, 550), 0.5, "known already");
-    }
-
-    #[test]
-    fn what_is_not_the_endpoints_fault_is_not_counted() {
-        let (health, checks) = (Health::default(), checks());
-        for stop in [Stop::ClientGone, Stop::Internal, Stop::Shutdown, Stop::BodyTooLarge] {
-            health.failed(stop, &checks, 10);
-        }
-        assert!(health.is_up(10));
-    }
+/// Nanoseconds, few enough to be doubled as often as they may be.
+fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).map_or(LONGEST_NS, |ns| ns.min(LONGEST_NS))
 }

@@ -10,8 +10,8 @@ use crate::process;
 use crate::routes::RouteTotals;
 
 impl Metrics {
-    /// Everything this process knows of itself, as one page.
-    pub fn scrape(&self, format: Format) -> String {
+    /// Everything this process knows of itself, as one page, with what the caller adds.
+    pub fn scrape(&self, format: Format, add: impl FnOnce(&mut Page)) -> String {
         let mut page = Page::new(format);
         page.gauge("weir_info", "The gateway's version.").value(&[("version", env!("CARGO_PKG_VERSION"))], 1);
         self.exchanges(&mut page);
@@ -20,6 +20,7 @@ impl Metrics {
         self.routes(&mut page);
         self.control(&mut page);
         process::metrics(&mut page);
+        add(&mut page);
         page.finish()
     }
 
@@ -185,7 +186,7 @@ mod tests {
 
     #[test]
     fn workers_are_added_up() {
-        let page = used().scrape(Format::Prometheus);
+        let page = used().scrape(Format::Prometheus, |_| {});
         for line in [
             "weir_http_requests_total 6",
             "weir_http_responses_total{class=\"2xx\"} 2",
@@ -204,7 +205,7 @@ mod tests {
 
     #[test]
     fn no_series_comes_twice_and_no_family_either() {
-        let page = used().scrape(Format::OpenMetrics);
+        let page = used().scrape(Format::OpenMetrics, |_| {});
         let mut names: Vec<&str> = page
             .lines()
             .map(|line| match line.strip_prefix("# ") {
@@ -228,7 +229,7 @@ mod tests {
                 metrics.worker(0).route(slot).responses.increment(status);
             }
         }
-        let page = metrics.scrape(Format::Prometheus);
+        let page = metrics.scrape(Format::Prometheus, |_| {});
         let series = page.lines().filter(|line| !line.starts_with('#')).count();
         assert!(series < 10_000, "{series} series");
     }
@@ -245,7 +246,7 @@ mod tests {
             eprintln!("skipped: promtool is not installed (Debian: apt-get install prometheus)");
             return;
         };
-        let page = used().scrape(Format::Prometheus);
+        let page = used().scrape(Format::Prometheus, |_| {});
         promtool.stdin.take().expect("it is piped").write_all(page.as_bytes()).expect("promtool reads it");
         let output = promtool.wait_with_output().expect("promtool ends");
         let said = [output.stdout, output.stderr].concat();

@@ -1,6 +1,7 @@
 //! One running gateway: its sockets, workers, configuration and signals. Start reading at [`Node::start`].
 
 mod configuration;
+mod health;
 mod logs;
 mod signals;
 mod sockets;
@@ -150,6 +151,7 @@ impl Node {
         road.leads_to(&gateway);
         let asked = Arc::downgrade(&gateway);
         state.started(move || asked.upgrade().map(|gateway| gateway.revisions()).unwrap_or_default());
+        state.watches(&gateway);
 
         // From here on, so that no change gets lost between reading the file and watching it.
         let watch = weir_control::watch(store, loaded, publisher).map_err(no_thread)?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use weir_gateway::snapshot::{Balance, Endpoint, Hashing, Upstream};
+use weir_gateway::snapshot::{Balance, Endpoint, Hashing, PassiveChecks, Upstream};
 
 use super::Compiler;
 use crate::document::{self, Addresses, NodeSpec, Origin, Reference};
@@ -50,7 +50,10 @@ impl<'a> Upstreams<'a> {
 }
 
 fn compiled(written: &document::Upstream, name: &str, addresses: &Addresses) -> Upstream {
-    let endpoints = endpoints(&written.nodes, addresses);
+    let mut endpoints = endpoints(&written.nodes, addresses);
+    for endpoint in &mut endpoints {
+        endpoint.checks = written.active.as_ref().map(|active| Arc::new(active.of_node(&endpoint.host)));
+    }
     let further = endpoints.iter().filter(|endpoint| endpoint.weight > 0).skip(1).count();
     let further = u32::try_from(further).unwrap_or(u32::MAX);
     Upstream {
@@ -63,7 +66,10 @@ fn compiled(written: &document::Upstream, name: &str, addresses: &Addresses) -> 
         retry_timeout: written.retry_timeout,
         pass_host: written.pass_host.clone(),
         keepalive: written.keepalive,
-        passive: written.passive.clone().unwrap_or_default(),
+        passive: PassiveChecks {
+            until_checked: written.active.is_some(),
+            ..written.passive.clone().unwrap_or_default()
+        },
         concurrency: written.concurrency,
     }
 }
@@ -146,6 +152,7 @@ fn endpoint(node: &NodeSpec, address: IpAddr, weight: u32) -> Endpoint {
             HTTP_PORT => host.into(),
             port => format!("{host}:{port}").into(),
         },
+        checks: None,
     }
 }
 

@@ -2,39 +2,44 @@
 
 use std::time::Duration;
 
-use weir_gateway::snapshot::PassiveChecks;
+use weir_gateway::snapshot::{ActiveChecks, CheckKind, PassiveChecks, Question};
 
 use super::resource::host_pattern;
 use crate::read::{At, Fields};
 
 /// APISIX `checks.active`: requests of our own that ask an endpoint how it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ActiveChecks {
-    pub kind: CheckType,
-    pub timeout: Duration,
-    pub concurrency: u32,
-    /// The `Host` to ask for; the endpoint's own name if absent.
-    pub host: Option<Box<str>>,
-    /// The endpoint's own port if absent.
-    pub port: Option<u16>,
-    pub method: Box<str>,
-    pub path: Box<str>,
-    pub body: Box<str>,
+pub struct Active {
+    /// What is the same for all nodes. Its question is a connection until [`Active::of_node`] puts in the request.
+    checks: ActiveChecks,
+    http: Option<Request>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Request {
+    method: Box<str>,
+    path: Box<str>,
+    /// The `Host` to ask for; the node's own name if absent.
+    host: Option<Box<str>>,
     /// As `Name: value`.
-    pub headers: Vec<Box<str>>,
-    pub verify_certificate: bool,
-    pub healthy_interval: Duration,
-    pub healthy_statuses: Vec<u16>,
-    pub healthy_successes: u32,
-    pub unhealthy_interval: Duration,
-    pub unhealthy_statuses: Vec<u16>,
-    pub http_failures: u32,
-    pub tcp_failures: u32,
-    pub timeouts: u32,
+    headers: Vec<Box<str>>,
+    body: Box<str>,
+}
+
+impl Active {
+    /// The checks of a node, whose `Host` this is.
+    pub fn of_node(&self, host: &str) -> ActiveChecks {
+        let mut checks = self.checks.clone();
+        if let Some(Request { method, path, host: asked_for, headers, body }) = &self.http {
+            let host = asked_for.as_deref().unwrap_or(host);
+            checks.question.kind = CheckKind::http(method, path, host, headers, body);
+        }
+        checks
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CheckType {
+enum CheckType {
     Http,
     Https,
     Tcp,
@@ -60,7 +65,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// Reads `checks`. Passive checks alone are fine here: an endpoint comes back by being tried again, while APISIX needs
 /// active checks for that.
-pub(super) fn read(at: &At) -> (Option<ActiveChecks>, Option<PassiveChecks>) {
+pub(super) fn read(at: &At) -> (Option<Active>, Option<PassiveChecks>) {
     let Some(fields) = at.fields(&["active", "passive"]) else { return (None, None) };
     if !fields.has("active") && !fields.has("passive") {
         at.report_advising("holds no check", "add `passive: {}`");
@@ -70,7 +75,7 @@ pub(super) fn read(at: &At) -> (Option<ActiveChecks>, Option<PassiveChecks>) {
     (active, passive)
 }
 
-fn active(at: &At) -> Option<ActiveChecks> {
+fn active(at: &At) -> Option<Active> {
     const KEYS: &[&str] = &[
         "type",
         "timeout",
@@ -96,29 +101,41 @@ fn active(at: &At) -> Option<ActiveChecks> {
         let path = at.text()?;
         if !path.starts_with('/') {
             at.report_advising("every path begins with `/`", format!("try `/{path}`"));
+        } else if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+            at.report_advising("has characters that do not belong in a path", "percent-encode them");
         }
         Some(path)
     });
     let headers = fields.get("req_headers").map(|at| {
         at.texts(|item| {
             let header = item.text()?;
-            if !header.contains(':') {
+            let name = header.split_once(':').map(|(name, _)| name);
+            let is_name = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic());
+            if !name.is_some_and(is_name) || header.contains(char::is_control) {
                 item.report_advising("is no header", "write as `Name: value`");
             }
             Some(header.to_owned())
         })
     });
-    Some(ActiveChecks {
-        kind: kind(&fields),
-        timeout: fields.get("timeout").and_then(|at| at.duration()).unwrap_or(Duration::from_secs(1)),
-        concurrency: count(Some(fields), "concurrency", 1, 1_000, 10),
-        host: fields.get("host").and_then(|at| host_pattern(&at)).map(Box::from),
-        port: fields.get("port").and_then(|at| at.integer(1..=u16::MAX)),
+    let kind = kind(&fields);
+    if kind == CheckType::Https
+        && let Some(at) = fields.get("type")
+    {
+        at.report_advising("checks over TLS are not supported yet by this version", "use `http` or `tcp`");
+    }
+    fields.get("https_verify_certificate").and_then(|at| at.boolean());
+    let http = Request {
         method: fields.get("http_method").and_then(|at| at.choice(METHODS)).unwrap_or("GET").into(),
         path: path.unwrap_or("/").into(),
-        body: fields.get("http_req_body").and_then(|at| at.text()).unwrap_or_default().into(),
+        host: fields.get("host").and_then(|at| host_pattern(&at)).map(Box::from),
         headers: headers.unwrap_or_default().into_iter().map(Box::from).collect(),
-        verify_certificate: fields.get("https_verify_certificate").and_then(|at| at.boolean()).unwrap_or(true),
+        body: fields.get("http_req_body").and_then(|at| at.text()).unwrap_or_default().into(),
+    };
+    let port = fields.get("port").and_then(|at| at.integer(1..=u16::MAX));
+    let checks = ActiveChecks {
+        question: Question { port, kind: CheckKind::Tcp },
+        timeout: fields.get("timeout").and_then(|at| at.duration()).unwrap_or(Duration::from_secs(1)),
+        concurrency: count(Some(fields), "concurrency", 1, 1_000, 10) as usize,
         healthy_interval: interval(healthy),
         healthy_statuses: statuses(healthy, &[200, 302]),
         healthy_successes: count(healthy, "successes", 1, 254, 2),
@@ -127,7 +144,8 @@ fn active(at: &At) -> Option<ActiveChecks> {
         http_failures: count(unhealthy, "http_failures", 1, 254, 5),
         tcp_failures: count(unhealthy, "tcp_failures", 1, 254, 2),
         timeouts: count(unhealthy, "timeouts", 1, 254, 3),
-    })
+    };
+    Some(Active { checks, http: (kind != CheckType::Tcp).then_some(http) })
 }
 
 fn passive(at: &At) -> Option<PassiveChecks> {
@@ -148,6 +166,7 @@ fn passive(at: &At) -> Option<PassiveChecks> {
         tcp_failures: count(unhealthy, "tcp_failures", 0, 254, 2),
         timeouts: count(unhealthy, "timeouts", 0, 254, 7),
         retry_after: RETRY_AFTER,
+        until_checked: false,
     })
 }
 

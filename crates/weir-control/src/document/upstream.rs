@@ -7,7 +7,7 @@ use std::time::Duration;
 use weir_gateway::snapshot::{Concurrency, Keepalive, PassHost, PassiveChecks, Timeouts};
 
 use super::balance::{self, Balance};
-use super::checks::{self, ActiveChecks};
+use super::checks::{self, Active};
 use super::resource::{self, COMMON, Origin};
 use crate::read::{At, Fields, shortened};
 use crate::tree::{Entry, Kind, Place};
@@ -30,7 +30,7 @@ pub struct Upstream {
     pub keepalive: Keepalive,
     /// Not in APISIX: how many requests an endpoint may have in flight from one worker.
     pub concurrency: Concurrency,
-    pub active: Option<ActiveChecks>,
+    pub active: Option<Active>,
     pub passive: Option<PassiveChecks>,
 }
 
@@ -102,13 +102,6 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
     }
     refuse_other_schemes(&fields);
     let (active, passive) = fields.get("checks").map(|at| checks::read(&at)).unwrap_or_default();
-    if active.is_some()
-        && let Some(checks) = fields.get("checks")
-        && let Some(active) = checks.node().entry("active")
-    {
-        let at = checks.below(active);
-        at.report_advising("active checks are not supported yet by this version", "use `passive` alone");
-    }
     Some(Upstream {
         origin: Origin::of(at),
         id: resource::reference(&fields, "id").map(|id| id.id).unwrap_or_default(),

@@ -35,7 +35,7 @@ impl Loads for Made {
 
 fn endpoint(number: usize, weight: u32, priority: i64) -> Endpoint {
     let addr = ([10, 0, (number >> 8) as u8, number as u8], 8080).into();
-    Endpoint { name: "".into(), addr, weight, priority, host: "".into() }
+    Endpoint { name: "".into(), addr, weight, priority, host: "".into(), checks: None }
 }
 
 fn endpoints(weights: &[u32]) -> Vec<Endpoint> {

@@ -1,13 +1,17 @@
 //! What a node knows of itself, for `/status` and for readiness.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use serde::Serialize;
 use serde_json::{Value, json};
 use weir_control::Publisher;
+use weir_gateway::Gateway;
 use weir_net::limits::Limits;
+use weir_telemetry::exposition::Format;
 use weir_telemetry::metrics::Metrics;
 use weir_telemetry::process;
+
+use super::health;
 
 /// Where a node is in its life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -27,6 +31,8 @@ pub struct State {
     pub publisher: Arc<Publisher>,
     /// Asks each worker for the revision it serves.
     revisions: OnceLock<Box<dyn Fn() -> Vec<u64> + Send + Sync>>,
+    /// Whose endpoints are shown. It is not ours to keep alive.
+    gateway: OnceLock<Weak<Gateway>>,
     changing: Mutex<Changing>,
 }
 
@@ -38,13 +44,39 @@ struct Changing {
 
 impl State {
     pub fn new(metrics: Arc<Metrics>, limits: Limits, publisher: Arc<Publisher>) -> Self {
-        Self { metrics, limits, publisher, revisions: OnceLock::new(), changing: Mutex::default() }
+        Self {
+            metrics,
+            limits,
+            publisher,
+            revisions: OnceLock::new(),
+            gateway: OnceLock::new(),
+            changing: Mutex::default(),
+        }
     }
 
     /// From here on there are workers to ask which revision they serve. 0 is none.
     pub fn started(&self, revisions: impl Fn() -> Vec<u64> + Send + Sync + 'static) {
         // A node starts its workers once in its life.
         let _ = self.revisions.set(Box::new(revisions));
+    }
+
+    /// From here on there are endpoints to show.
+    pub fn watches(&self, gateway: &Arc<Gateway>) {
+        // A node has one gateway in its life.
+        let _ = self.gateway.set(Arc::downgrade(gateway));
+    }
+
+    /// What `/metrics` shows.
+    pub fn scrape(&self, format: Format) -> String {
+        self.metrics.scrape(format, |page| {
+            if let Some(gateway) = self.gateway() {
+                health::write(&gateway, page);
+            }
+        })
+    }
+
+    fn gateway(&self) -> Option<Arc<Gateway>> {
+        self.gateway.get().and_then(Weak::upgrade)
     }
 
     pub fn enter(&self, phase: Phase) {
@@ -93,6 +125,7 @@ impl State {
             "revision": revisions.iter().min().copied().unwrap_or_default(),
             "workers": workers,
             "connections": self.metrics.workers().iter().map(|worker| worker.connections()).sum::<u64>(),
+            "upstreams": self.gateway().map(|gateway| health::report(&gateway)),
             "configuration": *self.publisher.status(),
             "upgrade": { "error": changing.upgrade_error },
             "limits": {

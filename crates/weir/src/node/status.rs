@@ -130,7 +130,7 @@ fn answer<B>(request: &Request<B>, state: &State) -> Response<Full<Bytes>> {
         "/metrics" => {
             let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
             let format = Format::for_accept(accept);
-            respond(StatusCode::OK, format.content_type(), state.metrics.scrape(format))
+            respond(StatusCode::OK, format.content_type(), state.scrape(format))
         }
         _ => text(StatusCode::NOT_FOUND, format!("not here; there are {PATHS}\n")),
     }

@@ -1,0 +1,343 @@
+//! Active health checks: requests of our own that ask endpoints how they are.
+//!
+//! One thread asks for the whole process, whatever the number of workers, routes and reloads: a question is asked once,
+//! from the first snapshot that wants it to the last.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::AbortHandle;
+use weir_net::clock::Clock;
+use weir_proto::h1::{Limits, parse_response};
+use weir_proto::{Method, ResponseHead};
+
+use crate::balance::Dice;
+use crate::snapshot::{ActiveChecks, CheckKind, Question, Snapshot};
+use crate::state::{Health, HealthTable};
+
+/// First checks are spread over this time, so that many do not go out at once.
+const SPREAD: Duration = Duration::from_millis(300);
+
+/// Who relapses rests for so many intervals, doubled with each further relapse.
+const PAUSE_INTERVALS: u32 = 4;
+
+/// The thread that asks. It is started with the first snapshot that has a question.
+pub struct Prober {
+    table: Arc<HealthTable>,
+    clock: Clock,
+    thread: Mutex<Option<Asking>>,
+}
+
+struct Asking {
+    wanted: mpsc::UnboundedSender<Wanted>,
+    thread: JoinHandle<()>,
+}
+
+/// What is to be asked from now on, and nothing else.
+type Wanted = HashMap<(SocketAddr, Question), Order>;
+
+struct Order {
+    checks: Arc<ActiveChecks>,
+    health: Arc<Health>,
+    places: Arc<Semaphore>,
+}
+
+impl Prober {
+    pub fn new(table: Arc<HealthTable>, clock: Clock) -> Prober {
+        Prober { table, clock, thread: Mutex::new(None) }
+    }
+
+    /// Asks what this snapshot wants to know; what it does not want any more is not asked again.
+    pub fn follow(&self, snapshot: &Snapshot) -> io::Result<()> {
+        let wanted = self.wanted(snapshot);
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if wanted.is_empty() && thread.is_none() {
+            return Ok(());
+        }
+        if thread.is_none() {
+            *thread = Some(self.start()?);
+        }
+        let asking = thread.as_ref().expect("it was started");
+        // A thread that has ended has panicked, and said so.
+        let _ = asking.wanted.send(wanted);
+        Ok(())
+    }
+
+    fn wanted(&self, snapshot: &Snapshot) -> Wanted {
+        let mut wanted = Wanted::new();
+        for upstream in &snapshot.upstreams {
+            let mut places: Option<Arc<Semaphore>> = None;
+            for endpoint in &upstream.endpoints {
+                let Some(checks) = &endpoint.checks else { continue };
+                let places = places.get_or_insert_with(|| Arc::new(Semaphore::new(checks.concurrency)));
+                // Where two upstreams ask the same, the first one's thresholds count.
+                wanted.entry((endpoint.addr, checks.question.clone())).or_insert_with(|| Order {
+                    checks: Arc::clone(checks),
+                    health: self.table.endpoint(endpoint, self.clock.now_ns()),
+                    places: Arc::clone(places),
+                });
+            }
+        }
+        wanted
+    }
+
+    fn start(&self) -> io::Result<Asking> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (wanted, inbox) = mpsc::unbounded_channel();
+        let (table, clock) = (Arc::clone(&self.table), self.clock);
+        let thread = std::thread::Builder::new()
+            .name("health".into())
+            .spawn(move || runtime.block_on(supervise(inbox, table, clock)))?;
+        Ok(Asking { wanted, thread })
+    }
+}
+
+impl Drop for Prober {
+    fn drop(&mut self) {
+        let asking = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Asking { wanted, thread }) = asking {
+            drop(wanted);
+            // A thread that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Running {
+    terms: watch::Sender<Arc<ActiveChecks>>,
+    task: AbortHandle,
+}
+
+/// Keeps one task for each question that is wanted.
+async fn supervise(mut inbox: mpsc::UnboundedReceiver<Wanted>, table: Arc<HealthTable>, clock: Clock) {
+    let mut running: HashMap<(SocketAddr, Question), Running> = HashMap::new();
+    let dice = Dice::shaken();
+    while let Some(mut wanted) = inbox.recv().await {
+        running.retain(|question, running| {
+            let stays = wanted.contains_key(question);
+            if !stays {
+                running.task.abort();
+            }
+            stays
+        });
+        for (question, Order { checks, health, places }) in wanted.drain() {
+            match running.entry(question) {
+                Entry::Occupied(known) => {
+                    known.get().terms.send_replace(checks);
+                }
+                Entry::Vacant(vacant) => {
+                    let delay = SPREAD.min(checks.healthy_interval).mul_f64(dice.below(1_000) as f64 / 1_000.0);
+                    let (terms, told) = watch::channel(checks);
+                    let endpoint = vacant.key().0;
+                    let task = ask_again_and_again(endpoint, told, health, places, Arc::clone(&table), clock, delay);
+                    vacant.insert(Running { terms, task: tokio::spawn(task).abort_handle() });
+                }
+            }
+        }
+    }
+}
+
+async fn ask_again_and_again(
+    endpoint: SocketAddr,
+    terms: watch::Receiver<Arc<ActiveChecks>>,
+    health: Arc<Health>,
+    places: Arc<Semaphore>,
+    table: Arc<HealthTable>,
+    clock: Clock,
+    delay: Duration,
+) {
+    tokio::time::sleep(delay).await;
+    let mut tally = Tally::default();
+    loop {
+        let checks = Arc::clone(&terms.borrow());
+        let outcome = {
+            let _place = places.acquire().await.expect("it is never closed");
+            tokio::time::timeout(checks.timeout, ask(endpoint, &checks.question)).await
+        };
+        let outcome = match outcome {
+            Ok(Ok(status)) => Outcome::Answered(status),
+            Ok(Err(error)) => {
+                tracing::debug!("health check of {endpoint}: {error}");
+                Outcome::Failed
+            }
+            Err(_) => Outcome::TimedOut,
+        };
+        match tally.count(outcome, &checks) {
+            Verdict::Healthy(enough) => {
+                table.checks.healthy.fetch_add(1, Relaxed);
+                if enough {
+                    health.checked_up(clock.now_ns());
+                }
+            }
+            Verdict::Unhealthy(enough) => {
+                table.checks.unhealthy.fetch_add(1, Relaxed);
+                if enough {
+                    health.checked_down(checks.unhealthy_interval * PAUSE_INTERVALS, clock.now_ns());
+                }
+            }
+            Verdict::Nothing => {}
+        }
+        let is_up = health.is_up(clock.now_ns());
+        tokio::time::sleep(if is_up { checks.healthy_interval } else { checks.unhealthy_interval }).await;
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Outcome {
+    /// A connection, or an answer with this status.
+    Answered(Option<u16>),
+    Failed,
+    TimedOut,
+}
+
+/// What an outcome says, and whether it has been said often enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Healthy(bool),
+    Unhealthy(bool),
+    Nothing,
+}
+
+/// Outcomes of one kind in a row.
+#[derive(Debug, Default)]
+struct Tally {
+    successes: u32,
+    http_failures: u32,
+    tcp_failures: u32,
+    timeouts: u32,
+}
+
+impl Tally {
+    fn count(&mut self, outcome: Outcome, checks: &ActiveChecks) -> Verdict {
+        let healthy = match outcome {
+            Outcome::Answered(None) => true,
+            Outcome::Answered(Some(status)) if checks.healthy_statuses.contains(&status) => true,
+            // APISIX: a status in neither list says nothing.
+            Outcome::Answered(Some(status)) if !checks.unhealthy_statuses.contains(&status) => return Verdict::Nothing,
+            _ => false,
+        };
+        if healthy {
+            *self = Tally { successes: self.successes.saturating_add(1), ..Tally::default() };
+            return Verdict::Healthy(self.successes >= checks.healthy_successes);
+        }
+        self.successes = 0;
+        let (count, most) = match outcome {
+            Outcome::Answered(_) => (&mut self.http_failures, checks.http_failures),
+            Outcome::Failed => (&mut self.tcp_failures, checks.tcp_failures),
+            Outcome::TimedOut => (&mut self.timeouts, checks.timeouts),
+        };
+        *count = count.saturating_add(1);
+        Verdict::Unhealthy(*count >= most)
+    }
+}
+
+/// Asks once. The status, if the question has one for an answer.
+async fn ask(endpoint: SocketAddr, question: &Question) -> io::Result<Option<u16>> {
+    let addr = question.port.map_or(endpoint, |port| SocketAddr::new(endpoint.ip(), port));
+    let mut stream = TcpStream::connect(addr).await?;
+    let CheckKind::Http { method, request } = &question.kind else { return Ok(None) };
+    stream.write_all(request).await?;
+    let mut received = Vec::new();
+    let mut head = ResponseHead::default();
+    loop {
+        if stream.read_buf(&mut received).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        loop {
+            head.clear();
+            match parse_response(&received, &Limits::default(), *method, &mut head) {
+                Ok(None) => break,
+                // RFC 9110 §15.2: interim, the answer is still to come.
+                Ok(Some(length)) if head.status < 200 => drop(received.drain(..length)),
+                Ok(Some(_)) => return Ok(Some(head.status)),
+                Err(bad) => return Err(io::Error::new(io::ErrorKind::InvalidData, bad.name())),
+            }
+        }
+    }
+}
+
+impl CheckKind {
+    /// A check by HTTP. `headers` are whole lines, and go before those that every request has.
+    pub fn http(method: &str, path: &str, host: &str, headers: &[Box<str>], body: &str) -> CheckKind {
+        CheckKind::Http {
+            method: Method::parse(method.as_bytes()),
+            request: request(method, path, host, headers, body).into_bytes().into(),
+        }
+    }
+}
+
+fn request(method: &str, path: &str, host: &str, headers: &[Box<str>], body: &str) -> String {
+    let own = |name: &str| {
+        headers.iter().any(|header| header.split(':').next().is_some_and(|of| of.trim().eq_ignore_ascii_case(name)))
+    };
+    let mut request = format!("{method} {path} HTTP/1.1\r\n");
+    if !own("host") {
+        request += &format!("Host: {host}\r\n");
+    }
+    if !own("user-agent") {
+        request += "User-Agent: weir-health-check\r\n";
+    }
+    for header in headers {
+        request += &format!("{header}\r\n");
+    }
+    if !body.is_empty() {
+        request += &format!("Content-Length: {}\r\n", body.len());
+    }
+    request + &format!("Connection: close\r\n\r\n{body}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checks() -> ActiveChecks {
+        ActiveChecks {
+            question: Question { port: None, kind: CheckKind::Tcp },
+            timeout: Duration::from_secs(1),
+            concurrency: 1,
+            healthy_interval: Duration::from_secs(1),
+            healthy_statuses: vec![200],
+            healthy_successes: 2,
+            unhealthy_interval: Duration::from_secs(1),
+            unhealthy_statuses: vec![500],
+            http_failures: 3,
+            tcp_failures: 2,
+            timeouts: 1,
+        }
+    }
+
+    #[test]
+    fn outcomes_count_in_a_row_and_by_kind() {
+        let (mut tally, checks) = (Tally::default(), checks());
+        let mut count = |outcome| tally.count(outcome, &checks);
+        assert_eq!(count(Outcome::Failed), Verdict::Unhealthy(false));
+        assert_eq!(count(Outcome::Answered(Some(500))), Verdict::Unhealthy(false));
+        assert_eq!(count(Outcome::Failed), Verdict::Unhealthy(true));
+        assert_eq!(count(Outcome::TimedOut), Verdict::Unhealthy(true));
+        assert_eq!(count(Outcome::Answered(Some(200))), Verdict::Healthy(false));
+        assert_eq!(count(Outcome::Answered(Some(418))), Verdict::Nothing);
+        assert_eq!(count(Outcome::Answered(None)), Verdict::Healthy(true));
+        assert_eq!(count(Outcome::Failed), Verdict::Unhealthy(false), "from the beginning");
+    }
+
+    #[test]
+    fn a_request_says_who_asks_unless_told_otherwise() {
+        assert_eq!(
+            request("GET", "/health?x", "a:1", &[], ""),
+            "GET /health?x HTTP/1.1\r\nHost: a:1\r\nUser-Agent: weir-health-check\r\nConnection: close\r\n\r\n"
+        );
+        assert_eq!(
+            request("POST", "/", "a", &["HOST: b".into(), "User-Agent: me".into()], "ping"),
+            "POST / HTTP/1.1\r\nHOST: b\r\nUser-Agent: me\r\nContent-Length: 4\r\nConnection: close\r\n\r\nping"
+        );
+    }
+}

@@ -1,0 +1,142 @@
+use super::*;
+
+fn checks() -> PassiveChecks {
+    PassiveChecks {
+        healthy_successes: 2,
+        healthy_statuses: vec![200],
+        unhealthy_statuses: vec![500],
+        http_failures: 3,
+        tcp_failures: 2,
+        timeouts: 1,
+        retry_after: Duration::from_nanos(100),
+        until_checked: false,
+    }
+}
+
+const PATIENCE: Duration = Duration::from_nanos(100);
+
+fn fails(health: &Health, stop: Stop, now_ns: u64) {
+    health.failed(stop, &checks(), now_ns, now_ns);
+}
+
+#[test]
+fn failures_in_a_row_take_an_endpoint_out() {
+    let health = Health::default();
+    fails(&health, Stop::ConnectFailed, 10);
+    health.answered(200, &checks(), 10);
+    fails(&health, Stop::ConnectFailed, 10);
+    assert!(health.is_up(10));
+    fails(&health, Stop::ConnectFailed, 10);
+    assert!(!health.is_up(10) && !health.is_up(109) && health.is_up(110));
+}
+
+#[test]
+fn f25_after_the_pause_one_at_a_time_may_show_that_it_has_recovered() {
+    let health = Health::default();
+    assert!(health.admits(PATIENCE, 1) && health.admits(PATIENCE, 1), "in rotation anybody may come");
+    fails(&health, Stop::ReadTimeout, 10);
+    assert!(!health.is_up(50));
+    assert!(health.is_up(110) && health.admits(PATIENCE, 110));
+    assert!(!health.is_up(111), "one is under way");
+    health.answered(200, &checks(), 150);
+    assert!(health.is_up(150) && health.admits(PATIENCE, 150) && !health.is_up(151), "the next one");
+    health.answered(200, &checks(), 160);
+    assert!(health.is_up(160) && health.admits(PATIENCE, 160) && health.admits(PATIENCE, 160));
+}
+
+#[test]
+fn f25_who_relapses_rests_twice_as_long() {
+    let health = Health::default();
+    let mut now_ns = 10;
+    for pause_ns in [100, 200, 400, 800, 1_600, 3_200, 3_200] {
+        fails(&health, Stop::ReadTimeout, now_ns);
+        assert!(!health.is_up(now_ns + pause_ns - 1) && health.is_up(now_ns + pause_ns), "after {pause_ns}");
+        now_ns += pause_ns;
+        health.answered(200, &checks(), now_ns);
+        health.answered(200, &checks(), now_ns);
+        assert!(health.admits(PATIENCE, now_ns) && health.admits(PATIENCE, now_ns), "it is back");
+    }
+    now_ns += CALM_NS;
+    fails(&health, Stop::ReadTimeout, now_ns);
+    assert!(health.is_up(now_ns + 100), "that was long ago");
+}
+
+#[test]
+fn what_began_before_an_endpoint_fell_out_says_nothing_new() {
+    let health = Health::default();
+    fails(&health, Stop::ReadTimeout, 10);
+    for _ in 0..50 {
+        health.failed(Stop::ReadTimeout, &checks(), 9, 60);
+    }
+    assert!(health.is_up(110), "the pause has not become longer");
+}
+
+#[test]
+fn statuses_count_as_configured() {
+    let (health, checks) = (Health::default(), checks());
+    for _ in 0..5 {
+        health.answered(404, &checks, 10);
+        health.answered(503, &checks, 10);
+    }
+    assert!(health.is_up(10));
+    for _ in 0..3 {
+        health.answered(500, &checks, 10);
+    }
+    assert!(!health.is_up(10));
+}
+
+#[test]
+fn what_is_not_the_endpoints_fault_is_not_counted() {
+    let health = Health::default();
+    for stop in [Stop::ClientGone, Stop::Internal, Stop::Shutdown, Stop::BodyTooLarge] {
+        fails(&health, stop, 10);
+    }
+    assert!(health.is_up(10));
+}
+
+#[test]
+fn what_checks_took_out_only_checks_or_answers_bring_back() {
+    let health = Health::default();
+    health.checked_down(PATIENCE, 10);
+    assert!(!health.is_up(u64::MAX - 1));
+    health.checked_up(11);
+    assert!(health.is_up(11));
+    let until_checked = PassiveChecks { until_checked: true, ..checks() };
+    health.failed(Stop::ReadTimeout, &until_checked, 20, 20);
+    assert!(!health.is_up(u64::MAX - 1), "there are checks");
+    health.checked_up(30);
+    assert!(!health.is_up(30), "it has relapsed, and rests first");
+    health.checked_up(220);
+    assert!(health.is_up(220));
+    health.checked_down(PATIENCE, 300);
+    health.answered(200, &checks(), 310);
+    health.answered(200, &checks(), 310);
+    assert!(health.is_up(310), "all were out, and it answered");
+}
+
+#[test]
+fn f25_the_share_of_an_endpoint_that_comes_back_grows() {
+    let health = Health::default();
+    let ramp = Duration::from_nanos(1_000);
+    assert_eq!(health.share(ramp, 0), 1.0, "it was there from the beginning");
+    health.checked_down(PATIENCE, 10);
+    health.checked_up(110);
+    let shares = [110, 410, 610, 1_110, 9_999].map(|now_ns| health.share(ramp, now_ns));
+    assert_eq!(shares, [FIRST_SHARE, 0.3, 0.5, 1.0, 1.0]);
+}
+
+fn endpoint(port: u16) -> Endpoint {
+    let addr = ([127, 0, 0, 1], port).into();
+    Endpoint { name: "".into(), addr, weight: 1, priority: 0, host: "".into(), checks: None }
+}
+
+#[test]
+fn f25_so_does_the_share_of_one_that_joins_others() {
+    let table = HealthTable::default();
+    let ramp = Duration::from_nanos(1_000);
+    let first = table.endpoint(&endpoint(1), 50);
+    table.begin();
+    let second = table.endpoint(&endpoint(2), 50);
+    assert_eq!((first.share(ramp, 550), second.share(ramp, 550)), (1.0, 0.5));
+    assert_eq!(table.endpoint(&endpoint(2), 500).share(ramp, 550), 0.5, "known already");
+}

@@ -1,0 +1,188 @@
+//! Endpoints that fall ill and recover: what probes find, who agrees with whom, and what clients see of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
+
+use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Reading, eventually};
+
+use crate::{named, one_route, weir};
+
+/// An origin whose health can be changed, and which counts how often it was asked.
+struct Patient {
+    origin: Origin,
+    health: Arc<AtomicU16>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Patient {
+    fn new(name: &str) -> Patient {
+        let (health, asked) = (Arc::new(AtomicU16::new(200)), Arc::new(AtomicUsize::new(0)));
+        let origin = Origin::reading(Reading::Strict, {
+            let (health, asked, name) = (Arc::clone(&health), Arc::clone(&asked), name.to_owned());
+            move |request| {
+                if request.target != "/health" {
+                    return Answer::ok(&name);
+                }
+                asked.fetch_add(1, Ordering::SeqCst);
+                Answer::status(health.load(Ordering::SeqCst), "")
+            }
+        });
+        Patient { origin, health, asked }
+    }
+
+    fn becomes(&self, status: u16) {
+        self.health.store(status, Ordering::SeqCst);
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+const CHECKS: &str = "checks: { active: { http_path: /health, timeout: 1, \
+    healthy: { interval: 50ms, successes: 2 }, unhealthy: { interval: 50ms, http_failures: 2, tcp_failures: 2 } } }";
+
+/// A file with these nodes and active checks.
+fn checked(patients: &[&Patient], workers: usize) -> String {
+    let nodes: Vec<String> = patients.iter().map(|patient| format!("\"{}\": 1", patient.origin.addr())).collect();
+    let nodes = nodes.join(", ");
+    let upstream = format!("upstream: {{ nodes: {{ {nodes} }}, {CHECKS} }}");
+    format!(
+        "worker_processes: {workers}\nroutes:\n  - {{ id: a, uri: /a/*, {upstream} }}\n  - {{ id: b, uri: /*, {upstream} }}\n"
+    )
+}
+
+/// Whether the status says that it is in rotation, for every upstream that has it.
+fn is_up(gateway: &Gateway, origin: &Origin) -> bool {
+    let status = gateway.status();
+    let upstreams = status["upstreams"].as_array().expect("a list").iter();
+    let endpoints = upstreams.flat_map(|upstream| upstream["endpoints"].as_array().expect("a list"));
+    let addr = origin.addr().to_string();
+    let mut up = endpoints.filter(|endpoint| endpoint["address"] == *addr).map(|endpoint| endpoint["up"] == true);
+    let first = up.next().expect("it is one of the endpoints");
+    assert!(up.all(|other| other == first), "one endpoint, one health");
+    first
+}
+
+#[test]
+fn an_endpoint_that_says_it_is_ill_gets_nothing_until_it_says_it_is_well() {
+    let (ill, well) = (Patient::new("ill"), Patient::new("well"));
+    let gateway = weir().start(&checked(&[&ill, &well], 2));
+    ill.becomes(503);
+    eventually("it is taken out", DEADLINE, || !is_up(&gateway, &ill.origin));
+    // Both workers agree, over connections of their own.
+    for _ in 0..200 {
+        assert_eq!(gateway.get("/").text(), "well");
+    }
+    let metrics = gateway.metrics();
+    let up = |origin: &Origin| metrics.sum("weir_upstream_endpoint_up", &[&format!("endpoint=\"{}\"", origin.addr())]);
+    assert_eq!((up(&ill.origin), up(&well.origin)), (0.0, 2.0), "in two upstreams");
+    assert!(metrics.get("weir_health_checks_total{outcome=\"unhealthy\"}") >= Some(2.0));
+    ill.becomes(200);
+    eventually("it is taken back", DEADLINE, || is_up(&gateway, &ill.origin));
+    eventually("it is used", DEADLINE, || gateway.get("/").text() == "ill");
+}
+
+#[test]
+fn a_question_is_asked_once_whatever_the_number_of_workers_routes_and_reloads() {
+    let (patient, other) = (Patient::new("a"), Patient::new("b"));
+    let gateway = weir().start(&checked(&[&patient, &other], 4));
+    let measure = || {
+        let (before, other_before) = (patient.asked(), other.asked());
+        eventually("twenty checks", DEADLINE, || other.asked() >= other_before + 20);
+        patient.asked() - before
+    };
+    for round in 0..3 {
+        let asked = measure();
+        // Two that go at the same pace differ by little; two checks for each would be forty.
+        assert!(asked < 32, "round {round}: asked {asked} times while another was asked twenty times");
+        gateway.rewrite(&checked(&[&patient, &other], 4));
+    }
+}
+
+#[test]
+fn an_endpoint_that_was_removed_is_not_asked_again() {
+    let (stays, goes) = (Patient::new("stays"), Patient::new("goes"));
+    let gateway = weir().start(&checked(&[&stays, &goes], 2));
+    eventually("both are asked", DEADLINE, || stays.asked() > 2 && goes.asked() > 2);
+    gateway.rewrite(&checked(&[&stays], 2));
+    // The thread that asks learns of it before the workers say that they serve the new file; one may be on its way.
+    let (before, stayed) = (goes.asked(), stays.asked());
+    eventually("the other is asked on", DEADLINE, || stays.asked() > stayed + 20);
+    assert!(goes.asked() <= before + 1, "it was asked {} times after it had gone", goes.asked() - before);
+}
+
+#[test]
+fn health_survives_a_reload() {
+    let (ill, well) = (Patient::new("ill"), Patient::new("well"));
+    let gateway = weir().start(&checked(&[&ill, &well], 2));
+    ill.becomes(500);
+    eventually("it is taken out", DEADLINE, || !is_up(&gateway, &ill.origin));
+    for _ in 0..5 {
+        gateway.rewrite(&checked(&[&well, &ill], 2));
+        assert!(!is_up(&gateway, &ill.origin));
+        for _ in 0..20 {
+            assert_eq!(gateway.get("/a/x").text(), "well");
+        }
+    }
+}
+
+#[test]
+fn a_check_by_tcp_finds_who_takes_no_connections() {
+    let refusing = weir_testkit::free_port();
+    let well = named("well");
+    let gateway = weir().start(&format!(
+        "routes:\n  - id: all\n    uri: /*\n    upstream:\n      nodes: {{ \"127.0.0.1:{refusing}\": 1, \"{}\": 1 }}\n\
+         \x20     retries: 0\n      checks: {{ active: {{ type: tcp, healthy: {{ interval: 50ms }}, unhealthy: {{ interval: 50ms }} }} }}\n",
+        well.addr()
+    ));
+    eventually("no traffic was needed to find out", DEADLINE, || {
+        gateway.metrics().sum("weir_upstream_endpoint_up", &[]) == 1.0
+    });
+    for _ in 0..50 {
+        assert_eq!(gateway.get("/").status, 200);
+    }
+}
+
+#[test]
+fn f25_when_all_are_down_all_are_tried() {
+    let patients = [Patient::new("a"), Patient::new("b")];
+    let gateway = weir().start(&checked(&[&patients[0], &patients[1]], 1));
+    patients.iter().for_each(|patient| patient.becomes(503));
+    eventually("both are out", DEADLINE, || patients.iter().all(|patient| !is_up(&gateway, &patient.origin)));
+    // They say they are ill, and serve all the same: better than refusing everybody.
+    for _ in 0..10 {
+        assert_eq!(gateway.get("/").status, 200);
+    }
+}
+
+#[test]
+fn f25_an_endpoint_that_flaps_comes_back_ever_more_seldom() {
+    let stops = Arc::new(AtomicBool::new(false));
+    let asked = Arc::new(AtomicUsize::new(0));
+    // Two good answers, two bad ones, and so on: each pair is enough to change its place.
+    let flapping = Origin::reading(Reading::Strict, {
+        let (stops, asked) = (Arc::clone(&stops), Arc::clone(&asked));
+        move |request| {
+            if request.target != "/health" {
+                return Answer::ok("flapping");
+            }
+            let count = asked.fetch_add(1, Ordering::SeqCst);
+            let ill = count % 4 >= 2 && !stops.load(Ordering::SeqCst);
+            Answer::status(if ill { 503 } else { 200 }, "")
+        }
+    });
+    let origins = [flapping, named("well")];
+    let gateway = weir().start(&one_route(&origins, CHECKS));
+    let mut changes = 0;
+    let mut was_up = true;
+    eventually("two hundred checks", DEADLINE, || {
+        let up = is_up(&gateway, &origins[0]);
+        changes += usize::from(up != was_up);
+        was_up = up;
+        asked.load(Ordering::SeqCst) >= 200
+    });
+    assert!(changes <= 16, "it changed its place {changes} times in fifty rounds");
+    stops.store(true, Ordering::SeqCst);
+    eventually("once it is well it comes back", DEADLINE, || is_up(&gateway, &origins[0]));
+}
