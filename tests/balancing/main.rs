@@ -1,6 +1,7 @@
 //! How endpoints are chosen, watched, left out and taken back, over real sockets.
 
 mod health;
+mod persistence;
 mod placement;
 
 use weir_testkit::{Answer, Gateway, Launcher, Origin, Reading};

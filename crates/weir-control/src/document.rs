@@ -5,6 +5,7 @@
 
 mod balance;
 mod checks;
+mod persistence;
 mod plugins;
 mod resource;
 mod route;
@@ -23,6 +24,7 @@ use crate::yaml::{self, Limits, Parsed};
 
 pub use balance::Balance;
 pub use checks::Active;
+pub use persistence::Persistence;
 pub use plugins::{ErrorResponse, Plugin, Plugins};
 pub use resource::{Origin, Reference};
 pub use route::{Route, Service};

@@ -8,9 +8,10 @@ use weir_plugin::{Exchange, RouteFacts, Routes};
 use weir_telemetry::metrics::RouteSlot;
 
 use crate::balance::{Balancer, Dice, Latency, Loads, Tried};
+use crate::persistence::Sessions;
 use crate::pool::{Endpoint, Pools};
-use crate::snapshot::{self, Snapshot};
-use crate::state::{Health, HealthTable};
+use crate::snapshot::{self, Snapshot, WhenGone};
+use crate::state::{Health, Shared};
 
 pub struct Current {
     pub snapshot: Arc<Snapshot>,
@@ -27,6 +28,7 @@ pub struct Upstream {
     pub health: Vec<Arc<Health>>,
     balancer: Balancer,
     dice: Dice,
+    pub sessions: Arc<Sessions>,
 }
 
 impl Current {
@@ -34,7 +36,7 @@ impl Current {
         snapshot: Arc<Snapshot>,
         slots: Arc<[RouteSlot]>,
         pools: &Pools,
-        health: &HealthTable,
+        shared: &Shared,
         now_ns: u64,
     ) -> Current {
         let upstreams = snapshot
@@ -42,13 +44,14 @@ impl Current {
             .iter()
             .map(|upstream| Upstream {
                 endpoints: upstream.endpoints.iter().map(|endpoint| pools.endpoint(endpoint, upstream)).collect(),
-                health: upstream.endpoints.iter().map(|endpoint| health.endpoint(endpoint, now_ns)).collect(),
+                health: upstream.endpoints.iter().map(|endpoint| shared.health.endpoint(endpoint, now_ns)).collect(),
                 balancer: Balancer::new(&upstream.balance, &upstream.endpoints),
                 dice: Dice::shaken(),
+                sessions: Arc::clone(&shared.sessions),
             })
             .collect();
         pools.forget_unused();
-        health.forget_unused();
+        shared.health.forget_unused();
         Current { snapshot, upstreams, slots }
     }
 
@@ -65,8 +68,19 @@ impl Current {
 const MAX_PASSED_BY: usize = 4;
 
 impl Upstream {
-    /// An endpoint in rotation that has not been tried; when all are out of rotation, any that has not been tried.
+    /// The endpoint where the client belongs, if there is one. Otherwise an endpoint in rotation that has not been
+    /// tried; when all are out of rotation, any that has not been tried.
     pub fn pick(&self, settings: &snapshot::Upstream, exchange: &Exchange, tried: Tried, now_ns: u64) -> Option<usize> {
+        if let Some(persistence) = &settings.persistence
+            && let Some(home) = persistence.home(exchange, &self.sessions, &settings.endpoints, now_ns)
+        {
+            if !tried.contains(home) && self.health[home].is_up(now_ns) {
+                return Some(home);
+            }
+            if persistence.when_gone == WhenGone::Refuse {
+                return None;
+            }
+        }
         let mut passed_by = tried;
         for _ in 0..MAX_PASSED_BY {
             let Some(picked) = self.in_rotation(settings, exchange, passed_by, now_ns) else { break };

@@ -21,7 +21,7 @@ use crate::current::Current;
 use crate::pool::Pools;
 use crate::probe::Prober;
 use crate::snapshot::{Endpoint, Snapshot, Upstream};
-use crate::state::HealthTable;
+use crate::state::Shared;
 use crate::worker::{Phase, Worker};
 
 /// How often idle upstream connections are looked through.
@@ -45,7 +45,7 @@ pub struct GatewayOptions {
 pub struct Gateway {
     workers: Vec<Handle>,
     metrics: Arc<Metrics>,
-    health: Arc<HealthTable>,
+    shared: Arc<Shared>,
     prober: Prober,
     snapshot: Mutex<Arc<Snapshot>>,
     clock: Clock,
@@ -109,7 +109,7 @@ impl Gateway {
     pub fn start(options: GatewayOptions) -> io::Result<Gateway> {
         let GatewayOptions { listeners, snapshot, metrics, access_log, connections_per_worker } = options;
         let clock = Clock::default();
-        let health = Arc::new(HealthTable::default());
+        let shared = Arc::new(Shared::default());
         let progress = Arc::new(Progress {
             revisions: listeners.iter().map(|_| AtomicU64::new(0)).collect(),
             running: AtomicUsize::new(0),
@@ -120,9 +120,9 @@ impl Gateway {
         let mut gateway = Gateway {
             workers: Vec::new(),
             metrics,
-            prober: Prober::new(Arc::clone(&health), clock),
+            prober: Prober::new(Arc::clone(&shared.health), clock),
             snapshot: Mutex::new(Arc::clone(&snapshot)),
-            health,
+            shared,
             clock,
             progress,
         };
@@ -136,7 +136,7 @@ impl Gateway {
                 index,
                 listeners,
                 clock,
-                health: Arc::clone(&gateway.health),
+                shared: Arc::clone(&gateway.shared),
                 metrics: gateway.metrics.clone(),
                 log: format.clone().zip(sinks.pop()),
                 snapshot: Arc::clone(&snapshot),
@@ -151,7 +151,7 @@ impl Gateway {
             gateway.workers.push(Handle { commands, thread: Some(thread) });
         }
         gateway.wait_for_revision(snapshot.revision, Duration::from_secs(10));
-        gateway.health.begin();
+        gateway.shared.health.begin();
         gateway.prober.follow(&snapshot)?;
         Ok(gateway)
     }
@@ -195,7 +195,7 @@ impl Gateway {
                 addr: endpoint.addr,
                 weight: endpoint.weight,
                 priority: endpoint.priority,
-                is_up: self.health.endpoint(endpoint, now_ns).is_up(now_ns),
+                is_up: self.shared.health.endpoint(endpoint, now_ns).is_up(now_ns),
                 is_checked: endpoint.checks.is_some(),
             };
             upstream.endpoints.iter().map(health).collect::<Vec<_>>()
@@ -205,7 +205,7 @@ impl Gateway {
 
     /// Active health checks made so far: those that found the endpoint healthy, and those that did not.
     pub fn checks(&self) -> (u64, u64) {
-        let checks = &self.health.checks;
+        let checks = &self.shared.health.checks;
         (checks.healthy.load(Ordering::Relaxed), checks.unhealthy.load(Ordering::Relaxed))
     }
 
@@ -259,7 +259,7 @@ struct Start {
     index: usize,
     listeners: Vec<TcpListener>,
     clock: Clock,
-    health: Arc<HealthTable>,
+    shared: Arc<Shared>,
     metrics: Arc<Metrics>,
     log: Option<(LineFormat, LogSink)>,
     snapshot: Arc<Snapshot>,
@@ -283,8 +283,8 @@ impl Start {
     fn serve(self) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
         let pools = Pools::default();
-        let health = self.health;
-        let current = Current::new(self.snapshot, self.slots, &pools, &health, self.clock.now_ns());
+        let shared = self.shared;
+        let current = Current::new(self.snapshot, self.slots, &pools, &shared, self.clock.now_ns());
         let revision = current.snapshot.revision;
         let log = self.log.map(|(format, sink)| AccessLog::new(format, sink));
         let worker = Rc::new(Worker::new(self.index, self.clock, self.metrics.worker(self.index), log, pools, current));
@@ -297,14 +297,14 @@ impl Start {
             tokio::task::spawn_local(tick(Rc::clone(&worker)));
             self.progress.revisions[self.index].store(revision, Ordering::Release);
             self.progress.announce();
-            obey(&worker, self.inbox, &health, &self.progress).await;
+            obey(&worker, self.inbox, &shared, &self.progress).await;
             Ok(())
         })
     }
 }
 
 /// Follows commands until the worker has nothing left to do.
-async fn obey(worker: &Rc<Worker>, mut inbox: UnboundedReceiver<Command>, health: &HealthTable, progress: &Progress) {
+async fn obey(worker: &Rc<Worker>, mut inbox: UnboundedReceiver<Command>, shared: &Shared, progress: &Progress) {
     let mut check = tokio::time::interval(Duration::from_millis(10));
     loop {
         let command = match worker.phase() {
@@ -323,7 +323,7 @@ async fn obey(worker: &Rc<Worker>, mut inbox: UnboundedReceiver<Command>, health
         match command {
             Some(Command::Publish(snapshot, slots)) => {
                 let revision = snapshot.revision;
-                let current = Current::new(snapshot, slots, &worker.pools, health, worker.wake_up());
+                let current = Current::new(snapshot, slots, &worker.pools, shared, worker.wake_up());
                 worker.replace(current);
                 progress.revisions[worker.index()].store(revision, Ordering::Release);
                 progress.announce();

@@ -14,6 +14,7 @@ mod concurrency;
 mod connection;
 mod current;
 mod forward;
+mod persistence;
 mod pool;
 mod probe;
 mod relay;

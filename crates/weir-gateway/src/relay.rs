@@ -16,6 +16,7 @@ use weir_proto::h1::parse_response;
 use crate::chain;
 use crate::connection::h1::Client;
 use crate::forward::{self, Coding};
+use crate::persistence::{Persistence, Sessions};
 use crate::pool::Connection;
 use crate::snapshot::{ClientSettings, Endpoint, PassHost, Route, Timeouts};
 use crate::worker::{Phase, Worker};
@@ -45,6 +46,16 @@ pub struct Terms<'a> {
     pub timeouts: Timeouts,
     pub pass_host: &'a PassHost,
     pub endpoint: &'a Endpoint,
+    pub persistence: Option<Persisting<'a>>,
+}
+
+/// How the client is to find the endpoint again.
+#[derive(Clone, Copy)]
+pub struct Persisting<'a> {
+    pub persistence: &'a Persistence,
+    pub sessions: &'a Sessions,
+    /// Its number in the upstream.
+    pub endpoint: usize,
 }
 
 /// Sends the request to the upstream and its response to the client.
@@ -499,6 +510,10 @@ impl<'a, 'w> Relay<'a, 'w> {
         self.exchange.upstream.status = status;
         self.exchange.upstream.header_ns = self.now_ns;
         self.upstream.answered();
+        if let Some(Persisting { persistence, sessions, endpoint }) = self.terms.persistence {
+            let endpoint = (endpoint, self.terms.endpoint.addr);
+            persistence.answered(self.exchange, sessions, endpoint, self.now_ns);
+        }
     }
 
     fn send_to_client(&mut self, context: &mut Context<'_>, out: &[u8]) -> Result<(), Stop> {

@@ -10,7 +10,7 @@ use crate::chain;
 use crate::connection::h1::{After, Client};
 use crate::current::{Current, Upstream};
 use crate::pool::Freshness;
-use crate::relay::{self, Outcome, Terms};
+use crate::relay::{self, Outcome, Persisting, Terms};
 use crate::respond;
 use crate::route::Lookup;
 use crate::snapshot::{self, Route, Target};
@@ -103,6 +103,11 @@ async fn proxy(
             timeouts: route.timeouts.unwrap_or(settings.timeouts),
             pass_host: &settings.pass_host,
             endpoint: &settings.endpoints[endpoint],
+            persistence: settings.persistence.as_deref().map(|persistence| Persisting {
+                persistence,
+                sessions: &upstream.sessions,
+                endpoint,
+            }),
         };
         let (stop, reused) = match attempt(worker, &terms, upstream, endpoint, freshness, client, exchange).await {
             Ok(after) => {

@@ -10,6 +10,7 @@ use weir_proto::Method;
 use weir_proto::h1::Limits;
 
 pub use crate::balance::chash::{HashKey, Hashing};
+pub use crate::persistence::{Persistence, WhenGone};
 pub use crate::route::{RouteRule, RouteTable};
 
 /// One configuration. An exchange sees one and the same from its first to its last byte.
@@ -121,6 +122,8 @@ pub struct Upstream {
     /// Highest priority first, then in the order of the file.
     pub endpoints: Vec<Endpoint>,
     pub balance: Balance,
+    /// How clients stay with their endpoint, if they do.
+    pub persistence: Option<Arc<Persistence>>,
     /// How long the share of an endpoint grows after it has come into rotation; `None` gives it all at once.
     pub slow_start: Option<Duration>,
     pub timeouts: Timeouts,

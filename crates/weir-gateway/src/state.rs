@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use weir_plugin::Stop;
 
+use crate::persistence::Sessions;
 use crate::snapshot::{Endpoint, PassiveChecks, Question};
 
 #[cfg(test)]
@@ -24,6 +25,13 @@ const MAX_DOUBLINGS: u32 = 5;
 const LONGEST_NS: u64 = u64::MAX >> (MAX_DOUBLINGS + 1);
 /// Out of rotation until a check says otherwise.
 const UNTIL_CHECKED: u64 = u64::MAX;
+
+/// What all workers share. It is older than any snapshot.
+#[derive(Debug, Default)]
+pub struct Shared {
+    pub health: Arc<HealthTable>,
+    pub sessions: Arc<Sessions>,
+}
 
 /// One health view for the whole process.
 #[derive(Debug, Default)]

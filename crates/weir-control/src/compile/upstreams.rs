@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use weir_gateway::snapshot::{Balance, Endpoint, Hashing, PassiveChecks, Upstream};
+use weir_gateway::snapshot::{Balance, Endpoint, HashKey, Hashing, PassiveChecks, Upstream};
 
 use super::Compiler;
 use crate::document::{self, Addresses, NodeSpec, Origin, Reference};
@@ -58,7 +58,13 @@ fn compiled(written: &document::Upstream, name: &str, addresses: &Addresses) -> 
     let further = u32::try_from(further).unwrap_or(u32::MAX);
     Upstream {
         name: name.into(),
-        balance: balance(&written.balance, &endpoints),
+        balance: match written.persistence {
+            Some(document::Persistence::ClientIp) => {
+                Balance::Hash(Arc::new(Hashing::new(HashKey::ClientAddr, &endpoints)))
+            }
+            _ => balance(&written.balance, &endpoints),
+        },
+        persistence: written.persistence.as_ref().and_then(|written| written.compile(&endpoints)).map(Arc::new),
         slow_start: written.slow_start,
         endpoints,
         timeouts: written.timeouts,

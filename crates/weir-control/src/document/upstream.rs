@@ -8,6 +8,7 @@ use weir_gateway::snapshot::{Concurrency, Keepalive, PassHost, PassiveChecks, Ti
 
 use super::balance::{self, Balance};
 use super::checks::{self, Active};
+use super::persistence::{self, Persistence};
 use super::resource::{self, COMMON, Origin};
 use crate::read::{At, Fields, shortened};
 use crate::tree::{Entry, Kind, Place};
@@ -20,6 +21,7 @@ pub struct Upstream {
     pub id: Box<str>,
     pub nodes: Vec<NodeSpec>,
     pub balance: Balance,
+    pub persistence: Option<Persistence>,
     /// Not in APISIX: how long the share of an endpoint grows after it has come into rotation.
     pub slow_start: Option<Duration>,
     pub timeouts: Timeouts,
@@ -89,6 +91,7 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
         "keepalive_pool",
         "concurrency",
         "slow_start",
+        "persistence",
         "tls",
         "service_name",
         "discovery_type",
@@ -107,6 +110,7 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
         id: resource::reference(&fields, "id").map(|id| id.id).unwrap_or_default(),
         nodes: fields.get("nodes").map(|at| nodes(&at)).unwrap_or_default(),
         balance: balance::read(&fields),
+        persistence: fields.get("persistence").and_then(|at| persistence::read(&at)),
         slow_start: fields.get("slow_start").and_then(|at| at.any_duration()).filter(|time| !time.is_zero()),
         timeouts: fields.get("timeout").and_then(|at| timeouts(&at)).unwrap_or_default(),
         retries: fields.get("retries").and_then(|at| at.integer(0..=u16::MAX.into())),

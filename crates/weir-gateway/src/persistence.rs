@@ -1,0 +1,238 @@
+//! Clients that stay with their endpoint: by a cookie of ours, or by one the application sets.
+//!
+//! An endpoint that is out of use loses its clients to the others, unless they are to be refused. One that is drained
+//! (weight 0) keeps those it has.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::net::SocketAddr;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use aws_lc_rs::hmac;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use weir_plugin::{Exchange, Variable, Variables};
+
+use crate::snapshot::Endpoint;
+
+/// How an upstream's clients stay with their endpoint.
+#[derive(Debug)]
+pub struct Persistence {
+    cookie: Variable,
+    name: Box<str>,
+    kind: Kind,
+    pub when_gone: WhenGone,
+}
+
+/// What becomes of a client whose endpoint is out of use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenGone {
+    /// Another endpoint serves it, from now on.
+    #[default]
+    Another,
+    /// It is refused (503) until its endpoint is back.
+    Refuse,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// A cookie set here. Its value is a code for the endpoint that only who has the secret can make or read.
+    Own { endpoints: HashMap<Box<[u8]>, usize>, codes: Vec<Box<str>>, attributes: Box<str> },
+    /// A cookie the application sets. Which endpoint set it is remembered.
+    Learnt { idle: Duration },
+}
+
+impl Persistence {
+    /// A cookie of this name that is set here. `attributes` follow its value, as in `; Path=/; HttpOnly`. Without a
+    /// secret one is made up that lasts as long as the process.
+    pub fn own_cookie(
+        name: &str,
+        attributes: &str,
+        secret: Option<&str>,
+        when_gone: WhenGone,
+        endpoints: &[Endpoint],
+    ) -> Persistence {
+        let given = secret.map(|secret| hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()));
+        let key = given.as_ref().unwrap_or(&MADE_UP);
+        let codes: Vec<Box<str>> = endpoints.iter().map(|endpoint| code(key, endpoint)).collect();
+        let endpoints = codes.iter().enumerate().map(|(index, code)| (code.as_bytes().into(), index)).collect();
+        Persistence {
+            cookie: Variable::Cookie(name.into()),
+            name: name.into(),
+            kind: Kind::Own { endpoints, codes, attributes: attributes.into() },
+            when_gone,
+        }
+    }
+
+    /// The application's cookie of this name. An endpoint is forgotten when the cookie has not been seen for `idle`.
+    pub fn learnt_cookie(name: &str, idle: Duration, when_gone: WhenGone) -> Persistence {
+        let kind = Kind::Learnt { idle };
+        Persistence { cookie: Variable::Cookie(name.into()), name: name.into(), kind, when_gone }
+    }
+
+    /// The endpoint where the client belongs, as far as anybody knows.
+    pub fn home(&self, exchange: &Exchange, sessions: &Sessions, endpoints: &[Endpoint], now_ns: u64) -> Option<usize> {
+        let value = exchange.variable(&self.cookie)?;
+        match &self.kind {
+            Kind::Own { endpoints, .. } => endpoints.get(&*value).copied(),
+            Kind::Learnt { idle } => sessions
+                .find(&self.name, &value, *idle, now_ns)
+                .and_then(|addr| endpoints.iter().position(|endpoint| endpoint.addr == addr)),
+        }
+    }
+
+    /// An endpoint has answered; the response is not on its way yet.
+    pub fn answered(&self, exchange: &mut Exchange, sessions: &Sessions, endpoint: (usize, SocketAddr), now_ns: u64) {
+        match &self.kind {
+            Kind::Own { codes, attributes, .. } => {
+                let code = &codes[endpoint.0];
+                if exchange.variable(&self.cookie).is_none_or(|value| *value != *code.as_bytes()) {
+                    let field = format!("{}={code}{attributes}", self.name);
+                    // A head without room goes without: the client is served, and asks again somewhere.
+                    let _ = exchange.response.head.add(b"Set-Cookie", field.as_bytes());
+                }
+            }
+            Kind::Learnt { .. } => {
+                let set = exchange.response.head.values(b"set-cookie").find_map(|field| value_of(field, &self.name));
+                match set {
+                    Some(value) => sessions.learn(&self.name, value, endpoint.1, now_ns),
+                    // After a restart, or when its endpoint has gone: it stays where it was served now.
+                    None => {
+                        if let Some(value) = exchange.variable(&self.cookie) {
+                            sessions.learn(&self.name, &value, endpoint.1, now_ns);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+static MADE_UP: LazyLock<hmac::Key> = LazyLock::new(|| {
+    let random = aws_lc_rs::rand::SystemRandom::new();
+    hmac::Key::generate(hmac::HMAC_SHA256, &random).expect("the system has random numbers")
+});
+
+/// What stands for an endpoint: 128 bits of a MAC, so that it neither shows the address nor can be made up.
+fn code(key: &hmac::Key, endpoint: &Endpoint) -> Box<str> {
+    let tag = hmac::sign(key, format!("{} {}", endpoint.name, endpoint.addr).as_bytes());
+    URL_SAFE_NO_PAD.encode(&tag.as_ref()[..16]).into()
+}
+
+/// The value that a `Set-Cookie` field gives to a cookie of this name (RFC 6265 §4.1.1).
+fn value_of<'a>(field: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let pair = field.split(|&byte| byte == b';').next()?.trim_ascii();
+    let value = pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+    (!value.is_empty()).then_some(value)
+}
+
+/// Parts of the table, each with a lock of its own, so that workers seldom meet.
+const SHARDS: usize = 64;
+/// Sessions of one part. When it is full, those seen least recently go first.
+const MAX_SESSIONS: usize = 8_192;
+
+/// Which endpoint has set which cookie: shared by all workers, older than any snapshot. Only requests to upstreams that
+/// learn cookies come here.
+#[derive(Debug)]
+pub struct Sessions {
+    shards: [Mutex<HashMap<u64, Session>>; SHARDS],
+    hasher: foldhash::quality::RandomState,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Session {
+    addr: SocketAddr,
+    seen_ns: u64,
+}
+
+impl Default for Sessions {
+    fn default() -> Sessions {
+        Sessions { shards: std::array::from_fn(|_| Mutex::default()), hasher: Default::default() }
+    }
+}
+
+impl Sessions {
+    fn shard(&self, name: &str, value: &[u8]) -> (u64, MutexGuard<'_, HashMap<u64, Session>>) {
+        let hash = self.hasher.hash_one((name, value));
+        (hash, self.shards[hash as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn find(&self, name: &str, value: &[u8], idle: Duration, now_ns: u64) -> Option<SocketAddr> {
+        let (hash, mut sessions) = self.shard(name, value);
+        let session = sessions.get_mut(&hash)?;
+        if u128::from(now_ns.saturating_sub(session.seen_ns)) > idle.as_nanos() {
+            sessions.remove(&hash);
+            return None;
+        }
+        session.seen_ns = now_ns;
+        Some(session.addr)
+    }
+
+    fn learn(&self, name: &str, value: &[u8], addr: SocketAddr, now_ns: u64) {
+        let (hash, mut sessions) = self.shard(name, value);
+        if sessions.len() >= MAX_SESSIONS && !sessions.contains_key(&hash) {
+            let mut seen: Vec<u64> = sessions.values().map(|session| session.seen_ns).collect();
+            let (_, oldest_kept, _) = seen.select_nth_unstable(MAX_SESSIONS / 8);
+            let oldest_kept = *oldest_kept;
+            sessions.retain(|_, session| session.seen_ns >= oldest_kept);
+            if sessions.len() >= MAX_SESSIONS {
+                sessions.clear(); // all of one moment
+            }
+        }
+        sessions.insert(hash, Session { addr, seen_ns: now_ns });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(port: u16) -> Endpoint {
+        let addr = ([127, 0, 0, 1], port).into();
+        Endpoint { name: "node:1".into(), addr, weight: 1, priority: 0, host: "".into(), checks: None }
+    }
+
+    #[test]
+    fn a_code_shows_nothing_and_needs_the_secret() {
+        let codes = |secret| {
+            let persistence =
+                Persistence::own_cookie("c", "", secret, WhenGone::Another, &[endpoint(8001), endpoint(8002)]);
+            let Kind::Own { codes, .. } = persistence.kind else { panic!("it is our own") };
+            codes
+        };
+        let (a, b, made_up) = (codes(Some("a")), codes(Some("b")), codes(None));
+        assert_eq!(a, codes(Some("a")), "the same on every node and after a restart");
+        assert_eq!(made_up, codes(None), "the same as long as the process lives");
+        assert!(a != b && a != made_up && a[0] != a[1]);
+        assert!(a.iter().all(|code| code.len() == 22 && !code.contains("8001") && !code.contains("node")));
+    }
+
+    #[test]
+    fn a_set_cookie_field_gives_one_value() {
+        assert_eq!(value_of(b"SID=abc; Path=/", "SID"), Some(&b"abc"[..]));
+        assert_eq!(value_of(b" SID=a=b", "SID"), Some(&b"a=b"[..]));
+        assert_eq!(value_of(b"SIDE=abc", "SID"), None);
+        assert_eq!(value_of(b"x=1; SID=abc", "SID"), None);
+        assert_eq!(value_of(b"SID=; Max-Age=0", "SID"), None);
+    }
+
+    #[test]
+    fn sessions_are_forgotten_when_idle_and_never_too_many() {
+        let sessions = Sessions::default();
+        let (idle, addr) = (Duration::from_nanos(100), endpoint(1).addr);
+        sessions.learn("SID", b"a", addr, 10);
+        assert_eq!(sessions.find("SID", b"a", idle, 100), Some(addr));
+        assert_eq!(sessions.find("SID", b"a", idle, 200), Some(addr), "seen meanwhile");
+        assert_eq!(sessions.find("SID", b"a", idle, 301), None);
+        assert_eq!(sessions.find("OTHER", b"a", idle, 200), None);
+        let many = SHARDS * MAX_SESSIONS * 5 / 4;
+        for number in 0..many {
+            sessions.learn("SID", &number.to_le_bytes(), addr, 1_000 + number as u64);
+        }
+        let kept: usize = sessions.shards.iter().map(|shard| shard.lock().expect("no panic").len()).sum();
+        assert!(kept <= SHARDS * MAX_SESSIONS && kept > SHARDS * MAX_SESSIONS / 2, "{kept}");
+        let last = (many - 1).to_le_bytes();
+        assert_eq!(sessions.find("SID", &last, Duration::MAX, u64::MAX), Some(addr), "the newest is there");
+    }
+}
