@@ -58,8 +58,8 @@ impl Wheel {
     }
 
     /// Says whose task the timer wakes.
-    pub fn watch(&self, timer: &Timer, waker: &Waker) {
-        self.timers.borrow_mut()[timer.0 as usize].waker.clone_from(waker);
+    pub fn watch(&self, timer: &Timer, waker: Waker) {
+        self.timers.borrow_mut()[timer.0 as usize].waker = waker;
     }
 
     /// Forgets the timer, and its task with it.
@@ -143,7 +143,7 @@ mod tests {
 
     fn timer(wheel: &Wheel, count: &Arc<Count>) -> Timer {
         let timer = wheel.add();
-        wheel.watch(&timer, &Waker::from(Arc::clone(count)));
+        wheel.watch(&timer, Waker::from(Arc::clone(count)));
         timer
     }
 

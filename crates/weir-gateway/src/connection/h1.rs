@@ -58,7 +58,8 @@ pub enum After {
 pub fn run(worker: TaskGuard, stream: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> {
     let mut client = Client::new(worker, stream, peer);
     async move {
-        poll_fn(|context| Poll::Ready(client.worker.wheel.watch(&client.timer, context.waker()))).await;
+        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        client.worker.wheel.watch(&client.timer, waker);
         while let Some(exchange) = client.next().await {
             // Boxed for as long as the exchange lasts: the state of serving is twice that of an idle connection, and
             // most connections are idle. Costs some hundred instructions.
