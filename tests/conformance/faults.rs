@@ -394,3 +394,64 @@ fn f30_a_drain_has_a_deadline() {
     gateway.wait_exit(DEADLINE);
     gate.open();
 }
+
+#[test]
+fn who_leaves_the_queue_for_an_upstream_is_not_sent_there() {
+    let gate = Gate::new();
+    let inside = gate.clone();
+    let origin = Origin::serving(move |request| {
+        if request.target == "/slow" {
+            inside.wait();
+        }
+        Answer::ok("done")
+    });
+    let gateway = gateway(&[&origin], ", concurrency: 1");
+    let queued = |count: f64| {
+        eventually("the queue", DEADLINE, || gateway.metrics().get("weir_upstream_queued") == Some(count));
+    };
+    let mut first = gateway.client();
+    first.send("GET /slow HTTP/1.1\r\nHost: t\r\n\r\n");
+    gate.wait_arrived(1);
+    for leave in [Client::reset, drop] {
+        let mut impatient = gateway.client();
+        impatient.send("GET /left HTTP/1.1\r\nHost: t\r\n\r\n");
+        queued(1.0);
+        leave(impatient);
+        queued(0.0);
+    }
+    let mut patient = gateway.client();
+    patient.send("GET /stayed HTTP/1.1\r\nHost: t\r\n\r\n");
+    queued(1.0);
+    gate.open();
+    assert_eq!(first.response().expect("it is answered").status, 200);
+    assert_eq!(patient.response().expect("it is answered").status, 200);
+    assert_eq!(origin.targets(), ["/slow", "/stayed"]);
+}
+
+#[test]
+fn who_leaves_while_a_plugin_waits_is_not_waited_for() {
+    let origin = Origin::serving(|_| Answer::ok("done"));
+    let mut gateway = weir().start(&format!(
+        "routes:\n  - {{ id: all, uri: /*, plugins: {{ fault-injection: {{ delay: {{ duration: 600 }} }} }}, \
+         upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }} }}\n",
+        origin.addr()
+    ));
+    let left = |count: f64| {
+        let series = "weir_http_errors_total{cause=\"client_gone\"}";
+        eventually("it is noticed", DEADLINE, || gateway.metrics().get(series) == Some(count));
+    };
+    for (count, leave) in [(1.0, Client::reset as fn(Client)), (2.0, drop)] {
+        let mut impatient = gateway.client();
+        impatient.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+        eventually("it has come", DEADLINE, || gateway.metrics().get("weir_http_requests_total") == Some(count));
+        leave(impatient);
+        left(count);
+    }
+    assert!(origin.requests().is_empty());
+    // Nor does the end of the gateway wait ten minutes.
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+    eventually("it has come", DEADLINE, || gateway.metrics().get("weir_http_requests_total") == Some(3.0));
+    gateway.signal(weir_testkit::Signal::INT);
+    gateway.wait_exit(DEADLINE);
+}

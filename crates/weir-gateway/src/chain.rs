@@ -3,22 +3,28 @@
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::{Context, Poll};
 
 use weir_plugin::{Exchange, Step, Stop};
 
+use crate::connection::unless_left;
 use crate::snapshot::Chain;
 
-pub async fn on_request(chain: &Chain, exchange: &mut Exchange) -> Result<(), Stop> {
+/// `poll_leave` ends what a plugin waits for when nobody needs it any more.
+pub async fn on_request(
+    chain: &Chain,
+    exchange: &mut Exchange,
+    mut poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
+) -> Result<(), Stop> {
     for step in &chain.request {
         match step {
             Step::Sync(plugin) => guarded(|| plugin.on_request(exchange))?,
             Step::Async(plugin) => {
                 let mut waiting = guarded(|| Ok(plugin.on_request(exchange)))?;
-                poll_fn(|context| match guarded(|| Ok(waiting.as_mut().poll(context))) {
-                    Ok(poll) => poll,
-                    Err(stop) => std::task::Poll::Ready(Err(stop)),
-                })
-                .await?;
+                let waiting = poll_fn(|context| {
+                    guarded(|| Ok(waiting.as_mut().poll(context))).unwrap_or_else(|stop| Poll::Ready(Err(stop)))
+                });
+                unless_left(waiting, &mut poll_leave).await?;
             }
         }
     }
@@ -83,10 +89,10 @@ mod tests {
     async fn f31_a_panic_is_a_500_for_that_exchange() {
         let chain = Chain::new([Step::new(Panics)]);
         let mut exchange = Exchange::default();
-        assert_eq!(on_request(&chain, &mut exchange).await, Err(Stop::Internal));
+        assert_eq!(on_request(&chain, &mut exchange, |_| Poll::Pending).await, Err(Stop::Internal));
         assert_eq!(on_response(&chain, &mut exchange), Err(Stop::Internal));
         on_log(&chain, &exchange);
         let waiting = Chain::new([Step::waiting(Panics)]);
-        assert_eq!(on_request(&waiting, &mut exchange).await, Err(Stop::Internal));
+        assert_eq!(on_request(&waiting, &mut exchange, |_| Poll::Pending).await, Err(Stop::Internal));
     }
 }

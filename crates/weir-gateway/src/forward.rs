@@ -97,8 +97,8 @@ fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
             b"X-Forwarded-Proto: http\r\n"
         });
     }
-    if !said(Known::XForwardedHost) && !exchange.request.authority().is_empty() {
-        write_field(out, b"X-Forwarded-Host", exchange.request.authority());
+    if !said(Known::XForwardedHost) && !exchange.request.client_authority().is_empty() {
+        write_field(out, b"X-Forwarded-Host", exchange.request.client_authority());
     }
     if !said(Known::XForwardedPort) {
         out.extend_from_slice(b"X-Forwarded-Port: ");

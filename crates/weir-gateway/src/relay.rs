@@ -27,8 +27,6 @@ use body::Body;
 
 /// Interim responses let through for one request; more are a storm.
 const MAX_INTERIM: u8 = 8;
-/// Bytes a client may send ahead while its request is being answered. It is not read further until it is its turn.
-const MAX_PIPELINED: usize = 16 * 1024;
 
 /// How a relay ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,8 +96,6 @@ struct RequestSide {
     blocked_since_ns: u64,
     /// By when the upstream must have taken something, or answered something.
     upstream_deadline_ns: u64,
-    /// By when a client that has closed its half must have its answer.
-    half_close_deadline_ns: u64,
 }
 
 /// The response on its way to the client.
@@ -136,7 +132,6 @@ impl<'a, 'w> Relay<'a, 'w> {
             body_since_ns: now_ns,
             blocked_since_ns: 0,
             upstream_deadline_ns: NEVER,
-            half_close_deadline_ns: NEVER,
         };
         let response = ResponseSide {
             stash: Vec::new(),
@@ -169,7 +164,8 @@ impl<'a, 'w> Relay<'a, 'w> {
                 return Poll::Ready(Ok(outcome));
             }
             if request.is_pending() && response.is_pending() {
-                if waits_for_answer && self.watch_client(context)?.is_ready() {
+                // What the client does now is send the next request, or go away.
+                if waits_for_answer && self.client.poll_ahead(context)?.is_ready() {
                     continue;
                 }
                 self.keep_deadlines()?;
@@ -344,28 +340,6 @@ impl<'a, 'w> Relay<'a, 'w> {
         Ok(())
     }
 
-    /// The request is complete; what the client does now is send the next one, or go away.
-    fn watch_client(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        if self.client.ended || self.client.stash.len() >= MAX_PIPELINED {
-            return Poll::Pending;
-        }
-        let worker = self.worker;
-        worker.with_read_buffer(|buffer| match self.client.poll_read(context, &mut buffer[..MAX_PIPELINED]) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(0)) => {
-                // Some clients close their half and wait for the answer; others have gone. They get a moment.
-                self.request.half_close_deadline_ns =
-                    self.now_ns.saturating_add(ns(self.terms.clients.half_close_timeout));
-                Poll::Ready(Ok(()))
-            }
-            Poll::Ready(Ok(count)) => {
-                worker.stash(&mut self.client.stash, &buffer[..count]);
-                Poll::Ready(Ok(()))
-            }
-            Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::ClientGone)),
-        })
-    }
-
     /// Moves the response towards the client. Ready when something has moved.
     fn poll_response(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         if !self.client.unsent.is_empty() {
@@ -497,7 +471,7 @@ impl<'a, 'w> Relay<'a, 'w> {
         self.response.client_reusable = self.exchange.request.keep_alive
             && self.response.coding != Coding::UntilClose
             && self.request.body.is_done()
-            && !self.client.ended
+            && !self.client.ended()
             && self.worker.phase() == Phase::Serving
             && self.terms.clients.keepalive_requests.is_none_or(|most| self.exchange.client.connection_requests < most);
         self.response.head_done = true;
@@ -542,7 +516,7 @@ impl<'a, 'w> Relay<'a, 'w> {
             true => NEVER,
             false => self.body_deadline_ns(),
         };
-        let half_close = self.request.half_close_deadline_ns;
+        let half_close = self.client.half_close_deadline_ns(self.terms.clients);
         let now_ns = self.now_ns;
         if client <= now_ns {
             return Err(Stop::ClientStalled);

@@ -75,7 +75,7 @@ async fn refuse(
     let keep_alive = exchange.request.keep_alive
         && !ending.close
         && drainable.is_some()
-        && !client.ended
+        && !client.ended()
         && worker.phase() == Phase::Serving
         && current.snapshot.clients.keepalive_requests.is_none_or(|most| exchange.client.connection_requests < most);
     if send(worker, current, client, exchange, !keep_alive).await.is_err() {

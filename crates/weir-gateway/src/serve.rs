@@ -8,6 +8,7 @@ use weir_proto::{Framing, Method};
 use crate::balance::Tried;
 use crate::chain;
 use crate::connection::h1::{After, Client};
+use crate::connection::unless_left;
 use crate::current::{Current, Upstream};
 use crate::pool::Freshness;
 use crate::relay::{self, Outcome, Persisting, Terms};
@@ -33,14 +34,14 @@ type Answered = Result<After, Stop>;
 async fn answer(worker: &Rc<Worker>, current: &Rc<Current>, client: &mut Client, exchange: &mut Exchange) -> Answered {
     admit(current, exchange)?;
     let Some(route) = matched(current, exchange) else {
-        chain::on_request(&current.snapshot.unmatched, exchange).await?;
+        chain::on_request(&current.snapshot.unmatched, exchange, |context| client.poll_leave(context)).await?;
         return Err(Stop::NoRoute);
     };
     if exchange.request.encoded_separator && !route.encoded_separators {
         return Err(Stop::EncodedSeparator);
     }
     exchange.request.upgrade &= route.upgrades;
-    chain::on_request(&route.chain, exchange).await?;
+    chain::on_request(&route.chain, exchange, |context| client.poll_leave(context)).await?;
     match route.target {
         Target::Upstream(number) => proxy(worker, current, route, current.upstream(number), client, exchange).await,
         Target::Nothing => Err(Stop::NoUpstream),
@@ -156,7 +157,8 @@ async fn attempt(
     let attempts = exchange.upstream.attempts + 1;
     let started_ns = worker.now_ns();
     exchange.upstream = weir_plugin::Upstream { addr: Some(endpoint.addr), attempts, started_ns, ..Default::default() };
-    let opened = endpoint.open(worker, freshness, terms.timeouts.connect).await;
+    let opening = endpoint.open(worker, freshness, terms.timeouts.connect);
+    let opened = unless_left(opening, |context| client.poll_leave(context)).await;
     let mut connection = opened.map_err(|stop| (stop, false))?;
     let reused = connection.requests > 0;
     exchange.upstream.connect_ns = if reused { started_ns } else { worker.wake_up() };

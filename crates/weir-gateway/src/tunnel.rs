@@ -26,7 +26,7 @@ struct Direction {
 
 pub async fn run(worker: &Worker, client: &mut Client, mut upstream: Connection<'_>, exchange: &mut Exchange) -> After {
     worker.metrics.tunnels_opened.increment();
-    let mut up = Direction { held: std::mem::take(&mut client.stash), ended: client.ended, shut: false };
+    let mut up = Direction { held: std::mem::take(&mut client.stash), ended: client.ended(), shut: false };
     let mut down = Direction::default();
     let mut last_ns = worker.now_ns();
     poll_fn(|context| {

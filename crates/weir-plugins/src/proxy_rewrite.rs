@@ -309,6 +309,7 @@ mod tests {
         let request = &exchange.request;
         assert_eq!((request.method_name(), request.path()), (&b"POST"[..], &b"/a"[..]));
         assert_eq!(request.authority(), b"Other.example:81");
+        assert_ne!(request.client_authority(), request.authority(), "the upstream is told in X-Forwarded-Host");
         let all = |name: &str| {
             request.head.values(name.as_bytes()).map(|value| value.escape_ascii().to_string()).collect::<Vec<_>>()
         };

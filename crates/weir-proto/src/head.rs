@@ -226,6 +226,8 @@ pub struct RequestHead {
     pub(crate) path: Span,
     pub(crate) query: Option<Span>,
     pub(crate) authority: Span,
+    /// What stands for it on the way to the upstream.
+    pub(crate) new_authority: Option<Span>,
     pub(crate) host: Span,
     pub(crate) port: Option<u16>,
 }
@@ -296,8 +298,13 @@ impl RequestHead {
     }
 
     /// The authority as the client named it, with its port.
-    pub fn authority(&self) -> &[u8] {
+    pub fn client_authority(&self) -> &[u8] {
         self.head.slice(self.authority)
+    }
+
+    /// The authority for the upstream: the client's, unless it was replaced.
+    pub fn authority(&self) -> &[u8] {
+        self.head.slice(self.new_authority.unwrap_or(self.authority))
     }
 
     pub fn port(&self) -> Option<u16> {
@@ -308,7 +315,7 @@ impl RequestHead {
     pub fn set_authority(&mut self, authority: &[u8]) -> Result<(), crate::authority::BadAuthority> {
         let parsed = crate::authority::Authority::parse(authority)?;
         let (host, port) = (parsed.host.to_ascii_lowercase(), parsed.port);
-        self.authority = self.head.append(authority);
+        self.new_authority = Some(self.head.append(authority));
         self.host = self.head.append(&host);
         self.port = port;
         Ok(())

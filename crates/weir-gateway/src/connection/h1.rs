@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use weir_net::stream::{poll_read, poll_write};
-use weir_net::timer::Timer;
+use weir_net::timer::{NEVER, Timer};
 use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::parse_request;
 
@@ -22,6 +22,9 @@ use crate::worker::{Phase, TaskGuard, Worker};
 /// How long an idle connection may still bring a request once draining has begun, so that a request already on its way
 /// is answered (with `Connection: close`) instead of reset.
 const DRAIN_IDLE_NS: u64 = 5_000_000_000;
+
+/// Bytes a client may send ahead while its request is being answered. It is not read further until it is its turn.
+const MAX_AHEAD: usize = 16 * 1024;
 
 /// The client's side of its exchanges. Most connections are idle, so it is kept small.
 pub struct Client {
@@ -37,8 +40,8 @@ pub struct Client {
     /// Unique in this process.
     number: u64,
     requests: u64,
-    /// The client has closed its sending side.
-    pub ended: bool,
+    /// When the client had closed its sending side; 0 if it has not.
+    ended_ns: u64,
 }
 
 /// What a connection does after an exchange.
@@ -87,7 +90,7 @@ impl Client {
             unsent: Vec::new(),
             peer,
             requests: 0,
-            ended: false,
+            ended_ns: 0,
         }
     }
 
@@ -215,6 +218,9 @@ impl Client {
 
     fn describe(&mut self, exchange: &mut Exchange, now_ns: u64) {
         self.requests += 1;
+        if self.ended() {
+            self.ended_ns = self.worker.now_ns(); // for this exchange, it ends now
+        }
         exchange.started_ns = now_ns;
         exchange.client = weir_plugin::Client {
             peer: self.peer,
@@ -236,9 +242,60 @@ impl Client {
         let read = poll_read(&self.stream, context, buffer);
         if let Poll::Ready(Ok(count)) = read {
             self.worker.metrics.client_bytes_received.add(count as u64);
-            self.ended |= count == 0;
+            if count == 0 {
+                self.ended_ns = self.worker.now_ns();
+            }
         }
         read
+    }
+
+    /// Nothing more will come from the client.
+    pub fn ended(&self) -> bool {
+        self.ended_ns != 0
+    }
+
+    /// Some clients close their half and wait for the answer; others have gone. By this time they are taken to be gone.
+    pub fn half_close_deadline_ns(&self, settings: &ClientSettings) -> u64 {
+        match self.ended_ns {
+            0 => NEVER,
+            ended_ns => ended_ns + settings.half_close_timeout.as_nanos() as u64,
+        }
+    }
+
+    /// Reads what the client sends while it is not its turn, up to a limit: what is wanted is to see that it goes away.
+    /// Ready when something came.
+    pub fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        if self.ended() || self.stash.len() >= MAX_AHEAD {
+            return Poll::Pending;
+        }
+        let worker = self.worker();
+        worker.with_read_buffer(|buffer| match self.poll_read(context, &mut buffer[..MAX_AHEAD]) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(count)) => {
+                worker.stash(&mut self.stash, &buffer[..count]);
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::ClientGone)),
+        })
+    }
+
+    /// For whoever waits on behalf of the client: ready when there is no point in it any more.
+    pub fn poll_leave(&mut self, context: &mut Context<'_>) -> Poll<Stop> {
+        let now_ns = self.worker.wake_up();
+        if self.worker.phase() == Phase::Stopping {
+            return Poll::Ready(Stop::Shutdown);
+        }
+        while let Poll::Ready(read) = self.poll_ahead(context) {
+            if let Err(stop) = read {
+                return Poll::Ready(stop);
+            }
+        }
+        let deadline_ns = self.half_close_deadline_ns(&self.worker.current().snapshot.clients);
+        if deadline_ns <= now_ns {
+            return Poll::Ready(Stop::ClientGone);
+        }
+        self.set_deadline(deadline_ns);
+        Poll::Pending
     }
 
     /// Sends what it can of `bytes` and keeps the rest, in order, for [`Client::poll_flush`].
@@ -281,7 +338,7 @@ impl Client {
     async fn linger(&mut self) {
         const PATIENCE_NS: u64 = 1_000_000_000;
         const MOST_BYTES: usize = 1024 * 1024;
-        if self.ended || poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await.is_err() {
+        if self.ended() || poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await.is_err() {
             return;
         }
         let worker = Rc::clone(&self.worker);
