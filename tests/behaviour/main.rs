@@ -5,3 +5,4 @@ mod http1;
 mod matrix;
 mod programs;
 mod sides;
+mod tls;

@@ -1,5 +1,6 @@
 //! From a document to a snapshot: pure, all or nothing, all faults at once.
 
+mod certificates;
 mod chains;
 mod meta;
 mod upstreams;
@@ -117,6 +118,7 @@ impl Compiler<'_> {
             routes,
             upstreams: upstreams.into_compiled(),
             unmatched: chains.unmatched(),
+            certificates: self.certificates(),
         })
     }
 

@@ -4,6 +4,7 @@
 //! reports all at once.
 
 mod balance;
+mod certificate;
 mod checks;
 mod persistence;
 mod plugins;
@@ -15,6 +16,7 @@ mod upstream;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::diagnostic::{Diagnostic, Faults};
 use crate::read::{At, Fields};
@@ -23,6 +25,7 @@ use crate::tree::{Kind, Node, Place};
 use crate::yaml::{self, Limits, Parsed};
 
 pub use balance::Balance;
+pub use certificate::{Clients, Pem, PemSource, ServerName, Ssl};
 pub use checks::Active;
 pub use persistence::Persistence;
 pub use plugins::{ErrorResponse, Plugin, Plugins};
@@ -42,10 +45,15 @@ pub struct Document {
     pub upstreams: Vec<Upstream>,
     pub plugin_configs: Vec<PluginSet>,
     pub global_rules: Vec<PluginSet>,
+    pub ssls: Vec<Ssl>,
     /// APISIX's list `plugins`: if it is there, no other plugin may be used.
     pub enabled_plugins: Option<HashSet<Box<str>>>,
     /// What the host names among the upstreams' nodes stand for, as far as the store has looked them up.
     pub addresses: Addresses,
+    /// The texts that stand in files and variables, as far as the store has read them.
+    pub files: Files,
+    /// When it was read, to tell what has expired.
+    pub read_at: SystemTime,
     /// What is wrong, as far as one can tell without knowing the plugins.
     pub faults: Vec<Diagnostic>,
     /// What all this was read from.
@@ -54,6 +62,9 @@ pub struct Document {
 
 /// Host names and their addresses. Looking up is I/O, so the store does it before the document is compiled.
 pub type Addresses = HashMap<Box<str>, Vec<IpAddr>>;
+
+/// The content of files by their names as written, or why they cannot be read. Reading is I/O, too.
+pub type Files = HashMap<Box<str>, Result<Arc<[u8]>, String>>;
 
 /// Plugins that are shared: a plugin_config, or a global_rule.
 #[derive(Clone, Debug)]
@@ -64,10 +75,9 @@ pub struct PluginSet {
 }
 
 /// Parts of the object model that have a name and a place but are not carried out yet. An empty list is fine.
-const NOT_YET: &[&str] =
-    &["consumers", "consumer_groups", "ssls", "plugin_metadata", "secrets", "protos", "stream_routes"];
+const NOT_YET: &[&str] = &["consumers", "consumer_groups", "plugin_metadata", "secrets", "protos", "stream_routes"];
 
-const RESOURCES: &[&str] = &["routes", "services", "upstreams", "plugin_configs", "global_rules", "plugins"];
+const RESOURCES: &[&str] = &["routes", "services", "upstreams", "plugin_configs", "global_rules", "ssls", "plugins"];
 
 impl Document {
     /// Parses and reads a text.
@@ -94,8 +104,11 @@ impl Document {
             upstreams: Vec::new(),
             plugin_configs: Vec::new(),
             global_rules: Vec::new(),
+            ssls: Vec::new(),
             enabled_plugins: None,
             addresses: Addresses::new(),
+            files: Files::new(),
+            read_at: SystemTime::now(),
             faults: Vec::new(),
             tree: Node { place: Place::default(), kind: Kind::Null },
         };
@@ -108,6 +121,7 @@ impl Document {
             document.upstreams = resource::list(&fields, "upstreams", upstream::read_named, |upstream| &upstream.id);
             document.plugin_configs = resource::list(&fields, "plugin_configs", read_plugin_config, |set| &set.id);
             document.global_rules = resource::list(&fields, "global_rules", read_global_rule, |set| &set.id);
+            document.ssls = resource::list(&fields, "ssls", certificate::read, |ssl| &ssl.id);
             document.enabled_plugins = read_enabled_plugins(&fields);
             refuse_what_is_not_served(&fields);
         }
@@ -119,6 +133,11 @@ impl Document {
     /// The names that must be looked up before an endpoint has an address.
     pub fn host_names(&self) -> BTreeSet<&str> {
         self.nodes().filter_map(NodeSpec::host_name).collect()
+    }
+
+    /// What must be read before there are certificates: names of files, and `$env://NAME`.
+    pub fn file_names(&self) -> BTreeSet<&str> {
+        self.ssls.iter().flat_map(Ssl::pems).filter_map(Pem::elsewhere).collect()
     }
 
     /// The nodes of all upstreams, wherever they stand.

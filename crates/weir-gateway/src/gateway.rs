@@ -2,21 +2,23 @@
 
 use std::cell::Cell;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use weir_net::clock::Clock;
+use weir_net::stream::Stream;
 use weir_net::timer::TICK_NS;
 use weir_telemetry::access_log::LogSink;
 use weir_telemetry::metrics::{Metrics, RouteSlot};
 
 use crate::access_log::{AccessLog, LineFormat};
-use crate::connection::h1;
+use crate::connection::{h1, secure};
 use crate::current::Current;
 use crate::pool::Pools;
 use crate::probe::Prober;
@@ -29,10 +31,23 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// How long accepting pauses when there is no descriptor left. Established connections go on meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
+/// A listening socket.
+#[derive(Debug)]
+pub struct Listener {
+    pub socket: TcpListener,
+    pub spoken: Spoken,
+}
+
+/// What clients speak on a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spoken {
+    pub tls: bool,
+}
+
 /// What a gateway starts with.
 pub struct GatewayOptions {
     /// The sockets of each worker; the outer length is the number of workers. Not empty.
-    pub listeners: Vec<Vec<TcpListener>>,
+    pub listeners: Vec<Vec<Listener>>,
     pub snapshot: Arc<Snapshot>,
     pub metrics: Arc<Metrics>,
     /// A sink for each worker, and how lines look.
@@ -257,7 +272,7 @@ fn slots(metrics: &Metrics, snapshot: &Snapshot) -> Arc<[RouteSlot]> {
 /// What a worker's thread is given.
 struct Start {
     index: usize,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<Listener>,
     clock: Clock,
     shared: Arc<Shared>,
     metrics: Arc<Metrics>,
@@ -289,10 +304,10 @@ impl Start {
         let log = self.log.map(|(format, sink)| AccessLog::new(format, sink));
         let worker = Rc::new(Worker::new(self.index, self.clock, self.metrics.worker(self.index), log, pools, current));
         runtime.block_on(async {
-            for listener in self.listeners {
-                listener.set_nonblocking(true)?;
-                let listener = tokio::net::TcpListener::from_std(listener)?;
-                tokio::task::spawn_local(accept(Rc::clone(&worker), listener, self.connections));
+            for Listener { socket, spoken } in self.listeners {
+                socket.set_nonblocking(true)?;
+                let socket = tokio::net::TcpListener::from_std(socket)?;
+                tokio::task::spawn_local(accept(Rc::clone(&worker), socket, spoken, self.connections));
             }
             tokio::task::spawn_local(tick(Rc::clone(&worker)));
             self.progress.revisions[self.index].store(revision, Ordering::Release);
@@ -356,7 +371,7 @@ async fn tick(worker: Rc<Worker>) {
 
 /// Takes new connections until draining begins; then what has queued up until that moment, and no more. Closing the
 /// socket closes nothing for another process that accepts from the same queue.
-async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener, most: usize) {
+async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener, spoken: Spoken, most: usize) {
     let _accepting = worker.task();
     while worker.phase() == Phase::Serving {
         if worker.tasks() >= most {
@@ -369,7 +384,7 @@ async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener, most: usi
             () = worker.phase_change() => break,
         };
         match accepted {
-            Ok((stream, peer)) => begin(&worker, stream, peer),
+            Ok((stream, peer)) => begin(&worker, stream, spoken, peer),
             Err(error) => {
                 worker.metrics.accept_errors.increment();
                 // A client that has gone again is no reason to pause; having no descriptor, and whatever else, is.
@@ -382,13 +397,16 @@ async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener, most: usi
     // The socket itself is asked: what the poller has not reported yet is waiting all the same, and would be reset.
     let Ok(listener) = listener.into_std() else { return };
     while let Ok((stream, peer)) = listener.accept() {
-        let stream = stream.set_nonblocking(true).and_then(|()| tokio::net::TcpStream::from_std(stream));
+        let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
         if let Ok(stream) = stream {
-            begin(&worker, stream, peer);
+            begin(&worker, stream, spoken, peer);
         }
     }
 }
 
-fn begin(worker: &Rc<Worker>, stream: tokio::net::TcpStream, peer: std::net::SocketAddr) {
-    tokio::task::spawn_local(h1::run(worker.task(), stream, peer));
+fn begin(worker: &Rc<Worker>, stream: TcpStream, spoken: Spoken, peer: SocketAddr) {
+    match spoken.tls {
+        false => tokio::task::spawn_local(h1::run(worker.task(), Stream::plain(stream), peer, None)),
+        true => tokio::task::spawn_local(secure::run(worker.task(), stream, peer)),
+    };
 }

@@ -9,6 +9,7 @@ pub mod snapshot;
 pub mod state;
 
 mod balance;
+mod certificates;
 mod chain;
 mod concurrency;
 mod connection;
@@ -23,4 +24,4 @@ mod serve;
 mod tunnel;
 mod worker;
 
-pub use gateway::{Gateway, GatewayOptions};
+pub use gateway::{Gateway, GatewayOptions, Listener, Spoken};

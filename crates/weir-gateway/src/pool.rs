@@ -10,7 +10,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpSocket;
+use weir_net::stream::Stream;
 use weir_plugin::Stop;
 
 use crate::balance::Latency;
@@ -44,7 +45,7 @@ pub struct Endpoint {
 }
 
 struct Idle {
-    stream: TcpStream,
+    stream: Stream,
     requests: u64,
     since_ns: u64,
 }
@@ -105,7 +106,7 @@ impl Pools {
             let patience = endpoint.keepalive.get().idle_timeout.as_nanos() as u64;
             let mut idle = endpoint.idle.borrow_mut();
             let before = idle.len();
-            idle.retain(|idle| now_ns.saturating_sub(idle.since_ns) < patience && is_quiet(&idle.stream));
+            idle.retain_mut(|idle| now_ns.saturating_sub(idle.since_ns) < patience && idle.stream.is_quiet());
             worker.metrics.upstream_connections_closed.add((before - idle.len()) as u64);
             idle_total += idle.len() as u64;
         }
@@ -113,17 +114,11 @@ impl Pools {
     }
 }
 
-/// Nothing to read and not closed: what an idle connection has to be. Asks the socket only if the poller has seen
-/// something happen on it.
-fn is_quiet(stream: &TcpStream) -> bool {
-    matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
-}
-
 /// A connection to an endpoint, and a place among those that use it.
 pub struct Connection<'w> {
     worker: &'w Worker,
     endpoint: Rc<Endpoint>,
-    stream: Option<TcpStream>,
+    stream: Option<Stream>,
     /// Exchanges it carried before this one.
     pub requests: u64,
     /// When it got its place, which it holds until the endpoint answers.
@@ -192,8 +187,8 @@ impl Endpoint {
 
     fn take_idle(&self, worker: &Worker, freshness: Freshness) -> Option<Idle> {
         loop {
-            let idle = self.idle.borrow_mut().pop()?;
-            if is_quiet(&idle.stream) && (freshness == Freshness::Any || is_alive(&idle.stream)) {
+            let mut idle = self.idle.borrow_mut().pop()?;
+            if idle.stream.is_quiet() && (freshness == Freshness::Any || idle.stream.is_alive()) {
                 return Some(idle);
             }
             worker.metrics.upstream_connections_closed.increment();
@@ -269,16 +264,7 @@ fn is_shortage(error: &std::io::Error) -> bool {
         .any(|shortage| code == Some(shortage.raw_os_error()))
 }
 
-/// Asks the socket itself, for what the poller has not seen yet.
-fn is_alive(stream: &TcpStream) -> bool {
-    let mut byte = [std::mem::MaybeUninit::uninit()];
-    match SockRef::from(stream).peek(&mut byte) {
-        Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
-        Ok(_) => false,
-    }
-}
-
-async fn connect(addr: SocketAddr) -> std::io::Result<TcpStream> {
+async fn connect(addr: SocketAddr) -> std::io::Result<Stream> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_nodelay(true)?;
     let raw = SockRef::from(&socket);
@@ -286,11 +272,11 @@ async fn connect(addr: SocketAddr) -> std::io::Result<TcpStream> {
         &TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5)),
     )?;
     raw.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
-    socket.connect(addr).await
+    Ok(Stream::plain(socket.connect(addr).await?))
 }
 
 impl Connection<'_> {
-    pub fn stream(&mut self) -> &mut TcpStream {
+    pub fn stream(&mut self) -> &mut Stream {
         self.stream.as_mut().expect("a connection has its stream until it is kept or dropped")
     }
 
@@ -324,7 +310,7 @@ impl Connection<'_> {
 
     /// Reads into `buffer`; 0 is the end.
     pub fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<std::io::Result<usize>> {
-        weir_net::stream::poll_read(self.stream(), context, buffer)
+        self.stream().poll_read(context, buffer)
     }
 }
 

@@ -8,7 +8,6 @@ use std::io;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use weir_net::stream::poll_write;
 use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Stop, Taken};
 use weir_proto::h1::parse_response;
@@ -276,7 +275,7 @@ impl<'a, 'w> Relay<'a, 'w> {
     fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Result<(), Stop> {
         let mut sent = 0;
         while sent < bytes.len() {
-            match poll_write(self.upstream.stream(), context, &bytes[sent..]) {
+            match self.upstream.stream().poll_write(context, &bytes[sent..]) {
                 Poll::Ready(Ok(count)) => sent += count,
                 Poll::Ready(Err(error)) => return self.upstream_refuses(error),
                 Poll::Pending => break,
@@ -294,7 +293,7 @@ impl<'a, 'w> Relay<'a, 'w> {
     }
 
     fn flush_request(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        match poll_write(self.upstream.stream(), context, &self.request.unsent) {
+        match self.upstream.stream().poll_write(context, &self.request.unsent) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Err(error)) => {
                 self.worker.release(&mut self.request.unsent);

@@ -6,6 +6,7 @@ use weir_plugin::{Exchange, MatchedRoute, Retry, Stop, Taken};
 use weir_proto::{Framing, Method};
 
 use crate::balance::Tried;
+use crate::certificates::Admission;
 use crate::chain;
 use crate::connection::h1::{After, Client};
 use crate::connection::unless_left;
@@ -60,6 +61,14 @@ fn admit(current: &Current, exchange: &mut Exchange) -> Result<(), Stop> {
     }
     if exchange.request.method == Method::Connect {
         return Err(Stop::ConnectMethod);
+    }
+    if let Some(tls) = &exchange.tls {
+        let (host, path, proved) = (exchange.request.host(), exchange.request.path(), tls.certificate.is_some());
+        match current.snapshot.certificates.admit(host, path, tls.proof, proved) {
+            Admission::Admitted => {}
+            Admission::Misdirected => return Err(Stop::Misdirected),
+            Admission::Unproved => return Err(Stop::NoCertificate),
+        }
     }
     exchange.body_limit = clients.body_bytes.unwrap_or(u64::MAX);
     match exchange.request.framing {

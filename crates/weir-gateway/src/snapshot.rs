@@ -10,6 +10,7 @@ use weir_proto::Method;
 use weir_proto::h1::Limits;
 
 pub use crate::balance::chash::{HashKey, Hashing};
+pub use crate::certificates::{Certificate, Certificates, Proof};
 pub use crate::persistence::{Persistence, WhenGone};
 pub use crate::route::{RouteRule, RouteTable};
 
@@ -24,12 +25,16 @@ pub struct Snapshot {
     pub upstreams: Vec<Upstream>,
     /// What runs for a request that matches no route: the global rules.
     pub unmatched: Chain,
+    /// Who we are to clients that speak TLS.
+    pub certificates: Certificates,
 }
 
 /// How clients are treated, on every listener.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientSettings {
     pub limits: Limits,
+    /// From accept to the end of the TLS handshake.
+    pub handshake_timeout: Duration,
     /// Largest request body in bytes; `None` is no limit.
     pub body_bytes: Option<u64>,
     /// From the first byte of a request head to its last.
@@ -53,6 +58,7 @@ impl Default for ClientSettings {
     fn default() -> ClientSettings {
         ClientSettings {
             limits: Limits::default(),
+            handshake_timeout: Duration::from_secs(10),
             body_bytes: None,
             header_timeout: Duration::from_secs(10),
             body_min_rate: 240,

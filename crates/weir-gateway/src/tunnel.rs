@@ -2,11 +2,9 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tokio::io::AsyncWrite;
-use tokio::net::TcpStream;
+use weir_net::stream::Stream;
 use weir_plugin::Exchange;
 
 use crate::connection::h1::{After, Client};
@@ -69,11 +67,11 @@ impl Direction {
         &mut self,
         context: &mut Context<'_>,
         worker: &Worker,
-        from: &mut TcpStream,
-        to: &mut TcpStream,
+        from: &mut Stream,
+        to: &mut Stream,
     ) -> Poll<io::Result<usize>> {
         if !self.held.is_empty() {
-            let count = std::task::ready!(Pin::new(to).poll_write(context, &self.held))?;
+            let count = std::task::ready!(to.poll_write(context, &self.held))?;
             worker.consume(&mut self.held, count);
             return Poll::Ready(Ok(count));
         }
@@ -81,18 +79,17 @@ impl Direction {
             return Poll::Pending;
         }
         if self.ended {
-            std::task::ready!(Pin::new(to).poll_shutdown(context))?;
+            std::task::ready!(to.poll_shutdown(context))?;
             self.shut = true;
             return Poll::Ready(Ok(0));
         }
         worker.with_read_buffer(|buffer| {
-            let mut read = tokio::io::ReadBuf::new(buffer);
-            std::task::ready!(tokio::io::AsyncRead::poll_read(Pin::new(from), context, &mut read))?;
-            let bytes = read.filled();
+            let count = std::task::ready!(from.poll_read(context, buffer))?;
+            let bytes = &buffer[..count];
             self.ended = bytes.is_empty();
             let mut sent = 0;
             while sent < bytes.len() {
-                match Pin::new(&mut *to).poll_write(context, &bytes[sent..])? {
+                match to.poll_write(context, &bytes[sent..])? {
                     Poll::Ready(count) => sent += count,
                     Poll::Pending => break,
                 }

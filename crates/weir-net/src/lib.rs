@@ -1,4 +1,4 @@
-//! Workers' sockets, timers and buffers. Has never heard of HTTP.
+//! Workers' sockets, TLS, timers and buffers. Has never heard of HTTP.
 
 pub mod clock;
 pub mod inherit;
@@ -6,3 +6,4 @@ pub mod limits;
 pub mod listener;
 pub mod stream;
 pub mod timer;
+pub mod tls;

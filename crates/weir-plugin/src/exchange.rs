@@ -11,6 +11,7 @@ use weir_proto::{RequestHead, ResponseHead};
 
 use crate::consumer::{Consumer, Credential};
 use crate::stop::Stop;
+use crate::tls::Tls;
 
 mod variables;
 
@@ -23,6 +24,8 @@ pub struct Exchange {
     /// The body of an answer made by the gateway itself.
     pub body: Vec<u8>,
     pub client: Client,
+    /// The TLS of the client's connection; `None` where it speaks in the clear.
+    pub tls: Option<Rc<Tls>>,
     /// What was matched; `None` before routing and where no route matched.
     pub route: Option<MatchedRoute>,
     pub upstream: Upstream,
@@ -100,6 +103,7 @@ pub struct Client {
     pub addr: IpAddr,
     /// The peer's `X-Forwarded-*` and `Forwarded` fields are believed.
     pub trusted: bool,
+    /// It speaks TLS with us.
     pub tls: bool,
     /// A number for the connection, unique in this process, and which request on it this is (from 1).
     pub connection: u64,
@@ -186,6 +190,7 @@ impl Default for Exchange {
                 connection: 0,
                 connection_requests: 0,
             },
+            tls: None,
             route: None,
             upstream: Upstream::default(),
             started_ns: 0,
@@ -210,6 +215,7 @@ impl Exchange {
         self.request.clear();
         self.response.clear();
         self.body.clear();
+        self.tls = None;
         self.route = None;
         self.upstream = Upstream::default();
         self.started_ns = 0;

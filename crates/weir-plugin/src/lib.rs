@@ -6,6 +6,7 @@ pub mod exchange;
 pub mod plugin;
 pub mod stop;
 pub mod template;
+pub mod tls;
 pub mod variable;
 pub mod vars;
 
@@ -15,6 +16,7 @@ pub use exchange::{Client, Exchange, MatchedRoute, NoteKey, Notes, RouteFacts, R
 pub use plugin::{AsyncPlugin, Phases, Plugin, Step, Waiting};
 pub use stop::{Blame, Ending, Retry, Stop};
 pub use template::Template;
+pub use tls::{ClientCertificate, Tls};
 pub use variable::{Variable, Variables};
 pub use vars::Expression;
 /// The messages that exchanges are made of.

@@ -19,6 +19,10 @@ pub enum Stop {
     EncodedSeparator,
     /// `CONNECT`, which no route serves.
     ConnectMethod,
+    /// The host wants a proof of its clients that this connection was not asked for (RFC 9110 §15.5.20).
+    Misdirected,
+    /// The client has shown no certificate, which the host asks for on this path.
+    NoCertificate,
     /// The body is larger than allowed.
     BodyTooLarge,
     /// The request's chunked coding is broken.
@@ -34,6 +38,8 @@ pub enum Stop {
     /// The endpoint refused the connection, or could not be reached.
     ConnectFailed,
     ConnectTimeout,
+    /// There was no TLS to be had with the endpoint: it speaks none, or it is not who it should be.
+    UpstreamTls,
     /// The endpoint closed or reset before the first byte of an answer.
     UpstreamClosed,
     /// The endpoint closed or reset in the middle of its answer.
@@ -102,6 +108,9 @@ impl Stop {
             Stop::Rejected(reject) => (reject.status(), reject.name(), Client, true, Never),
             Stop::EncodedSeparator => (400, "encoded_separator", Client, true, Never),
             Stop::ConnectMethod => (501, "connect_method", Client, true, Never),
+            Stop::Misdirected => (421, "misdirected", Client, true, Never),
+            // As nginx and APISIX answer it.
+            Stop::NoCertificate => (400, "no_client_certificate", Client, true, Never),
             Stop::BodyTooLarge => (413, "body_too_large", Client, true, Never),
             Stop::BadRequestBody => (400, "bad_request_body", Client, true, Never),
             Stop::ClientGone => (499, "client_gone", Client, true, Never),
@@ -110,6 +119,7 @@ impl Stop {
             Stop::ClientStalled => (499, "client_stalled", Client, true, Never),
             Stop::ConnectFailed => (502, "connect_failed", Upstream, false, Unseen),
             Stop::ConnectTimeout => (504, "connect_timeout", Upstream, false, Unseen),
+            Stop::UpstreamTls => (502, "upstream_tls", Upstream, false, Unseen),
             Stop::UpstreamClosed => (502, "upstream_closed", Upstream, false, Idempotent),
             Stop::UpstreamAborted => (502, "upstream_aborted", Upstream, true, Never),
             Stop::SendTimeout => (504, "send_timeout", Upstream, false, Never),

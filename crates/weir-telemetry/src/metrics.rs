@@ -95,6 +95,10 @@ pub struct WorkerMetrics {
     pub connections_handed_over: Counter,
     /// `accept` failed, for example because no file descriptor was left.
     pub accept_errors: Counter,
+    /// Handshakes with clients over TLS: complete ones, those of them that resumed a session, and failed ones.
+    pub tls_handshakes: Counter,
+    pub tls_resumptions: Counter,
+    pub tls_failures: Counter,
     /// Connections that became tunnels after a 101, and those that ended.
     pub tunnels_opened: Counter,
     pub tunnels_closed: Counter,
@@ -134,6 +138,9 @@ impl WorkerMetrics {
             connections_refused: Counter::default(),
             connections_handed_over: Counter::default(),
             accept_errors: Counter::default(),
+            tls_handshakes: Counter::default(),
+            tls_resumptions: Counter::default(),
+            tls_failures: Counter::default(),
             tunnels_opened: Counter::default(),
             tunnels_closed: Counter::default(),
             upstream_connects: Counter::default(),

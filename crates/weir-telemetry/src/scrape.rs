@@ -67,6 +67,11 @@ impl Metrics {
         page.total(&[], self.sum(|of| &of.connections_handed_over));
         page.counter("weir_accept_errors", "Connections that could not be accepted, as when descriptors run out.");
         page.total(&[], self.sum(|of| &of.accept_errors));
+        page.counter("weir_tls_handshakes", "Handshakes with clients over TLS, by outcome.");
+        let resumed = self.sum(|of| &of.tls_resumptions);
+        page.total(&[("outcome", "full")], self.sum(|of| &of.tls_handshakes).saturating_sub(resumed));
+        page.total(&[("outcome", "resumed")], resumed);
+        page.total(&[("outcome", "failed")], self.sum(|of| &of.tls_failures));
         // Ended ones are read first, so that one ending in between cannot make the difference negative.
         let closed = self.sum(|of| &of.tunnels_closed);
         let opened = self.sum(|of| &of.tunnels_opened);

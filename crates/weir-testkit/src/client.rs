@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::io::Write;
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::origin::Reading;
+use crate::tls::{Agreed, TlsClient, Wire};
 use crate::wait::DEADLINE;
 use crate::wire::{Fields, Framing, Incoming, Response};
 
@@ -55,7 +56,7 @@ impl std::error::Error for ReadError {}
 
 /// One TCP connection to a gateway.
 pub struct Client {
-    stream: TcpStream,
+    stream: Wire,
     incoming: Incoming,
     local: SocketAddr,
 }
@@ -89,11 +90,22 @@ impl Client {
     }
 
     fn over(stream: TcpStream) -> std::io::Result<Client> {
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(DEADLINE))?;
-        stream.set_write_timeout(Some(DEADLINE))?;
-        let local = stream.local_addr()?;
-        Ok(Client { incoming: Incoming::new(stream.try_clone()?, None), stream, local })
+        Client::speaking(Wire::plain(prepared(stream)?))
+    }
+
+    /// Connects and shakes hands, asking for `name`.
+    pub fn connect_tls(address: SocketAddr, tls: &TlsClient, name: &str) -> std::io::Result<Client> {
+        Client::speaking(tls.begin(name, prepared(TcpStream::connect_timeout(&address, DEADLINE)?)?)?)
+    }
+
+    /// What was agreed in the handshake; `None` where there was none.
+    pub fn agreed(&self) -> Option<Agreed> {
+        self.stream.agreed()
+    }
+
+    fn speaking(stream: Wire) -> std::io::Result<Client> {
+        let local = stream.tcp().local_addr()?;
+        Ok(Client { incoming: Incoming::new(stream.clone(), None), stream, local })
     }
 
     /// This end's address.
@@ -103,7 +115,7 @@ impl Client {
 
     /// How long a read waits before it is [`ReadError::TimedOut`]; [`DEADLINE`] unless told.
     pub fn set_deadline(&self, deadline: Duration) {
-        self.stream.set_read_timeout(Some(deadline)).expect("not zero");
+        self.stream.tcp().set_read_timeout(Some(deadline)).expect("not zero");
     }
 
     /// Sends all of `bytes`, and panics when the peer does not take them.
@@ -119,13 +131,12 @@ impl Client {
 
     /// Sends nothing more (FIN) and goes on reading.
     pub fn finish_sending(&self) {
-        // The peer may be gone already; then there is nothing left to end.
-        let _ = self.stream.shutdown(Shutdown::Write);
+        self.stream.finish_sending();
     }
 
     /// Drops the connection with a reset (RST).
     pub fn reset(self) {
-        SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).expect("a TCP socket can linger");
+        SockRef::from(self.stream.tcp()).set_linger(Some(Duration::ZERO)).expect("a TCP socket can linger");
     }
 
     /// Reads the response to a request whose method is neither HEAD nor CONNECT, with the 1xx responses before it. A
@@ -215,4 +226,11 @@ impl Client {
     pub fn get(&mut self, target: &str) -> Result<Response, ReadError> {
         self.ask(format!("GET {target} HTTP/1.1\r\nHost: t\r\n\r\n"))
     }
+}
+
+fn prepared(stream: TcpStream) -> std::io::Result<TcpStream> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(DEADLINE))?;
+    stream.set_write_timeout(Some(DEADLINE))?;
+    Ok(stream)
 }

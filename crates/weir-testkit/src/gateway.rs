@@ -89,10 +89,22 @@ impl Gateway {
     /// All its plain HTTP listeners, in the file's order.
     #[track_caller]
     pub fn addrs(&self) -> Vec<SocketAddr> {
+        self.addrs_of("http")
+    }
+
+    /// Where it listens for clients that speak TLS: its first such listener.
+    #[track_caller]
+    pub fn tls_addr(&self) -> SocketAddr {
+        self.addrs_of("https")[0]
+    }
+
+    #[track_caller]
+    fn addrs_of(&self, scheme: &str) -> Vec<SocketAddr> {
         self.stderr.wait("an address it listens on", |line| line.starts_with("weir: listening on "));
         let state = self.stderr.state();
         let addresses = state.lines.iter().filter_map(|line| line.strip_prefix("weir: listening on "));
-        addresses.filter_map(|rest| rest.strip_suffix(" (http)")).filter_map(|address| address.parse().ok()).collect()
+        let of_scheme = addresses.filter_map(|rest| rest.strip_suffix(&format!(" ({scheme})")));
+        of_scheme.filter_map(|address| address.parse().ok()).collect()
     }
 
     /// Where its status is.

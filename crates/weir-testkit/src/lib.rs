@@ -10,6 +10,7 @@ mod gate;
 mod gateway;
 mod origin;
 mod place;
+mod tls;
 mod wait;
 mod wire;
 
@@ -19,5 +20,6 @@ pub use gateway::{Gateway, Launcher, Metrics};
 pub use origin::{Answer, Connection, Origin, Reading};
 pub use place::{TempDir, free_port, shrink_backlog};
 pub use rustix::process::Signal;
+pub use tls::{Agreed, Authority, Identity, KeyKind, TlsClient, TlsServer};
 pub use wait::{DEADLINE, eventually, eventually_some};
 pub use wire::{Fields, Framing, Request, Response, latin1, latin1_bytes};

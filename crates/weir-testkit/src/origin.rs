@@ -11,6 +11,7 @@ use socket2::SockRef;
 
 use crate::client::ReadError;
 use crate::gate::Gate;
+use crate::tls::{Agreed, TlsServer, Wire};
 use crate::wait::{DEADLINE, eventually_some};
 use crate::wire::{Fields, Framing, Incoming, Recording, Request, latin1};
 
@@ -86,14 +87,7 @@ impl Origin {
 
     /// Serves every request on every connection with what `answer` makes of it.
     pub fn reading(reading: Reading, answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Origin {
-        Origin::scripted(reading, move |connection| {
-            while let Ok(request) = connection.request() {
-                let answer = answer(&request);
-                if connection.send(&answer.bytes).is_err() || answer.close {
-                    return;
-                }
-            }
-        })
+        Origin::scripted(reading, by_request(answer))
     }
 
     /// Answers every request with its own method, target and body length, so that a client can tell answers apart.
@@ -106,7 +100,22 @@ impl Origin {
     /// Runs `script` for each connection, in a thread of its own; the connection closes when it returns.
     pub fn scripted(reading: Reading, script: impl Fn(&mut Connection) + Send + Sync + 'static) -> Origin {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has free ports");
-        Origin::on(listener, reading, script)
+        Origin::on(listener, None, reading, script)
+    }
+
+    /// The same over TLS. A connection whose handshake fails counts, and has no script.
+    pub fn scripted_tls(
+        tls: &TlsServer,
+        reading: Reading,
+        script: impl Fn(&mut Connection) + Send + Sync + 'static,
+    ) -> Origin {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has free ports");
+        Origin::on(listener, Some(tls.clone()), reading, script)
+    }
+
+    /// Serves every request on every connection over TLS with what `answer` makes of it, reading strictly.
+    pub fn serving_tls(tls: &TlsServer, answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Origin {
+        Origin::scripted_tls(tls, Reading::Strict, by_request(answer))
     }
 
     /// The same on a port of the test's choice, for origins that come back where one was before.
@@ -116,10 +125,15 @@ impl Origin {
         script: impl Fn(&mut Connection) + Send + Sync + 'static,
     ) -> Origin {
         let listener = eventually_some("the origin's port is free", DEADLINE, || TcpListener::bind(address).ok());
-        Origin::on(listener, reading, script)
+        Origin::on(listener, None, reading, script)
     }
 
-    fn on(listener: TcpListener, reading: Reading, script: impl Fn(&mut Connection) + Send + Sync + 'static) -> Origin {
+    fn on(
+        listener: TcpListener,
+        tls: Option<TlsServer>,
+        reading: Reading,
+        script: impl Fn(&mut Connection) + Send + Sync + 'static,
+    ) -> Origin {
         // The standard library listens with a backlog of 128, too few for tests with many connections at once.
         let _ = rustix::net::listen(&listener, 4096);
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -131,11 +145,12 @@ impl Origin {
                     return;
                 }
                 let Ok(stream) = stream else { continue };
-                let Ok(mut connection) = Connection::new(stream, reading, &own) else { continue };
-                let (script, own) = (Arc::clone(&script), Arc::clone(&own));
+                let Ok(prepared) = Prepared::new(stream, &own) else { continue };
+                let (script, own, tls) = (Arc::clone(&script), Arc::clone(&own), tls.clone());
                 own.open.fetch_add(1, Ordering::AcqRel);
                 thread::spawn(move || {
-                    let _open = Open(own);
+                    let _open = Open(Arc::clone(&own));
+                    let Ok(mut connection) = prepared.begin(tls.as_ref(), reading, own) else { return };
                     script(&mut connection);
                     connection.close();
                 });
@@ -214,6 +229,18 @@ impl Drop for Origin {
     }
 }
 
+/// A script that answers request by request.
+fn by_request(answer: impl Fn(&Request) -> Answer) -> impl Fn(&mut Connection) {
+    move |connection| {
+        while let Ok(request) = connection.request() {
+            let answer = answer(&request);
+            if connection.send(&answer.bytes).is_err() || answer.close {
+                return;
+            }
+        }
+    }
+}
+
 /// Counts a connection as open while its script runs, also when the script panics.
 struct Open(Arc<Log>);
 
@@ -227,14 +254,21 @@ impl Drop for Open {
 pub struct Connection {
     /// Which of the origin's connections this is, from 0.
     pub index: usize,
-    stream: TcpStream,
+    stream: Wire,
     incoming: Incoming,
     reading: Reading,
     log: Arc<Log>,
 }
 
-impl Connection {
-    fn new(stream: TcpStream, reading: Reading, log: &Arc<Log>) -> std::io::Result<Connection> {
+/// An accepted connection before anything was said on it.
+struct Prepared {
+    stream: TcpStream,
+    recording: Recording,
+    index: usize,
+}
+
+impl Prepared {
+    fn new(stream: TcpStream, log: &Log) -> std::io::Result<Prepared> {
         stream.set_nodelay(true)?;
         // An idle connection in the gateway's pool may outlive a test, so reads wait longer than a test's deadline.
         stream.set_read_timeout(Some(DEADLINE * 30))?;
@@ -243,10 +277,20 @@ impl Connection {
         let mut connections = lock(&log.connections);
         let index = connections.len();
         connections.push((Arc::clone(&recording), stream.try_clone()?));
-        let incoming = Incoming::new(stream.try_clone()?, Some(recording));
-        Ok(Connection { index, stream, incoming, reading, log: Arc::clone(log) })
+        Ok(Prepared { stream, recording, index })
     }
 
+    fn begin(self, tls: Option<&TlsServer>, reading: Reading, log: Arc<Log>) -> std::io::Result<Connection> {
+        let stream = match tls {
+            None => Wire::plain(self.stream),
+            Some(tls) => tls.begin(self.stream)?,
+        };
+        let incoming = Incoming::new(stream.clone(), Some(self.recording));
+        Ok(Connection { index: self.index, stream, incoming, reading, log })
+    }
+}
+
+impl Connection {
     /// Reads the next request with its body and records it.
     pub fn request(&mut self) -> Result<Request, ReadError> {
         let mut request = self.head()?;
@@ -325,19 +369,25 @@ impl Connection {
 
     /// Ends this side's stream (FIN) and goes on reading.
     pub fn finish_sending(&self) {
-        let _ = self.stream.shutdown(Shutdown::Write);
+        self.stream.finish_sending();
+    }
+
+    /// What was agreed in the handshake; `None` where there was none.
+    pub fn agreed(&self) -> Option<Agreed> {
+        self.stream.agreed()
     }
 
     /// Closes the connection in order.
     pub fn close(&mut self) {
-        let _ = self.stream.shutdown(Shutdown::Both);
+        self.stream.finish_sending();
+        let _ = self.stream.tcp().shutdown(Shutdown::Both);
     }
 
     /// Closes the connection with a reset. The log holds another handle to the socket, so the reset is made by
     /// disconnecting it, which does not wait for the last handle.
     pub fn reset(&mut self) {
-        let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
-        let _ = rustix::net::connect_unspec(&self.stream);
+        let _ = SockRef::from(self.stream.tcp()).set_linger(Some(Duration::ZERO));
+        let _ = rustix::net::connect_unspec(self.stream.tcp());
     }
 
     fn noted<T>(&self, outcome: Result<T, ReadError>) -> Result<T, ReadError> {

@@ -1,11 +1,11 @@
 //! HTTP/1 messages as a test sees them: every byte kept, no value normalised.
 
 use std::io::{ErrorKind, Read};
-use std::net::TcpStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::client::ReadError;
 use crate::origin::Reading;
+use crate::tls::Wire;
 
 /// How much of a connection a recording keeps; what comes after is counted by nobody and not kept.
 const RECORDING_LIMIT: usize = 4 << 20;
@@ -125,13 +125,13 @@ pub(crate) type Recording = Arc<Mutex<Vec<u8>>>;
 
 /// The receiving half of a connection with what was read ahead.
 pub(crate) struct Incoming {
-    stream: TcpStream,
+    stream: Wire,
     held: Vec<u8>,
     recording: Option<Recording>,
 }
 
 impl Incoming {
-    pub(crate) fn new(stream: TcpStream, recording: Option<Recording>) -> Incoming {
+    pub(crate) fn new(stream: Wire, recording: Option<Recording>) -> Incoming {
         Incoming { stream, held: Vec::new(), recording }
     }
 

@@ -22,7 +22,7 @@ use tokio::runtime::Runtime;
 use tokio::time::{Interval, interval};
 use weir_control::document::Settings;
 use weir_control::{FileStore, Publication, Publisher, Watch};
-use weir_gateway::{Gateway, GatewayOptions};
+use weir_gateway::{Gateway, GatewayOptions, Listener, Spoken};
 use weir_net::inherit::{Inherited, Place};
 use weir_net::limits::Limits;
 use weir_telemetry::access_log::LogWriter;
@@ -52,6 +52,7 @@ pub use weir_plugins::REGISTRY as PLUGINS;
 
 /// What listening sockets are for.
 const HTTP: &str = "http";
+const HTTPS: &str = "https";
 const STATUS: &str = "status";
 
 /// How often a node that drains looks whether it is done.
@@ -121,7 +122,10 @@ impl Node {
                 Failure::Listen
             })
         };
-        let listening = settings.listen.iter().map(|listen| open(HTTP, sockets::socket_addr(listen.address), workers));
+        let listening = settings.listen.iter().map(|listen| {
+            let purpose = if listen.tls { HTTPS } else { HTTP };
+            open(purpose, sockets::socket_addr(listen.address), workers).map(|addr| (addr, purpose))
+        });
         let listening = listening.collect::<Result<Vec<_>, _>>()?;
         let status_on = settings.status.map(|addr| open(STATUS, addr, 1)).transpose()?;
         for addr in inherited.left_over() {
@@ -141,7 +145,7 @@ impl Node {
         let status = StatusServer::start(status, Arc::clone(&state)).map_err(no_thread)?;
 
         let gateway = Gateway::start(GatewayOptions {
-            listeners: sockets.share(HTTP, workers).map_err(no_copy)?,
+            listeners: listeners(&sockets, workers).map_err(no_copy)?,
             snapshot,
             metrics,
             access_log: logs::for_workers(settings.enable_access_log.as_ref(), access_log.as_ref(), workers),
@@ -186,6 +190,18 @@ fn system(what: &str, error: &io::Error) -> Failure {
     Failure::System
 }
 
+/// Each worker's sockets for clients.
+fn listeners(sockets: &Sockets, workers: usize) -> io::Result<Vec<Vec<Listener>>> {
+    let mut shares: Vec<Vec<Listener>> = Vec::new();
+    shares.resize_with(workers, Vec::new);
+    for (purpose, spoken) in [(HTTP, Spoken { tls: false }), (HTTPS, Spoken { tls: true })] {
+        for (share, more) in shares.iter_mut().zip(sockets.share(purpose, workers)?) {
+            share.extend(more.into_iter().map(|socket| Listener { socket, spoken }));
+        }
+    }
+    Ok(shares)
+}
+
 fn workers(settings: &Settings) -> usize {
     match settings.worker_processes {
         Some(workers) => usize::from(workers),
@@ -212,13 +228,13 @@ impl Control {
     /// Says where the node is, to everybody who waits for that.
     fn announce(
         &self,
-        listening: &[SocketAddr],
+        listening: &[(SocketAddr, &str)],
         status_on: Option<SocketAddr>,
         inherited: &mut Inherited,
     ) -> Result<(), Failure> {
         self.state.enter(Phase::Serving);
-        for addr in listening {
-            say!("listening on {addr} (http)");
+        for (addr, purpose) in listening {
+            say!("listening on {addr} ({purpose})");
         }
         if let Some(addr) = status_on {
             say!("status on {addr}");

@@ -32,6 +32,8 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     pub address: Address,
+    /// TLS is spoken, with the certificates of `ssls`.
+    pub tls: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +87,7 @@ pub enum LogLevel {
 impl Default for Settings {
     fn default() -> Self {
         Settings {
-            listen: vec![Listen { address: Address::Everywhere(9080) }],
+            listen: vec![Listen { address: Address::Everywhere(9080), tls: false }],
             worker_processes: None,
             enable_access_log: None,
             error_log_level: LogLevel::Error,
@@ -107,6 +109,7 @@ pub(super) const KEYS: &[&str] = &[
     "trusted_addresses",
     "allow_encoded_slashes",
     "underscores_in_headers",
+    "ssl_handshake_timeout",
     "client_header_timeout",
     "client_max_header_size",
     "client_max_header_count",
@@ -162,6 +165,7 @@ fn clients(fields: &Fields) -> ClientSettings {
             *into = value;
         }
     };
+    duration("ssl_handshake_timeout", &mut clients.handshake_timeout);
     duration("client_header_timeout", &mut clients.header_timeout);
     duration("client_body_grace", &mut clients.body_grace);
     duration("client_half_close_timeout", &mut clients.half_close_timeout);
@@ -216,7 +220,8 @@ fn listen(at: &At) -> Vec<Listen> {
     for item in at.items() {
         let Some(listen) = one_listen(&item) else { continue };
         // Port 0 is a new port each time.
-        match listens.contains(&listen) && listen.address.port() != 0 {
+        let taken = listens.iter().any(|other| other.address == listen.address);
+        match taken && listen.address.port() != 0 {
             true => item.report_advising("the address is there a second time", "keep one"),
             false => listens.push(listen),
         }
@@ -229,21 +234,19 @@ fn listen(at: &At) -> Vec<Listen> {
 
 fn one_listen(at: &At) -> Option<Listen> {
     if !at.is_map() {
-        return address(at).map(|address| Listen { address });
+        return address(at).map(|address| Listen { address, tls: false });
     }
     let fields = at.fields(&["address", "tls", "proxy_protocol"])?;
-    for key in ["tls", "proxy_protocol"] {
-        if let Some(at) = fields.get(key)
-            && at.boolean() == Some(true)
-        {
-            at.report_advising("is not supported yet by this version", "leave it out");
-        }
+    if let Some(at) = fields.get("proxy_protocol")
+        && at.boolean() == Some(true)
+    {
+        at.report_advising("is not supported yet by this version", "leave it out");
     }
     let Some(at) = fields.get("address") else {
         at.report_advising("has no `address`", "add `address: \":9080\"`");
         return None;
     };
-    address(&at).map(|address| Listen { address })
+    address(&at).map(|address| Listen { address, tls: flag(&fields, "tls") })
 }
 
 /// `:9080`, `127.0.0.1:9080`, `[::1]:9080`, or a port alone, as APISIX's `node_listen` has it.

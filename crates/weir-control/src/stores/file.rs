@@ -1,8 +1,7 @@
 //! One file, watched.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +13,8 @@ use crate::yaml::Limits;
 
 mod watch;
 
-use super::names;
+use super::seen::Seen;
+use super::{beside, names};
 
 pub use watch::{Watch, watch};
 
@@ -39,8 +39,8 @@ pub struct Loaded {
     /// Nodes that get no endpoint for now.
     pub warnings: Vec<Diagnostic>,
     marks_its_end: bool,
-    /// The state the file had just before it was read.
-    fingerprint: Option<Fingerprint>,
+    /// The files it was read from.
+    seen: Seen,
 }
 
 impl FileStore {
@@ -59,16 +59,20 @@ impl FileStore {
         &self.source
     }
 
-    /// Reads and parses the file as it is now. Looks up nothing: that is what `weir check` does.
+    /// Reads and parses the file as it is now, with the files it names. Looks up no hosts: that is what `weir check` does.
     ///
     /// # Errors
     /// Where the file cannot be read or is not YAML.
     pub fn read(&self) -> Result<Loaded, Vec<Diagnostic>> {
-        let fingerprint = self.fingerprint();
+        let mut seen = Seen::default();
+        seen.add(&self.path);
         let text = self.text().map_err(|fault| vec![fault])?;
-        let document = Document::parse(&self.source, &text, &process_environment, self.limits)?;
+        let mut document = Document::parse(&self.source, &text, &process_environment, self.limits)?;
+        let directory = self.path.parent().unwrap_or(Path::new(""));
+        let names = document.file_names();
+        document.files = beside::read(names.into_iter(), directory, &process_environment, &mut seen);
         let hash = hash(text.as_bytes());
-        Ok(Loaded { document, hash, warnings: Vec::new(), marks_its_end: marks_its_end(&text), fingerprint })
+        Ok(Loaded { document, hash, warnings: Vec::new(), marks_its_end: marks_its_end(&text), seen })
     }
 
     /// Reads and parses the file, and looks up the names of its nodes.
@@ -134,27 +138,6 @@ impl FileStore {
         let column = valid.rsplit('\n').next().unwrap_or_default().chars().count() as u32 + 1;
         Diagnostic::at_place(&self.source, Place { line, column }, "is not UTF-8").advise("save the file as UTF-8")
     }
-
-    /// What changes when the file does, also when a link on the way to it is turned, as with Kubernetes' ConfigMaps.
-    fn fingerprint(&self) -> Option<Fingerprint> {
-        let metadata = fs::metadata(&self.path).ok()?;
-        Some(Fingerprint {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            length: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        })
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Fingerprint {
-    device: u64,
-    inode: u64,
-    length: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
 }
 
 /// APISIX's mark at the end of a complete file.

@@ -4,15 +4,12 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use tokio::io::AsyncWrite;
-use tokio::net::TcpStream;
-use weir_net::stream::{poll_read, poll_write};
+use weir_net::stream::Stream;
 use weir_net::timer::{NEVER, Timer};
-use weir_plugin::{Exchange, Stop};
+use weir_plugin::{Exchange, Stop, Tls};
 use weir_proto::h1::parse_request;
 
 use crate::serve::serve;
@@ -29,7 +26,8 @@ const MAX_AHEAD: usize = 16 * 1024;
 /// The client's side of its exchanges. Most connections are idle, so it is kept small.
 pub struct Client {
     worker: TaskGuard,
-    stream: TcpStream,
+    stream: Stream,
+    tls: Option<Rc<Tls>>,
     timer: Timer,
     /// Received and not yet used: a partial head, the start of a body, pipelined requests.
     pub stash: Vec<u8>,
@@ -58,8 +56,8 @@ pub enum After {
 
 /// Serves one connection from accept to close. Not an `async fn`, which would keep its arguments beside the client that
 /// is made of them, for as long as the connection lives.
-pub fn run(worker: TaskGuard, stream: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> {
-    let mut client = Client::new(worker, stream, peer);
+pub fn run(worker: TaskGuard, stream: Stream, peer: SocketAddr, tls: Option<Rc<Tls>>) -> impl Future<Output = ()> {
+    let mut client = Client::new(worker, stream, peer, tls);
     async move {
         let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
         client.worker.wheel.watch(&client.timer, waker);
@@ -70,14 +68,15 @@ pub fn run(worker: TaskGuard, stream: TcpStream, peer: SocketAddr) -> impl Futur
                 After::KeepAlive => {}
                 After::Close => return Box::pin(client.linger()).await,
                 After::Abort => return,
-                After::Reset => return client.reset(),
+                After::Reset => return client.stream.reset_on_drop(),
             }
         }
+        client.stream.say_goodbye();
     }
 }
 
 impl Client {
-    fn new(worker: TaskGuard, stream: TcpStream, peer: SocketAddr) -> Client {
+    fn new(worker: TaskGuard, stream: Stream, peer: SocketAddr, tls: Option<Rc<Tls>>) -> Client {
         worker.metrics.connections_opened.increment();
         Client {
             timer: worker.wheel.add(),
@@ -86,6 +85,7 @@ impl Client {
             number: worker.number_connection(),
             worker,
             stream,
+            tls,
             stash: Vec::new(),
             unsent: Vec::new(),
             peer,
@@ -227,10 +227,11 @@ impl Client {
             local: self.local,
             addr: self.peer.ip(),
             trusted: false,
-            tls: false,
+            tls: self.tls.is_some(),
             connection: self.number,
             connection_requests: self.requests,
         };
+        exchange.tls.clone_from(&self.tls);
     }
 
     pub fn set_deadline(&self, deadline_ns: u64) {
@@ -239,7 +240,7 @@ impl Client {
 
     /// Reads into `buffer`; 0 is the end.
     pub fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        let read = poll_read(&self.stream, context, buffer);
+        let read = self.stream.poll_read(context, buffer);
         if let Poll::Ready(Ok(count)) = read {
             self.worker.metrics.client_bytes_received.add(count as u64);
             if count == 0 {
@@ -302,7 +303,7 @@ impl Client {
     pub fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> io::Result<()> {
         let mut sent = 0;
         while self.unsent.is_empty() && sent < bytes.len() {
-            match poll_write(&self.stream, context, &bytes[sent..]) {
+            match self.stream.poll_write(context, &bytes[sent..]) {
                 Poll::Ready(Ok(count)) => sent += count,
                 Poll::Ready(Err(error)) => return Err(error),
                 Poll::Pending => break,
@@ -316,7 +317,7 @@ impl Client {
     /// Sends what was kept. Ready when nothing is left.
     pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.unsent.is_empty() {
-            match poll_write(&self.stream, context, &self.unsent) {
+            match self.stream.poll_write(context, &self.unsent) {
                 Poll::Ready(Ok(count)) => {
                     self.worker.metrics.client_bytes_sent.add(count as u64);
                     self.worker.consume(&mut self.unsent, count);
@@ -329,7 +330,7 @@ impl Client {
     }
 
     /// The stream itself and what was received beyond the last message, for a tunnel.
-    pub fn stream(&mut self) -> &mut TcpStream {
+    pub fn stream(&mut self) -> &mut Stream {
         &mut self.stream
     }
 
@@ -338,7 +339,7 @@ impl Client {
     async fn linger(&mut self) {
         const PATIENCE_NS: u64 = 1_000_000_000;
         const MOST_BYTES: usize = 1024 * 1024;
-        if self.ended() || poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await.is_err() {
+        if self.ended() || poll_fn(|context| self.stream.poll_shutdown(context)).await.is_err() {
             return;
         }
         let worker = Rc::clone(&self.worker);
@@ -359,12 +360,6 @@ impl Client {
             }
         })
         .await;
-    }
-
-    /// Closes with a reset, so that a response cut short cannot be taken for a complete one.
-    fn reset(&self) {
-        // If the option cannot be set the connection is gone already.
-        let _ = socket2::SockRef::from(&self.stream).set_linger(Some(std::time::Duration::ZERO));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Client connections: whatever the protocol, they yield exchanges.
 
 pub mod h1;
+pub mod secure;
 
 use std::future::poll_fn;
 use std::pin::pin;

@@ -2,11 +2,13 @@
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 
 use jiff::{Timestamp, tz::TimeZone};
 use weir_proto::{Head, Known, field};
 
 use super::Exchange;
+use crate::tls::{ClientCertificate, Tls};
 use crate::variable::{Variable, Variables};
 
 type Value<'a> = Option<Cow<'a, [u8]>>;
@@ -102,7 +104,22 @@ impl Variables for Exchange {
             Variable::SentHeader(name) | Variable::UpstreamHeader(name) => header(&self.response.head, name.as_bytes()),
             Variable::Cookie(name) => cookie(self, name.as_bytes()),
             Variable::RemoteUser => remote_user(self),
-            // TLS, consumers, bodies, caches and GraphQL have no values before their features exist.
+            Variable::TlsProtocol => self.tls.as_ref().map(|tls| Cow::Borrowed(tls.version.as_bytes())),
+            Variable::TlsCipher => self.tls.as_ref().map(|tls| Cow::Borrowed(tls.cipher.as_bytes())),
+            Variable::TlsServerName => name(self.tls.as_ref()?.server_name.as_deref()),
+            Variable::TlsSessionReused => {
+                self.tls.as_ref().and_then(|tls| bytes(if tls.resumed { b"r" } else { b"." }))
+            }
+            Variable::TlsClientVerify => {
+                let proved = |tls: &Rc<Tls>| if tls.certificate.is_some() { &b"SUCCESS"[..] } else { b"NONE" };
+                self.tls.as_ref().map(proved).and_then(bytes)
+            }
+            Variable::TlsClientSubject => certificate(self, |certificate| &certificate.subject),
+            Variable::TlsClientIssuer => certificate(self, |certificate| &certificate.issuer),
+            Variable::TlsClientSerial => certificate(self, |certificate| &certificate.serial),
+            Variable::TlsClientFingerprint => certificate(self, |certificate| &certificate.fingerprint),
+            Variable::TlsClientCertificate => certificate(self, |certificate| &certificate.pem),
+            // Bodies, caches and GraphQL have no values before their features exist.
             _ => None,
         }
     }
@@ -136,6 +153,11 @@ impl Exchange {
         let version = self.request.version.name().as_bytes();
         [self.request.method_name(), self.request.target(), version].join(&b' ')
     }
+}
+
+/// Something of the client's certificate.
+fn certificate<'a>(exchange: &'a Exchange, part: impl FnOnce(&'a ClientCertificate) -> &'a str) -> Value<'a> {
+    exchange.tls.as_ref()?.certificate.as_ref().map(part).map(|text| Cow::Borrowed(text.as_bytes()))
 }
 
 /// A field's values, joined as one list (RFC 9110 §5.3).
@@ -248,6 +270,32 @@ mod tests {
         ] {
             assert_eq!(value(&exchange, name).as_deref(), want, "{name}");
         }
+    }
+
+    #[test]
+    fn what_tls_says() {
+        let mut exchange = exchange("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        assert_eq!(value(&exchange, "ssl_client_verify"), None, "in the clear there is nothing to verify");
+        let certificate = ClientCertificate { subject: "CN=jack".into(), serial: "0A".into(), ..Default::default() };
+        let (version, cipher) = ("TLSv1.3", "TLS_AES_128_GCM_SHA256");
+        let tls = Tls { version, cipher, server_name: Some("h".into()), ..Default::default() };
+        exchange.tls = Some(Rc::new(tls));
+        for (name, want) in [
+            ("ssl_protocol", Some(version)),
+            ("ssl_cipher", Some(cipher)),
+            ("ssl_server_name", Some("h")),
+            ("ssl_session_reused", Some(".")),
+            ("ssl_client_verify", Some("NONE")),
+            ("ssl_client_s_dn", None),
+        ] {
+            assert_eq!(value(&exchange, name).as_deref(), want, "{name}");
+        }
+        exchange.tls = Some(Rc::new(Tls { certificate: Some(certificate), ..Default::default() }));
+        assert_eq!(value(&exchange, "ssl_client_verify").as_deref(), Some("SUCCESS"));
+        assert_eq!(value(&exchange, "ssl_client_s_dn").as_deref(), Some("CN=jack"));
+        assert_eq!(value(&exchange, "ssl_client_serial").as_deref(), Some("0A"));
+        exchange.clear();
+        assert_eq!(value(&exchange, "ssl_protocol"), None);
     }
 
     #[test]

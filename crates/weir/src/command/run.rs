@@ -12,7 +12,7 @@ use crate::node::{Node, Options};
 /// Runs the gateway from a configuration file.
 ///
 /// The file is watched: a change that is valid is served at once, one that is not is refused whole. On standard error,
-/// `weir: listening on ADDRESS (http)` and `weir: status on ADDRESS` name each address, and `weir: ready` follows when
+/// `weir: listening on ADDRESS (http)`, or `(https)`, and `weir: status on ADDRESS` name each address, and `weir: ready` follows when
 /// all of them are served.
 #[derive(Debug, Args)]
 #[command(after_help = SIGNALS)]

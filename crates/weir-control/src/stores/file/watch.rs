@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 
-use super::{FileStore, Fingerprint, Loaded};
+use super::{FileStore, Loaded, Seen};
 use crate::publish::Publisher;
 
 /// Notifications can get lost (network file systems, links to elsewhere), so the file is looked at anyway.
@@ -60,7 +60,7 @@ pub fn watch(mut store: FileStore, loaded: Loaded, publisher: Arc<Publisher>) ->
     let (wishes, receiver) = sync_channel(8);
     let watcher = notifications(store.path(), wishes.clone());
     store.accepted(&loaded);
-    let seen = loaded.fingerprint;
+    let seen = loaded.seen.clone();
     let serving = Serving::new(loaded);
     let watching = Watching { store, publisher, seen, serving, wishes: receiver, _watcher: watcher };
     let thread = thread::Builder::new().name("weir-config".to_owned()).spawn(move || watching.run())?;
@@ -110,8 +110,8 @@ impl Serving {
 struct Watching {
     store: FileStore,
     publisher: Arc<Publisher>,
-    /// The state of the file that was loaded last, whether it was accepted or not.
-    seen: Option<Fingerprint>,
+    /// The files that were loaded last, whether they were accepted or not.
+    seen: Seen,
     serving: Serving,
     wishes: Receiver<Wish>,
     _watcher: Option<RecommendedWatcher>,
@@ -124,7 +124,7 @@ impl Watching {
                 Ok(Wish::End) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(Wish::Reload) => self.load(true),
                 Ok(Wish::Look) | Err(RecvTimeoutError::Timeout) => {
-                    if self.store.fingerprint() != self.seen && !self.settle() {
+                    if self.seen.now() != self.seen && !self.settle() {
                         return;
                     }
                 }
@@ -135,7 +135,7 @@ impl Watching {
 
     /// Waits until the file rests, then loads it. False when the watch is to end.
     fn settle(&mut self) -> bool {
-        let mut last = self.store.fingerprint();
+        let mut last = self.seen.now();
         let mut since = Instant::now();
         while since.elapsed() < QUIET {
             match self.wishes.recv_timeout(QUIET - since.elapsed().min(QUIET)) {
@@ -146,7 +146,7 @@ impl Watching {
                 }
                 Ok(Wish::Look) | Err(RecvTimeoutError::Timeout) => {}
             }
-            let now = self.store.fingerprint();
+            let now = self.seen.now();
             if now != last {
                 (last, since) = (now, Instant::now());
             }
@@ -158,15 +158,16 @@ impl Watching {
     }
 
     fn load(&mut self, asked_for: bool) {
-        // Before reading: what is written meanwhile is seen as a change afterwards.
-        self.seen = self.store.fingerprint();
+        let before = self.seen.now();
         let loaded = match self.store.load() {
             Ok(loaded) => loaded,
             Err(diagnostics) => {
+                self.seen = before;
                 self.publisher.refuse(diagnostics);
                 return;
             }
         };
+        self.seen.clone_from(&loaded.seen);
         if let Some(cut_off) = self.store.cut_off(&loaded)
             && !asked_for
         {

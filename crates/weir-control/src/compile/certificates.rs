@@ -1,0 +1,155 @@
+//! `ssls`: who we are to clients, and what they must prove.
+
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use regex::bytes::RegexSetBuilder;
+use weir_gateway::snapshot::{Certificate, Certificates, Proof};
+use weir_net::tls::{self, CertificateDer, CertifiedKey, ClientTerms, Facts, KeyError, Server, ServerTerms};
+
+use super::Compiler;
+use crate::document::{Pem, PemSource, Ssl};
+use crate::read::shortened;
+
+/// What is spoken inside TLS.
+const PROTOCOLS: &[&str] = &["http/1.1"];
+/// As much memory as the patterns of one certificate may take once compiled.
+const PATTERN_SIZE: usize = 1 << 20;
+
+impl Compiler<'_> {
+    pub(super) fn certificates(&self) -> Certificates {
+        let mut all = Certificates::default();
+        for written in self.document.ssls.iter().filter(|written| written.enabled && !written.for_upstreams) {
+            let Some(certificate) = self.certificate(written) else { continue };
+            let names = written.names.iter().map(|name| &*name.name);
+            for index in all.add(certificate, names).err().unwrap_or_default() {
+                let name = &written.names[index];
+                let problem = format!("`{}` has a certificate already", name.name);
+                let advice = "put further certificates of a name into `certs` and `keys` of the first";
+                self.report(&name.origin.path, name.origin.place, problem, Some(advice.into()));
+            }
+        }
+        self.warn_of_silence(&all);
+        all
+    }
+
+    fn certificate(&self, written: &Ssl) -> Option<Certificate> {
+        let keys: Vec<_> = written.pairs.iter().filter_map(|(cert, key)| self.certified(written, cert, key)).collect();
+        let clients = match &written.clients {
+            None => None,
+            Some(clients) => Some((clients, self.chain(&clients.authorities)?)),
+        };
+        let except = match clients.as_ref().map(|(clients, _)| &clients.except) {
+            None => None,
+            Some(except) => {
+                let patterns = except.iter().map(|(pattern, _)| pattern);
+                let built = RegexSetBuilder::new(patterns).size_limit(PATTERN_SIZE).build();
+                let complain = |error: regex::Error| {
+                    let (pattern, origin) = except
+                        .iter()
+                        .find(|(pattern, _)| regex::bytes::Regex::new(pattern).is_err())
+                        .unwrap_or(&except[0]);
+                    let reason = error.to_string();
+                    let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
+                    let problem = format!("`{}` is no pattern that can be used: {reason}", shortened(pattern));
+                    self.report(&origin.path, origin.place, problem, None);
+                };
+                Some(built.map_err(complain).ok()?)
+            }
+        };
+        // Fewer than written means that a fault has been reported.
+        if keys.is_empty() || keys.len() < written.pairs.len() {
+            return None;
+        }
+        let terms = ServerTerms {
+            keys,
+            versions: written.versions,
+            clients: clients.as_ref().map(|(clients, authorities)| ClientTerms {
+                authorities,
+                depth: clients.depth,
+                optional: !clients.except.is_empty(),
+            }),
+            protocols: PROTOCOLS,
+        };
+        let complain = |wrong: tls::Wrong| {
+            let origin = written.clients.as_ref().map_or(&written.origin, |clients| &clients.authorities.origin);
+            self.report(&origin.path, origin.place, format!("cannot be used: {wrong}"), None);
+        };
+        let server = Server::new(terms).map_err(complain).ok()?;
+        Some(Certificate { server, proof: except.map(|except| Proof { except }) })
+    }
+
+    /// A certificate with its key. Faults are reported where they are.
+    pub(super) fn certified(&self, written: &Ssl, cert: &Pem, key: &Pem) -> Option<Arc<CertifiedKey>> {
+        let chain = self.chain(cert)?;
+        let facts = Facts::of(&chain[0]).map_err(|error| self.report_pem(cert, &error)).ok()?;
+        let certified = tls::certified(chain, &self.text(key)?);
+        let certified = certified.map_err(|error| self.report_pem(key, &error)).ok()?;
+        let now = self.document.read_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        if facts.until < i64::try_from(now).unwrap_or(i64::MAX) {
+            let advice = "clients refuse it; renew it".to_owned();
+            self.warnings.report_text(&cert.origin.path, cert.place(), "has expired", Some(advice));
+        }
+        for name in written.names.iter().filter(|name| &*name.name != "*" && !facts.is_good_for(&name.name)) {
+            let problem = format!("the certificate is not for `{}`; it is for {}", name.name, facts.names.join(", "));
+            self.warnings.report_text(&name.origin.path, name.origin.place, problem, None);
+        }
+        Some(certified)
+    }
+
+    /// The certificates of a text, one at least.
+    pub(super) fn chain(&self, pem: &Pem) -> Option<Vec<CertificateDer<'static>>> {
+        let text = self.text(pem)?;
+        tls::certificates(&text).map_err(|error| self.report_pem(pem, &error)).ok()
+    }
+
+    /// The text itself, from here or from where the store found it.
+    fn text(&self, pem: &Pem) -> Option<Arc<[u8]>> {
+        let name = match &pem.source {
+            PemSource::Here(text) => return Some(text.as_bytes().into()),
+            PemSource::Elsewhere(name) => name,
+        };
+        let (problem, advice) = match self.document.files.get(name) {
+            Some(Ok(text)) => return Some(Arc::clone(text)),
+            Some(Err(reason)) => (format!("`{}` cannot be read: {reason}", shortened(name)), None),
+            None => {
+                let advice = "write the PEM text itself".to_owned();
+                (format!("`{}` is a file, and there are none here", shortened(name)), Some(advice))
+            }
+        };
+        self.report(&pem.origin.path, pem.place(), problem, advice);
+        None
+    }
+
+    fn report_pem(&self, pem: &Pem, error: &KeyError) {
+        let problem = match pem.elsewhere() {
+            Some(name) => format!("`{}` {error}", shortened(name)),
+            None => error.to_string(),
+        };
+        let advice = match error {
+            KeyError::NoCertificate => "PEM has a line `-----BEGIN CERTIFICATE-----`",
+            KeyError::NoKey => "PEM has a line `-----BEGIN PRIVATE KEY-----`",
+            KeyError::Encrypted => "decrypt it with `openssl pkey -in KEY -out PLAIN`",
+            KeyError::Mismatch => "a certificate and its key are made together; look whether the files were mixed up",
+            KeyError::Damaged(_) => "copy it again, with its first and last line",
+            KeyError::Unusable(_) => "use ECDSA with P-256 or P-384, Ed25519, or RSA with 2048 bits or more",
+        };
+        self.report(&pem.origin.path, pem.place(), problem, Some(advice.into()));
+    }
+
+    /// Warns where TLS is spoken with nothing to say, or certificates have nobody to be shown to.
+    fn warn_of_silence(&self, certificates: &Certificates) {
+        let document = self.document;
+        let speaks = document.settings.listen.iter().any(|listen| listen.tls);
+        let (path, problem, advice) = match (speaks, certificates.is_empty()) {
+            (true, true) if document.ssls.is_empty() => {
+                ("listen", "TLS is spoken, but there is no certificate: every handshake fails", "add one to `ssls`")
+            }
+            (false, false) => {
+                ("ssls", "no address speaks TLS", "add one: `listen: [{ address: \":9443\", tls: true }]`")
+            }
+            _ => return,
+        };
+        self.warnings.report_text(path, document.tree.place_of(path), problem, Some(advice.into()));
+    }
+}

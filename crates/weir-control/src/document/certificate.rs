@@ -1,0 +1,247 @@
+//! Certificates: `ssls`, for clients to know us by, and for upstreams.
+
+use std::collections::BTreeSet;
+
+use weir_net::tls::Versions;
+
+use super::resource::{self, Origin};
+use crate::read::{At, Fields, shortened};
+use crate::tree::Place;
+
+/// APISIX `ssl`.
+#[derive(Clone, Debug)]
+pub struct Ssl {
+    pub origin: Origin,
+    pub id: Box<str>,
+    /// APISIX `type: client`: shown to upstreams that ask for it by `tls.client_cert_id`.
+    pub for_upstreams: bool,
+    /// In lower case: `example.com`, `*.example.com` or `*`.
+    pub names: Vec<ServerName>,
+    /// Certificates with their keys; several for several kinds of keys.
+    pub pairs: Vec<(Pem, Pem)>,
+    pub clients: Option<Clients>,
+    /// APISIX `ssl_protocols`.
+    pub versions: Versions,
+    /// APISIX `status`.
+    pub enabled: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct ServerName {
+    pub name: Box<str>,
+    pub origin: Origin,
+}
+
+/// APISIX `ssl.client`: whom clients must be certified by.
+#[derive(Clone, Debug)]
+pub struct Clients {
+    pub authorities: Pem,
+    pub depth: usize,
+    /// APISIX `skip_mtls_uri_regex`: paths that need no certificate.
+    pub except: Vec<(String, Origin)>,
+}
+
+/// Text in PEM, as written.
+#[derive(Clone, Debug)]
+pub struct Pem {
+    pub origin: Origin,
+    pub source: PemSource,
+}
+
+/// Where the text is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum PemSource {
+    Here(Box<str>),
+    /// A file, or `$env://NAME`: the store brings it along in [`super::Document::files`].
+    Elsewhere(Box<str>),
+}
+
+impl std::fmt::Debug for PemSource {
+    /// Without the text, which may be a key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PemSource::Here(_) => f.write_str("Here(..)"),
+            PemSource::Elsewhere(name) => f.debug_tuple("Elsewhere").field(name).finish(),
+        }
+    }
+}
+
+/// The largest certificate chain or key, as in APISIX.
+const MOST_PEM: usize = 64 * 1024;
+const MOST_PATTERN: usize = 4096;
+/// A chain of certificates longer than this is nobody's.
+const MOST_DEPTH: usize = 16;
+
+pub(super) fn read(at: &At, index: usize) -> Option<Ssl> {
+    const OWN: &[&str] = &[
+        "type",
+        "sni",
+        "snis",
+        "cert",
+        "key",
+        "certs",
+        "keys",
+        "client",
+        "status",
+        "ssl_protocols",
+        "validity_start",
+        "validity_end",
+    ];
+    let fields = at.fields(&[OWN, resource::COMMON].concat())?;
+    resource::common(&fields);
+    const TYPES: &[(&str, bool)] = &[("server", false), ("client", true)];
+    let for_upstreams = fields.get("type").and_then(|at| at.choice(TYPES)).unwrap_or(false);
+    let names = match for_upstreams {
+        true => Vec::new(),
+        false => names(&fields),
+    };
+    let client = fields.get("client");
+    Some(Ssl {
+        origin: Origin::of(at),
+        id: resource::id(&fields, index),
+        for_upstreams,
+        names,
+        pairs: pairs(&fields),
+        clients: client.as_ref().and_then(clients),
+        versions: fields.get("ssl_protocols").and_then(|at| versions(&at)).unwrap_or(Versions::ALL),
+        enabled: fields.get("status").and_then(|at| at.integer(0..=1)).unwrap_or(1) == 1,
+    })
+}
+
+fn names(fields: &Fields) -> Vec<ServerName> {
+    if !fields.exactly_one("sni", "snis") {
+        return Vec::new();
+    }
+    if let Some(at) = fields.get("sni") {
+        return name(&at).into_iter().collect();
+    }
+    let Some(list) = fields.get("snis") else { return Vec::new() };
+    if list.is_list() && list.items().next().is_none() {
+        list.report_advising("is empty", "name a host, or `*` for clients that ask for no other");
+    }
+    list.items().filter_map(|item| name(&item)).collect()
+}
+
+fn name(at: &At) -> Option<ServerName> {
+    let text = at.text_of(1..=253)?;
+    let name = text.strip_prefix("*.").unwrap_or(text);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    let is_name = !name.is_empty() && name.bytes().all(plain) && !name.starts_with('.') && !name.ends_with('.');
+    if text != "*" && !is_name {
+        let problem = format!("`{}` is not a server name", shortened(text));
+        at.report_advising(problem, "write as `example.com`, `*.example.com`, or `*` for all others");
+        return None;
+    }
+    if name.parse::<std::net::IpAddr>().is_ok() {
+        at.report_advising("is an address, which clients never ask for by name", "use `*`");
+        return None;
+    }
+    Some(ServerName { name: text.to_ascii_lowercase().into(), origin: Origin::of(at) })
+}
+
+fn pairs(fields: &Fields) -> Vec<(Pem, Pem)> {
+    let mut pairs = Vec::new();
+    let mut pair = |cert: Option<At>, key: Option<At>| {
+        if let (Some(cert), Some(key)) = (cert.and_then(|at| pem(&at)), key.and_then(|at| pem(&at))) {
+            pairs.push((cert, key));
+        }
+    };
+    for key in ["cert", "key"] {
+        if !fields.has(key) {
+            fields.at().report_advising(format!("has no `{key}`"), "add PEM text, or the name of a file with it");
+        }
+    }
+    pair(fields.get("cert"), fields.get("key"));
+    let (certs, keys) = (fields.get("certs"), fields.get("keys"));
+    let count = |at: &Option<At>| at.as_ref().filter(|at| at.is_list()).map_or(0, |at| at.items().count());
+    if count(&certs) != count(&keys)
+        && let Some(at) = keys.as_ref().or(certs.as_ref())
+    {
+        at.report_advising(
+            format!("{} `certs` and {} `keys` do not go together", count(&certs), count(&keys)),
+            "each certificate needs its key, in the same order",
+        );
+        return pairs;
+    }
+    if let (Some(certs), Some(keys)) = (&certs, &keys) {
+        certs.items().zip(keys.items()).for_each(|(cert, key)| pair(Some(cert), Some(key)));
+    }
+    pairs
+}
+
+pub(super) fn pem(at: &At) -> Option<Pem> {
+    let text = at.text_of(1..=MOST_PEM)?;
+    if text.starts_with("$secret://") {
+        at.report_advising(
+            "secrets of a manager are not supported yet by this version",
+            "name a file or `$env://NAME`",
+        );
+        return None;
+    }
+    let source = match text.contains("-----BEGIN ") {
+        true => PemSource::Here(text.into()),
+        false if text.contains('\n') => {
+            at.report_advising("is neither PEM nor the name of a file", "PEM has a line `-----BEGIN CERTIFICATE-----`");
+            return None;
+        }
+        false => PemSource::Elsewhere(text.into()),
+    };
+    Some(Pem { origin: Origin::of(at), source })
+}
+
+fn clients(at: &At) -> Option<Clients> {
+    let fields = at.fields(&["ca", "depth", "skip_mtls_uri_regex"])?;
+    let Some(ca) = fields.get("ca") else {
+        at.report_advising("has no `ca`", "add the certificate that vouches for clients");
+        return None;
+    };
+    let except = fields.get("skip_mtls_uri_regex");
+    let except = except.iter().flat_map(|list| list.items());
+    Some(Clients {
+        authorities: pem(&ca)?,
+        depth: fields.get("depth").and_then(|at| at.integer(0..=MOST_DEPTH as u32)).map_or(1, |depth| depth as usize),
+        except: except
+            .filter_map(|item| Some((item.text_of(1..=MOST_PATTERN)?.to_owned(), Origin::of(&item))))
+            .collect(),
+    })
+}
+
+fn versions(at: &At) -> Option<Versions> {
+    let mut versions = Versions { tls12: false, tls13: false };
+    let mut listed = BTreeSet::new();
+    for item in at.items() {
+        match item.choice(&[("TLSv1.1", 1), ("TLSv1.2", 2), ("TLSv1.3", 3)])? {
+            1 => item.report_advising("nobody should speak it any more (RFC 8996)", "leave it out"),
+            number => drop(listed.insert(number)),
+        }
+    }
+    versions.tls12 = listed.contains(&2);
+    versions.tls13 = listed.contains(&3);
+    if listed.is_empty() {
+        at.report_advising("names no version that is spoken here", "write `[TLSv1.2, TLSv1.3]`");
+        return None;
+    }
+    Some(versions)
+}
+
+impl Ssl {
+    /// Every text that may stand elsewhere.
+    pub fn pems(&self) -> impl Iterator<Item = &Pem> {
+        let pairs = self.pairs.iter().flat_map(|(cert, key)| [cert, key]);
+        pairs.chain(self.clients.iter().map(|clients| &clients.authorities))
+    }
+}
+
+impl Pem {
+    /// What it is to be read from.
+    pub fn elsewhere(&self) -> Option<&str> {
+        match &self.source {
+            PemSource::Here(_) => None,
+            PemSource::Elsewhere(name) => Some(name),
+        }
+    }
+
+    pub fn place(&self) -> Place {
+        self.origin.place
+    }
+}

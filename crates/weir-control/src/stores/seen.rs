@@ -1,0 +1,44 @@
+//! Which files a configuration was read from, and how they were then.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The files of a configuration: its own, and those it names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen(Vec<(PathBuf, Option<Fingerprint>)>);
+
+impl Seen {
+    /// Adds a file as it is now. Before it is read: what is written meanwhile is seen as a change afterwards.
+    pub(super) fn add(&mut self, path: &Path) {
+        self.0.push((path.to_owned(), Fingerprint::of(path)));
+    }
+
+    /// The same files as they are now.
+    pub(super) fn now(&self) -> Seen {
+        Seen(self.0.iter().map(|(path, _)| (path.clone(), Fingerprint::of(path))).collect())
+    }
+}
+
+/// What changes when a file does, also when a link on the way to it is turned, as with Kubernetes' ConfigMaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fingerprint {
+    device: u64,
+    inode: u64,
+    length: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Fingerprint {
+    fn of(path: &Path) -> Option<Fingerprint> {
+        let metadata = fs::metadata(path).ok()?;
+        Some(Fingerprint {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            length: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        })
+    }
+}

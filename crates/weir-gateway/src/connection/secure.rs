@@ -1,0 +1,120 @@
+//! The handshake that comes before the first request.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use tokio::net::TcpStream;
+use weir_net::stream::Stream;
+use weir_net::tls::{AcceptError, CertificateDer, Facts, Scope, accept};
+use weir_plugin::{ClientCertificate, Tls};
+
+use super::h1;
+use crate::worker::{Phase, TaskGuard, Worker};
+
+/// For those who speak HTTP where TLS is spoken.
+const NOT_TLS: &str = "HTTP/1.1 400 Bad Request\r\nServer: weir\r\nContent-Type: text/plain; charset=utf-8\r\n\
+                       Content-Length: 38\r\nConnection: close\r\n\r\n400 Bad Request: this port speaks TLS\n";
+
+/// Serves one connection over TLS from accept to close.
+pub async fn run(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
+    // Boxed, since it is over before the long part of a connection's life begins.
+    if let Some((stream, tls)) = Box::pin(handshake(&worker, tcp, peer)).await {
+        h1::run(worker, stream, peer, Some(tls)).await;
+    }
+}
+
+/// `None` if there is nobody to serve.
+async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Option<(Stream, Rc<Tls>)> {
+    let mut proof = Scope::default();
+    let accepting = accept(tcp, |name| {
+        // The newest configuration, as the client may have taken its time until here.
+        let current = worker.current();
+        let certificate = current.snapshot.certificates.find(name)?;
+        proof = certificate.server.scope();
+        Some(certificate.server.clone())
+    });
+    let timeout_ns = worker.current().snapshot.clients.handshake_timeout.as_nanos() as u64;
+    match in_time(worker, timeout_ns, accepting).await {
+        Some(Ok(stream)) => {
+            let tls = Rc::new(described(&stream, proof));
+            worker.metrics.tls_handshakes.increment();
+            if tls.resumed {
+                worker.metrics.tls_resumptions.increment();
+            }
+            return Some((stream, tls));
+        }
+        Some(Err(error)) => {
+            tracing::info!("handshake with {peer}: {error}");
+            if let AcceptError::NotTls(stream, said) = error {
+                answer_in_the_clear(stream, &said).await;
+            }
+        }
+        None => tracing::info!("handshake with {peer}: not done in time"),
+    }
+    worker.metrics.tls_failures.increment();
+    None
+}
+
+/// `None` if it takes too long, or the worker must end.
+async fn in_time<T>(worker: &Worker, timeout_ns: u64, task: impl Future<Output = T>) -> Option<T> {
+    let deadline_ns = worker.now_ns().saturating_add(timeout_ns);
+    let timer = worker.wheel.add();
+    worker.wheel.watch(&timer, poll_fn(|context| Poll::Ready(context.waker().clone())).await);
+    worker.wheel.set(&timer, deadline_ns);
+    let mut task = pin!(task);
+    let outcome = poll_fn(|context| match task.as_mut().poll(context) {
+        Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+        Poll::Pending if worker.wake_up() >= deadline_ns || worker.phase() == Phase::Stopping => Poll::Ready(None),
+        Poll::Pending => Poll::Pending,
+    })
+    .await;
+    worker.wheel.remove(&timer);
+    outcome
+}
+
+fn described(stream: &Stream, proof: Scope) -> Tls {
+    let session = stream.tls().expect("its handshake is done");
+    Tls {
+        version: session.version(),
+        cipher: session.cipher(),
+        server_name: session.server_name().map(Box::from),
+        resumed: session.is_resumed(),
+        certificate: session.peer_certificate().map(certificate),
+        proof,
+    }
+}
+
+fn certificate(certificate: &CertificateDer<'_>) -> ClientCertificate {
+    // It was good enough to be verified; what cannot be shown of it stays empty.
+    let Ok(facts) = Facts::of(certificate) else { return ClientCertificate::default() };
+    ClientCertificate {
+        subject: facts.subject.into(),
+        issuer: facts.issuer.into(),
+        serial: facts.serial.into(),
+        fingerprint: facts.fingerprint.into(),
+        pem: facts.pem.into(),
+    }
+}
+
+/// Tells a browser that was sent here by `http://` what is wrong. Others speak who knows what, and hear nothing.
+async fn answer_in_the_clear(mut stream: Stream, said: &[u8]) {
+    if said.first().is_some_and(u8::is_ascii_uppercase) {
+        // It fits into the socket's buffer, or nobody listens.
+        let _ = poll_fn(|context| stream.poll_write(context, NOT_TLS.as_bytes())).await;
+        let _ = poll_fn(|context| stream.poll_shutdown(context)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_in_the_clear_is_as_long_as_it_says() {
+        let (head, body) = NOT_TLS.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{}", body.len());
+    }
+}

@@ -1,0 +1,163 @@
+//! A connection as its users see it: bytes in, bytes out, from hand-written polls. Whether they travel in TLS is the
+//! stream's own business.
+
+mod plain;
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use rustix::net::Shutdown;
+use socket2::SockRef;
+use tokio::net::TcpStream;
+
+use crate::tls::Session;
+
+pub(crate) use plain::{poll_read, poll_write};
+
+/// One connection, on either side.
+#[derive(Debug)]
+pub struct Stream {
+    tcp: TcpStream,
+    /// Plain streams pay for TLS with a look at this pointer.
+    tls: Option<Box<Session>>,
+}
+
+impl Stream {
+    pub fn plain(tcp: TcpStream) -> Stream {
+        Stream { tcp, tls: None }
+    }
+
+    /// A stream whose handshake is done.
+    pub(crate) fn secured(tcp: TcpStream, session: Box<Session>) -> Stream {
+        Stream { tcp, tls: Some(session) }
+    }
+
+    /// Reads into `buffer`; 0 is the end. The task is woken when there is more.
+    pub fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        match &mut self.tls {
+            None => poll_read(&self.tcp, context, buffer),
+            Some(session) => session.poll_read(&self.tcp, context, buffer),
+        }
+    }
+
+    /// Writes what the peer takes of `bytes`. The task is woken when it takes more; the next call must then begin with
+    /// the same bytes, as they may be encrypted already.
+    pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.tls {
+            None => poll_write(&self.tcp, context, bytes),
+            Some(session) => session.poll_write(&self.tcp, context, bytes),
+        }
+    }
+
+    /// Says that nothing more will be written. Reading goes on.
+    pub fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(session) = &mut self.tls {
+            std::task::ready!(session.poll_close(&self.tcp, context))?;
+        }
+        Poll::Ready(rustix::net::shutdown(&self.tcp, Shutdown::Write).map_err(io::Error::from))
+    }
+
+    /// Nothing to read and not closed: what an idle connection has to be. Asks the socket only if the poller has seen
+    /// something happen on it.
+    pub fn is_quiet(&mut self) -> bool {
+        match &mut self.tls {
+            None => matches!(self.tcp.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock),
+            // What comes may be a session ticket, which is nothing to its reader.
+            Some(session) => {
+                session.poll_read(&self.tcp, &mut Context::from_waker(Waker::noop()), &mut [0]).is_pending()
+            }
+        }
+    }
+
+    /// The same, but asks the socket itself, for what the poller has not seen yet.
+    pub fn is_alive(&mut self) -> bool {
+        let mut byte = [MaybeUninit::uninit()];
+        match SockRef::from(&self.tcp).peek(&mut byte) {
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+            Ok(_) => false,
+        }
+    }
+
+    /// Our end of the connection.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.tcp.local_addr()
+    }
+
+    /// The session that protects the stream; `None` in plain ones.
+    pub fn tls(&self) -> Option<&Session> {
+        self.tls.as_deref()
+    }
+
+    /// Tells the peer that the end which follows is meant, without waiting for it to listen. Only TLS has a word for that.
+    pub fn say_goodbye(&mut self) {
+        if let Some(session) = &mut self.tls {
+            let _ = session.poll_close(&self.tcp, &mut Context::from_waker(Waker::noop()));
+        }
+    }
+
+    /// Dropping it resets the connection from now on, so that what was cut short cannot be taken for complete.
+    pub fn reset_on_drop(&self) {
+        // If the option cannot be set the connection is gone already.
+        let _ = SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use std::io::{Read, Write};
+
+    #[tokio::test]
+    async fn bytes_and_ends_arrive() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        accepted.set_nonblocking(true).unwrap();
+        let mut stream = Stream::plain(TcpStream::from_std(accepted).unwrap());
+        let mut buffer = [0; 64];
+        for round in 0..3 {
+            peer.write_all(b"hello").unwrap();
+            let count = poll_fn(|context| stream.poll_read(context, &mut buffer)).await.unwrap();
+            assert_eq!(&buffer[..count], b"hello", "round {round}");
+            let count = poll_fn(|context| stream.poll_write(context, b"world")).await.unwrap();
+            let mut back = vec![0; count];
+            peer.read_exact(&mut back).unwrap();
+            assert_eq!(back, b"world");
+        }
+        peer.write_all(b"last").unwrap();
+        drop(peer);
+        let mut all = Vec::new();
+        loop {
+            match poll_fn(|context| stream.poll_read(context, &mut buffer[..3])).await.unwrap() {
+                0 => break,
+                count => all.extend_from_slice(&buffer[..count]),
+            }
+        }
+        assert_eq!(all, b"last");
+    }
+
+    #[tokio::test]
+    async fn a_full_socket_waits_for_its_reader() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        accepted.set_nonblocking(true).unwrap();
+        let mut stream = Stream::plain(TcpStream::from_std(accepted).unwrap());
+        const TOTAL: usize = 32 * 1024 * 1024;
+        let reader = std::thread::spawn(move || {
+            let mut got = vec![0; TOTAL];
+            peer.read_exact(&mut got).map(|()| got.iter().all(|&byte| byte == 7))
+        });
+        let bytes = vec![7; 1 << 20];
+        let mut sent = 0;
+        while sent < TOTAL {
+            let most = bytes.len().min(TOTAL - sent);
+            sent += poll_fn(|context| stream.poll_write(context, &bytes[..most])).await.unwrap();
+        }
+        assert!(reader.join().unwrap().unwrap());
+    }
+}

@@ -1,0 +1,109 @@
+//! The server's side of a handshake: look who is wanted, then answer as that one.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+
+use rustls::server::{Acceptor, UnbufferedServerConnection};
+use tokio::net::TcpStream;
+
+use super::{Server, Session};
+use crate::stream::{Stream, poll_read, poll_write};
+
+/// The largest ClientHello that is listened to. Those of today, with post-quantum key shares, have two kilobytes.
+const MOST_HELLO: usize = 64 * 1024;
+/// The first byte of every TLS connection: a handshake record (RFC 8446 §5.1).
+const HANDSHAKE: u8 = 22;
+/// A fatal `unrecognized_name` (RFC 6066 §3) as a record.
+const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+
+/// Why a client is not served.
+#[derive(Debug)]
+pub enum AcceptError {
+    /// It does not speak TLS; what it said so far. It can still be answered, in the clear.
+    NotTls(Stream, Vec<u8>),
+    /// There is no certificate for the name it wants.
+    UnknownName(Option<Box<str>>),
+    /// It has gone, or its TLS is refused.
+    Failed(io::Error),
+}
+
+impl fmt::Display for AcceptError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AcceptError::NotTls(..) => f.write_str("the client does not speak TLS"),
+            AcceptError::UnknownName(Some(name)) => write!(f, "no certificate for {name:?}"),
+            AcceptError::UnknownName(None) => f.write_str("no certificate for clients that name no host"),
+            AcceptError::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<io::Error> for AcceptError {
+    fn from(error: io::Error) -> AcceptError {
+        AcceptError::Failed(error)
+    }
+}
+
+/// Completes when the client can be talked to. `choose` finds the configuration for the name that the client wants, in
+/// lower case; `None` if it names nobody, as clients that were given an address do.
+///
+/// # Errors
+/// Why not; the client has been told as far as TLS has words for it.
+pub async fn accept(
+    tcp: TcpStream,
+    choose: impl FnOnce(Option<&str>) -> Option<Server>,
+) -> Result<Stream, AcceptError> {
+    let mut received = Vec::new();
+    let Some(name) = hello(&tcp, &mut received).await? else {
+        return Err(AcceptError::NotTls(Stream::plain(tcp), received));
+    };
+    let Some(server) = choose(name.as_deref()) else {
+        tell(&tcp, &UNRECOGNIZED_NAME).await;
+        return Err(AcceptError::UnknownName(name));
+    };
+    let connection = UnbufferedServerConnection::new(server.config).map_err(io::Error::other)?;
+    let mut session = Box::new(Session::server(connection, name, received));
+    poll_fn(|context| session.poll_handshake(&tcp, context)).await?;
+    Ok(Stream::secured(tcp, session))
+}
+
+/// Reads until it is known who is wanted. `None` if this is not TLS. What was read is read again by the session: finding
+/// the configuration first costs a second look at two kilobytes, and lets everything in it depend on the name.
+async fn hello(tcp: &TcpStream, received: &mut Vec<u8>) -> Result<Option<Option<Box<str>>>, AcceptError> {
+    let mut acceptor = Acceptor::default();
+    loop {
+        let mut part = [0; 2048];
+        let count = poll_fn(|context| poll_read(tcp, context, &mut part)).await?;
+        if count == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        received.extend_from_slice(&part[..count]);
+        if received[0] != HANDSHAKE {
+            return Ok(None);
+        }
+        let mut part = &part[..count];
+        while !part.is_empty() {
+            acceptor.read_tls(&mut part)?;
+            match acceptor.accept() {
+                Ok(None) if received.len() < MOST_HELLO => {}
+                Ok(None) => return Err(io::Error::other("the first message is too long").into()),
+                Ok(Some(accepted)) => {
+                    let name = accepted.client_hello().server_name().map(|name| name.to_ascii_lowercase().into());
+                    return Ok(Some(name));
+                }
+                Err((error, mut alert)) => {
+                    let mut record = Vec::new();
+                    alert.write_all(&mut record)?;
+                    tell(tcp, &record).await;
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, error).into());
+                }
+            }
+        }
+    }
+}
+
+/// Last words. They fit into the socket's buffer, or nobody listens.
+async fn tell(tcp: &TcpStream, record: &[u8]) {
+    let _ = poll_fn(|context| poll_write(tcp, context, record)).await;
+}

@@ -1,0 +1,199 @@
+//! What a side of TLS is to do, from plain terms.
+
+use std::fmt;
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{Context, SHA256};
+use rustls::client::Resumption;
+use rustls::pki_types::CertificateDer;
+use rustls::server::NoServerSessionStorage;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
+
+use super::keys::Keys;
+use super::provider;
+use super::tickets::{Scope, TicketKeys, Tickets};
+use super::verify::{AnyServer, ClientVerifier};
+
+/// Which versions are spoken; at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Versions {
+    pub tls12: bool,
+    pub tls13: bool,
+}
+
+impl Versions {
+    pub const ALL: Versions = Versions { tls12: true, tls13: true };
+
+    fn list(self) -> Vec<&'static SupportedProtocolVersion> {
+        [(self.tls13, &TLS13), (self.tls12, &TLS12)].iter().filter(|(on, _)| *on).map(|(_, version)| *version).collect()
+    }
+}
+
+/// How the clients of a name are treated.
+#[derive(Debug)]
+pub struct ServerTerms<'a> {
+    /// Not empty. A client gets the first it can check, ECDSA before RSA.
+    pub keys: Vec<Arc<CertifiedKey>>,
+    pub versions: Versions,
+    /// Clients must have a certificate.
+    pub clients: Option<ClientTerms<'a>>,
+    /// What is spoken inside, the preferred first (RFC 7301).
+    pub protocols: &'a [&'a str],
+}
+
+/// Which certificates of clients are good.
+#[derive(Debug)]
+pub struct ClientTerms<'a> {
+    pub authorities: &'a [CertificateDer<'static>],
+    /// Certificates between a client's own and the authority.
+    pub depth: usize,
+    /// A client may have none.
+    pub optional: bool,
+}
+
+/// Terms that cannot be fulfilled.
+#[derive(Debug)]
+pub struct Wrong(String);
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn wrong(error: impl fmt::Display) -> Wrong {
+    Wrong(error.to_string())
+}
+
+/// A server for the clients of a name.
+#[derive(Clone, Debug)]
+pub struct Server {
+    pub(super) config: Arc<ServerConfig>,
+    scope: Scope,
+}
+
+impl Server {
+    /// # Errors
+    /// Where an authority is none.
+    pub fn new(terms: ServerTerms<'_>) -> Result<Server, Wrong> {
+        let builder = ServerConfig::builder_with_provider(provider());
+        let builder = builder.with_protocol_versions(&terms.versions.list()).map_err(wrong)?;
+        let (builder, scope) = match &terms.clients {
+            None => (builder.with_no_client_auth(), Scope::default()),
+            Some(clients) => {
+                let authorities = Arc::new(roots(clients.authorities)?);
+                let verifier = ClientVerifier::new(authorities, clients.depth, clients.optional).map_err(wrong)?;
+                (builder.with_client_cert_verifier(Arc::new(verifier)), scope(clients))
+            }
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(Keys::new(terms.keys)));
+        config.alpn_protocols = terms.protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        // Nothing is remembered here: clients bring their sessions in tickets.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.ticketer = Arc::new(Tickets::new(TicketKeys::of_process().map_err(wrong)?, scope));
+        Ok(Server { config: Arc::new(config), scope })
+    }
+
+    /// Equal for servers that ask the same proof of their clients.
+    pub fn scope(&self) -> Scope {
+        self.scope
+    }
+}
+
+fn scope(clients: &ClientTerms<'_>) -> Scope {
+    let mut hash = Context::new(&SHA256);
+    hash.update(&[u8::from(clients.optional)]);
+    hash.update(&clients.depth.to_be_bytes());
+    clients.authorities.iter().for_each(|authority| add(&mut hash, authority));
+    finish(hash)
+}
+
+/// With its length, so that parts cannot be divided in another way.
+fn add(hash: &mut Context, part: &[u8]) {
+    hash.update(&part.len().to_be_bytes());
+    hash.update(part);
+}
+
+fn finish(hash: Context) -> [u8; 32] {
+    hash.finish().as_ref().try_into().expect("SHA-256 has 32 bytes")
+}
+
+fn roots(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, Wrong> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates {
+        roots.add(certificate.clone()).map_err(wrong)?;
+    }
+    Ok(roots)
+}
+
+/// How upstreams are spoken to.
+#[derive(Debug)]
+pub struct UpstreamTerms<'a> {
+    pub trust: Trust<'a>,
+    /// What proves who we are.
+    pub identity: Option<Arc<CertifiedKey>>,
+    pub protocols: &'a [&'a str],
+}
+
+/// Whom to believe.
+#[derive(Clone, Copy, Debug)]
+pub enum Trust<'a> {
+    /// Everybody, whatever their certificate says.
+    Anybody,
+    /// Whom one of these vouches for.
+    Authorities(&'a [CertificateDer<'static>]),
+}
+
+/// A client for upstreams on the same terms. Clones share their sessions.
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub(super) config: Arc<ClientConfig>,
+    id: [u8; 32],
+}
+
+/// Sessions kept for resumption, by the name of the server.
+const SESSIONS: usize = 64;
+
+impl Client {
+    /// # Errors
+    /// Where an authority is none.
+    pub fn new(terms: &UpstreamTerms<'_>) -> Result<Client, Wrong> {
+        let mut hash = Context::new(&SHA256);
+        let builder = ClientConfig::builder_with_provider(provider());
+        let builder = builder.with_protocol_versions(&Versions::ALL.list()).map_err(wrong)?;
+        let builder = match terms.trust {
+            Trust::Anybody => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer)),
+            Trust::Authorities(authorities) => {
+                hash.update(b"authorities");
+                authorities.iter().for_each(|authority| add(&mut hash, authority));
+                builder.with_root_certificates(roots(authorities)?)
+            }
+        };
+        let mut config = match &terms.identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                hash.update(b"identity");
+                identity.cert.iter().for_each(|certificate| add(&mut hash, certificate));
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(identity))))
+            }
+        };
+        config.alpn_protocols = terms.protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        terms.protocols.iter().for_each(|name| add(&mut hash, name.as_bytes()));
+        config.resumption = Resumption::in_memory_sessions(SESSIONS);
+        Ok(Client { config: Arc::new(config), id: finish(hash) })
+    }
+
+    /// The same terms, with sessions of its own.
+    pub fn apart(&self) -> Client {
+        let mut config = (*self.config).clone();
+        config.resumption = Resumption::in_memory_sessions(SESSIONS);
+        Client { config: Arc::new(config), id: self.id }
+    }
+
+    /// Equal for clients on the same terms.
+    pub fn id(&self) -> [u8; 32] {
+        self.id
+    }
+}

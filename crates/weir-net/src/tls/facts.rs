@@ -1,0 +1,187 @@
+//! What stands in a certificate, for people.
+
+use std::fmt::Write;
+
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use rustls::pki_types::CertificateDer;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+use x509_parser::x509::X509Name;
+
+use super::KeyError;
+
+/// A certificate in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Distinguished names as RFC 4514 writes them, the most specific part first.
+    pub subject: String,
+    pub issuer: String,
+    /// Hexadecimal, in upper case.
+    pub serial: String,
+    /// SHA-1, hexadecimal in lower case, as nginx has it.
+    pub fingerprint: String,
+    pub pem: String,
+    /// The names it is good for, in lower case; addresses as text.
+    pub names: Vec<String>,
+    /// Seconds since 1970 at which it is good no more.
+    pub until: i64,
+}
+
+impl Facts {
+    /// # Errors
+    /// Where it is no certificate.
+    pub fn of(certificate: &CertificateDer<'_>) -> Result<Facts, KeyError> {
+        let parsed = X509Certificate::from_der(certificate);
+        let (_, parsed) = parsed.map_err(|error| KeyError::Damaged(error.to_string()))?;
+        let names = parsed.subject_alternative_name().ok().flatten();
+        let names = names.map(|names| names.value.general_names.iter().filter_map(shown).collect());
+        Ok(Facts {
+            subject: distinguished(parsed.subject()),
+            issuer: distinguished(parsed.issuer()),
+            serial: hexadecimal(parsed.raw_serial()).to_ascii_uppercase(),
+            fingerprint: hexadecimal(digest(&SHA1_FOR_LEGACY_USE_ONLY, certificate).as_ref()),
+            pem: pem(certificate),
+            names: names.unwrap_or_default(),
+            until: parsed.validity().not_after.timestamp(),
+        })
+    }
+
+    /// Whether it is good for a host name, which may have `*` for its first label.
+    pub fn is_good_for(&self, name: &str) -> bool {
+        self.names.iter().any(|own| match own.strip_prefix("*.") {
+            _ if own == name => true,
+            Some(rest) => name.split_once('.').is_some_and(|(_, after)| after == rest),
+            None => false,
+        })
+    }
+}
+
+fn shown(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        GeneralName::IPAddress(bytes) => match bytes.len() {
+            4 => <[u8; 4]>::try_from(*bytes).ok().map(|bytes| std::net::IpAddr::from(bytes).to_string()),
+            _ => <[u8; 16]>::try_from(*bytes).ok().map(|bytes| std::net::IpAddr::from(bytes).to_string()),
+        },
+        _ => None,
+    }
+}
+
+/// RFC 4514 §2 and §3, with the names of nginx and OpenSSL for what the RFC has none for.
+fn distinguished(name: &X509Name<'_>) -> String {
+    let parts: Vec<_> = name.iter().collect();
+    let mut text = String::new();
+    for part in parts.iter().rev() {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        for (index, attribute) in part.iter().enumerate() {
+            if index > 0 {
+                text.push('+');
+            }
+            let oid = attribute.attr_type().to_id_string();
+            match KINDS.iter().find(|(known, _)| *known == oid) {
+                Some((_, kind)) => text.push_str(kind),
+                None => text.push_str(&oid),
+            }
+            text.push('=');
+            let value = attribute.as_str().map(str::to_owned);
+            escape(&mut text, &value.unwrap_or_else(|_| format!("#{}", hexadecimal(attribute.attr_value().data))));
+        }
+    }
+    text
+}
+
+const KINDS: &[(&str, &str)] = &[
+    ("2.5.4.3", "CN"),
+    ("2.5.4.4", "SN"),
+    ("2.5.4.5", "serialNumber"),
+    ("2.5.4.6", "C"),
+    ("2.5.4.7", "L"),
+    ("2.5.4.8", "ST"),
+    ("2.5.4.9", "street"),
+    ("2.5.4.10", "O"),
+    ("2.5.4.11", "OU"),
+    ("2.5.4.12", "title"),
+    ("2.5.4.42", "GN"),
+    ("0.9.2342.19200300.100.1.1", "UID"),
+    ("0.9.2342.19200300.100.1.25", "DC"),
+    ("1.2.840.113549.1.9.1", "emailAddress"),
+];
+
+fn escape(text: &mut String, value: &str) {
+    let last = value.chars().count().saturating_sub(1);
+    for (at, letter) in value.chars().enumerate() {
+        let special = matches!(letter, ',' | '+' | '"' | '\\' | '<' | '>' | ';')
+            || (at == 0 && matches!(letter, ' ' | '#'))
+            || (at == last && letter == ' ');
+        if letter.is_control() {
+            let mut bytes = [0; 4];
+            letter
+                .encode_utf8(&mut bytes)
+                .bytes()
+                .for_each(|byte| write!(text, "\\{byte:02X}").expect("text takes all"));
+            continue;
+        }
+        if special {
+            text.push('\\');
+        }
+        text.push(letter);
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("text takes all");
+        text
+    })
+}
+
+fn pem(certificate: &[u8]) -> String {
+    use base64::Engine;
+    let encoded = base64::engine::general_purpose::STANDARD.encode(certificate);
+    let lines: Vec<&str> =
+        encoded.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).expect("base64 is ASCII")).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, DnType, KeyPair, SerialNumber};
+
+    #[test]
+    fn a_certificate_in_words() {
+        let names = ["A.test".to_owned(), "*.b.test".to_owned(), "127.0.0.1".to_owned()];
+        let mut params = CertificateParams::new(names).expect("names");
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        for (kind, value) in [
+            (DnType::CountryName, "DE"),
+            (DnType::OrganizationName, "Dam, Weir + Sons"),
+            (DnType::CommonName, " #jack\n"),
+        ] {
+            params.distinguished_name.push(kind, value);
+        }
+        params.serial_number = Some(SerialNumber::from_slice(&[1, 0xab]));
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.self_signed(&key).expect("a certificate");
+        let facts = Facts::of(certificate.der()).expect("it is one");
+        assert_eq!(facts.subject, "CN=\\ #jack\\0A,O=Dam\\, Weir \\+ Sons,C=DE");
+        assert_eq!(facts.issuer, facts.subject);
+        assert_eq!((facts.serial.as_str(), facts.fingerprint.len()), ("01AB", 40));
+        assert_eq!(super::super::certificates(facts.pem.as_bytes()), Ok(vec![certificate.der().clone()]));
+        for (name, good) in [
+            ("a.test", true),
+            ("x.b.test", true),
+            ("*.b.test", true),
+            ("b.test", false),
+            ("x.y.b.test", false),
+            ("127.0.0.1", true),
+        ] {
+            assert_eq!(facts.is_good_for(name), good, "{name}");
+        }
+        assert!(facts.until > 0);
+        assert!(Facts::of(&CertificateDer::from(vec![0; 10])).is_err());
+    }
+}

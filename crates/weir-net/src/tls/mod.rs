@@ -1,0 +1,31 @@
+//! TLS on either side of a connection: rustls on aws-lc-rs, versions 1.2 and 1.3.
+
+mod accept;
+mod config;
+mod connect;
+mod facts;
+mod keys;
+mod session;
+mod tickets;
+mod verify;
+
+use std::sync::{Arc, OnceLock};
+
+use rustls::crypto::CryptoProvider;
+
+pub use accept::{AcceptError, accept};
+pub use config::{Client, ClientTerms, Server, ServerTerms, Trust, UpstreamTerms, Versions, Wrong};
+pub use connect::connect;
+pub use facts::Facts;
+pub use keys::{KeyError, certificates, certified};
+pub use rustls::pki_types::{CertificateDer, ServerName};
+pub use rustls::sign::CertifiedKey;
+pub use session::Session;
+pub use tickets::Scope;
+
+/// The algorithms everybody uses. Key exchange begins with X25519MLKEM768, so that what is recorded today stays secret
+/// when there are quantum computers.
+fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    Arc::clone(PROVIDER.get_or_init(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider())))
+}

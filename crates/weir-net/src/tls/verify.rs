@@ -1,0 +1,133 @@
+//! Who is believed to be who: clients by their certificates, and upstreams that need not prove anything.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+
+use super::provider;
+
+/// Checks clients' certificates against authorities, and how many lie in between.
+#[derive(Debug)]
+pub struct ClientVerifier {
+    authorities: Arc<RootCertStore>,
+    inner: Arc<dyn ClientCertVerifier>,
+    /// Certificates between the client's own and the authority.
+    depth: usize,
+    optional: bool,
+}
+
+impl ClientVerifier {
+    /// `optional` lets clients in that show no certificate. One that is shown must be good.
+    ///
+    /// # Errors
+    /// Where there is no authority.
+    pub fn new(authorities: Arc<RootCertStore>, depth: usize, optional: bool) -> Result<Self, VerifierBuilderError> {
+        let builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(&authorities), provider());
+        let builder = if optional { builder.allow_unauthenticated() } else { builder };
+        Ok(ClientVerifier { inner: builder.build()?, authorities, depth, optional })
+    }
+
+    /// Whether there is a way to an authority that is short enough.
+    fn is_short(&self, client: &CertificateDer<'_>, between: &[CertificateDer<'_>], now: UnixTime) -> bool {
+        let Ok(client) = webpki::EndEntityCert::try_from(client) else { return false };
+        let short = |path: &webpki::VerifiedPath<'_>| match path.intermediate_certificates().count() <= self.depth {
+            true => Ok(()),
+            false => Err(webpki::Error::UnknownIssuer),
+        };
+        let algorithms = provider().signature_verification_algorithms.all;
+        let usage = webpki::KeyUsage::client_auth();
+        let path =
+            client.verify_for_usage(algorithms, &self.authorities.roots, between, now, usage, None, Some(&short));
+        path.is_ok()
+    }
+}
+
+impl ClientCertVerifier for ClientVerifier {
+    fn client_auth_mandatory(&self) -> bool {
+        !self.optional
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        client: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.inner.verify_client_cert(client, between, now)?;
+        // No way is longer than what was shown.
+        match between.len() <= self.depth || self.is_short(client, between, now) {
+            true => Ok(verified),
+            false => Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
+
+/// Believes every server, as an upstream with `tls.verify: false` asks for. The server must still own its certificate.
+#[derive(Debug)]
+pub struct AnyServer;
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _server: &CertificateDer<'_>,
+        _between: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signature, &provider().signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signature, &provider().signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        provider().signature_verification_algorithms.supported_schemes()
+    }
+}

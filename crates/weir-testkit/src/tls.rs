@@ -1,0 +1,344 @@
+//! TLS for scripted peers: an authority that signs what a test needs, and connections that speak it, blocking.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rustls::client::WebPkiServerVerifier;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{
+    ClientConfig, ClientConnection, Connection, HandshakeKind, ProtocolVersion, RootCertStore, ServerConfig,
+    ServerConnection,
+};
+
+fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    Arc::clone(PROVIDER.get_or_init(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider())))
+}
+
+/// Somebody who vouches for others.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    /// Its own certificate, as PEM.
+    pub certificate: String,
+}
+
+/// A certificate with its key, both as PEM.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub certificate: String,
+    pub key: String,
+}
+
+/// What kind of key an identity has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyKind {
+    Ecdsa,
+    Rsa,
+}
+
+impl Default for Authority {
+    fn default() -> Self {
+        Authority::new()
+    }
+}
+
+impl Authority {
+    /// An authority that nobody knows yet.
+    pub fn new() -> Authority {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let key = KeyPair::generate().expect("keys can be made");
+        let mut params = CertificateParams::new([]).expect("there are no names to be wrong");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        params.distinguished_name.push(DnType::CommonName, format!("authority {number}"));
+        let certificate = params.self_signed(&key).expect("it can sign").pem();
+        Authority { issuer: Issuer::new(params, key), certificate }
+    }
+
+    /// The one authority of tests that need no second.
+    pub fn of_tests() -> &'static Authority {
+        static AUTHORITY: OnceLock<Authority> = OnceLock::new();
+        AUTHORITY.get_or_init(Authority::new)
+    }
+
+    /// Vouches for somebody with these names, host names or addresses, as server and as client.
+    pub fn identity(&self, names: &[&str]) -> Identity {
+        self.identity_with(names, KeyKind::Ecdsa, |_| ())
+    }
+
+    /// The same, with a kind of key, and whatever else `change` wants to say in the certificate.
+    pub fn identity_with(
+        &self,
+        names: &[&str],
+        kind: KeyKind,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Identity {
+        let key = match kind {
+            KeyKind::Ecdsa => KeyPair::generate(),
+            KeyKind::Rsa => KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256),
+        };
+        let key = key.expect("keys can be made");
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names.clone()).expect("a test knows how to write names");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.distinguished_name.push(DnType::CommonName, names.first().map_or("nobody", String::as_str));
+        change(&mut params);
+        let certificate = params.signed_by(&key, &self.issuer).expect("it can sign").pem();
+        Identity { certificate, key: key.serialize_pem() }
+    }
+
+    fn roots(&self) -> Arc<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        roots.add(certificates(&self.certificate).remove(0)).expect("it is one");
+        Arc::new(roots)
+    }
+}
+
+fn certificates(pem: &str) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().expect("a test writes PEM")
+}
+
+impl Identity {
+    fn parts(&self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).expect("a test writes PEM");
+        (certificates(&self.certificate), key)
+    }
+}
+
+/// How a client speaks TLS. Clones share their sessions, so that they can be resumed.
+#[derive(Clone, Debug)]
+pub struct TlsClient {
+    config: Arc<ClientConfig>,
+}
+
+impl TlsClient {
+    /// Trusts whom `authority` vouches for, and proves nothing.
+    pub fn trusting(authority: &Authority) -> TlsClient {
+        TlsClient::with(authority, None, &[&rustls::version::TLS13, &rustls::version::TLS12])
+    }
+
+    /// The same with a certificate of its own.
+    pub fn known_as(authority: &Authority, identity: &Identity) -> TlsClient {
+        TlsClient::with(authority, Some(identity), &[&rustls::version::TLS13, &rustls::version::TLS12])
+    }
+
+    /// The same with TLS 1.2 and nothing newer.
+    pub fn old(authority: &Authority) -> TlsClient {
+        TlsClient::with(authority, None, &[&rustls::version::TLS12])
+    }
+
+    fn with(
+        authority: &Authority,
+        identity: Option<&Identity>,
+        versions: &[&'static rustls::SupportedProtocolVersion],
+    ) -> TlsClient {
+        let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(versions);
+        let verifier = WebPkiServerVerifier::builder_with_provider(authority.roots(), provider()).build();
+        let builder =
+            builder.expect("they are supported").with_webpki_verifier(verifier.expect("there is an authority"));
+        let config = match identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                let (chain, key) = identity.parts();
+                builder.with_client_auth_cert(chain, key).expect("they belong together")
+            }
+        };
+        TlsClient { config: Arc::new(config) }
+    }
+
+    pub(crate) fn begin(&self, name: &str, tcp: TcpStream) -> io::Result<Wire> {
+        let name = ServerName::try_from(name.to_owned()).expect("a test names somebody");
+        let connection = ClientConnection::new(Arc::clone(&self.config), name).map_err(io::Error::other)?;
+        let wire = Wire::secured(connection.into(), tcp);
+        wire.handshake()?;
+        Ok(wire)
+    }
+}
+
+/// How an origin speaks TLS.
+#[derive(Clone, Debug)]
+pub struct TlsServer {
+    config: Arc<ServerConfig>,
+}
+
+impl TlsServer {
+    /// Shows this certificate to everybody.
+    pub fn new(identity: &Identity) -> TlsServer {
+        TlsServer::with(identity, None)
+    }
+
+    /// The same, and wants one in return that `authority` vouches for.
+    pub fn asking(identity: &Identity, authority: &Authority) -> TlsServer {
+        TlsServer::with(identity, Some(authority))
+    }
+
+    fn with(identity: &Identity, authority: Option<&Authority>) -> TlsServer {
+        let (chain, key) = identity.parts();
+        let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+        let builder = builder.expect("they are supported");
+        let builder = match authority {
+            None => builder.with_no_client_auth(),
+            Some(authority) => {
+                let verifier = WebPkiClientVerifier::builder_with_provider(authority.roots(), provider()).build();
+                builder.with_client_cert_verifier(verifier.expect("there is an authority"))
+            }
+        };
+        TlsServer { config: Arc::new(builder.with_single_cert(chain, key).expect("they belong together")) }
+    }
+
+    pub(crate) fn begin(&self, tcp: TcpStream) -> io::Result<Wire> {
+        let connection = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
+        let wire = Wire::secured(connection.into(), tcp);
+        wire.handshake()?;
+        Ok(wire)
+    }
+}
+
+/// What both sides of a handshake agreed on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Agreed {
+    /// `TLSv1.2` or `TLSv1.3`.
+    pub version: String,
+    pub cipher: String,
+    pub resumed: bool,
+    /// Whom the peer asked for; in an origin.
+    pub server_name: Option<String>,
+    /// The peer's certificates, DER.
+    pub certificates: Vec<Vec<u8>>,
+}
+
+/// A connection, plain or not. Clones are the same connection.
+#[derive(Clone)]
+pub(crate) enum Wire {
+    Plain(Arc<TcpStream>),
+    Tls(Arc<TcpStream>, Arc<Mutex<Connection>>),
+}
+
+impl Wire {
+    pub(crate) fn plain(tcp: TcpStream) -> Wire {
+        Wire::Plain(Arc::new(tcp))
+    }
+
+    fn secured(connection: Connection, tcp: TcpStream) -> Wire {
+        Wire::Tls(Arc::new(tcp), Arc::new(Mutex::new(connection)))
+    }
+
+    pub(crate) fn tcp(&self) -> &TcpStream {
+        match self {
+            Wire::Plain(tcp) | Wire::Tls(tcp, _) => tcp,
+        }
+    }
+
+    fn handshake(&self) -> io::Result<()> {
+        let Wire::Tls(tcp, connection) = self else { return Ok(()) };
+        let mut connection = lock(connection);
+        while connection.is_handshaking() {
+            flush(&mut connection, tcp)?;
+            if connection.is_handshaking() {
+                receive(&mut connection, tcp)?;
+            }
+        }
+        flush(&mut connection, tcp)
+    }
+
+    /// Says that nothing more comes (close_notify), then ends the stream.
+    pub(crate) fn finish_sending(&self) {
+        if let Wire::Tls(tcp, connection) = self {
+            let mut connection = lock(connection);
+            connection.send_close_notify();
+            let _ = flush(&mut connection, tcp);
+        }
+        // The peer may be gone already; then there is nothing left to end.
+        let _ = self.tcp().shutdown(std::net::Shutdown::Write);
+    }
+
+    /// `None` where there is no TLS.
+    pub(crate) fn agreed(&self) -> Option<Agreed> {
+        let Wire::Tls(_, connection) = self else { return None };
+        let connection = lock(connection);
+        let version = match connection.protocol_version() {
+            Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
+            Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
+            _ => "",
+        };
+        let suite = connection.negotiated_cipher_suite();
+        let server_name = match &*connection {
+            Connection::Server(server) => server.server_name().map(str::to_owned),
+            Connection::Client(_) => None,
+        };
+        Some(Agreed {
+            version: version.to_owned(),
+            cipher: suite.map(|suite| format!("{:?}", suite.suite())).unwrap_or_default(),
+            resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
+            server_name,
+            certificates: connection.peer_certificates().unwrap_or_default().iter().map(|der| der.to_vec()).collect(),
+        })
+    }
+}
+
+fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
+    connection.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn flush(connection: &mut Connection, mut tcp: &TcpStream) -> io::Result<()> {
+    while connection.wants_write() {
+        connection.write_tls(&mut tcp)?;
+    }
+    Ok(())
+}
+
+fn receive(connection: &mut Connection, mut tcp: &TcpStream) -> io::Result<()> {
+    let count = connection.read_tls(&mut tcp)?;
+    if let Err(error) = connection.process_new_packets() {
+        let _ = flush(connection, tcp);
+        return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+    }
+    match count {
+        0 if connection.is_handshaking() => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(()),
+    }
+}
+
+impl Read for Wire {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Wire::Plain(tcp) => (&**tcp).read(buffer),
+            Wire::Tls(tcp, connection) => {
+                let mut connection = lock(connection);
+                loop {
+                    match connection.reader().read(buffer) {
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                            flush(&mut connection, tcp)?;
+                            receive(&mut connection, tcp)?;
+                        }
+                        read => return read,
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Wire::Plain(tcp) => (&**tcp).write(bytes),
+            Wire::Tls(tcp, connection) => {
+                let mut connection = lock(connection);
+                let count = connection.writer().write(bytes)?;
+                flush(&mut connection, tcp)?;
+                Ok(count)
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,343 @@
+//! What TLS from clients has of its own: certificates by name, proofs of clients, changes while serving.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use weir_testkit::{Answer, Authority, Client, DEADLINE, Gateway, Identity, KeyKind, Origin, TlsClient, eventually};
+
+/// An origin that says what it was told about the client.
+fn origin() -> Origin {
+    Origin::serving(|request| {
+        let told = ["X-Forwarded-Proto", "X-Forwarded-Host", "X-Forwarded-Port", "X-Tls"];
+        let told = told.map(|name| request.headers.get(name).unwrap_or("-"));
+        Answer::ok(format!("{} {}", request.target, told.join(" ")))
+    })
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("      {line}\n")).collect()
+}
+
+/// An entry of `ssls`, with more lines of its own.
+fn ssl(names: &str, identity: &Identity, more: &str) -> String {
+    let (certificate, key) = (indented(&identity.certificate), indented(&identity.key));
+    format!("  - snis: [{names}]\n    cert: |\n{certificate}    key: |\n{key}{more}")
+}
+
+fn clients(authority: &Authority, more: &str) -> String {
+    format!("    client:\n      ca: |\n{}{more}", indented(&authority.certificate).replace("      ", "        "))
+}
+
+const LISTEN: &str = "listen: [\"127.0.0.1:0\", { address: \"127.0.0.1:0\", tls: true }]\n";
+
+fn file(ssls: &str, origin: &Origin) -> String {
+    format!(
+        "{LISTEN}ssls:\n{ssls}routes:\n  - uri: /*\n    upstream: {{ nodes: {{ \"{}\": 1 }} }}\n    plugins: {{ \
+         proxy-rewrite: {{ headers: {{ set: {{ X-Tls: \"$ssl_protocol/$ssl_server_name/$ssl_client_verify/\
+         $ssl_session_reused/$ssl_client_s_dn\" }} }} }} }}\n",
+        origin.addr()
+    )
+}
+
+fn gateway(ssls: &str, origin: &Origin) -> Gateway {
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file(ssls, origin))
+}
+
+/// Replaces the file by one that must be refused.
+fn rewrite_refused(gateway: &Gateway, yaml: &str) {
+    let failed = || gateway.status()["configuration"]["reloads_failed"].as_u64().expect("a number");
+    let before = failed();
+    gateway.replace_file(yaml);
+    eventually("the file is refused", DEADLINE, || failed() > before);
+}
+
+fn connect(gateway: &Gateway, tls: &TlsClient, name: &str) -> Result<Client, String> {
+    Client::connect_tls(gateway.tls_addr(), tls, name).map_err(|error| error.to_string())
+}
+
+/// A request for `host` on this connection: status and body.
+fn ask(client: &mut Client, host: &str, path: &str) -> Result<(u16, String), String> {
+    let answer =
+        client.ask(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")).map_err(|error| error.to_string())?;
+    Ok((answer.status, answer.text()))
+}
+
+#[test]
+fn certificates_are_chosen_by_name() {
+    let (authority, origin) = (Authority::new(), origin());
+    let (exact, wild, rest) =
+        (authority.identity(&["a.test"]), authority.identity(&["*.w.test"]), authority.identity(&["127.0.0.1"]));
+    let named = [ssl("a.test", &exact, ""), ssl("\"*.w.test\"", &wild, "")].concat();
+    let gateway = gateway(&[&*named, &ssl("\"*\"", &rest, "")].concat(), &origin);
+    let tls = TlsClient::trusting(&authority);
+    for name in ["a.test", "A.test", "x.w.test", "127.0.0.1"] {
+        let mut client = connect(&gateway, &tls, name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(ask(&mut client, name, "/").expect("an answer").0, 200, "{name}");
+    }
+    for name in ["b.test", "x.y.w.test", "w.test"] {
+        let error = connect(&gateway, &tls, name).err().expect("the default's certificate is for nobody");
+        assert!(error.contains("not valid for name"), "{name}: {error}");
+    }
+    gateway.rewrite(&file(&named, &origin));
+    for name in ["b.test", "127.0.0.1"] {
+        let error = connect(&gateway, &tls, name).err().expect("there is no default any more");
+        assert!(error.contains("UnrecognisedName"), "{name}: {error}");
+    }
+}
+
+#[test]
+fn upstreams_and_variables_are_told() {
+    let (authority, origin) = (Authority::new(), origin());
+    let gateway = gateway(&ssl("a.test", &authority.identity(&["a.test"]), ""), &origin);
+    let port = gateway.tls_addr().port();
+    let tls = TlsClient::trusting(&authority);
+    let mut client = connect(&gateway, &tls, "a.test").expect("a certificate");
+    let told = ask(&mut client, "a.test:1", "/x").expect("an answer").1;
+    assert_eq!(told, format!("/x https a.test:1 {port} TLSv1.3/a.test/NONE/./"));
+    let mut client = connect(&gateway, &tls, "a.test").expect("a certificate");
+    let told = ask(&mut client, "a.test", "/x").expect("an answer").1;
+    assert_eq!(told, format!("/x https a.test {port} TLSv1.3/a.test/NONE/r/"), "the session is resumed");
+    let mut old = connect(&gateway, &TlsClient::old(&authority), "a.test").expect("a certificate");
+    assert!(ask(&mut old, "a.test", "/").expect("an answer").1.contains("TLSv1.2/a.test/NONE/./"));
+    let plain = gateway.get("/x").text();
+    assert!(plain.starts_with("/x http t "), "{plain}");
+}
+
+#[test]
+fn both_kinds_of_keys_stand_side_by_side() {
+    let (authority, origin) = (Authority::new(), origin());
+    let rsa = authority.identity_with(&["a.test"], KeyKind::Rsa, |_| ());
+    let more = format!(
+        "    certs:\n      - |\n{}    keys:\n      - |\n{}",
+        indented(&rsa.certificate).replace("      ", "        "),
+        indented(&rsa.key).replace("      ", "        ")
+    );
+    let gateway = gateway(&ssl("a.test", &authority.identity(&["a.test"]), &more), &origin);
+    let mut old = connect(&gateway, &TlsClient::old(&authority), "a.test").expect("a certificate");
+    assert_eq!(ask(&mut old, "a.test", "/").expect("an answer").0, 200);
+    assert!(old.agreed().expect("TLS").cipher.contains("ECDHE_ECDSA"), "ECDSA goes first: {:?}", old.agreed());
+}
+
+#[test]
+fn versions_are_those_asked_for() {
+    let (authority, origin) = (Authority::new(), origin());
+    let identity = authority.identity(&["a.test"]);
+    let gateway = gateway(&ssl("a.test", &identity, "    ssl_protocols: [TLSv1.3]\n"), &origin);
+    assert!(connect(&gateway, &TlsClient::old(&authority), "a.test").is_err());
+    let client = connect(&gateway, &TlsClient::trusting(&authority), "a.test").expect("a certificate");
+    assert_eq!(client.agreed().expect("TLS").version, "TLSv1.3");
+    gateway.rewrite(&file(&ssl("a.test", &identity, "    ssl_protocols: [TLSv1.2]\n"), &origin));
+    let client = connect(&gateway, &TlsClient::trusting(&authority), "a.test").expect("a certificate");
+    assert_eq!(client.agreed().expect("TLS").version, "TLSv1.2");
+}
+
+#[test]
+fn clients_prove_who_they_are() {
+    let (authority, known, origin) = (Authority::new(), Authority::new(), origin());
+    let identity = authority.identity(&["m.test"]);
+    let gateway = gateway(&ssl("m.test", &identity, &clients(&known, "")), &origin);
+    let jack = TlsClient::known_as(&authority, &known.identity(&["jack"]));
+    let mut client = connect(&gateway, &jack, "m.test").expect("a certificate");
+    let told = ask(&mut client, "m.test", "/").expect("an answer").1;
+    assert!(told.ends_with("TLSv1.3/m.test/SUCCESS/./CN=jack"), "{told}");
+    let mut client = connect(&gateway, &jack, "m.test").expect("a certificate");
+    let told = ask(&mut client, "m.test", "/").expect("an answer").1;
+    assert!(told.ends_with("TLSv1.3/m.test/SUCCESS/r/CN=jack"), "known again from the ticket: {told}");
+    // In TLS 1.3 the client is done before it is refused, so the refusal comes with the answer.
+    let stranger = TlsClient::known_as(&authority, &authority.identity(&["jack"]));
+    for tls in [TlsClient::trusting(&authority), stranger, TlsClient::old(&authority)] {
+        let outcome = connect(&gateway, &tls, "m.test").and_then(|mut client| ask(&mut client, "m.test", "/"));
+        assert!(outcome.is_err(), "{outcome:?}");
+    }
+    assert_eq!(origin.requests().len(), 2);
+}
+
+#[test]
+fn some_paths_need_no_proof() {
+    let (authority, known, origin) = (Authority::new(), Authority::new(), origin());
+    let except = clients(&known, "      skip_mtls_uri_regex: [\"^/open/\"]\n");
+    let gateway = gateway(&ssl("m.test", &authority.identity(&["m.test"]), &except), &origin);
+    let tls = TlsClient::trusting(&authority);
+    for (path, status) in [("/open/door", 200), ("/closed", 400), ("/closed?/open/", 400), ("/open/../closed", 400)] {
+        let mut client = connect(&gateway, &tls, "m.test").expect("a certificate");
+        assert_eq!(ask(&mut client, "m.test", path).expect("an answer").0, status, "{path}");
+    }
+    let jack = TlsClient::known_as(&authority, &known.identity(&["jack"]));
+    let mut client = connect(&gateway, &jack, "m.test").expect("a certificate");
+    assert_eq!(ask(&mut client, "m.test", "/closed").expect("an answer").0, 200);
+    assert_eq!(origin.requests().len(), 2);
+}
+
+/// H11: the name in the handshake decides what was proved, the host in the request what must have been.
+#[test]
+fn h11_a_host_that_asks_for_proof_is_not_reached_under_another_name() {
+    let (authority, known, origin) = (Authority::new(), Authority::new(), origin());
+    let both = authority.identity(&["open.test", "m.test", "other.test"]);
+    let other = Authority::new();
+    let ssls = [
+        ssl("open.test", &both, ""),
+        ssl("m.test", &both, &clients(&known, "")),
+        ssl("other.test", &both, &clients(&other, "")),
+    ];
+    let gateway = gateway(&ssls.concat(), &origin);
+    let jack = TlsClient::known_as(&authority, &known.identity(&["jack"]));
+    for (name, host, status) in [
+        ("open.test", "open.test", 200),
+        ("open.test", "m.test", 421),
+        ("open.test", "M.TEST:443", 421),
+        ("m.test", "m.test", 200),
+        ("m.test", "open.test", 200),
+        ("m.test", "other.test", 421),
+        ("m.test", "nobody.test", 200),
+    ] {
+        let mut client = connect(&gateway, &jack, name).expect("a certificate");
+        assert_eq!(ask(&mut client, host, "/").expect("an answer").0, status, "{host} over {name}");
+    }
+    // A session of an open name does not become one of a closed name.
+    let nobody = TlsClient::trusting(&authority);
+    let mut client = connect(&gateway, &nobody, "open.test").expect("a certificate");
+    assert_eq!(ask(&mut client, "open.test", "/").expect("an answer").0, 200);
+    let outcome = connect(&gateway, &nobody, "m.test").and_then(|mut client| ask(&mut client, "m.test", "/"));
+    assert!(outcome.is_err(), "{outcome:?}");
+}
+
+#[test]
+fn a_session_that_proved_nothing_is_not_resumed_where_proof_was_asked_for_since() {
+    let (authority, known, origin) = (Authority::new(), Authority::new(), origin());
+    let identity = authority.identity(&["m.test"]);
+    let gateway = gateway(&ssl("m.test", &identity, ""), &origin);
+    let tls = TlsClient::trusting(&authority);
+    let mut open = connect(&gateway, &tls, "m.test").expect("a certificate");
+    assert_eq!(ask(&mut open, "m.test", "/").expect("an answer").0, 200);
+    gateway.rewrite(&file(&ssl("m.test", &identity, &clients(&known, "")), &origin));
+    let outcome = connect(&gateway, &tls, "m.test").and_then(|mut client| ask(&mut client, "m.test", "/"));
+    assert!(outcome.is_err(), "{outcome:?}");
+    assert_eq!(ask(&mut open, "m.test", "/").expect("an answer").0, 421, "nor is the connection from before served");
+}
+
+#[test]
+fn tickets_outlive_reloads() {
+    let (authority, origin) = (Authority::new(), origin());
+    let names = ["a.test"];
+    let gateway = gateway(&ssl("a.test", &authority.identity(&names), ""), &origin);
+    for tls in [TlsClient::trusting(&authority), TlsClient::old(&authority)] {
+        let mut client = connect(&gateway, &tls, "a.test").expect("a certificate");
+        assert_eq!(ask(&mut client, "a.test", "/").expect("an answer").0, 200);
+        gateway.rewrite(&file(&ssl("a.test", &authority.identity(&names), ""), &origin));
+        let mut client = connect(&gateway, &tls, "a.test").expect("a certificate");
+        assert_eq!(ask(&mut client, "a.test", "/").expect("an answer").0, 200);
+        assert!(client.agreed().expect("TLS").resumed);
+    }
+}
+
+#[test]
+fn a_bad_certificate_is_refused_and_the_old_one_stays() {
+    let (authority, origin) = (Authority::new(), origin());
+    let (good, other) = (authority.identity(&["a.test"]), authority.identity(&["a.test"]));
+    let gateway = gateway(&ssl("a.test", &good, ""), &origin);
+    let mixed = Identity { certificate: good.certificate.clone(), key: other.key };
+    rewrite_refused(&gateway, &file(&ssl("a.test", &mixed, ""), &origin));
+    assert!(gateway.stderr().contains("ssls[0].key: is not the key of this certificate"), "{}", gateway.stderr());
+    assert!(connect(&gateway, &TlsClient::trusting(&authority), "a.test").is_ok());
+}
+
+#[test]
+fn certificates_in_files_are_followed() {
+    let (authority, origin) = (Authority::new(), origin());
+    let newer = Authority::new();
+    let first = authority.identity(&["a.test"]);
+    let launcher = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).env("A_KEY", &first.key);
+    let directory = weir_testkit::TempDir::new();
+    let certificate = directory.write("a.pem", &first.certificate);
+    let ssls = format!("  - {{ sni: a.test, cert: \"{}\", key: \"$env://A_KEY\" }}\n", certificate.display());
+    let gateway = launcher.start(&file(&ssls, &origin));
+    assert!(connect(&gateway, &TlsClient::trusting(&authority), "a.test").is_ok());
+
+    let second = newer.identity(&["a.test"]);
+    let key = directory.write("a.key", &second.key);
+    let ssls = format!("  - {{ sni: a.test, cert: \"{}\", key: \"{}\" }}\n", certificate.display(), key.display());
+    rewrite_refused(&gateway, &file(&ssls, &origin));
+    // Then the certificate comes, too, and nobody touches the configuration itself.
+    directory.write("a.pem", &second.certificate);
+    let tls = TlsClient::trusting(&newer);
+    eventually("the new certificate is shown", DEADLINE, || connect(&gateway, &tls, "a.test").is_ok());
+}
+
+/// F29: one after the other while clients come.
+#[test]
+fn f29_certificates_change_under_load_without_a_failed_handshake() {
+    let (authority, origin) = (Authority::new(), origin());
+    let gateway = Arc::new(gateway(&ssl("a.test", &authority.identity(&["a.test"]), ""), &origin));
+    let (done, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let workers: Vec<_> = (0..4)
+        .map(|_| {
+            let (gateway, done, served) = (Arc::clone(&gateway), Arc::clone(&done), Arc::clone(&served));
+            let tls = TlsClient::trusting(&authority);
+            thread::spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    let mut client = connect(&gateway, &tls, "a.test").expect("a handshake");
+                    assert_eq!(ask(&mut client, "a.test", "/").expect("an answer").0, 200);
+                    served.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let changes = if std::env::var_os("WEIR_TEST_FULL").is_some() { 60 } else { 8 };
+    for _ in 0..changes {
+        let before = served.load(Ordering::Relaxed);
+        gateway.rewrite(&file(&ssl("a.test", &authority.identity(&["a.test"]), ""), &origin));
+        eventually("clients are served", DEADLINE, || served.load(Ordering::Relaxed) > before + 8);
+    }
+    done.store(true, Ordering::Relaxed);
+    workers.into_iter().for_each(|worker| worker.join().expect("no handshake failed"));
+}
+
+#[test]
+fn who_speaks_no_tls_is_told_or_left() {
+    let (authority, origin) = (Authority::new(), origin());
+    let gateway = gateway(&ssl("a.test", &authority.identity(&["a.test"]), ""), &origin);
+    let mut client = Client::connect(gateway.tls_addr());
+    let answer = client.get("/").expect("an answer in the clear");
+    assert_eq!((answer.status, answer.closes()), (400, true));
+    assert!(answer.text().contains("TLS"), "{}", answer.text());
+    let mut client = Client::connect(gateway.tls_addr());
+    client.send(b"\x00\x01\x02\x03");
+    assert!(client.until_closed().is_empty());
+    assert!(origin.requests().is_empty());
+}
+
+/// R01 within a handshake: whoever does not get on is let go.
+#[test]
+fn r01_a_slow_handshake_has_a_deadline() {
+    let (authority, origin) = (Authority::new(), origin());
+    let file = file(&ssl("a.test", &authority.identity(&["a.test"]), ""), &origin);
+    let gateway =
+        Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!("ssl_handshake_timeout: 200ms\n{file}"));
+    for said in [&b""[..], &[22, 3, 1], &[22, 3, 1, 2, 0, 1, 0, 1, 0xfc]] {
+        let mut client = Client::connect(gateway.tls_addr());
+        client.send(said);
+        assert!(client.until_closed().is_empty(), "after {said:?}");
+    }
+    let failed = || gateway.metrics().get("weir_tls_handshakes_total{outcome=\"failed\"}");
+    eventually("all are counted", DEADLINE, || failed() == Some(3.0));
+}
+
+#[test]
+fn a_response_cut_short_is_not_ended_in_order() {
+    let authority = Authority::new();
+    let origin = Origin::serving(|_| Answer::raw("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf").then_close());
+    let gateway = gateway(&ssl("a.test", &authority.identity(&["a.test"]), ""), &origin);
+    let tls = TlsClient::trusting(&authority);
+    let mut client = connect(&gateway, &tls, "a.test").expect("a certificate");
+    client.send("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    let error = client.response().expect_err("half of it is missing");
+    assert!(matches!(error, weir_testkit::ReadError::Reset { .. }), "without close_notify: {error}");
+    // And a whole one is.
+    let origin = self::origin();
+    gateway.rewrite(&file(&ssl("a.test", &authority.identity(&["a.test"]), ""), &origin));
+    let mut client = connect(&gateway, &tls, "a.test").expect("a certificate");
+    let last = client.ask("GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n").expect("an answer");
+    assert_eq!(last.status, 200);
+    assert_eq!(client.up_to(1), Ok(Vec::new()), "close_notify");
+}
