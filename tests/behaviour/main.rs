@@ -6,3 +6,4 @@ mod matrix;
 mod programs;
 mod sides;
 mod tls;
+mod upstream_tls;

@@ -6,13 +6,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use weir_testkit::{DEADLINE, Gate, Gateway, Origin, eventually};
 
-use crate::sides::{ClientSide, Exchange, Length, UpstreamSide};
+use crate::sides::{ClientSide, Exchange, Length, UpstreamSide, file};
 
-fn before(origin: &Origin) -> Gateway {
-    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
-        "routes:\n  - {{ id: all, uri: /*, upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }} }}\n",
-        origin.addr()
-    ))
+fn before<C: ClientSide, U: UpstreamSide>(origin: &Origin) -> Gateway {
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file::<C, U>(origin))
 }
 
 /// How many bytes a test of flat memory sends; with `WEIR_TEST_FULL` as many as a large file has.
@@ -31,8 +28,8 @@ fn echo(exchange: &mut dyn Exchange) {
 
 fn connections_are_kept<C: ClientSide, U: UpstreamSide>() {
     let origin = U::origin(echo);
-    let gateway = before(&origin);
-    let mut client = C::connect(gateway.addr());
+    let gateway = before::<C, U>(&origin);
+    let mut client = C::connect(&gateway);
     for number in 0..20 {
         let answer = client.ask("GET", &format!("/{number}"), &[], b"").expect("an answer");
         assert_eq!((answer.status, answer.body), (200, format!("GET /{number} ")));
@@ -54,8 +51,8 @@ fn bodies_pass_both_ways<C: ClientSide, U: UpstreamSide>() {
             exchange.finish(&[]);
         }
     });
-    let gateway = before(&origin);
-    let mut client = C::connect(gateway.addr());
+    let gateway = before::<C, U>(&origin);
+    let mut client = C::connect(&gateway);
     for size in [1, 2, 1000, 1 << 14, (1 << 16) + 1, 3 << 20] {
         let body: String = (0..size).map(|at| char::from(b'a' + (at % 23) as u8)).collect();
         for target in ["/known", "/unknown"] {
@@ -87,8 +84,8 @@ fn both_directions_flow_at_once<C: ClientSide, U: UpstreamSide>() {
             }
         }
     });
-    let gateway = before(&origin);
-    let mut client = C::connect(gateway.addr());
+    let gateway = before::<C, U>(&origin);
+    let mut client = C::connect(&gateway);
     client.begin("POST", "/", &[], Length::Unknown);
     for word in ["one", "two", "three"] {
         client.send(word.as_bytes()).expect("it is taken");
@@ -113,8 +110,8 @@ fn trailers_pass_to_who_takes_them<C: ClientSide, U: UpstreamSide>() {
         let _ = exchange.send(b"body");
         exchange.finish(&[("X-Sum", "7"), ("Content-Length", "9"), ("Set-Cookie", "a=b")]);
     });
-    let gateway = before(&origin);
-    let mut client = C::connect(gateway.addr());
+    let gateway = before::<C, U>(&origin);
+    let mut client = C::connect(&gateway);
     client.begin("POST", "/", &[("TE", "trailers")], Length::Unknown);
     client.send(b"hello").expect("it is taken");
     client.finish(&[("X-Sum", "5")]);
@@ -131,8 +128,8 @@ fn interim_responses_pass<C: ClientSide, U: UpstreamSide>() {
         exchange.interim(102, &[]);
         echo(exchange);
     });
-    let gateway = before(&origin);
-    let mut client = C::connect(gateway.addr());
+    let gateway = before::<C, U>(&origin);
+    let mut client = C::connect(&gateway);
     client.begin("GET", "/a", &[], Length::None);
     let (status, fields) = client.interim().expect("the hints");
     assert_eq!((status, fields.get("Link")), (103, Some("</style.css>; rel=preload")));
@@ -147,8 +144,8 @@ fn a_waiting_client_is_told_to_go_on<C: ClientSide, U: UpstreamSide>() {
         }
         echo(exchange);
     });
-    let gateway = before(&origin);
-    let mut client = C::connect(gateway.addr());
+    let gateway = before::<C, U>(&origin);
+    let mut client = C::connect(&gateway);
     client.begin("POST", "/a", &[("Expect", "100-continue")], Length::Exactly(5));
     assert_eq!(client.interim().expect("a 100").0, 100);
     client.send(b"hello").expect("it is taken");
@@ -162,8 +159,8 @@ fn responses_without_a_body_have_none<C: ClientSide, U: UpstreamSide>() {
         "/head" => exchange.respond(200, &[("X", "y")], Length::Exactly(1_000_000)),
         _ => echo(exchange),
     });
-    let gateway = before(&origin);
-    let mut client = C::connect(gateway.addr());
+    let gateway = before::<C, U>(&origin);
+    let mut client = C::connect(&gateway);
     for (method, target, status) in [("GET", "/204", 204), ("GET", "/304", 304), ("HEAD", "/head", 200)] {
         let answer = client.ask(method, target, &[], b"").expect("an answer");
         assert_eq!((answer.status, answer.body.as_str()), (status, ""), "{target}");
@@ -182,18 +179,15 @@ fn the_client_s_address_is_said_once_and_truly<C: ClientSide, U: UpstreamSide>()
             .join(" ");
         exchange.answer(200, &[], &text);
     });
-    let claims = [("X-Forwarded-For", "6.6.6.6"), ("X-Real-IP", "6.6.6.6"), ("X-Forwarded-Proto", "https")];
-    let gateway = before(&origin);
-    let answer = C::connect(gateway.addr()).ask("GET", "/", &claims, b"").expect("an answer");
-    assert_eq!(answer.body, "127.0.0.1 127.0.0.1 http t", "claims of a stranger");
-    gateway.rewrite(&format!(
-        "trusted_addresses: [127.0.0.0/8]\n\
-         routes:\n  - {{ id: all, uri: /*, upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }} }}\n",
-        origin.addr()
-    ));
-    let answer = C::connect(gateway.addr()).ask("GET", "/", &claims, b"").expect("an answer");
+    let (scheme, claimed) = if C::TLS { ("https", "http") } else { ("http", "https") };
+    let claims = [("X-Forwarded-For", "6.6.6.6"), ("X-Real-IP", "6.6.6.6"), ("X-Forwarded-Proto", claimed)];
+    let gateway = before::<C, U>(&origin);
+    let answer = C::connect(&gateway).ask("GET", "/", &claims, b"").expect("an answer");
+    assert_eq!(answer.body, format!("127.0.0.1 127.0.0.1 {scheme} t"), "claims of a stranger");
+    gateway.rewrite(&format!("trusted_addresses: [127.0.0.0/8]\n{}", file::<C, U>(&origin)));
+    let answer = C::connect(&gateway).ask("GET", "/", &claims, b"").expect("an answer");
     assert!(answer.body.starts_with("6.6.6.6, 127.0.0.1 "), "claims of a trusted peer: {}", answer.body);
-    assert!(answer.body.contains(" https "), "claims of a trusted peer: {}", answer.body);
+    assert!(answer.body.contains(&format!(" {claimed} ")), "claims of a trusted peer: {}", answer.body);
 }
 
 fn an_early_response_passes<C: ClientSide, U: UpstreamSide>() {
@@ -204,13 +198,13 @@ fn an_early_response_passes<C: ClientSide, U: UpstreamSide>() {
             echo(exchange);
         }
     });
-    let gateway = before(&origin);
-    let mut client = C::connect(gateway.addr());
+    let gateway = before::<C, U>(&origin);
+    let mut client = C::connect(&gateway);
     client.begin("POST", "/early", &[], Length::Exactly(1 << 20));
     client.send(b"the beginning").expect("it is taken");
     let answer = client.answer().expect("an answer before the request has ended");
     assert_eq!((answer.status, answer.body.as_str()), (403, "no need for all that"));
-    let answer = C::connect(gateway.addr()).ask("GET", "/other", &[], b"").expect("an answer");
+    let answer = C::connect(&gateway).ask("GET", "/other", &[], b"").expect("an answer");
     assert_eq!(answer.body, "GET /other ");
 }
 
@@ -229,9 +223,9 @@ fn a_client_that_leaves_is_missed_upstream<C: ClientSide, U: UpstreamSide>() {
         }
     });
     gate.open();
-    let gateway = before(&origin);
+    let gateway = before::<C, U>(&origin);
     for (number, target) in ["/waiting", "/streaming"].into_iter().enumerate() {
-        let mut client = C::connect(gateway.addr());
+        let mut client = C::connect(&gateway);
         client.begin("GET", target, &[], Length::None);
         gate.wait_arrived(number + 1);
         if target == "/streaming" {
@@ -258,8 +252,8 @@ fn events_pass_one_by_one<C: ClientSide, U: UpstreamSide>() {
             exchange.finish(&[]);
         }
     });
-    let gateway = before(&origin);
-    let mut client = C::connect(gateway.addr());
+    let gateway = before::<C, U>(&origin);
+    let mut client = C::connect(&gateway);
     client.begin("GET", "/events", &[("Accept", "text/event-stream")], Length::None);
     assert_eq!(client.response().expect("a head before the first event").0, 200);
     for number in 0..20 {
@@ -279,8 +273,8 @@ fn a_large_upload_takes_no_memory<C: ClientSide, U: UpstreamSide>() {
             count += part.len() as u64;
         }
     });
-    let gateway = before(&origin);
-    let mut client = C::connect(gateway.addr());
+    let gateway = before::<C, U>(&origin);
+    let mut client = C::connect(&gateway);
     client.ask("POST", "/", &[], b"warm").expect("an answer");
     let before = gateway.rss();
     for length in [Length::Exactly(large()), Length::Unknown] {
@@ -320,8 +314,8 @@ fn a_large_download_takes_no_memory_and_waits_for_the_client<C: ClientSide, U: U
             }
         }
     });
-    let gateway = before(&origin);
-    let mut client = C::connect(gateway.addr());
+    let gateway = before::<C, U>(&origin);
+    let mut client = C::connect(&gateway);
     let before = gateway.rss();
     for target in ["/known", "/unknown"] {
         sent.store(0, Ordering::Relaxed);
@@ -365,11 +359,11 @@ fn a_cut_response_is_seen_to_be_cut<C: ClientSide, U: UpstreamSide>() {
         let _ = exchange.send(b"half");
         exchange.abort();
     });
-    let gateway = before(&origin);
+    let gateway = before::<C, U>(&origin);
     for target in ["/known", "/unknown"] {
-        let outcome = C::connect(gateway.addr()).ask("GET", target, &[], b"");
+        let outcome = C::connect(&gateway).ask("GET", target, &[], b"");
         assert!(outcome.as_ref().map_or(true, |answer| answer.status == 502), "{target}: {outcome:?}");
-        assert_eq!(C::connect(gateway.addr()).ask("GET", "/next", &[], b"").expect("an answer").body, "GET /next ");
+        assert_eq!(C::connect(&gateway).ask("GET", "/next", &[], b"").expect("an answer").body, "GET /next ");
     }
 }
 
@@ -400,5 +394,8 @@ matrix! {
         a_large_download_takes_no_memory_and_waits_for_the_client,
         a_cut_response_is_seen_to_be_cut,
     ];
-    http1_to_http1: crate::sides::Http1 => crate::sides::Http1;
+    http1_to_http1: crate::sides::Http1<crate::sides::Plain> => crate::sides::Http1<crate::sides::Plain>;
+    https1_to_http1: crate::sides::Http1<crate::sides::Secure> => crate::sides::Http1<crate::sides::Plain>;
+    http1_to_https1: crate::sides::Http1<crate::sides::Plain> => crate::sides::Http1<crate::sides::Secure>;
+    https1_to_https1: crate::sides::Http1<crate::sides::Secure> => crate::sides::Http1<crate::sides::Secure>;
 }

@@ -1,11 +1,11 @@
-//! Other people's clients: `websockets` for Python, and the EventSource of a browser. A program that is not installed is
+//! Other people's clients: `websockets` for Python, the EventSource of a browser, curl and OpenSSL. A program that is not installed is
 //! named on stderr (`skipped: …`), and its test passes; `scripts/setup` installs what can be installed.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Reading, TempDir, eventually};
+use weir_testkit::{Answer, Authority, DEADLINE, Gateway, Identity, Origin, Reading, TempDir, TlsServer, eventually};
 
 /// A Python that has `websockets`.
 fn python() -> Option<PathBuf> {
@@ -36,6 +36,96 @@ fn skipped(why: &str) {
 
 fn start(yaml: &str) -> Gateway {
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(yaml)
+}
+
+/// A gateway that speaks TLS as `a.test`, before an origin that is spoken to in TLS, too; and the authority's file.
+fn tls_gateway() -> (Gateway, Origin, PathBuf) {
+    let authority = Authority::of_tests();
+    let Identity { certificate, key } = authority.identity(&["a.test"]);
+    let origin = Origin::serving_tls(&TlsServer::new(&authority.identity(&["a.test"])), |request| {
+        Answer::ok(format!("{} bytes", request.body.len()))
+    });
+    let gateway = start(&format!(
+        "listen: [{{ address: \"127.0.0.1:0\", tls: true }}]\nssls: [{{ sni: a.test, cert: {certificate:?}, key: {key:?} }}]\n\
+         routes:\n  - {{ uri: /*, upstream: {{ scheme: https, nodes: {{ \"{}\": 1 }}, tls: {{ ca: {:?} }} }} }}\n",
+        origin.addr(),
+        authority.certificate
+    ));
+    let file = gateway.directory().write("ca.pem", &authority.certificate);
+    (gateway, origin, file)
+}
+
+fn is_installed(program: &str, ask: &str) -> bool {
+    let found = Command::new(program).arg(ask).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    if !found {
+        skipped(&format!("there is no {program}"));
+    }
+    found
+}
+
+#[test]
+fn curl_speaks_tls_through_it() {
+    if !is_installed("curl", "--version") {
+        return;
+    }
+    let (gateway, _origin, authority) = tls_gateway();
+    let addr = gateway.tls_addr();
+    let large = gateway.directory().write("large", vec![b'x'; 3 << 20]);
+    for version in [["--tlsv1.2", "--tls-max", "1.2"], ["--tlsv1.3", "--tls-max", "1.3"]] {
+        let output = Command::new("curl")
+            .args(["--silent", "--show-error", "--fail", "--http1.1", "--cacert"])
+            .arg(&authority)
+            .args(["--connect-to", &format!("a.test:443:{addr}")])
+            .args(version)
+            .arg("--data-binary")
+            .arg(format!("@{}", large.display()))
+            .args(["https://a.test/1", "https://a.test/2"])
+            .output()
+            .expect("it is installed");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "3145728 bytes".repeat(2), "{version:?}: {said}");
+    }
+}
+
+/// What `openssl s_client` says about a connection on which it sends `input`.
+fn s_client(gateway: &Gateway, authority: &Path, arguments: &[&str], input: &str) -> String {
+    let mut child = Command::new("openssl")
+        .args(["s_client", "-connect", &gateway.tls_addr().to_string(), "-servername", "a.test", "-CAfile"])
+        .arg(authority)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it is installed");
+    child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn openssl_speaks_tls_with_it_and_r09_nothing_that_is_broken() {
+    if !is_installed("openssl", "version") {
+        return;
+    }
+    let (gateway, _origin, authority) = tls_gateway();
+    let session = gateway.directory().path().join("session");
+    let session = session.to_str().expect("it is UTF-8");
+    let request = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
+    for version in ["-tls1_2", "-tls1_3"] {
+        let first = s_client(&gateway, &authority, &["-ign_eof", version, "-sess_out", session], request);
+        assert!(first.contains("Verify return code: 0 (ok)") && first.contains("0 bytes"), "{first}");
+        assert!(first.contains("Compression: NONE"), "{first}");
+        let again = s_client(&gateway, &authority, &["-ign_eof", version, "-sess_in", session], request);
+        assert!(again.contains("Reused, TLS") && again.contains("0 bytes"), "{again}");
+    }
+    // Asking for a renegotiation (a line `R`) ends the connection instead.
+    let renegotiation = s_client(&gateway, &authority, &["-tls1_2"], "R\n");
+    assert!(!renegotiation.contains("Secure Renegotiation IS NOT"), "{renegotiation}");
+    for refused in [&["-tls1_1", "-cipher", "ALL:@SECLEVEL=0"][..], &["-tls1_2", "-cipher", "AES128-SHA"]] {
+        let said = s_client(&gateway, &authority, refused, "");
+        assert!(said.contains("alert") && said.contains("Cipher is (NONE)"), "{refused:?}: {said}");
+    }
 }
 
 const SERVER: &str = r#"

@@ -1,8 +1,11 @@
 //! A client and an upstream as features see them: messages, not bytes. A protocol is a type that implements one of these.
 
-use std::net::SocketAddr;
+use std::marker::PhantomData;
+use std::sync::OnceLock;
 
-use weir_testkit::{Client, Connection, Fields, Framing, Origin, Reading};
+use weir_testkit::{
+    Authority, Client, Connection, Fields, Framing, Gateway, Identity, Origin, Reading, TlsClient, TlsServer,
+};
 
 /// A field of a header or trailer section.
 pub type Field<'a> = (&'a str, &'a str);
@@ -20,7 +23,8 @@ pub enum Length {
 
 /// The client side of one connection.
 pub trait ClientSide: Sized + Send + 'static {
-    fn connect(address: SocketAddr) -> Self;
+    const TLS: bool;
+    fn connect(gateway: &Gateway) -> Self;
     /// Sends a request's head.
     fn begin(&mut self, method: &str, target: &str, fields: &[Field], length: Length);
     /// Sends a part of the body; fails once the gateway does not take it any more.
@@ -70,6 +74,7 @@ pub struct Answer {
 
 /// The upstream side: how an origin takes one request and answers it.
 pub trait UpstreamSide: Sized + 'static {
+    const TLS: bool;
     /// An origin that runs `script` for each request.
     fn origin(script: impl Fn(&mut dyn Exchange) + Send + Sync + 'static) -> Origin;
 }
@@ -115,8 +120,51 @@ pub trait Exchange {
     }
 }
 
+/// Whether TLS is between.
+pub trait Security: Send + 'static {
+    const TLS: bool;
+}
+
+pub enum Plain {}
+
+impl Security for Plain {
+    const TLS: bool = false;
+}
+
+pub enum Secure {}
+
+impl Security for Secure {
+    const TLS: bool = true;
+}
+
+/// The certificate of both the gateway and the origin: for the host that clients ask for.
+fn identity() -> &'static Identity {
+    static IDENTITY: OnceLock<Identity> = OnceLock::new();
+    IDENTITY.get_or_init(|| Authority::of_tests().identity(&["t"]))
+}
+
+/// A gateway between such a client and such an upstream.
+pub fn file<C: ClientSide, U: UpstreamSide>(origin: &Origin) -> String {
+    let Identity { certificate, key } = identity();
+    let listen = match C::TLS {
+        true => format!(
+            "listen: [{{ address: \"127.0.0.1:0\", tls: true }}]\nssls:\n  - {{ sni: t, cert: {certificate:?}, key: {key:?} }}\n"
+        ),
+        false => String::new(),
+    };
+    let secured = match U::TLS {
+        true => format!(", scheme: https, tls: {{ ca: {:?} }}", Authority::of_tests().certificate),
+        false => String::new(),
+    };
+    format!(
+        "{listen}routes:\n  - {{ id: all, uri: /*, upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }}{secured} }} }}\n",
+        origin.addr()
+    )
+}
+
 /// HTTP/1.1, on either side.
-pub struct Http1 {
+pub struct Http1<S> {
+    security: PhantomData<S>,
     client: Client,
     method: String,
     sending: Length,
@@ -162,10 +210,17 @@ fn framed(part: &[u8], length: Length) -> Vec<u8> {
     }
 }
 
-impl ClientSide for Http1 {
-    fn connect(address: SocketAddr) -> Http1 {
+impl<S: Security> ClientSide for Http1<S> {
+    const TLS: bool = S::TLS;
+
+    fn connect(gateway: &Gateway) -> Self {
         Http1 {
-            client: Client::connect(address),
+            security: PhantomData,
+            client: match S::TLS {
+                true => Client::connect_tls(gateway.tls_addr(), &TlsClient::trusting(Authority::of_tests()), "t")
+                    .expect("a handshake"),
+                false => gateway.client(),
+            },
             method: String::new(),
             sending: Length::None,
             left: Left::Bytes(0),
@@ -231,9 +286,11 @@ impl ClientSide for Http1 {
     }
 }
 
-impl UpstreamSide for Http1 {
+impl<S: Security> UpstreamSide for Http1<S> {
+    const TLS: bool = S::TLS;
+
     fn origin(script: impl Fn(&mut dyn Exchange) + Send + Sync + 'static) -> Origin {
-        Origin::scripted(Reading::Strict, move |connection| {
+        let serve = move |connection: &mut Connection| {
             while let Ok(request) = connection.head() {
                 connection.record(&request);
                 let left = Left::of(request.framing);
@@ -253,7 +310,11 @@ impl UpstreamSide for Http1 {
                     return;
                 }
             }
-        })
+        };
+        match S::TLS {
+            true => Origin::scripted_tls(&TlsServer::new(identity()), Reading::Strict, serve),
+            false => Origin::scripted(Reading::Strict, serve),
+        }
     }
 }
 

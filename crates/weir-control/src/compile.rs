@@ -3,6 +3,7 @@
 mod certificates;
 mod chains;
 mod meta;
+mod secured;
 mod upstreams;
 
 use std::collections::HashMap;

@@ -18,6 +18,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use weir_net::tls::CertificateDer;
+
 use crate::diagnostic::{Diagnostic, Faults};
 use crate::read::{At, Fields};
 use crate::substitute::Lookup;
@@ -25,14 +27,14 @@ use crate::tree::{Kind, Node, Place};
 use crate::yaml::{self, Limits, Parsed};
 
 pub use balance::Balance;
-pub use certificate::{Clients, Pem, PemSource, ServerName, Ssl};
+pub use certificate::{Clients, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls};
 pub use checks::Active;
 pub use persistence::Persistence;
 pub use plugins::{ErrorResponse, Plugin, Plugins};
 pub use resource::{Origin, Reference};
 pub use route::{Route, Service};
 pub use settings::{AccessLog, AccessLogFormat, Address, Listen, LogLevel, Settings};
-pub use upstream::{NodeSpec, Upstream};
+pub use upstream::{NodeSpec, Scheme, Upstream};
 
 /// A configuration as written.
 #[derive(Debug)]
@@ -52,6 +54,8 @@ pub struct Document {
     pub addresses: Addresses,
     /// The texts that stand in files and variables, as far as the store has read them.
     pub files: Files,
+    /// Certificates of those the system trusts, DER, where they are needed.
+    pub system_roots: Vec<CertificateDer<'static>>,
     /// When it was read, to tell what has expired.
     pub read_at: SystemTime,
     /// What is wrong, as far as one can tell without knowing the plugins.
@@ -108,6 +112,7 @@ impl Document {
             enabled_plugins: None,
             addresses: Addresses::new(),
             files: Files::new(),
+            system_roots: Vec::new(),
             read_at: SystemTime::now(),
             faults: Vec::new(),
             tree: Node { place: Place::default(), kind: Kind::Null },
@@ -137,15 +142,31 @@ impl Document {
 
     /// What must be read before there are certificates: names of files, and `$env://NAME`.
     pub fn file_names(&self) -> BTreeSet<&str> {
-        self.ssls.iter().flat_map(Ssl::pems).filter_map(Pem::elsewhere).collect()
+        let of_upstreams = self.all_upstreams().flat_map(|upstream| upstream.tls.pems());
+        let pems = self.ssls.iter().flat_map(Ssl::pems).chain(of_upstreams).chain(&self.settings.trusted);
+        pems.filter_map(Pem::elsewhere).collect()
+    }
+
+    /// Whether some upstream must be vouched for by whom the system trusts.
+    pub fn needs_system_roots(&self) -> bool {
+        let needs = |upstream: &Upstream| {
+            upstream.scheme == Scheme::Https
+                && upstream.tls.authorities.is_none()
+                && upstream.tls.verify.unwrap_or(self.settings.upstream_tls_verify)
+        };
+        self.settings.trusted.is_none() && self.all_upstreams().any(needs)
     }
 
     /// The nodes of all upstreams, wherever they stand.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeSpec> {
+        self.all_upstreams().flat_map(|upstream| &upstream.nodes)
+    }
+
+    /// All upstreams, wherever they stand.
+    fn all_upstreams(&self) -> impl Iterator<Item = &Upstream> {
         let inline = self.routes.iter().filter_map(|route| route.upstream.as_ref());
         let of_services = self.services.iter().filter_map(|service| service.upstream.as_ref());
-        let upstreams = self.upstreams.iter().chain(inline).chain(of_services);
-        upstreams.flat_map(|upstream| &upstream.nodes)
+        self.upstreams.iter().chain(inline).chain(of_services)
     }
 }
 

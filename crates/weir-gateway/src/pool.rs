@@ -1,6 +1,8 @@
 //! Connections to endpoints: idle ones are used again, the most recent first, so that few stay hot instead of many
 //! going cold.
 
+mod secure;
+
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::collections::VecDeque;
@@ -10,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::TcpSocket;
+use tokio::net::{TcpSocket, TcpStream};
 use weir_net::stream::Stream;
 use weir_plugin::Stop;
 
@@ -19,18 +21,24 @@ use crate::concurrency::Limiter;
 use crate::snapshot::{self, Keepalive};
 use crate::worker::Worker;
 
+use secure::Secured;
+
 /// A peer that acknowledges nothing for this long is dead (RFC 5482).
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The endpoints of one worker, by address. They outlive configurations.
+/// The endpoints of one worker, by address and by what they have to prove. They outlive configurations.
 #[derive(Default)]
 pub struct Pools {
-    endpoints: RefCell<HashMap<SocketAddr, Rc<Endpoint>>>,
+    endpoints: RefCell<HashMap<Key, Rc<Endpoint>>>,
 }
+
+type Key = (SocketAddr, Option<secure::Identity>);
 
 /// One worker's connections to one endpoint.
 pub struct Endpoint {
     pub addr: SocketAddr,
+    /// How its connections are secured, if they are.
+    tls: Option<Secured>,
     keepalive: Cell<Keepalive>,
     idle: RefCell<Vec<Idle>>,
     /// Exchanges begun here and not ended, those that wait for their turn included.
@@ -66,9 +74,12 @@ enum Turn {
 impl Pools {
     pub fn endpoint(&self, endpoint: &snapshot::Endpoint, upstream: &snapshot::Upstream) -> Rc<Endpoint> {
         let mut endpoints = self.endpoints.borrow_mut();
-        let shared = endpoints.entry(endpoint.addr).or_insert_with(|| {
+        let tls = Secured::new(endpoint, upstream);
+        let key = (endpoint.addr, tls.as_ref().map(Secured::identity));
+        let shared = endpoints.entry(key).or_insert_with(|| {
             Rc::new(Endpoint {
                 addr: endpoint.addr,
+                tls: tls.map(Secured::with_own_sessions),
                 keepalive: Cell::new(upstream.keepalive),
                 idle: RefCell::default(),
                 in_flight: Cell::new(0),
@@ -106,7 +117,13 @@ impl Pools {
             let patience = endpoint.keepalive.get().idle_timeout.as_nanos() as u64;
             let mut idle = endpoint.idle.borrow_mut();
             let before = idle.len();
-            idle.retain_mut(|idle| now_ns.saturating_sub(idle.since_ns) < patience && idle.stream.is_quiet());
+            idle.retain_mut(|idle| {
+                let stays = now_ns.saturating_sub(idle.since_ns) < patience && idle.stream.is_quiet();
+                if !stays {
+                    idle.stream.say_goodbye();
+                }
+                stays
+            });
             worker.metrics.upstream_connections_closed.add((before - idle.len()) as u64);
             idle_total += idle.len() as u64;
         }
@@ -137,12 +154,13 @@ pub enum Freshness {
 }
 
 impl Endpoint {
-    /// A place and a connection. Waits while the endpoint has as many exchanges as it should.
+    /// A place and a connection, for a request to `host`. Waits while the endpoint has as many exchanges as it should.
     pub async fn open<'w>(
         self: &Rc<Endpoint>,
         worker: &'w Worker,
         freshness: Freshness,
         connect_timeout: Duration,
+        host: &[u8],
     ) -> Result<Connection<'w>, Stop> {
         self.in_flight.set(self.in_flight.get() + 1);
         let mut connection =
@@ -154,7 +172,7 @@ impl Endpoint {
         }
         connection.place_since_ns = Some(worker.now_ns());
         if freshness != Freshness::New
-            && let Some(idle) = self.take_idle(worker, freshness)
+            && let Some(idle) = self.take_idle(worker, freshness, host)
         {
             worker.metrics.upstream_reuses.increment();
             connection.requests = idle.requests;
@@ -162,32 +180,50 @@ impl Endpoint {
             return Ok(connection);
         }
         // Boxed, so that the state of connecting is not part of every client connection's task.
-        let connected = Box::pin(tokio::time::timeout(connect_timeout, connect(self.addr))).await;
-        match connected {
-            Ok(Ok(stream)) => {
+        let connected = Box::pin(tokio::time::timeout(connect_timeout, self.connect(host))).await;
+        match connected.unwrap_or(Err(Stop::ConnectTimeout)) {
+            Ok(stream) => {
                 worker.metrics.upstream_connects.increment();
                 connection.stream = Some(stream);
                 Ok(connection)
             }
-            Ok(Err(error)) => {
+            Err(stop) => {
                 worker.metrics.upstream_connect_failures.increment();
-                tracing::debug!("connect to {}: {error}", self.addr);
-                Err(if is_shortage(&error) { Stop::Internal } else { Stop::ConnectFailed })
-            }
-            Err(_) => {
-                worker.metrics.upstream_connect_failures.increment();
-                Err(Stop::ConnectTimeout)
+                Err(stop)
             }
         }
+    }
+
+    async fn connect(&self, host: &[u8]) -> Result<Stream, Stop> {
+        let tcp = connect(self.addr).await.map_err(|error| {
+            tracing::debug!("connect to {}: {error}", self.addr);
+            if is_shortage(&error) { Stop::Internal } else { Stop::ConnectFailed }
+        })?;
+        match &self.tls {
+            None => Ok(Stream::plain(tcp)),
+            Some(secured) => secured.handshake(tcp, self.addr, host).await.map_err(|_| Stop::UpstreamTls),
+        }
+    }
+
+    /// Its connections are in TLS.
+    pub fn is_secured(&self) -> bool {
+        self.tls.is_some()
     }
 
     pub fn in_flight(&self) -> u32 {
         self.in_flight.get()
     }
 
-    fn take_idle(&self, worker: &Worker, freshness: Freshness) -> Option<Idle> {
+    fn take_idle(&self, worker: &Worker, freshness: Freshness, host: &[u8]) -> Option<Idle> {
         loop {
-            let mut idle = self.idle.borrow_mut().pop()?;
+            let mut idle = match &self.tls {
+                None => self.idle.borrow_mut().pop()?,
+                Some(secured) => {
+                    let mut idle = self.idle.borrow_mut();
+                    let last = idle.iter().rposition(|idle| secured.is_with(&idle.stream, host))?;
+                    idle.remove(last)
+                }
+            };
             if idle.stream.is_quiet() && (freshness == Freshness::Any || idle.stream.is_alive()) {
                 return Some(idle);
             }
@@ -264,7 +300,7 @@ fn is_shortage(error: &std::io::Error) -> bool {
         .any(|shortage| code == Some(shortage.raw_os_error()))
 }
 
-async fn connect(addr: SocketAddr) -> std::io::Result<Stream> {
+async fn connect(addr: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_nodelay(true)?;
     let raw = SockRef::from(&socket);
@@ -272,7 +308,7 @@ async fn connect(addr: SocketAddr) -> std::io::Result<Stream> {
         &TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5)),
     )?;
     raw.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
-    Ok(Stream::plain(socket.connect(addr).await?))
+    socket.connect(addr).await
 }
 
 impl Connection<'_> {

@@ -165,8 +165,14 @@ async fn attempt(
     let endpoint = &upstream.endpoints[endpoint];
     let attempts = exchange.upstream.attempts + 1;
     let started_ns = worker.now_ns();
-    exchange.upstream = weir_plugin::Upstream { addr: Some(endpoint.addr), attempts, started_ns, ..Default::default() };
-    let opening = endpoint.open(worker, freshness, terms.timeouts.connect);
+    exchange.upstream = weir_plugin::Upstream {
+        addr: Some(endpoint.addr),
+        tls: endpoint.is_secured(),
+        attempts,
+        started_ns,
+        ..Default::default()
+    };
+    let opening = endpoint.open(worker, freshness, terms.timeouts.connect, exchange.request.host());
     let opened = unless_left(opening, |context| client.poll_leave(context)).await;
     let mut connection = opened.map_err(|stop| (stop, false))?;
     let reused = connection.requests > 0;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use weir_net::tls::Client;
 use weir_plugin::{RouteFacts, Step};
 use weir_proto::Method;
 use weir_proto::h1::Limits;
@@ -138,6 +139,8 @@ pub struct Upstream {
     /// No retry starts later than this after the first attempt.
     pub retry_timeout: Option<Duration>,
     pub pass_host: PassHost,
+    /// How its endpoints are spoken to in TLS; `None` is in the clear.
+    pub tls: Option<Client>,
     pub keepalive: Keepalive,
     pub passive: PassiveChecks,
     pub concurrency: Concurrency,

@@ -141,7 +141,7 @@ impl Health {
             return; // it was out already
         }
         match stop {
-            Stop::ConnectFailed | Stop::UpstreamClosed | Stop::UpstreamAborted => {
+            Stop::ConnectFailed | Stop::UpstreamTls | Stop::UpstreamClosed | Stop::UpstreamAborted => {
                 self.count(&self.tcp_failures, checks.tcp_failures, checks, now_ns);
             }
             Stop::ConnectTimeout | Stop::ReadTimeout | Stop::SendTimeout => {

@@ -114,6 +114,8 @@ pub struct Client {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Upstream {
     pub addr: Option<SocketAddr>,
+    /// It was spoken to in TLS.
+    pub tls: bool,
     /// The status the endpoint answered, before any plugin changed it.
     pub status: u16,
     pub attempts: u16,

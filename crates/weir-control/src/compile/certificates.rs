@@ -8,7 +8,7 @@ use weir_gateway::snapshot::{Certificate, Certificates, Proof};
 use weir_net::tls::{self, CertificateDer, CertifiedKey, ClientTerms, Facts, KeyError, Server, ServerTerms};
 
 use super::Compiler;
-use crate::document::{Pem, PemSource, Ssl};
+use crate::document::{Pem, PemSource, ServerName, Ssl};
 use crate::read::shortened;
 
 /// What is spoken inside TLS.
@@ -34,7 +34,8 @@ impl Compiler<'_> {
     }
 
     fn certificate(&self, written: &Ssl) -> Option<Certificate> {
-        let keys: Vec<_> = written.pairs.iter().filter_map(|(cert, key)| self.certified(written, cert, key)).collect();
+        let keys: Vec<_> =
+            written.pairs.iter().filter_map(|(cert, key)| self.certified(&written.names, cert, key)).collect();
         let clients = match &written.clients {
             None => None,
             Some(clients) => Some((clients, self.chain(&clients.authorities)?)),
@@ -80,17 +81,17 @@ impl Compiler<'_> {
     }
 
     /// A certificate with its key. Faults are reported where they are.
-    pub(super) fn certified(&self, written: &Ssl, cert: &Pem, key: &Pem) -> Option<Arc<CertifiedKey>> {
+    pub(super) fn certified(&self, names: &[ServerName], cert: &Pem, key: &Pem) -> Option<Arc<CertifiedKey>> {
         let chain = self.chain(cert)?;
         let facts = Facts::of(&chain[0]).map_err(|error| self.report_pem(cert, &error)).ok()?;
         let certified = tls::certified(chain, &self.text(key)?);
         let certified = certified.map_err(|error| self.report_pem(key, &error)).ok()?;
         let now = self.document.read_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         if facts.until < i64::try_from(now).unwrap_or(i64::MAX) {
-            let advice = "clients refuse it; renew it".to_owned();
+            let advice = "the other side refuses it; renew it".to_owned();
             self.warnings.report_text(&cert.origin.path, cert.place(), "has expired", Some(advice));
         }
-        for name in written.names.iter().filter(|name| &*name.name != "*" && !facts.is_good_for(&name.name)) {
+        for name in names.iter().filter(|name| &*name.name != "*" && !facts.is_good_for(&name.name)) {
             let problem = format!("the certificate is not for `{}`; it is for {}", name.name, facts.names.join(", "));
             self.warnings.report_text(&name.origin.path, name.origin.place, problem, None);
         }

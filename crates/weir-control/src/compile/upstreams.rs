@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use weir_gateway::snapshot::{Balance, Endpoint, HashKey, Hashing, PassiveChecks, Upstream};
 
-use super::Compiler;
-use crate::document::{self, Addresses, NodeSpec, Origin, Reference};
+use weir_net::tls;
 
-const HTTP_PORT: u16 = 80;
+use super::Compiler;
+use super::secured::Secured;
+use crate::document::{self, Addresses, NodeSpec, Origin, Reference, Scheme};
 
 /// More addresses of one name are not used: nobody has so many for one backend.
 const MAX_ADDRESSES: usize = 64;
@@ -19,14 +20,16 @@ pub(super) struct Upstreams<'a> {
     compiler: &'a Compiler<'a>,
     named: HashMap<&'a str, usize>,
     compiled: Vec<Upstream>,
+    secured: Secured<'a>,
 }
 
 impl<'a> Upstreams<'a> {
     pub(super) fn new(compiler: &'a Compiler<'a>) -> Self {
         let document = compiler.document;
         let named = document.upstreams.iter().enumerate().map(|(index, upstream)| (&*upstream.id, index)).collect();
-        let compile = |upstream: &document::Upstream| compiled(upstream, &upstream.id, &document.addresses);
-        Upstreams { compiler, named, compiled: document.upstreams.iter().map(compile).collect() }
+        let mut upstreams = Upstreams { compiler, named, compiled: Vec::new(), secured: Secured::new(compiler) };
+        document.upstreams.iter().for_each(|upstream| upstreams.add(upstream, &upstream.id));
+        upstreams
     }
 
     /// The upstream of a route or service, if it has one of its own.
@@ -38,10 +41,15 @@ impl<'a> Upstreams<'a> {
         name: impl Fn() -> String,
     ) -> Option<usize> {
         if let Some(inline) = inline {
-            self.compiled.push(compiled(inline, &name(), &self.compiler.document.addresses));
+            self.add(inline, &name());
             return Some(self.compiled.len() - 1);
         }
         self.compiler.referred(origin, "upstream_id", reference, &self.named, "upstreams")
+    }
+
+    fn add(&mut self, written: &document::Upstream, name: &str) {
+        let tls = self.secured.client(written);
+        self.compiled.push(compiled(written, name, &self.compiler.document.addresses, tls));
     }
 
     pub(super) fn into_compiled(self) -> Vec<Upstream> {
@@ -49,8 +57,8 @@ impl<'a> Upstreams<'a> {
     }
 }
 
-fn compiled(written: &document::Upstream, name: &str, addresses: &Addresses) -> Upstream {
-    let mut endpoints = endpoints(&written.nodes, addresses);
+fn compiled(written: &document::Upstream, name: &str, addresses: &Addresses, tls: Option<tls::Client>) -> Upstream {
+    let mut endpoints = endpoints(&written.nodes, addresses, written.scheme);
     for endpoint in &mut endpoints {
         endpoint.checks = written.active.as_ref().map(|active| Arc::new(active.of_node(&endpoint.host)));
     }
@@ -71,6 +79,7 @@ fn compiled(written: &document::Upstream, name: &str, addresses: &Addresses) -> 
         retries: written.retries.unwrap_or(further),
         retry_timeout: written.retry_timeout,
         pass_host: written.pass_host.clone(),
+        tls,
         keepalive: written.keepalive,
         passive: PassiveChecks {
             until_checked: written.active.is_some(),
@@ -91,14 +100,14 @@ fn balance(written: &document::Balance, endpoints: &[Endpoint]) -> Balance {
     }
 }
 
-fn endpoints(nodes: &[NodeSpec], addresses: &Addresses) -> Vec<Endpoint> {
+fn endpoints(nodes: &[NodeSpec], addresses: &Addresses, scheme: Scheme) -> Vec<Endpoint> {
     let with_addresses: Vec<(&NodeSpec, Vec<IpAddr>)> =
         nodes.iter().map(|node| (node, addresses_of(node, addresses))).filter(|(_, found)| !found.is_empty()).collect();
     let weights = shares(&with_addresses);
     let mut endpoints: Vec<Endpoint> = with_addresses
         .iter()
         .zip(weights)
-        .flat_map(|((node, found), weight)| found.iter().map(move |address| endpoint(node, *address, weight)))
+        .flat_map(|((node, found), weight)| found.iter().map(move |address| endpoint(node, *address, weight, scheme)))
         .collect();
     endpoints.sort_by_key(|endpoint| std::cmp::Reverse(endpoint.priority));
     endpoints
@@ -144,7 +153,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn endpoint(node: &NodeSpec, address: IpAddr, weight: u32) -> Endpoint {
+fn endpoint(node: &NodeSpec, address: IpAddr, weight: u32, scheme: Scheme) -> Endpoint {
     let host = match node.address() {
         Some(IpAddr::V6(address)) => format!("[{address}]"),
         _ => node.host.to_string(),
@@ -155,7 +164,7 @@ fn endpoint(node: &NodeSpec, address: IpAddr, weight: u32) -> Endpoint {
         weight,
         priority: node.priority,
         host: match node.port {
-            HTTP_PORT => host.into(),
+            port if port == scheme.port() => host.into(),
             port => format!("{host}:{port}").into(),
         },
         checks: None,
@@ -175,7 +184,10 @@ mod tests {
             .iter()
             .map(|(name, all)| (Box::from(*name), all.iter().map(|one| one.parse().expect("an address")).collect()))
             .collect();
-        endpoints(nodes, &addresses).iter().map(|endpoint| (endpoint.addr.to_string(), endpoint.weight)).collect()
+        endpoints(nodes, &addresses, Scheme::Http)
+            .iter()
+            .map(|endpoint| (endpoint.addr.to_string(), endpoint.weight))
+            .collect()
     }
 
     #[test]

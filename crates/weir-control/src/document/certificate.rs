@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use weir_net::tls::Versions;
 
-use super::resource::{self, Origin};
+use super::resource::{self, Origin, Reference};
 use crate::read::{At, Fields, shortened};
 use crate::tree::Place;
 
@@ -41,6 +41,25 @@ pub struct Clients {
     pub except: Vec<(String, Origin)>,
 }
 
+/// APISIX `upstream.tls`, and whom to believe, which APISIX has for the whole node.
+#[derive(Clone, Debug, Default)]
+pub struct UpstreamTls {
+    /// `None` is what the node says: yes, unless `upstream_tls_verify: false`.
+    pub verify: Option<bool>,
+    /// Who must vouch for endpoints; `None` is what the node says.
+    pub authorities: Option<Pem>,
+    pub identity: Option<UpstreamIdentity>,
+}
+
+/// What proves to an upstream who we are.
+#[derive(Clone, Debug)]
+pub enum UpstreamIdentity {
+    /// `client_cert` and `client_key`.
+    Own(Pem, Pem),
+    /// `client_cert_id`: an entry of `ssls` with `type: client`.
+    Named(Reference),
+}
+
 /// Text in PEM, as written.
 #[derive(Clone, Debug)]
 pub struct Pem {
@@ -49,7 +68,7 @@ pub struct Pem {
 }
 
 /// Where the text is.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub enum PemSource {
     Here(Box<str>),
     /// A file, or `$env://NAME`: the store brings it along in [`super::Document::files`].
@@ -222,6 +241,38 @@ fn versions(at: &At) -> Option<Versions> {
         return None;
     }
     Some(versions)
+}
+
+pub(super) fn read_upstream(at: &At) -> Option<UpstreamTls> {
+    let fields = at.fields(&["client_cert", "client_key", "client_cert_id", "verify", "ca"])?;
+    let own = match (fields.get("client_cert"), fields.get("client_key")) {
+        (Some(cert), Some(key)) => pem(&cert).zip(pem(&key)).map(|(cert, key)| UpstreamIdentity::Own(cert, key)),
+        (None, None) => None,
+        (cert, key) => {
+            if let Some(at) = cert.or(key) {
+                at.report_advising("`client_cert` and `client_key` belong together", "add the other one");
+            }
+            None
+        }
+    };
+    fields.at_most_one("client_cert", "client_cert_id");
+    let named = resource::reference(&fields, "client_cert_id").map(UpstreamIdentity::Named);
+    Some(UpstreamTls {
+        verify: fields.get("verify").and_then(|at| at.boolean()),
+        authorities: fields.get("ca").and_then(|at| pem(&at)),
+        identity: own.or(named),
+    })
+}
+
+impl UpstreamTls {
+    /// Every text that may stand elsewhere.
+    pub fn pems(&self) -> impl Iterator<Item = &Pem> {
+        let own = match &self.identity {
+            Some(UpstreamIdentity::Own(cert, key)) => vec![cert, key],
+            _ => Vec::new(),
+        };
+        own.into_iter().chain(&self.authorities)
+    }
 }
 
 impl Ssl {

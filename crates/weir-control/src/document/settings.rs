@@ -7,11 +7,12 @@ use std::time::Duration;
 use weir_gateway::snapshot::ClientSettings;
 use weir_plugin::vars::parse_network;
 
+use super::certificate::{self, Pem};
 use crate::read::{At, Fields, shortened};
 use crate::tree::{Entry, Kind};
 
 /// Settings of the node itself. Changes of `listen`, `worker_processes` and `status` take a restart or binary upgrade.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// Default: `:9080`.
     pub listen: Vec<Listen>,
@@ -24,6 +25,10 @@ pub struct Settings {
     pub clients: ClientSettings,
     /// `%2F` and `%5C` in paths are let through, still encoded, instead of being refused.
     pub allow_encoded_slashes: bool,
+    /// Who vouches for upstreams that say nothing else; `None` is whom the system trusts.
+    pub trusted: Option<Pem>,
+    /// Upstreams that speak TLS must prove who they are, unless they say otherwise.
+    pub upstream_tls_verify: bool,
     /// How long a node that shuts down waits for exchanges in flight.
     pub worker_shutdown_timeout: Duration,
 }
@@ -94,6 +99,8 @@ impl Default for Settings {
             status: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7085))),
             clients: ClientSettings::default(),
             allow_encoded_slashes: false,
+            trusted: None,
+            upstream_tls_verify: true,
             worker_shutdown_timeout: Duration::from_secs(30),
         }
     }
@@ -110,6 +117,8 @@ pub(super) const KEYS: &[&str] = &[
     "allow_encoded_slashes",
     "underscores_in_headers",
     "ssl_handshake_timeout",
+    "ssl_trusted_certificate",
+    "upstream_tls_verify",
     "client_header_timeout",
     "client_max_header_size",
     "client_max_header_count",
@@ -136,6 +145,8 @@ pub(super) fn read(fields: &Fields) -> Settings {
         status: fields.get("status").map_or(default.status, |at| status(&at)),
         clients: clients(fields),
         allow_encoded_slashes: flag(fields, "allow_encoded_slashes"),
+        trusted: fields.get("ssl_trusted_certificate").and_then(|at| certificate::pem(&at)),
+        upstream_tls_verify: fields.get("upstream_tls_verify").and_then(|at| at.boolean()).unwrap_or(true),
         worker_shutdown_timeout: fields
             .get("worker_shutdown_timeout")
             .and_then(|at| at.any_duration())

@@ -7,6 +7,7 @@ use std::time::Duration;
 use weir_gateway::snapshot::{Concurrency, Keepalive, PassHost, PassiveChecks, Timeouts};
 
 use super::balance::{self, Balance};
+use super::certificate::{self, UpstreamTls};
 use super::checks::{self, Active};
 use super::persistence::{self, Persistence};
 use super::resource::{self, COMMON, Origin};
@@ -20,6 +21,8 @@ pub struct Upstream {
     /// Empty when it stands inline without one.
     pub id: Box<str>,
     pub nodes: Vec<NodeSpec>,
+    pub scheme: Scheme,
+    pub tls: UpstreamTls,
     pub balance: Balance,
     pub persistence: Option<Persistence>,
     /// Not in APISIX: how long the share of an endpoint grows after it has come into rotation.
@@ -63,8 +66,23 @@ impl NodeSpec {
 /// Enough to tell shares of a thousandth of a percent, and far from overflow where weights are multiplied.
 const MAX_WEIGHT: u32 = 100_000;
 
-/// The scheme's own port; the only scheme so far is `http`.
-const DEFAULT_PORT: u16 = 80;
+/// What an upstream speaks (APISIX `scheme`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scheme {
+    #[default]
+    Http,
+    Https,
+}
+
+impl Scheme {
+    /// The port of nodes that name none.
+    pub fn port(self) -> u16 {
+        match self {
+            Scheme::Http => 80,
+            Scheme::Https => 443,
+        }
+    }
+}
 
 pub(super) fn read_named(at: &At, index: usize) -> Option<Upstream> {
     let upstream = read_inline(at)?;
@@ -99,16 +117,18 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
     ];
     let fields = at.fields(&[OWN, COMMON].concat())?;
     resource::common(&fields);
-    fields.unsupported(&["tls", "service_name", "discovery_type", "discovery_args"]);
+    fields.unsupported(&["service_name", "discovery_type", "discovery_args"]);
     if !fields.has("nodes") && !fields.has("service_name") {
         at.report_advising("has no `nodes`", "add `nodes: { \"127.0.0.1:8080\": 1 }`");
     }
-    refuse_other_schemes(&fields);
+    let scheme = scheme(&fields);
     let (active, passive) = fields.get("checks").map(|at| checks::read(&at)).unwrap_or_default();
     Some(Upstream {
         origin: Origin::of(at),
         id: resource::reference(&fields, "id").map(|id| id.id).unwrap_or_default(),
-        nodes: fields.get("nodes").map(|at| nodes(&at)).unwrap_or_default(),
+        nodes: fields.get("nodes").map(|at| nodes(&at, scheme.port())).unwrap_or_default(),
+        scheme,
+        tls: fields.get("tls").and_then(|at| certificate::read_upstream(&at)).unwrap_or_default(),
         balance: balance::read(&fields),
         persistence: fields.get("persistence").and_then(|at| persistence::read(&at)),
         slow_start: fields.get("slow_start").and_then(|at| at.any_duration()).filter(|time| !time.is_zero()),
@@ -124,21 +144,25 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
     })
 }
 
-fn refuse_other_schemes(fields: &Fields) {
-    const SCHEMES: &[(&str, bool)] = &[
-        ("http", true),
-        ("https", false),
-        ("grpc", false),
-        ("grpcs", false),
-        ("tcp", false),
-        ("tls", false),
-        ("udp", false),
-        ("kafka", false),
+fn scheme(fields: &Fields) -> Scheme {
+    const SCHEMES: &[(&str, Option<Scheme>)] = &[
+        ("http", Some(Scheme::Http)),
+        ("https", Some(Scheme::Https)),
+        ("grpc", None),
+        ("grpcs", None),
+        ("tcp", None),
+        ("tls", None),
+        ("udp", None),
+        ("kafka", None),
     ];
-    if let Some(at) = fields.get("scheme")
-        && at.choice(SCHEMES) == Some(false)
-    {
-        at.report_advising("is not supported yet by this version", "leave it out");
+    let Some(at) = fields.get("scheme") else { return Scheme::default() };
+    match at.choice(SCHEMES) {
+        Some(Some(scheme)) => scheme,
+        Some(None) => {
+            at.report_advising("is not supported yet by this version", "write `http` or `https`");
+            Scheme::default()
+        }
+        None => Scheme::default(),
     }
 }
 
@@ -195,7 +219,7 @@ fn pass_host(fields: &Fields) -> PassHost {
 }
 
 /// Either form: `{ "host:port": weight }` or `[{ host, port, weight, priority, metadata }]`.
-fn nodes(at: &At) -> Vec<NodeSpec> {
+fn nodes(at: &At, default_port: u16) -> Vec<NodeSpec> {
     let mut all: Vec<NodeSpec> = Vec::new();
     let mut seen: HashSet<(Box<str>, u16)> = HashSet::new();
     let mut add = |node: NodeSpec, at: &At| match seen.insert((node.host.clone(), node.port)) {
@@ -205,13 +229,13 @@ fn nodes(at: &At) -> Vec<NodeSpec> {
     if at.is_map() {
         for entry in at.entries().unwrap_or_default() {
             let node_at = at.below(entry);
-            if let Some(node) = node_of_map(&node_at, entry) {
+            if let Some(node) = node_of_map(&node_at, entry, default_port) {
                 add(node, &node_at);
             }
         }
     } else if at.is_list() {
         for item in at.items() {
-            if let Some(node) = node_of_list(&item) {
+            if let Some(node) = node_of_list(&item, default_port) {
                 add(node, &item);
             }
         }
@@ -221,7 +245,7 @@ fn nodes(at: &At) -> Vec<NodeSpec> {
     all
 }
 
-fn node_of_map(at: &At, entry: &Entry) -> Option<NodeSpec> {
+fn node_of_map(at: &At, entry: &Entry, default_port: u16) -> Option<NodeSpec> {
     let weight = at.integer(0..=MAX_WEIGHT);
     let (host, port) = match host_and_port(&entry.key) {
         Ok(found) => found,
@@ -230,11 +254,11 @@ fn node_of_map(at: &At, entry: &Entry) -> Option<NodeSpec> {
             return None;
         }
     };
-    let port = port.unwrap_or(DEFAULT_PORT);
+    let port = port.unwrap_or(default_port);
     Some(NodeSpec { host, port, weight: weight?, priority: 0, place: entry.key_place })
 }
 
-fn node_of_list(at: &At) -> Option<NodeSpec> {
+fn node_of_list(at: &At, default_port: u16) -> Option<NodeSpec> {
     let fields = at.fields(&["host", "port", "weight", "priority", "metadata"])?;
     let Some(host_at) = fields.get("host") else {
         at.report_advising("has no `host`", "add `host: 127.0.0.1`");
@@ -263,7 +287,7 @@ fn node_of_list(at: &At) -> Option<NodeSpec> {
             return None;
         }
     };
-    Some(NodeSpec { host, port: port.unwrap_or(Some(DEFAULT_PORT))?, weight, priority, place: at.place() })
+    Some(NodeSpec { host, port: port.unwrap_or(Some(default_port))?, weight, priority, place: at.place() })
 }
 
 /// `host`, `host:port`, `[v6]` or `[v6]:port`. An error is what is wrong and what would be right.

@@ -5,6 +5,8 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+use weir_net::tls::CertificateDer;
+
 use super::seen::Seen;
 use crate::document::Files;
 use crate::substitute::Lookup;
@@ -34,6 +36,11 @@ pub(super) fn read<'n>(
         files.insert(name.into(), content);
     }
     files
+}
+
+/// Whom the system trusts. What of it cannot be read is left out: it is not ours to mend.
+pub(super) fn system_roots() -> Vec<CertificateDer<'static>> {
+    rustls_native_certs::load_native_certs().certs
 }
 
 fn content(path: &Path) -> Result<Arc<[u8]>, String> {

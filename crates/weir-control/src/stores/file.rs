@@ -71,6 +71,9 @@ impl FileStore {
         let directory = self.path.parent().unwrap_or(Path::new(""));
         let names = document.file_names();
         document.files = beside::read(names.into_iter(), directory, &process_environment, &mut seen);
+        if document.needs_system_roots() {
+            document.system_roots = beside::system_roots();
+        }
         let hash = hash(text.as_bytes());
         Ok(Loaded { document, hash, warnings: Vec::new(), marks_its_end: marks_its_end(&text), seen })
     }

@@ -110,6 +110,11 @@ fn scope(clients: &ClientTerms<'_>) -> Scope {
     finish(hash)
 }
 
+fn hash_authorities(hash: &mut Context, authorities: &[CertificateDer<'static>]) {
+    hash.update(b"authorities");
+    authorities.iter().for_each(|authority| add(hash, authority));
+}
+
 /// With its length, so that parts cannot be divided in another way.
 fn add(hash: &mut Context, part: &[u8]) {
     hash.update(&part.len().to_be_bytes());
@@ -144,6 +149,8 @@ pub enum Trust<'a> {
     Anybody,
     /// Whom one of these vouches for.
     Authorities(&'a [CertificateDer<'static>]),
+    /// The same; those that cannot be used are left out, since they are not ours to mend.
+    System(&'a [CertificateDer<'static>]),
 }
 
 /// A client for upstreams on the same terms. Clones share their sessions.
@@ -166,9 +173,14 @@ impl Client {
         let builder = match terms.trust {
             Trust::Anybody => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer)),
             Trust::Authorities(authorities) => {
-                hash.update(b"authorities");
-                authorities.iter().for_each(|authority| add(&mut hash, authority));
+                hash_authorities(&mut hash, authorities);
                 builder.with_root_certificates(roots(authorities)?)
+            }
+            Trust::System(authorities) => {
+                hash_authorities(&mut hash, authorities);
+                let mut roots = RootCertStore::empty();
+                roots.add_parsable_certificates(authorities.iter().cloned());
+                builder.with_root_certificates(roots)
             }
         };
         let mut config = match &terms.identity {

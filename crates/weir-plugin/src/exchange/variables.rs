@@ -46,7 +46,7 @@ impl Variables for Exchange {
             Variable::Hostname => text(rustix::system::uname().nodename().to_string_lossy()),
             Variable::Method => bytes(request.method_name()),
             Variable::Scheme => bytes(self.scheme().as_bytes()),
-            Variable::UpstreamScheme => bytes(b"http"),
+            Variable::UpstreamScheme => bytes(if self.upstream.tls { b"https" } else { b"http" }),
             Variable::Https => self.client.tls.then_some(Cow::Borrowed(b"on")),
             Variable::Query => request.query().map(Cow::Borrowed),
             Variable::QueryMark => request.query().map(|_| Cow::Borrowed(&b"?"[..])),

@@ -1,0 +1,108 @@
+//! Upstreams that are spoken to in TLS: whom to believe, and who we are.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use weir_net::tls::{CertifiedKey, Client, Trust, UpstreamTerms, Wrong};
+
+use super::Compiler;
+use crate::document::{self, Pem, PemSource, Scheme, Ssl, UpstreamIdentity};
+use crate::read::join;
+
+/// What is spoken inside TLS.
+const PROTOCOLS: &[&str] = &["http/1.1"];
+
+/// The clients made so far. Upstreams on the same terms share one, with everything the system trusts in it.
+pub(super) struct Secured<'a> {
+    compiler: &'a Compiler<'a>,
+    /// The entries of `ssls` that are shown to upstreams.
+    identities: HashMap<&'a str, &'a Ssl>,
+    clients: HashMap<Terms, Option<Client>>,
+}
+
+/// Where the parts of an upstream's terms come from.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Terms {
+    /// `None` believes everybody.
+    trust: Option<Source>,
+    identity: Option<(PemSource, PemSource)>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Source {
+    System,
+    Pem(PemSource),
+}
+
+impl<'a> Secured<'a> {
+    pub(super) fn new(compiler: &'a Compiler<'a>) -> Self {
+        let ssls = compiler.document.ssls.iter().filter(|ssl| ssl.for_upstreams);
+        Secured { compiler, identities: ssls.map(|ssl| (&*ssl.id, ssl)).collect(), clients: HashMap::new() }
+    }
+
+    /// `None` for upstreams in the clear, and where a fault has been reported.
+    pub(super) fn client(&mut self, written: &document::Upstream) -> Option<Client> {
+        if written.scheme != Scheme::Https {
+            return None;
+        }
+        let settings = &self.compiler.document.settings;
+        let verify = written.tls.verify.unwrap_or(settings.upstream_tls_verify);
+        let authorities = written.tls.authorities.as_ref().or(settings.trusted.as_ref()).filter(|_| verify);
+        let pair = match &written.tls.identity {
+            None => None,
+            Some(UpstreamIdentity::Own(cert, key)) => Some((cert, key)),
+            Some(UpstreamIdentity::Named(reference)) => {
+                let named = Some(reference.clone());
+                let origin =
+                    document::Origin { path: join(&written.origin.path, "tls").into(), place: written.origin.place };
+                let ssl = self.compiler.referred(&origin, "client_cert_id", &named, &self.identities, "ssls")?;
+                ssl.pairs.first().map(|(cert, key)| (cert, key))
+            }
+        };
+        let terms = Terms {
+            trust: verify.then(|| authorities.map_or(Source::System, |pem| Source::Pem(pem.source.clone()))),
+            identity: pair.map(|(cert, key)| (cert.source.clone(), key.source.clone())),
+        };
+        if let Some(client) = self.clients.get(&terms) {
+            return client.clone();
+        }
+        let client = self.build(written, verify, authorities, pair);
+        self.clients.insert(terms, client.clone());
+        client
+    }
+
+    fn build(
+        &self,
+        written: &document::Upstream,
+        verify: bool,
+        authorities: Option<&Pem>,
+        pair: Option<(&Pem, &Pem)>,
+    ) -> Option<Client> {
+        let compiler = self.compiler;
+        let identity: Option<Arc<CertifiedKey>> = match pair {
+            None => None,
+            Some((cert, key)) => Some(compiler.certified(&[], cert, key)?),
+        };
+        let own = match authorities {
+            Some(pem) => Some(compiler.chain(pem)?),
+            None => None,
+        };
+        let system = &compiler.document.system_roots;
+        let trust = match &own {
+            _ if !verify => Trust::Anybody,
+            Some(own) => Trust::Authorities(own),
+            None => Trust::System(system),
+        };
+        if verify && own.is_none() && system.is_empty() {
+            let problem = "the system trusts nobody, so no endpoint can prove who it is";
+            let advice = "name the certificates of an authority in `tls.ca`, or in `ssl_trusted_certificate`";
+            let (path, place) = (&written.origin.path, written.origin.place);
+            compiler.warnings.report_text(path, place, problem, Some(advice.into()));
+        }
+        let complain = |wrong: Wrong| {
+            let origin = authorities.map_or(&written.origin, |pem| &pem.origin);
+            compiler.report(&origin.path, origin.place, format!("cannot be used: {wrong}"), None);
+        };
+        Client::new(&UpstreamTerms { trust, identity, protocols: PROTOCOLS }).map_err(complain).ok()
+    }
+}
