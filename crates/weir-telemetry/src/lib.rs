@@ -6,7 +6,6 @@
 pub mod access_log;
 pub mod cell;
 pub mod error_log;
-pub mod escape;
 pub mod exposition;
 pub mod metrics;
 pub mod process;

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use tracing::level_filters::LevelFilter;
 use weir_control::document::{AccessLog, AccessLogFormat, LogLevel};
 use weir_gateway::access_log::LineFormat;
-use weir_plugin::template::Style;
 use weir_telemetry::access_log::{self, LogSink, LogWriter};
-use weir_telemetry::escape;
 use weir_telemetry::metrics::Metrics;
 
 use crate::exit::Failure;
@@ -30,19 +28,8 @@ pub fn for_workers(
     workers: usize,
 ) -> Option<(LineFormat, Vec<LogSink>)> {
     let (settings, log) = settings.zip(log)?;
-    let mut format = LineFormat::new(&template(&settings.format));
-    if is_json(&settings.format) {
-        format.style = Style { escape: |value, out| escape::json(out, value), missing: "" };
-    }
+    let format = LineFormat::new(&template(&settings.format));
     Some((format, (0..workers).map(|_| log.sink()).collect()))
-}
-
-fn is_json(format: &AccessLogFormat) -> bool {
-    match format {
-        AccessLogFormat::Combined => false,
-        AccessLogFormat::Json | AccessLogFormat::Fields(_) => true,
-        AccessLogFormat::Template(template) => template.trim_start().starts_with('{'),
-    }
 }
 
 fn template(format: &AccessLogFormat) -> String {
