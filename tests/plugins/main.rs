@@ -1,6 +1,7 @@
 //! Plugins as clients and upstreams see them: over real sockets, before an origin that answers with what it was sent.
 
 mod answers;
+mod consumers;
 mod limits;
 mod rewrites;
 

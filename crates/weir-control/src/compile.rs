@@ -2,6 +2,7 @@
 
 mod certificates;
 mod chains;
+mod consumers;
 mod meta;
 mod secured;
 mod upstreams;
@@ -68,7 +69,7 @@ impl Compiler<'_> {
         let document = self.document;
         let services: HashMap<&str, &Service> = by_id(&document.services, |service| &service.id);
         let mut upstreams = Upstreams::new(self);
-        let chains = Chains::new(self, registry);
+        let chains = Chains::new(self, registry, consumers::read(self, registry));
         let targets: HashMap<&str, Option<usize>> = document
             .services
             .iter()
@@ -120,6 +121,7 @@ impl Compiler<'_> {
             upstreams: upstreams.into_compiled(),
             unmatched: chains.unmatched(),
             certificates: self.certificates(),
+            overlays: chains.overlays(),
         })
     }
 

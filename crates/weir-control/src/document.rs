@@ -6,6 +6,7 @@
 mod balance;
 mod certificate;
 mod checks;
+mod consumer;
 mod persistence;
 mod plugins;
 mod resource;
@@ -29,6 +30,7 @@ use crate::yaml::{self, Limits, Parsed};
 pub use balance::Balance;
 pub use certificate::{Clients, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls};
 pub use checks::Active;
+pub use consumer::{Consumer, Credential};
 pub use persistence::Persistence;
 pub use plugins::{ErrorResponse, Plugin, Plugins};
 pub use resource::{Origin, Reference};
@@ -48,6 +50,11 @@ pub struct Document {
     pub plugin_configs: Vec<PluginSet>,
     pub global_rules: Vec<PluginSet>,
     pub ssls: Vec<Ssl>,
+    pub consumers: Vec<Consumer>,
+    pub credentials: Vec<Credential>,
+    pub consumer_groups: Vec<PluginSet>,
+    /// Settings of plugins that hold wherever these are used.
+    pub plugin_metadata: Vec<Plugin>,
     /// APISIX's list `plugins`: if it is there, no other plugin may be used.
     pub enabled_plugins: Option<HashSet<Box<str>>>,
     /// What the host names among the upstreams' nodes stand for, as far as the store has looked them up.
@@ -70,7 +77,7 @@ pub type Addresses = HashMap<Box<str>, Vec<IpAddr>>;
 /// The content of files by their names as written, or why they cannot be read. Reading is I/O, too.
 pub type Files = HashMap<Box<str>, Result<Arc<[u8]>, String>>;
 
-/// Plugins that are shared: a plugin_config, or a global_rule.
+/// Plugins that are shared: a plugin_config, a consumer_group, or a global_rule.
 #[derive(Clone, Debug)]
 pub struct PluginSet {
     pub origin: Origin,
@@ -79,9 +86,20 @@ pub struct PluginSet {
 }
 
 /// Parts of the object model that have a name and a place but are not carried out yet. An empty list is fine.
-const NOT_YET: &[&str] = &["consumers", "consumer_groups", "plugin_metadata", "secrets", "protos", "stream_routes"];
+const NOT_YET: &[&str] = &["secrets", "protos", "stream_routes"];
 
-const RESOURCES: &[&str] = &["routes", "services", "upstreams", "plugin_configs", "global_rules", "ssls", "plugins"];
+const RESOURCES: &[&str] = &[
+    "routes",
+    "services",
+    "upstreams",
+    "plugin_configs",
+    "global_rules",
+    "consumers",
+    "consumer_groups",
+    "plugin_metadata",
+    "ssls",
+    "plugins",
+];
 
 impl Document {
     /// Parses and reads a text.
@@ -109,6 +127,10 @@ impl Document {
             plugin_configs: Vec::new(),
             global_rules: Vec::new(),
             ssls: Vec::new(),
+            consumers: Vec::new(),
+            credentials: Vec::new(),
+            consumer_groups: Vec::new(),
+            plugin_metadata: Vec::new(),
             enabled_plugins: None,
             addresses: Addresses::new(),
             files: Files::new(),
@@ -121,12 +143,22 @@ impl Document {
         let known: Vec<&str> = [settings::KEYS, RESOURCES, NOT_YET].concat();
         if let Some(fields) = root.fields(&known) {
             document.settings = settings::read(&fields);
-            document.routes = resource::list(&fields, "routes", route::read_route, |route| &route.id);
-            document.services = resource::list(&fields, "services", route::read_service, |service| &service.id);
-            document.upstreams = resource::list(&fields, "upstreams", upstream::read_named, |upstream| &upstream.id);
-            document.plugin_configs = resource::list(&fields, "plugin_configs", read_plugin_config, |set| &set.id);
-            document.global_rules = resource::list(&fields, "global_rules", read_global_rule, |set| &set.id);
-            document.ssls = resource::list(&fields, "ssls", certificate::read, |ssl| &ssl.id);
+            document.routes = resource::list(&fields, "routes", route::read_route, |route| route.id.to_string());
+            document.services = resource::list(&fields, "services", route::read_service, |one| one.id.to_string());
+            document.upstreams = resource::list(&fields, "upstreams", upstream::read_named, |one| one.id.to_string());
+            let sets = |key, read| resource::list(&fields, key, read, |set: &PluginSet| set.id.to_string());
+            document.plugin_configs = sets("plugin_configs", read_plugin_config as fn(&At, usize) -> Option<PluginSet>);
+            document.global_rules = sets("global_rules", read_global_rule);
+            document.consumer_groups = sets("consumer_groups", read_plugin_config);
+            for item in resource::list(&fields, "consumers", consumer::read, consumer::Item::key) {
+                match item {
+                    consumer::Item::Consumer(consumer) => document.consumers.push(consumer),
+                    consumer::Item::Credential(credential) => document.credentials.push(credential),
+                }
+            }
+            document.plugin_metadata =
+                resource::list(&fields, "plugin_metadata", plugins::read_metadata, |one| one.name.to_string());
+            document.ssls = resource::list(&fields, "ssls", certificate::read, |ssl| ssl.id.to_string());
             document.enabled_plugins = read_enabled_plugins(&fields);
             refuse_what_is_not_served(&fields);
         }

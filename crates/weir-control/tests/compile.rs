@@ -11,7 +11,7 @@ use std::time::Duration;
 use weir_control::yaml::Limits;
 use weir_control::{Compiled, Document, compile};
 use weir_gateway::route::Lookup;
-use weir_gateway::snapshot::{Chain, Concurrency, PassHost, Route, Snapshot, Target, Timeouts};
+use weir_gateway::snapshot::{Chain, Concurrency, Link, PassHost, Route, Snapshot, Target, Timeouts};
 use weir_plugin::{Exchange, Step, Stop};
 use weir_proto::Method;
 
@@ -46,9 +46,9 @@ fn only(snapshot: &Snapshot) -> &Route {
     &snapshot.routes[0]
 }
 
-fn run(steps: &[Step], response: bool, exchange: &mut Exchange) -> Result<(), Stop> {
-    for step in steps {
-        match step {
+fn run(links: &[Link], response: bool, exchange: &mut Exchange) -> Result<(), Stop> {
+    for link in links {
+        match &link.step {
             Step::Sync(plugin) if response => plugin.on_response(exchange)?,
             Step::Sync(plugin) => plugin.on_request(exchange)?,
             Step::Async(plugin) => {
@@ -74,9 +74,9 @@ impl<F: Future> PollOnce for std::pin::Pin<&mut F> {
 }
 
 fn marks(chain: &Chain) -> (String, String) {
-    let text = |steps: &[Step], response| {
+    let text = |links: &[Link], response| {
         let mut exchange = Exchange::default();
-        run(steps, response, &mut exchange).expect("nobody stops");
+        run(links, response, &mut exchange).expect("nobody stops");
         String::from_utf8(exchange.body).expect("marks are text")
     };
     (text(&chain.request, false), text(&chain.response, true))
@@ -275,4 +275,37 @@ fn passive_checks_have_the_defaults_of_apisix() {
         (5, 5, 2, 0)
     );
     assert_eq!(passive.healthy_statuses.len(), 19);
+}
+
+#[test]
+fn what_a_consumer_says_counts_before_its_group() {
+    let snapshot = compiled(
+        "
+consumer_groups: [{ id: gold, plugins: { mark-late: { text: g2 }, mark-access: { text: g3 } } }]
+consumers:
+  - { username: jack, group_id: gold, plugins: { door: { key: a }, mark-access: { text: j3 } } }
+  - { username: rose, group_id: gold }
+  - { username: joe, plugins: { mark-access: { text: x, _meta: { disable: true } } } }
+  - { username: ann, plugins: { door: { key: b } } }
+  - { id: ann/credentials/c, plugins: { door: { key: c } } }
+routes: [{ uri: /a, plugins: { door: {}, mark-access: { text: r3 } } }]
+",
+    );
+    let shown: Vec<_> =
+        snapshot.overlays.iter().map(|overlay| (marks(&overlay.chain).0, overlay.overrides.len())).collect();
+    assert_eq!(shown, [("g2j3".to_owned(), 2), ("g2g3".to_owned(), 2), (String::new(), 1)]);
+    let chain = &only(&snapshot).chain;
+    assert_eq!((chain.anonymous, chain.request.len()), (1, 2));
+    let mut exchange = Exchange::default();
+    run(&chain.request[..1], false, &mut exchange).expect("jack comes in");
+    let consumer = &exchange.identity.as_ref().expect("known").consumer;
+    assert_eq!((&*consumer.username, &*consumer.group_id, consumer.overlay), ("jack", "gold", Some(0)));
+}
+
+#[test]
+fn a_hundred_thousand_consumers_are_read_in_time_proportional_to_their_number() {
+    let consumers: String =
+        (0..100_000).map(|n| format!("  - {{ username: u{n}, plugins: {{ door: {{ key: k{n} }} }} }}\n")).collect();
+    let snapshot = compiled(&format!("consumers:\n{consumers}routes: [{{ uri: /a, plugins: {{ door: {{}} }} }}]\n"));
+    assert!(snapshot.overlays.is_empty(), "credentials are no policies");
 }

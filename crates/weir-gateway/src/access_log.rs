@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 
-use weir_plugin::Exchange;
 use weir_plugin::template::{Style, Template};
+use weir_plugin::{Exchange, Logged};
 use weir_telemetry::access_log::LogSink;
 
 /// How lines look. Shared by all workers.
@@ -34,7 +34,7 @@ impl AccessLog {
 
     pub fn record(&self, exchange: &Exchange, now_ns: u64) {
         let LineFormat { template, style } = &self.format;
-        self.sink.borrow_mut().line(now_ns, |out| template.render_as(*style, exchange, out));
+        self.sink.borrow_mut().line(now_ns, |out| template.render_as(*style, &Logged(exchange), out));
     }
 
     /// To be called now and then, also when there is no traffic.

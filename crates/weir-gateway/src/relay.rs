@@ -12,12 +12,12 @@ use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Stop, Taken};
 use weir_proto::h1::parse_response;
 
-use crate::chain;
+use crate::chain::Plugins;
 use crate::connection::h1::Client;
 use crate::forward::{self, Coding};
 use crate::persistence::{Persistence, Sessions};
 use crate::pool::Connection;
-use crate::snapshot::{ClientSettings, Endpoint, PassHost, Route, Timeouts};
+use crate::snapshot::{ClientSettings, Endpoint, PassHost, Timeouts};
 use crate::worker::{Phase, Worker};
 
 mod body;
@@ -38,7 +38,7 @@ pub enum Outcome {
 
 /// What a relay needs to know of the configuration.
 pub struct Terms<'a> {
-    pub route: &'a Route,
+    pub plugins: Plugins<'a>,
     pub clients: &'a ClientSettings,
     pub timeouts: Timeouts,
     pub pass_host: &'a PassHost,
@@ -465,7 +465,7 @@ impl<'a, 'w> Relay<'a, 'w> {
         self.upstream_answers(status);
         self.response.upstream_reusable = self.exchange.response.keep_alive;
         self.response.body = Body::new(self.exchange.response.framing, self.terms.clients.limits.head_bytes);
-        chain::on_response(&self.terms.route.chain, self.exchange)?;
+        self.terms.plugins.on_response(self.exchange)?;
         self.response.coding = forward::response_coding(self.exchange);
         self.response.client_reusable = self.exchange.request.keep_alive
             && self.response.coding != Coding::UntilClose

@@ -8,11 +8,10 @@ use weir_plugin::{Blame, Exchange, Stop, Taken};
 use weir_proto::head::reason;
 use weir_proto::{Framing, Known, Method};
 
-use crate::chain;
+use crate::chain::Plugins;
 use crate::connection::h1::{After, Client};
 use crate::current::Current;
 use crate::forward::{self, Coding};
-use crate::snapshot::Chain;
 use crate::worker::{Phase, Worker};
 
 /// The largest request body read and thrown away, so that a connection can be used again after a refusal.
@@ -27,15 +26,12 @@ pub async fn finish(
     exchange: &mut Exchange,
     end: Result<After, Stop>,
 ) -> After {
-    let chain = match &exchange.route {
-        Some(route) => &current.snapshot.routes[route.number()].chain,
-        None => &current.snapshot.unmatched,
-    };
+    let plugins = Plugins::of(&current.snapshot, exchange);
     let after = match end {
         Ok(after) => after,
-        Err(stop) => Box::pin(refuse(worker, current, chain, client, exchange, stop)).await,
+        Err(stop) => Box::pin(refuse(worker, current, plugins, client, exchange, stop)).await,
     };
-    record(worker, current, chain, exchange);
+    record(worker, current, plugins, exchange);
     after
 }
 
@@ -43,7 +39,7 @@ pub async fn finish(
 async fn refuse(
     worker: &Worker,
     current: &Current,
-    chain: &Chain,
+    plugins: Plugins<'_>,
     client: &mut Client,
     exchange: &mut Exchange,
     stop: Stop,
@@ -66,7 +62,7 @@ async fn refuse(
         write_answer(exchange, ending.status, stop);
     }
     if !exchange.response_replaced {
-        match chain::on_response(chain, exchange) {
+        match plugins.on_response(exchange) {
             Ok(()) | Err(Stop::Answered) => {}
             Err(_) => write_answer(exchange, 500, Stop::Internal),
         }
@@ -200,7 +196,7 @@ async fn drain(worker: &Worker, client: &mut Client, mut rest: u64) -> bool {
 }
 
 /// Counts what happened, and writes it down.
-fn record(worker: &Worker, current: &Current, chain: &Chain, exchange: &mut Exchange) {
+fn record(worker: &Worker, current: &Current, plugins: Plugins<'_>, exchange: &mut Exchange) {
     let now_ns = worker.now_ns();
     exchange.ended_ns = now_ns;
     let metrics = &worker.metrics;
@@ -227,9 +223,7 @@ fn record(worker: &Worker, current: &Current, chain: &Chain, exchange: &mut Exch
     }
     route.bytes_received.add(exchange.request_bytes);
     route.bytes_sent.add(exchange.response_bytes);
-    if !chain.log.is_empty() {
-        chain::on_log(chain, exchange);
-    }
+    plugins.on_log(exchange);
     if let Some(log) = &worker.access_log {
         log.record(exchange, now_ns);
     }

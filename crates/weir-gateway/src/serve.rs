@@ -7,7 +7,7 @@ use weir_proto::{Framing, Method};
 
 use crate::balance::Tried;
 use crate::certificates::Admission;
-use crate::chain;
+use crate::chain::Plugins;
 use crate::connection::h1::{After, Client};
 use crate::connection::unless_left;
 use crate::current::{Current, Upstream};
@@ -35,14 +35,14 @@ type Answered = Result<After, Stop>;
 async fn answer(worker: &Rc<Worker>, current: &Rc<Current>, client: &mut Client, exchange: &mut Exchange) -> Answered {
     admit(current, exchange)?;
     let Some(route) = matched(current, exchange) else {
-        chain::on_request(&current.snapshot.unmatched, exchange, |context| client.poll_leave(context)).await?;
+        Plugins::of(&current.snapshot, exchange).on_request(exchange, |context| client.poll_leave(context)).await?;
         return Err(Stop::NoRoute);
     };
     if exchange.request.encoded_separator && !route.encoded_separators {
         return Err(Stop::EncodedSeparator);
     }
     exchange.request.upgrade &= route.upgrades;
-    chain::on_request(&route.chain, exchange, |context| client.poll_leave(context)).await?;
+    Plugins::of(&current.snapshot, exchange).on_request(exchange, |context| client.poll_leave(context)).await?;
     match route.target {
         Target::Upstream(number) => proxy(worker, current, route, current.upstream(number), client, exchange).await,
         Target::Nothing => Err(Stop::NoUpstream),
@@ -108,7 +108,7 @@ async fn proxy(
     let mut endpoint = upstream.pick(settings, exchange, tried, first_ns).ok_or(Stop::NoEndpoint)?;
     loop {
         let terms = Terms {
-            route,
+            plugins: Plugins::of(&current.snapshot, exchange),
             clients: &current.snapshot.clients,
             timeouts: route.timeouts.unwrap_or(settings.timeouts),
             pass_host: &settings.pass_host,

@@ -1,12 +1,13 @@
 //! What was asked for, compiled: immutable, shared by all workers, replaced as a whole.
 
+use std::cmp::Reverse;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
 use weir_net::tls::Client;
-use weir_plugin::{RouteFacts, Step};
+use weir_plugin::{RouteFacts, Stage, Step};
 use weir_proto::Method;
 use weir_proto::h1::Limits;
 
@@ -28,6 +29,8 @@ pub struct Snapshot {
     pub unmatched: Chain,
     /// Who we are to clients that speak TLS.
     pub certificates: Certificates,
+    /// Indexed by [`weir_plugin::Consumer::overlay`].
+    pub overlays: Vec<Overlay>,
 }
 
 /// How clients are treated, on every listener.
@@ -96,29 +99,63 @@ pub enum Target {
 /// A route's plugins, merged and in order, one list per phase.
 #[derive(Clone, Default)]
 pub struct Chain {
-    pub request: Vec<Step>,
-    pub response: Vec<Step>,
-    pub log: Vec<Step>,
+    pub request: Vec<Link>,
+    pub response: Vec<Link>,
+    pub log: Vec<Link>,
+    /// How many of `request` run before it is clear who the consumer is: up to the last that may find out.
+    pub anonymous: usize,
+}
+
+/// A plugin in a chain.
+#[derive(Clone)]
+pub struct Link {
+    pub step: Step,
+    pub rank: Rank,
+    /// Which plugin it is, by its number in the registry.
+    pub plugin: u16,
+    /// It may find out which consumer somebody is.
+    pub identifies: bool,
+}
+
+/// When a plugin has its turn. Requests pass all of a stage before the next, in each global rules before everything
+/// else, and then by priority; responses and the log know no stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    pub stage: Stage,
+    pub reach: Reach,
+    pub priority: Reverse<i32>,
+}
+
+/// For whose requests a plugin is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// Everybody's: it stands in a global rule, and nothing overrides it.
+    Global,
+    /// Those of a route or a consumer.
+    Own,
 }
 
 impl Chain {
-    /// Sorts steps that are in running order into the phases they want.
-    pub fn new(steps: impl IntoIterator<Item = Step>) -> Chain {
+    /// Sorts plugins into the phases they want. Those of one rank keep their order.
+    pub fn new(mut links: Vec<Link>) -> Chain {
         let mut chain = Chain::default();
-        for step in steps {
-            let phases = step.phases();
-            if phases.request {
-                chain.request.push(step.clone());
-            }
-            if phases.response {
-                chain.response.push(step.clone());
-            }
-            if phases.log {
-                chain.log.push(step);
-            }
-        }
+        links.sort_by_key(|link| link.rank);
+        chain.request.extend(links.iter().filter(|link| link.step.phases().request).cloned());
+        chain.anonymous = chain.request.iter().rposition(|link| link.identifies).map_or(0, |last| last + 1);
+        links.sort_by_key(|link| (link.rank.reach, link.rank.priority));
+        chain.response.extend(links.iter().filter(|link| link.step.phases().response).cloned());
+        chain.log.extend(links.into_iter().filter(|link| link.step.phases().log));
         chain
     }
+}
+
+/// What a consumer, or its group, adds to the chain of every route.
+#[derive(Clone, Default)]
+pub struct Overlay {
+    pub chain: Chain,
+    /// Plugins by number that the consumer says something about, be it that they are off. What a route says about them
+    /// does not count.
+    pub overrides: Box<[u16]>,
 }
 
 /// A set of endpoints and how to use them.

@@ -14,6 +14,20 @@ pub struct Consumer {
     pub username: Box<str>,
     /// APISIX `labels.custom_id`; empty is none.
     pub custom_id: Box<str>,
+    /// Of the consumer group it belongs to; empty is none.
+    pub group_id: Box<str>,
+    /// What the consumer, or its group, adds to the plugins of routes: a number of the snapshot's overlays.
+    pub overlay: Option<u32>,
+}
+
+/// What proves that somebody is a consumer, as it is added.
+pub struct Proof {
+    /// The plugin it is for.
+    pub plugin: Box<str>,
+    /// The id of a credential that is a resource of its own; empty where it stands in the consumer itself.
+    pub id: Box<str>,
+    /// The options of the plugin under the consumer.
+    pub options: Value,
 }
 
 /// What proves that somebody is a consumer: the options of one auth plugin, as they stand under the consumer.
@@ -42,12 +56,12 @@ pub struct Consumers {
 }
 
 impl Consumers {
-    /// Adds a consumer with its credentials, each with the name of its plugin. A name that is there already is replaced.
-    pub fn add(&mut self, consumer: Consumer, credentials: impl IntoIterator<Item = (Box<str>, Value)>) {
+    /// Adds a consumer with what proves who it is. A name that is there already is replaced.
+    pub fn add(&mut self, consumer: Consumer, proofs: impl IntoIterator<Item = Proof>) {
         let consumer = Arc::new(consumer);
         self.by_name.insert(consumer.username.clone(), Arc::clone(&consumer));
-        for (plugin, options) in credentials {
-            let credential = Credential { consumer: Arc::clone(&consumer), id: Box::default(), options };
+        for Proof { plugin, id, options } in proofs {
+            let credential = Credential { consumer: Arc::clone(&consumer), id, options };
             self.credentials.entry(plugin).or_default().push(Arc::new(credential));
         }
         self.indexes.get_mut().clear();
@@ -91,7 +105,8 @@ mod tests {
     fn an_index_is_made_once() {
         let mut consumers = Consumers::default();
         let jack = Consumer { username: "jack".into(), ..Consumer::default() };
-        consumers.add(jack, [("key-auth".into(), json!({"key": "secret"}))]);
+        let key = Proof { plugin: "key-auth".into(), id: Box::default(), options: json!({"key": "secret"}) };
+        consumers.add(jack, [key]);
         let index = || consumers.index(|consumers| consumers.credentials("key-auth").len());
         assert_eq!((*index(), *index()), (1, 1));
         assert!(Arc::ptr_eq(&index(), &index()));

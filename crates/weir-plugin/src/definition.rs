@@ -48,6 +48,8 @@ pub struct Build {
 #[derive(Debug, Default)]
 pub struct Shared {
     pub consumers: Consumers,
+    /// APISIX `plugin_metadata`: settings of a plugin that hold wherever it is used, by its name.
+    pub metadata: HashMap<Box<str>, Value>,
     /// What plugins must say alike, by topic.
     agreements: RefCell<HashMap<String, String>>,
 }
@@ -60,6 +62,11 @@ impl Build {
 
     pub fn consumers(&self) -> &Consumers {
         &self.shared.consumers
+    }
+
+    /// The settings of plugin `D` that hold wherever it is used; the defaults where nobody has set any.
+    pub fn metadata<D: Described>(&self) -> Result<D::Metadata, ConfigError> {
+        self.shared.metadata.get(D::NAME).map_or_else(|| Ok(D::Metadata::default()), read)
     }
 
     /// Names plugin, owner and options: two builds with the same identity are the same plugin in two versions of a
@@ -113,6 +120,22 @@ pub trait Authenticator: Definition {
     fn check(credential: Self::Credential) -> Result<String, ConfigError>;
 }
 
+/// A plugin with settings that hold wherever it is used (APISIX `plugin_metadata`).
+pub trait Described: Definition {
+    type Metadata: DeserializeOwned + JsonSchema + Default;
+
+    /// Checks what a schema cannot say.
+    fn check_metadata(metadata: Self::Metadata) -> Result<(), ConfigError>;
+}
+
+/// How the registry knows the settings of a plugin that hold wherever it is used.
+#[derive(Clone, Copy)]
+pub struct MetadataEntry {
+    pub schema: fn() -> Value,
+    /// See [`Described::check_metadata`].
+    pub check: fn(&Value) -> Result<(), ConfigError>,
+}
+
 /// How the registry knows the credentials of an auth plugin.
 #[derive(Clone, Copy)]
 pub struct CredentialEntry {
@@ -132,6 +155,9 @@ pub struct Entry {
     pub build: fn(&Value, &mut Build) -> Result<Step, ConfigError>,
     /// For auth plugins: what consumers have of them.
     pub credential: Option<CredentialEntry>,
+    /// It may find out which consumer somebody is.
+    pub identifies: bool,
+    pub metadata: Option<MetadataEntry>,
 }
 
 impl Entry {
@@ -144,12 +170,25 @@ impl Entry {
             schema: schema::<D>,
             build: build::<D>,
             credential: None,
+            identifies: false,
+            metadata: None,
         }
     }
 
     pub const fn authenticating<D: Authenticator>() -> Entry {
         let credential = CredentialEntry { schema: schema::<D::Credential>, check: check::<D> };
-        Entry { credential: Some(credential), ..Entry::of::<D>() }
+        Entry { credential: Some(credential), ..Entry::of::<D>() }.identifying()
+    }
+
+    /// The same, for a plugin that may find out which consumer somebody is.
+    pub const fn identifying(self) -> Entry {
+        Entry { identifies: true, ..self }
+    }
+
+    /// A plugin with settings that hold wherever it is used.
+    pub const fn described<D: Described>() -> Entry {
+        let metadata = MetadataEntry { schema: schema::<D::Metadata>, check: check_metadata::<D> };
+        Entry { metadata: Some(metadata), ..Entry::of::<D>() }
     }
 }
 
@@ -157,8 +196,16 @@ fn schema<T: JsonSchema>() -> Value {
     schemars::schema_for!(T).to_value()
 }
 
+/// What is wrong with a secret is said without the secret.
 fn check<D: Authenticator>(value: &Value) -> Result<String, ConfigError> {
-    D::check(read(value)?)
+    D::check(read(value).map_err(|error| match error.problem.split_once(", expected ") {
+        Some((_, expected)) => ConfigError::new(error.path, format!("expected {expected}")),
+        None => error,
+    })?)
+}
+
+fn check_metadata<D: Described>(value: &Value) -> Result<(), ConfigError> {
+    D::check_metadata(read(value)?)
 }
 
 fn read<T: DeserializeOwned>(value: &Value) -> Result<T, ConfigError> {
@@ -191,5 +238,10 @@ impl Registry {
 
     pub fn find(&self, name: &str) -> Option<&'static Entry> {
         self.entries.iter().find(|entry| entry.name == name)
+    }
+
+    /// What numbers a plugin has instead of its name where names would take too long to compare.
+    pub fn number(&self, name: &str) -> Option<u16> {
+        self.entries.iter().position(|entry| entry.name == name).map(|index| index as u16)
     }
 }

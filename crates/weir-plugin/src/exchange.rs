@@ -13,7 +13,10 @@ use crate::consumer::{Consumer, Credential};
 use crate::stop::Stop;
 use crate::tls::Tls;
 
+mod logged;
 mod variables;
+
+pub use logged::Logged;
 
 /// One request and its response. Belongs to one worker, and is used again for the next exchange, so that nothing is
 /// allocated on the plain path.
@@ -51,6 +54,8 @@ pub struct Exchange {
     pub stop: Option<Stop>,
     /// Who the client is, and what has proved it; set by [`Exchange::identify`].
     pub identity: Option<Arc<Credential>>,
+    /// Names of query arguments that are secrets: logs do not show their values.
+    pub secret_arguments: Vec<Arc<[u8]>>,
     /// What plugins remember from one phase to the next.
     pub notes: Notes,
 }
@@ -206,6 +211,7 @@ impl Default for Exchange {
             response_replaced: false,
             stop: None,
             identity: None,
+            secret_arguments: Vec::new(),
             notes: Notes::default(),
         }
     }
@@ -231,6 +237,7 @@ impl Exchange {
         self.response_replaced = false;
         self.stop = None;
         self.identity = None;
+        self.secret_arguments.clear();
         self.notes.0.clear();
     }
 

@@ -2,6 +2,7 @@
 
 pub mod consumer;
 pub mod definition;
+pub mod escape;
 pub mod exchange;
 pub mod plugin;
 pub mod stop;
@@ -10,9 +11,12 @@ pub mod tls;
 pub mod variable;
 pub mod vars;
 
-pub use consumer::{Consumer, Consumers, Credential};
-pub use definition::{Authenticator, Build, ConfigError, CredentialEntry, Definition, Entry, Registry, Shared, Stage};
-pub use exchange::{Client, Exchange, MatchedRoute, NoteKey, Notes, RouteFacts, Routes, Taken, Upstream};
+pub use consumer::{Consumer, Consumers, Credential, Proof};
+pub use definition::{
+    Authenticator, Build, ConfigError, CredentialEntry, Definition, Described, Entry, MetadataEntry, Registry, Shared,
+    Stage,
+};
+pub use exchange::{Client, Exchange, Logged, MatchedRoute, NoteKey, Notes, RouteFacts, Routes, Taken, Upstream};
 pub use plugin::{AsyncPlugin, Phases, Plugin, Step, Waiting};
 pub use stop::{Blame, Ending, Retry, Stop};
 pub use template::Template;

@@ -23,7 +23,7 @@ pub struct KeyAuth {
     /// The header field that holds the key. It counts before the query.
     #[serde(default = "apikey")]
     header: String,
-    /// The query argument that holds the key.
+    /// The query argument that holds the key. Logs do not show its value.
     #[serde(default = "apikey")]
     query: String,
     /// Keeps the key from the upstream. APISIX's default is `false`, which sends keys to upstreams and into their logs.
@@ -68,7 +68,7 @@ impl Definition for KeyAuth {
         Ok(Step::new(Door {
             header: header_name(&self.header, "header")?.into(),
             query: Variable::Argument(self.query.as_str().into()),
-            query_name: self.query,
+            query_name: self.query.as_bytes().into(),
             hide: self.hide_credentials,
             keys: build.consumers().index(Keys::new),
             anonymous: Anonymous::find(self.anonymous_consumer.as_deref(), build)?,
@@ -125,7 +125,7 @@ impl Keys {
 struct Door {
     header: Box<[u8]>,
     query: Variable,
-    query_name: String,
+    query_name: Arc<[u8]>,
     hide: bool,
     keys: Arc<Keys>,
     anonymous: Anonymous,
@@ -138,6 +138,9 @@ impl Plugin for Door {
             Some(key) => (Some(self.keys.find(key)), false),
             None => (exchange.variable(&self.query).map(|key| self.keys.find(&key)), true),
         };
+        if in_query && found.is_some() {
+            exchange.secret_arguments.push(Arc::clone(&self.query_name));
+        }
         let found = match found {
             Some(Some(credential)) => Arc::clone(credential),
             other => {
@@ -147,7 +150,7 @@ impl Plugin for Door {
         };
         if self.hide {
             match in_query {
-                true => hide_argument(exchange, self.query_name.as_bytes())?,
+                true => hide_argument(exchange, &self.query_name)?,
                 false => _ = exchange.request.head.remove(&self.header),
             }
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value;
 use weir_plugin::proto::h1::{Limits, parse_request};
-use weir_plugin::{Build, ConfigError, Consumer, Definition, Entry, Exchange, Shared, Step, Stop};
+use weir_plugin::{Build, ConfigError, Consumer, Definition, Entry, Exchange, Proof, Shared, Step, Stop};
 
 /// An exchange that has just been routed. Lines end in `\n` here.
 pub fn exchange(head: &str) -> Exchange {
@@ -54,7 +54,8 @@ pub fn with_consumers(consumers: &[(&str, &str, Value)]) -> Rc<Shared> {
     let mut shared = Shared::default();
     for (username, plugin, options) in consumers {
         let consumer = Consumer { username: (*username).into(), ..Consumer::default() };
-        shared.consumers.add(consumer, [((*plugin).into(), options.clone())]);
+        let proof = Proof { plugin: (*plugin).into(), id: Box::default(), options: options.clone() };
+        shared.consumers.add(consumer, [proof]);
     }
     Rc::new(shared)
 }

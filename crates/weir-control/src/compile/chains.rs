@@ -4,27 +4,21 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use weir_gateway::snapshot::Chain;
-use weir_plugin::{Build, ConfigError, Registry, Shared, Stage, Step};
+use weir_gateway::snapshot::{Chain, Link, Overlay, Rank, Reach};
+use weir_plugin::{Build, ConfigError, Registry, Shared};
 
+use super::consumers::{Known, Layers};
 use super::{Compiler, meta};
 use crate::document::{self, Origin, Plugin, PluginSet, Service};
 use crate::read::{join, listed};
 use crate::suggest::closest;
-use crate::tree::Path;
+use crate::tree::{Path, Place};
 
 /// What a resource says about one plugin: how it runs, or that it does not.
 struct Built {
     name: Box<str>,
     /// Nothing where `_meta.disable` is set; that, too, overrides what a service says.
-    run: Option<Run>,
-}
-
-#[derive(Clone)]
-struct Run {
-    step: Step,
-    stage: Stage,
-    priority: i32,
+    link: Option<Link>,
 }
 
 /// Makes the chain of each route.
@@ -35,13 +29,14 @@ pub(super) struct Chains<'a> {
     /// Indices into `sets`.
     plugin_configs: HashMap<&'a str, usize>,
     sets: Vec<Vec<Built>>,
-    /// In running order.
-    global: Vec<Run>,
+    global: Vec<Link>,
+    groups: HashMap<&'a str, usize>,
+    overlays: Vec<Layers<'a>>,
     shared: Rc<Shared>,
 }
 
 impl<'a> Chains<'a> {
-    pub(super) fn new(compiler: &'a Compiler<'a>, registry: &'a Registry) -> Self {
+    pub(super) fn new(compiler: &'a Compiler<'a>, registry: &'a Registry, known: Known<'a>) -> Self {
         let document = compiler.document;
         let mut chains = Chains {
             compiler,
@@ -50,7 +45,9 @@ impl<'a> Chains<'a> {
             plugin_configs: HashMap::new(),
             sets: Vec::new(),
             global: Vec::new(),
-            shared: Rc::default(),
+            groups: HashMap::new(),
+            overlays: known.overlays,
+            shared: Rc::new(known.shared),
         };
         for Service { id, origin, plugins, .. } in &document.services {
             chains.services.insert(id, chains.built(&format!("service/{id}"), origin, plugins));
@@ -58,6 +55,11 @@ impl<'a> Chains<'a> {
         for PluginSet { id, origin, plugins } in &document.plugin_configs {
             chains.plugin_configs.insert(id, chains.sets.len());
             chains.sets.push(chains.built(&format!("plugin_config/{id}"), origin, plugins));
+        }
+        for PluginSet { id, origin, plugins } in &document.consumer_groups {
+            chains.refuse_doors(origin, plugins);
+            chains.groups.insert(id, chains.sets.len());
+            chains.sets.push(chains.built(&format!("consumer_group/{id}"), origin, plugins));
         }
         let mut global = Vec::new();
         let mut seen = HashSet::new();
@@ -68,16 +70,16 @@ impl<'a> Chains<'a> {
                 chains.report(origin, plugin, problem, Some("keep it in one".to_owned()));
             }
             let owner = format!("global_rule/{id}");
-            global.extend(chains.built(&owner, origin, plugins).into_iter().filter_map(|built| built.run));
+            let built = chains.built(&owner, origin, plugins).into_iter().filter_map(|built| built.link);
+            global.extend(built.map(|link| Link { rank: Rank { reach: Reach::Global, ..link.rank }, ..link }));
         }
-        global.sort_by_key(|run| Reverse(run.priority));
         chains.global = global;
         chains
     }
 
     /// What runs where no route matches.
     pub(super) fn unmatched(&self) -> Chain {
-        chain(&self.global, &[])
+        Chain::new(self.global.clone())
     }
 
     /// Each plugin is taken whole from the route, or else from its plugin_config, or else from its service.
@@ -89,25 +91,55 @@ impl<'a> Chains<'a> {
             .referred(&route.origin, "plugin_config_id", reference, &self.plugin_configs, "plugin_configs")
             .map(|index| &self.sets[index]);
         let of_service = service.and_then(|service| self.services.get(&*service.id));
-        let mut taken: HashSet<&str> = HashSet::new();
-        let mut runs: Vec<Run> = Vec::new();
-        for built in [Some(&own), config, of_service].into_iter().flatten().flatten() {
-            if taken.insert(&built.name) {
-                runs.extend(built.run.clone());
+        let mut links = self.global.clone();
+        links.extend(nearest([Some(&own), config, of_service]).filter_map(|built| built.link.clone()));
+        Chain::new(links)
+    }
+
+    /// What each consumer, or its group, adds to every route.
+    pub(super) fn overlays(&self) -> Vec<Overlay> {
+        let overlay = |layers: &Layers| {
+            let own = layers.consumer.map(|consumer| {
+                // Credentials have been read before.
+                let is_proof =
+                    |plugin: &Plugin| self.registry.find(&plugin.name).is_some_and(|entry| entry.credential.is_some());
+                let policies: Vec<Plugin> =
+                    consumer.plugins.iter().filter(|plugin| !is_proof(plugin)).cloned().collect();
+                self.refuse_doors(&consumer.origin, &policies);
+                self.built(&format!("consumer/{}", consumer.username), &consumer.origin, &policies)
+            });
+            let group = layers.group.and_then(|set| self.groups.get(&*set.id)).map(|index| &self.sets[*index]);
+            let built: Vec<&Built> = nearest([own.as_ref(), group]).collect();
+            Overlay {
+                chain: Chain::new(built.iter().filter_map(|built| built.link.clone()).collect()),
+                overrides: built.iter().filter_map(|built| self.registry.number(&built.name)).collect(),
             }
+        };
+        self.overlays.iter().map(overlay).collect()
+    }
+
+    /// Who may come in is a matter of routes: a plugin that finds it out is no policy of somebody who is in.
+    fn refuse_doors(&self, origin: &Origin, plugins: &[Plugin]) {
+        let is_door = |plugin: &&Plugin| self.registry.find(&plugin.name).is_some_and(|entry| entry.identifies);
+        for plugin in plugins.iter().filter(is_door) {
+            let problem = format!("`{}` finds out who a consumer is, which is known by then", plugin.name);
+            self.report(
+                origin,
+                plugin,
+                problem,
+                Some("put it in a route, and its credentials in consumers".to_owned()),
+            );
         }
-        runs.sort_by_key(|run| Reverse(run.priority));
-        chain(&self.global, &runs)
     }
 
     /// The plugins of `owner`, a resource by kind and id.
     fn built(&self, owner: &str, origin: &Origin, plugins: &[Plugin]) -> Vec<Built> {
         let build = |plugin: &Plugin| {
-            let run = match plugin.disabled {
+            let link = match plugin.disabled {
                 true => None,
-                false => Some(self.run(owner, origin, plugin)?),
+                false => Some(self.link(owner, origin, plugin)?),
             };
-            Some(Built { name: plugin.name.clone(), run })
+            Some(Built { name: plugin.name.clone(), link })
         };
         // By name, so that plugins of one priority have an order that does not hang on the text's.
         let mut built: Vec<Built> = plugins.iter().filter_map(build).collect();
@@ -116,9 +148,9 @@ impl<'a> Chains<'a> {
     }
 
     /// Nothing where a fault has been reported.
-    fn run(&self, owner: &str, origin: &Origin, plugin: &Plugin) -> Option<Run> {
+    fn link(&self, owner: &str, origin: &Origin, plugin: &Plugin) -> Option<Link> {
         let Some(entry) = self.registry.find(&plugin.name) else {
-            self.report_unknown(origin, plugin);
+            report_unknown(self.compiler, self.registry, &path_of(origin, plugin), plugin);
             return None;
         };
         if self.compiler.document.enabled_plugins.as_ref().is_some_and(|enabled| !enabled.contains(&plugin.name)) {
@@ -126,73 +158,60 @@ impl<'a> Chains<'a> {
             self.report(origin, plugin, problem, Some(format!("add `- name: {}` there", plugin.name)));
             return None;
         }
-        if entry.credential.is_some() {
-            // Without consumers it would refuse everybody, which is safe and of no use to anybody.
-            let problem = "needs `consumers`, which are not supported yet by this version".to_owned();
-            self.report(origin, plugin, problem, None);
-            return None;
-        }
         let mut build = Build::of(owner.to_owned(), &self.shared);
         let step = match (entry.build)(&plugin.options, &mut build) {
             Ok(step) => step,
             Err(error) => {
-                let (path, place) = self.inside(origin, plugin, &error);
+                let (path, place) = inside(self.compiler, path_of(origin, plugin), plugin.place, &error);
                 self.compiler.report(&path, place, error.problem, None);
                 return None;
             }
         };
         for warning in build.warnings {
-            let (path, place) = self.inside(origin, plugin, &warning);
+            let (path, place) = inside(self.compiler, path_of(origin, plugin), plugin.place, &warning);
             self.compiler.warnings.report_text(&path, place, warning.problem, None);
         }
         let step = meta::wrapped(step, plugin.filter.clone(), plugin.error_response.clone());
-        Some(Run { step, stage: entry.stage, priority: plugin.priority.unwrap_or(entry.priority) })
-    }
-
-    fn report_unknown(&self, origin: &Origin, plugin: &Plugin) {
-        let names: Vec<&str> = self.registry.entries().iter().map(|entry| entry.name).collect();
-        let advice = match closest(&plugin.name, names.iter().copied()) {
-            Some(known) => format!("did you mean `{known}`?"),
-            None if names.len() <= 8 => format!("there are {}", listed(&names)),
-            None => "leave it out".to_owned(),
-        };
-        self.report(origin, plugin, format!("this version has no plugin `{}`", plugin.name), Some(advice));
+        let priority = Reverse(plugin.priority.unwrap_or(entry.priority));
+        Some(Link {
+            step,
+            rank: Rank { stage: entry.stage, reach: Reach::Own, priority },
+            plugin: self.registry.number(entry.name).expect("it was found there"),
+            identifies: entry.identifies,
+        })
     }
 
     fn report(&self, origin: &Origin, plugin: &Plugin, problem: String, advice: Option<String>) {
         self.compiler.report(&path_of(origin, plugin), plugin.place, problem, advice);
     }
-
-    fn inside(&self, origin: &Origin, plugin: &Plugin, error: &ConfigError) -> (String, crate::tree::Place) {
-        let path = join(&path_of(origin, plugin), &error.path);
-        let place = match error.path.is_empty() {
-            true => plugin.place,
-            false => self.compiler.document.tree.place_of(&path),
-        };
-        (path, place)
-    }
 }
 
-fn path_of(origin: &Origin, plugin: &Plugin) -> String {
+/// Each plugin from the nearest that names it.
+fn nearest<'b>(layers: impl IntoIterator<Item = Option<&'b Vec<Built>>>) -> impl Iterator<Item = &'b Built> {
+    let mut taken: HashSet<&str> = HashSet::new();
+    layers.into_iter().flatten().flatten().filter(move |built| taken.insert(&built.name))
+}
+
+pub(super) fn report_unknown(compiler: &Compiler, registry: &Registry, path: &str, plugin: &Plugin) {
+    let names: Vec<&str> = registry.entries().iter().map(|entry| entry.name).collect();
+    let advice = match closest(&plugin.name, names.iter().copied()) {
+        Some(known) => format!("did you mean `{known}`?"),
+        None if names.len() <= 8 => format!("there are {}", listed(&names)),
+        None => "leave it out".to_owned(),
+    };
+    compiler.report(path, plugin.place, format!("this version has no plugin `{}`", plugin.name), Some(advice));
+}
+
+/// The path and place of what is wrong inside the options at `path`.
+pub(super) fn inside(compiler: &Compiler, path: String, place: Place, error: &ConfigError) -> (String, Place) {
+    if error.path.is_empty() {
+        return (path, place);
+    }
+    let path = join(&path, &error.path);
+    let place = compiler.document.tree.place_of(&path);
+    (path, place)
+}
+
+pub(super) fn path_of(origin: &Origin, plugin: &Plugin) -> String {
     join(&origin.path, &format!("plugins{}", Path::suffix(&plugin.name)))
-}
-
-/// Both lists are ordered by priority. Requests pass global rules and then the route's plugins in stage `Rewrite`, and
-/// again both in stage `Access`; responses and the log know no stages.
-fn chain(global: &[Run], own: &[Run]) -> Chain {
-    let mut chain = Chain::default();
-    for stage in [Stage::Rewrite, Stage::Access] {
-        let of_stage = global.iter().chain(own).filter(|run| run.stage == stage && run.step.phases().request);
-        chain.request.extend(of_stage.map(|run| run.step.clone()));
-    }
-    for run in global.iter().chain(own) {
-        let phases = run.step.phases();
-        if phases.response {
-            chain.response.push(run.step.clone());
-        }
-        if phases.log {
-            chain.log.push(run.step.clone());
-        }
-    }
-    chain
 }

@@ -63,6 +63,23 @@ fn read_plugin(at: &At, entry: &Entry) -> Option<Plugin> {
     Some(plugin)
 }
 
+/// An item of `plugin_metadata`, whose id is the name of a plugin; everything else in it are options.
+pub(super) fn read_metadata(at: &At, _: usize) -> Option<Plugin> {
+    let (about, options): (Vec<&Entry>, Vec<&Entry>) =
+        at.entries()?.iter().partition(|entry| matches!(&*entry.key, "id" | "create_time" | "update_time"));
+    let Some(id) = about.into_iter().find(|entry| &*entry.key == "id") else {
+        at.report_advising("has no `id`", "add `id: <plugin>`");
+        return None;
+    };
+    let id = at.below(id);
+    let name = id.text_of(1..=256)?.into();
+    options.iter().for_each(|option| refuse_references(&at.below(option)));
+    let options = options.iter().map(|option| (option.key.to_string(), option.value.to_json()));
+    let options = Value::Object(options.collect());
+    let place = id.place();
+    Some(Plugin { name, place, options, disabled: false, priority: None, filter: None, error_response: None })
+}
+
 fn read_meta(at: &At, plugin: &mut Plugin) {
     let Some(fields) = at.fields(&["disable", "priority", "filter", "error_response", "pre_function"]) else { return };
     plugin.disabled = fields.get("disable").and_then(|at| at.boolean()).unwrap_or(false);

@@ -34,14 +34,14 @@ pub(super) fn list<T>(
     fields: &Fields,
     key: &str,
     read: impl Fn(&At, usize) -> Option<T>,
-    id: impl Fn(&T) -> &str,
+    id: impl Fn(&T) -> String,
 ) -> Vec<T> {
     let Some(list) = fields.get(key) else { return Vec::new() };
     let mut read_items = Vec::new();
     let mut seen: HashMap<String, usize> = HashMap::new();
     for (index, item) in list.items().enumerate() {
         let Some(resource) = read(&item, index) else { continue };
-        if let Some(first) = seen.insert(id(&resource).to_owned(), index) {
+        if let Some(first) = seen.insert(id(&resource), index) {
             let problem = format!("the id `{}` is there a second time", id(&resource));
             item.report_advising(problem, format!("it belongs to {key}[{first}]; give this one another"));
         }

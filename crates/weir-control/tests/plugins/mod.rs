@@ -5,14 +5,18 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::definition::Entry;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Registry, Stage, Step, Stop};
+use weir_plugin::{
+    Authenticator, Build, ConfigError, Definition, Described, Exchange, Phases, Plugin, Registry, Stage, Step, Stop,
+};
 
 pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<Early>(),
     Entry::of::<Late>(),
     Entry::of::<Access>(),
     Entry::of::<Refuse>(),
-    Entry::of::<Guarded>(),
+    Entry::described::<Guarded>(),
+    Entry::authenticating::<Door>(),
+    Entry::of::<Guard>().identifying(),
 ]);
 
 /// Writes its text into the body, in the request and the response phase.
@@ -116,5 +120,80 @@ impl Definition for Guarded {
             build.warnings.push(ConfigError::new("old", "has no effect any more"));
         }
         Ok(Step::new(Mark(String::new())))
+    }
+}
+
+/// What holds wherever `guarded` is used.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GuardedMetadata {
+    least: u32,
+}
+
+impl Described for Guarded {
+    type Metadata = GuardedMetadata;
+
+    fn check_metadata(metadata: GuardedMetadata) -> Result<(), ConfigError> {
+        match metadata.least {
+            0 => Err(ConfigError::new("least", "must be at least 1")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Lets everybody in who has a key, as the first consumer with one.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Door {}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Key {
+    key: String,
+}
+
+impl Definition for Door {
+    const NAME: &'static str = "door";
+    const PRIORITY: i32 = 75;
+    const STAGE: Stage = Stage::Rewrite;
+    const EXAMPLE: &'static str = "door: {}";
+
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        Ok(Step::new(Lets(build.consumers().credentials("door").first().cloned())))
+    }
+}
+
+impl Authenticator for Door {
+    type Credential = Key;
+
+    fn check(credential: Key) -> Result<String, ConfigError> {
+        match credential.key.as_str() {
+            "" => Err(ConfigError::new("key", "is empty")),
+            _ => Ok(credential.key),
+        }
+    }
+}
+
+struct Lets(Option<std::sync::Arc<weir_plugin::Credential>>);
+
+impl Plugin for Lets {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        self.0.as_ref().map_or(Err(Stop::Respond(401)), |credential| exchange.identify(credential))
+    }
+}
+
+/// Finds out who somebody is without credentials.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Guard {}
+
+impl Definition for Guard {
+    const NAME: &'static str = "guard";
+    const PRIORITY: i32 = 76;
+    const STAGE: Stage = Stage::Rewrite;
+    const EXAMPLE: &'static str = "guard: {}";
+
+    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+        Ok(Step::new(Lets(None)))
     }
 }

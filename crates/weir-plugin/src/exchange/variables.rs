@@ -98,6 +98,7 @@ impl Variables for Exchange {
             Variable::RouteName => name(self.route.as_ref().map(|route| &*route.route_name)),
             Variable::ServiceId => name(self.route.as_ref().map(|route| &*route.service_id)),
             Variable::ConsumerName => name(self.identity.as_ref().map(|identity| &*identity.consumer.username)),
+            Variable::ConsumerGroupId => name(self.identity.as_ref().map(|identity| &*identity.consumer.group_id)),
             Variable::ServiceName => name(self.route.as_ref().map(|route| &*route.service_name)),
             Variable::Argument(name) => argument(request.query()?, name.as_bytes()),
             Variable::Header(name) => header(&request.head, name.as_bytes()),
@@ -183,7 +184,7 @@ fn argument<'a>(query: &'a [u8], name: &[u8]) -> Value<'a> {
 }
 
 /// Resolves `%XX` and `+`; what is no escape stays as it is.
-fn decoded(value: &[u8]) -> Cow<'_, [u8]> {
+pub(super) fn decoded(value: &[u8]) -> Cow<'_, [u8]> {
     if !value.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return Cow::Borrowed(value);
     }

@@ -136,7 +136,9 @@ fn derive(request: &mut RequestHead, limits: &Limits) -> Result<(), Reject> {
         match field.known {
             Known::Other => {
                 let name = &request.head.bytes[field.name.range()];
-                field.removed = !limits.underscores_in_names && memchr::memchr(b'_', name).is_some();
+                if memchr::memchr(b'_', name).is_some() {
+                    field.removed = !limits.underscores_in_names || reads_as_known(name);
+                }
                 continue;
             }
             Known::Host => seen.host = Some(Seen::once(seen.host, field.value).ok_or(Reject::Host)?),
@@ -195,6 +197,13 @@ fn derive(request: &mut RequestHead, limits: &Limits) -> Result<(), Reject> {
             })
         });
     target(request, seen.host)
+}
+
+/// Whether an upstream that takes `_` for `-`, as CGI does (RFC 3875 §4.1.18), would take the name for one that means
+/// something.
+fn reads_as_known(name: &[u8]) -> bool {
+    let dashed: Vec<u8> = name.iter().map(|&byte| if byte == b'_' { b'-' } else { byte }).collect();
+    Known::parse(&dashed) != Known::Other
 }
 
 /// Field values that may stand once only.

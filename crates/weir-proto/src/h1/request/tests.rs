@@ -202,6 +202,11 @@ fn upgrades_and_expectations() {
 fn names_nobody_may_send() {
     let request = with("X_User: a\r\nX-Consumer-Username: admin\r\nX-Good: b\r\n").unwrap();
     assert_eq!(request.head.fields().map(|(name, _)| name).collect::<Vec<_>>(), [&b"Host"[..], b"X-Good"]);
+    let head = "GET / HTTP/1.1\r\nHost: t\r\nX_User: a\r\nX-Consumer_Username: admin\r\nX_Real_IP: 1.1.1.1\r\n\r\n";
+    let mut request = RequestHead::default();
+    let allowed = Limits { underscores_in_names: true, ..Limits::default() };
+    assert!(parse_request(head.as_bytes(), &allowed, &mut request).is_ok_and(|length| length.is_some()));
+    assert_eq!(request.head.fields().map(|(name, _)| name).collect::<Vec<_>>(), [&b"Host"[..], b"X_User"]);
 }
 
 proptest::proptest! {

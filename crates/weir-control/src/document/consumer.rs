@@ -1,0 +1,102 @@
+//! Who may use routes: consumers and their credentials, which stand in one list as Apache APISIX keeps them.
+
+use super::plugins::{self, Plugins};
+use super::resource::{self, Origin, Reference};
+use crate::read::{At, shortened};
+
+/// APISIX `consumer`.
+#[derive(Clone, Debug)]
+pub struct Consumer {
+    pub origin: Origin,
+    pub username: Box<str>,
+    /// `labels.custom_id`; empty is none.
+    pub custom_id: Box<str>,
+    pub group_id: Option<Reference>,
+    /// Options of auth plugins, which prove who somebody is, and policies for whatever the consumer does.
+    pub plugins: Plugins,
+}
+
+/// APISIX `credential`: a further proof of who a consumer is. An item of `consumers` whose id is `jack/credentials/one`.
+#[derive(Clone, Debug)]
+pub struct Credential {
+    pub origin: Origin,
+    /// Without the consumer's name.
+    pub id: Box<str>,
+    pub consumer: Reference,
+    /// One, of an auth plugin.
+    pub plugins: Plugins,
+}
+
+/// An item of the list `consumers`.
+pub(super) enum Item {
+    Consumer(Consumer),
+    Credential(Credential),
+}
+
+impl Item {
+    /// What no two items may have in common.
+    pub(super) fn key(&self) -> String {
+        match self {
+            Item::Consumer(consumer) => consumer.username.to_string(),
+            Item::Credential(credential) => format!("{}/credentials/{}", credential.consumer.id, credential.id),
+        }
+    }
+}
+
+pub(super) fn read(at: &At, _: usize) -> Option<Item> {
+    const COMMON: &[&str] = &["id", "name", "desc", "labels", "create_time", "update_time", "plugins"];
+    let fields = at.fields(&[COMMON, &["username", "group_id"]].concat())?;
+    resource::common(&fields);
+    let id = fields.get("id");
+    let text = id.as_ref().and_then(|id| match &id.node().kind {
+        crate::tree::Kind::Text(text) => Some(&**text),
+        _ => None,
+    });
+    if let Some((id, (consumer, credential))) = id.as_ref().zip(text.and_then(|text| text.split_once("/credentials/")))
+    {
+        for key in ["username", "group_id"].iter().filter_map(|key| fields.get(key)) {
+            key.report_advising("a credential has none", "leave it out, or give the item no `id`");
+        }
+        let plugins = plugins::read(&fields);
+        if plugins.len() != 1 {
+            at.report_advising("a credential has one plugin", "write `plugins: { key-auth: { key: ... } }`");
+        }
+        if credential.is_empty()
+            || !credential.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        {
+            id.report_advising("is not the id of a credential", "write as `jack/credentials/one`");
+            return None;
+        }
+        let consumer = Reference { id: consumer.into(), place: id.place() };
+        return Some(Item::Credential(Credential { origin: Origin::of(at), id: credential.into(), consumer, plugins }));
+    }
+    let Some(username) = fields.get("username") else {
+        at.report_advising("has no `username`", "add `username: <name>`, or `id: <consumer>/credentials/<id>`");
+        return None;
+    };
+    let name = username.text_of(1..=256)?;
+    // A name becomes the value of a header field.
+    if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')) {
+        let problem = format!("`{}` is not the name of a consumer", shortened(name));
+        username.report_advising(problem, "use letters, digits, `-` and `_`");
+        return None;
+    }
+    let labels = fields.get("labels").filter(At::is_map);
+    let custom_id = labels.as_ref().and_then(|labels| {
+        let label = labels.entries()?.iter().find(|entry| &*entry.key == "custom_id")?;
+        let at = labels.below(label);
+        let text = at.text()?;
+        // Blanks have been reported with all labels.
+        if !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+            at.report_advising("goes into a header field", "use visible ASCII characters");
+        }
+        Some(text.into())
+    });
+    Some(Item::Consumer(Consumer {
+        origin: Origin::of(at),
+        username: name.into(),
+        custom_id: custom_id.unwrap_or_default(),
+        group_id: resource::reference(&fields, "group_id"),
+        plugins: plugins::read(&fields),
+    }))
+}

@@ -1,0 +1,95 @@
+//! An exchange as logs show it: without the secrets that stand in its target.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use super::Exchange;
+use super::variables::decoded;
+use crate::variable::{Variable, Variables};
+
+/// Stands for a secret.
+const MASK: &[u8] = b"***";
+
+/// The variables of an exchange, with the values of its secret arguments replaced by `***`.
+pub struct Logged<'a>(pub &'a Exchange);
+
+impl Variables for Logged<'_> {
+    fn variable(&self, variable: &Variable) -> Option<Cow<'_, [u8]>> {
+        let Logged(exchange) = self;
+        let value = exchange.variable(variable);
+        if exchange.secret_arguments.is_empty() {
+            return value;
+        }
+        match variable {
+            Variable::Argument(name) if self.is_secret(name.as_bytes()) => value.map(|_| Cow::Borrowed(MASK)),
+            Variable::Query => Some(Cow::Owned(self.masked(&value?))),
+            Variable::RequestUri | Variable::UpstreamUri | Variable::RequestLine => {
+                let text = value?;
+                let Some(mark) = text.iter().position(|&byte| byte == b'?') else { return Some(text) };
+                // A target holds no blank; a request line goes on after one.
+                let end = text[mark..].iter().position(|&byte| byte == b' ').map_or(text.len(), |blank| mark + blank);
+                Some(Cow::Owned([&text[..=mark], &self.masked(&text[mark + 1..end]), &text[end..]].concat()))
+            }
+            _ => value,
+        }
+    }
+
+    fn any_element(&self, variable: &Variable, test: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        self.0.any_element(variable, test)
+    }
+
+    fn address(&self, variable: &Variable) -> Option<IpAddr> {
+        self.0.address(variable)
+    }
+}
+
+impl Logged<'_> {
+    fn is_secret(&self, name: &[u8]) -> bool {
+        self.0.secret_arguments.iter().any(|secret| **secret == *name)
+    }
+
+    /// A query in which secrets are masked, in whatever spelling their names are.
+    fn masked(&self, query: &[u8]) -> Vec<u8> {
+        let pairs = query.split(|&byte| byte == b'&').map(|pair| {
+            let length = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());
+            match self.is_secret(&decoded(&pair[..length])) {
+                true => Cow::Owned([&pair[..length], b"=", MASK].concat()),
+                false => Cow::Borrowed(pair),
+            }
+        });
+        pairs.collect::<Vec<_>>().join(&b'&')
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_proto::h1::{Limits, parse_request};
+
+    use super::*;
+
+    #[test]
+    fn p05_secret_arguments_are_masked_in_every_spelling() {
+        let mut exchange = Exchange::default();
+        let head = "GET /a?b=1&apikey=k&%61pikey=k2&apikey&c=apikey HTTP/1.1\r\nHost: h\r\n\r\n";
+        parse_request(head.as_bytes(), &Limits::default(), &mut exchange.request).expect("valid").expect("complete");
+        let shown = |exchange: &Exchange, name: &str| {
+            let logged = Logged(exchange);
+            let value = logged.variable(&Variable::named(name)).expect("there");
+            String::from_utf8(value.into_owned()).expect("text")
+        };
+        assert_eq!(shown(&exchange, "args"), "b=1&apikey=k&%61pikey=k2&apikey&c=apikey");
+        exchange.secret_arguments.push(b"apikey"[..].into());
+        let query = "b=1&apikey=***&%61pikey=***&apikey=***&c=apikey";
+        for (name, want) in [
+            ("args", query.to_owned()),
+            ("request_uri", format!("/a?{query}")),
+            ("upstream_uri", format!("/a?{query}")),
+            ("request", format!("GET /a?{query} HTTP/1.1")),
+            ("arg_apikey", "***".to_owned()),
+            ("arg_c", "apikey".to_owned()),
+            ("uri", "/a".to_owned()),
+        ] {
+            assert_eq!(shown(&exchange, name), want, "{name}");
+        }
+    }
+}
