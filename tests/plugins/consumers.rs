@@ -150,3 +150,77 @@ fn a_reload_changes_who_comes_in() {
     eventually("the old key is refused", DEADLINE, || rig.ask("/", "apikey: k1\r\n").0 == 401);
     assert_eq!(rig.ask("/", "apikey: k9\r\n").0, 200);
 }
+
+/// `{"alg":"HS256","typ":"JWT"}`, `{"key":"k1"}`, signed with `secret`.
+const TOKEN: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJrZXkiOiJrMSJ9.1Uz-ywlFzoSw0AcCbQeNUxorTxFEYxFbe0vu3FgBWrM";
+
+#[test]
+fn p03_a_signed_token_lets_in_and_no_other_does() {
+    let rig = rig(
+        "{ jwt-auth: {} }",
+        "consumers: [{ username: jack, plugins: { jwt-auth: { key: k1, secret: secret } } }]\n",
+    );
+    for fields in [format!("Authorization: Bearer {TOKEN}\r\n"), format!("Cookie: jwt={TOKEN}\r\n")] {
+        assert_eq!(rig.ask("/a", &fields), (200, "/a jack  ".to_owned()));
+    }
+    assert_eq!(rig.ask(&format!("/a?b=1&jwt={TOKEN}"), "").1, "/a?b=1 jack  ");
+    let (signed, _) = TOKEN.rsplit_once('.').expect("three parts");
+    let none = format!("eyJhbGciOiJub25lIn0.{}.", signed.split_once('.').expect("two parts").1);
+    for token in [none, format!("{signed}."), format!("{signed}.AAAA"), "x".to_owned()] {
+        assert_eq!(rig.ask("/a", &format!("Authorization: Bearer {token}\r\n")).0, 401, "{token}");
+    }
+    assert_eq!(rig.ask("/a", ""), (401, "{\"message\":\"Missing JWT token in request\"}\n".to_owned()));
+    assert_eq!(rig.origin.requests().len(), 3);
+    assert!(!rig.origin.raw_text().contains("eyJ"), "the token is the gateway's alone");
+}
+
+#[test]
+fn one_of_several_doors_is_enough() {
+    let rig = rig("{ multi-auth: { auth_plugins: [{ basic-auth: {} }, { key-auth: {} }] } }", CONSUMERS);
+    assert_eq!(rig.ask("/a", "apikey: k3\r\n"), (200, "/a rose  ".to_owned()));
+    assert_eq!(rig.ask("/a", "Authorization: Basic Zm9vOmJhcg==\r\n"), (200, "/a jack c-1 ".to_owned()));
+    assert_eq!(rig.ask("/a", "apikey: k\r\n"), (401, "{\"message\":\"Authorization Failed\"}\n".to_owned()));
+}
+
+#[test]
+fn an_unsigned_request_is_nobodys() {
+    let rig = rig(
+        "{ hmac-auth: { clock_skew: 1000000000, signed_headers: [date, '@request-target'] } }",
+        "consumers: [{ username: jack, plugins: { hmac-auth: { key_id: id, secret_key: secret } } }]\n",
+    );
+    let date = "Date: Sat, 21 Nov 2026 08:00:00 GMT\r\n";
+    let authorization = "Authorization: Signature keyId=\"id\",algorithm=\"hmac-sha256\",headers=\"@request-target \
+        date\",signature=\"CGhnB0VMM16UNImNYjsBGARnRomeQhXf+tw3tANkoPY=\"\r\n";
+    assert_eq!(rig.ask("/a?b=1", &format!("{date}{authorization}")), (200, "/a?b=1 jack  ".to_owned()));
+    assert_eq!(rig.ask("/a?b=2", &format!("{date}{authorization}")).0, 401);
+    assert_eq!(rig.ask("/a?b=1", &format!("{}{authorization}", date.replace("08", "09"))).0, 401);
+    assert_eq!(rig.ask("/a?b=1", date).0, 401);
+    assert!(!rig.origin.raw_text().to_ascii_lowercase().contains("authorization"));
+}
+
+#[test]
+fn a_workflow_limits_only_whom_it_names() {
+    let rig = rig(
+        "{ key-auth: {}, workflow: { rules: [{ case: [[consumer_name, '==', jack]], actions: [[limit-count, { count: 1, \
+         time_window: 86400, rejected_code: 429 }]] }, { case: [[uri, '==', /old]], actions: [[return, { code: 410 }]] }] } }",
+        CONSUMERS,
+    );
+    let ask = |target: &str, key: &str| rig.ask(target, &format!("apikey: {key}\r\n")).0;
+    assert_eq!([ask("/", "k1"), ask("/", "k1"), ask("/old", "k2")], [200, 429, 429]);
+    assert_eq!([ask("/", "k3"), ask("/", "k3"), ask("/old", "k3")], [200, 200, 410]);
+}
+
+#[test]
+fn keys_come_from_the_environment() {
+    let origin = Origin::serving(|_| Answer::ok("in"));
+    let file = format!(
+        "routes: [{{ uri: /*, plugins: {{ key-auth: {{}} }}, upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }} }}]
+consumers: [{{ username: jack, plugins: {{ key-auth: {{ key: $env://WEIR_TEST_KEYS/jack }} }} }}]",
+        origin.addr()
+    );
+    let launcher = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).env("WEIR_TEST_KEYS", r#"{"jack": "a \"b\": c"}"#);
+    let gateway = launcher.start(&file);
+    let ask = |key: &str| gateway.client().ask(format!("GET / HTTP/1.1\r\nHost: t\r\napikey: {key}\r\n\r\n"));
+    assert_eq!(ask("a \"b\": c").expect("an answer").status, 200);
+    assert_eq!(ask("$env://WEIR_TEST_KEYS/jack").expect("an answer").status, 401);
+}

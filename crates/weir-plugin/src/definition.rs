@@ -60,6 +60,11 @@ impl Build {
         Build { owner, shared: Rc::clone(shared), ..Build::default() }
     }
 
+    /// For a plugin within this one, by its place there.
+    pub fn within(&self, place: &str) -> Build {
+        Build::of(format!("{} {place}", self.owner), &self.shared)
+    }
+
     pub fn consumers(&self) -> &Consumers {
         &self.shared.consumers
     }
@@ -99,6 +104,16 @@ pub struct ConfigError {
 impl ConfigError {
     pub fn new(path: impl Into<String>, problem: impl Into<String>) -> ConfigError {
         ConfigError { path: path.into(), problem: problem.into() }
+    }
+
+    /// The same mistake, of a configuration that stands at `path` in another.
+    pub fn below(self, path: &str) -> ConfigError {
+        let path = match self.path.as_str() {
+            "" => path.to_owned(),
+            inner if inner.starts_with('[') => format!("{path}{inner}"),
+            inner => format!("{path}.{inner}"),
+        };
+        ConfigError { path, ..self }
     }
 }
 

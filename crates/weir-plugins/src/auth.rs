@@ -60,6 +60,16 @@ pub fn hide_argument(exchange: &mut Exchange, name: &[u8]) -> Result<(), Stop> {
     request.set_path(&path, Some(&kept)).map_err(|_| Stop::Internal)
 }
 
+/// Takes a cookie out of those that go upstream.
+pub fn hide_cookie(exchange: &mut Exchange, name: &[u8]) -> Result<(), Stop> {
+    let head = &mut exchange.request.head;
+    let is_other = |pair: &&[u8]| pair.split(|&byte| byte == b'=').next().is_some_and(|key| key.trim_ascii() != name);
+    let kept = head.values(b"cookie").flat_map(|value| value.split(|&byte| byte == b';')).filter(is_other);
+    let kept = kept.map(<[u8]>::trim_ascii).collect::<Vec<_>>().join(&b"; "[..]);
+    head.remove(b"Cookie");
+    if kept.is_empty() { Ok(()) } else { head.add(b"Cookie", &kept).map_err(|_| Stop::Internal) }
+}
+
 /// Whether an argument has this name, in any spelling that decodes to it.
 fn is_named(key: &[u8], name: &[u8]) -> bool {
     let digit = |byte: Option<&u8>| byte.and_then(|&byte| (byte as char).to_digit(16));

@@ -15,13 +15,16 @@ mod counters;
 mod csrf;
 mod fault_injection;
 mod headers;
+mod hmac_auth;
 mod ip_restriction;
+mod jwt_auth;
 mod key_auth;
 mod limit_conn;
 mod limit_count;
 mod limit_key;
 mod limit_req;
 mod mocking;
+mod multi_auth;
 mod pattern;
 mod proxy_rewrite;
 mod real_ip;
@@ -33,6 +36,7 @@ mod response_rewrite;
 mod testing;
 mod ua_restriction;
 mod uri_blocker;
+mod workflow;
 
 /// Every plugin of this binary.
 pub static REGISTRY: Registry = Registry::new(&[
@@ -43,12 +47,15 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<cors::Cors>(),
     Entry::of::<csrf::Csrf>(),
     Entry::of::<fault_injection::FaultInjection>(),
+    Entry::authenticating::<hmac_auth::HmacAuth>(),
     Entry::of::<ip_restriction::IpRestriction>(),
+    Entry::authenticating::<jwt_auth::JwtAuth>(),
     Entry::authenticating::<key_auth::KeyAuth>(),
     Entry::of::<limit_conn::LimitConn>(),
     Entry::of::<limit_count::LimitCount>(),
     Entry::of::<limit_req::LimitReq>(),
     Entry::of::<mocking::Mocking>(),
+    Entry::of::<multi_auth::MultiAuth>().identifying(),
     Entry::of::<proxy_rewrite::ProxyRewrite>(),
     Entry::of::<real_ip::RealIp>(),
     Entry::of::<redirect::Redirect>(),
@@ -57,6 +64,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<response_rewrite::ResponseRewrite>(),
     Entry::of::<ua_restriction::UaRestriction>(),
     Entry::of::<uri_blocker::UriBlocker>(),
+    Entry::of::<workflow::Workflow>(),
 ]);
 
 #[cfg(test)]

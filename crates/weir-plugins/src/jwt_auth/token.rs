@@ -1,0 +1,91 @@
+//! A JSON Web Token in its compact form (RFC 7515 §7.1), taken apart and not yet believed.
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::Algorithm;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use serde_json::{Map, Value};
+
+/// Longer tokens are nobody's.
+const MAX_BYTES: usize = 16 << 10;
+
+pub(super) struct Token<'a> {
+    header: Map<String, Value>,
+    payload: Map<String, Value>,
+    /// What the signature is of.
+    pub(super) signed: &'a [u8],
+    /// In base64url.
+    pub(super) signature: &'a str,
+}
+
+/// What a token says about time, in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Claims {
+    pub(super) exp: Option<f64>,
+    pub(super) nbf: Option<f64>,
+}
+
+impl<'a> Token<'a> {
+    pub(super) fn parse(token: &'a [u8]) -> Option<Token<'a>> {
+        let text = str::from_utf8(token).ok().filter(|text| text.len() <= MAX_BYTES)?;
+        let (signed, signature) = text.rsplit_once('.')?;
+        let (header, payload) = signed.split_once('.')?;
+        if payload.contains('.') || signature.is_empty() {
+            return None;
+        }
+        let object = |part| Some(serde_json::from_slice::<Object>(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()?.0);
+        let token = Token { header: object(header)?, payload: object(payload)?, signed: signed.as_bytes(), signature };
+        // RFC 7515 §4.1.11: what is critical and not understood makes a token invalid, and nothing is understood here.
+        (!token.header.contains_key("crit")).then_some(token)
+    }
+
+    /// What the token says it was signed with; nothing where no credential can be for it.
+    pub(super) fn algorithm(&self) -> Option<Algorithm> {
+        Algorithm::deserialize(self.header.get("alg")?).ok()
+    }
+
+    pub(super) fn text(&self, claim: &str) -> Option<&str> {
+        self.payload.get(claim)?.as_str()
+    }
+
+    /// Nothing where a claim is there that is no time.
+    pub(super) fn claims(&self) -> Option<Claims> {
+        let time = |name| match self.payload.get(name) {
+            None => Some(None),
+            Some(value) => value.as_f64().filter(|time| time.is_finite() && *time >= 0.0).map(Some),
+        };
+        Some(Claims { exp: time("exp")?, nbf: time("nbf")? })
+    }
+}
+
+/// A JSON object without a name that is there twice (RFC 7519 §4).
+struct Object(Map<String, Value>);
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Object, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = Object;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
+                let mut members = Map::new();
+                while let Some((name, value)) = map.next_entry::<String, Value>()? {
+                    if members.insert(name, value).is_some() {
+                        return Err(A::Error::custom("a name is there twice"));
+                    }
+                }
+                Ok(Object(members))
+            }
+        }
+
+        deserializer.deserialize_map(Members)
+    }
+}

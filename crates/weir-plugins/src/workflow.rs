@@ -1,0 +1,197 @@
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Phases, Plugin, Stage, Step, Stop};
+
+use crate::answer::Refusal;
+
+/// Chooses among limits and refusals by what a request is like: the first rule whose case holds counts.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Workflow {
+    /// The rules, in the order in which they are tried.
+    #[schemars(length(min = 1))]
+    rules: Vec<RuleOptions>,
+}
+
+/// What happens in one case.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct RuleOptions {
+    /// An expression, as `[[uri, "==", /a]]`. A rule without one always holds.
+    case: Option<Value>,
+    /// `[return, { code: 403 }]`, `[limit-count, { ... }]` or `[limit-conn, { ... }]`, one or several.
+    #[schemars(length(min = 1))]
+    actions: Vec<Vec<Value>>,
+}
+
+/// The options of the action `return`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReturnOptions {
+    code: u16,
+}
+
+impl Definition for Workflow {
+    const NAME: &'static str = "workflow";
+    const PRIORITY: i32 = 1006;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = r#"workflow:
+  rules:
+    - { case: [[uri, "==", /old]], actions: [[return, { code: 410 }]] }
+    - { case: [[http_x_tier, "==", free]], actions: [[limit-count, { count: 10, time_window: 60, rejected_code: 429 }]] }"#;
+
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        if self.rules.is_empty() {
+            return Err(ConfigError::new("rules", "is empty"));
+        }
+        let rule = |(index, rule): (usize, RuleOptions)| {
+            let path = format!("rules[{index}]");
+            let case = rule.case.as_ref().map(|case| {
+                Expression::compile(case).map_err(|error| {
+                    let place = format!("{path}.case{}", error.place);
+                    ConfigError::new(place, format!("{}; {}", error.reason, error.help))
+                })
+            });
+            if rule.actions.is_empty() {
+                return Err(ConfigError::new(format!("{path}.actions"), "is empty"));
+            }
+            let action = |(number, action): (usize, Vec<Value>)| {
+                Action::compile(&action, &format!("{path}.actions[{number}]"), build)
+            };
+            let actions = rule.actions.into_iter().enumerate().map(action).collect::<Result<_, _>>()?;
+            Ok(Rule { case: case.transpose()?, actions })
+        };
+        let rules = self.rules.into_iter().enumerate().map(rule).collect::<Result<_, ConfigError>>()?;
+        Ok(Step::new(Rules(rules)))
+    }
+}
+
+struct Rules(Box<[Rule]>);
+
+struct Rule {
+    case: Option<Expression>,
+    actions: Box<[Action]>,
+}
+
+enum Action {
+    Return(Refusal),
+    Limit(Arc<dyn Plugin>),
+}
+
+impl Action {
+    fn compile(action: &[Value], path: &str, build: &mut Build) -> Result<Action, ConfigError> {
+        let [Value::String(name), options] = action else {
+            return Err(ConfigError::new(path, "is no action; write as `[return, { code: 403 }]`"));
+        };
+        let path = format!("{path}[1]");
+        match name.as_str() {
+            "return" => {
+                let options = ReturnOptions::deserialize(options);
+                let ReturnOptions { code } = options.map_err(|error| ConfigError::new(&path, error.to_string()))?;
+                if !(200..=599).contains(&code) {
+                    return Err(ConfigError::new(format!("{path}.code"), "must be from 200 to 599"));
+                }
+                Ok(Action::Return(Refusal::new(code, "error_msg", "rejected by workflow")))
+            }
+            "limit-count" | "limit-conn" => {
+                let entry = crate::REGISTRY.find(name).expect("both are plugins");
+                // Each action counts on its own, be its options those of another.
+                let mut part = build.within(&path);
+                let step = (entry.build)(options, &mut part).map_err(|error| error.below(&path))?;
+                build.warnings.extend(part.warnings.into_iter().map(|warning| warning.below(&path)));
+                match step {
+                    Step::Sync(plugin) => Ok(Action::Limit(plugin)),
+                    Step::Async(_) => {
+                        Err(ConfigError::new(path, "waits, which no action can; a `limit-conn` here needs `burst: 0`"))
+                    }
+                }
+            }
+            _ => Err(ConfigError::new(path, format!("`{name}` is none of `return`, `limit-count` and `limit-conn`"))),
+        }
+    }
+}
+
+impl Rules {
+    fn limits(&self) -> impl Iterator<Item = &Arc<dyn Plugin>> {
+        self.0.iter().flat_map(|rule| &rule.actions).filter_map(|action| match action {
+            Action::Limit(plugin) => Some(plugin),
+            Action::Return(_) => None,
+        })
+    }
+}
+
+impl Plugin for Rules {
+    fn phases(&self) -> Phases {
+        self.limits().fold(Phases::REQUEST, |phases, plugin| phases.and(plugin.phases()))
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let holds = |rule: &&Rule| rule.case.as_ref().is_none_or(|case| case.holds(exchange));
+        let Some(rule) = self.0.iter().find(holds) else { return Ok(()) };
+        rule.actions.iter().try_for_each(|action| match action {
+            Action::Return(refusal) => Err(refusal.send(exchange)),
+            Action::Limit(plugin) => plugin.on_request(exchange),
+        })
+    }
+
+    /// Limits know by their notes whether they were asked.
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        self.limits().filter(|plugin| plugin.phases().response).try_for_each(|plugin| plugin.on_response(exchange))
+    }
+
+    fn on_log(&self, exchange: &Exchange) {
+        self.limits().filter(|plugin| plugin.phases().log).for_each(|plugin| plugin.on_log(exchange));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{body, build, get, on_request, refused, sent};
+
+    #[test]
+    fn the_first_case_that_holds_counts() {
+        let limit = |count: u64| json!(["limit-count", {"count": count, "time_window": 60, "rejected_code": 429}]);
+        let step = build::<Workflow>(json!({"rules": [
+            {"case": [["uri", "==", "/old"]], "actions": [["return", {"code": 410}]]},
+            {"case": [["arg_tier", "==", "free"]], "actions": [limit(1)]},
+            {"case": [["arg_tier", "==", "paid"]], "actions": [limit(1)]},
+        ]}));
+        let mut old = get("/old?tier=free");
+        assert_eq!(on_request(&step, &mut old), Err(Stop::Answered));
+        assert_eq!((old.response.status, body(&old)), (410, "{\"error_msg\":\"rejected by workflow\"}\n"));
+        assert_eq!(on_request(&step, &mut get("/a")), Ok(()));
+        assert_eq!(on_request(&step, &mut get("/a?tier=free")), Ok(()));
+        assert_eq!(on_request(&step, &mut get("/a?tier=paid")), Ok(()), "each rule counts on its own");
+        let mut second = get("/a?tier=free");
+        assert_eq!(on_request(&step, &mut second), Err(Stop::Respond(429)));
+        assert!(step.phases().response);
+        step.on_response(&mut second).expect("fields are added");
+        assert_eq!(sent(&second, "x-ratelimit-remaining"), Some("0"));
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        let rule = |actions: Value| json!({"rules": [{"actions": actions}]});
+        for (options, want) in [
+            (json!({"rules": []}), "rules: is empty"),
+            (rule(json!([])), "rules[0].actions: is empty"),
+            (rule(json!([["return"]])), "rules[0].actions[0]: is no action"),
+            (rule(json!([["return", {"code": 42}]])), "rules[0].actions[0][1].code: must be from 200"),
+            (rule(json!([["cors", {}]])), "rules[0].actions[0][1]: `cors` is none of"),
+            (rule(json!([["limit-count", {"count": 0, "time_window": 1}]])), "rules[0].actions[0][1].count: must be"),
+            (
+                json!({"rules": [{"case": [["a", "?", 1]], "actions": [["return", {"code": 403}]]}]}),
+                "rules[0].case[0][1]: invalid operator",
+            ),
+        ] {
+            let error = refused::<Workflow>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}
