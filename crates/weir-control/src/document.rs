@@ -23,6 +23,7 @@ use weir_net::tls::CertificateDer;
 
 use crate::diagnostic::{Diagnostic, Faults};
 use crate::read::{At, Fields};
+use crate::references;
 use crate::substitute::Lookup;
 use crate::tree::{Kind, Node, Place};
 use crate::yaml::{self, Limits, Parsed};
@@ -108,7 +109,8 @@ impl Document {
     /// Where the text is not even YAML. All other faults are in the document.
     pub fn parse(source: &str, text: &str, lookup: Lookup, limits: Limits) -> Result<Document, Vec<Diagnostic>> {
         let source: Arc<str> = source.into();
-        let Parsed { tree, mut faults } = yaml::parse(&source, text, lookup, limits)?;
+        let Parsed { mut tree, mut faults } = yaml::parse(&source, text, lookup, limits)?;
+        faults.extend(references::resolve(&source, &mut tree, lookup));
         let mut document = Document::read(source, tree);
         faults.append(&mut document.faults);
         document.faults = faults;

@@ -11,6 +11,7 @@ pub mod diagnostic;
 pub mod document;
 pub mod publish;
 mod read;
+mod references;
 pub mod stores;
 mod substitute;
 mod suggest;

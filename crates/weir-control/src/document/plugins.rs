@@ -99,17 +99,12 @@ fn read_meta(at: &At, plugin: &mut Plugin) {
     }
 }
 
-/// APISIX replaces `$secret://` and `$env://` anywhere in a plugin's options. Passing them on as text would turn the
-/// reference itself into the password.
+/// APISIX fetches `$secret://` from where secrets are kept. Passing it on as text would turn the reference itself into the
+/// password.
 fn refuse_references(at: &At) {
     match &at.node().kind {
-        Kind::Text(text) => {
-            let scheme = text.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase()).unwrap_or_default();
-            if scheme == "$env" {
-                at.report_advising("`$env://` is not supported yet by this version", "write `${{NAME}}`");
-            } else if scheme == "$secret" {
-                at.report_advising("`$secret://` is not supported yet by this version", "write `${{NAME}}`");
-            }
+        Kind::Text(text) if text.get(..10).is_some_and(|scheme| scheme.eq_ignore_ascii_case("$secret://")) => {
+            at.report_advising("`$secret://` is not supported yet by this version", "write `$env://NAME`");
         }
         Kind::List(_) => at.items().for_each(|item| refuse_references(&item)),
         Kind::Map(entries) => entries.iter().for_each(|entry| refuse_references(&at.below(entry))),
