@@ -4,6 +4,7 @@
 mod http1;
 mod matrix;
 mod programs;
+mod proxy_protocol;
 mod sides;
 mod tls;
 mod upstream_tls;

@@ -18,7 +18,7 @@ use weir_telemetry::access_log::LogSink;
 use weir_telemetry::metrics::{Metrics, RouteSlot};
 
 use crate::access_log::{AccessLog, LineFormat};
-use crate::connection::{h1, secure};
+use crate::connection::{announced, h1, secure};
 use crate::current::Current;
 use crate::pool::Pools;
 use crate::probe::Prober;
@@ -42,6 +42,8 @@ pub struct Listener {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spoken {
     pub tls: bool,
+    /// A balancer says first whom it speaks for.
+    pub proxy_protocol: bool,
 }
 
 /// What a gateway starts with.
@@ -405,8 +407,15 @@ async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener, spoken: S
 }
 
 fn begin(worker: &Rc<Worker>, stream: TcpStream, spoken: Spoken, peer: SocketAddr) {
-    match spoken.tls {
-        false => tokio::task::spawn_local(h1::run(worker.task(), Stream::plain(stream), peer, None)),
-        true => tokio::task::spawn_local(secure::run(worker.task(), stream, peer)),
+    match spoken {
+        Spoken { tls: false, proxy_protocol: false } => {
+            tokio::task::spawn_local(h1::run(worker.task(), Stream::plain(stream), peer, None))
+        }
+        Spoken { tls: true, proxy_protocol: false } => {
+            tokio::task::spawn_local(secure::run(worker.task(), stream, peer))
+        }
+        Spoken { proxy_protocol: true, .. } => {
+            tokio::task::spawn_local(announced::run(worker.task(), stream, spoken, peer))
+        }
     };
 }

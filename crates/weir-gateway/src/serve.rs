@@ -56,8 +56,7 @@ fn admit(current: &Current, exchange: &mut Exchange) -> Result<(), Stop> {
     }
     let clients = &current.snapshot.clients;
     if !clients.trusted_addresses.is_empty() {
-        let peer = exchange.client.peer.ip().to_canonical();
-        exchange.client.trusted = clients.trusted_addresses.iter().any(|trusted| trusted.contains(&peer));
+        exchange.client.trusted = clients.trusts(exchange.client.peer.ip());
     }
     if exchange.request.method == Method::Connect {
         return Err(Stop::ConnectMethod);

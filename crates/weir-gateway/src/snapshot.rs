@@ -1,7 +1,7 @@
 //! What was asked for, compiled: immutable, shared by all workers, replaced as a whole.
 
 use std::cmp::Reverse;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,8 +54,16 @@ pub struct ClientSettings {
     pub keepalive_requests: Option<u64>,
     /// How long the exchange goes on after a client has closed its sending side, for those that only half-close.
     pub half_close_timeout: Duration,
-    /// Peers whose `X-Forwarded-*`, `X-Real-IP` and `Forwarded` are believed.
+    /// Peers whose `X-Forwarded-*`, `X-Real-IP`, `Forwarded` and PROXY headers are believed.
     pub trusted_addresses: Vec<IpNet>,
+}
+
+impl ClientSettings {
+    /// Whether what a peer says about others is believed.
+    pub fn trusts(&self, peer: IpAddr) -> bool {
+        let peer = peer.to_canonical();
+        self.trusted_addresses.iter().any(|trusted| trusted.contains(&peer))
+    }
 }
 
 impl Default for ClientSettings {

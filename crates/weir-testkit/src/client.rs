@@ -95,7 +95,12 @@ impl Client {
 
     /// Connects and shakes hands, asking for `name`.
     pub fn connect_tls(address: SocketAddr, tls: &TlsClient, name: &str) -> std::io::Result<Client> {
-        Client::speaking(tls.begin(name, prepared(TcpStream::connect_timeout(&address, DEADLINE)?)?)?)
+        Client::over_tls(TcpStream::connect_timeout(&address, DEADLINE)?, tls, name)
+    }
+
+    /// Shakes hands on a connection on which something else was said before.
+    pub fn over_tls(stream: TcpStream, tls: &TlsClient, name: &str) -> std::io::Result<Client> {
+        Client::speaking(tls.begin(name, prepared(stream)?)?)
     }
 
     /// What was agreed in the handshake; `None` where there was none.

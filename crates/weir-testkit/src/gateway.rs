@@ -98,8 +98,9 @@ impl Gateway {
         self.addrs_of("https")[0]
     }
 
+    /// All its listeners of a kind: `http`, `https`, `proxy-http` or `proxy-https`.
     #[track_caller]
-    fn addrs_of(&self, scheme: &str) -> Vec<SocketAddr> {
+    pub fn addrs_of(&self, scheme: &str) -> Vec<SocketAddr> {
         self.stderr.wait("an address it listens on", |line| line.starts_with("weir: listening on "));
         let state = self.stderr.state();
         let addresses = state.lines.iter().filter_map(|line| line.strip_prefix("weir: listening on "));

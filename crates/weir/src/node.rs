@@ -53,6 +53,8 @@ pub use weir_plugins::REGISTRY as PLUGINS;
 /// What listening sockets are for.
 const HTTP: &str = "http";
 const HTTPS: &str = "https";
+const PROXY_HTTP: &str = "proxy-http";
+const PROXY_HTTPS: &str = "proxy-https";
 const STATUS: &str = "status";
 
 /// How often a node that drains looks whether it is done.
@@ -123,7 +125,12 @@ impl Node {
             })
         };
         let listening = settings.listen.iter().map(|listen| {
-            let purpose = if listen.tls { HTTPS } else { HTTP };
+            let purpose = match (listen.tls, listen.proxy_protocol) {
+                (false, false) => HTTP,
+                (true, false) => HTTPS,
+                (false, true) => PROXY_HTTP,
+                (true, true) => PROXY_HTTPS,
+            };
             open(purpose, sockets::socket_addr(listen.address), workers).map(|addr| (addr, purpose))
         });
         let listening = listening.collect::<Result<Vec<_>, _>>()?;
@@ -194,7 +201,12 @@ fn system(what: &str, error: &io::Error) -> Failure {
 fn listeners(sockets: &Sockets, workers: usize) -> io::Result<Vec<Vec<Listener>>> {
     let mut shares: Vec<Vec<Listener>> = Vec::new();
     shares.resize_with(workers, Vec::new);
-    for (purpose, spoken) in [(HTTP, Spoken { tls: false }), (HTTPS, Spoken { tls: true })] {
+    for (purpose, spoken) in [
+        (HTTP, Spoken { tls: false, proxy_protocol: false }),
+        (HTTPS, Spoken { tls: true, proxy_protocol: false }),
+        (PROXY_HTTP, Spoken { tls: false, proxy_protocol: true }),
+        (PROXY_HTTPS, Spoken { tls: true, proxy_protocol: true }),
+    ] {
         for (share, more) in shares.iter_mut().zip(sockets.share(purpose, workers)?) {
             share.extend(more.into_iter().map(|socket| Listener { socket, spoken }));
         }

@@ -39,6 +39,8 @@ pub struct Listen {
     pub address: Address,
     /// TLS is spoken, with the certificates of `ssls`.
     pub tls: bool,
+    /// A balancer says first whom it speaks for.
+    pub proxy_protocol: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +94,7 @@ pub enum LogLevel {
 impl Default for Settings {
     fn default() -> Self {
         Settings {
-            listen: vec![Listen { address: Address::Everywhere(9080), tls: false }],
+            listen: vec![Listen { address: Address::Everywhere(9080), tls: false, proxy_protocol: false }],
             worker_processes: None,
             enable_access_log: None,
             error_log_level: LogLevel::Error,
@@ -134,8 +136,19 @@ pub(super) const KEYS: &[&str] = &[
 
 pub(super) fn read(fields: &Fields) -> Settings {
     let default = Settings::default();
+    let clients = clients(fields);
+    let listen = fields.get("listen").map_or(default.listen, |at| listen(&at));
+    if listen.iter().any(|listen| listen.proxy_protocol)
+        && clients.trusted_addresses.is_empty()
+        && let Some(at) = fields.get("listen")
+    {
+        at.report_advising(
+            "expects the PROXY protocol, but nobody is trusted to speak it",
+            "name the balancers: `trusted_addresses: [10.0.0.1]`",
+        );
+    }
     Settings {
-        listen: fields.get("listen").map_or(default.listen, |at| listen(&at)),
+        listen,
         worker_processes: fields.get("worker_processes").and_then(|at| worker_processes(&at)),
         enable_access_log: fields.get("enable_access_log").and_then(|at| access_log(&at)),
         error_log_level: fields
@@ -143,7 +156,7 @@ pub(super) fn read(fields: &Fields) -> Settings {
             .and_then(|at| at.choice(LEVELS))
             .unwrap_or(default.error_log_level),
         status: fields.get("status").map_or(default.status, |at| status(&at)),
-        clients: clients(fields),
+        clients,
         allow_encoded_slashes: flag(fields, "allow_encoded_slashes"),
         trusted: fields.get("ssl_trusted_certificate").and_then(|at| certificate::pem(&at)),
         upstream_tls_verify: fields.get("upstream_tls_verify").and_then(|at| at.boolean()).unwrap_or(true),
@@ -245,19 +258,18 @@ fn listen(at: &At) -> Vec<Listen> {
 
 fn one_listen(at: &At) -> Option<Listen> {
     if !at.is_map() {
-        return address(at).map(|address| Listen { address, tls: false });
+        return address(at).map(|address| Listen { address, tls: false, proxy_protocol: false });
     }
     let fields = at.fields(&["address", "tls", "proxy_protocol"])?;
-    if let Some(at) = fields.get("proxy_protocol")
-        && at.boolean() == Some(true)
-    {
-        at.report_advising("is not supported yet by this version", "leave it out");
-    }
     let Some(at) = fields.get("address") else {
         at.report_advising("has no `address`", "add `address: \":9080\"`");
         return None;
     };
-    address(&at).map(|address| Listen { address, tls: flag(&fields, "tls") })
+    address(&at).map(|address| Listen {
+        address,
+        tls: flag(&fields, "tls"),
+        proxy_protocol: flag(&fields, "proxy_protocol"),
+    })
 }
 
 /// `:9080`, `127.0.0.1:9080`, `[::1]:9080`, or a port alone, as APISIX's `node_listen` has it.

@@ -1,5 +1,6 @@
 //! Client connections: whatever the protocol, they yield exchanges.
 
+pub mod announced;
 pub mod h1;
 pub mod secure;
 
@@ -8,6 +9,8 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 
 use weir_plugin::Stop;
+
+use crate::worker::{Phase, Worker};
 
 /// Waits for somebody other than the client, as long as there is a point in it: see [`h1::Client::poll_leave`].
 pub async fn unless_left<T>(
@@ -20,4 +23,21 @@ pub async fn unless_left<T>(
         done => done,
     })
     .await
+}
+
+/// `None` if it takes too long, or the worker must end.
+async fn in_time<T>(worker: &Worker, timeout_ns: u64, task: impl Future<Output = T>) -> Option<T> {
+    let deadline_ns = worker.now_ns().saturating_add(timeout_ns);
+    let timer = worker.wheel.add();
+    worker.wheel.watch(&timer, poll_fn(|context| Poll::Ready(context.waker().clone())).await);
+    worker.wheel.set(&timer, deadline_ns);
+    let mut task = pin!(task);
+    let outcome = poll_fn(|context| match task.as_mut().poll(context) {
+        Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+        Poll::Pending if worker.wake_up() >= deadline_ns || worker.phase() == Phase::Stopping => Poll::Ready(None),
+        Poll::Pending => Poll::Pending,
+    })
+    .await;
+    worker.wheel.remove(&timer);
+    outcome
 }

@@ -2,17 +2,15 @@
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use tokio::net::TcpStream;
 use weir_net::stream::Stream;
 use weir_net::tls::{AcceptError, CertificateDer, Facts, Scope, accept};
 use weir_plugin::{ClientCertificate, Tls};
 
-use super::h1;
-use crate::worker::{Phase, TaskGuard, Worker};
+use super::{h1, in_time};
+use crate::worker::{TaskGuard, Worker};
 
 /// For those who speak HTTP where TLS is spoken.
 const NOT_TLS: &str = "HTTP/1.1 400 Bad Request\r\nServer: weir\r\nContent-Type: text/plain; charset=utf-8\r\n\
@@ -56,23 +54,6 @@ async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Opt
     }
     worker.metrics.tls_failures.increment();
     None
-}
-
-/// `None` if it takes too long, or the worker must end.
-async fn in_time<T>(worker: &Worker, timeout_ns: u64, task: impl Future<Output = T>) -> Option<T> {
-    let deadline_ns = worker.now_ns().saturating_add(timeout_ns);
-    let timer = worker.wheel.add();
-    worker.wheel.watch(&timer, poll_fn(|context| Poll::Ready(context.waker().clone())).await);
-    worker.wheel.set(&timer, deadline_ns);
-    let mut task = pin!(task);
-    let outcome = poll_fn(|context| match task.as_mut().poll(context) {
-        Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-        Poll::Pending if worker.wake_up() >= deadline_ns || worker.phase() == Phase::Stopping => Poll::Ready(None),
-        Poll::Pending => Poll::Pending,
-    })
-    .await;
-    worker.wheel.remove(&timer);
-    outcome
 }
 
 fn described(stream: &Stream, proof: Scope) -> Tls {

@@ -1,0 +1,40 @@
+//! Connections of a balancer that says first whom it speaks for: the PROXY protocol.
+
+use std::net::SocketAddr;
+
+use tokio::net::TcpStream;
+use weir_net::proxy_protocol::receive;
+use weir_net::stream::Stream;
+
+use super::{h1, in_time, secure};
+use crate::gateway::Spoken;
+use crate::worker::{TaskGuard, Worker};
+
+/// Serves one connection from accept to close, as one of the client that is announced on it.
+pub async fn run(worker: TaskGuard, tcp: TcpStream, spoken: Spoken, sender: SocketAddr) {
+    // Boxed, since it is over before the long part of a connection's life begins.
+    let Some(client) = Box::pin(client(&worker, &tcp, sender)).await else { return };
+    match spoken.tls {
+        false => h1::run(worker, Stream::plain(tcp), client, None).await,
+        true => secure::run(worker, tcp, client).await,
+    }
+}
+
+/// `None` for who may not say it, or does not.
+async fn client(worker: &Worker, tcp: &TcpStream, sender: SocketAddr) -> Option<SocketAddr> {
+    let timeout_ns = {
+        let current = worker.current();
+        let clients = &current.snapshot.clients;
+        if !clients.trusts(sender.ip()) {
+            tracing::info!("{sender} is not trusted to speak the PROXY protocol");
+            return None;
+        }
+        clients.header_timeout.as_nanos() as u64
+    };
+    match in_time(worker, timeout_ns, receive(tcp)).await {
+        Some(Ok(announced)) => return Some(announced.client.unwrap_or(sender)),
+        Some(Err(error)) => tracing::info!("PROXY header of {sender}: {error}"),
+        None => tracing::info!("PROXY header of {sender}: not there in time"),
+    }
+    None
+}

@@ -1,0 +1,196 @@
+//! The PROXY protocol, versions 1 and 2, as receivers read it: a balancer in front says whom it speaks for before
+//! anything else. Specified by HAProxy, `doc/proxy-protocol.txt`.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use rustix::net::RecvFlags;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+/// §2.2: what version 2 begins with.
+const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
+/// §2.1: the longest line of version 1.
+const MOST_V1: usize = 107;
+/// The longest header that is taken; extensions (TLVs) of version 2 are skipped, not kept.
+const MOST: usize = 4 * 1024;
+
+/// What a header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announced {
+    /// Bytes of the header.
+    length: usize,
+    /// Who has connected to the sender; `None` where the sender speaks for itself, as in its health checks.
+    pub client: Option<SocketAddr>,
+}
+
+/// It is no header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Malformed;
+
+/// Reads the header, and nothing behind it.
+///
+/// # Errors
+/// Where there is none, or the connection ends.
+pub async fn receive(tcp: &TcpStream) -> io::Result<Announced> {
+    tcp.async_io(Interest::READABLE, || {
+        let mut seen = [0; MOST];
+        let (count, _) = rustix::net::recv(tcp, &mut seen, RecvFlags::PEEK)?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        match parse(&seen[..count]) {
+            Ok(Some(announced)) => {
+                // All of it is there, so it comes at once.
+                rustix::net::recv(tcp, &mut seen[..announced.length], RecvFlags::empty())?;
+                Ok(announced)
+            }
+            // What comes next wakes us, as if nothing were there yet.
+            Ok(None) if count < MOST => Err(io::ErrorKind::WouldBlock.into()),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "there is no PROXY header")),
+        }
+    })
+    .await
+}
+
+/// `None` while there may be more to come.
+fn parse(seen: &[u8]) -> Result<Option<Announced>, Malformed> {
+    let common = seen.len().min(SIGNATURE.len());
+    if seen[..common] == SIGNATURE[..common] {
+        return if common < SIGNATURE.len() { Ok(None) } else { version_2(seen) };
+    }
+    let common = seen.len().min(6);
+    if seen[..common] == b"PROXY "[..common] { version_1(seen) } else { Err(Malformed) }
+}
+
+/// §2.1: `PROXY TCP4 1.2.3.4 5.6.7.8 1000 443`, as a line.
+fn version_1(seen: &[u8]) -> Result<Option<Announced>, Malformed> {
+    let Some(end) = seen.windows(2).take(MOST_V1 - 1).position(|pair| pair == b"\r\n") else {
+        return if seen.len() < MOST_V1 { Ok(None) } else { Err(Malformed) };
+    };
+    let line = std::str::from_utf8(&seen[..end]).map_err(|_| Malformed)?;
+    let mut words = line.split(' ').skip(1);
+    let client = match words.next() {
+        // Whatever follows is to be ignored.
+        Some("UNKNOWN") => None,
+        Some(family @ ("TCP4" | "TCP6")) => {
+            let mut address = || words.next().and_then(|word| word.parse::<IpAddr>().ok()).ok_or(Malformed);
+            let (source, destination) = (address()?, address()?);
+            let (port, _) = (port(words.next())?, port(words.next())?);
+            let is_v4 = family == "TCP4";
+            if words.next().is_some() || source.is_ipv4() != is_v4 || destination.is_ipv4() != is_v4 {
+                return Err(Malformed);
+            }
+            Some(SocketAddr::new(source, port))
+        }
+        _ => return Err(Malformed),
+    };
+    Ok(Some(Announced { length: end + 2, client }))
+}
+
+fn port(word: Option<&str>) -> Result<u16, Malformed> {
+    let word = word.filter(|word| word.bytes().all(|byte| byte.is_ascii_digit())).ok_or(Malformed)?;
+    word.parse().map_err(|_| Malformed)
+}
+
+/// §2.2: the signature, version and command, family and transport, length, addresses, extensions.
+fn version_2(seen: &[u8]) -> Result<Option<Announced>, Malformed> {
+    const FIXED: usize = 16;
+    if seen.len() < FIXED {
+        return Ok(None);
+    }
+    let length = FIXED + usize::from(u16::from_be_bytes([seen[14], seen[15]]));
+    if length > MOST {
+        return Err(Malformed);
+    }
+    let local = match seen[12] {
+        0x20 => true,
+        0x21 => false,
+        _ => return Err(Malformed),
+    };
+    if seen.len() < length {
+        return Ok(None);
+    }
+    let body = &seen[FIXED..length];
+    let port = |at: usize| u16::from_be_bytes([body[at], body[at + 1]]);
+    let client = match seen[13] {
+        _ if local => None,
+        0x11 if body.len() >= 12 => {
+            let source: [u8; 4] = body[..4].try_into().expect("four bytes");
+            Some(SocketAddr::new(Ipv4Addr::from(source).into(), port(8)))
+        }
+        0x21 if body.len() >= 36 => {
+            let source: [u8; 16] = body[..16].try_into().expect("sixteen bytes");
+            Some(SocketAddr::new(Ipv6Addr::from(source).into(), port(32)))
+        }
+        0x11 | 0x21 => return Err(Malformed),
+        // Unspecified, datagrams and sockets of the file system: no address of a client of ours.
+        _ => None,
+    };
+    Ok(Some(Announced { length, client }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v2(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
+        let length = (body.len() as u16).to_be_bytes();
+        [&SIGNATURE[..], &[command, family], &length, body].concat()
+    }
+
+    fn client(seen: &[u8]) -> Option<String> {
+        let announced = parse(seen).expect("a header").expect("a whole one");
+        announced.client.map(|client| client.to_string())
+    }
+
+    #[test]
+    fn both_versions_name_the_client() {
+        assert_eq!(client(b"PROXY TCP4 1.2.3.4 5.6.7.8 1000 443\r\nGET").as_deref(), Some("1.2.3.4:1000"));
+        assert_eq!(client(b"PROXY TCP6 ::1 ::2 1000 443\r\n").as_deref(), Some("[::1]:1000"));
+        assert_eq!(client(b"PROXY UNKNOWN whatever comes\r\n"), None);
+        let v4 = [1, 2, 3, 4, 5, 6, 7, 8, 3, 232, 1, 187];
+        assert_eq!(client(&v2(0x21, 0x11, &v4)).as_deref(), Some("1.2.3.4:1000"));
+        assert_eq!(client(&v2(0x21, 0x11, &[&v4[..], b"\x04\0\x01x"].concat())).as_deref(), Some("1.2.3.4:1000"));
+        let mut v6 = [0; 36];
+        (v6[15], v6[33]) = (1, 7);
+        assert_eq!(client(&v2(0x21, 0x21, &v6)).as_deref(), Some("[::1]:7"));
+        assert_eq!(client(&v2(0x20, 0x11, &v4)), None, "LOCAL speaks for itself");
+        assert_eq!(client(&v2(0x21, 0x00, &[])), None);
+    }
+
+    #[test]
+    fn every_beginning_waits_for_the_rest() {
+        let whole = [b"PROXY TCP4 1.2.3.4 5.6.7.8 1000 443\r\n".to_vec(), v2(0x21, 0x11, &[0; 12])];
+        for header in whole {
+            for length in 0..header.len() {
+                assert_eq!(parse(&header[..length]), Ok(None), "{length} of {}", header.len());
+            }
+            let behind = [&header[..], b"GET / HTTP/1.1\r\n"].concat();
+            assert_eq!(parse(&behind).expect("a header").expect("a whole one").length, header.len());
+        }
+    }
+
+    #[test]
+    fn p01_what_is_not_exactly_a_header_is_none() {
+        for wrong in [
+            &b"GET / HTTP/1.1\r\n"[..],
+            b"PROXY\r\n",
+            b"PROXY TCP4 1.2.3.4 5.6.7.8 1000\r\n",
+            b"PROXY TCP4 1.2.3.4 5.6.7.8 1000 443 9\r\n",
+            b"PROXY TCP4 ::1 ::2 1000 443\r\n",
+            b"PROXY TCP4 1.2.3.4 5.6.7.8 +1 443\r\n",
+            b"PROXY TCP4 1.2.3.4 5.6.7.8 65536 443\r\n",
+            b"PROXY TCP4  1.2.3.4 5.6.7.8 1 443\r\n",
+            b"PROXY UDP4 1.2.3.4 5.6.7.8 1 443\r\n",
+            &[b"PROXY UNKNOWN ", &[b'x'; 200][..]].concat(),
+            &v2(0x11, 0x11, &[0; 12]),
+            &v2(0x22, 0x11, &[0; 12]),
+            &v2(0x21, 0x11, &[0; 11]),
+            &v2(0x21, 0x21, &[0; 35]),
+            &v2(0x21, 0x11, &[0; 5000])[..40],
+        ] {
+            assert_eq!(parse(wrong), Err(Malformed), "{:?}", String::from_utf8_lossy(wrong));
+        }
+    }
+}
