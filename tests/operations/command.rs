@@ -42,6 +42,21 @@ fn check_says_what_is_wrong_and_ends_with_1() {
 }
 
 #[test]
+fn explain_says_where_a_request_goes() {
+    let place = TempDir::new();
+    let routes = "routes: [{ id: a, uri: /a/*, plugins: { key-auth: {}, cors: {} } }, { id: b, uri: /*, plugins: {} }]";
+    let file = place.write("good.yaml", format!("{}{routes}", FILE.replace("routes: []\n", "")));
+    let file = file.to_str().expect("ASCII");
+    let output = run(&["explain", file, "GET", "http://t/a/b", "-H", "X-A: b"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}");
+    let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("route/a /a/* chosen") && words.contains("route/b /* lost"), "{said}");
+    assert!(words.contains("4000 cors from route/a rewrite 2500 key-auth from route/a"), "{said}");
+    ends(&["explain", file, "GET", "gopher://t/"], 1, "neither http nor https");
+}
+
+#[test]
 fn wrong_usage_ends_with_2() {
     ends(&["rnu"], 2, "unrecognized subcommand");
     ends(&["run"], 2, "<FILE>");

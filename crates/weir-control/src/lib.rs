@@ -9,6 +9,7 @@ mod check;
 pub mod compile;
 pub mod diagnostic;
 pub mod document;
+pub mod explain;
 pub mod publish;
 mod read;
 mod references;

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod check;
 pub mod completions;
+pub mod explain;
 pub mod man;
 pub mod run;
 pub mod version;
@@ -25,6 +26,7 @@ pub struct Weir {
 enum Command {
     Run(run::Run),
     Check(check::Check),
+    Explain(explain::Explain),
     Version(version::Version),
     Completions(completions::Completions),
     Man(man::Man),
@@ -38,6 +40,7 @@ impl Weir {
         match self.command {
             Command::Run(command) => command.execute(),
             Command::Check(command) => command.execute(),
+            Command::Explain(command) => command.execute(),
             Command::Version(command) => command.execute(),
             Command::Completions(command) => command.execute(),
             Command::Man(command) => command.execute(),

@@ -1,0 +1,204 @@
+//! Why a request goes where it goes, and which plugins it meets on the way.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::fmt;
+use std::net::IpAddr;
+
+use weir_gateway::route::{Advantage, Candidate, Lookup, Verdict};
+use weir_gateway::snapshot::Reach;
+use weir_plugin::{Exchange, Registry, Stage};
+use weir_proto::h1::parse_request;
+
+use crate::compile::{Compiled, compile};
+use crate::diagnostic::Diagnostic;
+use crate::document::{Document, Plugin, PluginSet, Reference};
+
+/// A request as somebody would describe it.
+#[derive(Clone, Debug)]
+pub struct Question<'a> {
+    pub method: &'a str,
+    /// `https://host/path?query`; without a scheme it is http.
+    pub url: &'a str,
+    /// As `Name: value`.
+    pub headers: &'a [String],
+    /// Whom it comes from.
+    pub from: IpAddr,
+}
+
+/// Displays as a few short tables.
+#[derive(Debug)]
+pub struct Explanation {
+    /// In the order in which they are tried; each with the id of its route.
+    candidates: Vec<(Box<str>, Candidate)>,
+    /// In the order in which requests pass them.
+    plugins: Vec<Row>,
+    /// Where a consumer is found out, its plugins come in.
+    knows_consumers: bool,
+}
+
+#[derive(Debug)]
+struct Row {
+    stage: Stage,
+    reach: Reach,
+    priority: i32,
+    plugin: Box<str>,
+    /// The resource that says it, by kind and id.
+    source: String,
+    off: bool,
+    identifies: bool,
+}
+
+/// Why there is no explanation.
+#[derive(Debug)]
+pub enum Unexplained {
+    Document(Vec<Diagnostic>),
+    /// The request is none, and is answered with 400 or the like whatever its route.
+    Request(String),
+}
+
+/// Explains what would become of a request. Nothing is sent, and nobody is asked.
+///
+/// # Errors
+/// Where the document is not valid, or the request is none.
+pub fn explain(document: &Document, registry: &Registry, question: &Question) -> Result<Explanation, Unexplained> {
+    let Compiled { snapshot, .. } = compile(document, registry).map_err(Unexplained::Document)?;
+    let exchange = exchange(document, question).map_err(Unexplained::Request)?;
+    let request = &exchange.request;
+    let lookup = Lookup {
+        host: request.host(),
+        path: request.path(),
+        method: request.method,
+        remote_addr: exchange.client.addr,
+        variables: &exchange,
+    };
+    let id_of = |candidate: &Candidate| snapshot.routes[candidate.route as usize].facts.route_id.clone();
+    let candidates: Vec<_> =
+        snapshot.table.explain(&lookup).into_iter().map(|candidate| (id_of(&candidate), candidate)).collect();
+    let chosen = candidates.iter().find(|(_, candidate)| candidate.verdict == Verdict::Chosen).map(|(id, _)| &**id);
+    let plugins = rows(document, registry, chosen);
+    let knows_consumers = plugins.iter().any(|row| row.identifies && !row.off);
+    Ok(Explanation { candidates, plugins, knows_consumers })
+}
+
+fn exchange(document: &Document, question: &Question) -> Result<Exchange, String> {
+    let (scheme, rest) = question.url.split_once("://").unwrap_or(("http", question.url));
+    if !matches!(scheme, "http" | "https") {
+        return Err(format!("`{scheme}` is neither http nor https"));
+    }
+    let (authority, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let slash = if target.starts_with('/') { "" } else { "/" };
+    let mut head = format!("{} {slash}{target} HTTP/1.1\r\nHost: {authority}\r\n", question.method);
+    for header in question.headers {
+        if !header.contains(':') || header.contains(['\r', '\n']) {
+            return Err(format!("`{}` is no `Name: value`", header.escape_debug()));
+        }
+        head.push_str(header);
+        head.push_str("\r\n");
+    }
+    head.push_str("\r\n");
+    let mut exchange = Exchange::default();
+    match parse_request(head.as_bytes(), &document.settings.clients.limits, &mut exchange.request) {
+        Ok(Some(length)) if length == head.len() => {}
+        Ok(_) => return Err("this is no request".to_owned()),
+        Err(reject) => return Err(format!("such a request is answered with {} ({})", reject.status(), reject.name())),
+    }
+    exchange.client.addr = question.from;
+    exchange.client.peer.set_ip(question.from);
+    exchange.client.tls = scheme == "https";
+    Ok(exchange)
+}
+
+fn rows(document: &Document, registry: &Registry, route: Option<&str>) -> Vec<Row> {
+    let row = |source: String, reach: Reach, plugin: &Plugin| {
+        let entry = registry.find(&plugin.name)?;
+        Some(Row {
+            stage: entry.stage,
+            reach,
+            priority: plugin.priority.unwrap_or(entry.priority),
+            plugin: plugin.name.clone(),
+            source,
+            off: plugin.disabled,
+            identifies: entry.identifies,
+        })
+    };
+    let mut rows = Vec::new();
+    for PluginSet { id, plugins, .. } in &document.global_rules {
+        rows.extend(plugins.iter().filter_map(|plugin| row(format!("global_rule/{id}"), Reach::Global, plugin)));
+    }
+    let route = route.and_then(|id| document.routes.iter().find(|route| &*route.id == id));
+    let named = |reference: &Option<Reference>| reference.as_ref().map(|reference| reference.id.clone());
+    if let Some(route) = route {
+        let config =
+            named(&route.plugin_config_id).and_then(|id| document.plugin_configs.iter().find(|config| config.id == id));
+        let service = named(&route.service_id).and_then(|id| document.services.iter().find(|service| service.id == id));
+        let layers = [
+            Some((format!("route/{}", route.id), &route.plugins)),
+            config.map(|config| (format!("plugin_config/{}", config.id), &config.plugins)),
+            service.map(|service| (format!("service/{}", service.id), &service.plugins)),
+        ];
+        let mut taken = HashSet::new();
+        for (source, plugins) in layers.into_iter().flatten() {
+            let nearest = plugins.iter().filter(|plugin| taken.insert(&*plugin.name));
+            rows.extend(nearest.filter_map(|plugin| row(source.clone(), Reach::Own, plugin)));
+        }
+    }
+    rows.sort_by(|a, b| {
+        let rank = |row: &Row| (row.stage, row.reach, Reverse(row.priority));
+        rank(a).cmp(&rank(b)).then_with(|| a.plugin.cmp(&b.plugin))
+    });
+    rows
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explanation { candidates, plugins, knows_consumers } = self;
+        if !candidates.iter().any(|(_, candidate)| candidate.verdict == Verdict::Chosen) {
+            writeln!(f, "No route matches; the answer is 404.")?;
+        }
+        if !candidates.is_empty() {
+            writeln!(f, "Routes whose path fits:")?;
+        }
+        for (id, candidate) in candidates {
+            let host = candidate.host.as_deref().unwrap_or_default();
+            let place = format!("{host}{}", candidate.uri);
+            writeln!(f, "  route/{id:<20} {place:<32} {}", Outcome(&candidate.verdict))?;
+        }
+        if !plugins.is_empty() {
+            writeln!(f, "Plugins in the order of requests:")?;
+        }
+        for row in plugins {
+            let stage = match row.stage {
+                Stage::Rewrite => "rewrite",
+                Stage::Access => "access",
+            };
+            let off = if row.off { " (off)" } else { "" };
+            writeln!(f, "  {stage:<8} {:>6} {:<22} from {}{off}", row.priority, row.plugin, row.source)?;
+        }
+        if *knows_consumers {
+            writeln!(f, "Once the consumer is known, its plugins and those of its group come before the route's.")?;
+        }
+        Ok(())
+    }
+}
+
+/// What became of a candidate, in words.
+struct Outcome<'a>(&'a Verdict);
+
+impl fmt::Display for Outcome<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Verdict::Chosen => "chosen",
+            Verdict::Outranked(Advantage::Host) => "lost: its host is less specific",
+            Verdict::Outranked(Advantage::Path) => "lost: its path is less specific",
+            Verdict::Outranked(Advantage::Priority) => "lost: its priority is lower",
+            Verdict::Outranked(Advantage::UriLength) => "lost: its uri is shorter",
+            Verdict::Outranked(Advantage::Order) => "lost: it comes later in the file",
+            Verdict::Host => "does not fit: another host",
+            Verdict::Uri => "does not fit: the path goes on differently",
+            Verdict::Method => "does not fit: another method",
+            Verdict::RemoteAddr => "does not fit: the client's address is not in `remote_addrs`",
+            Verdict::Vars(rule) => return write!(f, "does not fit: `vars` does not hold: {rule}"),
+        })
+    }
+}

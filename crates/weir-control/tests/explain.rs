@@ -1,0 +1,80 @@
+//! What `weir explain` says.
+
+mod plugins;
+
+use weir_control::explain::{Question, Unexplained, explain};
+use weir_control::yaml::Limits;
+use weir_control::{Document, Lookup};
+
+const FILE: &str = "
+global_rules: [{ id: g, plugins: { mark-access: { text: g } } }]
+plugin_configs: [{ id: p, plugins: { mark-late: { text: p } } }]
+services: [{ id: s, hosts: [shop.example], plugins: { mark-late: { text: s }, mark-early: { text: s } } }]
+routes:
+  - { id: orders, uri: /orders/*, service_id: s, plugin_config_id: p, plugins: { door: {}, mark-access: { text: r, _meta: { priority: 5 } } } }
+  - { id: posts, uri: /orders/*, methods: [POST], priority: 9, service_id: s, plugins: {} }
+  - { id: tenant, uri: /orders/*, priority: 8, service_id: s, vars: [[http_x_tenant, '==', b]], plugins: {} }
+  - { id: all, uri: /*, plugins: { mark-early: { text: a, _meta: { disable: true } } } }
+  - { id: other, uri: /orders/1, host: other.example, plugins: {} }
+";
+
+fn explained(method: &str, url: &str, headers: &[&str]) -> Result<String, Unexplained> {
+    let lookup: Lookup = &|_| None;
+    let document = Document::parse("weir.yaml", FILE, lookup, Limits::default()).expect("is YAML");
+    let headers: Vec<String> = headers.iter().map(|header| (*header).to_owned()).collect();
+    let from = "127.0.0.1".parse().expect("an address");
+    let question = Question { method, url, headers: &headers, from };
+    explain(&document, &plugins::REGISTRY, &question).map(|explanation| explanation.to_string())
+}
+
+#[test]
+fn candidates_and_why_each_lost_then_the_plugins_and_whose_they_are() {
+    let text = explained("GET", "https://Shop.example:8443/orders/1?x=1", &["X-Tenant: a"]).expect("explained");
+    let lines: Vec<String> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let expected = [
+        "Routes whose path fits:",
+        "route/posts shop.example/orders/* does not fit: another method",
+        "route/tenant shop.example/orders/* does not fit: `vars` does not hold: ",
+        "route/orders shop.example/orders/* chosen",
+        "route/all /* lost: its host is less specific",
+        "route/other other.example/orders/1 does not fit: another host",
+        "Plugins in the order of requests:",
+        "rewrite 100 mark-early from service/s",
+        "rewrite 75 door from route/orders",
+        "rewrite 10 mark-late from plugin_config/p",
+        "access 1000 mark-access from global_rule/g",
+        "access 5 mark-access from route/orders",
+        "Once the consumer is known, its plugins and those of its group come before the route's.",
+    ];
+    assert_eq!(lines.len(), expected.len(), "{text}");
+    for (line, expected) in lines.iter().zip(expected) {
+        assert!(line.starts_with(expected.trim_end()), "{line}\nwanted {expected}");
+    }
+}
+
+#[test]
+fn what_matches_nothing_and_what_is_off() {
+    let text = explained("GET", "other.example", &[]).expect("explained");
+    assert!(text.contains("mark-early") && text.contains("from route/all (off)"), "{text}");
+    let document = Document::parse("f", "routes: []", &|_| None, Limits::default()).expect("is YAML");
+    let from = "127.0.0.1".parse().expect("an address");
+    let question = Question { method: "GET", url: "http://a/", headers: &[], from };
+    let text = explain(&document, &plugins::REGISTRY, &question).expect("explained").to_string();
+    assert_eq!(text, "No route matches; the answer is 404.\n");
+}
+
+#[test]
+fn what_is_no_request_is_said() {
+    for (method, url, header, want) in [
+        ("G T", "http://a/", "A: b", "answered with 400"),
+        ("GET", "ftp://a/", "A: b", "neither http nor https"),
+        ("GET", "http://a/", "A", "no `Name: value`"),
+        ("GET", "http://a/", "A: b\r\n\r\nGET / HTTP/1.1", "no `Name: value`"),
+        ("GET", "http://a b/", "A: b", "answered with 400"),
+    ] {
+        match explained(method, url, &[header]) {
+            Err(Unexplained::Request(problem)) => assert!(problem.contains(want), "{problem}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
