@@ -4,9 +4,10 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
+use weir_proto::field::Name;
 use weir_proto::{RequestHead, ResponseHead};
 
 use crate::consumer::{Consumer, Credential};
@@ -59,6 +60,12 @@ pub struct Exchange {
     /// What plugins remember from one phase to the next.
     pub notes: Notes,
 }
+
+/// The fields that tell the upstream who the client is.
+static IDENTITY: LazyLock<[Name; 3]> = LazyLock::new(|| {
+    [&b"X-Consumer-Username"[..], b"X-Consumer-Custom-ID", b"X-Credential-Identifier"]
+        .map(|name| Name::new(name).expect("it is a token"))
+});
 
 /// A plugin's place in the notes of every exchange it sees: unique in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,16 +266,12 @@ impl Exchange {
     pub fn identify(&mut self, credential: &Arc<Credential>) -> Result<(), Stop> {
         let Consumer { username, custom_id, .. } = &*credential.consumer;
         let head = &mut self.request.head;
-        let said = [
-            (&b"X-Consumer-Username"[..], username),
-            (b"X-Consumer-Custom-ID", custom_id),
-            (b"X-Credential-Identifier", &credential.id),
-        ];
-        for (name, value) in said {
+        for (name, value) in IDENTITY.iter().zip([username, custom_id, &credential.id]) {
             // What another plugin has said before is not true any more.
-            head.remove(name);
-            if !value.is_empty() {
-                head.add(name, value.as_bytes()).map_err(|_| Stop::Internal)?;
+            if value.is_empty() {
+                head.remove(name.as_bytes());
+            } else {
+                head.put(name, |out| out.extend_from_slice(value.as_bytes())).map_err(|_| Stop::Internal)?;
             }
         }
         self.identity = Some(Arc::clone(credential));

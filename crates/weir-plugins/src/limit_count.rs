@@ -4,7 +4,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::proto::field;
+use weir_plugin::proto::field::Name;
 use weir_plugin::proto::head::{BadField, Head};
 use weir_plugin::{Build, ConfigError, Definition, Exchange, NoteKey, Phases, Plugin, Stage, Step, Stop};
 
@@ -174,9 +174,6 @@ impl Definition for LimitCount {
                     let key = LimitKey::compile(&rule.key, KeyType::VarCombination, &format!("{path}key"), build)
                         .or_else(|_| LimitKey::compile(&rule.key, KeyType::Constant, "", build))?;
                     let prefix = rule.header_prefix.unwrap_or_else(|| (index + 1).to_string());
-                    if !field::is_name(prefix.as_bytes()) {
-                        return Err(ConfigError::new(format!("{path}header_prefix"), "is no part of a field's name"));
-                    }
                     let name = format!("{identity} rule {index}");
                     Quota::new(&rule.count, &rule.time_window, key, &path, &name, Some(prefix))
                 };
@@ -223,9 +220,9 @@ struct Quota {
 }
 
 struct FieldNames {
-    limit: Box<[u8]>,
-    remaining: Box<[u8]>,
-    reset: Box<[u8]>,
+    limit: Name,
+    remaining: Name,
+    reset: Name,
     /// What the IETF's fields call it.
     policy: Box<str>,
 }
@@ -239,9 +236,13 @@ impl Quota {
         name: &str,
         prefix: Option<String>,
     ) -> Result<Quota, ConfigError> {
-        let field = |last: &str| match &prefix {
-            Some(prefix) => format!("X-{prefix}-RateLimit-{last}").into_bytes().into(),
-            None => format!("X-RateLimit-{last}").into_bytes().into(),
+        let field = |last: &str| {
+            let name = match &prefix {
+                Some(prefix) => format!("X-{prefix}-RateLimit-{last}"),
+                None => format!("X-RateLimit-{last}"),
+            };
+            Name::new(name.as_bytes())
+                .ok_or_else(|| ConfigError::new(format!("{path}header_prefix"), "is no part of a field's name"))
         };
         Ok(Quota {
             count: Amount::compile(count, 1..=MAX_COUNT, &format!("{path}count"))?,
@@ -251,9 +252,9 @@ impl Quota {
             name: counters::name(name),
             note: NoteKey::unique(),
             fields: FieldNames {
-                limit: field("Limit"),
-                remaining: field("Remaining"),
-                reset: field("Reset"),
+                limit: field("Limit")?,
+                remaining: field("Remaining")?,
+                reset: field("Reset")?,
                 policy: prefix.as_deref().unwrap_or("default").into(),
             },
         })
@@ -335,11 +336,11 @@ impl Limiter {
         [limit, remaining, window]: [u64; 3],
         reset_ms: u64,
     ) -> Result<(), BadField> {
-        let mut digits = itoa::Buffer::new();
+        let digits = |number: u64| move |out: &mut Vec<u8>| write_digits(out, number);
         if self.show {
-            head.set(&names.limit, digits.format(limit).as_bytes())?;
-            head.set(&names.remaining, digits.format(remaining).as_bytes())?;
-            head.set(&names.reset, &seconds(reset_ms))?;
+            head.put(&names.limit, digits(limit))?;
+            head.put(&names.remaining, digits(remaining))?;
+            head.put(&names.reset, |out| write_seconds(out, reset_ms))?;
         }
         if self.show_ietf {
             let policy = &names.policy;
@@ -351,16 +352,19 @@ impl Limiter {
     }
 }
 
+fn write_digits(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
 /// With at most two decimals.
-fn seconds(ms: u64) -> Vec<u8> {
+fn write_seconds(out: &mut Vec<u8>, ms: u64) {
     let hundredths = ms.div_ceil(10);
-    let mut text = itoa::Buffer::new().format(hundredths / 100).as_bytes().to_vec();
+    write_digits(out, hundredths / 100);
     match hundredths % 100 {
         0 => {}
-        tens if tens % 10 == 0 => text.extend_from_slice(&[b'.', b'0' + (tens / 10) as u8]),
-        rest => text.extend_from_slice(&[b'.', b'0' + (rest / 10) as u8, b'0' + (rest % 10) as u8]),
+        tens if tens % 10 == 0 => out.extend_from_slice(&[b'.', b'0' + (tens / 10) as u8]),
+        rest => out.extend_from_slice(&[b'.', b'0' + (rest / 10) as u8, b'0' + (rest % 10) as u8]),
     }
-    text
 }
 
 /// A window that began with the first request of its key.
@@ -601,7 +605,9 @@ mod tests {
     #[test]
     fn resets_have_at_most_two_decimals() {
         for (ms, want) in [(60_000, "60"), (59_990, "59.99"), (36_400, "36.4"), (1, "0.01"), (1_050, "1.05")] {
-            assert_eq!(seconds(ms), want.as_bytes());
+            let mut out = Vec::new();
+            write_seconds(&mut out, ms);
+            assert_eq!(out, want.as_bytes());
         }
     }
 

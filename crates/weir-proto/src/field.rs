@@ -128,6 +128,28 @@ impl Known {
     }
 }
 
+/// A field name that was looked at beforehand, for whoever writes the same field into many heads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    text: Box<[u8]>,
+    known: Known,
+}
+
+impl Name {
+    /// `None` if it is not a token.
+    pub fn new(name: &[u8]) -> Option<Name> {
+        is_name(name).then(|| Name { text: name.into(), known: Known::parse(name) })
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.text
+    }
+
+    pub fn known(&self) -> Known {
+        self.known
+    }
+}
+
 /// The candidate that `name` is, in any case. All have the length of `name`, known when this is compiled, so that a
 /// comparison is a few instructions. Among the bytes of a token, setting the bit 0x20 only ever changes letters into
 /// their lower case, and `^` and `_`, which no known name holds.

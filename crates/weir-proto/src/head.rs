@@ -3,7 +3,7 @@
 //! The common case forwards without building a map. An edit appends to the bytes and to the index, a removal marks the
 //! index, so that nothing already pointed at ever moves.
 
-use crate::field::{self, Known};
+use crate::field::{self, Known, Name};
 use crate::method::Method;
 
 /// A range of a head's bytes.
@@ -109,13 +109,34 @@ impl Head {
         self.add(name, value)
     }
 
+    /// The same for a name that was looked at before, with a value that is written where it will stand.
+    pub fn put(&mut self, name: &Name, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), BadField> {
+        let before = self.bytes.len();
+        let written = self.append(name.as_bytes());
+        self.bytes.extend_from_slice(b": ");
+        let start = self.bytes.len();
+        write(&mut self.bytes);
+        if !field::is_value(&self.bytes[start..]) {
+            self.bytes.truncate(before);
+            return Err(BadField);
+        }
+        let value = Span::new(start, self.bytes.len());
+        self.bytes.extend_from_slice(b"\r\n");
+        self.remove(name.as_bytes());
+        self.fields.push(Field { name: written, value, known: name.known(), removed: false, verbatim: true });
+        Ok(())
+    }
+
     /// Removes every field of this name; says whether there was one.
     pub fn remove(&mut self, name: &[u8]) -> bool {
         let mut found = false;
-        for index in 0..self.fields.len() {
-            let field = self.fields[index];
-            if !field.removed && self.slice(field.name).eq_ignore_ascii_case(name) {
-                self.fields[index].removed = true;
+        for field in &mut self.fields {
+            let Span { start, end } = field.name;
+            if (end - start) as usize == name.len()
+                && !field.removed
+                && self.bytes[field.name.range()].eq_ignore_ascii_case(name)
+            {
+                field.removed = true;
                 found = true;
             }
         }
@@ -430,6 +451,22 @@ mod tests {
         let mut out = Vec::new();
         head.write_fields(&mut out, |_| true);
         String::from_utf8(out).expect("test fields are ASCII")
+    }
+
+    #[test]
+    fn a_field_is_put_in_the_place_of_its_namesakes_or_nothing_changes() {
+        let mut head = Head::default();
+        head.add(b"x-limit", b"1").unwrap();
+        head.add(b"X-Other", b"2").unwrap();
+        let name = Name::new(b"X-Limit").unwrap();
+        assert_eq!(head.put(&name, |out| out.extend_from_slice(b"3\r\nX-Smuggled: 4")), Err(BadField));
+        assert_eq!(head.fields().count(), 2);
+        head.put(&name, |out| out.extend_from_slice(b"5")).unwrap();
+        let fields: Vec<_> = head.fields().collect();
+        assert_eq!(fields, [(&b"X-Other"[..], &b"2"[..]), (b"X-Limit", b"5")]);
+        let mut out = Vec::new();
+        head.write_fields(&mut out, |_| true);
+        assert_eq!(out, b"X-Other: 2\r\nX-Limit: 5\r\n");
     }
 
     #[test]
