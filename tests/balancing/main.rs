@@ -1,6 +1,7 @@
 //! How endpoints are chosen, watched, left out and taken back, over real sockets.
 
 mod health;
+mod names;
 mod persistence;
 mod placement;
 

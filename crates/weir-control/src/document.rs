@@ -7,6 +7,7 @@ mod balance;
 mod certificate;
 mod checks;
 mod consumer;
+mod names;
 mod persistence;
 mod plugins;
 mod resource;
@@ -15,7 +16,6 @@ mod settings;
 mod upstream;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -32,12 +32,13 @@ pub use balance::Balance;
 pub use certificate::{Clients, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls};
 pub use checks::Active;
 pub use consumer::{Consumer, Credential};
+pub use names::{DnsSettings, Found, Meaning, Query, Target};
 pub use persistence::Persistence;
 pub use plugins::{ErrorResponse, Plugin, Plugins};
 pub use resource::{Origin, Reference};
 pub use route::{Route, Service};
 pub use settings::{AccessLog, AccessLogFormat, Address, Listen, LogLevel, Settings};
-pub use upstream::{NodeSpec, Scheme, Upstream};
+pub use upstream::{NodeSpec, NodesFile, Scheme, Upstream};
 
 /// A configuration as written.
 #[derive(Debug)]
@@ -58,12 +59,14 @@ pub struct Document {
     pub plugin_metadata: Vec<Plugin>,
     /// APISIX's list `plugins`: if it is there, no other plugin may be used.
     pub enabled_plugins: Option<HashSet<Box<str>>>,
-    /// What the host names among the upstreams' nodes stand for, as far as the store has looked them up.
-    pub addresses: Addresses,
+    /// What names among the upstreams stand for, as far as the store has looked them up.
+    pub found: Found,
     /// The texts that stand in files and variables, as far as the store has read them.
     pub files: Files,
     /// Certificates of those the system trusts, DER, where they are needed.
     pub system_roots: Vec<CertificateDer<'static>>,
+    /// The nodes that stand in files of their own.
+    pub node_files: HashMap<Box<str>, Vec<NodeSpec>>,
     /// When it was read, to tell what has expired.
     pub read_at: SystemTime,
     /// What is wrong, as far as one can tell without knowing the plugins.
@@ -71,9 +74,6 @@ pub struct Document {
     /// What all this was read from.
     pub tree: Node,
 }
-
-/// Host names and their addresses. Looking up is I/O, so the store does it before the document is compiled.
-pub type Addresses = HashMap<Box<str>, Vec<IpAddr>>;
 
 /// The content of files by their names as written, or why they cannot be read. Reading is I/O, too.
 pub type Files = HashMap<Box<str>, Result<Arc<[u8]>, String>>;
@@ -134,9 +134,10 @@ impl Document {
             consumer_groups: Vec::new(),
             plugin_metadata: Vec::new(),
             enabled_plugins: None,
-            addresses: Addresses::new(),
+            found: Found::new(),
             files: Files::new(),
             system_roots: Vec::new(),
+            node_files: HashMap::new(),
             read_at: SystemTime::now(),
             faults: Vec::new(),
             tree: Node { place: Place::default(), kind: Kind::Null },
@@ -169,16 +170,30 @@ impl Document {
         document
     }
 
-    /// The names that must be looked up before an endpoint has an address.
-    pub fn host_names(&self) -> BTreeSet<&str> {
-        self.nodes().filter_map(NodeSpec::host_name).collect()
+    /// What must be looked up before endpoints have addresses.
+    pub fn queries(&self) -> BTreeSet<Query> {
+        let hosts = self.nodes().filter_map(NodeSpec::host_name).map(|name| Query::Host(name.into()));
+        let services = self.all_upstreams().filter_map(|upstream| upstream.service.as_ref());
+        hosts.chain(services.map(|(name, _)| Query::Service(name.clone()))).collect()
     }
 
-    /// What must be read before there are certificates: names of files, and `$env://NAME`.
+    /// Where the name stands that is looked up.
+    pub fn place_of(&self, query: &Query) -> Place {
+        let place = match query {
+            Query::Host(name) => self.nodes().find(|node| node.host_name() == Some(&**name)).map(|node| node.place),
+            Query::Service(name) => {
+                let mut services = self.all_upstreams().filter_map(|upstream| upstream.service.as_ref());
+                services.find(|(service, _)| service == name).map(|(_, place)| *place)
+            }
+        };
+        place.unwrap_or_default()
+    }
+
+    /// What must be read before everything is there: names of files, and `$env://NAME`.
     pub fn file_names(&self) -> BTreeSet<&str> {
         let of_upstreams = self.all_upstreams().flat_map(|upstream| upstream.tls.pems());
         let pems = self.ssls.iter().flat_map(Ssl::pems).chain(of_upstreams).chain(&self.settings.trusted);
-        pems.filter_map(Pem::elsewhere).collect()
+        pems.filter_map(Pem::elsewhere).chain(self.node_files_named().map(|file| &*file.path)).collect()
     }
 
     /// Whether some upstream must be vouched for by whom the system trusts.
@@ -191,9 +206,39 @@ impl Document {
         self.settings.trusted.is_none() && self.all_upstreams().any(needs)
     }
 
+    /// Takes in the nodes that stand in files. What is wrong with them becomes a fault of the document.
+    pub fn read_nodes(&mut self, lookup: Lookup, limits: Limits) {
+        let named: Vec<NodesFile> = self.node_files_named().cloned().collect();
+        for NodesFile { path, place, default_port } in named {
+            let text = match self.files.get(&path) {
+                Some(Ok(content)) => std::str::from_utf8(content).map_err(|_| "it is not UTF-8".to_owned()),
+                Some(Err(reason)) => Err(reason.clone()),
+                None => continue,
+            };
+            let source: Arc<str> = (*path).into();
+            match text.map(|text| yaml::parse(&source, text, lookup, limits)) {
+                Ok(Ok(Parsed { tree, faults })) => {
+                    self.faults.extend(faults);
+                    let faults = Faults::new(source);
+                    self.node_files.insert(path, upstream::nodes(&At::root(&tree, &faults), default_port));
+                    self.faults.extend(faults.into_diagnostics());
+                }
+                Ok(Err(faults)) => self.faults.extend(faults),
+                Err(reason) => {
+                    let problem = format!("the file `{path}` cannot be read: {reason}");
+                    self.faults.push(Diagnostic::at_place(&self.source, place, problem));
+                }
+            }
+        }
+    }
+
+    fn node_files_named(&self) -> impl Iterator<Item = &NodesFile> {
+        self.all_upstreams().filter_map(|upstream| upstream.nodes_file.as_ref())
+    }
+
     /// The nodes of all upstreams, wherever they stand.
-    pub fn nodes(&self) -> impl Iterator<Item = &NodeSpec> {
-        self.all_upstreams().flat_map(|upstream| &upstream.nodes)
+    fn nodes(&self) -> impl Iterator<Item = &NodeSpec> {
+        self.all_upstreams().flat_map(|upstream| &upstream.nodes).chain(self.node_files.values().flatten())
     }
 
     /// All upstreams, wherever they stand.

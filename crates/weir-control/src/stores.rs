@@ -3,4 +3,5 @@
 mod beside;
 pub mod file;
 mod names;
+mod resolver;
 mod seen;

@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use weir_control::document::{Meaning, Query};
 use weir_control::yaml::Limits;
 use weir_control::{Compiled, Document, compile};
 use weir_gateway::route::Lookup;
@@ -236,9 +237,10 @@ fn meta_error_response_replaces_refusals_only() {
 fn names_become_addresses_where_they_are_known() {
     let mut document =
         document("routes: [{ uri: /a, upstream: { nodes: { 'Backend:81': 1, gone: 1 }, pass_host: node } }]");
-    assert_eq!(document.host_names().into_iter().collect::<Vec<_>>(), ["backend", "gone"]);
+    let queries = document.queries();
+    assert_eq!(queries.iter().map(Query::name).collect::<Vec<_>>(), ["backend", "gone"]);
     let addresses = vec!["10.0.0.1".parse().expect("an address"), "10.0.0.2".parse().expect("an address")];
-    document.addresses.insert("backend".into(), addresses);
+    document.found.insert(Query::Host("backend".into()), Meaning::Addresses(addresses));
     let endpoints = &snapshot(&document).upstreams[0].endpoints;
     assert_eq!(endpoints.len(), 2);
     assert_eq!(&*endpoints[1].name, "backend:81");

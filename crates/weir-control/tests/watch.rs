@@ -228,7 +228,7 @@ fn a_name_without_an_address_is_a_warning_and_the_rest_serves() {
     let warnings = lines(&node.publisher.status().warnings);
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].starts_with("weir.yaml:3:26: the name `nowhere.invalid` cannot be resolved: "), "{warnings:?}");
-    assert!(warnings[0].ends_with("; the node gets no requests until it can"), "{warnings:?}");
+    assert!(warnings[0].ends_with("; its nodes get no requests until it can"), "{warnings:?}");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! expectation about its own peers fails; what the gateway answers is returned as a value for the test to judge.
 
 mod client;
+mod dns;
 mod gate;
 mod gateway;
 mod origin;
@@ -15,6 +16,7 @@ mod wait;
 mod wire;
 
 pub use client::{Client, ReadError};
+pub use dns::Dns;
 pub use gate::Gate;
 pub use gateway::{Gateway, Launcher, Metrics};
 pub use origin::{Answer, Connection, Origin, Reading};

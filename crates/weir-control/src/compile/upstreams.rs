@@ -1,5 +1,6 @@
 //! Upstreams: nodes become endpoints.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use weir_net::tls;
 
 use super::Compiler;
 use super::secured::Secured;
-use crate::document::{self, Addresses, NodeSpec, Origin, Reference, Scheme};
+use crate::document::{self, Document, Found, Meaning, NodeSpec, Origin, Query, Reference, Scheme, Target};
 
 /// More addresses of one name are not used: nobody has so many for one backend.
-const MAX_ADDRESSES: usize = 64;
+const MAX_ADDRESSES: usize = 1_000;
 
 /// The upstreams of a snapshot while it is made: the named ones first, then the inline ones.
 pub(super) struct Upstreams<'a> {
@@ -49,7 +50,7 @@ impl<'a> Upstreams<'a> {
 
     fn add(&mut self, written: &document::Upstream, name: &str) {
         let tls = self.secured.client(written);
-        self.compiled.push(compiled(written, name, &self.compiler.document.addresses, tls));
+        self.compiled.push(compiled(written, name, self.compiler.document, tls));
     }
 
     pub(super) fn into_compiled(self) -> Vec<Upstream> {
@@ -57,8 +58,8 @@ impl<'a> Upstreams<'a> {
     }
 }
 
-fn compiled(written: &document::Upstream, name: &str, addresses: &Addresses, tls: Option<tls::Client>) -> Upstream {
-    let mut endpoints = endpoints(&written.nodes, addresses, written.scheme);
+fn compiled(written: &document::Upstream, name: &str, document: &Document, tls: Option<tls::Client>) -> Upstream {
+    let mut endpoints = endpoints(&nodes(written, document), &document.found, written.scheme);
     for endpoint in &mut endpoints {
         endpoint.checks = written.active.as_ref().map(|active| Arc::new(active.of_node(&endpoint.host)));
     }
@@ -100,9 +101,28 @@ fn balance(written: &document::Balance, endpoints: &[Endpoint]) -> Balance {
     }
 }
 
-fn endpoints(nodes: &[NodeSpec], addresses: &Addresses, scheme: Scheme) -> Vec<Endpoint> {
+/// The nodes, wherever they come from.
+fn nodes<'a>(written: &'a document::Upstream, document: &'a Document) -> Cow<'a, [NodeSpec]> {
+    if let Some((service, place)) = &written.service {
+        let Some(Meaning::Targets(targets)) = document.found.get(&Query::Service(service.clone())) else {
+            return Cow::Borrowed(&[]);
+        };
+        let node = |target: &Target| NodeSpec {
+            host: target.address.to_string().into(),
+            port: target.port,
+            weight: target.weight,
+            priority: target.priority,
+            place: *place,
+        };
+        return targets.iter().map(node).collect();
+    }
+    let in_file = written.nodes_file.as_ref().and_then(|file| document.node_files.get(&file.path));
+    Cow::Borrowed(in_file.unwrap_or(&written.nodes))
+}
+
+fn endpoints(nodes: &[NodeSpec], found: &Found, scheme: Scheme) -> Vec<Endpoint> {
     let with_addresses: Vec<(&NodeSpec, Vec<IpAddr>)> =
-        nodes.iter().map(|node| (node, addresses_of(node, addresses))).filter(|(_, found)| !found.is_empty()).collect();
+        nodes.iter().map(|node| (node, addresses_of(node, found))).filter(|(_, found)| !found.is_empty()).collect();
     let weights = shares(&with_addresses);
     let mut endpoints: Vec<Endpoint> = with_addresses
         .iter()
@@ -113,19 +133,14 @@ fn endpoints(nodes: &[NodeSpec], addresses: &Addresses, scheme: Scheme) -> Vec<E
     endpoints
 }
 
-/// IPv4 where there is any, as backends that listen on `localhost` often do so on IPv4 alone.
-fn addresses_of(node: &NodeSpec, addresses: &Addresses) -> Vec<IpAddr> {
+fn addresses_of(node: &NodeSpec, found: &Found) -> Vec<IpAddr> {
     if let Some(address) = node.address() {
         return vec![address];
     }
-    let all = addresses.get(&node.host).map(Vec::as_slice).unwrap_or_default();
-    let v4: Vec<IpAddr> = all.iter().copied().filter(IpAddr::is_ipv4).collect();
-    let mut chosen = if v4.is_empty() { all.to_vec() } else { v4 };
-    // Resolvers answer in changing order; endpoints should not.
-    chosen.sort_unstable();
-    chosen.dedup();
-    chosen.truncate(MAX_ADDRESSES);
-    chosen
+    match found.get(&Query::Host(node.host.clone())) {
+        Some(Meaning::Addresses(addresses)) => addresses.iter().copied().take(MAX_ADDRESSES).collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// The weight of each address of a node. The addresses of one name share the weight of their node, so all weights are
@@ -179,12 +194,13 @@ mod tests {
         NodeSpec { host: host.into(), port: 80, weight, priority, place: Default::default() }
     }
 
-    fn shown(nodes: &[NodeSpec], addresses: &[(&str, &[&str])]) -> Vec<(String, u32)> {
-        let addresses = addresses
+    fn shown(nodes: &[NodeSpec], addresses_of_names: &[(&str, &[&str])]) -> Vec<(String, u32)> {
+        let addresses = |all: &[&str]| all.iter().map(|one| one.parse().expect("an address")).collect();
+        let found = addresses_of_names
             .iter()
-            .map(|(name, all)| (Box::from(*name), all.iter().map(|one| one.parse().expect("an address")).collect()))
+            .map(|(name, all)| (Query::Host((*name).into()), Meaning::Addresses(addresses(all))))
             .collect();
-        endpoints(nodes, &addresses, Scheme::Http)
+        endpoints(nodes, &found, Scheme::Http)
             .iter()
             .map(|endpoint| (endpoint.addr.to_string(), endpoint.weight))
             .collect()
@@ -193,7 +209,7 @@ mod tests {
     #[test]
     fn the_addresses_of_a_name_share_its_weight() {
         let nodes = [node("a", 2, 0), node("10.0.0.9", 1, 0), node("b", 1, 0)];
-        let found = shown(&nodes, &[("a", &["10.0.0.2", "10.0.0.1"]), ("b", &["10.0.1.1", "10.0.1.2", "10.0.1.3"])]);
+        let found = shown(&nodes, &[("a", &["10.0.0.1", "10.0.0.2"]), ("b", &["10.0.1.1", "10.0.1.2", "10.0.1.3"])]);
         let expected = [
             ("10.0.0.1:80", 6),
             ("10.0.0.2:80", 6),
@@ -213,22 +229,13 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_is_preferred() {
-        assert_eq!(
-            shown(&[node("localhost", 1, 0)], &[("localhost", &["::1", "127.0.0.1"])]),
-            [("127.0.0.1:80".to_owned(), 1)]
-        );
-        assert_eq!(shown(&[node("six", 1, 0)], &[("six", &["::1"])]), [("[::1]:80".to_owned(), 1)]);
-    }
-
-    #[test]
     fn endless_answers_of_a_resolver_do_not_overflow_weights() {
-        let many: Vec<String> = (0..100).map(|last| format!("10.0.0.{last}")).collect();
+        let many: Vec<String> = (0..1_500).map(|last| format!("10.0.{}.{}", last / 250, last % 250)).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        let counts = [("a", 100), ("b", 63), ("c", 61), ("d", 59)];
+        let counts = [("a", 1_500), ("b", 997), ("c", 991), ("d", 983)];
         let nodes = counts.map(|(name, _)| node(name, 100_000, 0));
         let found = shown(&nodes, &counts.map(|(name, count)| (name, &many[..count])));
-        assert_eq!(found.len(), 64 + 63 + 61 + 59);
-        assert!(found.iter().all(|(_, weight)| (100_000..110_000).contains(weight)));
+        assert_eq!(found.len(), 1_000 + 997 + 991 + 983);
+        assert!(found.iter().all(|(_, weight)| (100_000..102_000).contains(weight)));
     }
 }

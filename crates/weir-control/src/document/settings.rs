@@ -1,6 +1,6 @@
 //! Settings of the node: where it listens, how it logs, and how it treats clients.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use weir_gateway::snapshot::ClientSettings;
 use weir_plugin::vars::parse_network;
 
 use super::certificate::{self, Pem};
+use super::names::DnsSettings;
 use crate::read::{At, Fields, shortened};
 use crate::tree::{Entry, Kind};
 
@@ -31,6 +32,7 @@ pub struct Settings {
     pub upstream_tls_verify: bool,
     /// How long a node that shuts down waits for exchanges in flight.
     pub worker_shutdown_timeout: Duration,
+    pub dns: DnsSettings,
 }
 
 /// One address to accept clients on.
@@ -104,9 +106,12 @@ impl Default for Settings {
             trusted: None,
             upstream_tls_verify: true,
             worker_shutdown_timeout: Duration::from_secs(30),
+            dns: DnsSettings::default(),
         }
     }
 }
+
+const DNS_PORT: u16 = 53;
 
 pub(super) const KEYS: &[&str] = &[
     "listen",
@@ -115,6 +120,8 @@ pub(super) const KEYS: &[&str] = &[
     "error_log_level",
     "status",
     "worker_shutdown_timeout",
+    "dns_resolver",
+    "dns_resolver_valid",
     "trusted_addresses",
     "allow_encoded_slashes",
     "underscores_in_headers",
@@ -164,6 +171,10 @@ pub(super) fn read(fields: &Fields) -> Settings {
             .get("worker_shutdown_timeout")
             .and_then(|at| at.any_duration())
             .unwrap_or(default.worker_shutdown_timeout),
+        dns: DnsSettings {
+            servers: fields.get("dns_resolver").map(|at| dns_servers(&at)).unwrap_or_default(),
+            valid: fields.get("dns_resolver_valid").and_then(|at| at.duration()),
+        },
     }
 }
 
@@ -302,6 +313,21 @@ fn status(at: &At) -> Option<SocketAddr> {
             None
         }
     }
+}
+
+fn dns_servers(at: &At) -> Vec<SocketAddr> {
+    let server = |at: &At| {
+        let text = at.text()?;
+        let address = text.parse::<SocketAddr>().or_else(|_| {
+            text.trim_matches(['[', ']']).parse::<IpAddr>().map(|address| SocketAddr::new(address, DNS_PORT))
+        });
+        if address.is_err() {
+            let problem = format!("`{}` is not the address of a server", shortened(text));
+            at.report_advising(problem, "write as `10.0.0.2` or `127.0.0.1:5353`");
+        }
+        address.ok()
+    };
+    at.items().filter_map(|item| server(&item)).collect()
 }
 
 fn worker_processes(at: &At) -> Option<u16> {

@@ -23,6 +23,10 @@ pub struct Upstream {
     pub nodes: Vec<NodeSpec>,
     pub scheme: Scheme,
     pub tls: UpstreamTls,
+    /// The name of a service whose SRV records say where its nodes are, and where the name stands.
+    pub service: Option<(Box<str>, Place)>,
+    /// Not in APISIX: nodes that stand in a file of their own.
+    pub nodes_file: Option<NodesFile>,
     pub balance: Balance,
     pub persistence: Option<Persistence>,
     /// Not in APISIX: how long the share of an endpoint grows after it has come into rotation.
@@ -37,6 +41,16 @@ pub struct Upstream {
     pub concurrency: Concurrency,
     pub active: Option<Active>,
     pub passive: Option<PassiveChecks>,
+}
+
+/// A file that holds nodes, in either form of `nodes`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodesFile {
+    /// As written: relative to the directory of the configuration.
+    pub path: Box<str>,
+    pub place: Place,
+    /// The port of nodes that name none.
+    pub default_port: u16,
 }
 
 /// One node as written; a host name may stand for several addresses.
@@ -97,6 +111,7 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
     const OWN: &[&str] = &[
         "type",
         "nodes",
+        "nodes_file",
         "hash_on",
         "key",
         "checks",
@@ -117,18 +132,31 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
     ];
     let fields = at.fields(&[OWN, COMMON].concat())?;
     resource::common(&fields);
-    fields.unsupported(&["service_name", "discovery_type", "discovery_args"]);
-    if !fields.has("nodes") && !fields.has("service_name") {
+    if !["nodes", "service_name", "nodes_file"].iter().any(|key| fields.has(key)) {
         at.report_advising("has no `nodes`", "add `nodes: { \"127.0.0.1:8080\": 1 }`");
     }
+    if let Some(at) = fields.get("nodes_file")
+        && (fields.has("nodes") || fields.has("service_name"))
+    {
+        at.report_advising("stands beside other nodes", "keep one of `nodes`, `nodes_file` and `service_name`");
+    }
+    let (found, service) = match discovered(&fields) {
+        Some(Discovered::Node(node)) => (Some(vec![node]), None),
+        Some(Discovered::Service(name, place)) => (None, Some((name, place))),
+        None => (None, None),
+    };
     let scheme = scheme(&fields);
     let (active, passive) = fields.get("checks").map(|at| checks::read(&at)).unwrap_or_default();
     Some(Upstream {
         origin: Origin::of(at),
         id: resource::reference(&fields, "id").map(|id| id.id).unwrap_or_default(),
-        nodes: fields.get("nodes").map(|at| nodes(&at, scheme.port())).unwrap_or_default(),
+        nodes: found.unwrap_or_else(|| fields.get("nodes").map(|at| nodes(&at, scheme.port())).unwrap_or_default()),
         scheme,
         tls: fields.get("tls").and_then(|at| certificate::read_upstream(&at)).unwrap_or_default(),
+        service,
+        nodes_file: fields.get("nodes_file").and_then(|at| {
+            Some(NodesFile { path: at.text_of(1..=4_096)?.into(), place: at.place(), default_port: scheme.port() })
+        }),
         balance: balance::read(&fields),
         persistence: fields.get("persistence").and_then(|at| persistence::read(&at)),
         slow_start: fields.get("slow_start").and_then(|at| at.any_duration()).filter(|time| !time.is_zero()),
@@ -142,6 +170,45 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
         active,
         passive,
     })
+}
+
+enum Discovered {
+    /// `name:port`: the addresses of a host.
+    Node(NodeSpec),
+    /// A name alone: the targets of a service.
+    Service(Box<str>, Place),
+}
+
+/// APISIX `service_name` and `discovery_type`.
+fn discovered(fields: &Fields) -> Option<Discovered> {
+    if let Some(at) = fields.get("discovery_type")
+        && at.text()? != "dns"
+    {
+        at.report_advising("is not supported yet by this version", "use `dns`, or `nodes`");
+    }
+    fields.unsupported(&["discovery_args"]);
+    let at = fields.get("service_name")?;
+    if fields.has("nodes") {
+        at.report_advising("stands beside `nodes`", "keep one of them");
+    }
+    if !fields.has("discovery_type") {
+        at.report_advising("needs `discovery_type`", "add `discovery_type: dns`");
+    }
+    let name = at.text()?;
+    match host_and_port(name) {
+        Ok((host, Some(port))) => {
+            Some(Discovered::Node(NodeSpec { host, port, weight: 1, priority: 0, place: at.place() }))
+        }
+        Ok((host, None)) if host.parse::<IpAddr>().is_err() => Some(Discovered::Service(host, at.place())),
+        Ok(_) => {
+            at.report_advising("is an address without a port", "use `nodes`");
+            None
+        }
+        Err((problem, advice)) => {
+            at.report_advising(problem, advice);
+            None
+        }
+    }
 }
 
 fn scheme(fields: &Fields) -> Scheme {
@@ -219,7 +286,7 @@ fn pass_host(fields: &Fields) -> PassHost {
 }
 
 /// Either form: `{ "host:port": weight }` or `[{ host, port, weight, priority, metadata }]`.
-fn nodes(at: &At, default_port: u16) -> Vec<NodeSpec> {
+pub(super) fn nodes(at: &At, default_port: u16) -> Vec<NodeSpec> {
     let mut all: Vec<NodeSpec> = Vec::new();
     let mut seen: HashSet<(Box<str>, u16)> = HashSet::new();
     let mut add = |node: NodeSpec, at: &At| match seen.insert((node.host.clone(), node.port)) {

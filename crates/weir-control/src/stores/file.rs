@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::diagnostic::Diagnostic;
-use crate::document::{Addresses, Document};
+use crate::document::{Document, Query};
 use crate::substitute::process_environment;
 use crate::tree::Place;
 use crate::yaml::Limits;
 
 mod watch;
 
+use super::beside;
+use super::names::Names;
 use super::seen::Seen;
-use super::{beside, names};
 
 pub use watch::{Watch, watch};
 
@@ -24,8 +25,7 @@ pub struct FileStore {
     path: PathBuf,
     source: Arc<str>,
     limits: Limits,
-    /// What names stood for when they were looked up last.
-    addresses: Addresses,
+    names: Names,
     /// Whether the last version that was accepted ended with `#END`.
     marks_its_end: bool,
 }
@@ -47,7 +47,7 @@ impl FileStore {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let source = path.to_string_lossy().into();
-        FileStore { path, source, limits: Limits::default(), addresses: Addresses::new(), marks_its_end: false }
+        FileStore { path, source, limits: Limits::default(), names: Names::default(), marks_its_end: false }
     }
 
     pub fn path(&self) -> &Path {
@@ -74,6 +74,7 @@ impl FileStore {
         if document.needs_system_roots() {
             document.system_roots = beside::system_roots();
         }
+        document.read_nodes(&process_environment, self.limits);
         let hash = hash(text.as_bytes());
         Ok(Loaded { document, hash, warnings: Vec::new(), marks_its_end: marks_its_end(&text), seen })
     }
@@ -84,27 +85,27 @@ impl FileStore {
     /// Where the file cannot be read or is not YAML.
     pub fn load(&mut self) -> Result<Loaded, Vec<Diagnostic>> {
         let mut loaded = self.read()?;
+        self.names.follow(loaded.document.queries(), &loaded.document.settings.dns).map_err(|error| {
+            vec![Diagnostic::of_source(&self.source, format!("names cannot be looked up: {error}"))]
+        })?;
         self.look_up(&mut loaded);
         Ok(loaded)
     }
 
-    /// Looks up the names again. Says whether any address has changed.
-    fn look_up(&mut self, loaded: &mut Loaded) -> bool {
-        let names = loaded.document.host_names();
-        let (addresses, missing) = names::look_up(&names, &self.addresses);
+    /// What names stand for by now. Says whether any of them has changed its meaning.
+    fn look_up(&self, loaded: &mut Loaded) -> bool {
+        let (found, missing) = self.names.current(&loaded.document.queries());
         loaded.warnings =
-            missing.iter().map(|(name, reason)| self.unresolved(&loaded.document, name, reason)).collect();
-        let changed = loaded.document.addresses != addresses;
-        self.addresses.clone_from(&addresses);
-        loaded.document.addresses = addresses;
+            missing.iter().map(|(query, reason)| self.unresolved(&loaded.document, query, reason)).collect();
+        let changed = loaded.document.found != found;
+        loaded.document.found = found;
         changed
     }
 
-    fn unresolved(&self, document: &Document, name: &str, reason: &str) -> Diagnostic {
-        let node = document.nodes().find(|node| node.host_name() == Some(name));
-        let place = node.map(|node| node.place).unwrap_or_default();
-        Diagnostic::at_place(&self.source, place, format!("the name `{name}` cannot be resolved: {reason}"))
-            .advise("the node gets no requests until it can")
+    fn unresolved(&self, document: &Document, query: &Query, reason: &str) -> Diagnostic {
+        let problem = format!("the name `{}` cannot be resolved: {reason}", query.name());
+        Diagnostic::at_place(&self.source, document.place_of(query), problem)
+            .advise("its nodes get no requests until it can")
     }
 
     /// Remembers a version that was accepted.

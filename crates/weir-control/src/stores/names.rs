@@ -1,89 +1,204 @@
-//! Host names of nodes, looked up with the system's resolver.
+//! What the names among upstreams stand for: looked up before anybody needs them, and again when an answer has run out.
+//!
+//! A request never waits for a name. An answer stays in use until there is a better one: a resolver that fails, or that
+//! knows nothing any more, says nothing about the backend.
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, ToSocketAddrs};
-use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::document::Addresses;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::{JoinHandle as Task, LocalSet};
 
-/// How long a load waits for the resolver at most. What comes later is found at the next look.
+use super::resolver::Resolver;
+use crate::document::{DnsSettings, Found, Meaning, Query};
+
+/// How long a load waits for names that were never looked up. What comes later is put in when it comes.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// No name is asked for more often, whatever its answer's time to live.
+const LEAST: Duration = Duration::from_secs(1);
+/// Nor more seldom, unless it is configured: hosts files have no time to live, and mistakes in DNS are corrected.
+const MOST: Duration = Duration::from_secs(30);
 
-/// Names looked up at a time.
-const THREADS: usize = 8;
-
-/// Addresses of the names. A name that cannot be resolved keeps the addresses it had, as a resolver that fails says
-/// nothing about the backend. The second part is the names that have no address at all, with the reason.
-pub(super) fn look_up(names: &BTreeSet<&str>, known: &Addresses) -> (Addresses, Vec<(String, String)>) {
-    let answers: HashMap<String, Result<Vec<IpAddr>, String>> = ask(names).into_iter().collect();
-    let mut addresses = Addresses::with_capacity(names.len());
-    let mut missing = Vec::new();
-    for name in names {
-        match (answers.get(*name), known.get(*name)) {
-            (Some(Ok(found)), _) if !found.is_empty() => {
-                addresses.insert((*name).into(), found.clone());
-            }
-            (_, Some(last)) => {
-                addresses.insert((*name).into(), last.clone());
-            }
-            (Some(Err(reason)), None) => missing.push(((*name).to_owned(), reason.clone())),
-            (Some(Ok(_)), None) => missing.push(((*name).to_owned(), "has no address".to_owned())),
-            (None, None) => missing.push(((*name).to_owned(), "the resolver did not answer in time".to_owned())),
-        }
-    }
-    (addresses, missing)
+/// Names that are kept up to date, on a thread of its own. Dropping it ends the thread.
+#[derive(Default)]
+pub(super) struct Names {
+    shared: Arc<Shared>,
+    asking: Option<Asking>,
 }
 
-type Answer = (String, Result<Vec<IpAddr>, String>);
+struct Asking {
+    wanted: UnboundedSender<Wanted>,
+    thread: Option<JoinHandle<()>>,
+}
 
-/// The system's resolver cannot be interrupted, so it is asked on threads that nobody waits for beyond the deadline.
-fn ask(names: &BTreeSet<&str>) -> Vec<Answer> {
-    if names.is_empty() {
-        return Vec::new();
+/// What is to be kept up to date from now on, and nothing else.
+struct Wanted {
+    queries: BTreeSet<Query>,
+    settings: DnsSettings,
+}
+
+#[derive(Default)]
+struct Shared {
+    known: Mutex<HashMap<Query, Known>>,
+    learnt: Condvar,
+    listener: Mutex<Option<Box<dyn Fn() + Send>>>,
+}
+
+/// What came of asking so far.
+#[derive(Default)]
+struct Known {
+    meaning: Option<Meaning>,
+    failure: String,
+}
+
+impl Names {
+    /// From now on `listener` is called when a name has come to mean something else.
+    pub(super) fn listen(&self, listener: impl Fn() + Send + 'static) {
+        *self.shared.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(listener));
     }
-    let deadline = Instant::now() + PATIENCE;
-    let todo: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-    let count = todo.len();
-    let todo = Arc::new(Mutex::new(todo));
-    let (sender, receiver) = mpsc::channel::<Answer>();
-    for _ in 0..count.min(THREADS) {
-        let (todo, sender) = (todo.clone(), sender.clone());
-        let work = move || {
-            while let Some(name) = next(&todo) {
-                let answer = resolve(&name);
-                if sender.send((name, answer)).is_err() {
-                    return;
+
+    /// Keeps these names up to date, and waits for those that are new.
+    pub(super) fn follow(&mut self, queries: BTreeSet<Query>, settings: &DnsSettings) -> io::Result<()> {
+        if queries.is_empty() && self.asking.is_none() {
+            return Ok(());
+        }
+        if self.asking.is_none() {
+            self.asking = Some(Asking::start(Arc::clone(&self.shared))?);
+        }
+        self.shared.known().retain(|query, _| queries.contains(query));
+        let asking = self.asking.as_ref().expect("it was started");
+        // A thread that has ended has panicked, and said so; what is known stays in use.
+        let _ = asking.wanted.send(Wanted { queries: queries.clone(), settings: settings.clone() });
+        let deadline = Instant::now() + PATIENCE;
+        let mut known = self.shared.known();
+        while !queries.iter().all(|query| known.contains_key(query)) {
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else { break };
+            known = self.shared.learnt.wait_timeout(known, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+
+    /// What these names stand for, and those that stand for nothing, with the reason.
+    pub(super) fn current(&self, queries: &BTreeSet<Query>) -> (Found, Vec<(Query, String)>) {
+        let known = self.shared.known();
+        let (mut found, mut missing) = (Found::default(), Vec::new());
+        for query in queries {
+            match known.get(query) {
+                Some(Known { meaning: Some(meaning), .. }) => {
+                    found.insert(query.clone(), meaning.clone());
+                }
+                Some(Known { failure, .. }) => missing.push((query.clone(), failure.clone())),
+                None => missing.push((query.clone(), "the resolver did not answer in time".to_owned())),
+            }
+        }
+        (found, missing)
+    }
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.shared.known().keys()).finish()
+    }
+}
+
+impl Shared {
+    fn known(&self) -> MutexGuard<'_, HashMap<Query, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn learn(&self, query: &Query, outcome: Result<Meaning, String>) {
+        let mut all = self.known();
+        let known = all.entry(query.clone()).or_default();
+        let changed = match outcome {
+            Ok(meaning) => {
+                known.meaning.as_ref() != Some(&meaning) && {
+                    known.meaning = Some(meaning);
+                    true
                 }
             }
+            Err(failure) => {
+                known.failure = failure;
+                false
+            }
         };
-        // Without a thread the names stay unanswered, and are asked again at the next look.
-        let _ = thread::Builder::new().name("weir-names".to_owned()).spawn(work);
-    }
-    drop(sender);
-    let mut answers = Vec::with_capacity(count);
-    while answers.len() < count {
-        match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(answer) => answers.push(answer),
-            Err(_) => break,
+        drop(all);
+        self.learnt.notify_all();
+        if changed && let Some(listener) = &*self.listener.lock().unwrap_or_else(PoisonError::into_inner) {
+            listener();
         }
     }
-    answers
 }
 
-fn next(todo: &Mutex<Vec<String>>) -> Option<String> {
-    todo.lock().unwrap_or_else(PoisonError::into_inner).pop()
+impl Asking {
+    fn start(shared: Arc<Shared>) -> io::Result<Asking> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (wanted, inbox) = unbounded_channel();
+        let work = move || LocalSet::new().block_on(&runtime, supervise(inbox, shared));
+        let thread = thread::Builder::new().name("names".to_owned()).spawn(work)?;
+        Ok(Asking { wanted, thread: Some(thread) })
+    }
 }
 
-fn resolve(name: &str) -> Result<Vec<IpAddr>, String> {
-    let found = (name, 0).to_socket_addrs().map_err(|error| error.to_string())?;
-    let mut addresses: Vec<IpAddr> = found.map(|address| address.ip()).collect();
-    // In a settled order, so that two answers can be compared.
-    addresses.sort_unstable();
-    addresses.dedup();
-    Ok(addresses)
+impl Drop for Names {
+    fn drop(&mut self) {
+        if let Some(Asking { wanted, thread }) = self.asking.take() {
+            drop(wanted);
+            if let Some(thread) = thread {
+                // A thread that panicked has said so already.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// Keeps a task for each name that is wanted.
+async fn supervise(mut inbox: UnboundedReceiver<Wanted>, shared: Arc<Shared>) {
+    let mut tasks: HashMap<Query, Task<()>> = HashMap::new();
+    let mut serving: Option<DnsSettings> = None;
+    let mut resolver = None;
+    while let Some(Wanted { queries, settings }) = inbox.recv().await {
+        if serving.as_ref() != Some(&settings) {
+            tasks.drain().for_each(|(_, task)| task.abort());
+            resolver = Some(Resolver::new(settings.clone()));
+            serving = Some(settings.clone());
+        }
+        tasks.retain(|query, task| {
+            let stays = queries.contains(query);
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+        for query in queries {
+            let resolver = resolver.clone().expect("it was made with the settings");
+            let keep = keep(query.clone(), resolver, settings.valid, Arc::clone(&shared));
+            tasks.entry(query).or_insert_with(|| tokio::task::spawn_local(keep));
+        }
+    }
+}
+
+/// Keeps one name up to date.
+async fn keep(query: Query, resolver: Resolver, valid: Option<Duration>, shared: Arc<Shared>) {
+    let mut failures = 0;
+    loop {
+        let pause = match resolver.ask(&query).await {
+            Ok((meaning, ttl)) => {
+                failures = 0;
+                shared.learn(&query, Ok(meaning));
+                valid.unwrap_or_else(|| ttl.min(MOST)).max(LEAST)
+            }
+            Err(reason) => {
+                shared.learn(&query, Err(reason));
+                failures += 1;
+                (LEAST * 2_u32.pow(failures.min(5) - 1)).min(MOST)
+            }
+        };
+        tokio::time::sleep(pause).await;
+    }
 }
 
 #[cfg(test)]
@@ -91,15 +206,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn localhost_has_an_address_and_an_invalid_name_keeps_its_last() {
-        // RFC 6761 §6.4: `invalid` never resolves.
-        let names = BTreeSet::from(["localhost", "gone.invalid", "known.invalid"]);
-        let last: Vec<IpAddr> = vec!["10.0.0.1".parse().expect("an address")];
-        let known = Addresses::from([("known.invalid".into(), last.clone())]);
-        let (addresses, missing) = look_up(&names, &known);
-        assert!(addresses["localhost"].iter().all(IpAddr::is_loopback));
-        assert_eq!(addresses["known.invalid"], last);
+    fn localhost_has_an_address_and_an_invalid_name_none() {
+        // RFC 6761 §6.4: `invalid` never resolves. No server is asked: nobody listens there.
+        let nobody = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+        let settings = DnsSettings { servers: vec![nobody], valid: None };
+        let queries = BTreeSet::from([Query::Host("localhost".into()), Query::Host("gone.invalid".into())]);
+        let mut names = Names::default();
+        names.follow(queries.clone(), &settings).expect("a thread");
+        let (found, missing) = names.current(&queries);
+        let Some(Meaning::Addresses(addresses)) = found.get(&Query::Host("localhost".into())) else {
+            panic!("localhost is nowhere: {missing:?}")
+        };
+        assert!(!addresses.is_empty() && addresses.iter().all(|address| address.is_loopback()));
         assert_eq!(missing.len(), 1);
-        assert_eq!(missing[0].0, "gone.invalid");
+        assert_eq!(missing[0].0, Query::Host("gone.invalid".into()));
+    }
+
+    #[test]
+    fn f06_a_failure_keeps_the_last_answer() {
+        let names = Names::default();
+        let query = Query::Host("a".into());
+        let meaning = Meaning::Addresses(vec![[10, 0, 0, 1].into()]);
+        names.shared.learn(&query, Ok(meaning.clone()));
+        names.shared.learn(&query, Err("no such name".to_owned()));
+        let (found, missing) = names.current(&BTreeSet::from([query.clone()]));
+        assert_eq!(found.get(&query), Some(&meaning));
+        assert!(missing.is_empty());
     }
 }

@@ -18,9 +18,6 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A file that was just written to may be only half written: it is read when nothing has happened to it for so long.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Host names are looked up again after this time, as backends move.
-const NAMES: Duration = Duration::from_secs(30);
-
 /// A watched file. Dropping it ends the watch.
 pub struct Watch {
     wishes: SyncSender<Wish>,
@@ -60,8 +57,11 @@ pub fn watch(mut store: FileStore, loaded: Loaded, publisher: Arc<Publisher>) ->
     let (wishes, receiver) = sync_channel(8);
     let watcher = notifications(store.path(), wishes.clone());
     store.accepted(&loaded);
+    let wake = wishes.clone();
+    // A full channel already holds a wish that will wake the watch.
+    store.names.listen(move || drop(wake.try_send(Wish::Look)));
     let seen = loaded.seen.clone();
-    let serving = Serving::new(loaded);
+    let serving = with_names(loaded);
     let watching = Watching { store, publisher, seen, serving, wishes: receiver, _watcher: watcher };
     let thread = thread::Builder::new().name("weir-config".to_owned()).spawn(move || watching.run())?;
     Ok(Watch { wishes, thread: Some(thread) })
@@ -94,25 +94,13 @@ fn directory(path: &Path) -> PathBuf {
     }
 }
 
-/// The version that serves, if it has names that may get other addresses.
-struct Serving {
-    loaded: Option<Loaded>,
-    looked_up: Instant,
-}
-
-impl Serving {
-    fn new(loaded: Loaded) -> Self {
-        let has_names = !loaded.document.host_names().is_empty();
-        Serving { loaded: has_names.then_some(loaded), looked_up: Instant::now() }
-    }
-}
-
 struct Watching {
     store: FileStore,
     publisher: Arc<Publisher>,
     /// The files that were loaded last, whether they were accepted or not.
     seen: Seen,
-    serving: Serving,
+    /// The version that serves, if it has names that may come to mean something else.
+    serving: Option<Loaded>,
     wishes: Receiver<Wish>,
     _watcher: Option<RecommendedWatcher>,
 }
@@ -176,19 +164,20 @@ impl Watching {
         }
         if self.publisher.publish(&loaded.document, loaded.hash.clone(), loaded.warnings.clone()).is_ok() {
             self.store.accepted(&loaded);
-            self.serving = Serving::new(loaded);
+            self.serving = with_names(loaded);
         }
     }
 
+    /// Publishes what serves once more if a name has come to mean something else.
     fn look_up_again(&mut self) {
-        let Serving { loaded: Some(loaded), looked_up } = &mut self.serving else { return };
-        if looked_up.elapsed() < NAMES {
-            return;
-        }
+        let Some(loaded) = &mut self.serving else { return };
         if self.store.look_up(loaded) {
             // It has compiled before, and addresses cannot make it wrong.
             let _ = self.publisher.publish(&loaded.document, loaded.hash.clone(), loaded.warnings.clone());
         }
-        *looked_up = Instant::now();
     }
+}
+
+fn with_names(loaded: Loaded) -> Option<Loaded> {
+    (!loaded.document.queries().is_empty()).then_some(loaded)
 }

@@ -1,0 +1,135 @@
+//! F06: endpoints that stand behind names, in DNS and in files.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use weir_testkit::{DEADLINE, Dns, Gateway, Origin, Reading, eventually};
+
+use crate::{named, weir};
+
+/// Origins on as many loopback addresses, all on one port; each answers with the last number of its address.
+fn origins(count: u8) -> Vec<Origin> {
+    let one = |host: u8, port: u16| {
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{host}");
+        Origin::scripted_at((Ipv4Addr::new(127, 0, 0, host), port).into(), Reading::Strict, move |connection| {
+            while connection.request().is_ok() && connection.send(&answer).is_ok() {}
+        })
+    };
+    let first = one(1, 0);
+    let port = first.addr().port();
+    std::iter::once(first).chain((2..=count).map(|host| one(host, port))).collect()
+}
+
+fn addresses(hosts: impl IntoIterator<Item = u8>) -> Vec<Ipv4Addr> {
+    hosts.into_iter().map(|host| Ipv4Addr::new(127, 0, 0, host)).collect()
+}
+
+fn gateway(dns: &Dns, upstream: &str) -> Gateway {
+    weir().start(&format!(
+        "dns_resolver: [\"{}\"]\nroutes:\n  - id: all\n    uri: /*\n    upstream: {{ {upstream} }}\n",
+        dns.addr()
+    ))
+}
+
+#[test]
+fn f06_a_new_address_is_in_use_within_its_time_to_live_and_a_second() {
+    let (dns, origins) = (Dns::start(), origins(2));
+    dns.addresses("orders.test", 1, addresses([1]));
+    let gateway = gateway(&dns, &format!("nodes: {{ \"orders.test:{}\": 1 }}", origins[0].addr().port()));
+    assert_eq!(gateway.get("/").text(), "1");
+    let changed = Instant::now();
+    dns.addresses("orders.test", 1, addresses([2]));
+    eventually("the new address is used", DEADLINE, || {
+        let answer = gateway.get("/");
+        assert_eq!(answer.status, 200, "no request fails meanwhile");
+        answer.text() == "2"
+    });
+    // A busy machine may be late; a gateway that waits for another half minute is not busy.
+    assert!(changed.elapsed() < Duration::from_secs(10), "after {:?}", changed.elapsed());
+}
+
+#[test]
+fn f06_an_answer_that_is_good_for_no_time_is_asked_for_once_a_second() {
+    let (dns, origins) = (Dns::start(), origins(1));
+    dns.addresses("orders.test", 0, addresses([1]));
+    let gateway = gateway(&dns, &format!("nodes: {{ \"orders.test:{}\": 1 }}", origins[0].addr().port()));
+    let (asked, since) = (dns.asked("orders.test"), Instant::now());
+    eventually("it is asked again", DEADLINE, || dns.asked("orders.test") >= asked + 3);
+    assert!(since.elapsed() >= Duration::from_secs(2), "three questions in {:?}", since.elapsed());
+    assert_eq!(gateway.get("/").status, 200);
+}
+
+#[test]
+fn f06_the_last_good_answer_is_kept_while_dns_is_down_or_knows_nothing() {
+    let (dns, origins) = (Dns::start(), origins(1));
+    dns.addresses("orders.test", 1, addresses([1]));
+    let gateway = gateway(&dns, &format!("nodes: {{ \"orders.test:{}\": 1 }}", origins[0].addr().port()));
+    let asked = |times: usize| {
+        let before = dns.asked("orders.test");
+        eventually("it is asked again", DEADLINE, || {
+            // Nobody waits for DNS, and nobody fails.
+            assert_eq!(gateway.get("/").text(), "1");
+            dns.asked("orders.test") >= before + times
+        });
+    };
+    dns.be_silent(true);
+    asked(2);
+    dns.be_silent(false);
+    dns.remove("orders.test");
+    asked(2);
+    // A reload does not forget it either.
+    gateway.signal(weir_testkit::Signal::HUP);
+    asked(1);
+}
+
+#[test]
+fn f06_a_name_that_does_not_exist_yet_is_used_as_soon_as_it_does() {
+    let (dns, origins) = (Dns::start(), origins(1));
+    let gateway = gateway(&dns, &format!("nodes: {{ \"orders.test:{}\": 1 }}", origins[0].addr().port()));
+    assert_eq!(gateway.get("/").status, 503);
+    gateway.wait_stderr("which name it is", |line| line.contains("`orders.test` cannot be resolved"));
+    dns.addresses("orders.test", 60, addresses([1]));
+    eventually("it is used", DEADLINE, || gateway.get("/").status == 200);
+}
+
+#[test]
+fn f06_a_thousand_addresses_are_a_thousand_endpoints() {
+    let (dns, origins) = (Dns::start(), origins(1));
+    let all = (0..1_000_u16).map(|number| Ipv4Addr::new(127, 1, (number >> 8) as u8, number as u8));
+    dns.addresses("many.test", 60, all);
+    let gateway = gateway(&dns, &format!("nodes: {{ \"many.test:{}\": 1 }}", origins[0].addr().port()));
+    let status = gateway.status();
+    assert_eq!(status["upstreams"][0]["endpoints"].as_array().map(Vec::len), Some(1_000));
+}
+
+#[test]
+fn services_say_where_their_nodes_are_and_which_goes_first() {
+    let (dns, origins) = (Dns::start(), origins(2));
+    let port = origins[0].addr().port();
+    dns.addresses("first.test", 60, addresses([1]));
+    dns.addresses("second.test", 60, addresses([2]));
+    dns.services("_http._tcp.orders.test", 1, [(10, 5, port, "first.test"), (20, 5, port, "second.test")]);
+    let gateway = gateway(&dns, "service_name: _http._tcp.orders.test, discovery_type: dns");
+    assert!((0..10).all(|_| gateway.get("/").text() == "1"), "the lower SRV priority is used first");
+    dns.services("_http._tcp.orders.test", 1, [(10, 5, port, "second.test")]);
+    eventually("the other is used", DEADLINE, || gateway.get("/").text() == "2");
+}
+
+#[test]
+fn nodes_in_a_file_follow_it() {
+    let origins = [named("one"), named("two")];
+    let directory = weir_testkit::TempDir::new();
+    let nodes = |origin: &Origin| format!("{{ \"{}\": 1 }}\n", origin.addr());
+    let file = directory.write("orders.yaml", nodes(&origins[0]));
+    let gateway = weir()
+        .start(&format!("routes:\n  - {{ id: all, uri: /*, upstream: {{ nodes_file: \"{}\" }} }}\n", file.display()));
+    assert_eq!(gateway.get("/").text(), "one");
+    let next = directory.write("next", nodes(&origins[1]));
+    fs::rename(next, &file).expect("its own directory");
+    eventually("the file is read again", DEADLINE, || gateway.get("/").text() == "two");
+    let next = directory.write("next", "{ \"nowhere:99999\": 1 }\n");
+    fs::rename(next, &file).expect("its own directory");
+    gateway.wait_stderr("what is wrong with it", |line| line.contains("invalid port `99999`"));
+    assert_eq!(gateway.get("/").text(), "two", "the last good one stays in use");
+}
