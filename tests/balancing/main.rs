@@ -4,6 +4,8 @@ mod health;
 mod names;
 mod persistence;
 mod placement;
+mod storms;
+mod workers;
 
 use weir_testkit::{Answer, Gateway, Launcher, Origin, Reading};
 

@@ -5,7 +5,7 @@ use std::{fs, thread, time::Duration};
 use weir_testkit::{Client, DEADLINE, Gateway, TempDir, eventually};
 
 use crate::load::{origin, routes};
-use crate::script;
+use crate::{script, weir};
 
 /// A gateway that may have `limit` files open.
 fn limited(directory: &TempDir, limit: u64, yaml: &str) -> Gateway {
@@ -57,4 +57,52 @@ fn f17_more_clients_than_descriptors_harm_nobody_who_is_served() {
         let answer = client.response().expect("it is served as soon as there is room");
         assert_eq!(answer.status, 200);
     }
+}
+
+/// From now on the gateway can open nothing more.
+fn take_descriptors(gateway: &Gateway) {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let directory = format!("/proc/{}/fd", gateway.pid());
+    let open: Vec<u64> = fs::read_dir(directory)
+        .expect("it runs")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    let first_free = (0..).find(|number| !open.contains(number)).expect("numbers do not end");
+    let pid = Pid::from_raw(gateway.pid() as i32).expect("a process has a number");
+    let limit = Rlimit { current: Some(first_free), maximum: Some(first_free) };
+    prlimit(Some(pid), Resource::Nofile, limit).expect("it is our child");
+}
+
+#[test]
+fn f17_no_descriptor_left_for_an_upstream_is_a_503_that_says_when_to_come_back() {
+    use weir_testkit::{Answer, Gate, Origin, Reading};
+    let gate = Gate::new();
+    let slow = Origin::reading(Reading::Strict, {
+        let gate = gate.clone();
+        move |request| {
+            if request.target == "/slow" {
+                gate.wait();
+            }
+            Answer::ok("slow")
+        }
+    });
+    let other = origin();
+    let gateway = weir().start(&format!(
+        "routes:\n  - {{ id: other, uri: /other, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}\n  - {{ id: slow, uri: /*, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}\n",
+        other.addr(),
+        slow.addr()
+    ));
+    let (mut first, mut second) = (gateway.client(), gateway.client());
+    // One connection to the upstream is there, and no more can be made.
+    assert_eq!(first.get("/").expect("an answer").status, 200);
+    assert_eq!(second.get("/").expect("an answer").status, 200);
+    take_descriptors(&gateway);
+    first.send("GET /slow HTTP/1.1\r\nHost: t\r\n\r\n");
+    gate.wait_arrived(1);
+    let refused = second.get("/").expect("an answer");
+    assert_eq!((refused.status, refused.headers.get("retry-after")), (503, Some("1")));
+    gate.open();
+    assert_eq!(first.response().expect("an answer").status, 200);
+    // Now that connection is idle, and gives way to one that is needed.
+    assert_eq!(second.get("/other").expect("an answer").status, 200);
 }

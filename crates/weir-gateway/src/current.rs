@@ -7,10 +7,10 @@ use std::sync::Arc;
 use weir_plugin::{Exchange, RouteFacts, Routes};
 use weir_telemetry::metrics::RouteSlot;
 
-use crate::balance::{Balancer, Dice, Latency, Loads, Tried};
+use crate::balance::{Balancer, Dice, Latency, Loads, RetryBudget, Tried};
 use crate::persistence::Sessions;
 use crate::pool::{Endpoint, Pools};
-use crate::snapshot::{self, Snapshot, WhenGone};
+use crate::snapshot::{self, AllDown, Snapshot, WhenGone};
 use crate::state::{Health, Shared};
 
 pub struct Current {
@@ -29,6 +29,7 @@ pub struct Upstream {
     balancer: Balancer,
     dice: Dice,
     pub sessions: Arc<Sessions>,
+    pub retries: RetryBudget,
 }
 
 impl Current {
@@ -48,6 +49,7 @@ impl Current {
                 balancer: Balancer::new(&upstream.balance, &upstream.endpoints),
                 dice: Dice::shaken(),
                 sessions: Arc::clone(&shared.sessions),
+                retries: RetryBudget::default(),
             })
             .collect();
         pools.forget_unused();
@@ -69,7 +71,7 @@ const MAX_PASSED_BY: usize = 4;
 
 impl Upstream {
     /// The endpoint where the client belongs, if there is one. Otherwise an endpoint in rotation that has not been
-    /// tried; when all are out of rotation, any that has not been tried.
+    /// tried; when all are out of rotation, any that has not been tried, unless nobody is to be tried then.
     pub fn pick(&self, settings: &snapshot::Upstream, exchange: &Exchange, tried: Tried, now_ns: u64) -> Option<usize> {
         if let Some(persistence) = &settings.persistence
             && let Some(home) = persistence.home(exchange, &self.sessions, &settings.endpoints, now_ns)
@@ -89,7 +91,10 @@ impl Upstream {
             }
             passed_by.add(picked);
         }
-        self.balancer.pick(exchange, &*self.endpoints, now_ns, |index| !tried.contains(index))
+        match settings.all_down {
+            AllDown::Try => self.balancer.pick(exchange, &*self.endpoints, now_ns, |index| !tried.contains(index)),
+            AllDown::Refuse => None,
+        }
     }
 
     fn in_rotation(

@@ -19,6 +19,7 @@ use weir_telemetry::metrics::{Metrics, RouteSlot};
 
 use crate::access_log::{AccessLog, LineFormat};
 use crate::connection::{announced, h1, secure};
+use crate::crew::Crew;
 use crate::current::Current;
 use crate::pool::Pools;
 use crate::probe::Prober;
@@ -91,6 +92,12 @@ struct Handle {
 enum Command {
     Publish(Arc<Snapshot>, Arc<[RouteSlot]>),
     Enter(Phase),
+    /// A connection that another worker has accepted.
+    Take {
+        stream: std::net::TcpStream,
+        spoken: Spoken,
+        peer: SocketAddr,
+    },
 }
 
 /// What workers report, for those who wait for facts.
@@ -147,8 +154,9 @@ impl Gateway {
             Some((format, sinks)) => (Some(format), sinks),
             None => (None, Vec::new()),
         };
-        for (index, listeners) in listeners.into_iter().enumerate() {
-            let (commands, inbox) = unbounded_channel();
+        let (commands, inboxes): (Vec<_>, Vec<_>) = listeners.iter().map(|_| unbounded_channel()).unzip();
+        let crew = Arc::new(Crew::new(commands.clone(), Arc::clone(&gateway.metrics)));
+        for (index, ((listeners, commands), inbox)) in listeners.into_iter().zip(commands).zip(inboxes).enumerate() {
             let start = Start {
                 index,
                 listeners,
@@ -160,6 +168,7 @@ impl Gateway {
                 slots: Arc::clone(&slots),
                 connections: connections_per_worker,
                 progress: Arc::clone(&gateway.progress),
+                crew: Arc::clone(&crew),
                 inbox,
             };
             gateway.progress.running.fetch_add(1, Ordering::Relaxed);
@@ -283,6 +292,7 @@ struct Start {
     slots: Arc<[RouteSlot]>,
     connections: usize,
     progress: Arc<Progress>,
+    crew: Arc<Crew<Command>>,
     inbox: UnboundedReceiver<Command>,
 }
 
@@ -309,19 +319,26 @@ impl Start {
             for Listener { socket, spoken } in self.listeners {
                 socket.set_nonblocking(true)?;
                 let socket = tokio::net::TcpListener::from_std(socket)?;
-                tokio::task::spawn_local(accept(Rc::clone(&worker), socket, spoken, self.connections));
+                let accept = accept(Rc::clone(&worker), socket, spoken, self.connections, Arc::clone(&self.crew));
+                tokio::task::spawn_local(accept);
             }
             tokio::task::spawn_local(tick(Rc::clone(&worker)));
             self.progress.revisions[self.index].store(revision, Ordering::Release);
             self.progress.announce();
-            obey(&worker, self.inbox, &shared, &self.progress).await;
+            obey(&worker, self.inbox, &shared, &self.crew, &self.progress).await;
             Ok(())
         })
     }
 }
 
 /// Follows commands until the worker has nothing left to do.
-async fn obey(worker: &Rc<Worker>, mut inbox: UnboundedReceiver<Command>, shared: &Shared, progress: &Progress) {
+async fn obey(
+    worker: &Rc<Worker>,
+    mut inbox: UnboundedReceiver<Command>,
+    shared: &Shared,
+    crew: &Crew<Command>,
+    progress: &Progress,
+) {
     let mut check = tokio::time::interval(Duration::from_millis(10));
     loop {
         let command = match worker.phase() {
@@ -346,6 +363,13 @@ async fn obey(worker: &Rc<Worker>, mut inbox: UnboundedReceiver<Command>, shared
                 progress.announce();
             }
             Some(Command::Enter(phase)) => worker.enter(phase),
+            Some(Command::Take { stream, spoken, peer }) => {
+                // Without a place in the poller it is closed; the client sees what it sees of any full server.
+                if let Ok(stream) = TcpStream::from_std(stream) {
+                    begin(worker, stream, spoken, peer);
+                }
+                crew.arrived(worker.index());
+            }
             None => worker.enter(Phase::Stopping),
         }
     }
@@ -373,7 +397,13 @@ async fn tick(worker: Rc<Worker>) {
 
 /// Takes new connections until draining begins; then what has queued up until that moment, and no more. Closing the
 /// socket closes nothing for another process that accepts from the same queue.
-async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener, spoken: Spoken, most: usize) {
+async fn accept(
+    worker: Rc<Worker>,
+    listener: tokio::net::TcpListener,
+    spoken: Spoken,
+    most: usize,
+    crew: Arc<Crew<Command>>,
+) {
     let _accepting = worker.task();
     while worker.phase() == Phase::Serving {
         if worker.tasks() >= most {
@@ -386,7 +416,10 @@ async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener, spoken: S
             () = worker.phase_change() => break,
         };
         match accepted {
-            Ok((stream, peer)) => begin(&worker, stream, spoken, peer),
+            Ok((stream, peer)) => match crew.better_than(worker.index()) {
+                None => begin(&worker, stream, spoken, peer),
+                Some(other) => hand_over(&worker, &crew, other, stream, spoken, peer),
+            },
             Err(error) => {
                 worker.metrics.accept_errors.increment();
                 // A client that has gone again is no reason to pause; having no descriptor, and whatever else, is.
@@ -403,6 +436,28 @@ async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener, spoken: S
         if let Ok(stream) = stream {
             begin(&worker, stream, spoken, peer);
         }
+    }
+}
+
+/// Gives a new connection to a worker that has fewer.
+fn hand_over(
+    worker: &Rc<Worker>,
+    crew: &Crew<Command>,
+    to: usize,
+    stream: TcpStream,
+    spoken: Spoken,
+    peer: SocketAddr,
+) {
+    // Only a poller that does not work would refuse; then the connection is lost here as there.
+    let Ok(stream) = stream.into_std() else { return };
+    match crew.hand_over(to, Command::Take { stream, spoken, peer }) {
+        Ok(()) => worker.metrics.connections_handed_over.increment(),
+        Err(Command::Take { stream, spoken, peer }) => {
+            if let Ok(stream) = TcpStream::from_std(stream) {
+                begin(worker, stream, spoken, peer);
+            }
+        }
+        Err(_) => unreachable!("what comes back is what was given"),
     }
 }
 

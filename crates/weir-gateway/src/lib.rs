@@ -13,6 +13,7 @@ mod certificates;
 mod chain;
 mod concurrency;
 mod connection;
+mod crew;
 mod current;
 mod forward;
 mod persistence;

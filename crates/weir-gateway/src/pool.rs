@@ -102,6 +102,19 @@ impl Pools {
         self.endpoints.borrow_mut().retain(|_, endpoint| Rc::strong_count(endpoint) > 1);
     }
 
+    /// Closes the idle connection that has waited longest, to have its descriptor; `false` if there is none.
+    fn close_oldest_idle(&self, worker: &Worker) -> bool {
+        let endpoints = self.endpoints.borrow();
+        let oldest = endpoints
+            .values()
+            .filter_map(|endpoint| Some((endpoint.idle.borrow().first()?.since_ns, endpoint)))
+            .min_by_key(|(since_ns, _)| *since_ns);
+        let Some((_, endpoint)) = oldest else { return false };
+        endpoint.idle.borrow_mut().remove(0);
+        worker.metrics.upstream_connections_closed.increment();
+        true
+    }
+
     /// Looks for endpoints whose limit has become too low. Called with every tick.
     pub fn look_for_stalls(&self, now_ns: u64) {
         for endpoint in self.endpoints.borrow().values() {
@@ -180,7 +193,7 @@ impl Endpoint {
             return Ok(connection);
         }
         // Boxed, so that the state of connecting is not part of every client connection's task.
-        let connected = Box::pin(tokio::time::timeout(connect_timeout, self.connect(host))).await;
+        let connected = Box::pin(tokio::time::timeout(connect_timeout, self.connect(worker, host))).await;
         match connected.unwrap_or(Err(Stop::ConnectTimeout)) {
             Ok(stream) => {
                 worker.metrics.upstream_connects.increment();
@@ -194,10 +207,15 @@ impl Endpoint {
         }
     }
 
-    async fn connect(&self, host: &[u8]) -> Result<Stream, Stop> {
-        let tcp = connect(self.addr).await.map_err(|error| {
+    async fn connect(&self, worker: &Worker, host: &[u8]) -> Result<Stream, Stop> {
+        let mut connected = connect(self.addr).await;
+        if connected.as_ref().is_err_and(is_shortage) && worker.pools.close_oldest_idle(worker) {
+            // Its descriptor is free now, if nobody was quicker.
+            connected = connect(self.addr).await;
+        }
+        let tcp = connected.map_err(|error| {
             tracing::debug!("connect to {}: {error}", self.addr);
-            if is_shortage(&error) { Stop::Internal } else { Stop::ConnectFailed }
+            if is_shortage(&error) { Stop::Overloaded } else { Stop::ConnectFailed }
         })?;
         match &self.tls {
             None => Ok(Stream::plain(tcp)),

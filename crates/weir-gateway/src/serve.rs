@@ -104,6 +104,7 @@ async fn proxy(
     let mut freshness = if idempotent { Freshness::Any } else { Freshness::Asked };
     let mut tried = Tried::default();
     let mut retries = settings.retries;
+    upstream.retries.earn(settings.retry_budget);
     let mut endpoint = upstream.pick(settings, exchange, tried, first_ns).ok_or(Stop::NoEndpoint)?;
     loop {
         let terms = Terms {
@@ -146,6 +147,10 @@ async fn proxy(
             tried.add(endpoint);
             retries = retries.checked_sub(1).ok_or(stop)?;
             endpoint = upstream.pick(settings, exchange, tried, worker.now_ns()).ok_or(stop)?;
+            if !upstream.retries.spend() {
+                worker.metrics.upstream_retries_refused.increment();
+                return Err(stop);
+            }
         }
         worker.metrics.upstream_retries.increment();
     }

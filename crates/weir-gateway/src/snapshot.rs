@@ -183,12 +183,25 @@ pub struct Upstream {
     pub retries: u32,
     /// No retry starts later than this after the first attempt.
     pub retry_timeout: Option<Duration>,
+    /// Retries that requests may cause, in percent of the requests.
+    pub retry_budget: u32,
+    pub all_down: AllDown,
     pub pass_host: PassHost,
     /// How its endpoints are spoken to in TLS; `None` is in the clear.
     pub tls: Option<Client>,
     pub keepalive: Keepalive,
     pub passive: PassiveChecks,
     pub concurrency: Concurrency,
+}
+
+/// What happens while every endpoint is out of rotation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AllDown {
+    /// All are tried as if none were, as in APISIX.
+    #[default]
+    Try,
+    /// Requests are refused at once (503), but for those that find out who has recovered.
+    Refuse,
 }
 
 /// How the endpoint of an attempt is chosen (APISIX `type`).

@@ -194,6 +194,7 @@ impl Worker {
     /// Counts something that has to end before the worker can, until the guard is dropped.
     pub fn task(self: &Rc<Worker>) -> TaskGuard {
         self.tasks.set(self.tasks.get() + 1);
+        self.metrics.connections_held.set(self.tasks.get() as u64);
         TaskGuard(Rc::clone(self))
     }
 
@@ -245,5 +246,6 @@ impl Deref for TaskGuard {
 impl Drop for TaskGuard {
     fn drop(&mut self) {
         self.0.tasks.set(self.0.tasks.get() - 1);
+        self.0.metrics.connections_held.set(self.0.tasks.get() as u64);
     }
 }

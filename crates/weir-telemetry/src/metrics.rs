@@ -89,8 +89,8 @@ pub struct WorkerMetrics {
     /// Client connections this worker took on, and those that ended. Their difference is what is open.
     pub connections_opened: Counter,
     pub connections_closed: Counter,
-    /// Connections refused at once because a limit was reached.
-    pub connections_refused: Counter,
+    /// Connections this worker has, those included whose handshake is not done. Others look here before they hand one over.
+    pub connections_held: Gauge,
     /// Connections given to another worker because it had fewer.
     pub connections_handed_over: Counter,
     /// `accept` failed, for example because no file descriptor was left.
@@ -112,6 +112,8 @@ pub struct WorkerMetrics {
     pub upstream_reuses: Counter,
     /// Attempts beyond the first.
     pub upstream_retries: Counter,
+    /// Attempts beyond the first that the budget did not allow.
+    pub upstream_retries_refused: Counter,
     /// Connections to upstreams that wait in the pool.
     pub upstream_idle: Gauge,
     /// Exchanges that wait for a place at an upstream.
@@ -135,7 +137,7 @@ impl WorkerMetrics {
             upstream_bytes_sent: Counter::default(),
             connections_opened: Counter::default(),
             connections_closed: Counter::default(),
-            connections_refused: Counter::default(),
+            connections_held: Gauge::default(),
             connections_handed_over: Counter::default(),
             accept_errors: Counter::default(),
             tls_handshakes: Counter::default(),
@@ -148,6 +150,7 @@ impl WorkerMetrics {
             upstream_connect_failures: Counter::default(),
             upstream_reuses: Counter::default(),
             upstream_retries: Counter::default(),
+            upstream_retries_refused: Counter::default(),
             upstream_idle: Gauge::default(),
             upstream_queued: Gauge::default(),
             routes: (0..SLOTS).map(|_| RouteMetrics::default()).collect(),

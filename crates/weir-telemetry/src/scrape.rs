@@ -61,8 +61,6 @@ impl Metrics {
         }
         page.counter("weir_client_connections_opened", "Connections taken from clients.");
         page.total(&[], self.sum(|of| &of.connections_opened));
-        page.counter("weir_client_connections_refused", "Connections closed at once because a limit was reached.");
-        page.total(&[], self.sum(|of| &of.connections_refused));
         page.counter("weir_client_connections_handed_over", "Connections one worker gave to another.");
         page.total(&[], self.sum(|of| &of.connections_handed_over));
         page.counter("weir_accept_errors", "Connections that could not be accepted, as when descriptors run out.");
@@ -98,6 +96,8 @@ impl Metrics {
         page.total(&[], self.sum(|of| &of.upstream_reuses));
         page.counter("weir_upstream_retries", "Attempts beyond the first.");
         page.total(&[], self.sum(|of| &of.upstream_retries));
+        page.counter("weir_upstream_retries_refused", "Attempts beyond the first that the budget did not allow.");
+        page.total(&[], self.sum(|of| &of.upstream_retries_refused));
         let idle: u64 = self.workers().iter().map(|worker| worker.upstream_idle.value()).sum();
         page.gauge("weir_upstream_connections", "Open connections to upstreams.");
         page.value(&[("state", "idle")], idle);

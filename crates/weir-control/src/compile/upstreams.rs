@@ -79,6 +79,8 @@ fn compiled(written: &document::Upstream, name: &str, document: &Document, tls: 
         timeouts: written.timeouts,
         retries: written.retries.unwrap_or(further),
         retry_timeout: written.retry_timeout,
+        retry_budget: written.retry_budget,
+        all_down: written.all_down,
         pass_host: written.pass_host.clone(),
         tls,
         keepalive: written.keepalive,

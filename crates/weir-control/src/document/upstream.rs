@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use weir_gateway::snapshot::{Concurrency, Keepalive, PassHost, PassiveChecks, Timeouts};
+use weir_gateway::snapshot::{AllDown, Concurrency, Keepalive, PassHost, PassiveChecks, Timeouts};
 
 use super::balance::{self, Balance};
 use super::certificate::{self, UpstreamTls};
@@ -35,6 +35,10 @@ pub struct Upstream {
     /// `None` is as many as there are further nodes.
     pub retries: Option<u32>,
     pub retry_timeout: Option<Duration>,
+    /// Not in APISIX: retries, in percent of requests.
+    pub retry_budget: u32,
+    /// Not in APISIX: what happens while every endpoint is out of rotation.
+    pub all_down: AllDown,
     pub pass_host: PassHost,
     pub keepalive: Keepalive,
     /// Not in APISIX: how many requests an endpoint may have in flight from one worker.
@@ -98,6 +102,11 @@ impl Scheme {
     }
 }
 
+/// In percent: enough for an endpoint that fails now and then, too little to make an outage worse.
+const RETRY_BUDGET: u32 = 20;
+
+const ALL_DOWN: &[(&str, AllDown)] = &[("try", AllDown::Try), ("refuse", AllDown::Refuse)];
+
 pub(super) fn read_named(at: &At, index: usize) -> Option<Upstream> {
     let upstream = read_inline(at)?;
     let id = match upstream.id.is_empty() {
@@ -117,6 +126,8 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
         "checks",
         "retries",
         "retry_timeout",
+        "retry_budget",
+        "all_down",
         "timeout",
         "scheme",
         "pass_host",
@@ -164,6 +175,8 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
         retries: fields.get("retries").and_then(|at| at.integer(0..=u16::MAX.into())),
         // APISIX: 0 is no limit.
         retry_timeout: fields.get("retry_timeout").and_then(|at| at.any_duration()).filter(|time| !time.is_zero()),
+        retry_budget: fields.get("retry_budget").and_then(|at| at.integer(0..=1_000)).unwrap_or(RETRY_BUDGET),
+        all_down: fields.get("all_down").and_then(|at| at.choice(ALL_DOWN)).unwrap_or_default(),
         pass_host: pass_host(&fields),
         keepalive: fields.get("keepalive_pool").and_then(|at| keepalive(&at)).unwrap_or_default(),
         concurrency: fields.get("concurrency").and_then(|at| concurrency(&at)).unwrap_or_default(),

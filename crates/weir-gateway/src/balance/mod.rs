@@ -9,6 +9,7 @@ use weir_plugin::Exchange;
 
 use crate::snapshot::{Balance, Endpoint};
 
+mod budget;
 pub mod chash;
 mod dice;
 mod ewma;
@@ -18,6 +19,7 @@ mod random;
 mod round_robin;
 mod seats;
 
+pub use budget::RetryBudget;
 use chash::Hashing;
 pub use dice::Dice;
 pub use latency::Latency;

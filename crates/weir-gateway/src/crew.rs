@@ -1,0 +1,97 @@
+//! The workers of one gateway, as each of them sees the others: who has clearly more connections than another hands new
+//! ones over. The kernel spreads connections by their addresses, which may put ten of ten on one core.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use tokio::sync::mpsc::UnboundedSender;
+use weir_telemetry::metrics::Metrics;
+
+/// Of many connections an eighth more is not worth moving one: the kernel spreads many evenly enough.
+const SLACK: u64 = 8;
+
+/// `C` is what workers are told.
+pub struct Crew<C> {
+    members: Vec<Member<C>>,
+    metrics: Arc<Metrics>,
+}
+
+struct Member<C> {
+    inbox: UnboundedSender<C>,
+    /// Connections that are on their way to it.
+    coming: AtomicU64,
+}
+
+impl<C> Crew<C> {
+    pub fn new(inboxes: Vec<UnboundedSender<C>>, metrics: Arc<Metrics>) -> Crew<C> {
+        let member = |inbox| Member { inbox, coming: AtomicU64::new(0) };
+        Crew { members: inboxes.into_iter().map(member).collect(), metrics }
+    }
+
+    fn load(&self, worker: usize) -> u64 {
+        self.metrics.workers()[worker].connections_held.value() + self.members[worker].coming.load(Relaxed)
+    }
+
+    /// Who should have a connection that this worker has accepted, if not this worker.
+    pub fn better_than(&self, worker: usize) -> Option<usize> {
+        let others = (0..self.members.len()).filter(|&other| other != worker);
+        let (least, other) = others.map(|other| (self.load(other), other)).min()?;
+        (self.load(worker) > least + least / SLACK).then_some(other)
+    }
+
+    /// Gives a connection away; it comes back if the other has ended.
+    pub fn hand_over(&self, to: usize, connection: C) -> Result<(), C> {
+        let member = &self.members[to];
+        member.coming.fetch_add(1, Relaxed);
+        member.inbox.send(connection).map_err(|refused| {
+            member.coming.fetch_sub(1, Relaxed);
+            refused.0
+        })
+    }
+
+    /// A connection that was handed over has arrived.
+    pub fn arrived(&self, at: usize) {
+        self.members[at].coming.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    #[test]
+    fn ten_connections_on_two_workers_are_five_and_five() {
+        let metrics = Arc::new(Metrics::new(2));
+        let (inboxes, mut outboxes): (Vec<_>, Vec<_>) = (0..2).map(|_| unbounded_channel()).unzip();
+        let crew = Crew::new(inboxes, Arc::clone(&metrics));
+        for _ in 0..10 {
+            // All of them land on the first.
+            match crew.better_than(0) {
+                Some(other) => crew.hand_over(other, ()).expect("it is there"),
+                None => metrics.worker(0).connections_held.increment(),
+            }
+        }
+        assert_eq!((crew.load(0), crew.load(1)), (5, 5));
+        while outboxes[1].try_recv().is_ok() {
+            metrics.worker(1).connections_held.increment();
+            crew.arrived(1);
+        }
+        assert_eq!(crew.load(1), 5);
+        drop(outboxes);
+        assert_eq!(crew.hand_over(1, ()), Err(()), "it has ended");
+        assert_eq!(crew.load(1), 5);
+    }
+
+    #[test]
+    fn of_many_connections_few_are_moved() {
+        let metrics = Arc::new(Metrics::new(2));
+        let (inboxes, _outboxes): (Vec<_>, Vec<_>) = (0..2).map(|_| unbounded_channel::<()>()).unzip();
+        let crew = Crew::new(inboxes, Arc::clone(&metrics));
+        metrics.worker(0).connections_held.set(1_100);
+        metrics.worker(1).connections_held.set(1_000);
+        assert_eq!(crew.better_than(0), None);
+        metrics.worker(0).connections_held.set(1_200);
+        assert_eq!((crew.better_than(0), crew.better_than(1)), (Some(1), None));
+    }
+}
