@@ -62,6 +62,14 @@ fn plugins() -> String {
         }
         page.push_str("```\n");
         options(&schema, &mut page);
+        if let Some(credential) = entry.credential {
+            page.push_str("\nUnder a consumer:\n");
+            options(&(credential.schema)(), &mut page);
+        }
+        if let Some(metadata) = entry.metadata {
+            page.push_str("\nIn `plugin_metadata`, for wherever it is used:\n");
+            options(&(metadata.schema)(), &mut page);
+        }
     }
     page
 }

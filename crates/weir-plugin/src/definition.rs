@@ -69,9 +69,10 @@ impl Build {
         &self.shared.consumers
     }
 
-    /// The settings of plugin `D` that hold wherever it is used; the defaults where nobody has set any.
-    pub fn metadata<D: Described>(&self) -> Result<D::Metadata, ConfigError> {
-        self.shared.metadata.get(D::NAME).map_or_else(|| Ok(D::Metadata::default()), read)
+    /// The settings of plugin `D` that hold wherever it is used; the defaults where nobody has set any. Wrong ones have
+    /// been reported where they stand.
+    pub fn metadata<D: Described>(&self) -> D::Metadata {
+        self.shared.metadata.get(D::NAME).and_then(|value| read(value).ok()).unwrap_or_default()
     }
 
     /// Names plugin, owner and options: two builds with the same identity are the same plugin in two versions of a

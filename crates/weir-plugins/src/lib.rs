@@ -52,7 +52,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::authenticating::<jwt_auth::JwtAuth>(),
     Entry::authenticating::<key_auth::KeyAuth>(),
     Entry::of::<limit_conn::LimitConn>(),
-    Entry::of::<limit_count::LimitCount>(),
+    Entry::described::<limit_count::LimitCount>(),
     Entry::of::<limit_req::LimitReq>(),
     Entry::of::<mocking::Mocking>(),
     Entry::of::<multi_auth::MultiAuth>().identifying(),
@@ -98,8 +98,13 @@ mod tests {
     #[test]
     fn plugins_and_their_options_are_documented() {
         for entry in REGISTRY.entries() {
-            for schema in
-                [Some(entry.schema), entry.credential.map(|credential| credential.schema)].into_iter().flatten()
+            for schema in [
+                Some(entry.schema),
+                entry.credential.map(|credential| credential.schema),
+                entry.metadata.map(|metadata| metadata.schema),
+            ]
+            .into_iter()
+            .flatten()
             {
                 let schema = schema();
                 assert!(schema["description"].is_string(), "{} has no description", entry.name);

@@ -6,11 +6,12 @@ use serde::Deserialize;
 use serde_json::Value;
 use weir_plugin::proto::field::Name;
 use weir_plugin::proto::head::{BadField, Head};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, NoteKey, Phases, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Described, Exchange, NoteKey, Phases, Plugin, Stage, Step, Stop};
 
 use crate::answer::Refusal;
 use crate::clock;
 use crate::counters::{self, Counter, Key, Table};
+use crate::headers::header_name;
 use crate::limit_key::{Amount, KeyType, LimitKey};
 
 /// Lets through so many requests in a time, for each client, key or tenant.
@@ -80,6 +81,28 @@ struct RuleOptions {
     key: String,
     /// Names the fields of this rule: `X-<prefix>-RateLimit-Limit` and so on. Its number, from 1, without it.
     header_prefix: Option<String>,
+}
+
+/// How the fields are called that tell clients what is left to them.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitCountMetadata {
+    /// The field with the requests let through in one window.
+    limit_header: String,
+    /// The field with the requests that are left.
+    remaining_header: String,
+    /// The field with the seconds until the window ends.
+    reset_header: String,
+}
+
+impl Default for LimitCountMetadata {
+    fn default() -> LimitCountMetadata {
+        LimitCountMetadata {
+            limit_header: "X-RateLimit-Limit".to_owned(),
+            remaining_header: "X-RateLimit-Remaining".to_owned(),
+            reset_header: "X-RateLimit-Reset".to_owned(),
+        }
+    }
 }
 
 /// When windows begin.
@@ -166,7 +189,12 @@ impl Definition for LimitCount {
         let quotas = match (self.count, self.time_window, self.rules) {
             (Some(count), Some(window), None) => {
                 let key = LimitKey::compile(&self.key, self.key_type, "key", build)?;
-                vec![Quota::new(&count, &window, key, "", &identity, None)?]
+                let mut quota = Quota::new(&count, &window, key, "", &identity, None)?;
+                let names = build.metadata::<LimitCount>();
+                quota.fields.limit = names.limit_header.into_bytes().into();
+                quota.fields.remaining = names.remaining_header.into_bytes().into();
+                quota.fields.reset = names.reset_header.into_bytes().into();
+                vec![quota]
             }
             (None, None, Some(rules)) if !rules.is_empty() => {
                 let quota = |(index, rule): (usize, RuleOptions)| {
@@ -195,6 +223,16 @@ impl Definition for LimitCount {
             show: self.show_limit_quota_header,
             show_ietf: self.ietf_headers,
         }))
+    }
+}
+
+impl Described for LimitCount {
+    type Metadata = LimitCountMetadata;
+
+    fn check_metadata(metadata: LimitCountMetadata) -> Result<(), ConfigError> {
+        header_name(&metadata.limit_header, "limit_header")?;
+        header_name(&metadata.remaining_header, "remaining_header")?;
+        header_name(&metadata.reset_header, "reset_header").map(|_| ())
     }
 }
 
@@ -587,6 +625,20 @@ mod tests {
         assert_eq!(on_request(&build(options), &mut get("/")), Err(Stop::Respond(503)));
         let changed = json!({"count": 2, "time_window": 60, "key_type": "constant", "key": "reload"});
         assert_eq!(on_request(&build(changed), &mut get("/")), Ok(()));
+    }
+
+    #[test]
+    fn fields_have_the_names_that_hold_everywhere() {
+        let mut shared = Shared::default();
+        shared.metadata.insert("limit-count".into(), json!({"remaining_header": "X-Left"}));
+        let options = json!({"count": 2, "time_window": 60, "key_type": "constant", "key": "named"});
+        let step = build_for("route/named", options, &Rc::new(shared)).expect("valid");
+        let mut exchange = get("/");
+        assert_eq!(on_request(&step, &mut exchange), Ok(()));
+        step.on_response(&mut exchange).expect("let through");
+        assert_eq!((sent(&exchange, "x-left"), sent(&exchange, "x-ratelimit-limit")), (Some("1"), Some("2")));
+        let wrong = LimitCountMetadata { reset_header: "a b".to_owned(), ..LimitCountMetadata::default() };
+        assert!(LimitCount::check_metadata(wrong).is_err_and(|error| error.path == "reset_header"));
     }
 
     #[test]
