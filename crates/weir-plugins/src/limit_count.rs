@@ -191,9 +191,9 @@ impl Definition for LimitCount {
                 let key = LimitKey::compile(&self.key, self.key_type, "key", build)?;
                 let mut quota = Quota::new(&count, &window, key, "", &identity, None)?;
                 let names = build.metadata::<LimitCount>();
-                quota.fields.limit = names.limit_header.into_bytes().into();
-                quota.fields.remaining = names.remaining_header.into_bytes().into();
-                quota.fields.reset = names.reset_header.into_bytes().into();
+                quota.fields.limit = field_name(&names.limit_header)?;
+                quota.fields.remaining = field_name(&names.remaining_header)?;
+                quota.fields.reset = field_name(&names.reset_header)?;
                 vec![quota]
             }
             (None, None, Some(rules)) if !rules.is_empty() => {
@@ -263,6 +263,11 @@ struct FieldNames {
     reset: Name,
     /// What the IETF's fields call it.
     policy: Box<str>,
+}
+
+/// A name out of the metadata, which has been checked for itself; a bad one is told there, and here again.
+fn field_name(name: &str) -> Result<Name, ConfigError> {
+    Name::new(name.as_bytes()).ok_or_else(|| ConfigError::new("plugin_metadata", "names no header field"))
 }
 
 impl Quota {
