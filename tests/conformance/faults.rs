@@ -429,6 +429,28 @@ fn who_leaves_the_queue_for_an_upstream_is_not_sent_there() {
 }
 
 #[test]
+fn nobody_waits_for_an_upstream_longer_than_for_a_connection() {
+    let gate = Gate::new();
+    let inside = gate.clone();
+    let origin = Origin::serving(move |_| {
+        inside.wait();
+        Answer::ok("done")
+    });
+    let gateway = gateway(&[&origin], ", concurrency: 1, timeout: { connect: 0.3, send: 60, read: 60 }");
+    let mut first = gateway.client();
+    first.send("GET /first HTTP/1.1\r\nHost: t\r\n\r\n");
+    gate.wait_arrived(1);
+    let mut second = gateway.client();
+    let refusal = second.get("/second").expect("it is answered");
+    assert_eq!((refusal.status, refusal.fields.get("retry-after")), (503, Some("1")));
+    eventually("the queue is empty", DEADLINE, || gateway.metrics().get("weir_upstream_queued") == Some(0.0));
+    gate.open();
+    assert_eq!(first.response().expect("it is answered").status, 200);
+    assert_eq!(second.get("/again").expect("its connection is still good").status, 200);
+    assert_eq!(origin.targets(), ["/first", "/again"]);
+}
+
+#[test]
 fn who_leaves_while_a_plugin_waits_is_not_waited_for() {
     let origin = Origin::serving(|_| Answer::ok("done"));
     let mut gateway = weir().start(&format!(

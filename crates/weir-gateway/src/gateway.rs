@@ -384,7 +384,7 @@ async fn tick(worker: Rc<Worker>) {
         ticks.tick().await;
         let now_ns = worker.wake_up();
         worker.wheel.advance(now_ns);
-        worker.pools.look_for_stalls(now_ns);
+        worker.pools.look_after_queues(now_ns);
         if let Some(log) = &worker.access_log {
             log.flush_if_due(now_ns);
         }

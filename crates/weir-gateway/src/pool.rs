@@ -61,6 +61,8 @@ struct Idle {
 /// A place in the queue for an endpoint.
 struct Ticket {
     state: Cell<Turn>,
+    /// When its holder gives up.
+    until_ns: u64,
     waker: RefCell<Waker>,
 }
 
@@ -68,6 +70,8 @@ struct Ticket {
 enum Turn {
     Waiting,
     Granted,
+    /// It took too long.
+    Expired,
     Left,
 }
 
@@ -116,9 +120,9 @@ impl Pools {
     }
 
     /// Looks for endpoints whose limit has become too low. Called with every tick.
-    pub fn look_for_stalls(&self, now_ns: u64) {
+    pub fn look_after_queues(&self, now_ns: u64) {
         for endpoint in self.endpoints.borrow().values() {
-            endpoint.look_for_stall(now_ns);
+            endpoint.look_after_queue(now_ns);
         }
     }
 
@@ -179,7 +183,7 @@ impl Endpoint {
         let mut connection =
             Connection { worker, endpoint: Rc::clone(self), stream: None, requests: 0, place_since_ns: None };
         if self.in_use.get() >= self.limiter.limit() {
-            self.wait_for_turn(worker).await;
+            self.wait_for_turn(worker, connect_timeout).await?;
         } else {
             self.in_use.set(self.in_use.get() + 1);
         }
@@ -249,20 +253,26 @@ impl Endpoint {
         }
     }
 
-    async fn wait_for_turn(self: &Rc<Endpoint>, worker: &Worker) {
-        let ticket = Rc::new(Ticket { state: Cell::new(Turn::Waiting), waker: RefCell::new(Waker::noop().clone()) });
+    /// Queues, for `patience` at most.
+    async fn wait_for_turn(self: &Rc<Endpoint>, worker: &Worker, patience: Duration) -> Result<(), Stop> {
+        let ticket = Rc::new(Ticket {
+            state: Cell::new(Turn::Waiting),
+            until_ns: worker.now_ns().saturating_add(patience.as_nanos() as u64),
+            waker: RefCell::new(Waker::noop().clone()),
+        });
         self.waiting.borrow_mut().push_back(Rc::clone(&ticket));
         worker.metrics.upstream_queued.increment();
         let queued = Queued { worker, endpoint: self, ticket: &ticket };
-        std::future::poll_fn(|context| {
-            if ticket.state.get() == Turn::Granted {
-                return Poll::Ready(());
+        let turn = std::future::poll_fn(|context| match ticket.state.get() {
+            Turn::Waiting => {
+                ticket.waker.borrow_mut().clone_from(context.waker());
+                Poll::Pending
             }
-            ticket.waker.borrow_mut().clone_from(context.waker());
-            Poll::Pending
+            turn => Poll::Ready(turn),
         })
         .await;
-        queued.ticket.state.set(Turn::Left); // the place is ours now; leaving the queue must not give it away
+        queued.ticket.state.set(Turn::Left); // a place is ours now; leaving the queue must not give it away
+        if turn == Turn::Granted { Ok(()) } else { Err(Stop::Overloaded) }
     }
 
     /// Gives a place back, and lets in those who wait longest, as far as the limit allows.
@@ -286,11 +296,22 @@ impl Endpoint {
         !self.waiting.borrow().is_empty()
     }
 
-    /// Called with every tick: a limit under which nothing completes is too low.
-    fn look_for_stall(&self, now_ns: u64) {
-        if self.is_queued() && self.limiter.lift_if_stalled(now_ns) {
+    /// Called with every tick: a limit under which nothing completes is too low, and nobody waits for ever.
+    fn look_after_queue(&self, now_ns: u64) {
+        if !self.is_queued() {
+            return;
+        }
+        if self.limiter.lift_if_stalled(now_ns) {
             self.admit();
         }
+        self.waiting.borrow_mut().retain(|ticket| {
+            let waits = ticket.state.get() == Turn::Waiting;
+            if waits && ticket.until_ns <= now_ns {
+                ticket.state.set(Turn::Expired);
+                ticket.waker.borrow().wake_by_ref();
+            }
+            waits && ticket.until_ns > now_ns
+        });
     }
 }
 
