@@ -442,7 +442,7 @@ fn nobody_waits_for_an_upstream_longer_than_for_a_connection() {
     gate.wait_arrived(1);
     let mut second = gateway.client();
     let refusal = second.get("/second").expect("it is answered");
-    assert_eq!((refusal.status, refusal.fields.get("retry-after")), (503, Some("1")));
+    assert_eq!((refusal.status, refusal.headers.get("retry-after")), (503, Some("1")));
     eventually("the queue is empty", DEADLINE, || gateway.metrics().get("weir_upstream_queued") == Some(0.0));
     gate.open();
     assert_eq!(first.response().expect("it is answered").status, 200);
