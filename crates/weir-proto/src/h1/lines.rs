@@ -52,33 +52,31 @@ fn index(bytes: &[u8], mut at: usize, most: usize, head: &mut Head) -> Result<Op
 /// One field line at `at`, and where the next line starts. A line that begins with a blank (obs-fold, RFC 9112 §5.2)
 /// has no name, and so is refused.
 fn line(bytes: &[u8], at: usize) -> Result<Option<(Field, usize)>, BadLines> {
-    let line_end = visible_end(bytes, at);
-    match &bytes[line_end..] {
-        [] | [b'\r'] => return Ok(None),
-        [b'\r', b'\n', ..] => {}
-        _ => return Err(BadLines::Syntax),
-    }
-    let line = &bytes[..line_end];
-    let name_end = colon(line, at).ok_or(BadLines::Syntax)?;
-    let name = &line[at..name_end];
-    let known = Known::parse(name);
-    // RFC 9112 §5.1: also white space before the colon. A name that was recognised has been looked at byte by byte.
-    if matches!(known, Known::Other | Known::Identity) && !field::is_name(name) {
-        return Err(BadLines::Syntax);
+    let name_end = at + bytes[at..].iter().take_while(|&&byte| field::is_token_byte(byte)).count();
+    match bytes.get(name_end) {
+        None => return Ok(None),
+        Some(b':') if name_end > at => {}
+        Some(_) => return Err(BadLines::Syntax), // RFC 9112 §5.1: also white space before the colon
     }
     let mut value_start = name_end + 1;
-    while let Some(b' ' | b'\t') = line.get(value_start) {
+    while let Some(b' ' | b'\t') = bytes.get(value_start) {
         value_start += 1;
     }
+    let line_end = visible_end(bytes, value_start);
+    match bytes.get(line_end..) {
+        None | Some([] | [b'\r']) => return Ok(None),
+        Some([b'\r', b'\n', ..]) => {}
+        Some(_) => return Err(BadLines::Syntax),
+    }
     let mut value_end = line_end;
-    while value_end > value_start && matches!(line[value_end - 1], b' ' | b'\t') {
+    while value_end > value_start && matches!(bytes[value_end - 1], b' ' | b'\t') {
         value_end -= 1;
     }
-    let verbatim = value_end == line_end && value_start == name_end + 2 && line[name_end + 1] == b' ';
+    let verbatim = value_end == line_end && value_start == name_end + 2 && bytes[name_end + 1] == b' ';
     let field = Field {
         name: Span::new(at, name_end),
         value: Span::new(value_start, value_end),
-        known,
+        known: Known::parse(&bytes[at..name_end]),
         removed: false,
         verbatim,
     };
@@ -89,49 +87,37 @@ fn line(bytes: &[u8], at: usize) -> Result<Option<(Field, usize)>, BadLines> {
 /// tab (RFC 9110 §5.5). Eight bytes at a time.
 pub(super) fn visible_end(bytes: &[u8], mut at: usize) -> usize {
     loop {
-        let (words, tail) = bytes[at..].as_chunks::<8>();
-        let in_words =
-            words.iter().enumerate().find_map(|(index, word)| first(control(*word)).map(|at| index * 8 + at));
-        let in_tail = || tail.iter().position(|&byte| byte < b' ' || byte == 0x7f);
-        at += in_words.unwrap_or_else(|| words.len() * 8 + in_tail().unwrap_or(tail.len()));
+        while let Some(word) = bytes.get(at..at + 8) {
+            let word = u64::from_le_bytes(word.try_into().expect("the slice has eight bytes"));
+            let found = below_blank(word) | equal_to(word, 0x7f);
+            if found != 0 {
+                at += (found.trailing_zeros() / 8) as usize;
+                break;
+            }
+            at += 8;
+        }
+        while at < bytes.len() && bytes[at] >= b' ' && bytes[at] != 0x7f {
+            at += 1;
+        }
         match bytes.get(at) {
             Some(b'\t') => at += 1,
-            _ => return at,
+            _ => return at.min(bytes.len()),
         }
     }
 }
 
-/// The offset of the first colon from `at` on.
-fn colon(line: &[u8], at: usize) -> Option<usize> {
-    let (words, tail) = line[at..].as_chunks::<8>();
-    let in_words =
-        words.iter().enumerate().find_map(|(index, word)| first(equal_to(*word, b':')).map(|at| index * 8 + at));
-    let found = in_words.or_else(|| Some(words.len() * 8 + tail.iter().position(|&byte| byte == b':')?))?;
-    Some(at + found)
-}
-
 const ONES: u64 = 0x0101_0101_0101_0101;
-const LOWS: u64 = ONES * 0x7f;
-const HIGHS: u64 = ONES * 0x80;
+const HIGHS: u64 = 0x8080_8080_8080_8080;
 
-/// The place of the first byte whose highest bit is set.
-fn first(marks: u64) -> Option<usize> {
-    (marks != 0).then(|| (marks.trailing_zeros() / 8) as usize)
+/// Marks bytes below 0x20. The lowest mark is exact; marks above it may be carries.
+fn below_blank(word: u64) -> u64 {
+    word.wrapping_sub(ONES * 0x20) & !word & HIGHS
 }
 
-/// Marks control characters, each in its own highest bit.
-fn control(word: [u8; 8]) -> u64 {
-    let word = u64::from_le_bytes(word);
-    let lows = word & LOWS;
-    let is_blank_or_more = lows + ONES * 0x60;
-    let is_delete = lows + ONES;
-    (!is_blank_or_more | is_delete) & !word & HIGHS
-}
-
-/// Marks bytes equal to `byte`, likewise.
-fn equal_to(word: [u8; 8], byte: u8) -> u64 {
-    let differs = u64::from_le_bytes(word) ^ (ONES * u64::from(byte));
-    !(((differs & LOWS) + LOWS) | differs) & HIGHS
+/// Marks bytes equal to `byte`, with the same reservation.
+fn equal_to(word: u64, byte: u8) -> u64 {
+    let zeroed = word ^ (ONES * u64::from(byte));
+    zeroed.wrapping_sub(ONES) & !zeroed & HIGHS
 }
 
 /// A `Content-Length`: digits only (RFC 9110 §8.6). A list, even of equal values, is refused by the caller's count.
