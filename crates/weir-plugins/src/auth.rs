@@ -1,52 +1,44 @@
-//! What the auth plugins have in common: refusing, letting anonymous clients in, and hiding what has been shown.
+//! What the auth plugins have in common: what becomes of clients that prove nothing, and hiding what has been shown.
 
 use std::sync::Arc;
 
 use serde_json::json;
 use weir_plugin::{Build, ConfigError, Credential, Exchange, Stop};
 
-/// The answer to a client that has not proved who it is (RFC 9110 §11.6.1).
-pub struct Challenge {
-    field: Box<str>,
+/// What becomes of a client that has not proved who it is.
+pub struct Unproved {
+    /// The consumer it is taken for.
+    anonymous: Option<Arc<Credential>>,
+    /// Or what it is asked for (RFC 9110 §11.6.1).
+    challenge: Box<str>,
 }
 
-impl Challenge {
-    pub fn new(scheme: &str, realm: &str) -> Result<Challenge, ConfigError> {
+impl Unproved {
+    /// From the options `anonymous_consumer` and `realm`, which all auth plugins have.
+    pub fn new(scheme: &str, realm: &str, anonymous: Option<&str>, build: &Build) -> Result<Unproved, ConfigError> {
         let is_quotable = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
         if !(1..=128).contains(&realm.len()) || !realm.bytes().all(is_quotable) {
             let problem = "must have from 1 to 128 visible ASCII characters, without quotes and backslashes";
             return Err(ConfigError::new("realm", problem));
         }
-        Ok(Challenge { field: format!("{scheme} realm=\"{realm}\"").into() })
+        let anonymous = anonymous.map(|username| {
+            let consumer = build.consumers().consumer(username).ok_or_else(|| {
+                ConfigError::new("anonymous_consumer", format!("`{username}` is no consumer; add it to `consumers`"))
+            })?;
+            Ok(Arc::new(Credential { consumer: Arc::clone(consumer), id: Box::default(), options: json!({}) }))
+        });
+        Ok(Unproved { anonymous: anonymous.transpose()?, challenge: format!("{scheme} realm=\"{realm}\"").into() })
     }
 
-    pub fn send(&self, exchange: &mut Exchange, fault: &str) -> Stop {
+    /// Lets the client in as somebody else, or refuses it and says why.
+    pub fn receive(&self, exchange: &mut Exchange, fault: &str) -> Result<(), Stop> {
+        if let Some(anonymous) = &self.anonymous {
+            return exchange.identify(anonymous);
+        }
         let body = format!("{}\n", json!({ "message": fault }));
         let stop = exchange.respond(401, "application/json", body.as_bytes());
-        match exchange.response.head.add(b"WWW-Authenticate", self.field.as_bytes()) {
-            Ok(()) => stop,
-            Err(_) => Stop::Internal,
-        }
-    }
-}
-
-/// The consumer that clients are taken for who have not proved who they are.
-pub struct Anonymous(Option<Arc<Credential>>);
-
-impl Anonymous {
-    /// From the option `anonymous_consumer`.
-    pub fn find(username: Option<&str>, build: &Build) -> Result<Anonymous, ConfigError> {
-        let Some(username) = username else { return Ok(Anonymous(None)) };
-        let consumer = build.consumers().consumer(username).ok_or_else(|| {
-            ConfigError::new("anonymous_consumer", format!("`{username}` is no consumer; add it to `consumers`"))
-        })?;
-        let credential = Credential { consumer: Arc::clone(consumer), id: Box::default(), options: json!({}) };
-        Ok(Anonymous(Some(Arc::new(credential))))
-    }
-
-    /// Nothing where anonymous clients are not let in.
-    pub fn let_in(&self, exchange: &mut Exchange) -> Option<Result<(), Stop>> {
-        self.0.as_ref().map(|credential| exchange.identify(credential))
+        let added = exchange.response.head.add(b"WWW-Authenticate", self.challenge.as_bytes());
+        Err(added.map_or(Stop::Internal, |()| stop))
     }
 }
 

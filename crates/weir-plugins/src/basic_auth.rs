@@ -12,7 +12,7 @@ use weir_plugin::{
     Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Plugin, Stage, Step, Stop,
 };
 
-use crate::auth::{Anonymous, Challenge};
+use crate::auth::Unproved;
 
 /// Lets only consumers in, who show their name and password (RFC 7617).
 ///
@@ -60,8 +60,7 @@ impl Definition for BasicAuth {
         Ok(Step::new(Door {
             hide: self.hide_credentials,
             names: build.consumers().index(Names::new),
-            anonymous: Anonymous::find(self.anonymous_consumer.as_deref(), build)?,
-            challenge: Challenge::new("Basic", &self.realm)?,
+            unproved: Unproved::new("Basic", &self.realm, self.anonymous_consumer.as_deref(), build)?,
         }))
     }
 }
@@ -124,8 +123,7 @@ fn digest_of(password: &[u8]) -> [u8; 32] {
 struct Door {
     hide: bool,
     names: Arc<Names>,
-    anonymous: Anonymous,
-    challenge: Challenge,
+    unproved: Unproved,
 }
 
 /// Longer credentials are nobody's.
@@ -149,9 +147,7 @@ impl Plugin for Door {
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let found = match self.find(exchange) {
             Ok(credential) => Arc::clone(credential),
-            Err(fault) => {
-                return self.anonymous.let_in(exchange).unwrap_or_else(|| Err(self.challenge.send(exchange, fault)));
-            }
+            Err(fault) => return self.unproved.receive(exchange, fault),
         };
         if self.hide {
             exchange.request.head.remove(b"Authorization");

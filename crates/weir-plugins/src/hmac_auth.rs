@@ -12,7 +12,7 @@ use weir_plugin::{
     Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Plugin, Stage, Step, Stop,
 };
 
-use crate::auth::{Anonymous, Challenge};
+use crate::auth::Unproved;
 
 /// Lets only consumers in, who sign their requests with a secret that is never sent.
 ///
@@ -149,8 +149,7 @@ impl Definition for HmacAuth {
             required: self.signed_headers,
             hide: self.hide_credentials,
             keys: build.consumers().index(Keys::new),
-            anonymous: Anonymous::find(self.anonymous_consumer.as_deref(), build)?,
-            challenge: Challenge::new("hmac", &self.realm)?,
+            unproved: Unproved::new("hmac", &self.realm, self.anonymous_consumer.as_deref(), build)?,
         }))
     }
 }
@@ -236,8 +235,7 @@ struct Door {
     required: Vec<String>,
     hide: bool,
     keys: Arc<Keys>,
-    anonymous: Anonymous,
-    challenge: Challenge,
+    unproved: Unproved,
 }
 
 const INVALID: &str = "client request can't be validated";
@@ -302,9 +300,7 @@ impl Plugin for Door {
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let found = match self.find(exchange) {
             Ok(credential) => Arc::clone(credential),
-            Err(fault) => {
-                return self.anonymous.let_in(exchange).unwrap_or_else(|| Err(self.challenge.send(exchange, fault)));
-            }
+            Err(fault) => return self.unproved.receive(exchange, fault),
         };
         if self.hide {
             exchange.request.head.remove(b"Authorization");

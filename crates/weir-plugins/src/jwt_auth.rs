@@ -13,7 +13,7 @@ use weir_plugin::{
     Variable, Variables,
 };
 
-use crate::auth::{Anonymous, Challenge, hide_argument, hide_cookie};
+use crate::auth::{Unproved, hide_argument, hide_cookie};
 use crate::headers::header_name;
 
 mod token;
@@ -138,8 +138,7 @@ impl Definition for JwtAuth {
             needs_exp: self.claims_to_verify.contains(&TimeClaim::Exp),
             needs_nbf: self.claims_to_verify.contains(&TimeClaim::Nbf),
             keys: build.consumers().index(Keys::new),
-            anonymous: Anonymous::find(self.anonymous_consumer.as_deref(), build)?,
-            challenge: Challenge::new("Bearer", &self.realm)?,
+            unproved: Unproved::new("Bearer", &self.realm, self.anonymous_consumer.as_deref(), build)?,
         }))
     }
 }
@@ -240,8 +239,7 @@ struct Door {
     needs_exp: bool,
     needs_nbf: bool,
     keys: Arc<Keys>,
-    anonymous: Anonymous,
-    challenge: Challenge,
+    unproved: Unproved,
 }
 
 /// Where a token was found.
@@ -308,9 +306,7 @@ impl Plugin for Door {
         }
         let found = match found {
             Ok(credential) => credential,
-            Err(fault) => {
-                return self.anonymous.let_in(exchange).unwrap_or_else(|| Err(self.challenge.send(exchange, fault)));
-            }
+            Err(fault) => return self.unproved.receive(exchange, fault),
         };
         match source {
             _ if !self.hide => {}

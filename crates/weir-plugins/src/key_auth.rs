@@ -10,7 +10,7 @@ use weir_plugin::{
     Variable, Variables,
 };
 
-use crate::auth::{Anonymous, Challenge, hide_argument};
+use crate::auth::{Unproved, hide_argument};
 use crate::headers::header_name;
 
 /// Lets only consumers in, who show a key in a header field or in the query.
@@ -71,8 +71,7 @@ impl Definition for KeyAuth {
             query_name: self.query.as_bytes().into(),
             hide: self.hide_credentials,
             keys: build.consumers().index(Keys::new),
-            anonymous: Anonymous::find(self.anonymous_consumer.as_deref(), build)?,
-            challenge: Challenge::new("apikey", &self.realm)?,
+            unproved: Unproved::new("apikey", &self.realm, self.anonymous_consumer.as_deref(), build)?,
         }))
     }
 }
@@ -128,8 +127,7 @@ struct Door {
     query_name: Arc<[u8]>,
     hide: bool,
     keys: Arc<Keys>,
-    anonymous: Anonymous,
-    challenge: Challenge,
+    unproved: Unproved,
 }
 
 impl Plugin for Door {
@@ -145,7 +143,7 @@ impl Plugin for Door {
             Some(Some(credential)) => Arc::clone(credential),
             other => {
                 let fault = if other.is_some() { "Invalid API key in request" } else { "Missing API key in request" };
-                return self.anonymous.let_in(exchange).unwrap_or_else(|| Err(self.challenge.send(exchange, fault)));
+                return self.unproved.receive(exchange, fault);
             }
         };
         if self.hide {
