@@ -12,7 +12,7 @@ use crate::engine::allow_files;
 /// Run a backend that does what it is told: constant, sized, echoed, slow or failing answers; HTTP/1.1, HTTP/2 and
 /// gRPC, WebSocket and server-sent events, in the clear or over TLS.
 ///
-/// Whatever the options say, some paths always do the same: /echo, /bytes/N, /status/N, /delay/10ms, /work/50us,
+/// Whatever the options say, some paths always do the same: /echo, /bytes/N, /status/N, /delay/10ms, /cpu/50us,
 /// /sse?rate=10&bytes=82. WebSocket messages come back, reversed when the path ends in /reverse.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {

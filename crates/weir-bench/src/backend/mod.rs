@@ -9,7 +9,7 @@
 //! | `/bytes/N` | N bytes |
 //! | `/status/N` | status N |
 //! | `/delay/10ms` | `OK` after that time |
-//! | `/work/50us` | `OK` after that much processor time |
+//! | `/cpu/50us` | `OK` after that much processor time |
 //! | `/sse?rate=10&bytes=82&count=0` | events per second, bytes per event, number of events (0: for ever) |
 //! | any, with `Upgrade: websocket` | each message back; its bytes reversed when the path ends in `/reverse` |
 //! | any, with `Content-Type: application/grpc` over HTTP/2 | each message back |

@@ -63,7 +63,7 @@ async fn special(target: &str) -> Option<Wish> {
             tokio::time::sleep(parse_duration(argument)?).await;
             Some(ok)
         }
-        "work" => {
+        "cpu" => {
             work(parse_duration(argument)?);
             Some(ok)
         }

@@ -37,7 +37,7 @@ fn answers_curl_over_every_protocol() {
             assert_eq!(ask(&[version], "/bytes/5"), format!("abcde {number} 200"));
             assert_eq!(ask(&[version], "/status/404"), format!("OK {number} 404"));
             assert_eq!(ask(&[version], "/delay/20ms"), format!("OK {number} 200"));
-            assert_eq!(ask(&[version], "/work/10us"), format!("OK {number} 200"));
+            assert_eq!(ask(&[version], "/cpu/10us"), format!("OK {number} 200"));
         }
         assert_eq!(ask(&["--http1.0"], "/x"), "OK 1.1 200");
         assert_eq!(ask(&["--http1.1", "-H", "Transfer-Encoding: chunked", "-d", "hello"], "/echo"), "hello 1.1 200");
