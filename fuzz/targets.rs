@@ -110,7 +110,7 @@ fn decode(data: &[u8], piece: usize) -> Decoded {
             }
         }
     }
-    Some((out, decoder.ended(), data.len() - at, decoder.trailers().count()))
+    Some((out, decoder.ended(), data.len() - at, decoder.take_trailers().fields().count()))
 }
 
 /// The canonical form is canonical, and cannot be climbed out of.

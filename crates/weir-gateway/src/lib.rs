@@ -22,7 +22,9 @@ mod probe;
 mod relay;
 mod respond;
 mod serve;
+mod sides;
 mod tunnel;
+mod unsent;
 mod worker;
 
 pub use gateway::{Gateway, GatewayOptions, Listener, Spoken};

@@ -6,6 +6,7 @@ mod secure;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::collections::VecDeque;
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -14,11 +15,17 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
 use weir_net::stream::Stream;
-use weir_plugin::Stop;
+use weir_plugin::{Exchange, Stop};
+use weir_proto::h1::chunked;
+use weir_proto::{ResponseHead, Trailers};
 
 use crate::balance::Latency;
 use crate::concurrency::Limiter;
+use crate::forward::{self, Coding};
+use crate::relay::Terms;
+use crate::sides::{Received, Sending, UpstreamSide};
 use crate::snapshot::{self, Keepalive};
+use crate::unsent::Unsent;
 use crate::worker::Worker;
 
 use secure::Secured;
@@ -148,11 +155,14 @@ impl Pools {
     }
 }
 
+const HAS_STREAM: &str = "a connection has its stream until it is kept or dropped";
+
 /// A connection to an endpoint, and a place among those that use it.
 pub struct Connection<'w> {
     worker: &'w Worker,
     endpoint: Rc<Endpoint>,
     stream: Option<Stream>,
+    unsent: Unsent,
     /// Exchanges it carried before this one.
     pub requests: u64,
     /// When it got its place, which it holds until the endpoint answers.
@@ -180,8 +190,14 @@ impl Endpoint {
         host: &[u8],
     ) -> Result<Connection<'w>, Stop> {
         self.in_flight.set(self.in_flight.get() + 1);
-        let mut connection =
-            Connection { worker, endpoint: Rc::clone(self), stream: None, requests: 0, place_since_ns: None };
+        let mut connection = Connection {
+            worker,
+            endpoint: Rc::clone(self),
+            stream: None,
+            unsent: Unsent::default(),
+            requests: 0,
+            place_since_ns: None,
+        };
         if self.in_use.get() >= self.limiter.limit() {
             self.wait_for_turn(worker, connect_timeout).await?;
         } else {
@@ -332,14 +348,14 @@ impl Drop for Queued<'_> {
 }
 
 /// No descriptor or memory left here: not the endpoint's fault, and no reason to try another.
-fn is_shortage(error: &std::io::Error) -> bool {
+fn is_shortage(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE, rustix::io::Errno::NOMEM, rustix::io::Errno::NOBUFS]
         .iter()
         .any(|shortage| code == Some(shortage.raw_os_error()))
 }
 
-async fn connect(addr: SocketAddr) -> std::io::Result<TcpStream> {
+async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_nodelay(true)?;
     let raw = SockRef::from(&socket);
@@ -352,16 +368,70 @@ async fn connect(addr: SocketAddr) -> std::io::Result<TcpStream> {
 
 impl Connection<'_> {
     pub fn stream(&mut self) -> &mut Stream {
-        self.stream.as_mut().expect("a connection has its stream until it is kept or dropped")
+        self.stream.as_mut().expect(HAS_STREAM)
     }
 
-    pub fn addr(&self) -> SocketAddr {
+    /// Puts the connection back for the next exchange. Only after a complete exchange with nothing left over.
+    pub fn keep(mut self, now_ns: u64) {
+        let keepalive = self.endpoint.keepalive.get();
+        let requests = self.requests + 1;
+        let mut idle = self.endpoint.idle.borrow_mut();
+        if requests < keepalive.requests && idle.len() < keepalive.size {
+            let stream = self.stream.take().expect(HAS_STREAM);
+            idle.push(Idle { stream, requests, since_ns: now_ns });
+        }
+    }
+}
+
+impl Sending for Connection<'_> {
+    fn end(&mut self, out: &mut Vec<u8>, coding: Coding, trailers: Option<&Trailers>) {
+        if coding == Coding::Chunked {
+            chunked::write_end(out, trailers);
+        }
+    }
+
+    fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
+        let stream = self.stream.as_mut().expect(HAS_STREAM);
+        self.unsent.send(self.worker, stream, context, bytes)
+    }
+
+    fn is_blocked(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let stream = self.stream.as_mut().expect(HAS_STREAM);
+        self.unsent.poll_flush(self.worker, stream, context)
+    }
+}
+
+impl UpstreamSide for Connection<'_> {
+    fn addr(&self) -> SocketAddr {
         self.endpoint.addr
     }
 
-    /// The endpoint has answered, so another request may have the place. What it sends from here on, be it an hour of
-    /// events, does not count as work in progress.
-    pub fn answered(&mut self) {
+    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &Terms<'_>) -> Coding {
+        forward::request_head(out, exchange, terms.pass_host, terms.endpoint)
+    }
+
+    fn poll_receive(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+        _: &mut ResponseHead,
+    ) -> Poll<io::Result<Received>> {
+        self.stream().poll_read(context, buffer).map_ok(|count| match count {
+            0 => Received::End,
+            count => Received::Bytes(count),
+        })
+    }
+
+    fn take_trailers(&mut self) -> Trailers {
+        Trailers::default()
+    }
+
+    /// What the endpoint sends from here on, be it an hour of events, does not count as work in progress.
+    fn answered(&mut self) {
         if let Some(since_ns) = self.place_since_ns.take() {
             let now_ns = self.worker.now_ns();
             self.endpoint.limiter.completed(since_ns, now_ns, self.endpoint.is_queued());
@@ -371,26 +441,11 @@ impl Connection<'_> {
             self.endpoint.release();
         }
     }
-
-    /// Puts the connection back for the next exchange. Only after a complete exchange with nothing left over.
-    pub fn keep(mut self, now_ns: u64) {
-        let keepalive = self.endpoint.keepalive.get();
-        let requests = self.requests + 1;
-        let mut idle = self.endpoint.idle.borrow_mut();
-        if requests < keepalive.requests && idle.len() < keepalive.size {
-            let stream = self.stream.take().expect("a connection has its stream until it is kept or dropped");
-            idle.push(Idle { stream, requests, since_ns: now_ns });
-        }
-    }
-
-    /// Reads into `buffer`; 0 is the end.
-    pub fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<std::io::Result<usize>> {
-        self.stream().poll_read(context, buffer)
-    }
 }
 
 impl Drop for Connection<'_> {
     fn drop(&mut self) {
+        self.unsent.release(self.worker);
         if self.stream.take().is_some() {
             self.worker.metrics.upstream_connections_closed.increment();
         }

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Stop, Taken};
+use weir_proto::Trailers;
 use weir_proto::h1::parse_response;
 
 use crate::chain::Plugins;
-use crate::connection::h1::Client;
 use crate::forward::{self, Coding};
 use crate::persistence::{Persistence, Sessions};
-use crate::pool::Connection;
+use crate::sides::{ClientSide, Received, UpstreamSide};
 use crate::snapshot::{ClientSettings, Endpoint, PassHost, Timeouts};
 use crate::worker::{Phase, Worker};
 
@@ -58,8 +58,8 @@ pub struct Persisting<'a> {
 /// Sends the request to the upstream and its response to the client.
 pub async fn both_ways(
     worker: &Worker,
-    client: &mut Client,
-    upstream: &mut Connection<'_>,
+    client: &mut impl ClientSide,
+    upstream: &mut impl UpstreamSide,
     exchange: &mut Exchange,
     terms: &Terms<'_>,
 ) -> Result<Outcome, Stop> {
@@ -69,10 +69,10 @@ pub async fn both_ways(
     end
 }
 
-struct Relay<'a, 'w> {
+struct Relay<'a, C, U> {
     worker: &'a Worker,
-    client: &'a mut Client,
-    upstream: &'a mut Connection<'w>,
+    client: &'a mut C,
+    upstream: &'a mut U,
     exchange: &'a mut Exchange,
     terms: &'a Terms<'a>,
     request: RequestSide,
@@ -87,8 +87,6 @@ struct RequestSide {
     head_sent: bool,
     /// The upstream takes no more; what it has to say may still come.
     refused: bool,
-    /// Written, and not taken by the upstream yet.
-    unsent: Vec<u8>,
     content: u64,
     /// When reading the body began, moved by the time in which it was not the client's fault that nothing came.
     body_since_ns: u64,
@@ -112,21 +110,20 @@ struct ResponseSide {
     client_deadline_ns: u64,
 }
 
-impl<'a, 'w> Relay<'a, 'w> {
+impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
     fn new(
         worker: &'a Worker,
-        client: &'a mut Client,
-        upstream: &'a mut Connection<'w>,
+        client: &'a mut C,
+        upstream: &'a mut U,
         exchange: &'a mut Exchange,
         terms: &'a Terms<'a>,
-    ) -> Relay<'a, 'w> {
+    ) -> Relay<'a, C, U> {
         let now_ns = worker.now_ns();
         let request = RequestSide {
             body: Body::new(exchange.request.framing, terms.clients.limits.head_bytes),
             coding: Coding::None,
             head_sent: false,
             refused: false,
-            unsent: Vec::new(),
             content: 0,
             body_since_ns: now_ns,
             blocked_since_ns: 0,
@@ -134,7 +131,7 @@ impl<'a, 'w> Relay<'a, 'w> {
         };
         let response = ResponseSide {
             stash: Vec::new(),
-            body: Body::Done,
+            body: Body::Done(Trailers::default()),
             coding: Coding::None,
             head_done: false,
             interim: 0,
@@ -147,7 +144,6 @@ impl<'a, 'w> Relay<'a, 'w> {
     }
 
     fn release(mut self) {
-        self.worker.release(&mut self.request.unsent);
         self.worker.release(&mut self.response.stash);
     }
 
@@ -175,7 +171,7 @@ impl<'a, 'w> Relay<'a, 'w> {
 
     fn outcome(&mut self) -> Option<Outcome> {
         let response = &self.response;
-        if !response.head_done || !response.body.is_done() || !self.client.unsent.is_empty() {
+        if !response.head_done || !response.body.is_done() || self.client.is_blocked() {
             return None;
         }
         if response.tunnel {
@@ -192,7 +188,7 @@ impl<'a, 'w> Relay<'a, 'w> {
     /// Nothing of the request is left to be sent, or the upstream takes no more.
     fn request_is_out(&self) -> bool {
         let request = &self.request;
-        request.head_sent && request.unsent.is_empty() && (request.body.is_done() || request.refused)
+        request.head_sent && !self.upstream.is_blocked() && (request.body.is_done() || request.refused)
     }
 
     /// Moves the request towards the upstream. Ready when something has moved.
@@ -201,17 +197,17 @@ impl<'a, 'w> Relay<'a, 'w> {
             self.send_head(context)?;
             return Poll::Ready(Ok(()));
         }
-        if !self.request.unsent.is_empty() {
+        if self.upstream.is_blocked() {
             return self.flush_request(context);
         }
         if self.request_is_out() {
             return Poll::Pending;
         }
-        if !self.client.stash.is_empty() {
-            let stash = std::mem::take(&mut self.client.stash);
+        if !self.client.stash().is_empty() {
+            let stash = std::mem::take(self.client.stash());
             let moved = self.move_request(context, &stash);
-            self.client.stash = stash;
-            self.worker.consume(&mut self.client.stash, moved?);
+            *self.client.stash() = stash;
+            self.worker.consume(self.client.stash(), moved?);
             return Poll::Ready(Ok(()));
         }
         let worker = self.worker;
@@ -219,11 +215,11 @@ impl<'a, 'w> Relay<'a, 'w> {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(count)) if count > 0 => {
                 let used = self.move_request(context, &buffer[..count])?;
-                worker.stash(&mut self.client.stash, &buffer[used..count]);
+                worker.stash(self.client.stash(), &buffer[used..count]);
                 Poll::Ready(Ok(()))
             }
-            // The client gave up in the middle of its body.
-            Poll::Ready(_) => Poll::Ready(Err(Stop::ClientGone)),
+            Poll::Ready(Ok(_)) => Poll::Ready(self.client_ended(context)),
+            Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::ClientGone)),
         })
     }
 
@@ -232,13 +228,30 @@ impl<'a, 'w> Relay<'a, 'w> {
         let worker = self.worker;
         self.request.head_sent = true;
         worker.with_write_buffer(|out| {
-            self.request.coding = forward::request_head(out, self.exchange, self.terms.pass_host, self.terms.endpoint);
-            if !self.request.body.is_done() && !self.client.stash.is_empty() {
-                let stash = std::mem::take(&mut self.client.stash);
+            self.request.coding = self.upstream.request_head(out, self.exchange, self.terms);
+            if self.request.body.is_done() {
+                self.end_request(out);
+            } else if !self.client.stash().is_empty() {
+                let stash = std::mem::take(self.client.stash());
                 let moved = self.take_body(&stash, out);
-                self.client.stash = stash;
-                worker.consume(&mut self.client.stash, moved?);
+                *self.client.stash() = stash;
+                worker.consume(self.client.stash(), moved?);
             }
+            self.send(context, out)
+        })
+    }
+
+    fn end_request(&mut self, out: &mut Vec<u8>) {
+        let trailers = self.request.body.trailers().filter(|_| self.exchange.request.takes_trailers);
+        self.upstream.end(out, self.request.coding, trailers);
+    }
+
+    /// Nothing more comes from the client: that ends a body that ends so, and any other is cut short.
+    fn client_ended(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        self.request.body.close(self.client.take_trailers()).map_err(|_| Stop::ClientGone)?;
+        self.exchange.body_taken = Taken::All;
+        self.worker.with_write_buffer(|out| {
+            self.end_request(out);
             self.send(context, out)
         })
     }
@@ -254,15 +267,12 @@ impl<'a, 'w> Relay<'a, 'w> {
 
     fn take_body(&mut self, received: &[u8], out: &mut Vec<u8>) -> Result<usize, Stop> {
         self.exchange.body_taken = Taken::Part;
-        let trailers = self.exchange.request.takes_trailers;
-        let moved = self
-            .request
-            .body
-            .transfer(received, self.request.coding, trailers, out)
-            .map_err(|_| Stop::BadRequestBody)?;
+        let moved = self.request.body.transfer(received, self.request.coding, out);
+        let moved = moved.map_err(|_| Stop::BadRequestBody)?;
         self.request.content += moved.content;
         if self.request.body.is_done() {
             self.exchange.body_taken = Taken::All;
+            self.end_request(out);
         }
         self.exchange.request_bytes += moved.consumed as u64;
         match self.request.content > self.exchange.body_limit {
@@ -273,17 +283,11 @@ impl<'a, 'w> Relay<'a, 'w> {
 
     /// Sends what the upstream takes of `bytes` and keeps the rest.
     fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Result<(), Stop> {
-        let mut sent = 0;
-        while sent < bytes.len() {
-            match self.upstream.stream().poll_write(context, &bytes[sent..]) {
-                Poll::Ready(Ok(count)) => sent += count,
-                Poll::Ready(Err(error)) => return self.upstream_refuses(error),
-                Poll::Pending => break,
-            }
+        match self.upstream.send(context, bytes) {
+            Ok(sent) => self.count_sent(sent),
+            Err(error) => return self.upstream_refuses(error),
         }
-        self.count_sent(sent);
-        if sent < bytes.len() {
-            self.worker.stash(&mut self.request.unsent, &bytes[sent..]);
+        if self.upstream.is_blocked() {
             self.request.blocked_since_ns = self.now_ns;
             self.request.upstream_deadline_ns = self.now_ns.saturating_add(ns(self.terms.timeouts.send));
         } else if self.request.body.is_done() {
@@ -293,16 +297,12 @@ impl<'a, 'w> Relay<'a, 'w> {
     }
 
     fn flush_request(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        match self.upstream.stream().poll_write(context, &self.request.unsent) {
+        match self.upstream.poll_flush(context) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Err(error)) => {
-                self.worker.release(&mut self.request.unsent);
-                Poll::Ready(self.upstream_refuses(error))
-            }
+            Poll::Ready(Err(error)) => Poll::Ready(self.upstream_refuses(error)),
             Poll::Ready(Ok(count)) => {
                 self.count_sent(count);
-                self.worker.consume(&mut self.request.unsent, count);
-                if !self.request.unsent.is_empty() {
+                if self.upstream.is_blocked() {
                     self.request.upstream_deadline_ns = self.now_ns.saturating_add(ns(self.terms.timeouts.send));
                 } else if self.request.body.is_done() {
                     self.request_sent();
@@ -341,9 +341,10 @@ impl<'a, 'w> Relay<'a, 'w> {
 
     /// Moves the response towards the client. Ready when something has moved.
     fn poll_response(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        if !self.client.unsent.is_empty() {
+        if self.client.is_blocked() {
             return match self.client.poll_flush(context) {
-                Poll::Ready(Ok(())) => {
+                Poll::Ready(Ok(_)) if self.client.is_blocked() => Poll::Ready(Ok(())),
+                Poll::Ready(Ok(_)) => {
                     self.response.client_deadline_ns = NEVER;
                     self.expect_response();
                     Poll::Ready(Ok(()))
@@ -356,18 +357,20 @@ impl<'a, 'w> Relay<'a, 'w> {
             return Poll::Pending;
         }
         let worker = self.worker;
-        worker.with_read_buffer(|buffer| match self.upstream.poll_read(context, buffer) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(0)) => Poll::Ready(self.upstream_closed(context)),
-            Poll::Ready(Ok(count)) => {
-                self.exchange.upstream.bytes_received += count as u64;
-                worker.metrics.upstream_bytes_received.add(count as u64);
-                if self.request.unsent.is_empty() {
-                    self.expect_response();
+        worker.with_read_buffer(|buffer| {
+            match self.upstream.poll_receive(context, buffer, &mut self.exchange.response) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(Ok(Received::End)) => Poll::Ready(self.upstream_closed(context)),
+                Poll::Ready(Ok(Received::Bytes(count))) => {
+                    self.exchange.upstream.bytes_received += count as u64;
+                    worker.metrics.upstream_bytes_received.add(count as u64);
+                    if !self.upstream.is_blocked() {
+                        self.expect_response();
+                    }
+                    Poll::Ready(self.received(context, &buffer[..count]))
                 }
-                Poll::Ready(self.received(context, &buffer[..count]))
+                Poll::Ready(Err(_)) => Poll::Ready(Err(self.upstream_lost())),
             }
-            Poll::Ready(Err(_)) => Poll::Ready(Err(self.upstream_lost())),
         })
     }
 
@@ -385,7 +388,8 @@ impl<'a, 'w> Relay<'a, 'w> {
         }
         self.response.upstream_reusable = false;
         self.worker.with_write_buffer(|out| {
-            self.response.body.close(self.response.coding, out).map_err(|_| Stop::UpstreamAborted)?;
+            self.response.body.close(self.upstream.take_trailers()).map_err(|_| Stop::UpstreamAborted)?;
+            self.end_response(out);
             self.send_to_client(context, out)
         })
     }
@@ -426,7 +430,7 @@ impl<'a, 'w> Relay<'a, 'w> {
             out.extend_from_slice(bytes);
             return Ok(());
         }
-        let moved = self.response.body.transfer(bytes, self.response.coding, self.exchange.request.takes_trailers, out);
+        let moved = self.response.body.transfer(bytes, self.response.coding, out);
         let moved = moved.map_err(|_| Stop::BadResponseBody)?;
         self.exchange.upstream.body_bytes += moved.content;
         self.exchange.body_bytes += moved.content;
@@ -434,7 +438,15 @@ impl<'a, 'w> Relay<'a, 'w> {
             // Bytes beyond the response could be taken for the answer to somebody else's request.
             self.response.upstream_reusable = false;
         }
+        if self.response.body.is_done() {
+            self.end_response(out);
+        }
         Ok(())
+    }
+
+    fn end_response(&mut self, out: &mut Vec<u8>) {
+        let trailers = self.response.body.trailers().filter(|_| self.exchange.request.takes_trailers);
+        self.client.end(out, self.response.coding, trailers);
     }
 
     fn take_head(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
@@ -447,7 +459,7 @@ impl<'a, 'w> Relay<'a, 'w> {
             self.response.head_done = true;
             self.response.tunnel = true;
             self.exchange.response_begun = true;
-            forward::upgrade_head(out, self.exchange);
+            self.client.upgrade_head(out, self.exchange);
             return Ok(());
         }
         if status < 200 {
@@ -455,10 +467,9 @@ impl<'a, 'w> Relay<'a, 'w> {
             if self.response.interim > MAX_INTERIM {
                 return Err(Stop::BadInterim);
             }
-            // RFC 9110 §15.2: not to HTTP/1.0 clients. 100 is an answer to an expectation, and each has one answer.
-            let wanted = status != 100 || std::mem::take(&mut self.exchange.request.expects_continue);
-            if wanted && self.exchange.request.version > weir_proto::Version::Http10 {
-                forward::interim_head(out, self.exchange);
+            // 100 is an answer to an expectation, and each has one answer.
+            if status != 100 || std::mem::take(&mut self.exchange.request.expects_continue) {
+                self.client.interim_head(out, self.exchange);
             }
             return Ok(());
         }
@@ -475,7 +486,7 @@ impl<'a, 'w> Relay<'a, 'w> {
             && self.terms.clients.keepalive_requests.is_none_or(|most| self.exchange.client.connection_requests < most);
         self.response.head_done = true;
         self.exchange.response_begun = true;
-        forward::response_head(out, self.exchange, self.response.coding, !self.response.client_reusable);
+        self.client.response_head(out, self.exchange, self.response.coding, !self.response.client_reusable);
         Ok(())
     }
 
@@ -495,7 +506,7 @@ impl<'a, 'w> Relay<'a, 'w> {
         }
         self.exchange.response_bytes += out.len() as u64;
         self.client.send(context, out).map_err(|_| Stop::ClientGone)?;
-        if !self.client.unsent.is_empty() {
+        if self.client.is_blocked() {
             self.response.client_deadline_ns = self.now_ns.saturating_add(ns(self.terms.clients.write_timeout));
         }
         Ok(())
@@ -506,12 +517,12 @@ impl<'a, 'w> Relay<'a, 'w> {
         if self.worker.phase() == Phase::Stopping {
             return Err(Stop::Shutdown);
         }
-        let waits_for_client = !self.client.unsent.is_empty();
+        let waits_for_client = self.client.is_blocked();
         // While the client does not take the response, the upstream is not to blame for its silence.
         let upstream =
-            if waits_for_client && self.request.unsent.is_empty() { NEVER } else { self.request.upstream_deadline_ns };
+            if waits_for_client && !self.upstream.is_blocked() { NEVER } else { self.request.upstream_deadline_ns };
         let client = if waits_for_client { self.response.client_deadline_ns } else { NEVER };
-        let body = match self.request.body.is_done() || self.request.refused || !self.request.unsent.is_empty() {
+        let body = match self.request.body.is_done() || self.request.refused || self.upstream.is_blocked() {
             true => NEVER,
             false => self.body_deadline_ns(),
         };
@@ -527,7 +538,7 @@ impl<'a, 'w> Relay<'a, 'w> {
             return Err(Stop::BodyTimeout);
         }
         if upstream <= now_ns {
-            return Err(if self.request.unsent.is_empty() { Stop::ReadTimeout } else { Stop::SendTimeout });
+            return Err(if self.upstream.is_blocked() { Stop::SendTimeout } else { Stop::ReadTimeout });
         }
         self.client.set_deadline(upstream.min(client).min(body).min(half_close));
         Ok(())

@@ -2,16 +2,17 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 
 use weir_plugin::{Blame, Exchange, Stop, Taken};
 use weir_proto::head::reason;
 use weir_proto::{Framing, Known, Method};
 
 use crate::chain::Plugins;
-use crate::connection::h1::{After, Client};
+use crate::connection::After;
 use crate::current::Current;
 use crate::forward::{self, Coding};
+use crate::sides::ClientSide;
 use crate::worker::{Phase, Worker};
 
 /// The largest request body read and thrown away, so that a connection can be used again after a refusal.
@@ -22,7 +23,7 @@ const DRAIN_NS: u64 = 1_000_000_000;
 pub async fn finish(
     worker: &Rc<Worker>,
     current: &Current,
-    client: &mut Client,
+    client: &mut impl ClientSide,
     exchange: &mut Exchange,
     end: Result<After, Stop>,
 ) -> After {
@@ -40,7 +41,7 @@ async fn refuse(
     worker: &Worker,
     current: &Current,
     plugins: Plugins<'_>,
-    client: &mut Client,
+    client: &mut impl ClientSide,
     exchange: &mut Exchange,
     stop: Stop,
 ) -> After {
@@ -106,7 +107,7 @@ fn write_answer(exchange: &mut Exchange, status: u16, stop: Stop) {
 async fn send(
     worker: &Worker,
     current: &Current,
-    client: &mut Client,
+    client: &mut impl ClientSide,
     exchange: &mut Exchange,
     close: bool,
 ) -> std::io::Result<()> {
@@ -132,21 +133,23 @@ async fn send(
             sent = true;
             worker.with_write_buffer(|out| {
                 let coding = if bodiless { Coding::None } else { Coding::Plain };
-                forward::response_head(out, exchange, coding, close);
+                client.response_head(out, exchange, coding, close);
                 if !bodiless && exchange.request.method != Method::Head {
                     out.extend_from_slice(&exchange.body);
                     exchange.body_bytes = exchange.body.len() as u64;
                 }
+                client.end(out, coding, None);
                 exchange.response_bytes += out.len() as u64;
                 client.send(context, out)
             })?;
         }
-        match client.poll_flush(context) {
-            Poll::Pending if worker.now_ns() >= deadline_ns || worker.phase() == Phase::Stopping => {
-                Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()))
+        while client.is_blocked() {
+            if worker.now_ns() >= deadline_ns || worker.phase() == Phase::Stopping {
+                return Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()));
             }
-            poll => poll,
+            ready!(client.poll_flush(context))?;
         }
+        Poll::Ready(Ok(()))
     })
     .await
 }
@@ -165,9 +168,9 @@ fn drainable(exchange: &Exchange) -> Option<u64> {
 }
 
 /// Throws the rest of a request's body away; `false` if it does not come.
-async fn drain(worker: &Worker, client: &mut Client, mut rest: u64) -> bool {
-    let stashed = (client.stash.len() as u64).min(rest);
-    worker.consume(&mut client.stash, stashed as usize);
+async fn drain(worker: &Worker, client: &mut impl ClientSide, mut rest: u64) -> bool {
+    let stashed = (client.stash().len() as u64).min(rest);
+    worker.consume(client.stash(), stashed as usize);
     rest -= stashed;
     if rest == 0 {
         return true;

@@ -8,18 +8,18 @@ use weir_proto::{Framing, Method};
 use crate::balance::Tried;
 use crate::certificates::Admission;
 use crate::chain::Plugins;
-use crate::connection::h1::{After, Client};
-use crate::connection::unless_left;
+use crate::connection::{After, unless_left};
 use crate::current::{Current, Upstream};
 use crate::pool::Freshness;
 use crate::relay::{self, Outcome, Persisting, Terms};
 use crate::respond;
 use crate::route::Lookup;
+use crate::sides::ClientSide;
 use crate::snapshot::{self, Route, Target};
 use crate::tunnel;
 use crate::worker::Worker;
 
-pub async fn serve(client: &mut Client, mut exchange: Box<Exchange>) -> After {
+pub async fn serve(client: &mut impl ClientSide, mut exchange: Box<Exchange>) -> After {
     let worker = &client.worker();
     worker.metrics.requests.increment();
     let current = worker.current(); // one configuration for the whole exchange
@@ -32,7 +32,12 @@ pub async fn serve(client: &mut Client, mut exchange: Box<Exchange>) -> After {
 /// How an exchange ends well: with what is to become of the client's connection.
 type Answered = Result<After, Stop>;
 
-async fn answer(worker: &Rc<Worker>, current: &Rc<Current>, client: &mut Client, exchange: &mut Exchange) -> Answered {
+async fn answer(
+    worker: &Rc<Worker>,
+    current: &Rc<Current>,
+    client: &mut impl ClientSide,
+    exchange: &mut Exchange,
+) -> Answered {
     admit(current, exchange)?;
     let Some(route) = matched(current, exchange) else {
         Plugins::of(&current.snapshot, exchange).on_request(exchange, |context| client.poll_leave(context)).await?;
@@ -96,7 +101,7 @@ async fn proxy(
     current: &Rc<Current>,
     route: &Route,
     (settings, upstream): (&snapshot::Upstream, &Upstream),
-    client: &mut Client,
+    client: &mut impl ClientSide,
     exchange: &mut Exchange,
 ) -> Answered {
     let first_ns = worker.now_ns();
@@ -163,7 +168,7 @@ async fn attempt(
     upstream: &Upstream,
     endpoint: usize,
     freshness: Freshness,
-    client: &mut Client,
+    client: &mut impl ClientSide,
     exchange: &mut Exchange,
 ) -> Result<After, (Stop, bool)> {
     let endpoint = &upstream.endpoints[endpoint];

@@ -4,11 +4,11 @@ use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
 
-use weir_net::stream::Stream;
 use weir_plugin::Exchange;
 
-use crate::connection::h1::{After, Client};
+use crate::connection::After;
 use crate::pool::Connection;
+use crate::sides::{ClientSide, Pipe};
 use crate::worker::{Phase, Worker};
 
 /// A tunnel in which nothing moves for this long is taken for dead. WebSocket pings keep one alive.
@@ -22,17 +22,22 @@ struct Direction {
     shut: bool,
 }
 
-pub async fn run(worker: &Worker, client: &mut Client, mut upstream: Connection<'_>, exchange: &mut Exchange) -> After {
+pub async fn run(
+    worker: &Worker,
+    client: &mut impl ClientSide,
+    mut upstream: Connection<'_>,
+    exchange: &mut Exchange,
+) -> After {
     worker.metrics.tunnels_opened.increment();
-    let mut up = Direction { held: std::mem::take(&mut client.stash), ended: client.ended(), shut: false };
+    let mut up = Direction { held: std::mem::take(client.stash()), ended: client.ended(), shut: false };
     let mut down = Direction::default();
     let mut last_ns = worker.now_ns();
     poll_fn(|context| {
         let now_ns = worker.wake_up();
         loop {
-            let streams = (client.stream(), upstream.stream());
-            let up_moved = up.poll(context, worker, streams.0, streams.1);
-            let down_moved = down.poll(context, worker, streams.1, streams.0);
+            let (client, upstream) = (client.pipe(), upstream.stream());
+            let up_moved = up.poll(context, worker, client, upstream);
+            let down_moved = down.poll(context, worker, upstream, client);
             match (up_moved, down_moved) {
                 (Poll::Ready(Err(_)), _) | (_, Poll::Ready(Err(_))) => return Poll::Ready(()),
                 _ if up.shut && down.shut => return Poll::Ready(()),
@@ -67,8 +72,8 @@ impl Direction {
         &mut self,
         context: &mut Context<'_>,
         worker: &Worker,
-        from: &mut Stream,
-        to: &mut Stream,
+        from: &mut impl Pipe,
+        to: &mut impl Pipe,
     ) -> Poll<io::Result<usize>> {
         if !self.held.is_empty() {
             let count = std::task::ready!(to.poll_write(context, &self.held))?;

@@ -8,7 +8,9 @@ pub mod h1;
 pub mod head;
 pub mod method;
 pub mod path;
+pub mod trailers;
 
 pub use field::Known;
 pub use head::{Field, Framing, Head, RequestHead, ResponseHead, Version};
 pub use method::Method;
+pub use trailers::Trailers;

@@ -10,10 +10,15 @@ use std::task::{Context, Poll};
 use weir_net::stream::Stream;
 use weir_net::timer::{NEVER, Timer};
 use weir_plugin::{Exchange, Stop, Tls};
-use weir_proto::h1::parse_request;
+use weir_proto::h1::{chunked, parse_request};
+use weir_proto::{Trailers, Version};
 
+use super::After;
+use crate::forward::{self, Coding};
 use crate::serve::serve;
+use crate::sides::{ClientSide, Sending};
 use crate::snapshot::ClientSettings;
+use crate::unsent::Unsent;
 use crate::worker::{Phase, TaskGuard, Worker};
 
 /// How long an idle connection may still bring a request once draining has begun, so that a request already on its way
@@ -30,9 +35,8 @@ pub struct Client {
     tls: Option<Rc<Tls>>,
     timer: Timer,
     /// Received and not yet used: a partial head, the start of a body, pipelined requests.
-    pub stash: Vec<u8>,
-    /// To be sent, and not taken by the client yet.
-    pub unsent: Vec<u8>,
+    stash: Vec<u8>,
+    unsent: Unsent,
     peer: SocketAddr,
     local: SocketAddr,
     /// Unique in this process.
@@ -40,18 +44,6 @@ pub struct Client {
     requests: u64,
     /// When the client had closed its sending side; 0 if it has not.
     ended_ns: u64,
-}
-
-/// What a connection does after an exchange.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum After {
-    KeepAlive,
-    /// The client has its answer; close so that it can read it to the end.
-    Close,
-    /// There is nobody to be polite to, or the response was cut short.
-    Abort,
-    /// The same where only a reset shows that the response was cut short: its end is the end of the connection.
-    Reset,
 }
 
 /// Serves one connection from accept to close. Not an `async fn`, which would keep its arguments beside the client that
@@ -87,16 +79,11 @@ impl Client {
             stream,
             tls,
             stash: Vec::new(),
-            unsent: Vec::new(),
+            unsent: Unsent::default(),
             peer,
             requests: 0,
             ended_ns: 0,
         }
-    }
-
-    /// The worker that serves the connection.
-    pub fn worker(&self) -> Rc<Worker> {
-        Rc::clone(&self.worker)
     }
 
     /// Waits for the next request. A request that was refused comes with its reason in `stop`. `None` when the
@@ -234,106 +221,6 @@ impl Client {
         exchange.tls.clone_from(&self.tls);
     }
 
-    pub fn set_deadline(&self, deadline_ns: u64) {
-        self.worker.wheel.set(&self.timer, deadline_ns);
-    }
-
-    /// Reads into `buffer`; 0 is the end.
-    pub fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        let read = self.stream.poll_read(context, buffer);
-        if let Poll::Ready(Ok(count)) = read {
-            self.worker.metrics.client_bytes_received.add(count as u64);
-            if count == 0 {
-                self.ended_ns = self.worker.now_ns();
-            }
-        }
-        read
-    }
-
-    /// Nothing more will come from the client.
-    pub fn ended(&self) -> bool {
-        self.ended_ns != 0
-    }
-
-    /// Some clients close their half and wait for the answer; others have gone. By this time they are taken to be gone.
-    pub fn half_close_deadline_ns(&self, settings: &ClientSettings) -> u64 {
-        match self.ended_ns {
-            0 => NEVER,
-            ended_ns => ended_ns + settings.half_close_timeout.as_nanos() as u64,
-        }
-    }
-
-    /// Reads what the client sends while it is not its turn, up to a limit: what is wanted is to see that it goes away.
-    /// Ready when something came.
-    pub fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        if self.ended() || self.stash.len() >= MAX_AHEAD {
-            return Poll::Pending;
-        }
-        let worker = self.worker();
-        worker.with_read_buffer(|buffer| match self.poll_read(context, &mut buffer[..MAX_AHEAD]) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(count)) => {
-                worker.stash(&mut self.stash, &buffer[..count]);
-                Poll::Ready(Ok(()))
-            }
-            Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::ClientGone)),
-        })
-    }
-
-    /// For whoever waits on behalf of the client: ready when there is no point in it any more.
-    pub fn poll_leave(&mut self, context: &mut Context<'_>) -> Poll<Stop> {
-        let now_ns = self.worker.wake_up();
-        if self.worker.phase() == Phase::Stopping {
-            return Poll::Ready(Stop::Shutdown);
-        }
-        while let Poll::Ready(read) = self.poll_ahead(context) {
-            if let Err(stop) = read {
-                return Poll::Ready(stop);
-            }
-        }
-        let deadline_ns = self.half_close_deadline_ns(&self.worker.current().snapshot.clients);
-        if deadline_ns <= now_ns {
-            return Poll::Ready(Stop::ClientGone);
-        }
-        self.set_deadline(deadline_ns);
-        Poll::Pending
-    }
-
-    /// Sends what it can of `bytes` and keeps the rest, in order, for [`Client::poll_flush`].
-    pub fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> io::Result<()> {
-        let mut sent = 0;
-        while self.unsent.is_empty() && sent < bytes.len() {
-            match self.stream.poll_write(context, &bytes[sent..]) {
-                Poll::Ready(Ok(count)) => sent += count,
-                Poll::Ready(Err(error)) => return Err(error),
-                Poll::Pending => break,
-            }
-        }
-        self.worker.metrics.client_bytes_sent.add(sent as u64);
-        self.worker.stash(&mut self.unsent, &bytes[sent..]);
-        Ok(())
-    }
-
-    /// Sends what was kept. Ready when nothing is left.
-    pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.unsent.is_empty() {
-            match self.stream.poll_write(context, &self.unsent) {
-                Poll::Ready(Ok(count)) => {
-                    self.worker.metrics.client_bytes_sent.add(count as u64);
-                    self.worker.consume(&mut self.unsent, count);
-                }
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => return Poll::Pending,
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// The stream itself and what was received beyond the last message, for a tunnel.
-    pub fn stream(&mut self) -> &mut Stream {
-        &mut self.stream
-    }
-
     /// Says goodbye so that the client can read the answer: our side is closed first, and what it still sends is thrown
     /// away for a moment. Closing with unread bytes would reset the connection and destroy the answer (RFC 9112 §9.6).
     async fn linger(&mut self) {
@@ -363,10 +250,113 @@ impl Client {
     }
 }
 
+impl Sending for Client {
+    fn end(&mut self, out: &mut Vec<u8>, coding: Coding, trailers: Option<&Trailers>) {
+        if coding == Coding::Chunked {
+            chunked::write_end(out, trailers);
+        }
+    }
+
+    fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.unsent.send(&self.worker, &mut self.stream, context, bytes)?;
+        self.worker.metrics.client_bytes_sent.add(sent as u64);
+        Ok(sent)
+    }
+
+    fn is_blocked(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let sent = self.unsent.poll_flush(&self.worker, &mut self.stream, context);
+        if let Poll::Ready(Ok(count)) = sent {
+            self.worker.metrics.client_bytes_sent.add(count as u64);
+        }
+        sent
+    }
+}
+
+impl ClientSide for Client {
+    type Pipe = Stream;
+
+    fn worker(&self) -> Rc<Worker> {
+        Rc::clone(&self.worker)
+    }
+
+    fn set_deadline(&self, deadline_ns: u64) {
+        self.worker.wheel.set(&self.timer, deadline_ns);
+    }
+
+    fn stash(&mut self) -> &mut Vec<u8> {
+        &mut self.stash
+    }
+
+    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let read = self.stream.poll_read(context, buffer);
+        if let Poll::Ready(Ok(count)) = read {
+            self.worker.metrics.client_bytes_received.add(count as u64);
+            if count == 0 {
+                self.ended_ns = self.worker.now_ns();
+            }
+        }
+        read
+    }
+
+    fn take_trailers(&mut self) -> Trailers {
+        Trailers::default()
+    }
+
+    /// Reads what the client sends ahead, up to a limit: what is wanted is to see that it goes away.
+    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        if self.ended() || self.stash.len() >= MAX_AHEAD {
+            return Poll::Pending;
+        }
+        let worker = self.worker();
+        worker.with_read_buffer(|buffer| match self.poll_read(context, &mut buffer[..MAX_AHEAD]) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(count)) => {
+                worker.stash(&mut self.stash, &buffer[..count]);
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::ClientGone)),
+        })
+    }
+
+    fn ended(&self) -> bool {
+        self.ended_ns != 0
+    }
+
+    fn half_close_deadline_ns(&self, settings: &ClientSettings) -> u64 {
+        match self.ended_ns {
+            0 => NEVER,
+            ended_ns => ended_ns + settings.half_close_timeout.as_nanos() as u64,
+        }
+    }
+
+    fn response_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, coding: Coding, close: bool) {
+        forward::response_head(out, exchange, coding, close);
+    }
+
+    fn interim_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange) {
+        // RFC 9110 §15.2: not to HTTP/1.0 clients.
+        if exchange.request.version > Version::Http10 {
+            forward::interim_head(out, exchange);
+        }
+    }
+
+    fn upgrade_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange) {
+        forward::upgrade_head(out, exchange);
+    }
+
+    fn pipe(&mut self) -> &mut Stream {
+        &mut self.stream
+    }
+}
+
 impl Drop for Client {
     fn drop(&mut self) {
         self.worker.release(&mut self.stash);
-        self.worker.release(&mut self.unsent);
+        self.unsent.release(&self.worker);
         self.worker.wheel.remove(&self.timer);
         self.worker.metrics.connections_closed.increment();
     }

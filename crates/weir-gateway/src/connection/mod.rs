@@ -12,7 +12,19 @@ use weir_plugin::Stop;
 
 use crate::worker::{Phase, Worker};
 
-/// Waits for somebody other than the client, as long as there is a point in it: see [`h1::Client::poll_leave`].
+/// What a connection does after an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    KeepAlive,
+    /// The client has its answer; close so that it can read it to the end.
+    Close,
+    /// There is nobody to be polite to, or the response was cut short.
+    Abort,
+    /// The same where only a reset shows that the response was cut short: its end is the end of the connection.
+    Reset,
+}
+
+/// Waits for somebody other than the client, as long as there is a point in it: see [`crate::sides::ClientSide::poll_leave`].
 pub async fn unless_left<T>(
     waiting: impl Future<Output = Result<T, Stop>>,
     mut poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,

@@ -1,7 +1,7 @@
 //! One direction's body: read by one framing, written by another, checked on the way, never held.
 
-use weir_proto::Framing;
 use weir_proto::h1::chunked::{self, Decoder, Step};
+use weir_proto::{Framing, Trailers};
 
 use crate::forward::Coding;
 
@@ -10,7 +10,8 @@ pub(super) enum Body {
     Sized(u64),
     Chunked(Box<Decoder>),
     UntilClose,
-    Done,
+    /// Nothing, not even of the trailers.
+    Done(Trailers),
 }
 
 /// The body's framing is broken.
@@ -27,7 +28,7 @@ pub(super) struct Moved {
 impl Body {
     pub(super) fn new(framing: Framing, trailer_limit: usize) -> Body {
         match framing {
-            Framing::None | Framing::Sized(0) => Body::Done,
+            Framing::None | Framing::Sized(0) => Body::Done(Trailers::default()),
             Framing::Sized(length) => Body::Sized(length),
             Framing::Chunked => Body::Chunked(Box::new(Decoder::new(trailer_limit))),
             Framing::UntilClose => Body::UntilClose,
@@ -35,19 +36,21 @@ impl Body {
     }
 
     pub(super) fn is_done(&self) -> bool {
-        matches!(self, Body::Done)
+        matches!(self, Body::Done(_))
+    }
+
+    /// What came after the content; `None` until all of it was there.
+    pub(super) fn trailers(&self) -> Option<&Trailers> {
+        match self {
+            Body::Done(trailers) => Some(trailers),
+            _ => None,
+        }
     }
 
     /// Moves what `input` holds of this body to `out`, in the coding of the next hop.
-    pub(super) fn transfer(
-        &mut self,
-        input: &[u8],
-        coding: Coding,
-        trailers: bool,
-        out: &mut Vec<u8>,
-    ) -> Result<Moved, Broken> {
+    pub(super) fn transfer(&mut self, input: &[u8], coding: Coding, out: &mut Vec<u8>) -> Result<Moved, Broken> {
         match self {
-            Body::Done => Ok(Moved { consumed: 0, content: 0 }),
+            Body::Done(_) => Ok(Moved { consumed: 0, content: 0 }),
             Body::UntilClose => {
                 write(out, coding, input);
                 Ok(Moved { consumed: input.len(), content: input.len() as u64 })
@@ -57,7 +60,7 @@ impl Body {
                 write(out, coding, &input[..length]);
                 *remaining -= length as u64;
                 if *remaining == 0 {
-                    *self = Body::Done;
+                    *self = Body::Done(Trailers::default());
                 }
                 Ok(Moved { consumed: length, content: length as u64 })
             }
@@ -74,10 +77,7 @@ impl Body {
                         }
                         Step::End { consumed } => {
                             moved.consumed += consumed;
-                            if coding == Coding::Chunked {
-                                chunked::write_end(out, decoder.trailers().filter(|_| trailers));
-                            }
-                            *self = Body::Done;
+                            *self = Body::Done(decoder.take_trailers());
                             break;
                         }
                     }
@@ -88,16 +88,13 @@ impl Body {
     }
 
     /// The sender has closed its side. That is the end of some bodies and the truncation of others.
-    pub(super) fn close(&mut self, coding: Coding, out: &mut Vec<u8>) -> Result<(), Broken> {
+    pub(super) fn close(&mut self, trailers: Trailers) -> Result<(), Broken> {
         match self {
             Body::UntilClose => {
-                if coding == Coding::Chunked {
-                    chunked::write_end(out, std::iter::empty());
-                }
-                *self = Body::Done;
+                *self = Body::Done(trailers);
                 Ok(())
             }
-            Body::Done => Ok(()),
+            Body::Done(_) => Ok(()),
             Body::Sized(_) | Body::Chunked(_) => Err(Broken),
         }
     }
@@ -120,10 +117,10 @@ fn write(out: &mut Vec<u8>, coding: Coding, content: &[u8]) {
 mod tests {
     use super::*;
 
-    fn run(framing: Framing, coding: Coding, trailers: bool, input: &[u8]) -> Option<(String, usize, bool)> {
+    fn run(framing: Framing, coding: Coding, input: &[u8]) -> Option<(String, usize, bool)> {
         let mut body = Body::new(framing, 1000);
         let mut out = Vec::new();
-        let moved = body.transfer(input, coding, trailers, &mut out).ok()?;
+        let moved = body.transfer(input, coding, &mut out).ok()?;
         Some((String::from_utf8(out).expect("test bodies are text"), moved.consumed, body.is_done()))
     }
 
@@ -131,30 +128,27 @@ mod tests {
     fn each_framing_reaches_each_coding() {
         let chunked = b"5;ext\r\nhello\r\n0\r\nA: b\r\n\r\nNEXT";
         let end = chunked.len() - 4;
-        assert_eq!(run(Framing::Sized(5), Coding::Plain, false, b"helloNEXT"), Some(("hello".into(), 5, true)));
-        assert_eq!(
-            run(Framing::Chunked, Coding::Chunked, false, chunked),
-            Some(("5\r\nhello\r\n0\r\n\r\n".into(), end, true))
-        );
-        assert_eq!(
-            run(Framing::Chunked, Coding::Chunked, true, chunked),
-            Some(("5\r\nhello\r\n0\r\nA: b\r\n\r\n".into(), end, true))
-        );
-        assert_eq!(run(Framing::Chunked, Coding::UntilClose, true, chunked), Some(("hello".into(), end, true)));
-        assert_eq!(
-            run(Framing::UntilClose, Coding::Chunked, false, b"hello"),
-            Some(("5\r\nhello\r\n".into(), 5, false))
-        );
-        assert!(run(Framing::Chunked, Coding::Chunked, false, b"zz").is_none());
+        assert_eq!(run(Framing::Sized(5), Coding::Plain, b"helloNEXT"), Some(("hello".into(), 5, true)));
+        assert_eq!(run(Framing::Chunked, Coding::Chunked, chunked), Some(("5\r\nhello\r\n".into(), end, true)));
+        assert_eq!(run(Framing::Chunked, Coding::UntilClose, chunked), Some(("hello".into(), end, true)));
+        assert_eq!(run(Framing::UntilClose, Coding::Chunked, b"hello"), Some(("5\r\nhello\r\n".into(), 5, false)));
+        assert!(run(Framing::Chunked, Coding::Chunked, b"zz").is_none());
+    }
+
+    #[test]
+    fn trailers_are_there_at_the_end() {
+        let mut body = Body::new(Framing::Chunked, 1000);
+        assert!(body.transfer(b"1\r\nx\r\n", Coding::None, &mut Vec::new()).is_ok() && body.trailers().is_none());
+        assert!(body.transfer(b"0\r\nA: b\r\n\r\n", Coding::None, &mut Vec::new()).is_ok());
+        let trailers = body.trailers().expect("it is over");
+        assert_eq!(trailers.fields().collect::<Vec<_>>(), [(&b"A"[..], &b"b"[..])]);
     }
 
     #[test]
     fn closing_ends_only_what_may_end_so() {
-        let mut out = Vec::new();
-        assert!(Body::new(Framing::UntilClose, 0).close(Coding::Chunked, &mut out).is_ok());
-        assert_eq!(out, b"0\r\n\r\n");
-        assert!(Body::new(Framing::Sized(1), 0).close(Coding::Plain, &mut out).is_err());
-        assert!(Body::new(Framing::Chunked, 0).close(Coding::Chunked, &mut out).is_err());
-        assert!(Body::new(Framing::None, 0).close(Coding::None, &mut out).is_ok());
+        assert!(Body::new(Framing::UntilClose, 0).close(Trailers::default()).is_ok());
+        assert!(Body::new(Framing::Sized(1), 0).close(Trailers::default()).is_err());
+        assert!(Body::new(Framing::Chunked, 0).close(Trailers::default()).is_err());
+        assert!(Body::new(Framing::None, 0).close(Trailers::default()).is_ok());
     }
 }

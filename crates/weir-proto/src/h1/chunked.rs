@@ -3,7 +3,8 @@
 //! Strict: upper- or lower-case hexadecimal digits, CRLF and nothing else after data, extensions checked, bounded and
 //! dropped. Trailer fields are collected, checked and bounded; what to do with them is decided above.
 
-use crate::field::{self, Known};
+use crate::field;
+use crate::trailers::Trailers;
 
 /// Extension bytes one message may carry before it is refused.
 pub const MAX_EXTENSION_BYTES: usize = 1024;
@@ -208,34 +209,10 @@ impl Decoder {
         }
     }
 
-    /// Trailer fields that may be passed on: never what frames, routes or identifies (RFC 9110 §6.5.1).
-    pub fn trailers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.trailers
-            .split(|&byte| byte == b'\n')
-            .filter_map(|line| {
-                let line = line.strip_suffix(b"\r")?;
-                let colon = memchr::memchr(b':', line)?;
-                Some((&line[..colon], field::trim(&line[colon + 1..])))
-            })
-            .filter(|(name, _)| !Known::parse(name).is_forbidden_in_trailers() && !is_sensitive(name))
+    /// The trailer section, once the message has ended.
+    pub fn take_trailers(&mut self) -> Trailers {
+        Trailers::from_lines(std::mem::take(&mut self.trailers))
     }
-}
-
-/// Fields whose late arrival would bypass what was decided on the head.
-fn is_sensitive(name: &[u8]) -> bool {
-    [
-        "authorization",
-        "cookie",
-        "set-cookie",
-        "content-encoding",
-        "content-type",
-        "content-range",
-        "cache-control",
-        "max-forwards",
-        "range",
-    ]
-    .iter()
-    .any(|sensitive| name.eq_ignore_ascii_case(sensitive.as_bytes()))
 }
 
 fn hex(byte: u8) -> Option<u8> {
@@ -254,9 +231,9 @@ pub fn write_size(out: &mut Vec<u8>, length: usize) {
 }
 
 /// Writes the last chunk and the trailer section.
-pub fn write_end<'a>(out: &mut Vec<u8>, trailers: impl Iterator<Item = (&'a [u8], &'a [u8])>) {
+pub fn write_end(out: &mut Vec<u8>, trailers: Option<&Trailers>) {
     out.extend_from_slice(b"0\r\n");
-    for (name, value) in trailers {
+    for (name, value) in trailers.into_iter().flat_map(Trailers::fields) {
         crate::head::write_field(out, name, value);
     }
     out.extend_from_slice(b"\r\n");
@@ -288,10 +265,10 @@ mod tests {
     fn data_comes_out_however_it_is_cut() {
         let input = b"5;a=b;c=\"d\\\"e\"\r\nhello\r\n00B\r\n0123456789a\r\n0\r\nX-Sum: 1\r\nHost: evil\r\n\r\nNEXT";
         for piece in 1..=input.len() {
-            let (data, _, decoder) = decode(input, piece).expect("valid");
+            let (data, _, mut decoder) = decode(input, piece).expect("valid");
             assert_eq!(data, b"hello0123456789a");
             assert!(decoder.ended());
-            assert_eq!(decoder.trailers().collect::<Vec<_>>(), [(&b"X-Sum"[..], &b"1"[..])]);
+            assert_eq!(decoder.take_trailers().fields().collect::<Vec<_>>(), [(&b"X-Sum"[..], &b"1"[..])]);
         }
         assert_eq!(decode(input, input.len()).unwrap().1, b"NEXT");
     }

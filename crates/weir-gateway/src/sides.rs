@@ -1,0 +1,148 @@
+//! The two sides of an exchange, whatever protocols they speak. The stations between them are generic over both and
+//! compiled for each pair, so that one protocol costs the others nothing.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use weir_net::stream::Stream;
+use weir_plugin::{Exchange, Stop};
+use weir_proto::{ResponseHead, Trailers};
+
+use crate::forward::Coding;
+use crate::relay::Terms;
+use crate::snapshot::ClientSettings;
+use crate::worker::{Phase, Worker};
+
+/// How a message leaves on a side. Heads and ends go through a buffer of the worker, in which a protocol that frames
+/// its messages by bytes writes them; one that frames them otherwise keeps them until the next [`Sending::send`].
+pub trait Sending {
+    /// Ends the message, with trailers where they are wanted.
+    fn end(&mut self, out: &mut Vec<u8>, coding: Coding, trailers: Option<&Trailers>);
+
+    /// Sends what the peer takes of `bytes`, and keeps the rest in order; says how much was taken.
+    fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Something was kept. Until it has left, nothing more should come.
+    fn is_blocked(&self) -> bool;
+
+    /// Sends some of what was kept; ready with how much the peer took.
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>>;
+}
+
+/// What an exchange needs of its client.
+pub trait ClientSide: Sending {
+    type Pipe: Pipe;
+
+    /// The worker that serves the client.
+    fn worker(&self) -> Rc<Worker>;
+
+    /// When the task is woken at the latest.
+    fn set_deadline(&self, deadline_ns: u64);
+
+    /// Received, and not used yet.
+    fn stash(&mut self) -> &mut Vec<u8>;
+
+    /// Reads of the request's content, framed as its head says; 0 is the end.
+    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
+
+    /// The trailers that came with the end, where they do not stand in the content's framing.
+    fn take_trailers(&mut self) -> Trailers;
+
+    /// Looks whether the client goes away while it is not its turn. Ready when it did something.
+    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>>;
+
+    /// Nothing more will come from the client.
+    fn ended(&self) -> bool;
+
+    /// Some clients end their half and wait for the answer; others have gone. By this time they are taken to be gone.
+    fn half_close_deadline_ns(&self, settings: &ClientSettings) -> u64;
+
+    /// For whoever waits on behalf of the client: ready when there is no point in it any more.
+    fn poll_leave(&mut self, context: &mut Context<'_>) -> Poll<Stop> {
+        let worker = self.worker();
+        let now_ns = worker.wake_up();
+        if worker.phase() == Phase::Stopping {
+            return Poll::Ready(Stop::Shutdown);
+        }
+        while let Poll::Ready(done) = self.poll_ahead(context) {
+            if let Err(stop) = done {
+                return Poll::Ready(stop);
+            }
+        }
+        let deadline_ns = self.half_close_deadline_ns(&worker.current().snapshot.clients);
+        if deadline_ns <= now_ns {
+            return Poll::Ready(Stop::ClientGone);
+        }
+        self.set_deadline(deadline_ns);
+        Poll::Pending
+    }
+
+    /// Begins the final response. `close` ends the connection after it.
+    fn response_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, coding: Coding, close: bool);
+
+    /// Puts a 1xx before it.
+    fn interim_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange);
+
+    /// Agrees to the protocol the client has asked for.
+    fn upgrade_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange);
+
+    /// What a tunnel moves bytes through.
+    fn pipe(&mut self) -> &mut Self::Pipe;
+}
+
+/// What an exchange needs of its upstream.
+pub trait UpstreamSide: Sending {
+    fn addr(&self) -> SocketAddr;
+
+    /// Begins the request; says how its content will travel.
+    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &Terms<'_>) -> Coding;
+
+    /// Receives what there is of the response.
+    fn poll_receive(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+        response: &mut ResponseHead,
+    ) -> Poll<io::Result<Received>>;
+
+    /// The trailers that came with the end, where they do not stand in the content's framing.
+    fn take_trailers(&mut self) -> Trailers;
+
+    /// The endpoint has answered, so another request may have the place.
+    fn answered(&mut self);
+}
+
+/// What came from an upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// So many bytes of the response, as the protocol frames it.
+    Bytes(usize),
+    /// The end of it.
+    End,
+}
+
+/// Bytes both ways, as a tunnel moves them.
+pub trait Pipe {
+    /// Reads into `buffer`; 0 is the end.
+    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
+    /// Writes what the peer takes of `bytes`.
+    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
+    /// Says that nothing more will be written.
+    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
+
+impl Pipe for Stream {
+    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        Stream::poll_read(self, context, buffer)
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Stream::poll_write(self, context, bytes)
+    }
+
+    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Stream::poll_shutdown(self, context)
+    }
+}

@@ -1,0 +1,72 @@
+//! What comes after the content of a message (RFC 9110 §6.5).
+
+use crate::field::{self, Known};
+use crate::head::{BadField, write_field};
+
+/// A trailer section as it was received. Only what may be passed on can be read from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trailers {
+    /// Each field as `name: value\r\n`.
+    lines: Vec<u8>,
+}
+
+impl Trailers {
+    /// Lines that were checked one by one, each ended by CRLF.
+    pub(crate) fn from_lines(lines: Vec<u8>) -> Trailers {
+        Trailers { lines }
+    }
+
+    /// Adds a field after the others. Names and values that would break the line are refused.
+    pub fn add(&mut self, name: &[u8], value: &[u8]) -> Result<(), BadField> {
+        if !field::is_name(name) || !field::is_value(value) {
+            return Err(BadField);
+        }
+        write_field(&mut self.lines, name, value);
+        Ok(())
+    }
+
+    /// Fields that may be passed on: never what frames, routes or identifies (RFC 9110 §6.5.1).
+    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.lines
+            .split(|&byte| byte == b'\n')
+            .filter_map(|line| {
+                let line = line.strip_suffix(b"\r")?;
+                let colon = memchr::memchr(b':', line)?;
+                Some((&line[..colon], field::trim(&line[colon + 1..])))
+            })
+            .filter(|(name, _)| !Known::parse(name).is_forbidden_in_trailers() && !is_sensitive(name))
+    }
+}
+
+/// Fields whose late arrival would bypass what was decided on the head.
+fn is_sensitive(name: &[u8]) -> bool {
+    [
+        "authorization",
+        "cookie",
+        "set-cookie",
+        "content-encoding",
+        "content-type",
+        "content-range",
+        "cache-control",
+        "max-forwards",
+        "range",
+    ]
+    .iter()
+    .any(|sensitive| name.eq_ignore_ascii_case(sensitive.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_decides_something_does_not_come_late() {
+        let mut trailers = Trailers::default();
+        for (name, value) in [("X-Sum", "1"), ("Host", "evil"), ("Content-Length", "1"), ("Cookie", "a=b"), ("B", "")] {
+            assert_eq!(trailers.add(name.as_bytes(), value.as_bytes()), Ok(()));
+        }
+        assert_eq!(trailers.add(b"a b", b""), Err(BadField));
+        assert_eq!(trailers.add(b"a", b"1\r\nHost: evil"), Err(BadField));
+        assert_eq!(trailers.fields().collect::<Vec<_>>(), [(&b"X-Sum"[..], &b"1"[..]), (b"B", b"")]);
+    }
+}
