@@ -5,9 +5,11 @@
 pub mod authority;
 pub mod field;
 pub mod h1;
+pub mod h2;
 pub mod head;
 pub mod method;
 pub mod path;
+pub mod request;
 pub mod trailers;
 
 pub use field::Known;

@@ -121,7 +121,7 @@ fn equal_to(word: u64, byte: u8) -> u64 {
 }
 
 /// A `Content-Length`: digits only (RFC 9110 §8.6). A list, even of equal values, is refused by the caller's count.
-pub(super) fn content_length(value: &[u8]) -> Option<u64> {
+pub(crate) fn content_length(value: &[u8]) -> Option<u64> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return None;
     }

@@ -7,6 +7,9 @@ pub mod response;
 
 mod lines;
 
+pub(crate) use lines::content_length;
+
+pub use crate::request::Reject;
 pub use limits::Limits;
-pub use request::{Reject, parse_request};
+pub use request::parse_request;
 pub use response::{BadResponse, parse_response};

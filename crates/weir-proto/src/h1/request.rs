@@ -4,61 +4,10 @@ use crate::authority::Authority;
 use crate::field::{self, Known};
 use crate::head::{Framing, RequestHead, Span, Version};
 use crate::method::Method;
-use crate::path::{self, BadPath, Canonical};
+use crate::request::{Reject, is_doubtful, set_host, set_target_path};
 
 use super::limits::{Limits, MAX_FIELDS};
 use super::lines::{self, BadLines};
-
-/// Why a request is refused before anything of it is forwarded. After each of these the connection is closed: where
-/// this message ends, and the next one starts, is not certain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reject {
-    /// Request line, field line or line end out of order.
-    Syntax,
-    /// `Host` missing, doubled or not a host.
-    Host,
-    /// The request target is in no form that fits the method, or its path is ambiguous.
-    Target,
-    /// Both lengths, two lengths, or a length that is none.
-    Framing,
-    /// A transfer coding other than `chunked`.
-    TransferCoding,
-    /// An expectation other than `100-continue`.
-    Expectation,
-    /// Not HTTP/1.0 or HTTP/1.1.
-    Version,
-    TargetTooLong,
-    HeadTooLarge,
-}
-
-impl Reject {
-    /// The status that answers it.
-    pub fn status(self) -> u16 {
-        match self {
-            Reject::Syntax | Reject::Host | Reject::Target | Reject::Framing => 400,
-            Reject::TransferCoding => 501,
-            Reject::Expectation => 417,
-            Reject::Version => 505,
-            Reject::TargetTooLong => 414,
-            Reject::HeadTooLarge => 431,
-        }
-    }
-
-    /// A word for logs and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Reject::Syntax => "bad_syntax",
-            Reject::Host => "bad_host",
-            Reject::Target => "bad_target",
-            Reject::Framing => "bad_framing",
-            Reject::TransferCoding => "unknown_transfer_coding",
-            Reject::Expectation => "unknown_expectation",
-            Reject::Version => "unsupported_version",
-            Reject::TargetTooLong => "target_too_long",
-            Reject::HeadTooLarge => "head_too_large",
-        }
-    }
-}
 
 /// Parses the request head at the start of `bytes` into `request`, which must be clear. Returns the length of the head,
 /// or `None` while it is incomplete. An empty line before the request line is skipped (RFC 9112 §2.2).
@@ -136,9 +85,7 @@ fn derive(request: &mut RequestHead, limits: &Limits) -> Result<(), Reject> {
         match field.known {
             Known::Other => {
                 let name = &request.head.bytes[field.name.range()];
-                if memchr::memchr(b'_', name).is_some() {
-                    field.removed = !limits.underscores_in_names || reads_as_known(name);
-                }
+                field.removed = is_doubtful(name, limits.underscores_in_names);
                 continue;
             }
             Known::Host => seen.host = Some(Seen::once(seen.host, field.value).ok_or(Reject::Host)?),
@@ -197,13 +144,6 @@ fn derive(request: &mut RequestHead, limits: &Limits) -> Result<(), Reject> {
             })
         });
     target(request, seen.host)
-}
-
-/// Whether an upstream that takes `_` for `-`, as CGI does (RFC 3875 §4.1.18), would take the name for one that means
-/// something.
-fn reads_as_known(name: &[u8]) -> bool {
-    let dashed: Vec<u8> = name.iter().map(|&byte| if byte == b'_' { b'-' } else { byte }).collect();
-    Known::parse(&dashed) != Known::Other
 }
 
 /// Field values that may stand once only.
@@ -296,55 +236,6 @@ fn target(request: &mut RequestHead, host: Option<Span>) -> Result<(), Reject> {
         set_host(request, authority)?;
     }
     set_target_path(request, Span { start: path_start, end })
-}
-
-/// Keeps the authority as sent, and its host in canonical form.
-fn set_host(request: &mut RequestHead, authority: Span) -> Result<(), Reject> {
-    let bytes = request.head.slice(authority);
-    let parsed = Authority::parse(bytes).map_err(|_| Reject::Host)?;
-    let length = parsed.host.len();
-    let is_lower = !parsed.host.iter().any(u8::is_ascii_uppercase);
-    request.port = parsed.port;
-    request.authority = authority;
-    request.host = Span { start: authority.start, end: authority.start + length as u32 };
-    if !is_lower {
-        let start = request.head.bytes.len();
-        request.head.bytes.extend_from_within(request.host.range());
-        request.head.bytes[start..].make_ascii_lowercase();
-        request.host = Span::new(start, start + length);
-    }
-    Ok(())
-}
-
-fn set_target_path(request: &mut RequestHead, target: Span) -> Result<(), Reject> {
-    let bytes = &request.head.bytes[target.range()];
-    let question = memchr::memchr(b'?', bytes);
-    if let Some(question) = question {
-        if !path::is_query(&bytes[question + 1..]) {
-            return Err(Reject::Target);
-        }
-        request.query = Some(Span { start: target.start + question as u32 + 1, end: target.end });
-    }
-    let raw = Span { start: target.start, end: target.start + question.unwrap_or(bytes.len()) as u32 };
-    if raw.is_empty() && request.absolute_form {
-        request.path = request.head.append(b"/"); // RFC 9112 §3.2.1: an empty path is sent as "/"
-        return Ok(());
-    }
-    request.path = raw;
-    if request.method == Method::Connect || request.head.slice(raw) == b"*" {
-        return Ok(());
-    }
-    // The canonical form is built behind the bytes it is read from, so it is read from a copy: the rare case.
-    let mut rewritten = Vec::new();
-    match path::canonical(request.head.slice(raw), &mut rewritten) {
-        Ok(Canonical::AsIs) => {}
-        Ok(Canonical::Rewritten { encoded_separator }) => {
-            request.encoded_separator = encoded_separator;
-            request.path = request.head.append(&rewritten);
-        }
-        Err(BadPath::Syntax | BadPath::Nul | BadPath::DotSegment) => return Err(Reject::Target),
-    }
-    Ok(())
 }
 
 #[cfg(test)]
