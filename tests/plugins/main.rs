@@ -4,8 +4,11 @@ mod answers;
 mod consumers;
 mod limits;
 mod rewrites;
+mod splits;
 
-use weir_testkit::{Answer, Gateway, Origin};
+use std::process::Command;
+
+use weir_testkit::{Answer, Gateway, Origin, TempDir};
 
 /// A gateway whose routes are tried with plugins, before one origin.
 struct Rig {
@@ -49,4 +52,15 @@ routes:
 ",
         origin.addr()
     )
+}
+
+/// What `weir check` says about a route with these plugins, which are wrong.
+fn refused(plugins: &str) -> String {
+    let place = TempDir::new();
+    let text = format!("routes: [{{ uri: /*, upstream: {{ nodes: {{ '127.0.0.1:1': 1 }} }}, plugins: {plugins} }}]\n");
+    let file = place.write("weir.yaml", &text);
+    let output = Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(file).output().expect("it was built");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    said
 }

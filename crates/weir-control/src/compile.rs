@@ -69,7 +69,8 @@ impl Compiler<'_> {
         let document = self.document;
         let services: HashMap<&str, &Service> = by_id(&document.services, |service| &service.id);
         let mut upstreams = Upstreams::new(self);
-        let chains = Chains::new(self, registry, consumers::read(self, registry));
+        let shares = upstreams.of_shares();
+        let chains = Chains::new(self, registry, consumers::read(self, registry), shares);
         let targets: HashMap<&str, Option<usize>> = document
             .services
             .iter()

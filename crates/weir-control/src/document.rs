@@ -13,6 +13,7 @@ mod plugins;
 mod resource;
 mod route;
 mod settings;
+mod shares;
 mod upstream;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -38,6 +39,7 @@ pub use plugins::{ErrorResponse, Plugin, Plugins};
 pub use resource::{Origin, Reference};
 pub use route::{Route, Service};
 pub use settings::{AccessLog, AccessLogFormat, Address, Listen, LogLevel, Settings};
+pub use shares::Share;
 pub use upstream::{NodeSpec, NodesFile, Scheme, Upstream};
 
 /// A configuration as written.
@@ -245,7 +247,25 @@ impl Document {
     fn all_upstreams(&self) -> impl Iterator<Item = &Upstream> {
         let inline = self.routes.iter().filter_map(|route| route.upstream.as_ref());
         let of_services = self.services.iter().filter_map(|service| service.upstream.as_ref());
-        self.upstreams.iter().chain(inline).chain(of_services)
+        let of_plugins = self.shares().filter_map(|(_, _, share)| share.upstream.as_ref());
+        self.upstreams.iter().chain(inline).chain(of_services).chain(of_plugins)
+    }
+
+    /// The shares of traffic that plugins give to upstreams, with the kind and id of the resource the plugin stands in.
+    pub(crate) fn shares(&self) -> impl Iterator<Item = (&'static str, &str, &Share)> {
+        let routes = self.routes.iter().map(|route| ("route", &*route.id, &route.plugins));
+        let services = self.services.iter().map(|service| ("service", &*service.id, &service.plugins));
+        let consumers = self.consumers.iter().map(|consumer| ("consumer", &*consumer.username, &consumer.plugins));
+        let owners = routes.chain(services).chain(consumers);
+        let sets = [
+            ("plugin_config", &self.plugin_configs),
+            ("global_rule", &self.global_rules),
+            ("consumer_group", &self.consumer_groups),
+        ];
+        let sets = sets.into_iter().flat_map(|(kind, sets)| sets.iter().map(move |set| (kind, &*set.id, &set.plugins)));
+        owners.chain(sets).flat_map(|(kind, id, plugins)| {
+            plugins.iter().flat_map(|plugin| &plugin.shares).map(move |share| (kind, id, share))
+        })
     }
 }
 

@@ -48,7 +48,7 @@ async fn answer(
     }
     exchange.request.upgrade &= route.upgrades;
     Plugins::of(&current.snapshot, exchange).on_request(exchange, |context| client.poll_leave(context)).await?;
-    match route.target {
+    match exchange.diverted.map_or(route.target, |number| Target::Upstream(number as usize)) {
         Target::Upstream(number) => proxy(worker, current, route, current.upstream(number), client, exchange).await,
         Target::Nothing => Err(Stop::NoUpstream),
     }

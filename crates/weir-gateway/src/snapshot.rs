@@ -97,6 +97,7 @@ pub struct Route {
     pub encoded_separators: bool,
 }
 
+#[derive(Clone, Copy, Debug)]
 pub enum Target {
     /// An index into [`Snapshot::upstreams`].
     Upstream(usize),

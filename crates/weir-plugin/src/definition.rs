@@ -41,6 +41,7 @@ pub struct Build {
     /// The resource that says how the plugin is to be, by kind and id: `route/1`.
     owner: String,
     identity: String,
+    upstreams: Vec<(Box<str>, u32)>,
     shared: Rc<Shared>,
 }
 
@@ -63,6 +64,17 @@ impl Build {
     /// For a plugin within this one, by its place there.
     pub fn within(&self, place: &str) -> Build {
         Build::of(format!("{} {place}", self.owner), &self.shared)
+    }
+
+    /// The same, for options that name upstreams: by the place of what names them, as `rules[0].weighted_upstreams[1]`.
+    pub fn with_upstreams(self, upstreams: Vec<(Box<str>, u32)>) -> Build {
+        Build { upstreams, ..self }
+    }
+
+    /// The number of the upstream that is named at a place of the options, for [`crate::Exchange::diverted`]. Nothing
+    /// where none is named; a name without an upstream has been reported where it stands.
+    pub fn upstream(&self, place: &str) -> Option<u32> {
+        self.upstreams.iter().find(|(named_at, _)| **named_at == *place).map(|(_, number)| *number)
     }
 
     pub fn consumers(&self) -> &Consumers {

@@ -32,6 +32,8 @@ pub struct Exchange {
     pub tls: Option<Rc<Tls>>,
     /// What was matched; `None` before routing and where no route matched.
     pub route: Option<MatchedRoute>,
+    /// The number of the upstream it goes to instead of the route's: [`crate::Build::upstream`].
+    pub diverted: Option<u32>,
     pub upstream: Upstream,
     /// Nanoseconds of the worker's clock (monotonic) when the first byte of the request was seen.
     pub started_ns: u64,
@@ -206,6 +208,7 @@ impl Default for Exchange {
             },
             tls: None,
             route: None,
+            diverted: None,
             upstream: Upstream::default(),
             started_ns: 0,
             ended_ns: 0,
@@ -232,6 +235,7 @@ impl Exchange {
         self.body.clear();
         self.tls = None;
         self.route = None;
+        self.diverted = None;
         self.upstream = Upstream::default();
         self.started_ns = 0;
         self.ended_ns = 0;

@@ -34,6 +34,8 @@ mod request_id;
 mod response_rewrite;
 #[cfg(test)]
 mod testing;
+mod time_restriction;
+mod traffic_split;
 mod ua_restriction;
 mod uri_blocker;
 mod workflow;
@@ -62,6 +64,8 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<referer_restriction::RefererRestriction>(),
     Entry::of::<request_id::RequestId>(),
     Entry::of::<response_rewrite::ResponseRewrite>(),
+    Entry::of::<time_restriction::TimeRestriction>(),
+    Entry::of::<traffic_split::TrafficSplit>(),
     Entry::of::<ua_restriction::UaRestriction>(),
     Entry::of::<uri_blocker::UriBlocker>(),
     Entry::of::<workflow::Workflow>(),
@@ -88,7 +92,7 @@ mod tests {
     fn examples_build_without_a_warning() {
         for entry in REGISTRY.entries() {
             let options = testing::example(entry);
-            let mut build = Build::default();
+            let mut build = Build::default().with_upstreams(testing::upstreams(&options));
             let built = (entry.build)(&options, &mut build);
             assert!(built.is_ok(), "{}: {}", entry.name, built.err().expect("not ok"));
             assert_eq!(build.warnings, [], "{}", entry.name);

@@ -37,6 +37,26 @@ pub fn refused<D: Definition>(options: Value) -> String {
     }
 }
 
+/// The same, for options that name upstreams: they have the numbers 0, 1 and so on.
+pub fn build_with_upstreams<D: Definition>(options: Value) -> Step {
+    let mut build = Build::default().with_upstreams(upstreams(&options));
+    (Entry::of::<D>().build)(&options, &mut build).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Numbers for the upstreams that options name, as a document would give them.
+pub fn upstreams(options: &Value) -> Vec<(Box<str>, u32)> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut places = Vec::new();
+    for (rule, options) in list(&options["rules"]).iter().enumerate() {
+        for (index, share) in list(&options["weighted_upstreams"]).iter().enumerate() {
+            if share.get("upstream").or(share.get("upstream_id")).is_some() {
+                places.push(format!("rules[{rule}].weighted_upstreams[{index}]").into());
+            }
+        }
+    }
+    places.into_iter().zip(0..).collect()
+}
+
 /// As a plugin of a resource that no other test has.
 fn try_build<D: Definition>(options: Value) -> Result<Step, ConfigError> {
     static NEXT: AtomicU64 = AtomicU64::new(0);

@@ -9,7 +9,7 @@ use weir_plugin::{Build, ConfigError, Registry, Shared};
 
 use super::consumers::{Known, Layers};
 use super::{Compiler, meta};
-use crate::document::{self, Origin, Plugin, PluginSet, Service};
+use crate::document::{self, Origin, Plugin, PluginSet, Service, Share};
 use crate::read::{join, listed};
 use crate::suggest::closest;
 use crate::tree::{Path, Place};
@@ -32,11 +32,18 @@ pub(super) struct Chains<'a> {
     global: Vec<Link>,
     groups: HashMap<&'a str, usize>,
     overlays: Vec<Layers<'a>>,
+    /// The numbers of upstreams that stand in options, by the path of what names them.
+    upstreams: HashMap<&'a str, u32>,
     shared: Rc<Shared>,
 }
 
 impl<'a> Chains<'a> {
-    pub(super) fn new(compiler: &'a Compiler<'a>, registry: &'a Registry, known: Known<'a>) -> Self {
+    pub(super) fn new(
+        compiler: &'a Compiler<'a>,
+        registry: &'a Registry,
+        known: Known<'a>,
+        upstreams: HashMap<&'a str, u32>,
+    ) -> Self {
         let document = compiler.document;
         let mut chains = Chains {
             compiler,
@@ -47,6 +54,7 @@ impl<'a> Chains<'a> {
             global: Vec::new(),
             groups: HashMap::new(),
             overlays: known.overlays,
+            upstreams,
             shared: Rc::new(known.shared),
         };
         for Service { id, origin, plugins, .. } in &document.services {
@@ -158,7 +166,9 @@ impl<'a> Chains<'a> {
             self.report(origin, plugin, problem, Some(format!("add `- name: {}` there", plugin.name)));
             return None;
         }
-        let mut build = Build::of(owner.to_owned(), &self.shared);
+        let number = |share: &Share| Some((share.path.clone(), *self.upstreams.get(&*share.origin.path)?));
+        let upstreams = plugin.shares.iter().filter_map(number).collect();
+        let mut build = Build::of(owner.to_owned(), &self.shared).with_upstreams(upstreams);
         let step = match (entry.build)(&plugin.options, &mut build) {
             Ok(step) => step,
             Err(error) => {

@@ -11,7 +11,7 @@ use weir_net::tls;
 
 use super::Compiler;
 use super::secured::Secured;
-use crate::document::{self, Document, Found, Meaning, NodeSpec, Origin, Query, Reference, Scheme, Target};
+use crate::document::{self, Document, Found, Meaning, NodeSpec, Origin, Query, Reference, Scheme, Share, Target};
 
 /// More addresses of one name are not used: nobody has so many for one backend.
 const MAX_ADDRESSES: usize = 1_000;
@@ -46,6 +46,17 @@ impl<'a> Upstreams<'a> {
             return Some(self.compiled.len() - 1);
         }
         self.compiler.referred(origin, "upstream_id", reference, &self.named, "upstreams")
+    }
+
+    /// Those that plugins give shares of traffic to, by the path of the share.
+    pub(super) fn of_shares(&mut self) -> HashMap<&'a str, u32> {
+        let document = self.compiler.document;
+        let number = |(kind, id, share): (&str, &str, &'a Share)| {
+            let name = || format!("{kind}/{id}/{}", share.path);
+            let number = self.of(&share.origin, &share.upstream, &share.upstream_id, name)?;
+            Some((&*share.origin.path, number as u32))
+        };
+        document.shares().filter_map(number).collect()
     }
 
     fn add(&mut self, written: &document::Upstream, name: &str) {

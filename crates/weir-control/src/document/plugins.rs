@@ -4,6 +4,7 @@ use serde_json::Value;
 use weir_plugin::Expression;
 
 use super::route::expression;
+use super::shares::{self, Share};
 use crate::read::{At, Fields};
 use crate::tree::{Entry, Kind, Place};
 
@@ -25,6 +26,8 @@ pub struct Plugin {
     pub filter: Option<Expression>,
     /// `_meta.error_response`: what the plugin answers instead of its own refusals.
     pub error_response: Option<ErrorResponse>,
+    /// Upstreams that stand in the options.
+    pub shares: Vec<Share>,
 }
 
 /// The body that replaces those a plugin answers with a status of 400 or more.
@@ -52,11 +55,13 @@ fn read_plugin(at: &At, entry: &Entry) -> Option<Plugin> {
         priority: None,
         filter: None,
         error_response: None,
+        shares: Vec::new(),
     };
     let (meta, options): (Vec<&Entry>, Vec<&Entry>) = at.entries()?.iter().partition(|option| &*option.key == "_meta");
     meta.iter().for_each(|meta| read_meta(&at.below(meta), &mut plugin));
     if !plugin.disabled {
         options.iter().for_each(|option| refuse_references(&at.below(option)));
+        plugin.shares = shares::read(&plugin.name, at);
     }
     let options = options.iter().map(|option| (option.key.to_string(), option.value.to_json()));
     plugin.options = Value::Object(options.collect());
@@ -77,7 +82,16 @@ pub(super) fn read_metadata(at: &At, _: usize) -> Option<Plugin> {
     let options = options.iter().map(|option| (option.key.to_string(), option.value.to_json()));
     let options = Value::Object(options.collect());
     let place = id.place();
-    Some(Plugin { name, place, options, disabled: false, priority: None, filter: None, error_response: None })
+    Some(Plugin {
+        name,
+        place,
+        options,
+        disabled: false,
+        priority: None,
+        filter: None,
+        error_response: None,
+        shares: Vec::new(),
+    })
 }
 
 fn read_meta(at: &At, plugin: &mut Plugin) {

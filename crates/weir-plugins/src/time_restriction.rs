@@ -1,0 +1,252 @@
+use jiff::civil::Weekday;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop};
+
+use crate::answer::Refusal;
+
+/// Lets requests through at certain times only: office hours, maintenance windows.
+///
+/// Times are those that a clock on the wall of the time zone shows, daylight saving time included.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TimeRestriction {
+    /// When requests are let through; without it, always.
+    #[serde(default)]
+    allow: Vec<WindowOptions>,
+    /// When requests are refused, also at times that `allow` names.
+    #[serde(default)]
+    deny: Vec<WindowOptions>,
+    /// The time zone by its IANA name, as `Europe/Zurich`. The rules of all zones are part of the program.
+    #[serde(default = "utc")]
+    time_zone: String,
+    /// The text of the refusal, in `{"message": ...}`.
+    #[serde(default = "default_message")]
+    message: String,
+    /// The status of the refusal, 400 to 599.
+    #[serde(default = "forbidden")]
+    #[schemars(range(min = 400, max = 599))]
+    rejected_code: u16,
+}
+
+/// A time that comes again every week.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct WindowOptions {
+    /// The days on which it begins: `mon`, `tue`, `wed`, `thu`, `fri`, `sat`, `sun`. Without them, every day.
+    #[serde(default)]
+    days: Vec<Day>,
+    /// When it begins, as `08:00`.
+    #[serde(default = "midnight")]
+    from: String,
+    /// When it is over, as `18:00`; `24:00` is the end of the day. Where that is not after `from`, it is over on the day
+    /// after.
+    #[serde(default = "end_of_day")]
+    to: String,
+}
+
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Day {
+    Mon,
+    Tue,
+    Wed,
+    Thu,
+    Fri,
+    Sat,
+    Sun,
+}
+
+fn utc() -> String {
+    "UTC".to_owned()
+}
+
+fn default_message() -> String {
+    "Not allowed at this time".to_owned()
+}
+
+fn forbidden() -> u16 {
+    403
+}
+
+fn midnight() -> String {
+    "00:00".to_owned()
+}
+
+fn end_of_day() -> String {
+    "24:00".to_owned()
+}
+
+/// Minutes of a day.
+const DAY: u16 = 24 * 60;
+
+impl Definition for TimeRestriction {
+    const NAME: &'static str = "time-restriction";
+    const PRIORITY: i32 = 2995;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = r#"time-restriction:
+  time_zone: Europe/Zurich
+  allow: [{ days: [mon, tue, wed, thu, fri], from: "08:00", to: "18:00" }]
+  deny: [{ days: [wed], from: "12:00", to: "12:30" }]"#;
+
+    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+        if self.allow.is_empty() && self.deny.is_empty() {
+            return Err(ConfigError::new("", "has neither `allow` nor `deny`"));
+        }
+        if !(400..=599).contains(&self.rejected_code) {
+            return Err(ConfigError::new("rejected_code", "must be from 400 to 599"));
+        }
+        let zone = TimeZone::get(&self.time_zone).map_err(|_| {
+            ConfigError::new("time_zone", format!("`{}` is no time zone; write as `Europe/Zurich`", self.time_zone))
+        })?;
+        let windows = |options: &[WindowOptions], name: &str| {
+            let window = |(index, options)| Window::new(options, &format!("{name}[{index}]"));
+            options.iter().enumerate().map(window).collect::<Result<_, _>>()
+        };
+        Ok(Step::new(Times {
+            allow: windows(&self.allow, "allow")?,
+            deny: windows(&self.deny, "deny")?,
+            zone,
+            refusal: Refusal::new(self.rejected_code, "message", &self.message),
+        }))
+    }
+}
+
+struct Times {
+    allow: Box<[Window]>,
+    deny: Box<[Window]>,
+    zone: TimeZone,
+    refusal: Refusal,
+}
+
+struct Window {
+    /// A bit for each day of the week, Monday's the lowest.
+    days: u8,
+    /// Minutes since midnight; `until` is beyond the day where it is over on the day after.
+    from: u16,
+    until: u16,
+}
+
+impl Window {
+    fn new(options: &WindowOptions, path: &str) -> Result<Window, ConfigError> {
+        let time = |text: &str, name: &str| {
+            minutes(text).ok_or_else(|| {
+                ConfigError::new(format!("{path}.{name}"), format!("`{text}` is no time of day; write as `08:00`"))
+            })
+        };
+        let (from, to) = (time(&options.from, "from")?, time(&options.to, "to")?);
+        if from == DAY {
+            return Err(ConfigError::new(format!("{path}.from"), "is the end of the day; write `00:00`"));
+        }
+        let days = options.days.iter().fold(0, |days, &day| days | 1 << day as u8);
+        let until = if to > from { to } else { to + DAY };
+        Ok(Window { days: if days == 0 { 0x7f } else { days }, from, until })
+    }
+
+    fn covers(&self, day: Weekday, minute: u16) -> bool {
+        let begins_on = |day: Weekday| self.days & (1 << day.to_monday_zero_offset()) != 0;
+        let is_within = |minute| (self.from..self.until).contains(&minute);
+        (begins_on(day) && is_within(minute)) || (begins_on(day.previous()) && is_within(minute + DAY))
+    }
+}
+
+/// Minutes since midnight of a time such as `08:00`.
+fn minutes(text: &str) -> Option<u16> {
+    let (hour, minute) = text.split_once(':')?;
+    let number = |digits: &str| match digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => digits.parse::<u16>().ok(),
+        false => None,
+    };
+    let (hour, minute) = (number(hour)?, number(minute)?);
+    Some(hour * 60 + minute).filter(|&minutes| minute < 60 && minutes <= DAY)
+}
+
+impl Times {
+    fn are_open(&self, now: &Zoned) -> bool {
+        let (day, minute) = (now.weekday(), now.hour() as u16 * 60 + now.minute() as u16);
+        let covered = |windows: &[Window]| windows.iter().any(|window| window.covers(day, minute));
+        (self.allow.is_empty() || covered(&self.allow)) && !covered(&self.deny)
+    }
+}
+
+impl Plugin for Times {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let now = Timestamp::now().to_zoned(self.zone.clone());
+        if self.are_open(&now) { Ok(()) } else { Err(self.refusal.send(exchange)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::{body, build, get, on_request, refused};
+
+    /// Whether a window is open at times such as `2026-11-21T08:00:00Z`.
+    fn open(window: Value, zone: &str, times: &[&str]) -> Vec<bool> {
+        let options: WindowOptions = serde_json::from_value(window).expect("a window");
+        let times_open = Times {
+            allow: Box::new([Window::new(&options, "").expect("a window")]),
+            deny: Box::default(),
+            zone: TimeZone::get(zone).expect("a zone"),
+            refusal: Refusal::error(403, None),
+        };
+        let at = |time: &&str| time.parse::<Timestamp>().expect("a time").to_zoned(times_open.zone.clone());
+        times.iter().map(|time| times_open.are_open(&at(time))).collect()
+    }
+
+    #[test]
+    fn windows_have_days_and_hours() {
+        // 2026-11-21 is a Saturday.
+        let office = json!({"days": ["mon", "fri"], "from": "08:00", "to": "18:00"});
+        let times = ["2026-11-20T08:00:00Z", "2026-11-20T18:00:00Z", "2026-11-21T09:00:00Z", "2026-11-23T17:59:59Z"];
+        assert_eq!(open(office, "UTC", &times), [true, false, false, true]);
+        assert_eq!(open(json!({"days": ["sat"]}), "UTC", &times), [false, false, true, false]);
+    }
+
+    #[test]
+    fn a_window_goes_on_after_midnight() {
+        let night = json!({"days": ["sat"], "from": "22:00", "to": "06:00"});
+        let times = ["2026-11-21T05:00:00Z", "2026-11-21T22:00:00Z", "2026-11-22T05:59:00Z", "2026-11-22T06:00:00Z"];
+        assert_eq!(open(night, "UTC", &times), [false, true, true, false]);
+        let whole_day = json!({"days": ["sun"], "from": "12:00", "to": "12:00"});
+        let times = ["2026-11-22T11:59:00Z", "2026-11-22T12:00:00Z", "2026-11-23T11:59:00Z", "2026-11-23T12:00:00Z"];
+        assert_eq!(open(whole_day, "UTC", &times), [false, true, true, false]);
+    }
+
+    #[test]
+    fn clocks_show_the_time_of_their_zone_in_summer_and_in_winter() {
+        let office = json!({"from": "08:00", "to": "09:00"});
+        let times = ["2026-07-01T06:30:00Z", "2026-07-01T07:30:00Z", "2026-12-01T06:30:00Z", "2026-12-01T07:30:00Z"];
+        assert_eq!(open(office, "Europe/Zurich", &times), [true, false, false, true]);
+    }
+
+    #[test]
+    fn requests_are_refused_at_other_times() {
+        let always = build::<TimeRestriction>(json!({"allow": [{}]}));
+        assert_eq!(on_request(&always, &mut get("/")), Ok(()));
+        let mut exchange = get("/");
+        let never = build::<TimeRestriction>(json!({"allow": [{}], "deny": [{}], "message": "closed"}));
+        assert_eq!(on_request(&never, &mut exchange), Err(Stop::Answered));
+        assert_eq!((exchange.response.status, body(&exchange)), (403, "{\"message\":\"closed\"}\n"));
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({}), "has neither `allow` nor `deny`"),
+            (json!({"allow": [{"days": ["monday"]}]}), "allow[0].days[0]: unknown variant"),
+            (json!({"allow": [{}, {"from": "8:00"}]}), "allow[1].from: `8:00` is no time of day; write as `08:00`"),
+            (json!({"deny": [{"to": "24:01"}]}), "deny[0].to: `24:01` is no time of day"),
+            (json!({"deny": [{"from": "24:00"}]}), "deny[0].from: is the end of the day"),
+            (json!({"deny": [{}], "time_zone": "Mars/Base"}), "time_zone: `Mars/Base` is no time zone"),
+            (json!({"deny": [{}], "rejected_code": 200}), "rejected_code: must be from 400 to 599"),
+        ] {
+            let error = refused::<TimeRestriction>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Plugin, Stage, Step, Stop};
+
+/// Sends shares of the traffic to other upstreams: canary releases, blue and green, tests.
+///
+/// The first rule that matches decides, and its shares are kept exactly: of every hundred requests, ten of a hundred go
+/// where `weight: 10` beside `weight: 90` says, counted over all workers. A request keeps its upstream through all its
+/// retries.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TrafficSplit {
+    /// The rules, in the order in which they are tried. A request that none matches goes where its route says.
+    #[serde(default)]
+    rules: Vec<RuleOptions>,
+}
+
+/// Who is split, and how.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct RuleOptions {
+    /// The rule counts where one of these holds. Without any it counts for all requests.
+    #[serde(default, rename = "match")]
+    cases: Vec<CaseOptions>,
+    /// The shares. Without any, matching requests go where their route says.
+    #[serde(default)]
+    weighted_upstreams: Vec<ShareOptions>,
+}
+
+/// One of several cases.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CaseOptions {
+    /// An expression, as `[[http_x_canary, "==", yes]]`.
+    #[serde(default)]
+    vars: Option<Value>,
+}
+
+/// A share of the traffic.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ShareOptions {
+    /// An upstream of its own, as in a route. Without it and `upstream_id` the share goes where the route says.
+    #[expect(dead_code, reason = "read where the document is, for the names of its nodes have to be looked up")]
+    upstream: Option<Value>,
+    /// The id of an upstream.
+    #[expect(dead_code, reason = "read where the document is, which knows all upstreams")]
+    upstream_id: Option<Value>,
+    /// How large the share is, beside the others; 0 is none.
+    #[serde(default = "one")]
+    weight: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Shares of one rule may sum up to this.
+const MAX_WEIGHT: u64 = 1 << 32;
+
+impl Definition for TrafficSplit {
+    const NAME: &'static str = "traffic-split";
+    const PRIORITY: i32 = 966;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = r#"traffic-split:
+  rules:
+    - match: [{ vars: [[http_x_canary, "==", "yes"]] }]
+      weighted_upstreams: [{ upstream: { type: roundrobin, nodes: { "127.0.0.1:8002": 1 } } }]
+    - weighted_upstreams:
+        - { upstream: { type: roundrobin, nodes: { "127.0.0.1:8002": 1 } }, weight: 10 }
+        - { weight: 90 }"#;
+
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        if self.rules.is_empty() {
+            build.warnings.push(ConfigError::new("", "has no `rules`, so all traffic goes where routes say"));
+        }
+        let rule = |(index, options): (usize, RuleOptions)| Rule::new(options, &format!("rules[{index}]"), build);
+        let rules = self.rules.into_iter().enumerate().map(rule).collect::<Result<_, _>>()?;
+        Ok(Step::new(Split(rules)))
+    }
+}
+
+struct Split(Box<[Rule]>);
+
+struct Rule {
+    /// One has to hold, if there are any.
+    cases: Box<[Expression]>,
+    shares: Box<[Share]>,
+    turns: Turns,
+}
+
+struct Share {
+    /// The sum of the weights so far, this one included.
+    until: u64,
+    /// `None` is where the route says.
+    upstream: Option<u32>,
+}
+
+impl Rule {
+    fn new(options: RuleOptions, path: &str, build: &Build) -> Result<Rule, ConfigError> {
+        let mut cases = Vec::new();
+        for (index, case) in options.cases.iter().enumerate() {
+            let path = format!("{path}.match[{index}].vars");
+            // A case without `vars` always holds, and so does the rule.
+            let Some(vars) = &case.vars else {
+                cases.clear();
+                break;
+            };
+            cases.push(Expression::compile(vars).map_err(|error| {
+                ConfigError::new(format!("{path}{}", error.place), format!("{}; {}", error.reason, error.help))
+            })?);
+        }
+        let mut until = 0;
+        let share = |(index, share): (usize, &ShareOptions)| {
+            until += u64::from(share.weight);
+            Share { until, upstream: build.upstream(&format!("{path}.weighted_upstreams[{index}]")) }
+        };
+        let shares: Box<[Share]> = options.weighted_upstreams.iter().enumerate().map(share).collect();
+        let path = format!("{path}.weighted_upstreams");
+        if until > MAX_WEIGHT {
+            return Err(ConfigError::new(path, format!("has weights of more than {MAX_WEIGHT} in sum")));
+        }
+        if until == 0 && !shares.is_empty() {
+            return Err(ConfigError::new(path, "has no weight above 0, so nobody has a share"));
+        }
+        Ok(Rule { cases: cases.into(), shares, turns: Turns::new(until.max(1)) })
+    }
+
+    fn matches(&self, exchange: &Exchange) -> bool {
+        self.cases.is_empty() || self.cases.iter().any(|case| case.holds(exchange))
+    }
+
+    fn pick(&self) -> Option<u32> {
+        let turn = match &*self.shares {
+            [] => return None,
+            [only] => return only.upstream,
+            _ => self.turns.next(),
+        };
+        let share = self.shares.partition_point(|share| share.until <= turn);
+        self.shares.get(share)?.upstream
+    }
+}
+
+impl Plugin for Split {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        if let Some(rule) = self.0.iter().find(|rule| rule.matches(exchange)) {
+            exchange.diverted = rule.pick();
+        }
+        Ok(())
+    }
+}
+
+/// Every number below a total once in as many turns, neighbours in time far apart: shares are exact, and their turns
+/// are spread without anybody remembering an order.
+struct Turns {
+    count: AtomicU64,
+    total: u64,
+    /// Has no divisor in common with the total, so that its multiples meet every number.
+    step: u64,
+}
+
+impl Turns {
+    fn new(total: u64) -> Turns {
+        // The golden section keeps multiples apart best.
+        let golden = (total as f64 * 0.618_033_988_749_895) as u64;
+        let step = (golden.max(1)..).find(|&step| gcd(step, total) == 1).unwrap_or(1);
+        Turns { count: AtomicU64::new(0), total, step }
+    }
+
+    fn next(&self) -> u64 {
+        let count = self.count.fetch_add(1, Ordering::Relaxed) % self.total;
+        // Neither factor has more than 33 bits.
+        count * self.step % self.total
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{build_with_upstreams, get, on_request, refused};
+
+    fn chosen(step: &Step, target: &str) -> Option<u32> {
+        let mut exchange = get(target);
+        on_request(step, &mut exchange).expect("it refuses nobody");
+        exchange.diverted
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        let named = |weight: u32| json!({"upstream_id": "a", "weight": weight});
+        let step = build_with_upstreams::<TrafficSplit>(json!({"rules": [
+            {"match": [{"vars": [["arg_a", "==", "1"]]}, {"vars": [["arg_b", "==", "1"]]}], "weighted_upstreams": [named(1)]},
+            {"match": [{"vars": [["arg_c", "==", "1"]]}], "weighted_upstreams": []},
+            {"weighted_upstreams": [named(0), {"upstream_id": "b"}]},
+        ]}));
+        assert_eq!(
+            ["/?a=1", "/?b=1", "/?c=1", "/"].map(|target| chosen(&step, target)),
+            [Some(0), Some(0), None, Some(2)]
+        );
+    }
+
+    #[test]
+    fn shares_are_exact_and_spread() {
+        for (weights, most_in_a_row) in [([1, 1], 1), ([1, 9], 9), ([30, 70], 4), ([99_999, 1], 99_999)] {
+            let [own, other] = weights;
+            let step = build_with_upstreams::<TrafficSplit>(json!({"rules": [{"weighted_upstreams": [
+                {"weight": own}, {"upstream_id": "a", "weight": other},
+            ]}]}));
+            for _ in 0..3 {
+                let picks: Vec<_> = (0..own + other).map(|_| chosen(&step, "/")).collect();
+                assert_eq!(picks.iter().filter(|pick| pick.is_none()).count() as u32, own, "{weights:?}");
+                let longest = picks.chunk_by(|one, next| one == next).map(<[_]>::len).max().expect("some");
+                assert!(longest <= most_in_a_row, "{weights:?}: {longest} in a row");
+            }
+        }
+    }
+
+    #[test]
+    fn turns_meet_every_number_once() {
+        for total in 1..200 {
+            let turns = Turns::new(total);
+            let mut met: Vec<_> = (0..total).map(|_| turns.next()).collect();
+            met.sort_unstable();
+            assert!(met.into_iter().eq(0..total), "{total}");
+        }
+        let most = Turns::new(MAX_WEIGHT);
+        most.count.store(MAX_WEIGHT - 1, Ordering::Relaxed);
+        assert_eq!(most.next(), MAX_WEIGHT - most.step);
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        let shares = |shares: Value| json!({"rules": [{"weighted_upstreams": shares}]});
+        for (options, want) in [
+            (shares(json!([{"weight": -1}])), "rules[0].weighted_upstreams[0].weight: invalid value"),
+            (shares(json!([{"weight": 0}])), "rules[0].weighted_upstreams: has no weight above 0"),
+            (shares(json!([{"wait": 1}])), "rules[0].weighted_upstreams[0].wait: unknown field"),
+            (
+                json!({"rules": [{"match": [{"vars": [["a", "?", 1]]}]}]}),
+                "rules[0].match[0].vars[0][1]: invalid operator",
+            ),
+        ] {
+            let error = refused::<TrafficSplit>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Plugins that decide where a request goes, and when.
+
+use std::net::TcpListener;
+
+use weir_testkit::{Answer, Gateway, Origin};
+
+use crate::{Rig, refused};
+
+fn named(name: &'static str) -> Origin {
+    Origin::serving(move |_| Answer::ok(name))
+}
+
+#[test]
+fn shares_of_the_traffic_go_elsewhere() {
+    let (own, inline, by_id) = (named("own"), named("inline"), named("by id"));
+    let file = |weight: u32| {
+        format!(
+            "upstreams: [{{ id: other, type: roundrobin, nodes: {{ \"{}\": 1 }} }}]
+routes:
+  - uri: /*
+    upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }}
+    plugins:
+      traffic-split:
+        rules:
+          - match: [{{ vars: [[http_x_canary, '==', 'yes']] }}]
+            weighted_upstreams: [{{ upstream_id: other }}]
+          - weighted_upstreams: [{{ upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }}, weight: {weight} }}, {{ weight: 3 }}]
+",
+            by_id.addr(),
+            own.addr(),
+            inline.addr()
+        )
+    };
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file(1));
+    let count = |text: &str| (0..40).filter(|_| gateway.get("/").text() == text).count();
+    assert_eq!(count("inline"), 10);
+    assert_eq!(count("own"), 30);
+    let canary = gateway.client().ask("GET / HTTP/1.1\r\nHost: t\r\nX-Canary: yes\r\n\r\n").expect("an answer");
+    assert_eq!(canary.text(), "by id");
+    gateway.rewrite(&file(0));
+    assert_eq!(count("own"), 40);
+}
+
+#[test]
+fn a_diverted_request_is_tried_again_where_it_was_sent() {
+    let other = named("other");
+    let closed = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
+    let rig = Rig::with(&format!(
+        "{{ traffic-split: {{ rules: [{{ weighted_upstreams: [{{ upstream: {{ type: roundrobin, nodes: \
+         {{ \"{closed}\": 1, \"{}\": 1 }} }} }}] }}] }} }}",
+        other.addr()
+    ));
+    for _ in 0..4 {
+        assert_eq!(rig.gateway.get("/").text(), "other");
+    }
+    assert_eq!(rig.origin.requests().len(), 0);
+}
+
+#[test]
+fn upstreams_in_options_are_checked_where_they_stand() {
+    let share =
+        |share: &str| refused(&format!("{{ traffic-split: {{ rules: [{{ weighted_upstreams: [{share}] }}] }} }}"));
+    let place = "routes[0].plugins.traffic-split.rules[0].weighted_upstreams[0]";
+    for (options, want) in [
+        ("{ upstream_id: nobody }", format!("{place}.upstream_id: `upstreams` has no `nobody`")),
+        ("{ upstream: { type: roundrobin } }", format!("{place}.upstream: has no `nodes`")),
+        ("{ upstream: { nodes: { 'h:0': 1 } } }", format!("{place}.upstream.nodes")),
+        ("{ upstream: { nodes: {} }, upstream_id: a }", format!("{place}.upstream_id: `upstream` and `upstream_id`")),
+        ("{ wait: 1 }", format!("{place}.wait: unknown field")),
+        ("{ weight: 0 }", "weighted_upstreams: has no weight above 0".to_owned()),
+    ] {
+        let said = share(options);
+        assert!(said.contains(&want), "{options}: {said}");
+    }
+}
+
+#[test]
+fn doors_are_closed_at_certain_times() {
+    let rig = Rig::with("{ time-restriction: { allow: [{}] } }");
+    assert_eq!(rig.gateway.get("/").status, 200);
+    rig.change(
+        "{ time-restriction: { deny: [{}], time_zone: Pacific/Auckland, rejected_code: 404, message: closed } }",
+    );
+    let answer = rig.gateway.get("/");
+    assert_eq!((answer.status, answer.text()), (404, "{\"message\":\"closed\"}\n".to_owned()));
+    assert_eq!(rig.origin.requests().len(), 1);
+    let said = refused("{ time-restriction: { allow: [{ from: '25:00' }] } }");
+    assert!(said.contains("routes[0].plugins.time-restriction.allow[0].from: `25:00` is no time of day"), "{said}");
+}
