@@ -3,7 +3,9 @@
 mod answers;
 mod consumers;
 mod limits;
+mod redis;
 mod rewrites;
+mod shared_limits;
 mod splits;
 
 use std::process::Command;

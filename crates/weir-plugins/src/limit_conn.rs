@@ -11,12 +11,19 @@ use weir_plugin::{
 use crate::answer::Refusal;
 use crate::clock;
 use crate::counters::{self, Counter, Key, Table};
-use crate::limit_count::Policy;
-use crate::limit_key::{Amount, KeyType, LimitKey};
+use crate::counting::counted_somewhere;
+use crate::limit_key::{Amount, KeyType, LimitKey, digest};
+use crate::limit_req::rest;
 
+mod remote;
+
+use remote::Remote;
+
+counted_somewhere! {
 /// Limits how many requests are under way at the same time, for each client, key or tenant.
 ///
-/// A request is under way until its response has ended, however it ends. The number is exact over all workers.
+/// A request is under way until its response has ended, however it ends. The number is exact over all workers, and with
+/// one of the `redis` policies over all gateways whose options are the same.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitConn {
@@ -47,13 +54,16 @@ pub struct LimitConn {
     /// What a refused client is told: `{"error_msg":"..."}`. Without it, only the status.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
-    /// Where counters are. This version knows `local`: in this process.
-    #[serde(default)]
-    policy: Policy,
-    /// Lets requests through whose limit cannot be found, because a variable holds no number. Otherwise they are answered
-    /// with 500.
+    /// Lets requests through whose limit cannot be found, because a variable holds no number or because the server that
+    /// counts does not answer. Otherwise they are answered with 500.
     #[serde(default)]
     allow_degradation: bool,
+    /// `redis` and `redis-cluster`: seconds after which a request is forgotten that nobody has seen end, as when a gateway
+    /// dies.
+    #[serde(default = "hour_s")]
+    #[schemars(range(min = 1))]
+    key_ttl: u64,
+}
 }
 
 /// One of several limits.
@@ -74,8 +84,14 @@ fn unavailable() -> u16 {
     503
 }
 
+fn hour_s() -> u64 {
+    3600
+}
+
 /// More requests are never under way.
 const MAX_CONN: u64 = 1 << 30;
+/// A month.
+const MAX_TTL_S: u64 = 2_678_400;
 /// The longest pause, in seconds.
 const MAX_DELAY: f64 = 86_400.0;
 
@@ -85,8 +101,8 @@ impl Definition for LimitConn {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = "limit-conn: { conn: 100, burst: 0, default_conn_delay: 0.1, key: remote_addr }";
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
-        self.policy.check()?;
+    fn build(mut self, build: &mut Build) -> Result<Step, ConfigError> {
+        let server = self.counting()?;
         if !(self.default_conn_delay > 0.0 && self.default_conn_delay <= MAX_DELAY) {
             return Err(ConfigError::new(
                 "default_conn_delay",
@@ -127,7 +143,17 @@ impl Definition for LimitConn {
             refusal: Refusal::error(self.rejected_code, self.rejected_msg.as_deref()),
             allow_degradation: self.allow_degradation,
         };
-        Ok(if waits { Step::waiting(Patient(limiter)) } else { Step::new(limiter) })
+        Ok(match (server, waits) {
+            (None, false) => Step::new(limiter),
+            (None, true) => Step::waiting(Patient(limiter)),
+            (Some(_), _) if !(1..=MAX_TTL_S).contains(&self.key_ttl) => {
+                return Err(ConfigError::new("key_ttl", format!("must be from 1 to {MAX_TTL_S} seconds")));
+            }
+            (Some(server), waits) => {
+                let forget_after = Duration::from_secs(self.key_ttl);
+                Step::waiting(Remote { limiter, server, forget_after, waits })
+            }
+        })
     }
 }
 
@@ -146,6 +172,8 @@ struct Quota {
     /// One of several: passes requests by that have nothing to count.
     is_rule: bool,
     name: u64,
+    /// What its keys begin with where a server counts.
+    title: Box<str>,
     /// Notes the key under which a request is under way.
     note: NoteKey,
 }
@@ -165,8 +193,22 @@ impl Quota {
             key,
             is_rule,
             name: counters::name(name),
+            title: format!("weir:limit-conn:{}", digest(name.as_bytes())).into(),
             note: NoteKey::unique(),
         })
+    }
+
+    /// What may be under way, `conn` and `burst`; nothing where the request is none of its business. A variable that holds
+    /// no number is an error unless that is allowed.
+    fn ask(&self, exchange: &Exchange, allow_degradation: bool) -> Result<Option<(u64, u64)>, Stop> {
+        if self.is_rule && !self.key.is_present(exchange) {
+            return Ok(None);
+        }
+        match (self.conn.of(exchange, 1..=MAX_CONN), self.burst.of(exchange, 0..=MAX_CONN)) {
+            (Some(conn), Some(burst)) => Ok(Some((conn, burst))),
+            _ if allow_degradation => Ok(None),
+            _ => Err(Stop::Respond(500)),
+        }
     }
 }
 
@@ -239,24 +281,28 @@ impl Limiter {
     fn admit(&self, exchange: &mut Exchange) -> Result<Duration, Stop> {
         let mut pauses = 0;
         for quota in &self.quotas {
-            if quota.is_rule && !quota.key.is_present(exchange) {
-                continue;
-            }
-            let (conn, burst) = (quota.conn.of(exchange, 1..=MAX_CONN), quota.burst.of(exchange, 0..=MAX_CONN));
-            let (Some(conn), Some(burst)) = (conn, burst) else {
-                match self.allow_degradation {
-                    true => continue,
-                    false => return Err(Stop::Respond(500)),
-                }
-            };
+            let Some((conn, burst)) = quota.ask(exchange, self.allow_degradation)? else { continue };
             let key = quota.key.in_table(&TABLE, quota.name, exchange);
             let entered = enter(&TABLE, key, conn, burst).ok_or_else(|| self.refusal.send(exchange))?;
             exchange.notes.write(quota.note, [key.number(), clock::now().as_nanos() as u64, 0]);
             pauses = entered.max(pauses);
         }
+        Ok(self.wait(pauses))
+    }
+
+    /// How long so many pauses take.
+    fn wait(&self, pauses: u64) -> Duration {
         match pauses {
-            0 => Ok(Duration::ZERO),
-            pauses => Ok(self.pause.now(&TABLE).saturating_mul(u32::try_from(pauses).unwrap_or(u32::MAX))),
+            0 => Duration::ZERO,
+            pauses => self.pause.now(&TABLE).saturating_mul(u32::try_from(pauses).unwrap_or(u32::MAX)),
+        }
+    }
+
+    /// A request has ended that entered at this time.
+    fn learn(&self, entered_ns: u64) {
+        if self.pause.learns {
+            let now_ns = clock::now().as_nanos() as u64;
+            self.pause.learn(&TABLE, Duration::from_nanos(now_ns.saturating_sub(entered_ns)));
         }
     }
 
@@ -264,10 +310,7 @@ impl Limiter {
         for quota in &self.quotas {
             let Some([key, entered_ns, _]) = exchange.notes.read(quota.note) else { continue };
             leave(&TABLE, Key::from_number(key));
-            if self.pause.learns {
-                let now_ns = clock::now().as_nanos() as u64;
-                self.pause.learn(&TABLE, Duration::from_nanos(now_ns.saturating_sub(entered_ns)));
-            }
+            self.learn(entered_ns);
         }
     }
 }
@@ -298,11 +341,7 @@ impl AsyncPlugin for Patient {
 
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
         Box::pin(async move {
-            let wait = self.0.admit(exchange)?;
-            // Timers count in milliseconds.
-            if wait >= Duration::from_millis(1) {
-                tokio::time::sleep(wait).await;
-            }
+            rest(self.0.admit(exchange)?).await;
             Ok(())
         })
     }
@@ -419,7 +458,10 @@ mod tests {
                 "default_conn_delay: must be",
             ),
             (json!({"rules": [], "default_conn_delay": 1}), "rules: must not be empty"),
-            (json!({"conn": 1, "burst": 0, "default_conn_delay": 1, "key": "x", "policy": "redis"}), "policy: is not"),
+            (
+                json!({"conn": 1, "burst": 0, "default_conn_delay": 1, "key": "x", "policy": "redis"}),
+                "redis_host: is needed",
+            ),
         ] {
             let error = refused::<LimitConn>(options);
             assert!(error.starts_with(want), "{error}");

@@ -1,25 +1,37 @@
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Definition, Described, Exchange, Phases, Plugin, Stage, Step, Stop};
+use weir_plugin::{
+    AsyncPlugin, Build, ConfigError, Definition, Described, Exchange, Phases, Plugin, Stage, Step, Stop, Waiting,
+};
 
 use crate::answer::Refusal;
 use crate::clock;
+use crate::counting::{Policy, counted_somewhere};
 use crate::headers::header_name;
 use crate::limit_key::{KeyType, LimitKey};
+use crate::redis_server::Unanswered;
 
+mod delayed;
 mod local;
 mod quota;
+mod remote;
 #[cfg(test)]
 mod tests;
 
+use delayed::Delayed;
 #[cfg(test)]
 pub use local::Fixed;
 use quota::{Quota, Shown};
+use remote::Remote;
 
+counted_somewhere! {
 /// Lets through so many requests in a time, for each client, key or tenant.
 ///
-/// The count is exact over all workers. It goes on over a reload unless the options of this plugin have changed.
+/// The count is exact over all workers, and with one of the `redis` policies over all gateways whose options are the same.
+/// It goes on over a reload unless the options of this plugin have changed.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitCount {
@@ -51,11 +63,8 @@ pub struct LimitCount {
     /// What a refused client is told: `{"error_msg":"..."}`. Without it, only the status.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
-    /// Where counters are. This version knows `local`: in this process.
-    #[serde(default)]
-    policy: Policy,
-    /// Lets requests through whose limit cannot be found, because a variable holds no number. Otherwise they are answered
-    /// with 500.
+    /// Lets requests through whose limit cannot be found, because a variable holds no number or because the server that
+    /// counts does not answer. Otherwise they are answered with 500.
     #[serde(default)]
     allow_degradation: bool,
     /// Adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds) to every response, and
@@ -65,9 +74,12 @@ pub struct LimitCount {
     /// Adds the fields `RateLimit-Policy` and `RateLimit` of the IETF's draft as well. Not an option of APISIX.
     #[serde(default)]
     ietf_headers: bool,
-    /// Seconds between exchanges with a counter elsewhere; -1 is none. Only -1 has a meaning with `local`.
+    /// Seconds, 0.1 or more and less than the window: counts here and tells the server that often, instead of asking it
+    /// about each request. All gateways together then let through at most `count`, and what the others have let through
+    /// since the last time. -1 is never. Not for `local`, nor for sliding windows.
     #[serde(default = "never")]
     sync_interval: f64,
+}
 }
 
 /// One of several limits.
@@ -117,26 +129,6 @@ enum WindowType {
     Sliding,
 }
 
-/// Where limits are counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Policy {
-    #[default]
-    Local,
-    Redis,
-    RedisCluster,
-    RedisSentinel,
-}
-
-impl Policy {
-    pub fn check(self) -> Result<(), ConfigError> {
-        match self {
-            Policy::Local => Ok(()),
-            _ => Err(ConfigError::new("policy", "is not supported by this version, which counts `local` only")),
-        }
-    }
-}
-
 fn remote_addr() -> String {
     "remote_addr".to_owned()
 }
@@ -160,14 +152,12 @@ impl Definition for LimitCount {
     const EXAMPLE: &'static str =
         "limit-count: { count: 100, time_window: 60, rejected_code: 429, rejected_msg: slow down }";
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
-        self.policy.check()?;
+    fn build(mut self, build: &mut Build) -> Result<Step, ConfigError> {
+        let server = self.counting()?;
         if !(200..=599).contains(&self.rejected_code) {
             return Err(ConfigError::new("rejected_code", "must be from 200 to 599"));
         }
-        if self.sync_interval != -1.0 {
-            return Err(ConfigError::new("sync_interval", "has no meaning with the policy `local`; leave it out"));
-        }
+        let delay = self.delay()?;
         let identity = match &self.group {
             Some(_) if self.rules.is_some() => {
                 return Err(ConfigError::new("group", "cannot be used with `rules`"));
@@ -209,13 +199,43 @@ impl Definition for LimitCount {
                 return Err(ConfigError::new("", format!("needs `{missing}`, or `rules`")));
             }
         };
-        Ok(Step::new(Limiter {
+        let limiter = Limiter {
             quotas: quotas.into(),
             window: self.window_type,
             refusal: Refusal::error(self.rejected_code, self.rejected_msg.as_deref()),
             allow_degradation: self.allow_degradation,
             shown: Shown { usual: self.show_limit_quota_header, ietf: self.ietf_headers },
-        }))
+        };
+        Ok(match server {
+            None => Step::new(limiter),
+            Some(server) => {
+                let delayed = delay.map(|interval| Delayed::new(interval, &identity));
+                Step::waiting(Elsewhere { remote: Remote { server, window: self.window_type, delayed }, limiter })
+            }
+        })
+    }
+}
+
+impl LimitCount {
+    /// How long a server is not told what was counted here; nothing where it is asked about each request.
+    fn delay(&self) -> Result<Option<Duration>, ConfigError> {
+        let wrong = |problem: &str| Err(ConfigError::new("sync_interval", problem));
+        let shortest_s = match (&self.time_window, &self.rules) {
+            (Some(window), _) => window.as_u64(),
+            (None, Some(rules)) => rules.iter().filter_map(|rule| rule.time_window.as_u64()).min(),
+            (None, None) => None,
+        };
+        match self.sync_interval {
+            -1.0 => Ok(None),
+            _ if self.policy == Policy::Local => wrong("has no meaning with the policy `local`; leave it out"),
+            _ if self.window_type == WindowType::Sliding => wrong("is not for sliding windows; leave it out"),
+            // As in APISIX.
+            seconds if !(0.1..=86_400.0).contains(&seconds) => wrong("must be from 0.1 to 86400 seconds, or -1"),
+            seconds if shortest_s.is_some_and(|window_s| seconds >= window_s as f64) => {
+                wrong("must be less than `time_window`")
+            }
+            seconds => Ok(Some(Duration::from_secs_f64(seconds))),
+        }
     }
 }
 
@@ -257,5 +277,41 @@ impl Plugin for Limiter {
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         self.quotas.iter().try_for_each(|quota| quota.show(exchange, self.shown))
+    }
+}
+
+/// Limits that a server counts.
+struct Elsewhere {
+    limiter: Limiter,
+    remote: Remote,
+}
+
+impl AsyncPlugin for Elsewhere {
+    fn phases(&self) -> Phases {
+        self.limiter.phases()
+    }
+
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
+        let Limiter { quotas, refusal, allow_degradation, .. } = &self.limiter;
+        Box::pin(async move {
+            for quota in quotas {
+                let Some(asked) = quota.ask(exchange, *allow_degradation)? else { continue };
+                match self.remote.take(quota, asked, exchange, clock::now()).await {
+                    Ok(verdict) => {
+                        quota.note(exchange, asked, verdict);
+                        if !verdict.accepted {
+                            return Err(refusal.send(exchange));
+                        }
+                    }
+                    Err(Unanswered) if *allow_degradation => {}
+                    Err(Unanswered) => return Err(Stop::Respond(500)),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        self.limiter.on_response(exchange)
     }
 }

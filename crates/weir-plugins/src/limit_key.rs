@@ -96,6 +96,46 @@ impl LimitKey {
     }
 }
 
+/// Longer values are counted under their digest.
+const MAX_VALUE: usize = 128;
+
+impl LimitKey {
+    /// The key in a server that counts for several gateways, for a limit of this title.
+    pub fn elsewhere(&self, title: &str, exchange: &Exchange) -> Vec<u8> {
+        let mut key = format!("{title}:").into_bytes();
+        let start = key.len() + 1;
+        match self {
+            LimitKey::Constant(text) => {
+                key.push(b'=');
+                key.extend_from_slice(text);
+            }
+            LimitKey::Variable(variable) if let Some(value) = exchange.variable(variable) => {
+                key.push(b'=');
+                key.extend_from_slice(&value);
+            }
+            LimitKey::Combination(template) if self.is_present(exchange) => {
+                key.push(b'=');
+                template.render(exchange, &mut key);
+            }
+            // Under another mark, since a value may read like somebody's address.
+            _ => key.extend_from_slice(format!("@{}", exchange.client.addr.to_canonical()).as_bytes()),
+        }
+        if key.len() - start > MAX_VALUE {
+            let digest = digest(&key[start..]);
+            key.truncate(start - 1);
+            key.push(b'#');
+            key.extend_from_slice(digest.as_bytes());
+        }
+        key
+    }
+}
+
+/// Hexadecimal, the first half of the SHA-256: the same everywhere and for good.
+pub fn digest(bytes: &[u8]) -> String {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
+    digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn of_address<C: Counter>(table: &Table<C>, name: u64, address: IpAddr) -> Key {
     match address.to_canonical() {
         IpAddr::V4(address) => table.key(name, &address.octets()),
@@ -171,6 +211,21 @@ mod tests {
             key("$arg_a-$arg_b", KeyType::VarCombination, "/?b=1")
         );
         assert_eq!(key("all", KeyType::Constant, "/?a=1"), key("all", KeyType::Constant, "/?a=2"));
+    }
+
+    #[test]
+    fn keys_elsewhere_say_what_they_are() {
+        let key = |text: &str, kind, target: &str| {
+            let key = LimitKey::compile(text, kind, "key", &mut Build::default()).expect("valid");
+            String::from_utf8(key.elsewhere("t", &get(target))).expect("text")
+        };
+        assert_eq!(key("remote_addr", KeyType::Var, "/"), "t:@192.0.2.7");
+        assert_eq!(key("arg_a", KeyType::Var, "/?a=192.0.2.7"), "t:=192.0.2.7");
+        assert_eq!(key("arg_a", KeyType::Var, "/"), "t:@192.0.2.7");
+        assert_eq!(key("$arg_a-$arg_b", KeyType::VarCombination, "/?a=1"), "t:=1-");
+        assert_eq!(key("all", KeyType::Constant, "/"), "t:=all");
+        let long = key("arg_a", KeyType::Var, &format!("/?a={}", "x".repeat(1000)));
+        assert!(long.starts_with("t:#") && long.len() == 35, "{long}");
     }
 
     #[test]

@@ -8,12 +8,18 @@ use weir_plugin::{AsyncPlugin, Build, ConfigError, Definition, Exchange, Plugin,
 use crate::answer::Refusal;
 use crate::clock;
 use crate::counters::{self, Counter, Key, Table};
-use crate::limit_count::Policy;
-use crate::limit_key::{KeyType, LimitKey};
+use crate::counting::counted_somewhere;
+use crate::limit_key::{KeyType, LimitKey, digest};
 
+mod remote;
+
+use remote::Remote;
+
+counted_somewhere! {
 /// Lets requests through at a steady rate: those that come too early wait for their turn, up to a point (leaky bucket).
 ///
-/// The rate is exact over all workers. What is counted goes on over a reload unless the options have changed.
+/// The rate is exact over all workers, and with one of the `redis` policies over all gateways whose options are the same.
+/// What is counted goes on over a reload unless the options have changed.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitReq {
@@ -39,12 +45,10 @@ pub struct LimitReq {
     /// Lets the requests of a burst through at once instead of having them wait.
     #[serde(default)]
     nodelay: bool,
-    /// Where counters are. This version knows `local`: in this process.
+    /// Lets requests through when the server that counts does not answer. Otherwise they are answered with 500.
     #[serde(default)]
-    policy: Policy,
-    /// Accepted for compatibility; counting in this process cannot fail.
-    #[serde(default, rename = "allow_degradation")]
-    _allow_degradation: bool,
+    allow_degradation: bool,
+}
 }
 
 fn unavailable() -> u16 {
@@ -58,8 +62,8 @@ impl Definition for LimitReq {
     const EXAMPLE: &'static str =
         "limit-req: { rate: 10, burst: 5, key: remote_addr, rejected_code: 429, nodelay: true }";
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
-        self.policy.check()?;
+    fn build(mut self, build: &mut Build) -> Result<Step, ConfigError> {
+        let server = self.counting()?;
         // One request in a day to a billion a second: what nanoseconds can tell apart.
         if !(1.0 / 86_400.0..=1e9).contains(&self.rate) {
             return Err(ConfigError::new("rate", "must be above 0: from 1 request in a day to 1,000,000,000 a second"));
@@ -81,9 +85,18 @@ impl Definition for LimitReq {
             name: counters::name(build.identity()),
             refusal: Refusal::error(self.rejected_code, self.rejected_msg.as_deref()),
         };
-        Ok(match self.nodelay || self.burst == 0.0 {
-            true => Step::new(bucket),
-            false => Step::waiting(Patient(bucket)),
+        let waits = !self.nodelay && self.burst > 0.0;
+        Ok(match (server, waits) {
+            (None, false) => Step::new(bucket),
+            (None, true) => Step::waiting(Patient(bucket)),
+            // Servers tell time in microseconds.
+            (Some(_), _) if interval_ns < 1000 => {
+                return Err(ConfigError::new("rate", "must be at most 1,000,000 a second where a server counts"));
+            }
+            (Some(server), waits) => {
+                let title = format!("weir:limit-req:{}", digest(build.identity().as_bytes()));
+                Step::waiting(Remote { bucket, server, title, waits, allow_degradation: self.allow_degradation })
+            }
         })
     }
 }
@@ -155,13 +168,16 @@ struct Patient(Bucket);
 impl AsyncPlugin for Patient {
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
         Box::pin(async move {
-            let wait = self.0.admit(exchange)?;
-            // Timers count in milliseconds.
-            if wait >= Duration::from_millis(1) {
-                tokio::time::sleep(wait).await;
-            }
+            rest(self.0.admit(exchange)?).await;
             Ok(())
         })
+    }
+}
+
+/// Waits, unless that is less than timers can tell.
+pub async fn rest(wait: Duration) {
+    if wait >= Duration::from_millis(1) {
+        tokio::time::sleep(wait).await;
     }
 }
 
@@ -229,7 +245,11 @@ mod tests {
             (json!({"rate": 1, "burst": -1, "key": "remote_addr"}), "burst: must be from 0"),
             (json!({"rate": 1, "burst": 0, "key": "x", "key_type": "constant"}), "key_type: must be"),
             (json!({"rate": 1, "burst": 0, "key": "x", "key_type": "var_combination"}), "key: has no variable"),
-            (json!({"rate": 1, "burst": 0, "key": "x", "policy": "redis"}), "policy: is not supported"),
+            (json!({"rate": 1, "burst": 0, "key": "remote_addr", "policy": "redis"}), "redis_host: is needed"),
+            (
+                json!({"rate": 2e6, "burst": 0, "key": "remote_addr", "policy": "redis", "redis_host": "h"}),
+                "rate: must be at most 1,000,000",
+            ),
         ] {
             let error = refused::<LimitReq>(options);
             assert!(error.starts_with(want), "{error}");

@@ -104,9 +104,10 @@ impl Action {
                 build.warnings.extend(part.warnings.into_iter().map(|warning| warning.below(&path)));
                 match step {
                     Step::Sync(plugin) => Ok(Action::Limit(plugin)),
-                    Step::Async(_) => {
-                        Err(ConfigError::new(path, "waits, which no action can; a `limit-conn` here needs `burst: 0`"))
-                    }
+                    Step::Async(_) => Err(ConfigError::new(
+                        path,
+                        "waits, which no action can: a limit here needs `policy: local`, a `limit-conn` also `burst: 0`",
+                    )),
                 }
             }
             _ => Err(ConfigError::new(path, format!("`{name}` is none of `return`, `limit-count` and `limit-conn`"))),

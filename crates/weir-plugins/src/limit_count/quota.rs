@@ -7,7 +7,7 @@ use weir_plugin::{ConfigError, Exchange, NoteKey, Stop};
 
 use super::LimitCountMetadata;
 use crate::counters;
-use crate::limit_key::{Amount, LimitKey};
+use crate::limit_key::{Amount, LimitKey, digest};
 
 /// 25 bits.
 const MAX_WINDOW_S: u64 = 366 * 86_400;
@@ -23,6 +23,8 @@ pub(super) struct Quota {
     /// One of several: passes requests by that have nothing to count.
     is_rule: bool,
     pub(super) name: u64,
+    /// What its keys begin with where a server counts.
+    pub(super) title: Box<str>,
     note: NoteKey,
     fields: FieldNames,
 }
@@ -83,6 +85,7 @@ impl Quota {
             key,
             is_rule: prefix.is_some(),
             name: counters::name(name),
+            title: format!("weir:limit-count:{}", digest(name.as_bytes())).into(),
             note: NoteKey::unique(),
             fields: FieldNames {
                 limit: field("Limit")?,

@@ -110,7 +110,27 @@ fn wrong_options_are_refused_with_their_place() {
         ),
         (json!({"rules": []}), "rules: must not be empty"),
         (json!({"count": 1, "time_window": 1, "rejected_code": 199}), "rejected_code: must be from 200"),
-        (json!({"count": 1, "time_window": 1, "policy": "redis"}), "policy: is not supported"),
+        (json!({"count": 1, "time_window": 1, "policy": "redis"}), "redis_host: is needed with the policy `redis`"),
+        (
+            json!({"count": 1, "time_window": 1, "policy": "redis", "redis_host": "h", "redis_timeout": 0}),
+            "redis_timeout: must be from 1",
+        ),
+        (
+            json!({"count": 1, "time_window": 1, "policy": "redis-cluster", "redis_cluster_nodes": ["h:1", "h"]}),
+            "redis_cluster_nodes[1]: `h` is no `host:port`",
+        ),
+        (
+            json!({"count": 1, "time_window": 1, "policy": "redis-sentinel", "redis_sentinels": []}),
+            "redis_sentinels: is needed",
+        ),
+        (
+            json!({"count": 1, "time_window": 1, "policy": "redis", "redis_host": "h", "sync_interval": 1}),
+            "sync_interval: must be less than",
+        ),
+        (
+            json!({"count": 1, "time_window": 9, "policy": "redis", "redis_host": "h", "sync_interval": 0.01}),
+            "sync_interval: must be from 0.1",
+        ),
         (json!({"count": 1, "time_window": 1, "sync_interval": 2}), "sync_interval: has no meaning"),
         (json!({"count": 1, "time_window": 1, "key_type": "header"}), "key_type: unknown variant"),
     ] {

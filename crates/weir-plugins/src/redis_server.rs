@@ -1,0 +1,306 @@
+//! A Redis or Valkey that counts: found, connected to once per worker, asked by scripts.
+//!
+//! A worker has one connection to a server, whatever plugins use it; questions of many requests are on their way at a
+//! time. Nobody waits longer than the time-out: neither for an answer nor for the connection to stand.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::cluster::{ClusterClientBuilder, TlsMode};
+use redis::cluster_async::ClusterConnection;
+use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
+use redis::{
+    AsyncConnectionConfig, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, Script,
+    ScriptInvocation,
+};
+
+use crate::complaint::Complaint;
+
+/// Where servers are, and how they are found.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Topology {
+    Single {
+        address: Address,
+        /// Speaks TLS, and whether the server must prove who it is.
+        tls: Option<bool>,
+    },
+    Cluster {
+        nodes: Vec<Address>,
+        tls: Option<bool>,
+    },
+    Sentinels {
+        sentinels: Vec<Address>,
+        master: String,
+        /// At the sentinels.
+        login: Login,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    pub host: String,
+    pub port: u16,
+}
+
+impl Address {
+    /// From `host:port` or `[v6]:port`.
+    pub fn parse(text: &str) -> Option<Address> {
+        let (host, port) = text.rsplit_once(':')?;
+        let host = host.strip_prefix('[').map_or(Some(host), |v6| v6.strip_suffix(']'))?;
+        let port = port.parse().ok().filter(|port| *port != 0)?;
+        (!host.is_empty()).then(|| Address { host: host.to_owned(), port })
+    }
+
+    /// `tls` as in [`Topology`].
+    fn connection(&self, tls: Option<bool>) -> ConnectionAddr {
+        let Address { host, port } = self.clone();
+        match tls {
+            None => ConnectionAddr::Tcp(host, port),
+            Some(verify) => ConnectionAddr::TcpTls { host, port, insecure: !verify, tls_params: None },
+        }
+    }
+}
+
+/// Who the gateway is there. Secrets are not shown.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct Login {
+    username: Option<String>,
+    password: Option<String>,
+}
+
+impl Login {
+    /// What is empty is not there.
+    pub fn new(username: Option<String>, password: Option<String>) -> Login {
+        let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+        Login { username: given(username), password: given(password) }
+    }
+
+    fn info(&self, database: u32) -> RedisConnectionInfo {
+        let mut info = RedisConnectionInfo::default().set_db(i64::from(database)).set_skip_set_lib_name();
+        if let Some(username) = &self.username {
+            info = info.set_username(username);
+        }
+        if let Some(password) = &self.password {
+            info = info.set_password(password);
+        }
+        info
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Login").field("username", &self.username).finish_non_exhaustive()
+    }
+}
+
+/// Everything that makes two servers the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Identity {
+    topology: Topology,
+    login: Login,
+    database: u32,
+    timeout: Duration,
+}
+
+/// A server, or several that are one to their users.
+#[derive(Debug)]
+pub struct RedisServer {
+    identity: Identity,
+    complaint: Complaint,
+}
+
+/// It did not answer, or not in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered;
+
+impl RedisServer {
+    /// The server with these properties. Plugins and documents that name the same one share it.
+    pub fn of(topology: Topology, login: Login, database: u32, timeout: Duration) -> Arc<RedisServer> {
+        static KNOWN: LazyLock<Mutex<HashMap<Identity, Weak<RedisServer>>>> = LazyLock::new(Mutex::default);
+        let identity = Identity { topology, login, database, timeout };
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(server) = known.get(&identity).and_then(Weak::upgrade) {
+            return server;
+        }
+        known.retain(|_, server| server.strong_count() > 0);
+        let server = Arc::new(RedisServer { identity: identity.clone(), complaint: Complaint::default() });
+        known.insert(identity, Arc::downgrade(&server));
+        server
+    }
+
+    /// Runs a script over one key, and gives the numbers it answers with.
+    pub async fn ask<const N: usize>(
+        self: &Arc<Self>,
+        script: &Script,
+        key: &[u8],
+        arguments: &[u64],
+    ) -> Result<[i64; N], Unanswered> {
+        let place = place_of(self);
+        let mut invocation = script.key(key);
+        for argument in arguments {
+            invocation.arg(*argument);
+        }
+        let answer = tokio::time::timeout(self.identity.timeout, place.ask(self, &invocation)).await;
+        let failure = match answer {
+            Ok(Ok(numbers)) => match <[i64; N]>::try_from(numbers) {
+                Ok(numbers) => return Ok(numbers),
+                Err(_) => "the answer is not what the script gives".to_owned(),
+            },
+            // The connection has been given up already.
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => {
+                place.give_up();
+                format!("no answer within {} ms", self.identity.timeout.as_millis())
+            }
+        };
+        self.complaint.say(format_args!("limits cannot be counted in {}: {failure}", self.identity.topology));
+        Err(Unanswered)
+    }
+
+    async fn connect(&self) -> RedisResult<Connection> {
+        let Identity { topology, login, database, timeout } = &self.identity;
+        match topology {
+            Topology::Single { address, tls } => {
+                let info = address.connection(*tls).into_connection_info()?.set_redis_settings(login.info(*database));
+                let client = redis::Client::open(info)?;
+                Ok(Connection::Single(client.get_multiplexed_async_connection_with_config(&terms(*timeout)).await?))
+            }
+            Topology::Cluster { nodes, tls } => {
+                let nodes = nodes.iter().map(|node| node.connection(*tls).into_connection_info());
+                let nodes = nodes.map(|info| Ok(info?.set_redis_settings(login.info(0))));
+                let nodes = nodes.collect::<RedisResult<Vec<_>>>()?;
+                let builder = ClusterClientBuilder::new(nodes).connection_timeout(*timeout).response_timeout(*timeout);
+                let builder = match tls {
+                    None => builder,
+                    Some(true) => builder.tls(TlsMode::Secure),
+                    Some(false) => builder.tls(TlsMode::Insecure),
+                };
+                Ok(Connection::Cluster(builder.build()?.get_async_connection().await?))
+            }
+            Topology::Sentinels { sentinels, master, login: at_sentinels } => {
+                let sentinels = sentinels.iter().map(|sentinel| sentinel.connection(None));
+                let mut builder = SentinelClientBuilder::new(sentinels, master, SentinelServerType::Master)?
+                    .set_client_to_redis_db(i64::from(*database));
+                if let Some(username) = &login.username {
+                    builder = builder.set_client_to_redis_username(username);
+                }
+                if let Some(password) = &login.password {
+                    builder = builder.set_client_to_redis_password(password);
+                }
+                if let Some(username) = &at_sentinels.username {
+                    builder = builder.set_client_to_sentinel_username(username);
+                }
+                if let Some(password) = &at_sentinels.password {
+                    builder = builder.set_client_to_sentinel_password(password);
+                }
+                let mut client = builder.build()?;
+                Ok(Connection::Single(client.get_async_connection_with_config(&terms(*timeout)).await?))
+            }
+        }
+    }
+}
+
+/// The time-out that counts is that of the whole question.
+fn terms(timeout: Duration) -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_connection_timeout(Some(timeout)).set_response_timeout(Some(timeout))
+}
+
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |f: &mut fmt::Formatter<'_>, addresses: &[Address]| {
+            addresses.iter().enumerate().try_for_each(|(index, Address { host, port })| {
+                let comma = if index == 0 { "" } else { ", " };
+                write!(f, "{comma}{host}:{port}")
+            })
+        };
+        match self {
+            Topology::Single { address: Address { host, port }, .. } => write!(f, "the Redis at {host}:{port}"),
+            Topology::Cluster { nodes, .. } => {
+                f.write_str("the Redis cluster of ")?;
+                list(f, nodes)
+            }
+            Topology::Sentinels { sentinels, master, .. } => {
+                write!(f, "the Redis `{master}` of the sentinels ")?;
+                list(f, sentinels)
+            }
+        }
+    }
+}
+
+#[derive(Clone)]
+enum Connection {
+    Single(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+impl Connection {
+    async fn ask(&mut self, invocation: &ScriptInvocation<'_>) -> RedisResult<Vec<i64>> {
+        match self {
+            Connection::Single(connection) => invocation.invoke_async(connection).await,
+            Connection::Cluster(connection) => invocation.invoke_async(connection).await,
+        }
+    }
+}
+
+/// A worker's connection to a server.
+#[derive(Default)]
+struct Place {
+    connection: RefCell<Option<Connection>>,
+    /// Whoever connects holds it; the others wait for the connection.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+/// A server and this worker's connection to it.
+type Visited = (Weak<RedisServer>, Rc<Place>);
+
+thread_local! {
+    static PLACES: RefCell<Vec<Visited>> = const { RefCell::new(Vec::new()) };
+}
+
+fn place_of(server: &Arc<RedisServer>) -> Rc<Place> {
+    PLACES.with_borrow_mut(|places| {
+        if let Some((_, place)) = places.iter().find(|(known, _)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(server))) {
+            return Rc::clone(place);
+        }
+        // Connections to servers that no configuration names any more end here.
+        places.retain(|(known, _)| known.strong_count() > 0);
+        let place = Rc::<Place>::default();
+        places.push((Arc::downgrade(server), Rc::clone(&place)));
+        place
+    })
+}
+
+impl Place {
+    async fn ask(&self, server: &RedisServer, invocation: &ScriptInvocation<'_>) -> RedisResult<Vec<i64>> {
+        let mut connection = self.connection(server).await?;
+        let answer = connection.ask(invocation).await;
+        if answer.is_err() {
+            self.give_up();
+        }
+        answer
+    }
+
+    async fn connection(&self, server: &RedisServer) -> RedisResult<Connection> {
+        let known = || self.connection.borrow().clone();
+        if let Some(connection) = known() {
+            return Ok(connection);
+        }
+        let _connecting = self.connecting.lock().await;
+        if let Some(connection) = known() {
+            return Ok(connection);
+        }
+        let connection = server.connect().await?;
+        *self.connection.borrow_mut() = Some(connection.clone());
+        Ok(connection)
+    }
+
+    /// The next question gets a new connection. Those on their way on the old one keep it.
+    fn give_up(&self) {
+        self.connection.borrow_mut().take();
+    }
+}

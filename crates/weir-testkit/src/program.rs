@@ -1,0 +1,66 @@
+//! Other people's servers, as processes of a test's own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::{env, fs, io::Write};
+
+use rustix::process::{Pid, Signal};
+
+use crate::place::TempDir;
+
+/// A running server. Dropping it ends its process.
+pub struct Program {
+    child: Child,
+    directory: TempDir,
+}
+
+impl Program {
+    /// A command for a server that `scripts/setup` has unpacked, or that is installed; `None`, and a line that says that
+    /// the test was skipped, where it is neither.
+    pub fn find(name: &str) -> Option<Command> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/debian");
+        let unpacked = ["usr/bin", "usr/sbin"].map(|folder| root.join(folder).join(name));
+        let Some(path) = unpacked.into_iter().find(|path| path.exists()) else {
+            let folders = env::var_os("PATH").unwrap_or_default();
+            let mut installed = env::split_paths(&folders).chain([PathBuf::from("/usr/sbin")]);
+            if let Some(folder) = installed.find(|folder| folder.join(name).exists()) {
+                return Some(Command::new(folder.join(name)));
+            }
+            // Past the test runner, which keeps what the macros print to itself while a test passes.
+            let _ = writeln!(std::io::stderr(), "skipped: there is no {name}; run scripts/setup");
+            return None;
+        };
+        let mut command = Command::new(path);
+        let folders = fs::read_dir(root.join("usr/lib")).into_iter().flatten().flatten().map(|entry| entry.path());
+        let libraries = env::join_paths(folders.filter(|path| path.is_dir())).expect("no colons in Debian's names");
+        command.env("LD_LIBRARY_PATH", libraries);
+        Some(command)
+    }
+
+    /// Starts a command that serves until it is ended. It runs in `directory`, which goes away with it.
+    #[track_caller]
+    pub fn start(mut command: Command, directory: TempDir) -> Program {
+        command.current_dir(directory.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        Program { child, directory }
+    }
+
+    pub fn directory(&self) -> &TempDir {
+        &self.directory
+    }
+
+    /// Sends it a signal: `STOP` freezes it, `CONT` lets it go on.
+    #[track_caller]
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap_or_else(|error| panic!("cannot signal {pid:?}: {error}"));
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nothing to do.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,115 @@
+//! Redis servers for tests: one alone, a cluster, and one with a replica that a sentinel watches.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use weir_testkit::{DEADLINE, Program, Signal, TempDir, eventually, eventually_some, free_port};
+
+pub struct Redis {
+    program: Program,
+    pub port: u16,
+}
+
+impl Redis {
+    /// `None` where there is no Redis on this machine, which has been said then.
+    pub fn start(arguments: &[&str]) -> Option<Redis> {
+        Redis::start_on(free_port(), arguments)
+    }
+
+    pub fn start_on(port: u16, arguments: &[&str]) -> Option<Redis> {
+        Redis::start_in(TempDir::new(), port, &[&["--save", ""], arguments].concat())
+    }
+
+    fn start_in(directory: TempDir, port: u16, arguments: &[&str]) -> Option<Redis> {
+        let mut command = Program::find("redis-server")?;
+        command.args(arguments).args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
+        let redis = Redis { program: Program::start(command, directory), port };
+        eventually("Redis answers", DEADLINE, || redis.try_ask("PING").is_some());
+        Some(redis)
+    }
+
+    /// Three masters that share the slots.
+    pub fn cluster() -> Option<Vec<Redis>> {
+        let node = |_| {
+            let bus = free_port().to_string();
+            let options = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-announce-bus-port", &bus];
+            Some((Redis::start(&options)?, bus))
+        };
+        let nodes = (0..3).map(node).collect::<Option<Vec<_>>>()?;
+        for ((node, _), slots) in nodes.iter().zip(["0 5460", "5461 10922", "10923 16383"]) {
+            assert_eq!(node.ask(&format!("CLUSTER ADDSLOTSRANGE {slots}")), "+OK");
+        }
+        for (node, bus) in &nodes {
+            assert_eq!(nodes[0].0.ask(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", node.port)), "+OK");
+        }
+        let nodes: Vec<Redis> = nodes.into_iter().map(|(node, _)| node).collect();
+        let is_whole = |node: &Redis| {
+            let info = node.ask("CLUSTER INFO");
+            info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+        };
+        eventually("the cluster is whole", DEADLINE, || nodes.iter().all(is_whole));
+        Some(nodes)
+    }
+
+    /// A master, its replica, and a sentinel that knows them as `counters`.
+    pub fn watched() -> Option<(Redis, Redis, Redis)> {
+        let master = Redis::start(&[])?;
+        let replica = Redis::start(&["--replicaof", "127.0.0.1", &master.port.to_string()])?;
+        eventually("the replica follows", DEADLINE, || {
+            replica.ask("INFO replication").contains("master_link_status:up")
+        });
+        let directory = TempDir::new();
+        let file = directory.write(
+            "sentinel.conf",
+            format!(
+                "sentinel monitor counters 127.0.0.1 {} 1\nsentinel down-after-milliseconds counters 500\n\
+                 sentinel failover-timeout counters 5000\n",
+                master.port
+            ),
+        );
+        let sentinel = Redis::start_in(directory, free_port(), &[&file.to_string_lossy(), "--sentinel"])?;
+        eventually("the sentinel knows the replica", DEADLINE, || {
+            sentinel.ask("SENTINEL master counters").contains("num-slaves\n1\n")
+        });
+        Some((master, replica, sentinel))
+    }
+
+    pub fn freeze(&self) {
+        self.program.signal(Signal::STOP);
+    }
+
+    pub fn thaw(&self) {
+        self.program.signal(Signal::CONT);
+    }
+
+    /// What it answers to a command: numbers and statuses as they come, `:1` and `+OK`; of a list a line for each.
+    #[track_caller]
+    pub fn ask(&self, command: &str) -> String {
+        eventually_some("Redis answers", DEADLINE, || self.try_ask(command))
+    }
+
+    fn try_ask(&self, command: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+        stream.write_all(format!("{command}\r\n").as_bytes()).ok()?;
+        answer(&mut BufReader::new(stream))
+    }
+}
+
+fn answer(reader: &mut impl BufRead) -> Option<String> {
+    let mut line = String::new();
+    reader.read_line(&mut line).ok()?;
+    let line = line.trim_end();
+    match (line.get(..1)?, line[1..].parse::<usize>()) {
+        ("$", Ok(length)) => {
+            let mut text = vec![0; length + 2];
+            reader.read_exact(&mut text).ok()?;
+            String::from_utf8(text).ok().map(|text| text.trim_end().to_owned())
+        }
+        ("*", Ok(count)) => {
+            (0..count).map(|_| answer(reader)).collect::<Option<Vec<_>>>().map(|lines| lines.join("\n"))
+        }
+        _ => Some(line.to_owned()),
+    }
+}

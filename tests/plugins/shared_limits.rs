@@ -1,0 +1,220 @@
+//! Limits that several gateways share: counted by a real Redis, alone, in a cluster, and watched by sentinels.
+
+use std::thread;
+use std::time::Instant;
+
+use weir_testkit::{Answer, DEADLINE, Gate, Gateway, Origin, Reading, eventually};
+
+use crate::redis::Redis;
+
+/// A gateway with a limit on `/limited/*`, and none elsewhere.
+fn gateway(origin: &Origin, plugins: &str) -> Gateway {
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes:
+  - {{ id: limited, uri: /limited/*, plugins: {plugins}, upstream: {{ nodes: {{ \"{addr}\": 1 }}, type: roundrobin }} }}
+  - {{ id: free, uri: /free, upstream: {{ nodes: {{ \"{addr}\": 1 }}, type: roundrobin }} }}
+",
+        addr = origin.addr()
+    ))
+}
+
+fn limit(port: u16, more: &str) -> String {
+    format!(
+        "{{ limit-count: {{ time_window: 86400, policy: redis, redis_host: 127.0.0.1, redis_port: {port}, {more} }} }}"
+    )
+}
+
+/// Sends 100 requests on each of four connections to each gateway at once; counts those that were let through.
+fn let_through(gateways: &[Gateway]) -> usize {
+    thread::scope(|scope| {
+        let work = |gateway: &Gateway| {
+            let mut client = gateway.client();
+            (0..100).filter(|_| client.get("/limited/a").expect("an answer").status == 200).count()
+        };
+        let threads: Vec<_> = gateways
+            .iter()
+            .flat_map(|gateway| (0..4).map(move |_| gateway))
+            .map(|gateway| scope.spawn(move || work(gateway)))
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+    })
+}
+
+fn origin() -> Origin {
+    Origin::serving(|_| Answer::ok("ok"))
+}
+
+#[test]
+fn p08_three_gateways_let_through_exactly_the_count() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let origin = origin();
+    for window in ["fixed", "sliding"] {
+        let limit = limit(redis.port, &format!("count: 300, window_type: {window}"));
+        let gateways = [(); 3].map(|()| gateway(&origin, &limit));
+        assert_eq!(let_through(&gateways), 300, "{window}");
+        let answer = gateways[0].get("/limited/a");
+        assert_eq!((answer.status, answer.headers.get("x-ratelimit-remaining")), (503, Some("0")), "{window}");
+        assert_eq!(gateways[1].get("/free").status, 200);
+    }
+}
+
+#[test]
+fn p08_a_cluster_counts_exactly() {
+    let Some(nodes) = Redis::cluster() else { return };
+    let origin = origin();
+    let limit = format!(
+        "{{ limit-count: {{ count: 200, time_window: 86400, key: arg_k, policy: redis-cluster, redis_cluster_name: c, \
+         redis_cluster_nodes: [\"127.0.0.1:{}\"], redis_timeout: 5000 }} }}",
+        nodes[0].port
+    );
+    let gateways = [(); 3].map(|()| gateway(&origin, &limit));
+    assert_eq!(let_through(&gateways), 200);
+    // Keys that stand on every node.
+    for key in 0..20 {
+        let answer = gateways[key % 3].get(&format!("/limited/a?k={key}"));
+        assert_eq!((answer.status, answer.headers.get("x-ratelimit-remaining")), (200, Some("199")), "{key}");
+    }
+}
+
+#[test]
+fn a_limit_outlives_the_server_that_counted() {
+    let Some((master, replica, sentinel)) = Redis::watched() else { return };
+    let limit = format!(
+        "{{ limit-count: {{ count: 1000000, time_window: 86400, policy: redis-sentinel, redis_master_name: counters, \
+         redis_sentinels: [{{ host: 127.0.0.1, port: {} }}], redis_read_timeout: 2000 }} }}",
+        sentinel.port
+    );
+    let origin = origin();
+    let gateway = gateway(&origin, &limit);
+    let left = || gateway.get("/limited/a").headers.get("x-ratelimit-remaining").map(str::to_owned);
+    assert_eq!(left().as_deref(), Some("999999"));
+    eventually("the replica has it", DEADLINE, || replica.ask("DBSIZE") == ":1");
+    drop(master);
+    eventually("the replica counts on", 2 * DEADLINE, || gateway.get("/limited/a").status == 200);
+    let left: u64 = left().expect("told").parse().expect("a number");
+    assert!(left < 999_998, "{left}");
+}
+
+#[test]
+fn a_frozen_server_holds_nobody_longer_than_the_timeout() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let origin = origin();
+    let strict = gateway(&origin, &limit(redis.port, "count: 1000, redis_timeout: 200"));
+    let lenient = gateway(&origin, &limit(redis.port, "count: 1000, redis_timeout: 200, allow_degradation: true"));
+    assert_eq!([strict.get("/limited/a").status, lenient.get("/limited/a").status], [200, 200]);
+    redis.freeze();
+    for _ in 0..3 {
+        let began = Instant::now();
+        assert_eq!([strict.get("/limited/a").status, lenient.get("/limited/a").status], [500, 200]);
+        assert!(began.elapsed() < DEADLINE / 2, "{:?}", began.elapsed());
+        assert_eq!(strict.get("/free").status, 200);
+    }
+    assert!(strict.stderr().contains("limits cannot be counted in the Redis at 127.0.0.1"), "{}", strict.stderr());
+    redis.thaw();
+    eventually("it counts again", DEADLINE, || strict.get("/limited/a").status == 200);
+}
+
+#[test]
+fn a_server_that_comes_back_counts_again() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let port = redis.port;
+    let origin = origin();
+    let gateway = gateway(&origin, &limit(port, "count: 1"));
+    assert_eq!([gateway.get("/limited/a").status, gateway.get("/limited/a").status], [200, 503]);
+    drop(redis);
+    assert_eq!(gateway.get("/limited/a").status, 500, "nobody is let through because nobody counts");
+    let _again = Redis::start_on(port, &[]);
+    eventually("it counts again, from nothing", DEADLINE, || gateway.get("/limited/a").status == 200);
+    assert_eq!(gateway.get("/limited/a").status, 503);
+}
+
+#[test]
+fn a_password_is_needed_and_never_shown() {
+    let Some(redis) = Redis::start(&["--requirepass", "s3cret"]) else { return };
+    let origin = origin();
+    let right = gateway(&origin, &limit(redis.port, "count: 1, redis_password: s3cret"));
+    assert_eq!([right.get("/limited/a").status, right.get("/limited/a").status], [200, 503]);
+    let wrong = gateway(&origin, &limit(redis.port, "count: 1, redis_password: wr0ng"));
+    assert_eq!(wrong.get("/limited/a").status, 500);
+    assert!(!wrong.stderr().contains("wr0ng"), "{}", wrong.stderr());
+}
+
+#[test]
+fn a_delayed_count_is_told_and_heard_of() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let origin = origin();
+    let limit = limit(redis.port, "count: 100, sync_interval: 0.1");
+    let [here, there] = [(); 2].map(|()| gateway(&origin, &limit));
+    let left = |gateway: &Gateway| {
+        let answer = gateway.get("/limited/a");
+        (answer.status, answer.headers.get("x-ratelimit-remaining").expect("told").parse::<u64>().expect("a number"))
+    };
+    assert_eq!([(); 5].map(|()| left(&here)), [(200, 99), (200, 98), (200, 97), (200, 96), (200, 95)]);
+    let key = redis.ask("KEYS *").trim().to_owned();
+    eventually("Redis has been told", DEADLINE, || redis.ask(&format!("GET {key}")).trim() == "5");
+    assert_eq!(left(&there), (200, 94), "the first of a window is counted exactly");
+    assert_eq!(left(&there), (200, 93));
+    eventually("Redis has been told", DEADLINE, || redis.ask(&format!("GET {key}")).trim() == "7");
+    assert_eq!(left(&here), (200, 94), "it has not heard of the others yet");
+    eventually("it has heard of them", DEADLINE, || redis.ask(&format!("GET {key}")).trim() == "8");
+    eventually("it has heard of them", DEADLINE, || left(&here).1 < 92);
+    // Used up, for everybody.
+    eventually("it is used up here", DEADLINE, || here.get("/limited/a").status == 503);
+    eventually("it is used up there", DEADLINE, || there.get("/limited/a").status == 503);
+    let reached = here.get("/limited/a");
+    assert_eq!(reached.headers.get("x-ratelimit-remaining"), Some("0"));
+    assert!(origin.requests().len() < 200, "never more than the count of each");
+}
+
+#[test]
+fn a_rate_is_shared() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let origin = origin();
+    let limit = format!(
+        "{{ limit-req: {{ rate: 0.001, burst: 1, nodelay: true, key: remote_addr, rejected_code: 429, policy: redis, \
+         redis_host: 127.0.0.1, redis_port: {} }} }}",
+        redis.port
+    );
+    let gateways = [(); 2].map(|()| gateway(&origin, &limit));
+    let ask = |turn: usize| gateways[turn % 2].get("/limited/a").status;
+    assert_eq!([ask(0), ask(1), ask(2), ask(3)], [200, 200, 429, 429]);
+}
+
+#[test]
+fn places_are_shared_and_given_back() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let gate = Gate::new();
+    let own = gate.clone();
+    let origin = Origin::scripted(Reading::Strict, move |connection| {
+        while let Ok(request) = connection.request() {
+            if request.target == "/limited/slow" {
+                own.wait();
+            }
+            if connection.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
+                return;
+            }
+        }
+    });
+    let limit = format!(
+        "{{ limit-conn: {{ conn: 1, burst: 0, default_conn_delay: 0.1, key: remote_addr, policy: redis, \
+         redis_host: 127.0.0.1, redis_port: {} }} }}",
+        redis.port
+    );
+    let [here, there] = [(); 2].map(|()| gateway(&origin, &limit));
+    let mut slow = here.client();
+    slow.send("GET /limited/slow HTTP/1.1\r\nHost: t\r\n\r\n");
+    origin.wait_requests(1);
+    assert_eq!([here.get("/limited/a").status, there.get("/limited/a").status], [503, 503]);
+    gate.open_once();
+    assert_eq!(slow.response().expect("an answer").status, 200);
+    eventually("its place is free", DEADLINE, || there.get("/limited/a").status == 200);
+    // A client that goes away gives its place back, too.
+    eventually("nobody is in", DEADLINE, || redis.ask("DBSIZE") == ":0");
+    let mut gone = there.client();
+    gone.send("GET /limited/slow HTTP/1.1\r\nHost: t\r\n\r\n");
+    eventually("it is in", DEADLINE, || redis.ask("DBSIZE") == ":1");
+    assert_eq!(here.get("/limited/a").status, 503);
+    gone.reset();
+    eventually("its place is free", DEADLINE, || here.get("/limited/a").status == 200);
+    gate.open();
+}
