@@ -2,6 +2,7 @@
 
 mod answers;
 mod consumers;
+mod forward_auth;
 mod limits;
 mod redis;
 mod rewrites;

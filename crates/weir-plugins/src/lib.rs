@@ -7,6 +7,7 @@ mod answer;
 mod api_breaker;
 mod auth;
 mod basic_auth;
+mod callout;
 mod client_control;
 mod clock;
 mod complaint;
@@ -16,6 +17,7 @@ mod counters;
 mod counting;
 mod csrf;
 mod fault_injection;
+mod forward_auth;
 mod headers;
 mod hmac_auth;
 mod ip_restriction;
@@ -52,6 +54,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<cors::Cors>(),
     Entry::of::<csrf::Csrf>(),
     Entry::of::<fault_injection::FaultInjection>(),
+    Entry::of::<forward_auth::ForwardAuth>(),
     Entry::authenticating::<hmac_auth::HmacAuth>(),
     Entry::of::<ip_restriction::IpRestriction>(),
     Entry::authenticating::<jwt_auth::JwtAuth>(),

@@ -1,0 +1,152 @@
+//! An auth service of somebody else's decides who passes.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::thread;
+
+use weir_testkit::{Answer, Authority, DEADLINE, Gateway, Origin, TlsServer, eventually};
+
+/// A gateway whose route `/guarded/*` asks this service; `/free` asks nobody.
+fn gateway(origin: &Origin, uri: &str, more: &str) -> Gateway {
+    let authority = Authority::of_tests();
+    let directory = weir_testkit::TempDir::new();
+    let roots = directory.write("roots.pem", &authority.certificate);
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).env("SSL_CERT_FILE", &roots.to_string_lossy()).start(&format!(
+        "routes:
+  - {{ id: guarded, uri: /guarded/*, plugins: {{ forward-auth: {{ uri: \"{uri}\", {more} }} }}, upstream: {{ nodes: {{ \"{addr}\": 1 }}, type: roundrobin }} }}
+  - {{ id: free, uri: /free, upstream: {{ nodes: {{ \"{addr}\": 1 }}, type: roundrobin }} }}
+",
+        addr = origin.addr()
+    ))
+}
+
+/// Answers with what it was told of the user.
+fn origin() -> Origin {
+    Origin::serving(|request| Answer::ok(request.headers.all("x-user").collect::<Vec<_>>().join("+")))
+}
+
+/// Lets `Authorization: jack` pass, as jack.
+fn service() -> Origin {
+    Origin::serving(|request| match request.headers.get("authorization") {
+        Some("jack") => Answer::with(200, "X-User: jack\r\nX-Other: 1\r\n", String::new()),
+        Some("away") => Answer::with(302, "Location: https://login.example/\r\n", "go there".to_owned()),
+        _ => Answer::with(
+            401,
+            "WWW-Authenticate: Own\r\nContent-Type: application/json\r\nX-Inner: 1\r\n",
+            "{}".to_owned(),
+        ),
+    })
+}
+
+const HEADERS: &str =
+    "request_headers: [Authorization], upstream_headers: [X-User], client_headers: [WWW-Authenticate, Location]";
+
+#[test]
+fn a_service_decides_and_says_who_it_is() {
+    let (origin, service) = (origin(), service());
+    let gateway = gateway(&origin, &format!("http://{}/check?a=1", service.addr()), HEADERS);
+    let ask = |fields: &str| {
+        let request =
+            format!("POST /guarded/a?b=1 HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 2\r\n{fields}\r\nhi");
+        gateway.client().ask(request).expect("an answer")
+    };
+    let passed = ask("Authorization: jack\r\nX-User: admin\r\n");
+    assert_eq!((passed.status, passed.text()), (200, "jack".to_owned()));
+    let refused = ask("X-User: admin\r\n");
+    assert_eq!((refused.status, refused.text()), (401, "{}".to_owned()));
+    assert_eq!(refused.headers.get("www-authenticate"), Some("Own"));
+    assert_eq!(refused.headers.get("content-type"), Some("application/json"));
+    assert!(!refused.headers.has("x-inner"));
+    let away = ask("Authorization: away\r\n");
+    assert_eq!((away.status, away.headers.get("location")), (302, Some("https://login.example/")));
+    assert_eq!(origin.requests().len(), 1);
+    let asked = &service.requests()[0];
+    assert_eq!((&*asked.method, &*asked.target), ("GET", "/check?a=1"));
+    let told = |name| asked.headers.get(name).unwrap_or_default().to_owned();
+    assert_eq!(told("x-forwarded-method"), "POST");
+    assert_eq!(told("x-forwarded-uri"), "/guarded/a?b=1");
+    assert_eq!(told("x-forwarded-host"), "shop.example");
+    assert_eq!(told("x-forwarded-for"), "127.0.0.1");
+    assert!(asked.body.is_empty() && !asked.headers.has("x-user"));
+}
+
+#[test]
+fn a_service_is_asked_over_tls_if_it_can_prove_who_it_is() {
+    let authority = Authority::of_tests();
+    let origin = origin();
+    let answer = |_: &weir_testkit::Request| Answer::with(204, "X-User: tls\r\n", String::new());
+    let known = Origin::serving_tls(&TlsServer::new(&authority.identity(&["localhost"])), answer);
+    let uri = format!("https://localhost:{}/", known.addr().port());
+    assert_eq!(gateway(&origin, &uri, HEADERS).get("/guarded/a").text(), "tls");
+    let stranger = Origin::serving_tls(&TlsServer::new(&Authority::new().identity(&["localhost"])), answer);
+    let uri = format!("https://localhost:{}/", stranger.addr().port());
+    assert_eq!(gateway(&origin, &uri, HEADERS).get("/guarded/a").status, 403);
+    assert_eq!(gateway(&origin, &uri, &format!("{HEADERS}, ssl_verify: false")).get("/guarded/a").text(), "tls");
+}
+
+#[test]
+fn a_service_that_is_gone_fails_closed() {
+    let origin = origin();
+    let uri = format!("http://127.0.0.1:{}/", weir_testkit::free_port());
+    let strict = gateway(&origin, &uri, "status_on_error: 503");
+    assert_eq!([strict.get("/guarded/a").status, strict.get("/free").status], [503, 200]);
+    assert!(strict.stderr().contains("forward-auth: http://127.0.0.1"), "{}", strict.stderr());
+    let lenient = gateway(&origin, &uri, "allow_degradation: true, upstream_headers: [X-User]");
+    let request = "GET /guarded/a HTTP/1.1\r\nHost: t\r\nX-User: admin\r\n\r\n";
+    let answer = lenient.client().ask(request).expect("an answer");
+    assert_eq!((answer.status, answer.text()), (200, String::new()), "nobody has said who it is");
+}
+
+#[test]
+fn a_service_that_does_not_answer_holds_only_its_own_route() {
+    // Takes connections and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let uri = format!("http://{}/", silent.local_addr().expect("it is bound"));
+    let hold = thread::spawn(move || {
+        let held: Vec<_> = silent.incoming().take(17).collect();
+        held.into_iter().flatten().for_each(|mut stream| drop(stream.read_to_end(&mut Vec::new())));
+    });
+    let origin = origin();
+    let gateway = gateway(&origin, &uri, "timeout: 1000");
+    let mut waiting: Vec<_> = (0..16).map(|_| gateway.client()).collect();
+    waiting.iter_mut().for_each(|client| client.send("GET /guarded/a HTTP/1.1\r\nHost: t\r\n\r\n"));
+    for _ in 0..50 {
+        assert_eq!(gateway.get("/free").status, 200);
+    }
+    for mut client in waiting {
+        assert_eq!(client.response().expect("an answer").status, 403);
+    }
+    // A client that goes away waits for nobody.
+    let mut gone = gateway.client();
+    gone.send("GET /guarded/a HTTP/1.1\r\nHost: t\r\n\r\n");
+    gone.reset();
+    hold.join().expect("each connection was ended by the gateway");
+}
+
+#[test]
+fn connections_are_used_again_and_a_stale_one_is_no_failure() {
+    let (origin, service) = (origin(), service());
+    let uri = format!("http://{}/", service.addr());
+    let with_pool = gateway(&origin, &uri, HEADERS);
+    let mut client = with_pool.client();
+    for _ in 0..5 {
+        client.send("GET /guarded/a HTTP/1.1\r\nHost: t\r\nAuthorization: jack\r\n\r\n");
+        assert_eq!(client.response().expect("an answer").status, 200);
+    }
+    assert_eq!(service.connections(), 1);
+    let without = gateway(&origin, &uri, &format!("{HEADERS}, keepalive: false"));
+    for _ in 0..2 {
+        without.get("/guarded/a");
+    }
+    assert_eq!(service.connections(), 3);
+    // Closes after each answer, without having said so.
+    let closing = Origin::scripted(weir_testkit::Reading::Strict, |connection| {
+        if connection.request().is_ok() {
+            let _ = connection.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let gateway = gateway(&origin, &format!("http://{}/", closing.addr()), "");
+    for _ in 0..10 {
+        eventually("it passes", DEADLINE, || gateway.get("/guarded/a").status == 200);
+    }
+}
