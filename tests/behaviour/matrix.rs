@@ -398,4 +398,8 @@ matrix! {
     https1_to_http1: crate::sides::Http1<crate::sides::Secure> => crate::sides::Http1<crate::sides::Plain>;
     http1_to_https1: crate::sides::Http1<crate::sides::Plain> => crate::sides::Http1<crate::sides::Secure>;
     https1_to_https1: crate::sides::Http1<crate::sides::Secure> => crate::sides::Http1<crate::sides::Secure>;
+    http2_to_http1: crate::sides::Http2<crate::sides::Plain> => crate::sides::Http1<crate::sides::Plain>;
+    https2_to_http1: crate::sides::Http2<crate::sides::Secure> => crate::sides::Http1<crate::sides::Plain>;
+    http2_to_https1: crate::sides::Http2<crate::sides::Plain> => crate::sides::Http1<crate::sides::Secure>;
+    https2_to_https1: crate::sides::Http2<crate::sides::Secure> => crate::sides::Http1<crate::sides::Secure>;
 }

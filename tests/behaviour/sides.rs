@@ -1,11 +1,15 @@
 //! A client and an upstream as features see them: messages, not bytes. A protocol is a type that implements one of these.
 
+mod http2;
+
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use weir_testkit::{
     Authority, Client, Connection, Fields, Framing, Gateway, Identity, Origin, Reading, TlsClient, TlsServer,
 };
+
+pub use http2::Http2;
 
 /// A field of a header or trailer section.
 pub type Field<'a> = (&'a str, &'a str);

@@ -16,7 +16,7 @@ pub enum Coding {
     /// As many bytes as `Content-Length` says.
     Plain,
     Chunked,
-    /// The end of the connection is the end of the body: for HTTP/1.0 clients.
+    /// The end of the connection, or of the stream, is the end of the body: for clients of HTTP/1.0 and of HTTP/2.
     UntilClose,
 }
 
@@ -59,11 +59,11 @@ pub fn request_head(out: &mut Vec<u8>, exchange: &Exchange, pass_host: &PassHost
             content_length(out, length);
             Coding::Plain
         }
-        Framing::Chunked => {
+        Framing::Chunked | Framing::UntilClose => {
             out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
             Coding::Chunked
         }
-        Framing::None | Framing::UntilClose => Coding::None,
+        Framing::None => Coding::None,
     };
     out.extend_from_slice(b"\r\n");
     coding
@@ -153,7 +153,7 @@ pub fn response_coding(exchange: &Exchange) -> Coding {
     match exchange.response.framing {
         Framing::None => Coding::None,
         Framing::Sized(_) => Coding::Plain,
-        Framing::Chunked | Framing::UntilClose if exchange.request.version == Version::Http10 => Coding::UntilClose,
+        Framing::Chunked | Framing::UntilClose if exchange.request.version != Version::Http11 => Coding::UntilClose,
         Framing::Chunked | Framing::UntilClose => Coding::Chunked,
     }
 }

@@ -18,6 +18,7 @@ use weir_telemetry::access_log::LogSink;
 use weir_telemetry::metrics::{Metrics, RouteSlot};
 
 use crate::access_log::{AccessLog, LineFormat};
+use crate::connection::accepted::Accepted;
 use crate::connection::{announced, h1, secure};
 use crate::crew::Crew;
 use crate::current::Current;
@@ -464,7 +465,7 @@ fn hand_over(
 fn begin(worker: &Rc<Worker>, stream: TcpStream, spoken: Spoken, peer: SocketAddr) {
     match spoken {
         Spoken { tls: false, proxy_protocol: false } => {
-            tokio::task::spawn_local(h1::run(worker.task(), Stream::plain(stream), peer, None))
+            tokio::task::spawn_local(h1::run(Accepted::new(worker.task(), Stream::plain(stream), peer, None)))
         }
         Spoken { tls: true, proxy_protocol: false } => {
             tokio::task::spawn_local(secure::run(worker.task(), stream, peer))

@@ -16,6 +16,7 @@ mod connection;
 mod crew;
 mod current;
 mod forward;
+mod multiplexed;
 mod persistence;
 mod pool;
 mod probe;

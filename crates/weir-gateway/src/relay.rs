@@ -356,9 +356,9 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         if self.response.head_done && self.response.body.is_done() {
             return Poll::Pending;
         }
-        let worker = self.worker;
+        let (worker, room) = (self.worker, self.client.room());
         worker.with_read_buffer(|buffer| {
-            match self.upstream.poll_receive(context, buffer, &mut self.exchange.response) {
+            match self.upstream.poll_receive(context, &mut buffer[..room], &mut self.exchange.response) {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(Ok(Received::End)) => Poll::Ready(self.upstream_closed(context)),
                 Poll::Ready(Ok(Received::Bytes(count))) => {
@@ -501,9 +501,6 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
     }
 
     fn send_to_client(&mut self, context: &mut Context<'_>, out: &[u8]) -> Result<(), Stop> {
-        if out.is_empty() {
-            return Ok(());
-        }
         self.exchange.response_bytes += out.len() as u64;
         self.client.send(context, out).map_err(|_| Stop::ClientGone)?;
         if self.client.is_blocked() {

@@ -50,6 +50,9 @@ pub trait ClientSide: Sending {
     /// The trailers that came with the end, where they do not stand in the content's framing.
     fn take_trailers(&mut self) -> Trailers;
 
+    /// As many bytes of a response as are worth having for the client at once.
+    fn room(&self) -> usize;
+
     /// Looks whether the client goes away while it is not its turn. Ready when it did something.
     fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>>;
 
@@ -80,13 +83,13 @@ pub trait ClientSide: Sending {
     }
 
     /// Begins the final response. `close` ends the connection after it.
-    fn response_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, coding: Coding, close: bool);
+    fn response_head(&mut self, out: &mut Vec<u8>, exchange: &mut Exchange, coding: Coding, close: bool);
 
     /// Puts a 1xx before it.
-    fn interim_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange);
+    fn interim_head(&mut self, out: &mut Vec<u8>, exchange: &mut Exchange);
 
     /// Agrees to the protocol the client has asked for.
-    fn upgrade_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange);
+    fn upgrade_head(&mut self, out: &mut Vec<u8>, exchange: &mut Exchange);
 
     /// What a tunnel moves bytes through.
     fn pipe(&mut self) -> &mut Self::Pipe;

@@ -52,6 +52,10 @@ pub struct ClientSettings {
     pub write_timeout: Duration,
     /// Requests served on one connection before it is closed; `None` is no limit.
     pub keepalive_requests: Option<u64>,
+    /// Clients may speak HTTP/2: agreed upon in TLS, and by prior knowledge in the clear (APISIX `enable_http2`).
+    pub http2: bool,
+    /// Requests a client may have in progress on one connection of HTTP/2 (nginx `http2_max_concurrent_streams`).
+    pub concurrent_streams: u32,
     /// How long the exchange goes on after a client has closed its sending side, for those that only half-close.
     pub half_close_timeout: Duration,
     /// Peers whose `X-Forwarded-*`, `X-Real-IP`, `Forwarded` and PROXY headers are believed.
@@ -78,6 +82,8 @@ impl Default for ClientSettings {
             idle_timeout: Duration::from_secs(75),
             write_timeout: Duration::from_secs(30),
             keepalive_requests: None,
+            http2: true,
+            concurrent_streams: 128,
             half_close_timeout: Duration::from_secs(1),
             trusted_addresses: Vec::new(),
         }

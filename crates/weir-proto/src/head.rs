@@ -54,6 +54,11 @@ impl Head {
         self.fields.clear();
     }
 
+    /// What spans point into.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     pub fn slice(&self, span: Span) -> &[u8] {
         &self.bytes[span.range()]
     }
@@ -213,7 +218,7 @@ pub enum Framing {
     None,
     Sized(u64),
     Chunked,
-    /// Until the connection closes; responses only.
+    /// Until the sender closes: its connection, which is for responses only, or its stream of HTTP/2.
     UntilClose,
 }
 
@@ -230,7 +235,7 @@ pub struct RequestHead {
     pub method: Method,
     pub version: Version,
     pub framing: Framing,
-    /// The client may send another request on this connection.
+    /// Another request may follow in the same stream of bytes. In HTTP/2 none ever does.
     pub keep_alive: bool,
     /// The client waits for `100 Continue` before it sends the body (RFC 9110 §10.1.1).
     pub expects_continue: bool,

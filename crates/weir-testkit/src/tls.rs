@@ -152,6 +152,18 @@ impl TlsClient {
         TlsClient { config: Arc::new(config) }
     }
 
+    /// The same, and offers to speak these inside (RFC 7301), the preferred first.
+    pub fn speaking(&self, protocols: &[&str]) -> TlsClient {
+        let mut config = (*self.config).clone();
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        TlsClient { config: Arc::new(config) }
+    }
+
+    /// For clients that are not ours.
+    pub fn config(&self) -> &Arc<ClientConfig> {
+        &self.config
+    }
+
     pub(crate) fn begin(&self, name: &str, tcp: TcpStream) -> io::Result<Wire> {
         let name = ServerName::try_from(name.to_owned()).expect("a test names somebody");
         let connection = ClientConnection::new(Arc::clone(&self.config), name).map_err(io::Error::other)?;

@@ -11,8 +11,9 @@ use super::Compiler;
 use crate::document::{Pem, PemSource, ServerName, Ssl};
 use crate::read::shortened;
 
-/// What is spoken inside TLS.
-const PROTOCOLS: &[&str] = &["http/1.1"];
+/// What is spoken inside TLS, with HTTP/2 and without.
+const PROTOCOLS: &[&str] = &["h2", "http/1.1"];
+const PROTOCOLS_WITHOUT_HTTP2: &[&str] = &["http/1.1"];
 /// As much memory as the patterns of one certificate may take once compiled.
 const PATTERN_SIZE: usize = 1 << 20;
 
@@ -70,7 +71,7 @@ impl Compiler<'_> {
                 depth: clients.depth,
                 optional: !clients.except.is_empty(),
             }),
-            protocols: PROTOCOLS,
+            protocols: if self.document.settings.clients.http2 { PROTOCOLS } else { PROTOCOLS_WITHOUT_HTTP2 },
         };
         let complain = |wrong: tls::Wrong| {
             let origin = written.clients.as_ref().map_or(&written.origin, |clients| &clients.authorities.origin);

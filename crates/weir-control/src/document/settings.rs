@@ -138,6 +138,8 @@ pub(super) const KEYS: &[&str] = &[
     "client_half_close_timeout",
     "keepalive_timeout",
     "keepalive_requests",
+    "enable_http2",
+    "http2_max_concurrent_streams",
     "send_timeout",
 ];
 
@@ -226,6 +228,10 @@ fn clients(fields: &Fields) -> ClientSettings {
     clients.body_bytes = fields.get("client_max_body_size").and_then(|at| at.size()).filter(|size| *size > 0);
     let requests = fields.get("keepalive_requests").and_then(|at| at.integer(0..=u32::MAX));
     clients.keepalive_requests = requests.filter(|requests| *requests > 0).map(u64::from);
+    clients.http2 = fields.get("enable_http2").and_then(|at| at.boolean()).unwrap_or(clients.http2);
+    if let Some(most) = fields.get("http2_max_concurrent_streams").and_then(|at| at.integer(1..=MAX_STREAMS)) {
+        clients.concurrent_streams = most;
+    }
     if let Some(rate) = fields.get("client_body_min_rate").and_then(|at| at.size()) {
         clients.body_min_rate = rate;
     }
@@ -235,6 +241,8 @@ fn clients(fields: &Fields) -> ClientSettings {
     clients
 }
 
+/// Each can hold some memory of ours that its client does not let go.
+const MAX_STREAMS: u32 = 10_000;
 const MAX_FIELDS: u32 = weir_proto::h1::limits::MAX_FIELDS as u32;
 
 fn network(at: &At) -> Option<ipnet::IpNet> {

@@ -6,6 +6,7 @@ use tokio::net::TcpStream;
 use weir_net::proxy_protocol::receive;
 use weir_net::stream::Stream;
 
+use super::accepted::Accepted;
 use super::{h1, in_time, secure};
 use crate::gateway::Spoken;
 use crate::worker::{TaskGuard, Worker};
@@ -15,7 +16,7 @@ pub async fn run(worker: TaskGuard, tcp: TcpStream, spoken: Spoken, sender: Sock
     // Boxed, since it is over before the long part of a connection's life begins.
     let Some(client) = Box::pin(client(&worker, &tcp, sender)).await else { return };
     match spoken.tls {
-        false => h1::run(worker, Stream::plain(tcp), client, None).await,
+        false => h1::run(Accepted::new(worker, Stream::plain(tcp), client, None)).await,
         true => secure::run(worker, tcp, client).await,
     }
 }

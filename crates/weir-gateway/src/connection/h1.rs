@@ -3,44 +3,40 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use weir_net::stream::Stream;
-use weir_net::timer::{NEVER, Timer};
-use weir_plugin::{Exchange, Stop, Tls};
-use weir_proto::h1::{chunked, parse_request};
+use weir_net::timer::NEVER;
+use weir_plugin::{Exchange, Stop};
+use weir_proto::h1::{Reject, chunked, parse_request};
+use weir_proto::h2::PREFACE;
 use weir_proto::{Trailers, Version};
 
-use super::After;
+use super::accepted::Accepted;
+use super::{After, h2};
 use crate::forward::{self, Coding};
 use crate::serve::serve;
 use crate::sides::{ClientSide, Sending};
 use crate::snapshot::ClientSettings;
 use crate::unsent::Unsent;
-use crate::worker::{Phase, TaskGuard, Worker};
+use crate::worker::{Phase, READ_BYTES, Worker};
 
 /// How long an idle connection may still bring a request once draining has begun, so that a request already on its way
 /// is answered (with `Connection: close`) instead of reset.
 const DRAIN_IDLE_NS: u64 = 5_000_000_000;
+
+/// The line in which HTTP/2 begins where it can be taken for HTTP/1: as much of the preface as is a request line.
+const PRIOR_KNOWLEDGE: &[u8] = PREFACE.split_at(16).0;
 
 /// Bytes a client may send ahead while its request is being answered. It is not read further until it is its turn.
 const MAX_AHEAD: usize = 16 * 1024;
 
 /// The client's side of its exchanges. Most connections are idle, so it is kept small.
 pub struct Client {
-    worker: TaskGuard,
-    stream: Stream,
-    tls: Option<Rc<Tls>>,
-    timer: Timer,
-    /// Received and not yet used: a partial head, the start of a body, pipelined requests.
-    stash: Vec<u8>,
+    /// In its stash: a partial head, the start of a body, pipelined requests.
+    connection: Accepted,
     unsent: Unsent,
-    peer: SocketAddr,
-    local: SocketAddr,
-    /// Unique in this process.
-    number: u64,
     requests: u64,
     /// When the client had closed its sending side; 0 if it has not.
     ended_ns: u64,
@@ -48,11 +44,10 @@ pub struct Client {
 
 /// Serves one connection from accept to close. Not an `async fn`, which would keep its arguments beside the client that
 /// is made of them, for as long as the connection lives.
-pub fn run(worker: TaskGuard, stream: Stream, peer: SocketAddr, tls: Option<Rc<Tls>>) -> impl Future<Output = ()> {
-    let mut client = Client::new(worker, stream, peer, tls);
+pub fn run(connection: Accepted) -> impl Future<Output = ()> {
+    let mut client = Client { connection, unsent: Unsent::default(), requests: 0, ended_ns: 0 };
     async move {
-        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
-        client.worker.wheel.watch(&client.timer, waker);
+        client.connection.watch().await;
         while let Some(exchange) = client.next().await {
             // Boxed for as long as the exchange lasts: the state of serving is twice that of an idle connection, and
             // most connections are idle. Costs some hundred instructions.
@@ -60,39 +55,24 @@ pub fn run(worker: TaskGuard, stream: Stream, peer: SocketAddr, tls: Option<Rc<T
                 After::KeepAlive => {}
                 After::Close => return Box::pin(client.linger()).await,
                 After::Abort => return,
-                After::Reset => return client.stream.reset_on_drop(),
+                After::Reset => return client.connection.stream.reset_on_drop(),
             }
         }
-        client.stream.say_goodbye();
+        if client.begins_http2() {
+            return Box::pin(h2::run(client.connection)).await;
+        }
+        client.connection.stream.say_goodbye();
     }
 }
 
 impl Client {
-    fn new(worker: TaskGuard, stream: Stream, peer: SocketAddr, tls: Option<Rc<Tls>>) -> Client {
-        worker.metrics.connections_opened.increment();
-        Client {
-            timer: worker.wheel.add(),
-            // A socket that has lost its address has been reset, which the first read will tell.
-            local: stream.local_addr().unwrap_or(peer),
-            number: worker.number_connection(),
-            worker,
-            stream,
-            tls,
-            stash: Vec::new(),
-            unsent: Unsent::default(),
-            peer,
-            requests: 0,
-            ended_ns: 0,
-        }
-    }
-
     /// Waits for the next request. A request that was refused comes with its reason in `stop`. `None` when the
     /// connection is over.
     async fn next(&mut self) -> Option<Box<Exchange>> {
-        let worker = Rc::clone(&self.worker);
+        let worker = Rc::clone(&self.connection.worker);
         let waiting_since_ns = worker.now_ns();
-        let mut head_since_ns = (!self.stash.is_empty()).then_some(waiting_since_ns);
-        let mut parse_stash = !self.stash.is_empty();
+        let mut head_since_ns = (!self.connection.stash.is_empty()).then_some(waiting_since_ns);
+        let mut parse_stash = !self.connection.stash.is_empty();
         poll_fn(|context| {
             // Asked for anew at each wake-up: an idle connection must not keep an old configuration alive.
             let current = worker.current();
@@ -113,19 +93,20 @@ impl Client {
                     };
                     let received = &buffer[..count];
                     let now_ns = worker.wake_up();
-                    if !self.stash.is_empty() {
+                    if !self.connection.stash.is_empty() {
                         parse_stash = memchr::memchr(b'\n', received).is_some()
-                            || self.stash.len() + count > settings.limits.target_bytes;
-                        worker.stash(&mut self.stash, received);
+                            || self.connection.stash.len() + count > settings.limits.target_bytes;
+                        worker.stash(&mut self.connection.stash, received);
                         return Poll::Ready(Some(None));
                     }
                     head_since_ns = Some(now_ns);
                     let (exchange, used) = self.parse(received, settings, now_ns);
-                    worker.stash(&mut self.stash, &received[used..]);
+                    worker.stash(&mut self.connection.stash, &received[used..]);
                     Poll::Ready(Some(exchange))
                 });
                 match read {
                     Poll::Ready(Some(Some(exchange))) => return Poll::Ready(Some(exchange)),
+                    Poll::Ready(Some(None)) if settings.http2 && self.begins_http2() => return Poll::Ready(None),
                     Poll::Ready(Some(None)) => {}
                     Poll::Ready(None) => return Poll::Ready(None),
                     Poll::Pending => return self.wait(settings, waiting_since_ns, head_since_ns),
@@ -142,8 +123,8 @@ impl Client {
         waiting_since_ns: u64,
         head_since_ns: Option<u64>,
     ) -> Poll<Option<Box<Exchange>>> {
-        let now_ns = self.worker.now_ns();
-        let phase = self.worker.phase();
+        let now_ns = self.connection.worker.now_ns();
+        let phase = self.connection.worker.phase();
         if phase == Phase::Stopping {
             return Poll::Ready(None);
         }
@@ -152,7 +133,8 @@ impl Client {
             None => waiting_since_ns + settings.idle_timeout.as_nanos() as u64,
         };
         if phase == Phase::Draining && head_since_ns.is_none() {
-            deadline_ns = deadline_ns.min(waiting_since_ns.max(self.worker.phase_since_ns()) + DRAIN_IDLE_NS);
+            deadline_ns =
+                deadline_ns.min(waiting_since_ns.max(self.connection.worker.phase_since_ns()) + DRAIN_IDLE_NS);
         }
         if deadline_ns > now_ns {
             self.set_deadline(deadline_ns);
@@ -166,25 +148,29 @@ impl Client {
     }
 
     fn parse_stash(&mut self, settings: &ClientSettings, now_ns: u64) -> Option<Box<Exchange>> {
-        let stash = std::mem::take(&mut self.stash);
+        let stash = std::mem::take(&mut self.connection.stash);
         let (exchange, used) = self.parse(&stash, settings, now_ns);
-        self.stash = stash;
-        self.worker.consume(&mut self.stash, used);
+        self.connection.stash = stash;
+        self.connection.worker.consume(&mut self.connection.stash, used);
         exchange
     }
 
     /// Tries to make an exchange of what was received; says how many bytes of it belong to the head.
     fn parse(&mut self, received: &[u8], settings: &ClientSettings, now_ns: u64) -> (Option<Box<Exchange>>, usize) {
-        let mut exchange = self.worker.take_exchange();
+        let mut exchange = self.connection.worker.take_exchange();
         match parse_request(received, &settings.limits, &mut exchange.request) {
             Ok(None) => {
-                self.worker.give_exchange(exchange);
+                self.connection.worker.give_exchange(exchange);
                 (None, 0)
             }
             Ok(Some(length)) => {
                 self.describe(&mut exchange, now_ns);
                 exchange.request_bytes = length as u64;
                 (Some(exchange), length)
+            }
+            Err(Reject::Version) if settings.http2 && self.may_begin_http2(received) => {
+                self.connection.worker.give_exchange(exchange);
+                (None, 0)
             }
             Err(reject) => {
                 self.describe(&mut exchange, now_ns);
@@ -196,9 +182,19 @@ impl Client {
         }
     }
 
+    /// HTTP/2 by prior knowledge (RFC 9113 §3.3), which is for connections in the clear: in TLS it is agreed upon.
+    fn may_begin_http2(&self, received: &[u8]) -> bool {
+        self.requests == 0 && self.connection.tls.is_none() && received.starts_with(PRIOR_KNOWLEDGE)
+    }
+
+    /// The same, once it is there. It was put back into the stash.
+    fn begins_http2(&self) -> bool {
+        self.may_begin_http2(&self.connection.stash)
+    }
+
     /// An exchange without a request that could be understood.
     fn exchange(&mut self, now_ns: u64) -> Box<Exchange> {
-        let mut exchange = self.worker.take_exchange();
+        let mut exchange = self.connection.worker.take_exchange();
         self.describe(&mut exchange, now_ns);
         exchange
     }
@@ -206,19 +202,9 @@ impl Client {
     fn describe(&mut self, exchange: &mut Exchange, now_ns: u64) {
         self.requests += 1;
         if self.ended() {
-            self.ended_ns = self.worker.now_ns(); // for this exchange, it ends now
+            self.ended_ns = self.connection.worker.now_ns(); // for this exchange, it ends now
         }
-        exchange.started_ns = now_ns;
-        exchange.client = weir_plugin::Client {
-            peer: self.peer,
-            local: self.local,
-            addr: self.peer.ip(),
-            trusted: false,
-            tls: self.tls.is_some(),
-            connection: self.number,
-            connection_requests: self.requests,
-        };
-        exchange.tls.clone_from(&self.tls);
+        self.connection.describe(exchange, self.requests, now_ns);
     }
 
     /// Says goodbye so that the client can read the answer: our side is closed first, and what it still sends is thrown
@@ -226,10 +212,10 @@ impl Client {
     async fn linger(&mut self) {
         const PATIENCE_NS: u64 = 1_000_000_000;
         const MOST_BYTES: usize = 1024 * 1024;
-        if self.ended() || poll_fn(|context| self.stream.poll_shutdown(context)).await.is_err() {
+        if self.ended() || poll_fn(|context| self.connection.stream.poll_shutdown(context)).await.is_err() {
             return;
         }
-        let worker = Rc::clone(&self.worker);
+        let worker = Rc::clone(&self.connection.worker);
         let deadline_ns = worker.now_ns() + PATIENCE_NS;
         self.set_deadline(deadline_ns);
         let mut thrown_away = 0;
@@ -258,8 +244,8 @@ impl Sending for Client {
     }
 
     fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
-        let sent = self.unsent.send(&self.worker, &mut self.stream, context, bytes)?;
-        self.worker.metrics.client_bytes_sent.add(sent as u64);
+        let sent = self.unsent.send(&self.connection.worker, &mut self.connection.stream, context, bytes)?;
+        self.connection.worker.metrics.client_bytes_sent.add(sent as u64);
         Ok(sent)
     }
 
@@ -268,9 +254,9 @@ impl Sending for Client {
     }
 
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let sent = self.unsent.poll_flush(&self.worker, &mut self.stream, context);
+        let sent = self.unsent.poll_flush(&self.connection.worker, &mut self.connection.stream, context);
         if let Poll::Ready(Ok(count)) = sent {
-            self.worker.metrics.client_bytes_sent.add(count as u64);
+            self.connection.worker.metrics.client_bytes_sent.add(count as u64);
         }
         sent
     }
@@ -280,24 +266,21 @@ impl ClientSide for Client {
     type Pipe = Stream;
 
     fn worker(&self) -> Rc<Worker> {
-        Rc::clone(&self.worker)
+        Rc::clone(&self.connection.worker)
     }
 
     fn set_deadline(&self, deadline_ns: u64) {
-        self.worker.wheel.set(&self.timer, deadline_ns);
+        self.connection.set_deadline(deadline_ns);
     }
 
     fn stash(&mut self) -> &mut Vec<u8> {
-        &mut self.stash
+        &mut self.connection.stash
     }
 
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        let read = self.stream.poll_read(context, buffer);
-        if let Poll::Ready(Ok(count)) = read {
-            self.worker.metrics.client_bytes_received.add(count as u64);
-            if count == 0 {
-                self.ended_ns = self.worker.now_ns();
-            }
+        let read = self.connection.poll_read(context, buffer);
+        if let Poll::Ready(Ok(0)) = read {
+            self.ended_ns = self.connection.worker.now_ns();
         }
         read
     }
@@ -306,16 +289,20 @@ impl ClientSide for Client {
         Trailers::default()
     }
 
+    fn room(&self) -> usize {
+        READ_BYTES
+    }
+
     /// Reads what the client sends ahead, up to a limit: what is wanted is to see that it goes away.
     fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        if self.ended() || self.stash.len() >= MAX_AHEAD {
+        if self.ended() || self.connection.stash.len() >= MAX_AHEAD {
             return Poll::Pending;
         }
         let worker = self.worker();
         worker.with_read_buffer(|buffer| match self.poll_read(context, &mut buffer[..MAX_AHEAD]) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(count)) => {
-                worker.stash(&mut self.stash, &buffer[..count]);
+                worker.stash(&mut self.connection.stash, &buffer[..count]);
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::ClientGone)),
@@ -333,31 +320,22 @@ impl ClientSide for Client {
         }
     }
 
-    fn response_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, coding: Coding, close: bool) {
+    fn response_head(&mut self, out: &mut Vec<u8>, exchange: &mut Exchange, coding: Coding, close: bool) {
         forward::response_head(out, exchange, coding, close);
     }
 
-    fn interim_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange) {
+    fn interim_head(&mut self, out: &mut Vec<u8>, exchange: &mut Exchange) {
         // RFC 9110 §15.2: not to HTTP/1.0 clients.
         if exchange.request.version > Version::Http10 {
             forward::interim_head(out, exchange);
         }
     }
 
-    fn upgrade_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange) {
+    fn upgrade_head(&mut self, out: &mut Vec<u8>, exchange: &mut Exchange) {
         forward::upgrade_head(out, exchange);
     }
 
     fn pipe(&mut self) -> &mut Stream {
-        &mut self.stream
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.worker.release(&mut self.stash);
-        self.unsent.release(&self.worker);
-        self.worker.wheel.remove(&self.timer);
-        self.worker.metrics.connections_closed.increment();
+        &mut self.connection.stream
     }
 }

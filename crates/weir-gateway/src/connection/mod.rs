@@ -1,7 +1,9 @@
 //! Client connections: whatever the protocol, they yield exchanges.
 
+pub mod accepted;
 pub mod announced;
 pub mod h1;
+pub mod h2;
 pub mod secure;
 
 use std::future::poll_fn;

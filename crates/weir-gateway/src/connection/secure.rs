@@ -9,7 +9,8 @@ use weir_net::stream::Stream;
 use weir_net::tls::{AcceptError, CertificateDer, Facts, Scope, accept};
 use weir_plugin::{ClientCertificate, Tls};
 
-use super::{h1, in_time};
+use super::accepted::Accepted;
+use super::{h1, h2, in_time};
 use crate::worker::{TaskGuard, Worker};
 
 /// For those who speak HTTP where TLS is spoken.
@@ -20,7 +21,12 @@ const NOT_TLS: &str = "HTTP/1.1 400 Bad Request\r\nServer: weir\r\nContent-Type:
 pub async fn run(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
     // Boxed, since it is over before the long part of a connection's life begins.
     if let Some((stream, tls)) = Box::pin(handshake(&worker, tcp, peer)).await {
-        h1::run(worker, stream, peer, Some(tls)).await;
+        let speaks_http2 = stream.tls().is_some_and(|session| session.protocol() == Some(b"h2"));
+        let connection = Accepted::new(worker, stream, peer, Some(tls));
+        match speaks_http2 {
+            false => h1::run(connection).await,
+            true => Box::pin(h2::run(connection)).await,
+        }
     }
 }
 

@@ -3,9 +3,11 @@
 
 pub mod request;
 pub mod response;
+pub mod watch;
 
 pub use request::{Pseudo, request_head};
 pub use response::response_head;
+pub use watch::Watch;
 
 use crate::field::{self, Known};
 use crate::head::{Field, Head, Span};

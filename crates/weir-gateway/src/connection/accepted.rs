@@ -1,0 +1,86 @@
+//! A client's connection, whatever is spoken on it.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use weir_net::stream::Stream;
+use weir_net::timer::Timer;
+use weir_plugin::{Exchange, Tls};
+
+use crate::worker::TaskGuard;
+
+/// The bytes of one client, and who that is. Most connections are idle, so it is kept small.
+pub struct Accepted {
+    pub worker: TaskGuard,
+    pub stream: Stream,
+    pub tls: Option<Rc<Tls>>,
+    pub timer: Timer,
+    /// Received and not yet used.
+    pub stash: Vec<u8>,
+    pub peer: SocketAddr,
+    local: SocketAddr,
+    /// Unique in this process.
+    number: u64,
+}
+
+impl Accepted {
+    pub fn new(worker: TaskGuard, stream: Stream, peer: SocketAddr, tls: Option<Rc<Tls>>) -> Accepted {
+        worker.metrics.connections_opened.increment();
+        Accepted {
+            timer: worker.wheel.add(),
+            // A socket that has lost its address has been reset, which the first read will tell.
+            local: stream.local_addr().unwrap_or(peer),
+            number: worker.number_connection(),
+            worker,
+            stream,
+            tls,
+            stash: Vec::new(),
+            peer,
+        }
+    }
+
+    /// Makes the task that calls it the one its timer wakes.
+    pub async fn watch(&self) {
+        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        self.worker.wheel.watch(&self.timer, waker);
+    }
+
+    pub fn set_deadline(&self, deadline_ns: u64) {
+        self.worker.wheel.set(&self.timer, deadline_ns);
+    }
+
+    /// Reads into `buffer`; 0 is the end.
+    pub fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let read = self.stream.poll_read(context, buffer);
+        if let Poll::Ready(Ok(count)) = read {
+            self.worker.metrics.client_bytes_received.add(count as u64);
+        }
+        read
+    }
+
+    /// Says in an exchange whose it is. `requests` counts those of the connection, with this one.
+    pub fn describe(&self, exchange: &mut Exchange, requests: u64, started_ns: u64) {
+        exchange.started_ns = started_ns;
+        exchange.client = weir_plugin::Client {
+            peer: self.peer,
+            local: self.local,
+            addr: self.peer.ip(),
+            trusted: false,
+            tls: self.tls.is_some(),
+            connection: self.number,
+            connection_requests: requests,
+        };
+        exchange.tls.clone_from(&self.tls);
+    }
+}
+
+impl Drop for Accepted {
+    fn drop(&mut self) {
+        self.worker.release(&mut self.stash);
+        self.worker.wheel.remove(&self.timer);
+        self.worker.metrics.connections_closed.increment();
+    }
+}

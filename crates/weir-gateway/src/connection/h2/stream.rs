@@ -1,0 +1,195 @@
+//! One stream: the client's side of one exchange.
+
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use http::Response;
+use weir_net::timer::{NEVER, Timer};
+use weir_plugin::{Exchange, Stop};
+use weir_proto::Trailers;
+
+use super::Shared;
+use crate::forward::Coding;
+use crate::multiplexed::{Outgoing, broken, fields};
+use crate::sides::{ClientSide, Pipe, Sending};
+use crate::snapshot::ClientSettings;
+use crate::worker::Worker;
+
+/// As much of a response as is taken from its upstream at once: what a client does not take is held for each stream.
+const ROOM: usize = 16 * 1024;
+
+pub struct Stream {
+    connection: Rc<Shared>,
+    timer: Timer,
+    receiving: RecvStream,
+    /// Content that was received and not read yet.
+    piece: Bytes,
+    trailers: Trailers,
+    respond: SendResponse<Bytes>,
+    /// A head that leaves with what follows it.
+    head: Option<Response<()>>,
+    outgoing: Outgoing,
+    /// Always empty: what belongs to another message has a stream of its own.
+    stash: Vec<u8>,
+}
+
+impl Stream {
+    pub(super) fn new(connection: Rc<Shared>, receiving: RecvStream, respond: SendResponse<Bytes>) -> Stream {
+        connection.begin_stream();
+        Stream {
+            timer: connection.worker.wheel.add(),
+            connection,
+            receiving,
+            piece: Bytes::new(),
+            trailers: Trailers::default(),
+            respond,
+            head: None,
+            outgoing: Outgoing::default(),
+            stash: Vec::new(),
+        }
+    }
+
+    /// Makes the task that calls it the one its timer wakes.
+    pub(super) async fn watch(&self) {
+        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        self.connection.worker.wheel.watch(&self.timer, waker);
+    }
+
+    /// Shows the client that its response is not complete.
+    pub(super) fn reset(&mut self) {
+        self.respond.send_reset(Reason::INTERNAL_ERROR);
+    }
+}
+
+impl Sending for Stream {
+    fn end(&mut self, _: &mut Vec<u8>, _: Coding, trailers: Option<&Trailers>) {
+        self.outgoing.end(trailers);
+    }
+
+    fn send(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(head) = self.head.take() {
+            let ends = self.outgoing.ends_with_head(bytes);
+            self.outgoing.begin(self.respond.send_response(head, ends).map_err(broken)?);
+        }
+        self.outgoing.send(&self.connection.worker, bytes)
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.outgoing.is_blocked()
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.outgoing.poll_flush(&self.connection.worker, context)
+    }
+}
+
+impl ClientSide for Stream {
+    type Pipe = Stream;
+
+    fn worker(&self) -> Rc<Worker> {
+        Rc::clone(&self.connection.worker)
+    }
+
+    fn set_deadline(&self, deadline_ns: u64) {
+        self.connection.worker.wheel.set(&self.timer, deadline_ns);
+    }
+
+    fn stash(&mut self) -> &mut Vec<u8> {
+        &mut self.stash
+    }
+
+    /// The window opens as the content is taken from here: not before the upstream has taken what came before it.
+    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        while self.piece.is_empty() {
+            match ready!(self.receiving.poll_data(context)) {
+                Some(Ok(piece)) => self.piece = piece,
+                Some(Err(error)) => return Poll::Ready(Err(broken(error))),
+                None => {
+                    if let Some(trailers) = ready!(self.receiving.poll_trailers(context)).map_err(broken)? {
+                        self.trailers = fields::read_trailers(&trailers);
+                    }
+                    return Poll::Ready(Ok(0));
+                }
+            }
+        }
+        let count = self.piece.len().min(buffer.len());
+        self.piece.copy_to_slice(&mut buffer[..count]);
+        self.receiving.flow_control().release_capacity(count).map_err(broken)?;
+        Poll::Ready(Ok(count))
+    }
+
+    fn take_trailers(&mut self) -> Trailers {
+        std::mem::take(&mut self.trailers)
+    }
+
+    fn room(&self) -> usize {
+        ROOM
+    }
+
+    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let reset = match self.outgoing.stream() {
+            Some(stream) => stream.poll_reset(context),
+            None => self.respond.poll_reset(context),
+        };
+        reset.map(|_| Err(Stop::ClientGone))
+    }
+
+    /// The end of a request is not the end of its client.
+    fn ended(&self) -> bool {
+        false
+    }
+
+    fn half_close_deadline_ns(&self, _: &ClientSettings) -> u64 {
+        NEVER
+    }
+
+    fn response_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange, coding: Coding, _: bool) {
+        let head = fields::response(exchange, coding);
+        exchange.response_bytes += fields::size(head.headers());
+        self.head = Some(head);
+    }
+
+    fn interim_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange) {
+        let head = fields::interim(exchange);
+        exchange.response_bytes += fields::size(head.headers());
+        // A client that has gone is seen elsewhere.
+        let _ = self.respond.send_informational(head);
+    }
+
+    fn upgrade_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange) {
+        self.head = Some(fields::upgraded(exchange));
+    }
+
+    fn pipe(&mut self) -> &mut Stream {
+        self
+    }
+}
+
+/// A tunnel within the stream (RFC 8441).
+impl Pipe for Stream {
+    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        ClientSide::poll_read(self, context, buffer)
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.outgoing.poll_write(context, bytes)
+    }
+
+    fn poll_shutdown(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.outgoing.end(None);
+        Poll::Ready(self.outgoing.send(&self.connection.worker, b"").map(|_| ()))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.outgoing.release(&self.connection.worker);
+        self.connection.worker.wheel.remove(&self.timer);
+        self.connection.end_stream();
+    }
+}

@@ -1,0 +1,118 @@
+//! Heads and trailers, between our form and the library's.
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use weir_plugin::Exchange;
+use weir_proto::h1::{Limits, Reject};
+use weir_proto::h2::{Pseudo, request_head};
+use weir_proto::{Field, Framing, Head, Known, RequestHead, Trailers};
+
+use crate::forward::Coding;
+
+/// Makes a head of what a client asks for. `ended`: no content follows.
+pub fn read_request<B>(
+    request: &Request<B>,
+    ended: bool,
+    limits: &Limits,
+    head: &mut RequestHead,
+) -> Result<(), Reject> {
+    let uri = request.uri();
+    let connects = request.method() == Method::CONNECT;
+    let protocol = request.extensions().get::<h2::ext::Protocol>();
+    let has_path = !connects || protocol.is_some();
+    let pseudo = Pseudo {
+        method: request.method().as_str().as_bytes(),
+        scheme: uri.scheme_str().map(str::as_bytes),
+        authority: uri.authority().map(|authority| authority.as_str().as_bytes()),
+        path: uri.path_and_query().filter(|_| has_path).map(|path| path.as_str().as_bytes()),
+        protocol: protocol.map(|protocol| protocol.as_str().as_bytes()),
+        ended,
+    };
+    request_head(&pseudo, pairs(request.headers()), limits, head)
+}
+
+/// Every field with its name.
+pub fn pairs(fields: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
+    fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
+}
+
+/// About as many bytes as the fields would be without compression.
+pub fn size(fields: &HeaderMap) -> u64 {
+    pairs(fields).map(|(name, value)| name.len() + value.len() + 4).sum::<usize>() as u64
+}
+
+/// The response's head that stands in the exchange.
+pub fn response(exchange: &Exchange, coding: Coding) -> Response<()> {
+    let head = &exchange.response.head;
+    // As in HTTP/1: without a body a length describes what GET would bring, and is passed on.
+    let mut fields = library_fields(head, |field| field.known != Known::ContentLength || coding == Coding::None);
+    if let (Coding::Plain, Framing::Sized(length)) = (coding, exchange.response.framing) {
+        fields.insert(CONTENT_LENGTH, length.into());
+    }
+    with_status(exchange.response.status, fields)
+}
+
+/// The interim response that stands in the exchange.
+pub fn interim(exchange: &Exchange) -> Response<()> {
+    let fields = library_fields(&exchange.response.head, |field| field.known != Known::ContentLength);
+    with_status(exchange.response.status, fields)
+}
+
+/// The answer to a client whose WebSocket begins (RFC 8441 §5.1): what proved an HTTP/1 upstream's consent stays here.
+pub fn upgraded(exchange: &Exchange) -> Response<()> {
+    let mut fields = library_fields(&exchange.response.head, |field| field.known != Known::ContentLength);
+    fields.remove("sec-websocket-accept");
+    with_status(200, fields)
+}
+
+fn with_status(status: u16, fields: HeaderMap) -> Response<()> {
+    let mut response = Response::new(());
+    // Upstreams and plugins give statuses of three digits.
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.headers_mut() = fields;
+    response
+}
+
+/// The fields that `keep` lets through, less those that HTTP/2 has no place for (RFC 9113 §8.2.2).
+pub fn library_fields(head: &Head, mut keep: impl FnMut(&Field) -> bool) -> HeaderMap {
+    // One allocation for all values.
+    let bytes = Bytes::copy_from_slice(head.bytes());
+    let mut fields = HeaderMap::with_capacity(head.present().count() + 1);
+    for field in head.present() {
+        let belongs_here = !field.known.is_hop_by_hop()
+            || matches!(field.known, Known::ProxyAuthenticate | Known::ProxyAuthenticationInfo);
+        if !belongs_here || !keep(field) {
+            continue;
+        }
+        // Both were checked where they came in; what the library takes for bad all the same is left out.
+        if let (Ok(name), Ok(value)) = (
+            HeaderName::from_bytes(head.slice(field.name)),
+            HeaderValue::from_maybe_shared(bytes.slice(field.value.range())),
+        ) {
+            fields.append(name, value);
+        }
+    }
+    fields
+}
+
+/// Trailers for the library.
+pub fn trailers(trailers: &Trailers) -> HeaderMap {
+    let mut fields = HeaderMap::new();
+    for (name, value) in trailers.fields() {
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+            fields.append(name, value);
+        }
+    }
+    fields
+}
+
+/// Trailers from the library.
+pub fn read_trailers(fields: &HeaderMap) -> Trailers {
+    let mut trailers = Trailers::default();
+    for (name, value) in pairs(fields) {
+        // One that could not stand in a line is left out.
+        let _ = trailers.add(name, value);
+    }
+    trailers
+}
