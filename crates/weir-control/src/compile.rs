@@ -123,6 +123,7 @@ impl Compiler<'_> {
             unmatched: chains.unmatched(),
             certificates: self.certificates(),
             overlays: chains.overlays(),
+            secret_arguments: chains.secret_arguments(),
         })
     }
 

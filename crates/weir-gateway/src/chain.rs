@@ -79,6 +79,36 @@ impl<'a> Plugins<'a> {
         if exchange.response_replaced { Err(Stop::Answered) } else { Ok(()) }
     }
 
+    /// Somebody may look into the content of the request.
+    pub fn see_request_bodies(self, exchange: &Exchange) -> bool {
+        !self.chain.request_body.is_empty()
+            || self.overlay(exchange).is_some_and(|overlay| !overlay.chain.request_body.is_empty())
+    }
+
+    /// Somebody may look into the content of the response.
+    pub fn see_response_bodies(self, exchange: &Exchange) -> bool {
+        !self.chain.response_body.is_empty()
+            || self.overlay(exchange).is_some_and(|overlay| !overlay.chain.response_body.is_empty())
+    }
+
+    /// Those that may look into the content of the request, in order.
+    pub fn request_bodies(self, exchange: &Exchange) -> impl Iterator<Item = &'a Link> + use<'a> {
+        let (added, overrides) = match self.overlay(exchange) {
+            Some(Overlay { chain, overrides }) => (&*chain.request_body, &**overrides),
+            None => (&[][..], &[][..]),
+        };
+        merged(&self.chain.request_body, added.iter(), overrides, |one, other| one.rank < other.rank)
+    }
+
+    /// Those that may look into the content of the response, in order.
+    pub fn response_bodies(self, exchange: &Exchange) -> impl Iterator<Item = &'a Link> + use<'a> {
+        let (added, overrides) = match self.overlay(exchange) {
+            Some(Overlay { chain, overrides }) => (&*chain.response_body, &**overrides),
+            None => (&[][..], &[][..]),
+        };
+        merged(&self.chain.response_body, added.iter(), overrides, is_earlier)
+    }
+
     pub fn on_log(self, exchange: &Exchange) {
         let log = |link: &Link| {
             // The exchange is over; there is nobody left to answer.
@@ -143,7 +173,7 @@ async fn request(
     }
 }
 
-fn guarded<T>(call: impl FnOnce() -> Result<T, Stop>) -> Result<T, Stop> {
+pub fn guarded<T>(call: impl FnOnce() -> Result<T, Stop>) -> Result<T, Stop> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Stop::Internal))
 }
 

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::IpAddr;
 
 use weir_plugin::{Client, Exchange};
-use weir_proto::head::write_field;
+use weir_proto::head::{Field, write_field};
 use weir_proto::{Framing, Known, Version};
 
 use crate::snapshot::{Endpoint, PassHost};
@@ -45,7 +45,7 @@ pub fn request_head(out: &mut Vec<u8>, exchange: &Exchange, pass_host: &PassHost
         Known::Host | Known::ContentLength => false,
         Known::XForwardedFor | Known::XRealIp => false,
         Known::Expect => request.expects_continue,
-        known => trusted || !known.is_forwarding(),
+        known => is_believed(trusted, field) || !known.is_forwarding(),
     });
     forwarding_fields(out, exchange);
     if request.upgrade {
@@ -69,6 +69,11 @@ pub fn request_head(out: &mut Vec<u8>, exchange: &Exchange, pass_host: &PassHost
     coding
 }
 
+/// What a client says about others is believed if the client is; what a plugin has added is, in any case.
+fn is_believed(trusted: bool, field: &Field) -> bool {
+    trusted || field.added
+}
+
 /// Who is asking, through whom: what upstreams and their logs go by.
 fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
     let Client { peer, local, addr, trusted, .. } = exchange.client;
@@ -78,29 +83,28 @@ fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
     write_ip(out, addr);
     let written = written..out.len();
     out.extend_from_slice(b"\r\nX-Forwarded-For: ");
-    if trusted {
-        for field in head.present().filter(|field| field.known == Known::XForwardedFor) {
-            out.extend_from_slice(head.slice(field.value));
-            out.extend_from_slice(b", ");
-        }
+    let said = |known| head.present().filter(move |field| field.known == known && is_believed(trusted, field));
+    for field in said(Known::XForwardedFor) {
+        out.extend_from_slice(head.slice(field.value));
+        out.extend_from_slice(b", ");
     }
     match addr == peer.ip() {
         true => out.extend_from_within(written),
         false => write_ip(out, peer.ip()),
     }
     out.extend_from_slice(b"\r\n");
-    let said = |known| trusted && head.present().any(|field| field.known == known);
-    if !said(Known::XForwardedProto) {
+    let is_said = |known| said(known).next().is_some();
+    if !is_said(Known::XForwardedProto) {
         out.extend_from_slice(if exchange.client.tls {
             b"X-Forwarded-Proto: https\r\n"
         } else {
             b"X-Forwarded-Proto: http\r\n"
         });
     }
-    if !said(Known::XForwardedHost) && !exchange.request.client_authority().is_empty() {
+    if !is_said(Known::XForwardedHost) && !exchange.request.client_authority().is_empty() {
         write_field(out, b"X-Forwarded-Host", exchange.request.client_authority());
     }
-    if !said(Known::XForwardedPort) {
+    if !is_said(Known::XForwardedPort) {
         out.extend_from_slice(b"X-Forwarded-Port: ");
         out.extend_from_slice(itoa::Buffer::new().format(local.port()).as_bytes());
         out.extend_from_slice(b"\r\n");
@@ -250,6 +254,28 @@ mod tests {
         assert!(
             trusted.contains("X-Forwarded-Proto: https\r\n") && !trusted.contains("X-Forwarded-Proto: http\r\n"),
             "{trusted}"
+        );
+    }
+
+    #[test]
+    fn what_plugins_say_about_forwarding_is_believed() {
+        let mut exchange = Exchange::default();
+        let head = b"GET / HTTP/1.1\r\nHost: t\r\nX-Forwarded-Proto: wss\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n";
+        parse_request(head, &Limits::default(), &mut exchange.request).expect("valid").expect("complete");
+        let fields = &mut exchange.request.head;
+        fields.set(b"X-Forwarded-Proto", b"https").expect("valid");
+        fields.add(b"X-Forwarded-For", b"10.1.1.1").expect("valid");
+        fields.add(b"X-Forwarded-Prefix", b"/api").expect("valid");
+        let mut out = Vec::new();
+        request_head(&mut out, &exchange, &PassHost::Pass, &endpoint());
+        let out = String::from_utf8(out).expect("text");
+        assert!(
+            out.contains("X-Forwarded-Proto: https\r\n") && !out.contains("wss") && !out.contains("Proto: http\r"),
+            "{out}"
+        );
+        assert!(
+            out.contains("X-Forwarded-For: 10.1.1.1, 0.0.0.0\r\n") && out.contains("X-Forwarded-Prefix: /api"),
+            "{out}"
         );
     }
 

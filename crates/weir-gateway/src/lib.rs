@@ -13,6 +13,7 @@ mod certificates;
 mod chain;
 mod concurrency;
 mod connection;
+mod content;
 mod crew;
 mod current;
 mod forward;

@@ -10,22 +10,26 @@ use std::time::Duration;
 
 use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Stop, Taken};
-use weir_proto::Trailers;
 use weir_proto::h1::parse_response;
+use weir_proto::{Framing, Trailers};
 
 use crate::chain::Plugins;
+use crate::content;
 use crate::forward::{self, Coding};
 use crate::persistence::{Persistence, Sessions};
 use crate::sides::{ClientSide, Received, UpstreamSide};
 use crate::snapshot::{ClientSettings, Endpoint, PassHost, Timeouts};
 use crate::worker::{Phase, Worker};
 
-mod body;
+pub mod body;
 
-use body::Body;
+use body::{Body, Moved};
 
 /// Interim responses let through for one request; more are a storm.
 const MAX_INTERIM: u8 = 8;
+
+/// How much of content that was read before is handed to an upstream at a time.
+const PIECE: usize = 64 * 1024;
 
 /// How a relay ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +80,7 @@ struct Relay<'a, C, U> {
     exchange: &'a mut Exchange,
     terms: &'a Terms<'a>,
     request: RequestSide,
-    response: ResponseSide,
+    response: ResponseSide<'a>,
     now_ns: u64,
 }
 
@@ -88,6 +92,8 @@ struct RequestSide {
     /// The upstream takes no more; what it has to say may still come.
     refused: bool,
     content: u64,
+    /// How much was taken of content that was read before.
+    held_taken: usize,
     /// When reading the body began, moved by the time in which it was not the client's fault that nothing came.
     body_since_ns: u64,
     blocked_since_ns: u64,
@@ -96,11 +102,13 @@ struct RequestSide {
 }
 
 /// The response on its way to the client.
-struct ResponseSide {
+struct ResponseSide<'a> {
     /// Received from the upstream and not understood yet: part of a head.
     stash: Vec<u8>,
     body: Body,
     coding: Coding,
+    /// On its way through plugins, if any want it.
+    content: Option<Box<content::Response<'a>>>,
     head_done: bool,
     interim: u8,
     client_reusable: bool,
@@ -125,6 +133,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
             head_sent: false,
             refused: false,
             content: 0,
+            held_taken: 0,
             body_since_ns: now_ns,
             blocked_since_ns: 0,
             upstream_deadline_ns: NEVER,
@@ -133,6 +142,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
             stash: Vec::new(),
             body: Body::Done(Trailers::default()),
             coding: Coding::None,
+            content: None,
             head_done: false,
             interim: 0,
             client_reusable: false,
@@ -162,6 +172,9 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
                 // What the client does now is send the next request, or go away.
                 if waits_for_answer && self.client.poll_ahead(context)?.is_ready() {
                     continue;
+                }
+                if self.response.content.is_some() && !self.client.is_blocked() {
+                    self.flush_content(context)?;
                 }
                 self.keep_deadlines()?;
                 return Poll::Pending;
@@ -203,6 +216,16 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         if self.request_is_out() {
             return Poll::Pending;
         }
+        if let Some(held) = self.exchange.request_body.take() {
+            // What there is to know of the client was known when it was read.
+            let known = (self.exchange.request_bytes, self.exchange.body_taken);
+            let piece = &held[self.request.held_taken..];
+            let moved = self.move_request(context, &piece[..piece.len().min(PIECE)]);
+            (self.exchange.request_bytes, self.exchange.body_taken) = known;
+            self.exchange.request_body = Some(held);
+            self.request.held_taken += moved?;
+            return Poll::Ready(Ok(()));
+        }
         if !self.client.stash().is_empty() {
             let stash = std::mem::take(self.client.stash());
             let moved = self.move_request(context, &stash);
@@ -228,10 +251,10 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         let worker = self.worker;
         self.request.head_sent = true;
         worker.with_write_buffer(|out| {
-            self.request.coding = self.upstream.request_head(out, self.exchange, self.terms);
+            self.request.coding = self.request_head(out);
             if self.request.body.is_done() {
-                self.end_request(out);
-            } else if !self.client.stash().is_empty() {
+                self.end_request(out)?;
+            } else if self.exchange.request_body.is_none() && !self.client.stash().is_empty() {
                 let stash = std::mem::take(self.client.stash());
                 let moved = self.take_body(&stash, out);
                 *self.client.stash() = stash;
@@ -241,9 +264,26 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         })
     }
 
-    fn end_request(&mut self, out: &mut Vec<u8>) {
+    fn request_head(&mut self, out: &mut Vec<u8>) -> Coding {
+        if self.exchange.request_filters.is_empty() {
+            return self.upstream.request_head(out, self.exchange, self.terms);
+        }
+        // Who filters does not know beforehand how much it will be.
+        let framing = std::mem::replace(&mut self.exchange.request.framing, Framing::Chunked);
+        let coding = self.upstream.request_head(out, self.exchange, self.terms);
+        self.exchange.request.framing = framing;
+        coding
+    }
+
+    fn end_request(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        if !self.exchange.request_filters.is_empty() {
+            let mut rest = Vec::new();
+            self.exchange.request_filters.end(b"", &mut rest)?;
+            body::write(out, self.request.coding, &rest);
+        }
         let trailers = self.request.body.trailers().filter(|_| self.exchange.request.takes_trailers);
         self.upstream.end(out, self.request.coding, trailers);
+        Ok(())
     }
 
     /// Nothing more comes from the client: that ends a body that ends so, and any other is cut short.
@@ -251,7 +291,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         self.request.body.close(self.client.take_trailers()).map_err(|_| Stop::ClientGone)?;
         self.exchange.body_taken = Taken::All;
         self.worker.with_write_buffer(|out| {
-            self.end_request(out);
+            self.end_request(out)?;
             self.send(context, out)
         })
     }
@@ -267,18 +307,29 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
 
     fn take_body(&mut self, received: &[u8], out: &mut Vec<u8>) -> Result<usize, Stop> {
         self.exchange.body_taken = Taken::Part;
-        let moved = self.request.body.transfer(received, self.request.coding, out);
-        let moved = moved.map_err(|_| Stop::BadRequestBody)?;
+        let moved = self.transfer_request(received, out)?;
         self.request.content += moved.content;
         if self.request.body.is_done() {
             self.exchange.body_taken = Taken::All;
-            self.end_request(out);
+            self.end_request(out)?;
         }
         self.exchange.request_bytes += moved.consumed as u64;
         match self.request.content > self.exchange.body_limit {
             true => Err(Stop::BodyTooLarge),
             false => Ok(moved.consumed),
         }
+    }
+
+    fn transfer_request(&mut self, received: &[u8], out: &mut Vec<u8>) -> Result<Moved, Stop> {
+        let RequestSide { body, coding, .. } = &mut self.request;
+        if self.exchange.request_filters.is_empty() {
+            return body.transfer(received, *coding, out).map_err(|_| Stop::BadRequestBody);
+        }
+        let (mut content, mut passed) = (Vec::new(), Vec::new());
+        let moved = body.transfer(received, Coding::Plain, &mut content).map_err(|_| Stop::BadRequestBody)?;
+        self.exchange.request_filters.piece(&content, &mut passed)?;
+        body::write(out, *coding, &passed);
+        Ok(moved)
     }
 
     /// Sends what the upstream takes of `bytes` and keeps the rest.
@@ -389,9 +440,10 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         self.response.upstream_reusable = false;
         self.worker.with_write_buffer(|out| {
             self.response.body.close(self.upstream.take_trailers()).map_err(|_| Stop::UpstreamAborted)?;
-            self.end_response(out);
+            self.end_response(out)?;
             self.send_to_client(context, out)
-        })
+        })?;
+        self.send_held(context)
     }
 
     /// Makes what it can of bytes from the upstream.
@@ -409,7 +461,8 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
             };
             // What was said before a mistake has been said: an interim response, the good part of a body.
             done.and(self.send_to_client(context, out))
-        })
+        })?;
+        self.send_held(context)
     }
 
     fn take_response(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
@@ -430,23 +483,85 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
             out.extend_from_slice(bytes);
             return Ok(());
         }
-        let moved = self.response.body.transfer(bytes, self.response.coding, out);
-        let moved = moved.map_err(|_| Stop::BadResponseBody)?;
+        let moved = match &mut self.response.content {
+            None => {
+                let moved = self.response.body.transfer(bytes, self.response.coding, out);
+                let moved = moved.map_err(|_| Stop::BadResponseBody)?;
+                self.exchange.body_bytes += moved.content;
+                moved
+            }
+            Some(content) => {
+                let (mut plain, mut passed) = (Vec::new(), Vec::new());
+                let moved = self.response.body.transfer(bytes, Coding::Plain, &mut plain);
+                let moved = moved.map_err(|_| Stop::BadResponseBody)?;
+                content.piece(&plain, &mut passed)?;
+                self.write_content(&passed, out);
+                moved
+            }
+        };
         self.exchange.upstream.body_bytes += moved.content;
-        self.exchange.body_bytes += moved.content;
         if moved.consumed < bytes.len() {
             // Bytes beyond the response could be taken for the answer to somebody else's request.
             self.response.upstream_reusable = false;
         }
         if self.response.body.is_done() {
-            self.end_response(out);
+            self.end_response(out)?;
         }
         Ok(())
     }
 
-    fn end_response(&mut self, out: &mut Vec<u8>) {
+    fn write_content(&mut self, content: &[u8], out: &mut Vec<u8>) {
+        body::write(out, self.response.coding, content);
+        self.exchange.body_bytes += content.len() as u64;
+    }
+
+    fn end_response(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        if let Some(content) = &mut self.response.content {
+            if content.is_held() {
+                return Ok(());
+            }
+            let mut rest = Vec::new();
+            content.end(self.exchange, &mut rest)?;
+            self.write_content(&rest, out);
+        }
         let trailers = self.response.body.trailers().filter(|_| self.exchange.request.takes_trailers);
         self.client.end(out, self.response.coding, trailers);
+        Ok(())
+    }
+
+    /// Nobody is to wait for what a plugin keeps back.
+    fn flush_content(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        let Some(content) = &mut self.response.content else { return Ok(()) };
+        let mut kept = Vec::new();
+        content.flush(&mut kept)?;
+        if kept.is_empty() {
+            return Ok(());
+        }
+        self.worker.with_write_buffer(|out| {
+            self.write_content(&kept, out);
+            self.send_to_client(context, out)
+        })
+    }
+
+    /// Sends a response that plugins wanted whole, once all of it is there and they have seen it.
+    fn send_held(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        let is_due = |content: &mut Box<content::Response<'_>>| content.is_held();
+        if !self.response.head_done || !self.response.body.is_done() {
+            return Ok(());
+        }
+        let Some(mut content) = self.response.content.take_if(is_due) else { return Ok(()) };
+        let mut body = Vec::new();
+        content.end(self.exchange, &mut body)?;
+        self.worker.with_write_buffer(|out| {
+            self.begin_response(out);
+            self.send_to_client(context, out)
+        })?;
+        self.exchange.body_bytes += body.len() as u64;
+        self.send_to_client(context, &body)?;
+        self.worker.with_write_buffer(|out| {
+            self.end_response(out)?;
+            self.send_to_client(context, out)
+        })
     }
 
     fn take_head(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
@@ -477,6 +592,18 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         self.response.upstream_reusable = self.exchange.response.keep_alive;
         self.response.body = Body::new(self.exchange.response.framing, self.terms.clients.limits.head_bytes);
         self.terms.plugins.on_response(self.exchange)?;
+        if self.terms.plugins.see_response_bodies(self.exchange) {
+            self.response.content = content::Response::new(self.terms.plugins, self.exchange)?;
+        }
+        self.response.head_done = true;
+        if !self.response.content.as_ref().is_some_and(|content| content.is_held()) {
+            self.begin_response(out);
+        }
+        Ok(())
+    }
+
+    /// Writes the head of the final response: from here on there is no way back.
+    fn begin_response(&mut self, out: &mut Vec<u8>) {
         self.response.coding = forward::response_coding(self.exchange);
         self.response.client_reusable = self.exchange.request.keep_alive
             && self.response.coding != Coding::UntilClose
@@ -484,10 +611,8 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
             && !self.client.ended()
             && self.worker.phase() == Phase::Serving
             && self.terms.clients.keepalive_requests.is_none_or(|most| self.exchange.client.connection_requests < most);
-        self.response.head_done = true;
         self.exchange.response_begun = true;
         self.client.response_head(out, self.exchange, self.response.coding, !self.response.client_reusable);
-        Ok(())
     }
 
     fn upstream_answers(&mut self, status: u16) {
@@ -521,7 +646,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         let client = if waits_for_client { self.response.client_deadline_ns } else { NEVER };
         let body = match self.request.body.is_done() || self.request.refused || self.upstream.is_blocked() {
             true => NEVER,
-            false => self.body_deadline_ns(),
+            false => self.terms.clients.body_deadline_ns(self.request.body_since_ns, self.request.content),
         };
         let half_close = self.client.half_close_deadline_ns(self.terms.clients);
         let now_ns = self.now_ns;
@@ -539,17 +664,6 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         }
         self.client.set_deadline(upstream.min(client).min(body).min(half_close));
         Ok(())
-    }
-
-    /// When the client's body will have come too slowly on average.
-    fn body_deadline_ns(&self) -> u64 {
-        let clients = self.terms.clients;
-        let earned_ns = match clients.body_min_rate {
-            0 => return NEVER,
-            rate => u128::from(self.request.content) * 1_000_000_000 / u128::from(rate),
-        };
-        let earned_ns = u64::try_from(earned_ns).unwrap_or(NEVER);
-        self.request.body_since_ns.saturating_add(ns(clients.body_grace)).saturating_add(earned_ns)
     }
 }
 

@@ -10,6 +10,7 @@ use weir_proto::{Framing, Known, Method};
 
 use crate::chain::Plugins;
 use crate::connection::After;
+use crate::content;
 use crate::current::Current;
 use crate::forward::{self, Coding};
 use crate::sides::ClientSide;
@@ -45,6 +46,10 @@ async fn refuse(
     exchange: &mut Exchange,
     stop: Stop,
 ) -> After {
+    if exchange.request.query().is_some() {
+        // The plugin that knows the secret may not have been asked, as on a path with a typing mistake.
+        exchange.secret_arguments.extend(current.snapshot.secret_arguments.iter().cloned());
+    }
     let ending = stop.ending();
     if ending.blame != Blame::Policy {
         exchange.stop = Some(stop);
@@ -64,6 +69,12 @@ async fn refuse(
     }
     if !exchange.response_replaced {
         match plugins.on_response(exchange) {
+            Ok(()) | Err(Stop::Answered) => {}
+            Err(_) => write_answer(exchange, 500, Stop::Internal),
+        }
+    }
+    if plugins.see_response_bodies(exchange) {
+        match content::answer(plugins, exchange) {
             Ok(()) | Err(Stop::Answered) => {}
             Err(_) => write_answer(exchange, 500, Stop::Internal),
         }

@@ -9,6 +9,7 @@ use crate::balance::Tried;
 use crate::certificates::Admission;
 use crate::chain::Plugins;
 use crate::connection::{After, unless_left};
+use crate::content;
 use crate::current::{Current, Upstream};
 use crate::pool::Freshness;
 use crate::relay::{self, Outcome, Persisting, Terms};
@@ -47,7 +48,11 @@ async fn answer(
         return Err(Stop::EncodedSeparator);
     }
     exchange.request.upgrade &= route.upgrades;
-    Plugins::of(&current.snapshot, exchange).on_request(exchange, |context| client.poll_leave(context)).await?;
+    let plugins = Plugins::of(&current.snapshot, exchange);
+    plugins.on_request(exchange, |context| client.poll_leave(context)).await?;
+    if plugins.see_request_bodies(exchange) {
+        Box::pin(content::request(worker, &current.snapshot.clients, plugins, client, exchange)).await?;
+    }
     match exchange.diverted.map_or(route.target, |number| Target::Upstream(number as usize)) {
         Target::Upstream(number) => proxy(worker, current, route, current.upstream(number), client, exchange).await,
         Target::Nothing => Err(Stop::NoUpstream),
@@ -142,8 +147,10 @@ async fn proxy(
             Retry::Unseen => true,
             Retry::Idempotent => idempotent,
         };
+        // What was held for a plugin can be sent again.
+        let is_lost = exchange.body_taken != Taken::Nothing && exchange.request_body.is_none();
         let late = settings.retry_timeout.is_some_and(|most| worker.now_ns() - first_ns > most.as_nanos() as u64);
-        if !safe || exchange.response_begun || exchange.body_taken != Taken::Nothing || late {
+        if !safe || exchange.response_begun || is_lost || late {
             return Err(stop);
         }
         if stale {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use weir_net::timer::NEVER;
 use weir_net::tls::Client;
 use weir_plugin::{RouteFacts, Stage, Step};
 use weir_proto::Method;
@@ -31,6 +32,8 @@ pub struct Snapshot {
     pub certificates: Certificates,
     /// Indexed by [`weir_plugin::Consumer::overlay`].
     pub overlays: Vec<Overlay>,
+    /// Names of query arguments that are secrets on some route.
+    pub secret_arguments: Vec<Arc<[u8]>>,
 }
 
 /// How clients are treated, on every listener.
@@ -67,6 +70,16 @@ impl ClientSettings {
     pub fn trusts(&self, peer: IpAddr) -> bool {
         let peer = peer.to_canonical();
         self.trusted_addresses.iter().any(|trusted| trusted.contains(&peer))
+    }
+
+    /// When a body will have come too slowly on average, which has been read since `since_ns` and has brought so much.
+    pub fn body_deadline_ns(&self, since_ns: u64, content: u64) -> u64 {
+        let earned_ns = match self.body_min_rate {
+            0 => return NEVER,
+            rate => u128::from(content) * 1_000_000_000 / u128::from(rate),
+        };
+        let ns = |ns: u128| u64::try_from(ns).unwrap_or(NEVER);
+        since_ns.saturating_add(ns(self.body_grace.as_nanos())).saturating_add(ns(earned_ns))
     }
 }
 
@@ -115,7 +128,9 @@ pub enum Target {
 #[derive(Clone, Default)]
 pub struct Chain {
     pub request: Vec<Link>,
+    pub request_body: Vec<Link>,
     pub response: Vec<Link>,
+    pub response_body: Vec<Link>,
     pub log: Vec<Link>,
     /// How many of `request` run before it is clear who the consumer is: up to the last that may find out.
     pub anonymous: usize,
@@ -156,9 +171,11 @@ impl Chain {
         let mut chain = Chain::default();
         links.sort_by_key(|link| link.rank);
         chain.request.extend(links.iter().filter(|link| link.step.phases().request).cloned());
+        chain.request_body.extend(links.iter().filter(|link| link.step.phases().request_body).cloned());
         chain.anonymous = chain.request.iter().rposition(|link| link.identifies).map_or(0, |last| last + 1);
         links.sort_by_key(|link| (link.rank.reach, link.rank.priority));
         chain.response.extend(links.iter().filter(|link| link.step.phases().response).cloned());
+        chain.response_body.extend(links.iter().filter(|link| link.step.phases().response_body).cloned());
         chain.log.extend(links.into_iter().filter(|link| link.step.phases().log));
         chain
     }

@@ -1,10 +1,11 @@
 //! What makes a type a plugin: a name, a place in the order, options with a schema, and an example that works.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -12,6 +13,8 @@ use serde_json::Value;
 
 use crate::consumer::Consumers;
 use crate::plugin::Step;
+use crate::template::Template;
+use crate::variable::Variable;
 
 /// When in the way of a request a plugin runs. All of `Rewrite`, by priority, before all of `Access` (APISIX phases).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,6 +56,15 @@ pub struct Shared {
     pub metadata: HashMap<Box<str>, Value>,
     /// What plugins must say alike, by topic.
     agreements: RefCell<HashMap<String, String>>,
+    /// Names of query arguments that are secrets, wherever plugins look for them.
+    secret_arguments: RefCell<BTreeSet<Arc<[u8]>>>,
+}
+
+impl Shared {
+    /// Names of query arguments that some plugin takes for secrets.
+    pub fn secret_arguments(&self) -> Vec<Arc<[u8]>> {
+        self.secret_arguments.borrow().iter().cloned().collect()
+    }
 }
 
 impl Build {
@@ -77,6 +89,20 @@ impl Build {
         self.upstreams.iter().find(|(named_at, _)| **named_at == *place).map(|(_, number)| *number)
     }
 
+    /// A text with variables, which stands at a place of the options. A variable that nobody knows would be empty for
+    /// ever, which is rarely meant.
+    pub fn template(&mut self, text: &str, place: &str) -> Template {
+        let template = Template::compile(text);
+        for variable in template.variables() {
+            if let Variable::Unknown(name) = variable {
+                let problem =
+                    format!("names the variable `{name}`, which nobody knows; a dollar sign is written `\\$`");
+                self.warnings.push(ConfigError::new(place, problem));
+            }
+        }
+        template
+    }
+
     pub fn consumers(&self) -> &Consumers {
         &self.shared.consumers
     }
@@ -91,6 +117,12 @@ impl Build {
     /// document. What a plugin counts under its identity goes on over a reload that does not concern it.
     pub fn identity(&self) -> &str {
         &self.identity
+    }
+
+    /// A query argument of this name is a secret. Logs do not show it either where a request has ended before the plugin
+    /// was asked.
+    pub fn secret_argument(&self, name: &Arc<[u8]>) {
+        self.shared.secret_arguments.borrow_mut().insert(Arc::clone(name));
     }
 
     /// Whether everybody who has spoken on `topic` so far said the same.

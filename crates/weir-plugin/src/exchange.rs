@@ -10,6 +10,7 @@ use std::sync::{Arc, LazyLock};
 use weir_proto::field::Name;
 use weir_proto::{RequestHead, ResponseHead};
 
+use crate::body::Filters;
 use crate::consumer::{Consumer, Credential};
 use crate::stop::Stop;
 use crate::tls::Tls;
@@ -47,6 +48,10 @@ pub struct Exchange {
     pub body_bytes: u64,
     /// The most content the request may bring; `u64::MAX` is no limit. Larger is answered with 413.
     pub body_limit: u64,
+    /// All of the request's content, where a plugin has looked at it; it is what goes upstream.
+    pub request_body: Option<Vec<u8>>,
+    /// What the request's content passes on its way upstream.
+    pub request_filters: Filters,
     /// Something of the final response has left for the client, so nobody else can answer.
     pub response_begun: bool,
     /// How much of the request's content was taken from the client.
@@ -216,6 +221,8 @@ impl Default for Exchange {
             response_bytes: 0,
             body_bytes: 0,
             body_limit: u64::MAX,
+            request_body: None,
+            request_filters: Filters::default(),
             response_begun: false,
             body_taken: Taken::Nothing,
             response_replaced: false,
@@ -243,6 +250,8 @@ impl Exchange {
         self.response_bytes = 0;
         self.body_bytes = 0;
         self.body_limit = u64::MAX;
+        self.request_body = None;
+        self.request_filters = Filters::default();
         self.response_begun = false;
         self.body_taken = Taken::Nothing;
         self.response_replaced = false;

@@ -1,9 +1,11 @@
 //! What a plugin sees: the exchange, the contract, and how it ends early.
 
+pub mod body;
 pub mod consumer;
 pub mod definition;
 pub mod escape;
 pub mod exchange;
+pub mod form;
 pub mod plugin;
 pub mod stop;
 pub mod template;
@@ -11,6 +13,7 @@ pub mod tls;
 pub mod variable;
 pub mod vars;
 
+pub use body::{Filter, Filters};
 pub use consumer::{Consumer, Consumers, Credential, Proof};
 pub use definition::{
     Authenticator, Build, ConfigError, CredentialEntry, Definition, Described, Entry, MetadataEntry, Registry, Shared,

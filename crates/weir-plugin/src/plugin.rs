@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use crate::body::Filter;
 use crate::exchange::Exchange;
 use crate::stop::Stop;
 
@@ -12,19 +13,29 @@ use crate::stop::Stop;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Phases {
     pub request: bool,
+    /// Sees content of requests: see [`Plugin::whole_request`] and [`Plugin::request_filter`].
+    pub request_body: bool,
     pub response: bool,
+    /// Sees content of responses: see [`Plugin::whole_response`] and [`Plugin::response_filter`].
+    pub response_body: bool,
     pub log: bool,
 }
 
 impl Phases {
-    pub const REQUEST: Phases = Phases { request: true, response: false, log: false };
-    pub const RESPONSE: Phases = Phases { request: false, response: true, log: false };
-    pub const LOG: Phases = Phases { request: false, response: false, log: true };
+    pub const NONE: Phases =
+        Phases { request: false, request_body: false, response: false, response_body: false, log: false };
+    pub const REQUEST: Phases = Phases { request: true, ..Phases::NONE };
+    pub const REQUEST_BODY: Phases = Phases { request_body: true, ..Phases::NONE };
+    pub const RESPONSE: Phases = Phases { response: true, ..Phases::NONE };
+    pub const RESPONSE_BODY: Phases = Phases { response_body: true, ..Phases::NONE };
+    pub const LOG: Phases = Phases { log: true, ..Phases::NONE };
 
     pub const fn and(self, other: Phases) -> Phases {
         Phases {
             request: self.request || other.request,
+            request_body: self.request_body || other.request_body,
             response: self.response || other.response,
+            response_body: self.response_body || other.response_body,
             log: self.log || other.log,
         }
     }
@@ -43,11 +54,52 @@ pub trait Plugin: Send + Sync {
         Ok(())
     }
 
+    /// Every plugin has let the request's head pass, which has content that nobody has read yet. `Some` asks for all of it
+    /// at once, if it has no more than so many bytes; more is answered with 413.
+    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        let _ = exchange;
+        Ok(None)
+    }
+
+    /// All of the request's content, for a plugin that asked for it. It may be changed; nothing has been forwarded.
+    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
+        let _ = (exchange, body);
+        Ok(())
+    }
+
+    /// What the request's content passes on its way, piece by piece. Asked when those have seen it who wanted it whole.
+    fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        let _ = exchange;
+        Ok(None)
+    }
+
     /// The response head is there, whoever made it; nothing of it has been sent. `Err(Stop::Answered)` says that the
     /// exchange now holds another answer, body and all, which goes on through the plugins that follow.
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let _ = exchange;
         Ok(())
+    }
+
+    /// Every plugin has seen the response's head, and nothing of it has been sent. `Some` asks for all of its content at
+    /// once, if it has no more than so many bytes; for more the answer is 502. Not asked about responses that have none,
+    /// whatever the method (204, 304).
+    fn whole_response(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        let _ = exchange;
+        Ok(None)
+    }
+
+    /// All of the response's content, for a plugin that asked for it. It may be changed, and so may the head.
+    /// `Err(Stop::Answered)` says that the exchange now holds another answer instead.
+    fn on_response_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
+        let _ = (exchange, body);
+        Ok(())
+    }
+
+    /// What the response's content passes on its way, piece by piece. Asked when those have seen it who wanted it whole.
+    /// The head still can be changed: for a HEAD in the same way as if the content followed.
+    fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        let _ = exchange;
+        Ok(None)
     }
 
     /// The exchange has ended, well or not.
@@ -101,6 +153,50 @@ impl Step {
         match self {
             Step::Sync(plugin) => plugin.phases(),
             Step::Async(plugin) => plugin.phases(),
+        }
+    }
+
+    /// See [`Plugin::whole_request`]. A plugin that waits does not look into content.
+    pub fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        match self {
+            Step::Sync(plugin) => plugin.whole_request(exchange),
+            Step::Async(_) => Ok(None),
+        }
+    }
+
+    pub fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        match self {
+            Step::Sync(plugin) => plugin.request_filter(exchange),
+            Step::Async(_) => Ok(None),
+        }
+    }
+
+    pub fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
+        match self {
+            Step::Sync(plugin) => plugin.on_request_body(exchange, body),
+            Step::Async(_) => Ok(()),
+        }
+    }
+
+    /// See [`Plugin::whole_response`].
+    pub fn whole_response(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        match self {
+            Step::Sync(plugin) => plugin.whole_response(exchange),
+            Step::Async(_) => Ok(None),
+        }
+    }
+
+    pub fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        match self {
+            Step::Sync(plugin) => plugin.response_filter(exchange),
+            Step::Async(_) => Ok(None),
+        }
+    }
+
+    pub fn on_response_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
+        match self {
+            Step::Sync(plugin) => plugin.on_response_body(exchange, body),
+            Step::Async(_) => Ok(()),
         }
     }
 

@@ -52,6 +52,8 @@ pub enum Stop {
     BadResponse(BadResponse),
     /// The endpoint's chunked coding is broken.
     BadResponseBody,
+    /// The endpoint's answer is larger than allowed.
+    ResponseTooLarge,
     /// More than eight interim responses, or `101` to a request that asked for none.
     BadInterim,
     /// Every endpoint is out of rotation or refuses.
@@ -126,6 +128,7 @@ impl Stop {
             Stop::ReadTimeout => (504, "read_timeout", Upstream, false, Never),
             Stop::BadResponse(bad) => (502, bad.name(), Upstream, false, Never),
             Stop::BadResponseBody => (502, "upstream_bad_body", Upstream, true, Never),
+            Stop::ResponseTooLarge => (502, "response_too_large", Upstream, false, Never),
             Stop::BadInterim => (502, "upstream_bad_interim", Upstream, false, Never),
             Stop::NoEndpoint => (503, "no_endpoint", Upstream, false, Never),
             Stop::Overloaded => (503, "overloaded", Upstream, false, Never),

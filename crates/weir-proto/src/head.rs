@@ -36,6 +36,8 @@ pub struct Field {
     pub known: Known,
     /// Not forwarded: hop-by-hop, or removed by a plugin.
     pub removed: bool,
+    /// Nobody sent it: it was added on the way.
+    pub added: bool,
     /// The line in the head's bytes reads exactly `name: value\r\n`, so neighbours can be forwarded in one copy.
     pub(crate) verbatim: bool,
 }
@@ -86,6 +88,14 @@ impl Head {
             .map(|field| self.slice(field.value))
     }
 
+    /// The same for the fields as they came and as they were added, removed ones among them.
+    pub fn received<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        self.fields
+            .iter()
+            .filter(move |field| self.slice(field.name).eq_ignore_ascii_case(name))
+            .map(|field| self.slice(field.value))
+    }
+
     /// The first value of a field the gateway knows, removed or not: hop-by-hop fields stay readable for the gateway.
     pub fn known(&self, known: Known) -> Option<&[u8]> {
         self.fields.iter().find(|field| field.known == known).map(|field| self.slice(field.value))
@@ -101,7 +111,7 @@ impl Head {
         self.bytes.extend_from_slice(b": ");
         let value = self.append(value);
         self.bytes.extend_from_slice(b"\r\n");
-        self.fields.push(Field { name, value, known, removed: false, verbatim: true });
+        self.fields.push(Field { name, value, known, removed: false, added: true, verbatim: true });
         Ok(())
     }
 
@@ -128,7 +138,14 @@ impl Head {
         let value = Span::new(start, self.bytes.len());
         self.bytes.extend_from_slice(b"\r\n");
         self.remove(name.as_bytes());
-        self.fields.push(Field { name: written, value, known: name.known(), removed: false, verbatim: true });
+        self.fields.push(Field {
+            name: written,
+            value,
+            known: name.known(),
+            removed: false,
+            added: true,
+            verbatim: true,
+        });
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use weir_gateway::snapshot::{Chain, Link, Overlay, Rank, Reach};
 use weir_plugin::{Build, ConfigError, Registry, Shared};
@@ -102,6 +103,11 @@ impl<'a> Chains<'a> {
         let mut links = self.global.clone();
         links.extend(nearest([Some(&own), config, of_service]).filter_map(|built| built.link.clone()));
         Chain::new(links)
+    }
+
+    /// Names of query arguments that plugins take for secrets. To be asked when every plugin is built.
+    pub(super) fn secret_arguments(&self) -> Vec<Arc<[u8]>> {
+        self.shared.secret_arguments()
     }
 
     /// What each consumer, or its group, adds to every route.

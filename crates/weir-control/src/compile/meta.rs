@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir_plugin::{AsyncPlugin, Exchange, Expression, NoteKey, Phases, Plugin, Step, Stop, Waiting};
+use weir_plugin::{AsyncPlugin, Exchange, Expression, Filter, NoteKey, Phases, Plugin, Step, Stop, Waiting};
 
 use crate::document::ErrorResponse;
 
@@ -69,19 +69,23 @@ impl Meta {
 
     /// Replaces the body of a refusal; its other fields, such as `WWW-Authenticate`, stay.
     fn ended(&self, exchange: &mut Exchange, end: Result<(), Stop>) -> Result<(), Stop> {
-        let (Err(stop), Some(body)) = (end, &self.error_response) else { return end };
+        end.map_err(|stop| self.replaced(exchange, stop))
+    }
+
+    fn replaced(&self, exchange: &mut Exchange, stop: Stop) -> Stop {
+        let Some(body) = &self.error_response else { return stop };
         match stop {
-            Stop::Respond(status) if status >= 400 => Err(exchange.respond(status, body.content_type, &body.bytes)),
+            Stop::Respond(status) if status >= 400 => exchange.respond(status, body.content_type, &body.bytes),
             Stop::Answered if exchange.response.status >= 400 => {
                 exchange.body.clear();
                 exchange.body.extend_from_slice(&body.bytes);
                 exchange.response.head.remove(b"Content-Type");
                 match exchange.response.head.add(b"Content-Type", body.content_type.as_bytes()) {
-                    Ok(()) => Err(stop),
-                    Err(_) => Err(Stop::Internal),
+                    Ok(()) => stop,
+                    Err(_) => Stop::Internal,
                 }
             }
-            _ => Err(stop),
+            _ => stop,
         }
     }
 }
@@ -99,11 +103,49 @@ impl Plugin for Wrapped<dyn Plugin> {
         self.meta.ended(exchange, end)
     }
 
+    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        if !self.meta.applies(exchange) {
+            return Ok(None);
+        }
+        self.plugin.whole_request(exchange).map_err(|stop| self.meta.replaced(exchange, stop))
+    }
+
+    fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        if !self.meta.applies(exchange) {
+            return Ok(None);
+        }
+        self.plugin.request_filter(exchange).map_err(|stop| self.meta.replaced(exchange, stop))
+    }
+
+    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
+        let end = self.plugin.on_request_body(exchange, body);
+        self.meta.ended(exchange, end)
+    }
+
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         if !self.meta.applies(exchange) {
             return Ok(());
         }
         let end = self.plugin.on_response(exchange);
+        self.meta.ended(exchange, end)
+    }
+
+    fn whole_response(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        if !self.meta.applies(exchange) {
+            return Ok(None);
+        }
+        self.plugin.whole_response(exchange).map_err(|stop| self.meta.replaced(exchange, stop))
+    }
+
+    fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        if !self.meta.applies(exchange) {
+            return Ok(None);
+        }
+        self.plugin.response_filter(exchange).map_err(|stop| self.meta.replaced(exchange, stop))
+    }
+
+    fn on_response_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
+        let end = self.plugin.on_response_body(exchange, body);
         self.meta.ended(exchange, end)
     }
 

@@ -6,7 +6,7 @@ use weir_proto::{Framing, Trailers};
 use crate::forward::Coding;
 
 /// How much of a body is still to come.
-pub(super) enum Body {
+pub enum Body {
     Sized(u64),
     Chunked(Box<Decoder>),
     UntilClose,
@@ -15,18 +15,18 @@ pub(super) enum Body {
 }
 
 /// The body's framing is broken.
-pub(super) struct Broken;
+pub struct Broken;
 
 /// What one call of [`Body::transfer`] did.
-pub(super) struct Moved {
+pub struct Moved {
     /// Bytes taken from the input; what is left belongs to the next message.
-    pub(super) consumed: usize,
+    pub consumed: usize,
     /// Content among them.
-    pub(super) content: u64,
+    pub content: u64,
 }
 
 impl Body {
-    pub(super) fn new(framing: Framing, trailer_limit: usize) -> Body {
+    pub fn new(framing: Framing, trailer_limit: usize) -> Body {
         match framing {
             Framing::None | Framing::Sized(0) => Body::Done(Trailers::default()),
             Framing::Sized(length) => Body::Sized(length),
@@ -35,12 +35,12 @@ impl Body {
         }
     }
 
-    pub(super) fn is_done(&self) -> bool {
+    pub fn is_done(&self) -> bool {
         matches!(self, Body::Done(_))
     }
 
     /// What came after the content; `None` until all of it was there.
-    pub(super) fn trailers(&self) -> Option<&Trailers> {
+    pub fn trailers(&self) -> Option<&Trailers> {
         match self {
             Body::Done(trailers) => Some(trailers),
             _ => None,
@@ -48,7 +48,7 @@ impl Body {
     }
 
     /// Moves what `input` holds of this body to `out`, in the coding of the next hop.
-    pub(super) fn transfer(&mut self, input: &[u8], coding: Coding, out: &mut Vec<u8>) -> Result<Moved, Broken> {
+    pub fn transfer(&mut self, input: &[u8], coding: Coding, out: &mut Vec<u8>) -> Result<Moved, Broken> {
         match self {
             Body::Done(_) => Ok(Moved { consumed: 0, content: 0 }),
             Body::UntilClose => {
@@ -88,7 +88,7 @@ impl Body {
     }
 
     /// The sender has closed its side. That is the end of some bodies and the truncation of others.
-    pub(super) fn close(&mut self, trailers: Trailers) -> Result<(), Broken> {
+    pub fn close(&mut self, trailers: Trailers) -> Result<(), Broken> {
         match self {
             Body::UntilClose => {
                 *self = Body::Done(trailers);
@@ -100,7 +100,8 @@ impl Body {
     }
 }
 
-fn write(out: &mut Vec<u8>, coding: Coding, content: &[u8]) {
+/// Writes content as it travels in a coding.
+pub fn write(out: &mut Vec<u8>, coding: Coding, content: &[u8]) {
     match coding {
         Coding::None => {}
         Coding::Plain | Coding::UntilClose => out.extend_from_slice(content),

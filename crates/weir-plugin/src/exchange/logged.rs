@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use super::Exchange;
-use super::variables::decoded;
+use crate::form::decoded;
 use crate::variable::{Variable, Variables};
 
 /// Stands for a secret.

@@ -8,6 +8,7 @@ use jiff::{Timestamp, tz::TimeZone};
 use weir_proto::{Head, Known, field};
 
 use super::Exchange;
+use crate::form;
 use crate::tls::{ClientCertificate, Tls};
 use crate::variable::{Variable, Variables};
 
@@ -68,6 +69,8 @@ impl Variables for Exchange {
             Variable::RequestLength => text(self.request_bytes),
             Variable::BodyBytesSent => text(self.body_bytes),
             Variable::BytesSent => text(self.response_bytes),
+            Variable::RequestBody => self.request_body.as_deref().map(Cow::Borrowed),
+            Variable::PostArgument(name) => argument(self.request_body.as_deref()?, name.as_bytes()),
             Variable::RequestTime => seconds(self.started_ns, self.ended_ns.max(self.started_ns)),
             Variable::RequestCompletion => {
                 (self.ended_ns != 0 && self.stop.is_none()).then_some(Cow::Borrowed(&b"OK"[..]))
@@ -120,7 +123,7 @@ impl Variables for Exchange {
             Variable::TlsClientSerial => certificate(self, |certificate| &certificate.serial),
             Variable::TlsClientFingerprint => certificate(self, |certificate| &certificate.fingerprint),
             Variable::TlsClientCertificate => certificate(self, |certificate| &certificate.pem),
-            // Bodies, caches and GraphQL have no values before their features exist.
+            // Bodies of responses, caches and GraphQL have no values before their features exist.
             _ => None,
         }
     }
@@ -177,32 +180,9 @@ fn header<'a>(head: &'a Head, name: &[u8]) -> Value<'a> {
 /// The first value of a query argument, percent-decoded. An argument without `=` is the empty string.
 fn argument<'a>(query: &'a [u8], name: &[u8]) -> Value<'a> {
     query.split(|&byte| byte == b'&').find_map(|pair| {
-        let mut halves = pair.splitn(2, |&byte| byte == b'=');
-        let key = decoded(halves.next().unwrap_or_default());
-        (*key == *name).then(|| decoded(halves.next().unwrap_or_default()))
+        let (key, value) = form::halves(pair);
+        (*form::decoded(key) == *name).then(|| form::decoded(value))
     })
-}
-
-/// Resolves `%XX` and `+`; what is no escape stays as it is.
-pub(super) fn decoded(value: &[u8]) -> Cow<'_, [u8]> {
-    if !value.iter().any(|byte| matches!(byte, b'%' | b'+')) {
-        return Cow::Borrowed(value);
-    }
-    let digit = |at: usize| value.get(at).and_then(|&byte| (byte as char).to_digit(16));
-    let mut out = Vec::with_capacity(value.len());
-    let mut at = 0;
-    while at < value.len() {
-        match (value[at], digit(at + 1), digit(at + 2)) {
-            (b'%', Some(high), Some(low)) => {
-                out.push((high * 16 + low) as u8);
-                at += 2;
-            }
-            (b'+', ..) => out.push(b' '),
-            (byte, ..) => out.push(byte),
-        }
-        at += 1;
-    }
-    Cow::Owned(out)
 }
 
 /// The value of one cookie (RFC 6265 §5.4); the first, if it was sent twice.

@@ -78,6 +78,7 @@ fn line(bytes: &[u8], at: usize) -> Result<Option<(Field, usize)>, BadLines> {
         value: Span::new(value_start, value_end),
         known: Known::parse(&bytes[at..name_end]),
         removed: false,
+        added: false,
         verbatim,
     };
     Ok(Some((field, line_end + 2)))

@@ -23,7 +23,7 @@ fn push(head: &mut Head, name: &[u8], value: &[u8]) {
     head.bytes.extend_from_slice(b": ");
     let value = head.append(value);
     head.bytes.extend_from_slice(b"\r\n");
-    head.fields.push(Field { name, value, known, removed: false, verbatim: true });
+    head.fields.push(Field { name, value, known, removed: false, added: false, verbatim: true });
 }
 
 /// A field that may stand in a message of HTTP/2 (RFC 9113 §8.2): a lower-case name, nothing that could end a line in

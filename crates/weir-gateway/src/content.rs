@@ -1,0 +1,331 @@
+//! Content that plugins look into or change. Without such plugins nothing of this runs, and bodies go straight from one
+//! socket to the other.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use weir_plugin::{Exchange, Filter, Filters, Stop, Taken};
+use weir_proto::Framing;
+
+use crate::chain::{Plugins, guarded};
+use crate::forward::Coding;
+use crate::relay::body::Body;
+use crate::sides::ClientSide;
+use crate::snapshot::{ClientSettings, Link};
+use crate::worker::{Phase, Worker};
+
+/// Those that want all of one message's content, in order, and how much that may be.
+struct Whole<'a> {
+    links: Vec<&'a Link>,
+    limit: u64,
+}
+
+impl<'a> Whole<'a> {
+    fn ask(
+        links: impl Iterator<Item = &'a Link>,
+        mut wants: impl FnMut(&Link) -> Result<Option<u64>, Stop>,
+    ) -> Result<Whole<'a>, Stop> {
+        let mut whole = Whole { links: Vec::new(), limit: u64::MAX };
+        for link in links {
+            if let Some(limit) = guarded(|| wants(link))? {
+                whole.links.push(link);
+                whole.limit = whole.limit.min(limit);
+            }
+        }
+        Ok(whole)
+    }
+}
+
+/// What content passes, in order.
+fn filters<'a>(
+    links: impl Iterator<Item = &'a Link>,
+    mut filter: impl FnMut(&Link) -> Result<Option<Box<dyn Filter>>, Stop>,
+) -> Result<Filters, Stop> {
+    let mut filters = Filters::default();
+    for link in links {
+        if let Some(filter) = guarded(|| filter(link))? {
+            filters.add(filter);
+        }
+    }
+    Ok(filters)
+}
+
+/// Lets plugins have the content of a request before anything is forwarded, or has it changed on its way.
+pub async fn request(
+    worker: &Worker,
+    settings: &ClientSettings,
+    plugins: Plugins<'_>,
+    client: &mut impl ClientSide,
+    exchange: &mut Exchange,
+) -> Result<(), Stop> {
+    if !exchange.request.framing.has_body() {
+        return Ok(());
+    }
+    let whole = Whole::ask(plugins.request_bodies(exchange), |link| link.step.whole_request(exchange))?;
+    if whole.links.is_empty() {
+        exchange.request_filters =
+            filters(plugins.request_bodies(exchange), |link| link.step.request_filter(exchange))?;
+        return Ok(());
+    }
+    let mut body = take_whole(worker, settings, client, exchange, whole.limit).await?;
+    for link in whole.links {
+        guarded(|| link.step.on_request_body(exchange, &mut body))?;
+    }
+    exchange.request.framing = Framing::Sized(body.len() as u64);
+    let mut filters = filters(plugins.request_bodies(exchange), |link| link.step.request_filter(exchange))?;
+    let body = filtered(&mut filters, body)?;
+    exchange.request.framing = Framing::Sized(body.len() as u64);
+    exchange.request_body = Some(body);
+    Ok(())
+}
+
+/// All at once through filters.
+fn filtered(filters: &mut Filters, body: Vec<u8>) -> Result<Vec<u8>, Stop> {
+    if filters.is_empty() {
+        return Ok(body);
+    }
+    let mut out = Vec::new();
+    filters.end(&body, &mut out)?;
+    Ok(out)
+}
+
+/// Reads all of a request's content.
+async fn take_whole(
+    worker: &Worker,
+    settings: &ClientSettings,
+    client: &mut impl ClientSide,
+    exchange: &mut Exchange,
+    limit: u64,
+) -> Result<Vec<u8>, Stop> {
+    let limit = limit.min(exchange.body_limit);
+    if matches!(exchange.request.framing, Framing::Sized(length) if length > limit) {
+        return Err(Stop::BodyTooLarge);
+    }
+    let mut taking = Taking {
+        worker,
+        settings,
+        body: Body::new(exchange.request.framing, settings.limits.head_bytes),
+        content: Vec::new(),
+        limit,
+        since_ns: worker.now_ns(),
+    };
+    let invites = std::mem::take(&mut exchange.request.expects_continue);
+    let mut is_invited = !invites;
+    poll_fn(|context| {
+        worker.wake_up();
+        if !is_invited {
+            is_invited = true;
+            invite(worker, client, exchange, context)?;
+        }
+        if client.is_blocked() && client.poll_flush(context).map_err(|_| Stop::ClientGone)?.is_pending() {
+            return taking.wait(client);
+        }
+        taking.poll(client, exchange, context)
+    })
+    .await?;
+    Ok(taking.content)
+}
+
+/// RFC 9110 §10.1.1: the client waits for it, and nobody else is there yet to say it.
+fn invite(
+    worker: &Worker,
+    client: &mut impl ClientSide,
+    exchange: &mut Exchange,
+    context: &mut Context<'_>,
+) -> Result<(), Stop> {
+    exchange.response.clear();
+    exchange.response.status = 100;
+    let sent = worker.with_write_buffer(|out| {
+        client.interim_head(out, exchange);
+        exchange.response_bytes += out.len() as u64;
+        client.send(context, out)
+    });
+    exchange.response.clear();
+    sent.map(|_| ()).map_err(|_| Stop::ClientGone)
+}
+
+/// A request's content while it is read.
+struct Taking<'a> {
+    worker: &'a Worker,
+    settings: &'a ClientSettings,
+    body: Body,
+    content: Vec<u8>,
+    limit: u64,
+    since_ns: u64,
+}
+
+impl Taking<'_> {
+    fn poll(
+        &mut self,
+        client: &mut impl ClientSide,
+        exchange: &mut Exchange,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Stop>> {
+        let worker = self.worker;
+        while !self.body.is_done() {
+            if !client.stash().is_empty() {
+                let mut stash = std::mem::take(client.stash());
+                let used = self.take(&stash, exchange);
+                worker.consume(&mut stash, *used.as_ref().unwrap_or(&0));
+                *client.stash() = stash;
+                used?;
+                continue;
+            }
+            let read = worker.with_read_buffer(|buffer| match client.poll_read(context, buffer) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(Ok(count)) if count > 0 => {
+                    let used = self.take(&buffer[..count], exchange)?;
+                    worker.stash(client.stash(), &buffer[used..count]);
+                    Poll::Ready(Ok(()))
+                }
+                Poll::Ready(Ok(_)) => {
+                    exchange.body_taken = Taken::All;
+                    Poll::Ready(self.body.close(client.take_trailers()).map_err(|_| Stop::ClientGone))
+                }
+                Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::ClientGone)),
+            });
+            match read {
+                Poll::Ready(read) => read?,
+                Poll::Pending => return self.wait(client),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes what belongs to the body; says how much of `received` that was.
+    fn take(&mut self, received: &[u8], exchange: &mut Exchange) -> Result<usize, Stop> {
+        exchange.body_taken = Taken::Part;
+        let moved = self.body.transfer(received, Coding::Plain, &mut self.content).map_err(|_| Stop::BadRequestBody)?;
+        exchange.request_bytes += moved.consumed as u64;
+        if self.body.is_done() {
+            exchange.body_taken = Taken::All;
+        }
+        if self.content.len() as u64 > self.limit { Err(Stop::BodyTooLarge) } else { Ok(moved.consumed) }
+    }
+
+    /// Nothing is there to be read: has the client run out of time?
+    fn wait(&self, client: &impl ClientSide) -> Poll<Result<(), Stop>> {
+        let now_ns = self.worker.now_ns();
+        if self.worker.phase() == Phase::Stopping {
+            return Poll::Ready(Err(Stop::Shutdown));
+        }
+        let body_ns = self.settings.body_deadline_ns(self.since_ns, self.content.len() as u64);
+        let half_close_ns = client.half_close_deadline_ns(self.settings);
+        if half_close_ns <= now_ns {
+            return Poll::Ready(Err(Stop::ClientGone));
+        }
+        if body_ns <= now_ns {
+            return Poll::Ready(Err(Stop::BodyTimeout));
+        }
+        client.set_deadline(body_ns.min(half_close_ns));
+        Poll::Pending
+    }
+}
+
+/// The content of a response from an upstream, on its way through plugins.
+pub struct Response<'a> {
+    plugins: Plugins<'a>,
+    /// Those that want it whole; if there are any, nothing goes on before all of it is there.
+    whole: Whole<'a>,
+    held: Vec<u8>,
+    /// What it passes where nobody wants it whole.
+    filters: Filters,
+    /// A filter may keep something back.
+    is_flushed: bool,
+}
+
+impl<'a> Response<'a> {
+    /// Asks plugins what they want of the response whose head stands in the exchange. The head says from now on how the
+    /// content leaves; nothing if it passes as it is.
+    pub fn new(plugins: Plugins<'a>, exchange: &mut Exchange) -> Result<Option<Box<Response<'a>>>, Stop> {
+        let whole = whole_of_response(plugins, exchange)?;
+        let is_held = !whole.links.is_empty();
+        let mut filters = Filters::default();
+        if !is_held || exchange.response.framing == Framing::None {
+            filters = filters_of_response(plugins, exchange)?;
+        }
+        if !is_held && filters.is_empty() {
+            return Ok(None);
+        }
+        match exchange.response.framing {
+            Framing::None => {
+                // What a GET would bring has another length, if it can be told at all (RFC 9110 §9.3.2).
+                exchange.response.head.remove(b"Content-Length");
+                return Ok(None);
+            }
+            Framing::Sized(length) if length > whole.limit => return Err(Stop::ResponseTooLarge),
+            _ if !is_held => exchange.response.framing = Framing::Chunked,
+            _ => {}
+        }
+        Ok(Some(Box::new(Response { plugins, whole, held: Vec::new(), filters, is_flushed: true })))
+    }
+
+    /// Nothing goes on before all of it is there.
+    pub fn is_held(&self) -> bool {
+        !self.whole.links.is_empty()
+    }
+
+    /// Takes a piece; appends what goes on of it.
+    pub fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+        if self.is_held() {
+            self.held.extend_from_slice(piece);
+            let is_too_large = self.held.len() as u64 > self.whole.limit;
+            return if is_too_large { Err(Stop::ResponseTooLarge) } else { Ok(()) };
+        }
+        self.is_flushed = false;
+        self.filters.piece(piece, out)
+    }
+
+    /// For now nothing more comes.
+    pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        if std::mem::replace(&mut self.is_flushed, true) { Ok(()) } else { self.filters.flush(out) }
+    }
+
+    /// Nothing more comes: appends the rest, or all of it, if it was held.
+    pub fn end(&mut self, exchange: &mut Exchange, out: &mut Vec<u8>) -> Result<(), Stop> {
+        if !self.is_held() {
+            return self.filters.end(b"", out);
+        }
+        let body = std::mem::take(&mut self.held);
+        out.append(&mut seen(&self.whole, self.plugins, exchange, body)?);
+        Ok(())
+    }
+}
+
+/// Shows all of a response's content to those who want it, and has it filtered. The framing is that of what goes on.
+fn seen(whole: &Whole<'_>, plugins: Plugins<'_>, exchange: &mut Exchange, mut body: Vec<u8>) -> Result<Vec<u8>, Stop> {
+    for link in &whole.links {
+        guarded(|| link.step.on_response_body(exchange, &mut body))?;
+    }
+    exchange.response.framing = Framing::Sized(body.len() as u64);
+    let mut filters = filters_of_response(plugins, exchange)?;
+    let body = filtered(&mut filters, body)?;
+    exchange.response.framing = Framing::Sized(body.len() as u64);
+    Ok(body)
+}
+
+fn has_content(exchange: &Exchange) -> bool {
+    !matches!(exchange.response.status, 204 | 304)
+}
+
+fn whole_of_response<'a>(plugins: Plugins<'a>, exchange: &mut Exchange) -> Result<Whole<'a>, Stop> {
+    let links = plugins.response_bodies(exchange).filter(|_| has_content(exchange)).collect::<Vec<_>>();
+    Whole::ask(links.into_iter(), |link| link.step.whole_response(exchange))
+}
+
+fn filters_of_response(plugins: Plugins<'_>, exchange: &mut Exchange) -> Result<Filters, Stop> {
+    let links = plugins.response_bodies(exchange).filter(|_| has_content(exchange)).collect::<Vec<_>>();
+    filters(links.into_iter(), |link| link.step.response_filter(exchange))
+}
+
+/// Lets plugins have the content of an answer that stands in the exchange. `Err(Stop::Answered)`: another stands there.
+pub fn answer(plugins: Plugins<'_>, exchange: &mut Exchange) -> Result<(), Stop> {
+    exchange.response.framing = Framing::Sized(exchange.body.len() as u64);
+    let whole = whole_of_response(plugins, exchange)?;
+    if exchange.body.len() as u64 > whole.limit {
+        return Err(Stop::Internal);
+    }
+    let body = std::mem::take(&mut exchange.body);
+    exchange.body = seen(&whole, plugins, exchange, body)?;
+    Ok(())
+}
