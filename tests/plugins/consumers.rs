@@ -100,6 +100,19 @@ fn p05_keys_are_in_no_log() {
 }
 
 #[test]
+fn p05_keys_are_in_no_log_where_no_route_matches() {
+    let file = "enable_access_log: access.log
+routes: [{ uri: /api/*, plugins: { key-auth: { query: token } } }]
+";
+    let mut gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(file);
+    assert_eq!(gateway.get("/apj/a?token=s3cret&apikey=shown").status, 404);
+    gateway.signal(weir_testkit::Signal::TERM);
+    assert!(gateway.wait_exit(DEADLINE).success());
+    let log = fs::read_to_string(gateway.directory().join("access.log")).expect("a log");
+    assert!(log.contains("/apj/a?token=***&apikey=shown"), "{log}");
+}
+
+#[test]
 fn consumer_before_group_before_route() {
     let rig = rig(
         "{ key-auth: {}, limit-count: { count: 1, time_window: 86400 }, proxy-rewrite: { uri: /route } }",

@@ -1,6 +1,7 @@
 //! Plugins as clients and upstreams see them: over real sockets, before an origin that answers with what it was sent.
 
 mod answers;
+mod bodies;
 mod consumers;
 mod forward_auth;
 mod limits;

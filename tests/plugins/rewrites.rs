@@ -68,3 +68,14 @@ fn p01_an_address_is_believed_from_proxies_only() {
     rig.change("{ real-ip: { source: http_x_forwarded_for, trusted_addresses: [10.0.0.0/8], recursive: true } }");
     assert_eq!(ask(&rig).as_deref(), Some("127.0.0.1"));
 }
+
+#[test]
+fn a_plugin_says_who_was_before() {
+    let rig =
+        Rig::with("{ proxy-rewrite: { headers: { set: { X-Forwarded-Proto: https, X-Forwarded-Prefix: /api } } } }");
+    let request = "GET / HTTP/1.1\r\nHost: t\r\nX-Forwarded-Proto: wss\r\nX-Forwarded-Host: evil\r\n\r\n";
+    assert_eq!(rig.gateway.client().ask(request).expect("an answer").status, 200);
+    let headers = &rig.origin.requests()[0].headers;
+    assert_eq!(headers.all("x-forwarded-proto").collect::<Vec<_>>(), ["https"]);
+    assert_eq!((headers.get("x-forwarded-prefix"), headers.get("x-forwarded-host")), (Some("/api"), Some("t")));
+}

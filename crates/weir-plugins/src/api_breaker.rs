@@ -117,14 +117,16 @@ impl Definition for ApiBreaker {
         }
         check("unhealthy", &self.unhealthy.http_statuses, 500..=599, "failures", self.unhealthy.failures)?;
         check("healthy", &self.healthy.http_statuses, 200..=499, "successes", self.healthy.successes)?;
+        let body = self.break_response_body.as_deref().map(|text| build.template(text, "break_response_body"));
         let field = |(index, field): (usize, &FieldOptions)| {
             let name = header_name(&field.key, &format!("break_response_headers[{index}].key"))?;
-            Ok((name.into(), Template::compile(&field.value)))
+            Ok((name.into(), build.template(&field.value, &format!("break_response_headers[{index}].value"))))
         };
+        let fields = self.break_response_headers.iter().enumerate().map(field).collect::<Result<_, ConfigError>>()?;
         Ok(Step::new(Breaker {
             status: self.break_response_code,
-            body: self.break_response_body.as_deref().map(Template::compile),
-            fields: self.break_response_headers.iter().enumerate().map(field).collect::<Result<_, ConfigError>>()?,
+            body,
+            fields,
             rule: Rule {
                 max_open: Duration::from_secs(self.max_breaker_sec),
                 unhealthy: self.unhealthy.http_statuses.into(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use weir_plugin::{Build, ConfigError, Credential, Exchange, Stop};
+use weir_plugin::{Build, ConfigError, Credential, Exchange, Stop, form};
 
 /// What becomes of a client that has not proved who it is.
 pub struct Unproved {
@@ -35,10 +35,15 @@ impl Unproved {
         if let Some(anonymous) = &self.anonymous {
             return exchange.identify(anonymous);
         }
+        Err(self.refuse(exchange, fault))
+    }
+
+    /// Refuses the client, and says why.
+    pub fn refuse(&self, exchange: &mut Exchange, fault: &str) -> Stop {
         let body = format!("{}\n", json!({ "message": fault }));
         let stop = exchange.respond(401, "application/json", body.as_bytes());
         let added = exchange.response.head.add(b"WWW-Authenticate", self.challenge.as_bytes());
-        Err(added.map_or(Stop::Internal, |()| stop))
+        added.map_or(Stop::Internal, |()| stop)
     }
 }
 
@@ -46,7 +51,8 @@ impl Unproved {
 pub fn hide_argument(exchange: &mut Exchange, name: &[u8]) -> Result<(), Stop> {
     let request = &mut exchange.request;
     let Some(query) = request.query() else { return Ok(()) };
-    let is_other = |pair: &&[u8]| pair.split(|&byte| byte == b'=').next().is_some_and(|key| !is_named(key, name));
+    // In any spelling that decodes to it.
+    let is_other = |pair: &&[u8]| *form::decoded(form::halves(pair).0) != *name;
     let kept = query.split(|&byte| byte == b'&').filter(is_other).collect::<Vec<_>>().join(&b'&');
     let path = request.path().to_vec();
     request.set_path(&path, Some(&kept)).map_err(|_| Stop::Internal)
@@ -60,24 +66,6 @@ pub fn hide_cookie(exchange: &mut Exchange, name: &[u8]) -> Result<(), Stop> {
     let kept = kept.map(<[u8]>::trim_ascii).collect::<Vec<_>>().join(&b"; "[..]);
     head.remove(b"Cookie");
     if kept.is_empty() { Ok(()) } else { head.add(b"Cookie", &kept).map_err(|_| Stop::Internal) }
-}
-
-/// Whether an argument has this name, in any spelling that decodes to it.
-fn is_named(key: &[u8], name: &[u8]) -> bool {
-    let digit = |byte: Option<&u8>| byte.and_then(|&byte| (byte as char).to_digit(16));
-    let mut at = 0;
-    let decoded = std::iter::from_fn(|| {
-        let byte = *key.get(at)?;
-        let escape = digit(key.get(at + 1)).zip(digit(key.get(at + 2)));
-        let (decoded, length) = match (byte, escape) {
-            (b'%', Some((high, low))) => ((high * 16 + low) as u8, 3),
-            (b'+', _) => (b' ', 1),
-            (byte, _) => (byte, 1),
-        };
-        at += length;
-        Some(decoded)
-    });
-    decoded.eq(name.iter().copied())
 }
 
 #[cfg(test)]

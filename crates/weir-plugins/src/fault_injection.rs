@@ -66,8 +66,8 @@ impl Definition for FaultInjection {
     const STAGE: Stage = Stage::Rewrite;
     const EXAMPLE: &'static str = r#"fault-injection: { delay: { duration: 0.2, percentage: 10 }, abort: { http_status: 503, body: "not now\n", vars: [[[arg_fail, "==", "1"]]] } }"#;
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
-        let abort = self.abort.map(AbortOptions::compile).transpose()?;
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        let abort = self.abort.map(|abort| abort.compile(build)).transpose()?;
         let Some(delay) = self.delay else {
             let abort = abort.ok_or_else(|| ConfigError::new("", "needs `abort`, `delay` or both"))?;
             return Ok(Step::new(abort));
@@ -84,17 +84,18 @@ impl Definition for FaultInjection {
 }
 
 impl AbortOptions {
-    fn compile(self) -> Result<Abort, ConfigError> {
+    fn compile(self, build: &mut Build) -> Result<Abort, ConfigError> {
         if !(200..=999).contains(&self.http_status) {
             return Err(ConfigError::new("abort.http_status", "must be from 200 to 999"));
         }
+        let body = self.body.as_deref().map(|text| build.template(text, "abort.body"));
         let field = |(name, value): (&String, &Scalar)| {
             let path = format!("abort.headers.{name}");
-            Ok((header_name(name, &path)?.into(), value.template(&path)?))
+            Ok((header_name(name, &path)?.into(), value.template(&path, build)?))
         };
         Ok(Abort {
             status: self.http_status,
-            body: self.body.as_deref().map(Template::compile),
+            body,
             fields: self.headers.iter().map(field).collect::<Result<_, ConfigError>>()?,
             when: When::compile(self.percentage, &self.vars, "abort")?,
         })

@@ -112,7 +112,7 @@ impl Definition for ForwardAuth {
   upstream_headers: [X-User]
   client_headers: [WWW-Authenticate, Location]"#;
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
         if self.request_method == RequestMethod::Post {
             let problem =
                 "must be `GET`: with `POST` the service would expect the body, which this version does not send";
@@ -132,7 +132,7 @@ impl Definition for ForwardAuth {
             Service::parse(&self.uri, self.ssl_verify, Duration::from_millis(self.timeout), keepalive, "uri")?;
         let extra = |(name, value): (String, Scalar)| {
             let path = format!("extra_headers.{name}");
-            let template = value.template(&path)?;
+            let template = value.template(&path, build)?;
             Ok((field_name(&name, &path)?, template))
         };
         Ok(Step::waiting(Door {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_plugin::proto::head::{BadField, Head};
 use weir_plugin::proto::{Known, field};
-use weir_plugin::{ConfigError, Exchange, Template, Variable, Variables};
+use weir_plugin::{Build, ConfigError, Exchange, Template, Variable, Variables};
 
 /// A field's value as it may be written: text or a number.
 #[derive(Clone, Debug, Deserialize)]
@@ -42,9 +42,9 @@ impl JsonSchema for Scalar {
 
 impl Scalar {
     /// The value with its variables, when what is constant of it may stand in a field.
-    pub fn template(&self, path: &str) -> Result<Template, ConfigError> {
+    pub fn template(&self, path: &str, build: &mut Build) -> Result<Template, ConfigError> {
         match field::is_value(self.0.as_bytes()) {
-            true => Ok(Template::compile(&self.0)),
+            true => Ok(build.template(&self.0, path)),
             false => Err(ConfigError::new(path, "has a character that no header field may have, such as a line end")),
         }
     }
@@ -117,7 +117,7 @@ pub struct HeaderEdits {
 
 impl HeaderOptions {
     /// The edits, with `path` being the place of the options.
-    pub fn compile(self, path: &str) -> Result<HeaderEdits, ConfigError> {
+    pub fn compile(self, path: &str, build: &mut Build) -> Result<HeaderEdits, ConfigError> {
         let mut edits = HeaderEdits::default();
         let is_edit = |(name, value): (&String, &Value)| match name.as_str() {
             "add" => value.is_object() || value.is_array(),
@@ -126,14 +126,14 @@ impl HeaderOptions {
             _ => false,
         };
         if self.0.is_empty() || !self.0.iter().any(is_edit) {
-            edits.set = compile_fields(&self.0, path)?;
+            edits.set = compile_fields(&self.0, path, build)?;
             return Ok(edits);
         }
         for (name, value) in &self.0 {
             let path = format!("{path}.{name}");
             match (name.as_str(), value) {
                 ("add", Value::Object(fields)) => {
-                    for (name, values) in compile_fields(fields, &path)? {
+                    for (name, values) in compile_fields(fields, &path, build)? {
                         edits.add.extend(values.into_iter().map(|value| (name.clone(), value)));
                     }
                 }
@@ -143,11 +143,11 @@ impl HeaderOptions {
                         let Some((name, value)) = line.as_str().and_then(|line| line.split_once(':')) else {
                             return Err(ConfigError::new(path, "is no `name: value`"));
                         };
-                        let value = Scalar(value.trim().to_owned()).template(&path)?;
+                        let value = Scalar(value.trim().to_owned()).template(&path, build)?;
                         edits.add.push((header_name(name.trim(), &path)?.into(), value));
                     }
                 }
-                ("set", Value::Object(fields)) => edits.set = compile_fields(fields, &path)?,
+                ("set", Value::Object(fields)) => edits.set = compile_fields(fields, &path, build)?,
                 ("remove", Value::Array(names)) => {
                     for (index, name) in names.iter().enumerate() {
                         let path = format!("{path}[{index}]");
@@ -166,7 +166,7 @@ impl HeaderOptions {
 
 type Fields = Vec<(Box<[u8]>, Vec<Template>)>;
 
-fn compile_fields(fields: &Map<String, Value>, path: &str) -> Result<Fields, ConfigError> {
+fn compile_fields(fields: &Map<String, Value>, path: &str, build: &mut Build) -> Result<Fields, ConfigError> {
     let compile = |(name, value): (&String, &Value)| {
         let path = format!("{path}.{name}");
         let values = match value {
@@ -176,7 +176,7 @@ fn compile_fields(fields: &Map<String, Value>, path: &str) -> Result<Fields, Con
         };
         let templates = values.iter().map(|value| {
             let scalar = Scalar::try_from(value.clone()).map_err(|problem| ConfigError::new(&path, problem))?;
-            scalar.template(&path)
+            scalar.template(&path, build)
         });
         Ok((header_name(name, &path)?.into(), templates.collect::<Result<_, _>>()?))
     };

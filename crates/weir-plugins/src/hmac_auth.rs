@@ -9,10 +9,14 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::field;
 use weir_plugin::{
-    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Plugin, Stage, Step, Stop,
+    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Phases, Plugin, Stage, Step, Stop,
 };
 
 use crate::auth::Unproved;
+
+mod body;
+
+use body::Digested;
 
 /// Lets only consumers in, who sign their requests with a secret that is never sent.
 ///
@@ -33,10 +37,11 @@ pub struct HmacAuth {
     /// Fields that must be among the signed ones.
     #[serde(default = "date")]
     signed_headers: Vec<String>,
-    /// Compares the body with the field `Digest`. Not supported by this version, and refused.
+    /// Compares the body with the field `Digest: SHA-256=...`, which then has to be there; what is not signed with the
+    /// rest proves nothing, so `digest` belongs to `signed_headers`.
     #[serde(default)]
     validate_request_body: bool,
-    /// The largest body that would be read for its digest.
+    /// The largest body that is read for its digest; a larger one is refused with 413.
     #[serde(default = "max_body")]
     #[schemars(range(min = 1))]
     max_req_body_size: u64,
@@ -134,8 +139,9 @@ impl Definition for HmacAuth {
             let path = if self.clock_skew == 0 { "clock_skew" } else { "max_req_body_size" };
             return Err(ConfigError::new(path, "must be at least 1"));
         }
-        if self.validate_request_body {
-            return Err(ConfigError::new("validate_request_body", "is not supported by this version; leave it out"));
+        if self.validate_request_body && !self.signed_headers.iter().any(|name| name.eq_ignore_ascii_case("digest")) {
+            let problem = "lets clients leave the digest of the body unsigned; add `digest` to `signed_headers`";
+            build.warnings.push(ConfigError::new("validate_request_body", problem));
         }
         for (index, name) in self.signed_headers.iter().enumerate() {
             if name != TARGET && !field::is_name(name.as_bytes()) {
@@ -148,6 +154,7 @@ impl Definition for HmacAuth {
             skew: Duration::from_secs(self.clock_skew),
             required: self.signed_headers,
             hide: self.hide_credentials,
+            body: self.validate_request_body.then(|| Digested::new(self.max_req_body_size)),
             keys: build.consumers().index(Keys::new),
             unproved: Unproved::new("hmac", &self.realm, self.anonymous_consumer.as_deref(), build)?,
         }))
@@ -234,6 +241,7 @@ struct Door {
     skew: Duration,
     required: Vec<String>,
     hide: bool,
+    body: Option<Digested>,
     keys: Arc<Keys>,
     unproved: Unproved,
 }
@@ -297,11 +305,29 @@ fn signing_text(exchange: &Exchange, key_id: &str, signed: &[&str]) -> Vec<u8> {
 }
 
 impl Plugin for Door {
+    fn phases(&self) -> Phases {
+        if self.body.is_some() { Phases::REQUEST.and(Phases::REQUEST_BODY) } else { Phases::REQUEST }
+    }
+
+    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        Ok(self.body.as_ref().and_then(|body| body.wanted(exchange)))
+    }
+
+    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
+        match self.body.as_ref().is_none_or(|digested| digested.is_right(exchange, body)) {
+            true => Ok(()),
+            false => Err(self.unproved.refuse(exchange, INVALID)),
+        }
+    }
+
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let found = match self.find(exchange) {
             Ok(credential) => Arc::clone(credential),
             Err(fault) => return self.unproved.receive(exchange, fault),
         };
+        if self.body.as_ref().is_some_and(|body| !body.pass(exchange)) {
+            return self.unproved.receive(exchange, INVALID);
+        }
         if self.hide {
             exchange.request.head.remove(b"Authorization");
         }
@@ -405,7 +431,7 @@ mod tests {
             (json!({"allowed_algorithms": ["md5"]}), "allowed_algorithms[0]: unknown variant"),
             (json!({"clock_skew": 0}), "clock_skew: must be at least 1"),
             (json!({"signed_headers": ["a b"]}), "signed_headers[0]: is neither"),
-            (json!({"validate_request_body": true}), "validate_request_body: is not supported"),
+            (json!({"max_req_body_size": 0}), "max_req_body_size: must be at least 1"),
         ] {
             let error = refused::<HmacAuth>(options);
             assert!(error.starts_with(want), "{error}");

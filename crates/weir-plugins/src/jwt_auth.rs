@@ -127,10 +127,12 @@ impl Definition for JwtAuth {
         if self.store_in_ctx {
             build.warnings.push(ConfigError::new("store_in_ctx", "has no effect; leave it out"));
         }
+        let query_name: Arc<[u8]> = self.query.as_bytes().into();
+        build.secret_argument(&query_name);
         Ok(Step::new(Door {
             header: header_name(&self.header, "header")?.into(),
             query: Variable::Argument(self.query.as_str().into()),
-            query_name: self.query.as_bytes().into(),
+            query_name,
             cookie: Variable::Cookie(self.cookie.as_str().into()),
             cookie_name: self.cookie.into_bytes().into(),
             hide: self.hide_credentials,

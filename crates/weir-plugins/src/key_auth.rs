@@ -65,10 +65,12 @@ impl Definition for KeyAuth {
     const EXAMPLE: &'static str = "key-auth: { header: X-Api-Key }";
 
     fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        let query_name: Arc<[u8]> = self.query.as_bytes().into();
+        build.secret_argument(&query_name);
         Ok(Step::new(Door {
             header: header_name(&self.header, "header")?.into(),
             query: Variable::Argument(self.query.as_str().into()),
-            query_name: self.query.as_bytes().into(),
+            query_name,
             hide: self.hide_credentials,
             keys: build.consumers().index(Keys::new),
             unproved: Unproved::new("apikey", &self.realm, self.anonymous_consumer.as_deref(), build)?,

@@ -7,26 +7,35 @@ mod answer;
 mod api_breaker;
 mod auth;
 mod basic_auth;
+mod brotli;
 mod callout;
 mod client_control;
 mod clock;
+mod coding;
 mod complaint;
+mod compression;
 mod consumer_restriction;
+mod content_filter;
+mod content_type;
 mod cors;
 mod counters;
 mod counting;
 mod csrf;
 mod fault_injection;
 mod forward_auth;
+mod gzip;
 mod headers;
 mod hmac_auth;
 mod ip_restriction;
+mod json;
+mod json_threat_protection;
 mod jwt_auth;
 mod key_auth;
 mod limit_conn;
 mod limit_count;
 mod limit_key;
 mod limit_req;
+mod message_size;
 mod mocking;
 mod multi_auth;
 mod pattern;
@@ -36,6 +45,7 @@ mod redirect;
 mod redis_server;
 mod referer_restriction;
 mod request_id;
+mod request_validation;
 mod response_rewrite;
 #[cfg(test)]
 mod testing;
@@ -44,24 +54,31 @@ mod traffic_split;
 mod ua_restriction;
 mod uri_blocker;
 mod workflow;
+mod xml;
+mod xml_threat_protection;
 
 /// Every plugin of this binary.
 pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<api_breaker::ApiBreaker>(),
     Entry::authenticating::<basic_auth::BasicAuth>(),
+    Entry::of::<brotli::Brotli>(),
     Entry::of::<client_control::ClientControl>(),
     Entry::of::<consumer_restriction::ConsumerRestriction>(),
+    Entry::of::<content_filter::ContentFilter>(),
     Entry::of::<cors::Cors>(),
     Entry::of::<csrf::Csrf>(),
     Entry::of::<fault_injection::FaultInjection>(),
     Entry::of::<forward_auth::ForwardAuth>(),
+    Entry::of::<gzip::Gzip>(),
     Entry::authenticating::<hmac_auth::HmacAuth>(),
     Entry::of::<ip_restriction::IpRestriction>(),
+    Entry::of::<json_threat_protection::JsonThreatProtection>(),
     Entry::authenticating::<jwt_auth::JwtAuth>(),
     Entry::authenticating::<key_auth::KeyAuth>(),
     Entry::of::<limit_conn::LimitConn>(),
     Entry::described::<limit_count::LimitCount>(),
     Entry::of::<limit_req::LimitReq>(),
+    Entry::of::<message_size::MessageSize>(),
     Entry::of::<mocking::Mocking>(),
     Entry::of::<multi_auth::MultiAuth>().identifying(),
     Entry::of::<proxy_rewrite::ProxyRewrite>(),
@@ -69,12 +86,14 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<redirect::Redirect>(),
     Entry::of::<referer_restriction::RefererRestriction>(),
     Entry::of::<request_id::RequestId>(),
+    Entry::of::<request_validation::RequestValidation>(),
     Entry::of::<response_rewrite::ResponseRewrite>(),
     Entry::of::<time_restriction::TimeRestriction>(),
     Entry::of::<traffic_split::TrafficSplit>(),
     Entry::of::<ua_restriction::UaRestriction>(),
     Entry::of::<uri_blocker::UriBlocker>(),
     Entry::of::<workflow::Workflow>(),
+    Entry::of::<xml_threat_protection::XmlThreatProtection>(),
 ]);
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ impl Definition for Mocking {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = r#"mocking: { response_example: '{"hello":"$remote_addr"}', response_status: 200 }"#;
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
         if !(200..=999).contains(&self.response_status) {
             let problem = format!("{} is not a status that can end a request; use 200 to 999", self.response_status);
             return Err(ConfigError::new("response_status", problem));
@@ -71,7 +71,7 @@ impl Definition for Mocking {
         let style = if is_json { Style::JSON } else { Style::PLAIN };
         let content = match (self.response_example, self.response_schema) {
             (Some(example), _) => {
-                let template = Template::compile(&example);
+                let template = build.template(&example, "response_example");
                 match template.constant() {
                     Some(text) => Content::Constant(text.into()),
                     None => Content::Template(template, style),
@@ -92,7 +92,7 @@ impl Definition for Mocking {
         }
         for (name, value) in &self.response_headers {
             let path = format!("response_headers.{name}");
-            fields.push((header_name(name, &path)?.into(), value.template(&path)?));
+            fields.push((header_name(name, &path)?.into(), value.template(&path, build)?));
         }
         let mock = Mock {
             status: self.response_status,

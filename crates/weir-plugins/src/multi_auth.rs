@@ -1,7 +1,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop};
 
 use crate::answer::Refusal;
 
@@ -52,6 +52,25 @@ struct Doors {
 }
 
 impl Plugin for Doors {
+    fn phases(&self) -> Phases {
+        self.doors.iter().fold(Phases::REQUEST, |phases, door| phases.and(door.phases()))
+    }
+
+    /// A door knows by its notes whether it was the one that let somebody in.
+    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        for door in self.doors.iter().filter(|door| door.phases().request_body) {
+            if let Some(limit) = door.whole_request(exchange)? {
+                return Ok(Some(limit));
+            }
+        }
+        Ok(None)
+    }
+
+    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
+        let mut doors = self.doors.iter().filter(|door| door.phases().request_body);
+        doors.try_for_each(|door| door.on_request_body(exchange, body))
+    }
+
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let mut challenges: Vec<Vec<u8>> = Vec::new();
         for door in &self.doors {

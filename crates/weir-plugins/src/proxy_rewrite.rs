@@ -63,8 +63,8 @@ impl Definition for ProxyRewrite {
             build.warnings.push(ConfigError::new("use_real_request_uri_unsafe", problem));
         }
         let path = match (self.uri, self.regex_uri) {
-            (Some(uri), _) => Some(NewPath::Fixed(Target::compile(&uri, "uri")?)),
-            (None, Some(texts)) => Some(NewPath::Matched(rules(&texts)?)),
+            (Some(uri), _) => Some(NewPath::Fixed(Target::compile(&uri, "uri", build)?)),
+            (None, Some(texts)) => Some(NewPath::Matched(rules(&texts, build)?)),
             (None, None) => None,
         };
         if let Some(method) = &self.method
@@ -77,7 +77,7 @@ impl Definition for ProxyRewrite {
         {
             return Err(ConfigError::new("host", "is not a host with an optional port, as api.example:8080"));
         }
-        let headers = self.headers.map(|options| options.compile("headers")).transpose()?.unwrap_or_default();
+        let headers = self.headers.map(|options| options.compile("headers", build)).transpose()?.unwrap_or_default();
         if headers.names().any(|name| name.eq_ignore_ascii_case(b"host")) {
             return Err(ConfigError::new("headers", "cannot change `Host`; use the option `host`"));
         }
@@ -90,13 +90,13 @@ impl Definition for ProxyRewrite {
     }
 }
 
-fn rules(texts: &[String]) -> Result<Box<[(Regex, Target)]>, ConfigError> {
+fn rules(texts: &[String], build: &mut Build) -> Result<Box<[(Regex, Target)]>, ConfigError> {
     if texts.is_empty() || !texts.len().is_multiple_of(2) {
         return Err(ConfigError::new("regex_uri", "must hold expressions and replacements in pairs"));
     }
     let rule = |(index, pair): (usize, &[String])| {
         let (expression, replacement) = (format!("regex_uri[{}]", 2 * index), format!("regex_uri[{}]", 2 * index + 1));
-        Ok((pattern::compile(&pair[0], false, &expression)?, Target::part(&pair[1], &replacement)?))
+        Ok((pattern::compile(&pair[0], false, &expression)?, Target::part(&pair[1], &replacement, build)?))
     };
     texts.chunks(2).enumerate().map(rule).collect()
 }
@@ -120,14 +120,14 @@ struct Target {
 }
 
 impl Target {
-    fn compile(text: &str, option: &str) -> Result<Target, ConfigError> {
+    fn compile(text: &str, option: &str, build: &mut Build) -> Result<Target, ConfigError> {
         match text.starts_with('/') {
-            true => Target::part(text, option),
+            true => Target::part(text, option, build),
             false => Err(ConfigError::new(option, "must start with `/`")),
         }
     }
 
-    fn part(text: &str, option: &str) -> Result<Target, ConfigError> {
+    fn part(text: &str, option: &str, build: &mut Build) -> Result<Target, ConfigError> {
         let (path, query) = match text.split_once('?') {
             Some((path, query)) => (path, Some(query)),
             None => (text, None),
@@ -138,7 +138,7 @@ impl Target {
         if path.split('/').any(is_dots) {
             return Err(ConfigError::new(option, "has a `.` or `..` segment; write the path it leads to"));
         }
-        Ok(Target { path: Template::compile(path), query: query.map(Template::compile) })
+        Ok(Target { path: build.template(path, option), query: query.map(|query| build.template(query, option)) })
     }
 }
 

@@ -45,19 +45,19 @@ impl Definition for Redirect {
     const STAGE: Stage = Stage::Rewrite;
     const EXAMPLE: &'static str = "redirect: { uri: https://www.example.com$request_uri, ret_code: 301 }";
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
         let place = match (self.http_to_https, self.uri, self.regex_uri) {
             (true, None, None) if self.append_query_string => {
                 let problem = "has no use with `http_to_https`, which keeps the query anyway; leave it out";
                 return Err(ConfigError::new("append_query_string", problem));
             }
             (true, None, None) => Place::Https,
-            (false, Some(uri), None) if !uri.is_empty() => Place::Fixed(Template::compile(&uri)),
+            (false, Some(uri), None) if !uri.is_empty() => Place::Fixed(build.template(&uri, "uri")),
             (false, Some(_), None) => return Err(ConfigError::new("uri", "is empty")),
             (false, None, Some(texts)) => match &texts[..] {
                 [expression, place] => {
                     let expression = pattern::compile(expression, false, "regex_uri[0]")?;
-                    Place::Matched(Box::new(expression), Template::compile(place))
+                    Place::Matched(Box::new(expression), build.template(place, "regex_uri[1]"))
                 }
                 _ => return Err(ConfigError::new("regex_uri", "must hold one expression and one place")),
             },

@@ -88,6 +88,11 @@ pub fn on_request(step: &Step, exchange: &mut Exchange) -> Result<(), Stop> {
     }
 }
 
+/// Shows a plugin all of a request's content.
+pub fn on_request_body(step: &Step, exchange: &mut Exchange, content: &str) -> Result<(), Stop> {
+    step.on_request_body(exchange, &mut content.as_bytes().to_vec())
+}
+
 /// Waits in a runtime whose clock jumps to the next deadline.
 fn waited<T>(future: impl Future<Output = T>) -> T {
     let mut builder = tokio::runtime::Builder::new_current_thread();

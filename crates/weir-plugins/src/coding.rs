@@ -1,0 +1,119 @@
+//! Content as it is meant, for plugins that look into it: without its content coding, and never more than asked for.
+
+use std::borrow::Cow;
+use std::io::Read;
+
+use brotli::Decompressor;
+use flate2::read::MultiGzDecoder;
+use weir_plugin::Exchange;
+use weir_plugin::proto::{Head, field};
+
+/// Why content cannot be looked into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opaque {
+    /// Coded in a way that is not known here, or several times.
+    UnknownCoding,
+    /// Decoded, it is larger than the limit, or suspiciously larger than it came.
+    TooLarge,
+    /// It is not coded as it says.
+    Broken,
+}
+
+impl Opaque {
+    /// For a request: RFC 9110 §15.5.16, §15.5.14.
+    pub fn status(self) -> u16 {
+        match self {
+            Opaque::UnknownCoding => 415,
+            Opaque::TooLarge => 413,
+            Opaque::Broken => 400,
+        }
+    }
+}
+
+/// Content that grows by more than this while it is decoded is taken for a bomb.
+const MOST_GROWTH: u64 = 100;
+/// Little content may grow more: a coding has fixed costs, and this much does no harm.
+const HARMLESS: u64 = 64 << 10;
+/// Bytes the decoder works on at a time.
+const BUFFER: usize = 4096;
+
+/// The content of a message without its coding, up to `limit` bytes.
+pub fn plain<'a>(head: &Head, body: &'a [u8], limit: u64) -> Result<Cow<'a, [u8]>, Opaque> {
+    let mut codings = head.values(b"content-encoding").flat_map(field::list).filter(|coding| !is(coding, "identity"));
+    let (coding, another) = (codings.next(), codings.next());
+    match coding {
+        None => Ok(Cow::Borrowed(body)),
+        Some(_) if another.is_some() => Err(Opaque::UnknownCoding),
+        Some(coding) if is(coding, "gzip") || is(coding, "x-gzip") => {
+            decoded(MultiGzDecoder::new(body), body, limit).map(Cow::Owned)
+        }
+        Some(coding) if is(coding, "br") => decoded(Decompressor::new(body, BUFFER), body, limit).map(Cow::Owned),
+        Some(_) => Err(Opaque::UnknownCoding),
+    }
+}
+
+/// Asks the upstream for all of its content, and plain: parts could be put together behind the back of who looks into
+/// it.
+pub fn ask_for_plain(exchange: &mut Exchange) {
+    for name in [&b"Accept-Encoding"[..], b"Range", b"If-Range"] {
+        exchange.request.head.remove(name);
+    }
+}
+
+fn decoded(decoder: impl Read, body: &[u8], limit: u64) -> Result<Vec<u8>, Opaque> {
+    let limit = limit.min((body.len() as u64).saturating_mul(MOST_GROWTH).max(HARMLESS));
+    let mut plain = Vec::new();
+    decoder.take(limit.saturating_add(1)).read_to_end(&mut plain).map_err(|_| Opaque::Broken)?;
+    if plain.len() as u64 > limit { Err(Opaque::TooLarge) } else { Ok(plain) }
+}
+
+fn is(text: &[u8], word: &str) -> bool {
+    text.eq_ignore_ascii_case(word.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use brotli::CompressorWriter;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    fn gzipped(content: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(content).expect("memory takes everything");
+        encoder.finish().expect("memory takes everything")
+    }
+
+    fn head(coding: &str) -> Head {
+        let mut head = Head::default();
+        head.add(b"Content-Encoding", coding.as_bytes()).expect("valid");
+        head
+    }
+
+    #[test]
+    fn content_comes_back_from_its_coding() {
+        let mut brotli = Vec::new();
+        CompressorWriter::new(&mut brotli, BUFFER, 5, 20).write_all(b"hello").expect("memory takes everything");
+        assert_eq!(plain(&Head::default(), b"hello", 9).as_deref(), Ok(&b"hello"[..]));
+        assert_eq!(plain(&head("identity"), b"hello", 9).as_deref(), Ok(&b"hello"[..]));
+        assert_eq!(plain(&head("GZIP"), &gzipped(b"hello"), 9).as_deref(), Ok(&b"hello"[..]));
+        assert_eq!(plain(&head("br"), &brotli, 9).as_deref(), Ok(&b"hello"[..]));
+        assert_eq!(plain(&head("gzip"), &gzipped(b"hello"), 4), Err(Opaque::TooLarge));
+        assert_eq!(plain(&head("gzip"), b"hello", 9), Err(Opaque::Broken));
+        assert_eq!(plain(&head("gzip"), &gzipped(b"hello")[..20], 9), Err(Opaque::Broken));
+        for coding in ["zstd", "gzip, gzip", "br, gzip"] {
+            assert_eq!(plain(&head(coding), b"hello", 9), Err(Opaque::UnknownCoding), "{coding}");
+        }
+    }
+
+    #[test]
+    fn r04_bombs_do_not_go_off() {
+        let bomb = gzipped(&vec![0; 4 << 20]);
+        assert!(bomb.len() < 8 << 10);
+        assert_eq!(plain(&head("gzip"), &bomb, 1 << 30), Err(Opaque::TooLarge));
+        assert_eq!(plain(&head("gzip"), &gzipped(&[0; 60_000]), 1 << 30).map(|plain| plain.len()), Ok(60_000));
+    }
+}

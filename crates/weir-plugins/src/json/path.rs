@@ -1,0 +1,189 @@
+//! Paths into JSON texts: the part of JSONPath (RFC 9535) that names places, without filters and slices. One pass over
+//! a text finds every place, whatever the path.
+
+use std::ops::Range;
+
+use super::{Fault, Scanner, Token};
+
+/// `$.a.b[0]`, `$.list[*].name`, `$..password`, `$['a b']`.
+#[derive(Clone, Debug)]
+pub struct Path(Box<[Step]>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Step {
+    what: Selector,
+    /// At any depth below: `..`.
+    anywhere: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Selector {
+    Name(Box<str>),
+    Index(usize),
+    Any,
+}
+
+/// As many steps as there are bits for what was reached, but one.
+const MAX_STEPS: usize = 63;
+
+impl Path {
+    /// `None` if it is none, or uses what is not supported.
+    pub fn parse(text: &str) -> Option<Path> {
+        let mut rest = text.strip_prefix('$')?;
+        let mut steps = Vec::new();
+        while !rest.is_empty() {
+            let anywhere = rest.starts_with("..");
+            let after = rest.strip_prefix("..").or_else(|| rest.strip_prefix('.')).unwrap_or(rest);
+            let is_bracket = after.starts_with('[');
+            if is_bracket && !anywhere && after.len() != rest.len() {
+                return None;
+            }
+            let (what, after) = match is_bracket {
+                true => bracketed(&after[1..])?,
+                false if after.len() == rest.len() => return None,
+                false => dotted(after)?,
+            };
+            steps.push(Step { what, anywhere });
+            rest = after;
+        }
+        (steps.len() <= MAX_STEPS).then(|| Path(steps.into()))
+    }
+
+    /// Where the path leads: the places of strings, numbers and words, and of those within what it names.
+    pub fn find(&self, body: &[u8], max_depth: usize) -> Result<Vec<Found>, Fault> {
+        let mut scanner = Scanner::new(body, max_depth)?;
+        let mut open: Vec<Level> = Vec::new();
+        // What was reached at the value that comes next.
+        let mut reached = 1;
+        let mut found = Vec::new();
+        while let Some(token) = scanner.next()? {
+            match token {
+                Token::Name(span) => {
+                    let name = scanner.unquoted(&span)?;
+                    let before = open.last().map_or(0, |level| level.reached);
+                    reached = self.advance(before, |what| matches!(what, Selector::Name(wanted) if **wanted == *name));
+                    continue;
+                }
+                Token::Close(_) => {
+                    open.pop();
+                    continue;
+                }
+                _ => {}
+            }
+            if let Some(Level { reached: before, index: Some(index) }) = open.last_mut() {
+                reached = self.advance(*before, |what| *what == Selector::Index(*index));
+                *index += 1;
+            }
+            match token {
+                Token::Open(container) => {
+                    let index = (container == super::Container::List).then_some(0);
+                    open.push(Level { reached, index });
+                }
+                Token::Text(span) if self.is_end(reached) => found.push(Found { span, is_text: true }),
+                Token::Plain(span) if self.is_end(reached) => found.push(Found { span, is_text: false }),
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// What is reached one level below. Bit n says that n steps have been taken; what is below the end is at the end.
+    fn advance(&self, before: u64, is_it: impl Fn(&Selector) -> bool) -> u64 {
+        let mut after = before & (1 << self.0.len());
+        for (taken, step) in self.0.iter().enumerate().filter(|(taken, _)| before & (1 << taken) != 0) {
+            if step.what == Selector::Any || is_it(&step.what) {
+                after |= 1 << (taken + 1);
+            }
+            if step.anywhere {
+                after |= 1 << taken;
+            }
+        }
+        after
+    }
+
+    fn is_end(&self, reached: u64) -> bool {
+        reached & (1 << self.0.len()) != 0
+    }
+}
+
+/// A place that a path leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Where it stands in the text; a string with its quotes.
+    pub span: Range<usize>,
+    pub is_text: bool,
+}
+
+/// An object or a list that is open.
+struct Level {
+    reached: u64,
+    /// Of the next item of a list.
+    index: Option<usize>,
+}
+
+/// What stands in brackets, and what comes after.
+fn bracketed(text: &str) -> Option<(Selector, &str)> {
+    for quote in ['\'', '"'] {
+        if let Some(quoted) = text.strip_prefix(quote) {
+            let (name, after) = quoted.split_once(quote)?;
+            return (!name.contains('\\')).then_some((Selector::Name(name.into()), after.strip_prefix(']')?));
+        }
+    }
+    let (inner, after) = text.split_once(']')?;
+    match inner {
+        "*" => Some((Selector::Any, after)),
+        digits if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Some((Selector::Index(digits.parse().ok()?), after))
+        }
+        _ => None,
+    }
+}
+
+/// A name after a dot, and what comes after.
+fn dotted(text: &str) -> Option<(Selector, &str)> {
+    let is_name = |char: char| char.is_ascii_alphanumeric() || matches!(char, '_' | '-') || !char.is_ascii();
+    if let Some(after) = text.strip_prefix('*') {
+        return Some((Selector::Any, after));
+    }
+    let (name, after) = text.split_at(text.find(|char| !is_name(char)).unwrap_or(text.len()));
+    (!name.is_empty()).then(|| (Selector::Name(name.into()), after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"{"a": {"b": [1, {"c": "x"}, [2]], "b c": null}, "\u0062": {"a": true}, "c": "y", "a": 5}"#;
+
+    fn found(path: &str) -> Vec<&'static str> {
+        let path = Path::parse(path).expect("a path");
+        path.find(TEXT.as_bytes(), 16).expect("JSON").into_iter().map(|found| &TEXT[found.span]).collect()
+    }
+
+    #[test]
+    fn paths_name_places() {
+        for (path, want) in [
+            ("$.a.b[0]", &["1"][..]),
+            ("$.a.b[1].c", &["\"x\""]),
+            ("$.a.b[*]", &["1", "\"x\"", "2"]),
+            ("$['a'][\"b c\"]", &["null"]),
+            ("$..c", &["\"x\"", "\"y\""]),
+            ("$..[0]", &["1", "2"]),
+            ("$.b.*", &["true"]),
+            ("$.a", &["1", "\"x\"", "2", "null", "5"]),
+            ("$.b[0]", &[]),
+            ("$.a.b.c", &[]),
+            ("$", &["1", "\"x\"", "2", "null", "true", "\"y\"", "5"]),
+        ] {
+            assert_eq!(found(path), want, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_path_is_refused() {
+        for text in ["", "a", "$a", "$.", "$..", "$.[0]", "$[1", "$[-1]", "$[0:1]", "$[?@.a]", "$['a", "$.a b", "$[]"] {
+            assert!(Path::parse(text).is_none(), "{text}");
+        }
+        assert!(Path::parse(&format!("${}", ".a".repeat(64))).is_none());
+    }
+}

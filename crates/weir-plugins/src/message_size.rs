@@ -1,0 +1,197 @@
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::proto::Framing;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Phases, Plugin, Stage, Step, Stop};
+
+/// Limits the size of requests and responses, both ways: neither too large nor too small.
+///
+/// What declares its length is refused before any of it has passed: a request with 413 or 400, a response with 502. Other
+/// content is counted as it passes, and cut off where it grows too large or ends too early, which whoever reads it can
+/// tell.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MessageSize {
+    /// The size of request bodies.
+    #[serde(default)]
+    request: Range,
+    /// The size of response bodies.
+    #[serde(default)]
+    response: Range,
+}
+
+/// From and to, both included, in bytes as they are sent.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Range {
+    /// The smallest body that passes.
+    #[serde(default)]
+    min: u64,
+    /// The largest body that passes; without it there is no limit.
+    max: Option<u64>,
+}
+
+impl Definition for MessageSize {
+    const NAME: &'static str = "message-size";
+    const PRIORITY: i32 = 2890;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = "message-size: { request: { max: 1048576 }, response: { max: 16777216 } }";
+
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        for (name, range) in [("request", self.request), ("response", self.response)] {
+            if range.max.is_some_and(|max| max < range.min) {
+                return Err(ConfigError::new(format!("{name}.max"), "is less than `min`"));
+            }
+        }
+        if self.request == Range::default() && self.response == Range::default() {
+            build.warnings.push(ConfigError::new("", "has neither `min` nor `max`, so it limits nothing"));
+        }
+        Ok(Step::new(self))
+    }
+}
+
+impl Range {
+    fn is_over(&self, length: u64) -> bool {
+        self.max.is_some_and(|max| length > max)
+    }
+
+    fn count(self, too_large: Stop, too_small: Stop) -> Option<Box<dyn Filter>> {
+        match self == Range::default() {
+            true => None,
+            false => Some(Box::new(Count { range: self, so_far: 0, too_large, too_small })),
+        }
+    }
+}
+
+/// A request is too small for what it is sent to.
+const TOO_SMALL: Stop = Stop::Respond(400);
+
+impl Plugin for MessageSize {
+    fn phases(&self) -> Phases {
+        let request = Phases::REQUEST.and(Phases::REQUEST_BODY);
+        let response = Phases::RESPONSE.and(Phases::RESPONSE_BODY);
+        match (self.request == Range::default(), self.response == Range::default()) {
+            (false, true) => request,
+            (true, false) => response,
+            _ => request.and(response),
+        }
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let length = match exchange.request.framing {
+            Framing::None => 0,
+            Framing::Sized(length) => length,
+            Framing::Chunked | Framing::UntilClose => return Ok(()),
+        };
+        if self.request.is_over(length) {
+            return Err(Stop::BodyTooLarge);
+        }
+        if length < self.request.min { Err(TOO_SMALL) } else { Ok(()) }
+    }
+
+    fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        match exchange.request.framing {
+            // Another plugin may have read it whole by now.
+            Framing::Sized(_) => self.on_request(exchange).map(|()| None),
+            _ => Ok(self.request.count(Stop::BodyTooLarge, TOO_SMALL)),
+        }
+    }
+
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        // Nothing comes from an upstream where the gateway answers itself.
+        if exchange.upstream.status == 0 || exchange.stop.is_some() || exchange.response_replaced {
+            return Ok(());
+        }
+        match exchange.response.framing {
+            Framing::Sized(length) if self.response.is_over(length) => Err(Stop::ResponseTooLarge),
+            Framing::Sized(length) if length < self.response.min => Err(Stop::Respond(502)),
+            _ => Ok(()),
+        }
+    }
+
+    fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        match exchange.response.framing {
+            Framing::Chunked | Framing::UntilClose => {
+                Ok(self.response.count(Stop::ResponseTooLarge, Stop::UpstreamAborted))
+            }
+            // Another plugin may have read it whole by now.
+            Framing::Sized(_) => self.on_response(exchange).map(|()| None),
+            Framing::None => Ok(None),
+        }
+    }
+}
+
+/// Counts content that does not say how long it is.
+struct Count {
+    range: Range,
+    so_far: u64,
+    too_large: Stop,
+    too_small: Stop,
+}
+
+impl Filter for Count {
+    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+        self.so_far += piece.len() as u64;
+        if self.range.is_over(self.so_far) {
+            return Err(self.too_large);
+        }
+        out.extend_from_slice(piece);
+        Ok(())
+    }
+
+    fn end(&mut self, _: &mut Vec<u8>) -> Result<(), Stop> {
+        if self.so_far < self.range.min { Err(self.too_small) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{build, exchange, on_request, refused};
+
+    #[test]
+    fn declared_lengths_are_looked_at() {
+        let step = build::<MessageSize>(json!({"request": {"min": 2, "max": 10}, "response": {"min": 1, "max": 5}}));
+        for (length, want) in [(1, Err(TOO_SMALL)), (2, Ok(())), (10, Ok(())), (11, Err(Stop::BodyTooLarge))] {
+            let mut exchange = exchange(&format!("POST / HTTP/1.1\nHost: h\nContent-Length: {length}"));
+            assert_eq!(on_request(&step, &mut exchange), want, "{length}");
+        }
+        assert_eq!(on_request(&step, &mut exchange("GET / HTTP/1.1\nHost: h")), Err(TOO_SMALL));
+        for (length, want) in [(0, Err(Stop::Respond(502))), (5, Ok(())), (6, Err(Stop::ResponseTooLarge))] {
+            let mut exchange = exchange("GET / HTTP/1.1\nHost: h");
+            exchange.response.framing = Framing::Sized(length);
+            assert_eq!(step.on_response(&mut exchange), Ok(()), "an answer of the gateway");
+            exchange.upstream.status = 200;
+            assert_eq!(step.on_response(&mut exchange), want, "{length}");
+        }
+    }
+
+    #[test]
+    fn other_content_is_counted() {
+        let step = build::<MessageSize>(json!({"request": {"min": 2, "max": 4}}));
+        let mut exchange = exchange("POST / HTTP/1.1\nHost: h\nTransfer-Encoding: chunked");
+        assert_eq!(on_request(&step, &mut exchange), Ok(()));
+        for (pieces, want) in
+            [(&["12", "34"][..], Ok("1234")), (&["1"], Err(TOO_SMALL)), (&["123", "45"], Err(Stop::BodyTooLarge))]
+        {
+            let Ok(Some(mut filter)) = step.request_filter(&mut exchange) else { panic!("it counts") };
+            let mut out = Vec::new();
+            let end = pieces.iter().try_for_each(|piece| filter.piece(piece.as_bytes(), &mut out));
+            let end = end.and_then(|()| filter.end(&mut out));
+            assert_eq!(end.map(|()| String::from_utf8(out).expect("text")), want.map(str::to_owned));
+        }
+        assert!(!step.phases().response && !step.phases().response_body);
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"request": {"min": 2, "max": 1}}), "request.max: is less than `min`"),
+            (json!({"response": {"most": 1}}), "response.most: unknown field"),
+        ] {
+            let error = refused::<MessageSize>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

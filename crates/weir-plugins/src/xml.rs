@@ -1,0 +1,255 @@
+//! XML texts: what stands at a path, and where, so that parts can be changed without touching the rest.
+
+use std::ops::Range;
+
+use quick_xml::escape::resolve_predefined_entity;
+use quick_xml::events::{BytesDecl, BytesRef, BytesStart, Event};
+use quick_xml::reader::Reader;
+
+/// Why a text is not looked into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Syntax,
+    Depth,
+    /// A document type, which could define entities that grow without bounds, or read files.
+    Doctype,
+    /// An entity that XML itself does not have.
+    Entity,
+    /// It says that it is not UTF-8.
+    Encoding,
+}
+
+/// `/order/customer/name`, `//password`, `/a/*/c`, `//item/@id`. A step without a prefix names elements in any
+/// namespace. What is within an element belongs to it.
+#[derive(Clone, Debug)]
+pub struct Path {
+    steps: Box<[Step]>,
+    attribute: Option<Box<str>>,
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    /// `None` is any.
+    name: Option<Box<str>>,
+    /// At any depth below: `//`.
+    anywhere: bool,
+}
+
+/// As many steps as there are bits for what was reached, but one.
+const MAX_STEPS: usize = 63;
+
+/// A text that a path leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// As it is meant: without escapes, and with the parts put together that comments separate.
+    pub text: String,
+    /// The places of its parts.
+    pub spans: Vec<Range<usize>>,
+}
+
+impl Path {
+    /// `None` if it is none, or uses what is not supported.
+    pub fn parse(text: &str) -> Option<Path> {
+        let mut rest = text.strip_suffix("/text()").unwrap_or(text);
+        let mut steps = Vec::new();
+        let mut attribute = None;
+        while !rest.is_empty() {
+            let anywhere = rest.starts_with("//");
+            let after = rest.strip_prefix(if anywhere { "//" } else { "/" })?;
+            let (name, after) = after.split_at(after.find('/').unwrap_or(after.len()));
+            match name.strip_prefix('@') {
+                Some(name) if after.is_empty() && is_name(name) => {
+                    attribute = Some(name.into());
+                    if anywhere {
+                        steps.push(Step { name: None, anywhere });
+                    }
+                }
+                None if name == "*" => steps.push(Step { name: None, anywhere }),
+                None if is_name(name) => steps.push(Step { name: Some(name.into()), anywhere }),
+                _ => return None,
+            }
+            rest = after;
+        }
+        (1..=MAX_STEPS).contains(&steps.len()).then(|| Path { steps: steps.into(), attribute })
+    }
+
+    pub fn find(&self, body: &[u8], max_depth: usize) -> Result<Vec<Found>, Fault> {
+        let text = str::from_utf8(body).map_err(|_| Fault::Encoding)?;
+        let mut reader = Reader::from_str(text);
+        let mut open = vec![Level { reached: 1, found: None }];
+        let mut found = Vec::new();
+        loop {
+            let start = reader.buffer_position() as usize;
+            let event = reader.read_event().map_err(|_| Fault::Syntax)?;
+            let span = start..reader.buffer_position() as usize;
+            match event {
+                Event::Start(element) => {
+                    if open.len() > max_depth {
+                        return Err(Fault::Depth);
+                    }
+                    let level = self.enter(&element, open.last().map_or(0, |level| level.reached), text, &mut found)?;
+                    open.push(level);
+                }
+                Event::Empty(element) => {
+                    let level = self.enter(&element, open.last().map_or(0, |level| level.reached), text, &mut found)?;
+                    found.extend(level.found);
+                }
+                Event::End(_) => found.extend(open.pop().and_then(|level| level.found)),
+                Event::Text(part) => take(&mut open, span, &part.xml10_content()),
+                Event::CData(part) => take(&mut open, span, &part.xml10_content()),
+                Event::GeneralRef(reference) => take(&mut open, span, &resolved(&reference)?),
+                Event::Decl(declaration) => check_encoding(&declaration)?,
+                Event::DocType(_) => return Err(Fault::Doctype),
+                Event::Comment(_) | Event::PI(_) => {}
+                Event::Eof if open.len() > 1 => return Err(Fault::Syntax),
+                Event::Eof => return Ok(found),
+            }
+        }
+    }
+
+    fn enter(&self, element: &BytesStart<'_>, before: u64, text: &str, found: &mut Vec<Found>) -> Result<Level, Fault> {
+        let reached = self.advance(before, element.name().as_ref());
+        let is_end = reached & (1 << self.steps.len()) != 0;
+        let Some(wanted) = &self.attribute else {
+            return Ok(Level { reached, found: is_end.then(|| Found { text: String::new(), spans: Vec::new() }) });
+        };
+        if is_end {
+            for attribute in element.attributes().with_checks(false) {
+                let attribute = attribute.map_err(|_| Fault::Syntax)?;
+                if is_named(attribute.key.as_ref(), wanted) {
+                    let value = attribute.value.as_ref();
+                    // It stands in the text, of which the reader makes no copy.
+                    let start = (value.as_ptr() as usize).wrapping_sub(text.as_ptr() as usize);
+                    if text.get(start..start.wrapping_add(value.len())) != Some(value) {
+                        return Err(Fault::Syntax);
+                    }
+                    let meant = quick_xml::escape::unescape(value).map_err(|_| Fault::Entity)?;
+                    found.push(Found { text: meant.into_owned(), spans: vec![start..start + value.len()] });
+                }
+            }
+        }
+        Ok(Level { reached, found: None })
+    }
+
+    /// What is reached within an element. Bit n says that n steps have been taken; what is below the end is at the end.
+    fn advance(&self, before: u64, name: &str) -> u64 {
+        let mut after = match self.attribute {
+            None => before & (1 << self.steps.len()),
+            Some(_) => 0,
+        };
+        for (taken, step) in self.steps.iter().enumerate().filter(|(taken, _)| before & (1 << taken) != 0) {
+            if step.name.as_ref().is_none_or(|wanted| is_named(name, wanted)) {
+                after |= 1 << (taken + 1);
+            }
+            if step.anywhere {
+                after |= 1 << taken;
+            }
+        }
+        after
+    }
+}
+
+/// An element that is open, or the document.
+struct Level {
+    reached: u64,
+    /// Its own text, if the path leads there.
+    found: Option<Found>,
+}
+
+fn take(open: &mut [Level], span: Range<usize>, part: &str) {
+    if let Some(Level { found: Some(found), .. }) = open.last_mut() {
+        found.text.push_str(part);
+        found.spans.push(span);
+    }
+}
+
+/// What `&name;` stands for.
+pub fn resolved(reference: &BytesRef<'_>) -> Result<String, Fault> {
+    if let Some(char) = reference.resolve_char_ref().map_err(|_| Fault::Syntax)? {
+        return Ok(char.to_string());
+    }
+    resolve_predefined_entity(&reference.xml10_content()).map(str::to_owned).ok_or(Fault::Entity)
+}
+
+/// Whoever reads it in another encoding than we do would see another text.
+pub fn check_encoding(declaration: &BytesDecl<'_>) -> Result<(), Fault> {
+    match declaration.encoding() {
+        None => Ok(()),
+        Some(Ok(name)) if name.eq_ignore_ascii_case("utf-8") || name.eq_ignore_ascii_case("us-ascii") => Ok(()),
+        Some(_) => Err(Fault::Encoding),
+    }
+}
+
+fn is_named(name: &str, wanted: &str) -> bool {
+    name == wanted || (!wanted.contains(':') && name.rsplit_once(':').is_some_and(|(_, local)| local == wanted))
+}
+
+fn is_name(text: &str) -> bool {
+    let may_stand = |char: char| char.is_alphanumeric() || matches!(char, '_' | '-' | '.' | ':');
+    !text.is_empty() && text.chars().all(may_stand)
+}
+
+/// Text as it is written between tags, or in an attribute.
+pub fn escaped(text: &str) -> String {
+    quick_xml::escape::escape(text).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<o:order xmlns:o=\"urn:o\"><name id=\"1\" x:id='a&amp;b'>\
+        J<!-- -->a&#99;k &lt;<![CDATA[<b>]]></name><item><name>x</name><empty id=\"2\"/></item>tail</o:order>";
+
+    fn found(path: &str) -> Vec<String> {
+        let found = Path::parse(path).expect("a path").find(TEXT.as_bytes(), 16).expect("XML");
+        found.into_iter().map(|found| found.text).collect()
+    }
+
+    #[test]
+    fn paths_name_places() {
+        for (path, want) in [
+            ("/order/name", &["Jack <<b>"][..]),
+            ("/o:order/name/text()", &["Jack <<b>"]),
+            ("//name", &["Jack <<b>", "x"]),
+            ("/order/*/name", &["x"]),
+            ("/order/item", &["x", "", ""]),
+            ("//@id", &["1", "a&b", "2"]),
+            ("/order/item/empty/@id", &["2"]),
+            ("/order/name/@x:id", &["a&b"]),
+            ("/x:order/name", &[]),
+            ("/name", &[]),
+        ] {
+            let mut texts = found(path);
+            texts.sort();
+            let mut want = want.to_vec();
+            want.sort_unstable();
+            assert_eq!(texts, want, "{path}");
+        }
+    }
+
+    #[test]
+    fn spans_are_the_parts_as_they_are_written() {
+        let spans = |path: &str| {
+            let found = Path::parse(path).expect("a path").find(TEXT.as_bytes(), 16).expect("XML");
+            found.into_iter().flat_map(|found| found.spans).map(|span| &TEXT[span]).collect::<Vec<_>>()
+        };
+        assert_eq!(spans("/order/name"), ["J", "a", "&#99;", "k ", "&lt;", "<![CDATA[<b>]]>"]);
+        assert_eq!(spans("//@x:id"), ["a&amp;b"]);
+    }
+
+    #[test]
+    fn what_could_be_read_differently_is_refused() {
+        let fault = |text: &str| Path::parse("//a").expect("a path").find(text.as_bytes(), 4).expect_err("refused");
+        assert_eq!(fault("<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>"), Fault::Doctype);
+        assert_eq!(fault("<a>&b;</a>"), Fault::Entity);
+        assert_eq!(fault("<?xml version='1.0' encoding='utf-16'?><a/>"), Fault::Encoding);
+        assert_eq!(fault("<a><a><a><a><a/>x</a></a></a></a><"), Fault::Syntax);
+        assert_eq!(fault("<a><a><a><a><a>"), Fault::Depth);
+        assert_eq!(fault("<a><b></a></b>"), Fault::Syntax);
+        assert_eq!(fault("<a>"), Fault::Syntax);
+        for text in ["", "a", "/", "//", "/a/", "/a b", "/@", "/a[1]", "@a", "/a/@b/c", "/@a"] {
+            assert!(Path::parse(text).is_none(), "{text}");
+        }
+    }
+}

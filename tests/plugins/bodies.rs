@@ -1,0 +1,320 @@
+//! Plugins that look into content or change it, on its way both ways.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use weir_testkit::{Answer, Gate, Gateway, Origin, Reading};
+
+use crate::{Rig, refused};
+
+/// A gateway with these plugins before an origin.
+fn before(origin: &Origin, plugins: &str) -> Gateway {
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes: [{{ uri: /*, upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }}, plugins: {plugins} }}]",
+        origin.addr()
+    ))
+}
+
+fn post(fields: &str, body: &str) -> String {
+    format!("POST /a HTTP/1.1\r\nHost: t\r\n{fields}Content-Length: {}\r\n\r\n{body}", body.len())
+}
+
+fn chunked(fields: &str, pieces: &[&str]) -> String {
+    let pieces: String = pieces.iter().map(|piece| format!("{:x}\r\n{piece}\r\n", piece.len())).collect();
+    format!(
+        "POST /a HTTP/1.1\r\nHost: t\r\n{fields}Transfer-Encoding: chunked\r\n\r\n{pieces}0\r\nA-Trailer: t\r\n\r\n"
+    )
+}
+
+fn gunzipped(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    GzDecoder::new(bytes).read_to_string(&mut text).expect("complete gzip");
+    text
+}
+
+const JSON: &str = "{ json-threat-protection: { max_depth: 2, max_body_size: 1000 } }";
+
+#[test]
+fn a_request_is_looked_at_before_anything_is_forwarded() {
+    let rig = Rig::with(JSON);
+    let mut client = rig.gateway.client();
+    assert_eq!(client.ask(post("", "{\"a\": 1}")).expect("an answer").status, 200);
+    let refused = client.ask(post("", "[[[1]]]")).expect("on the same connection");
+    assert_eq!((refused.status, refused.text()), (400, "{\"message\":\"The body is nested too deep\"}\n".to_owned()));
+    assert_eq!(client.ask(chunked("", &["{\"a\"", ": [1]}"])).expect("on the same connection").status, 200);
+    assert_eq!(client.get("/").expect("without a body").status, 200);
+    let requests = rig.origin.requests();
+    assert_eq!(requests.len(), 3);
+    assert_eq!(
+        (requests[0].body.as_slice(), requests[0].headers.get("content-length")),
+        (&b"{\"a\": 1}"[..], Some("8"))
+    );
+    // What was read whole leaves with its length.
+    assert_eq!(
+        (requests[1].body.as_slice(), requests[1].headers.get("content-length")),
+        (&b"{\"a\": [1]}"[..], Some("10"))
+    );
+    assert!(!requests[1].headers.has("transfer-encoding"));
+}
+
+#[test]
+fn a_body_that_is_wanted_whole_has_a_limit() {
+    let rig = Rig::with(JSON);
+    let long = format!("\"{}\"", "x".repeat(1000));
+    for request in [post("", &long), chunked("", &[&long[..600], &long[600..]])] {
+        let answer = rig.gateway.client().ask(request).expect("an answer");
+        assert_eq!((answer.status, answer.closes()), (413, true));
+    }
+    // It is refused by what it declares, before it is sent.
+    let mut client = rig.gateway.client();
+    client.send("POST /a HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 1001\r\n\r\n");
+    assert_eq!(client.response().expect("at once").status, 413);
+    assert_eq!(rig.origin.requests().len(), 0);
+}
+
+#[test]
+fn who_waits_to_be_invited_is_invited() {
+    let rig = Rig::with(JSON);
+    let mut client = rig.gateway.client();
+    client.send("POST /a HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+    assert_eq!(client.next_head().expect("an invitation").status, 100);
+    client.send("{}");
+    assert_eq!(client.response().expect("an answer").status, 200);
+    assert!(!rig.origin.requests()[0].headers.has("expect"));
+}
+
+#[test]
+fn what_was_read_whole_can_be_sent_to_another_endpoint() {
+    let flaky = Origin::scripted(Reading::Strict, |connection| {
+        let _ = connection.request();
+        connection.close();
+    });
+    let good = Origin::echo(Reading::Strict);
+    let closed = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
+    let nodes = format!("{{ '{}': 1, '{closed}': 1, '{}': 1 }}", flaky.addr(), good.addr());
+    let file = |plugins: &str| {
+        format!(
+            "routes: [{{ uri: /*, upstream: {{ type: roundrobin, retry_budget: 1000, nodes: {nodes} }}, plugins: {plugins} }}]"
+        )
+    };
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file(JSON));
+    for _ in 0..6 {
+        let request = post("", "{\"a\": 1}").replacen("POST", "PUT", 1);
+        let answer = gateway.client().ask(request).expect("an answer");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.text(), "PUT /a 8");
+    }
+}
+
+#[test]
+fn r04_a_small_body_that_becomes_large_is_refused() {
+    let rig = Rig::with("{ json-threat-protection: { max_string_length: 10000000, max_body_size: 2000000 } }");
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(format!("\"{}\"", "x".repeat(1_000_000)).as_bytes()).expect("memory takes everything");
+    let bomb = encoder.finish().expect("memory takes everything");
+    let mut request =
+        format!("POST /a HTTP/1.1\r\nHost: t\r\nContent-Encoding: gzip\r\nContent-Length: {}\r\n\r\n", bomb.len());
+    let mut client = rig.gateway.client();
+    client.send(&request);
+    client.send(&bomb);
+    assert_eq!(client.response().expect("an answer").status, 413);
+    request = post("Content-Encoding: zstd\r\n", "{}");
+    assert_eq!(rig.gateway.client().ask(request).expect("an answer").status, 415);
+    assert_eq!(rig.origin.requests().len(), 0);
+}
+
+#[test]
+fn responses_are_compressed_for_those_who_take_it() {
+    let origin = Origin::serving(|request| {
+        let text = "hello ".repeat(100);
+        match request.target.as_str() {
+            "/chunked" => Answer::raw(format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nTransfer-Encoding: chunked\r\n\r\n258\r\n{text}\r\n0\r\nA-Trailer: t\r\n\r\n"
+            )),
+            "/none" => Answer::raw("HTTP/1.1 204 No Content\r\n\r\n"),
+            "/same" => Answer::raw("HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\n\r\n"),
+            "/png" => Answer::with(200, "Content-Type: image/png\r\n", text),
+            _ => Answer::with(200, "Content-Type: text/html\r\nETag: \"1\"\r\nAccept-Ranges: bytes\r\n", text),
+        }
+    });
+    let gateway = before(&origin, "{ gzip: {}, brotli: { types: [text/plain] } }");
+    let ask = |target: &str, fields: &str| {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: t\r\n{fields}\r\n");
+        gateway.client().ask(request).expect("an answer")
+    };
+    let takes = "Accept-Encoding: br, gzip;q=0.5\r\nTE: trailers\r\n";
+    for target in ["/", "/chunked"] {
+        let plain = ask(target, "");
+        assert_eq!((plain.text(), plain.headers.get("vary")), ("hello ".repeat(100), Some("Accept-Encoding")));
+        assert!(!plain.headers.has("content-encoding"));
+        let coded = ask(target, takes);
+        assert_eq!(gunzipped(&coded.body), "hello ".repeat(100));
+        let headers = &coded.headers;
+        assert_eq!(
+            (headers.get("content-encoding"), headers.get("transfer-encoding")),
+            (Some("gzip"), Some("chunked"))
+        );
+        assert!(!headers.has("content-length") && !headers.has("accept-ranges"));
+        assert_eq!(coded.trailers.get("a-trailer"), (target == "/chunked").then_some("t"));
+    }
+    assert_eq!(ask("/", takes).headers.get("etag"), Some("W/\"1\""));
+    let png = ask("/png", takes);
+    assert_eq!(
+        (png.text().len(), png.headers.get("content-length"), png.headers.has("vary")),
+        (600, Some("600"), false)
+    );
+    assert_eq!(ask("/none", takes).status, 204);
+    let same = ask("/same", takes);
+    assert_eq!((same.status, same.headers.get("etag")), (304, Some("\"1\"")));
+    let mut client = gateway.client();
+    client.send(format!("HEAD / HTTP/1.1\r\nHost: t\r\n{takes}\r\n"));
+    let head = client.response_to("HEAD").expect("a head");
+    assert_eq!((head.headers.get("content-encoding"), head.headers.has("content-length")), (Some("gzip"), false));
+    // HTTP/1.0 has no chunks, and these clients get it plain unless told otherwise.
+    let old = gateway.client().ask("GET / HTTP/1.0\r\nAccept-Encoding: gzip\r\n\r\n").expect("an answer");
+    assert_eq!((old.text().len(), old.headers.get("content-length")), (600, Some("600")));
+}
+
+#[test]
+fn answers_of_the_gateway_are_compressed_too() {
+    let rig = Rig::with(
+        "{ mocking: { response_example: 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa', content_type: text/html }, gzip: {} }",
+    );
+    let mut client = rig.gateway.client();
+    let answer = client.ask("GET / HTTP/1.1\r\nHost: t\r\nAccept-Encoding: gzip\r\n\r\n").expect("an answer");
+    assert_eq!((answer.headers.get("content-encoding"), gunzipped(&answer.body)), (Some("gzip"), "a".repeat(36)));
+    assert_eq!(answer.headers.get("content-length"), Some(answer.body.len().to_string().as_str()));
+    assert_eq!(client.get("/").expect("on the same connection").text(), "a".repeat(36));
+}
+
+#[test]
+fn events_are_not_held_back_by_compression() {
+    let gate = Gate::new();
+    let own = gate.clone();
+    let origin = Origin::scripted(Reading::Strict, move |connection| {
+        if connection.request().is_err() {
+            return;
+        }
+        let head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let _ = connection.send(head);
+        for event in ["data: 1\n\n", "data: 2\n\n"] {
+            let _ = connection.send(format!("{:x}\r\n{event}\r\n", event.len()));
+            own.wait();
+        }
+        let _ = connection.send("0\r\n\r\n");
+    });
+    let gateway = before(&origin, "{ gzip: { types: '*' } }");
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: t\r\nAccept-Encoding: gzip\r\n\r\n");
+    assert_eq!(client.response_head("GET").expect("a head").headers.get("content-encoding"), Some("gzip"));
+    let mut coded = Vec::new();
+    for said in ["data: 1\n\n", "data: 1\n\ndata: 2\n\n"] {
+        // Each event is there before the next has been sent.
+        let mut text = vec![0; said.len()];
+        while GzDecoder::new(&*coded).read_exact(&mut text).is_err() {
+            coded.extend(client.chunk().expect("more of it"));
+        }
+        assert_eq!(text, said.as_bytes());
+        gate.open_once();
+    }
+}
+
+#[test]
+fn a_response_that_is_wanted_whole_is_changed_or_refused() {
+    let origin = Origin::serving(|request| {
+        let lines = "Content-Type: application/json\r\nETag: \"1\"\r\n";
+        match request.target.as_str() {
+            "/large" => Answer::with(200, lines, format!("\"{}\"", "x".repeat(200))),
+            "/grows" => Answer::raw(format!(
+                "HTTP/1.1 200 OK\r\n{lines}Transfer-Encoding: chunked\r\n\r\nc8\r\n{}\r\n0\r\n\r\n",
+                "x".repeat(200)
+            )),
+            "/cut" => Answer::raw(format!("HTTP/1.1 200 OK\r\n{lines}Content-Length: 50\r\n\r\n{{")).then_close(),
+            "/text" => Answer::with(200, "Content-Type: text/plain\r\n", "card 1234"),
+            _ => Answer::with(200, lines, r#"{"name": "jack", "card": "1234567890123456"}"#),
+        }
+    });
+    let gateway = before(
+        &origin,
+        r#"{ gzip: { types: [application/json] }, content-filter: { max_body_size: 100, rules: [{ on: response, in: body, path: $.card, pattern: '\d{12}(\d{4})', action: mask, replacement: '****$1' }] } }"#,
+    );
+    let masked = r#"{"name": "jack", "card": "****3456"}"#;
+    let mut client = gateway.client();
+    let answer = client.get("/").expect("an answer");
+    assert_eq!((answer.text(), answer.headers.get("etag")), (masked.to_owned(), None));
+    assert_eq!(answer.headers.get("content-length"), Some("36"));
+    let coded =
+        client.ask("GET / HTTP/1.1\r\nHost: t\r\nAccept-Encoding: gzip\r\n\r\n").expect("on the same connection");
+    assert_eq!(gunzipped(&coded.body), masked);
+    assert!(origin.requests().iter().all(|request| !request.headers.has("accept-encoding")));
+    for target in ["/large", "/grows", "/cut"] {
+        assert_eq!(gateway.get(target).status, 502, "{target}");
+    }
+    assert_eq!(gateway.get("/text").text(), "card 1234");
+    client.send("HEAD / HTTP/1.1\r\nHost: t\r\n\r\n");
+    let head = client.response_to("HEAD").expect("a head");
+    assert_eq!((head.status, head.headers.has("content-length")), (200, false));
+}
+
+#[test]
+fn requests_are_filtered_by_content() {
+    let rig = Rig::with(
+        r#"{ content-filter: { message: never, rules: [{ in: query, pattern: "union\\s+select", ignore_case: true, action: block }, { in: body, path: $.pin, pattern: "\\d", action: mask }] } }"#,
+    );
+    let blocked = rig.gateway.get("/?q=1%20UNION%20SELECT%202");
+    assert_eq!((blocked.status, blocked.text()), (403, "{\"message\":\"never\"}\n".to_owned()));
+    let mut client = rig.gateway.client();
+    let answer = client.ask(chunked("", &["{\"pin\": \"1", "2\"}"])).expect("an answer");
+    assert_eq!((answer.status, rig.origin.requests()[0].body.as_slice()), (200, &b"{\"pin\": \"******\"}"[..]));
+    assert_eq!(rig.gateway.client().ask(post("", "pin=12")).expect("an answer").status, 400);
+    let said = refused("{ content-filter: { rules: [{ in: body, path: a, pattern: a, action: block }] } }");
+    assert!(said.contains("routes[0].plugins.content-filter.rules[0].path: is neither"), "{said}");
+}
+
+#[test]
+fn sizes_are_limited_both_ways() {
+    let origin = Origin::serving(|request| match request.target.as_str() {
+        "/declared" => Answer::ok("x".repeat(20)),
+        "/grows" => {
+            Answer::raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n12345\r\n8\r\n12345678\r\n0\r\n\r\n")
+        }
+        "/chunked" => Answer::raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n12345\r\n0\r\n\r\n"),
+        _ => Answer::ok("ok"),
+    });
+    let gateway = before(&origin, "{ message-size: { request: { min: 2, max: 10 }, response: { max: 10 } } }");
+    let ask = |target: &str| {
+        let request = format!("POST {target} HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\nhi");
+        gateway.client().ask(request)
+    };
+    assert_eq!(ask("/a").expect("an answer").text(), "ok");
+    assert_eq!(ask("/chunked").expect("an answer").text(), "12345");
+    assert_eq!(ask("/declared").expect("an answer").status, 502);
+    assert!(ask("/grows").is_err(), "cut off, so that the client can tell");
+    for (request, status) in [
+        (post("", "1"), 400),
+        (post("", "12345678901"), 413),
+        (chunked("", &["12345", "67890"]), 200),
+        (chunked("", &["12345", "678901"]), 413),
+        (chunked("", &["1"]), 400),
+    ] {
+        let answer = gateway.client().ask(&request).expect("an answer");
+        assert_eq!(answer.status, status, "{request}");
+    }
+}
+
+#[test]
+fn wrong_options_are_refused_with_their_place() {
+    for (plugins, want) in [
+        ("{ gzip: { comp_level: 10 } }", "gzip.comp_level: must be from 1 to 9"),
+        ("{ brotli: { lgwin: 30 } }", "brotli.lgwin: must be 0, or from 10 to 24"),
+        ("{ message-size: { request: { min: 2, max: 1 } } }", "message-size.request.max: is less than `min`"),
+        ("{ json-threat-protection: { max_depth: 0 } }", "json-threat-protection.max_depth: must be from 1"),
+        ("{ xml-threat-protection: { max_dept: 1 } }", "xml-threat-protection.max_dept: unknown field"),
+    ] {
+        let said = refused(plugins);
+        assert!(said.contains(&format!("routes[0].plugins.{want}")), "{said}");
+    }
+}
