@@ -321,12 +321,12 @@ fn warm_up_trend(row: &RowEvidence) -> Finding {
     let (first, last) = (median(&slices[..third])?, median(&slices[slices.len() - third..])?);
     let change = last / first - 1.0;
     (change.abs() > 0.1).then(|| {
-        let words = format!(
-            "throughput {} by {:.0} % during the measured part: {}",
-            if rising { "rose" } else { "fell" },
-            change.abs() * 100.0,
-            if rising { "the warm-up was too short" } else { "something fills up or heats up" }
-        );
-        (Severity::Warning, words)
+        let how = match (first, rising) {
+            (0.0, _) => "began with nothing".to_owned(),
+            (_, true) => format!("rose by {:.0} %", change * 100.0),
+            (_, false) => format!("fell by {:.0} %", -change * 100.0),
+        };
+        let why = if rising { "the warm-up was too short" } else { "something fills up or heats up" };
+        (Severity::Warning, format!("throughput {how} during the measured part: {why}"))
     })
 }
