@@ -70,9 +70,13 @@ pub struct Origin {
     log: Arc<Log>,
 }
 
+/// Connections of which the log holds a handle, ended ones included: the last handle that goes with bytes unread resets
+/// the connection, and an answer on its way with it.
+const MOST_HELD: usize = 8000;
+
 #[derive(Default)]
 struct Log {
-    connections: Mutex<Vec<(Recording, TcpStream)>>,
+    connections: Mutex<Vec<(Recording, Option<TcpStream>)>>,
     requests: Mutex<Vec<Request>>,
     violations: Mutex<Vec<String>>,
     open: AtomicUsize,
@@ -221,7 +225,7 @@ impl Origin {
 impl Drop for Origin {
     fn drop(&mut self) {
         self.log.stopped.store(true, Ordering::Release);
-        for (_, stream) in lock(&self.log.connections).iter() {
+        for stream in lock(&self.log.connections).iter().filter_map(|(_, stream)| stream.as_ref()) {
             let _ = stream.shutdown(Shutdown::Both);
         }
         // Wakes the thread that accepts, which then sees that it is over and closes the listener.
@@ -276,7 +280,10 @@ impl Prepared {
         let recording = Recording::default();
         let mut connections = lock(&log.connections);
         let index = connections.len();
-        connections.push((Arc::clone(&recording), stream.try_clone()?));
+        connections.push((Arc::clone(&recording), Some(stream.try_clone()?)));
+        if let Some(long_ago) = index.checked_sub(MOST_HELD) {
+            connections[long_ago].1 = None;
+        }
         Ok(Prepared { stream, recording, index })
     }
 
