@@ -201,7 +201,7 @@ impl Document {
     /// Whether some upstream must be vouched for by whom the system trusts.
     pub fn needs_system_roots(&self) -> bool {
         let needs = |upstream: &Upstream| {
-            upstream.scheme == Scheme::Https
+            upstream.scheme.is_secured()
                 && upstream.tls.authorities.is_none()
                 && upstream.tls.verify.unwrap_or(self.settings.upstream_tls_verify)
         };

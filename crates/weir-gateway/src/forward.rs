@@ -4,8 +4,8 @@ use std::io::Write;
 use std::net::IpAddr;
 
 use weir_plugin::{Client, Exchange};
-use weir_proto::head::{Field, write_field};
-use weir_proto::{Framing, Known, Version};
+use weir_proto::head::write_field;
+use weir_proto::{Field, Framing, Known, Version};
 
 use crate::snapshot::{Endpoint, PassHost};
 
@@ -32,21 +32,9 @@ pub fn request_head(out: &mut Vec<u8>, exchange: &Exchange, pass_host: &PassHost
         out.extend_from_slice(query);
     }
     out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
-    out.extend_from_slice(match pass_host {
-        PassHost::Pass if request.authority().is_empty() => endpoint.host.as_bytes(),
-        PassHost::Pass => request.authority(),
-        PassHost::Node => endpoint.host.as_bytes(),
-        PassHost::Rewrite(host) => host.as_bytes(),
-    });
+    out.extend_from_slice(host(exchange, pass_host, endpoint));
     out.extend_from_slice(b"\r\n");
-    let trusted = exchange.client.trusted;
-    request.head.write_fields(out, |field| match field.known {
-        Known::Other => true,
-        Known::Host | Known::ContentLength => false,
-        Known::XForwardedFor | Known::XRealIp => false,
-        Known::Expect => request.expects_continue,
-        known => is_believed(trusted, field) || !known.is_forwarding(),
-    });
+    request.head.write_fields(out, |field| goes_upstream(exchange, field));
     forwarding_fields(out, exchange);
     if request.upgrade {
         out.extend_from_slice(b"Connection: upgrade\r\n");
@@ -74,8 +62,30 @@ fn is_believed(trusted: bool, field: &Field) -> bool {
     trusted || field.added
 }
 
+/// Whom the upstream is to take itself for.
+pub fn host<'a>(exchange: &'a Exchange, pass_host: &'a PassHost, endpoint: &'a Endpoint) -> &'a [u8] {
+    match pass_host {
+        PassHost::Pass if exchange.request.authority().is_empty() => endpoint.host.as_bytes(),
+        PassHost::Pass => exchange.request.authority(),
+        PassHost::Node => endpoint.host.as_bytes(),
+        PassHost::Rewrite(host) => host.as_bytes(),
+    }
+}
+
+/// Whether a field of the request goes to the upstream as it came; some of the others are written anew.
+#[inline]
+pub fn goes_upstream(exchange: &Exchange, field: &Field) -> bool {
+    match field.known {
+        Known::Other => true,
+        Known::Host | Known::ContentLength => false,
+        Known::XForwardedFor | Known::XRealIp => false,
+        Known::Expect => exchange.request.expects_continue,
+        known => is_believed(exchange.client.trusted, field) || !known.is_forwarding(),
+    }
+}
+
 /// Who is asking, through whom: what upstreams and their logs go by.
-fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
+pub fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
     let Client { peer, local, addr, trusted, .. } = exchange.client;
     let head = &exchange.request.head;
     out.extend_from_slice(b"X-Real-IP: ");

@@ -1,6 +1,7 @@
 //! Connections to endpoints: idle ones are used again, the most recent first, so that few stay hot instead of many
 //! going cold.
 
+mod multiplexed;
 mod secure;
 
 use std::cell::{Cell, RefCell};
@@ -39,7 +40,7 @@ pub struct Pools {
     endpoints: RefCell<HashMap<Key, Rc<Endpoint>>>,
 }
 
-type Key = (SocketAddr, Option<secure::Identity>);
+type Key = (SocketAddr, bool, Option<secure::Identity>);
 
 /// One worker's connections to one endpoint.
 pub struct Endpoint {
@@ -47,6 +48,9 @@ pub struct Endpoint {
     /// How its connections are secured, if they are.
     tls: Option<Secured>,
     keepalive: Cell<Keepalive>,
+    /// It is spoken to in HTTP/2, and these are the connections there are; other endpoints have idle ones.
+    pub http2: bool,
+    multiplexed: RefCell<Vec<Rc<multiplexed::Shared>>>,
     idle: RefCell<Vec<Idle>>,
     /// Exchanges begun here and not ended, those that wait for their turn included.
     in_flight: Cell<u32>,
@@ -86,12 +90,14 @@ impl Pools {
     pub fn endpoint(&self, endpoint: &snapshot::Endpoint, upstream: &snapshot::Upstream) -> Rc<Endpoint> {
         let mut endpoints = self.endpoints.borrow_mut();
         let tls = Secured::new(endpoint, upstream);
-        let key = (endpoint.addr, tls.as_ref().map(Secured::identity));
+        let key = (endpoint.addr, upstream.http2, tls.as_ref().map(Secured::identity));
         let shared = endpoints.entry(key).or_insert_with(|| {
             Rc::new(Endpoint {
                 addr: endpoint.addr,
                 tls: tls.map(Secured::with_own_sessions),
                 keepalive: Cell::new(upstream.keepalive),
+                http2: upstream.http2,
+                multiplexed: RefCell::default(),
                 idle: RefCell::default(),
                 in_flight: Cell::new(0),
                 latency: Latency::default(),
@@ -149,6 +155,7 @@ impl Pools {
                 stays
             });
             worker.metrics.upstream_connections_closed.add((before - idle.len()) as u64);
+            endpoint.multiplexed.borrow_mut().retain(|shared| !shared.is_over(now_ns, patience));
             idle_total += idle.len() as u64;
         }
         worker.metrics.upstream_idle.set(idle_total);
@@ -159,14 +166,19 @@ const HAS_STREAM: &str = "a connection has its stream until it is kept or droppe
 
 /// A connection to an endpoint, and a place among those that use it.
 pub struct Connection<'w> {
-    worker: &'w Worker,
-    endpoint: Rc<Endpoint>,
+    place: Place<'w>,
     stream: Option<Stream>,
     unsent: Unsent,
     /// Exchanges it carried before this one.
     pub requests: u64,
-    /// When it got its place, which it holds until the endpoint answers.
-    place_since_ns: Option<u64>,
+}
+
+/// One of the exchanges in flight at an endpoint.
+struct Place<'w> {
+    worker: &'w Rc<Worker>,
+    endpoint: Rc<Endpoint>,
+    /// When it was the exchange's turn, which lasts until the endpoint answers.
+    since_ns: Option<u64>,
 }
 
 /// What the caller wants of a connection.
@@ -184,26 +196,13 @@ impl Endpoint {
     /// A place and a connection, for a request to `host`. Waits while the endpoint has as many exchanges as it should.
     pub async fn open<'w>(
         self: &Rc<Endpoint>,
-        worker: &'w Worker,
+        worker: &'w Rc<Worker>,
         freshness: Freshness,
         connect_timeout: Duration,
         host: &[u8],
     ) -> Result<Connection<'w>, Stop> {
-        self.in_flight.set(self.in_flight.get() + 1);
-        let mut connection = Connection {
-            worker,
-            endpoint: Rc::clone(self),
-            stream: None,
-            unsent: Unsent::default(),
-            requests: 0,
-            place_since_ns: None,
-        };
-        if self.in_use.get() >= self.limiter.limit() {
-            self.wait_for_turn(worker, connect_timeout).await?;
-        } else {
-            self.in_use.set(self.in_use.get() + 1);
-        }
-        connection.place_since_ns = Some(worker.now_ns());
+        let place = self.place(worker, connect_timeout).await?;
+        let mut connection = Connection { place, stream: None, unsent: Unsent::default(), requests: 0 };
         if freshness != Freshness::New
             && let Some(idle) = self.take_idle(worker, freshness, host)
         {
@@ -212,19 +211,21 @@ impl Endpoint {
             connection.stream = Some(idle.stream);
             return Ok(connection);
         }
-        // Boxed, so that the state of connecting is not part of every client connection's task.
-        let connected = Box::pin(tokio::time::timeout(connect_timeout, self.connect(worker, host))).await;
-        match connected.unwrap_or(Err(Stop::ConnectTimeout)) {
-            Ok(stream) => {
-                worker.metrics.upstream_connects.increment();
-                connection.stream = Some(stream);
-                Ok(connection)
-            }
-            Err(stop) => {
-                worker.metrics.upstream_connect_failures.increment();
-                Err(stop)
-            }
+        connection.stream = Some(in_time(worker, connect_timeout, self.connect(worker, host)).await?);
+        Ok(connection)
+    }
+
+    /// Waits while the endpoint has as many exchanges as it should, for `patience` at most.
+    async fn place<'w>(self: &Rc<Endpoint>, worker: &'w Rc<Worker>, patience: Duration) -> Result<Place<'w>, Stop> {
+        self.in_flight.set(self.in_flight.get() + 1);
+        let mut place = Place { worker, endpoint: Rc::clone(self), since_ns: None };
+        if self.in_use.get() >= self.limiter.limit() {
+            self.wait_for_turn(worker, patience).await?;
+        } else {
+            self.in_use.set(self.in_use.get() + 1);
         }
+        place.since_ns = Some(worker.now_ns());
+        Ok(place)
     }
 
     async fn connect(&self, worker: &Worker, host: &[u8]) -> Result<Stream, Stop> {
@@ -331,6 +332,20 @@ impl Endpoint {
     }
 }
 
+/// Makes a connection. Boxed, so that the state of connecting is not part of every client connection's task.
+async fn in_time<T>(
+    worker: &Worker,
+    patience: Duration,
+    connecting: impl Future<Output = Result<T, Stop>>,
+) -> Result<T, Stop> {
+    let connected = Box::pin(tokio::time::timeout(patience, connecting)).await.unwrap_or(Err(Stop::ConnectTimeout));
+    match &connected {
+        Ok(_) => worker.metrics.upstream_connects.increment(),
+        Err(_) => worker.metrics.upstream_connect_failures.increment(),
+    }
+    connected
+}
+
 /// Leaves the queue when dropped, also when the client has gone away meanwhile.
 struct Queued<'a> {
     worker: &'a Worker,
@@ -373,9 +388,9 @@ impl Connection<'_> {
 
     /// Puts the connection back for the next exchange. Only after a complete exchange with nothing left over.
     pub fn keep(mut self, now_ns: u64) {
-        let keepalive = self.endpoint.keepalive.get();
+        let keepalive = self.place.endpoint.keepalive.get();
         let requests = self.requests + 1;
-        let mut idle = self.endpoint.idle.borrow_mut();
+        let mut idle = self.place.endpoint.idle.borrow_mut();
         if requests < keepalive.requests && idle.len() < keepalive.size {
             let stream = self.stream.take().expect(HAS_STREAM);
             idle.push(Idle { stream, requests, since_ns: now_ns });
@@ -392,7 +407,7 @@ impl Sending for Connection<'_> {
 
     fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
         let stream = self.stream.as_mut().expect(HAS_STREAM);
-        self.unsent.send(self.worker, stream, context, bytes)
+        self.unsent.send(self.place.worker, stream, context, bytes)
     }
 
     fn is_blocked(&self) -> bool {
@@ -401,13 +416,13 @@ impl Sending for Connection<'_> {
 
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let stream = self.stream.as_mut().expect(HAS_STREAM);
-        self.unsent.poll_flush(self.worker, stream, context)
+        self.unsent.poll_flush(self.place.worker, stream, context)
     }
 }
 
 impl UpstreamSide for Connection<'_> {
     fn addr(&self) -> SocketAddr {
-        self.endpoint.addr
+        self.place.endpoint.addr
     }
 
     fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &Terms<'_>) -> Coding {
@@ -430,9 +445,15 @@ impl UpstreamSide for Connection<'_> {
         Trailers::default()
     }
 
+    fn answered(&mut self) {
+        self.place.answered();
+    }
+}
+
+impl Place<'_> {
     /// What the endpoint sends from here on, be it an hour of events, does not count as work in progress.
     fn answered(&mut self) {
-        if let Some(since_ns) = self.place_since_ns.take() {
+        if let Some(since_ns) = self.since_ns.take() {
             let now_ns = self.worker.now_ns();
             self.endpoint.limiter.completed(since_ns, now_ns, self.endpoint.is_queued());
             if self.endpoint.goes_by_latency.get() {
@@ -443,15 +464,20 @@ impl UpstreamSide for Connection<'_> {
     }
 }
 
-impl Drop for Connection<'_> {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.unsent.release(self.worker);
-        if self.stream.take().is_some() {
-            self.worker.metrics.upstream_connections_closed.increment();
-        }
-        if self.place_since_ns.is_some() {
+        if self.since_ns.is_some() {
             self.endpoint.release();
         }
         self.endpoint.in_flight.set(self.endpoint.in_flight.get() - 1);
+    }
+}
+
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        self.unsent.release(self.place.worker);
+        if self.stream.take().is_some() {
+            self.place.worker.metrics.upstream_connections_closed.increment();
+        }
     }
 }

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Stop, Taken};
-use weir_proto::h1::parse_response;
+use weir_proto::h1::{BadResponse, parse_response};
 use weir_proto::{Framing, Trailers};
 
 use crate::chain::Plugins;
 use crate::content;
 use crate::forward::{self, Coding};
 use crate::persistence::{Persistence, Sessions};
-use crate::sides::{ClientSide, Received, UpstreamSide};
+use crate::sides::{ClientSide, NOT_PROCESSED, Received, UpstreamSide};
 use crate::snapshot::{ClientSettings, Endpoint, PassHost, Timeouts};
 use crate::worker::{Phase, Worker};
 
@@ -411,6 +411,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         worker.with_read_buffer(|buffer| {
             match self.upstream.poll_receive(context, &mut buffer[..room], &mut self.exchange.response) {
                 Poll::Pending => Poll::Pending,
+                Poll::Ready(Ok(Received::Head(parsed))) => Poll::Ready(self.received_head(context, parsed)),
                 Poll::Ready(Ok(Received::End)) => Poll::Ready(self.upstream_closed(context)),
                 Poll::Ready(Ok(Received::Bytes(count))) => {
                     self.exchange.upstream.bytes_received += count as u64;
@@ -420,6 +421,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
                     }
                     Poll::Ready(self.received(context, &buffer[..count]))
                 }
+                Poll::Ready(Err(error)) if error.kind() == NOT_PROCESSED => Poll::Ready(Err(Stop::NotProcessed)),
                 Poll::Ready(Err(_)) => Poll::Ready(Err(self.upstream_lost())),
             }
         })
@@ -441,6 +443,23 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         self.worker.with_write_buffer(|out| {
             self.response.body.close(self.upstream.take_trailers()).map_err(|_| Stop::UpstreamAborted)?;
             self.end_response(out)?;
+            self.send_to_client(context, out)
+        })?;
+        self.send_held(context)
+    }
+
+    /// A head came in one piece.
+    fn received_head(&mut self, context: &mut Context<'_>, parsed: Result<(), BadResponse>) -> Result<(), Stop> {
+        parsed.map_err(Stop::BadResponse)?;
+        self.exchange.upstream.bytes_received += self.exchange.response.head.bytes().len() as u64;
+        if !self.upstream.is_blocked() {
+            self.expect_response();
+        }
+        self.worker.with_write_buffer(|out| {
+            self.take_head(out)?;
+            if self.response.head_done && self.response.body.is_done() {
+                self.end_response(out)?;
+            }
             self.send_to_client(context, out)
         })?;
         self.send_held(context)
@@ -646,6 +665,8 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         let client = if waits_for_client { self.response.client_deadline_ns } else { NEVER };
         let body = match self.request.body.is_done() || self.request.refused || self.upstream.is_blocked() {
             true => NEVER,
+            // Messages of a call come when there is something to say.
+            false if self.exchange.request.is_grpc() => NEVER,
             false => self.terms.clients.body_deadline_ns(self.request.body_since_ns, self.request.content),
         };
         let half_close = self.client.half_close_deadline_ns(self.terms.clients);

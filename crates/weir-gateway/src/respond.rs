@@ -2,11 +2,11 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 
 use weir_plugin::{Blame, Exchange, Stop, Taken};
 use weir_proto::head::reason;
-use weir_proto::{Framing, Known, Method};
+use weir_proto::{Framing, Known, Method, Trailers, Version};
 
 use crate::chain::Plugins;
 use crate::connection::After;
@@ -55,6 +55,10 @@ async fn refuse(
         exchange.stop = Some(stop);
     }
     if exchange.response_begun {
+        let is_call = exchange.request.version == Version::Http2 && exchange.request.is_grpc();
+        if is_call && ending.blame == Blame::Upstream {
+            return break_off(worker, current, client, ending.name).await;
+        }
         // RFC 9112 §8: the client must see that the response is incomplete. Only a reset shows that where the end of
         // the connection is the end of the body.
         return if forward::response_coding(exchange) == Coding::UntilClose { After::Reset } else { After::Abort };
@@ -92,6 +96,20 @@ async fn refuse(
     match drainable {
         Some(rest) if keep_alive && drain(worker, client, rest).await => After::KeepAlive,
         _ => After::Close,
+    }
+}
+
+/// Tells a client of gRPC that its call cannot go on: `UNAVAILABLE` in the trailers it waits for, since it takes a reset
+/// for a fault of its own kind.
+async fn break_off(worker: &Worker, current: &Current, client: &mut impl ClientSide, name: &str) -> After {
+    let mut trailers = Trailers::default();
+    for (field, value) in [("grpc-status", "14"), ("grpc-message", name)] {
+        trailers.add(field.as_bytes(), value.as_bytes()).expect("both are words");
+    }
+    client.end(&mut Vec::new(), Coding::UntilClose, Some(&trailers));
+    match flush(worker, current, client, |context, client| client.send(context, &[])).await {
+        Ok(()) => After::Close,
+        Err(_) => After::Abort,
     }
 }
 
@@ -134,25 +152,37 @@ async fn send(
         head.add(b"Server", b"weir").expect("constant and valid");
     }
     exchange.response_begun = true;
+    flush(worker, current, client, |context, client| {
+        worker.with_write_buffer(|out| {
+            let coding = if bodiless { Coding::None } else { Coding::Plain };
+            client.response_head(out, exchange, coding, close);
+            if !bodiless && exchange.request.method != Method::Head {
+                out.extend_from_slice(&exchange.body);
+                exchange.body_bytes = exchange.body.len() as u64;
+            }
+            client.end(out, coding, None);
+            exchange.response_bytes += out.len() as u64;
+            client.send(context, out)
+        })
+    })
+    .await
+}
+
+/// Lets `send` give the client something, and waits until it has all of it.
+async fn flush<C: ClientSide>(
+    worker: &Worker,
+    current: &Current,
+    client: &mut C,
+    send: impl FnOnce(&mut Context<'_>, &mut C) -> std::io::Result<usize>,
+) -> std::io::Result<()> {
     let write_ns = current.snapshot.clients.write_timeout.as_nanos() as u64;
     let deadline_ns = worker.now_ns().saturating_add(write_ns);
     client.set_deadline(deadline_ns);
-    let mut sent = false;
+    let mut send = Some(send);
     poll_fn(|context| {
         worker.wake_up();
-        if !sent {
-            sent = true;
-            worker.with_write_buffer(|out| {
-                let coding = if bodiless { Coding::None } else { Coding::Plain };
-                client.response_head(out, exchange, coding, close);
-                if !bodiless && exchange.request.method != Method::Head {
-                    out.extend_from_slice(&exchange.body);
-                    exchange.body_bytes = exchange.body.len() as u64;
-                }
-                client.end(out, coding, None);
-                exchange.response_bytes += out.len() as u64;
-                client.send(context, out)
-            })?;
+        if let Some(send) = send.take() {
+            send(context, client)?;
         }
         while client.is_blocked() {
             if worker.now_ns() >= deadline_ns || worker.phase() == Phase::Stopping {

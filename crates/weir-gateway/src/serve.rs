@@ -11,7 +11,7 @@ use crate::chain::Plugins;
 use crate::connection::{After, unless_left};
 use crate::content;
 use crate::current::{Current, Upstream};
-use crate::pool::Freshness;
+use crate::pool::{Endpoint, Freshness};
 use crate::relay::{self, Outcome, Persisting, Terms};
 use crate::respond;
 use crate::route::Lookup;
@@ -188,6 +188,9 @@ async fn attempt(
         started_ns,
         ..Default::default()
     };
+    if endpoint.http2 {
+        return Box::pin(attempt_in_stream(worker, terms, endpoint, freshness, client, exchange)).await;
+    }
     let opening = endpoint.open(worker, freshness, terms.timeouts.connect, exchange.request.host());
     let opened = unless_left(opening, |context| client.poll_leave(context)).await;
     let mut connection = opened.map_err(|stop| (stop, false))?;
@@ -203,5 +206,28 @@ async fn attempt(
             Ok(if client_reusable { After::KeepAlive } else { After::Close })
         }
         Outcome::Tunnel => Ok(Box::pin(tunnel::run(worker, client, connection, exchange)).await),
+    }
+}
+
+/// The same where the endpoint is spoken to in HTTP/2: in a stream of a connection that others use as well.
+async fn attempt_in_stream(
+    worker: &Rc<Worker>,
+    terms: &Terms<'_>,
+    endpoint: &Rc<Endpoint>,
+    freshness: Freshness,
+    client: &mut impl ClientSide,
+    exchange: &mut Exchange,
+) -> Result<After, (Stop, bool)> {
+    let opening = endpoint.open_stream(worker, freshness, terms.timeouts.connect, exchange.request.host());
+    let opened = unless_left(opening, |context| client.poll_leave(context)).await;
+    let mut stream = opened.map_err(|stop| (stop, false))?;
+    let reused = stream.is_reused();
+    exchange.upstream.connect_ns = if reused { exchange.upstream.started_ns } else { worker.wake_up() };
+    let outcome = relay::both_ways(worker, client, &mut stream, exchange, terms).await;
+    exchange.upstream.ended_ns = worker.now_ns();
+    match outcome.map_err(|stop| (stop, reused))? {
+        Outcome::Complete { client_reusable: true, .. } => Ok(After::KeepAlive),
+        Outcome::Complete { .. } => Ok(After::Close),
+        Outcome::Tunnel => Err((Stop::BadInterim, reused)),
     }
 }

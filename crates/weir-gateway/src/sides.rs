@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use weir_net::stream::Stream;
 use weir_plugin::{Exchange, Stop};
+use weir_proto::h1::BadResponse;
 use weir_proto::{ResponseHead, Trailers};
 
 use crate::forward::Coding;
@@ -117,9 +118,14 @@ pub trait UpstreamSide: Sending {
     fn answered(&mut self);
 }
 
+/// The kind of error by which an upstream says that it has not looked at the request, so that it can be sent again.
+pub const NOT_PROCESSED: io::ErrorKind = io::ErrorKind::ConnectionRefused;
+
 /// What came from an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
+    /// A whole head, where the protocol frames heads apart from content. It stands in the response, if it is good.
+    Head(Result<(), BadResponse>),
     /// So many bytes of the response, as the protocol frames it.
     Bytes(usize),
     /// The end of it.

@@ -213,6 +213,8 @@ pub struct Upstream {
     pub pass_host: PassHost,
     /// How its endpoints are spoken to in TLS; `None` is in the clear.
     pub tls: Option<Client>,
+    /// Its endpoints are spoken to in HTTP/2 (APISIX `scheme: grpc` and `grpcs`).
+    pub http2: bool,
     pub keepalive: Keepalive,
     pub passive: PassiveChecks,
     pub concurrency: Concurrency,

@@ -42,6 +42,8 @@ pub enum Stop {
     UpstreamTls,
     /// The endpoint closed or reset before the first byte of an answer.
     UpstreamClosed,
+    /// The endpoint has refused to look at the request (RFC 9113 §8.7).
+    NotProcessed,
     /// The endpoint closed or reset in the middle of its answer.
     UpstreamAborted,
     /// The endpoint did not take the request in time.
@@ -123,6 +125,7 @@ impl Stop {
             Stop::ConnectTimeout => (504, "connect_timeout", Upstream, false, Unseen),
             Stop::UpstreamTls => (502, "upstream_tls", Upstream, false, Unseen),
             Stop::UpstreamClosed => (502, "upstream_closed", Upstream, false, Idempotent),
+            Stop::NotProcessed => (502, "not_processed", Upstream, false, Unseen),
             Stop::UpstreamAborted => (502, "upstream_aborted", Upstream, true, Never),
             Stop::SendTimeout => (504, "send_timeout", Upstream, false, Never),
             Stop::ReadTimeout => (504, "read_timeout", Upstream, false, Never),

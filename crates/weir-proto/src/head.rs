@@ -299,6 +299,11 @@ impl RequestHead {
         true
     }
 
+    /// A call of gRPC, by its content type.
+    pub fn is_grpc(&self) -> bool {
+        self.head.value(b"content-type").is_some_and(|value| value.starts_with(b"application/grpc"))
+    }
+
     /// The request target as the client sent it.
     pub fn target(&self) -> &[u8] {
         self.head.slice(self.target)

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use weir_net::tls::{CertifiedKey, Client, Trust, UpstreamTerms, Wrong};
 
 use super::Compiler;
-use crate::document::{self, Pem, PemSource, Scheme, Ssl, UpstreamIdentity};
+use crate::document::{self, Pem, PemSource, Ssl, UpstreamIdentity};
 use crate::read::join;
 
-/// What is spoken inside TLS.
-const PROTOCOLS: &[&str] = &["http/1.1"];
+/// What is spoken inside TLS: one or the other, as the configuration says.
+const HTTP1: &[&str] = &["http/1.1"];
+const HTTP2: &[&str] = &["h2"];
 
 /// The clients made so far. Upstreams on the same terms share one, with everything the system trusts in it.
 pub(super) struct Secured<'a> {
@@ -26,6 +27,7 @@ struct Terms {
     /// `None` believes everybody.
     trust: Option<Source>,
     identity: Option<(PemSource, PemSource)>,
+    http2: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -42,7 +44,7 @@ impl<'a> Secured<'a> {
 
     /// `None` for upstreams in the clear, and where a fault has been reported.
     pub(super) fn client(&mut self, written: &document::Upstream) -> Option<Client> {
-        if written.scheme != Scheme::Https {
+        if !written.scheme.is_secured() {
             return None;
         }
         let settings = &self.compiler.document.settings;
@@ -62,6 +64,7 @@ impl<'a> Secured<'a> {
         let terms = Terms {
             trust: verify.then(|| authorities.map_or(Source::System, |pem| Source::Pem(pem.source.clone()))),
             identity: pair.map(|(cert, key)| (cert.source.clone(), key.source.clone())),
+            http2: written.http2,
         };
         if let Some(client) = self.clients.get(&terms) {
             return client.clone();
@@ -103,6 +106,7 @@ impl<'a> Secured<'a> {
             let origin = authorities.map_or(&written.origin, |pem| &pem.origin);
             compiler.report(&origin.path, origin.place, format!("cannot be used: {wrong}"), None);
         };
-        Client::new(&UpstreamTerms { trust, identity, protocols: PROTOCOLS }).map_err(complain).ok()
+        let protocols = if written.http2 { HTTP2 } else { HTTP1 };
+        Client::new(&UpstreamTerms { trust, identity, protocols }).map_err(complain).ok()
     }
 }

@@ -94,6 +94,7 @@ fn compiled(written: &document::Upstream, name: &str, document: &Document, tls: 
         all_down: written.all_down,
         pass_host: written.pass_host.clone(),
         tls,
+        http2: written.http2,
         keepalive: written.keepalive,
         passive: PassiveChecks {
             until_checked: written.active.is_some(),

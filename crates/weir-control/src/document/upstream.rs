@@ -22,6 +22,8 @@ pub struct Upstream {
     pub id: Box<str>,
     pub nodes: Vec<NodeSpec>,
     pub scheme: Scheme,
+    /// Its nodes are spoken to in HTTP/2.
+    pub http2: bool,
     pub tls: UpstreamTls,
     /// The name of a service whose SRV records say where its nodes are, and where the name stands.
     pub service: Option<(Box<str>, Place)>,
@@ -90,15 +92,26 @@ pub enum Scheme {
     #[default]
     Http,
     Https,
+    /// HTTP/2 in the clear, and in TLS.
+    Grpc,
+    Grpcs,
 }
 
 impl Scheme {
     /// The port of nodes that name none.
     pub fn port(self) -> u16 {
         match self {
-            Scheme::Http => 80,
-            Scheme::Https => 443,
+            Scheme::Http | Scheme::Grpc => 80,
+            Scheme::Https | Scheme::Grpcs => 443,
         }
+    }
+
+    pub fn is_secured(self) -> bool {
+        matches!(self, Scheme::Https | Scheme::Grpcs)
+    }
+
+    fn is_http2(self) -> bool {
+        matches!(self, Scheme::Grpc | Scheme::Grpcs)
     }
 }
 
@@ -130,6 +143,7 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
         "all_down",
         "timeout",
         "scheme",
+        "http2",
         "pass_host",
         "upstream_host",
         "keepalive_pool",
@@ -163,6 +177,7 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
         id: resource::reference(&fields, "id").map(|id| id.id).unwrap_or_default(),
         nodes: found.unwrap_or_else(|| fields.get("nodes").map(|at| nodes(&at, scheme.port())).unwrap_or_default()),
         scheme,
+        http2: scheme.is_http2() || fields.get("http2").and_then(|at| at.boolean()).unwrap_or(false),
         tls: fields.get("tls").and_then(|at| certificate::read_upstream(&at)).unwrap_or_default(),
         service,
         nodes_file: fields.get("nodes_file").and_then(|at| {
@@ -228,8 +243,8 @@ fn scheme(fields: &Fields) -> Scheme {
     const SCHEMES: &[(&str, Option<Scheme>)] = &[
         ("http", Some(Scheme::Http)),
         ("https", Some(Scheme::Https)),
-        ("grpc", None),
-        ("grpcs", None),
+        ("grpc", Some(Scheme::Grpc)),
+        ("grpcs", Some(Scheme::Grpcs)),
         ("tcp", None),
         ("tls", None),
         ("udp", None),
@@ -239,7 +254,7 @@ fn scheme(fields: &Fields) -> Scheme {
     match at.choice(SCHEMES) {
         Some(Some(scheme)) => scheme,
         Some(None) => {
-            at.report_advising("is not supported yet by this version", "write `http` or `https`");
+            at.report_advising("is not supported yet by this version", "write `http`, `https`, `grpc` or `grpcs`");
             Scheme::default()
         }
         None => Scheme::default(),

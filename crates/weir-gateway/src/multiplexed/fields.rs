@@ -1,14 +1,14 @@
 //! Heads and trailers, between our form and the library's.
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue};
+use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, TE};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use weir_plugin::Exchange;
 use weir_proto::h1::{Limits, Reject};
 use weir_proto::h2::{Pseudo, request_head};
 use weir_proto::{Field, Framing, Head, Known, RequestHead, Trailers};
 
-use crate::forward::Coding;
+use crate::forward::{self, Coding};
 
 /// Makes a head of what a client asks for. `ended`: no content follows.
 pub fn read_request<B>(
@@ -32,6 +32,48 @@ pub fn read_request<B>(
     request_head(&pseudo, pairs(request.headers()), limits, head)
 }
 
+/// The request for an upstream; `Err` if its target is none for the library. `scratch` comes and goes empty.
+pub fn request(
+    exchange: &Exchange,
+    scheme: &str,
+    host: &[u8],
+    scratch: &mut Vec<u8>,
+) -> Result<(Request<()>, Coding), http::Error> {
+    let request = &exchange.request;
+    let mut target = request.path().to_vec();
+    if let Some(query) = request.query() {
+        target.push(b'?');
+        target.extend_from_slice(query);
+    }
+    let uri = http::Uri::builder().scheme(scheme).authority(host).path_and_query(target).build()?;
+    let mut fields = library_fields(&request.head, |field| forward::goes_upstream(exchange, field));
+    scratch.clear();
+    forward::forwarding_fields(scratch, exchange);
+    for line in scratch.split(|&byte| byte == b'\n').filter_map(|line| line.strip_suffix(b"\r")) {
+        if let Some(colon) = line.iter().position(|&byte| byte == b':')
+            && let (Ok(name), Ok(value)) =
+                (HeaderName::from_bytes(&line[..colon]), HeaderValue::from_bytes(line[colon + 1..].trim_ascii()))
+        {
+            fields.append(name, value);
+        }
+    }
+    scratch.clear();
+    if request.takes_trailers {
+        fields.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    let coding = match request.framing {
+        Framing::None => Coding::None,
+        Framing::Sized(length) => {
+            fields.insert(CONTENT_LENGTH, length.into());
+            Coding::Plain
+        }
+        Framing::Chunked | Framing::UntilClose => Coding::UntilClose,
+    };
+    let mut built = Request::builder().method(request.method_name()).uri(uri).body(())?;
+    *built.headers_mut() = fields;
+    Ok((built, coding))
+}
+
 /// Every field with its name.
 pub fn pairs(fields: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
     fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
@@ -47,7 +89,10 @@ pub fn response(exchange: &Exchange, coding: Coding) -> Response<()> {
     let head = &exchange.response.head;
     // As in HTTP/1: without a body a length describes what GET would bring, and is passed on.
     let mut fields = library_fields(head, |field| field.known != Known::ContentLength || coding == Coding::None);
-    if let (Coding::Plain, Framing::Sized(length)) = (coding, exchange.response.framing) {
+    // Where there is no content and nobody has said so, the end of the stream says it: gRPC sends such heads.
+    if let (Coding::Plain, Framing::Sized(length)) = (coding, exchange.response.framing)
+        && (length > 0 || head.known(Known::ContentLength).is_some())
+    {
         fields.insert(CONTENT_LENGTH, length.into());
     }
     with_status(exchange.response.status, fields)

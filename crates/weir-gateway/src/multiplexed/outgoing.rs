@@ -47,7 +47,7 @@ impl Outgoing {
 
     /// Sends what the peer takes and keeps the rest; says how much it took.
     pub fn send(&mut self, worker: &Worker, bytes: &[u8]) -> io::Result<usize> {
-        let taken = self.pass(bytes)?;
+        let taken = if self.is_blocked() { 0 } else { self.pass(bytes)? };
         worker.stash(&mut self.unsent, &bytes[taken..]);
         Ok(taken)
     }

@@ -1,0 +1,295 @@
+//! Endpoints that speak HTTP/2: exchanges share few connections, each in a stream of its own.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use h2::client::{Builder, ResponseFuture, SendRequest};
+use h2::{Reason, RecvStream};
+use http::Request;
+use weir_net::stream::Stream as ByteStream;
+use weir_plugin::{Exchange, Stop};
+use weir_proto::h1::Limits;
+use weir_proto::h2::response_head;
+use weir_proto::{Method, ResponseHead, Trailers};
+
+use super::{Endpoint, Freshness, Place, in_time};
+use crate::forward::{self, Coding};
+use crate::multiplexed::{Io, Outgoing, broken, fields};
+use crate::relay::Terms;
+use crate::sides::{NOT_PROCESSED, Received, Sending, UpstreamSide};
+use crate::worker::Worker;
+
+/// Exchanges on one connection before another is made: one connection is one lock and one window.
+const MOST_STREAMS: usize = 100;
+/// Content an endpoint may send on one stream, and on all of a connection, before its clients have taken it.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+const SEND_BUFFER: usize = 64 * 1024;
+
+/// One connection and how it is used.
+pub(super) struct Shared {
+    requests: SendRequest<Bytes>,
+    streams: Cell<usize>,
+    carried: Cell<u64>,
+    idle_since_ns: Cell<u64>,
+    /// Its task has ended.
+    closed: Cell<bool>,
+}
+
+impl Shared {
+    /// Nobody uses it, and nobody has for long enough. What is dropped from the pool closes with its last stream.
+    pub(super) fn is_over(&self, now_ns: u64, patience_ns: u64) -> bool {
+        let idle = self.streams.get() == 0 && now_ns.saturating_sub(self.idle_since_ns.get()) >= patience_ns;
+        self.closed.get() || idle
+    }
+
+    async fn can_take_more(&self) -> bool {
+        let most = MOST_STREAMS.min(self.requests.current_max_send_streams());
+        if self.closed.get() || self.streams.get() >= most {
+            return false;
+        }
+        // Not ready is as bad as gone: a new connection is quicker than a place on this one.
+        let mut requests = self.requests.clone();
+        poll_fn(|context| Poll::Ready(matches!(requests.poll_ready(context), Poll::Ready(Ok(()))))).await
+    }
+}
+
+/// One stream: the upstream's side of one exchange.
+pub struct Stream<'w> {
+    place: Place<'w>,
+    connection: Rc<Shared>,
+    reused: bool,
+    /// A head that leaves with what follows it.
+    head: Option<Request<()>>,
+    outgoing: Outgoing,
+    answer: Option<ResponseFuture>,
+    receiving: Option<RecvStream>,
+    /// Content that was received and not read yet.
+    piece: Bytes,
+    trailers: Trailers,
+    method: Method,
+    limits: Limits,
+}
+
+impl Endpoint {
+    /// A place and a stream, for a request to `host`.
+    pub async fn open_stream<'w>(
+        self: &Rc<Endpoint>,
+        worker: &'w Rc<Worker>,
+        freshness: Freshness,
+        connect_timeout: Duration,
+        host: &[u8],
+    ) -> Result<Stream<'w>, Stop> {
+        let place = self.place(worker, connect_timeout).await?;
+        let mut connection = None;
+        if freshness != Freshness::New {
+            let all = self.multiplexed.borrow().clone();
+            for shared in all {
+                if shared.can_take_more().await {
+                    connection = Some(shared);
+                    break;
+                }
+            }
+        }
+        let reused = connection.is_some();
+        let connection = match connection {
+            Some(connection) => {
+                worker.metrics.upstream_reuses.increment();
+                connection
+            }
+            None => in_time(worker, connect_timeout, self.connect_multiplexed(worker, host)).await?,
+        };
+        connection.streams.set(connection.streams.get() + 1);
+        connection.carried.set(connection.carried.get() + 1);
+        if connection.carried.get() >= self.keepalive.get().requests {
+            self.multiplexed.borrow_mut().retain(|shared| !Rc::ptr_eq(shared, &connection));
+        }
+        Ok(Stream {
+            place,
+            connection,
+            reused,
+            head: None,
+            outgoing: Outgoing::default(),
+            answer: None,
+            receiving: None,
+            piece: Bytes::new(),
+            trailers: Trailers::default(),
+            method: Method::Get,
+            limits: Limits::default(),
+        })
+    }
+
+    async fn connect_multiplexed(&self, worker: &Rc<Worker>, host: &[u8]) -> Result<Rc<Shared>, Stop> {
+        let stream = self.connect(worker, host).await?;
+        if stream.tls().is_some_and(|session| session.protocol() != Some(b"h2")) {
+            tracing::error!("the upstream {} does not speak HTTP/2", self.addr);
+            return Err(Stop::UpstreamTls);
+        }
+        let io: Io<ByteStream> = Io::new(stream, Rc::clone(worker));
+        let handshake = Builder::new()
+            .enable_push(false)
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_header_list_size(worker.current().snapshot.clients.limits.head_bytes as u32)
+            .max_send_buffer_size(SEND_BUFFER)
+            .handshake(io);
+        let (requests, driver) = handshake.await.map_err(|error| {
+            tracing::debug!("HTTP/2 with {}: {error}", self.addr);
+            Stop::ConnectFailed
+        })?;
+        let shared = Rc::new(Shared {
+            requests,
+            streams: Cell::new(0),
+            carried: Cell::new(0),
+            idle_since_ns: Cell::new(worker.now_ns()),
+            closed: Cell::new(false),
+        });
+        let (worker, seen) = (Rc::clone(worker), Rc::downgrade(&shared));
+        tokio::task::spawn_local(async move {
+            // Its streams are told what went wrong.
+            let _ = driver.await;
+            worker.metrics.upstream_connections_closed.increment();
+            if let Some(shared) = seen.upgrade() {
+                shared.closed.set(true);
+            }
+        });
+        self.multiplexed.borrow_mut().push(Rc::clone(&shared));
+        Ok(shared)
+    }
+}
+
+impl Stream<'_> {
+    /// The connection had carried a request before this one.
+    pub fn is_reused(&self) -> bool {
+        self.reused
+    }
+
+    /// Ready with the next head, interim or final.
+    fn poll_head(&mut self, context: &mut Context<'_>, response: &mut ResponseHead) -> Poll<io::Result<Received>> {
+        // Nothing was sent.
+        let Some(answer) = &mut self.answer else { return Poll::Ready(Err(io::ErrorKind::NotConnected.into())) };
+        response.clear();
+        let interim = ready!(answer.poll_informational(context));
+        let (head, ended) = match interim {
+            Some(Ok(interim)) => (interim, true),
+            Some(Err(error)) => return Poll::Ready(Err(failure(error))),
+            None => {
+                let (head, receiving) = ready!(Pin::new(answer).poll(context)).map_err(failure)?.into_parts();
+                let ended = receiving.is_end_stream();
+                self.receiving = Some(receiving);
+                (http::Response::from_parts(head, ()), ended)
+            }
+        };
+        let (status, pairs) = (head.status().as_u16(), fields::pairs(head.headers()));
+        let parsed = response_head(status, pairs, ended, &self.limits, self.method, response);
+        Poll::Ready(Ok(Received::Head(parsed)))
+    }
+}
+
+/// RFC 9113 §8.7: what was refused, or began after the last stream an endpoint that leaves has named, was not looked at.
+fn failure(error: h2::Error) -> io::Error {
+    let leaves = error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR);
+    if leaves || error.reason() == Some(Reason::REFUSED_STREAM) {
+        return io::Error::new(NOT_PROCESSED, error);
+    }
+    broken(error)
+}
+
+impl Sending for Stream<'_> {
+    fn end(&mut self, _: &mut Vec<u8>, _: Coding, trailers: Option<&Trailers>) {
+        self.outgoing.end(trailers);
+    }
+
+    fn send(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(head) = self.head.take() {
+            let ends = self.outgoing.ends_with_head(bytes);
+            let mut requests = self.connection.requests.clone();
+            let (answer, stream) = requests.send_request(head, ends).map_err(broken)?;
+            self.answer = Some(answer);
+            self.outgoing.begin(stream);
+        }
+        if self.answer.is_none() && self.receiving.is_none() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.outgoing.send(self.place.worker, bytes)
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.outgoing.is_blocked()
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.outgoing.poll_flush(self.place.worker, context)
+    }
+}
+
+impl UpstreamSide for Stream<'_> {
+    fn addr(&self) -> SocketAddr {
+        self.place.endpoint.addr
+    }
+
+    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &Terms<'_>) -> Coding {
+        (self.method, self.limits) = (exchange.request.method, terms.clients.limits);
+        let scheme = if self.place.endpoint.is_secured() { "https" } else { "http" };
+        let host = forward::host(exchange, terms.pass_host, terms.endpoint);
+        match fields::request(exchange, scheme, host, out) {
+            Ok((head, coding)) => {
+                self.head = Some(head);
+                coding
+            }
+            // Nothing is sent, so the endpoint seems to have gone.
+            Err(error) => {
+                tracing::debug!("a request that HTTP/2 cannot carry: {error}");
+                Coding::None
+            }
+        }
+    }
+
+    fn poll_receive(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+        response: &mut ResponseHead,
+    ) -> Poll<io::Result<Received>> {
+        let Some(receiving) = &mut self.receiving else { return self.poll_head(context, response) };
+        while self.piece.is_empty() {
+            match ready!(receiving.poll_data(context)) {
+                Some(Ok(piece)) => self.piece = piece,
+                Some(Err(error)) => return Poll::Ready(Err(broken(error))),
+                None => {
+                    if let Some(trailers) = ready!(receiving.poll_trailers(context)).map_err(broken)? {
+                        self.trailers = fields::read_trailers(&trailers);
+                    }
+                    return Poll::Ready(Ok(Received::End));
+                }
+            }
+        }
+        let count = self.piece.len().min(buffer.len());
+        self.piece.copy_to_slice(&mut buffer[..count]);
+        receiving.flow_control().release_capacity(count).map_err(broken)?;
+        Poll::Ready(Ok(Received::Bytes(count)))
+    }
+
+    fn take_trailers(&mut self) -> Trailers {
+        std::mem::take(&mut self.trailers)
+    }
+
+    fn answered(&mut self) {
+        self.place.answered();
+    }
+}
+
+impl Drop for Stream<'_> {
+    fn drop(&mut self) {
+        self.outgoing.release(self.place.worker);
+        self.connection.streams.set(self.connection.streams.get() - 1);
+        self.connection.idle_since_ns.set(self.place.worker.now_ns());
+    }
+}
