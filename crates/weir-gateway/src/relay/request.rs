@@ -1,0 +1,204 @@
+//! The request on its way to the upstream.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use weir_net::timer::NEVER;
+use weir_plugin::{Stop, Taken};
+use weir_proto::Framing;
+
+use super::body::{self, Moved};
+use super::{Relay, RequestSide, ns};
+use crate::forward::Coding;
+use crate::sides::{ClientSide, UpstreamSide};
+
+/// How much of content that was read before is handed to an upstream at a time.
+const PIECE: usize = 64 * 1024;
+
+impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
+    /// Moves the request towards the upstream. Ready when something has moved.
+    pub(super) fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        if !self.request.head_sent {
+            self.send_head(context)?;
+            return Poll::Ready(Ok(()));
+        }
+        if self.upstream.is_blocked() {
+            return self.flush_request(context);
+        }
+        if self.request_is_out() {
+            return Poll::Pending;
+        }
+        if let Some(held) = self.exchange.request_body.take() {
+            // What there is to know of the client was known when it was read.
+            let known = (self.exchange.request_bytes, self.exchange.body_taken);
+            let piece = &held[self.request.held_taken..];
+            let moved = self.move_request(context, &piece[..piece.len().min(PIECE)]);
+            (self.exchange.request_bytes, self.exchange.body_taken) = known;
+            self.exchange.request_body = Some(held);
+            self.request.held_taken += moved?;
+            return Poll::Ready(Ok(()));
+        }
+        if !self.client.stash().is_empty() {
+            let stash = std::mem::take(self.client.stash());
+            let moved = self.move_request(context, &stash);
+            *self.client.stash() = stash;
+            self.worker.consume(self.client.stash(), moved?);
+            return Poll::Ready(Ok(()));
+        }
+        let worker = self.worker;
+        worker.with_read_buffer(|buffer| match self.client.poll_read(context, buffer) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(count)) if count > 0 => {
+                let used = self.move_request(context, &buffer[..count])?;
+                worker.stash(self.client.stash(), &buffer[used..count]);
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Ok(_)) => Poll::Ready(self.client_ended(context)),
+            Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::ClientGone)),
+        })
+    }
+
+    /// Sends the head, together with what is there of the body.
+    fn send_head(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        let worker = self.worker;
+        self.request.head_sent = true;
+        worker.with_write_buffer(|out| {
+            self.request.coding = self.request_head(out);
+            if self.request.body.is_done() {
+                self.end_request(out)?;
+            } else if self.exchange.request_body.is_none() && !self.client.stash().is_empty() {
+                let stash = std::mem::take(self.client.stash());
+                let moved = self.take_body(&stash, out);
+                *self.client.stash() = stash;
+                worker.consume(self.client.stash(), moved?);
+            }
+            self.send(context, out)
+        })
+    }
+
+    fn request_head(&mut self, out: &mut Vec<u8>) -> Coding {
+        if self.exchange.request_filters.is_empty() {
+            return self.upstream.request_head(out, self.exchange, self.terms);
+        }
+        // Who filters does not know beforehand how much it will be.
+        let framing = std::mem::replace(&mut self.exchange.request.framing, Framing::Chunked);
+        let coding = self.upstream.request_head(out, self.exchange, self.terms);
+        self.exchange.request.framing = framing;
+        coding
+    }
+
+    fn end_request(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        if !self.exchange.request_filters.is_empty() {
+            let mut rest = Vec::new();
+            self.exchange.request_filters.end(b"", &mut rest)?;
+            body::write(out, self.request.coding, &rest);
+        }
+        let trailers = self.request.body.trailers().filter(|_| self.exchange.request.takes_trailers);
+        self.upstream.end(out, self.request.coding, trailers);
+        Ok(())
+    }
+
+    /// Nothing more comes from the client: that ends a body that ends so, and any other is cut short.
+    fn client_ended(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        self.request.body.close(self.client.take_trailers()).map_err(|_| Stop::ClientGone)?;
+        self.exchange.body_taken = Taken::All;
+        self.worker.with_write_buffer(|out| {
+            self.end_request(out)?;
+            self.send(context, out)
+        })
+    }
+
+    /// Moves part of the body on; says how much of `received` belonged to it.
+    fn move_request(&mut self, context: &mut Context<'_>, received: &[u8]) -> Result<usize, Stop> {
+        self.worker.with_write_buffer(|out| {
+            let used = self.take_body(received, out)?;
+            self.send(context, out)?;
+            Ok(used)
+        })
+    }
+
+    fn take_body(&mut self, received: &[u8], out: &mut Vec<u8>) -> Result<usize, Stop> {
+        self.exchange.body_taken = Taken::Part;
+        let moved = self.transfer_request(received, out)?;
+        self.request.content += moved.content;
+        if self.request.body.is_done() {
+            self.exchange.body_taken = Taken::All;
+            self.end_request(out)?;
+        }
+        self.exchange.request_bytes += moved.consumed as u64;
+        match self.request.content > self.exchange.body_limit {
+            true => Err(Stop::BodyTooLarge),
+            false => Ok(moved.consumed),
+        }
+    }
+
+    fn transfer_request(&mut self, received: &[u8], out: &mut Vec<u8>) -> Result<Moved, Stop> {
+        let RequestSide { body, coding, .. } = &mut self.request;
+        if self.exchange.request_filters.is_empty() {
+            return body.transfer(received, *coding, out).map_err(|_| Stop::BadRequestBody);
+        }
+        let (mut content, mut passed) = (Vec::new(), Vec::new());
+        let moved = body.transfer(received, Coding::Plain, &mut content).map_err(|_| Stop::BadRequestBody)?;
+        self.exchange.request_filters.piece(&content, &mut passed)?;
+        body::write(out, *coding, &passed);
+        Ok(moved)
+    }
+
+    /// Sends what the upstream takes of `bytes` and keeps the rest.
+    fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Result<(), Stop> {
+        match self.upstream.send(context, bytes) {
+            Ok(sent) => self.count_sent(sent),
+            Err(error) => return self.upstream_refuses(error),
+        }
+        if self.upstream.is_blocked() {
+            self.request.blocked_since_ns = self.now_ns;
+            self.request.upstream_deadline_ns = self.now_ns.saturating_add(ns(self.terms.timeouts.send));
+        } else if self.request.body.is_done() {
+            self.request_sent();
+        }
+        Ok(())
+    }
+
+    fn flush_request(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        match self.upstream.poll_flush(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Err(error)) => Poll::Ready(self.upstream_refuses(error)),
+            Poll::Ready(Ok(count)) => {
+                self.count_sent(count);
+                if self.upstream.is_blocked() {
+                    self.request.upstream_deadline_ns = self.now_ns.saturating_add(ns(self.terms.timeouts.send));
+                } else if self.request.body.is_done() {
+                    self.request_sent();
+                } else {
+                    // The client is not to blame for the time in which we did not read.
+                    self.request.body_since_ns += self.now_ns - self.request.blocked_since_ns;
+                    self.request.upstream_deadline_ns = NEVER;
+                }
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+
+    fn count_sent(&mut self, count: usize) {
+        self.exchange.upstream.bytes_sent += count as u64;
+        self.worker.metrics.upstream_bytes_sent.add(count as u64);
+    }
+
+    /// The whole request is on its way; now the upstream's time runs.
+    fn request_sent(&mut self) {
+        self.exchange.upstream.sent_ns = self.now_ns;
+        self.expect_response();
+    }
+
+    pub(super) fn expect_response(&mut self) {
+        self.request.upstream_deadline_ns = self.now_ns.saturating_add(ns(self.terms.timeouts.read));
+    }
+
+    /// The upstream does not take the request. It may have answered before it closed, so its side is read to the end.
+    fn upstream_refuses(&mut self, error: io::Error) -> Result<(), Stop> {
+        tracing::debug!("send to {}: {error}", self.upstream.addr());
+        self.request.refused = true;
+        self.expect_response();
+        Ok(())
+    }
+}

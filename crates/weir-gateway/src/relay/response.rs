@@ -1,0 +1,282 @@
+//! The response on its way to the client.
+
+use std::task::{Context, Poll};
+
+use weir_net::timer::NEVER;
+use weir_plugin::Stop;
+use weir_proto::h1::{BadResponse, parse_response};
+
+use super::body::{self, Body};
+use super::{Persisting, Relay, ns};
+use crate::content;
+use crate::forward::{self, Coding};
+use crate::sides::{ClientSide, NOT_PROCESSED, Received, UpstreamSide};
+use crate::worker::Phase;
+
+/// Interim responses let through for one request; more are a storm.
+const MAX_INTERIM: u8 = 8;
+
+impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
+    /// Moves the response towards the client. Ready when something has moved.
+    pub(super) fn poll_response(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        if self.client.is_blocked() {
+            return match self.client.poll_flush(context) {
+                Poll::Ready(Ok(_)) if self.client.is_blocked() => Poll::Ready(Ok(())),
+                Poll::Ready(Ok(_)) => {
+                    self.response.client_deadline_ns = NEVER;
+                    self.expect_response();
+                    Poll::Ready(Ok(()))
+                }
+                Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::ClientGone)),
+                Poll::Pending => Poll::Pending,
+            };
+        }
+        if self.response.head_done && self.response.body.is_done() {
+            return Poll::Pending;
+        }
+        let (worker, room) = (self.worker, self.client.room());
+        worker.with_read_buffer(|buffer| {
+            match self.upstream.poll_receive(context, &mut buffer[..room], &mut self.exchange.response) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(Ok(Received::Head(parsed))) => Poll::Ready(self.received_head(context, parsed)),
+                Poll::Ready(Ok(Received::End)) => Poll::Ready(self.upstream_closed(context)),
+                Poll::Ready(Ok(Received::Bytes(count))) => {
+                    self.exchange.upstream.bytes_received += count as u64;
+                    worker.metrics.upstream_bytes_received.add(count as u64);
+                    if !self.upstream.is_blocked() {
+                        self.expect_response();
+                    }
+                    Poll::Ready(self.received(context, &buffer[..count]))
+                }
+                Poll::Ready(Err(error)) if error.kind() == NOT_PROCESSED => Poll::Ready(Err(Stop::NotProcessed)),
+                Poll::Ready(Err(_)) => Poll::Ready(Err(self.upstream_lost())),
+            }
+        })
+    }
+
+    /// The upstream's connection broke: before the first byte of an answer, or in the middle of one.
+    fn upstream_lost(&self) -> Stop {
+        match self.exchange.upstream.bytes_received == 0 {
+            true => Stop::UpstreamClosed,
+            false => Stop::UpstreamAborted,
+        }
+    }
+
+    fn upstream_closed(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        if !self.response.head_done {
+            return Err(self.upstream_lost());
+        }
+        self.response.upstream_reusable = false;
+        self.worker.with_write_buffer(|out| {
+            self.response.body.close(self.upstream.take_trailers()).map_err(|_| Stop::UpstreamAborted)?;
+            self.end_response(out)?;
+            self.send_to_client(context, out)
+        })?;
+        self.send_held(context)
+    }
+
+    /// A head came in one piece.
+    fn received_head(&mut self, context: &mut Context<'_>, parsed: Result<(), BadResponse>) -> Result<(), Stop> {
+        parsed.map_err(Stop::BadResponse)?;
+        self.exchange.upstream.bytes_received += self.exchange.response.head.bytes().len() as u64;
+        if !self.upstream.is_blocked() {
+            self.expect_response();
+        }
+        self.worker.with_write_buffer(|out| {
+            self.take_head(out)?;
+            if self.response.head_done && self.response.body.is_done() {
+                self.end_response(out)?;
+            }
+            self.send_to_client(context, out)
+        })?;
+        self.send_held(context)
+    }
+
+    /// Makes what it can of bytes from the upstream.
+    fn received(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Result<(), Stop> {
+        self.worker.with_write_buffer(|out| {
+            let done = match self.response.stash.is_empty() {
+                true => self.take_response(bytes, out),
+                false => {
+                    self.worker.stash(&mut self.response.stash, bytes);
+                    let mut stash = std::mem::take(&mut self.response.stash);
+                    let done = self.take_response(&stash, out);
+                    self.worker.release(&mut stash);
+                    done
+                }
+            };
+            // What was said before a mistake has been said: an interim response, the good part of a body.
+            done.and(self.send_to_client(context, out))
+        })?;
+        self.send_held(context)
+    }
+
+    fn take_response(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+        while !self.response.head_done {
+            self.exchange.response.clear();
+            let limits = &self.terms.clients.limits;
+            let parsed = parse_response(bytes, limits, self.exchange.request.method, &mut self.exchange.response);
+            match parsed.map_err(Stop::BadResponse)? {
+                None => {
+                    self.worker.stash(&mut self.response.stash, bytes);
+                    return Ok(());
+                }
+                Some(length) => bytes = &bytes[length..],
+            }
+            self.take_head(out)?;
+        }
+        if self.response.tunnel {
+            out.extend_from_slice(bytes);
+            return Ok(());
+        }
+        let moved = match &mut self.response.content {
+            None => {
+                let moved = self.response.body.transfer(bytes, self.response.coding, out);
+                let moved = moved.map_err(|_| Stop::BadResponseBody)?;
+                self.exchange.body_bytes += moved.content;
+                moved
+            }
+            Some(content) => {
+                let (mut plain, mut passed) = (Vec::new(), Vec::new());
+                let moved = self.response.body.transfer(bytes, Coding::Plain, &mut plain);
+                let moved = moved.map_err(|_| Stop::BadResponseBody)?;
+                content.piece(&plain, &mut passed)?;
+                self.write_content(&passed, out);
+                moved
+            }
+        };
+        self.exchange.upstream.body_bytes += moved.content;
+        if moved.consumed < bytes.len() {
+            // Bytes beyond the response could be taken for the answer to somebody else's request.
+            self.response.upstream_reusable = false;
+        }
+        if self.response.body.is_done() {
+            self.end_response(out)?;
+        }
+        Ok(())
+    }
+
+    fn write_content(&mut self, content: &[u8], out: &mut Vec<u8>) {
+        body::write(out, self.response.coding, content);
+        self.exchange.body_bytes += content.len() as u64;
+    }
+
+    fn end_response(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        if let Some(content) = &mut self.response.content {
+            if content.is_held() {
+                return Ok(());
+            }
+            let mut rest = Vec::new();
+            content.end(self.exchange, &mut rest)?;
+            self.write_content(&rest, out);
+        }
+        let trailers = self.response.body.trailers().filter(|_| self.exchange.request.takes_trailers);
+        self.client.end(out, self.response.coding, trailers);
+        Ok(())
+    }
+
+    /// Nobody is to wait for what a plugin keeps back.
+    pub(super) fn flush_content(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        let Some(content) = &mut self.response.content else { return Ok(()) };
+        let mut kept = Vec::new();
+        content.flush(&mut kept)?;
+        if kept.is_empty() {
+            return Ok(());
+        }
+        self.worker.with_write_buffer(|out| {
+            self.write_content(&kept, out);
+            self.send_to_client(context, out)
+        })
+    }
+
+    /// Sends a response that plugins wanted whole, once all of it is there and they have seen it.
+    fn send_held(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        let is_due = |content: &mut Box<content::Response<'_>>| content.is_held();
+        if !self.response.head_done || !self.response.body.is_done() {
+            return Ok(());
+        }
+        let Some(mut content) = self.response.content.take_if(is_due) else { return Ok(()) };
+        let mut body = Vec::new();
+        content.end(self.exchange, &mut body)?;
+        self.worker.with_write_buffer(|out| {
+            self.begin_response(out);
+            self.send_to_client(context, out)
+        })?;
+        self.exchange.body_bytes += body.len() as u64;
+        self.send_to_client(context, &body)?;
+        self.worker.with_write_buffer(|out| {
+            self.end_response(out)?;
+            self.send_to_client(context, out)
+        })
+    }
+
+    fn take_head(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        let status = self.exchange.response.status;
+        if status == 101 {
+            if !self.exchange.request.upgrade {
+                return Err(Stop::BadInterim);
+            }
+            self.upstream_answers(status);
+            self.response.head_done = true;
+            self.response.tunnel = true;
+            self.exchange.response_begun = true;
+            self.client.upgrade_head(out, self.exchange);
+            return Ok(());
+        }
+        if status < 200 {
+            self.response.interim += 1;
+            if self.response.interim > MAX_INTERIM {
+                return Err(Stop::BadInterim);
+            }
+            // 100 is an answer to an expectation, and each has one answer.
+            if status != 100 || std::mem::take(&mut self.exchange.request.expects_continue) {
+                self.client.interim_head(out, self.exchange);
+            }
+            return Ok(());
+        }
+        self.upstream_answers(status);
+        self.response.upstream_reusable = self.exchange.response.keep_alive;
+        self.response.body = Body::new(self.exchange.response.framing, self.terms.clients.limits.head_bytes);
+        self.terms.plugins.on_response(self.exchange)?;
+        if self.terms.plugins.see_response_bodies(self.exchange) {
+            self.response.content = content::Response::new(self.terms.plugins, self.exchange)?;
+        }
+        self.response.head_done = true;
+        if !self.response.content.as_ref().is_some_and(|content| content.is_held()) {
+            self.begin_response(out);
+        }
+        Ok(())
+    }
+
+    /// Writes the head of the final response: from here on there is no way back.
+    fn begin_response(&mut self, out: &mut Vec<u8>) {
+        self.response.coding = forward::response_coding(self.exchange);
+        self.response.client_reusable = self.exchange.request.keep_alive
+            && self.response.coding != Coding::UntilClose
+            && self.request.body.is_done()
+            && !self.client.ended()
+            && self.worker.phase() == Phase::Serving
+            && self.terms.clients.keepalive_requests.is_none_or(|most| self.exchange.client.connection_requests < most);
+        self.exchange.response_begun = true;
+        self.client.response_head(out, self.exchange, self.response.coding, !self.response.client_reusable);
+    }
+
+    fn upstream_answers(&mut self, status: u16) {
+        self.exchange.upstream.status = status;
+        self.exchange.upstream.header_ns = self.now_ns;
+        self.upstream.answered();
+        if let Some(Persisting { persistence, sessions, endpoint }) = self.terms.persistence {
+            let endpoint = (endpoint, self.terms.endpoint.addr);
+            persistence.answered(self.exchange, sessions, endpoint, self.now_ns);
+        }
+    }
+
+    fn send_to_client(&mut self, context: &mut Context<'_>, out: &[u8]) -> Result<(), Stop> {
+        self.exchange.response_bytes += out.len() as u64;
+        self.client.send(context, out).map_err(|_| Stop::ClientGone)?;
+        if self.client.is_blocked() {
+            self.response.client_deadline_ns = self.now_ns.saturating_add(ns(self.terms.clients.write_timeout));
+        }
+        Ok(())
+    }
+}
