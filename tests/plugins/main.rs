@@ -5,6 +5,7 @@ mod bodies;
 mod consumers;
 mod forward_auth;
 mod limits;
+mod price;
 mod redis;
 mod rewrites;
 mod shared_limits;

@@ -124,6 +124,7 @@ impl Compiler<'_> {
             certificates: self.certificates(),
             overlays: chains.overlays(),
             secret_arguments: chains.secret_arguments(),
+            price_every: document.settings.price_every,
         })
     }
 

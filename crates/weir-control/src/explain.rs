@@ -47,6 +47,8 @@ struct Row {
     source: String,
     off: bool,
     identifies: bool,
+    /// What it costs there, where that is known.
+    price: Option<String>,
 }
 
 /// Why there is no explanation.
@@ -79,6 +81,19 @@ pub fn explain(document: &Document, registry: &Registry, question: &Question) ->
     let plugins = rows(document, registry, chosen);
     let knows_consumers = plugins.iter().any(|row| row.identifies && !row.off);
     Ok(Explanation { candidates, plugins, knows_consumers })
+}
+
+impl Explanation {
+    /// The id of the route that is chosen.
+    pub fn route(&self) -> Option<&str> {
+        let is_chosen = |(_, candidate): &&(Box<str>, Candidate)| candidate.verdict == Verdict::Chosen;
+        self.candidates.iter().find(is_chosen).map(|(id, _)| &**id)
+    }
+
+    /// Says what each plugin costs, where somebody knows it.
+    pub fn tell_prices(&mut self, price_of: impl Fn(&str) -> Option<String>) {
+        self.plugins.iter_mut().for_each(|row| row.price = price_of(&row.plugin));
+    }
 }
 
 fn exchange(document: &Document, question: &Question) -> Result<Exchange, String> {
@@ -120,6 +135,7 @@ fn rows(document: &Document, registry: &Registry, route: Option<&str>) -> Vec<Ro
             source,
             off: plugin.disabled,
             identifies: entry.identifies,
+            price: None,
         })
     };
     let mut rows = Vec::new();
@@ -173,7 +189,8 @@ impl fmt::Display for Explanation {
                 Stage::Access => "access",
             };
             let off = if row.off { " (off)" } else { "" };
-            writeln!(f, "  {stage:<8} {:>6} {:<22} from {}{off}", row.priority, row.plugin, row.source)?;
+            let price = row.price.as_ref().map(|price| format!(": {price}")).unwrap_or_default();
+            writeln!(f, "  {stage:<8} {:>6} {:<22} from {}{off}{price}", row.priority, row.plugin, row.source)?;
         }
         if *knows_consumers {
             writeln!(f, "Once the consumer is known, its plugins and those of its group come before the route's.")?;

@@ -1,15 +1,19 @@
-//! Running plugins. One that panics takes its own exchange with it and nothing else: the request is answered with 500,
-//! never let through.
+//! Running plugins, and measuring what they cost where chance has picked the exchange. One that panics takes its own
+//! exchange with it and nothing else: the request is answered with 500, never let through.
 
 use std::future::poll_fn;
 use std::iter::Peekable;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll};
+use std::time::Instant;
 
-use weir_plugin::{Exchange, Step, Stop};
+use weir_plugin::{AsyncPlugin, Exchange, Phases, Step, Stop};
+use weir_telemetry::price::PluginPrice;
 
 use crate::connection::unless_left;
-use crate::snapshot::{Chain, Link, Overlay, Reach, Snapshot};
+use crate::current::Current;
+use crate::snapshot::{Chain, Link, Overlay, Reach};
+use crate::worker::Worker;
 
 /// The plugins of an exchange: its route's, and once it is clear who the consumer is, also those of the consumer.
 ///
@@ -18,15 +22,18 @@ use crate::snapshot::{Chain, Link, Overlay, Reach, Snapshot};
 pub struct Plugins<'a> {
     chain: &'a Chain,
     overlays: &'a [Overlay],
+    /// Where prices are written down; nowhere in some tests.
+    site: Option<(&'a Worker, &'a Current)>,
 }
 
 impl<'a> Plugins<'a> {
-    pub fn of(snapshot: &'a Snapshot, exchange: &Exchange) -> Plugins<'a> {
+    pub fn of(worker: &'a Worker, current: &'a Current, exchange: &Exchange) -> Plugins<'a> {
+        let snapshot = &*current.snapshot;
         let chain = match &exchange.route {
             Some(route) => &snapshot.routes[route.number()].chain,
             None => &snapshot.unmatched,
         };
-        Plugins { chain, overlays: &snapshot.overlays }
+        Plugins { chain, overlays: &snapshot.overlays, site: Some((worker, current)) }
     }
 
     fn overlay(self, exchange: &Exchange) -> Option<&'a Overlay> {
@@ -38,15 +45,26 @@ impl<'a> Plugins<'a> {
     pub async fn on_request(
         self,
         exchange: &mut Exchange,
+        poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
+    ) -> Result<(), Stop> {
+        match exchange.measured {
+            false => self.requests::<false>(exchange, poll_leave).await,
+            true => Box::pin(self.requests::<true>(exchange, poll_leave)).await,
+        }
+    }
+
+    async fn requests<const MEASURED: bool>(
+        self,
+        exchange: &mut Exchange,
         mut poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
     ) -> Result<(), Stop> {
         let (anonymous, rest) = self.chain.request.split_at(self.chain.anonymous);
         for link in anonymous {
-            request(link, exchange, &mut poll_leave).await?;
+            self.request::<MEASURED>(link, exchange, &mut poll_leave).await?;
         }
         let Some(overlay) = self.overlay(exchange) else {
             for link in rest {
-                request(link, exchange, &mut poll_leave).await?;
+                self.request::<MEASURED>(link, exchange, &mut poll_leave).await?;
             }
             return Ok(());
         };
@@ -55,19 +73,83 @@ impl<'a> Plugins<'a> {
             |link: &&Link| !anonymous.iter().any(|ran| ran.plugin == link.plugin && ran.rank.reach == Reach::Own);
         let added = overlay.chain.request.iter().filter(is_new);
         for link in merged(rest, added, &overlay.overrides, |one, other| one.rank < other.rank) {
-            request(link, exchange, &mut poll_leave).await?;
+            self.request::<MEASURED>(link, exchange, &mut poll_leave).await?;
         }
         Ok(())
     }
 
+    async fn request<const MEASURED: bool>(
+        self,
+        link: &Link,
+        exchange: &mut Exchange,
+        poll_leave: &mut impl FnMut(&mut Context<'_>) -> Poll<Stop>,
+    ) -> Result<(), Stop> {
+        let end = match (&link.step, self.site) {
+            (Step::Sync(plugin), _) => {
+                let price = self.price_if::<MEASURED>(link, exchange);
+                self.measure(price, link, Phases::REQUEST, || guarded(|| plugin.on_request(exchange)))
+            }
+            (Step::Async(plugin), Some((worker, _))) if MEASURED => {
+                let (began, mut cpu_ns) = (Instant::now(), 0);
+                let waiting = worker.meter.over(&mut cpu_ns, waiting(&**plugin, exchange));
+                let end = unless_left(waiting, poll_leave).await;
+                if let Some(price) = self.price(link, exchange) {
+                    note(price, link, Phases::REQUEST, cpu_ns);
+                    price.waited_ns.add((began.elapsed().as_nanos() as u64).saturating_sub(cpu_ns));
+                }
+                end
+            }
+            (Step::Async(plugin), _) => unless_left(waiting(&**plugin, exchange), poll_leave).await,
+        };
+        end.inspect_err(|stop| self.stopped(link, exchange, *stop))
+    }
+
+    /// Runs a plugin, and writes down what that cost where there is a place for it.
+    fn measure<T>(self, price: Option<&PluginPrice>, link: &Link, phase: Phases, run: impl FnOnce() -> T) -> T {
+        let (Some(price), Some((worker, _))) = (price, self.site) else { return run() };
+        let (result, cpu_ns) = worker.meter.of(run);
+        note(price, link, phase, cpu_ns);
+        result
+    }
+
+    fn price_if<const MEASURED: bool>(self, link: &Link, exchange: &Exchange) -> Option<&'a PluginPrice> {
+        if MEASURED { self.price(link, exchange) } else { None }
+    }
+
+    fn price(self, link: &Link, exchange: &Exchange) -> Option<&'a PluginPrice> {
+        let (worker, current) = self.site?;
+        current.metrics_of(worker, exchange).price.plugin(link.plugin)
+    }
+
+    /// Counts that a plugin has ended an exchange. That is rare enough to be counted always.
+    #[cold]
+    fn stopped(self, link: &Link, exchange: &Exchange, stop: Stop) {
+        let Some(price) = self.price(link, exchange) else { return };
+        match stop {
+            Stop::Internal | Stop::Respond(500) => price.errors.increment(),
+            Stop::Answered | Stop::Respond(_) => price.refusals.increment(),
+            _ => {}
+        }
+    }
+
     /// `Err(Stop::Answered)`: a plugin has replaced the response, and those after it have seen the new one.
     pub fn on_response(self, exchange: &mut Exchange) -> Result<(), Stop> {
-        let respond = |link: &Link, exchange: &mut Exchange| match guarded(|| link.step.on_response(exchange)) {
-            Err(Stop::Answered) => {
-                exchange.response_replaced = true;
-                Ok(())
+        match exchange.measured {
+            false => self.responses::<false>(exchange),
+            true => self.responses::<true>(exchange),
+        }
+    }
+
+    fn responses<const MEASURED: bool>(self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let respond = |link: &Link, exchange: &mut Exchange| {
+            let price = self.price_if::<MEASURED>(link, exchange);
+            match self.measure(price, link, Phases::RESPONSE, || guarded(|| link.step.on_response(exchange))) {
+                Err(Stop::Answered) => {
+                    exchange.response_replaced = true;
+                    Ok(())
+                }
+                end => end.inspect_err(|stop| self.stopped(link, exchange, *stop)),
             }
-            end => end,
         };
         match self.overlay(exchange) {
             None => self.chain.response.iter().try_for_each(|link| respond(link, exchange))?,
@@ -110,11 +192,21 @@ impl<'a> Plugins<'a> {
     }
 
     pub fn on_log(self, exchange: &Exchange) {
+        match exchange.measured {
+            false => self.logs::<false>(exchange),
+            true => self.logs::<true>(exchange),
+        }
+    }
+
+    fn logs<const MEASURED: bool>(self, exchange: &Exchange) {
         let log = |link: &Link| {
             // The exchange is over; there is nobody left to answer.
-            let _ = guarded(|| {
-                link.step.on_log(exchange);
-                Ok(())
+            let price = self.price_if::<MEASURED>(link, exchange);
+            let _ = self.measure(price, link, Phases::LOG, || {
+                guarded(|| {
+                    link.step.on_log(exchange);
+                    Ok(())
+                })
             });
         };
         match self.overlay(exchange) {
@@ -156,21 +248,25 @@ fn next<'a>(
     }
 }
 
-async fn request(
-    link: &Link,
-    exchange: &mut Exchange,
-    poll_leave: &mut impl FnMut(&mut Context<'_>) -> Poll<Stop>,
-) -> Result<(), Stop> {
-    match &link.step {
-        Step::Sync(plugin) => guarded(|| plugin.on_request(exchange)),
-        Step::Async(plugin) => {
-            let mut waiting = guarded(|| Ok(plugin.on_request(exchange)))?;
-            let waiting = poll_fn(|context| {
-                guarded(|| Ok(waiting.as_mut().poll(context))).unwrap_or_else(|stop| Poll::Ready(Err(stop)))
-            });
-            unless_left(waiting, poll_leave).await
-        }
+/// Adds what a plugin spent in a phase. It is called once for an exchange, in however many phases it runs.
+fn note(price: &PluginPrice, link: &Link, phase: Phases, cpu_ns: u64) {
+    price.cpu_ns.add(cpu_ns);
+    let wanted = link.step.phases();
+    let is_first = match phase {
+        Phases::REQUEST => true,
+        Phases::RESPONSE => !wanted.request,
+        _ => !wanted.request && !wanted.response,
+    };
+    if is_first {
+        price.calls.increment();
     }
+}
+
+/// A plugin that waits.
+async fn waiting(plugin: &dyn AsyncPlugin, exchange: &mut Exchange) -> Result<(), Stop> {
+    let mut waiting = guarded(|| Ok(plugin.on_request(exchange)))?;
+    poll_fn(|context| guarded(|| Ok(waiting.as_mut().poll(context))).unwrap_or_else(|stop| Poll::Ready(Err(stop))))
+        .await
 }
 
 pub fn guarded<T>(call: impl FnOnce() -> Result<T, Stop>) -> Result<T, Stop> {
@@ -184,7 +280,7 @@ mod tests {
 
     use super::*;
     use crate::snapshot::Rank;
-    use weir_plugin::{AsyncPlugin, Consumer, Credential, Phases, Plugin, Stage, Waiting};
+    use weir_plugin::{Consumer, Credential, Plugin, Stage, Waiting};
 
     struct Panics;
 
@@ -217,13 +313,13 @@ mod tests {
     async fn f31_a_panic_is_a_500_for_that_exchange() {
         let chain = |step| Chain::new(vec![link(step, 0, Stage::Rewrite, Reach::Own, 0)]);
         let panics = chain(Step::new(Panics));
-        let plugins = Plugins { chain: &panics, overlays: &[] };
+        let plugins = Plugins { chain: &panics, overlays: &[], site: None };
         let mut exchange = Exchange::default();
         assert_eq!(plugins.on_request(&mut exchange, |_| Poll::Pending).await, Err(Stop::Internal));
         assert_eq!(plugins.on_response(&mut exchange), Err(Stop::Internal));
         plugins.on_log(&exchange);
         let waits = chain(Step::waiting(Panics));
-        let waiting = Plugins { chain: &waits, overlays: &[] };
+        let waiting = Plugins { chain: &waits, overlays: &[], site: None };
         assert_eq!(waiting.on_request(&mut exchange, |_| Poll::Pending).await, Err(Stop::Internal));
     }
 
@@ -275,7 +371,7 @@ mod tests {
             overrides: [1, 2, 3, 4, 5].into(),
         };
         let overlays = [overlay];
-        let plugins = Plugins { chain: &chain, overlays: &overlays };
+        let plugins = Plugins { chain: &chain, overlays: &overlays, site: None };
         let mut exchange = Exchange::default();
         assert_eq!(plugins.on_request(&mut exchange, |_| Poll::Pending).await, Ok(()));
         assert_eq!(str::from_utf8(&exchange.body), Ok("early @NEW LATE Global ACCESS "));
@@ -283,7 +379,7 @@ mod tests {
         assert_eq!(plugins.on_response(&mut exchange), Ok(()));
         assert_eq!(str::from_utf8(&exchange.body), Ok("Global NEW EARLY @LATE ACCESS "));
         let mut stranger = Exchange::default();
-        assert_eq!(Plugins { chain: &chain, overlays: &[] }.on_response(&mut stranger), Ok(()));
+        assert_eq!(Plugins { chain: &chain, overlays: &[], site: None }.on_response(&mut stranger), Ok(()));
         assert_eq!(str::from_utf8(&stranger.body), Ok("Global early @late access off "));
     }
 }

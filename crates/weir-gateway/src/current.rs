@@ -5,13 +5,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_plugin::{Exchange, RouteFacts, Routes};
-use weir_telemetry::metrics::RouteSlot;
+use weir_telemetry::metrics::{RouteMetrics, RouteSlot};
 
 use crate::balance::{Balancer, Dice, Latency, Loads, RetryBudget, Tried};
 use crate::persistence::Sessions;
 use crate::pool::{Endpoint, Pools};
 use crate::snapshot::{self, AllDown, Snapshot, WhenGone};
 use crate::state::{Health, Shared};
+use crate::worker::Worker;
 
 pub struct Current {
     pub snapshot: Arc<Snapshot>,
@@ -61,8 +62,10 @@ impl Current {
         (&self.snapshot.upstreams[number], &self.upstreams[number])
     }
 
-    pub fn slot(&self, route: usize) -> RouteSlot {
-        self.slots[route]
+    /// A worker's cells for the route of an exchange.
+    pub fn metrics_of<'a>(&self, worker: &'a Worker, exchange: &Exchange) -> &'a RouteMetrics {
+        let slot = exchange.route.as_ref().map(|route| self.slots[route.number()]).unwrap_or_default();
+        worker.metrics.route(slot)
     }
 }
 

@@ -196,6 +196,11 @@ impl Gateway {
         self.wait_for_revision(revision, patience)
     }
 
+    /// What policies cost is measured on one exchange in so many; 0 is none.
+    pub fn price_every(&self) -> u32 {
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).price_every
+    }
+
     fn wait_for_revision(&self, revision: u64, patience: Duration) -> bool {
         let served = |progress: &Progress| progress.revisions.iter().all(|at| at.load(Ordering::Acquire) >= revision);
         self.progress.wait(Instant::now() + patience, served)

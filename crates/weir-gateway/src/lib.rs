@@ -17,6 +17,7 @@ mod content;
 mod crew;
 mod current;
 mod forward;
+mod meter;
 mod multiplexed;
 mod persistence;
 mod pool;

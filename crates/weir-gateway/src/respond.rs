@@ -28,7 +28,7 @@ pub async fn finish(
     exchange: &mut Exchange,
     end: Result<After, Stop>,
 ) -> After {
-    let plugins = Plugins::of(&current.snapshot, exchange);
+    let plugins = Plugins::of(worker, current, exchange);
     let after = match end {
         Ok(after) => after,
         Err(stop) => Box::pin(refuse(worker, current, plugins, client, exchange, stop)).await,
@@ -259,8 +259,7 @@ fn record(worker: &Worker, current: &Current, plugins: Plugins<'_>, exchange: &m
     if let Some(stop) = exchange.stop {
         metrics.errors.increment(stop.ending().name);
     }
-    let slot = exchange.route.as_ref().map(|route| current.slot(route.number())).unwrap_or_default();
-    let route = metrics.route(slot);
+    let route = current.metrics_of(worker, exchange);
     route.responses.increment(status);
     if !is_tunnel {
         route.duration.record_ns(now_ns - exchange.started_ns);

@@ -24,8 +24,30 @@ pub async fn serve(client: &mut impl ClientSide, mut exchange: Box<Exchange>) ->
     let worker = &client.worker();
     worker.metrics.requests.increment();
     let current = worker.current(); // one configuration for the whole exchange
+    if worker.meter.is_due() {
+        return Box::pin(measured(worker, &current, client, exchange)).await;
+    }
     let end = answer(worker, &current, client, &mut exchange).await;
     let after = respond::finish(worker, &current, client, &mut exchange, end).await; // where a Stop becomes a status
+    worker.give_exchange(exchange);
+    after
+}
+
+/// The same for an exchange that chance has picked, whose price is written down.
+async fn measured(
+    worker: &Rc<Worker>,
+    current: &Rc<Current>,
+    client: &mut impl ClientSide,
+    mut exchange: Box<Exchange>,
+) -> After {
+    exchange.measured = true;
+    let (meter, mut cpu_ns) = (&worker.meter, 0);
+    let end = meter.over(&mut cpu_ns, answer(worker, current, client, &mut exchange)).await;
+    let finish = respond::finish(worker, current, client, &mut exchange, end);
+    let after = meter.over(&mut cpu_ns, finish).await;
+    let price = &current.metrics_of(worker, &exchange).price;
+    price.sampled.increment();
+    price.cpu_ns.add(cpu_ns);
     worker.give_exchange(exchange);
     after
 }
@@ -41,14 +63,14 @@ async fn answer(
 ) -> Answered {
     admit(current, exchange)?;
     let Some(route) = matched(current, exchange) else {
-        Plugins::of(&current.snapshot, exchange).on_request(exchange, |context| client.poll_leave(context)).await?;
+        Plugins::of(worker, current, exchange).on_request(exchange, |context| client.poll_leave(context)).await?;
         return Err(Stop::NoRoute);
     };
     if exchange.request.encoded_separator && !route.encoded_separators {
         return Err(Stop::EncodedSeparator);
     }
     exchange.request.upgrade &= route.upgrades;
-    let plugins = Plugins::of(&current.snapshot, exchange);
+    let plugins = Plugins::of(worker, current, exchange);
     plugins.on_request(exchange, |context| client.poll_leave(context)).await?;
     if plugins.see_request_bodies(exchange) {
         Box::pin(content::request(worker, &current.snapshot.clients, plugins, client, exchange)).await?;
@@ -118,7 +140,7 @@ async fn proxy(
     let mut endpoint = upstream.pick(settings, exchange, tried, first_ns).ok_or(Stop::NoEndpoint)?;
     loop {
         let terms = Terms {
-            plugins: Plugins::of(&current.snapshot, exchange),
+            plugins: Plugins::of(worker, current, exchange),
             clients: &current.snapshot.clients,
             timeouts: route.timeouts.unwrap_or(settings.timeouts),
             pass_host: &settings.pass_host,

@@ -34,6 +34,8 @@ pub struct Snapshot {
     pub overlays: Vec<Overlay>,
     /// Names of query arguments that are secrets on some route.
     pub secret_arguments: Vec<Arc<[u8]>>,
+    /// What plugins cost is measured on one exchange in so many; 0 is none.
+    pub price_every: u32,
 }
 
 /// How clients are treated, on every listener.

@@ -15,6 +15,7 @@ use weir_telemetry::metrics::WorkerMetrics;
 
 use crate::access_log::AccessLog;
 use crate::current::Current;
+use crate::meter::Meter;
 use crate::pool::Pools;
 
 /// Bytes read from a socket at once.
@@ -31,6 +32,7 @@ pub struct Worker {
     pub pools: Pools,
     pub metrics: Arc<WorkerMetrics>,
     pub access_log: Option<AccessLog>,
+    pub meter: Meter,
     current: RefCell<Rc<Current>>,
     read_buffer: RefCell<Box<[u8]>>,
     write_buffer: RefCell<Vec<u8>>,
@@ -72,6 +74,8 @@ impl Worker {
         pools: Pools,
         current: Current,
     ) -> Worker {
+        let meter = Meter::default();
+        meter.measure_one_in(current.snapshot.price_every);
         Worker {
             clock,
             now_ns: Cell::new(clock.now_ns()),
@@ -79,6 +83,7 @@ impl Worker {
             pools,
             metrics,
             access_log,
+            meter,
             current: RefCell::new(Rc::new(current)),
             read_buffer: RefCell::new(vec![0; READ_BYTES].into_boxed_slice()),
             write_buffer: RefCell::new(Vec::with_capacity(2 * READ_BYTES)),
@@ -113,6 +118,7 @@ impl Worker {
     }
 
     pub fn replace(&self, current: Current) {
+        self.meter.measure_one_in(current.snapshot.price_every);
         self.current.replace(Rc::new(current));
     }
 

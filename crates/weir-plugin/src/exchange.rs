@@ -66,6 +66,8 @@ pub struct Exchange {
     pub secret_arguments: Vec<Arc<[u8]>>,
     /// What plugins remember from one phase to the next.
     pub notes: Notes,
+    /// Chance has picked it: what its plugins cost is measured.
+    pub measured: bool,
 }
 
 /// The fields that tell the upstream who the client is.
@@ -230,6 +232,7 @@ impl Default for Exchange {
             identity: None,
             secret_arguments: Vec::new(),
             notes: Notes::default(),
+            measured: false,
         }
     }
 }
@@ -259,6 +262,7 @@ impl Exchange {
         self.identity = None;
         self.secret_arguments.clear();
         self.notes.0.clear();
+        self.measured = false;
     }
 
     /// Answers from here: `return Err(exchange.respond(401, "application/json", br#"{"message":"no"}"#))`.

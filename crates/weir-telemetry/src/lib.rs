@@ -8,6 +8,7 @@ pub mod cell;
 pub mod error_log;
 pub mod exposition;
 pub mod metrics;
+pub mod price;
 pub mod process;
 pub mod routes;
 mod scrape;

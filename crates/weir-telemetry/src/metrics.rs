@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::cell::{Counter, Gauge, Histogram};
+use crate::price::RoutePrice;
 use crate::routes::{Routes, SLOTS};
 
 /// Counters by a word of the program's own, such as the name of what ended an exchange early. Words are found by
@@ -177,6 +178,7 @@ pub struct RouteMetrics {
     pub duration: Histogram,
     pub bytes_received: Counter,
     pub bytes_sent: Counter,
+    pub price: RoutePrice,
 }
 
 /// Where a route's cells are. The default is the slot shared by the routes that have none of their own.

@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::cell::HistogramTotals;
 use crate::metrics::{RouteSlot, WorkerMetrics};
+use crate::price::RoutePriceTotals;
 
 /// Routes with series of their own. With some 18 series each they stay below 10,000 series, which a common Prometheus
 /// sample limit allows.
@@ -21,10 +22,13 @@ pub const OTHER: &str = "(other)";
 /// What one route has done, summed over workers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RouteTotals {
+    /// The number of its cells, which it keeps for as long as it is configured; 0 is shared by those that have none.
+    pub slot: u16,
     pub responses: [u64; 6],
     pub duration: HistogramTotals,
     pub bytes_received: u64,
     pub bytes_sent: u64,
+    pub price: RoutePriceTotals,
 }
 
 impl RouteTotals {
@@ -38,6 +42,7 @@ impl RouteTotals {
             cells.duration.add_to(&mut totals.duration);
             totals.bytes_received = totals.bytes_received.wrapping_add(cells.bytes_received.value());
             totals.bytes_sent = totals.bytes_sent.wrapping_add(cells.bytes_sent.value());
+            totals.price.add(&cells.price);
         }
         totals
     }
@@ -52,6 +57,7 @@ impl RouteTotals {
         self.duration.sum_ns = self.duration.sum_ns.wrapping_sub(base.duration.sum_ns);
         self.bytes_received = self.bytes_received.wrapping_sub(base.bytes_received);
         self.bytes_sent = self.bytes_sent.wrapping_sub(base.bytes_sent);
+        self.price.subtract(&base.price);
     }
 
     pub fn is_zero(&self) -> bool {
@@ -136,6 +142,7 @@ impl Routes {
             let mut totals = RouteTotals::read(workers, RouteSlot(place as u16 + 1));
             totals.subtract(&owner.base);
             if !totals.is_zero() {
+                totals.slot = place as u16 + 1;
                 all.push((owner.id.clone(), totals));
             }
         }

@@ -3,6 +3,7 @@
 mod configuration;
 mod health;
 mod logs;
+mod policies;
 mod signals;
 mod sockets;
 mod state;

@@ -33,6 +33,8 @@ pub struct Settings {
     /// How long a node that shuts down waits for exchanges in flight.
     pub worker_shutdown_timeout: Duration,
     pub dns: DnsSettings,
+    /// What plugins cost is measured on one exchange in so many, on average; 0 is none. Default: 128.
+    pub price_every: u32,
 }
 
 /// One address to accept clients on.
@@ -107,6 +109,7 @@ impl Default for Settings {
             upstream_tls_verify: true,
             worker_shutdown_timeout: Duration::from_secs(30),
             dns: DnsSettings::default(),
+            price_every: 128,
         }
     }
 }
@@ -141,6 +144,7 @@ pub(super) const KEYS: &[&str] = &[
     "enable_http2",
     "http2_max_concurrent_streams",
     "send_timeout",
+    "price_every",
 ];
 
 pub(super) fn read(fields: &Fields) -> Settings {
@@ -177,6 +181,7 @@ pub(super) fn read(fields: &Fields) -> Settings {
             servers: fields.get("dns_resolver").map(|at| dns_servers(&at)).unwrap_or_default(),
             valid: fields.get("dns_resolver_valid").and_then(|at| at.duration()),
         },
+        price_every: fields.get("price_every").and_then(|at| at.integer(0..=1_000_000)).unwrap_or(default.price_every),
     }
 }
 

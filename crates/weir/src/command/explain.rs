@@ -1,8 +1,12 @@
-use std::net::{IpAddr, Ipv4Addr};
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
+use serde_json::Value;
 use weir_control::FileStore;
 use weir_control::explain::{Question, Unexplained, explain};
 
@@ -27,6 +31,9 @@ pub struct Explain {
     /// The address of the client.
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     from: IpAddr,
+    /// The status address of a gateway that runs this file: adds what each plugin costs there.
+    #[arg(long, value_name = "ADDRESS")]
+    status: Option<SocketAddr>,
 }
 
 impl Explain {
@@ -37,7 +44,16 @@ impl Explain {
             .map_err(Unexplained::Document)
             .and_then(|loaded| explain(&loaded.document, &PLUGINS, &question));
         match explained {
-            Ok(explanation) => {
+            Ok(mut explanation) => {
+                if let Some(status) = self.status {
+                    match prices(status, explanation.route()) {
+                        Ok(prices) => explanation.tell_prices(|plugin| prices.get(plugin).cloned()),
+                        Err(error) => {
+                            say!("{status} does not say what plugins cost: {error}");
+                            return Failure::System.into();
+                        }
+                    }
+                }
                 print!("{explanation}");
                 return exit::DONE;
             }
@@ -46,4 +62,35 @@ impl Explain {
         }
         Failure::Configuration.into()
     }
+}
+
+/// How long the status address may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What plugins cost on a route, by name, in words.
+fn prices(status: SocketAddr, route: Option<&str>) -> io::Result<HashMap<String, String>> {
+    let mut stream = TcpStream::connect_timeout(&status, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(format!("GET /policies HTTP/1.1\r\nHost: {status}\r\nConnection: close\r\n\r\n").as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (_, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
+    let report: Value = serde_json::from_str(body).map_err(io::Error::other)?;
+    let routes = report["routes"].as_array().into_iter().flatten();
+    let policies = routes.filter(|of| of["route"].as_str() == route).filter_map(|of| of["policies"].as_array());
+    Ok(policies.flatten().filter_map(|price| Some((price["policy"].as_str()?.to_owned(), in_words(price)))).collect())
+}
+
+fn in_words(price: &Value) -> String {
+    let number = |name: &str| price[name].as_f64().unwrap_or_default();
+    let mut text = format!(
+        "{:.2} µs of processor time, {:.1} % of the route's",
+        number("cpu_ns_per_call") / 1e3,
+        number("share_of_route_cpu") * 100.0
+    );
+    let waited_us = number("waited_ns_per_call") / 1e3;
+    if waited_us > 0.0 {
+        text.push_str(&format!(", and {waited_us:.0} µs of waiting"));
+    }
+    format!("{text} ({} calls measured)", number("calls_measured"))
 }

@@ -11,7 +11,7 @@ use weir_telemetry::exposition::Format;
 use weir_telemetry::metrics::Metrics;
 use weir_telemetry::process;
 
-use super::health;
+use super::{health, policies};
 
 /// Where a node is in its life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -69,10 +69,17 @@ impl State {
     /// What `/metrics` shows.
     pub fn scrape(&self, format: Format) -> String {
         self.metrics.scrape(format, |page| {
+            policies::write(&self.metrics, page);
             if let Some(gateway) = self.gateway() {
                 health::write(&gateway, page);
             }
         })
+    }
+
+    /// What `/policies` shows.
+    pub fn policies(&self) -> Value {
+        let every = self.gateway().map_or(0, |gateway| gateway.price_every());
+        policies::report(&self.metrics, every)
     }
 
     fn gateway(&self) -> Option<Arc<Gateway>> {

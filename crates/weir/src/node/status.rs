@@ -1,4 +1,4 @@
-//! The status address: `/status`, `/status/ready`, `/metrics`, and what orchestrators ask for.
+//! The status address: `/status`, `/status/ready`, `/policies`, `/metrics`, and what orchestrators ask for.
 //!
 //! It runs on a thread of its own, so that it answers whatever the workers and the control loop are busy with.
 
@@ -107,7 +107,7 @@ async fn accept(listener: TcpListener, state: Arc<State>, permits: Arc<Semaphore
 }
 
 /// What may be asked.
-const PATHS: &str = "/status /status/ready /metrics /livez /readyz /healthz";
+const PATHS: &str = "/status /status/ready /policies /metrics /livez /readyz /healthz";
 
 fn answer<B>(request: &Request<B>, state: &State) -> Response<Full<Bytes>> {
     if request.method() != Method::GET && request.method() != Method::HEAD {
@@ -117,6 +117,7 @@ fn answer<B>(request: &Request<B>, state: &State) -> Response<Full<Bytes>> {
     }
     match request.uri().path() {
         "/status" => json(StatusCode::OK, &state.report()),
+        "/policies" => json(StatusCode::OK, &state.policies()),
         "/status/ready" => match state.not_ready() {
             None => json(StatusCode::OK, &serde_json::json!({ "status": "ok" })),
             Some(why) => json(StatusCode::SERVICE_UNAVAILABLE, &serde_json::json!({ "status": "error", "error": why })),

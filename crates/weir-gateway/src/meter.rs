@@ -1,0 +1,148 @@
+//! Measuring what exchanges and their plugins cost, on a few of them.
+//!
+//! Chance picks which: each exchange with the same probability, whatever came before it, so that nothing that recurs
+//! with the traffic can be missed or counted double. What the others run is the same code as without a meter, but for a
+//! count down to the next and a branch for each phase.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
+
+use weir_net::clock::thread_cpu_ns;
+
+/// One worker's.
+pub struct Meter {
+    /// Exchanges that pass before the next that is measured.
+    left: Cell<u64>,
+    /// One in so many is measured, on average; 0 is none.
+    every: Cell<u32>,
+    random: Cell<u64>,
+    /// What looking at the clock costs, and how often that was done.
+    reading_ns: u64,
+    readings: Cell<u64>,
+}
+
+impl Default for Meter {
+    fn default() -> Meter {
+        Meter {
+            left: Cell::new(u64::MAX),
+            every: Cell::new(0),
+            random: Cell::new(RandomState::new().hash_one("meter")),
+            reading_ns: cost_of_reading(),
+            readings: Cell::new(0),
+        }
+    }
+}
+
+/// The least of several tries: whatever else a try saw did not belong to it.
+fn cost_of_reading() -> u64 {
+    const READINGS: u64 = 64;
+    let per_reading = || {
+        let began = thread_cpu_ns();
+        (1..READINGS).for_each(|_| {
+            thread_cpu_ns();
+        });
+        (thread_cpu_ns() - began) / READINGS
+    };
+    (0..8).map(|_| per_reading()).min().unwrap_or_default()
+}
+
+impl Meter {
+    /// One exchange in so many is to be measured from here on; 0 is none.
+    pub fn measure_one_in(&self, every: u32) {
+        if self.every.replace(every) != every {
+            self.draw();
+        }
+    }
+
+    /// Whether the exchange that begins is to be measured.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        let left = self.left.get();
+        self.left.set(left.wrapping_sub(1));
+        left == 0 && self.draw()
+    }
+
+    /// Draws how many pass before the next, which makes each be picked with the same probability. `false` is never.
+    #[cold]
+    fn draw(&self) -> bool {
+        let every = self.every.get();
+        if every == 0 {
+            self.left.set(u64::MAX);
+            return false;
+        }
+        let chance = self.chance();
+        self.left.set((chance.ln() / (1.0 - 1.0 / f64::from(every)).ln()) as u64);
+        true
+    }
+
+    /// Above 0 and at most 1. SplitMix64, by Sebastiano Vigna.
+    fn chance(&self) -> f64 {
+        let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.random.set(state);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (((mixed ^ (mixed >> 31)) >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+
+    fn read(&self) -> u64 {
+        self.readings.set(self.readings.get() + 1);
+        thread_cpu_ns()
+    }
+
+    /// Does something, and says how much processor time it took, without that of measuring it or parts of it.
+    pub fn of<T>(&self, work: impl FnOnce() -> T) -> (T, u64) {
+        let before = self.readings.get();
+        let began_ns = self.read();
+        let result = work();
+        let took_ns = self.read() - began_ns;
+        // Between taking the first time and the second lies one reading, and all those inside.
+        let readings = self.readings.get() - before - 1;
+        (result, took_ns.saturating_sub(readings * self.reading_ns))
+    }
+
+    /// The same for something that waits; what others do meanwhile is theirs. Adds to `spent_ns`.
+    pub async fn over<T>(&self, spent_ns: &mut u64, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            let (poll, took_ns) = self.of(|| work.as_mut().poll(context));
+            *spent_ns += took_ns;
+            poll
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chance_picks_one_in_so_many() {
+        let meter = Meter::default();
+        assert!((0..10_000).all(|_| !meter.is_due()), "off");
+        meter.measure_one_in(1);
+        assert!((0..100).all(|_| meter.is_due()));
+        meter.measure_one_in(100);
+        let picked: Vec<usize> = (0..1_000_000).filter(|_| meter.is_due()).collect();
+        // 10,000 on average, with a standard deviation of 100.
+        assert!((9_000..11_000).contains(&picked.len()), "{}", picked.len());
+        // In any residue class alike, as a fixed step would not be.
+        let even = picked.iter().filter(|number| *number % 2 == 0).count();
+        assert!((4_000..6_000).contains(&even), "{even}");
+        meter.measure_one_in(0);
+        assert!((0..10_000).all(|_| !meter.is_due()));
+    }
+
+    #[test]
+    fn measuring_is_not_measured() {
+        let meter = Meter::default();
+        let work = || (0..20_000u64).fold(1u64, |sum, n| std::hint::black_box(sum.wrapping_mul(n | 1)));
+        let (_, work_ns) = meter.of(|| work());
+        let (inner_ns, outer_ns) = meter.of(|| (0..100).map(|_| meter.of(|| ()).1).sum::<u64>());
+        assert!(work_ns > 0);
+        // A hundred measurements of nothing, each of which looks at the clock twice, cost next to nothing themselves.
+        assert!(inner_ns + outer_ns < 400 * (meter.reading_ns + 500), "{inner_ns} {outer_ns}");
+    }
+}

@@ -1,0 +1,144 @@
+//! What plugins cost, by route: cells that workers write for the exchanges they measure, and their sums.
+//!
+//! A plugin is known by its number; what it is called, others know.
+
+use std::sync::OnceLock;
+
+use crate::cell::Counter;
+
+/// Plugins that are told apart. Further ones are not measured.
+pub const PLUGINS: usize = 128;
+
+/// One worker's cells for a route.
+#[derive(Debug, Default)]
+pub struct RoutePrice {
+    /// Exchanges that were measured, and the processor time they took, policies and all.
+    pub sampled: Counter,
+    pub cpu_ns: Counter,
+    /// Made when the first plugin is measured here: most routes are never asked for on most workers.
+    plugins: OnceLock<Box<[PluginPrice]>>,
+}
+
+/// One worker's cells for a plugin on a route.
+#[derive(Debug, Default)]
+pub struct PluginPrice {
+    /// Of the exchanges that were measured: how many the plugin saw, the processor time it spent on them, and the time it
+    /// made them wait for somebody else.
+    pub calls: Counter,
+    pub cpu_ns: Counter,
+    pub waited_ns: Counter,
+    /// Of all exchanges: those the plugin has answered itself, and those it could not deal with.
+    pub refusals: Counter,
+    pub errors: Counter,
+}
+
+impl RoutePrice {
+    pub fn plugin(&self, number: u16) -> Option<&PluginPrice> {
+        let cells = self.plugins.get_or_init(|| (0..PLUGINS).map(|_| PluginPrice::default()).collect());
+        cells.get(usize::from(number))
+    }
+}
+
+/// What was measured on a route, summed over workers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RoutePriceTotals {
+    pub sampled: u64,
+    pub cpu_ns: u64,
+    /// By the plugin's number; empty where nothing was measured.
+    plugins: Vec<PluginTotals>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PluginTotals {
+    pub calls: u64,
+    pub cpu_ns: u64,
+    pub waited_ns: u64,
+    pub refusals: u64,
+    pub errors: u64,
+}
+
+impl PluginTotals {
+    /// Each number with that of another, and what becomes of the two.
+    fn each(&mut self, other: PluginTotals, change: impl Fn(u64, u64) -> u64) {
+        let PluginTotals { calls, cpu_ns, waited_ns, refusals, errors } = self;
+        *calls = change(*calls, other.calls);
+        *cpu_ns = change(*cpu_ns, other.cpu_ns);
+        *waited_ns = change(*waited_ns, other.waited_ns);
+        *refusals = change(*refusals, other.refusals);
+        *errors = change(*errors, other.errors);
+    }
+}
+
+impl RoutePriceTotals {
+    pub(crate) fn add(&mut self, cells: &RoutePrice) {
+        self.sampled = self.sampled.wrapping_add(cells.sampled.value());
+        self.cpu_ns = self.cpu_ns.wrapping_add(cells.cpu_ns.value());
+        let Some(plugins) = cells.plugins.get() else { return };
+        self.plugins.resize(PLUGINS, PluginTotals::default());
+        for (total, cells) in self.plugins.iter_mut().zip(plugins) {
+            let values = PluginTotals {
+                calls: cells.calls.value(),
+                cpu_ns: cells.cpu_ns.value(),
+                waited_ns: cells.waited_ns.value(),
+                refusals: cells.refusals.value(),
+                errors: cells.errors.value(),
+            };
+            total.each(values, u64::wrapping_add);
+        }
+    }
+
+    pub(crate) fn subtract(&mut self, base: &RoutePriceTotals) {
+        self.sampled = self.sampled.wrapping_sub(base.sampled);
+        self.cpu_ns = self.cpu_ns.wrapping_sub(base.cpu_ns);
+        for (total, base) in self.plugins.iter_mut().zip(&base.plugins) {
+            total.each(*base, u64::wrapping_sub);
+        }
+    }
+
+    /// The sums of two routes.
+    pub fn merge(&mut self, other: &RoutePriceTotals) {
+        self.sampled += other.sampled;
+        self.cpu_ns += other.cpu_ns;
+        self.plugins.resize(self.plugins.len().max(other.plugins.len()), PluginTotals::default());
+        for (total, other) in self.plugins.iter_mut().zip(&other.plugins) {
+            total.each(*other, u64::wrapping_add);
+        }
+    }
+
+    /// The plugins that were met here, with their numbers.
+    pub fn plugins(&self) -> impl Iterator<Item = (u16, &PluginTotals)> {
+        (0..).zip(&self.plugins).filter(|(_, totals)| **totals != PluginTotals::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_of_workers_add_up_and_start_anew_for_another_route() {
+        let workers = [RoutePrice::default(), RoutePrice::default()];
+        for cells in &workers {
+            cells.sampled.add(2);
+            cells.plugin(3).expect("one of so many").cpu_ns.add(100);
+        }
+        assert!(workers[0].plugin(PLUGINS as u16).is_none());
+        let sum = || {
+            let mut totals = RoutePriceTotals::default();
+            workers.iter().for_each(|cells| totals.add(cells));
+            totals
+        };
+        let before = sum();
+        assert_eq!(before.sampled, 4);
+        let expected = PluginTotals { cpu_ns: 200, ..PluginTotals::default() };
+        assert_eq!(before.plugins().collect::<Vec<_>>(), [(3, &expected)]);
+        workers[1].plugin(3).expect("one of so many").calls.increment();
+        let mut now = sum();
+        now.subtract(&before);
+        let expected = PluginTotals { calls: 1, ..PluginTotals::default() };
+        assert_eq!((now.sampled, now.plugins().collect::<Vec<_>>()), (0, vec![(3, &expected)]));
+        let mut both = before.clone();
+        both.merge(&now);
+        assert_eq!((both.sampled, both.plugins().count()), (4, 1));
+    }
+}

@@ -1,0 +1,144 @@
+//! What each policy costs, live: `/policies`, and the same in the metrics.
+
+use serde_json::{Value, json};
+use weir_telemetry::exposition::Page;
+use weir_telemetry::metrics::Metrics;
+use weir_telemetry::price::{PluginTotals, RoutePriceTotals};
+use weir_telemetry::routes::{OTHER, RouteTotals};
+
+use super::PLUGINS;
+
+/// Routes whose policies have series of their own, by the number of their cells: some 25 series each with four policies.
+/// Those of the others are summed.
+const ROUTES_IN_METRICS: u16 = 50;
+
+/// What a policy on a route costs. Sums are those of the exchanges that were measured, scaled to all of the route.
+struct Price<'a> {
+    policy: &'static str,
+    totals: &'a PluginTotals,
+    calls: f64,
+    /// For each call.
+    cpu_ns: f64,
+    waited_ns: f64,
+    /// Of the processor time of the route's exchanges.
+    share: f64,
+}
+
+fn exchanges(totals: &RouteTotals) -> u64 {
+    totals.responses.iter().sum()
+}
+
+fn prices(exchanges: u64, price: &RoutePriceTotals) -> impl Iterator<Item = Price<'_>> {
+    let per = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+    price.plugins().filter_map(move |(number, totals)| {
+        Some(Price {
+            policy: name(number)?,
+            totals,
+            // Exact for a policy that every exchange of the route meets.
+            calls: exchanges as f64 * per(totals.calls, price.sampled),
+            cpu_ns: per(totals.cpu_ns, totals.calls),
+            waited_ns: per(totals.waited_ns, totals.calls),
+            share: per(totals.cpu_ns, price.cpu_ns),
+        })
+    })
+}
+
+/// What `/policies` shows.
+pub fn report(metrics: &Metrics, every: u32) -> Value {
+    let routes: Vec<Value> = metrics
+        .routes
+        .totals(metrics.workers())
+        .iter()
+        .map(|(route, totals)| {
+            let exchanges = exchanges(totals);
+            let policies: Vec<Value> = prices(exchanges, &totals.price)
+                .map(|price| {
+                    json!({
+                        "policy": price.policy,
+                        "calls": price.calls.round(),
+                        "calls_measured": price.totals.calls,
+                        "cpu_ns_per_call": price.cpu_ns.round(),
+                        "cpu_seconds": price.cpu_ns * price.calls / 1e9,
+                        "share_of_route_cpu": price.share,
+                        "waited_ns_per_call": price.waited_ns.round(),
+                        "waited_seconds": price.waited_ns * price.calls / 1e9,
+                        "refusals": price.totals.refusals,
+                        "errors": price.totals.errors,
+                    })
+                })
+                .collect();
+            let measured = totals.price.sampled;
+            json!({
+                "route": route,
+                "exchanges": exchanges,
+                "exchanges_measured": measured,
+                "cpu_ns_per_exchange": totals.price.cpu_ns.checked_div(measured).unwrap_or_default(),
+                "policies": policies,
+            })
+        })
+        .collect();
+    json!({ "measured_one_in": every, "routes": routes })
+}
+
+/// Adds what `/metrics` shows: sums over the exchanges that were measured, which never fall. What a call costs is their
+/// quotient, and the share of a policy in its route's time another.
+pub fn write(metrics: &Metrics, page: &mut Page) {
+    let totals = metrics.routes.totals(metrics.workers());
+    let mut shown: Vec<(&str, RoutePriceTotals)> = Vec::new();
+    let mut other = RoutePriceTotals::default();
+    for (route, totals) in &totals {
+        if (1..=ROUTES_IN_METRICS).contains(&totals.slot) {
+            shown.push((route, totals.price.clone()));
+        } else {
+            other.merge(&totals.price);
+        }
+    }
+    shown.push((OTHER, other));
+    shown.retain(|(_, price)| *price != RoutePriceTotals::default());
+    page.counter("weir_route_measured_exchanges", "Exchanges whose processor time was measured.");
+    for (route, price) in &shown {
+        page.total(&[("route", route)], price.sampled);
+    }
+    page.counter("weir_route_measured_cpu_seconds", "Processor time of the exchanges measured.");
+    for (route, price) in &shown {
+        page.total(&[("route", route)], seconds(price.cpu_ns));
+    }
+    let each = |page: &mut Page, write: &dyn Fn(&mut Page, &[(&str, &str)], &PluginTotals)| {
+        for (route, price) in &shown {
+            for (policy, totals) in price.plugins().filter_map(|(number, totals)| Some((name(number)?, totals))) {
+                write(page, &[("route", route), ("policy", policy)], totals);
+            }
+        }
+    };
+    page.counter("weir_policy_measured_calls", "Exchanges that met a policy, of those measured.");
+    each(page, &|page, labels, totals| {
+        page.total(labels, totals.calls);
+    });
+    page.counter("weir_policy_measured_cpu_seconds", "Processor time of a policy in the exchanges measured.");
+    each(page, &|page, labels, totals| {
+        page.total(labels, seconds(totals.cpu_ns));
+    });
+    page.counter(
+        "weir_policy_measured_wait_seconds",
+        "Time a policy waited for somebody else in the exchanges measured.",
+    );
+    each(page, &|page, labels, totals| {
+        page.total(labels, seconds(totals.waited_ns));
+    });
+    page.counter("weir_policy_refusals", "Exchanges that a policy has answered itself, measured or not.");
+    each(page, &|page, labels, totals| {
+        page.total(labels, totals.refusals);
+    });
+    page.counter("weir_policy_errors", "Exchanges that a policy could not deal with, measured or not.");
+    each(page, &|page, labels, totals| {
+        page.total(labels, totals.errors);
+    });
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn name(number: u16) -> Option<&'static str> {
+    PLUGINS.entries().get(usize::from(number)).map(|entry| entry.name)
+}

@@ -1,0 +1,88 @@
+//! What each policy costs, as the status address tells it while traffic flows.
+
+use std::process::Command;
+
+use serde_json::Value;
+use weir_testkit::{Answer, Gateway, Origin};
+
+/// A gateway that measures one exchange in so many, with policies that it decides and one that somebody else decides.
+fn start(every: u32) -> (Gateway, Origin, Origin) {
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let service = Origin::serving(|_| Answer::ok(""));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "price_every: {every}
+routes:
+  - id: priced
+    uri: /*
+    plugins:
+      request-id: {{}}
+      limit-count: {{ count: 40, time_window: 86400 }}
+      forward-auth: {{ uri: \"http://{}/\" }}
+    upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }}
+",
+        service.addr(),
+        origin.addr()
+    ));
+    (gateway, origin, service)
+}
+
+fn ask(gateway: &Gateway, times: usize) {
+    let mut client = gateway.client();
+    (0..times).for_each(|_| assert!(matches!(client.get("/").expect("an answer").status, 200 | 503)));
+}
+
+fn report(gateway: &Gateway) -> Value {
+    serde_json::from_str(&gateway.ask_status("/policies").text()).expect("JSON")
+}
+
+#[test]
+fn the_price_of_each_policy_is_told_live() {
+    let (gateway, _origin, _service) = start(1);
+    ask(&gateway, 50);
+    let report = report(&gateway);
+    assert_eq!(report["measured_one_in"], 1);
+    let route = &report["routes"][0];
+    assert_eq!(route["route"], "priced", "{report:#}");
+    assert_eq!((route["exchanges"].as_u64(), route["exchanges_measured"].as_u64()), (Some(50), Some(50)));
+    let cpu_ns = route["cpu_ns_per_exchange"].as_f64().expect("a number");
+    let policies = route["policies"].as_array().expect("a list");
+    let policy = |name: &str| policies.iter().find(|policy| policy["policy"] == name).expect("it was met");
+    let mut sum_ns = 0.0;
+    for name in ["request-id", "limit-count", "forward-auth"] {
+        let policy = policy(name);
+        assert_eq!((policy["calls"].as_f64(), policy["calls_measured"].as_u64()), (Some(50.0), Some(50)), "{name}");
+        let (own_ns, share) = (policy["cpu_ns_per_call"].as_f64(), policy["share_of_route_cpu"].as_f64());
+        assert!(own_ns > Some(0.0) && share > Some(0.0) && share < Some(1.0), "{policy:#}");
+        sum_ns += own_ns.unwrap_or_default();
+    }
+    assert!(sum_ns < cpu_ns, "the parts are less than the whole: {report:#}");
+    assert!(policy("forward-auth")["waited_ns_per_call"].as_f64() > Some(0.0), "{report:#}");
+    assert_eq!(policy("limit-count")["waited_ns_per_call"], 0.0);
+    assert_eq!((&policy("limit-count")["refusals"], &policy("limit-count")["errors"]), (&10.into(), &0.into()));
+    let metrics = gateway.metrics();
+    let of = |name: &str| metrics.sum(name, &["route=\"priced\"", "policy=\"limit-count\""]);
+    assert_eq!((of("weir_policy_measured_calls_total"), of("weir_policy_refusals_total")), (50.0, 10.0));
+    assert!(of("weir_policy_measured_cpu_seconds_total") > 0.0);
+    assert_eq!(metrics.sum("weir_route_measured_exchanges_total", &["route=\"priced\""]), 50.0);
+
+    let explained = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["explain", &gateway.file().to_string_lossy(), "GET", "http://t/", "--status"])
+        .arg(gateway.status_addr().to_string())
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8(explained.stdout).expect("text");
+    let line = text.lines().find(|line| line.contains("forward-auth")).expect("a line for it");
+    assert!(line.contains("µs of processor time") && line.contains("µs of waiting (50 calls measured)"), "{text}");
+}
+
+#[test]
+fn refusals_are_counted_where_nothing_is_measured() {
+    let (gateway, _origin, _service) = start(0);
+    ask(&gateway, 50);
+    let report = report(&gateway);
+    let route = &report["routes"][0];
+    assert_eq!((&route["exchanges"], &route["exchanges_measured"]), (&50.into(), &0.into()), "{report:#}");
+    let policies = route["policies"].as_array().expect("a list");
+    assert_eq!(policies.len(), 1, "{report:#}");
+    assert_eq!((&policies[0]["policy"], &policies[0]["refusals"]), (&"limit-count".into(), &10.into()));
+}
