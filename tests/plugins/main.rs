@@ -5,6 +5,7 @@ mod bodies;
 mod consumers;
 mod forward_auth;
 mod limits;
+mod loggers;
 mod price;
 mod redis;
 mod rewrites;

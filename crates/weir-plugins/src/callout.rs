@@ -102,6 +102,13 @@ impl Service {
         })
     }
 
+    /// Without path and query, where secrets may stand.
+    pub fn name(&self) -> String {
+        let scheme = if self.to.tls.is_some() { "https" } else { "http" };
+        let Destination { host, port, .. } = &*self.to;
+        if host.contains(':') { format!("{scheme}://[{host}]:{port}") } else { format!("{scheme}://{host}:{port}") }
+    }
+
     /// Sends a request, whose URI is a path and query, and waits for the whole answer, which has `most` bytes at most.
     ///
     /// # Errors

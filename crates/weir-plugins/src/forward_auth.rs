@@ -144,7 +144,6 @@ impl Definition for ForwardAuth {
             allow_degradation: self.allow_degradation,
             status_on_error: self.status_on_error,
             complaint: Complaint::default(),
-            name: self.uri.into(),
         }))
     }
 }
@@ -167,8 +166,6 @@ struct Door {
     allow_degradation: bool,
     status_on_error: u16,
     complaint: Complaint,
-    /// As configured.
-    name: Box<str>,
 }
 
 impl AsyncPlugin for Door {
@@ -179,7 +176,7 @@ impl AsyncPlugin for Door {
                 Ok(answer) if answer.status().as_u16() < 300 => self.admit(exchange, &answer),
                 Ok(answer) => Err(self.refuse(exchange, &answer)),
                 Err(failure) => {
-                    self.complaint.say(format_args!("forward-auth: {}: {failure}", self.name));
+                    self.complaint.say(format_args!("forward-auth: {}: {failure}", self.service.name()));
                     match self.allow_degradation {
                         // What only the service may say, nobody has said.
                         true => {
@@ -282,7 +279,6 @@ mod tests {
             allow_degradation: false,
             status_on_error: 403,
             complaint: Complaint::default(),
-            name: "".into(),
         }
     }
 

@@ -22,10 +22,12 @@ mod counters;
 mod counting;
 mod csrf;
 mod fault_injection;
+mod file_logger;
 mod forward_auth;
 mod gzip;
 mod headers;
 mod hmac_auth;
+mod http_logger;
 mod ip_restriction;
 mod json;
 mod json_threat_protection;
@@ -35,6 +37,8 @@ mod limit_conn;
 mod limit_count;
 mod limit_key;
 mod limit_req;
+mod log_entry;
+mod log_sink;
 mod message_size;
 mod mocking;
 mod multi_auth;
@@ -57,6 +61,8 @@ mod workflow;
 mod xml;
 mod xml_threat_protection;
 
+pub use log_sink::{Tally, finish as finish_logs, tallies as log_tallies};
+
 /// Every plugin of this binary.
 pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<api_breaker::ApiBreaker>(),
@@ -68,9 +74,11 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<cors::Cors>(),
     Entry::of::<csrf::Csrf>(),
     Entry::of::<fault_injection::FaultInjection>(),
+    Entry::described::<file_logger::FileLogger>(),
     Entry::of::<forward_auth::ForwardAuth>(),
     Entry::of::<gzip::Gzip>(),
     Entry::authenticating::<hmac_auth::HmacAuth>(),
+    Entry::described::<http_logger::HttpLogger>(),
     Entry::of::<ip_restriction::IpRestriction>(),
     Entry::of::<json_threat_protection::JsonThreatProtection>(),
     Entry::authenticating::<jwt_auth::JwtAuth>(),

@@ -64,12 +64,16 @@ impl Run {
         match Node::start(options) {
             Ok(node) => {
                 node.run();
+                weir_plugins::finish_logs(LAST_RECORDS);
                 exit::DONE
             }
             Err(failure) => failure.into(),
         }
     }
 }
+
+/// How long a process that ends tries to deliver what its plugins have logged.
+const LAST_RECORDS: Duration = Duration::from_secs(5);
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds, as 60 or 0.5".to_owned())?;

@@ -7,11 +7,21 @@ use serde_json::{Value, json};
 use weir_control::Publisher;
 use weir_gateway::Gateway;
 use weir_net::limits::Limits;
-use weir_telemetry::exposition::Format;
+use weir_plugins::Tally;
+use weir_telemetry::exposition::{Format, Page};
 use weir_telemetry::metrics::Metrics;
 use weir_telemetry::process;
 
 use super::{health, policies};
+
+/// What became of the records of plugins that log.
+fn records(page: &mut Page) {
+    page.counter("weir_log_records", "Records that plugins have logged, by where they go and what became of them.");
+    for Tally { sink, delivered, dropped } in weir_plugins::log_tallies() {
+        page.total(&[("sink", &sink), ("outcome", "delivered")], delivered);
+        page.total(&[("sink", &sink), ("outcome", "dropped")], dropped);
+    }
+}
 
 /// Where a node is in its life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -70,6 +80,7 @@ impl State {
     pub fn scrape(&self, format: Format) -> String {
         self.metrics.scrape(format, |page| {
             policies::write(&self.metrics, page);
+            records(page);
             if let Some(gateway) = self.gateway() {
                 health::write(&gateway, page);
             }

@@ -1,0 +1,96 @@
+//! Records of exchanges, sent to services and written to files.
+
+use std::fs;
+
+use serde_json::Value;
+use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Signal, eventually};
+
+fn gateway(origin: &Origin, plugins: &str) -> Gateway {
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes: [{{ id: logged, uri: /*, plugins: {plugins}, upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }} }}]\n",
+        origin.addr()
+    ))
+}
+
+fn origin() -> Origin {
+    Origin::serving(|request| {
+        let status = request.target.strip_prefix("/status/").and_then(|status| status.parse().ok()).unwrap_or(200);
+        Answer::with(status, "Set-Cookie: a=secret\r\n", "ok")
+    })
+}
+
+fn ask(gateway: &Gateway, times: usize) {
+    let mut client = gateway.client();
+    (0..times).for_each(|turn| assert_eq!(client.get(&format!("/a?turn={turn}")).expect("an answer").status, 200));
+}
+
+fn records(gateway: &Gateway, outcome: &str) -> f64 {
+    gateway.metrics().sum("weir_log_records_total", &["sink=\"http-logger ", &format!("outcome=\"{outcome}\"")])
+}
+
+#[test]
+fn a_service_gets_every_exchange_in_batches() {
+    let (origin, receiver) = (origin(), Origin::serving(|_| Answer::ok("")));
+    let plugins = format!(
+        "{{ http-logger: {{ uri: \"http://{}/logs\", batch_max_size: 10, inactive_timeout: 1, auth_header: t0ken }} }}",
+        receiver.addr()
+    );
+    let mut gateway = gateway(&origin, &plugins);
+    ask(&gateway, 25);
+    eventually("all have been delivered", DEADLINE, || records(&gateway, "delivered") == 25.0);
+    let batches = receiver.requests();
+    let sent = &batches[0];
+    assert_eq!((&*sent.method, &*sent.target, sent.headers.get("authorization")), ("POST", "/logs", Some("t0ken")));
+    let list = |body: &[u8]| serde_json::from_slice::<Vec<Value>>(body).expect("a list");
+    let entries: Vec<Value> = batches.iter().flat_map(|batch| list(&batch.body)).collect();
+    assert_eq!((batches.len() >= 3, entries.len()), (true, 25));
+    for (turn, entry) in entries.iter().enumerate() {
+        assert_eq!(entry["request"]["uri"], format!("/a?turn={turn}"));
+        assert_eq!((&entry["route_id"], &entry["response"]["status"]), (&"logged".into(), &200.into()));
+        assert_eq!(entry["response"]["headers"]["set-cookie"], "***");
+        assert!(entry["upstream_latency"].as_f64() > Some(0.0), "{entry:#}");
+    }
+    // What waits at the end is sent before the process goes.
+    receiver.forget();
+    ask(&gateway, 3);
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait_exit(DEADLINE).success());
+    assert_eq!(receiver.requests().iter().map(|batch| list(&batch.body).len()).sum::<usize>(), 3);
+}
+
+#[test]
+fn what_cannot_be_delivered_is_counted_and_holds_nobody() {
+    let (origin, receiver) = (origin(), Origin::serving(|_| Answer::status(503, "")));
+    let plugins = format!(
+        "{{ http-logger: {{ uri: \"http://{}/logs\", batch_max_size: 5, inactive_timeout: 1, max_retry_count: 1, retry_delay: 0 }} }}",
+        receiver.addr()
+    );
+    let gateway = gateway(&origin, &plugins);
+    ask(&gateway, 10);
+    eventually("all are lost", DEADLINE, || records(&gateway, "dropped") == 10.0);
+    assert!(receiver.requests().len() >= 4, "each batch was tried twice");
+    assert_eq!(records(&gateway, "delivered"), 0.0);
+    assert!(gateway.stderr().contains("the answer is 503; records are lost"), "{}", gateway.stderr());
+}
+
+#[test]
+fn a_file_gets_what_matches() {
+    let origin = origin();
+    let gateway = gateway(
+        &origin,
+        "{ file-logger: { path: errors.log, match: [[status, \">=\", 400]], log_format: { path: $uri, of: $host } } }",
+    );
+    let file = gateway.directory().join("errors.log");
+    let lines = || fs::read_to_string(&file).unwrap_or_default().lines().map(str::to_owned).collect::<Vec<_>>();
+    ask(&gateway, 3);
+    gateway.get("/status/404");
+    eventually("it is written", DEADLINE, || !lines().is_empty());
+    let line: Value = serde_json::from_str(&lines()[0]).expect("JSON");
+    assert_eq!((&line["path"], &line["route_id"]), (&"/status/404".into(), &"logged".into()));
+    // Moved away, a new one is begun.
+    fs::rename(&file, gateway.directory().join("errors.old")).expect("its own directory");
+    gateway.get("/status/500");
+    eventually("it is written", DEADLINE, || lines().len() == 1);
+    let shown = gateway.metrics().sum("weir_log_records_total", &["sink=\"file-logger errors.log\"", "delivered"]);
+    assert_eq!(shown, 2.0);
+}
