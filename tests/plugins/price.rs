@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use serde_json::Value;
-use weir_testkit::{Answer, Gateway, Origin};
+use weir_testkit::{Answer, DEADLINE, Gateway, Origin, eventually_some};
 
 /// A gateway that measures one exchange in so many, with policies that it decides and one that somebody else decides.
 fn start(every: u32) -> (Gateway, Origin, Origin) {
@@ -31,15 +31,19 @@ fn ask(gateway: &Gateway, times: usize) {
     (0..times).for_each(|_| assert!(matches!(client.get("/").expect("an answer").status, 200 | 503)));
 }
 
-fn report(gateway: &Gateway) -> Value {
-    serde_json::from_str(&gateway.ask_status("/policies").text()).expect("JSON")
+/// What is reported once this number of its route is 50: an exchange is written down after its client has the answer.
+fn report(gateway: &Gateway, number: &str) -> Value {
+    eventually_some("all are written down", DEADLINE, || {
+        let report: Value = serde_json::from_str(&gateway.ask_status("/policies").text()).expect("JSON");
+        (report["routes"][0][number] == 50).then_some(report)
+    })
 }
 
 #[test]
 fn the_price_of_each_policy_is_told_live() {
     let (gateway, _origin, _service) = start(1);
     ask(&gateway, 50);
-    let report = report(&gateway);
+    let report = report(&gateway, "exchanges_measured");
     assert_eq!(report["measured_one_in"], 1);
     let route = &report["routes"][0];
     assert_eq!(route["route"], "priced", "{report:#}");
@@ -79,7 +83,7 @@ fn the_price_of_each_policy_is_told_live() {
 fn refusals_are_counted_where_nothing_is_measured() {
     let (gateway, _origin, _service) = start(0);
     ask(&gateway, 50);
-    let report = report(&gateway);
+    let report = report(&gateway, "exchanges");
     let route = &report["routes"][0];
     assert_eq!((&route["exchanges"], &route["exchanges_measured"]), (&50.into(), &0.into()), "{report:#}");
     let policies = route["policies"].as_array().expect("a list");

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use weir_plugin::{AsyncPlugin, Exchange, Phases, Step, Stop};
+use weir_plugin::{AsyncPlugin, Exchange, Step, Stop};
 use weir_telemetry::price::PluginPrice;
 
 use crate::connection::unless_left;
@@ -87,14 +87,14 @@ impl<'a> Plugins<'a> {
         let end = match (&link.step, self.site) {
             (Step::Sync(plugin), _) => {
                 let price = self.price_if::<MEASURED>(link, exchange);
-                self.measure(price, link, Phases::REQUEST, || guarded(|| plugin.on_request(exchange)))
+                self.measure(price, REQUEST, || guarded(|| plugin.on_request(exchange)))
             }
             (Step::Async(plugin), Some((worker, _))) if MEASURED => {
                 let (began, mut cpu_ns) = (Instant::now(), 0);
                 let waiting = worker.meter.over(&mut cpu_ns, waiting(&**plugin, exchange));
                 let end = unless_left(waiting, poll_leave).await;
                 if let Some(price) = self.price(link, exchange) {
-                    note(price, link, Phases::REQUEST, cpu_ns);
+                    note(price, REQUEST, cpu_ns);
                     price.waited_ns.add((began.elapsed().as_nanos() as u64).saturating_sub(cpu_ns));
                 }
                 end
@@ -105,10 +105,10 @@ impl<'a> Plugins<'a> {
     }
 
     /// Runs a plugin, and writes down what that cost where there is a place for it.
-    fn measure<T>(self, price: Option<&PluginPrice>, link: &Link, phase: Phases, run: impl FnOnce() -> T) -> T {
+    fn measure<T>(self, price: Option<&PluginPrice>, phase: usize, run: impl FnOnce() -> T) -> T {
         let (Some(price), Some((worker, _))) = (price, self.site) else { return run() };
         let (result, cpu_ns) = worker.meter.of(run);
-        note(price, link, phase, cpu_ns);
+        note(price, phase, cpu_ns);
         result
     }
 
@@ -143,7 +143,7 @@ impl<'a> Plugins<'a> {
     fn responses<const MEASURED: bool>(self, exchange: &mut Exchange) -> Result<(), Stop> {
         let respond = |link: &Link, exchange: &mut Exchange| {
             let price = self.price_if::<MEASURED>(link, exchange);
-            match self.measure(price, link, Phases::RESPONSE, || guarded(|| link.step.on_response(exchange))) {
+            match self.measure(price, RESPONSE, || guarded(|| link.step.on_response(exchange))) {
                 Err(Stop::Answered) => {
                     exchange.response_replaced = true;
                     Ok(())
@@ -202,7 +202,7 @@ impl<'a> Plugins<'a> {
         let log = |link: &Link| {
             // The exchange is over; there is nobody left to answer.
             let price = self.price_if::<MEASURED>(link, exchange);
-            let _ = self.measure(price, link, Phases::LOG, || {
+            let _ = self.measure(price, LOG, || {
                 guarded(|| {
                     link.step.on_log(exchange);
                     Ok(())
@@ -248,18 +248,15 @@ fn next<'a>(
     }
 }
 
-/// Adds what a plugin spent in a phase. It is called once for an exchange, in however many phases it runs.
-fn note(price: &PluginPrice, link: &Link, phase: Phases, cpu_ns: u64) {
+/// Places in [`PluginPrice::phases`].
+const REQUEST: usize = 0;
+const RESPONSE: usize = 1;
+const LOG: usize = 2;
+
+/// Adds what a plugin spent in a phase.
+fn note(price: &PluginPrice, phase: usize, cpu_ns: u64) {
     price.cpu_ns.add(cpu_ns);
-    let wanted = link.step.phases();
-    let is_first = match phase {
-        Phases::REQUEST => true,
-        Phases::RESPONSE => !wanted.request,
-        _ => !wanted.request && !wanted.response,
-    };
-    if is_first {
-        price.calls.increment();
-    }
+    price.phases[phase].increment();
 }
 
 /// A plugin that waits.
@@ -280,7 +277,7 @@ mod tests {
 
     use super::*;
     use crate::snapshot::Rank;
-    use weir_plugin::{Consumer, Credential, Plugin, Stage, Waiting};
+    use weir_plugin::{Consumer, Credential, Phases, Plugin, Stage, Waiting};
 
     struct Panics;
 

@@ -22,9 +22,9 @@ pub struct RoutePrice {
 /// One worker's cells for a plugin on a route.
 #[derive(Debug, Default)]
 pub struct PluginPrice {
-    /// Of the exchanges that were measured: how many the plugin saw, the processor time it spent on them, and the time it
-    /// made them wait for somebody else.
-    pub calls: Counter,
+    /// Of the exchanges that were measured: how many the plugin saw in each phase (request, response, log), the processor
+    /// time it spent on them, and the time it made them wait for somebody else.
+    pub phases: [Counter; 3],
     pub cpu_ns: Counter,
     pub waited_ns: Counter,
     /// Of all exchanges: those the plugin has answered itself, and those it could not deal with.
@@ -50,7 +50,7 @@ pub struct RoutePriceTotals {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PluginTotals {
-    pub calls: u64,
+    phases: [u64; 3],
     pub cpu_ns: u64,
     pub waited_ns: u64,
     pub refusals: u64,
@@ -58,10 +58,16 @@ pub struct PluginTotals {
 }
 
 impl PluginTotals {
+    /// Exchanges that met it, of those measured: those of the phase that saw most, since who has answered early keeps
+    /// others from seeing the request, but not the response.
+    pub fn calls(&self) -> u64 {
+        self.phases.into_iter().max().unwrap_or_default()
+    }
+
     /// Each number with that of another, and what becomes of the two.
     fn each(&mut self, other: PluginTotals, change: impl Fn(u64, u64) -> u64) {
-        let PluginTotals { calls, cpu_ns, waited_ns, refusals, errors } = self;
-        *calls = change(*calls, other.calls);
+        let PluginTotals { phases, cpu_ns, waited_ns, refusals, errors } = self;
+        *phases = std::array::from_fn(|phase| change(phases[phase], other.phases[phase]));
         *cpu_ns = change(*cpu_ns, other.cpu_ns);
         *waited_ns = change(*waited_ns, other.waited_ns);
         *refusals = change(*refusals, other.refusals);
@@ -77,7 +83,7 @@ impl RoutePriceTotals {
         self.plugins.resize(PLUGINS, PluginTotals::default());
         for (total, cells) in self.plugins.iter_mut().zip(plugins) {
             let values = PluginTotals {
-                calls: cells.calls.value(),
+                phases: std::array::from_fn(|phase| cells.phases[phase].value()),
                 cpu_ns: cells.cpu_ns.value(),
                 waited_ns: cells.waited_ns.value(),
                 refusals: cells.refusals.value(),
@@ -132,11 +138,12 @@ mod tests {
         assert_eq!(before.sampled, 4);
         let expected = PluginTotals { cpu_ns: 200, ..PluginTotals::default() };
         assert_eq!(before.plugins().collect::<Vec<_>>(), [(3, &expected)]);
-        workers[1].plugin(3).expect("one of so many").calls.increment();
+        workers[1].plugin(3).expect("one of so many").phases[1].increment();
         let mut now = sum();
         now.subtract(&before);
-        let expected = PluginTotals { calls: 1, ..PluginTotals::default() };
+        let expected = PluginTotals { phases: [0, 1, 0], ..PluginTotals::default() };
         assert_eq!((now.sampled, now.plugins().collect::<Vec<_>>()), (0, vec![(3, &expected)]));
+        assert_eq!(expected.calls(), 1);
         let mut both = before.clone();
         both.merge(&now);
         assert_eq!((both.sampled, both.plugins().count()), (4, 1));

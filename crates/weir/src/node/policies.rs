@@ -35,9 +35,9 @@ fn prices(exchanges: u64, price: &RoutePriceTotals) -> impl Iterator<Item = Pric
             policy: name(number)?,
             totals,
             // Exact for a policy that every exchange of the route meets.
-            calls: exchanges as f64 * per(totals.calls, price.sampled),
-            cpu_ns: per(totals.cpu_ns, totals.calls),
-            waited_ns: per(totals.waited_ns, totals.calls),
+            calls: exchanges as f64 * per(totals.calls(), price.sampled),
+            cpu_ns: per(totals.cpu_ns, totals.calls()),
+            waited_ns: per(totals.waited_ns, totals.calls()),
             share: per(totals.cpu_ns, price.cpu_ns),
         })
     })
@@ -56,7 +56,7 @@ pub fn report(metrics: &Metrics, every: u32) -> Value {
                     json!({
                         "policy": price.policy,
                         "calls": price.calls.round(),
-                        "calls_measured": price.totals.calls,
+                        "calls_measured": price.totals.calls(),
                         "cpu_ns_per_call": price.cpu_ns.round(),
                         "cpu_seconds": price.cpu_ns * price.calls / 1e9,
                         "share_of_route_cpu": price.share,
@@ -112,7 +112,7 @@ pub fn write(metrics: &Metrics, page: &mut Page) {
     };
     page.counter("weir_policy_measured_calls", "Exchanges that met a policy, of those measured.");
     each(page, &|page, labels, totals| {
-        page.total(labels, totals.calls);
+        page.total(labels, totals.calls());
     });
     page.counter("weir_policy_measured_cpu_seconds", "Processor time of a policy in the exchanges measured.");
     each(page, &|page, labels, totals| {
