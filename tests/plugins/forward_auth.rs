@@ -29,12 +29,8 @@ fn origin() -> Origin {
 fn service() -> Origin {
     Origin::serving(|request| match request.headers.get("authorization") {
         Some("jack") => Answer::with(200, "X-User: jack\r\nX-Other: 1\r\n", String::new()),
-        Some("away") => Answer::with(302, "Location: https://login.example/\r\n", "go there".to_owned()),
-        _ => Answer::with(
-            401,
-            "WWW-Authenticate: Own\r\nContent-Type: application/json\r\nX-Inner: 1\r\n",
-            "{}".to_owned(),
-        ),
+        Some("away") => Answer::with(302, "Location: https://login.example/\r\n", "go there"),
+        _ => Answer::with(401, "WWW-Authenticate: Own\r\nContent-Type: application/json\r\nX-Inner: 1\r\n", "{}"),
     })
 }
 

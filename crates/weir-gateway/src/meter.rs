@@ -139,7 +139,7 @@ mod tests {
     fn measuring_is_not_measured() {
         let meter = Meter::default();
         let work = || (0..20_000u64).fold(1u64, |sum, n| std::hint::black_box(sum.wrapping_mul(n | 1)));
-        let (_, work_ns) = meter.of(|| work());
+        let (_, work_ns) = meter.of(work);
         let (inner_ns, outer_ns) = meter.of(|| (0..100).map(|_| meter.of(|| ()).1).sum::<u64>());
         assert!(work_ns > 0);
         // A hundred measurements of nothing, each of which looks at the clock twice, cost next to nothing themselves.

@@ -124,7 +124,8 @@ impl Path {
                         return Err(Fault::Syntax);
                     }
                     let meant = quick_xml::escape::unescape(value).map_err(|_| Fault::Entity)?;
-                    found.push(Found { text: meant.into_owned(), spans: vec![start..start + value.len()] });
+                    let span = start..start + value.len();
+                    found.push(Found { text: meant.into_owned(), spans: std::iter::once(span).collect() });
                 }
             }
         }

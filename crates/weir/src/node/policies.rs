@@ -103,36 +103,34 @@ pub fn write(metrics: &Metrics, page: &mut Page) {
     for (route, price) in &shown {
         page.total(&[("route", route)], seconds(price.cpu_ns));
     }
-    let each = |page: &mut Page, write: &dyn Fn(&mut Page, &[(&str, &str)], &PluginTotals)| {
-        for (route, price) in &shown {
-            for (policy, totals) in price.plugins().filter_map(|(number, totals)| Some((name(number)?, totals))) {
-                write(page, &[("route", route), ("policy", policy)], totals);
-            }
-        }
-    };
+    let rows: Vec<_> = shown
+        .iter()
+        .flat_map(|(route, price)| price.plugins().map(move |(number, totals)| (route, number, totals)))
+        .filter_map(|(route, number, totals)| Some(([("route", *route), ("policy", name(number)?)], totals)))
+        .collect();
     page.counter("weir_policy_measured_calls", "Exchanges that met a policy, of those measured.");
-    each(page, &|page, labels, totals| {
+    for (labels, totals) in &rows {
         page.total(labels, totals.calls());
-    });
+    }
     page.counter("weir_policy_measured_cpu_seconds", "Processor time of a policy in the exchanges measured.");
-    each(page, &|page, labels, totals| {
+    for (labels, totals) in &rows {
         page.total(labels, seconds(totals.cpu_ns));
-    });
+    }
     page.counter(
         "weir_policy_measured_wait_seconds",
         "Time a policy waited for somebody else in the exchanges measured.",
     );
-    each(page, &|page, labels, totals| {
+    for (labels, totals) in &rows {
         page.total(labels, seconds(totals.waited_ns));
-    });
+    }
     page.counter("weir_policy_refusals", "Exchanges that a policy has answered itself, measured or not.");
-    each(page, &|page, labels, totals| {
+    for (labels, totals) in &rows {
         page.total(labels, totals.refusals);
-    });
+    }
     page.counter("weir_policy_errors", "Exchanges that a policy could not deal with, measured or not.");
-    each(page, &|page, labels, totals| {
+    for (labels, totals) in &rows {
         page.total(labels, totals.errors);
-    });
+    }
 }
 
 fn seconds(ns: u64) -> f64 {
