@@ -4,9 +4,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop};
 
-use crate::answer::Refusal;
+use crate::content_type;
 use crate::json::{Container, Fault, Scanner, Token};
-use crate::{coding, content_type};
+use crate::threat::Bounds;
 
 /// Refuses requests whose JSON bodies could harm who reads them: nested too deep, with too many or too long parts, with
 /// a name twice in one object, or no JSON at all.
@@ -90,15 +90,7 @@ impl Definition for JsonThreatProtection {
     const EXAMPLE: &'static str = "json-threat-protection: { max_depth: 8, max_members: 100, max_string_length: 4096 }";
 
     fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
-        if self.max_body_size == 0 {
-            return Err(ConfigError::new("max_body_size", "must be at least 1"));
-        }
-        if !(1..=1000).contains(&self.max_depth) {
-            return Err(ConfigError::new("max_depth", "must be from 1 to 1000"));
-        }
-        if !(400..=599).contains(&self.rejected_code) {
-            return Err(ConfigError::new("rejected_code", "must be from 400 to 599"));
-        }
+        self.bounds().check()?;
         Ok(Step::new(self))
     }
 }
@@ -115,15 +107,7 @@ impl Plugin for JsonThreatProtection {
     }
 
     fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
-        if body.is_empty() {
-            return Ok(());
-        }
-        let plain = coding::plain(&exchange.request.head, body, self.max_body_size);
-        let plain = plain.map_err(|opaque| Stop::Respond(opaque.status()))?;
-        match self.check(&plain) {
-            Ok(()) => Ok(()),
-            Err(threat) => Err(Refusal::new(self.rejected_code, "message", threat).send(exchange)),
-        }
+        self.bounds().judge(exchange, body, |plain| self.check(plain))
     }
 }
 
@@ -134,6 +118,10 @@ struct Level {
 }
 
 impl JsonThreatProtection {
+    fn bounds(&self) -> Bounds {
+        Bounds { max_body_size: self.max_body_size, max_depth: self.max_depth, rejected_code: self.rejected_code }
+    }
+
     fn check(&self, body: &[u8]) -> Result<(), &'static str> {
         let fault = |fault: Fault| match fault {
             Fault::Syntax(_) => "The body is not JSON",

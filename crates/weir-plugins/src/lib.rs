@@ -53,6 +53,7 @@ mod request_validation;
 mod response_rewrite;
 #[cfg(test)]
 mod testing;
+mod threat;
 mod time_restriction;
 mod traffic_split;
 mod ua_restriction;

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop};
 
-use crate::answer::Refusal;
-use crate::{coding, content_type, xml};
+use crate::threat::Bounds;
+use crate::{content_type, xml};
 
 /// Refuses requests whose XML bodies could harm who reads them: with a document type (whose entities can grow without
 /// bounds and read files), nested too deep, with too many or too long parts, or no XML at all.
@@ -87,15 +87,7 @@ impl Definition for XmlThreatProtection {
     const EXAMPLE: &'static str = "xml-threat-protection: { max_depth: 8, max_attributes: 20, max_text_length: 4096 }";
 
     fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
-        if self.max_body_size == 0 {
-            return Err(ConfigError::new("max_body_size", "must be at least 1"));
-        }
-        if !(1..=1000).contains(&self.max_depth) {
-            return Err(ConfigError::new("max_depth", "must be from 1 to 1000"));
-        }
-        if !(400..=599).contains(&self.rejected_code) {
-            return Err(ConfigError::new("rejected_code", "must be from 400 to 599"));
-        }
+        self.bounds().check()?;
         Ok(Step::new(self))
     }
 }
@@ -112,21 +104,17 @@ impl Plugin for XmlThreatProtection {
     }
 
     fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
-        if body.is_empty() {
-            return Ok(());
-        }
-        let plain = coding::plain(&exchange.request.head, body, self.max_body_size);
-        let plain = plain.map_err(|opaque| Stop::Respond(opaque.status()))?;
-        match self.check(&plain) {
-            Ok(()) => Ok(()),
-            Err(threat) => Err(Refusal::new(self.rejected_code, "message", threat).send(exchange)),
-        }
+        self.bounds().judge(exchange, body, |plain| self.check(plain))
     }
 }
 
 const NOT_XML: &str = "The body is not XML";
 
 impl XmlThreatProtection {
+    fn bounds(&self) -> Bounds {
+        Bounds { max_body_size: self.max_body_size, max_depth: self.max_depth, rejected_code: self.rejected_code }
+    }
+
     fn check(&self, body: &[u8]) -> Result<(), &'static str> {
         let text = str::from_utf8(body).map_err(|_| "The body is not UTF-8")?;
         let mut reader = Reader::from_str(text);
