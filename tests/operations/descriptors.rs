@@ -106,3 +106,38 @@ fn f17_no_descriptor_left_for_an_upstream_is_a_503_that_says_when_to_come_back()
     // Now that connection is idle, and gives way to one that is needed.
     assert_eq!(second.get("/other").expect("an answer").status, 200);
 }
+
+#[test]
+fn f17_requests_wait_for_the_connections_there_are_when_no_more_can_be_made() {
+    use weir_testkit::{Answer, Gate, Origin, Reading};
+    for concurrency in ["auto", "unlimited", "1000"] {
+        let gate = Gate::new();
+        let origin = Origin::reading(Reading::Strict, {
+            let gate = gate.clone();
+            move |_| {
+                gate.wait();
+                Answer::ok("at last")
+            }
+        });
+        let gateway = weir().start(&format!(
+            "routes:\n  - {{ id: all, uri: /*, upstream: {{ concurrency: {concurrency}, nodes: {{ \"{}\": 1 }} }} }}\n",
+            origin.addr()
+        ));
+        let mut clients: Vec<Client> = (0..80).map(|_| gateway.client()).collect();
+        eventually("all are taken", DEADLINE, || gateway.metrics().sum("weir_client_connections", &[]) >= 80.0);
+        let ask = |client: &mut Client| client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+        clients[..40].iter_mut().for_each(ask);
+        gate.wait_arrived(40);
+        // Later nobody gets a new connection there.
+        let mut status = Client::connect(gateway.status_addr());
+        let mut queued = || status.get("/metrics").expect("metrics").text().contains("weir_upstream_queued 40\n");
+        assert!(!queued());
+        take_descriptors(&gateway);
+        clients[40..].iter_mut().for_each(ask);
+        eventually("the others wait in line", DEADLINE, queued);
+        gate.open();
+        for client in &mut clients {
+            assert_eq!(client.response().expect("an answer").status, 200, "concurrency: {concurrency}");
+        }
+    }
+}

@@ -117,10 +117,7 @@ impl Limiter {
     fn set(&self, setting: Concurrency) {
         self.setting.set(setting);
         self.trial.set(Trial::Nothing);
-        self.limit.set(match setting {
-            Concurrency::Auto | Concurrency::Unlimited => u32::MAX,
-            Concurrency::Fixed(limit) => limit.max(1),
-        });
+        self.limit.set(asked(setting));
     }
 
     /// Requests the endpoint should have in flight from this worker at most.
@@ -205,15 +202,45 @@ impl Limiter {
         }
     }
 
-    /// Requests wait and none completes: whatever was learnt no longer holds. Says whether the limit was raised.
-    pub fn lift_if_stalled(&self, now_ns: u64) -> bool {
+    /// Requests wait: is the limit too low? Says whether it was raised.
+    pub fn lift_if_too_low(&self, now_ns: u64) -> bool {
+        match self.setting.get() {
+            Concurrency::Auto => self.lift_if_stalled(now_ns),
+            setting => {
+                // Only a shortage has lowered it, and that may be over.
+                let lowered = self.limit.get() < asked(setting) && now_ns >= self.paused_until_ns.get();
+                if lowered {
+                    self.limit.set(asked(setting));
+                }
+                lowered
+            }
+        }
+    }
+
+    /// None completes: whatever was learnt no longer holds.
+    fn lift_if_stalled(&self, now_ns: u64) -> bool {
         let limit = self.limit.get();
-        if self.setting.get() != Concurrency::Auto || limit == u32::MAX || now_ns < self.last_ns.get() + STALLED_NS {
+        if limit == u32::MAX || now_ns < self.last_ns.get() + STALLED_NS {
             return false;
         }
         self.record_ns.set(u64::MAX);
         self.settle(limit.saturating_mul(2), 0.0, false, now_ns);
         self.explored.set(false);
+        true
+    }
+
+    /// With `in_use` places taken there is no descriptor left for one more connection, so fewer have to do for a while.
+    /// `false` where they are so few that somebody else must have the descriptors.
+    pub fn make_do(&self, in_use: u32, now_ns: u64) -> bool {
+        if in_use <= LEAST {
+            return false;
+        }
+        // A wave of connections fails together. Only the first finds as many in use as the limit allows.
+        if in_use <= self.limit.get() {
+            self.trial.set(Trial::Nothing);
+            self.limit.set((in_use / 8 * 7).max(LEAST));
+            self.paused_until_ns.set(now_ns + PAUSE_NS);
+        }
         true
     }
 
@@ -230,6 +257,14 @@ impl Limiter {
         let pause_ns = if helped { PAUSE_NS } else { (self.pause_ns.get() * 2).min(LONGEST_PAUSE_NS) };
         self.pause_ns.set(pause_ns);
         self.paused_until_ns.set(now_ns + pause_ns);
+    }
+}
+
+/// What a setting asks for, before anything is learnt.
+fn asked(setting: Concurrency) -> u32 {
+    match setting {
+        Concurrency::Auto | Concurrency::Unlimited => u32::MAX,
+        Concurrency::Fixed(limit) => limit.max(1),
     }
 }
 
@@ -341,11 +376,26 @@ mod tests {
         let (limiter, mut now_ns) = warmed(50_000);
         run(&limiter, 9000, 100_000.0, 50_000.0, 20.0, &mut now_ns);
         let low = limiter.limit();
-        assert!(!limiter.lift_if_stalled(now_ns));
+        assert!(!limiter.lift_if_too_low(now_ns));
         for tick in 1..=20 {
-            limiter.lift_if_stalled(now_ns + STALLED_NS + tick * 20_000_000);
+            limiter.lift_if_too_low(now_ns + STALLED_NS + tick * 20_000_000);
         }
         assert!(limiter.limit() >= low * 1000, "{low} {}", limiter.limit());
+    }
+
+    #[test]
+    fn where_descriptors_run_out_fewer_do_for_a_while() {
+        for setting in [Concurrency::Unlimited, Concurrency::Fixed(9000)] {
+            let limiter = Limiter::new(setting);
+            assert!(limiter.make_do(8000, 1));
+            assert_eq!(limiter.limit(), 7000);
+            assert!(limiter.make_do(7999, 1), "one of the same wave waits too");
+            assert_eq!(limiter.limit(), 7000, "and changes nothing");
+            assert!(!limiter.lift_if_too_low(PAUSE_NS));
+            assert!(limiter.lift_if_too_low(1 + PAUSE_NS));
+            assert_eq!(limiter.limit(), asked(setting));
+            assert!(!limiter.make_do(LEAST, 1), "these few have not taken the descriptors");
+        }
     }
 
     #[test]

@@ -201,18 +201,28 @@ impl Endpoint {
         connect_timeout: Duration,
         host: &[u8],
     ) -> Result<Connection<'w>, Stop> {
-        let place = self.place(worker, connect_timeout).await?;
-        let mut connection = Connection { place, stream: None, unsent: Unsent::default(), requests: 0 };
-        if freshness != Freshness::New
-            && let Some(idle) = self.take_idle(worker, freshness, host)
-        {
-            worker.metrics.upstream_reuses.increment();
-            connection.requests = idle.requests;
-            connection.stream = Some(idle.stream);
-            return Ok(connection);
+        let until_ns = worker.now_ns().saturating_add(connect_timeout.as_nanos() as u64);
+        let mut place = self.place(worker, connect_timeout).await?;
+        loop {
+            if freshness != Freshness::New
+                && let Some(Idle { stream, requests, .. }) = self.take_idle(worker, freshness, host)
+            {
+                worker.metrics.upstream_reuses.increment();
+                return Ok(Connection { place, stream: Some(stream), unsent: Unsent::default(), requests });
+            }
+            match in_time(worker, connect_timeout, self.connect(worker, host)).await {
+                Err(Stop::Overloaded)
+                    if worker.now_ns() < until_ns && self.limiter.make_do(self.in_use.get(), worker.now_ns()) =>
+                {
+                    drop(place);
+                    place = self.place(worker, connect_timeout).await?;
+                }
+                connected => {
+                    let stream = Some(connected?);
+                    return Ok(Connection { place, stream, unsent: Unsent::default(), requests: 0 });
+                }
+            }
         }
-        connection.stream = Some(in_time(worker, connect_timeout, self.connect(worker, host)).await?);
-        Ok(connection)
     }
 
     /// Waits while the endpoint has as many exchanges as it should, for `patience` at most.
@@ -313,12 +323,12 @@ impl Endpoint {
         !self.waiting.borrow().is_empty()
     }
 
-    /// Called with every tick: a limit under which nothing completes is too low, and nobody waits for ever.
+    /// Called with every tick: the limit may be too low, and nobody waits for ever.
     fn look_after_queue(&self, now_ns: u64) {
         if !self.is_queued() {
             return;
         }
-        if self.limiter.lift_if_stalled(now_ns) {
+        if self.limiter.lift_if_too_low(now_ns) {
             self.admit();
         }
         self.waiting.borrow_mut().retain(|ticket| {
