@@ -4,12 +4,14 @@ mod answers;
 mod bodies;
 mod consumers;
 mod forward_auth;
+mod ldap;
 mod limits;
 mod loggers;
 mod price;
 mod redis;
 mod rewrites;
 mod shared_limits;
+mod slapd;
 mod splits;
 
 use std::process::Command;

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use weir_testkit::{DEADLINE, Program, Signal, TempDir, eventually, eventually_some, free_port};
+use weir_testkit::{DEADLINE, Program, TempDir, eventually, eventually_some, free_port};
 
 pub struct Redis {
     program: Program,
@@ -76,11 +76,11 @@ impl Redis {
     }
 
     pub fn freeze(&self) {
-        self.program.signal(Signal::STOP);
+        self.program.freeze();
     }
 
     pub fn thaw(&self) {
-        self.program.signal(Signal::CONT);
+        self.program.thaw();
     }
 
     /// What it answers to a command: numbers and statuses as they come, `:1` and `+OK`; of a list a line for each.

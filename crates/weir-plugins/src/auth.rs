@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
+use weir_plugin::proto::field;
 use weir_plugin::{Build, ConfigError, Credential, Exchange, Stop, form};
 
 /// What becomes of a client that has not proved who it is.
@@ -45,6 +48,24 @@ impl Unproved {
         let added = exchange.response.head.add(b"WWW-Authenticate", self.challenge.as_bytes());
         added.map_or(Stop::Internal, |()| stop)
     }
+}
+
+/// Longer credentials are nobody's.
+const MAX_CREDENTIALS: usize = 8 << 10;
+
+/// The name and the password that a client shows (RFC 7617), or what is wrong with them.
+pub fn name_and_password(exchange: &Exchange) -> Result<(Vec<u8>, Vec<u8>), &'static str> {
+    let shown = exchange.request.head.value(b"authorization").ok_or("Missing authorization in request")?;
+    let invalid = "Invalid authorization in request";
+    let (scheme, encoded) = shown.split_at_checked(6).ok_or(invalid)?;
+    if !scheme.eq_ignore_ascii_case(b"basic ") || encoded.len() > MAX_CREDENTIALS {
+        return Err(invalid);
+    }
+    let mut name = STANDARD.decode(field::trim(encoded)).map_err(|_| invalid)?;
+    let colon = name.iter().position(|&byte| byte == b':').ok_or(invalid)?;
+    let password = name.split_off(colon + 1);
+    name.pop();
+    Ok((name, password))
 }
 
 /// Takes an argument out of the query that goes upstream.

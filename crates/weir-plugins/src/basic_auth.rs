@@ -3,16 +3,13 @@ use std::sync::Arc;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::proto::field;
 use weir_plugin::{
     Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Plugin, Stage, Step, Stop,
 };
 
-use crate::auth::Unproved;
+use crate::auth::{Unproved, name_and_password};
 
 /// Lets only consumers in, who show their name and password (RFC 7617).
 ///
@@ -126,20 +123,10 @@ struct Door {
     unproved: Unproved,
 }
 
-/// Longer credentials are nobody's.
-const MAX_CREDENTIALS: usize = 8 << 10;
-
 impl Door {
     fn find(&self, exchange: &Exchange) -> Result<&Arc<Credential>, &'static str> {
-        let shown = exchange.request.head.value(b"authorization").ok_or("Missing authorization in request")?;
-        let invalid = "Invalid authorization in request";
-        let (scheme, encoded) = shown.split_at_checked(6).ok_or(invalid)?;
-        if !scheme.eq_ignore_ascii_case(b"basic ") || encoded.len() > MAX_CREDENTIALS {
-            return Err(invalid);
-        }
-        let decoded = STANDARD.decode(field::trim(encoded)).map_err(|_| invalid)?;
-        let colon = decoded.iter().position(|&byte| byte == b':').ok_or(invalid)?;
-        self.names.find(&decoded[..colon], &decoded[colon + 1..]).ok_or("Invalid user authorization")
+        let (name, password) = name_and_password(exchange)?;
+        self.names.find(&name, &password).ok_or("Invalid user authorization")
     }
 }
 
@@ -158,6 +145,8 @@ impl Plugin for Door {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
     use serde_json::json;
 
     use super::*;

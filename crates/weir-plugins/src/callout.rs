@@ -21,9 +21,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use weir_plugin::ConfigError;
 
-mod trust;
-
-use trust::Trust;
+use crate::trust::Trust;
 
 /// A service, and how it is spoken to.
 #[derive(Clone)]

@@ -33,6 +33,7 @@ mod json;
 mod json_threat_protection;
 mod jwt_auth;
 mod key_auth;
+mod ldap_auth;
 mod limit_conn;
 mod limit_count;
 mod limit_key;
@@ -45,6 +46,7 @@ mod multi_auth;
 mod pattern;
 mod proxy_rewrite;
 mod real_ip;
+mod recent;
 mod redirect;
 mod redis_server;
 mod referer_restriction;
@@ -56,6 +58,7 @@ mod testing;
 mod threat;
 mod time_restriction;
 mod traffic_split;
+mod trust;
 mod ua_restriction;
 mod uri_blocker;
 mod workflow;
@@ -84,6 +87,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<json_threat_protection::JsonThreatProtection>(),
     Entry::authenticating::<jwt_auth::JwtAuth>(),
     Entry::authenticating::<key_auth::KeyAuth>(),
+    Entry::authenticating::<ldap_auth::LdapAuth>(),
     Entry::of::<limit_conn::LimitConn>(),
     Entry::described::<limit_count::LimitCount>(),
     Entry::of::<limit_req::LimitReq>(),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::{env, fs, io::Write};
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 
 use crate::place::TempDir;
 
@@ -49,9 +49,21 @@ impl Program {
         &self.directory
     }
 
-    /// Sends it a signal: `STOP` freezes it, `CONT` lets it go on.
+    /// Stops it, and waits until all its threads stand still.
     #[track_caller]
-    pub fn signal(&self, signal: Signal) {
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+        waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED).expect("it is a child of ours");
+    }
+
+    /// Lets it go on.
+    #[track_caller]
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    #[track_caller]
+    fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap_or_else(|error| panic!("cannot signal {pid:?}: {error}"));
     }

@@ -204,6 +204,11 @@ impl Client {
         Client { config: Arc::new(config), id: self.id }
     }
 
+    /// The same terms, for those who speak TLS by other means than ours.
+    pub fn config(&self) -> &Arc<ClientConfig> {
+        &self.config
+    }
+
     /// Equal for clients on the same terms.
     pub fn id(&self) -> [u8; 32] {
         self.id

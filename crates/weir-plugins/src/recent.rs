@@ -1,0 +1,82 @@
+//! What was found out lately about secrets, for a while and a bounded number of them. A secret itself is not kept.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+use std::time::Instant;
+
+use aws_lc_rs::hmac;
+use aws_lc_rs::rand::SystemRandom;
+
+/// Stands for a secret: nobody without this process's memory can tell which.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Mark([u8; 32]);
+
+impl Mark {
+    /// Of parts that belong together.
+    pub fn of(parts: &[&[u8]]) -> Mark {
+        static KEY: LazyLock<hmac::Key> = LazyLock::new(|| {
+            hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).expect("the system has random numbers")
+        });
+        let mut context = hmac::Context::with_key(&KEY);
+        for part in parts {
+            // With their lengths, so that they cannot be divided in another way.
+            context.update(&(part.len() as u64).to_be_bytes());
+            context.update(part);
+        }
+        Mark(context.sign().as_ref().try_into().expect("SHA-256 has 32 bytes"))
+    }
+}
+
+/// Belongs to one thread. When it is full, what has expired goes; when it still is, it begins anew.
+pub struct Recent<T> {
+    most: usize,
+    known: HashMap<Mark, (Instant, T)>,
+}
+
+impl<T: Clone> Recent<T> {
+    pub fn new(most: usize) -> Recent<T> {
+        Recent { most, known: HashMap::new() }
+    }
+
+    pub fn find(&self, mark: Mark) -> Option<T> {
+        self.known.get(&mark).filter(|(until, _)| Instant::now() < *until).map(|(_, what)| what.clone())
+    }
+
+    pub fn keep(&mut self, mark: Mark, what: T, until: Instant) {
+        if self.known.len() >= self.most {
+            let now = Instant::now();
+            self.known.retain(|_, (until, _)| now < *until);
+            if self.known.len() >= self.most {
+                self.known.clear();
+            }
+        }
+        self.known.insert(mark, (until, what));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn it_forgets_in_time_and_never_grows() {
+        let mut recent = Recent::new(2);
+        let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(3600));
+        let mark = |text: &str| Mark::of(&[text.as_bytes()]);
+        recent.keep(mark("a"), 1, later);
+        recent.keep(mark("b"), 2, now);
+        assert_eq!((recent.find(mark("a")), recent.find(mark("b"))), (Some(1), None));
+        recent.keep(mark("c"), 3, later);
+        assert_eq!((recent.find(mark("a")), recent.find(mark("c"))), (Some(1), Some(3)), "the expired one has gone");
+        recent.keep(mark("d"), 4, later);
+        assert_eq!(["a", "b", "c", "d"].map(|text| recent.find(mark(text))), [None, None, None, Some(4)]);
+    }
+
+    #[test]
+    fn parts_are_told_apart() {
+        assert!(Mark::of(&[b"ab", b"c"]) != Mark::of(&[b"a", b"bc"]));
+        assert!(Mark::of(&[b"ab", b"c"]) == Mark::of(&[b"ab", b"c"]));
+    }
+}

@@ -1,0 +1,50 @@
+//! Whom plugins believe to be a service, over TLS.
+
+use std::io;
+use std::sync::{Arc, LazyLock};
+
+use rustls::ClientConfig;
+use weir_net::tls::{self, Client, UpstreamTerms};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Trust {
+    /// Whom the authorities of this system vouch for.
+    System,
+    Anybody,
+}
+
+static SYSTEM: LazyLock<Result<Arc<ClientConfig>, String>> = LazyLock::new(|| {
+    let found = rustls_native_certs::load_native_certs().certs;
+    match found.is_empty() {
+        true => Err("this system has no certificates of authorities".to_owned()),
+        false => config(tls::Trust::System(&found)),
+    }
+});
+
+static ANYBODY: LazyLock<Result<Arc<ClientConfig>, String>> = LazyLock::new(|| config(tls::Trust::Anybody));
+
+fn config(trust: tls::Trust<'_>) -> Result<Arc<ClientConfig>, String> {
+    let client = Client::new(&UpstreamTerms { trust, identity: None, protocols: &[] });
+    Ok(Arc::clone(client.map_err(|error| error.to_string())?.config()))
+}
+
+impl Trust {
+    /// Reads the system's authorities where they are needed, so that no worker has to.
+    pub fn of(verify: bool) -> Trust {
+        if verify {
+            LazyLock::force(&SYSTEM);
+            Trust::System
+        } else {
+            Trust::Anybody
+        }
+    }
+
+    /// What rustls needs to know.
+    pub fn config(self) -> io::Result<Arc<ClientConfig>> {
+        let config = match self {
+            Trust::System => &*SYSTEM,
+            Trust::Anybody => &*ANYBODY,
+        };
+        config.clone().map_err(io::Error::other)
+    }
+}
