@@ -94,12 +94,42 @@ def wrk(url, connections, seconds, cpu, script=None):
     return {"requests": requests, "rate": rate, "errors": errors + (int(bad.group(1)) if bad else 0)}
 
 
+def h2load(url, cpu, *how):
+    """One run, of HTTP/2 unless told otherwise. Returns requests, requests a second, and errors."""
+    text = subprocess.run(["taskset", "-c", str(cpu), tool("h2load"), "-t1", *how, url], capture_output=True, text=True,
+                          check=True).stdout
+    rate = float(re.search(r"finished in [\d.]+m?s, ([\d.]+) req/s", text).group(1))
+    done, good = (int(re.search(rf"(\d+) {word}", text).group(1)) for word in ("done", "2xx"))
+    failed, errored = (int(re.search(rf"(\d+) {word}", text).group(1)) for word in ("failed", "errored"))
+    return {"requests": done, "rate": rate, "errors": max(failed + errored, done - good)}
+
+
+def s_time(port, seconds, cpu, how, clients=4):
+    """One run of connections with one request each, `-new` with a full handshake or `-reuse` with one session."""
+    command = ["taskset", "-c", str(cpu), "openssl", "s_time", "-connect", f"127.0.0.1:{port}", how, "-www", "/fixed",
+               "-time", str(seconds)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+               for _ in range(clients)]
+    texts = [one.communicate()[0] for one in running]
+    counts = [re.findall(r"(\d+) connections in (\d+) real seconds", text) for text in texts]
+    requests = sum(int(count[-1][0]) for count in counts if count)
+    rate = sum(int(count[-1][0]) / max(int(count[-1][1]), 1) for count in counts if count)
+    return {"requests": requests, "rate": rate, "errors": sum(one.returncode != 0 for one in running)}
+
+
 def sample(gateway, path, connections, seconds, cpu, script=None, count_instructions=False):
-    """One run of load with what it cost the gateway."""
+    """One run of wrk with what it cost the gateway."""
+    url = f"http://127.0.0.1:{gateway.port}{path}"
+    seconds_counted = seconds if count_instructions else None
+    return cost(gateway, lambda _: wrk(url, connections, seconds, cpu, script), seconds_counted)
+
+
+def cost(gateway, load, seconds_counted=None):
+    """One run of `load(gateway)` with what it cost the gateway; its instructions too where they can be counted."""
     pid = gateway.process.pid
-    count = instructions(pid, seconds) if count_instructions else None
+    count = instructions(pid, seconds_counted) if seconds_counted else None
     user, system = processor_seconds(pid)
-    run = wrk(f"http://127.0.0.1:{gateway.port}{path}", connections, seconds, cpu, script)
+    run = load(gateway)
     user, system = (after - before for after, before in zip(processor_seconds(pid), (user, system)))
     requests = max(run["requests"], 1)
     run.update(user_us=user * 1e6 / requests, system_us=system * 1e6 / requests,
@@ -166,22 +196,30 @@ def is_whole(response):
     return len(body) >= int(length.group(1)) if length else body.endswith(b"0\r\n\r\n")
 
 
-def counted_by_valgrind(start, request, connections=64, few=40, many=240):
-    """User instructions a request, from two runs under cachegrind that differ only in the number of requests."""
+def batches(request, connections=64):
+    """Load for `counted_by_valgrind`: this request on connections that all send, then all receive."""
+    def load(port, requests):
+        batch = Batch(port, connections, request)
+        batch.send(requests // connections)
+        batch.close()
+    return load
+
+
+def counted_by_valgrind(start, load, few=2560, many=15360):
+    """User instructions a request, from two runs under cachegrind that differ only in the number of requests that
+    `load(port, requests)` sends."""
     totals = []
-    for rounds in (few, many):
+    for requests in (few, many):
         gateway = start()
         try:
-            batch = Batch(gateway.port, connections, request)
-            batch.send(rounds)
-            batch.close()
+            load(gateway.port, requests)
         finally:
             gateway.stop()
         found = re.findall(r"I\s+refs:\s+([\d,]+)", gateway.written())
         if not found:
             raise RuntimeError(f"valgrind said nothing:\n{gateway.written()}")
         totals.append(sum(int(count.replace(",", "")) for count in found))
-    return (totals[1] - totals[0]) / (connections * (many - few))
+    return (totals[1] - totals[0]) / (many - few)
 
 
 def idle_memory(gateway, connections, sources=4):
