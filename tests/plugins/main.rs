@@ -7,6 +7,7 @@ mod forward_auth;
 mod ldap;
 mod limits;
 mod loggers;
+mod oidc;
 mod price;
 mod redis;
 mod rewrites;

@@ -15,11 +15,10 @@ use weir_plugin::{
 
 use crate::auth::{Unproved, hide_argument, hide_cookie};
 use crate::headers::header_name;
+use crate::json_web_token::{Claims, Token};
 
-mod token;
 mod verified;
 
-use token::{Claims, Token};
 use verified::Seal;
 
 /// Lets only consumers in, who show a JSON Web Token (RFC 7519) signed with their key.
@@ -268,7 +267,7 @@ impl Door {
     fn find(&self, shown: &[u8]) -> Result<&Arc<Credential>, &'static str> {
         let verified = self.keys.seal.find(shown, &self.claim).map_or_else(|| self.verify(shown), Ok)?;
         let known = &self.keys.known[verified.known as usize];
-        let Claims { exp, nbf } = verified.claims;
+        let Claims { exp, nbf, .. } = verified.claims;
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let missing = (self.needs_exp && exp.is_none()) || (self.needs_nbf && nbf.is_none());
         let expired = exp.is_some_and(|exp| now_s > exp + known.grace_s);

@@ -31,6 +31,7 @@ mod http_logger;
 mod ip_restriction;
 mod json;
 mod json_threat_protection;
+mod json_web_token;
 mod jwt_auth;
 mod key_auth;
 mod ldap_auth;
@@ -43,6 +44,7 @@ mod log_sink;
 mod message_size;
 mod mocking;
 mod multi_auth;
+mod openid_connect;
 mod pattern;
 mod proxy_rewrite;
 mod real_ip;
@@ -94,6 +96,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<message_size::MessageSize>(),
     Entry::of::<mocking::Mocking>(),
     Entry::of::<multi_auth::MultiAuth>().identifying(),
+    Entry::of::<openid_connect::OpenidConnect>(),
     Entry::of::<proxy_rewrite::ProxyRewrite>(),
     Entry::of::<real_ip::RealIp>(),
     Entry::of::<redirect::Redirect>(),

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::token::Claims;
+use crate::json_web_token::Claims;
 
 /// So many tokens a worker remembers. Only good ones get in; when it is full, it begins anew.
 const MAX_TOKENS: usize = 4096;

@@ -12,24 +12,36 @@ use serde_json::{Map, Value};
 /// Longer tokens are nobody's.
 const MAX_BYTES: usize = 16 << 10;
 
-pub(super) struct Token<'a> {
+pub struct Token<'a> {
     header: Map<String, Value>,
     payload: Map<String, Value>,
     /// What the signature is of.
-    pub(super) signed: &'a [u8],
+    pub signed: &'a [u8],
     /// In base64url.
-    pub(super) signature: &'a str,
+    pub signature: &'a str,
 }
 
 /// What a token says about time, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Claims {
-    pub(super) exp: Option<f64>,
-    pub(super) nbf: Option<f64>,
+pub struct Claims {
+    pub exp: Option<f64>,
+    pub nbf: Option<f64>,
+    pub iat: Option<f64>,
+}
+
+impl Claims {
+    /// Nothing where a claim is there that is no time.
+    pub fn of(payload: &Map<String, Value>) -> Option<Claims> {
+        let time = |name| match payload.get(name) {
+            None => Some(None),
+            Some(value) => value.as_f64().filter(|time| time.is_finite() && *time >= 0.0).map(Some),
+        };
+        Some(Claims { exp: time("exp")?, nbf: time("nbf")?, iat: time("iat")? })
+    }
 }
 
 impl<'a> Token<'a> {
-    pub(super) fn parse(token: &'a [u8]) -> Option<Token<'a>> {
+    pub fn parse(token: &'a [u8]) -> Option<Token<'a>> {
         let text = str::from_utf8(token).ok().filter(|text| text.len() <= MAX_BYTES)?;
         let (signed, signature) = text.rsplit_once('.')?;
         let (header, payload) = signed.split_once('.')?;
@@ -43,21 +55,27 @@ impl<'a> Token<'a> {
     }
 
     /// What the token says it was signed with; nothing where no credential can be for it.
-    pub(super) fn algorithm(&self) -> Option<Algorithm> {
+    pub fn algorithm(&self) -> Option<Algorithm> {
         Algorithm::deserialize(self.header.get("alg")?).ok()
     }
 
-    pub(super) fn text(&self, claim: &str) -> Option<&str> {
+    /// Which of several keys it says it was signed with.
+    pub fn key_id(&self) -> Option<&str> {
+        self.header.get("kid")?.as_str()
+    }
+
+    /// What it says.
+    pub fn payload(&self) -> &Map<String, Value> {
+        &self.payload
+    }
+
+    pub fn text(&self, claim: &str) -> Option<&str> {
         self.payload.get(claim)?.as_str()
     }
 
     /// Nothing where a claim is there that is no time.
-    pub(super) fn claims(&self) -> Option<Claims> {
-        let time = |name| match self.payload.get(name) {
-            None => Some(None),
-            Some(value) => value.as_f64().filter(|time| time.is_finite() && *time >= 0.0).map(Some),
-        };
-        Some(Claims { exp: time("exp")?, nbf: time("nbf")? })
+    pub fn claims(&self) -> Option<Claims> {
+        Claims::of(&self.payload)
     }
 }
 

@@ -1,0 +1,288 @@
+//! A provider: what it says of itself (OpenID Connect Discovery 1.0 §3), the keys it signs with (RFC 7517), and what it
+//! answers to questions. Each worker knows it on its own, and asks once however many requests want to know.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::{Method, Request};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use jsonwebtoken::jwk::Jwk;
+use jsonwebtoken::{Algorithm, DecodingKey};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use weir_plugin::{ConfigError, form};
+
+use crate::callout::{Failure, Keepalive, Service};
+
+/// What the plugin was told about its provider, and about itself.
+pub struct Provider {
+    discovery: Service,
+    verify: bool,
+    keys_for: Duration,
+    pub client: Client,
+}
+
+/// Who we are to the provider.
+pub struct Client {
+    pub id: String,
+    pub secret: String,
+}
+
+/// How we say who we are (RFC 6749 §2.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    Basic,
+    Post,
+}
+
+/// What a provider says of itself.
+#[derive(Debug, Deserialize)]
+pub struct Discovery {
+    pub issuer: String,
+    jwks_uri: Option<String>,
+    pub introspection_endpoint: Option<String>,
+}
+
+/// A key that the provider signs with.
+pub struct Key {
+    id: Option<String>,
+    /// What it can be used for: never a shared secret, whatever the key set says.
+    algorithms: Vec<Algorithm>,
+    pub key: DecodingKey,
+}
+
+impl Key {
+    pub fn is_for(&self, id: Option<&str>, algorithm: Algorithm) -> bool {
+        self.algorithms.contains(&algorithm) && id.is_none_or(|id| self.id.as_deref().is_none_or(|own| own == id))
+    }
+
+    /// Nothing where it is none for signatures that we verify.
+    fn parse(value: &Value) -> Option<Key> {
+        let text = |member: &str| value.get(member).and_then(Value::as_str);
+        if text("use").is_some_and(|usage| usage != "sig") {
+            return None;
+        }
+        use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
+        let mut algorithms = match (text("kty")?, text("crv")) {
+            ("RSA", _) => vec![RS256, RS384, RS512, PS256, PS384, PS512],
+            ("EC", Some("P-256")) => vec![ES256],
+            ("EC", Some("P-384")) => vec![ES384],
+            ("OKP", Some("Ed25519")) => vec![EdDSA],
+            _ => return None,
+        };
+        if let Some(only) = value.get("alg") {
+            let only = Algorithm::deserialize(only).ok()?;
+            algorithms.retain(|algorithm| *algorithm == only);
+        }
+        let key = DecodingKey::from_jwk(&Jwk::deserialize(value).ok()?).ok()?;
+        Some(Key { id: text("kid").map(str::to_owned), algorithms, key })
+    }
+}
+
+/// Keys of one provider; more are not looked at.
+const MAX_KEYS: usize = 32;
+/// Bytes of an answer.
+const MOST_ANSWERED: usize = 1024 * 1024;
+/// A token with a key that nobody knows makes us ask for keys again, but not more often than that, since anybody can make
+/// such tokens.
+const REFRESH: Duration = Duration::from_secs(5);
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Trouble {
+    Service(String, Failure),
+    /// It is not what it should be.
+    Answer(String),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Service(name, failure) => write!(f, "{name}: {failure}"),
+            Trouble::Answer(what) => f.write_str(what),
+        }
+    }
+}
+
+/// What a worker knows of a provider.
+#[derive(Default)]
+struct Place {
+    discovery: RefCell<Option<(Instant, Rc<Discovery>)>>,
+    keys: RefCell<Option<(Instant, Rc<[Key]>)>>,
+    /// Whoever asks holds it; the others wait for the answer.
+    asking: tokio::sync::Mutex<()>,
+}
+
+thread_local! {
+    static PLACES: RefCell<HashMap<String, Rc<Place>>> = RefCell::default();
+}
+
+/// Providers that a worker remembers. More are those of configurations that are gone.
+const MAX_PLACES: usize = 1024;
+
+impl Provider {
+    pub fn new(
+        discovery: &str,
+        verify: bool,
+        timeout: Duration,
+        keys_for: Duration,
+        client: Client,
+    ) -> Result<Provider, ConfigError> {
+        let discovery = Service::parse(discovery, verify, timeout, KEEPALIVE, "discovery")?;
+        Ok(Provider { discovery, verify, keys_for, client })
+    }
+
+    pub fn timeout(&self) -> Duration {
+        self.discovery.timeout
+    }
+
+    pub fn name(&self) -> String {
+        self.discovery.name()
+    }
+
+    fn place(&self) -> Rc<Place> {
+        let identity = format!("{} {} {}", self.name(), self.discovery.target, self.verify);
+        PLACES.with_borrow_mut(|places| {
+            if places.len() >= MAX_PLACES {
+                places.clear();
+            }
+            Rc::clone(places.entry(identity).or_default())
+        })
+    }
+
+    pub async fn discovery(&self) -> Result<Rc<Discovery>, Trouble> {
+        let place = self.place();
+        let known = || fresh(&place.discovery, self.keys_for);
+        if let Some(discovery) = known() {
+            return Ok(discovery);
+        }
+        let _asking = place.asking.lock().await;
+        if let Some(discovery) = known() {
+            return Ok(discovery);
+        }
+        let target = self.discovery.target.clone();
+        let discovery: Discovery = get(&self.discovery, &target).await?;
+        let discovery = Rc::new(discovery);
+        *place.discovery.borrow_mut() = Some((Instant::now(), Rc::clone(&discovery)));
+        Ok(discovery)
+    }
+
+    /// The keys; asked for again where those that are known are older than `age`.
+    pub async fn keys(&self, age: Duration) -> Result<Rc<[Key]>, Trouble> {
+        let discovery = self.discovery().await?;
+        let place = self.place();
+        let known = || fresh(&place.keys, age);
+        if let Some(keys) = known() {
+            return Ok(keys);
+        }
+        let _asking = place.asking.lock().await;
+        if let Some(keys) = known() {
+            return Ok(keys);
+        }
+        let uri = discovery.jwks_uri.as_deref().ok_or_else(|| Trouble::Answer("it names no `jwks_uri`".to_owned()))?;
+        let service = self.service(uri)?;
+        let target = service.target.clone();
+        let set: Map<String, Value> = get(&service, &target).await?;
+        let keys = set.get("keys").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let keys: Rc<[Key]> = keys.iter().filter_map(Key::parse).take(MAX_KEYS).collect();
+        *place.keys.borrow_mut() = Some((Instant::now(), Rc::clone(&keys)));
+        Ok(keys)
+    }
+
+    /// Keys that fit, newly asked for where there is none among those that are known.
+    pub async fn keys_for(&self, id: Option<&str>, algorithm: Algorithm) -> Result<Rc<[Key]>, Trouble> {
+        let keys = self.keys(self.keys_for).await?;
+        if keys.iter().any(|key| key.is_for(id, algorithm)) {
+            return Ok(keys);
+        }
+        self.keys(REFRESH).await
+    }
+
+    /// An endpoint of the provider.
+    pub fn service(&self, url: &str) -> Result<Service, Trouble> {
+        Service::parse(url, self.verify, self.timeout(), KEEPALIVE, "").map_err(|error| Trouble::Answer(error.problem))
+    }
+
+    /// Sends a form as this client, and reads what is answered, which is JSON.
+    pub async fn post(
+        &self,
+        service: &Service,
+        proof: Proof,
+        fields: HeaderMap,
+        pairs: &[(&str, &str)],
+    ) -> Result<Map<String, Value>, Trouble> {
+        let mut body = encoded(pairs);
+        let mut request = Request::new(Full::default());
+        *request.headers_mut() = fields;
+        match proof {
+            Proof::Basic => {
+                // RFC 6749 §2.3.1: each of the two is encoded as in a form.
+                let mut shown = Vec::new();
+                form::write_encoded(self.client.id.as_bytes(), &mut shown);
+                shown.push(b':');
+                form::write_encoded(self.client.secret.as_bytes(), &mut shown);
+                let mut value = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(shown)))
+                    .expect("base64 is visible ASCII");
+                value.set_sensitive(true);
+                request.headers_mut().insert(AUTHORIZATION, value);
+            }
+            Proof::Post => {
+                body.push(b'&');
+                body.append(&mut encoded(&[("client_id", &self.client.id), ("client_secret", &self.client.secret)]));
+            }
+        }
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = service.target.parse().map_err(|_| Trouble::Answer("its path is none".to_owned()))?;
+        let kind = HeaderValue::from_static("application/x-www-form-urlencoded");
+        request.headers_mut().insert(CONTENT_TYPE, kind);
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+        *request.body_mut() = Full::new(Bytes::from(body));
+        read(service, request).await
+    }
+}
+
+const KEEPALIVE: Keepalive = Keepalive { most: 2, idle: Duration::from_secs(60) };
+
+fn fresh<T: ?Sized>(place: &RefCell<Option<(Instant, Rc<T>)>>, age: Duration) -> Option<Rc<T>> {
+    place.borrow().as_ref().filter(|(since, _)| since.elapsed() < age).map(|(_, known)| Rc::clone(known))
+}
+
+/// Pairs as a form writes them.
+pub fn encoded(pairs: &[(&str, &str)]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (name, value) in pairs {
+        if !out.is_empty() {
+            out.push(b'&');
+        }
+        form::write_encoded(name.as_bytes(), &mut out);
+        out.push(b'=');
+        form::write_encoded(value.as_bytes(), &mut out);
+    }
+    out
+}
+
+async fn get<T: serde::de::DeserializeOwned>(service: &Service, target: &str) -> Result<T, Trouble> {
+    let mut request = Request::new(Full::default());
+    *request.uri_mut() = target.parse().map_err(|_| Trouble::Answer("its path is none".to_owned()))?;
+    request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+    read(service, request).await
+}
+
+async fn read<T: serde::de::DeserializeOwned>(service: &Service, request: Request<Full<Bytes>>) -> Result<T, Trouble> {
+    let answer = service.ask(request, MOST_ANSWERED).await;
+    let answer = answer.map_err(|failure| Trouble::Service(service.name(), failure))?;
+    let status = answer.status().as_u16();
+    if status != 200 {
+        return Err(Trouble::Answer(format!("{} answers with {status}", service.name())));
+    }
+    serde_json::from_slice(answer.body()).map_err(|error| {
+        Trouble::Answer(format!("{} answers with something else than expected: {error}", service.name()))
+    })
+}

@@ -1,0 +1,66 @@
+//! `oidc-provider` from npm, as a process.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use weir_testkit::{Client, DEADLINE, Program, TempDir, eventually, free_port};
+
+/// Of all clients. As it stands in a form: see [`Provider::token`].
+pub const SECRET: &str = "a secret: of 32 characters or so+";
+
+pub struct Provider {
+    program: Program,
+    pub port: u16,
+}
+
+impl Provider {
+    /// `None` where it is not installed, which has been said then.
+    pub fn start() -> Option<Provider> {
+        Provider::start_on(free_port())
+    }
+
+    /// With keys of its own each time.
+    pub fn start_on(port: u16) -> Option<Provider> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository");
+        let modules = root.join(".cache/node");
+        if !modules.join("node_modules/oidc-provider").exists() {
+            let _ = writeln!(std::io::stderr(), "skipped: there is no oidc-provider; run scripts/setup");
+            return None;
+        }
+        let mut command = Program::find("node")?;
+        command.arg(root.join("tests/plugins/oidc/provider.mjs")).arg(modules);
+        command.args([&port.to_string(), "http://127.0.0.1:9/callback"]);
+        let provider = Provider { program: Program::start(command, TempDir::new()), port };
+        eventually("the provider listens", DEADLINE, || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        Some(provider)
+    }
+
+    /// A new access token for one of its clients.
+    #[track_caller]
+    pub fn token(&self, client: &str) -> String {
+        let shown = STANDARD.encode(format!("{client}:a+secret%3A+of+32+characters+or+so%2B"));
+        let body = "grant_type=client_credentials&scope=read";
+        let request = format!(
+            "POST /token HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nAuthorization: Basic {shown}\r\n\
+             Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n{body}",
+            self.port,
+            body.len()
+        );
+        let mut client = Client::connect(([127, 0, 0, 1], self.port).into());
+        let answer = client.ask(request).expect("an answer");
+        let answer: Value = serde_json::from_slice(&answer.body).expect("JSON");
+        answer["access_token"].as_str().unwrap_or_else(|| panic!("no token: {answer}")).to_owned()
+    }
+
+    pub fn freeze(&self) {
+        self.program.freeze();
+    }
+
+    pub fn thaw(&self) {
+        self.program.thaw();
+    }
+}
