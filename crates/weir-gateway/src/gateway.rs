@@ -19,7 +19,7 @@ use weir_telemetry::metrics::{Metrics, RouteSlot};
 
 use crate::access_log::{AccessLog, LineFormat};
 use crate::connection::accepted::Accepted;
-use crate::connection::{announced, h1, secure};
+use crate::connection::{announced, h1, h2, secure};
 use crate::crew::Crew;
 use crate::current::Current;
 use crate::pool::Pools;
@@ -46,6 +46,8 @@ pub struct Spoken {
     pub tls: bool,
     /// A balancer says first whom it speaks for.
     pub proxy_protocol: bool,
+    /// HTTP/2 in the clear, and nothing else.
+    pub h2c: bool,
 }
 
 /// What a gateway starts with.
@@ -469,10 +471,13 @@ fn hand_over(
 
 fn begin(worker: &Rc<Worker>, stream: TcpStream, spoken: Spoken, peer: SocketAddr) {
     match spoken {
-        Spoken { tls: false, proxy_protocol: false } => {
+        Spoken { tls: false, proxy_protocol: false, h2c: false } => {
             tokio::task::spawn_local(h1::run(Accepted::new(worker.task(), Stream::plain(stream), peer, None)))
         }
-        Spoken { tls: true, proxy_protocol: false } => {
+        Spoken { h2c: true, proxy_protocol: false, .. } => {
+            tokio::task::spawn_local(h2::run(Accepted::new(worker.task(), Stream::plain(stream), peer, None)))
+        }
+        Spoken { tls: true, proxy_protocol: false, .. } => {
             tokio::task::spawn_local(secure::run(worker.task(), stream, peer))
         }
         Spoken { proxy_protocol: true, .. } => {

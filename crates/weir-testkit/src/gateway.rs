@@ -98,7 +98,7 @@ impl Gateway {
         self.addrs_of("https")[0]
     }
 
-    /// All its listeners of a kind: `http`, `https`, `proxy-http` or `proxy-https`.
+    /// All its listeners of a kind: `http`, `https`, `h2c`, `proxy-http`, `proxy-https` or `proxy-h2c`.
     #[track_caller]
     pub fn addrs_of(&self, scheme: &str) -> Vec<SocketAddr> {
         self.stderr.wait("an address it listens on", |line| line.starts_with("weir: listening on "));
@@ -235,6 +235,15 @@ impl Gateway {
         let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a live process has VmRSS");
         let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("VmRSS is a number of kB");
         kib * 1024
+    }
+
+    /// Milliseconds its threads have spent on processors, in steps of ten.
+    pub fn cpu_ms(&self) -> u64 {
+        let path = format!("/proc/{}/stat", self.pid());
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {path}: {error}"));
+        // proc(5): the name in parentheses may have spaces; utime and stime are fields 14 and 15, in ticks of 1/100 s.
+        let (_, fields) = text.rsplit_once(')').expect("a process has a name");
+        fields.split_ascii_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number") * 10).sum()
     }
 }
 

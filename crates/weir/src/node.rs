@@ -52,11 +52,17 @@ pub struct Options {
 pub use weir_plugins::REGISTRY as PLUGINS;
 
 /// What listening sockets are for.
-const HTTP: &str = "http";
-const HTTPS: &str = "https";
-const PROXY_HTTP: &str = "proxy-http";
-const PROXY_HTTPS: &str = "proxy-https";
 const STATUS: &str = "status";
+
+/// The same for those of clients, by what is spoken there. In TLS, HTTP/2 is agreed upon.
+const PURPOSES: [(&str, Spoken); 6] = [
+    ("http", Spoken { tls: false, proxy_protocol: false, h2c: false }),
+    ("https", Spoken { tls: true, proxy_protocol: false, h2c: false }),
+    ("proxy-http", Spoken { tls: false, proxy_protocol: true, h2c: false }),
+    ("proxy-https", Spoken { tls: true, proxy_protocol: true, h2c: false }),
+    ("h2c", Spoken { tls: false, proxy_protocol: false, h2c: true }),
+    ("proxy-h2c", Spoken { tls: false, proxy_protocol: true, h2c: true }),
+];
 
 /// How often a node that drains looks whether it is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
@@ -126,12 +132,9 @@ impl Node {
             })
         };
         let listening = settings.listen.iter().map(|listen| {
-            let purpose = match (listen.tls, listen.proxy_protocol) {
-                (false, false) => HTTP,
-                (true, false) => HTTPS,
-                (false, true) => PROXY_HTTP,
-                (true, true) => PROXY_HTTPS,
-            };
+            let spoken = Spoken { tls: listen.tls, proxy_protocol: listen.proxy_protocol, h2c: listen.h2c };
+            let (purpose, _) =
+                PURPOSES.into_iter().find(|(_, own)| *own == spoken).expect("settings refuse what is none");
             open(purpose, sockets::socket_addr(listen.address), workers).map(|addr| (addr, purpose))
         });
         let listening = listening.collect::<Result<Vec<_>, _>>()?;
@@ -202,12 +205,7 @@ fn system(what: &str, error: &io::Error) -> Failure {
 fn listeners(sockets: &Sockets, workers: usize) -> io::Result<Vec<Vec<Listener>>> {
     let mut shares: Vec<Vec<Listener>> = Vec::new();
     shares.resize_with(workers, Vec::new);
-    for (purpose, spoken) in [
-        (HTTP, Spoken { tls: false, proxy_protocol: false }),
-        (HTTPS, Spoken { tls: true, proxy_protocol: false }),
-        (PROXY_HTTP, Spoken { tls: false, proxy_protocol: true }),
-        (PROXY_HTTPS, Spoken { tls: true, proxy_protocol: true }),
-    ] {
+    for (purpose, spoken) in PURPOSES {
         for (share, more) in shares.iter_mut().zip(sockets.share(purpose, workers)?) {
             share.extend(more.into_iter().map(|socket| Listener { socket, spoken }));
         }

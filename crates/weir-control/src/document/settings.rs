@@ -45,6 +45,14 @@ pub struct Listen {
     pub tls: bool,
     /// A balancer says first whom it speaks for.
     pub proxy_protocol: bool,
+    /// HTTP/2 in the clear, and nothing else.
+    pub h2c: bool,
+}
+
+impl Listen {
+    fn plain(address: Address) -> Listen {
+        Listen { address, tls: false, proxy_protocol: false, h2c: false }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +106,7 @@ pub enum LogLevel {
 impl Default for Settings {
     fn default() -> Self {
         Settings {
-            listen: vec![Listen { address: Address::Everywhere(9080), tls: false, proxy_protocol: false }],
+            listen: vec![Listen::plain(Address::Everywhere(9080))],
             worker_processes: None,
             enable_access_log: None,
             error_log_level: LogLevel::Error,
@@ -159,6 +167,12 @@ pub(super) fn read(fields: &Fields) -> Settings {
             "expects the PROXY protocol, but nobody is trusted to speak it",
             "name the balancers: `trusted_addresses: [10.0.0.1]`",
         );
+    }
+    if !clients.http2
+        && listen.iter().any(|listen| listen.h2c)
+        && let Some(at) = fields.get("enable_http2")
+    {
+        at.report_advising("is off, and `listen` has an address for HTTP/2 alone", "leave one of them out");
     }
     Settings {
         listen,
@@ -282,18 +296,19 @@ fn listen(at: &At) -> Vec<Listen> {
 
 fn one_listen(at: &At) -> Option<Listen> {
     if !at.is_map() {
-        return address(at).map(|address| Listen { address, tls: false, proxy_protocol: false });
+        return address(at).map(Listen::plain);
     }
-    let fields = at.fields(&["address", "tls", "proxy_protocol"])?;
+    let fields = at.fields(&["address", "tls", "proxy_protocol", "h2c"])?;
     let Some(at) = fields.get("address") else {
         at.report_advising("has no `address`", "add `address: \":9080\"`");
         return None;
     };
-    address(&at).map(|address| Listen {
-        address,
-        tls: flag(&fields, "tls"),
-        proxy_protocol: flag(&fields, "proxy_protocol"),
-    })
+    let (tls, h2c) = (flag(&fields, "tls"), flag(&fields, "h2c"));
+    if let (true, true, Some(at)) = (tls, h2c, fields.get("h2c")) {
+        at.report_advising("is HTTP/2 in the clear, and there is `tls`", "leave it out: in TLS, HTTP/2 is agreed upon");
+    }
+    let proxy_protocol = flag(&fields, "proxy_protocol");
+    address(&at).map(|address| Listen { address, tls, proxy_protocol, h2c })
 }
 
 /// `:9080`, `127.0.0.1:9080`, `[::1]:9080`, or a port alone, as APISIX's `node_listen` has it.

@@ -10,7 +10,7 @@ use weir_net::stream::Stream;
 use weir_net::timer::Timer;
 use weir_plugin::{Exchange, Tls};
 
-use crate::worker::TaskGuard;
+use crate::worker::{Phase, TaskGuard};
 
 /// The bytes of one client, and who that is. Most connections are idle, so it is kept small.
 pub struct Accepted {
@@ -59,6 +59,34 @@ impl Accepted {
             self.worker.metrics.client_bytes_received.add(count as u64);
         }
         read
+    }
+
+    /// Says goodbye so that the client can read the answer: our side is closed first, and what it still sends is thrown
+    /// away for a moment. Closing with unread bytes would reset the connection and destroy the answer (RFC 9112 §9.6).
+    pub async fn linger(&mut self) {
+        const PATIENCE_NS: u64 = 1_000_000_000;
+        const MOST_BYTES: usize = 1024 * 1024;
+        if poll_fn(|context| self.stream.poll_shutdown(context)).await.is_err() {
+            return;
+        }
+        let worker = Rc::clone(&self.worker);
+        let deadline_ns = worker.now_ns() + PATIENCE_NS;
+        self.set_deadline(deadline_ns);
+        let mut thrown_away = 0;
+        poll_fn(|context| {
+            worker.wake_up();
+            loop {
+                match worker.with_read_buffer(|buffer| self.poll_read(context, buffer)) {
+                    Poll::Ready(Ok(count)) if count > 0 && thrown_away < MOST_BYTES => thrown_away += count,
+                    Poll::Ready(_) => return Poll::Ready(()),
+                    Poll::Pending if worker.now_ns() >= deadline_ns || worker.phase() == Phase::Stopping => {
+                        return Poll::Ready(());
+                    }
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+        })
+        .await;
     }
 
     /// Says in an exchange whose it is. `requests` counts those of the connection, with this one.

@@ -7,7 +7,7 @@ use weir_net::proxy_protocol::receive;
 use weir_net::stream::Stream;
 
 use super::accepted::Accepted;
-use super::{h1, in_time, secure};
+use super::{h1, h2, in_time, secure};
 use crate::gateway::Spoken;
 use crate::worker::{TaskGuard, Worker};
 
@@ -15,9 +15,10 @@ use crate::worker::{TaskGuard, Worker};
 pub async fn run(worker: TaskGuard, tcp: TcpStream, spoken: Spoken, sender: SocketAddr) {
     // Boxed, since it is over before the long part of a connection's life begins.
     let Some(client) = Box::pin(client(&worker, &tcp, sender)).await else { return };
-    match spoken.tls {
-        false => h1::run(Accepted::new(worker, Stream::plain(tcp), client, None)).await,
-        true => secure::run(worker, tcp, client).await,
+    match (spoken.tls, spoken.h2c) {
+        (false, false) => h1::run(Accepted::new(worker, Stream::plain(tcp), client, None)).await,
+        (false, true) => Box::pin(h2::run(Accepted::new(worker, Stream::plain(tcp), client, None))).await,
+        (true, _) => secure::run(worker, tcp, client).await,
     }
 }
 

@@ -53,7 +53,8 @@ pub fn run(connection: Accepted) -> impl Future<Output = ()> {
             // most connections are idle. Costs some hundred instructions.
             match Box::pin(serve(&mut client, exchange)).await {
                 After::KeepAlive => {}
-                After::Close => return Box::pin(client.linger()).await,
+                After::Close if client.ended() => return,
+                After::Close => return Box::pin(client.connection.linger()).await,
                 After::Abort => return,
                 After::Reset => return client.connection.stream.reset_on_drop(),
             }
@@ -205,34 +206,6 @@ impl Client {
             self.ended_ns = self.connection.worker.now_ns(); // for this exchange, it ends now
         }
         self.connection.describe(exchange, self.requests, now_ns);
-    }
-
-    /// Says goodbye so that the client can read the answer: our side is closed first, and what it still sends is thrown
-    /// away for a moment. Closing with unread bytes would reset the connection and destroy the answer (RFC 9112 §9.6).
-    async fn linger(&mut self) {
-        const PATIENCE_NS: u64 = 1_000_000_000;
-        const MOST_BYTES: usize = 1024 * 1024;
-        if self.ended() || poll_fn(|context| self.connection.stream.poll_shutdown(context)).await.is_err() {
-            return;
-        }
-        let worker = Rc::clone(&self.connection.worker);
-        let deadline_ns = worker.now_ns() + PATIENCE_NS;
-        self.set_deadline(deadline_ns);
-        let mut thrown_away = 0;
-        poll_fn(|context| {
-            worker.wake_up();
-            loop {
-                match worker.with_read_buffer(|buffer| self.poll_read(context, buffer)) {
-                    Poll::Ready(Ok(count)) if count > 0 && thrown_away < MOST_BYTES => thrown_away += count,
-                    Poll::Ready(_) => return Poll::Ready(()),
-                    Poll::Pending if worker.now_ns() >= deadline_ns || worker.phase() == Phase::Stopping => {
-                        return Poll::Ready(());
-                    }
-                    Poll::Pending => return Poll::Pending,
-                }
-            }
-        })
-        .await;
     }
 }
 

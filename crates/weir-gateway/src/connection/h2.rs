@@ -65,7 +65,16 @@ pub async fn run(accepted: Accepted) {
         (builder(settings), settings.header_timeout.as_nanos() as u64)
     };
     let io = Io::new(Watched(Rc::clone(&shared)), Rc::clone(worker));
-    let Some(Ok(library)) = in_time(worker, patience_ns, builder.handshake(io)).await else { return };
+    let library = match in_time(worker, patience_ns, builder.handshake(io)).await {
+        Some(Ok(library)) => library,
+        None => return,
+        Some(Err(error)) => {
+            tracing::debug!("HTTP/2 with {}: {error}", shared.accepted.borrow().peer);
+            // RFC 9113 §3.4: it may end without a word. It ends in order, as others see a reset as something else.
+            let shared = Rc::into_inner(shared).expect("the bytes went with the handshake");
+            return shared.accepted.into_inner().linger().await;
+        }
+    };
     let mut connection = Connection { library, shared: &shared, requests: 0, last_words_ns: None };
     std::future::poll_fn(|context| connection.poll(context)).await;
     shared.accepted.borrow_mut().stream.say_goodbye();
@@ -101,6 +110,10 @@ impl Connection<'_> {
                 Poll::Ready(Some(Ok((request, respond)))) => self.begin(request, respond, now_ns),
                 Poll::Ready(Some(Err(error))) => {
                     tracing::debug!("HTTP/2 with {}: {error}", self.shared.accepted.borrow().peer);
+                    let was_told = self.last_words_ns.is_some_and(|at| at != u64::MAX);
+                    if error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM) && !was_told {
+                        self.shared.worker.metrics.errors.increment("flood");
+                    }
                     return Poll::Ready(());
                 }
                 Poll::Ready(None) => return Poll::Ready(()),

@@ -1,0 +1,6 @@
+//! HTTP/2, attacked frame by frame.
+
+mod floods;
+mod frames;
+mod memory;
+mod messages;

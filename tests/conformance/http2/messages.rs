@@ -1,0 +1,223 @@
+//! H07–H10: what RFC 9113 calls malformed, and what HTTP/1 would take for something else, never reaches an upstream.
+
+use weir_testkit::Reading;
+
+use super::frames::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, End, Frames, HEADERS, PROTOCOL_ERROR, PUSH_PROMISE, REFUSED_STREAM,
+    WHOLE, frame, get, headers, request, section,
+};
+use crate::harness::Rig;
+
+/// Sends a request's frames on stream 1 and expects it to be refused: reset, or with 400 where HTTP/1 would do so.
+#[track_caller]
+fn refused(rig: &Rig, what: &str, bytes: &[u8]) {
+    rig.origin.forget();
+    let mut client = Frames::connect(&rig.gateway);
+    assert_eq!(client.stream(), 1);
+    client.send(bytes);
+    match client.end(1) {
+        End::Reset(PROTOCOL_ERROR) | End::Answered(400, _) => {
+            client.canary("/canary-1").unwrap_or_else(|error| panic!("after {what}: {error}"));
+        }
+        // Names in capitals and such are errors of the compression, which belongs to the connection.
+        End::GoAway(code) if code != 0 => {}
+        end => panic!("{what}: {end:?}"),
+    }
+    rig.canary("/canary-2").unwrap_or_else(|error| panic!("after {what}: {error}"));
+    let targets = rig.origin.targets();
+    assert!(targets.iter().all(|target| target.starts_with("/canary")), "{what}: {targets:?}");
+    assert!(!rig.origin.raw_text().contains("smuggled"), "{what}: {}", rig.origin.raw_text());
+    assert!(rig.origin.violations().is_empty(), "{what}: {:?}", rig.origin.violations());
+}
+
+#[test]
+fn h07_streams_out_of_order() {
+    let rig = Rig::echo(Reading::Strict);
+    let whole = |stream| headers(stream, WHOLE, &get("/a", &[]));
+    for (what, bytes) in [
+        ("content of a stream that has not begun", frame(DATA, 0, 5, b"x")),
+        ("an even number", whole(2)),
+        ("a smaller number", [whole(5), whole(3)].concat()),
+        (
+            "a promise of a client",
+            frame(PUSH_PROMISE, END_HEADERS, 1, [&[0, 0, 0, 2][..], &section(&get("/a", &[]))].concat()),
+        ),
+        ("a continuation of nothing", frame(CONTINUATION, END_HEADERS, 1, b"")),
+        ("a head within a head", [frame(HEADERS, 0, 1, section(&get("/a", &[]))), whole(3)].concat()),
+    ] {
+        let mut client = Frames::connect(&rig.gateway);
+        client.send(bytes);
+        assert_eq!(client.until_closed().code, Some(PROTOCOL_ERROR), "{what}");
+        rig.canary("/canary").unwrap_or_else(|error| panic!("after {what}: {error}"));
+    }
+}
+
+#[test]
+fn h07_more_streams_than_allowed() {
+    let rig = Rig::echo(Reading::Strict);
+    let mut client = Frames::connect(&rig.gateway);
+    // These wait for their content.
+    for number in 0..128 {
+        client.send(headers(2 * number + 1, END_HEADERS, &request("POST", "/a", &[])));
+    }
+    client.send(headers(257, WHOLE, &get("/b", &[])));
+    assert_eq!(client.end(257), End::Reset(REFUSED_STREAM));
+    client.send(frame(DATA, END_STREAM, 1, b"abc"));
+    assert_eq!(client.end(1), End::Answered(200, "POST /a 3".to_owned()));
+    client.send(headers(259, WHOLE, &get("/c", &[])));
+    assert_eq!(client.end(259), End::Answered(200, "GET /c 0".to_owned()), "there is room again");
+}
+
+#[test]
+fn h08_fields_that_would_be_more_in_http1() {
+    let rig = Rig::echo(Reading::Strict);
+    let smuggled = "x\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: t\r\n\r\n";
+    let long = format!("/a{smuggled}");
+    let fields: Vec<(&str, &str)> = vec![
+        ("transfer-encoding", "chunked"),
+        ("transfer-encoding", "identity"),
+        ("x", smuggled),
+        ("x", "a\nb"),
+        ("x", "a\rb"),
+        ("x", "a\0b"),
+        ("x", " a"),
+        ("x", "a "),
+        ("x", "\ta"),
+        ("x: y\r\nsmuggled", "z"),
+        ("x\nsmuggled", "z"),
+        ("x y", "z"),
+        ("x:", "z"),
+        ("x\0", "z"),
+        ("", "z"),
+        ("X-Capital", "z"),
+        ("content-length", "0, 0"),
+        ("content-length", "+5"),
+        ("content-length", "5"),
+        ("content-length", "99999999999999999999"),
+    ];
+    for (name, value) in fields {
+        refused(&rig, &format!("{name:?}: {value:?}"), &headers(1, WHOLE, &get("/attack", &[(name, value)])));
+    }
+    let twice = [("content-length", "0"), ("content-length", "0")];
+    refused(&rig, "a length twice", &headers(1, WHOLE, &request("POST", "/attack", &twice)));
+    let pseudo = |method, scheme, authority, path| {
+        headers(1, WHOLE, &[(":method", method), (":scheme", scheme), (":authority", authority), (":path", path)])
+    };
+    for bytes in [
+        pseudo("GET /smuggled HTTP/1.1\r\nx: ", "http", "t", "/attack"),
+        pseudo("GET\r\n", "http", "t", "/attack"),
+        pseudo("GET /", "http", "t", "/attack"),
+        pseudo("", "http", "t", "/attack"),
+        pseudo("GET", "http://t/smuggled?", "t", "/attack"),
+        pseudo("GET", "", "t", "/attack"),
+        pseudo("GET", "http", "t\r\nsmuggled: x", "/attack"),
+        pseudo("GET", "http", "t/smuggled", "/attack"),
+        pseudo("GET", "http", "", "/attack"),
+        pseudo("GET", "http", "t", &long),
+        pseudo("GET", "http", "t", "/a HTTP/1.1\r\nsmuggled: x"),
+        pseudo("GET", "http", "t", "/a\0"),
+        pseudo("GET", "http", "t", "/a b"),
+        pseudo("GET", "http", "t", "attack"),
+        pseudo("GET", "http", "t", "http://t/smuggled"),
+        pseudo("GET", "http", "t", "*"),
+    ] {
+        refused(&rig, &String::from_utf8_lossy(&bytes), &bytes);
+    }
+}
+
+#[test]
+fn h08_lengths_that_are_not_true() {
+    let rig = Rig::echo(Reading::Strict);
+    let post = |length| headers(1, END_HEADERS, &request("POST", "/attack", &[("content-length", length)]));
+    for (what, bytes) in [
+        ("none of it", [post("5"), frame(DATA, END_STREAM, 1, b"")].concat()),
+        ("less", [post("50"), frame(DATA, END_STREAM, 1, b"GET /smuggled")].concat()),
+        ("more", [post("5"), frame(DATA, END_STREAM, 1, b"12345GET /smuggled HTTP/1.1\r\n\r\n")].concat()),
+        ("less, with trailers", [post("5"), frame(DATA, 0, 1, b"123"), headers(1, WHOLE, &[("x", "y")])].concat()),
+    ] {
+        rig.origin.forget();
+        let mut client = Frames::connect(&rig.gateway);
+        client.stream();
+        client.send(bytes);
+        assert_eq!(client.end(1), End::Reset(PROTOCOL_ERROR), "{what}");
+        client.canary("/canary-1").unwrap_or_else(|error| panic!("after {what}: {error}"));
+        rig.canary("/canary-2").unwrap_or_else(|error| panic!("after {what}: {error}"));
+        let requests = rig.origin.requests();
+        assert!(requests.iter().all(|request| request.target.starts_with("/canary")), "{what}: {requests:?}");
+        assert!(rig.origin.violations().is_empty(), "{what}: {:?}", rig.origin.violations());
+    }
+}
+
+#[test]
+fn h08_more_content_than_announced_is_nobodys_request() {
+    let rig = Rig::echo(Reading::Strict);
+    let mut client = Frames::connect(&rig.gateway);
+    client.stream();
+    client.send(headers(1, END_HEADERS, &request("POST", "/attack", &[("content-length", "5")])));
+    client.send(frame(DATA, 0, 1, b"12345"));
+    // To the upstream it is complete now, so that is what it may have seen of it when the rest comes.
+    client.send(frame(DATA, END_STREAM, 1, b"GET /smuggled HTTP/1.1\r\nhost: t\r\n\r\n"));
+    assert!(matches!(client.end(1), End::Reset(PROTOCOL_ERROR) | End::Answered(200, _)));
+    client.canary("/canary").unwrap_or_else(|error| panic!("{error}"));
+    let requests = rig.origin.requests();
+    assert!(requests.iter().all(|request| request.target == "/canary" || request.body == b"12345"), "{requests:?}");
+    assert!(!rig.origin.raw_text().contains("smuggled"));
+}
+
+#[test]
+fn h09_pseudo_fields() {
+    let rig = Rig::echo(Reading::Strict);
+    let good = [(":method", "GET"), (":scheme", "http"), (":authority", "t"), (":path", "/attack")];
+    let without = |name: &str| good.iter().copied().filter(|field| field.0 != name).collect::<Vec<_>>();
+    let with = |more: &[(&'static str, &'static str)]| [&good[..], more].concat();
+    for (what, fields) in [
+        ("no method", without(":method")),
+        ("no scheme", without(":scheme")),
+        ("no path", without(":path")),
+        ("no host at all", without(":authority")),
+        ("two methods", with(&[(":method", "GET")])),
+        ("two paths", with(&[(":path", "/attack")])),
+        ("two schemes", with(&[(":scheme", "http")])),
+        ("two authorities", with(&[(":authority", "t")])),
+        ("an unknown one", with(&[(":unknown", "x")])),
+        ("one of a response", with(&[(":status", "200")])),
+        ("one behind a field", [&without(":path")[..], &[("x", "y"), (":path", "/attack")]].concat()),
+        ("an empty path", [&without(":path")[..], &[(":path", "")]].concat()),
+        ("another host", with(&[("host", "other")])),
+        ("two hosts", [&without(":authority")[..], &[("host", "t"), ("host", "t")]].concat()),
+        ("a user", [&without(":authority")[..], &[(":authority", "me@t")]].concat()),
+        ("a protocol without CONNECT", with(&[(":protocol", "websocket")])),
+        ("CONNECT with a path", [&without(":method")[..], &[(":method", "CONNECT")]].concat()),
+    ] {
+        refused(&rig, what, &headers(1, WHOLE, &fields));
+    }
+    // The library leaves those of trailers out, where RFC 9113 §8.1 would have them refused.
+    let post = headers(1, END_HEADERS, &request("POST", "/trailers", &[]));
+    let mut client = Frames::connect(&rig.gateway);
+    client.stream();
+    client.send([post, headers(1, WHOLE, &[(":path", "/smuggled"), ("x", "y")])].concat());
+    assert_eq!(client.end(1), End::Answered(200, "POST /trailers 0".to_owned()));
+    assert!(!rig.origin.raw_text().contains("smuggled"));
+}
+
+#[test]
+fn h10_fields_of_a_connection() {
+    let rig = Rig::echo(Reading::Strict);
+    for (name, value) in [
+        ("connection", "close"),
+        ("connection", "keep-alive"),
+        ("connection", "x"),
+        ("keep-alive", "timeout=5"),
+        ("proxy-connection", "keep-alive"),
+        ("upgrade", "websocket"),
+        ("upgrade", "h2c"),
+        ("te", "gzip"),
+        ("te", "trailers, deflate"),
+    ] {
+        refused(&rig, &format!("{name}: {value}"), &headers(1, WHOLE, &get("/attack", &[(name, value)])));
+    }
+    let mut client = Frames::connect(&rig.gateway);
+    client.stream();
+    client.send(headers(1, WHOLE, &get("/fine", &[("te", "trailers")])));
+    assert_eq!(client.end(1), End::Answered(200, "GET /fine 0".to_owned()));
+}
