@@ -399,11 +399,19 @@ matrix! {
         a_cut_response_is_seen_to_be_cut,
     ];
     http1_to_http1: crate::sides::Http1<crate::sides::Plain> => crate::sides::Http1<crate::sides::Plain>;
-    https1_to_http1: crate::sides::Http1<crate::sides::Secure> => crate::sides::Http1<crate::sides::Plain>;
     http1_to_https1: crate::sides::Http1<crate::sides::Plain> => crate::sides::Http1<crate::sides::Secure>;
+    http1_to_http2: crate::sides::Http1<crate::sides::Plain> => crate::sides::Http2<crate::sides::Plain>;
+    http1_to_https2: crate::sides::Http1<crate::sides::Plain> => crate::sides::Http2<crate::sides::Secure>;
+    https1_to_http1: crate::sides::Http1<crate::sides::Secure> => crate::sides::Http1<crate::sides::Plain>;
     https1_to_https1: crate::sides::Http1<crate::sides::Secure> => crate::sides::Http1<crate::sides::Secure>;
+    https1_to_http2: crate::sides::Http1<crate::sides::Secure> => crate::sides::Http2<crate::sides::Plain>;
+    https1_to_https2: crate::sides::Http1<crate::sides::Secure> => crate::sides::Http2<crate::sides::Secure>;
     http2_to_http1: crate::sides::Http2<crate::sides::Plain> => crate::sides::Http1<crate::sides::Plain>;
-    https2_to_http1: crate::sides::Http2<crate::sides::Secure> => crate::sides::Http1<crate::sides::Plain>;
     http2_to_https1: crate::sides::Http2<crate::sides::Plain> => crate::sides::Http1<crate::sides::Secure>;
+    http2_to_http2: crate::sides::Http2<crate::sides::Plain> => crate::sides::Http2<crate::sides::Plain>;
+    http2_to_https2: crate::sides::Http2<crate::sides::Plain> => crate::sides::Http2<crate::sides::Secure>;
+    https2_to_http1: crate::sides::Http2<crate::sides::Secure> => crate::sides::Http1<crate::sides::Plain>;
     https2_to_https1: crate::sides::Http2<crate::sides::Secure> => crate::sides::Http1<crate::sides::Secure>;
+    https2_to_http2: crate::sides::Http2<crate::sides::Secure> => crate::sides::Http2<crate::sides::Plain>;
+    https2_to_https2: crate::sides::Http2<crate::sides::Secure> => crate::sides::Http2<crate::sides::Secure>;
 }

@@ -1,6 +1,7 @@
 //! A client and an upstream as features see them: messages, not bytes. A protocol is a type that implements one of these.
 
 mod http2;
+mod http2_origin;
 
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -79,6 +80,7 @@ pub struct Answer {
 /// The upstream side: how an origin takes one request and answers it.
 pub trait UpstreamSide: Sized + 'static {
     const TLS: bool;
+    const HTTP2: bool;
     /// An origin that runs `script` for each request.
     fn origin(script: impl Fn(&mut dyn Exchange) + Send + Sync + 'static) -> Origin;
 }
@@ -156,12 +158,15 @@ pub fn file<C: ClientSide, U: UpstreamSide>(origin: &Origin) -> String {
         ),
         false => String::new(),
     };
-    let secured = match U::TLS {
+    let mut spoken = match U::TLS {
         true => format!(", scheme: https, tls: {{ ca: {:?} }}", Authority::of_tests().certificate),
         false => String::new(),
     };
+    if U::HTTP2 {
+        spoken += ", http2: true";
+    }
     format!(
-        "{listen}routes:\n  - {{ id: all, uri: /*, upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }}{secured} }} }}\n",
+        "{listen}routes:\n  - {{ id: all, uri: /*, upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }}{spoken} }} }}\n",
         origin.addr()
     )
 }
@@ -292,6 +297,7 @@ impl<S: Security> ClientSide for Http1<S> {
 
 impl<S: Security> UpstreamSide for Http1<S> {
     const TLS: bool = S::TLS;
+    const HTTP2: bool = false;
 
     fn origin(script: impl Fn(&mut dyn Exchange) + Send + Sync + 'static) -> Origin {
         let serve = move |connection: &mut Connection| {

@@ -384,6 +384,11 @@ impl Connection {
         self.stream.agreed()
     }
 
+    /// Another handle to the socket, for servers that are not ours. What they are sent is not recorded.
+    pub fn socket(&self) -> TcpStream {
+        self.stream.tcp().try_clone().expect("a descriptor is left")
+    }
+
     /// Closes the connection in order.
     pub fn close(&mut self) {
         self.stream.finish_sending();

@@ -204,6 +204,18 @@ impl TlsServer {
         TlsServer { config: Arc::new(builder.with_single_cert(chain, key).expect("they belong together")) }
     }
 
+    /// The same, and agrees to speak one of these inside (RFC 7301).
+    pub fn speaking(&self, protocols: &[&str]) -> TlsServer {
+        let mut config = (*self.config).clone();
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        TlsServer { config: Arc::new(config) }
+    }
+
+    /// For servers that are not ours.
+    pub fn config(&self) -> &Arc<ServerConfig> {
+        &self.config
+    }
+
     pub(crate) fn begin(&self, tcp: TcpStream) -> io::Result<Wire> {
         let connection = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
         let wire = Wire::secured(connection.into(), tcp);

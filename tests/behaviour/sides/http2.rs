@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
@@ -29,7 +30,7 @@ pub struct Http2<S> {
     trailers: Fields,
 }
 
-trait Bytestream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Bytestream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytestream for T {}
 
 async fn dial(address: SocketAddr) -> TcpStream {
@@ -58,7 +59,7 @@ async fn connect<S: Security>(gateway: &Gateway) -> SendRequest<Bytes> {
     requests
 }
 
-fn header_map(fields: &[Field]) -> HeaderMap {
+pub fn header_map(fields: &[Field]) -> HeaderMap {
     let pair = |(name, value): &Field| {
         let name = HeaderName::from_bytes(name.as_bytes()).expect("a test writes names");
         (name, HeaderValue::from_str(value).expect("a test writes values"))
@@ -66,15 +67,19 @@ fn header_map(fields: &[Field]) -> HeaderMap {
     fields.iter().map(pair).collect()
 }
 
-fn fields(map: &HeaderMap) -> Fields {
+pub fn fields(map: &HeaderMap) -> Fields {
     let text = |value: &HeaderValue| value.as_bytes().iter().map(|&byte| char::from(byte)).collect();
     Fields(map.iter().map(|(name, value)| (name.to_string(), text(value))).collect())
 }
 
 /// Waits for something, while the connection makes progress: it does so at no other time, and reads nothing unasked.
-fn wait<T, E: ToString>(runtime: &Runtime, what: impl Future<Output = Result<T, E>>) -> Result<T, String> {
+pub fn wait<T, E: ToString>(
+    runtime: &Runtime,
+    deadline: Duration,
+    what: impl Future<Output = Result<T, E>>,
+) -> Result<T, String> {
     runtime.block_on(async {
-        match tokio::time::timeout(DEADLINE, what).await {
+        match tokio::time::timeout(deadline, what).await {
             Ok(outcome) => outcome.map_err(|error| error.to_string()),
             Err(_) => Err("nothing came".to_owned()),
         }
@@ -91,7 +96,7 @@ fn flush(runtime: &Runtime) {
 }
 
 /// Sends bytes as the window for them opens.
-async fn send(stream: &mut SendStream<Bytes>, mut part: Bytes, ends: bool) -> Result<(), String> {
+pub async fn piece_by_piece(stream: &mut SendStream<Bytes>, mut part: Bytes, ends: bool) -> Result<(), String> {
     while !part.is_empty() {
         stream.reserve_capacity(part.len());
         let room = match poll_fn(|context| stream.poll_capacity(context)).await {
@@ -136,7 +141,7 @@ impl<S: Security> ClientSide for Http2<S> {
             self.left = Some(length);
         }
         let ready = poll_fn(|context| self.requests.poll_ready(context));
-        wait(&self.runtime, ready).expect("the gateway takes requests");
+        wait(&self.runtime, DEADLINE, ready).expect("the gateway takes requests");
         let (answer, sending) =
             self.requests.send_request(request, length == Length::None).expect("the connection stands");
         (self.answer, self.sending, self.receiving) = (Some(answer), Some(sending), None);
@@ -152,7 +157,7 @@ impl<S: Security> ClientSide for Http2<S> {
             }
         };
         let stream = self.sending.as_mut().expect("a request has begun");
-        wait(&self.runtime, send(stream, Bytes::copy_from_slice(part), ends))?;
+        wait(&self.runtime, DEADLINE, piece_by_piece(stream, Bytes::copy_from_slice(part), ends))?;
         flush(&self.runtime);
         Ok(())
     }
@@ -176,12 +181,12 @@ impl<S: Security> ClientSide for Http2<S> {
                 None => Err("the answer is final".to_owned()),
             }
         };
-        wait(&self.runtime, interim)
+        wait(&self.runtime, DEADLINE, interim)
     }
 
     fn response(&mut self) -> Result<(u16, Fields), String> {
         let answer = self.answer.take().expect("a request has begun");
-        let (head, receiving) = wait(&self.runtime, answer)?.into_parts();
+        let (head, receiving) = wait(&self.runtime, DEADLINE, answer)?.into_parts();
         self.receiving = Some(receiving);
         Ok((head.status.as_u16(), fields(&head.headers)))
     }
@@ -201,7 +206,7 @@ impl<S: Security> ClientSide for Http2<S> {
             receiving.flow_control().release_capacity(part.len())?;
             Ok::<_, h2::Error>(part.to_vec())
         };
-        wait(&self.runtime, part)
+        wait(&self.runtime, DEADLINE, part)
     }
 
     fn trailers(&self) -> &Fields {
