@@ -46,8 +46,8 @@ fn endpoints_prove_who_they_are_unless_nobody_asks() {
     let gateway = start(&route(&[&origin], &ca(&authority)));
     assert_eq!(ask(&gateway, "a.test").0, 200);
     assert_eq!(ask(&gateway, "b.test").0, 502, "somebody else");
-    let said = gateway.stderr();
-    assert!(said.contains(&format!("TLS with the upstream {} as b.test: ", origin.addr())), "{said}");
+    let whom = format!("TLS with the upstream {} as b.test: ", origin.addr());
+    let said = gateway.wait_stderr("whom it did not believe", |line| line.contains(&whom));
     assert!(said.contains("not valid for name"), "{said}");
 
     for (more, settings, status) in [

@@ -12,6 +12,9 @@ use crate::harness::{Rig, scaled};
 /// What a connection under attack may add to the gateway's resident memory, with the pages a first connection touches.
 const LITTLE: u64 = 8 << 20;
 
+/// What is sent over and over: made of a number.
+type Piece<'a> = &'a dyn Fn(u32) -> Vec<u8>;
+
 /// Sends what `piece` makes of each stream's number until the gateway takes no more, and reads what it says to that.
 #[track_caller]
 fn flood(rig: &Rig, begin: &[u8], mut piece: impl FnMut(u32) -> Vec<u8>) -> Farewell {
@@ -56,7 +59,7 @@ fn h01_streams_opened_and_reset() {
 fn h02_streams_that_the_gateway_is_made_to_reset() {
     let half_closed = |stream| headers(stream, WHOLE, &get("/attack", &[]));
     let post = |stream, fields: &[(&str, &str)]| headers(stream, END_HEADERS, &request("POST", "/attack", fields));
-    let variants: [(&str, &dyn Fn(u32) -> Vec<u8>); 8] = [
+    let variants: [(&str, Piece); 8] = [
         ("a window opened by nothing", &|stream| frame(WINDOW_UPDATE, 0, stream, [0; 4])),
         ("a window opened too far", &|stream| frame(WINDOW_UPDATE, 0, stream, [0x7f, 0xff, 0xff, 0xff])),
         ("content after the end", &|stream| frame(DATA, END_STREAM, stream, b"more")),
@@ -106,7 +109,7 @@ fn h03_heads_that_never_end() {
 #[test]
 fn h05_frames_that_bring_nothing() {
     let upload = headers(1, END_HEADERS, &request("POST", "/attack", &[]));
-    let floods: [(&str, &[u8], &dyn Fn(u32) -> Vec<u8>); 9] = [
+    let floods: [(&str, &[u8], Piece); 9] = [
         ("pings", b"", &|_| frame(PING, 0, 0, [7; 8])),
         ("settings", b"", &|_| frame(SETTINGS, 0, 0, b"")),
         ("settings that say something", b"", &|number| {
