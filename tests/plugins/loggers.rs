@@ -94,3 +94,31 @@ fn a_file_gets_what_matches() {
     let shown = gateway.metrics().sum("weir_log_records_total", &["sink=\"file-logger errors.log\"", "delivered"]);
     assert_eq!(shown, 2.0);
 }
+
+#[test]
+fn records_say_what_exchanges_carried() {
+    let origin = Origin::serving(|request| match &*request.target {
+        "/bad" => Answer::status(400, "a longer text"),
+        _ => Answer::ok("short"),
+    });
+    let receiver = Origin::serving(|_| Answer::ok(""));
+    let plugins = format!(
+        "{{ http-logger: {{ uri: \"http://{}/\", batch_max_size: 1, include_req_body: true, max_req_body_bytes: 4,
+            include_resp_body: true, include_resp_body_expr: [[status, \">=\", 400]], max_resp_body_bytes: 8 }} }}",
+        receiver.addr()
+    );
+    let gateway = gateway(&origin, &plugins);
+    let mut client = gateway.client();
+    for (target, body) in [("/good", "abc"), ("/bad", "abcdef")] {
+        let request = format!("POST {target} HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let answer = client.ask(request).expect("an answer");
+        assert!(answer.headers.has("content-length"), "{:?}", answer.headers);
+    }
+    let records: Vec<Value> =
+        receiver.wait_requests(2).iter().map(|sent| serde_json::from_slice(&sent.body).expect("an object")).collect();
+    let bodies = |record: &Value| ["request", "response"].map(|message| record[message]["body"].clone());
+    assert_eq!(bodies(&records[0]), ["abc".into(), Value::Null]);
+    assert_eq!(bodies(&records[1]), ["abcd", "a longer"].map(Value::from));
+    let sent = &origin.requests()[1];
+    assert_eq!((sent.body.as_slice(), sent.headers.get("content-length")), (&b"abcdef"[..], Some("6")));
+}

@@ -14,6 +14,7 @@ mod rewrites;
 mod shared_limits;
 mod slapd;
 mod splits;
+mod traffic;
 
 use std::process::Command;
 

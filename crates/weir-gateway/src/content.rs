@@ -248,13 +248,14 @@ impl<'a> Response<'a> {
             return Ok(None);
         }
         match exchange.response.framing {
+            Framing::None if filters.only_observe() && !is_held => return Ok(None),
             Framing::None => {
                 // What a GET would bring has another length, if it can be told at all (RFC 9110 §9.3.2).
                 exchange.response.head.remove(b"Content-Length");
                 return Ok(None);
             }
             Framing::Sized(length) if length > whole.limit => return Err(Stop::ResponseTooLarge),
-            _ if !is_held => exchange.response.framing = Framing::Chunked,
+            _ if !is_held && !filters.only_observe() => exchange.response.framing = Framing::Chunked,
             _ => {}
         }
         Ok(Some(Box::new(Response { plugins, whole, held: Vec::new(), filters, is_flushed: true })))

@@ -19,6 +19,11 @@ pub trait Filter {
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
         self.flush(out)
     }
+
+    /// It lets everything go on as it comes, so what a head says of the length stays true.
+    fn is_observer(&self) -> bool {
+        false
+    }
 }
 
 /// The filters that content passes, in order.
@@ -32,6 +37,11 @@ impl Filters {
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Nobody among them changes anything.
+    pub fn only_observe(&self) -> bool {
+        self.0.iter().all(|filter| filter.is_observer())
     }
 
     /// Takes a piece through all of them; appends what comes out.

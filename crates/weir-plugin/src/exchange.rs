@@ -1,5 +1,6 @@
 //! One exchange as plugins, variables and log lines see it: a request, its response, and what happened in between.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Deref;
@@ -88,18 +89,43 @@ impl NoteKey {
     }
 }
 
-/// What plugins remember of an exchange, three numbers each. Few plugins do, so a list is the fastest map.
+/// Content that a plugin has seen passing, for its log.
+pub type Kept = Rc<RefCell<Vec<u8>>>;
+
+/// What plugins remember of an exchange: three numbers, or content. Few plugins do, so lists are the fastest maps.
 #[derive(Clone, Debug, Default)]
-pub struct Notes(Vec<(NoteKey, [u64; 3])>);
+pub struct Notes {
+    numbers: Vec<(NoteKey, [u64; 3])>,
+    kept: Vec<(NoteKey, Kept)>,
+}
 
 impl Notes {
     /// Remembers; a second note under the same key hides the first.
     pub fn write(&mut self, key: NoteKey, note: [u64; 3]) {
-        self.0.push((key, note));
+        self.numbers.push((key, note));
     }
 
     pub fn read(&self, key: NoteKey) -> Option<[u64; 3]> {
-        self.0.iter().rev().find(|(at, _)| *at == key).map(|(_, note)| *note)
+        self.numbers.iter().rev().find(|(at, _)| *at == key).map(|(_, note)| *note)
+    }
+
+    /// A place for content under a key; one that was there is forgotten.
+    pub fn keep(&mut self, key: NoteKey) -> Kept {
+        self.kept.retain(|(at, _)| *at != key);
+        let kept = Kept::default();
+        self.kept.push((key, Rc::clone(&kept)));
+        kept
+    }
+
+    /// The content under a key.
+    pub fn kept(&self, key: NoteKey) -> Option<&Kept> {
+        self.kept.iter().find(|(at, _)| *at == key).map(|(_, kept)| kept)
+    }
+
+    /// Forgets everything; memory is kept.
+    fn clear(&mut self) {
+        self.numbers.clear();
+        self.kept.clear();
     }
 }
 
@@ -261,7 +287,7 @@ impl Exchange {
         self.stop = None;
         self.identity = None;
         self.secret_arguments.clear();
-        self.notes.0.clear();
+        self.notes.clear();
         self.measured = false;
     }
 

@@ -19,7 +19,7 @@ pub use definition::{
     Authenticator, Build, ConfigError, CredentialEntry, Definition, Described, Entry, MetadataEntry, Registry, Shared,
     Stage,
 };
-pub use exchange::{Client, Exchange, Logged, MatchedRoute, NoteKey, Notes, RouteFacts, Routes, Taken, Upstream};
+pub use exchange::{Client, Exchange, Kept, Logged, MatchedRoute, NoteKey, Notes, RouteFacts, Routes, Taken, Upstream};
 pub use plugin::{AsyncPlugin, Phases, Plugin, Step, Waiting};
 pub use stop::{Blame, Ending, Retry, Stop};
 pub use template::Template;

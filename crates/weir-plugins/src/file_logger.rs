@@ -7,9 +7,11 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_plugin::{Build, ConfigError, Definition, Described, Exchange, Expression, Phases, Plugin, Stage, Step};
+use weir_plugin::{
+    Build, ConfigError, Definition, Described, Exchange, Expression, Filter, Phases, Plugin, Stage, Step, Stop,
+};
 
-use crate::http_logger::check_bodies;
+use crate::log_bodies::{Bodies, BodyOptions};
 use crate::log_entry::Entry;
 use crate::log_sink::{Batching, Sink};
 
@@ -30,12 +32,8 @@ pub struct FileLogger {
     /// An expression, as `[[status, ">=", 400]]`: only exchanges for which it holds are recorded.
     #[serde(rename = "match")]
     only: Option<Value>,
-    /// Only `false`: bodies are not logged by this version.
-    #[serde(default)]
-    include_req_body: bool,
-    /// Only `false`: bodies are not logged by this version.
-    #[serde(default)]
-    include_resp_body: bool,
+    #[serde(flatten)]
+    bodies: BodyOptions,
 }
 
 /// What holds for every `file-logger`.
@@ -67,7 +65,7 @@ impl Definition for FileLogger {
     const EXAMPLE: &'static str = r#"file-logger: { path: logs/errors.log, match: [[status, ">=", 400]] }"#;
 
     fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
-        check_bodies(self.include_req_body, self.include_resp_body)?;
+        let bodies = Bodies::compile(&self.bodies)?;
         let metadata = build.metadata::<FileLogger>();
         let path = self.path.or(metadata.path).filter(|path| !path.is_empty());
         let path = PathBuf::from(path.ok_or_else(|| ConfigError::new("path", "is needed: the file to write"))?);
@@ -84,7 +82,7 @@ impl Definition for FileLogger {
         let sink = Sink::of(name.clone(), name, BATCHING, move || {
             Ok(move |batch: &[Vec<u8>]| append(&path, batch).map_err(|error| error.to_string()))
         })?;
-        Ok(Step::new(Logger { entry, only: only.transpose()?, sink }))
+        Ok(Step::new(Logger { entry, bodies, only: only.transpose()?, sink }))
     }
 }
 
@@ -104,18 +102,27 @@ fn append(path: &Path, batch: &[Vec<u8>]) -> std::io::Result<()> {
 
 struct Logger {
     entry: Entry,
+    bodies: Bodies,
     only: Option<Expression>,
     sink: Arc<Sink>,
 }
 
 impl Plugin for Logger {
     fn phases(&self) -> Phases {
-        Phases::LOG
+        self.bodies.phases()
+    }
+
+    fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        Ok(self.bodies.request_filter(exchange))
+    }
+
+    fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        Ok(self.bodies.response_filter(exchange))
     }
 
     fn on_log(&self, exchange: &Exchange) {
         if self.only.as_ref().is_none_or(|only| only.holds(exchange)) {
-            self.sink.record(self.entry.write(exchange));
+            self.sink.record(self.entry.write(exchange, &self.bodies));
         }
     }
 }
@@ -131,7 +138,10 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({}), "path: is needed"),
-            (json!({"path": "a", "include_resp_body": true}), "include_resp_body: must be false"),
+            (
+                json!({"path": "a", "include_resp_body_expr": [["status", "?", 400]]}),
+                "include_resp_body_expr[0][1]: invalid operator",
+            ),
             (json!({"path": "a", "match": [["status", "?", 400]]}), "match[0][1]: invalid operator"),
         ] {
             let error = refused::<FileLogger>(options);

@@ -8,9 +8,10 @@ use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_plugin::{Build, ConfigError, Definition, Described, Exchange, Phases, Plugin, Stage, Step};
+use weir_plugin::{Build, ConfigError, Definition, Described, Exchange, Filter, Phases, Plugin, Stage, Step, Stop};
 
 use crate::callout::{Keepalive, Service};
+use crate::log_bodies::{Bodies, BodyOptions};
 use crate::log_entry::Entry;
 use crate::log_sink::{Batching, Sink};
 
@@ -60,12 +61,8 @@ pub struct HttpLogger {
     /// What it is called. It has no effect.
     #[serde(default, rename = "name")]
     _name: Option<String>,
-    /// Only `false`: bodies are not logged by this version.
-    #[serde(default)]
-    include_req_body: bool,
-    /// Only `false`: bodies are not logged by this version.
-    #[serde(default)]
-    include_resp_body: bool,
+    #[serde(flatten)]
+    bodies: BodyOptions,
 }
 
 /// How records become a batch.
@@ -123,16 +120,6 @@ const DAY_S: u64 = 86_400;
 /// Bytes of an answer that nobody reads.
 const MOST_ANSWERED: usize = 64 * 1024;
 
-/// Bodies are not to be had yet.
-pub fn check_bodies(include_req_body: bool, include_resp_body: bool) -> Result<(), ConfigError> {
-    for (wanted, option) in [(include_req_body, "include_req_body"), (include_resp_body, "include_resp_body")] {
-        if wanted {
-            return Err(ConfigError::new(option, "must be false: bodies are not logged by this version"));
-        }
-    }
-    Ok(())
-}
-
 impl Definition for HttpLogger {
     const NAME: &'static str = "http-logger";
     const PRIORITY: i32 = 410;
@@ -140,7 +127,7 @@ impl Definition for HttpLogger {
     const EXAMPLE: &'static str = "http-logger: { uri: \"http://127.0.0.1:9000/logs\", batch_max_size: 100 }";
 
     fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
-        check_bodies(self.include_req_body, self.include_resp_body)?;
+        let bodies = Bodies::compile(&self.bodies)?;
         for (seconds, option, least) in [
             (self.timeout, "timeout", 1),
             (self.inactive_timeout, "inactive_timeout", 1),
@@ -185,7 +172,7 @@ impl Definition for HttpLogger {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
             Ok(move |batch: &[Vec<u8>]| runtime.block_on(parcel.deliver(batch)))
         })?;
-        Ok(Step::new(Logger { entry, sink }))
+        Ok(Step::new(Logger { entry, bodies, sink }))
     }
 }
 
@@ -203,16 +190,25 @@ impl Described for HttpLogger {
 /// Records each exchange.
 struct Logger {
     entry: Entry,
+    bodies: Bodies,
     sink: Arc<Sink>,
 }
 
 impl Plugin for Logger {
     fn phases(&self) -> Phases {
-        Phases::LOG
+        self.bodies.phases()
+    }
+
+    fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        Ok(self.bodies.request_filter(exchange))
+    }
+
+    fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        Ok(self.bodies.response_filter(exchange))
     }
 
     fn on_log(&self, exchange: &Exchange) {
-        self.sink.record(self.entry.write(exchange));
+        self.sink.record(self.entry.write(exchange, &self.bodies));
     }
 }
 
@@ -279,7 +275,8 @@ mod tests {
             (json!({"uri": "http://a", "batch_max_size": 0}), "batch_max_size: must be at least 1"),
             (json!({"uri": "http://a", "timeout": 0}), "timeout: must be from 1"),
             (json!({"uri": "http://a", "auth_header": "a\nb"}), "auth_header: has a character"),
-            (json!({"uri": "http://a", "include_req_body": true}), "include_req_body: must be false"),
+            (json!({"uri": "http://a", "max_req_body_bytes": 0}), "max_req_body_bytes: must be from 1"),
+            (json!({"uri": "http://a", "nonsense": 0}), "unknown field `nonsense`"),
             (json!({"uri": "http://a", "concat_method": "csv"}), "concat_method: unknown variant"),
         ] {
             let error = refused::<HttpLogger>(options);

@@ -39,13 +39,17 @@ mod limit_conn;
 mod limit_count;
 mod limit_key;
 mod limit_req;
+mod log_bodies;
 mod log_entry;
 mod log_sink;
 mod message_size;
 mod mocking;
 mod multi_auth;
+mod onlooker;
 mod openid_connect;
 mod pattern;
+mod prometheus;
+mod proxy_mirror;
 mod proxy_rewrite;
 mod real_ip;
 mod recent;
@@ -68,6 +72,8 @@ mod xml;
 mod xml_threat_protection;
 
 pub use log_sink::{Tally, finish as finish_logs, tallies as log_tallies};
+pub use prometheus::{BOUNDS_MS, KINDS as LATENCIES, Labels, Latency, Totals, totals};
+pub use proxy_mirror::tallies as mirror_tallies;
 
 /// Every plugin of this binary.
 pub static REGISTRY: Registry = Registry::new(&[
@@ -97,6 +103,8 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<mocking::Mocking>(),
     Entry::of::<multi_auth::MultiAuth>().identifying(),
     Entry::of::<openid_connect::OpenidConnect>(),
+    Entry::of::<prometheus::Prometheus>(),
+    Entry::of::<proxy_mirror::ProxyMirror>(),
     Entry::of::<proxy_rewrite::ProxyRewrite>(),
     Entry::of::<real_ip::RealIp>(),
     Entry::of::<redirect::Redirect>(),

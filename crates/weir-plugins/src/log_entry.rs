@@ -8,6 +8,8 @@ use serde_json::{Map, Value, json};
 use weir_plugin::proto::Head;
 use weir_plugin::{ConfigError, Exchange, Logged, Template, Variable, Variables};
 
+use crate::log_bodies::Bodies;
+
 /// Fields whose values are secrets of somebody. Apache APISIX logs them.
 const SECRET_FIELDS: [&str; 4] = ["authorization", "proxy-authorization", "cookie", "set-cookie"];
 
@@ -43,9 +45,13 @@ impl Entry {
         Ok(Entry { format, extra })
     }
 
-    pub fn write(&self, exchange: &Exchange) -> Vec<u8> {
+    pub fn write(&self, exchange: &Exchange, bodies: &Bodies) -> Vec<u8> {
         let mut entry = match &self.format {
-            None => everything(exchange),
+            None => {
+                let mut entry = everything(exchange);
+                bodies.add_to(&mut entry, exchange);
+                entry
+            }
             Some(format) => {
                 let mut entry = object(format, exchange);
                 // As in APISIX, whatever the format says.
@@ -152,7 +158,7 @@ fn everything(exchange: &Exchange) -> Map<String, Value> {
 }
 
 /// Of the exchange, and of the upstream where one was asked.
-fn latencies_ms(exchange: &Exchange) -> (f64, Option<f64>) {
+pub fn latencies_ms(exchange: &Exchange) -> (f64, Option<f64>) {
     let between = |from_ns: u64, to_ns: u64| to_ns.saturating_sub(from_ns) as f64 / 1e6;
     let upstream = &exchange.upstream;
     let asked = upstream.started_ns != 0 && upstream.ended_ns != 0;
@@ -197,7 +203,8 @@ mod tests {
     use crate::testing::exchange;
 
     fn written(entry: &Entry, exchange: &Exchange) -> Value {
-        let text = entry.write(exchange);
+        let none = serde_json::from_value(json!({})).expect("all have defaults");
+        let text = entry.write(exchange, &Bodies::compile(&none).expect("valid"));
         assert!(!text.contains(&b'\n'), "one record is one line");
         serde_json::from_slice(&text).expect("JSON")
     }

@@ -141,6 +141,10 @@ impl Filter for Count {
     fn end(&mut self, _: &mut Vec<u8>) -> Result<(), Stop> {
         if self.so_far < self.range.min { Err(self.too_small) } else { Ok(()) }
     }
+
+    fn is_observer(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]

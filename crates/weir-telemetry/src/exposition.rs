@@ -112,6 +112,18 @@ impl Page {
         self.sample("_count", labels, None, cumulative)
     }
 
+    /// All samples of one histogram with bounds of its own: how often within each, and above the last one.
+    pub fn counts(&mut self, labels: Labels, bounds: &[u32], counts: &[u64], sum: impl Display) -> &mut Self {
+        let mut cumulative = 0;
+        for (bucket, count) in counts.iter().enumerate() {
+            cumulative += count;
+            let bound = bounds.get(bucket).map_or_else(|| "+Inf".to_owned(), u32::to_string);
+            self.sample("_bucket", labels, Some(("le", &bound)), cumulative);
+        }
+        self.sample("_sum", labels, None, sum);
+        self.sample("_count", labels, None, cumulative)
+    }
+
     fn sample(&mut self, suffix: &str, labels: Labels, last: Option<(&str, &str)>, value: impl Display) -> &mut Self {
         let family = self.family;
         self.write(format_args!("{family}{suffix}"));

@@ -9,6 +9,7 @@ mod sockets;
 mod state;
 mod status;
 mod systemd;
+mod traffic;
 mod upgrade;
 
 use std::future::pending;

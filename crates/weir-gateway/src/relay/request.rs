@@ -77,7 +77,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     }
 
     fn request_head(&mut self, out: &mut Vec<u8>) -> Coding {
-        if self.exchange.request_filters.is_empty() {
+        if self.exchange.request_filters.only_observe() {
             return self.upstream.request_head(out, self.exchange, self.terms);
         }
         // Who filters does not know beforehand how much it will be.

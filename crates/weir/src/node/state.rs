@@ -12,7 +12,7 @@ use weir_telemetry::exposition::{Format, Page};
 use weir_telemetry::metrics::Metrics;
 use weir_telemetry::process;
 
-use super::{health, policies};
+use super::{health, policies, traffic};
 
 /// What became of the records of plugins that log.
 fn records(page: &mut Page) {
@@ -81,6 +81,7 @@ impl State {
         self.metrics.scrape(format, |page| {
             policies::write(&self.metrics, page);
             records(page);
+            traffic::write(page);
             if let Some(gateway) = self.gateway() {
                 health::write(&gateway, page);
             }

@@ -1,0 +1,123 @@
+//! What exchanges carried, for loggers that want it: kept as it passes, changed by nobody.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use weir_plugin::{ConfigError, Exchange, Expression, Filter, NoteKey, Phases};
+
+use crate::onlooker::Onlooker;
+
+/// Whether records say what exchanges carried.
+#[derive(Deserialize, JsonSchema)]
+pub struct BodyOptions {
+    /// Records have the request's content, as `request.body`. Not with a `log_format`.
+    #[serde(default)]
+    include_req_body: bool,
+    /// An expression, as `[[request_method, "==", "POST"]]`: only for exchanges for which it holds.
+    include_req_body_expr: Option<Value>,
+    /// Records have the response's content, as `response.body`. Not with a `log_format`.
+    #[serde(default)]
+    include_resp_body: bool,
+    /// An expression, as `[[status, ">=", 400]]`: only for exchanges for which it holds.
+    include_resp_body_expr: Option<Value>,
+    /// Bytes of a request's content that a record has at most.
+    #[serde(default = "half_mib")]
+    #[schemars(range(min = 1))]
+    max_req_body_bytes: usize,
+    /// Bytes of a response's content that a record has at most.
+    #[serde(default = "half_mib")]
+    #[schemars(range(min = 1))]
+    max_resp_body_bytes: usize,
+}
+
+fn half_mib() -> usize {
+    512 * 1024
+}
+
+/// So much of one exchange a record may have.
+const MOST: usize = 64 << 20;
+
+/// Content of one direction.
+struct Wanted {
+    key: NoteKey,
+    only: Option<Expression>,
+    most: usize,
+}
+
+/// What a logger wants of the content of exchanges.
+pub struct Bodies {
+    request: Option<Wanted>,
+    response: Option<Wanted>,
+}
+
+impl Wanted {
+    fn compile(
+        include: bool,
+        only: Option<&Value>,
+        most: usize,
+        names: [&str; 2],
+    ) -> Result<Option<Wanted>, ConfigError> {
+        let [only_name, most_name] = names;
+        if !(1..=MOST).contains(&most) {
+            return Err(ConfigError::new(most_name, format!("must be from 1 to {MOST}")));
+        }
+        let only = only.map(|only| {
+            Expression::compile(only).map_err(|error| {
+                ConfigError::new(format!("{only_name}{}", error.place), format!("{}; {}", error.reason, error.help))
+            })
+        });
+        let only = only.transpose()?;
+        Ok(include.then(|| Wanted { key: NoteKey::unique(), only, most }))
+    }
+
+    fn filter(&self, exchange: &mut Exchange) -> Option<Box<dyn Filter>> {
+        let is_wanted = self.only.as_ref().is_none_or(|only| only.holds(&*exchange));
+        is_wanted.then(|| Onlooker::new(exchange.notes.keep(self.key), self.most))
+    }
+
+    fn text(&self, exchange: &Exchange) -> Option<Value> {
+        let kept = exchange.notes.kept(self.key)?.borrow();
+        let text = String::from_utf8_lossy(&kept[..kept.len().min(self.most)]).into_owned();
+        Some(Value::String(text))
+    }
+}
+
+impl Bodies {
+    pub fn compile(options: &BodyOptions) -> Result<Bodies, ConfigError> {
+        let request = Wanted::compile(
+            options.include_req_body,
+            options.include_req_body_expr.as_ref(),
+            options.max_req_body_bytes,
+            ["include_req_body_expr", "max_req_body_bytes"],
+        )?;
+        let response = Wanted::compile(
+            options.include_resp_body,
+            options.include_resp_body_expr.as_ref(),
+            options.max_resp_body_bytes,
+            ["include_resp_body_expr", "max_resp_body_bytes"],
+        )?;
+        Ok(Bodies { request, response })
+    }
+
+    pub fn phases(&self) -> Phases {
+        Phases { request_body: self.request.is_some(), response_body: self.response.is_some(), ..Phases::LOG }
+    }
+
+    pub fn request_filter(&self, exchange: &mut Exchange) -> Option<Box<dyn Filter>> {
+        self.request.as_ref()?.filter(exchange)
+    }
+
+    pub fn response_filter(&self, exchange: &mut Exchange) -> Option<Box<dyn Filter>> {
+        self.response.as_ref()?.filter(exchange)
+    }
+
+    /// Adds what was kept to a record of everything.
+    pub fn add_to(&self, entry: &mut Map<String, Value>, exchange: &Exchange) {
+        for (wanted, message) in [(&self.request, "request"), (&self.response, "response")] {
+            let text = wanted.as_ref().and_then(|wanted| wanted.text(exchange));
+            if let (Some(text), Some(Value::Object(message))) = (text, entry.get_mut(message)) {
+                message.insert("body".to_owned(), text);
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Keeps what passes, up to a limit, for whoever wants it when the exchange has ended.
+
+use weir_plugin::{Filter, Kept, Stop};
+
+/// A filter that changes nothing.
+pub struct Onlooker {
+    kept: Kept,
+    most: usize,
+}
+
+impl Onlooker {
+    /// Keeps the first `most` bytes, and one more where there are more, so that it can be told.
+    pub fn new(kept: Kept, most: usize) -> Box<dyn Filter> {
+        Box::new(Onlooker { kept, most })
+    }
+}
+
+impl Filter for Onlooker {
+    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+        let mut kept = self.kept.borrow_mut();
+        let room = (self.most + 1).saturating_sub(kept.len());
+        kept.extend_from_slice(&piece[..piece.len().min(room)]);
+        out.extend_from_slice(piece);
+        Ok(())
+    }
+
+    fn is_observer(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_passes_and_the_beginning_is_kept() {
+        let kept = Kept::default();
+        let mut onlooker = Onlooker::new(kept.clone(), 4);
+        let mut out = Vec::new();
+        for piece in ["ab", "cdef", "gh"] {
+            onlooker.piece(piece.as_bytes(), &mut out).expect("it never refuses");
+        }
+        onlooker.end(&mut out).expect("it never refuses");
+        assert_eq!((&*out, &**kept.borrow()), (&b"abcdefgh"[..], &b"abcde"[..]));
+    }
+}

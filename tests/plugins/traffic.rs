@@ -1,0 +1,101 @@
+//! Copies of requests, and what Prometheus is told of routes.
+
+use std::net::TcpListener;
+
+use weir_testkit::{Answer, DEADLINE, Gateway, Origin, eventually, free_port};
+
+fn gateway(origin: &Origin, plugins: &str) -> Gateway {
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes:
+  - id: one
+    name: named
+    uri: /*
+    plugins: {plugins}
+    upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }}
+",
+        origin.addr()
+    ))
+}
+
+fn mirrored(gateway: &Gateway, outcome: &str) -> f64 {
+    gateway.metrics().sum("weir_mirrored_requests_total", &[&format!("outcome=\"{outcome}\"")])
+}
+
+#[test]
+fn a_copy_is_what_the_upstream_gets() {
+    let (origin, other) = (Origin::serving(|_| Answer::ok("ok")), Origin::serving(|_| Answer::status(500, "other")));
+    let plugins = format!(
+        "{{ proxy-mirror: {{ host: \"http://{}\" }}, proxy-rewrite: {{ regex_uri: [\"^/a/(.*)\", \"/b/$1\"], headers: {{ X-Added: \"1\" }} }} }}",
+        other.addr()
+    );
+    let gateway = gateway(&origin, &plugins);
+    let mut client = gateway.client();
+    for request in [
+        "GET /a/1?x=y HTTP/1.1\r\nHost: shop.example\r\n\r\n",
+        "POST /a/2 HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 5\r\n\r\nhello",
+        "PUT /a/3 HTTP/1.1\r\nHost: shop.example\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n3\r\n...\r\n0\r\n\r\n",
+    ] {
+        assert_eq!(client.ask(request).expect("an answer").text(), "ok");
+    }
+    let (mut copies, sent) = (other.wait_requests(3), origin.requests());
+    copies.sort_by(|one, other| one.target.cmp(&other.target));
+    for (copy, sent) in copies.iter().zip(&sent) {
+        assert_eq!((&copy.method, &copy.target, &copy.body), (&sent.method, &sent.target, &sent.body));
+        assert_eq!((copy.headers.get("host"), copy.headers.get("x-added")), (Some("shop.example"), Some("1")));
+    }
+    assert_eq!(copies[2].body, b"hello...");
+    // Looking at a request does not change it.
+    assert_eq!(sent[1].headers.get("content-length"), Some("5"));
+    assert!(!sent[1].headers.has("transfer-encoding"));
+    eventually("they are counted", DEADLINE, || mirrored(&gateway, "sent") == 3.0);
+}
+
+#[test]
+fn copies_go_to_a_path_of_their_own_and_only_of_what_is_forwarded() {
+    let (origin, other) = (Origin::serving(|_| Answer::ok("ok")), Origin::serving(|_| Answer::ok("")));
+    for (more, target) in [("", "/x?a=1"), ("path_concat_mode: prefix", "/x/1?a=1")] {
+        let plugins = format!(
+            "{{ proxy-mirror: {{ host: \"http://{}\", path: /x, {more} }}, uri-blocker: {{ block_rules: [blocked] }} }}",
+            other.addr()
+        );
+        let gateway = gateway(&origin, &plugins);
+        assert_eq!([gateway.get("/1?blocked").status, gateway.get("/1?a=1").status], [403, 200]);
+        other.wait_requests(1);
+        assert_eq!(other.targets(), [target]);
+        other.forget();
+    }
+}
+
+#[test]
+fn nobody_notices_what_becomes_of_copies() {
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let gone = format!("{{ proxy-mirror: {{ host: \"http://127.0.0.1:{}\" }} }}", free_port());
+    let without = gateway(&origin, &gone);
+    let mut client = without.client();
+    (0..20).for_each(|_| assert_eq!(client.get("/").expect("an answer").status, 200));
+    eventually("they are counted", DEADLINE, || mirrored(&without, "failed") == 20.0);
+    // Takes connections and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = silent.local_addr().expect("it is bound");
+    let held = gateway(&origin, &format!("{{ proxy-mirror: {{ host: \"http://{address}\" }} }}"));
+    let mut client = held.client();
+    (0..200).for_each(|_| assert_eq!(client.get("/").expect("an answer").status, 200));
+    assert_eq!((mirrored(&held, "dropped"), mirrored(&held, "sent")), (72.0, 0.0));
+}
+
+#[test]
+fn prometheus_sees_routes_that_ask_for_it() {
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let plain = gateway(&origin, "{ prometheus: {} }");
+    let named = gateway(&origin, "{ prometheus: { prefer_name: true } }");
+    let silent = gateway(&origin, "{}");
+    for (gateway, label) in [(&plain, "route=\"one\""), (&named, "route=\"named\"")] {
+        (0..3).for_each(|_| assert_eq!(gateway.get("/").status, 200));
+        let sum = |metric: &str, labels: &[&str]| gateway.metrics().sum(metric, labels);
+        assert_eq!(sum("apisix_http_status", &[label, "code=\"200\"", "node=\"127.0.0.1\""]), 3.0);
+        assert_eq!(sum("apisix_http_latency_count", &[label, "type=\"upstream\""]), 3.0);
+        assert!(sum("apisix_bandwidth", &[label, "type=\"egress\""]) > 0.0);
+    }
+    silent.get("/");
+    assert_eq!(silent.metrics().sum("apisix_http_status", &[]), 0.0);
+}
