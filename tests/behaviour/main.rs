@@ -8,4 +8,5 @@ mod programs;
 mod proxy_protocol;
 mod sides;
 mod tls;
+mod upstream_streams;
 mod upstream_tls;

@@ -51,6 +51,8 @@ pub struct Endpoint {
     /// It is spoken to in HTTP/2, and these are the connections there are; other endpoints have idle ones.
     pub http2: bool,
     multiplexed: RefCell<Vec<Rc<multiplexed::Shared>>>,
+    /// Held while one more of them is made.
+    connecting: tokio::sync::Mutex<()>,
     idle: RefCell<Vec<Idle>>,
     /// Exchanges begun here and not ended, those that wait for their turn included.
     in_flight: Cell<u32>,
@@ -98,6 +100,7 @@ impl Pools {
                 keepalive: Cell::new(upstream.keepalive),
                 http2: upstream.http2,
                 multiplexed: RefCell::default(),
+                connecting: tokio::sync::Mutex::default(),
                 idle: RefCell::default(),
                 in_flight: Cell::new(0),
                 latency: Latency::default(),
@@ -248,10 +251,12 @@ impl Endpoint {
             tracing::debug!("connect to {}: {error}", self.addr);
             if is_shortage(&error) { Stop::Overloaded } else { Stop::ConnectFailed }
         })?;
-        match &self.tls {
-            None => Ok(Stream::plain(tcp)),
-            Some(secured) => secured.handshake(tcp, self.addr, host).await.map_err(|_| Stop::UpstreamTls),
-        }
+        let stream = match &self.tls {
+            None => Stream::plain(tcp),
+            Some(secured) => secured.handshake(tcp, self.addr, host).await.map_err(|_| Stop::UpstreamTls)?,
+        };
+        worker.metrics.upstream_connects.increment();
+        Ok(stream)
     }
 
     /// Its connections are in TLS.
@@ -349,9 +354,8 @@ async fn in_time<T>(
     connecting: impl Future<Output = Result<T, Stop>>,
 ) -> Result<T, Stop> {
     let connected = Box::pin(tokio::time::timeout(patience, connecting)).await.unwrap_or(Err(Stop::ConnectTimeout));
-    match &connected {
-        Ok(_) => worker.metrics.upstream_connects.increment(),
-        Err(_) => worker.metrics.upstream_connect_failures.increment(),
+    if connected.is_err() {
+        worker.metrics.upstream_connect_failures.increment();
     }
     connected
 }

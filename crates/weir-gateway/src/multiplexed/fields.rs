@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, TE};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use weir_plugin::Exchange;
 use weir_proto::h1::{Limits, Reject};
 use weir_proto::h2::{Pseudo, request_head};
@@ -35,24 +36,23 @@ pub fn read_request<B>(
 /// The request for an upstream; `Err` if its target is none for the library. `scratch` comes and goes empty.
 pub fn request(
     exchange: &Exchange,
-    scheme: &str,
+    scheme: Scheme,
     host: &[u8],
     scratch: &mut Vec<u8>,
 ) -> Result<(Request<()>, Coding), http::Error> {
     let request = &exchange.request;
-    let mut target = request.path().to_vec();
-    if let Some(query) = request.query() {
-        target.push(b'?');
-        target.extend_from_slice(query);
-    }
-    let uri = http::Uri::builder().scheme(scheme).authority(host).path_and_query(target).build()?;
+    let mut uri = http::uri::Parts::default();
+    uri.scheme = Some(scheme);
+    uri.authority = Some(Authority::from_maybe_shared(Bytes::copy_from_slice(host))?);
+    uri.path_and_query = Some(PathAndQuery::from_maybe_shared(target(request))?);
+    let uri = Uri::from_parts(uri)?;
     let mut fields = library_fields(&request.head, |field| forward::goes_upstream(exchange, field));
     scratch.clear();
     forward::forwarding_fields(scratch, exchange);
     for line in scratch.split(|&byte| byte == b'\n').filter_map(|line| line.strip_suffix(b"\r")) {
         if let Some(colon) = line.iter().position(|&byte| byte == b':')
-            && let (Ok(name), Ok(value)) =
-                (HeaderName::from_bytes(&line[..colon]), HeaderValue::from_bytes(line[colon + 1..].trim_ascii()))
+            && let (Some(name), Ok(value)) =
+                (forwarding_name(&line[..colon]), HeaderValue::from_bytes(line[colon + 1..].trim_ascii()))
         {
             fields.append(name, value);
         }
@@ -69,9 +69,35 @@ pub fn request(
         }
         Framing::Chunked | Framing::UntilClose => Coding::UntilClose,
     };
-    let mut built = Request::builder().method(request.method_name()).uri(uri).body(())?;
+    let mut built = Request::new(());
+    *built.method_mut() = Method::from_bytes(request.method_name())?;
+    *built.uri_mut() = uri;
     *built.headers_mut() = fields;
     Ok((built, coding))
+}
+
+fn target(request: &RequestHead) -> Bytes {
+    let (path, query) = (request.path(), request.query());
+    let mut target = Vec::with_capacity(path.len() + query.map_or(0, |query| 1 + query.len()));
+    target.extend_from_slice(path);
+    if let Some(query) = query {
+        target.push(b'?');
+        target.extend_from_slice(query);
+    }
+    target.into()
+}
+
+/// The name of a field of ours, which need not be made anew for each request.
+fn forwarding_name(name: &[u8]) -> Option<HeaderName> {
+    static NAMES: [HeaderName; 5] = [
+        HeaderName::from_static("x-real-ip"),
+        HeaderName::from_static("x-forwarded-for"),
+        HeaderName::from_static("x-forwarded-proto"),
+        HeaderName::from_static("x-forwarded-host"),
+        HeaderName::from_static("x-forwarded-port"),
+    ];
+    let known = NAMES.iter().find(|known| known.as_str().as_bytes().eq_ignore_ascii_case(name));
+    known.cloned().or_else(|| HeaderName::from_bytes(name).ok())
 }
 
 /// Every field with its name.

@@ -1,18 +1,18 @@
 //! Endpoints that speak HTTP/2: exchanges share few connections, each in a stream of its own.
 
-use std::cell::Cell;
-use std::future::poll_fn;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use h2::client::{Builder, ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream};
 use http::Request;
+use http::uri::Scheme;
 use weir_net::stream::Stream as ByteStream;
 use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::Limits;
@@ -35,7 +35,7 @@ const SEND_BUFFER: usize = 64 * 1024;
 
 /// One connection and how it is used.
 pub(super) struct Shared {
-    requests: SendRequest<Bytes>,
+    requests: RefCell<SendRequest<Bytes>>,
     streams: Cell<usize>,
     carried: Cell<u64>,
     idle_since_ns: Cell<u64>,
@@ -50,14 +50,14 @@ impl Shared {
         self.closed.get() || idle
     }
 
-    async fn can_take_more(&self) -> bool {
-        let most = MOST_STREAMS.min(self.requests.current_max_send_streams());
-        if self.closed.get() || self.streams.get() >= most {
-            return false;
-        }
+    fn can_take_more(&self) -> bool {
+        let mut requests = self.requests.borrow_mut();
+        let most = MOST_STREAMS.min(requests.current_max_send_streams());
         // Not ready is as bad as gone: a new connection is quicker than a place on this one.
-        let mut requests = self.requests.clone();
-        poll_fn(|context| Poll::Ready(matches!(requests.poll_ready(context), Poll::Ready(Ok(()))))).await
+        let mut without_waiting = Context::from_waker(Waker::noop());
+        !self.closed.get()
+            && self.streams.get() < most
+            && matches!(requests.poll_ready(&mut without_waiting), Poll::Ready(Ok(())))
     }
 }
 
@@ -88,24 +88,14 @@ impl Endpoint {
         host: &[u8],
     ) -> Result<Stream<'w>, Stop> {
         let place = self.place(worker, connect_timeout).await?;
-        let mut connection = None;
-        if freshness != Freshness::New {
-            let all = self.multiplexed.borrow().clone();
-            for shared in all {
-                if shared.can_take_more().await {
-                    connection = Some(shared);
-                    break;
-                }
-            }
-        }
-        let reused = connection.is_some();
-        let connection = match connection {
-            Some(connection) => {
-                worker.metrics.upstream_reuses.increment();
-                connection
-            }
-            None => in_time(worker, connect_timeout, self.connect_multiplexed(worker, host)).await?,
+        let ready = if freshness == Freshness::New { None } else { self.with_room() };
+        let (connection, reused) = match ready {
+            Some(connection) => (connection, true),
+            None => in_time(worker, connect_timeout, self.join_or_connect(worker, freshness, host)).await?,
         };
+        if reused {
+            worker.metrics.upstream_reuses.increment();
+        }
         connection.streams.set(connection.streams.get() + 1);
         connection.carried.set(connection.carried.get() + 1);
         if connection.carried.get() >= self.keepalive.get().requests {
@@ -124,6 +114,26 @@ impl Endpoint {
             method: Method::Get,
             limits: Limits::default(),
         })
+    }
+
+    fn with_room(&self) -> Option<Rc<Shared>> {
+        self.multiplexed.borrow().iter().find(|shared| shared.can_take_more()).cloned()
+    }
+
+    /// A connection, and whether it was there already. One is made at a time: who comes meanwhile shares it.
+    async fn join_or_connect(
+        &self,
+        worker: &Rc<Worker>,
+        freshness: Freshness,
+        host: &[u8],
+    ) -> Result<(Rc<Shared>, bool), Stop> {
+        let _turn = self.connecting.lock().await;
+        if freshness != Freshness::New
+            && let Some(shared) = self.with_room()
+        {
+            return Ok((shared, true));
+        }
+        Ok((self.connect_multiplexed(worker, host).await?, false))
     }
 
     async fn connect_multiplexed(&self, worker: &Rc<Worker>, host: &[u8]) -> Result<Rc<Shared>, Stop> {
@@ -145,7 +155,7 @@ impl Endpoint {
             Stop::ConnectFailed
         })?;
         let shared = Rc::new(Shared {
-            requests,
+            requests: RefCell::new(requests),
             streams: Cell::new(0),
             carried: Cell::new(0),
             idle_since_ns: Cell::new(worker.now_ns()),
@@ -210,8 +220,8 @@ impl Sending for Stream<'_> {
     fn send(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
         if let Some(head) = self.head.take() {
             let ends = self.outgoing.ends_with_head(bytes);
-            let mut requests = self.connection.requests.clone();
-            let (answer, stream) = requests.send_request(head, ends).map_err(broken)?;
+            let sent = self.connection.requests.borrow_mut().send_request(head, ends);
+            let (answer, stream) = sent.map_err(broken)?;
             self.answer = Some(answer);
             self.outgoing.begin(stream);
         }
@@ -237,7 +247,7 @@ impl UpstreamSide for Stream<'_> {
 
     fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &Terms<'_>) -> Coding {
         (self.method, self.limits) = (exchange.request.method, terms.clients.limits);
-        let scheme = if self.place.endpoint.is_secured() { "https" } else { "http" };
+        let scheme = if self.place.endpoint.is_secured() { Scheme::HTTPS } else { Scheme::HTTP };
         let host = forward::host(exchange, terms.pass_host, terms.endpoint);
         match fields::request(exchange, scheme, host, out) {
             Ok((head, coding)) => {
