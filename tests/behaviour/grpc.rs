@@ -4,7 +4,9 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use weir_testkit::{Authority, Gateway, Identity};
+use weir_testkit::{Authority, Gate, Gateway, Identity};
+
+use crate::sides::{ClientSide, Http2, Length, Plain, Secure, UpstreamSide};
 
 /// Server and client in one process.
 struct Peers {
@@ -79,4 +81,51 @@ fn h12_a_call_whose_server_dies_is_unavailable() {
     let (Some(server), Some(mut client)) = (Peers::start(), Peers::start()) else { return };
     let gateway = server.gateway("");
     assert_eq!(client.ask(&format!("dies {}", gateway.addr())), "ok");
+}
+
+/// A server that breaks a call off, in HTTP/2 in the clear and in TLS (`grpc` and `grpcs`).
+fn a_broken_call_is_unavailable<U: UpstreamSide>(scheme: &str) {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let origin = U::origin(move |exchange| {
+        if exchange.target() == "/test.Echo/Whole" {
+            exchange.respond(200, &[("Content-Type", "application/grpc")], Length::Unknown);
+            let _ = exchange.send(b"\0\0\0\0\x03all");
+            return exchange.finish(&[("grpc-status", "0")]);
+        }
+        exchange.respond(200, &[("Content-Type", "application/grpc")], Length::Unknown);
+        let _ = exchange.send(b"\0\0\0\0\x05ha");
+        held.wait(); // a reset would overtake what has not left
+        exchange.abort();
+    });
+    let authority = &Authority::of_tests().certificate;
+    let tls = if U::TLS { format!(", tls: {{ ca: {authority:?} }}") } else { String::new() };
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes: [{{ uri: /*, upstream: {{ scheme: {scheme}, nodes: {{ \"{}\": 1 }}{tls} }} }}]\n",
+        origin.addr()
+    ));
+    let mut client = Http2::<Plain>::connect(&gateway);
+    let call = [("content-type", "application/grpc"), ("te", "trailers")];
+    for (target, status) in [("/test.Echo/Whole", "0"), ("/test.Echo/Half", "14"), ("/test.Echo/Whole", "0")] {
+        client.begin("POST", target, &call, Length::Unknown);
+        client.send(b"\0\0\0\0\0").expect("it is taken");
+        client.finish(&[]);
+        assert_eq!(client.response().expect("a head").0, 200);
+        assert!(!client.part().expect("the beginning").is_empty());
+        if target == "/test.Echo/Half" {
+            gate.open_once();
+        }
+        while !client.part().expect("an end in order").is_empty() {}
+        assert_eq!(client.trailers().get("grpc-status"), Some(status), "{target}");
+    }
+}
+
+#[test]
+fn h12_a_call_that_is_broken_off_is_unavailable() {
+    a_broken_call_is_unavailable::<Http2<Plain>>("grpc");
+}
+
+#[test]
+fn h12_a_call_that_is_broken_off_is_unavailable_over_tls() {
+    a_broken_call_is_unavailable::<Http2<Secure>>("grpcs");
 }

@@ -10,3 +10,4 @@ mod sides;
 mod tls;
 mod upstream_streams;
 mod upstream_tls;
+mod websocket;

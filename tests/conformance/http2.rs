@@ -4,3 +4,4 @@ mod floods;
 mod frames;
 mod memory;
 mod messages;
+mod upstreams;

@@ -136,6 +136,7 @@ async fn proxy(
     let mut freshness = if idempotent { Freshness::Any } else { Freshness::Asked };
     let mut tried = Tried::default();
     let mut retries = settings.retries;
+    let mut turned_away = false;
     upstream.retries.earn(settings.retry_budget);
     let mut endpoint = upstream.pick(settings, exchange, tried, first_ns).ok_or(Stop::NoEndpoint)?;
     loop {
@@ -158,9 +159,14 @@ async fn proxy(
             }
             Err(failure) => failure,
         };
-        // A connection that had gone stale in the pool says nothing about the endpoint: once more, on a new one.
-        let stale = reused && stop == Stop::UpstreamClosed;
-        if !stale {
+        // A connection that had gone stale in the pool says nothing about the endpoint: once more, on a new one. Nor does
+        // one that takes no more streams (RFC 9113 §8.7): once more, wherever there is room now.
+        let again = match stop {
+            Stop::UpstreamClosed => reused,
+            Stop::NotProcessed => !turned_away,
+            _ => false,
+        };
+        if !again {
             let began_ns = exchange.upstream.started_ns;
             upstream.health[endpoint].failed(stop, &settings.passive, began_ns, worker.now_ns());
         }
@@ -175,12 +181,16 @@ async fn proxy(
         if !safe || exchange.response_begun || is_lost || late {
             return Err(stop);
         }
-        if stale {
+        if again && stop == Stop::UpstreamClosed {
             freshness = Freshness::New;
         } else {
-            tried.add(endpoint);
-            retries = retries.checked_sub(1).ok_or(stop)?;
-            endpoint = upstream.pick(settings, exchange, tried, worker.now_ns()).ok_or(stop)?;
+            if again {
+                turned_away = true;
+            } else {
+                tried.add(endpoint);
+                retries = retries.checked_sub(1).ok_or(stop)?;
+                endpoint = upstream.pick(settings, exchange, tried, worker.now_ns()).ok_or(stop)?;
+            }
             if !upstream.retries.spend() {
                 worker.metrics.upstream_retries_refused.increment();
                 return Err(stop);

@@ -63,7 +63,8 @@ pub async fn run(
     worker.release(&mut up.held);
     worker.release(&mut down.held);
     worker.metrics.tunnels_closed.increment();
-    After::Abort
+    // A stream of HTTP/2 that both have ended must not be reset: its end may not have left.
+    if up.shut && down.shut { After::Close } else { After::Abort }
 }
 
 impl Direction {

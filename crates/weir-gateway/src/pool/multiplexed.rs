@@ -170,7 +170,10 @@ impl Endpoint {
                 shared.closed.set(true);
             }
         });
-        self.multiplexed.borrow_mut().push(Rc::clone(&shared));
+        let mut all = self.multiplexed.borrow_mut();
+        all.retain(|other| !other.closed.get()); // an endpoint that ends each soon would leave many until the next sweep
+        all.push(Rc::clone(&shared));
+        drop(all);
         Ok(shared)
     }
 }
