@@ -122,6 +122,16 @@ fn matched<'a>(current: &'a Rc<Current>, exchange: &mut Exchange) -> Option<&'a 
     Some(&current.snapshot.routes[number as usize])
 }
 
+/// Where a request goes after an attempt that failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// The connection had gone stale in the pool, which says nothing about its endpoint.
+    NewConnection,
+    /// The connection takes no more streams (RFC 9113 §8.7), which says nothing either.
+    WhereThereIsRoom,
+    OtherEndpoint,
+}
+
 /// Attempts until one succeeds, or no further one is allowed. Never once a byte of a response has left.
 async fn proxy(
     worker: &Rc<Worker>,
@@ -159,14 +169,12 @@ async fn proxy(
             }
             Err(failure) => failure,
         };
-        // A connection that had gone stale in the pool says nothing about the endpoint: once more, on a new one. Nor does
-        // one that takes no more streams (RFC 9113 §8.7): once more, wherever there is room now.
-        let again = match stop {
-            Stop::UpstreamClosed => reused,
-            Stop::NotProcessed => !turned_away,
-            _ => false,
+        let next = match stop {
+            Stop::UpstreamClosed if reused => Next::NewConnection,
+            Stop::NotProcessed if !turned_away => Next::WhereThereIsRoom,
+            _ => Next::OtherEndpoint,
         };
-        if !again {
+        if next == Next::OtherEndpoint {
             let began_ns = exchange.upstream.started_ns;
             upstream.health[endpoint].failed(stop, &settings.passive, began_ns, worker.now_ns());
         }
@@ -181,20 +189,18 @@ async fn proxy(
         if !safe || exchange.response_begun || is_lost || late {
             return Err(stop);
         }
-        if again && stop == Stop::UpstreamClosed {
-            freshness = Freshness::New;
-        } else {
-            if again {
-                turned_away = true;
-            } else {
+        match next {
+            Next::NewConnection => freshness = Freshness::New,
+            Next::WhereThereIsRoom => turned_away = true,
+            Next::OtherEndpoint => {
                 tried.add(endpoint);
                 retries = retries.checked_sub(1).ok_or(stop)?;
                 endpoint = upstream.pick(settings, exchange, tried, worker.now_ns()).ok_or(stop)?;
             }
-            if !upstream.retries.spend() {
-                worker.metrics.upstream_retries_refused.increment();
-                return Err(stop);
-            }
+        }
+        if next != Next::NewConnection && !upstream.retries.spend() {
+            worker.metrics.upstream_retries_refused.increment();
+            return Err(stop);
         }
         worker.metrics.upstream_retries.increment();
     }

@@ -126,7 +126,8 @@ fn h05_frames_that_bring_nothing() {
         let rig = Rig::echo(Reading::Strict);
         let farewell = flood(&rig, begin, piece);
         assert_eq!(farewell.code, Some(ENHANCE_YOUR_CALM), "{what}: {farewell:?}");
-        assert!(farewell.answers <= 3_400, "{what}: {farewell:?}");
+        // The credit of a new connection is good for 3,333; how much answers and time earn depends on who is quicker.
+        assert!(farewell.answers <= 5_000, "{what}: {farewell:?}");
     }
 }
 
