@@ -112,6 +112,16 @@ fn response_head() {
 }
 
 #[test]
+fn h2_head() {
+    replay("h2_head");
+}
+
+#[test]
+fn h2_connection() {
+    replay("h2_connection");
+}
+
+#[test]
 fn chunked() {
     replay("chunked");
 }

@@ -4,6 +4,7 @@
 use weir_plugin::Expression;
 use weir_proto::h1::chunked::{Decoder, Step};
 use weir_proto::h1::{Limits, parse_request, parse_response};
+use weir_proto::h2::{Pseudo, Watch, request_head as h2_request_head, response_head as h2_response_head};
 use weir_proto::path::{Canonical, canonical};
 use weir_proto::{Head, Method, RequestHead, ResponseHead};
 
@@ -14,6 +15,8 @@ pub type Target = fn(&[u8]);
 pub const ALL: &[(&str, Target)] = &[
     ("request_head", request_head),
     ("response_head", response_head),
+    ("h2_head", h2_head),
+    ("h2_connection", h2_connection),
     ("chunked", chunked),
     ("path", path),
     ("vars", vars),
@@ -61,6 +64,59 @@ pub fn response_head(data: &[u8]) {
         let mut sent = Vec::new();
         response.head.write_fields(&mut sent, |_| true);
         one_line_each(&sent);
+    }
+}
+
+/// Fields as HTTP/2 brings them, one on each line: `name: value`, where names may begin with a colon. What is taken of
+/// them goes out as HTTP/1 lines.
+pub fn h2_head(data: &[u8]) {
+    let mut pseudo = Pseudo { method: b"GET", ended: data.len().is_multiple_of(2), ..Pseudo::default() };
+    let mut fields = Vec::new();
+    for line in data.split(|&byte| byte == b'\n') {
+        let Some(colon) = line.iter().skip(1).position(|&byte| byte == b':') else { continue };
+        let (name, value) = (&line[..=colon], &line[colon + 2..]);
+        let value = value.strip_prefix(b" ").unwrap_or(value);
+        match name {
+            b":method" => pseudo.method = value,
+            b":scheme" => pseudo.scheme = Some(value),
+            b":authority" => pseudo.authority = Some(value),
+            b":path" => pseudo.path = Some(value),
+            b":protocol" => pseudo.protocol = Some(value),
+            name => fields.push((name, value)),
+        }
+    }
+    let limits = Limits::default();
+    let mut request = RequestHead::default();
+    let taken = h2_request_head(&pseudo, fields.iter().copied(), &limits, &mut request);
+    look_at(&request.head);
+    let _ = (request.method_name(), request.target(), request.query(), request.host(), request.port());
+    if taken.is_ok() {
+        if request.path().starts_with(b"/") {
+            is_canonical(request.path());
+        }
+        let mut sent = Vec::new();
+        request.head.write_fields(&mut sent, |_| true);
+        one_line_each(&sent);
+    }
+    let mut response = ResponseHead::default();
+    let status = u16::from_be_bytes([data.first().copied().unwrap_or(0) % 3, data.last().copied().unwrap_or(200)]);
+    if h2_response_head(status, fields.into_iter(), pseudo.ended, &limits, Method::Get, &mut response).is_ok() {
+        let mut sent = Vec::new();
+        response.head.write_fields(&mut sent, |_| true);
+        one_line_each(&sent);
+    }
+}
+
+/// However the bytes of a connection are cut, the watch over it comes to the same end.
+pub fn h2_connection(data: &[u8]) {
+    let end = |piece: usize| {
+        let mut watch = Watch::new(0);
+        data.chunks(piece).for_each(|bytes| watch.received(bytes, 7));
+        (watch.is_exhausted(), watch.head_since_ns())
+    };
+    let whole = end(data.len().max(1));
+    for piece in [1, 2, 9, 24] {
+        assert_eq!(end(piece), whole, "cut in pieces of {piece}");
     }
 }
 
