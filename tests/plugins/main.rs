@@ -6,6 +6,7 @@ mod consumers;
 mod forward_auth;
 mod ldap;
 mod limits;
+mod list;
 mod loggers;
 mod oidc;
 mod price;

@@ -1,5 +1,6 @@
 //! Tokens of a real OpenID Connect provider.
 
+mod browser;
 mod server;
 
 use base64::Engine;
@@ -7,6 +8,7 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::Value;
 use weir_testkit::{Answer, DEADLINE, Gateway, Origin, eventually};
 
+use browser::Browser;
 use server::{Provider, SECRET};
 
 /// A gateway whose route `/guarded/*` wants a token; `/free` wants nothing.
@@ -171,4 +173,141 @@ fn a_provider_that_is_gone_fails_closed() {
     assert_eq!(ask(&gateway, &format!("{head}.e30.AAAA")).status, 503);
     assert_eq!([gateway.get("/guarded/a").status, gateway.get("/free").status], [401, 200]);
     gateway.wait_stderr("it is said", |said| said.contains("openid-connect: http://127.0.0.1"));
+}
+
+/// A gateway that sends people to a login, its provider, and an origin that says what it was told.
+fn logins(more: &str) -> Option<(Origin, Gateway, Provider)> {
+    let origin = Origin::serving(|request| {
+        let told = ["x-id-token", "x-userinfo", "x-access-token", "x-refresh-token", "cookie"];
+        let told = told.map(|name| request.headers.get(name).unwrap_or("-").to_owned());
+        Answer::ok(format!("{} {}", request.target, told.join(" ")))
+    });
+    let port = weir_testkit::free_port();
+    let more = format!(
+        "redirect_uri: /guarded/back\n        logout_path: /guarded/logout\n        \
+         session: {{ secret: a-secret-of-sixteen }}\n        {more}"
+    );
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes:
+  - id: guarded
+    uri: /guarded/*
+    plugins:
+      openid-connect:
+        client_id: web
+        client_secret: \"{SECRET}\"
+        discovery: http://127.0.0.1:{port}/.well-known/openid-configuration
+        {more}
+    upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }}
+",
+        origin.addr()
+    ));
+    let provider = Provider::start_for(port, &format!("http://{}/guarded/back", gateway.addr()))?;
+    Some((origin, gateway, provider))
+}
+
+#[test]
+fn a_browser_logs_in_and_out() {
+    let Some((origin, gateway, provider)) = logins("set_refresh_token_header: true") else { return };
+    let (port, mut browser) = (gateway.addr().port(), Browser::default());
+    // Sent away with everything that a login needs to be one of ours.
+    let sent = browser.ask(port, "GET", "/guarded/a?x=1");
+    let location = sent.headers.get("location").expect("to the provider");
+    assert_eq!(sent.status, 302);
+    for part in
+        ["response_type=code", "client_id=web", "&state=", "&nonce=", "&code_challenge=", "code_challenge_method=S256"]
+    {
+        assert!(location.contains(part), "{location}");
+    }
+    let cookie = sent.headers.get("set-cookie").expect("a cookie");
+    assert!(cookie.contains("; HttpOnly; SameSite=Lax") && cookie.contains("Max-Age=600"), "{cookie}");
+    assert_eq!(browser.ask(port, "POST", "/guarded/a").status, 401, "what a form sends would be lost");
+    // There and back again.
+    let (target, answer) = browser.follow(port, "/guarded/a?x=1");
+    assert_eq!((&*target, answer.status), ("/guarded/a?x=1", 200), "{}", answer.text());
+    let text = answer.text();
+    let told: Vec<&str> = text.split(' ').collect();
+    let claims = |text: &str| serde_json::from_slice::<Value>(&STANDARD.decode(text).expect("base64")).expect("JSON");
+    assert_eq!(
+        (told[0], &claims(told[1])["sub"], &claims(told[2])["sub"]),
+        ("/guarded/a?x=1", &"jack".into(), &"jack".into())
+    );
+    assert!(told[3].len() > 20 && told[4].len() > 20, "{text}");
+    // What is ours does not go upstream, but for the cookie of the login that never came back.
+    assert!(!told[5].contains("session=") && !text.contains("a-secret"), "{text}");
+    // Nobody but us can make or change a session.
+    let session = browser.0[&port]["session"].clone();
+    for changed in [format!("A{}", &session[1..]), "x".to_owned(), String::new()] {
+        let mut other = Browser::default();
+        other.0.entry(port).or_default().insert("session".to_owned(), changed);
+        assert_eq!(other.ask(port, "GET", "/guarded/a").status, 302);
+    }
+    assert_eq!(origin.requests().len(), 1);
+    provider.freeze();
+    assert_eq!(browser.ask(port, "GET", "/guarded/b").status, 200, "a session needs nobody");
+    provider.thaw();
+    let left = browser.ask(port, "GET", "/guarded/logout");
+    assert_eq!(left.status, 302);
+    assert!(left.headers.get("location").is_some_and(|to| to.contains("/session/end?client_id=web")));
+    assert_eq!(browser.ask(port, "GET", "/guarded/b").status, 302);
+}
+
+#[test]
+fn nobody_is_logged_in_by_somebody_elses_login() {
+    let Some((origin, gateway, _provider)) = logins("") else { return };
+    let port = gateway.addr().port();
+    let mut attacker = Browser::default();
+    // The attacker logs in, and stops before the last step.
+    let mut target =
+        attacker.ask(port, "GET", "/guarded/a").headers.get("location").expect("to the provider").to_owned();
+    let back = format!("http://127.0.0.1:{port}");
+    while !target.starts_with(&back) {
+        let rest = target.strip_prefix("http://127.0.0.1:").expect("the provider").to_owned();
+        let (to, path) = rest.split_once('/').expect("a path");
+        target = attacker
+            .ask(to.parse().expect("a port"), "GET", &format!("/{path}"))
+            .headers
+            .get("location")
+            .expect("further")
+            .to_owned();
+        if target.starts_with('/') {
+            target = format!("http://127.0.0.1:{to}{target}");
+        }
+    }
+    let last = target.strip_prefix(&back).expect("it is").to_owned();
+    // The victim is made to do it.
+    let answer = Browser::default().ask(port, "GET", &last);
+    assert_eq!((answer.status, answer.headers.has("set-cookie")), (401, false));
+    // The same with another state, and without a code.
+    for wrong in [
+        "/guarded/back",
+        "/guarded/back?state=x&code=y",
+        &last.replace("state=", "state=A"),
+        &last.replace("code=", "kode="),
+    ] {
+        assert_eq!(attacker.ask(port, "GET", wrong).status, 401, "{wrong}");
+    }
+    assert_eq!(attacker.ask(port, "GET", &last).status, 302);
+    assert_eq!(attacker.ask(port, "GET", &last).status, 401, "a code is good once");
+    assert_eq!(attacker.ask(port, "GET", "/guarded/a").status, 200);
+    assert_eq!(origin.requests().len(), 1);
+}
+
+#[test]
+fn a_token_that_has_ended_is_renewed() {
+    let Some((_origin, gateway, _provider)) = logins("") else { return };
+    let (port, mut browser) = (gateway.addr().port(), Browser::default());
+    let (_, first) = browser.follow(port, "/guarded/a");
+    assert_eq!(first.status, 200);
+    eventually("it is renewed", DEADLINE, || browser.ask(port, "GET", "/guarded/a").status == 307);
+    let (target, second) = browser.follow(port, "/guarded/a");
+    assert_eq!((&*target, second.status), ("/guarded/a", 200));
+    assert_ne!(first.text(), second.text());
+}
+
+#[test]
+fn who_is_not_to_log_in_is_refused_or_passes() {
+    for (action, status) in [("deny", 401), ("pass", 200)] {
+        let Some((_origin, gateway, _provider)) = logins(&format!("unauth_action: {action}")) else { return };
+        assert_eq!(gateway.get("/guarded/a").status, status, "{action}");
+    }
 }

@@ -41,6 +41,11 @@ impl JsonSchema for Scalar {
 }
 
 impl Scalar {
+    /// As it is written.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
     /// The value with its variables, when what is constant of it may stand in a field.
     pub fn template(&self, path: &str, build: &mut Build) -> Result<Template, ConfigError> {
         match field::is_value(self.0.as_bytes()) {

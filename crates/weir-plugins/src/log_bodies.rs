@@ -72,7 +72,7 @@ impl Wanted {
 
     fn filter(&self, exchange: &mut Exchange) -> Option<Box<dyn Filter>> {
         let is_wanted = self.only.as_ref().is_none_or(|only| only.holds(&*exchange));
-        is_wanted.then(|| Onlooker::new(exchange.notes.keep(self.key), self.most))
+        is_wanted.then(|| Onlooker::filter(exchange.notes.keep(self.key), self.most))
     }
 
     fn text(&self, exchange: &Exchange) -> Option<Value> {

@@ -10,7 +10,7 @@ pub struct Onlooker {
 
 impl Onlooker {
     /// Keeps the first `most` bytes, and one more where there are more, so that it can be told.
-    pub fn new(kept: Kept, most: usize) -> Box<dyn Filter> {
+    pub fn filter(kept: Kept, most: usize) -> Box<dyn Filter> {
         Box::new(Onlooker { kept, most })
     }
 }
@@ -36,7 +36,7 @@ mod tests {
     #[test]
     fn everything_passes_and_the_beginning_is_kept() {
         let kept = Kept::default();
-        let mut onlooker = Onlooker::new(kept.clone(), 4);
+        let mut onlooker = Onlooker::filter(kept.clone(), 4);
         let mut out = Vec::new();
         for piece in ["ab", "cdef", "gh"] {
             onlooker.piece(piece.as_bytes(), &mut out).expect("it never refuses");

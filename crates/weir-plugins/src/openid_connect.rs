@@ -1,11 +1,9 @@
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http::header::HeaderName;
 use jsonwebtoken::{Algorithm, DecodingKey};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
 use weir_plugin::{Build, ConfigError, Definition, Stage, Step};
 
 use crate::complaint::Complaint;
@@ -13,30 +11,37 @@ use crate::headers::header_name;
 
 mod bearer;
 mod door;
+mod login;
+mod options;
 mod provider;
+mod session;
 
 use bearer::{Bearer, Rules, Verifier};
 use door::{Door, Shown};
+use options::LoginOptions;
 use provider::{Client, Proof, Provider};
 
-/// Lets requests in that bring an access token of an OpenID Connect provider, as `Authorization: Bearer` or `X-Access-Token`.
+/// Lets in who has logged in at an OpenID Connect provider: browsers by a login with redirects, and requests that bring an
+/// access token, as `Authorization: Bearer` or `X-Access-Token`.
 ///
 /// A token is verified with the provider's keys (`use_jwks`), with a key of one's own (`public_key`), or by asking the
 /// provider (introspection, RFC 7662). How a token may be signed is decided by the keys, and never by the token. Its issuer
 /// and its times are always checked. The upstream learns who it is in `X-Userinfo`, the claims as JSON in base64; such
 /// fields of the client's own are removed. When the provider does not answer, the answer is 503.
 ///
-/// The login with redirects (the code flow) is not carried out by this version.
+/// Requests without a token are sent to the provider, unless `bearer_only` is set, and come back with a code (the code
+/// flow, always with state, nonce and PKCE). The session is kept by the browser, in a cookie that only gateways with the
+/// same `session.secret` can read.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OpenidConnect {
     /// What this gateway is called at the provider.
     client_id: String,
-    /// Its secret, for introspection.
+    /// Its secret, for introspection and for logins.
     client_secret: Option<String>,
     /// The URL of the provider's description, which ends in `/.well-known/openid-configuration`.
     discovery: String,
-    /// Requests without a token are refused. Has to be `true` in this version, which does not send anybody to a login.
+    /// Requests without a token are refused, instead of being sent to a login.
     #[serde(default)]
     bearer_only: bool,
     /// Verifies tokens with the keys the provider publishes.
@@ -77,8 +82,8 @@ pub struct OpenidConnect {
     /// Scopes a token must have. Without them: 403.
     #[serde(default)]
     required_scopes: Vec<String>,
-    /// What becomes of requests without a valid token: `deny` is 401, `pass` lets them through unknown. `auth`, the
-    /// default of APISIX, is the same as `deny` here.
+    /// What becomes of requests without a valid token: `auth` sends those without one to a login, `deny` is 401,
+    /// `pass` lets them through unknown.
     #[serde(default)]
     unauth_action: UnauthAction,
     /// What the token is for, in `WWW-Authenticate` of a refusal.
@@ -109,65 +114,8 @@ pub struct OpenidConnect {
     /// Has no effect: each configuration remembers its own tokens.
     #[serde(default, rename = "cache_segment")]
     _cache_segment: Option<String>,
-    /// Options of the login with redirects, which have no effect while `bearer_only` is true.
     #[serde(flatten)]
-    _login: Login,
-}
-
-/// What only the login with redirects needs.
-#[derive(Deserialize, JsonSchema)]
-struct Login {
-    /// Where the provider sends people back to.
-    #[serde(rename = "redirect_uri")]
-    _redirect_uri: Option<String>,
-    /// What is asked for.
-    #[serde(rename = "scope")]
-    _scope: Option<String>,
-    /// The cookie that says who somebody is.
-    #[serde(rename = "session")]
-    _session: Option<BTreeMap<String, Value>>,
-    /// The path that ends a session.
-    #[serde(rename = "logout_path")]
-    _logout_path: Option<String>,
-    /// Where people go who have left.
-    #[serde(rename = "post_logout_redirect_uri")]
-    _post_logout_redirect_uri: Option<String>,
-    /// How this gateway shows who it is where it gets tokens.
-    #[serde(rename = "token_endpoint_auth_method")]
-    _token_endpoint_auth_method: Option<String>,
-    /// Proves that it was this gateway who began (RFC 7636).
-    #[serde(rename = "use_pkce")]
-    _use_pkce: Option<bool>,
-    /// Ties the identity to this login.
-    #[serde(rename = "use_nonce")]
-    _use_nonce: Option<bool>,
-    /// The upstream gets the identity in `X-ID-Token`.
-    #[serde(rename = "set_id_token_header")]
-    _set_id_token_header: Option<bool>,
-    /// The upstream gets what renews tokens in `X-Refresh-Token`.
-    #[serde(rename = "set_refresh_token_header")]
-    _set_refresh_token_header: Option<bool>,
-    /// Further arguments of the login.
-    #[serde(rename = "authorization_params")]
-    _authorization_params: Option<BTreeMap<String, Value>>,
-    /// Renews tokens that have come to their end.
-    #[serde(rename = "renew_access_token_on_expiry")]
-    _renew_access_token_on_expiry: Option<bool>,
-    /// For how long a token is good that does not say so.
-    #[serde(rename = "access_token_expires_in")]
-    _access_token_expires_in: Option<u64>,
-    /// So many seconds before its end a token is renewed.
-    #[serde(rename = "access_token_expires_leeway")]
-    _access_token_expires_leeway: Option<u64>,
-    /// For so many seconds nobody is asked whether a session still holds.
-    #[serde(rename = "refresh_session_interval")]
-    _refresh_session_interval: Option<u64>,
-    /// Tells the provider that tokens are not needed any more.
-    #[serde(rename = "revoke_tokens_on_logout")]
-    _revoke_tokens_on_logout: Option<bool>,
-    /// Asks for the password again.
-    #[serde(rename = "force_reauthorize")]
-    _force_reauthorize: Option<bool>,
+    login: LoginOptions,
 }
 
 /// Whose tokens are taken, and for whom they must be.
@@ -256,10 +204,6 @@ impl Definition for OpenidConnect {
   required_scopes: [orders]"#;
 
     fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
-        if !self.bearer_only {
-            let problem = "must be true: the login with redirects is not carried out by this version";
-            return Err(ConfigError::new("bearer_only", problem));
-        }
         if self.accept_none_alg {
             return Err(ConfigError::new(
                 "accept_none_alg",
@@ -276,9 +220,25 @@ impl Definition for OpenidConnect {
         if self.realm.is_empty() || !self.realm.bytes().all(is_quotable) {
             return Err(ConfigError::new("realm", "must be visible ASCII characters, without quotes and backslashes"));
         }
+        if !self.bearer_only && self.client_secret.is_none() {
+            return Err(ConfigError::new("client_secret", "is needed for logins; or set `bearer_only: true`"));
+        }
         let verifier = self.verifier()?;
         let algorithms = self.token_signing_alg_values_expected.as_deref().map(algorithms).transpose()?;
         let ClaimValidator { issuer, audience } = self.claim_validator;
+        // A token of identity is always for who has asked for it (OpenID Connect Core 1.0 §3.1.3.7).
+        let of_identity = Rules {
+            algorithms: algorithms.clone(),
+            issuers: issuer.valid_issuers.clone(),
+            audience: "aud".to_owned(),
+            audience_required: true,
+            for_client: Some(self.client_id.clone()),
+            iat_slack_s: f64::from(self.iat_slack),
+        };
+        let login = match self.bearer_only {
+            true => None,
+            false => Some(self.login.build(&self.client_id, of_identity, self.set_userinfo_header)?),
+        };
         let rules = Rules {
             algorithms,
             issuers: issuer.valid_issuers,
@@ -295,18 +255,23 @@ impl Definition for OpenidConnect {
             Duration::from_secs(self.jwk_expires_in),
             client,
         )?;
-        let bearer =
-            Bearer { verifier, rules, remembers: !self.jwt_verification_cache_ignore, seal: build.identity().into() };
+        let remembers = !self.jwt_verification_cache_ignore;
+        let bearer = verifier.map(|verifier| Bearer { verifier, rules, remembers, seal: build.identity().into() });
         let shown = Shown {
             access_token: self.set_access_token_header && !self.access_token_in_authorization_header,
             authorization: self.access_token_in_authorization_header,
             userinfo: self.set_userinfo_header,
+            identity: self.login.set_id_token_header,
+            raw_identity: self.login.set_raw_id_token_header,
+            refresh_token: self.login.set_refresh_token_header,
         };
         Ok(Step::waiting(Door {
             provider,
             bearer,
+            login,
             shown,
             required_scopes: self.required_scopes,
+            denies: self.unauth_action == UnauthAction::Deny,
             passes: self.unauth_action == UnauthAction::Pass,
             realm: self.realm,
             complaint: Complaint::default(),
@@ -315,31 +280,28 @@ impl Definition for OpenidConnect {
 }
 
 impl OpenidConnect {
-    fn verifier(&self) -> Result<Verifier, ConfigError> {
+    /// Nothing where tokens of clients do not count, as in APISIX.
+    fn verifier(&self) -> Result<Option<Verifier>, ConfigError> {
         if let Some(pem) = &self.public_key {
-            return public_key(pem);
+            return public_key(pem).map(Some);
         }
         if self.use_jwks {
-            return Ok(Verifier::Keys);
+            return Ok(Some(Verifier::Keys));
+        }
+        if !self.bearer_only && self.introspection_endpoint.is_none() {
+            return Ok(None);
         }
         if self.client_secret.is_none() {
             let problem = "is needed to ask the provider about tokens; or verify them with `use_jwks` or `public_key`";
             return Err(ConfigError::new("client_secret", problem));
         }
-        let proof = match self.introspection_endpoint_auth_method.as_str() {
-            "client_secret_basic" => Proof::Basic,
-            "client_secret_post" => Proof::Post,
-            _ => {
-                let problem = "must be `client_secret_basic` or `client_secret_post`";
-                return Err(ConfigError::new("introspection_endpoint_auth_method", problem));
-            }
-        };
+        let proof = proof(&self.introspection_endpoint_auth_method, "introspection_endpoint_auth_method")?;
         let field = |(index, name): (usize, &String)| {
             let path = format!("introspection_addon_headers[{index}]");
             HeaderName::from_bytes(header_name(name, &path)?)
                 .map_err(|_| ConfigError::new(path, "is not the name of a header field"))
         };
-        Ok(Verifier::Introspection {
+        Ok(Some(Verifier::Introspection {
             endpoint: self.introspection_endpoint.clone(),
             proof,
             fields: self.introspection_addon_headers.iter().enumerate().map(field).collect::<Result<_, _>>()?,
@@ -349,7 +311,16 @@ impl OpenidConnect {
                 self.introspection_interval
             }),
             expiry: self.introspection_expiry_claim.clone(),
-        })
+        }))
+    }
+}
+
+/// How a client shows who it is.
+fn proof(method: &str, place: &str) -> Result<Proof, ConfigError> {
+    match method {
+        "client_secret_basic" => Ok(Proof::Basic),
+        "client_secret_post" => Ok(Proof::Post),
+        _ => Err(ConfigError::new(place, "must be `client_secret_basic` or `client_secret_post`")),
     }
 }
 
@@ -382,7 +353,7 @@ fn algorithms(text: &str) -> Result<Vec<Algorithm>, ConfigError> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::testing::refused;
@@ -398,7 +369,12 @@ mod tests {
         for (options, want) in [
             (json!({"client_id": "a"}), "missing field `discovery`"),
             (with(json!({"discovery": "/x"})), "discovery: `/x` is no URL"),
-            (with(json!({"bearer_only": false})), "bearer_only: must be true"),
+            (with(json!({"bearer_only": false})), "client_secret: is needed"),
+            (with(json!({"bearer_only": false, "client_secret": "s"})), "session: is needed"),
+            (
+                with(json!({"bearer_only": false, "client_secret": "s", "session": {"secret": "short"}})),
+                "session.secret: must have at least 16",
+            ),
             (with(json!({"use_jwks": false})), "client_secret: is needed to ask"),
             (with(json!({"accept_none_alg": true})), "accept_none_alg: must be false"),
             (with(json!({"token_signing_alg_values_expected": "none"})), "token_signing_alg_values_expected: `none`"),

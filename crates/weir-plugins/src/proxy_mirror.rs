@@ -166,7 +166,7 @@ impl Plugin for Mirror {
 
     fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
         let is_picked = exchange.notes.read(self.picked).is_some();
-        Ok(is_picked.then(|| Onlooker::new(exchange.notes.keep(self.content), MOST_CONTENT)))
+        Ok(is_picked.then(|| Onlooker::filter(exchange.notes.keep(self.content), MOST_CONTENT)))
     }
 
     fn on_log(&self, exchange: &Exchange) {

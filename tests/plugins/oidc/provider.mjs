@@ -31,7 +31,9 @@ const provider = new (Provider ?? fallback)(issuer, {
   scopes: ['openid', 'email', 'offline_access', 'read', 'write'],
   claims: { openid: ['sub'], email: ['email'] },
   cookies: { keys: ['a key for cookies'] },
-  pkce: { required: () => false },
+  pkce: { required: () => true },
+  ttl: { AccessToken: 4 },
+  issueRefreshToken: () => true,
   features: {
     devInteractions: { enabled: false },
     clientCredentials: { enabled: true },

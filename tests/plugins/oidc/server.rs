@@ -25,6 +25,11 @@ impl Provider {
 
     /// With keys of its own each time.
     pub fn start_on(port: u16) -> Option<Provider> {
+        Provider::start_for(port, "http://127.0.0.1:9/callback")
+    }
+
+    /// For logins that come back there.
+    pub fn start_for(port: u16, redirect_uri: &str) -> Option<Provider> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository");
         let modules = root.join(".cache/node");
         if !modules.join("node_modules/oidc-provider").exists() {
@@ -33,7 +38,7 @@ impl Provider {
         }
         let mut command = Program::find("node")?;
         command.arg(root.join("tests/plugins/oidc/provider.mjs")).arg(modules);
-        command.args([&port.to_string(), "http://127.0.0.1:9/callback"]);
+        command.args([&port.to_string(), redirect_uri]);
         let provider = Provider { program: Program::start(command, TempDir::new()), port };
         eventually("the provider listens", DEADLINE, || TcpStream::connect(("127.0.0.1", port)).is_ok());
         Some(provider)

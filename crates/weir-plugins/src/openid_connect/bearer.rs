@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use serde_json::{Map, Value};
-use weir_plugin::Exchange;
+use weir_plugin::{Exchange, Stop};
 
 use super::provider::{Proof, Provider, Trouble};
 use crate::json_web_token::{Claims, Token};
@@ -106,11 +106,52 @@ pub enum Unproved {
     Token(&'static str),
     /// Nobody can tell.
     Trouble(Trouble),
+    /// It ends here.
+    Stop(Stop),
+}
+
+impl From<Stop> for Unproved {
+    fn from(stop: Stop) -> Unproved {
+        Unproved::Stop(stop)
+    }
 }
 
 impl From<Trouble> for Unproved {
     fn from(trouble: Trouble) -> Unproved {
         Unproved::Trouble(trouble)
+    }
+}
+
+/// What a signed token says: signed with a key of one's own, or else with one of the provider's.
+pub async fn verified(
+    provider: &Provider,
+    rules: &Rules,
+    own: Option<(&DecodingKey, &[Algorithm])>,
+    shown: &[u8],
+) -> Result<Map<String, Value>, Unproved> {
+    let token = Token::parse(shown).ok_or(Unproved::Token("it is no signed token"))?;
+    let allowed =
+        |algorithm: &Algorithm| rules.algorithms.as_ref().is_none_or(|algorithms| algorithms.contains(algorithm));
+    let algorithm = token.algorithm().filter(allowed).ok_or(Unproved::Token("it is signed in another way"))?;
+    let is_good = |key: &DecodingKey| crypto::verify(token.signature, token.signed, key, algorithm).unwrap_or(false);
+    let is_signed = match own {
+        // RFC 8725 §3.1: the key decides how; the token may only agree.
+        Some((key, algorithms)) => algorithms.contains(&algorithm) && is_good(key),
+        None => {
+            let keys = provider.keys_for(token.key_id(), algorithm).await?;
+            keys.iter().filter(|key| key.is_for(token.key_id(), algorithm)).any(|key| is_good(&key.key))
+        }
+    };
+    if !is_signed {
+        return Err(Unproved::Token("the signature is not good"));
+    }
+    let issuer = match &rules.issuers {
+        Some(_) => String::new(),
+        None => provider.discovery().await?.issuer.clone(),
+    };
+    match rules.fault(token.payload(), &issuer, now_s()) {
+        Some(fault) => Err(Unproved::Token(fault)),
+        None => Ok(token.payload().clone()),
     }
 }
 
@@ -142,7 +183,13 @@ impl Bearer {
                 (claims, left_s.min(interval.as_secs_f64()))
             }
             _ => {
-                let claims = self.verify_signature(provider, token).await?;
+                let claims = {
+                    let own = match &self.verifier {
+                        Verifier::Own { key, algorithms } => Some((&**key, &**algorithms)),
+                        _ => None,
+                    };
+                    verified(provider, &self.rules, own, token).await?
+                };
                 let left_s = claims.get("exp").and_then(Value::as_f64).map_or(0.0, |exp| exp - now_s());
                 (claims, left_s.min(MOST_REMEMBERED_S))
             }
@@ -153,35 +200,6 @@ impl Bearer {
             GOOD.with_borrow_mut(|good| good.keep(mark, Rc::clone(&claims), until));
         }
         Ok(claims)
-    }
-
-    async fn verify_signature(&self, provider: &Provider, shown: &[u8]) -> Result<Map<String, Value>, Unproved> {
-        let token = Token::parse(shown).ok_or(Unproved::Token("it is no signed token"))?;
-        let allowed = |algorithm: &Algorithm| {
-            self.rules.algorithms.as_ref().is_none_or(|algorithms| algorithms.contains(algorithm))
-        };
-        let algorithm = token.algorithm().filter(allowed).ok_or(Unproved::Token("it is signed in another way"))?;
-        let is_good =
-            |key: &DecodingKey| crypto::verify(token.signature, token.signed, key, algorithm).unwrap_or(false);
-        let is_signed = match &self.verifier {
-            // RFC 8725 §3.1: the key decides how; the token may only agree.
-            Verifier::Own { key, algorithms } => algorithms.contains(&algorithm) && is_good(key),
-            _ => {
-                let keys = provider.keys_for(token.key_id(), algorithm).await?;
-                keys.iter().filter(|key| key.is_for(token.key_id(), algorithm)).any(|key| is_good(&key.key))
-            }
-        };
-        if !is_signed {
-            return Err(Unproved::Token("the signature is not good"));
-        }
-        let issuer = match &self.rules.issuers {
-            Some(_) => String::new(),
-            None => provider.discovery().await?.issuer.clone(),
-        };
-        match self.rules.fault(token.payload(), &issuer, now_s()) {
-            Some(fault) => Err(Unproved::Token(fault)),
-            None => Ok(token.payload().clone()),
-        }
     }
 
     /// RFC 7662: the provider knows.

@@ -2,12 +2,14 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
-use weir_plugin::proto::head::BadField;
+use serde_json::{Map, Value, json};
+use weir_plugin::proto::Head;
 use weir_plugin::{AsyncPlugin, Exchange, Stop, Waiting};
 
-use super::bearer::{Bearer, Known, Unproved};
+use super::bearer::{Bearer, Unproved};
+use super::login::{Login, Visit};
 use super::provider::Provider;
+use super::session::Session;
 use crate::answer::Refusal;
 use crate::complaint::Complaint;
 
@@ -16,13 +18,22 @@ pub struct Shown {
     pub access_token: bool,
     pub authorization: bool,
     pub userinfo: bool,
+    /// Of who has logged in.
+    pub identity: bool,
+    pub raw_identity: bool,
+    pub refresh_token: bool,
 }
 
 pub struct Door {
     pub provider: Provider,
-    pub bearer: Bearer,
+    /// Nothing where tokens of clients do not count.
+    pub bearer: Option<Bearer>,
+    /// Nothing where nobody is sent to a login.
+    pub login: Option<Login>,
     pub shown: Shown,
     pub required_scopes: Vec<String>,
+    /// Nobody is sent to a login without being asked to.
+    pub denies: bool,
     /// Requests without a valid token go on as nobody's.
     pub passes: bool,
     pub realm: String,
@@ -48,28 +59,47 @@ impl AsyncPlugin for Door {
 }
 
 impl Door {
+    /// The time-out is for all that has to be asked.
     async fn enter(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        let token = token(exchange);
+        let token = token(exchange).filter(|_| self.bearer.is_some());
         for name in OURS {
             exchange.request.head.remove(name);
         }
-        let Some(token) = token else {
-            return self.turn_away(exchange, None);
-        };
         let timeout = self.provider.timeout();
-        let verdict = tokio::time::timeout(timeout, self.bearer.verify(&self.provider, &token, exchange)).await;
-        let known = match verdict {
-            Ok(Ok(known)) => known,
-            Ok(Err(Unproved::Token(fault))) => return self.turn_away(exchange, Some(fault)),
-            Ok(Err(Unproved::Trouble(trouble))) => return Err(self.fail(&trouble.to_string())),
-            Err(_) => return Err(self.fail(&format!("no answer within {} ms", timeout.as_millis()))),
-        };
-        if !self.has_scopes(&known) {
-            let wanted = self.required_scopes.join(", ");
-            let body = json!({ "error": format!("required scopes {wanted} not present") });
-            return Err(exchange.respond(403, "application/json", format!("{body}\n").as_bytes()));
+        match tokio::time::timeout(timeout, self.admit(exchange, token)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(Unproved::Token(fault))) => self.turn_away(exchange, Some(fault)),
+            Ok(Err(Unproved::Trouble(trouble))) => Err(self.fail(&trouble.to_string())),
+            Ok(Err(Unproved::Stop(stop))) => Err(stop),
+            Err(_) => Err(self.fail(&format!("no answer within {} ms", timeout.as_millis()))),
         }
-        self.tell(exchange, &token, &known).map_err(|_| Stop::Internal)
+    }
+
+    async fn admit(&self, exchange: &mut Exchange, token: Option<Vec<u8>>) -> Result<(), Unproved> {
+        if let (Some(token), Some(bearer)) = (token, &self.bearer) {
+            let claims = bearer.verify(&self.provider, &token, exchange).await?;
+            self.check_scopes(exchange, &scopes(&claims))?;
+            return self.tell(exchange, &token, Some(&claims));
+        }
+        let Some(login) = &self.login else { return Ok(self.turn_away(exchange, None)?) };
+        match login.visit(&self.provider, exchange).await? {
+            Visit::Answered(stop) => Err(Unproved::Stop(stop)),
+            Visit::Known(session) => {
+                self.check_scopes(exchange, &session.scope.split(' ').collect::<Vec<_>>())?;
+                self.tell_session(exchange, &session)
+            }
+            Visit::Nobody if self.passes || self.denies => Ok(self.turn_away(exchange, None)?),
+            Visit::Nobody => Err(Unproved::Stop(login.begin(&self.provider, exchange).await?)),
+        }
+    }
+
+    fn check_scopes(&self, exchange: &mut Exchange, scopes: &[&str]) -> Result<(), Stop> {
+        if self.required_scopes.iter().all(|wanted| scopes.contains(&wanted.as_str())) {
+            return Ok(());
+        }
+        let wanted = self.required_scopes.join(", ");
+        let body = json!({ "error": format!("required scopes {wanted} not present") });
+        Err(exchange.respond(403, "application/json", format!("{body}\n").as_bytes()))
     }
 
     /// Fails closed, and says why.
@@ -92,7 +122,7 @@ impl Door {
             None => (format!("Bearer realm=\"{realm}\""), "No bearer token found in request".to_owned()),
             Some(fault) => {
                 let error = format!("Bearer realm=\"{realm}\", error=\"invalid_token\", error_description=\"{fault}\"");
-                (error, format!("The bearer token is not accepted: {fault}"))
+                (error, format!("The client is not let in: {fault}"))
             }
         };
         let stop = Refusal::new(401, "message", &message).send(exchange);
@@ -100,30 +130,54 @@ impl Door {
         Err(added.map_or(Stop::Internal, |()| stop))
     }
 
-    fn has_scopes(&self, claims: &Known) -> bool {
-        let mut scopes: Vec<&str> = Vec::new();
-        for claim in ["scope", "scp"] {
-            match claims.get(claim) {
-                Some(Value::String(text)) => scopes.extend(text.split(' ')),
-                Some(Value::Array(list)) => scopes.extend(list.iter().filter_map(Value::as_str)),
-                _ => {}
-            }
-        }
-        self.required_scopes.iter().all(|wanted| scopes.contains(&wanted.as_str()))
-    }
-
-    fn tell(&self, exchange: &mut Exchange, token: &[u8], claims: &Known) -> Result<(), BadField> {
+    fn tell(&self, exchange: &mut Exchange, token: &[u8], claims: Option<&Map<String, Value>>) -> Result<(), Unproved> {
         let head = &mut exchange.request.head;
         if self.shown.access_token {
-            head.add(b"X-Access-Token", token)?;
+            add(head, "X-Access-Token", token)?;
         }
         if self.shown.authorization {
             head.remove(b"Authorization");
-            head.add(b"Authorization", &[b"Bearer ", token].concat())?;
+            add(head, "Authorization", &[b"Bearer ", token].concat())?;
         }
-        if self.shown.userinfo {
-            head.add(b"X-Userinfo", STANDARD.encode(Value::Object((**claims).clone()).to_string()).as_bytes())?;
+        if let Some(claims) = claims.filter(|_| self.shown.userinfo) {
+            add(head, "X-Userinfo", in_base64(claims).as_bytes())?;
         }
         Ok(())
     }
+
+    fn tell_session(&self, exchange: &mut Exchange, session: &Session) -> Result<(), Unproved> {
+        self.tell(exchange, session.access_token.as_bytes(), session.userinfo.as_ref())?;
+        let head = &mut exchange.request.head;
+        if self.shown.identity {
+            add(head, "X-ID-Token", in_base64(&session.identity).as_bytes())?;
+        }
+        if let Some(raw) = session.raw.as_ref().filter(|_| self.shown.raw_identity) {
+            add(head, "X-Raw-ID-Token", raw.as_bytes())?;
+        }
+        if let Some(token) = session.refresh_token.as_ref().filter(|_| self.shown.refresh_token) {
+            add(head, "X-Refresh-Token", token.as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+fn add(head: &mut Head, name: &str, value: &[u8]) -> Result<(), Stop> {
+    head.add(name.as_bytes(), value).map_err(|_| Stop::Internal)
+}
+
+fn in_base64(claims: &Map<String, Value>) -> String {
+    STANDARD.encode(serde_json::to_vec(claims).expect("maps of values are JSON"))
+}
+
+/// The scopes of a token, in either of the two ways they are written.
+fn scopes(claims: &Map<String, Value>) -> Vec<&str> {
+    let mut scopes = Vec::new();
+    for claim in ["scope", "scp"] {
+        match claims.get(claim) {
+            Some(Value::String(text)) => scopes.extend(text.split(' ')),
+            Some(Value::Array(list)) => scopes.extend(list.iter().filter_map(Value::as_str)),
+            _ => {}
+        }
+    }
+    scopes
 }

@@ -48,6 +48,10 @@ pub struct Discovery {
     pub issuer: String,
     jwks_uri: Option<String>,
     pub introspection_endpoint: Option<String>,
+    pub authorization_endpoint: Option<String>,
+    pub token_endpoint: Option<String>,
+    pub userinfo_endpoint: Option<String>,
+    pub end_session_endpoint: Option<String>,
 }
 
 /// A key that the provider signs with.
@@ -98,6 +102,8 @@ const REFRESH: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub enum Trouble {
     Service(String, Failure),
+    /// It answers with another status than 200.
+    Refused(String, u16),
     /// It is not what it should be.
     Answer(String),
 }
@@ -106,6 +112,7 @@ impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Trouble::Service(name, failure) => write!(f, "{name}: {failure}"),
+            Trouble::Refused(name, status) => write!(f, "{name} answers with {status}"),
             Trouble::Answer(what) => f.write_str(what),
         }
     }
@@ -167,8 +174,7 @@ impl Provider {
         if let Some(discovery) = known() {
             return Ok(discovery);
         }
-        let target = self.discovery.target.clone();
-        let discovery: Discovery = get(&self.discovery, &target).await?;
+        let discovery: Discovery = read(&self.discovery, question(&self.discovery.target)?).await?;
         let discovery = Rc::new(discovery);
         *place.discovery.borrow_mut() = Some((Instant::now(), Rc::clone(&discovery)));
         Ok(discovery)
@@ -188,8 +194,7 @@ impl Provider {
         }
         let uri = discovery.jwks_uri.as_deref().ok_or_else(|| Trouble::Answer("it names no `jwks_uri`".to_owned()))?;
         let service = self.service(uri)?;
-        let target = service.target.clone();
-        let set: Map<String, Value> = get(&service, &target).await?;
+        let set: Map<String, Value> = read(&service, question(&service.target)?).await?;
         let keys = set.get("keys").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let keys: Rc<[Key]> = keys.iter().filter_map(Key::parse).take(MAX_KEYS).collect();
         *place.keys.borrow_mut() = Some((Instant::now(), Rc::clone(&keys)));
@@ -208,6 +213,16 @@ impl Provider {
     /// An endpoint of the provider.
     pub fn service(&self, url: &str) -> Result<Service, Trouble> {
         Service::parse(url, self.verify, self.timeout(), KEEPALIVE, "").map_err(|error| Trouble::Answer(error.problem))
+    }
+
+    /// Asks an endpoint with somebody's token.
+    pub async fn get_as(&self, service: &Service, token: &str) -> Result<Map<String, Value>, Trouble> {
+        let mut value = HeaderValue::try_from(format!("Bearer {token}"))
+            .map_err(|_| Trouble::Answer("its token is none".to_owned()))?;
+        value.set_sensitive(true);
+        let mut request = question(&service.target)?;
+        request.headers_mut().insert(AUTHORIZATION, value);
+        read(service, request).await
     }
 
     /// Sends a form as this client, and reads what is answered, which is JSON.
@@ -268,11 +283,11 @@ pub fn encoded(pairs: &[(&str, &str)]) -> Vec<u8> {
     out
 }
 
-async fn get<T: serde::de::DeserializeOwned>(service: &Service, target: &str) -> Result<T, Trouble> {
+fn question(target: &str) -> Result<Request<Full<Bytes>>, Trouble> {
     let mut request = Request::new(Full::default());
     *request.uri_mut() = target.parse().map_err(|_| Trouble::Answer("its path is none".to_owned()))?;
     request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
-    read(service, request).await
+    Ok(request)
 }
 
 async fn read<T: serde::de::DeserializeOwned>(service: &Service, request: Request<Full<Bytes>>) -> Result<T, Trouble> {
@@ -280,7 +295,7 @@ async fn read<T: serde::de::DeserializeOwned>(service: &Service, request: Reques
     let answer = answer.map_err(|failure| Trouble::Service(service.name(), failure))?;
     let status = answer.status().as_u16();
     if status != 200 {
-        return Err(Trouble::Answer(format!("{} answers with {status}", service.name())));
+        return Err(Trouble::Refused(service.name(), status));
     }
     serde_json::from_slice(answer.body()).map_err(|error| {
         Trouble::Answer(format!("{} answers with something else than expected: {error}", service.name()))

@@ -1,0 +1,325 @@
+//! The login with redirects (OpenID Connect Core 1.0 §3.1): the browser is sent to the provider, comes back with a code,
+//! and gets a cookie that says who it is.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::rand;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::header::HeaderMap;
+use serde_json::{Map, Value};
+use weir_plugin::proto::Method;
+use weir_plugin::{Exchange, Stop, form};
+
+use super::bearer::{Rules, Unproved, verified};
+use super::provider::{Proof, Provider, Trouble, encoded};
+use super::session::{Begun, Cookies, Sealer, Session};
+use crate::answer::Refusal;
+
+pub struct Login {
+    pub cookies: Cookies,
+    pub sealer: Sealer,
+    /// Where the provider sends browsers back to: a URL, or a path on the host the browser asks.
+    pub redirect_uri: Option<String>,
+    pub logout_path: String,
+    pub post_logout_redirect_uri: Option<String>,
+    pub scope: String,
+    pub params: Vec<(String, String)>,
+    pub force_reauthorize: bool,
+    pub proof: Proof,
+    /// Of the token of identity.
+    pub rules: Rules,
+    pub wants_userinfo: bool,
+    pub wants_raw: bool,
+    pub renews: bool,
+    /// Seconds an access token is good that does not say so.
+    pub expires_in_s: u64,
+    pub leeway_s: u64,
+    /// Seconds a session is good.
+    pub absolute_s: u64,
+}
+
+/// Seconds a login may take.
+const LOGIN_S: u64 = 600;
+/// Where browsers come back to when nobody has said where.
+const SUFFIX: &str = "/.apisix/redirect";
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Nobody can guess it.
+fn random() -> Result<String, Stop> {
+    let mut bytes = [0; 32];
+    rand::fill(&mut bytes).map_err(|_| Stop::Internal)?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What becomes of a request.
+pub enum Visit {
+    /// It is that of somebody who has logged in.
+    Known(Box<Session>),
+    /// It has been answered.
+    Answered(Stop),
+    Nobody,
+}
+
+impl Login {
+    /// Where the browser believes to be.
+    fn origin(&self, exchange: &Exchange) -> String {
+        if let Some((scheme, rest)) = self.redirect_uri.as_deref().and_then(|uri| uri.split_once("://")) {
+            return format!("{scheme}://{}", rest.split('/').next().unwrap_or_default());
+        }
+        format!("{}://{}", exchange.scheme(), text(exchange.request.client_authority()))
+    }
+
+    /// The path that ends a login.
+    fn callback(&self, path: &str) -> String {
+        match &self.redirect_uri {
+            Some(uri) => match uri.split_once("://") {
+                Some((_, rest)) => rest.find('/').map_or("/", |at| &rest[at..]).to_owned(),
+                None => uri.clone(),
+            },
+            None if path.ends_with(SUFFIX) => path.to_owned(),
+            None => format!("{}{SUFFIX}", path.trim_end_matches('/')),
+        }
+    }
+
+    /// Looks at a request without a token.
+    pub async fn visit(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Visit, Unproved> {
+        let path = text(exchange.request.path());
+        if path == self.callback(&path) {
+            return self.finish(provider, exchange).await;
+        }
+        let sealed = self.cookies.read(exchange);
+        let session = sealed.and_then(|sealed| self.sealer.open::<Session>("session", &sealed));
+        if path == self.logout_path {
+            return self.leave(provider, exchange).await;
+        }
+        self.cookies.hide(exchange)?;
+        let now_s = now_s();
+        match session.filter(|session| now_s < session.began_s + self.absolute_s) {
+            None => Ok(Visit::Nobody),
+            Some(session) if now_s + self.leeway_s < session.until_s => Ok(Visit::Known(Box::new(session))),
+            Some(session) => self.renew(provider, exchange, session).await,
+        }
+    }
+
+    /// Sends a browser to the provider.
+    pub async fn begin(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Stop, Unproved> {
+        // What a form sends would be lost on the way.
+        if !matches!(exchange.request.method, Method::Get | Method::Head) {
+            return Ok(Refusal::new(401, "message", "A login is needed").send(exchange));
+        }
+        let discovery = provider.discovery().await?;
+        let endpoint = discovery.authorization_endpoint.as_deref();
+        let endpoint = endpoint.ok_or_else(|| missing("authorization_endpoint"))?;
+        let begun = Begun {
+            state: random()?,
+            nonce: random()?,
+            verifier: random()?,
+            target: text(exchange.request.target()),
+            at_s: now_s(),
+        };
+        let path = text(exchange.request.path());
+        let redirect_uri = format!("{}{}", self.origin(exchange), self.callback(&path));
+        let challenge = URL_SAFE_NO_PAD.encode(digest(&SHA256, begun.verifier.as_bytes()));
+        let mut pairs = vec![
+            ("response_type", "code"),
+            ("client_id", &*provider.client.id),
+            ("redirect_uri", &redirect_uri),
+            ("scope", &self.scope),
+            ("state", &begun.state),
+            ("nonce", &begun.nonce),
+            ("code_challenge", &challenge),
+            ("code_challenge_method", "S256"),
+        ];
+        if self.force_reauthorize {
+            pairs.push(("prompt", "login"));
+        }
+        pairs.extend(self.params.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        let mark = if endpoint.contains('?') { '&' } else { '?' };
+        let location = format!("{endpoint}{mark}{}", text(&encoded(&pairs)));
+        let stop = redirect(exchange, 302, &location)?;
+        let sealed = self.sealer.seal("login", &begun)?;
+        self.cookies.set(exchange, &self.begun_name(&begun.state), &sealed, LOGIN_S)?;
+        Ok(stop)
+    }
+
+    /// Several logins may be on their way in one browser.
+    fn begun_name(&self, state: &str) -> String {
+        format!("{}_login_{}", self.cookies.name, &state[..8])
+    }
+
+    /// The browser is back.
+    async fn finish(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Visit, Unproved> {
+        let query = exchange.request.query().unwrap_or_default().to_vec();
+        let argument =
+            |name: &str| form::pairs(&query).find(|(key, _)| **key == *name.as_bytes()).map(|(_, value)| text(&value));
+        let wrong = |why: &'static str| Err(Unproved::Token(why));
+        let is_state = |state: &String| {
+            state.len() == 43 && state.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        };
+        let Some(state) = argument("state").filter(is_state) else { return wrong("it has no state of ours") };
+        let name = self.begun_name(&state);
+        let begun = Cookies::value(exchange, &name).and_then(|sealed| self.sealer.open::<Begun>("login", &sealed));
+        let begun = begun.filter(|begun| begun.state == state && now_s() < begun.at_s + LOGIN_S);
+        let Some(begun) = begun else { return wrong("no such login has begun in this browser, or it took too long") };
+        if argument("error").is_some() {
+            return wrong("the provider has refused the login");
+        }
+        let Some(code) = argument("code") else { return wrong("it has no code") };
+        let discovery = provider.discovery().await?;
+        // RFC 9207 §2.4.
+        if argument("iss").is_some_and(|issuer| issuer != discovery.issuer) {
+            return wrong("it comes from another provider");
+        }
+        let path = text(exchange.request.path());
+        let redirect_uri = format!("{}{}", self.origin(exchange), self.callback(&path));
+        let pairs = [
+            ("grant_type", "authorization_code"),
+            ("code", &code),
+            ("redirect_uri", &redirect_uri),
+            ("code_verifier", &begun.verifier),
+        ];
+        let Some(answer) = self.tokens(provider, &pairs).await? else {
+            return wrong("the provider does not take its code");
+        };
+        let session = self.session(provider, &answer, Some(&begun.nonce), None).await?;
+        let location = format!("{}{}", self.origin(exchange), begun.target);
+        let stop = redirect(exchange, 302, &location)?;
+        self.cookies.set(exchange, &name, "", 0)?;
+        self.give(exchange, &session)?;
+        Ok(Visit::Answered(stop))
+    }
+
+    fn give(&self, exchange: &mut Exchange, session: &Session) -> Result<(), Stop> {
+        let left_s = (session.began_s + self.absolute_s).saturating_sub(now_s());
+        self.cookies.write(exchange, &self.sealer.seal("session", session)?, left_s)
+    }
+
+    /// What the provider gives for a code or another token; nothing where it does not take it.
+    async fn tokens(&self, provider: &Provider, pairs: &[(&str, &str)]) -> Result<Option<Map<String, Value>>, Trouble> {
+        let discovery = provider.discovery().await?;
+        let endpoint = discovery.token_endpoint.as_deref().ok_or_else(|| missing("token_endpoint"))?;
+        let service = provider.service(endpoint)?;
+        match provider.post(&service, self.proof, HeaderMap::new(), pairs).await {
+            Ok(answer) => Ok(Some(answer)),
+            // RFC 6749 §5.2.
+            Err(Trouble::Refused(_, 400)) => Ok(None),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    async fn session(
+        &self,
+        provider: &Provider,
+        answer: &Map<String, Value>,
+        nonce: Option<&str>,
+        before: Option<Session>,
+    ) -> Result<Session, Unproved> {
+        let member = |name: &str| answer.get(name).and_then(Value::as_str).map(str::to_owned);
+        let access_token = member("access_token").ok_or(Unproved::Token("the provider gives no access token"))?;
+        let (identity, raw) = match (member("id_token"), &before) {
+            (Some(token), _) => (verified(provider, &self.rules, None, token.as_bytes()).await?, Some(token)),
+            // OpenID Connect Core 1.0 §12.2: a renewal need not say again who it is.
+            (None, Some(before)) => (before.identity.clone(), before.raw.clone()),
+            (None, None) => return Err(Unproved::Token("the provider gives no token of identity")),
+        };
+        let said = |claim: &str| identity.get(claim).and_then(Value::as_str);
+        if nonce.is_some() && said("nonce") != nonce {
+            return Err(Unproved::Token("it belongs to another login"));
+        }
+        let several = identity.get("aud").and_then(Value::as_array).is_some_and(|audience| audience.len() > 1);
+        if (several || identity.contains_key("azp")) && said("azp") != Some(&provider.client.id) {
+            return Err(Unproved::Token("it is for somebody else"));
+        }
+        if before.as_ref().is_some_and(|before| before.identity.get("sub") != identity.get("sub")) {
+            return Err(Unproved::Token("it is somebody else"));
+        }
+        let userinfo = match (before.as_ref().and_then(|before| before.userinfo.clone()), self.wants_userinfo) {
+            (Some(userinfo), _) => Some(userinfo),
+            (None, true) => self.userinfo(provider, &access_token, &identity).await?,
+            (None, false) => None,
+        };
+        let now_s = now_s();
+        let expires_in_s = answer.get("expires_in").and_then(Value::as_u64).unwrap_or(self.expires_in_s);
+        Ok(Session {
+            refresh_token: member("refresh_token").or_else(|| before.as_ref()?.refresh_token.clone()),
+            raw: raw.filter(|_| self.wants_raw),
+            scope: member("scope")
+                .or_else(|| Some(before.as_ref()?.scope.clone()))
+                .unwrap_or_else(|| self.scope.clone()),
+            // A token that ends at once would be renewed for ever.
+            until_s: now_s + expires_in_s.clamp(self.leeway_s + 5, 400 * 86_400),
+            began_s: before.as_ref().map_or(now_s, |before| before.began_s),
+            access_token,
+            identity,
+            userinfo,
+        })
+    }
+
+    async fn userinfo(
+        &self,
+        provider: &Provider,
+        token: &str,
+        identity: &Map<String, Value>,
+    ) -> Result<Option<Map<String, Value>>, Unproved> {
+        let discovery = provider.discovery().await?;
+        let Some(endpoint) = &discovery.userinfo_endpoint else { return Ok(None) };
+        let userinfo = provider.get_as(&provider.service(endpoint)?, token).await?;
+        // OpenID Connect Core 1.0 §5.3.2.
+        match userinfo.get("sub") == identity.get("sub") {
+            true => Ok(Some(userinfo)),
+            false => Err(Unproved::Token("the provider speaks of somebody else")),
+        }
+    }
+
+    /// The access token has ended. The browser gets its new session with a redirect to where it is.
+    async fn renew(&self, provider: &Provider, exchange: &mut Exchange, session: Session) -> Result<Visit, Unproved> {
+        let Some(token) = session.refresh_token.clone().filter(|_| self.renews) else { return Ok(Visit::Nobody) };
+        let pairs = [("grant_type", "refresh_token"), ("refresh_token", &*token)];
+        let Some(answer) = self.tokens(provider, &pairs).await? else { return Ok(Visit::Nobody) };
+        let session = self.session(provider, &answer, None, Some(session)).await?;
+        let location = format!("{}{}", self.origin(exchange), text(exchange.request.target()));
+        let stop = redirect(exchange, 307, &location)?;
+        self.give(exchange, &session)?;
+        Ok(Visit::Answered(stop))
+    }
+
+    async fn leave(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Visit, Unproved> {
+        let discovery = provider.discovery().await?;
+        let location = match (&discovery.end_session_endpoint, &self.post_logout_redirect_uri) {
+            (Some(endpoint), after) => {
+                let mut pairs = vec![("client_id", provider.client.id.as_str())];
+                pairs.extend(after.as_deref().map(|after| ("post_logout_redirect_uri", after)));
+                let mark = if endpoint.contains('?') { '&' } else { '?' };
+                Some(format!("{endpoint}{mark}{}", text(&encoded(&pairs))))
+            }
+            (None, after) => after.clone(),
+        };
+        let stop = match location {
+            Some(location) => redirect(exchange, 302, &location)?,
+            None => exchange.respond(200, "text/plain", b"You have logged out.\n"),
+        };
+        self.cookies.write(exchange, "", 0)?;
+        Ok(Visit::Answered(stop))
+    }
+}
+
+fn missing(endpoint: &str) -> Trouble {
+    Trouble::Answer(format!("it names no `{endpoint}`"))
+}
+
+fn redirect(exchange: &mut Exchange, status: u16, location: &str) -> Result<Stop, Stop> {
+    let stop = exchange.respond(status, "text/plain", b"");
+    let head = &mut exchange.response.head;
+    head.add(b"Location", location.as_bytes()).map_err(|_| Stop::Internal)?;
+    head.add(b"Cache-Control", b"no-store").map_err(|_| Stop::Internal)?;
+    Ok(stop)
+}
