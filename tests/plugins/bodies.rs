@@ -2,7 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::time::SystemTime;
 
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::hmac;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -317,4 +322,81 @@ fn wrong_options_are_refused_with_their_place() {
         let said = refused(plugins);
         assert!(said.contains(&format!("routes[0].plugins.{want}")), "{said}");
     }
+}
+
+/// Asks over HTTP/2, with curl: status, head and decoded body.
+fn over_http2(gateway: &Gateway, arguments: &[&str]) -> Option<(u16, String, String)> {
+    let mut command = weir_testkit::Program::find("curl")?;
+    command.args(["-s", "-i", "--compressed", "--http2-prior-knowledge", "--max-time", "20"]).args(arguments);
+    let output = command.arg(format!("http://{}/a", gateway.addr())).output().expect("it can be run");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{:?}: {text}", output.status));
+    let status = head.strip_prefix("HTTP/2 ").and_then(|rest| rest.split(' ').next()?.trim().parse().ok());
+    Some((status.unwrap_or_else(|| panic!("not HTTP/2: {head}")), head.to_ascii_lowercase(), body.to_owned()))
+}
+
+#[test]
+fn content_is_looked_at_in_http2_as_well() {
+    let origin = Origin::serving(|request| {
+        let said = format!("{{\"card\": \"1234567890123456\", \"got\": {}}}", request.body.len());
+        Answer::with(200, "Content-Type: application/json\r\n", said)
+    });
+    let gateway = before(
+        &origin,
+        "{ json-threat-protection: { max_depth: 2, max_body_size: 1000 }, gzip: { types: [application/json] },
+           content-filter: { rules: [{ on: response, in: body, path: $.card, pattern: \"\\\\d{12}\", action: mask, replacement: x }] } }",
+    );
+    let Some((status, head, body)) = over_http2(&gateway, &["-d", "{\"a\": [1]}"]) else { return };
+    assert_eq!((status, &*body), (200, "{\"card\": \"x3456\", \"got\": 10}"), "{head}");
+    assert!(head.contains("content-encoding: gzip"), "{head}");
+    let refused = |arguments: &[&str]| over_http2(&gateway, arguments).expect("there is a curl").0;
+    assert_eq!(refused(&["-d", "[[[1]]]"]), 400);
+    let large = format!("[\"{}\"]", "x".repeat(2000));
+    assert_eq!(refused(&["-d", &large]), 413);
+    assert_eq!(origin.requests().len(), 1);
+    assert_eq!(origin.requests()[0].headers.get("content-length"), Some("10"));
+}
+
+#[test]
+fn sizes_are_limited_in_http2_as_well() {
+    let origin = Origin::serving(|request| Answer::ok("x".repeat(request.body.len() * 10)));
+    let gateway = before(&origin, "{ message-size: { request: { max: 20 }, response: { max: 100 } } }");
+    let Some((status, head, body)) = over_http2(&gateway, &["-d", "0123456789"]) else { return };
+    assert_eq!((status, body.len()), (200, 100));
+    assert!(head.contains("content-length: 100"), "{head}");
+    assert_eq!(over_http2(&gateway, &["-d", "0123456789+"]).expect("an answer").0, 502);
+    assert_eq!(over_http2(&gateway, &["-d", "012345678901234567890"]).expect("an answer").0, 413);
+}
+
+#[test]
+fn a_signed_body_is_what_its_digest_says() {
+    let origin = Origin::serving(|request| Answer::ok(&request.body));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes:
+  - uri: /*
+    upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }}
+    plugins: {{ hmac-auth: {{ validate_request_body: true, max_req_body_size: 20, signed_headers: [date, digest] }} }}
+consumers: [{{ username: jack, plugins: {{ hmac-auth: {{ key_id: id, secret_key: secret }} }} }}]
+",
+        origin.addr()
+    ));
+    let date = httpdate::fmt_http_date(SystemTime::now());
+    let signed = |body: &str| {
+        let digest = format!("SHA-256={}", STANDARD.encode(digest(&SHA256, body.as_bytes())));
+        let text = format!("id\nPOST /a\ndate: {date}\ndigest: {digest}\n");
+        let tag = STANDARD.encode(hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, b"secret"), text.as_bytes()));
+        format!(
+            "Date: {date}\r\nDigest: {digest}\r\nAuthorization: Signature keyId=\"id\",algorithm=\"hmac-sha256\",\
+             headers=\"@request-target date digest\",signature=\"{tag}\"\r\n"
+        )
+    };
+    let mut client = gateway.client();
+    let mut ask = |request: String| client.ask(request).expect("an answer");
+    assert_eq!(ask(post(&signed("hello"), "hello")).text(), "hello");
+    assert_eq!(ask(chunked(&signed("hello"), &["hel", "lo"])).text(), "hello");
+    assert_eq!(ask(post(&signed("hello"), "jello")).status, 401);
+    assert_eq!(ask(chunked(&signed("hello"), &["hello", "!"])).status, 401);
+    assert_eq!(ask(post("", "hello")).status, 401);
+    assert_eq!(ask(post(&signed(&"x".repeat(21)), &"x".repeat(21))).status, 413);
+    assert_eq!(origin.requests().len(), 2);
 }

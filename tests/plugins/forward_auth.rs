@@ -146,3 +146,43 @@ fn connections_are_used_again_and_a_stale_one_is_no_failure() {
         eventually("it passes", DEADLINE, || gateway.get("/guarded/a").status == 200);
     }
 }
+
+#[test]
+fn a_service_may_look_at_what_a_request_carries() {
+    let origin = Origin::serving(|request| {
+        let user = request.headers.all("x-user").collect::<Vec<_>>().join("+");
+        Answer::ok(format!("{user} {}", String::from_utf8_lossy(&request.body)))
+    });
+    let service = Origin::serving(|request| match &*request.body {
+        b"let me in" => Answer::with(200, "X-User: jack\r\n", String::new()),
+        _ => Answer::status(403, "no"),
+    });
+    let more = "request_method: POST, max_req_body_size: 20, upstream_headers: [X-User]";
+    let gateway = gateway(&origin, &format!("http://{}/", service.addr()), more);
+    let mut client = gateway.client();
+    let mut post = |fields: &str, body: &str| {
+        let request = format!(
+            "PUT /guarded/a HTTP/1.1\r\nHost: t\r\nX-User: admin\r\nContent-Type: text/x\r\n{fields}\r\n{body}"
+        );
+        let answer = client.ask(request).expect("an answer");
+        (answer.status, answer.text())
+    };
+    assert_eq!(post("Content-Length: 9\r\n", "let me in"), (200, "jack let me in".to_owned()));
+    assert_eq!(post("Transfer-Encoding: chunked\r\n", "3\r\nlet\r\n6\r\n me in\r\n0\r\n\r\n").0, 200);
+    assert_eq!(post("Content-Length: 2\r\n", "hi"), (403, "no".to_owned()));
+    assert_eq!(post("", "").0, 403, "there is nothing to look at");
+    assert_eq!(post("Content-Length: 21\r\n", "let me in let me in !").0, 413);
+    assert_eq!(origin.requests().len(), 2);
+    let asked = service.requests();
+    assert_eq!((asked.len(), &*asked[0].method, asked[0].headers.get("content-type")), (4, "POST", Some("text/x")));
+    // A client that goes away waits for nobody.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let uri = format!("http://{}/", silent.local_addr().expect("it is bound"));
+    let gateway = self::gateway(&origin, &uri, "request_method: POST, timeout: 60000");
+    let mut gone = gateway.client();
+    gone.send("PUT /guarded/a HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\nhi");
+    let (mut asked, _) = silent.accept().expect("it is asked");
+    gone.reset();
+    asked.read_to_end(&mut Vec::new()).expect("its connection ends");
+    assert_eq!(gateway.get("/free").status, 200);
+}

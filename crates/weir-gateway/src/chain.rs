@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use weir_plugin::{AsyncPlugin, Exchange, Step, Stop};
+use weir_plugin::{Exchange, Step, Stop, Waiting};
 use weir_telemetry::price::PluginPrice;
 
 use crate::connection::unless_left;
@@ -91,7 +91,7 @@ impl<'a> Plugins<'a> {
             }
             (Step::Async(plugin), Some((worker, _))) if MEASURED => {
                 let (began, mut cpu_ns) = (Instant::now(), 0);
-                let waiting = worker.meter.over(&mut cpu_ns, waiting(&**plugin, exchange));
+                let waiting = worker.meter.over(&mut cpu_ns, waiting(|| plugin.on_request(exchange)));
                 let end = unless_left(waiting, poll_leave).await;
                 if let Some(price) = self.price(link, exchange) {
                     note(price, REQUEST, cpu_ns);
@@ -99,7 +99,7 @@ impl<'a> Plugins<'a> {
                 }
                 end
             }
-            (Step::Async(plugin), _) => unless_left(waiting(&**plugin, exchange), poll_leave).await,
+            (Step::Async(plugin), _) => unless_left(waiting(|| plugin.on_request(exchange)), poll_leave).await,
         };
         end.inspect_err(|stop| self.stopped(link, exchange, *stop))
     }
@@ -260,8 +260,8 @@ fn note(price: &PluginPrice, phase: usize, cpu_ns: u64) {
 }
 
 /// A plugin that waits.
-async fn waiting(plugin: &dyn AsyncPlugin, exchange: &mut Exchange) -> Result<(), Stop> {
-    let mut waiting = guarded(|| Ok(plugin.on_request(exchange)))?;
+pub async fn waiting<'a>(begin: impl FnOnce() -> Waiting<'a>) -> Result<(), Stop> {
+    let mut waiting = guarded(|| Ok(begin()))?;
     poll_fn(|context| guarded(|| Ok(waiting.as_mut().poll(context))).unwrap_or_else(|stop| Poll::Ready(Err(stop))))
         .await
 }
@@ -277,7 +277,7 @@ mod tests {
 
     use super::*;
     use crate::snapshot::Rank;
-    use weir_plugin::{Consumer, Credential, Phases, Plugin, Stage, Waiting};
+    use weir_plugin::{AsyncPlugin, Consumer, Credential, Phases, Plugin, Stage};
 
     struct Panics;
 

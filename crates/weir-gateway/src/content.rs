@@ -4,10 +4,11 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
-use weir_plugin::{Exchange, Filter, Filters, Stop, Taken};
+use weir_plugin::{Exchange, Filter, Filters, Step, Stop, Taken};
 use weir_proto::Framing;
 
-use crate::chain::{Plugins, guarded};
+use crate::chain::{Plugins, guarded, waiting};
+use crate::connection::unless_left;
 use crate::forward::Coding;
 use crate::relay::body::Body;
 use crate::sides::ClientSide;
@@ -69,7 +70,13 @@ pub async fn request(
     }
     let mut body = take_whole(worker, settings, client, exchange, whole.limit).await?;
     for link in whole.links {
-        guarded(|| link.step.on_request_body(exchange, &mut body))?;
+        match &link.step {
+            Step::Sync(plugin) => guarded(|| plugin.on_request_body(exchange, &mut body))?,
+            Step::Async(plugin) => {
+                let waiting = waiting(|| plugin.on_request_body(exchange, &mut body));
+                unless_left(waiting, |context| client.poll_leave(context)).await?;
+            }
+        }
     }
     exchange.request.framing = Framing::Sized(body.len() as u64);
     let mut filters = filters(plugins.request_bodies(exchange), |link| link.step.request_filter(exchange))?;

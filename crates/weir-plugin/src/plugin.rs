@@ -121,6 +121,18 @@ pub trait AsyncPlugin: Send + Sync {
     /// As [`Plugin::on_request`], and may wait.
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a>;
 
+    /// As [`Plugin::whole_request`].
+    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        let _ = exchange;
+        Ok(None)
+    }
+
+    /// As [`Plugin::on_request_body`], and may wait.
+    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Waiting<'a> {
+        let _ = (exchange, body);
+        Box::pin(async { Ok(()) })
+    }
+
     /// As [`Plugin::on_response`].
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let _ = exchange;
@@ -156,25 +168,19 @@ impl Step {
         }
     }
 
-    /// See [`Plugin::whole_request`]. A plugin that waits does not look into content.
+    /// See [`Plugin::whole_request`].
     pub fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
         match self {
             Step::Sync(plugin) => plugin.whole_request(exchange),
-            Step::Async(_) => Ok(None),
+            Step::Async(plugin) => plugin.whole_request(exchange),
         }
     }
 
+    /// See [`Plugin::request_filter`]. A plugin that waits changes no content on its way, and sees none of responses.
     pub fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
         match self {
             Step::Sync(plugin) => plugin.request_filter(exchange),
             Step::Async(_) => Ok(None),
-        }
-    }
-
-    pub fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
-        match self {
-            Step::Sync(plugin) => plugin.on_request_body(exchange, body),
-            Step::Async(_) => Ok(()),
         }
     }
 

@@ -1,14 +1,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    AsyncPlugin, Build, ConfigError, Definition, Exchange, Stage, Step, Stop, Template, Variable, Variables, Waiting,
+    AsyncPlugin, Build, ConfigError, Definition, Exchange, Phases, Stage, Step, Stop, Template, Variable, Variables,
+    Waiting,
 };
 
 use crate::callout::{Keepalive, Service};
@@ -17,14 +18,14 @@ use crate::headers::{Scalar, header_name};
 
 /// Asks a service whether a request may pass, over HTTP, as `auth_request` of nginx and `ForwardAuth` of Traefik do.
 ///
-/// The service gets the method, the host, the target and the client's address in `X-Forwarded-*` fields, and none of the
-/// request's body. A status below 300 lets the request through; any other is the client's answer, body and all.
+/// The service gets the method, the host, the target and the client's address in `X-Forwarded-*` fields. A status below 300 lets the request through; any other is the client's answer, body and all.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForwardAuth {
     /// The service, as an `http` or `https` URL.
     uri: String,
-    /// The method of the question. Only `GET`: with `POST` the service would expect the client's body, which is not sent.
+    /// The method of the question. With `POST` the service gets the request's content as well, when all plugins have let
+    /// its head pass.
     #[serde(default)]
     request_method: RequestMethod,
     /// Fields of the request that the service gets, besides `X-Forwarded-*`.
@@ -65,9 +66,10 @@ pub struct ForwardAuth {
     #[serde(default = "forbidden")]
     #[schemars(range(min = 200, max = 599))]
     status_on_error: u16,
-    /// Accepted for compatibility: the service gets no body.
-    #[serde(default, rename = "max_req_body_size")]
-    _max_req_body_size: Option<u64>,
+    /// With `POST`, bytes of content a request may have. Larger: 413.
+    #[serde(default = "mib_64")]
+    #[schemars(range(min = 1))]
+    max_req_body_size: u64,
 }
 
 /// How the service is asked.
@@ -89,6 +91,10 @@ fn minute_ms() -> u64 {
 
 fn five() -> usize {
     5
+}
+
+fn mib_64() -> u64 {
+    64 << 20
 }
 
 fn yes() -> bool {
@@ -113,10 +119,8 @@ impl Definition for ForwardAuth {
   client_headers: [WWW-Authenticate, Location]"#;
 
     fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
-        if self.request_method == RequestMethod::Post {
-            let problem =
-                "must be `GET`: with `POST` the service would expect the body, which this version does not send";
-            return Err(ConfigError::new("request_method", problem));
+        if self.max_req_body_size == 0 {
+            return Err(ConfigError::new("max_req_body_size", "must be at least 1"));
         }
         if !(1..=60_000).contains(&self.timeout) {
             return Err(ConfigError::new("timeout", "must be from 1 to 60000 milliseconds"));
@@ -137,6 +141,8 @@ impl Definition for ForwardAuth {
         };
         Ok(Step::waiting(Door {
             service,
+            method: self.request_method,
+            most_content: self.max_req_body_size,
             request_headers: field_names(&self.request_headers, "request_headers")?,
             extra_headers: self.extra_headers.into_iter().map(extra).collect::<Result<_, _>>()?,
             upstream_headers: field_names(&self.upstream_headers, "upstream_headers")?,
@@ -159,6 +165,8 @@ fn field_name(name: &str, path: &str) -> Result<HeaderName, ConfigError> {
 
 struct Door {
     service: Service,
+    method: RequestMethod,
+    most_content: u64,
     request_headers: Box<[HeaderName]>,
     extra_headers: Box<[(HeaderName, Template)]>,
     upstream_headers: Box<[HeaderName]>,
@@ -169,25 +177,32 @@ struct Door {
 }
 
 impl AsyncPlugin for Door {
+    fn phases(&self) -> Phases {
+        match self.method {
+            RequestMethod::Get => Phases::REQUEST,
+            RequestMethod::Post => Phases::REQUEST.and(Phases::REQUEST_BODY),
+        }
+    }
+
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
         Box::pin(async move {
-            let question = self.question(exchange).ok_or(Stop::Internal)?;
-            match self.service.ask(question, MOST_ANSWERED).await {
-                Ok(answer) if answer.status().as_u16() < 300 => self.admit(exchange, &answer),
-                Ok(answer) => Err(self.refuse(exchange, &answer)),
-                Err(failure) => {
-                    self.complaint.say(format_args!("forward-auth: {}: {failure}", self.service.name()));
-                    match self.allow_degradation {
-                        // What only the service may say, nobody has said.
-                        true => {
-                            self.remove_upstream_headers(exchange);
-                            Ok(())
-                        }
-                        false => Err(Stop::Respond(self.status_on_error)),
-                    }
+            match self.asks_later(exchange) {
+                // Plugins that come before the question do not see them either.
+                true => {
+                    self.remove_upstream_headers(exchange);
+                    Ok(())
                 }
+                false => self.decide(exchange, Bytes::new()).await,
             }
         })
+    }
+
+    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        Ok(self.asks_later(exchange).then_some(self.most_content))
+    }
+
+    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Waiting<'a> {
+        Box::pin(self.decide(exchange, Bytes::copy_from_slice(body)))
     }
 }
 
@@ -200,11 +215,43 @@ const TOLD: [(&str, &Variable); 4] = [
 ];
 
 impl Door {
-    fn question(&self, exchange: &Exchange) -> Option<Request<Full<Bytes>>> {
+    /// When the request's content is there.
+    fn asks_later(&self, exchange: &Exchange) -> bool {
+        self.method == RequestMethod::Post && exchange.request.framing.has_body()
+    }
+
+    async fn decide(&self, exchange: &mut Exchange, content: Bytes) -> Result<(), Stop> {
+        let question = self.question(exchange, content).ok_or(Stop::Internal)?;
+        match self.service.ask(question, MOST_ANSWERED).await {
+            Ok(answer) if answer.status().as_u16() < 300 => self.admit(exchange, &answer),
+            Ok(answer) => Err(self.refuse(exchange, &answer)),
+            Err(failure) => {
+                self.complaint.say(format_args!("forward-auth: {}: {failure}", self.service.name()));
+                match self.allow_degradation {
+                    // What only the service may say, nobody has said.
+                    true => {
+                        self.remove_upstream_headers(exchange);
+                        Ok(())
+                    }
+                    false => Err(Stop::Respond(self.status_on_error)),
+                }
+            }
+        }
+    }
+
+    fn question(&self, exchange: &Exchange, content: Bytes) -> Option<Request<Full<Bytes>>> {
         let mut fields = HeaderMap::new();
         for name in &self.request_headers {
             for value in exchange.request.head.values(name.as_str().as_bytes()) {
                 fields.append(name, HeaderValue::from_bytes(value).ok()?);
+            }
+        }
+        if self.method == RequestMethod::Post {
+            // What the content is, so that it can be read.
+            for name in [CONTENT_TYPE, CONTENT_ENCODING] {
+                if let Some(value) = exchange.request.head.value(name.as_str().as_bytes()) {
+                    fields.insert(name, HeaderValue::from_bytes(value).ok()?);
+                }
             }
         }
         for (name, template) in &self.extra_headers {
@@ -219,8 +266,11 @@ impl Door {
         }
         let address = exchange.client.addr.to_canonical().to_string();
         fields.insert("x-forwarded-for", HeaderValue::from_str(&address).ok()?);
-        let mut request = Request::new(Full::default());
-        *request.method_mut() = Method::GET;
+        let mut request = Request::new(Full::new(content));
+        *request.method_mut() = match self.method {
+            RequestMethod::Get => Method::GET,
+            RequestMethod::Post => Method::POST,
+        };
         *request.uri_mut() = self.service.target.parse().ok()?;
         *request.headers_mut() = fields;
         Some(request)
@@ -271,6 +321,8 @@ mod tests {
         let names = |names: &[String]| field_names(names, "").expect("valid");
         let keepalive = Keepalive { most: 0, idle: Duration::ZERO };
         Door {
+            method: options.request_method,
+            most_content: options.max_req_body_size,
             service: Service::parse(&options.uri, false, Duration::ZERO, keepalive, "").expect("valid"),
             request_headers: names(&options.request_headers),
             extra_headers: Box::default(),
@@ -288,7 +340,7 @@ mod tests {
         let request = exchange(
             "GET /orders?x=1 HTTP/1.1\nHost: H.example:80\nAuthorization: Bearer t\nCookie: c\nX-Forwarded-Uri: /other",
         );
-        let question = door.question(&request).expect("valid");
+        let question = door.question(&request, Bytes::new()).expect("valid");
         assert_eq!(question.uri(), "/check?b=1");
         let told: BTreeMap<&str, &str> =
             question.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().expect("text"))).collect();
@@ -319,7 +371,8 @@ mod tests {
         for (options, want) in [
             (json!({}), "missing field `uri`"),
             (json!({"uri": "auth.example"}), "uri: `auth.example` is no URL"),
-            (json!({"uri": "http://a", "request_method": "POST"}), "request_method: must be `GET`"),
+            (json!({"uri": "http://a", "request_method": "PUT"}), "request_method: unknown variant"),
+            (json!({"uri": "http://a", "max_req_body_size": 0}), "max_req_body_size: must be at least 1"),
             (json!({"uri": "http://a", "timeout": 0}), "timeout: must be from 1"),
             (json!({"uri": "http://a", "status_on_error": 99}), "status_on_error: must be from 200"),
             (json!({"uri": "http://a", "client_headers": ["A", "b c"]}), "client_headers[1]: is not the name"),

@@ -90,7 +90,11 @@ pub fn on_request(step: &Step, exchange: &mut Exchange) -> Result<(), Stop> {
 
 /// Shows a plugin all of a request's content.
 pub fn on_request_body(step: &Step, exchange: &mut Exchange, content: &str) -> Result<(), Stop> {
-    step.on_request_body(exchange, &mut content.as_bytes().to_vec())
+    let mut content = content.as_bytes().to_vec();
+    match step {
+        Step::Sync(plugin) => plugin.on_request_body(exchange, &mut content),
+        Step::Async(plugin) => waited(plugin.on_request_body(exchange, &mut content)),
+    }
 }
 
 /// Waits in a runtime whose clock jumps to the next deadline.

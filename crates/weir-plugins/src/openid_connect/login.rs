@@ -147,7 +147,7 @@ impl Login {
         let location = format!("{endpoint}{mark}{}", text(&encoded(&pairs)));
         let stop = redirect(exchange, 302, &location)?;
         let sealed = self.sealer.seal("login", &begun)?;
-        self.cookies.set(exchange, &self.begun_name(&begun.state), &sealed, LOGIN_S)?;
+        self.cookies.set_begun(exchange, &self.begun_name(&begun.state), &sealed, LOGIN_S)?;
         Ok(stop)
     }
 
@@ -193,7 +193,7 @@ impl Login {
         let session = self.session(provider, &answer, Some(&begun.nonce), None).await?;
         let location = format!("{}{}", self.origin(exchange), begun.target);
         let stop = redirect(exchange, 302, &location)?;
-        self.cookies.set(exchange, &name, "", 0)?;
+        self.cookies.set_begun(exchange, &name, "", 0)?;
         self.give(exchange, &session)?;
         Ok(Visit::Answered(stop))
     }

@@ -140,14 +140,27 @@ impl Cookies {
             let name = self.part(index);
             // A part that was there before is not to be taken for one of the new session.
             if !part.is_empty() || Cookies::value(exchange, &name).is_some() {
-                self.set(exchange, &name, part, if part.is_empty() { 0 } else { for_s })?;
+                let for_s = if part.is_empty() { 0 } else { for_s };
+                self.set(exchange, &name, part, for_s, self.same_site)?;
             }
         }
         Ok(())
     }
 
-    /// Sets one cookie with an answer.
-    pub fn set(&self, exchange: &mut Exchange, name: &str, value: &str, for_s: u64) -> Result<(), Stop> {
+    /// Sets a cookie for a login that has begun. The browser comes back from another site, and has to bring it along.
+    pub fn set_begun(&self, exchange: &mut Exchange, name: &str, value: &str, for_s: u64) -> Result<(), Stop> {
+        let same_site = self.same_site.map(|same_site| if same_site == "Strict" { "Lax" } else { same_site });
+        self.set(exchange, name, value, for_s, same_site)
+    }
+
+    fn set(
+        &self,
+        exchange: &mut Exchange,
+        name: &str,
+        value: &str,
+        for_s: u64,
+        same_site: Option<&str>,
+    ) -> Result<(), Stop> {
         let mut cookie = format!("{name}={value}; Path={}; Max-Age={for_s}", self.path);
         if let Some(domain) = &self.domain {
             cookie += &format!("; Domain={domain}");
@@ -158,7 +171,7 @@ impl Cookies {
         if self.http_only {
             cookie += "; HttpOnly";
         }
-        if let Some(same_site) = self.same_site {
+        if let Some(same_site) = same_site {
             cookie += &format!("; SameSite={same_site}");
         }
         exchange.response.head.add(b"Set-Cookie", cookie.as_bytes()).map_err(|_| Stop::Internal)
