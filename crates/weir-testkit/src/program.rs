@@ -18,11 +18,13 @@ impl Program {
     /// A command for a server that `scripts/setup` has unpacked, or that is installed; `None`, and a line that says that
     /// the test was skipped, where it is neither.
     pub fn find(name: &str) -> Option<Command> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/debian");
+        let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache");
+        let root = cache.join("debian");
         let unpacked = ["usr/bin", "usr/sbin"].map(|folder| root.join(folder).join(name));
         let Some(path) = unpacked.into_iter().find(|path| path.exists()) else {
             let folders = env::var_os("PATH").unwrap_or_default();
-            let mut installed = env::split_paths(&folders).chain([PathBuf::from("/usr/sbin")]);
+            let others = [PathBuf::from("/usr/sbin"), cache.join("python/bin")];
+            let mut installed = env::split_paths(&folders).chain(others);
             if let Some(folder) = installed.find(|folder| folder.join(name).exists()) {
                 return Some(Command::new(folder.join(name)));
             }
