@@ -187,3 +187,38 @@ fn f26_connections_to_a_silent_directory_are_few_and_do_not_stay() {
     assert!(began.elapsed() >= Duration::from_millis(500));
     hold.join().expect("each connection was ended by the gateway");
 }
+
+#[test]
+fn a_directory_may_be_one_of_several_doors() {
+    let Some(slapd) = Slapd::start(None) else { return };
+    let origin = origin();
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes:
+  - uri: /*
+    upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }}
+    plugins:
+      multi-auth:
+        auth_plugins:
+          - ldap-auth: {{ base_dn: \"ou=users,dc=example,dc=org\", ldap_uri: \"127.0.0.1:{}\", timeout: 1000, cache_ttl: 0 }}
+          - key-auth: {{}}
+consumers:
+  - {{ username: jack, plugins: {{ ldap-auth: {{ user_dn: \"cn=jack,ou=users,dc=example,dc=org\" }} }} }}
+  - {{ username: kim, plugins: {{ key-auth: {{ key: k1 }} }} }}
+",
+        origin.addr(),
+        slapd.port
+    ));
+    let with_key = |fields: &str| {
+        let request = format!("GET / HTTP/1.1\r\nHost: t\r\n{fields}\r\n");
+        let answer = gateway.client().ask(request).expect("an answer");
+        (answer.status, answer.text())
+    };
+    assert_eq!(ask(&gateway, "jack:jacks:word"), (200, "jack -".to_owned()));
+    assert_eq!(with_key("apikey: k1\r\n"), (200, "kim -".to_owned()));
+    assert_eq!(with_key(""), (401, "{\"message\":\"Authorization Failed\"}\n".to_owned()));
+    assert_eq!(ask(&gateway, "jack:a").0, 401);
+    slapd.freeze();
+    assert_eq!(with_key("apikey: k1\r\n").0, 200, "the directory was not shown anything");
+    let both = format!("apikey: k1\r\nAuthorization: Basic {}\r\n", STANDARD.encode("jack:jacks:word"));
+    assert_eq!(with_key(&both).0, 503, "nobody is let in by luck");
+}

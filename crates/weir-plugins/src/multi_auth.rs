@@ -1,7 +1,9 @@
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop};
+use weir_plugin::{AsyncPlugin, Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop, Waiting};
 
 use crate::answer::Refusal;
 
@@ -33,21 +35,61 @@ impl Definition for MultiAuth {
                 let mut part = build.within(&path);
                 let step = (entry.build)(options, &mut part).map_err(|error| error.below(&path))?;
                 build.warnings.extend(part.warnings.into_iter().map(|warning| warning.below(&path)));
-                match step {
-                    Step::Sync(plugin) => doors.push(plugin),
-                    Step::Async(_) => return Err(ConfigError::new(path, "waits for somebody, and has to stand alone")),
-                }
+                doors.push(step);
             }
         }
         if doors.len() < 2 {
             return Err(ConfigError::new("auth_plugins", "needs at least two plugins; one can stand alone"));
         }
-        Ok(Step::new(Doors { doors: doors.into(), refusal: Refusal::new(401, "message", "Authorization Failed") }))
+        let refusal = Refusal::new(401, "message", "Authorization Failed");
+        let quick = |step: &Step| match step {
+            Step::Sync(plugin) => Some(Arc::clone(plugin)),
+            Step::Async(_) => None,
+        };
+        match doors.iter().map(quick).collect() {
+            Some(doors) => Ok(Step::new(Doors { doors, refusal })),
+            None => Ok(Step::waiting(WaitingDoors { doors: doors.into(), refusal })),
+        }
     }
 }
 
+/// What those that refused would have answered.
+#[derive(Default)]
+struct Refused(Vec<Vec<u8>>);
+
+impl Refused {
+    /// Whether a door has let somebody in. `Err` where it cannot tell.
+    fn is_open(&mut self, exchange: &mut Exchange, end: Result<(), Stop>) -> Result<bool, Stop> {
+        match end {
+            Ok(()) => {
+                exchange.response.clear();
+                exchange.body.clear();
+                Ok(true)
+            }
+            Err(Stop::Answered) if exchange.response.status == 401 => {
+                self.0.extend(exchange.response.head.values(b"www-authenticate").map(<[u8]>::to_vec));
+                Ok(false)
+            }
+            Err(stop) => Err(stop),
+        }
+    }
+
+    /// Nobody has let the client in.
+    fn answer(self, exchange: &mut Exchange, refusal: &Refusal) -> Stop {
+        let stop = refusal.send(exchange);
+        // RFC 9110 §11.6.1: a client may choose among challenges.
+        for challenge in self.0 {
+            if exchange.response.head.add(b"WWW-Authenticate", &challenge).is_err() {
+                return Stop::Internal;
+            }
+        }
+        stop
+    }
+}
+
+/// Doors of which none waits for anybody.
 struct Doors {
-    doors: Box<[std::sync::Arc<dyn Plugin>]>,
+    doors: Box<[Arc<dyn Plugin>]>,
     refusal: Refusal,
 }
 
@@ -72,27 +114,64 @@ impl Plugin for Doors {
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        let mut challenges: Vec<Vec<u8>> = Vec::new();
+        let mut refused = Refused::default();
         for door in &self.doors {
-            match door.on_request(exchange) {
-                Ok(()) => {
-                    // What those before it would have answered.
-                    exchange.response.clear();
-                    exchange.body.clear();
-                    return Ok(());
-                }
-                Err(Stop::Answered) if exchange.response.status == 401 => {
-                    challenges.extend(exchange.response.head.values(b"www-authenticate").map(<[u8]>::to_vec));
-                }
-                Err(stop) => return Err(stop),
+            let end = door.on_request(exchange);
+            if refused.is_open(exchange, end)? {
+                return Ok(());
             }
         }
-        let stop = self.refusal.send(exchange);
-        // RFC 9110 §11.6.1: a client may choose among challenges.
-        for challenge in challenges {
-            exchange.response.head.add(b"WWW-Authenticate", &challenge).map_err(|_| Stop::Internal)?;
+        Err(refused.answer(exchange, &self.refusal))
+    }
+}
+
+/// Doors some of which ask somebody.
+struct WaitingDoors {
+    doors: Box<[Step]>,
+    refusal: Refusal,
+}
+
+impl AsyncPlugin for WaitingDoors {
+    fn phases(&self) -> Phases {
+        self.doors.iter().fold(Phases::REQUEST, |phases, door| phases.and(door.phases()))
+    }
+
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
+        Box::pin(async move {
+            let mut refused = Refused::default();
+            for door in &self.doors {
+                let end = match door {
+                    Step::Sync(door) => door.on_request(exchange),
+                    Step::Async(door) => door.on_request(exchange).await,
+                };
+                if refused.is_open(exchange, end)? {
+                    return Ok(());
+                }
+            }
+            Err(refused.answer(exchange, &self.refusal))
+        })
+    }
+
+    /// As [`Doors::whole_request`].
+    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        for door in self.doors.iter().filter(|door| door.phases().request_body) {
+            if let Some(limit) = door.whole_request(exchange)? {
+                return Ok(Some(limit));
+            }
         }
-        Err(stop)
+        Ok(None)
+    }
+
+    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Waiting<'a> {
+        Box::pin(async move {
+            for door in self.doors.iter().filter(|door| door.phases().request_body) {
+                match door {
+                    Step::Sync(door) => door.on_request_body(exchange, body)?,
+                    Step::Async(door) => door.on_request_body(exchange, body).await?,
+                }
+            }
+            Ok(())
+        })
     }
 }
 
