@@ -7,7 +7,7 @@ help: ## Lists these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 run: ## Builds weir, starts it before a demo backend, and sends a first request through it
-	@cargo xtask demo
+	@cargo run --package xtask -- demo
 
 test: ## Installs what the tests need, checks the sources, and runs all tests
 	@scripts/setup
