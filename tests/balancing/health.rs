@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 
-use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Reading, eventually};
+use weir_testkit::{Answer, Authority, DEADLINE, Gateway, Origin, Reading, TlsServer, eventually};
 
 use crate::{named, one_route, weir};
 
@@ -185,4 +185,33 @@ fn f25_an_endpoint_that_flaps_comes_back_ever_more_seldom() {
     assert!(changes <= 16, "it changed its place {changes} times in fifty rounds");
     stops.store(true, Ordering::SeqCst);
     eventually("once it is well it comes back", DEADLINE, || is_up(&gateway, &origins[0]));
+}
+
+#[test]
+fn an_endpoint_is_asked_over_tls_and_has_to_prove_who_it_is() {
+    let authority = Authority::of_tests();
+    let origin = |name: &'static str, identity: &str| {
+        Origin::serving_tls(&TlsServer::new(&authority.identity(&[identity])), move |request| {
+            if request.target == "/health" { Answer::status(200, "") } else { Answer::ok(name) }
+        })
+    };
+    // One proves to be the address it is asked at; the other is somebody else.
+    let (good, other) = (origin("good", "127.0.0.1"), origin("other", "b.test"));
+    let checks = CHECKS.replace("active: {", "active: { type: https, MORE");
+    let file = |more: &str| {
+        let nodes = format!("\"{}\": 1, \"{}\": 1", good.addr(), other.addr());
+        let tls = format!("scheme: https, pass_host: node, tls: {{ ca: {:?} }}", authority.certificate);
+        let checks = checks.replace("MORE", more);
+        format!("routes: [{{ uri: /*, upstream: {{ nodes: {{ {nodes} }}, {tls}, {checks} }} }}]\n")
+    };
+    let gateway = weir().start(&file(""));
+    eventually("one is taken out", DEADLINE, || !is_up(&gateway, &other));
+    assert!(is_up(&gateway, &good));
+    for _ in 0..20 {
+        assert_eq!(gateway.get("/").text(), "good");
+    }
+    gateway.rewrite(&file("https_verify_certificate: false,"));
+    eventually("it is taken back", DEADLINE, || is_up(&gateway, &other));
+    gateway.rewrite(&file("host: b.test,"));
+    eventually("the other one is somebody else now", DEADLINE, || !is_up(&gateway, &good) && is_up(&gateway, &other));
 }

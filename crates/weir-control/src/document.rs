@@ -201,9 +201,9 @@ impl Document {
     /// Whether some upstream must be vouched for by whom the system trusts.
     pub fn needs_system_roots(&self) -> bool {
         let needs = |upstream: &Upstream| {
-            upstream.scheme.is_secured()
-                && upstream.tls.authorities.is_none()
-                && upstream.tls.verify.unwrap_or(self.settings.upstream_tls_verify)
+            let verify = upstream.tls.verify.unwrap_or(self.settings.upstream_tls_verify);
+            let checks = upstream.active.as_ref().and_then(|active| active.verifies(verify));
+            upstream.tls.authorities.is_none() && (upstream.scheme.is_secured() && verify || checks == Some(true))
         };
         self.settings.trusted.is_none() && self.all_upstreams().any(needs)
     }

@@ -2,7 +2,7 @@
 //! going cold.
 
 mod multiplexed;
-mod secure;
+pub(crate) mod secure;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

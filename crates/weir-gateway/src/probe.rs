@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,16 +13,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
 use weir_net::clock::Clock;
+use weir_net::stream::Stream;
+use weir_net::tls::connect;
 use weir_proto::h1::{Limits, parse_response};
 use weir_proto::{Method, ResponseHead};
 
 use crate::balance::Dice;
-use crate::snapshot::{ActiveChecks, CheckKind, Question, Snapshot};
+use crate::snapshot::{ActiveChecks, CheckIdentity, CheckKind, Question, Snapshot};
 use crate::state::{Health, HealthTable};
 
 /// First checks are spread over this time, so that many do not go out at once.
@@ -161,7 +163,7 @@ async fn ask_again_and_again(
         let checks = Arc::clone(&terms.borrow());
         let outcome = {
             let _place = places.acquire().await.expect("it is never closed");
-            tokio::time::timeout(checks.timeout, ask(endpoint, &checks.question)).await
+            tokio::time::timeout(checks.timeout, ask(endpoint, &checks)).await
         };
         let outcome = match outcome {
             Ok(Ok(status)) => Outcome::Answered(status),
@@ -241,16 +243,27 @@ impl Tally {
 }
 
 /// Asks once. The status, if the question has one for an answer.
-async fn ask(endpoint: SocketAddr, question: &Question) -> io::Result<Option<u16>> {
+async fn ask(endpoint: SocketAddr, checks: &ActiveChecks) -> io::Result<Option<u16>> {
+    let question = &checks.question;
     let addr = question.port.map_or(endpoint, |port| SocketAddr::new(endpoint.ip(), port));
-    let mut stream = TcpStream::connect(addr).await?;
-    let CheckKind::Http { method, request } = &question.kind else { return Ok(None) };
-    stream.write_all(request).await?;
+    let tcp = TcpStream::connect(addr).await?;
+    let CheckKind::Http { method, request, .. } = &question.kind else { return Ok(None) };
+    let mut stream = match &checks.tls {
+        None => Stream::plain(tcp),
+        Some(tls) => connect(tcp, &tls.client, tls.name.clone()).await?,
+    };
+    let mut unsent = &request[..];
+    while !unsent.is_empty() {
+        let count = poll_fn(|context| stream.poll_write(context, unsent)).await?;
+        unsent = &unsent[count..];
+    }
     let mut received = Vec::new();
+    let mut buffer = [0; 4096];
     let mut head = ResponseHead::default();
     loop {
-        if stream.read_buf(&mut received).await? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        match poll_fn(|context| stream.poll_read(context, &mut buffer)).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => received.extend_from_slice(&buffer[..count]),
         }
         loop {
             head.clear();
@@ -266,9 +279,18 @@ async fn ask(endpoint: SocketAddr, question: &Question) -> io::Result<Option<u16
 }
 
 impl CheckKind {
-    /// A check by HTTP. `headers` are whole lines, and go before those that every request has.
-    pub fn http(method: &str, path: &str, host: &str, headers: &[Box<str>], body: &str) -> CheckKind {
+    /// A check by HTTP, over TLS where there is `tls`. `headers` are whole lines, and go before those that every request
+    /// has.
+    pub fn http(
+        method: &str,
+        path: &str,
+        host: &str,
+        headers: &[Box<str>],
+        body: &str,
+        tls: Option<CheckIdentity>,
+    ) -> CheckKind {
         CheckKind::Http {
+            tls,
             method: Method::parse(method.as_bytes()),
             request: request(method, path, host, headers, body).into_bytes().into(),
         }
@@ -302,6 +324,7 @@ mod tests {
     fn checks() -> ActiveChecks {
         ActiveChecks {
             question: Question { port: None, kind: CheckKind::Tcp },
+            tls: None,
             timeout: Duration::from_secs(1),
             concurrency: 1,
             healthy_interval: Duration::from_secs(1),

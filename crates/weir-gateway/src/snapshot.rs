@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use weir_net::timer::NEVER;
-use weir_net::tls::Client;
+use weir_net::tls::{Client, ServerName};
 use weir_plugin::{RouteFacts, Stage, Step};
 use weir_proto::Method;
 use weir_proto::h1::Limits;
@@ -284,6 +284,8 @@ pub struct Endpoint {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveChecks {
     pub question: Question,
+    /// How an endpoint is asked over TLS.
+    pub tls: Option<CheckTls>,
     pub timeout: Duration,
     /// Endpoints of one upstream that are asked at a time.
     pub concurrency: usize,
@@ -312,7 +314,42 @@ pub enum CheckKind {
     /// Does it take connections?
     Tcp,
     /// What does it answer to this request?
-    Http { method: Method, request: Box<[u8]> },
+    Http { method: Method, request: Box<[u8]>, tls: Option<CheckIdentity> },
+}
+
+/// A check over TLS: whom to believe, and who the endpoint has to be.
+#[derive(Clone, Debug)]
+pub struct CheckTls {
+    pub client: Client,
+    pub name: ServerName<'static>,
+}
+
+impl CheckTls {
+    /// Asks for the name or address in `host`, or for `addr` where that is neither.
+    pub fn new(client: Client, host: &str, addr: SocketAddr) -> CheckTls {
+        let name = crate::pool::secure::server_name(host).unwrap_or_else(|| ServerName::IpAddress(addr.ip().into()));
+        CheckTls { client, name }
+    }
+
+    pub fn identity(&self) -> CheckIdentity {
+        CheckIdentity { terms: self.client.id(), name: self.name.clone() }
+    }
+}
+
+/// The same, if it is on the same terms.
+impl PartialEq for CheckTls {
+    fn eq(&self, other: &CheckTls) -> bool {
+        self.identity() == other.identity()
+    }
+}
+
+impl Eq for CheckTls {}
+
+/// What two checks over TLS differ in: the terms, and the name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CheckIdentity {
+    terms: [u8; 32],
+    name: ServerName<'static>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

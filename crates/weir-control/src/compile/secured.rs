@@ -44,11 +44,22 @@ impl<'a> Secured<'a> {
 
     /// `None` for upstreams in the clear, and where a fault has been reported.
     pub(super) fn client(&mut self, written: &document::Upstream) -> Option<Client> {
-        if !written.scheme.is_secured() {
-            return None;
-        }
+        let verify = self.verifies(written);
+        if written.scheme.is_secured() { self.on_terms(written, verify, written.http2) } else { None }
+    }
+
+    /// The same for active checks, which are always of HTTP/1.1.
+    pub(super) fn checker(&mut self, written: &document::Upstream) -> Option<Client> {
+        let verify = written.active.as_ref()?.verifies(self.verifies(written))?;
+        self.on_terms(written, verify, false)
+    }
+
+    fn verifies(&self, written: &document::Upstream) -> bool {
+        written.tls.verify.unwrap_or(self.compiler.document.settings.upstream_tls_verify)
+    }
+
+    fn on_terms(&mut self, written: &document::Upstream, verify: bool, http2: bool) -> Option<Client> {
         let settings = &self.compiler.document.settings;
-        let verify = written.tls.verify.unwrap_or(settings.upstream_tls_verify);
         let authorities = written.tls.authorities.as_ref().or(settings.trusted.as_ref()).filter(|_| verify);
         let pair = match &written.tls.identity {
             None => None,
@@ -64,12 +75,12 @@ impl<'a> Secured<'a> {
         let terms = Terms {
             trust: verify.then(|| authorities.map_or(Source::System, |pem| Source::Pem(pem.source.clone()))),
             identity: pair.map(|(cert, key)| (cert.source.clone(), key.source.clone())),
-            http2: written.http2,
+            http2,
         };
         if let Some(client) = self.clients.get(&terms) {
             return client.clone();
         }
-        let client = self.build(written, verify, authorities, pair);
+        let client = self.build(written, verify, http2, authorities, pair);
         self.clients.insert(terms, client.clone());
         client
     }
@@ -78,6 +89,7 @@ impl<'a> Secured<'a> {
         &self,
         written: &document::Upstream,
         verify: bool,
+        http2: bool,
         authorities: Option<&Pem>,
         pair: Option<(&Pem, &Pem)>,
     ) -> Option<Client> {
@@ -106,7 +118,7 @@ impl<'a> Secured<'a> {
             let origin = authorities.map_or(&written.origin, |pem| &pem.origin);
             compiler.report(&origin.path, origin.place, format!("cannot be used: {wrong}"), None);
         };
-        let protocols = if written.http2 { HTTP2 } else { HTTP1 };
+        let protocols = if http2 { HTTP2 } else { HTTP1 };
         Client::new(&UpstreamTerms { trust, identity, protocols }).map_err(complain).ok()
     }
 }

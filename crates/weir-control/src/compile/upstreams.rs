@@ -60,8 +60,13 @@ impl<'a> Upstreams<'a> {
     }
 
     fn add(&mut self, written: &document::Upstream, name: &str) {
-        let tls = self.secured.client(written);
-        self.compiled.push(compiled(written, name, self.compiler.document, tls));
+        let (tls, checker) = (self.secured.client(written), self.secured.checker(written));
+        let mut upstream = compiled(written, name, self.compiler.document, tls);
+        for endpoint in &mut upstream.endpoints {
+            let checks = |active: &document::Active| active.of_node(&endpoint.host, endpoint.addr, checker.as_ref());
+            endpoint.checks = written.active.as_ref().map(|active| Arc::new(checks(active)));
+        }
+        self.compiled.push(upstream);
     }
 
     pub(super) fn into_compiled(self) -> Vec<Upstream> {
@@ -70,10 +75,7 @@ impl<'a> Upstreams<'a> {
 }
 
 fn compiled(written: &document::Upstream, name: &str, document: &Document, tls: Option<tls::Client>) -> Upstream {
-    let mut endpoints = endpoints(&nodes(written, document), &document.found, written.scheme);
-    for endpoint in &mut endpoints {
-        endpoint.checks = written.active.as_ref().map(|active| Arc::new(active.of_node(&endpoint.host)));
-    }
+    let endpoints = endpoints(&nodes(written, document), &document.found, written.scheme);
     let further = endpoints.iter().filter(|endpoint| endpoint.weight > 0).skip(1).count();
     let further = u32::try_from(further).unwrap_or(u32::MAX);
     Upstream {

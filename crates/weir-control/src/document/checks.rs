@@ -1,8 +1,10 @@
 //! APISIX `checks`: how the health of endpoints is told.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use weir_gateway::snapshot::{ActiveChecks, CheckKind, PassiveChecks, Question};
+use weir_gateway::snapshot::{ActiveChecks, CheckKind, CheckTls, PassiveChecks, Question};
+use weir_net::tls;
 
 use super::resource::host_pattern;
 use crate::read::{At, Fields};
@@ -13,6 +15,10 @@ pub struct Active {
     /// What is the same for all nodes. Its question is a connection until [`Active::of_node`] puts in the request.
     checks: ActiveChecks,
     http: Option<Request>,
+    /// The request goes over TLS.
+    secured: bool,
+    /// APISIX `https_verify_certificate`; the upstream's `tls.verify` if absent.
+    verify: Option<bool>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,12 +33,19 @@ struct Request {
 }
 
 impl Active {
-    /// The checks of a node, whose `Host` this is.
-    pub fn of_node(&self, host: &str) -> ActiveChecks {
+    /// Whether endpoints are asked over TLS, and have to prove who they are: `unless_said` counts where nothing is said.
+    pub fn verifies(&self, unless_said: bool) -> Option<bool> {
+        self.secured.then(|| self.verify.unwrap_or(unless_said))
+    }
+
+    /// The checks of a node, whose `Host` this is, where over TLS by `client`.
+    pub fn of_node(&self, host: &str, addr: SocketAddr, client: Option<&tls::Client>) -> ActiveChecks {
         let mut checks = self.checks.clone();
         if let Some(Request { method, path, host: asked_for, headers, body }) = &self.http {
             let host = asked_for.as_deref().unwrap_or(host);
-            checks.question.kind = CheckKind::http(method, path, host, headers, body);
+            checks.tls = client.map(|client| CheckTls::new(client.clone(), host, addr));
+            let identity = checks.tls.as_ref().map(CheckTls::identity);
+            checks.question.kind = CheckKind::http(method, path, host, headers, body, identity);
         }
         checks
     }
@@ -118,12 +131,7 @@ fn active(at: &At) -> Option<Active> {
         })
     });
     let kind = kind(&fields);
-    if kind == CheckType::Https
-        && let Some(at) = fields.get("type")
-    {
-        at.report_advising("checks over TLS are not supported yet by this version", "use `http` or `tcp`");
-    }
-    fields.get("https_verify_certificate").and_then(|at| at.boolean());
+    let verify = fields.get("https_verify_certificate").and_then(|at| at.boolean());
     let http = Request {
         method: fields.get("http_method").and_then(|at| at.choice(METHODS)).unwrap_or("GET").into(),
         path: path.unwrap_or("/").into(),
@@ -134,6 +142,7 @@ fn active(at: &At) -> Option<Active> {
     let port = fields.get("port").and_then(|at| at.integer(1..=u16::MAX));
     let checks = ActiveChecks {
         question: Question { port, kind: CheckKind::Tcp },
+        tls: None,
         timeout: fields.get("timeout").and_then(|at| at.duration()).unwrap_or(Duration::from_secs(1)),
         concurrency: count(Some(fields), "concurrency", 1, 1_000, 10) as usize,
         healthy_interval: interval(healthy),
@@ -145,7 +154,8 @@ fn active(at: &At) -> Option<Active> {
         tcp_failures: count(unhealthy, "tcp_failures", 1, 254, 2),
         timeouts: count(unhealthy, "timeouts", 1, 254, 3),
     };
-    Some(Active { checks, http: (kind != CheckType::Tcp).then_some(http) })
+    let http = (kind != CheckType::Tcp).then_some(http);
+    Some(Active { checks, http, secured: kind == CheckType::Https, verify })
 }
 
 fn passive(at: &At) -> Option<PassiveChecks> {

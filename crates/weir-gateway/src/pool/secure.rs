@@ -66,7 +66,7 @@ impl Secured {
 }
 
 /// The name or address in `host`, `host:port`, `[v6]` or `[v6]:port`.
-fn server_name(host: &str) -> Option<ServerName<'static>> {
+pub(crate) fn server_name(host: &str) -> Option<ServerName<'static>> {
     let bare = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, _)) => address,
         None => host.split_once(':').map_or(host, |(name, _)| name),
