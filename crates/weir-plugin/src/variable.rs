@@ -103,6 +103,8 @@ variables! {
     RequestLine = "request",
     /// The protocol as in the request line: `HTTP/1.1`, `HTTP/2.0`.
     ServerProtocol = "server_protocol",
+    /// `h2` for HTTP/2 over TLS, `h2c` for HTTP/2 in the clear, missing otherwise.
+    Http2 = "http2",
     /// The Content-Length of the request.
     ContentLength = "content_length",
     /// The Content-Type of the request.

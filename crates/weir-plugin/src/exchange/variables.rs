@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use jiff::{Timestamp, tz::TimeZone};
-use weir_proto::{Head, Known, field};
+use weir_proto::{Head, Known, Version, field};
 
 use super::Exchange;
 use crate::form;
@@ -53,6 +53,10 @@ impl Variables for Exchange {
             Variable::QueryMark => request.query().map(|_| Cow::Borrowed(&b"?"[..])),
             Variable::RequestLine => Some(Cow::Owned(self.request_line())),
             Variable::ServerProtocol => bytes(request.version.name().as_bytes()),
+            Variable::Http2 => {
+                let name: &[u8] = if self.client.tls { b"h2" } else { b"h2c" };
+                (request.version == Version::Http2).then_some(Cow::Borrowed(name))
+            }
             Variable::ContentLength => request.head.known(Known::ContentLength).map(Cow::Borrowed),
             Variable::ContentType => request.head.value(b"content-type").map(Cow::Borrowed),
             Variable::RemoteAddr => text(self.client.addr),
@@ -221,6 +225,16 @@ mod tests {
     fn value(exchange: &Exchange, name: &str) -> Option<String> {
         let value = exchange.variable(&Variable::named(name))?;
         Some(String::from_utf8(value.into_owned()).expect("test values are text"))
+    }
+
+    #[test]
+    fn http2_says_whether_tls_is_below() {
+        let mut exchange = exchange("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+        assert_eq!(value(&exchange, "http2"), None);
+        exchange.request.version = Version::Http2;
+        assert_eq!(value(&exchange, "http2").as_deref(), Some("h2c"));
+        exchange.client.tls = true;
+        assert_eq!(value(&exchange, "http2").as_deref(), Some("h2"));
     }
 
     #[test]
