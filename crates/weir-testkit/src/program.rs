@@ -23,7 +23,7 @@ impl Program {
         let unpacked = ["usr/bin", "usr/sbin"].map(|folder| root.join(folder).join(name));
         let Some(path) = unpacked.into_iter().find(|path| path.exists()) else {
             let folders = env::var_os("PATH").unwrap_or_default();
-            let others = [PathBuf::from("/usr/sbin"), cache.join("python/bin")];
+            let others = [PathBuf::from("/usr/sbin"), cache.join("bin")];
             let mut installed = env::split_paths(&folders).chain(others);
             if let Some(folder) = installed.find(|folder| folder.join(name).exists()) {
                 return Some(Command::new(folder.join(name)));
