@@ -21,7 +21,8 @@ fn f14_reloads_under_load_fail_nothing_and_apply_at_once() {
     let gateway = weir().start(&format!("worker_processes: 2\n{}", file(0)));
     let load = Load::with_streams(gateway.addr());
     for version in 1..=scaled(10, 100) {
-        load.wait_for(20);
+        // A hundred reloads last a minute or so.
+        load.wait_for(scaled(20, 15_000));
         // It returns when every worker says that it serves the new file.
         gateway.rewrite(&format!("worker_processes: 2\n{}", file(version)));
         for _ in 0..4 {

@@ -90,7 +90,10 @@ fn f15_upgrades_under_load_fail_nothing() {
     let load = Load::start(gateway.addr());
     let mut processes = vec![gateway.pid()];
     for _ in 0..scaled(3, 20) {
-        load.wait_for(100);
+        // Twenty upgrades last five minutes or so.
+        for _ in 0..scaled(1, 60) {
+            load.wait_for(scaled(100, 5_000));
+        }
         processes.push(upgrade(&gateway));
     }
     load.wait_for(100);
