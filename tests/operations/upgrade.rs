@@ -91,7 +91,7 @@ fn f15_upgrades_under_load_fail_nothing() {
     let mut processes = vec![gateway.pid()];
     for _ in 0..scaled(3, 20) {
         // Twenty upgrades last five minutes or so.
-        for _ in 0..scaled(1, 60) {
+        for _ in 0..scaled(1, 100) {
             load.wait_for(scaled(100, 5_000));
         }
         processes.push(upgrade(&gateway));
