@@ -155,10 +155,15 @@ def nginx(folder, to, clients=12000):
 
 def haproxy(folder, to, clients=12000):
     port = free_port()
-    config = write(folder, "haproxy.cfg", f"""
+    return haproxy_command(folder, "haproxy", port, "", f"127.0.0.1:{to}", min(clients, 9500)), port, {}
+
+
+def haproxy_command(folder, name, port, bind, server, connections=9500):
+    """`bind` is what its address has beside the port, and `server` is the backend with what it has."""
+    config = write(folder, f"{name}.cfg", f"""
 global
     nbthread 1
-    maxconn {min(clients, 9500)}
+    maxconn {connections}
     tune.pool-low-fd-ratio 100
     tune.pool-high-fd-ratio 100
 defaults
@@ -170,37 +175,45 @@ defaults
     option http-keep-alive
     http-reuse always
 frontend f
-    bind 127.0.0.1:{port} backlog 65535
+    bind 127.0.0.1:{port} backlog 65535 {bind}
     http-request return status 200 content-type text/plain string "Hello from the gateway." if {{ path /fixed }}
     default_backend b
 backend b
-    server s 127.0.0.1:{to} pool-max-conn -1 pool-purge-delay 3600s
+    server s {server} pool-max-conn -1 pool-purge-delay 3600s
 """)
-    return [tool("haproxy"), "-f", config], port, {}
+    return [tool("haproxy"), "-f", config]
+
+
+ENVOY_KINDS = "type.googleapis.com/envoy.extensions."
 
 
 def envoy(folder, to, clients=12000):
     port = free_port()
+    return envoy_command(folder, "envoy", port, to), port, {}
+
+
+def envoy_command(folder, name, port, to, chain=(), cluster=()):
+    """`chain` and `cluster` are what these have beside what they always have."""
     router = {"name": "envoy.filters.http.router",
-              "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}
+              "typed_config": {"@type": ENVOY_KINDS + "filters.http.router.v3.Router"}}
     manager = {
-        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "@type": ENVOY_KINDS + "filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "f", "generate_request_id": False, "http_filters": [router],
         "stream_idle_timeout": "0s",
         "route_config": {"virtual_hosts": [{"name": "v", "domains": ["*"], "routes": [
             {"match": {"path": "/fixed"},
              "direct_response": {"status": 200, "body": {"inline_string": "Hello from the gateway."}}},
             {"match": {"prefix": "/"}, "route": {"cluster": "b", "timeout": "0s"}}]}]}}
+    chain = {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}],
+             **dict(chain)}
     limit = {"max_connections": 1000000, "max_pending_requests": 1000000, "max_requests": 1000000}
-    config = write(folder, "envoy.json", json.dumps({"static_resources": {
-        "listeners": [{"name": "f", "address": address(port), "tcp_backlog_size": 65535, "filter_chains": [
-            {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}]}],
+    config = write(folder, f"{name}.json", json.dumps({"static_resources": {
+        "listeners": [{"name": "f", "address": address(port), "tcp_backlog_size": 65535, "filter_chains": [chain]}],
         "clusters": [{"name": "b", "type": "STATIC", "connect_timeout": "10s",
                       "circuit_breakers": {"thresholds": [limit]},
                       "load_assignment": {"cluster_name": "b", "endpoints": [
-                          {"lb_endpoints": [{"endpoint": {"address": address(to)}}]}]}}]}}))
-    return [tool("envoy"), "-c", config, "--concurrency", "1", "--log-level", "error",
-            "--disable-hot-restart"], port, {}
+                          {"lb_endpoints": [{"endpoint": {"address": address(to)}}]}]}, **dict(cluster)}]}}))
+    return [tool("envoy"), "-c", config, "--concurrency", "1", "--log-level", "error", "--disable-hot-restart"]
 
 
 def address(port):
