@@ -54,6 +54,9 @@ pub struct Page {
     family: &'static str,
 }
 
+/// The bound of what is above all others.
+const ABOVE: &str = "+Inf";
+
 impl Page {
     pub fn new(format: Format) -> Self {
         Self { text: String::with_capacity(64 * 1024), format, family: "" }
@@ -94,31 +97,35 @@ impl Page {
 
     /// All samples of one histogram, whose bounds are in seconds.
     pub fn distribution(&mut self, labels: Labels, totals: &HistogramTotals, resolution: Resolution) -> &mut Self {
-        let mut cumulative = 0;
-        for bucket in 0..BUCKETS {
-            cumulative += totals.buckets[bucket];
-            match bucket_bound_ns(bucket) {
-                Some(bound) if resolution.shows(bucket) => {
-                    let bound = (bound as f64 / 1e9).to_string();
-                    self.sample("_bucket", labels, Some(("le", &bound)), cumulative);
-                }
-                Some(_) => {}
-                None => {
-                    self.sample("_bucket", labels, Some(("le", "+Inf")), cumulative);
-                }
-            }
-        }
-        self.sample("_sum", labels, None, totals.sum_seconds());
-        self.sample("_count", labels, None, cumulative)
+        let buckets = totals.buckets.iter().enumerate().map(|(bucket, count)| {
+            let bound = match bucket_bound_ns(bucket) {
+                Some(bound) => resolution.shows(bucket).then(|| (bound as f64 / 1e9).to_string()),
+                None => Some(ABOVE.to_owned()),
+            };
+            (*count, bound)
+        });
+        self.buckets(labels, buckets, totals.sum_seconds())
     }
 
     /// All samples of one histogram with bounds of its own: how often within each, and above the last one.
     pub fn counts(&mut self, labels: Labels, bounds: &[u32], counts: &[u64], sum: impl Display) -> &mut Self {
+        let bounds = bounds.iter().map(u32::to_string).chain([ABOVE.to_owned()]);
+        self.buckets(labels, counts.iter().copied().zip(bounds.map(Some)), sum)
+    }
+
+    /// Buckets with their counts and, where they are shown, their bounds.
+    fn buckets(
+        &mut self,
+        labels: Labels,
+        buckets: impl Iterator<Item = (u64, Option<String>)>,
+        sum: impl Display,
+    ) -> &mut Self {
         let mut cumulative = 0;
-        for (bucket, count) in counts.iter().enumerate() {
+        for (count, bound) in buckets {
             cumulative += count;
-            let bound = bounds.get(bucket).map_or_else(|| "+Inf".to_owned(), u32::to_string);
-            self.sample("_bucket", labels, Some(("le", &bound)), cumulative);
+            if let Some(bound) = bound {
+                self.sample("_bucket", labels, Some(("le", &bound)), cumulative);
+            }
         }
         self.sample("_sum", labels, None, sum);
         self.sample("_count", labels, None, cumulative)
