@@ -2,7 +2,10 @@
 //! ones over. The kernel spreads connections by their addresses, which may put ten of ten on one core.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 
 use tokio::sync::mpsc::UnboundedSender;
 use weir_telemetry::metrics::Metrics;
@@ -20,11 +23,13 @@ struct Member<C> {
     inbox: UnboundedSender<C>,
     /// Connections that are on their way to it.
     coming: AtomicU64,
+    /// It takes no more of them.
+    leaves: AtomicBool,
 }
 
 impl<C> Crew<C> {
     pub fn new(inboxes: Vec<UnboundedSender<C>>, metrics: Arc<Metrics>) -> Crew<C> {
-        let member = |inbox| Member { inbox, coming: AtomicU64::new(0) };
+        let member = |inbox| Member { inbox, coming: AtomicU64::new(0), leaves: AtomicBool::new(false) };
         Crew { members: inboxes.into_iter().map(member).collect(), metrics }
     }
 
@@ -39,14 +44,30 @@ impl<C> Crew<C> {
         (self.load(worker) > least + least / SLACK).then_some(other)
     }
 
-    /// Gives a connection away; it comes back if the other has ended.
+    /// Gives a connection away; it comes back if the other leaves or has ended.
     pub fn hand_over(&self, to: usize, connection: C) -> Result<(), C> {
         let member = &self.members[to];
-        member.coming.fetch_add(1, Relaxed);
-        member.inbox.send(connection).map_err(|refused| {
-            member.coming.fetch_sub(1, Relaxed);
-            refused.0
-        })
+        // Announced first, looked second; who leaves does it the other way round. So one of the two sees the other.
+        member.coming.fetch_add(1, SeqCst);
+        let back = match member.leaves.load(SeqCst) {
+            true => connection,
+            false => match member.inbox.send(connection) {
+                Ok(()) => return Ok(()),
+                Err(refused) => refused.0,
+            },
+        };
+        member.coming.fetch_sub(1, Relaxed);
+        Err(back)
+    }
+
+    /// From now on nothing more is handed over to this worker.
+    pub fn leave(&self, worker: usize) {
+        self.members[worker].leaves.store(true, SeqCst);
+    }
+
+    /// Whether a connection that was handed over has not arrived yet.
+    pub fn expects(&self, worker: usize) -> bool {
+        self.members[worker].coming.load(SeqCst) > 0
     }
 
     /// A connection that was handed over has arrived.
@@ -81,6 +102,27 @@ mod tests {
         drop(outboxes);
         assert_eq!(crew.hand_over(1, ()), Err(()), "it has ended");
         assert_eq!(crew.load(1), 5);
+    }
+
+    #[test]
+    fn f15_nothing_is_lost_that_is_handed_over_while_its_receiver_leaves() {
+        for _ in 0..200 {
+            let (inbox, mut outbox) = unbounded_channel();
+            let crew = Crew::new(vec![inbox], Arc::new(Metrics::new(1)));
+            std::thread::scope(|scope| {
+                let given = scope.spawn(|| (0..100).take_while(|&number| crew.hand_over(0, number).is_ok()).count());
+                crew.leave(0);
+                let mut taken = 0;
+                while crew.expects(0) {
+                    if outbox.try_recv().is_ok() {
+                        taken += 1;
+                        crew.arrived(0);
+                    }
+                }
+                assert_eq!(outbox.try_recv().ok(), None);
+                assert_eq!(given.join().expect("it does not panic"), taken);
+            });
+        }
     }
 
     #[test]

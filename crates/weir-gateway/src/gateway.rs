@@ -355,7 +355,7 @@ async fn obey(
             Phase::Draining | Phase::Stopping => tokio::select! {
                 command = inbox.recv() => command,
                 _ = check.tick() => {
-                    if worker.tasks() == 0 {
+                    if worker.tasks() == 0 && !crew.expects(worker.index()) {
                         return;
                     }
                     continue;
@@ -370,7 +370,10 @@ async fn obey(
                 progress.revisions[worker.index()].store(revision, Ordering::Release);
                 progress.announce();
             }
-            Some(Command::Enter(phase)) => worker.enter(phase),
+            Some(Command::Enter(phase)) => {
+                crew.leave(worker.index());
+                worker.enter(phase);
+            }
             Some(Command::Take { stream, spoken, peer }) => {
                 // Without a place in the poller it is closed; the client sees what it sees of any full server.
                 if let Ok(stream) = TcpStream::from_std(stream) {
