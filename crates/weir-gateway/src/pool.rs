@@ -204,7 +204,7 @@ impl Endpoint {
         connect_timeout: Duration,
         host: &[u8],
     ) -> Result<Connection<'w>, Stop> {
-        let until_ns = worker.now_ns().saturating_add(connect_timeout.as_nanos() as u64);
+        let began_ns = worker.now_ns();
         let mut place = self.place(worker, connect_timeout).await?;
         loop {
             if freshness != Freshness::New
@@ -214,9 +214,7 @@ impl Endpoint {
                 return Ok(Connection { place, stream: Some(stream), unsent: Unsent::default(), requests });
             }
             match in_time(worker, connect_timeout, self.connect(worker, host)).await {
-                Err(Stop::Overloaded)
-                    if worker.now_ns() < until_ns && self.limiter.make_do(self.in_use.get(), worker.now_ns()) =>
-                {
+                Err(Stop::Overloaded) if self.is_crowded(began_ns, connect_timeout, worker.now_ns()) => {
                     drop(place);
                     place = self.place(worker, connect_timeout).await?;
                 }
@@ -226,6 +224,12 @@ impl Endpoint {
                 }
             }
         }
+    }
+
+    /// There was no descriptor for one more connection, and an exchange that waits since `began_ns` may have one of those
+    /// that there are.
+    fn is_crowded(&self, began_ns: u64, patience: Duration, now_ns: u64) -> bool {
+        now_ns - began_ns < patience.as_nanos() as u64 && self.limiter.make_do(self.in_use.get(), now_ns)
     }
 
     /// Waits while the endpoint has as many exchanges as it should, for `patience` at most.
