@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Write};
 
-use crate::cell::{BUCKETS, HistogramTotals, bucket_bound_ns};
+use crate::cell::{HistogramTotals, bucket_bound_ns};
 
 /// Which of the two text formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,7 +179,7 @@ impl Display for LabelValue<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::Histogram;
+    use crate::cell::{BUCKETS, Histogram};
 
     #[test]
     fn the_two_formats_differ_in_the_names_of_counters_and_the_end() {
