@@ -8,6 +8,8 @@ use weir_plugin::Variable;
 use super::chash::HashKey;
 use super::*;
 
+mod definitions;
+
 const PICKS: usize = 1_000_000;
 
 /// Made-up loads.
@@ -115,7 +117,8 @@ fn a_thousand_endpoints_get_their_shares() {
     let weights: Vec<u32> = (0..1_000).map(|number| 1 + number % 3).collect();
     let endpoints = endpoints(&weights);
     let (loads, exchange) = (Made::idle(1_000), Exchange::default());
-    for (balance, within) in [(Balance::RoundRobin, 0.00001), (Balance::Random, 0.0004), (Balance::LeastConn, 0.0004)] {
+    // Chance alone makes six times 0.00003. Eight drawn endpoints without load share by weight among themselves only.
+    for (balance, within) in [(Balance::RoundRobin, 0.00001), (Balance::Random, 0.0002), (Balance::LeastConn, 0.0003)] {
         let balancer = Balancer::new(&balance, &endpoints);
         let mut counts = vec![0; 1_000];
         for _ in 0..PICKS {
@@ -210,48 +213,6 @@ fn those_that_go_by_time_avoid_who_is_slow() {
         assert!(counts[3] > 0, "{balance:?}: it is tried again: {counts:?}");
         assert!(counts[..3].iter().all(|&count| count > 4_000), "{balance:?}: {counts:?}");
     }
-}
-
-#[test]
-fn keys_stay_when_an_endpoint_leaves_or_joins() {
-    let few = endpoints(&[1; 10]);
-    let all = endpoints(&[1; 11]);
-    let (before, after) = (Balancer::new(&by_argument(&few), &few), Balancer::new(&by_argument(&all), &all));
-    let (loads, mut exchange) = (Made::idle(11), Exchange::default());
-    let (mut moved, mut own, mut left_moved) = (0, 0, 0);
-    let keys = 200_000;
-    for key in 0..keys {
-        request(&mut exchange, key);
-        let was = before.pick(&exchange, &loads, 1, |_| true).expect("there are some");
-        let is = after.pick(&exchange, &loads, 1, |_| true).expect("there are some");
-        if was != is {
-            moved += 1;
-            assert_eq!(is, 10, "a key moves to the new endpoint or not at all");
-        }
-        own += usize::from(was == 3);
-        let without = before.pick(&exchange, &loads, 1, |endpoint| endpoint != 3).expect("there are some");
-        left_moved += usize::from(without != was);
-    }
-    assert_eq!(left_moved, own, "only the keys of the endpoint that left have moved");
-    // An endpoint's 160 points are not exactly its share of the ring, with any key or number of keys.
-    let part = |count: usize| count as f64 / keys as f64;
-    assert!(part(moved) <= 1.0 / 11.0 + 0.02, "{:.4} of the keys moved to one of eleven", part(moved));
-    assert!(part(left_moved) <= 1.0 / 10.0 + 0.02, "{:.4} of the keys left one of ten", part(left_moved));
-}
-
-#[test]
-fn hashing_follows_weights_over_a_million_keys() {
-    let weights = [300, 100, 200, 0];
-    let endpoints = endpoints(&weights);
-    let balancer = Balancer::new(&by_argument(&endpoints), &endpoints);
-    let (loads, mut exchange) = (Made::idle(4), Exchange::default());
-    let mut counts = [0; 4];
-    for key in 0..PICKS {
-        request(&mut exchange, key);
-        counts[balancer.pick(&exchange, &loads, 1, |_| true).expect("there are some")] += 1;
-    }
-    // 160 points to a share leave it this far from even.
-    assert_shares(&counts, &weights, 0.05, "chash");
 }
 
 #[test]
