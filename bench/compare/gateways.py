@@ -75,25 +75,25 @@ class Running:
 
 # The backend ---------------------------------------------------------------------------------------------------------
 
-def backend(folder, cpu):
+def backend(folder, name, cpu):
     """nginx with one worker that answers `/` at once and echoes what is posted to `/echo`."""
     port = free_port()
     load, echo = "", "return 501;"
     if ECHO_MODULE.exists():
         load = f"load_module {ECHO_MODULE};"
         echo = "client_max_body_size 0; client_body_buffer_size 1m; echo_read_request_body; echo_request_body;"
-    config = write(folder, "backend.conf", f"""
+    config = write(folder, f"{name}.conf", f"""
         {load}
-        {nginx_top(folder, "backend")}
+        {nginx_top(folder, name)}
         http {{
-            {nginx_http(folder, "backend")}
+            {nginx_http(folder, name)}
             server {{
                 listen 127.0.0.1:{port} backlog=65535;
                 location / {{ return 200 "Hello from the backend.\\n"; }}
                 location /echo {{ {echo} }}
             }}
         }}""")
-    return Running("backend", [tool("nginx"), "-e", "stderr", "-c", config], port, cpu, folder)
+    return Running(name, [tool("nginx"), "-e", "stderr", "-c", config], port, cpu, folder)
 
 
 def nginx_top(folder, name):
