@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use weir_testkit::{Client, DEADLINE, Origin, Reading, eventually};
+use weir_testkit::{Client, DEADLINE, Origin, Reading, eventually, scaled};
 
-use crate::harness::{Rig, refusal, routes, scaled, weir};
+use crate::harness::{Rig, refusal, routes, weir};
 
 fn rig(settings: &str) -> Rig {
     before(Origin::echo(Reading::Strict), settings)

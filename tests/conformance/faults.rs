@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_testkit::{Answer, Client, DEADLINE, Gate, Gateway, Origin, ReadError, Reading, eventually};
+use weir_testkit::{Answer, Client, DEADLINE, Gate, Gateway, Origin, ReadError, Reading, eventually, scaled};
 
-use crate::harness::{Rig, scaled, weir};
+use crate::harness::{Rig, weir};
 
 /// A gateway with one route to these nodes and these lines in its upstream.
 fn gateway(nodes: &[&Origin], upstream: &str) -> Gateway {

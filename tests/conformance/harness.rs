@@ -14,11 +14,6 @@ pub fn weir() -> Launcher {
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir"))
 }
 
-/// How much of a scaled test to run: `short` ordinarily, `long` where `WEIR_TEST_FULL` is set (`make test-full`).
-pub fn scaled(short: usize, long: usize) -> usize {
-    if std::env::var_os("WEIR_TEST_FULL").is_some() { long } else { short }
-}
-
 /// Everything for `Host: t` goes to `origin`, but `/blocked`, which the gateway itself answers with 401.
 pub fn routes(origin: SocketAddr) -> String {
     format!(

@@ -19,11 +19,6 @@ fn weir() -> Launcher {
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir"))
 }
 
-/// How much of a scaled test to run: `short` ordinarily, `long` where `WEIR_TEST_FULL` is set (`make test-full`).
-fn scaled(short: usize, long: usize) -> usize {
-    if std::env::var_os("WEIR_TEST_FULL").is_some() { long } else { short }
-}
-
 /// Writes a program. Another process does that, because a file that is open for writing cannot be started, and what is
 /// open here is for a moment also open in whatever other tests start meanwhile.
 fn script(place: &TempDir, name: &str, text: &str) -> PathBuf {

@@ -5,10 +5,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 
 use rustix::process::{Pid, test_kill_process};
-use weir_testkit::{DEADLINE, Gateway, Signal, TempDir, eventually, eventually_some};
+use weir_testkit::{DEADLINE, Gateway, Signal, TempDir, eventually, eventually_some, scaled};
 
 use crate::load::{Events, Load, Tunnel, origin, routes};
-use crate::{scaled, script, weir};
+use crate::{script, weir};
 
 /// The process that answers at the status address and does not drain.
 fn serving(gateway: &Gateway) -> Option<u32> {

@@ -1,13 +1,13 @@
 //! H01–H03, H05, H14: frames that make work and ask for nothing. Such a connection is told to calm down and ends; what
 //! it has cost is bounded, and other clients do not notice.
 
-use weir_testkit::Reading;
+use weir_testkit::{Reading, scaled};
 
 use super::frames::{
     CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Farewell, Frames, HEADERS, PING, PRIORITY,
     SETTINGS, WHOLE, WINDOW_UPDATE, frame, get, headers, remembered, request, reset, section,
 };
-use crate::harness::{Rig, scaled};
+use crate::harness::Rig;
 
 /// What a connection under attack may add to the gateway's resident memory, with the pages a first connection touches.
 const LITTLE: u64 = 8 << 20;

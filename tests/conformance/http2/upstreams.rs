@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use weir_testkit::{Connection, Gateway, Origin, Reading};
+use weir_testkit::{Connection, Gateway, Origin, Reading, scaled};
 
 use super::frames::{
     ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, NO_ERROR, PING, REFUSED_STREAM, RST_STREAM,
     SETTINGS, frame, reset, section,
 };
-use crate::harness::{scaled, weir};
+use crate::harness::weir;
 
 const INTERNAL_ERROR: u32 = 0x2;
 
