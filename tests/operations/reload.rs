@@ -1,13 +1,14 @@
 //! F13, F14: the configuration changes while traffic flows.
 
 use std::fs;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::symlink;
 
 use serde_json::Value;
-use weir_testkit::{DEADLINE, Gateway, Signal, eventually};
+use weir_testkit::{DEADLINE, Gateway, Origin, Signal, eventually, scaled};
 
 use crate::load::{Load, origin, routes};
-use crate::{scaled, weir};
+use crate::weir;
 
 /// A route that the gateway answers itself, with `answer`.
 fn fixed(answer: usize) -> String {
@@ -50,6 +51,63 @@ fn f14_reloads_do_not_pile_up_in_memory() {
     reload(scaled(200, 1_000));
     let after = gateway.rss();
     assert!(after as f64 <= before as f64 * 1.05, "{before} bytes before, {after} after");
+}
+
+/// A route with a limit that stays, and others whose plugins are different each time.
+fn changing(version: usize, origin: &Origin) -> String {
+    let seconds = 3600 + version;
+    let mut file = routes(origin);
+    file.push_str(&format!(
+        "  - id: kept
+    uri: /kept
+    plugins: {{ limit-count: {{ count: 3, time_window: 31622400 }}, response-rewrite: {{ headers: {{ set: {{ x-version: \"{version}\" }} }} }} }}
+    upstream: {{ type: roundrobin, nodes: {{ \"{addr}\": 1 }} }}
+  - id: changed
+    uri: /changed
+    plugins:
+      key-auth: {{ header: x-key-{version} }}
+      limit-count: {{ count: {seconds}, time_window: {seconds} }}
+      limit-req: {{ rate: {seconds}, burst: {version}, key: remote_addr }}
+      limit-conn: {{ conn: {seconds}, burst: {version}, default_conn_delay: 0.1, key: remote_addr }}
+      api-breaker: {{ break_response_code: 502, max_breaker_sec: {seconds} }}
+      proxy-rewrite: {{ uri: /{version}, headers: {{ set: {{ x-version: \"{version}\" }} }} }}
+      uri-blocker: {{ block_rules: [\"version-{version}-.*$\"] }}
+      response-rewrite: {{ headers: {{ set: {{ x-version: \"{version}\" }} }} }}
+    upstream: {{ type: roundrobin, nodes: {{ \"{addr}\": 1 }} }}
+consumers:
+  - {{ username: jack, plugins: {{ key-auth: {{ key: key-{version} }} }} }}
+",
+        addr = origin.addr(),
+    ));
+    file
+}
+
+#[test]
+fn f14_reloads_that_change_plugins_do_not_pile_up_in_memory() {
+    let origin = origin();
+    let gateway = weir().start(&changing(0, &origin));
+    let kept = || gateway.get("/kept").status;
+    assert_eq!([kept(), kept(), kept(), kept()], [200, 200, 200, 503]);
+    let reload = |versions: RangeInclusive<usize>| {
+        for version in versions {
+            gateway.replace_file(&changing(version, &origin));
+            // Without waiting for the file to be looked at.
+            gateway.signal(Signal::HUP);
+            let request = format!("GET /changed HTTP/1.1\r\nHost: t\r\nx-key-{version}: key-{version}\r\n\r\n");
+            eventually("the new plugins are served", DEADLINE, || {
+                let answer = gateway.client().ask(&request).expect("an answer");
+                answer.status == 200 && answer.text() == format!("GET /{version} 0")
+            });
+        }
+    };
+    let (warm, last) = (50, 50 + scaled(150, 10_000));
+    reload(1..=warm);
+    let before = gateway.rss();
+    reload(warm + 1..=last);
+    let after = gateway.rss();
+    println!("{} reloads: {before} bytes before, {after} after", last - warm);
+    assert!(after as f64 <= before as f64 * 1.05, "{before} bytes before, {after} after");
+    assert_eq!(kept(), 503, "what did not change counts on");
 }
 
 /// Replaces the file with one that must be refused, and checks that everybody says so and nothing else changes.

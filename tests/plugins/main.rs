@@ -3,6 +3,7 @@
 mod answers;
 mod bodies;
 mod consumers;
+mod exact_limits;
 mod forward_auth;
 mod ldap;
 mod limits;

@@ -156,6 +156,48 @@ mod tests {
     }
 
     #[test]
+    fn p08_a_sliding_window_is_within_one_request_of_its_definition() {
+        let mut state = 42_u64;
+        let mut random = |below: u64| {
+            // SplitMix64.
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut bits = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (bits ^ (bits >> 31)) % below
+        };
+        for (limit, window_s) in [(1, 1), (7, 3), (100, 10), (1_000, 60)] {
+            let table = Table::new(0);
+            let key = table.key(1, b"a");
+            let window_ms = window_s * 1_000;
+            let mut passed: Vec<u64> = Vec::new();
+            let mut now_ms = 1_000_000_000;
+            for turn in 0..50_000 {
+                // Bursts, a steady stream of about twice the limit, and pauses that windows pass in.
+                now_ms += match turn % 1_000 {
+                    0 => random(3 * window_ms),
+                    1..400 => 0,
+                    _ => random(window_ms / limit + 1),
+                };
+                let start_ms = now_ms / window_ms * window_ms;
+                let within = |from: u64, to: u64| {
+                    passed.partition_point(|&at| at < to) - passed.partition_point(|&at| at < from)
+                };
+                let share = (window_ms - (now_ms - start_ms)) as f64 / window_ms as f64;
+                let counted = within(start_ms, u64::MAX) as f64 + within(start_ms - window_ms, start_ms) as f64 * share;
+                let free = limit as f64 - counted;
+                let verdict = take_sliding(&table, key, limit, window_s, Duration::from_millis(now_ms));
+                let at = format!("{limit} in {window_s} s, turn {turn}: {counted} counted");
+                assert!(if verdict.accepted { free > 0.999 } else { free < 1.001 }, "{at}: {verdict:?}");
+                if verdict.accepted {
+                    assert!((free - 1.0 - verdict.remaining as f64).abs() <= 1.0, "{at}: {verdict:?}");
+                    passed.push(now_ms);
+                }
+            }
+            assert!(passed.len() > limit as usize, "some windows were used up");
+        }
+    }
+
+    #[test]
     fn exactly_as_many_as_the_limit_pass_from_all_threads() {
         let (fixed, sliding) = (Table::new(0), Table::new(0));
         let (in_fixed, in_sliding) = (fixed.key(1, b"a"), sliding.key(1, b"a"));
