@@ -33,6 +33,8 @@ const GAINED: f64 = 1.05;
 const CHANGED: f64 = 1.5;
 /// The share of throughput a halved limit must keep. Where throughput follows the limit, half of it would be gone.
 const KEPT: f64 = 0.8;
+/// The fastest exchange of an epoch took no less than this part of the mean: none of them had it easy.
+const ALIKE: f64 = 0.125;
 /// An epoch has at least this many completed exchanges,
 const EPOCH_EXCHANGES: u64 = 256;
 /// and lasts at least this long, and two mean latencies.
@@ -54,7 +56,7 @@ pub struct Limiter {
     epoch: Cell<Epoch>,
     pause_ns: Cell<u64>,
     paused_until_ns: Cell<u64>,
-    /// Something was tried to its end, so the record is not just the least that a heavy load allowed.
+    /// A reduction was tried, so the record is not just the least that a heavy load allowed.
     explored: Cell<bool>,
     /// Throughput when the limit was found, in exchanges per nanosecond.
     found_rate: Cell<f64>,
@@ -147,6 +149,9 @@ impl Limiter {
         epoch.fastest_ns = epoch.fastest_ns.min(latency_ns);
         epoch.queued |= queued;
         self.epoch.set(epoch);
+        if epoch.fastest_ns >= EPOCH_NS && epoch.exchanges >= LEAST.into() && self.gives_up(epoch.fastest_ns, now_ns) {
+            return;
+        }
         let lasted_ns = now_ns - epoch.first_ns;
         if epoch.exchanges >= EPOCH_EXCHANGES && lasted_ns >= EPOCH_NS {
             let latency_ns = epoch.latency_sum_ns / epoch.exchanges;
@@ -156,6 +161,20 @@ impl Limiter {
                 let rate = epoch.exchanges as f64 / lasted_ns as f64;
                 self.decide(rate, rate * latency_ns as f64, epoch.fastest_ns, epoch.queued, now_ns);
             }
+        }
+    }
+
+    /// Exchanges take long, and fewer in flight have not made even the fastest of them faster. Then throughput follows the
+    /// limit, and two latencies more would only cost. Says whether a trial was ended for it.
+    fn gives_up(&self, fastest_ns: u64, now_ns: u64) -> bool {
+        match self.trial.get() {
+            Trial::Down { from, rate, fastest_ns: before_ns } if fastest_ns >= before_ns / 10 * 9 => {
+                self.epoch.set(Epoch { started_ns: now_ns, ..Epoch::default() });
+                self.record_ns.set(fastest_ns);
+                self.settle(from, rate, false, now_ns);
+                true
+            }
+            _ => false,
         }
     }
 
@@ -184,12 +203,12 @@ impl Limiter {
                 self.begin(Trial::Down { from: limit, rate: before, fastest_ns }, limit / 2);
             }
             Trial::Down { .. } => self.settle(limit.min(2 * in_flight as u32), rate, true, now_ns),
-            Trial::Up { from, rate: before } if rate < before * GAINED && !self.explored.get() => {
-                self.begin(Trial::Down { from, rate: before, fastest_ns }, from / 2);
+            Trial::Up { rate: before, .. } if rate >= before * GAINED && in_flight >= BINDING * f64::from(limit) => {
+                self.begin(Trial::Up { from: limit, rate }, limit.saturating_mul(2));
             }
+            Trial::Up { .. } if !self.explored.get() => self.try_less(rate, in_flight, fastest_ns),
             Trial::Up { from, rate: before } if rate < before * GAINED => self.settle(from, rate, false, now_ns),
-            Trial::Up { .. } if in_flight < BINDING * f64::from(limit) => self.settle(limit, rate, true, now_ns),
-            Trial::Up { .. } => self.begin(Trial::Up { from: limit, rate }, limit.saturating_mul(2)),
+            Trial::Up { .. } => self.settle(limit, rate, true, now_ns),
         }
     }
 
@@ -199,13 +218,19 @@ impl Limiter {
         let found = self.found_rate.get();
         let rested = now_ns >= self.paused_until_ns.get() || rate * CHANGED < found || rate > found * CHANGED;
         let slower = fastest_ns / self.record_ns.get().max(1);
+        let unproven = !self.explored.get() && fastest_ns as f64 >= ALIKE * in_flight / rate;
+        let queues = in_flight >= WORTHWHILE && (slower >= QUEUEING || unproven);
         let binds = queued && in_flight >= BINDING * f64::from(limit);
-        let queues = in_flight >= WORTHWHILE && slower >= QUEUEING;
         if rested && binds && (!queues || !self.explored.get()) {
             self.begin(Trial::Up { from: limit, rate }, limit.saturating_mul(2));
         } else if rested && queues {
-            self.begin(Trial::Down { from: limit, rate, fastest_ns }, limit.min(in_flight as u32) / 2);
+            self.try_less(rate, in_flight, fastest_ns);
         }
+    }
+
+    fn try_less(&self, rate: f64, in_flight: f64, fastest_ns: u64) {
+        let limit = self.limit.get();
+        self.begin(Trial::Down { from: limit, rate, fastest_ns }, limit.min(in_flight as u32) / 2);
     }
 
     /// Requests wait: is the limit too low? Says whether it was raised.
