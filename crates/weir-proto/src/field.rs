@@ -173,8 +173,8 @@ const TOKEN: [bool; 256] = {
 };
 
 /// `true` for the bytes of a token (RFC 9110 §5.6.2).
-pub fn is_token_byte(byte: u8) -> bool {
-    TOKEN[usize::from(byte)]
+pub const fn is_token_byte(byte: u8) -> bool {
+    TOKEN[byte as usize]
 }
 
 /// A field name is a token (RFC 9110 §5.1).
@@ -184,7 +184,8 @@ pub fn is_name(name: &[u8]) -> bool {
 
 /// A field value holds visible characters, blanks, tabs and obs-text; nothing that could end a line (RFC 9110 §5.5).
 pub fn is_value(value: &[u8]) -> bool {
-    value.iter().all(|&byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f))
+    // All of it, without leaving at the first that is wrong: that takes the processor 16 bytes at a time.
+    value.iter().fold(true, |all, &byte| all & ((byte == b'\t') | ((byte >= b' ') & (byte != 0x7f))))
 }
 
 /// Splits a comma-separated list and trims blanks; empty elements are skipped (RFC 9110 §5.6.1.2).

@@ -164,13 +164,14 @@ impl Connection<'_> {
         }
         exchange.request_bytes = fields::size(request.headers());
         let mut stream = Stream::new(Rc::clone(shared), request.into_body(), respond);
-        tokio::task::spawn_local(async move {
+        // Boxed, as the runtime moves what it is given from place to place.
+        tokio::task::spawn_local(Box::pin(async move {
             stream.watch().await;
             match serve(&mut stream, exchange).await {
                 After::KeepAlive | After::Close => {}
                 After::Abort | After::Reset => stream.reset(),
             }
-        });
+        }));
     }
 
     /// Nothing comes: has the client run out of time?

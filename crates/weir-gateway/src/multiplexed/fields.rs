@@ -46,18 +46,21 @@ pub fn request(
     uri.authority = Some(Authority::from_maybe_shared(Bytes::copy_from_slice(host))?);
     uri.path_and_query = Some(PathAndQuery::from_maybe_shared(target(request))?);
     let uri = Uri::from_parts(uri)?;
-    let mut fields = library_fields(&request.head, |field| forward::goes_upstream(exchange, field));
+    let mut fields = library_fields(&request.head, FIELDS_OF_OURS, |field| forward::goes_upstream(exchange, field));
     scratch.clear();
     forward::forwarding_fields(scratch, exchange);
-    for line in scratch.split(|&byte| byte == b'\n').filter_map(|line| line.strip_suffix(b"\r")) {
-        if let Some(colon) = line.iter().position(|&byte| byte == b':')
-            && let (Some(name), Ok(value)) =
-                (forwarding_name(&line[..colon]), HeaderValue::from_bytes(line[colon + 1..].trim_ascii()))
+    let lines = Bytes::copy_from_slice(scratch);
+    scratch.clear();
+    let mut start = 0;
+    for end in memchr::memchr_iter(b'\n', &lines) {
+        if let Some(colon) = memchr::memchr(b':', &lines[start..end])
+            && let Some(name) = forwarding_name(&lines[start..start + colon])
+            && let Ok(value) = HeaderValue::from_maybe_shared(lines.slice(start + colon + 2..end - 1))
         {
             fields.append(name, value);
         }
+        start = end + 1;
     }
-    scratch.clear();
     if request.takes_trailers {
         fields.insert(TE, HeaderValue::from_static("trailers"));
     }
@@ -87,6 +90,9 @@ fn target(request: &RequestHead) -> Bytes {
     target.into()
 }
 
+/// What may be added to the client's fields: forwarding, content length, and the wish for trailers.
+const FIELDS_OF_OURS: usize = 7;
+
 /// The name of a field of ours, which need not be made anew for each request.
 fn forwarding_name(name: &[u8]) -> Option<HeaderName> {
     static NAMES: [HeaderName; 5] = [
@@ -114,7 +120,7 @@ pub fn size(fields: &HeaderMap) -> u64 {
 pub fn response(exchange: &Exchange, coding: Coding) -> Response<()> {
     let head = &exchange.response.head;
     // As in HTTP/1: without a body a length describes what GET would bring, and is passed on.
-    let mut fields = library_fields(head, |field| field.known != Known::ContentLength || coding == Coding::None);
+    let mut fields = library_fields(head, 1, |field| field.known != Known::ContentLength || coding == Coding::None);
     // Where there is no content and nobody has said so, the end of the stream says it: gRPC sends such heads.
     if let (Coding::Plain, Framing::Sized(length)) = (coding, exchange.response.framing)
         && (length > 0 || head.known(Known::ContentLength).is_some())
@@ -126,13 +132,13 @@ pub fn response(exchange: &Exchange, coding: Coding) -> Response<()> {
 
 /// The interim response that stands in the exchange.
 pub fn interim(exchange: &Exchange) -> Response<()> {
-    let fields = library_fields(&exchange.response.head, |field| field.known != Known::ContentLength);
+    let fields = library_fields(&exchange.response.head, 0, |field| field.known != Known::ContentLength);
     with_status(exchange.response.status, fields)
 }
 
 /// The answer to a client whose WebSocket begins (RFC 8441 §5.1): what proved an HTTP/1 upstream's consent stays here.
 pub fn upgraded(exchange: &Exchange) -> Response<()> {
-    let mut fields = library_fields(&exchange.response.head, |field| field.known != Known::ContentLength);
+    let mut fields = library_fields(&exchange.response.head, 0, |field| field.known != Known::ContentLength);
     fields.remove("sec-websocket-accept");
     with_status(200, fields)
 }
@@ -145,11 +151,11 @@ fn with_status(status: u16, fields: HeaderMap) -> Response<()> {
     response
 }
 
-/// The fields that `keep` lets through, less those that HTTP/2 has no place for (RFC 9113 §8.2.2).
-pub fn library_fields(head: &Head, mut keep: impl FnMut(&Field) -> bool) -> HeaderMap {
+/// The fields that `keep` lets through, less those that HTTP/2 has no place for (RFC 9113 §8.2.2), with room for `more`.
+pub fn library_fields(head: &Head, more: usize, mut keep: impl FnMut(&Field) -> bool) -> HeaderMap {
     // One allocation for all values.
     let bytes = Bytes::copy_from_slice(head.bytes());
-    let mut fields = HeaderMap::with_capacity(head.present().count() + 1);
+    let mut fields = HeaderMap::with_capacity(head.present().count() + more);
     for field in head.present() {
         let belongs_here = !field.known.is_hop_by_hop()
             || matches!(field.known, Known::ProxyAuthenticate | Known::ProxyAuthenticationInfo);

@@ -29,8 +29,7 @@ fn push(head: &mut Head, name: &[u8], value: &[u8]) {
 /// A field that may stand in a message of HTTP/2 (RFC 9113 §8.2): a lower-case name, nothing that could end a line in
 /// the value or hide at its ends, and nothing that belongs to a connection.
 fn check(name: &[u8], value: &[u8]) -> Result<(), Reject> {
-    let named = field::is_name(name) && !name.iter().any(u8::is_ascii_uppercase);
-    if !named || !field::is_value(value) || field::trim(value).len() != value.len() {
+    if !is_lower_case_name(name) || !field::is_value(value) || field::trim(value).len() != value.len() {
         return Err(Reject::Malformed);
     }
     // RFC 9113 §8.2.2.
@@ -41,6 +40,20 @@ fn check(name: &[u8], value: &[u8]) -> Result<(), Reject> {
         Known::Te if !value.eq_ignore_ascii_case(b"trailers") => Err(Reject::Malformed),
         _ => Ok(()),
     }
+}
+
+/// A token without upper-case letters (RFC 9113 §8.2.1).
+fn is_lower_case_name(name: &[u8]) -> bool {
+    const MAY_STAND: [bool; 256] = {
+        let mut table = [false; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            table[byte] = field::is_token_byte(byte as u8) && !(byte as u8).is_ascii_uppercase();
+            byte += 1;
+        }
+        table
+    };
+    !name.is_empty() && name.iter().fold(true, |all, &byte| all & MAY_STAND[usize::from(byte)])
 }
 
 /// Adds a crumb to the cookie whose field is the one of this number: to HTTP/1 a request has one `Cookie`
