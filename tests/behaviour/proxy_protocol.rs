@@ -74,3 +74,55 @@ fn p01_only_trusted_peers_announce_and_they_must() {
     assert!(origin.requests().is_empty());
     eventually("nobody is left", DEADLINE, || gateway.metrics().sum("weir_client_connections", &[]) == 0.0);
 }
+
+/// A gateway that announces its clients to `upstream`, which are options of one.
+fn announcing(upstream: &str) -> Gateway {
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir"))
+        .start(&format!("routes: [{{ uri: /*, upstream: {{ pass_host: pass, {upstream} }} }}]\n"))
+}
+
+/// Two clients of the same gateway, each asking twice, are told who they are.
+fn told_who_they_are(front: &Gateway) {
+    let mut clients = [5, 6].map(|last| {
+        let source = std::net::Ipv4Addr::new(127, 0, 0, last);
+        (source, Client::connect_from(source, front.addr()).expect("it listens"))
+    });
+    for _ in 0..2 {
+        for (source, client) in &mut clients {
+            let told = client.ask("GET / HTTP/1.1\r\nHost: t\r\n\r\n").expect("an answer").text();
+            assert_eq!(told, format!("{source} {source}, {source} http"));
+        }
+    }
+}
+
+#[test]
+fn upstreams_are_told_who_the_client_is() {
+    let origin = origin();
+    let back = gateway(&origin, "127.0.0.0/8");
+    for version in ["v1", "v2"] {
+        let plain = back.addrs_of("proxy-http")[0];
+        let front = announcing(&format!("proxy_protocol: {version}, nodes: {{ \"{plain}\": 1 }}"));
+        told_who_they_are(&front);
+        assert_eq!(front.metrics().sum("weir_upstream_connects_total", &[]), 2.0, "one for each client");
+        let secured = back.addrs_of("proxy-https")[0];
+        let front = announcing(&format!(
+            "proxy_protocol: {version}, scheme: https, tls: {{ verify: false }}, nodes: {{ \"{secured}\": 1 }}"
+        ));
+        told_who_they_are(&front);
+    }
+}
+
+#[test]
+fn checks_speak_for_nobody() {
+    let origin = origin();
+    let back = gateway(&origin, "127.0.0.0/8");
+    let addr = back.addrs_of("proxy-http")[0];
+    let front = announcing(&format!(
+        "proxy_protocol: v2, nodes: {{ \"{addr}\": 1 }}, checks: {{ active: {{ type: http, http_path: /health, healthy: \
+         {{ interval: 1 }} }} }}"
+    ));
+    eventually("it is asked", DEADLINE, || {
+        front.metrics().sum("weir_health_checks_total", &["outcome=\"healthy\""]) > 0.0
+    });
+    assert!(origin.targets().iter().all(|target| target == "/health"));
+}

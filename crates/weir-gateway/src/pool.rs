@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
+use weir_net::proxy_protocol::{self, Version};
 use weir_net::stream::Stream;
 use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::chunked;
@@ -40,7 +41,7 @@ pub struct Pools {
     endpoints: RefCell<HashMap<Key, Rc<Endpoint>>>,
 }
 
-type Key = (SocketAddr, bool, Option<secure::Identity>);
+type Key = (SocketAddr, bool, Option<Version>, Option<secure::Identity>);
 
 /// One worker's connections to one endpoint.
 pub struct Endpoint {
@@ -50,6 +51,8 @@ pub struct Endpoint {
     keepalive: Cell<Keepalive>,
     /// It is spoken to in HTTP/2, and these are the connections there are; other endpoints have idle ones.
     pub http2: bool,
+    /// It is told who the client is before anything else, so its connections are for one client each.
+    announcing: Option<Version>,
     multiplexed: RefCell<Vec<Rc<multiplexed::Shared>>>,
     /// Held while one more of them is made.
     connecting: tokio::sync::Mutex<()>,
@@ -67,6 +70,8 @@ pub struct Endpoint {
 
 struct Idle {
     stream: Stream,
+    /// Whom it was announced for, if it was.
+    client: Option<SocketAddr>,
     requests: u64,
     since_ns: u64,
 }
@@ -92,13 +97,14 @@ impl Pools {
     pub fn endpoint(&self, endpoint: &snapshot::Endpoint, upstream: &snapshot::Upstream) -> Rc<Endpoint> {
         let mut endpoints = self.endpoints.borrow_mut();
         let tls = Secured::new(endpoint, upstream);
-        let key = (endpoint.addr, upstream.http2, tls.as_ref().map(Secured::identity));
+        let key = (endpoint.addr, upstream.http2, upstream.proxy_protocol, tls.as_ref().map(Secured::identity));
         let shared = endpoints.entry(key).or_insert_with(|| {
             Rc::new(Endpoint {
                 addr: endpoint.addr,
                 tls: tls.map(Secured::with_own_sessions),
                 keepalive: Cell::new(upstream.keepalive),
                 http2: upstream.http2,
+                announcing: upstream.proxy_protocol,
                 multiplexed: RefCell::default(),
                 connecting: tokio::sync::Mutex::default(),
                 idle: RefCell::default(),
@@ -171,6 +177,7 @@ const HAS_STREAM: &str = "a connection has its stream until it is kept or droppe
 pub struct Connection<'w> {
     place: Place<'w>,
     stream: Option<Stream>,
+    client: Option<SocketAddr>,
     unsent: Unsent,
     /// Exchanges it carried before this one.
     pub requests: u64,
@@ -196,31 +203,33 @@ pub enum Freshness {
 }
 
 impl Endpoint {
-    /// A place and a connection, for a request to `host`. Waits while the endpoint has as many exchanges as it should.
+    /// A place and a connection for the exchange's request. Waits while the endpoint has as many exchanges as it should.
     pub async fn open<'w>(
         self: &Rc<Endpoint>,
         worker: &'w Rc<Worker>,
         freshness: Freshness,
         connect_timeout: Duration,
-        host: &[u8],
+        exchange: &Exchange,
     ) -> Result<Connection<'w>, Stop> {
         let began_ns = worker.now_ns();
+        let client = self.announcing.map(|_| announced(exchange));
         let mut place = self.place(worker, connect_timeout).await?;
         loop {
             if freshness != Freshness::New
-                && let Some(Idle { stream, requests, .. }) = self.take_idle(worker, freshness, host)
+                && let Some(Idle { stream, requests, .. }) =
+                    self.take_idle(worker, freshness, exchange.request.host(), client)
             {
                 worker.metrics.upstream_reuses.increment();
-                return Ok(Connection { place, stream: Some(stream), unsent: Unsent::default(), requests });
+                return Ok(Connection { place, stream: Some(stream), client, unsent: Unsent::default(), requests });
             }
-            match in_time(worker, connect_timeout, self.connect(worker, host)).await {
+            match in_time(worker, connect_timeout, self.connect(worker, exchange)).await {
                 Err(Stop::Overloaded) if self.is_crowded(began_ns, connect_timeout, worker.now_ns()) => {
                     drop(place);
                     place = self.place(worker, connect_timeout).await?;
                 }
                 connected => {
                     let stream = Some(connected?);
-                    return Ok(Connection { place, stream, unsent: Unsent::default(), requests: 0 });
+                    return Ok(Connection { place, stream, client, unsent: Unsent::default(), requests: 0 });
                 }
             }
         }
@@ -245,7 +254,7 @@ impl Endpoint {
         Ok(place)
     }
 
-    async fn connect(&self, worker: &Worker, host: &[u8]) -> Result<Stream, Stop> {
+    async fn connect(&self, worker: &Worker, exchange: &Exchange) -> Result<Stream, Stop> {
         let mut connected = connect(self.addr).await;
         if connected.as_ref().is_err_and(is_shortage) && worker.pools.close_oldest_idle(worker) {
             // Its descriptor is free now, if nobody was quicker.
@@ -255,9 +264,19 @@ impl Endpoint {
             tracing::debug!("connect to {}: {error}", self.addr);
             if is_shortage(&error) { Stop::Overloaded } else { Stop::ConnectFailed }
         })?;
+        if let Some(version) = self.announcing {
+            let header = proxy_protocol::header(version, Some((announced(exchange), exchange.client.local)));
+            // Nothing was sent before, so there is room for it.
+            let sent = tcp.try_write(&header);
+            if !sent.is_ok_and(|count| count == header.len()) {
+                return Err(Stop::ConnectFailed);
+            }
+        }
         let stream = match &self.tls {
             None => Stream::plain(tcp),
-            Some(secured) => secured.handshake(tcp, self.addr, host).await.map_err(|_| Stop::UpstreamTls)?,
+            Some(secured) => {
+                secured.handshake(tcp, self.addr, exchange.request.host()).await.map_err(|_| Stop::UpstreamTls)?
+            }
         };
         worker.metrics.upstream_connects.increment();
         Ok(stream)
@@ -272,13 +291,21 @@ impl Endpoint {
         self.in_flight.get()
     }
 
-    fn take_idle(&self, worker: &Worker, freshness: Freshness, host: &[u8]) -> Option<Idle> {
+    /// The last one that is with whom a request for `host` needs, and for this client where it was announced for one.
+    fn take_idle(
+        &self,
+        worker: &Worker,
+        freshness: Freshness,
+        host: &[u8],
+        client: Option<SocketAddr>,
+    ) -> Option<Idle> {
         loop {
             let mut idle = match &self.tls {
-                None => self.idle.borrow_mut().pop()?,
-                Some(secured) => {
+                None if client.is_none() => self.idle.borrow_mut().pop()?,
+                tls => {
+                    let is_with = |stream| tls.as_ref().is_none_or(|secured| secured.is_with(stream, host));
                     let mut idle = self.idle.borrow_mut();
-                    let last = idle.iter().rposition(|idle| secured.is_with(&idle.stream, host))?;
+                    let last = idle.iter().rposition(|idle| idle.client == client && is_with(&idle.stream))?;
                     idle.remove(last)
                 }
             };
@@ -380,6 +407,12 @@ impl Drop for Queued<'_> {
     }
 }
 
+/// The client that a connection is announced for: its end of its connection, or who a trusted peer says it is.
+fn announced(exchange: &Exchange) -> SocketAddr {
+    let client = &exchange.client;
+    if client.addr == client.peer.ip() { client.peer } else { SocketAddr::new(client.addr, 0) }
+}
+
 /// No descriptor or memory left here: not the endpoint's fault, and no reason to try another.
 fn is_shortage(error: &io::Error) -> bool {
     let code = error.raw_os_error();
@@ -411,7 +444,7 @@ impl Connection<'_> {
         let mut idle = self.place.endpoint.idle.borrow_mut();
         if requests < keepalive.requests && idle.len() < keepalive.size {
             let stream = self.stream.take().expect(HAS_STREAM);
-            idle.push(Idle { stream, requests, since_ns: now_ns });
+            idle.push(Idle { stream, client: self.client, requests, since_ns: now_ns });
         }
     }
 }

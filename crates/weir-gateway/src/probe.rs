@@ -13,10 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
 use weir_net::clock::Clock;
+use weir_net::proxy_protocol;
 use weir_net::stream::Stream;
 use weir_net::tls::connect;
 use weir_proto::h1::{Limits, parse_response};
@@ -246,7 +248,10 @@ impl Tally {
 async fn ask(endpoint: SocketAddr, checks: &ActiveChecks) -> io::Result<Option<u16>> {
     let question = &checks.question;
     let addr = question.port.map_or(endpoint, |port| SocketAddr::new(endpoint.ip(), port));
-    let tcp = TcpStream::connect(addr).await?;
+    let mut tcp = TcpStream::connect(addr).await?;
+    if let Some(version) = question.proxy_protocol {
+        tcp.write_all(&proxy_protocol::header(version, None)).await?;
+    }
     let CheckKind::Http { method, request, .. } = &question.kind else { return Ok(None) };
     let mut stream = match &checks.tls {
         None => Stream::plain(tcp),
@@ -323,7 +328,7 @@ mod tests {
 
     fn checks() -> ActiveChecks {
         ActiveChecks {
-            question: Question { port: None, kind: CheckKind::Tcp },
+            question: Question { port: None, proxy_protocol: None, kind: CheckKind::Tcp },
             tls: None,
             timeout: Duration::from_secs(1),
             concurrency: 1,

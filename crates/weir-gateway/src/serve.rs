@@ -229,7 +229,7 @@ async fn attempt(
     if endpoint.http2 {
         return Box::pin(attempt_in_stream(worker, terms, endpoint, freshness, client, exchange)).await;
     }
-    let opening = endpoint.open(worker, freshness, terms.timeouts.connect, exchange.request.host());
+    let opening = endpoint.open(worker, freshness, terms.timeouts.connect, exchange);
     let opened = unless_left(opening, |context| client.poll_leave(context)).await;
     let mut connection = opened.map_err(|stop| (stop, false))?;
     let reused = connection.requests > 0;
@@ -256,7 +256,7 @@ async fn attempt_in_stream(
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
 ) -> Result<After, (Stop, bool)> {
-    let opening = endpoint.open_stream(worker, freshness, terms.timeouts.connect, exchange.request.host());
+    let opening = endpoint.open_stream(worker, freshness, terms.timeouts.connect, exchange);
     let opened = unless_left(opening, |context| client.poll_leave(context)).await;
     let mut stream = opened.map_err(|stop| (stop, false))?;
     let reused = stream.is_reused();

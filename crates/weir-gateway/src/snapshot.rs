@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use weir_net::proxy_protocol::Version;
 use weir_net::timer::NEVER;
 use weir_net::tls::{Client, ServerName};
 use weir_plugin::{RouteFacts, Stage, Step};
@@ -217,6 +218,8 @@ pub struct Upstream {
     pub tls: Option<Client>,
     /// Its endpoints are spoken to in HTTP/2 (APISIX `scheme: grpc` and `grpcs`).
     pub http2: bool,
+    /// Its endpoints are told who the client is before anything else.
+    pub proxy_protocol: Option<Version>,
     pub keepalive: Keepalive,
     pub passive: PassiveChecks,
     pub concurrency: Concurrency,
@@ -306,6 +309,8 @@ pub struct ActiveChecks {
 pub struct Question {
     /// Where, if not on the port that traffic goes to.
     pub port: Option<u16>,
+    /// It is told first that nobody is spoken for.
+    pub proxy_protocol: Option<Version>,
     pub kind: CheckKind,
 }
 

@@ -1,5 +1,5 @@
-//! The PROXY protocol, versions 1 and 2, as receivers read it: a balancer in front says whom it speaks for before
-//! anything else. Specified by HAProxy, `doc/proxy-protocol.txt`.
+//! The PROXY protocol, versions 1 and 2: a balancer says whom it speaks for before anything else, one in front of us to
+//! us, and we to an upstream that asks for it. Specified by HAProxy, `doc/proxy-protocol.txt`.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,6 +22,64 @@ pub struct Announced {
     length: usize,
     /// Who has connected to the sender; `None` where the sender speaks for itself, as in its health checks.
     pub client: Option<SocketAddr>,
+}
+
+/// Which form a sender uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// A line of text.
+    V1,
+    V2,
+}
+
+/// The header that says: this connection is for `client`, who reached us at `local`. `None` where it is for ourselves,
+/// as in a health check.
+pub fn header(version: Version, ends: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
+    let ends = ends.map(|(client, local)| {
+        let (canonical_client, canonical_local) = (client.ip().to_canonical(), local.ip().to_canonical());
+        // A header has one family. Where the two differ, the IPv4 address stands in its IPv6 form.
+        let mix = canonical_client.is_ipv4() != canonical_local.is_ipv4();
+        let one_family = |ip| match ip {
+            IpAddr::V4(ip) if mix => ip.to_ipv6_mapped().into(),
+            ip => ip,
+        };
+        let end = |ip, addr: SocketAddr| SocketAddr::new(one_family(ip), addr.port());
+        (end(canonical_client, client), end(canonical_local, local))
+    });
+    match version {
+        Version::V1 => header_1(ends).into_bytes(),
+        Version::V2 => header_2(ends),
+    }
+}
+
+/// §2.1.
+fn header_1(ends: Option<(SocketAddr, SocketAddr)>) -> String {
+    let Some((client, local)) = ends else { return "PROXY UNKNOWN\r\n".to_owned() };
+    let family = if client.is_ipv4() { "TCP4" } else { "TCP6" };
+    format!("PROXY {family} {} {} {} {}\r\n", client.ip(), local.ip(), client.port(), local.port())
+}
+
+/// §2.2.
+fn header_2(ends: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
+    let mut header = SIGNATURE.to_vec();
+    let Some((client, local)) = ends else {
+        header.extend_from_slice(&[0x20, 0, 0, 0]); // LOCAL, and no addresses
+        return header;
+    };
+    let mut addresses = Vec::with_capacity(36);
+    for ip in [client.ip(), local.ip()] {
+        match ip {
+            IpAddr::V4(ip) => addresses.extend_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => addresses.extend_from_slice(&ip.octets()),
+        }
+    }
+    for port in [client.port(), local.port()] {
+        addresses.extend_from_slice(&port.to_be_bytes());
+    }
+    header.extend_from_slice(&[0x21, if client.is_ipv4() { 0x11 } else { 0x21 }]);
+    header.extend_from_slice(&(addresses.len() as u16).to_be_bytes());
+    header.extend_from_slice(&addresses);
+    header
 }
 
 /// It is no header.
@@ -157,6 +215,25 @@ mod tests {
         assert_eq!(client(&v2(0x21, 0x21, &v6)).as_deref(), Some("[::1]:7"));
         assert_eq!(client(&v2(0x20, 0x11, &v4)), None, "LOCAL speaks for itself");
         assert_eq!(client(&v2(0x21, 0x00, &[])), None);
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_read() {
+        let end = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        for version in [Version::V1, Version::V2] {
+            for (client, local, read) in [
+                ("1.2.3.4:1000", "5.6.7.8:443", "1.2.3.4:1000"),
+                ("[2001:db8::1]:1000", "[::2]:443", "[2001:db8::1]:1000"),
+                ("[::ffff:1.2.3.4]:1000", "5.6.7.8:443", "1.2.3.4:1000"),
+                ("1.2.3.4:1000", "[::2]:443", "[::ffff:1.2.3.4]:1000"),
+            ] {
+                let written = header(version, Some((end(client), end(local))));
+                let read = Announced { length: written.len(), client: Some(end(read)) };
+                assert_eq!(parse(&written), Ok(Some(read)), "{version:?} {client} {local}");
+            }
+            let ours = header(version, None);
+            assert_eq!(parse(&ours), Ok(Some(Announced { length: ours.len(), client: None })));
+        }
     }
 
     #[test]

@@ -63,7 +63,12 @@ impl<'a> Upstreams<'a> {
         let (tls, checker) = (self.secured.client(written), self.secured.checker(written));
         let mut upstream = compiled(written, name, self.compiler.document, tls);
         for endpoint in &mut upstream.endpoints {
-            let checks = |active: &document::Active| active.of_node(&endpoint.host, endpoint.addr, checker.as_ref());
+            let checks = |active: &document::Active| {
+                let mut checks = active.of_node(&endpoint.host, endpoint.addr, checker.as_ref());
+                // A port of its own is for checks alone, and need not expect the header.
+                checks.question.proxy_protocol = written.proxy_protocol.filter(|_| checks.question.port.is_none());
+                checks
+            };
             endpoint.checks = written.active.as_ref().map(|active| Arc::new(checks(active)));
         }
         self.compiled.push(upstream);
@@ -97,6 +102,7 @@ fn compiled(written: &document::Upstream, name: &str, document: &Document, tls: 
         pass_host: written.pass_host.clone(),
         tls,
         http2: written.http2,
+        proxy_protocol: written.proxy_protocol,
         keepalive: written.keepalive,
         passive: PassiveChecks {
             until_checked: written.active.is_some(),

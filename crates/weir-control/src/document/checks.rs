@@ -141,7 +141,7 @@ fn active(at: &At) -> Option<Active> {
     };
     let port = fields.get("port").and_then(|at| at.integer(1..=u16::MAX));
     let checks = ActiveChecks {
-        question: Question { port, kind: CheckKind::Tcp },
+        question: Question { port, proxy_protocol: None, kind: CheckKind::Tcp },
         tls: None,
         timeout: fields.get("timeout").and_then(|at| at.duration()).unwrap_or(Duration::from_secs(1)),
         concurrency: count(Some(fields), "concurrency", 1, 1_000, 10) as usize,

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use weir_gateway::snapshot::{AllDown, Concurrency, Keepalive, PassHost, PassiveChecks, Timeouts};
+use weir_net::proxy_protocol::Version;
 
 use super::balance::{self, Balance};
 use super::certificate::{self, UpstreamTls};
@@ -24,6 +25,8 @@ pub struct Upstream {
     pub scheme: Scheme,
     /// Its nodes are spoken to in HTTP/2.
     pub http2: bool,
+    /// Not in APISIX: its nodes are told who the client is before anything else.
+    pub proxy_protocol: Option<Version>,
     pub tls: UpstreamTls,
     /// The name of a service whose SRV records say where its nodes are, and where the name stands.
     pub service: Option<(Box<str>, Place)>,
@@ -144,6 +147,7 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
         "timeout",
         "scheme",
         "http2",
+        "proxy_protocol",
         "pass_host",
         "upstream_host",
         "keepalive_pool",
@@ -171,13 +175,15 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
         None => (None, None),
     };
     let scheme = scheme(&fields);
+    let http2 = scheme.is_http2() || fields.get("http2").and_then(|at| at.boolean()).unwrap_or(false);
     let (active, passive) = fields.get("checks").map(|at| checks::read(&at)).unwrap_or_default();
     Some(Upstream {
         origin: Origin::of(at),
         id: resource::reference(&fields, "id").map(|id| id.id).unwrap_or_default(),
         nodes: found.unwrap_or_else(|| fields.get("nodes").map(|at| nodes(&at, scheme.port())).unwrap_or_default()),
         scheme,
-        http2: scheme.is_http2() || fields.get("http2").and_then(|at| at.boolean()).unwrap_or(false),
+        http2,
+        proxy_protocol: fields.get("proxy_protocol").and_then(|at| proxy_protocol(&at, http2)),
         tls: fields.get("tls").and_then(|at| certificate::read_upstream(&at)).unwrap_or_default(),
         service,
         nodes_file: fields.get("nodes_file").and_then(|at| {
@@ -286,6 +292,17 @@ fn keepalive(at: &At) -> Option<Keepalive> {
         idle_timeout: fields.get("idle_timeout").and_then(|at| at.any_duration()).unwrap_or(default.idle_timeout),
         requests: fields.get("requests").and_then(|at| at.integer(1..=u32::MAX)).map_or(default.requests, u64::from),
     })
+}
+
+fn proxy_protocol(at: &At, http2: bool) -> Option<Version> {
+    let version = at.choice(&[("v1", Version::V1), ("v2", Version::V2)])?;
+    if http2 {
+        at.report_advising(
+            "does not go with HTTP/2, where clients share connections and the header speaks for one",
+            "remove it, or let the upstream be spoken to in HTTP/1.1",
+        );
+    }
+    Some(version)
 }
 
 fn concurrency(at: &At) -> Option<Concurrency> {

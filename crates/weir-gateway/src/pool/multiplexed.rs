@@ -79,19 +79,19 @@ pub struct Stream<'w> {
 }
 
 impl Endpoint {
-    /// A place and a stream, for a request to `host`.
+    /// A place and a stream for the exchange's request.
     pub async fn open_stream<'w>(
         self: &Rc<Endpoint>,
         worker: &'w Rc<Worker>,
         freshness: Freshness,
         connect_timeout: Duration,
-        host: &[u8],
+        exchange: &Exchange,
     ) -> Result<Stream<'w>, Stop> {
         let place = self.place(worker, connect_timeout).await?;
         let ready = if freshness == Freshness::New { None } else { self.with_room() };
         let (connection, reused) = match ready {
             Some(connection) => (connection, true),
-            None => in_time(worker, connect_timeout, self.join_or_connect(worker, freshness, host)).await?,
+            None => in_time(worker, connect_timeout, self.join_or_connect(worker, freshness, exchange)).await?,
         };
         if reused {
             worker.metrics.upstream_reuses.increment();
@@ -125,7 +125,7 @@ impl Endpoint {
         &self,
         worker: &Rc<Worker>,
         freshness: Freshness,
-        host: &[u8],
+        exchange: &Exchange,
     ) -> Result<(Rc<Shared>, bool), Stop> {
         let _turn = self.connecting.lock().await;
         if freshness != Freshness::New
@@ -133,11 +133,11 @@ impl Endpoint {
         {
             return Ok((shared, true));
         }
-        Ok((self.connect_multiplexed(worker, host).await?, false))
+        Ok((self.connect_multiplexed(worker, exchange).await?, false))
     }
 
-    async fn connect_multiplexed(&self, worker: &Rc<Worker>, host: &[u8]) -> Result<Rc<Shared>, Stop> {
-        let stream = self.connect(worker, host).await?;
+    async fn connect_multiplexed(&self, worker: &Rc<Worker>, exchange: &Exchange) -> Result<Rc<Shared>, Stop> {
+        let stream = self.connect(worker, exchange).await?;
         if stream.tls().is_some_and(|session| session.protocol() != Some(b"h2")) {
             tracing::error!("the upstream {} does not speak HTTP/2", self.addr);
             return Err(Stop::UpstreamTls);
