@@ -3,10 +3,10 @@
 use weir_testkit::Reading;
 
 use super::frames::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, End, Frames, HEADERS, PROTOCOL_ERROR, PUSH_PROMISE, REFUSED_STREAM,
-    WHOLE, frame, get, headers, request, section,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, End, Frames, HEADERS, NO_ERROR, PROTOCOL_ERROR, PUSH_PROMISE,
+    REFUSED_STREAM, RST_STREAM, WHOLE, frame, get, headers, request, section,
 };
-use crate::harness::Rig;
+use crate::harness::{Rig, weir};
 
 /// Sends a request's frames on stream 1 and expects it to be refused: reset, or with 400 where HTTP/1 would do so.
 #[track_caller]
@@ -220,4 +220,33 @@ fn h10_fields_of_a_connection() {
     client.stream();
     client.send(headers(1, WHOLE, &get("/fine", &[("te", "trailers")])));
     assert_eq!(client.end(1), End::Answered(200, "GET /fine 0".to_owned()));
+}
+
+#[test]
+fn an_answer_that_comes_before_the_content_is_whole() {
+    let gateway = weir().start(
+        "routes: [{ uri: /refused, plugins: { mocking: { response_status: 404, response_example: refused } } }]\n",
+    );
+    let head = |stream| headers(stream, END_HEADERS, &request("POST", "/refused", &[("content-length", "64000")]));
+    let answer = End::Answered(404, "refused".to_owned());
+    let mut client = Frames::connect(&gateway);
+    let stream = client.stream();
+    client.send(head(stream));
+    assert_eq!(client.end(stream), answer);
+    // RFC 9113 §8.1: nothing comes, and the client is told that nothing is wanted. It is no error.
+    assert_eq!(client.end(stream), End::Reset(NO_ERROR));
+    // What comes is taken, and there is no need to say so.
+    let stream = client.stream();
+    let pieces = (0..4).map(|number| frame(DATA, if number == 3 { END_STREAM } else { 0 }, stream, [b'x'; 16_000]));
+    client.send([head(stream), pieces.collect::<Vec<_>>().concat()].concat());
+    assert_eq!(client.end(stream), answer);
+    let next = client.stream();
+    client.send(headers(next, WHOLE, &get("/refused", &[])));
+    while let Some(frame) = client.receive() {
+        assert_ne!((frame.kind, frame.stream), (RST_STREAM, stream));
+        if frame.stream == next && frame.flags & END_STREAM != 0 {
+            return;
+        }
+    }
+    panic!("the connection has ended");
 }

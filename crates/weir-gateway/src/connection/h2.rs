@@ -168,7 +168,7 @@ impl Connection<'_> {
         tokio::task::spawn_local(Box::pin(async move {
             stream.watch().await;
             match serve(&mut stream, exchange).await {
-                After::KeepAlive | After::Close => {}
+                After::KeepAlive | After::Close => stream.discard_rest().await,
                 After::Abort | After::Reset => stream.reset(),
             }
         }));

@@ -18,10 +18,13 @@ use crate::forward::Coding;
 use crate::multiplexed::{Outgoing, broken, fields};
 use crate::sides::{ClientSide, Pipe, Sending};
 use crate::snapshot::ClientSettings;
-use crate::worker::Worker;
+use crate::worker::{Phase, Worker};
 
 /// As much of a response as is taken from its upstream at once: what a client does not take is held for each stream.
 const ROOM: usize = 16 * 1024;
+/// Content behind an early answer that is taken and thrown away, and for how long.
+const MOST_DISCARDED: usize = 8 * 1024 * 1024;
+const DISCARD_NS: u64 = 1_000_000_000;
 
 pub struct Stream {
     connection: Rc<Shared>,
@@ -63,6 +66,37 @@ impl Stream {
     /// Shows the client that its response is not complete.
     pub(super) fn reset(&mut self) {
         self.respond.send_reset(Reason::INTERNAL_ERROR);
+    }
+
+    /// Takes what else comes of content that nobody wanted, for a while. The reset that would end it is no error
+    /// (RFC 9113 §8.1), and yet there are clients to whom it is the loss of their answer.
+    pub(super) async fn discard_rest(&mut self) {
+        if self.receiving.is_end_stream() {
+            return;
+        }
+        let worker = self.worker();
+        let deadline_ns = worker.now_ns() + DISCARD_NS;
+        self.set_deadline(deadline_ns);
+        let mut left = MOST_DISCARDED;
+        poll_fn(|context| {
+            worker.wake_up();
+            loop {
+                match self.receiving.poll_data(context) {
+                    Poll::Ready(Some(Ok(piece))) if piece.len() <= left => {
+                        left -= piece.len();
+                        if self.receiving.flow_control().release_capacity(piece.len()).is_err() {
+                            return Poll::Ready(());
+                        }
+                    }
+                    Poll::Ready(_) => return Poll::Ready(()),
+                    Poll::Pending if worker.now_ns() >= deadline_ns || worker.phase() != Phase::Serving => {
+                        return Poll::Ready(());
+                    }
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+        })
+        .await;
     }
 }
 
