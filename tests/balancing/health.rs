@@ -84,6 +84,41 @@ fn an_endpoint_that_says_it_is_ill_gets_nothing_until_it_says_it_is_well() {
 }
 
 #[test]
+fn workers_agree_at_every_moment() {
+    let (first, second) = (Patient::new("first"), Patient::new("second"));
+    let node = |patient: &Patient, priority: u32| {
+        format!("{{ host: 127.0.0.1, port: {}, weight: 1, priority: {priority} }}", patient.origin.addr().port())
+    };
+    // As long as a worker takes the first for healthy, that one gets all its requests.
+    let nodes = format!("[{}, {}]", node(&first, 1), node(&second, 0));
+    let gateway = weir().start(&format!(
+        "worker_processes: 2\nroutes:\n  - {{ id: all, uri: /*, upstream: {{ nodes: {nodes}, {CHECKS} }} }}\n"
+    ));
+    let mut clients = [gateway.client(), gateway.client()];
+    clients.iter_mut().for_each(|client| assert_eq!(client.get("/").expect("an answer").text(), "first"));
+    let status = gateway.status();
+    let workers = status["workers"].as_array().expect("a list").iter();
+    assert!(workers.clone().all(|worker| worker["connections"] == 1), "a client with each worker");
+    let (mut asked, mut certain) = (0, 0);
+    for (status, up) in [(503, false), (200, true), (503, false), (200, true)] {
+        first.becomes(status);
+        let begun = asked;
+        eventually("it has been asked often, and its health has changed", DEADLINE, || {
+            let before = is_up(&gateway, &first.origin);
+            let answers = clients.each_mut().map(|client| client.get("/").expect("an answer").text());
+            let after = is_up(&gateway, &first.origin);
+            asked += 1;
+            if before == after {
+                assert_eq!(answers, [if before { "first" } else { "second" }; 2], "ask {asked}");
+                certain += 1;
+            }
+            asked - begun >= 250 && after == up
+        });
+    }
+    assert!(certain > 900, "{certain} of {asked} asks were not about a moment of change");
+}
+
+#[test]
 fn a_question_is_asked_once_whatever_the_number_of_workers_routes_and_reloads() {
     let (patient, other) = (Patient::new("a"), Patient::new("b"));
     let gateway = weir().start(&checked(&[&patient, &other], 4));

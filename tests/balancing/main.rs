@@ -2,6 +2,7 @@
 
 mod health;
 mod names;
+mod outages;
 mod persistence;
 mod placement;
 mod storms;

@@ -62,6 +62,16 @@ impl Current {
         (&self.snapshot.upstreams[number], &self.upstreams[number])
     }
 
+    /// Whoever is out of rotation may have died in silence: when it is back, requests go over new connections.
+    pub fn keep_none_of_those_out(&self, worker: &Worker) {
+        for upstream in &self.upstreams {
+            let endpoints = upstream.endpoints.iter().zip(&upstream.health);
+            endpoints
+                .filter(|(_, health)| !health.is_up(worker.now_ns()))
+                .for_each(|(endpoint, _)| endpoint.keep_none(worker));
+        }
+    }
+
     /// A worker's cells for the route of an exchange.
     pub fn metrics_of<'a>(&self, worker: &'a Worker, exchange: &Exchange) -> &'a RouteMetrics {
         let slot = exchange.route.as_ref().map(|route| self.slots[route.number()]).unwrap_or_default();

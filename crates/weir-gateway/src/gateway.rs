@@ -401,6 +401,7 @@ async fn tick(worker: Rc<Worker>) {
         }
         if now_ns - swept_ns.get() >= SWEEP.as_nanos() as u64 {
             swept_ns.set(now_ns);
+            worker.current().keep_none_of_those_out(&worker);
             worker.pools.sweep(&worker);
         }
     }

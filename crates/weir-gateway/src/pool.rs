@@ -291,6 +291,12 @@ impl Endpoint {
         self.in_flight.get()
     }
 
+    /// Keeps no connection for later. What nobody answers on looks alive until the system has given up on it.
+    pub fn keep_none(&self, worker: &Worker) {
+        worker.metrics.upstream_connections_closed.add(self.idle.borrow_mut().drain(..).len() as u64);
+        self.multiplexed.borrow_mut().clear();
+    }
+
     /// The last one that is with whom a request for `host` needs, and for this client where it was announced for one.
     fn take_idle(
         &self,

@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use socket2::SockRef;
+use socket2::{SockFilter, SockRef};
 
 use crate::client::ReadError;
 use crate::gate::Gate;
@@ -74,6 +74,9 @@ pub struct Origin {
 /// the connection, and an answer on its way with it.
 const MOST_HELD: usize = 8000;
 
+/// The instruction of a socket filter that ends it: so many bytes of the segment are let pass (bpf(2), `BPF_RET | BPF_K`).
+const BPF_RET: u16 = 0x06;
+
 #[derive(Default)]
 struct Log {
     connections: Mutex<Vec<(Recording, Option<TcpStream>)>>,
@@ -81,6 +84,7 @@ struct Log {
     violations: Mutex<Vec<String>>,
     open: AtomicUsize,
     stopped: AtomicBool,
+    listener: OnceLock<TcpListener>,
 }
 
 impl Origin {
@@ -142,6 +146,7 @@ impl Origin {
         let _ = rustix::net::listen(&listener, 4096);
         let address = listener.local_addr().expect("a bound socket has an address");
         let log = Arc::new(Log::default());
+        let _ = log.listener.set(listener.try_clone().expect("a descriptor is left"));
         let (script, own) = (Arc::new(script), Arc::clone(&log));
         thread::spawn(move || {
             for stream in listener.incoming() {
@@ -212,6 +217,23 @@ impl Origin {
         lock(&self.log.violations).clone()
     }
 
+    /// Becomes a black hole: what is sent to it from now on is lost in silence and never acknowledged, on connections
+    /// that are there as well as on new ones. Or the opposite.
+    pub fn swallow(&self, everything: bool) {
+        // A filter that lets pass 0 bytes of every segment, before TCP has seen it. Connections accepted later inherit it.
+        let nothing = [SockFilter::new(BPF_RET, 0, 0, 0)];
+        let set = |socket: SockRef<'_>| match everything {
+            true => socket.attach_filter(&nothing),
+            false => socket.detach_filter(),
+        };
+        let listener = self.log.listener.get().expect("it is set with the origin");
+        set(SockRef::from(listener)).expect("sockets take filters");
+        for stream in lock(&self.log.connections).iter().filter_map(|(_, stream)| stream.as_ref()) {
+            // One that never had a filter has none to take away.
+            let _ = set(SockRef::from(stream));
+        }
+    }
+
     /// Forgets the requests, bytes and violations recorded so far; connections stay.
     pub fn forget(&self) {
         lock(&self.log.requests).clear();
@@ -227,6 +249,9 @@ impl Drop for Origin {
         self.log.stopped.store(true, Ordering::Release);
         for stream in lock(&self.log.connections).iter().filter_map(|(_, stream)| stream.as_ref()) {
             let _ = stream.shutdown(Shutdown::Both);
+        }
+        if let Some(listener) = self.log.listener.get() {
+            let _ = SockRef::from(listener).detach_filter();
         }
         // Wakes the thread that accepts, which then sees that it is over and closes the listener.
         let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));

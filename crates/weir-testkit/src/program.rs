@@ -64,6 +64,13 @@ impl Program {
         self.signal(Signal::CONT);
     }
 
+    /// Ends it without a word to anybody, as a crash does.
+    #[track_caller]
+    pub fn crash(&mut self) {
+        self.signal(Signal::KILL);
+        self.child.wait().expect("it is a child of ours");
+    }
+
     #[track_caller]
     fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);

@@ -1,0 +1,208 @@
+//! F02, F05: endpoints that die, freeze or vanish under load, and come back.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, Program, Reading, TempDir, eventually, free_port};
+
+use crate::weir;
+
+/// The number of clients, half of whom send POSTs.
+const CLIENTS: usize = 8;
+const SLOW_START: Duration = Duration::from_secs(60);
+
+/// Asked often, by HTTP, because the system takes connections for who is frozen.
+const CHECKS: &str = "checks: { active: { http_path: /status/200, timeout: 0.3, \
+    healthy: { interval: 50ms, successes: 2 }, \
+    unhealthy: { interval: 50ms, http_failures: 2, tcp_failures: 2, timeouts: 2 } } }";
+
+/// One of ours, as a process: answers with so many bytes, which say who it is.
+fn backend(addr: SocketAddr, bytes: usize) -> Program {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(["backend", "--listen", &addr.to_string(), "--answer", &bytes.to_string()]);
+    let program = Program::start(command, TempDir::new());
+    eventually("the backend listens", DEADLINE, || Client::try_connect(addr).is_ok());
+    program
+}
+
+fn addresses() -> [SocketAddr; 3] {
+    [0; 3].map(|_| (Ipv4Addr::LOCALHOST, free_port()).into())
+}
+
+fn gateway(endpoints: &[SocketAddr], more: &str) -> Gateway {
+    weir().start(&file(endpoints, more))
+}
+
+fn file(endpoints: &[SocketAddr], more: &str) -> String {
+    let nodes: Vec<String> = endpoints.iter().map(|addr| format!("\"{addr}\": 1")).collect();
+    format!(
+        "worker_processes: 2\nroutes:\n  - id: all\n    uri: /*\n    upstream:\n      nodes: {{ {} }}\n\
+         \x20     timeout: {{ connect: 1, send: 1, read: 1 }}\n      {more}\n      {CHECKS}\n",
+        nodes.join(", ")
+    )
+}
+
+fn is_up(gateway: &Gateway, addr: SocketAddr) -> bool {
+    let status = gateway.status();
+    let endpoints = status["upstreams"][0]["endpoints"].as_array().expect("a list");
+    endpoints.iter().find(|one| one["address"] == addr.to_string()).expect("it is one of them")["up"] == true
+}
+
+/// What became of one request.
+#[derive(Clone, Debug)]
+struct Outcome {
+    began: Instant,
+    method: &'static str,
+    /// The length of the answer, or what went wrong.
+    answer: Result<usize, String>,
+}
+
+/// Clients that ask one question after the other, on connections they keep.
+struct Load {
+    stop: Arc<AtomicBool>,
+    count: Arc<AtomicUsize>,
+    outcomes: Arc<Mutex<Vec<Outcome>>>,
+    clients: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(addr: SocketAddr) -> Load {
+        let (stop, count, outcomes) = (Arc::default(), Arc::default(), Arc::default());
+        let mut load = Load { stop, count, outcomes, clients: Vec::new() };
+        for number in 0..CLIENTS {
+            let (stop, count, outcomes) = (Arc::clone(&load.stop), Arc::clone(&load.count), Arc::clone(&load.outcomes));
+            let method = if number % 2 == 0 { "GET" } else { "POST" };
+            load.clients.push(thread::spawn(move || {
+                let mut client = Client::connect(addr);
+                while !stop.load(Ordering::Relaxed) {
+                    let began = Instant::now();
+                    let request = format!("{method} / HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n");
+                    let answer = match client.ask(request) {
+                        Ok(answer) if answer.status == 200 => Ok(answer.body.len()),
+                        Ok(answer) => Err(answer.status.to_string()),
+                        Err(error) => Err(error.to_string()),
+                    };
+                    if answer.is_err() {
+                        client = Client::connect(addr);
+                    }
+                    outcomes.lock().expect("nobody panics").push(Outcome { began, method, answer });
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            }));
+        }
+        load
+    }
+
+    /// Waits for so many more outcomes.
+    fn go_on(&self, more: usize) {
+        let wanted = self.count.load(Ordering::Relaxed) + more;
+        eventually("requests come to an end", DEADLINE, || self.count.load(Ordering::Relaxed) >= wanted);
+    }
+
+    /// What became of requests that began from then on.
+    fn since(&self, moment: Instant) -> Vec<Outcome> {
+        let outcomes = self.outcomes.lock().expect("nobody panics");
+        outcomes.iter().filter(|outcome| outcome.began >= moment).cloned().collect()
+    }
+
+    fn finish(self) -> Vec<Outcome> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.clients.into_iter().for_each(|client| client.join().expect("clients do not panic"));
+        self.outcomes.lock().expect("nobody panics").clone()
+    }
+}
+
+fn failed(outcomes: &[Outcome]) -> Vec<&Outcome> {
+    outcomes.iter().filter(|outcome| outcome.answer.is_err()).collect()
+}
+
+/// The part of the answers that came from who answers with so many bytes.
+fn share(outcomes: &[Outcome], bytes: usize) -> f64 {
+    outcomes.iter().filter(|outcome| outcome.answer == Ok(bytes)).count() as f64 / outcomes.len() as f64
+}
+
+/// Connections of this machine that lead to a port and that nobody has closed.
+fn established_to(port: u16) -> usize {
+    let table = fs::read_to_string("/proc/net/tcp").expect("Linux has it");
+    // proc(5): remote address and state are the third and the fourth column; 01 is ESTABLISHED.
+    let is_one = |line: &str| {
+        let mut columns = line.split_ascii_whitespace().skip(2);
+        let remote = columns.next().is_some_and(|remote| remote.ends_with(&format!(":{port:04X}")));
+        remote && columns.next() == Some("01")
+    };
+    table.lines().filter(|line| is_one(line)).count()
+}
+
+/// The first endpoint breaks under load, is left out, is made whole, and comes back slowly; `broken` gets what failed.
+fn outage(endpoints: &[SocketAddr], mut breaks: impl FnMut(), mut mends: impl FnMut(), broken: impl Fn(&[&Outcome])) {
+    let slow = format!("slow_start: {}s", SLOW_START.as_secs());
+    let gateway = gateway(endpoints, &slow);
+    let load = Load::start(gateway.addr());
+    load.go_on(500);
+    breaks();
+    eventually("it is left out", DEADLINE, || !is_up(&gateway, endpoints[0]));
+    let left_out = Instant::now();
+    // Those that wait for it have to give up before anybody goes on.
+    load.go_on(2_000);
+    eventually("no connection to it is kept", DEADLINE, || established_to(endpoints[0].port()) == 0);
+    let later = load.since(left_out);
+    assert_eq!(failed(&later).len(), 0, "once it was left out: {:?}", failed(&later));
+    assert_eq!(share(&later, 1), 0.0, "it gets nothing");
+
+    mends();
+    eventually("it is back", DEADLINE, || is_up(&gateway, endpoints[0]));
+    let back = Instant::now();
+    load.go_on(1_000);
+    let first = load.since(back);
+    // A twentieth of its third at first, and more the longer it has been back.
+    let most = 0.05_f64.max(back.elapsed().as_secs_f64() / SLOW_START.as_secs_f64()) / 3.0;
+    let seen = share(&first, 1);
+    assert!(seen > 0.0 && seen <= most + 0.05, "{seen:.3} of the answers came from it, {most:.3} were due");
+    gateway.rewrite(&file(endpoints, ""));
+    let whole = Instant::now();
+    load.go_on(1_000);
+    let seen = share(&load.since(whole), 1);
+    assert!((0.28..0.38).contains(&seen), "{seen:.3} of the answers came from it without slow start");
+    assert_eq!(failed(&load.since(left_out)).len(), 0, "nothing fails for its coming back");
+    broken(&failed(&load.finish()));
+}
+
+#[test]
+fn f02_a_killed_endpoint_costs_no_get_and_no_more_posts_than_were_with_it() {
+    let endpoints = addresses();
+    let killed = Mutex::new(backend(endpoints[0], 1));
+    let _others = [backend(endpoints[1], 2), backend(endpoints[2], 3)];
+    outage(
+        &endpoints,
+        || killed.lock().expect("nobody panics").crash(),
+        || *killed.lock().expect("nobody panics") = backend(endpoints[0], 1),
+        |failed| {
+            assert!(failed.iter().all(|one| one.method == "POST"), "{failed:?}");
+            assert!(failed.len() <= CLIENTS / 2, "{failed:?}");
+        },
+    );
+}
+
+#[test]
+fn f05_a_frozen_endpoint_fails_those_who_wait_for_it_and_nobody_else() {
+    let endpoints = addresses();
+    let frozen = backend(endpoints[0], 1);
+    let _others = [backend(endpoints[1], 2), backend(endpoints[2], 3)];
+    // Every client may have had one request there when it was left out, and no two.
+    let broken = |failed: &[&Outcome]| assert!(failed.len() <= CLIENTS, "{failed:?}");
+    outage(&endpoints, || frozen.freeze(), || frozen.thaw(), broken);
+}
+
+#[test]
+fn f05_a_black_hole_fails_those_who_wait_for_it_and_nobody_else() {
+    let hole = Origin::reading(Reading::Strict, |_| Answer::ok("x"));
+    let others = [2, 3].map(|bytes| Origin::reading(Reading::Strict, move |_| Answer::ok("x".repeat(bytes))));
+    let endpoints = [hole.addr(), others[0].addr(), others[1].addr()];
+    let broken = |failed: &[&Outcome]| assert!(failed.len() <= CLIENTS, "{failed:?}");
+    outage(&endpoints, || hole.swallow(true), || hole.swallow(false), broken);
+}
