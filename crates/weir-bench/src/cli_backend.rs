@@ -25,7 +25,7 @@ pub struct Args {
     /// The answer: ok (nginx's `return 200 'OK'`), echo, or a size such as 1KiB
     #[arg(short, long, default_value_t = Answer::Ok)]
     answer: Answer,
-    /// Hold answers back: 10ms, 5ms..50ms, exp:20ms, bimodal:1ms,100ms@0.05, stall:1s/10s
+    /// Hold answers back: 10ms, 5ms..50ms, exp:20ms, bimodal:1ms,100ms@0.05, alternate:5ms,50ms/10s, stall:1s/10s
     #[arg(long, value_name = "DELAY")]
     delay: Option<Delay>,
     /// Burn this much processor time per request, such as 50us

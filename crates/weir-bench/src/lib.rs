@@ -16,6 +16,7 @@ pub mod manifest;
 pub mod pacing;
 pub mod plan;
 pub mod plot;
+pub mod recovery;
 pub mod report;
 pub mod result;
 pub mod run;

@@ -11,7 +11,7 @@ use crate::{
     },
     manifest::{LogicalCpu, Pinning},
     result::Level,
-    scenario::{Row, Scenario, Speak},
+    scenario::{Column, Row, Scenario, Speak},
     stats::Random,
     target::credentials,
 };
@@ -87,6 +87,11 @@ pub fn order(scenario: &Scenario, repeat: u32, seed: u64) -> Vec<Vec<Group>> {
         }
     }
     random.shuffle(&mut rows);
+    // Those whose rate is another row's come after it.
+    rows.sort_by_key(|groups| {
+        let row = groups.first().and_then(|group| scenario.row(&group.row));
+        row.is_some_and(|row| row.rate_of.is_some())
+    });
     rows
 }
 
@@ -121,7 +126,12 @@ pub fn load(scenario: &Scenario, row: &Row, level: Level, to: &Destination, pinn
         timeouts: Timeouts { response_ms: (load.timeout_s * 1e3) as u64, ..Timeouts::default() },
         connect_to: Some(format!("127.0.0.1:{}", to.port)),
         tls: Tls { ca_file: to.authority.clone(), server_name: None, resume: true },
-        interval_ms: (measured_ms / 10).clamp(100, 1_000),
+        // A recovery is looked for to a tenth of a second.
+        interval_ms: if scenario.columns.contains(&Column::Recovery) {
+            100
+        } else {
+            (measured_ms / 10).clamp(100, 1_000)
+        },
         cpus: pinning.generator.iter().map(|cpu| *cpu as usize).collect(),
         seed,
         ..LoadPlan::closed("", connections, Stop::default())

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs, io::Write as _, path::Path};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::{LoadPlan, LoadResult},
+    engine::{LoadPlan, LoadResult, Phase},
     manifest::Manifest,
     scenario::Scenario,
 };
@@ -315,6 +315,28 @@ impl Run {
 
     pub fn measured_s(&self) -> f64 {
         self.load.measured_ns as f64 / 1e9
+    }
+
+    /// Answers with an expected status per second, of those that came while the load went on.
+    pub fn goodput(&self) -> f64 {
+        let measured = self.load.intervals.iter().filter(|interval| interval.phase == Phase::Measured);
+        let (good, ns) = measured.fold((0, 0), |(good, ns), interval| {
+            (good + interval.tally.completed - interval.tally.unexpected, ns + interval.length_ns)
+        });
+        if ns == 0 { 0.0 } else { good as f64 * 1e9 / ns as f64 }
+    }
+
+    /// How long answers with an unexpected status took, in milliseconds, at a percentile between 0 and 100.
+    pub fn refusal_ms(&self, percentile: f64) -> Option<f64> {
+        let refused = &self.load.total.refused;
+        (!refused.is_empty()).then(|| refused.quantile(percentile / 100.0) as f64 / 1e6)
+    }
+
+    /// Instructions of the target for each completed request, where counters can be read.
+    pub fn instructions_per_request(&self) -> Option<f64> {
+        let Instructions { user, kernel } = self.instructions?;
+        let completed = self.throughput() * self.measured_s();
+        (completed > 0.0).then(|| (user + kernel) as f64 / completed)
     }
 
     /// Milliseconds from when a request was due, at a percentile between 0 and 100.

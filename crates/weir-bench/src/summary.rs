@@ -2,6 +2,7 @@
 
 use crate::{
     lint::{self, Severity, Verdict},
+    recovery,
     result::{Cell, Level, Outcome, ResultFile, Role, Run},
     scenario::Row,
     stats::{Comparison, Interval, Scalability, compare, fit_scalability, median_interval},
@@ -27,11 +28,17 @@ pub struct Summary<'a> {
     pub bytes_per_connection: Option<Interval>,
     pub error_share: Option<Interval>,
     pub open_connections: Option<Interval>,
+    pub goodput: Option<Interval>,
+    pub refusal_p99_ms: Option<Interval>,
+    pub instructions: Option<Interval>,
+    pub recovery_s: Option<Interval>,
     pub target_use: Option<Interval>,
     /// Of throughput against the baseline target in the same row and level.
     pub against_baseline: Option<Comparison>,
     /// Of CPU time per request against the baseline.
     pub cpu_against_baseline: Option<Comparison>,
+    /// Of instructions per request.
+    pub instructions_against_baseline: Option<Comparison>,
     /// The worst that was found about the cell.
     pub worst: Option<Severity>,
 }
@@ -121,9 +128,14 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[Verdict]) -> 
         bytes_per_connection: of(&bytes_per_connection),
         error_share: of(&|run| Some(run.error_share())),
         open_connections: of(&|run| Some(run.load.connections.open_max as f64)),
+        goodput: of(&|run| Some(run.goodput())),
+        refusal_p99_ms: of(&|run| run.refusal_ms(99.0)),
+        instructions: of(&Run::instructions_per_request),
+        recovery_s: of(&|run| recovery::longest_s(result, cell, run)),
         target_use: of(&|run| run.utilisation(Role::Target)),
         against_baseline: against(&|run| Some(run.throughput())),
         cpu_against_baseline: against(&Run::target_cpu_us),
+        instructions_against_baseline: against(&Run::instructions_per_request),
         worst: verdicts
             .iter()
             .filter(|verdict| verdict.subject.as_ref() == Some(&subject))

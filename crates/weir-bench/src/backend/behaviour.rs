@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +53,13 @@ pub enum Delay {
         seldom: Duration,
         share: f64,
     },
+    /// One, then the other, each for `every`. Which of them it is goes by the clock of the machine, so that somebody else
+    /// can know it: the first in every even stretch since the Unix epoch.
+    Alternate {
+        one: Duration,
+        other: Duration,
+        every: Duration,
+    },
     /// The last `lasting` of every `every`, nothing is answered.
     Stall {
         lasting: Duration,
@@ -75,6 +82,13 @@ impl Delay {
                     often
                 }
             }
+            Delay::Alternate { one, other, every } => {
+                if stretch(SystemTime::now(), every).is_multiple_of(2) {
+                    one
+                } else {
+                    other
+                }
+            }
             Delay::Stall { lasting, every } => {
                 let into = since_start.as_nanos() % every.as_nanos().max(1);
                 if into + lasting.as_nanos() > every.as_nanos() {
@@ -85,6 +99,11 @@ impl Delay {
             }
         }
     }
+}
+
+/// How many stretches of this length have ended since the Unix epoch.
+fn stretch(now: SystemTime, every: Duration) -> u128 {
+    now.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() / every.as_nanos().max(1)
 }
 
 /// Requests that are not answered as they should be.
@@ -124,15 +143,15 @@ impl FromStr for Answer {
     }
 }
 
-/// `10ms`, `5ms..50ms`, `exp:20ms`, `bimodal:1ms,100ms@0.05`, `stall:1s/10s`.
+/// `10ms`, `5ms..50ms`, `exp:20ms`, `bimodal:1ms,100ms@0.05`, `alternate:5ms,50ms/10s`, `stall:1s/10s`.
 impl FromStr for Delay {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "{text:?} is not a delay; try `10ms`, `5ms..50ms`, `exp:20ms`, `bimodal:1ms,100ms@0.05` or \
-                 `stall:1s/10s`"
+                "{text:?} is not a delay; try `10ms`, `5ms..50ms`, `exp:20ms`, `bimodal:1ms,100ms@0.05`, \
+                 `alternate:5ms,50ms/10s` or `stall:1s/10s`"
             )
         };
         let parse = || -> Option<Self> {
@@ -145,6 +164,11 @@ impl FromStr for Delay {
                 let (often, seldom) = times.split_once(',')?;
                 let share = share.parse().ok().filter(|share| (0.0..=1.0).contains(share))?;
                 Some(Delay::Bimodal { often: parse_duration(often)?, seldom: parse_duration(seldom)?, share })
+            } else if let Some(rest) = text.strip_prefix("alternate:") {
+                let (times, every) = rest.split_once('/')?;
+                let (one, other) = times.split_once(',')?;
+                let every = parse_duration(every).filter(|every| !every.is_zero())?;
+                Some(Delay::Alternate { one: parse_duration(one)?, other: parse_duration(other)?, every })
             } else if let Some(rest) = text.strip_prefix("stall:") {
                 let (lasting, every) = rest.split_once('/')?;
                 let (lasting, every) = (parse_duration(lasting)?, parse_duration(every)?);
@@ -237,10 +261,12 @@ mod tests {
         assert_eq!("5ms..50ms".parse(), Ok(Delay::Uniform { from: ms(5), to: ms(50) }));
         assert_eq!("exp:1.5ms".parse(), Ok(Delay::Exponential(Duration::from_micros(1_500))));
         assert_eq!("bimodal:1ms,100ms@0.05".parse(), Ok(Delay::Bimodal { often: ms(1), seldom: ms(100), share: 0.05 }));
+        let alternate = Delay::Alternate { one: ms(5), other: ms(50), every: ms(10_000) };
+        assert_eq!("alternate:5ms,50ms/10s".parse(), Ok(alternate));
         assert_eq!("stall:1s/10s".parse(), Ok(Delay::Stall { lasting: ms(1_000), every: ms(10_000) }));
         assert_eq!("1KiB".parse(), Ok(Answer::Sized(1_024)));
         assert_eq!("1%:503".parse(), Ok(Failure { share: 0.01, how: FailureKind::Status(503) }));
-        for bad in ["", "10", "fast", "2s..1s", "stall:10s/1s", "bimodal:1ms@2"] {
+        for bad in ["", "10", "fast", "2s..1s", "stall:10s/1s", "bimodal:1ms@2", "alternate:1ms,2ms/0"] {
             assert!(bad == "10" || bad.parse::<Delay>().is_err(), "{bad}");
         }
         for bad in ["", "503", "2:503", "1%:99", "1%:explode"] {

@@ -13,7 +13,7 @@ use crate::{
     report,
     result::ResultFile,
     run::{self, Options},
-    scenario::{self, Scenario},
+    scenario::{self, Row, Scenario},
     summary::{self, Findings},
 };
 
@@ -28,7 +28,7 @@ pub struct Arguments {
     /// Only these targets; the first becomes the baseline if the scenario's is not among them.
     #[arg(long, value_delimiter = ',')]
     pub targets: Vec<String>,
-    /// Only rows whose name contains this.
+    /// Only rows whose name contains this, and those their rates come from.
     #[arg(long)]
     pub row: Option<String>,
     /// Numbers of clients, ascending.
@@ -128,7 +128,10 @@ pub fn chosen(scenario: Scenario, arguments: &Arguments) -> Result<Scenario, Str
     }
     if let Some(part) = &arguments.row {
         let names: Vec<String> = scenario.rows.iter().map(|row| row.name.clone()).collect();
-        scenario.rows.retain(|row| row.name.contains(part.as_str()));
+        let chosen = |row: &Row| row.name.contains(part.as_str());
+        let rates = scenario.rows.iter().filter(|row| chosen(row)).filter_map(|row| row.rate_of.as_ref());
+        let needed: Vec<String> = rates.map(|rate_of| rate_of.row.clone()).collect();
+        scenario.rows.retain(|row| chosen(row) || needed.contains(&row.name));
         if scenario.rows.is_empty() {
             return Err(format!("--row {part}: no row contains that; there are: {}", names.join(" · ")));
         }

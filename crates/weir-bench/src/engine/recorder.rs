@@ -75,12 +75,12 @@ impl Counts {
     }
 
     fn clear(&mut self) {
-        let Tally { latency, service_time, lag, .. } = &mut self.tally;
-        for histogram in [latency, service_time, lag] {
+        let Tally { latency, service_time, refused, lag, .. } = &mut self.tally;
+        for histogram in [latency, service_time, refused, lag] {
             histogram.clear();
         }
-        let Tally { latency, service_time, lag, .. } = std::mem::take(&mut self.tally);
-        self.tally = Tally { latency, service_time, lag, ..Tally::default() };
+        let Tally { latency, service_time, refused, lag, .. } = std::mem::take(&mut self.tally);
+        self.tally = Tally { latency, service_time, refused, lag, ..Tally::default() };
         self.statuses.fill(0);
     }
 
@@ -232,14 +232,15 @@ impl Recorder {
         }
     }
 
-    /// Its answer had this status.
+    /// Its answer had this status, which is not one of those expected if there is a time it took.
     #[inline]
-    pub(super) fn status(&mut self, request: usize, due: u64, status: u16, expected: bool) {
+    pub(super) fn status(&mut self, request: usize, due: u64, status: u16, refused_after: Option<u64>) {
         if self.belongs(due) {
             let counts = &mut self.slice.tallies[request];
             counts.statuses[usize::from(status).min(STATUSES - 1)] += 1;
-            if !expected {
+            if let Some(took) = refused_after {
                 counts.tally.unexpected += 1;
+                counts.tally.refused.record(took);
             }
         }
     }

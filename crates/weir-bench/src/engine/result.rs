@@ -80,6 +80,9 @@ pub struct Tally {
     pub latency: Histogram,
     /// From when a request was sent to its complete answer, ns.
     pub service_time: Histogram,
+    /// The same of answers whose status is none of those expected, ns.
+    #[serde(default, skip_serializing_if = "Histogram::is_empty")]
+    pub refused: Histogram,
     /// How late the generator itself was, ns. Open loop: from the moment a request was due *and* a connection was free
     /// to its sending. Closed loop: how long an answer lay ready before the generator came to read it.
     pub lag: Histogram,
@@ -100,6 +103,7 @@ impl Tally {
         self.bytes_received += other.bytes_received;
         self.latency.add(&other.latency);
         self.service_time.add(&other.service_time);
+        self.refused.add(&other.refused);
         self.lag.add(&other.lag);
     }
 

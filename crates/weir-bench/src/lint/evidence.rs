@@ -91,6 +91,8 @@ pub struct RowEvidence {
     pub generator_with_backend: bool,
     /// The publication itself says that the backend was the limit.
     pub backend_was_limit: Option<bool>,
+    /// That is what the row is about: how a target treats a backend that can do no more, or that changes.
+    pub backend_limits: bool,
     /// Mean of the exchanges in flight, counted.
     pub in_flight: Option<f64>,
     /// Share of sends that left within 1 ms of being due.

@@ -42,7 +42,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
     let requests = matches!(run.plan.protocol, Protocol::Http1 | Protocol::Http2 { .. });
     let histogram = if open { &total.latency } else { &total.service_time };
     let quantile_ms = |share: f64| (!histogram.is_empty()).then(|| histogram.quantile(share) as f64 / 1e6);
-    let direct = target::read(&cell.target).is_ok_and(|peer| peer.direct);
+    let direct = target::read(&result.scenario.variant(&cell.target).peer).is_ok_and(|peer| peer.direct);
     let backend_cpus: Vec<u32> = run.role(Role::Backend).flat_map(|process| process.cpus.clone()).collect();
     let check = result
         .targets
@@ -99,6 +99,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
         generator_cpu: Some(run.generator_cpus_used() / run.generator_cpus.len().max(1) as f64),
         generator_with_backend: backend_cpus.iter().any(|cpu| run.generator_cpus.contains(cpu)),
         backend_was_limit: None,
+        backend_limits: result.scenario.row(&cell.row).is_some_and(|row| row.backend_limits),
         // Idle at both ends of a run, the count is a little lower than the law says.
         in_flight: (requests && run.load.generator.in_flight_mean > 0.0).then_some(run.load.generator.in_flight_mean),
         on_time_share: (open && !total.lag.is_empty()).then(|| total.lag.share_within(1_000_000)),

@@ -87,7 +87,7 @@ fn in_flight(row: &RowEvidence) -> Finding {
 
 fn unreachable_rate(row: &RowEvidence) -> Finding {
     let (asked, got) = (row.target_rps?, row.rps?);
-    (got < asked * 0.95).then(|| {
+    (got < asked * 0.95 && !row.backend_limits).then(|| {
         let latency = match row.latency_from {
             Some(LatencyFrom::Sent) => "",
             _ => {
@@ -149,7 +149,8 @@ fn backend_saturated(row: &RowEvidence) -> Finding {
         return Some((Severity::Invalid, words));
     }
     let (generator, backend, busiest) = driving_cpu(row);
-    let limit = !row.direct && busiest >= SATURATED && backend > generator && !target_is_limit(row);
+    let limit =
+        !row.direct && busiest >= SATURATED && backend > generator && !target_is_limit(row) && !row.backend_limits;
     limit.then(|| {
         let words = format!(
             "the backend had no processor time left (it used {:.0} %, the generator {:.0} %): throughput is the backend's, \
@@ -253,7 +254,7 @@ fn backlog_overflow(row: &RowEvidence) -> Finding {
 }
 
 fn not_2xx(row: &RowEvidence) -> Finding {
-    let (count, completed) = (row.not_2xx.filter(|count| *count > 0)?, row.completed?);
+    let (count, completed) = (row.not_2xx.filter(|count| *count > 0 && !row.backend_limits)?, row.completed?);
     let share = count as f64 / completed.max(1) as f64;
     let words = format!("{count} of {completed} responses were not 2xx: an error page is cheaper than an answer");
     Some((if share > 0.001 { Severity::Invalid } else { Severity::Warning }, words))
@@ -312,6 +313,9 @@ fn averages_only(row: &RowEvidence) -> Finding {
 }
 
 fn warm_up_trend(row: &RowEvidence) -> Finding {
+    if row.backend_limits {
+        return None;
+    }
     let slices = &row.slices_rps;
     let (p, rising) = mann_kendall(slices);
     let third = slices.len() / 3;

@@ -24,9 +24,17 @@ pub fn colour(target: &str) -> &'static str {
         "apisix" => "#e67700",
         "kong" => "#1864ab",
         "krakend" => "#5c940d",
-        _ => "#868e96",
+        "none" => "#868e96",
+        other => {
+            let letters =
+                other.bytes().fold(0_usize, |sum, letter| sum.wrapping_mul(31).wrapping_add(usize::from(letter)));
+            OTHERS[letters % OTHERS.len()]
+        }
     }
 }
+
+/// Of targets with names of their own.
+const OTHERS: [&str; 7] = ["#0b7285", "#e8590c", "#3b5bdb", "#9c36b5", "#2b8a3e", "#c2255c", "#5f3dc4"];
 
 /// Colour of what others published.
 pub const PUBLISHED: &str = "#c92a2a";

@@ -1,6 +1,8 @@
 use std::fmt::Write as _;
 
-use super::{against, figures, grouped, holds_connections, level, plain, published_after, with_interval};
+use super::{
+    against, extra, extra_headers, figures, grouped, holds_connections, level, plain, published_after, with_interval,
+};
 use crate::{
     lint::{Severity, Verdict},
     plot::{Unit, escape},
@@ -148,6 +150,9 @@ fn results_table(findings: &Findings<'_>, page: &mut String) {
         );
         10
     };
+    let extras = &findings.result.scenario.columns;
+    let headers: Vec<&str> = extras.iter().flat_map(|column| extra_headers(*column)).collect();
+    headers.iter().for_each(|header| page.push_str(&format!("<th class=\"n\">{header}")));
     page.push_str("<th>Verdict</thead><tbody>");
     let mut last = "";
     for (index, summary) in findings.cells.iter().enumerate() {
@@ -164,13 +169,16 @@ fn results_table(findings: &Findings<'_>, page: &mut String) {
             escape(&cell.target)
         );
         if let Some(reason) = summary.absent() {
-            let span = columns + 1;
+            let span = columns + headers.len() + 1;
             let line = reason.lines().next().unwrap_or_default();
             let _ =
                 write!(page, "<td colspan=\"{span}\" class=\"absent\" title=\"{}\">{}", escape(reason), escape(line));
             continue;
         }
         cells(summary, idle, page);
+        for value in extras.iter().flat_map(|column| extra(*column, summary)) {
+            let _ = write!(page, "<td class=\"n\">{}", escape(&value));
+        }
         let word =
             summary.worst.map_or("ok", |severity| if severity == Severity::Note { "ok" } else { severity.word() });
         let _ = write!(page, "<td><span class=\"badge {word}\">{word}</span>");

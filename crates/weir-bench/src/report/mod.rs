@@ -13,7 +13,7 @@ use crate::{
     lint::Verdict,
     plot::Unit,
     result::ResultFile,
-    scenario::Published,
+    scenario::{Column, Published},
     stats::{Comparison, Interval},
     summary::{Findings, Summary},
 };
@@ -39,6 +39,30 @@ fn against(comparison: Option<Comparison>) -> String {
         None => String::new(),
         Some(one) if one.different => format!("{:+.1} %", (one.ratio.median - 1.0) * 100.0),
         Some(_) => "≈".to_owned(),
+    }
+}
+
+/// How the columns are headed that a scenario asks for.
+fn extra_headers(column: Column) -> Vec<&'static str> {
+    match column {
+        Column::Instructions => vec!["instr/req", "vs"],
+        Column::Goodput => vec!["good/s"],
+        Column::Refusals => vec!["refused p99"],
+        Column::Recovery => vec!["90 % after"],
+    }
+}
+
+/// What stands in them.
+fn extra(column: Column, summary: &Summary<'_>) -> Vec<String> {
+    match column {
+        Column::Instructions => {
+            let against = summary.instructions_against_baseline;
+            let percent = |one: Comparison| format!("{:+.1} %", (one.ratio.median - 1.0) * 100.0);
+            vec![plain(summary.instructions, Unit::Count), against.map_or(String::new(), percent)]
+        }
+        Column::Goodput => vec![plain(summary.goodput, Unit::Count)],
+        Column::Refusals => vec![plain(summary.refusal_p99_ms, Unit::Milliseconds)],
+        Column::Recovery => vec![plain(summary.recovery_s, Unit::Seconds)],
     }
 }
 

@@ -1,6 +1,8 @@
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 
-use super::{against, holds_connections, level, plain, published_after, shortened, with_interval};
+use super::{
+    against, extra, extra_headers, holds_connections, level, plain, published_after, shortened, with_interval,
+};
 use crate::{lint::Severity, plot::Unit, summary::Findings};
 
 /// The table of a result for a terminal, `width` characters wide when given.
@@ -18,6 +20,7 @@ pub fn table(findings: &Findings<'_>, width: Option<u16>) -> String {
     } else {
         header.extend(["req/s", baseline.as_str(), "p50", "p99", "p99.9", "CPU/req", "memory", "errors"]);
     }
+    header.extend(findings.result.scenario.columns.iter().flat_map(|column| extra_headers(*column)));
     header.push("verdict");
     table.set_header(header);
     let columns = table.header().map_or(0, |header| header.cell_count());
@@ -50,6 +53,8 @@ pub fn table(findings: &Findings<'_>, width: Option<u16>) -> String {
             line.push(number(plain(summary.rss_bytes, Unit::Bytes)));
         }
         line.push(number(errors(summary.error_share.map_or(0.0, |share| share.median))));
+        let extras = findings.result.scenario.columns.iter();
+        line.extend(extras.flat_map(|column| extra(*column, summary)).map(number));
         line.push(match summary.worst {
             Some(Severity::Invalid) => Cell::new("invalid").fg(Color::Red),
             Some(Severity::Warning) => Cell::new("warning").fg(Color::Yellow),
@@ -63,6 +68,7 @@ pub fn table(findings: &Findings<'_>, width: Option<u16>) -> String {
 
 /// What others published for the row and level that end with this cell, as lines of the table.
 fn add_published(table: &mut Table, findings: &Findings<'_>, index: usize, columns: usize) {
+    let idle = holds_connections(findings.result);
     for published in published_after(findings, index) {
         let mut line = vec![Cell::new(""), Cell::new(""), Cell::new(&published.system).fg(Color::Magenta)];
         line.extend((4..columns).map(|_| Cell::new("")));
@@ -70,7 +76,7 @@ fn add_published(table: &mut Table, findings: &Findings<'_>, index: usize, colum
         if let Some(rps) = published.rps {
             line[3] = Cell::new(Unit::Count.label(rps)).set_alignment(CellAlignment::Right).fg(Color::Magenta);
         }
-        if columns > 9 {
+        if !idle {
             if let Some(p99) = published.p99_ms {
                 line[6] =
                     Cell::new(Unit::Milliseconds.label(p99)).set_alignment(CellAlignment::Right).fg(Color::Magenta);
@@ -81,11 +87,16 @@ fn add_published(table: &mut Table, findings: &Findings<'_>, index: usize, colum
             }
         }
         if let Some(percent) = published.error_percent {
-            line[columns - 2] =
+            line[errors_at(idle)] =
                 Cell::new(format!("{percent} %")).set_alignment(CellAlignment::Right).fg(Color::Magenta);
         }
         table.add_row(line);
     }
+}
+
+/// The column of errors.
+fn errors_at(idle: bool) -> usize {
+    if idle { 6 } else { 10 }
 }
 
 /// The table of searches, when there are any.

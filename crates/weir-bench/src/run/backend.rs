@@ -32,8 +32,12 @@ impl Running {
     ) -> Result<Running, String> {
         let backend = scenario.backend(row);
         let mut endpoints = Vec::new();
-        for _ in 0..backend.instances.max(1) {
-            endpoints.push(Endpoint { host: "127.0.0.1".to_owned(), port: free_port()? });
+        while endpoints.len() < backend.instances.max(1) as usize {
+            let endpoint = Endpoint { host: "127.0.0.1".to_owned(), port: free_port()? };
+            // A port that is free may be named twice.
+            if !endpoints.contains(&endpoint) {
+                endpoints.push(endpoint);
+            }
         }
         let cpus = pinning.backend.clone();
         let process = match backend.kind {
@@ -94,6 +98,7 @@ fn nginx(
         routes: Vec::new(),
         consumers: Vec::new(),
         policies: BTreeMap::new(),
+        upstream: BTreeMap::new(),
         certificate: Some(place.certificate.clone()),
         body: body(backend),
     };
@@ -119,8 +124,8 @@ fn builtin(place: &Place, backend: &Backend, endpoints: &[Endpoint], cpus: &[u32
         2 => option("--answer", "ok".to_owned()),
         bytes => option("--answer", format!("{bytes}B")),
     }
-    if backend.delay_ms > 0.0 {
-        option("--delay", format!("{}ms", backend.delay_ms));
+    if let Some(delay) = &backend.delay {
+        option("--delay", delay.clone());
     }
     if backend.tls {
         option("--cert", place.certificate.cert_file.clone());

@@ -71,6 +71,8 @@ pub struct Setting<'a> {
     pub row: &'a Row,
     pub workers: u32,
     pub pinning: &'a Pinning,
+    /// What the target's upstream has more than others.
+    pub upstream: BTreeMap<String, serde_json::Value>,
 }
 
 /// What one run is.
@@ -99,7 +101,7 @@ impl Started {
         backend: &Running,
         connections: u32,
     ) -> Result<Started, Box<Failure>> {
-        let Setting { place, scenario, row, workers, pinning } = setting;
+        let Setting { place, scenario, row, workers, pinning, .. } = setting;
         let authority = |tls: bool| tls.then(|| PathBuf::from(&place.certificate.cert_file));
         let dir = place.directory(&peer.name)?;
         let Ok(Some(installed)) = installed else {
@@ -257,6 +259,7 @@ impl Started {
         for interval in &mut load.intervals {
             interval.tally.service_time.clear();
             interval.tally.lag.clear();
+            interval.tally.refused.clear();
         }
         if let Some(reason) = self.child.as_mut().and_then(Child::ended) {
             return Ok(Err(reason));
@@ -318,6 +321,7 @@ impl Setting<'_> {
             routes,
             consumers,
             policies: row.policies.clone(),
+            upstream: self.upstream.clone(),
             certificate: None,
             body: String::new(),
         })

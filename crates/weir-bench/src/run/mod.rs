@@ -24,7 +24,7 @@ use crate::{
     manifest::{Cpu, Manifest},
     plan,
     result::{Attempt, Cell, Level, Outcome, ResultFile, SCHEMA, TargetRecord},
-    scenario::Scenario,
+    scenario::{RateOf, Scenario},
     search,
     target::{self, Installed, Peer},
 };
@@ -53,8 +53,9 @@ pub fn run(scenario: Scenario, options: &Options) -> Result<ResultFile, String> 
     manifest.counters = counters_available();
     let mut peers = BTreeMap::new();
     for name in &scenario.targets {
-        let peer = target::read(name)?;
-        let given = options.programs.get(name).map(PathBuf::as_path);
+        let variant = scenario.variant(name);
+        let peer = target::read(&variant.peer)?;
+        let given = options.programs.get(&variant.peer).map(PathBuf::as_path);
         let installed = if peer.direct { Ok(None) } else { target::locate(&peer, given, &options.cache).map(Some) };
         peers.insert(name.clone(), (peer, installed));
     }
@@ -138,7 +139,8 @@ impl Lab<'_> {
             let (peer, installed) = &peers[&group.target];
             let message = format!("{} · {} · repeat {}", group.row, group.target, repeat + 1);
             self.bar.set_message(message);
-            if let Some(reason) = self.unsupported(row, peer, installed) {
+            let settings = !self.scenario.variant(&group.target).upstream.is_empty();
+            if let Some(reason) = self.unsupported(row, peer, installed, settings) {
                 for level in &group.levels {
                     self.cell(group, *level, |cell| cell.outcome = Outcome::Unsupported { reason: reason.clone() });
                 }
@@ -150,7 +152,9 @@ impl Lab<'_> {
             }
             let backend = backend.as_mut().expect("it was started above");
             let highest = group.levels.iter().map(|level| level.connections).max().unwrap_or(1);
-            let setting = Setting { place: self.place, scenario: self.scenario, row, workers, pinning: &pinning };
+            let upstream = self.scenario.variant(&group.target).upstream;
+            let setting =
+                Setting { place: self.place, scenario: self.scenario, row, workers, pinning: &pinning, upstream };
             let started = Started::start(&setting, &peers[&group.target], backend, highest);
             let mut started = match started {
                 Ok(started) => started,
@@ -168,11 +172,20 @@ impl Lab<'_> {
             for level in &group.levels {
                 let (order, seed) = (self.order, self.options.seed ^ u64::from(repeat));
                 self.order += 1;
+                let rate = match row.rate_of.as_ref().map(|rate_of| self.rate_of(rate_of, repeat)) {
+                    None => level.rate,
+                    Some(Ok(rate)) => Some(rate),
+                    Some(Err(reason)) => {
+                        self.bar.inc(1);
+                        self.cell(group, *level, |cell| cell.fail(reason));
+                        continue;
+                    }
+                };
                 let outcome = started.measure(
                     cell::Task {
                         scenario: self.scenario,
                         row,
-                        level: *level,
+                        level: Level { rate, ..*level },
                         repeat,
                         order,
                         seed,
@@ -192,6 +205,17 @@ impl Lab<'_> {
             }
         }
         Ok(())
+    }
+
+    /// What a rate that depends on another row is in this repeat.
+    fn rate_of(&self, of: &RateOf, repeat: u32) -> Result<f64, String> {
+        let baseline = &self.scenario.baseline;
+        let cells = self.cells.iter().filter(|cell| cell.row == of.row && cell.target == *baseline);
+        let highest = cells.max_by_key(|cell| cell.level.connections);
+        let run = highest.and_then(|cell| cell.runs().iter().find(|run| run.repeat == repeat));
+        let rate = run.map(crate::result::Run::throughput).filter(|rate| *rate > 0.0);
+        let rate = rate.ok_or_else(|| format!("\"{}\" gave no rate: {baseline} was not measured there", of.row))?;
+        Ok(rate * of.times)
     }
 
     /// Median throughput of a target in a row at its lowest level, when it was measured.
@@ -214,7 +238,8 @@ impl Lab<'_> {
         let workers = self.scenario.workers[0];
         let pinning = plan::pinning(&self.cpus, workers);
         let mut backend = Running::start(self.place, self.scenario, row, workers, &pinning)?;
-        let setting = Setting { place: self.place, scenario: self.scenario, row, workers, pinning: &pinning };
+        let upstream = self.scenario.variant(target).upstream;
+        let setting = Setting { place: self.place, scenario: self.scenario, row, workers, pinning: &pinning, upstream };
         let started = Started::start(&setting, found, &backend, connections);
         let mut started = started.map_err(|failure| format!("{target}: {}", failure.reason))?;
         record(records, target, started.configuration.take());
@@ -242,10 +267,14 @@ impl Lab<'_> {
         row: &crate::scenario::Row,
         peer: &Peer,
         installed: &Result<Option<Installed>, String>,
+        settings: bool,
     ) -> Option<String> {
         let mut needs: Vec<&str> = row.needs.iter().map(String::as_str).collect();
         if row.routes > 1 {
             needs.push("routes");
+        }
+        if settings {
+            needs.push("upstream-settings");
         }
         if row.consumers > 0 && !peer.direct {
             needs.push("consumers");

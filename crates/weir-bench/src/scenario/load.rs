@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use super::{Row, Scenario};
-use crate::library;
+use crate::{backend::Delay, library, target};
 
 /// Names of the scenarios that come with the lab.
 pub fn names() -> Vec<String> {
@@ -35,6 +35,7 @@ pub fn parse(place: &str, text: &str) -> Result<Scenario, String> {
 
 fn problems(scenario: &Scenario) -> Vec<String> {
     let mut problems = Vec::new();
+    let peers = target::names();
     let mut claim = |holds: bool, problem: String| {
         if !holds {
             problems.push(problem);
@@ -67,10 +68,25 @@ fn problems(scenario: &Scenario) -> Vec<String> {
             connections.as_deref().is_none_or(ascending),
             format!("rows[{index}].connections: ascending numbers from 1"),
         );
+        if let Some(rate_of) = &row.rate_of {
+            let other = &rate_of.row;
+            claim(
+                scenario.row(other).is_some_and(|other| other.rate_of.is_none()),
+                format!("rows[{index}].rate_of.row: there is no row \"{other}\" that can be measured first"),
+            );
+            claim(rate_of.times > 0.0, format!("rows[{index}].rate_of.times: more than 0"));
+        }
+        let delay = scenario.backend(row).delay.as_deref().map(str::parse::<Delay>);
+        if let Some(Err(problem)) = delay {
+            claim(false, format!("the backend of rows[{index}], delay: {problem}"));
+        }
         claim(row.routes > 0, format!("rows[{index}].routes: 1 or more"));
         if let Some(other) = compare_with {
             claim(scenario.row(other).is_some(), format!("rows[{index}].compare_with: there is no row \"{other}\""));
         }
+    }
+    for name in scenario.variants.keys() {
+        claim(!peers.contains(name), format!("variants: \"{name}\" is a peer's name; choose another"));
     }
     for name in scenario.quick.rows.iter().flatten() {
         claim(scenario.row(name).is_some(), format!("quick.rows: there is no row \"{name}\""));

@@ -21,6 +21,9 @@ pub struct Scenario {
     pub source: Option<Source>,
     /// Peers by the names of their folders, in the order of the tables.
     pub targets: Vec<String>,
+    /// Targets by names of their own: a peer with settings that others of its kind do not have.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variants: BTreeMap<String, Variant>,
     /// The target that the others are compared with.
     pub baseline: String,
     /// Workers of the targets: a sweep when there are several.
@@ -38,9 +41,38 @@ pub struct Scenario {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub searches: Vec<Objective>,
     pub rows: Vec<Row>,
+    /// What the table shows besides what every table shows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<Column>,
     /// What changes for a run of a few minutes.
     #[serde(default)]
     pub quick: Quick,
+}
+
+/// A peer configured in a way of its own.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variant {
+    /// The peer by the name of its folder.
+    pub peer: String,
+    /// More settings of the upstream, by Weir's names; only peers that support `upstream-settings` take them.
+    #[serde(default)]
+    pub upstream: BTreeMap<String, Value>,
+}
+
+/// A figure not every scenario is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Column {
+    /// The target's instructions per request, where counters can be read, and against the baseline.
+    Instructions,
+    /// Answers with an expected status per second, of those that came while the load went on.
+    Goodput,
+    /// How long answers with an unexpected status took from when the request was sent: 99th percentile.
+    Refusals,
+    /// After the backend changed its speed, the time until throughput was nine tenths of what the best target reaches
+    /// at that speed: the longest of all changes.
+    Recovery,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -68,14 +100,17 @@ pub struct Backend {
     /// Exact response body, instead of `body_bytes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    pub delay_ms: f64,
+    /// How long answers are held back, as `weir backend --delay` takes it: `1s`, `bimodal:1ms,500ms@0.5`,
+    /// `alternate:5ms,50ms/10s`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay: Option<String>,
     /// HTTPS between the target and the backend.
     pub tls: bool,
 }
 
 impl Default for Backend {
     fn default() -> Self {
-        Backend { kind: BackendKind::Builtin, instances: 1, body_bytes: None, body: None, delay_ms: 0.0, tls: false }
+        Backend { kind: BackendKind::Builtin, instances: 1, body_bytes: None, body: None, delay: None, tls: false }
     }
 }
 
@@ -168,11 +203,26 @@ pub struct Row {
     pub connections: Option<Vec<u32>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
+    /// Instead of `rate`: relative to the throughput of another row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_of: Option<RateOf>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<Backend>,
+    /// The row is about a backend that can do no more, or that changes its speed: neither makes a figure invalid.
+    #[serde(default)]
+    pub backend_limits: bool,
     /// What was published for this row.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub published: Vec<Published>,
+}
+
+/// A rate known only once another row has been measured: the same for all targets, so many times what the baseline
+/// reached there at its highest level in the repeat.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RateOf {
+    pub row: String,
+    pub times: f64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -294,6 +344,12 @@ impl Scenario {
 
     pub fn backend<'a>(&'a self, row: &'a Row) -> &'a Backend {
         row.backend.as_ref().unwrap_or(&self.backend)
+    }
+
+    /// The peer behind a target, and what its upstream has more than others.
+    pub fn variant(&self, target: &str) -> Variant {
+        let plain = || Variant { peer: target.to_owned(), upstream: BTreeMap::new() };
+        self.variants.get(target).cloned().unwrap_or_else(plain)
     }
 
     pub fn row(&self, name: &str) -> Option<&Row> {

@@ -34,6 +34,8 @@ pub struct Inputs {
     pub routes: Vec<Route>,
     pub consumers: Vec<Consumer>,
     pub policies: BTreeMap<String, Value>,
+    /// More settings of the upstream.
+    pub upstream: BTreeMap<String, Value>,
     /// Backends only: certificate and body.
     pub certificate: Option<Certificate>,
     pub body: String,
@@ -162,6 +164,7 @@ pub(crate) mod tests {
             routes,
             consumers,
             policies: BTreeMap::new(),
+            upstream: BTreeMap::new(),
             certificate: Some(tls),
             body: "OK".to_owned(),
         }

@@ -347,7 +347,8 @@ impl Worker<'_> {
         let (request, due, status) = (slot.request as usize, slot.due, slot.reader.status());
         let prepared = &self.prepared.requests[request];
         self.recorder.completed(request, due, slot.started, self.now);
-        self.recorder.status(request, due, status, prepared.expects(status));
+        let refused_after = (!prepared.expects(status)).then(|| self.now.saturating_sub(slot.started));
+        self.recorder.status(request, due, status, refused_after);
         self.recorder.bytes(request, due, prepared.wire.len() as u64, slot.received);
         self.in_flight -= 1;
         slot.occupied = false;

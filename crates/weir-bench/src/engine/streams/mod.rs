@@ -216,7 +216,8 @@ impl Shared {
             Ok(answered) => {
                 recorder.completed(request, due, started, now);
                 if let Some(status) = answered.status {
-                    recorder.status(request, due, status, self.prepared.requests[request].expects(status));
+                    let expected = self.prepared.requests[request].expects(status);
+                    recorder.status(request, due, status, (!expected).then(|| now.saturating_sub(started)));
                 }
                 recorder.bytes(request, due, answered.sent, answered.received);
             }
