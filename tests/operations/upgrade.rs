@@ -1,11 +1,14 @@
 //! F15: another binary carries on with the same sockets, or does not, and clients notice nothing.
 
 use std::fs;
+use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 
 use rustix::process::{Pid, test_kill_process};
-use weir_testkit::{DEADLINE, Gateway, Signal, TempDir, eventually, eventually_some, scaled};
+use weir_testkit::{
+    Authority, Client, DEADLINE, Gateway, Identity, Signal, TempDir, TlsClient, eventually, eventually_some, scaled,
+};
 
 use crate::load::{Events, Load, Tunnel, origin, routes};
 use crate::{script, weir};
@@ -104,6 +107,29 @@ fn f15_upgrades_under_load_fail_nothing() {
     assert!(runs(last));
     // The last one listens where the first one did.
     assert_eq!(gateway.get("/a").text(), "GET /a 0");
+}
+
+#[test]
+fn f15_sessions_are_resumed_in_the_new_process() {
+    let origin = origin();
+    let Identity { certificate, key } = Authority::of_tests().identity(&["t"]);
+    let gateway = weir().start(&format!(
+        "listen: [\"127.0.0.1:0\", {{ address: \"127.0.0.1:0\", tls: true }}]\n\
+         ssls: [{{ sni: t, cert: {certificate:?}, key: {key:?} }}]\n{}",
+        routes(&origin)
+    ));
+    let tls = TlsClient::trusting(Authority::of_tests());
+    let resumed = || {
+        let tcp = TcpStream::connect(gateway.tls_addr()).expect("it listens");
+        let mut client = Client::over_tls(tcp, &tls, "t").expect("a handshake");
+        // The ticket comes behind the handshake.
+        assert_eq!(client.get("/a").expect("an answer").text(), "GET /a 0");
+        client.agreed().expect("TLS").resumed
+    };
+    assert_eq!([resumed(), resumed()], [false, true]);
+    upgrade(&gateway);
+    upgrade(&gateway);
+    assert!(resumed(), "two processes later");
 }
 
 #[test]

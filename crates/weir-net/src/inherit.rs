@@ -3,7 +3,7 @@
 //! Both pass open descriptors by number, and say in the environment which is which. The socket itself is never closed
 //! on the way, so connections that wait in its queue are not lost.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -15,9 +15,13 @@ use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 const SOCKETS: &str = "WEIR_SOCKETS";
 /// The descriptor through which a new process says that it is ready.
 const READY: &str = "WEIR_READY_FD";
+/// The descriptor from which a new process reads what the old one keeps secret.
+const SECRETS: &str = "WEIR_SECRETS_FD";
 /// systemd's socket activation, sd_listen_fds(3).
 const SYSTEMD: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 const SYSTEMD_FIRST_FD: RawFd = 3;
+/// What a pipe takes without a reader, and more than there is to keep secret.
+const MOST_SECRETS: u64 = 4096;
 
 /// Where a listening socket is needed: what for, and the address as configured. It identifies the socket in the next
 /// process, also where the address has port 0.
@@ -42,6 +46,8 @@ pub struct Inherited {
     /// Known by the address they are bound to.
     activated: Vec<TcpListener>,
     ready: Option<OwnedFd>,
+    /// What the process before kept secret; empty if there is none.
+    pub secrets: Vec<u8>,
 }
 
 impl Inherited {
@@ -69,6 +75,12 @@ impl Inherited {
             let fd = text.parse().map_err(|_| unclear(READY, &text))?;
             // SAFETY: as the caller promises.
             inherited.ready = Some(unsafe { adopt(fd) }?);
+        }
+        if let Some(text) = variable(SECRETS) {
+            let fd = text.parse().map_err(|_| unclear(SECRETS, &text))?;
+            // SAFETY: as the caller promises.
+            let secrets = std::fs::File::from(unsafe { adopt(fd) }?);
+            secrets.take(MOST_SECRETS).read_to_end(&mut inherited.secrets)?;
         }
         let [pid, count, _] = SYSTEMD.map(variable);
         if let (Some(pid), Some(count)) = (pid, count)
@@ -143,20 +155,30 @@ unsafe fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(owned)
 }
 
-/// Lets `command` inherit these sockets, and `ready` as the pipe to report through. The descriptors must stay open
-/// until the command was started.
-pub fn pass_on(command: &mut Command, sockets: &[(Place, Vec<TcpListener>)], ready: &OwnedFd) {
+/// Something to read `secrets` from that stands in no file and in no environment.
+pub fn held(secrets: &[u8]) -> io::Result<OwnedFd> {
+    assert!(secrets.len() as u64 <= MOST_SECRETS, "a pipe takes them whole");
+    let (read, mut write) = io::pipe()?;
+    write.write_all(secrets)?;
+    Ok(read.into())
+}
+
+/// Lets `command` inherit these sockets, `ready` as the pipe to report through, and `secrets` to read. The descriptors
+/// must stay open until the command was started.
+pub fn pass_on(command: &mut Command, sockets: &[(Place, Vec<TcpListener>)], ready: &OwnedFd, secrets: &OwnedFd) {
     let entries = sockets.iter().map(|(place, listeners)| {
         let descriptors: Vec<String> = listeners.iter().map(|listener| listener.as_raw_fd().to_string()).collect();
         format!("{}={}", place.name(), descriptors.join(","))
     });
     command.env(SOCKETS, entries.collect::<Vec<_>>().join(";"));
     command.env(READY, ready.as_raw_fd().to_string());
+    command.env(SECRETS, secrets.as_raw_fd().to_string());
     for name in SYSTEMD {
         command.env_remove(name);
     }
     let listeners = sockets.iter().flat_map(|(_, listeners)| listeners);
-    let descriptors: Vec<RawFd> = listeners.map(AsRawFd::as_raw_fd).chain([ready.as_raw_fd()]).collect();
+    let descriptors: Vec<RawFd> =
+        listeners.map(AsRawFd::as_raw_fd).chain([ready.as_raw_fd(), secrets.as_raw_fd()]).collect();
     // SAFETY: between fork and exec this only calls fcntl, which is async-signal-safe, and allocates nothing.
     unsafe {
         command.pre_exec(move || {
@@ -172,7 +194,6 @@ pub fn pass_on(command: &mut Command, sockets: &[(Place, Vec<TcpListener>)], rea
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
     use std::process::Stdio;
 
     fn place(purpose: &'static str, addr: &str) -> Place {
@@ -191,9 +212,10 @@ mod tests {
         command.stdout(Stdio::piped()).args([
             "-c",
             "for fd in $(echo $WEIR_SOCKETS | tr -c 0-9 ' ') $WEIR_READY_FD; do readlink /proc/$$/fd/$fd; done; \
-             printf 1 > /proc/self/fd/$WEIR_READY_FD",
+             printf 1 > /proc/self/fd/$WEIR_READY_FD; cat /proc/self/fd/$WEIR_SECRETS_FD",
         ]);
-        pass_on(&mut command, &sockets, &write);
+        let secrets = held(b"a secret").expect("a pipe");
+        pass_on(&mut command, &sockets, &write, &secrets);
         let output = command.output().expect("there is a shell");
         drop(write);
         let mut said = Vec::new();
@@ -206,6 +228,7 @@ mod tests {
             assert!(text.contains(&format!("socket:[{}]", inode(listener))), "{text}");
         }
         assert!(text.contains("pipe:["), "{text}");
+        assert!(text.ends_with("a secret"), "{text}");
     }
 
     #[test]
@@ -221,6 +244,7 @@ mod tests {
             ],
             activated: vec![activated],
             ready: None,
+            secrets: Vec::new(),
         };
         assert_eq!(inherited.take(&place("http", "127.0.0.1:0")).len(), 1);
         assert_eq!(inherited.take(&place("http", "127.0.0.1:0")).len(), 1);

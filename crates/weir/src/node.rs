@@ -27,6 +27,7 @@ use weir_control::{FileStore, Publication, Publisher, Watch};
 use weir_gateway::{Gateway, GatewayOptions, Listener, Spoken};
 use weir_net::inherit::{Inherited, Place};
 use weir_net::limits::Limits;
+use weir_net::tls::TicketKeys;
 use weir_telemetry::access_log::LogWriter;
 use weir_telemetry::error_log;
 use weir_telemetry::metrics::Metrics;
@@ -106,6 +107,9 @@ impl Node {
         // SAFETY: the process has opened nothing yet, so whatever the environment names came from outside.
         let inherited = unsafe { Inherited::from_environment() };
         let mut inherited = inherited.map_err(|error| system("sockets that were passed on cannot be used", &error))?;
+        if !inherited.secrets.is_empty() && !TicketKeys::take_over(&inherited.secrets) {
+            say!("the session tickets of the process before are not understood; clients make new ones");
+        }
         let limits = Limits::raise();
 
         let mut store = FileStore::new(&options.file);

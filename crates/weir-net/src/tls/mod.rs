@@ -21,7 +21,7 @@ pub use keys::{KeyError, certificates, certified};
 pub use rustls::pki_types::{CertificateDer, ServerName};
 pub use rustls::sign::CertifiedKey;
 pub use session::Session;
-pub use tickets::Scope;
+pub use tickets::{Scope, TicketKeys};
 
 /// The algorithms everybody uses. Key exchange begins with X25519MLKEM768, so that what is recorded today stays secret
 /// when there are quantum computers.

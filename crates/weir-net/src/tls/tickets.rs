@@ -1,5 +1,6 @@
 //! Session tickets: what a server wants to remember of a session, sealed and left with the client (RFC 5077, RFC 8446
-//! §4.6.1). The keys are the process's, not a configuration's, so tickets outlive reloads.
+//! §4.6.1). The keys are the process's, not a configuration's, so tickets outlive reloads; and they are handed to the
+//! process that carries on, so tickets outlive that as well.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -18,6 +19,8 @@ const ROTATION: Duration = Duration::from_secs(6 * 3600);
 const NAME_LEN: usize = 16;
 const SECRET_LEN: usize = 32;
 
+static OF_PROCESS: OnceLock<Arc<TicketKeys>> = OnceLock::new();
+
 /// The keys that seal tickets, shared by everybody in the process.
 pub struct TicketKeys {
     keys: RwLock<Keys>,
@@ -30,9 +33,13 @@ struct Keys {
 
 struct Key {
     name: [u8; NAME_LEN],
+    secret: [u8; SECRET_LEN],
     sealing: LessSafeKey,
     made: Instant,
 }
+
+/// A key as it is handed over: name, secret, and its age in seconds.
+const HANDED_LEN: usize = NAME_LEN + SECRET_LEN + size_of::<u64>();
 
 impl Key {
     /// `None` if there is no randomness, which ends more than tickets.
@@ -40,8 +47,28 @@ impl Key {
         let (mut name, mut secret) = ([0; NAME_LEN], [0; SECRET_LEN]);
         aws_lc_rs::rand::fill(&mut name).ok()?;
         aws_lc_rs::rand::fill(&mut secret).ok()?;
+        Key::new(name, secret, now)
+    }
+
+    fn new(name: [u8; NAME_LEN], secret: [u8; SECRET_LEN], made: Instant) -> Option<Key> {
         let sealing = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &secret).ok()?);
-        Some(Key { name, sealing, made: now })
+        Some(Key { name, secret, sealing, made })
+    }
+
+    fn hand_over(&self, now: Instant) -> [u8; HANDED_LEN] {
+        let age = now.saturating_duration_since(self.made).as_secs().to_be_bytes();
+        let mut handed = [0; HANDED_LEN];
+        handed[..NAME_LEN].copy_from_slice(&self.name);
+        handed[NAME_LEN..][..SECRET_LEN].copy_from_slice(&self.secret);
+        handed[NAME_LEN + SECRET_LEN..].copy_from_slice(&age);
+        handed
+    }
+
+    fn take_over(handed: &[u8; HANDED_LEN], now: Instant) -> Option<Key> {
+        let (name, rest) = handed.split_first_chunk().expect("as long as its parts");
+        let (secret, age) = rest.split_first_chunk().expect("as long as its parts");
+        let age = u64::from_be_bytes(age.try_into().expect("what is left"));
+        Key::new(*name, *secret, now.checked_sub(Duration::from_secs(age))?)
     }
 }
 
@@ -51,11 +78,35 @@ impl TicketKeys {
     /// # Errors
     /// Where the system has no randomness.
     pub fn of_process() -> Result<Arc<TicketKeys>, Unspecified> {
-        static KEYS: OnceLock<Arc<TicketKeys>> = OnceLock::new();
-        match KEYS.get() {
+        match OF_PROCESS.get() {
             Some(keys) => Ok(Arc::clone(keys)),
-            None => TicketKeys::new().map(|keys| Arc::clone(KEYS.get_or_init(|| keys))),
+            None => TicketKeys::new().map(|keys| Arc::clone(OF_PROCESS.get_or_init(|| keys))),
         }
+    }
+
+    /// What another process needs to open this one's tickets. It is secret. Empty where none were made.
+    pub fn hand_over() -> Vec<u8> {
+        OF_PROCESS.get().map_or_else(Vec::new, |keys| keys.handed_over(Instant::now()))
+    }
+
+    /// Carries on with the keys of another process, if this one has none yet. `false` where they are not understood.
+    pub fn take_over(handed: &[u8]) -> bool {
+        let taken = TicketKeys::taken_over(handed, Instant::now());
+        taken.is_some_and(|keys| OF_PROCESS.set(Arc::new(keys)).is_ok())
+    }
+
+    fn handed_over(&self, now: Instant) -> Vec<u8> {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        [Some(&keys.current), keys.previous.as_ref()].into_iter().flatten().flat_map(|key| key.hand_over(now)).collect()
+    }
+
+    fn taken_over(handed: &[u8], now: Instant) -> Option<TicketKeys> {
+        let (keys, rest) = handed.as_chunks();
+        let mut keys = keys.iter().map(|key| Key::take_over(key, now));
+        let (current, previous) = (keys.next()??, keys.next());
+        let whole = rest.is_empty() && keys.next().is_none();
+        let keys = Keys { current, previous: previous.flatten() };
+        whole.then(|| TicketKeys { keys: RwLock::new(keys) })
     }
 
     fn new() -> Result<Arc<TicketKeys>, Unspecified> {
@@ -163,6 +214,28 @@ mod tests {
         assert!(keys.open(&mine, &sealed, later).is_some(), "the key before opens still");
         let much_later = later + ROTATION;
         assert_eq!(keys.open(&mine, &sealed, much_later), None, "its key is gone");
+    }
+
+    #[test]
+    fn who_carries_on_opens_what_was_sealed_before_and_rotates_when_it_is_time() {
+        let keys = TicketKeys::new().expect("there is randomness");
+        let start = Instant::now();
+        let older = keys.seal(&[1; 32], b"older", start).expect("it seals");
+        let later = start + ROTATION + Duration::from_secs(1);
+        let newer = keys.seal(&[1; 32], b"newer", later).expect("it seals");
+        let handed = keys.handed_over(later + Duration::from_secs(10));
+        assert_eq!(handed.len(), 2 * HANDED_LEN);
+        let next = TicketKeys::taken_over(&handed, later + Duration::from_secs(10)).expect("they are whole");
+        for sealed in [&older, &newer] {
+            assert!(next.open(&[1; 32], sealed, later + Duration::from_secs(10)).is_some());
+        }
+        let much_later = later + ROTATION;
+        assert_eq!(next.open(&[1; 32], &older, much_later), None, "its key has had its time");
+        assert!(next.open(&[1; 32], &newer, much_later).is_some());
+        for length in 0..handed.len() {
+            let part = TicketKeys::taken_over(&handed[..length], later);
+            assert_eq!(part.is_some(), length == HANDED_LEN, "{length} bytes of it");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 use weir_net::inherit::{self, READY_BYTE};
+use weir_net::tls::TicketKeys;
 
 use super::sockets::Sockets;
 use super::systemd;
@@ -72,7 +73,9 @@ impl Attempt {
         let report: OwnedFd = report.into_blocking_fd().map_err(Failed::System)?;
         let mut command = std::process::Command::new(&invocation.program);
         command.args(&invocation.arguments);
-        inherit::pass_on(&mut command, sockets.all(), &report);
+        // So that clients need not prove themselves anew: their tickets stay good.
+        let secrets = inherit::held(&TicketKeys::hand_over()).map_err(Failed::System)?;
+        inherit::pass_on(&mut command, sockets.all(), &report, &secrets);
         systemd::pass_on(&mut command);
         let child = Command::from(command).spawn();
         // Held by the new process alone, the pipe ends when that does.
