@@ -222,10 +222,10 @@ def counted_by_valgrind(start, load, few=2560, many=15360):
     return (totals[1] - totals[0]) / (many - few)
 
 
-def idle_memory(gateway, connections, sources=4):
+def idle_memory(gateway, connections, sources=4, secured=lambda connection: connection):
     """Resident bytes that each idle keep-alive connection adds, after one request on each."""
     request = b"GET / HTTP/1.1\r\nHost: t\r\n\r\n"
-    warm = [socket.create_connection(("127.0.0.1", gateway.port)) for _ in range(64)]
+    warm = [secured(socket.create_connection(("127.0.0.1", gateway.port))) for _ in range(64)]
     for one in warm * 8:
         one.sendall(request)
         read_response(one)
@@ -233,7 +233,7 @@ def idle_memory(gateway, connections, sources=4):
     idle = []
     for number in range(connections):
         source = (f"127.0.0.{1 + number % sources}", 0)
-        one = socket.create_connection(("127.0.0.1", gateway.port), timeout=30, source_address=source)
+        one = secured(socket.create_connection(("127.0.0.1", gateway.port), timeout=30, source_address=source))
         one.sendall(request)
         read_response(one)
         idle.append(one)

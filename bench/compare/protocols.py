@@ -4,6 +4,7 @@ Every gateway proves itself with the same certificate, checks the backend's, kee
 sessions. HTTP/2 is spoken in the clear, so that what is counted is HTTP/2 and not its encryption.
 """
 
+import ssl
 import subprocess
 
 import measure
@@ -210,6 +211,21 @@ class Protocols:
                     return measure.s_time(port, seconds, self.load_cpu, how)
                 table(f"{title} TLS handshakes with {kind.upper()}, one small answer each",
                       self.rounds("tls", load, kind, names))
+
+    def idle_tls(self, _):
+        context = ssl.create_default_context(cafile=str(self.certificates.ca))
+        context.check_hostname = False
+        count = self.bench.options.idle * 2 // 3
+        print(f"\n### {count:,} idle keep-alive connections in TLS\n\n| gateway | KiB each |\n|---|--:|")
+        for name in self.names:
+            one = self.start(name, "tls")
+            try:
+                each = measure.idle_memory(one, count, secured=context.wrap_socket)
+                print(f"| {name} | {each / 1024:.2f} |", flush=True)
+            except (OSError, RuntimeError) as error:
+                print(f"| {name} | not possible: {error} |", flush=True)
+            finally:
+                one.stop()
 
     def as_grpc(self):
         return ["-d", str(self.message), "-H", "content-type: application/grpc", "-H", "te: trailers"]
