@@ -77,7 +77,7 @@ pub struct TargetRecord {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Configuration {
     pub row: String,
-    /// File name and contents, as the target read them.
+    /// File name and contents, as the target read them, but for its own directory, which is `.` here.
     pub files: BTreeMap<String, String>,
     /// SHA-256 over names and contents.
     pub sha256: String,

@@ -80,9 +80,20 @@ pub fn options(common: &Common, quick: bool, seed: u64) -> Result<Options, Strin
         programs: common.programs.iter().cloned().collect::<BTreeMap<_, _>>(),
         cache: common.cache.clone(),
         seed,
-        command: env::args().collect(),
+        command: command_line(),
         stop: interrupt()?,
     })
+}
+
+/// As it could be typed on another machine.
+fn command_line() -> Vec<String> {
+    let mut words: Vec<String> = env::args().collect();
+    if let Some(program) = words.first_mut()
+        && let Some(name) = Path::new(&*program).file_name()
+    {
+        *program = name.to_string_lossy().into_owned();
+    }
+    words
 }
 
 /// Writes a result and its report, prints the table, and judges.

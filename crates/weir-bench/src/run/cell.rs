@@ -113,21 +113,25 @@ impl Started {
         let port = free_port()?;
         let inputs = setting.inputs(backend, &dir, port, connections)?;
         let rendered = target::render(peer, &inputs)?;
-        for (name, text) in &rendered.files {
+        for (name, text) in &rendered {
             write(&dir.join(name), text)?;
         }
         let program = installed.program.display().to_string();
         let command = |words: &[String]| peer.command(words, &program, &inputs.dir, *workers);
+        // Where this machine keeps things is left out of what is published.
+        let name = installed.program.file_name().unwrap_or_default().to_string_lossy();
+        let recorded = |words: &[String]| peer.command(words, &name, ".", *workers);
+        let files = rendered.into_iter().map(|(name, text)| (name, text.replace(&inputs.dir, "."))).collect();
         let mut configuration = Configuration {
             row: row.name.clone(),
-            files: rendered.files,
-            sha256: rendered.sha256,
-            command: command(&peer.start),
+            sha256: target::hash(&files),
+            files,
+            command: recorded(&peer.start),
             check: None,
         };
         let environment = peer.environment(&inputs.dir, *workers);
         if !peer.check.is_empty() {
-            let check = check(command(&peer.check), &environment, &dir)?;
+            let check = Check { command: recorded(&peer.check), ..check(&command(&peer.check), &environment, &dir)? };
             let refused = (!check.passed).then(|| check.output.clone());
             configuration.check = Some(check);
             if let Some(output) = refused {
@@ -144,7 +148,7 @@ impl Started {
             }
         }
         let stop = command(&peer.stop);
-        let mut child = Child::start(&configuration.command, &environment, stop, &dir, &pinning.target)?;
+        let mut child = Child::start(&command(&peer.start), &environment, stop, &dir, &pinning.target)?;
         let failure = |reason: String, configuration: Configuration| {
             Box::new(Failure { kind: FailureKind::Failed, reason, configuration: Some(configuration) })
         };
@@ -328,7 +332,7 @@ impl Setting<'_> {
     }
 }
 
-fn check(command: Vec<String>, environment: &BTreeMap<String, String>, dir: &Path) -> Result<Check, String> {
+fn check(command: &[String], environment: &BTreeMap<String, String>, dir: &Path) -> Result<Check, String> {
     let output = Command::new(&command[0])
         .args(&command[1..])
         .envs(environment)
@@ -338,7 +342,7 @@ fn check(command: Vec<String>, environment: &BTreeMap<String, String>, dir: &Pat
     let text = [output.stdout, output.stderr].concat();
     // Where the lab put the file is of no interest.
     let output_text = String::from_utf8_lossy(&text).trim().replace(&format!("{}/", dir.display()), "");
-    Ok(Check { command, passed: output.status.success(), output: output_text })
+    Ok(Check { command: command.to_vec(), passed: output.status.success(), output: output_text })
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {

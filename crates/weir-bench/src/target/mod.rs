@@ -9,5 +9,5 @@ pub use self::{
     install::{Installed, install, locate},
     peer::{Install, Peer, Policies, names, read},
     process::{Child, Readiness, wait_until_listening},
-    render::{Certificate, Endpoint, Inputs, Rendered, credentials, hash, render, render_text},
+    render::{Certificate, Endpoint, Inputs, credentials, hash, render, render_text},
 };

@@ -90,22 +90,15 @@ pub fn credentials(routes: u32, consumers: u32) -> (Vec<Route>, Vec<Consumer>) {
     (routes.collect(), consumers.collect())
 }
 
-/// Files of a configuration by name, and a hash over all.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rendered {
-    pub files: BTreeMap<String, String>,
-    pub sha256: String,
-}
-
-/// Renders the templates of a peer. Pure.
-pub fn render(peer: &Peer, inputs: &Inputs) -> Result<Rendered, String> {
+/// Renders the templates of a peer: the files of its configuration by name. Pure.
+pub fn render(peer: &Peer, inputs: &Inputs) -> Result<BTreeMap<String, String>, String> {
     let mut files = BTreeMap::new();
     for file in &peer.files {
         let path = format!("peers/{}/{file}.j2", peer.name);
         let template = library::text(&path).ok_or_else(|| format!("{path} is missing"))?;
         files.insert(file.clone(), render_text(&path, &template, inputs)?);
     }
-    Ok(Rendered { sha256: hash(&files), files })
+    Ok(files)
 }
 
 /// Renders one template; `place` is what errors call it.
@@ -191,7 +184,7 @@ pub(crate) mod tests {
             };
             for inputs in [full, bare] {
                 let rendered = render(&peer, &inputs).unwrap();
-                for (file, text) in &rendered.files {
+                for (file, text) in &rendered {
                     assert!(!text.contains("{{") && !text.contains("{%"), "{name}/{file}:\n{text}");
                     if file.ends_with(".yaml") {
                         serde_saphyr::from_str::<Value>(text)
