@@ -451,6 +451,27 @@ fn nobody_waits_for_an_upstream_longer_than_for_a_connection() {
 }
 
 #[test]
+fn who_finds_the_queue_full_is_told_at_once() {
+    let gate = Gate::new();
+    let inside = gate.clone();
+    let origin = Origin::serving(move |_| {
+        inside.wait();
+        Answer::ok("done")
+    });
+    let gateway = gateway(&[&origin], ", concurrency: 1, queue: { size: 1, timeout: 60 }");
+    let mut clients = [gateway.client(), gateway.client()];
+    clients[0].send("GET /first HTTP/1.1\r\nHost: t\r\n\r\n");
+    gate.wait_arrived(1);
+    clients[1].send("GET /second HTTP/1.1\r\nHost: t\r\n\r\n");
+    eventually("the second waits", DEADLINE, || gateway.metrics().get("weir_upstream_queued") == Some(1.0));
+    let refusal = gateway.get("/third");
+    assert_eq!((refusal.status, refusal.headers.get("retry-after")), (503, Some("1")));
+    gate.open();
+    clients.iter_mut().for_each(|client| assert_eq!(client.response().expect("it is answered").status, 200));
+    assert_eq!(origin.targets(), ["/first", "/second"]);
+}
+
+#[test]
 fn who_leaves_while_a_plugin_waits_is_not_waited_for() {
     let origin = Origin::serving(|_| Answer::ok("done"));
     let mut gateway = weir().start(&format!(

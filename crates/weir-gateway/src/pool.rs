@@ -2,15 +2,15 @@
 //! going cold.
 
 mod multiplexed;
+mod queue;
 pub(crate) mod secure;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -30,6 +30,7 @@ use crate::snapshot::{self, Keepalive};
 use crate::unsent::Unsent;
 use crate::worker::Worker;
 
+use queue::{Queue, Ticket};
 use secure::Secured;
 
 /// A peer that acknowledges nothing for this long is dead (RFC 5482).
@@ -65,7 +66,7 @@ pub struct Endpoint {
     /// Exchanges that hold a place, with a connection or while they make one.
     in_use: Cell<u32>,
     limiter: Limiter,
-    waiting: RefCell<VecDeque<Rc<Ticket>>>,
+    queue: Queue,
 }
 
 struct Idle {
@@ -74,23 +75,6 @@ struct Idle {
     client: Option<SocketAddr>,
     requests: u64,
     since_ns: u64,
-}
-
-/// A place in the queue for an endpoint.
-struct Ticket {
-    state: Cell<Turn>,
-    /// When its holder gives up.
-    until_ns: u64,
-    waker: RefCell<Waker>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    Waiting,
-    Granted,
-    /// It took too long.
-    Expired,
-    Left,
 }
 
 impl Pools {
@@ -113,11 +97,12 @@ impl Pools {
                 goes_by_latency: Cell::new(false),
                 in_use: Cell::new(0),
                 limiter: Limiter::new(upstream.concurrency),
-                waiting: RefCell::default(),
+                queue: Queue::new(upstream.queue),
             })
         });
         shared.keepalive.set(upstream.keepalive);
         shared.limiter.configure(upstream.concurrency);
+        shared.queue.configure(upstream.queue);
         // Upstreams may share an endpoint; one that asks is enough.
         shared.goes_by_latency.set(shared.goes_by_latency.get() || upstream.balance.goes_by_latency());
         Rc::clone(shared)
@@ -322,26 +307,14 @@ impl Endpoint {
         }
     }
 
-    /// Queues, for `patience` at most.
+    /// Queues, for `patience` at most where no other time is set.
     async fn wait_for_turn(self: &Rc<Endpoint>, worker: &Worker, patience: Duration) -> Result<(), Stop> {
-        let ticket = Rc::new(Ticket {
-            state: Cell::new(Turn::Waiting),
-            until_ns: worker.now_ns().saturating_add(patience.as_nanos() as u64),
-            waker: RefCell::new(Waker::noop().clone()),
-        });
-        self.waiting.borrow_mut().push_back(Rc::clone(&ticket));
+        let ticket = self.queue.enter(patience, worker.now_ns()).ok_or(Stop::Overloaded)?;
         worker.metrics.upstream_queued.increment();
         let queued = Queued { worker, endpoint: self, ticket: &ticket };
-        let turn = std::future::poll_fn(|context| match ticket.state.get() {
-            Turn::Waiting => {
-                ticket.waker.borrow_mut().clone_from(context.waker());
-                Poll::Pending
-            }
-            turn => Poll::Ready(turn),
-        })
-        .await;
-        queued.ticket.state.set(Turn::Left); // a place is ours now; leaving the queue must not give it away
-        if turn == Turn::Granted { Ok(()) } else { Err(Stop::Overloaded) }
+        let granted = ticket.turn().await;
+        queued.ticket.leave(); // a place is ours now; leaving the queue must not give it away
+        if granted { Ok(()) } else { Err(Stop::Overloaded) }
     }
 
     /// Gives a place back, and lets in those who wait longest, as far as the limit allows.
@@ -351,36 +324,17 @@ impl Endpoint {
     }
 
     fn admit(&self) {
-        while self.in_use.get() < self.limiter.limit() {
-            let Some(ticket) = self.waiting.borrow_mut().pop_front() else { return };
-            if ticket.state.get() == Turn::Waiting {
-                ticket.state.set(Turn::Granted);
-                self.in_use.set(self.in_use.get() + 1);
-                ticket.waker.borrow().wake_by_ref();
-            }
+        while self.in_use.get() < self.limiter.limit() && self.queue.grant() {
+            self.in_use.set(self.in_use.get() + 1);
         }
-    }
-
-    fn is_queued(&self) -> bool {
-        !self.waiting.borrow().is_empty()
     }
 
     /// Called with every tick: the limit may be too low, and nobody waits for ever.
     fn look_after_queue(&self, now_ns: u64) {
-        if !self.is_queued() {
-            return;
-        }
-        if self.limiter.lift_if_too_low(now_ns) {
+        if !self.queue.is_empty() && self.limiter.lift_if_too_low(now_ns) {
             self.admit();
         }
-        self.waiting.borrow_mut().retain(|ticket| {
-            let waits = ticket.state.get() == Turn::Waiting;
-            if waits && ticket.until_ns <= now_ns {
-                ticket.state.set(Turn::Expired);
-                ticket.waker.borrow().wake_by_ref();
-            }
-            waits && ticket.until_ns > now_ns
-        });
+        self.queue.look(now_ns);
     }
 }
 
@@ -407,7 +361,7 @@ struct Queued<'a> {
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
         self.worker.metrics.upstream_queued.decrement();
-        if self.ticket.state.replace(Turn::Left) == Turn::Granted {
+        if self.ticket.leave() {
             self.endpoint.release();
         }
     }
@@ -512,7 +466,7 @@ impl Place<'_> {
     fn answered(&mut self) {
         if let Some(since_ns) = self.since_ns.take() {
             let now_ns = self.worker.now_ns();
-            self.endpoint.limiter.completed(since_ns, now_ns, self.endpoint.is_queued());
+            self.endpoint.limiter.completed(since_ns, now_ns, !self.endpoint.queue.is_empty());
             if self.endpoint.goes_by_latency.get() {
                 self.endpoint.latency.record(now_ns.saturating_sub(since_ns), now_ns);
             }

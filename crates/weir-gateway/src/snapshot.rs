@@ -223,6 +223,7 @@ pub struct Upstream {
     pub keepalive: Keepalive,
     pub passive: PassiveChecks,
     pub concurrency: Concurrency,
+    pub queue: Queue,
 }
 
 /// What happens while every endpoint is out of rotation.
@@ -393,6 +394,20 @@ pub struct Keepalive {
 impl Default for Keepalive {
     fn default() -> Keepalive {
         Keepalive { size: 320, idle_timeout: Duration::from_secs(60), requests: 1000 }
+    }
+}
+
+/// Who may wait for a place at an endpoint, per worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    pub size: usize,
+    /// Absent: as long as for a connection.
+    pub timeout: Option<Duration>,
+}
+
+impl Default for Queue {
+    fn default() -> Queue {
+        Queue { size: 16_384, timeout: None }
     }
 }
 

@@ -109,6 +109,7 @@ fn compiled(written: &document::Upstream, name: &str, document: &Document, tls: 
             ..written.passive.clone().unwrap_or_default()
         },
         concurrency: written.concurrency,
+        queue: written.queue,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use weir_gateway::snapshot::{AllDown, Concurrency, Keepalive, PassHost, PassiveChecks, Timeouts};
+use weir_gateway::snapshot::{AllDown, Concurrency, Keepalive, PassHost, PassiveChecks, Queue, Timeouts};
 use weir_net::proxy_protocol::Version;
 
 use super::balance::{self, Balance};
@@ -48,6 +48,8 @@ pub struct Upstream {
     pub keepalive: Keepalive,
     /// Not in APISIX: how many requests an endpoint may have in flight from one worker.
     pub concurrency: Concurrency,
+    /// Not in APISIX: who waits for a place at an endpoint.
+    pub queue: Queue,
     pub active: Option<Active>,
     pub passive: Option<PassiveChecks>,
 }
@@ -152,6 +154,7 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
         "upstream_host",
         "keepalive_pool",
         "concurrency",
+        "queue",
         "slow_start",
         "persistence",
         "tls",
@@ -201,6 +204,7 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
         pass_host: pass_host(&fields),
         keepalive: fields.get("keepalive_pool").and_then(|at| keepalive(&at)).unwrap_or_default(),
         concurrency: fields.get("concurrency").and_then(|at| concurrency(&at)).unwrap_or_default(),
+        queue: fields.get("queue").and_then(|at| queue(&at)).unwrap_or_default(),
         active,
         passive,
     })
@@ -310,6 +314,15 @@ fn concurrency(at: &At) -> Option<Concurrency> {
         Kind::Text(_) => at.choice(&[("auto", Concurrency::Auto), ("unlimited", Concurrency::Unlimited)]),
         _ => at.integer(1..=1_000_000).map(Concurrency::Fixed),
     }
+}
+
+fn queue(at: &At) -> Option<Queue> {
+    let fields = at.fields(&["size", "timeout"])?;
+    let size = fields.get("size").and_then(|at| at.integer(0..=1_000_000_u32));
+    Some(Queue {
+        size: size.map_or(Queue::default().size, |size| size as usize),
+        timeout: fields.get("timeout").and_then(|at| at.any_duration()),
+    })
 }
 
 fn pass_host(fields: &Fields) -> PassHost {

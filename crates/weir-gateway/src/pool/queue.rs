@@ -1,0 +1,215 @@
+//! Those who wait for a place at an endpoint: first come, first served, for so long and not more than so many. Who would
+//! not have a turn in time is told at once, instead of when the time is over.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use crate::snapshot;
+
+/// The pace of turns is averaged over this time.
+const PACE_NS: f64 = 500e6;
+
+pub(super) struct Queue {
+    waiting: RefCell<VecDeque<Rc<Ticket>>>,
+    terms: Cell<snapshot::Queue>,
+    pace: Cell<Pace>,
+}
+
+/// A place in the queue.
+pub(super) struct Ticket {
+    state: Cell<Turn>,
+    /// When its holder gives up.
+    until_ns: u64,
+    waker: RefCell<Waker>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Waiting,
+    Granted,
+    /// It took too long.
+    Expired,
+    Left,
+}
+
+/// How fast turns come, while there are some who wait.
+#[derive(Clone, Copy, Default)]
+struct Pace {
+    /// Turns since the last look.
+    turns: u32,
+    /// When that was; 0 if nobody waited then.
+    looked_ns: u64,
+    /// Turns per nanosecond; 0 while unknown.
+    rate: f64,
+}
+
+impl Queue {
+    pub(super) fn new(terms: snapshot::Queue) -> Queue {
+        Queue { waiting: RefCell::default(), terms: Cell::new(terms), pace: Cell::default() }
+    }
+
+    pub(super) fn configure(&self, terms: snapshot::Queue) {
+        self.terms.set(terms);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.borrow().is_empty()
+    }
+
+    /// A ticket for who is ready to wait; `None` if there is no hope. `patience` counts where nothing else is set.
+    pub(super) fn enter(&self, patience: Duration, now_ns: u64) -> Option<Rc<Ticket>> {
+        let terms = self.terms.get();
+        let patience_ns = terms.timeout.unwrap_or(patience).as_nanos() as u64;
+        let mut waiting = self.waiting.borrow_mut();
+        let rate = self.pace.get().rate;
+        let too_late = rate > 0.0 && waiting.len() as f64 > rate * patience_ns as f64;
+        if waiting.len() >= terms.size || too_late {
+            return None;
+        }
+        let ticket = Rc::new(Ticket {
+            state: Cell::new(Turn::Waiting),
+            until_ns: now_ns.saturating_add(patience_ns),
+            waker: RefCell::new(Waker::noop().clone()),
+        });
+        waiting.push_back(Rc::clone(&ticket));
+        Some(ticket)
+    }
+
+    /// Gives a turn to who waits longest; `false` if nobody does.
+    pub(super) fn grant(&self) -> bool {
+        loop {
+            let Some(ticket) = self.waiting.borrow_mut().pop_front() else { return false };
+            if ticket.state.get() == Turn::Waiting {
+                let pace = self.pace.get();
+                self.pace.set(Pace { turns: pace.turns + 1, ..pace });
+                ticket.end(Turn::Granted);
+                return true;
+            }
+        }
+    }
+
+    /// Called with every tick: nobody waits for ever, and the pace may have changed.
+    pub(super) fn look(&self, now_ns: u64) {
+        let mut waiting = self.waiting.borrow_mut();
+        waiting.retain(|ticket| {
+            let waits = ticket.state.get() == Turn::Waiting;
+            if waits && ticket.until_ns <= now_ns {
+                ticket.end(Turn::Expired);
+            }
+            waits && ticket.until_ns > now_ns
+        });
+        self.pace.set(if waiting.is_empty() { Pace::default() } else { self.pace.get().at(now_ns) });
+    }
+}
+
+impl Pace {
+    fn at(self, now_ns: u64) -> Pace {
+        let passed = now_ns.saturating_sub(self.looked_ns) as f64;
+        let rate = match (self.looked_ns, self.rate) {
+            (0, _) => 0.0,
+            (_, 0.0) => f64::from(self.turns) / passed.max(1.0),
+            (_, rate) => rate + (f64::from(self.turns) / passed.max(1.0) - rate) * passed / (passed + PACE_NS),
+        };
+        Pace { turns: 0, looked_ns: now_ns, rate }
+    }
+}
+
+impl Ticket {
+    fn end(&self, turn: Turn) {
+        self.state.set(turn);
+        self.waker.borrow().wake_by_ref();
+    }
+
+    /// Waits for the end of waiting: `true` with a turn, `false` when it took too long.
+    pub(super) async fn turn(&self) -> bool {
+        let turn = std::future::poll_fn(|context| match self.state.get() {
+            Turn::Waiting => {
+                self.waker.borrow_mut().clone_from(context.waker());
+                Poll::Pending
+            }
+            turn => Poll::Ready(turn),
+        });
+        turn.await == Turn::Granted
+    }
+
+    /// Its holder does not wait any more. Says whether it had a turn.
+    pub(super) fn leave(&self) -> bool {
+        self.state.replace(Turn::Left) == Turn::Granted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK_NS: u64 = 20_000_000;
+
+    fn queue(size: usize, timeout_ms: u64) -> Queue {
+        Queue::new(snapshot::Queue { size, timeout: Some(Duration::from_millis(timeout_ms)) })
+    }
+
+    #[test]
+    fn it_has_a_size() {
+        let queue = queue(2, 1_000);
+        let tickets: Vec<_> = (0..3).map(|_| queue.enter(Duration::ZERO, 1)).collect();
+        assert!(tickets[1].is_some() && tickets[2].is_none());
+        assert!(queue.grant());
+        assert!(tickets[0].as_ref().is_some_and(|first| first.leave()), "the first was first");
+        assert!(queue.enter(Duration::ZERO, 1).is_some());
+    }
+
+    #[test]
+    fn who_has_left_gets_no_turn() {
+        let queue = queue(10, 1_000);
+        let (first, second) = (queue.enter(Duration::ZERO, 1), queue.enter(Duration::ZERO, 1));
+        assert!(!first.expect("there is room").leave());
+        assert!(queue.grant() && !queue.grant());
+        assert!(second.expect("there is room").leave());
+    }
+
+    #[test]
+    fn nobody_waits_longer_than_patience() {
+        let queue = Queue::new(snapshot::Queue::default());
+        let ticket = queue.enter(Duration::from_millis(5), 1).expect("there is room");
+        queue.look(5_000_000);
+        assert!(!queue.is_empty());
+        queue.look(5_000_001);
+        assert!(queue.is_empty() && !ticket.leave());
+    }
+
+    #[test]
+    fn who_would_wait_too_long_is_told_at_once() {
+        // A hundred turns in each tick, five thousand a second, and three times as many who come.
+        let queue = queue(100_000, 200);
+        let (mut longest, mut refused, mut idle) = (0, 0, 0);
+        for tick in 1..500 {
+            let now_ns = tick * TICK_NS;
+            let entered = (0..300).filter(|_| queue.enter(Duration::ZERO, now_ns).is_some()).count();
+            refused += 300 - entered;
+            idle += (0..100).filter(|_| !queue.grant()).count();
+            queue.look(now_ns);
+            longest = longest.max(queue.waiting.borrow().len());
+        }
+        assert_eq!(idle, 0, "nobody was refused for whom there was a turn");
+        assert!(longest <= 1_300, "{longest} waited at once, a thousand can be served in time");
+        assert!(refused >= 498 * 200 - 1_300, "{refused} were refused");
+    }
+
+    #[test]
+    fn what_was_slow_once_is_forgotten_with_the_queue() {
+        let queue = queue(100_000, 200);
+        let enter = |now_ns| queue.enter(Duration::ZERO, now_ns);
+        let waiting: Vec<_> = (0..50).map_while(|_| enter(TICK_NS)).collect();
+        queue.look(TICK_NS);
+        assert!(queue.grant());
+        queue.look(2 * TICK_NS);
+        assert!(enter(2 * TICK_NS).is_none(), "one turn in a tick, and fifty who wait");
+        let turns = waiting.iter().filter(|ticket| ticket.leave()).count();
+        assert_eq!(turns, 1);
+        queue.look(3 * TICK_NS);
+        assert!((0..50).all(|_| enter(4 * TICK_NS).is_some()));
+    }
+}
