@@ -4,7 +4,7 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use weir_testkit::{DEADLINE, Dns, Gateway, Origin, Reading, eventually};
+use weir_testkit::{Answer, Authority, DEADLINE, Dns, Gateway, Origin, Reading, TlsServer, eventually};
 
 use crate::{named, weir};
 
@@ -114,6 +114,25 @@ fn services_say_where_their_nodes_are_and_which_goes_first() {
     assert!((0..10).all(|_| gateway.get("/").text() == "1"), "the lower SRV priority is used first");
     dns.services("_http._tcp.orders.test", 1, [(10, 5, port, "second.test")]);
     eventually("the other is used", DEADLINE, || gateway.get("/").text() == "2");
+}
+
+#[test]
+fn what_a_service_names_has_to_prove_to_be_it() {
+    let (dns, authority) = (Dns::start(), Authority::of_tests());
+    let origin = |identity: &str| {
+        Origin::serving_tls(&TlsServer::new(&authority.identity(&[identity])), |request| {
+            Answer::ok(request.headers.get("host").unwrap_or_default())
+        })
+    };
+    let (itself, other) = (origin("first.test"), origin("second.test"));
+    dns.addresses("first.test", 60, addresses([1]));
+    dns.services("_https._tcp.orders.test", 1, [(10, 5, itself.addr().port(), "First.test")]);
+    let tls = format!("scheme: https, pass_host: node, tls: {{ ca: {:?} }}", authority.certificate);
+    let gateway = gateway(&dns, &format!("service_name: _https._tcp.orders.test, discovery_type: dns, {tls}"));
+    assert_eq!(gateway.get("/").text(), format!("first.test:{}", itself.addr().port()));
+    dns.services("_https._tcp.orders.test", 1, [(10, 5, other.addr().port(), "first.test")]);
+    eventually("somebody else is there, and not believed", DEADLINE, || gateway.get("/").status == 502);
+    assert!(other.requests().is_empty());
 }
 
 #[test]

@@ -80,7 +80,7 @@ impl<'a> Upstreams<'a> {
 }
 
 fn compiled(written: &document::Upstream, name: &str, document: &Document, tls: Option<tls::Client>) -> Upstream {
-    let endpoints = endpoints(&nodes(written, document), &document.found, written.scheme);
+    let endpoints = endpoints(&placed(written, document), written.scheme);
     let further = endpoints.iter().filter(|endpoint| endpoint.weight > 0).skip(1).count();
     let further = u32::try_from(further).unwrap_or(u32::MAX);
     Upstream {
@@ -124,30 +124,36 @@ fn balance(written: &document::Balance, endpoints: &[Endpoint]) -> Balance {
     }
 }
 
-/// The nodes, wherever they come from.
-fn nodes<'a>(written: &'a document::Upstream, document: &'a Document) -> Cow<'a, [NodeSpec]> {
+/// A node and its addresses.
+type Placed<'a> = (Cow<'a, NodeSpec>, Vec<IpAddr>);
+
+/// The nodes that have addresses, wherever they come from.
+fn placed<'a>(written: &'a document::Upstream, document: &'a Document) -> Vec<Placed<'a>> {
     if let Some((service, place)) = &written.service {
         let Some(Meaning::Targets(targets)) = document.found.get(&Query::Service(service.clone())) else {
-            return Cow::Borrowed(&[]);
+            return Vec::new();
         };
         let node = |target: &Target| NodeSpec {
-            host: target.address.to_string().into(),
+            host: target.host.clone(),
             port: target.port,
             weight: target.weight,
             priority: target.priority,
             place: *place,
         };
-        return targets.iter().map(node).collect();
+        return targets.iter().map(|target| (Cow::Owned(node(target)), vec![target.address])).collect();
     }
     let in_file = written.nodes_file.as_ref().and_then(|file| document.node_files.get(&file.path));
-    Cow::Borrowed(in_file.unwrap_or(&written.nodes))
+    with_addresses(in_file.unwrap_or(&written.nodes), &document.found)
 }
 
-fn endpoints(nodes: &[NodeSpec], found: &Found, scheme: Scheme) -> Vec<Endpoint> {
-    let with_addresses: Vec<(&NodeSpec, Vec<IpAddr>)> =
-        nodes.iter().map(|node| (node, addresses_of(node, found))).filter(|(_, found)| !found.is_empty()).collect();
-    let weights = shares(&with_addresses);
-    let mut endpoints: Vec<Endpoint> = with_addresses
+fn with_addresses<'a>(nodes: &'a [NodeSpec], found: &Found) -> Vec<Placed<'a>> {
+    let placed = nodes.iter().map(|node| (Cow::Borrowed(node), addresses_of(node, found)));
+    placed.filter(|(_, found)| !found.is_empty()).collect()
+}
+
+fn endpoints(placed: &[Placed], scheme: Scheme) -> Vec<Endpoint> {
+    let weights = shares(placed);
+    let mut endpoints: Vec<Endpoint> = placed
         .iter()
         .zip(weights)
         .flat_map(|((node, found), weight)| found.iter().map(move |address| endpoint(node, *address, weight, scheme)))
@@ -168,7 +174,7 @@ fn addresses_of(node: &NodeSpec, found: &Found) -> Vec<IpAddr> {
 
 /// The weight of each address of a node. The addresses of one name share the weight of their node, so all weights are
 /// multiplied by what makes every share a whole number.
-fn shares(nodes: &[(&NodeSpec, Vec<IpAddr>)]) -> Vec<u32> {
+fn shares(nodes: &[Placed]) -> Vec<u32> {
     let multiple = nodes.iter().fold(1_u64, |multiple, (_, found)| {
         let count = found.len() as u64;
         multiple / gcd(multiple, count) * count
@@ -223,7 +229,7 @@ mod tests {
             .iter()
             .map(|(name, all)| (Query::Host((*name).into()), Meaning::Addresses(addresses(all))))
             .collect();
-        endpoints(nodes, &found, Scheme::Http)
+        endpoints(&with_addresses(nodes, &found), Scheme::Http)
             .iter()
             .map(|endpoint| (endpoint.addr.to_string(), endpoint.weight))
             .collect()

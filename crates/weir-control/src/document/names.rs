@@ -40,6 +40,8 @@ pub enum Meaning {
 /// An address of a target of a service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
+    /// Its name, which is what it proves to be where it speaks TLS.
+    pub host: Box<str>,
     pub address: IpAddr,
     pub port: u16,
     pub weight: u32,

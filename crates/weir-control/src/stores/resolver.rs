@@ -111,9 +111,13 @@ async fn targets(resolver: &TokioResolver, name: &str) -> Result<(Vec<Target>, D
         if srv.target.is_root() {
             continue;
         }
-        let (addresses, of_target) = addresses(resolver, &srv.target.to_ascii()).await?;
+        let host = srv.target.to_ascii();
+        let (addresses, of_target) = addresses(resolver, &host).await?;
+        // Servers may answer in any case, and with the dot of the root; the name of an endpoint is the same all the time.
+        let host = host.trim_end_matches('.').to_ascii_lowercase();
         ttl = ttl.min(of_target);
         targets.extend(addresses.into_iter().map(|address| Target {
+            host: host.as_str().into(),
             address,
             port: srv.port,
             // RFC 2782: 0 has a very small chance of being selected, not none.
