@@ -1,15 +1,14 @@
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use aws_lc_rs::constant_time::verify_slices_are_equal;
-use aws_lc_rs::digest::{SHA256, digest};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{
-    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Plugin, Stage, Step, Stop,
-};
+use weir_plugin::{Authenticator, Build, ConfigError, Credential, Definition, Exchange, Plugin, Stage, Step, Stop};
 
 use crate::auth::{Unproved, name_and_password};
+
+mod names;
+
+use names::Names;
 
 /// Lets only consumers in, who show their name and password (RFC 7617).
 ///
@@ -75,46 +74,6 @@ impl Authenticator for BasicAuth {
         }
         Ok(username)
     }
-}
-
-/// Digests of passwords, by name.
-struct Names(HashMap<Box<[u8]>, Known>);
-
-struct Known {
-    digest: [u8; 32],
-    credential: Arc<Credential>,
-}
-
-impl Names {
-    fn new(consumers: &Consumers) -> Names {
-        let credentials = consumers.credentials(BasicAuth::NAME).iter();
-        // Others have been reported where they stand.
-        Names(
-            credentials
-                .filter_map(|credential| {
-                    let (name, password) =
-                        (credential.options["username"].as_str()?, credential.options["password"].as_str()?);
-                    let known = Known { digest: digest_of(password.as_bytes()), credential: Arc::clone(credential) };
-                    Some((name.as_bytes().into(), known))
-                })
-                .collect(),
-        )
-    }
-
-    /// The password is hashed and compared whether the name is known or not.
-    fn find(&self, name: &[u8], password: &[u8]) -> Option<&Arc<Credential>> {
-        let shown = digest_of(password);
-        let (known, credential) = match self.0.get(name) {
-            Some(Known { digest, credential }) => (*digest, Some(credential)),
-            None => ([0; 32], None),
-        };
-        let is_right = verify_slices_are_equal(&known, &shown).is_ok();
-        credential.filter(|_| is_right)
-    }
-}
-
-fn digest_of(password: &[u8]) -> [u8; 32] {
-    digest(&SHA256, password).as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
 struct Door {

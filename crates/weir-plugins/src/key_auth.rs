@@ -160,10 +160,13 @@ impl Plugin for Door {
 
 #[cfg(test)]
 mod tests {
+    use std::hint::black_box;
+
     use serde_json::json;
 
     use super::*;
     use crate::testing::{body, build_with, exchange, get, on_request, refused, sent, with_consumers};
+    use crate::timing::assert_same_time;
 
     fn door(options: serde_json::Value) -> Step {
         let shared =
@@ -208,6 +211,22 @@ mod tests {
             assert_eq!(sent(&exchange, "www-authenticate"), Some("apikey realm=\"my keys\""));
             assert_eq!(username(&exchange), None);
         }
+    }
+
+    #[test]
+    fn p04_time_says_nothing_of_keys() {
+        let valid = *b"0123456789abcdefghijklmnopqrstuv";
+        let text = std::str::from_utf8(&valid).expect("ASCII");
+        let others: Vec<String> = (0..1_000).map(|number| format!("k{number}")).collect();
+        let every = others.iter().map(String::as_str).chain([text]);
+        let consumers: Vec<_> = every.map(|key| (key, "key-auth", json!({ "key": key }))).collect();
+        let keys = with_consumers(&consumers).consumers.index(Keys::new);
+        assert!(keys.find(&valid).is_some());
+        assert_same_time(
+            "key-auth: keys that begin as a valid one does, and others",
+            |begins_right, random| if begins_right { random.beginning_as(&valid) } else { random.text() },
+            |key| _ = black_box(keys.find(key)),
+        );
     }
 
     #[test]

@@ -1,0 +1,156 @@
+//! Names and the digests of their passwords, in a table that takes the same steps for a name it has and for one it has
+//! not: no early end, no branch that depends on it.
+
+use std::hash::{BuildHasher, RandomState};
+use std::hint::black_box;
+use std::sync::Arc;
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::digest::{Context, SHA256};
+use weir_plugin::{Consumers, Credential, Definition};
+
+use super::BasicAuth;
+
+/// Places of a bucket, which are all looked at.
+const BUCKET: usize = 8;
+
+pub(super) struct Names {
+    /// Makes hashes that nobody outside can compute.
+    secret: RandomState,
+    /// A power of two of them; at least one for each name, so that a bucket that is too small is rare.
+    buckets: Box<[[Place; BUCKET]]>,
+    /// The first is nobody's: whom names that are not there are compared with.
+    known: Vec<Known>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Place {
+    hash: u64,
+    known: u32,
+}
+
+struct Known {
+    /// Of name and password.
+    digest: [u8; 32],
+    credential: Option<Arc<Credential>>,
+}
+
+impl Names {
+    pub(super) fn new(consumers: &Consumers) -> Names {
+        let secret = RandomState::new();
+        let mut known = vec![Known { digest: [0; 32], credential: None }];
+        let mut hashes = vec![];
+        for credential in consumers.credentials(BasicAuth::NAME) {
+            let text = |option: &str| credential.options[option].as_str().map(str::as_bytes);
+            // Others have been reported where they stand.
+            if let (Some(name), Some(password)) = (text("username"), text("password")) {
+                hashes.push(secret.hash_one(name));
+                known.push(Known { digest: digest_of(name, password), credential: Some(Arc::clone(credential)) });
+            }
+        }
+        let mut size = hashes.len().next_power_of_two();
+        let buckets = loop {
+            match buckets(&hashes, size) {
+                Some(buckets) => break buckets,
+                None => size *= 2,
+            }
+        };
+        Names { secret, buckets, known }
+    }
+
+    /// The credential with this name and password.
+    pub(super) fn find(&self, name: &[u8], password: &[u8]) -> Option<&Arc<Credential>> {
+        let shown = digest_of(name, password);
+        let hash = self.secret.hash_one(name);
+        let bucket = &self.buckets[hash as usize & (self.buckets.len() - 1)];
+        // One place at most has it. All of them count, the others as nothing.
+        let found = bucket.iter().fold(0, |found, place| {
+            let mask = black_box(u32::from(place.hash == hash).wrapping_neg());
+            found | place.known & mask
+        });
+        let known = &self.known[found as usize];
+        // Nobody's digest is never right, so whose it was is not asked before.
+        verify_slices_are_equal(&known.digest, &shown).ok()?;
+        known.credential.as_ref()
+    }
+}
+
+/// The hashes by their lowest bits; nothing where a bucket is too small. Of names that are equal the last counts.
+fn buckets(hashes: &[u64], size: usize) -> Option<Box<[[Place; BUCKET]]>> {
+    let mut buckets = vec![[Place::default(); BUCKET]; size].into_boxed_slice();
+    for (&hash, known) in hashes.iter().zip(1..) {
+        let bucket = &mut buckets[hash as usize & (size - 1)];
+        let place = bucket.iter_mut().find(|place| place.known == 0 || place.hash == hash)?;
+        *place = Place { hash, known };
+    }
+    Some(buckets)
+}
+
+/// With the name's length, so that the two cannot be divided in another way.
+fn digest_of(name: &[u8], password: &[u8]) -> [u8; 32] {
+    let mut context = Context::new(&SHA256);
+    context.update(&(name.len() as u64).to_be_bytes());
+    context.update(name);
+    context.update(password);
+    context.finish().as_ref().try_into().expect("SHA-256 has 32 bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::with_consumers;
+    use crate::timing::assert_same_time;
+
+    /// Names `name0000` and so on, with this password.
+    fn names(count: usize, password: &str) -> Arc<Names> {
+        let named: Vec<String> = (0..count).map(|number| format!("name{number:04}")).collect();
+        let consumer = |name| (name, "basic-auth", json!({ "username": name, "password": password }));
+        let consumers: Vec<_> = named.iter().map(|name| consumer(name.as_str())).collect();
+        with_consumers(&consumers).consumers.index(Names::new)
+    }
+
+    #[test]
+    fn every_name_is_found_with_its_password_and_no_other_is() {
+        for count in [0, 1, 5000] {
+            let names = names(count, "right");
+            for number in 0..count {
+                let name = format!("name{number:04}");
+                let found = names.find(name.as_bytes(), b"right").expect("it is there");
+                assert_eq!(*found.consumer.username, *name);
+                assert!(names.find(name.as_bytes(), b"wrong").is_none());
+            }
+            assert!(names.find(b"nobody", b"right").is_none());
+        }
+    }
+
+    #[test]
+    fn of_equal_names_the_last_counts_however_many_there_are() {
+        let password = |number: usize| format!("p{number}");
+        let consumers: Vec<_> = (0..20)
+            .map(|number| ("jack", "basic-auth", json!({"username": "jack", "password": password(number)})))
+            .collect();
+        let names = with_consumers(&consumers).consumers.index(Names::new);
+        assert!(names.find(b"jack", b"p19").is_some());
+        assert!(names.find(b"jack", b"p18").is_none());
+    }
+
+    #[test]
+    fn p04_time_says_nothing_of_names_and_passwords() {
+        let (name, right) = (*b"name0000", *b"0123456789abcdefghijklmnopqrstuv");
+        let names = names(1_000, std::str::from_utf8(&right).expect("ASCII"));
+        assert!(names.find(&name, &right).is_some());
+        let find = |(name, password): &([u8; 8], [u8; 32])| _ = black_box(names.find(name, password));
+        assert_same_time(
+            "basic-auth: passwords that begin as the right one does, and others",
+            |begins_right, random| (name, if begins_right { random.beginning_as(&right) } else { random.text() }),
+            find,
+        );
+        assert_same_time(
+            "basic-auth: a name that exists, and one that does not",
+            |exists, random| (if exists { name } else { *b"nobody00" }, random.text()),
+            find,
+        );
+    }
+}

@@ -1,0 +1,95 @@
+//! Whether the time something takes tells its inputs apart: Welch's t-test over two classes of them, measured in this
+//! process and in random order, as dudect does it (Reparaz, Balasch, Verbauwhede, 2017).
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use weir_testkit::scaled;
+
+/// Beyond this there is a difference.
+const THRESHOLD: f64 = 4.5;
+/// Chance alone comes beyond the threshold once in some 100,000 times, other processes more often; a difference always.
+const ATTEMPTS: usize = 3;
+/// Of the measurements, as many in a thousand count: those that nothing interrupted.
+const UNDISTURBED: usize = 900;
+
+/// Numbers nobody chose, and the same in every run.
+pub struct Random(u64);
+
+impl Random {
+    /// SplitMix64.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    /// Letters and digits.
+    pub fn text<const LENGTH: usize>(&mut self) -> [u8; LENGTH] {
+        std::array::from_fn(|_| b"0123456789abcdefghijklmnopqrstuv"[self.next() as usize % 32])
+    }
+
+    /// The same, with some of the first as in this text.
+    pub fn beginning_as<const LENGTH: usize>(&mut self, text: &[u8; LENGTH]) -> [u8; LENGTH] {
+        let mut other = self.text::<LENGTH>();
+        let shared = self.next() as usize % LENGTH;
+        other[..shared].copy_from_slice(&text[..shared]);
+        other
+    }
+}
+
+/// Panics when the time of `what` tells the inputs of two classes apart. `input` makes one of a class, which has its bytes
+/// in itself: they are to lie at the same place for all.
+#[track_caller]
+pub fn assert_same_time<I: Copy>(name: &str, mut input: impl FnMut(bool, &mut Random) -> I, mut what: impl FnMut(&I)) {
+    let samples = scaled(2_000, 100_000);
+    let mut random = Random(7);
+    let mut values = Vec::new();
+    while values.len() < ATTEMPTS && values.last().is_none_or(|t: &f64| t.abs() >= THRESHOLD) {
+        values.push(t_of(samples, &mut random, &mut input, &mut what));
+    }
+    println!("{name}: t = {values:.2?} over {samples} samples");
+    assert!(values.iter().any(|t| t.abs() < THRESHOLD), "{name}: the time tells them apart, t = {values:.2?}");
+}
+
+fn t_of<I: Copy>(
+    samples: usize,
+    random: &mut Random,
+    input: &mut impl FnMut(bool, &mut Random) -> I,
+    what: &mut impl FnMut(&I),
+) -> f64 {
+    // Made beforehand, so that making them does not count.
+    let inputs: Vec<(bool, I)> = (0..samples)
+        .map(|_| {
+            let class = random.next() & 1 == 1;
+            (class, input(class, random))
+        })
+        .collect();
+    let mut took = inputs.iter().map(|&(class, input)| {
+        let input = black_box(input);
+        let began = Instant::now();
+        what(&input);
+        (class, began.elapsed().as_nanos() as f64)
+    });
+    // The first ones pay for cold caches.
+    let took: Vec<(bool, f64)> = took.by_ref().skip(samples / 10).collect();
+    let mut sorted: Vec<f64> = took.iter().map(|(_, ns)| *ns).collect();
+    sorted.sort_by(f64::total_cmp);
+    let most = sorted[sorted.len() * UNDISTURBED / 1000];
+    let of = |wanted: bool| took.iter().filter(move |(class, ns)| *class == wanted && *ns <= most).map(|(_, ns)| *ns);
+    let summary = |wanted: bool| {
+        let count = of(wanted).count() as f64;
+        let mean = of(wanted).sum::<f64>() / count;
+        (mean, of(wanted).map(|ns| (ns - mean).powi(2)).sum::<f64>() / (count - 1.0) / count)
+    };
+    let ((left, left_error), (right, right_error)) = (summary(false), summary(true));
+    (left - right) / (left_error + right_error).sqrt()
+}
+
+#[test]
+fn a_difference_is_seen() {
+    let mut turns = |turns: &usize| _ = black_box((0..*turns).fold(1, |sum: usize, turn| black_box(sum ^ turn)));
+    let t = t_of(10_000, &mut Random(7), &mut |class, _| if class { 60 } else { 50 }, &mut turns);
+    assert!(t < -THRESHOLD, "ten more turns of a loop are a difference, t = {t}");
+}
