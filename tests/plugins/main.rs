@@ -1,6 +1,7 @@
 //! Plugins as clients and upstreams see them: over real sockets, before an origin that answers with what it was sent.
 
 mod answers;
+mod attacks;
 mod bodies;
 mod consumers;
 mod exact_limits;
@@ -9,6 +10,7 @@ mod ldap;
 mod limits;
 mod list;
 mod loggers;
+mod neighbours;
 mod oidc;
 mod price;
 mod redis;

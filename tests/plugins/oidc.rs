@@ -1,7 +1,7 @@
 //! Tokens of a real OpenID Connect provider.
 
 mod browser;
-mod server;
+pub mod server;
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};

@@ -1,0 +1,130 @@
+//! P09, P16, R05, R06: what must not let anybody in, nor cost more than it is worth.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use weir_testkit::{DEADLINE, Gateway, eventually};
+
+use crate::{Rig, refused};
+
+#[test]
+fn p09_what_cannot_be_built_is_refused_and_what_guarded_goes_on() {
+    assert!(refused("{ key-auth: { header: $env://WEIR_TEST_NOT_SET } }").contains("WEIR_TEST_NOT_SET"));
+    assert!(refused("{ key-auth: { anonymous_consumer: nobody } }").contains("plugins.key-auth.anonymous_consumer"));
+    let rig = Rig::with("{ key-auth: {} }");
+    assert_eq!(rig.gateway.get("/").status, 401);
+    let good = fs::read_to_string(rig.gateway.file()).expect("the file");
+    let refused = "weir_config_reloads_total{outcome=\"refused\"}";
+    for (round, bad) in ["key-auth: { heder: x }", "key-auht: {}", "key-auth: { header: $env://WEIR_TEST_NOT_SET }"]
+        .into_iter()
+        .enumerate()
+    {
+        rig.gateway.replace_file(&good.replace("key-auth: {}", bad));
+        eventually("it is refused", DEADLINE, || rig.gateway.metrics().get(refused) > Some(round as f64));
+        assert_eq!(rig.gateway.get("/").status, 401, "{bad}");
+    }
+    assert_eq!(rig.origin.requests().len(), 0);
+}
+
+#[test]
+fn p09_who_proves_nothing_at_any_door_is_nobody() {
+    let rig = Rig::with("{ multi-auth: { auth_plugins: [{ basic-auth: {} }, { key-auth: {} }] } }");
+    for fields in ["", "apikey: x\r\n", "Authorization: Basic eDp4\r\n", "apikey:\r\nAuthorization: Basic\r\n"] {
+        let request = format!("GET / HTTP/1.1\r\nHost: t\r\nX-Consumer-Username: admin\r\n{fields}\r\n");
+        assert_eq!(rig.gateway.client().ask(request).expect("an answer").status, 401, "{fields:?}");
+    }
+    assert_eq!(rig.origin.requests().len(), 0);
+}
+
+#[test]
+fn p16_a_host_is_the_same_in_every_spelling() {
+    let yaml = "routes:
+  - { uri: /*, host: a.example, plugins: { mocking: { response_example: one } } }
+  - { uri: /*, plugins: { mocking: { response_example: other } } }
+";
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(yaml);
+    let ask = |host: &str| gateway.client().ask(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")).expect("an answer");
+    for host in ["a.example", "A.EXAMPLE", "a.example.", "a.example:80", "a.example:8443", "A.Example.:80"] {
+        assert_eq!(ask(host).text(), "one", "{host}");
+    }
+    for host in ["b.a.example", "a.example.evil", "xn--a.example", "a.examplf"] {
+        assert_eq!(ask(host).text(), "other", "{host}");
+    }
+    for host in ["a.example@evil", "a.example/x", "a%2eexample", "a.example, b", "ä.example"] {
+        assert_eq!(ask(host).status, 400, "{host}");
+    }
+}
+
+#[test]
+fn p16_nobodys_origin_is_nobodys_friend() {
+    let rig = Rig::with("{ cors: { allow_origins: \"https://a.example\", allow_methods: GET } }");
+    for (origin, allowed) in [
+        ("https://a.example", Some("https://a.example")),
+        ("null", None),
+        ("https://a.example.evil", None),
+        ("https://evila.example", None),
+        ("http://a.example", None),
+        ("https://a.example:8443", None),
+    ] {
+        let request = format!("GET / HTTP/1.1\r\nHost: t\r\nOrigin: {origin}\r\n\r\n");
+        let answer = rig.gateway.client().ask(request).expect("an answer");
+        assert_eq!(answer.headers.get("access-control-allow-origin"), allowed, "{origin}");
+        assert!(
+            answer.headers.get("vary").is_some_and(|vary| vary.to_ascii_lowercase().contains("origin")),
+            "{origin}"
+        );
+    }
+}
+
+#[test]
+fn r05_an_expression_takes_time_in_proportion_and_a_bounded_size() {
+    let rig =
+        Rig::with("{ uri-blocker: { block_rules: [\"(a+)+$\", \"^(a|a)*b$\", \"(.*)*x\"], rejected_code: 403 } }");
+    let vars = "routes:
+  - { uri: /*, vars: [[uri, '~~', '^/(a+)+$']], plugins: { mocking: { response_example: matched } } }
+  - { uri: /*, plugins: { mocking: { response_example: not } } }
+";
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(vars);
+    // Whatever tries one way after the other would not come to an end.
+    let long = format!("/{}!", "a".repeat(12_000));
+    assert_eq!(gateway.get(&long).text(), "not");
+    assert_eq!(gateway.get(&long[..12_000]).text(), "matched");
+    assert_eq!(rig.gateway.get(&long).status, 200);
+    assert_eq!(rig.gateway.get("/aaa").status, 403);
+    let said = refused("{ uri-blocker: { block_rules: [\"((a{100}){100}){100}\"] } }");
+    assert!(
+        said.contains("plugins.uri-blocker.block_rules[0]: is too large: compiled, it may take 1024 KiB"),
+        "{said}"
+    );
+}
+
+/// A request of about so many bytes.
+type Shape<'a> = &'a dyn Fn(usize) -> String;
+
+#[test]
+fn r06_many_fields_of_one_name_cost_what_their_bytes_cost() {
+    let rig = Rig::with(
+        "{ limit-count: { count: 100000000, time_window: 86400, key: $cookie_a $arg_a, key_type: var_combination } }",
+    );
+    let shapes: [(&str, Shape); 3] = [
+        ("cookies", &|bytes| format!("GET / HTTP/1.1\r\nHost: t\r\nCookie: {}\r\n\r\n", ";".repeat(bytes))),
+        ("arguments", &|bytes| format!("GET /?{} HTTP/1.1\r\nHost: t\r\n\r\n", vec!["a=1"; bytes / 8].join("&"))),
+        ("fields", &|bytes| format!("GET / HTTP/1.1\r\nHost: t\r\n{}\r\n", "Cookie: a=1\r\n".repeat(bytes / 320))),
+    ];
+    for (what, shape) in shapes {
+        let mut client = rig.gateway.client();
+        let mut fastest = |bytes: usize| -> Duration {
+            let request = shape(bytes);
+            let ask = |_| {
+                let began = Instant::now();
+                assert_eq!(client.ask(&request).expect("an answer").status, 200, "{what} of {bytes} bytes");
+                began.elapsed()
+            };
+            (0..50).map(ask).min().expect("it was asked")
+        };
+        let (small, large) = (fastest(1_000), fastest(28_000));
+        println!("{what}: {small:?} for 1 kB, {large:?} for 28 kB");
+        // What grows with the square takes 784 times as long.
+        assert!(large < 56 * small, "{what}: {small:?} for 1 kB, {large:?} for 28 kB");
+    }
+}
