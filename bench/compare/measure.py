@@ -279,11 +279,16 @@ def reload_seconds(gateway, config):
 
 
 def revision(status):
+    return status_json(status, "/status")["revision"]
+
+
+def status_json(status, path):
+    """What weir says on its status port."""
     one = socket.create_connection(("127.0.0.1", status), timeout=30)
-    one.sendall(b"GET /status HTTP/1.1\r\nHost: t\r\n\r\n")
+    one.sendall(f"GET {path} HTTP/1.1\r\nHost: t\r\n\r\n".encode())
     body = read_response(one).partition(b"\r\n\r\n")[2]
     one.close()
-    return json.loads(body)["revision"]
+    return json.loads(body)
 
 
 def read_response(one):

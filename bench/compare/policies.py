@@ -1,0 +1,252 @@
+"""What each policy costs: a table of all plugins in a typical configuration, and whether weir's own meter is right."""
+
+import base64
+import hashlib
+import hmac
+import json
+import statistics
+import sys
+
+import gateways
+import measure
+
+KEY = "a-key-of-some-length-0123456789"
+
+
+def encoded(data):
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def token():
+    """A JSON web token of the consumer, signed with its secret (RFC 7515)."""
+    header, payload = (encoded(json.dumps(part).encode()) for part in ({"alg": "HS256", "typ": "JWT"}, {"key": "jack"}))
+    signature = hmac.new(KEY.encode(), f"{header}.{payload}".encode(), hashlib.sha256).digest()
+    return f"{header}.{payload}.{encoded(signature)}"
+
+
+class Policy:
+    """A plugin as it is typically configured, and a request that it lets through."""
+
+    def __init__(self, options, headers=(), path="", body=None, why=""):
+        self.options, self.headers, self.path, self.body, self.why = options, headers, path, body, why
+
+
+APIKEY = f"apikey: {KEY}"
+BASIC = "Authorization: Basic " + base64.b64encode(f"jack:{KEY}".encode()).decode()
+BODY = json.dumps({"name": "something", "items": list(range(50)), "note": "x" * 500})
+JSON = "Content-Type: application/json"
+BROWSER = "User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko)"
+SECOND = "waits for a second service, whose request and answer are in the figure"
+READS = "reads the whole body, here of some 700 bytes"
+
+# `{backend}` is the address of the backend, and `{folder}` one to write to.
+POLICIES = {
+    "api-breaker": Policy("{ break_response_code: 503, unhealthy: { http_statuses: [500, 503], failures: 5 } }"),
+    "basic-auth": Policy("{}", [BASIC]),
+    "brotli": Policy("{ types: [text/plain], min_length: 1 }", ["Accept-Encoding: br"], why="compresses the answer"),
+    "client-control": Policy("{ max_body_size: 1048576 }"),
+    "consumer-restriction": Policy("{ whitelist: [jack] }, key-auth: {}", [APIKEY]),
+    "content-filter": Policy('{ rules: [{ in: query, pattern: "union\\\\s+select", ignore_case: true, action: block }] }',
+                             path="?q=something&page=2"),
+    "cors": Policy('{ allow_origins: "https://a.example,https://b.example", allow_methods: "GET,POST", max_age: 600 }',
+                   ["Origin: https://a.example"]),
+    "csrf": Policy("{ key: a-long-secret, expires: 3600 }", why="makes and signs a token for each answer"),
+    "fault-injection": Policy('{ abort: { http_status: 503, vars: [[[arg_fail, "==", "1"]]] } }'),
+    "file-logger": Policy("{ path: {folder}/records.log }", why="writes a record of the exchange as JSON"),
+    "forward-auth": Policy('{ uri: "http://{backend}/", request_headers: [Authorization] }', why=SECOND),
+    "gzip": Policy("{ types: [text/plain], min_length: 1 }", ["Accept-Encoding: gzip"], why="compresses the answer"),
+    "http-logger": Policy('{ uri: "http://{backend}/", batch_max_size: 1000 }',
+                          why="writes a record of the exchange as JSON and sends it"),
+    "ip-restriction": Policy("{ whitelist: [127.0.0.0/8, 10.0.0.0/8, 192.168.0.0/16] }"),
+    "json-threat-protection": Policy("{ max_depth: 8, max_members: 100 }", [JSON], body=BODY, why=READS),
+    "jwt-auth": Policy("{}", [f"Authorization: Bearer {token()}"]),
+    "key-auth": Policy("{}", [APIKEY]),
+    "limit-conn": Policy("{ conn: 100000, burst: 0, default_conn_delay: 0.1, key: remote_addr }"),
+    "limit-count": Policy("{ count: 200000000, time_window: 3600 }"),
+    "limit-req": Policy("{ rate: 100000000, burst: 100000000, key: remote_addr }"),
+    "message-size": Policy("{ request: { max: 1048576 }, response: { max: 16777216 } }"),
+    "mocking": Policy("{ response_example: hello }"),
+    "multi-auth": Policy("{ auth_plugins: [{ key-auth: {} }, { basic-auth: {} }] }", [APIKEY]),
+    "prometheus": Policy("{}"),
+    "proxy-mirror": Policy('{ host: "http://{backend}", sample_ratio: 0.1 }', why="sends a tenth of the requests twice"),
+    "proxy-rewrite": Policy('{ regex_uri: ["^/(.*)$", "/v1/$1"], headers: { set: { X-Api-Version: v1 }, '
+                            "remove: [X-Debug] } }"),
+    "real-ip": Policy("{ source: http_x_forwarded_for, trusted_addresses: [127.0.0.0/8], recursive: true }",
+                      ["X-Forwarded-For: 192.0.2.7, 127.0.0.2"]),
+    "redirect": Policy("{ uri: https://www.example.com$request_uri, ret_code: 301 }"),
+    "referer-restriction": Policy('{ whitelist: ["*.example.com"] }', ["Referer: https://www.example.com/a"]),
+    "request-id": Policy("{ algorithm: uuidv7 }"),
+    "request-validation": Policy("{ body_schema: { type: object, required: [name], properties: { name: "
+                                 "{ type: string, maxLength: 100 } } } }", [JSON], body=BODY, why=READS),
+    "response-rewrite": Policy("{ headers: { set: { X-Served-By: $upstream_addr }, remove: [X-Powered-By] } }"),
+    "time-restriction": Policy('{ time_zone: Europe/Zurich, allow: [{ from: "00:00", to: "24:00" }] }'),
+    "traffic-split": Policy('{ rules: [{ match: [{ vars: [[http_x_canary, "==", "yes"]] }], '
+                            "weighted_upstreams: [{ upstream_id: u, weight: 1 }, { weight: 9 }] }] }",
+                            ["X-Canary: yes"]),
+    "ua-restriction": Policy('{ denylist: ["^curl/", "(?i)python"], bypass_missing: true }', [BROWSER]),
+    "uri-blocker": Policy('{ block_rules: ["\\\\.(env|git)", "^/admin"] }'),
+    "workflow": Policy('{ rules: [{ case: [[uri, "==", /old]], actions: [[return, { code: 410 }]] }] }'),
+}
+# They need a directory, a provider, signatures of the day, or a body that the backend does not have.
+ELSEWHERE = ["hmac-auth", "ldap-auth", "openid-connect", "xml-threat-protection"]
+
+# For the meter: policies that cost something, so that a difference of a few per cent can be seen.
+METERED = ["key-auth", "limit-count", "cors", "response-rewrite", "request-id", "proxy-rewrite", "uri-blocker"]
+EXPLAINED_ABOVE = 3000
+
+
+class Policies:
+    """A gateway with a route for each of some policies, one with none, and one with several."""
+
+    def __init__(self, bench, gateway_cpu, load_cpu, chosen):
+        self.bench, self.gateway_cpu, self.load_cpu = bench, gateway_cpu, load_cpu
+        self.chosen = chosen or list(POLICIES)
+        unknown = [name for name in self.chosen if name not in POLICIES]
+        if unknown:
+            sys.exit(f"no such policies here: {', '.join(unknown)}; there are {', '.join(POLICIES)}")
+        self.backend = gateways.backend(bench.folder, "backend-of-policies", load_cpu)
+
+    def stop(self):
+        self.backend.stop()
+
+    def options(self, name):
+        backend = f"127.0.0.1:{self.backend.port}"
+        options = POLICIES[name].options.replace("{backend}", backend).replace("{folder}", str(self.bench.folder))
+        return f"{name}: {options}"
+
+    def start(self, under=(), price_every=128):
+        port, status = gateways.free_port(), gateways.free_port()
+        chains = {name: self.options(name) for name in self.chosen}
+        chains["all-metered"] = ", ".join(self.options(name) for name in METERED)
+        routes = [f"  - {{ id: {name}, uri: /{name}, plugins: {{ {chain} }}, upstream_id: u }}"
+                  for name, chain in chains.items()]
+        config = gateways.write(self.bench.folder, f"policies-{price_every}.yaml", "\n".join([
+            f'listen: ["127.0.0.1:{port}"]', f'status: "127.0.0.1:{status}"', "worker_processes: 1",
+            f"price_every: {price_every}", "routes:", "  - { id: plain, uri: /plain, upstream_id: u }", *routes,
+            "upstreams:", f'  - {{ id: u, type: roundrobin, nodes: {{ "127.0.0.1:{self.backend.port}": 1 }} }}',
+            "consumers:",
+            f'  - {{ username: jack, plugins: {{ key-auth: {{ key: "{KEY}" }}, basic-auth: {{ username: jack, '
+            f'password: "{KEY}" }}, jwt-auth: {{ key: jack, secret: "{KEY}" }} }} }}', ""]))
+        running = gateways.Running(f"weir-{price_every}", [*under, self.bench.options.weir, "run", config], port,
+                                   self.gateway_cpu, self.bench.folder)
+        running.status = status
+        return running
+
+    def request(self, name, policy=None):
+        """What is sent with a policy; its path may name another route, so that the same is sent without it."""
+        policy = policy or POLICIES[name]
+        method, length = ("POST", [f"Content-Length: {len(policy.body)}"]) if policy.body else ("GET", [])
+        lines = [f"{method} /{name}{policy.path} HTTP/1.1", "Host: 127.0.0.1", *policy.headers, *length]
+        return "\r\n".join([*lines, "", policy.body or ""]).encode()
+
+    def script(self, name, policy):
+        """The same for wrk."""
+        fields = [f'wrk.headers["{field}"] = {json.dumps(value)}'
+                  for field, value in (line.split(": ", 1) for line in policy.headers)]
+        body = [f'wrk.method = "POST"\nwrk.body = {json.dumps(policy.body)}'] if policy.body else []
+        return gateways.write(self.bench.folder, f"{name}.lua", "\n".join([*fields, *body, ""]))
+
+    def run(self, running, route, name, policy):
+        script = self.script(name, policy)
+        one = measure.sample(running, f"/{route}{policy.path}", 64, self.bench.options.seconds, self.load_cpu, script)
+        if one["errors"]:
+            raise RuntimeError(f"{name}: {one['errors']} requests were refused:\n{running.written()}")
+        return one
+
+    def instructions(self, valgrind, route, policy):
+        request = self.request(route, policy)
+        return measure.counted_by_valgrind(lambda: self.start(valgrind), measure.batches(request), 1280, 6400)
+
+    def price_list(self, valgrind, say):
+        """The page of prices, as Markdown. What a policy adds to the same request on a route without it."""
+        running = self.start()
+        differences = {name: [] for name in self.chosen}
+        try:
+            for number in range(self.bench.options.rounds):
+                for name in self.chosen:
+                    policy = POLICIES[name]
+                    # Beside each other, so that a slow phase of the machine meets both.
+                    runs = [self.run(running, route, name, policy)["cpu_us"] for route in ("plain", name)]
+                    differences[name].append(runs[1] - runs[0])
+                    say(f"  round {number + 1}: {name}: {runs[0]:.2f} µs without, {runs[1]:.2f} with")
+        finally:
+            running.stop()
+        counted = {}
+        plain = {}
+        for name in self.chosen if gateways.tool("valgrind") else ():
+            say(f"  instructions: {name}")
+            policy = POLICIES[name]
+            same = (tuple(policy.headers), policy.path, policy.body)
+            if same not in plain:
+                plain[same] = self.instructions(valgrind, "plain", policy)
+            counted[name] = self.instructions(valgrind, name, policy) - plain[same]
+        return page(differences, counted, self.chosen)
+
+    def meter(self, valgrind, say):
+        """Whether the meter's sum is what the policies cost outside, and what the meter costs itself."""
+        wanted = Policy("", [APIKEY, "Origin: https://a.example"])
+        running = {every: self.start(price_every=every) for every in (0, 128)}
+        rounds = []
+        try:
+            for number in range(self.bench.options.rounds):
+                one = {}
+                for every in (0, 128) if number % 2 else (128, 0):
+                    for route in ("plain", "all-metered"):
+                        one[every, route] = self.run(running[every], route, f"{every}-{route}", wanted)["cpu_us"]
+                rounds.append(one)
+                say(f"  round {number + 1}: " + ", ".join(f"{key}: {us:.2f} µs" for key, us in one.items()))
+            inside = metered_us(running[128].status, "all-metered")
+        finally:
+            for one in running.values():
+                one.stop()
+        outside = statistics.median(one[128, "all-metered"] - one[128, "plain"] for one in rounds)
+        ratio = statistics.median(one[128, "all-metered"] / one[0, "all-metered"] for one in rounds)
+        print("\n### The meter against the outside\n\n| what | figure |\n|---|--:|")
+        print(f"| {len(METERED)} policies, by the difference of processor time with and without | {outside:.2f} µs |")
+        print(f"| the same, by the sum of the meter (`/policies`) | {inside:.2f} µs |")
+        print(f"| the sum against the difference | {100 * (inside / outside - 1):+.1f} % |")
+        print(f"| processor time with the meter against without (`price_every: 0`), median of rounds | "
+              f"{100 * (ratio - 1):+.1f} % |")
+        if gateways.tool("valgrind"):
+            counts = [measure.counted_by_valgrind(lambda every=every: self.start(valgrind, every),
+                                                  measure.batches(self.request("all-metered", wanted)), 1280, 6400)
+                      for every in (0, 128)]
+            print(f"| user instructions without and with it | {counts[0]:,.0f} and {counts[1]:,.0f}: "
+                  f"{100 * (counts[1] / counts[0] - 1):+.1f} % |")
+
+
+def metered_us(status, route):
+    """What the meter says that the policies of a route cost an exchange."""
+    report = measure.status_json(status, "/policies")
+    own = next(one for one in report["routes"] if one["route"] == route)
+    return sum(one["cpu_ns_per_call"] * one["calls"] for one in own["policies"]) / own["exchanges"] / 1000
+
+
+def page(differences, counted, names):
+    lines = ["| plugin | instructions | µs, median (lowest–highest) | |", "|---|--:|--:|---|"]
+    for name in names:
+        values = differences[name]
+        micro = f"{statistics.median(values):.2f} ({min(values):.2f}–{max(values):.2f})"
+        count = f"{counted[name]:,.0f}" if name in counted else "–"
+        why = POLICIES[name].why if counted.get(name, 0) > EXPLAINED_ABOVE else ""
+        lines.append(f"| `{name}` | {count} | {micro} | {why} |")
+    missing = ", ".join(f"`{name}`" for name in ELSEWHERE)
+    return "\n".join([*lines, "", f"Not in the table: {missing}.", ""])
+
+
+HEAD = """# What each policy costs
+
+What a plugin adds to the same request on a route without it: instructions in user space, and processor time of the
+gateway, kernel included. Plugins that answer by themselves, as `mocking` and `redirect`, spare the way to the upstream
+and cost less than nothing. The options are typical ones and stand, with the requests, in `bench/compare/policies.py`.
+
+Written by `bench/compare/run --modes plugins --page docs/reference/prices.md`. Instructions repeat to a few per cent
+anywhere; times belong to the machine and its day. `/policies` on the status address tells the prices of your own traffic.
+
+"""
+
+
+def write_page(path, machine, rows):
+    with open(path, "w", encoding="utf-8") as out:
+        out.write(f"{HEAD}{machine}\n\n{rows}")
+
