@@ -381,6 +381,15 @@ mod tests {
     }
 
     #[test]
+    fn a_first_look_at_clients_that_still_connect_does_not_last() {
+        let (limiter, mut now_ns) = (Limiter::new(Concurrency::Auto), 1_000_000_000);
+        run(&limiter, 2000, 24_000.0, 50_000.0, 0.06, &mut now_ns);
+        assert_eq!(limiter.limit(), 2 * FIRST, "more is tried, and will look like a gain");
+        let (rate, limit) = run(&limiter, 2000, 60_000.0, 50_000.0, 5.0, &mut now_ns);
+        assert!(rate >= 57_000.0 && limit <= 64, "{rate} {limit}");
+    }
+
+    #[test]
     fn a_mixture_of_fast_and_slow_work_is_left_alone() {
         // Half of 5,000 clients see 1 ms and half 500 ms; nothing queues.
         let (limiter, mut now_ns) = warmed(1_000_000);
