@@ -96,6 +96,7 @@ fn f15_upgrades_under_load_fail_nothing() {
         // Twenty upgrades last five minutes or so.
         for _ in 0..scaled(1, 100) {
             load.wait_for(scaled(100, 5_000));
+            origin.forget();
         }
         processes.push(upgrade(&gateway));
     }
