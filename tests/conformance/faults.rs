@@ -428,14 +428,20 @@ fn who_leaves_the_queue_for_an_upstream_is_not_sent_there() {
     assert_eq!(origin.targets(), ["/slow", "/stayed"]);
 }
 
-#[test]
-fn nobody_waits_for_an_upstream_longer_than_for_a_connection() {
+/// An origin whose answers wait for the gate to open.
+fn held_back() -> (Gate, Origin) {
     let gate = Gate::new();
     let inside = gate.clone();
     let origin = Origin::serving(move |_| {
         inside.wait();
         Answer::ok("done")
     });
+    (gate, origin)
+}
+
+#[test]
+fn nobody_waits_for_an_upstream_longer_than_for_a_connection() {
+    let (gate, origin) = held_back();
     let gateway = gateway(&[&origin], ", concurrency: 1, timeout: { connect: 0.3, send: 60, read: 60 }");
     let mut first = gateway.client();
     first.send("GET /first HTTP/1.1\r\nHost: t\r\n\r\n");
@@ -452,12 +458,7 @@ fn nobody_waits_for_an_upstream_longer_than_for_a_connection() {
 
 #[test]
 fn who_finds_the_queue_full_is_told_at_once() {
-    let gate = Gate::new();
-    let inside = gate.clone();
-    let origin = Origin::serving(move |_| {
-        inside.wait();
-        Answer::ok("done")
-    });
+    let (gate, origin) = held_back();
     let gateway = gateway(&[&origin], ", concurrency: 1, queue: { size: 1, timeout: 60 }");
     let mut clients = [gateway.client(), gateway.client()];
     clients[0].send("GET /first HTTP/1.1\r\nHost: t\r\n\r\n");
