@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use weir_proto::field::Name;
-use weir_proto::{RequestHead, ResponseHead};
+use weir_proto::{Known, RequestHead, ResponseHead};
 
 use crate::body::Filters;
 use crate::consumer::{Consumer, Credential};
@@ -309,12 +309,11 @@ impl Exchange {
     pub fn identify(&mut self, credential: &Arc<Credential>) -> Result<(), Stop> {
         let Consumer { username, custom_id, .. } = &*credential.consumer;
         let head = &mut self.request.head;
+        // What another plugin has said before is not true any more.
+        head.remove_known(Known::Identity);
         for (name, value) in IDENTITY.iter().zip([username, custom_id, &credential.id]) {
-            // What another plugin has said before is not true any more.
-            if value.is_empty() {
-                head.remove(name.as_bytes());
-            } else {
-                head.put(name, |out| out.extend_from_slice(value.as_bytes())).map_err(|_| Stop::Internal)?;
+            if !value.is_empty() {
+                head.add_named(name, value.as_bytes()).map_err(|_| Stop::Internal)?;
             }
         }
         self.identity = Some(Arc::clone(credential));

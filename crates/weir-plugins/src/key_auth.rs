@@ -1,5 +1,5 @@
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -92,7 +92,8 @@ impl Authenticator for KeyAuth {
 /// The keys of all consumers, by a hash that nobody outside can compute.
 struct Keys {
     secret: RandomState,
-    by_hash: HashMap<u64, Vec<Known>>,
+    /// The hashes are secret already; the map's own need not be.
+    by_hash: HashMap<u64, Vec<Known>, foldhash::fast::RandomState>,
 }
 
 struct Known {
@@ -102,11 +103,11 @@ struct Known {
 
 impl Keys {
     fn new(consumers: &Consumers) -> Keys {
-        let mut keys = Keys { secret: RandomState::new(), by_hash: HashMap::new() };
+        let mut keys = Keys { secret: RandomState::new(), by_hash: HashMap::default() };
         for credential in consumers.credentials(KeyAuth::NAME) {
             // Others have been reported where they stand.
             if let Some(key) = credential.options["key"].as_str() {
-                let hash = keys.secret.hash_one(key.as_bytes());
+                let hash = keys.hash(key.as_bytes());
                 let known = Known { key: key.as_bytes().into(), credential: Arc::clone(credential) };
                 keys.by_hash.entry(hash).or_default().push(known);
             }
@@ -114,10 +115,16 @@ impl Keys {
         keys
     }
 
+    fn hash(&self, key: &[u8]) -> u64 {
+        let mut hasher = self.secret.build_hasher();
+        hasher.write(key);
+        hasher.finish()
+    }
+
     /// What time a wrong key takes says nothing about the right ones: whether its hash is there is all that decides, and
     /// that can neither be foreseen nor be approached.
     fn find(&self, key: &[u8]) -> Option<&Arc<Credential>> {
-        let candidates = self.by_hash.get(&self.secret.hash_one(key))?;
+        let candidates = self.by_hash.get(&self.hash(key))?;
         let found = candidates.iter().find(|known| verify_slices_are_equal(&known.key, key).is_ok())?;
         Some(&found.credential)
     }

@@ -131,23 +131,63 @@ impl Known {
 /// A field name that was looked at beforehand, for whoever writes the same field into many heads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    text: Box<[u8]>,
+    /// With the `: ` that follows it.
+    line: Box<[u8]>,
     known: Known,
 }
 
 impl Name {
     /// `None` if it is not a token.
     pub fn new(name: &[u8]) -> Option<Name> {
-        is_name(name).then(|| Name { text: name.into(), known: Known::parse(name) })
+        is_name(name).then(|| Name { line: [name, b": "].concat().into(), known: Known::parse(name) })
     }
 
     pub fn as_bytes(&self) -> &[u8] {
-        &self.text
+        &self.line[..self.line.len() - 2]
+    }
+
+    /// How a line with it begins.
+    pub(crate) fn line(&self) -> &[u8] {
+        &self.line
     }
 
     pub fn known(&self) -> Known {
         self.known
     }
+}
+
+/// Whether two names are the same in any case: eight bytes at a time, since names are long and looked for often.
+pub fn same_name(one: &[u8], other: &[u8]) -> bool {
+    let len = one.len();
+    if len != other.len() {
+        return false;
+    }
+    if len >= 8 {
+        let word = |name: &[u8], start: usize| {
+            lower_case(u64::from_le_bytes(name[start..start + 8].try_into().expect("eight bytes")))
+        };
+        let same = |start| word(one, start) == word(other, start);
+        // The last eight may have been looked at in part.
+        return (0..len - 8).step_by(8).all(same) && same(len - 8);
+    }
+    if len >= 4 {
+        let half = |name: &[u8], start: usize| {
+            u64::from(u32::from_le_bytes(name[start..start + 4].try_into().expect("four bytes")))
+        };
+        let whole = |name| lower_case(half(name, 0) | half(name, len - 4) << 32);
+        return whole(one) == whole(other);
+    }
+    one.eq_ignore_ascii_case(other)
+}
+
+/// Eight letters in lower case, and other bytes as they are.
+fn lower_case(word: u64) -> u64 {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    let low = word & (0x7f * EACH);
+    // The highest bit of a byte: from `A` on, beyond `Z`, and not ASCII.
+    let (from_a, beyond_z) = (low + (0x80 - 0x41) * EACH, low + (0x80 - 0x5b) * EACH);
+    let capital = from_a & !beyond_z & !word & (0x80 * EACH);
+    word | capital >> 2
 }
 
 /// The candidate that `name` is, in any case. All have the length of `name`, known when this is compiled, so that a
@@ -216,6 +256,28 @@ mod tests {
         assert_eq!(Known::parse(b"X-Credential-Identifier"), Known::Identity);
         assert_eq!(Known::parse(b"x-consumed"), Known::Other);
         assert_eq!(Known::parse(b""), Known::Other);
+    }
+
+    #[test]
+    fn names_are_the_same_in_any_case_and_only_then() {
+        let mut name: Vec<u8> = (0..=255).collect();
+        for len in 0..64 {
+            let one = &name[192 - 3 * len..][..len];
+            assert!(same_name(one, &one.to_ascii_uppercase()) && same_name(&one.to_ascii_lowercase(), one));
+            assert!(!same_name(one, &name[..len + 1]));
+        }
+        for index in 0..256 {
+            for bit in 0..8 {
+                let one = name.clone();
+                name[index] ^= 1 << bit;
+                for start in [index.saturating_sub(20), index.saturating_sub(2)] {
+                    let end = (index + 5).min(256);
+                    let (one, other) = (&one[start..end], &name[start..end]);
+                    assert_eq!(same_name(one, other), one.eq_ignore_ascii_case(other), "{one:?}, {other:?}");
+                }
+                name[index] ^= 1 << bit;
+            }
+        }
     }
 
     #[test]

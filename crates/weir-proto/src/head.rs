@@ -3,6 +3,7 @@
 //! The common case forwards without building a map. An edit appends to the bytes and to the index, a removal marks the
 //! index, so that nothing already pointed at ever moves.
 
+use crate::decimal::Decimal;
 use crate::field::{self, Known, Name};
 use crate::method::Method;
 
@@ -77,14 +78,14 @@ impl Head {
 
     /// The first value of a field, by name in any case.
     pub fn value(&self, name: &[u8]) -> Option<&[u8]> {
-        let field = self.present().find(|field| self.slice(field.name).eq_ignore_ascii_case(name))?;
+        let field = self.present().find(|field| field::same_name(self.slice(field.name), name))?;
         Some(self.slice(field.value))
     }
 
     /// Every value of a field, by name in any case.
     pub fn values<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         self.present()
-            .filter(move |field| self.slice(field.name).eq_ignore_ascii_case(name))
+            .filter(move |field| field::same_name(self.slice(field.name), name))
             .map(|field| self.slice(field.value))
     }
 
@@ -92,7 +93,7 @@ impl Head {
     pub fn received<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         self.fields
             .iter()
-            .filter(move |field| self.slice(field.name).eq_ignore_ascii_case(name))
+            .filter(move |field| field::same_name(self.slice(field.name), name))
             .map(|field| self.slice(field.value))
     }
 
@@ -111,7 +112,7 @@ impl Head {
         self.bytes.extend_from_slice(b": ");
         let value = self.append(value);
         self.bytes.extend_from_slice(b"\r\n");
-        self.fields.push(Field { name, value, known, removed: false, added: true, verbatim: true });
+        self.push(name, value, known);
         Ok(())
     }
 
@@ -124,40 +125,56 @@ impl Head {
         self.add(name, value)
     }
 
-    /// The same for a name that was looked at before, with a value that is written where it will stand.
-    pub fn put(&mut self, name: &Name, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), BadField> {
-        let before = self.bytes.len();
-        let written = self.append(name.as_bytes());
-        self.bytes.extend_from_slice(b": ");
-        let start = self.bytes.len();
-        write(&mut self.bytes);
-        if !field::is_value(&self.bytes[start..]) {
-            self.bytes.truncate(before);
+    /// The same for several names at once, whose values are numbers.
+    pub fn set_numbers<const N: usize>(&mut self, numbers: [(&Name, Decimal); N]) {
+        // Few fields have a name as long as one of these, modulo 64.
+        let lengths = numbers.iter().fold(0_u64, |lengths, (name, _)| lengths | 1 << (name.as_bytes().len() % 64));
+        for field in &mut self.fields {
+            if lengths >> ((field.name.end - field.name.start) % 64) & 1 == 1 {
+                let name = &self.bytes[field.name.range()];
+                field.removed |= numbers.iter().any(|(new, _)| field::same_name(new.as_bytes(), name));
+            }
+        }
+        for (name, number) in numbers {
+            let (written, mut value) = (self.begin(name), self.append(number.line().as_bytes()));
+            value.end -= 2;
+            self.push(written, value, name.known());
+        }
+    }
+
+    /// Adds a field whose name was looked at before.
+    pub fn add_named(&mut self, name: &Name, value: &[u8]) -> Result<(), BadField> {
+        if !field::is_value(value) {
             return Err(BadField);
         }
-        let value = Span::new(start, self.bytes.len());
+        let (written, value) = (self.begin(name), self.append(value));
         self.bytes.extend_from_slice(b"\r\n");
-        self.remove(name.as_bytes());
-        self.fields.push(Field {
-            name: written,
-            value,
-            known: name.known(),
-            removed: false,
-            added: true,
-            verbatim: true,
-        });
+        self.push(written, value, name.known());
         Ok(())
+    }
+
+    /// Writes the beginning of a line, and says where the name stands in it.
+    fn begin(&mut self, name: &Name) -> Span {
+        let Span { start, end } = self.append(name.line());
+        Span { start, end: end - 2 }
+    }
+
+    fn push(&mut self, name: Span, value: Span, known: Known) {
+        self.fields.push(Field { name, value, known, removed: false, added: true, verbatim: true });
+    }
+
+    /// Removes every field that is this to the gateway.
+    pub fn remove_known(&mut self, known: Known) {
+        for field in self.fields.iter_mut().filter(|field| field.known == known) {
+            field.removed = true;
+        }
     }
 
     /// Removes every field of this name; says whether there was one.
     pub fn remove(&mut self, name: &[u8]) -> bool {
         let mut found = false;
         for field in &mut self.fields {
-            let Span { start, end } = field.name;
-            if (end - start) as usize == name.len()
-                && !field.removed
-                && self.bytes[field.name.range()].eq_ignore_ascii_case(name)
-            {
+            if !field.removed && field::same_name(&self.bytes[field.name.range()], name) {
                 field.removed = true;
                 found = true;
             }
@@ -481,19 +498,22 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_put_in_the_place_of_its_namesakes_or_nothing_changes() {
+    fn fields_of_prepared_names_are_written_like_others() {
         let mut head = Head::default();
         head.add(b"x-limit", b"1").unwrap();
         head.add(b"X-Other", b"2").unwrap();
-        let name = Name::new(b"X-Limit").unwrap();
-        assert_eq!(head.put(&name, |out| out.extend_from_slice(b"3\r\nX-Smuggled: 4")), Err(BadField));
-        assert_eq!(head.fields().count(), 2);
-        head.put(&name, |out| out.extend_from_slice(b"5")).unwrap();
+        head.add(b"x-consumer-groups", b"admin").unwrap();
+        let [limit, reset, user] =
+            [&b"X-Limit"[..], b"X-Reset", b"X-Consumer-Username"].map(|name| Name::new(name).unwrap());
+        head.remove_known(Known::Identity);
+        head.set_numbers([(&limit, Decimal::Whole(5)), (&reset, Decimal::Hundredths(150))]);
+        assert_eq!(head.add_named(&user, b"3\r\nX-Smuggled: 4"), Err(BadField));
+        head.add_named(&user, b"jack").unwrap();
         let fields: Vec<_> = head.fields().collect();
-        assert_eq!(fields, [(&b"X-Other"[..], &b"2"[..]), (b"X-Limit", b"5")]);
-        let mut out = Vec::new();
-        head.write_fields(&mut out, |_| true);
-        assert_eq!(out, b"X-Other: 2\r\nX-Limit: 5\r\n");
+        let named = [(&b"X-Limit"[..], &b"5"[..]), (b"X-Reset", b"1.5"), (b"X-Consumer-Username", b"jack")];
+        assert_eq!((fields[0], &fields[1..]), ((&b"X-Other"[..], &b"2"[..]), &named[..]));
+        assert_eq!(written(&head), "X-Other: 2\r\nX-Limit: 5\r\nX-Reset: 1.5\r\nX-Consumer-Username: jack\r\n");
+        assert_eq!(head.known(Known::Identity), Some(&b"admin"[..]));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! This crate decides what is *valid*; what is *allowed* is decided above it. Every rule cites its RFC section.
 
 pub mod authority;
+pub mod decimal;
 pub mod field;
 pub mod h1;
 pub mod h2;

@@ -1,6 +1,7 @@
 //! One limit: what it allows, what it counts by, and how clients are told what is left.
 
 use serde_json::Value;
+use weir_plugin::proto::decimal::Decimal;
 use weir_plugin::proto::field::Name;
 use weir_plugin::proto::head::{BadField, Head};
 use weir_plugin::{ConfigError, Exchange, NoteKey, Stop};
@@ -148,11 +149,12 @@ impl Quota {
         reset_ms: u64,
     ) -> Result<(), BadField> {
         let names = &self.fields;
-        let digits = |number: u64| move |out: &mut Vec<u8>| write_digits(out, number);
         if shown.usual {
-            head.put(&names.limit, digits(limit))?;
-            head.put(&names.remaining, digits(remaining))?;
-            head.put(&names.reset, |out| write_seconds(out, reset_ms))?;
+            head.set_numbers([
+                (&names.limit, Decimal::Whole(limit)),
+                (&names.remaining, Decimal::Whole(remaining)),
+                (&names.reset, Decimal::Hundredths(reset_ms.div_ceil(10))),
+            ]);
         }
         if shown.ietf {
             let policy = &names.policy;
@@ -167,33 +169,4 @@ impl Quota {
 /// A name out of the metadata, which has been checked for itself; a bad one is told there, and here again.
 fn field_name(name: &str) -> Result<Name, ConfigError> {
     Name::new(name.as_bytes()).ok_or_else(|| ConfigError::new("plugin_metadata", "names no header field"))
-}
-
-fn write_digits(out: &mut Vec<u8>, number: u64) {
-    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-}
-
-/// With at most two decimals.
-fn write_seconds(out: &mut Vec<u8>, ms: u64) {
-    let hundredths = ms.div_ceil(10);
-    write_digits(out, hundredths / 100);
-    match hundredths % 100 {
-        0 => {}
-        tens if tens % 10 == 0 => out.extend_from_slice(&[b'.', b'0' + (tens / 10) as u8]),
-        rest => out.extend_from_slice(&[b'.', b'0' + (rest / 10) as u8, b'0' + (rest % 10) as u8]),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn resets_have_at_most_two_decimals() {
-        for (ms, want) in [(60_000, "60"), (59_990, "59.99"), (36_400, "36.4"), (1, "0.01"), (1_050, "1.05")] {
-            let mut out = Vec::new();
-            write_seconds(&mut out, ms);
-            assert_eq!(out, want.as_bytes());
-        }
-    }
 }

@@ -1,0 +1,102 @@
+//! Numbers as field values, written where they end, so that they are copied into a head once.
+
+/// A number with at most two decimals. Nothing in it could break a line, so it needs no look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decimal {
+    Whole(u64),
+    /// `1050` is `10.5`.
+    Hundredths(u64),
+}
+
+/// A number and the end of the line, in the last bytes.
+pub(crate) struct Line {
+    bytes: [u8; LENGTH],
+    start: usize,
+}
+
+const LENGTH: usize = 32;
+/// Of the number; the end of the line follows.
+const END: usize = LENGTH - 2;
+
+/// All numbers of two digits.
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[0; 2]; 100];
+    let mut number = 0;
+    while number < 100 {
+        pairs[number] = [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
+        number += 1;
+    }
+    pairs
+};
+
+impl Decimal {
+    pub(crate) fn line(self) -> Line {
+        let mut bytes = [0; LENGTH];
+        bytes[END..].copy_from_slice(b"\r\n");
+        let (whole, end) = match self {
+            Decimal::Whole(number) => (number, END),
+            Decimal::Hundredths(number) => (number / 100, decimals(&mut bytes, (number % 100) as usize)),
+        };
+        let start = digits(&mut bytes, end, whole);
+        Line { bytes, start }
+    }
+}
+
+impl Line {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+}
+
+/// Writes what follows the whole, if anything does; says where it begins.
+fn decimals(line: &mut [u8; LENGTH], rest: usize) -> usize {
+    let [tenths, hundredths] = PAIRS[rest];
+    let rest: &[u8] = match (tenths, hundredths) {
+        (b'0', b'0') => b"",
+        (_, b'0') => &[b'.', tenths],
+        _ => &[b'.', tenths, hundredths],
+    };
+    let start = END - rest.len();
+    line[start..END].copy_from_slice(rest);
+    start
+}
+
+/// Writes a number that ends there; says where it begins.
+fn digits(line: &mut [u8; LENGTH], end: usize, mut number: u64) -> usize {
+    let mut start = end;
+    while number >= 10 {
+        start -= 2;
+        line[start..start + 2].copy_from_slice(&PAIRS[(number % 100) as usize]);
+        number /= 100;
+    }
+    if number > 0 || start == end {
+        start -= 1;
+        line[start] = b'0' + number as u8;
+    }
+    start
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_in_full_and_with_two_decimals_at_most() {
+        for (number, want) in [
+            (Decimal::Whole(0), "0"),
+            (Decimal::Whole(7), "7"),
+            (Decimal::Whole(10), "10"),
+            (Decimal::Whole(200_000_000), "200000000"),
+            (Decimal::Whole(u64::MAX), "18446744073709551615"),
+            (Decimal::Hundredths(6_000), "60"),
+            (Decimal::Hundredths(5_999), "59.99"),
+            (Decimal::Hundredths(3_640), "36.4"),
+            (Decimal::Hundredths(105), "1.05"),
+            (Decimal::Hundredths(1), "0.01"),
+            (Decimal::Hundredths(0), "0"),
+            (Decimal::Hundredths(u64::MAX), "184467440737095516.15"),
+        ] {
+            assert_eq!(number.line().as_bytes(), format!("{want}\r\n").as_bytes());
+        }
+    }
+}
