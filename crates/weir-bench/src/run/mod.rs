@@ -153,6 +153,7 @@ impl Lab<'_> {
             let backend = backend.as_mut().expect("it was started above");
             let highest = group.levels.iter().map(|level| level.connections).max().unwrap_or(1);
             let upstream = self.scenario.variant(&group.target).upstream;
+            let row = &*self.scenario.row_for(&group.target, row);
             let setting =
                 Setting { place: self.place, scenario: self.scenario, row, workers, pinning: &pinning, upstream };
             let started = Started::start(&setting, &peers[&group.target], backend, highest);
@@ -238,6 +239,7 @@ impl Lab<'_> {
         let workers = self.scenario.workers[0];
         let pinning = plan::pinning(&self.cpus, workers);
         let mut backend = Running::start(self.place, self.scenario, row, workers, &pinning)?;
+        let row = &*self.scenario.row_for(target, row);
         let upstream = self.scenario.variant(target).upstream;
         let setting = Setting { place: self.place, scenario: self.scenario, row, workers, pinning: &pinning, upstream };
         let started = Started::start(&setting, found, &backend, connections);

@@ -2,6 +2,7 @@
 
 mod load;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,9 @@ pub struct Variant {
     /// More settings of the upstream, by Weir's names; only peers that support `upstream-settings` take them.
     #[serde(default)]
     pub upstream: BTreeMap<String, Value>,
+    /// What it is asked for instead of the row's path: a difference that is put there on purpose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
 }
 
 /// A figure not every scenario is about.
@@ -348,8 +352,16 @@ impl Scenario {
 
     /// The peer behind a target, and what its upstream has more than others.
     pub fn variant(&self, target: &str) -> Variant {
-        let plain = || Variant { peer: target.to_owned(), upstream: BTreeMap::new() };
+        let plain = || Variant { peer: target.to_owned(), upstream: BTreeMap::new(), path: None };
         self.variants.get(target).cloned().unwrap_or_else(plain)
+    }
+
+    /// A row as a target is asked for it.
+    pub fn row_for<'a>(&self, target: &str, row: &'a Row) -> Cow<'a, Row> {
+        match self.variant(target).path {
+            None => Cow::Borrowed(row),
+            Some(path) => Cow::Owned(Row { request: Request { path, ..row.request.clone() }, ..row.clone() }),
+        }
     }
 
     pub fn row(&self, name: &str) -> Option<&Row> {
