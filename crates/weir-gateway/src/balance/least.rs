@@ -1,14 +1,14 @@
 //! The endpoint with the least to do: `least_conn` by exchanges in flight, `least_time` by how long a further one would
 //! take. Equals share by weight.
 //!
-//! Of more than sixteen endpoints eight are drawn and the least of those is taken: a pick then costs the same for a
+//! Of more than sixteen endpoints four are drawn and the least of those is taken: a pick then costs the same for a
 //! thousand, and what is lost against looking at all is beyond measuring (Mitzenmacher, "The Power of Two Choices").
 
 use super::seats::{self, Seat};
 use super::{Dice, Loads};
 
 const LOOKED_AT: usize = 16;
-const DRAWN: usize = 8;
+const DRAWN: usize = 4;
 
 /// The fewest exchanges in flight for its weight.
 pub fn connections(

@@ -82,7 +82,7 @@ fn least_conn_shares_by_weight_when_all_take_the_same_time() {
 }
 
 #[test]
-fn of_many_endpoints_the_least_of_eight_is_picked() {
+fn of_many_endpoints_the_least_of_four_is_picked() {
     let count = 64;
     let endpoints = endpoints(&vec![1; count]);
     let loads = Made::idle(count);
@@ -95,7 +95,7 @@ fn of_many_endpoints_the_least_of_eight_is_picked() {
         for _ in 0..PICKS {
             counts[balancer.pick(&Exchange::default(), &loads, 1, |_| true).expect("there are some")] += 1;
         }
-        let none_below = |endpoint: usize| ((count - endpoint) as f64 / count as f64).powi(8);
+        let none_below = |endpoint: usize| ((count - endpoint) as f64 / count as f64).powi(4);
         for (endpoint, share) in shares(&counts).into_iter().enumerate() {
             let due = none_below(endpoint) - none_below(endpoint + 1);
             assert!((share - due).abs() < 0.002, "{balance:?}: endpoint {endpoint} has {share:.4}, due {due:.4}");
