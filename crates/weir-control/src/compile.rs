@@ -1,5 +1,6 @@
 //! From a document to a snapshot: pure, all or nothing, all faults at once.
 
+mod acme;
 mod certificates;
 mod chains;
 mod consumers;
@@ -8,12 +9,14 @@ mod secured;
 mod upstreams;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use weir_gateway::route::{BuildError, MethodSet};
 use weir_gateway::snapshot::{Route, RouteRule, RouteTable, Snapshot, Target};
 use weir_plugin::{Registry, RouteFacts};
 use weir_proto::Method;
 
+use crate::acme::Terms;
 use crate::diagnostic::{Diagnostic, Faults};
 use crate::document::{self, Document, Origin, Reference, Service};
 use crate::read::join;
@@ -27,6 +30,8 @@ use upstreams::Upstreams;
 pub struct Compiled {
     /// With revision 0: numbers are given where snapshots are published.
     pub snapshot: Snapshot,
+    /// The certificates that are to be got from an authority.
+    pub acme: Option<Arc<Terms>>,
     /// What is accepted but probably not meant.
     pub warnings: Vec<Diagnostic>,
 }
@@ -46,8 +51,8 @@ pub fn compile(document: &Document, registry: &Registry) -> Result<Compiled, Vec
     let mut faults = document.faults.clone();
     faults.extend(compiler.faults.into_diagnostics());
     match compiled {
-        Some(snapshot) if faults.is_empty() => {
-            Ok(Compiled { snapshot, warnings: compiler.warnings.into_diagnostics() })
+        Some((snapshot, acme)) if faults.is_empty() => {
+            Ok(Compiled { snapshot, acme, warnings: compiler.warnings.into_diagnostics() })
         }
         _ => {
             // Stable, and what has no place comes last.
@@ -65,7 +70,7 @@ struct Compiler<'a> {
 
 impl Compiler<'_> {
     /// Nothing only where a fault has been reported.
-    fn snapshot(&self, registry: &Registry) -> Option<Snapshot> {
+    fn snapshot(&self, registry: &Registry) -> Option<(Snapshot, Option<Arc<Terms>>)> {
         let document = self.document;
         let services: HashMap<&str, &Service> = by_id(&document.services, |service| &service.id);
         let mut upstreams = Upstreams::new(self);
@@ -111,28 +116,43 @@ impl Compiler<'_> {
                 encoded_separators: document.settings.allow_encoded_slashes,
             });
         }
+        let mut certificates = self.certificates();
+        let acme = self.acme(&certificates);
+        if let Some(terms) = &acme {
+            self.add_obtained(&terms.hosts, &mut certificates);
+            let (rule, route) = self.challenge_route(&terms.hosts, routes.len());
+            rules.push(rule);
+            routes.push(route);
+        }
+        self.warn_of_silence(&certificates);
         let table = RouteTable::build(rules)
-            .map_err(|errors| errors.iter().for_each(|error| self.report_rule(sources[error.rule], error)))
+            .map_err(|errors| errors.iter().for_each(|error| self.report_rule(&sources, error)))
             .ok()?;
-        Some(Snapshot {
+        let snapshot = Snapshot {
             revision: 0,
             clients: document.settings.clients.clone(),
             table,
             routes,
             upstreams: upstreams.into_compiled(),
             unmatched: chains.unmatched(),
-            certificates: self.certificates(),
+            certificates,
             overlays: chains.overlays(),
             secret_arguments: chains.secret_arguments(),
             price_every: document.settings.price_every,
-        })
+        };
+        Some((snapshot, acme))
     }
 
     fn report(&self, path: &str, place: Place, problem: impl Into<String>, advice: Option<String>) {
         self.faults.report_text(path, place, problem, advice);
     }
 
-    fn report_rule(&self, route: &document::Route, error: &BuildError) {
+    fn report_rule(&self, sources: &[&document::Route], error: &BuildError) {
+        // The last rule may be one of our own.
+        let Some(route) = sources.get(error.rule) else {
+            let place = self.document.tree.place_of("acme");
+            return self.report("acme", place, format!("{}: {}", error.place, error.reason), None);
+        };
         // The table counts in lists; a route may say `uri` and `host`, or have its hosts from the service.
         let written = self.document.tree.place_of(&join(&route.origin.path, &error.place));
         let (single, _) = error.place.split_once("s[").unwrap_or((&error.place, ""));
@@ -184,6 +204,7 @@ fn rule(written: &document::Route, service: Option<&Service>, number: usize) -> 
         remote_addrs: written.remote_addrs.clone(),
         priority: written.priority,
         vars: written.vars.clone(),
+        among: None,
         route: number as u32,
     }
 }

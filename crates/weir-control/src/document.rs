@@ -3,6 +3,7 @@
 //! Reading finds every fault of a text that parses and keeps them in the document; [`crate::compile`] adds its own and
 //! reports all at once.
 
+mod acme;
 mod balance;
 mod certificate;
 mod checks;
@@ -17,11 +18,13 @@ mod shares;
 mod upstream;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use weir_net::tls::CertificateDer;
 
+use crate::acme::Challenges;
 use crate::diagnostic::{Diagnostic, Faults};
 use crate::read::{At, Fields};
 use crate::references;
@@ -29,6 +32,7 @@ use crate::substitute::Lookup;
 use crate::tree::{Kind, Node, Place};
 use crate::yaml::{self, Limits, Parsed};
 
+pub use acme::{Acme, AcmeHost, ExternalAccount};
 pub use balance::Balance;
 pub use certificate::{Clients, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls};
 pub use checks::Active;
@@ -48,6 +52,8 @@ pub struct Document {
     /// The name of the file, or of what else it came from.
     pub source: Arc<str>,
     pub settings: Settings,
+    /// Hosts whose certificates come from an authority by themselves.
+    pub acme: Option<Acme>,
     pub routes: Vec<Route>,
     pub services: Vec<Service>,
     pub upstreams: Vec<Upstream>,
@@ -65,6 +71,10 @@ pub struct Document {
     pub found: Found,
     /// The texts that stand in files and variables, as far as the store has read them.
     pub files: Files,
+    /// Where names of files start from.
+    pub directory: PathBuf,
+    /// What an authority may be asking for at this moment. The store has one for all its documents.
+    pub challenges: Arc<Challenges>,
     /// Certificates of those the system trusts, DER, where they are needed.
     pub system_roots: Vec<CertificateDer<'static>>,
     /// The nodes that stand in files of their own.
@@ -125,6 +135,7 @@ impl Document {
         let mut document = Document {
             source,
             settings: Settings::default(),
+            acme: None,
             routes: Vec::new(),
             services: Vec::new(),
             upstreams: Vec::new(),
@@ -138,6 +149,8 @@ impl Document {
             enabled_plugins: None,
             found: Found::new(),
             files: Files::new(),
+            directory: PathBuf::new(),
+            challenges: Arc::default(),
             system_roots: Vec::new(),
             node_files: HashMap::new(),
             read_at: SystemTime::now(),
@@ -145,9 +158,10 @@ impl Document {
             tree: Node { place: Place::default(), kind: Kind::Null },
         };
         let root = At::root(&tree, &faults);
-        let known: Vec<&str> = [settings::KEYS, RESOURCES, NOT_YET].concat();
+        let known: Vec<&str> = [settings::KEYS, &["acme"], RESOURCES, NOT_YET].concat();
         if let Some(fields) = root.fields(&known) {
             document.settings = settings::read(&fields);
+            document.acme = fields.get("acme").and_then(|at| acme::read(&at));
             document.routes = resource::list(&fields, "routes", route::read_route, |route| route.id.to_string());
             document.services = resource::list(&fields, "services", route::read_service, |one| one.id.to_string());
             document.upstreams = resource::list(&fields, "upstreams", upstream::read_named, |one| one.id.to_string());
@@ -195,17 +209,25 @@ impl Document {
     pub fn file_names(&self) -> BTreeSet<&str> {
         let of_upstreams = self.all_upstreams().flat_map(|upstream| upstream.tls.pems());
         let pems = self.ssls.iter().flat_map(Ssl::pems).chain(of_upstreams).chain(&self.settings.trusted);
+        let authority = self.acme.iter().filter_map(|acme| acme.authorities.as_ref());
+        let pems = pems.chain(authority);
         pems.filter_map(Pem::elsewhere).chain(self.node_files_named().map(|file| &*file.path)).collect()
     }
 
-    /// Whether some upstream must be vouched for by whom the system trusts.
+    /// Where certificates are that may not be there yet.
+    pub fn files_to_come(&self) -> impl Iterator<Item = String> {
+        self.acme.iter().flat_map(|acme| acme.hosts.iter().map(|host| acme.file_of(&host.name)))
+    }
+
+    /// Whether some upstream, or an authority, must be vouched for by whom the system trusts.
     pub fn needs_system_roots(&self) -> bool {
         let needs = |upstream: &Upstream| {
             let verify = upstream.tls.verify.unwrap_or(self.settings.upstream_tls_verify);
             let checks = upstream.active.as_ref().and_then(|active| active.verifies(verify));
             upstream.tls.authorities.is_none() && (upstream.scheme.is_secured() && verify || checks == Some(true))
         };
-        self.settings.trusted.is_none() && self.all_upstreams().any(needs)
+        let acme = self.acme.as_ref().is_some_and(|acme| acme.authorities.is_none());
+        acme || self.settings.trusted.is_none() && self.all_upstreams().any(needs)
     }
 
     /// Takes in the nodes that stand in files. What is wrong with them becomes a fault of the document.

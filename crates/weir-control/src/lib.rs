@@ -5,6 +5,7 @@
 //! stores::file -> Document (as written) -> compile (pure) -> Snapshot (as meant) -> publish -> workers
 //! ```
 
+pub mod acme;
 mod check;
 pub mod compile;
 pub mod diagnostic;
@@ -20,6 +21,7 @@ pub mod tree;
 mod units;
 pub mod yaml;
 
+pub use acme::Acme;
 pub use check::{check_file, check_text};
 pub use compile::{Compiled, compile};
 pub use diagnostic::Diagnostic;

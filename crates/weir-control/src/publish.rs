@@ -8,6 +8,7 @@ use serde::Serialize;
 use weir_gateway::snapshot::Snapshot;
 use weir_plugin::Registry;
 
+use crate::acme::Terms;
 use crate::compile::{Compiled, compile};
 use crate::diagnostic::Diagnostic;
 use crate::document::{Document, Settings};
@@ -19,6 +20,8 @@ pub struct Publication {
     pub revision: u64,
     pub snapshot: Arc<Snapshot>,
     pub settings: Arc<Settings>,
+    /// The certificates that are to be got from an authority.
+    pub acme: Option<Arc<Terms>>,
     /// What was accepted but probably not meant.
     pub warnings: Arc<[Diagnostic]>,
 }
@@ -115,7 +118,7 @@ impl Publisher {
         warnings: Vec<Diagnostic>,
     ) -> Result<Publication, Arc<[Diagnostic]>> {
         let begin = Instant::now();
-        let Compiled { mut snapshot, warnings: of_compiler } = match compile(document, &self.registry) {
+        let Compiled { mut snapshot, acme, warnings: of_compiler } = match compile(document, &self.registry) {
             Ok(compiled) => compiled,
             Err(diagnostics) => return Err(self.refuse(diagnostics)),
         };
@@ -128,8 +131,13 @@ impl Publisher {
         let mut all = warnings;
         all.extend(of_compiler);
         all.extend(unchangeable(document, started_with));
-        let publication =
-            Publication { revision: snapshot.revision, snapshot: Arc::new(snapshot), settings, warnings: all.into() };
+        let publication = Publication {
+            revision: snapshot.revision,
+            snapshot: Arc::new(snapshot),
+            settings,
+            acme,
+            warnings: all.into(),
+        };
         self.subscriber.published(&publication);
         self.status.store(Arc::new(ConfigStatus {
             source: document.source.clone(),
@@ -137,7 +145,7 @@ impl Publisher {
             loaded_at: SystemTime::now(),
             hash,
             publish_ms: begin.elapsed().as_secs_f64() * 1_000.0,
-            routes: publication.snapshot.routes.len(),
+            routes: document.routes.iter().filter(|route| route.enabled).count(),
             upstreams: publication.snapshot.upstreams.len(),
             // The first is no reload.
             reloads_ok: status.reloads_ok + u64::from(status.revision > 0),

@@ -26,7 +26,7 @@ fn compiled(text: &str) -> Snapshot {
 
 fn snapshot(document: &Document) -> Snapshot {
     match compile(document, &plugins::REGISTRY) {
-        Ok(Compiled { snapshot, warnings }) => {
+        Ok(Compiled { snapshot, warnings, .. }) => {
             assert!(warnings.is_empty(), "{warnings:?}");
             snapshot
         }

@@ -70,6 +70,11 @@ impl Certificates {
         own.copied().or(self.default).map(|number| &self.all[number])
     }
 
+    /// Whether this very name, in lower case, has a certificate.
+    pub fn names(&self, name: &str) -> bool {
+        self.exact.contains_key(name)
+    }
+
     /// Whether a request may be served that came over a connection whose client was asked for `proof`.
     pub fn admit(&self, host: &[u8], path: &[u8], proof: Scope, proved: bool) -> Admission {
         if !self.proof {

@@ -1,5 +1,6 @@
 //! One running gateway: its sockets, workers, configuration and signals. Start reading at [`Node::start`].
 
+mod certificates;
 mod configuration;
 mod health;
 mod logs;
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::time::{Interval, interval};
 use weir_control::document::Settings;
-use weir_control::{FileStore, Publication, Publisher, Watch};
+use weir_control::{Acme, FileStore, Publication, Publisher, Watch};
 use weir_gateway::{Gateway, GatewayOptions, Listener, Spoken};
 use weir_net::inherit::{Inherited, Place};
 use weir_net::limits::Limits;
@@ -81,6 +82,7 @@ struct Control {
     status: Option<StatusServer>,
     sockets: Sockets,
     gateway: Arc<Gateway>,
+    acme: Arc<Acme>,
     access_log: Option<LogWriter>,
     watch: Watch,
     road: Road,
@@ -113,6 +115,7 @@ impl Node {
         let limits = Limits::raise();
 
         let mut store = FileStore::new(&options.file);
+        let challenges = Arc::clone(store.challenges());
         let loaded = store.load();
         // How many workers there are is known from the file, and so is whether it can be served at all.
         let workers = loaded.as_ref().map_or(1, |loaded| workers(&loaded.document.settings));
@@ -124,7 +127,7 @@ impl Node {
             Failure::Configuration
         })?;
         let first = publisher.publish(&loaded.document, loaded.hash.clone(), loaded.warnings.clone());
-        let Publication { snapshot, settings, .. } = first.map_err(|_| Failure::Configuration)?;
+        let Publication { snapshot, settings, acme: wanted, .. } = first.map_err(|_| Failure::Configuration)?;
         error_log::start(logs::level(settings.error_log_level), options.log_shape);
         say!("version {}, process {}, workers: {workers}", env!("CARGO_PKG_VERSION"), std::process::id());
         say!("limits: {limits}");
@@ -160,6 +163,8 @@ impl Node {
         let status = sockets.share(STATUS, 1).map_err(no_copy)?.remove(0);
         let status = StatusServer::start(status, Arc::clone(&state)).map_err(no_thread)?;
 
+        let acme = Arc::new(Acme::new(Arc::clone(&challenges), |line| say!("{line}")));
+        acme.recall(wanted.as_ref());
         let gateway = Gateway::start(GatewayOptions {
             listeners: listeners(&sockets, workers).map_err(no_copy)?,
             snapshot,
@@ -168,18 +173,21 @@ impl Node {
             connections_per_worker: connections_per_worker(&limits, workers),
         });
         let gateway = Arc::new(gateway.map_err(no_thread)?);
-        road.leads_to(&gateway);
+        road.leads_to(&gateway, &acme);
         let asked = Arc::downgrade(&gateway);
         state.started(move || asked.upgrade().map(|gateway| gateway.revisions()).unwrap_or_default());
-        state.watches(&gateway);
+        state.watches(&gateway, &acme);
 
         // From here on, so that no change gets lost between reading the file and watching it.
         let watch = weir_control::watch(store, loaded, publisher).map_err(no_thread)?;
+        // Last of all: who cannot start asks nobody for certificates, however often it is tried.
+        acme.follow(wanted.as_ref()).map_err(no_thread)?;
 
         let control = Control {
             status: Some(status),
             sockets,
             gateway,
+            acme,
             access_log,
             watch,
             road,
@@ -287,6 +295,7 @@ impl Control {
                     }
                     Err(failed) => {
                         attempt = None;
+                        self.acme.pause(false);
                         self.upgrade_failed(&failed);
                     }
                 },
@@ -312,13 +321,18 @@ impl Control {
         if attempt.is_some() {
             return say!("an upgrade is going on already");
         }
+        // An order that began now could be asked about at the new process, which would not know it.
+        self.acme.pause(true);
         match Attempt::start(&self.invocation, &self.sockets, self.options.upgrade_patience) {
             Ok(started) => {
                 say!("upgrade: process {} was started", started.pid().unwrap_or_default());
                 self.state.upgrade_error(None);
                 *attempt = Some(started);
             }
-            Err(failed) => self.upgrade_failed(&failed),
+            Err(failed) => {
+                self.acme.pause(false);
+                self.upgrade_failed(&failed);
+            }
         }
     }
 
@@ -342,6 +356,8 @@ impl Control {
             }
             End::Stop => systemd::stopping(),
         }
+        // A process that carries on waits for this.
+        self.acme.end();
         // Readiness goes first, so that whoever asks sends nothing more here.
         self.state.enter(Phase::Draining);
         if end != End::Stop {

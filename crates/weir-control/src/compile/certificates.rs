@@ -30,7 +30,6 @@ impl Compiler<'_> {
                 self.report(&name.origin.path, name.origin.place, problem, Some(advice.into()));
             }
         }
-        self.warn_of_silence(&all);
         all
     }
 
@@ -71,7 +70,7 @@ impl Compiler<'_> {
                 depth: clients.depth,
                 optional: !clients.except.is_empty(),
             }),
-            protocols: if self.document.settings.clients.http2 { PROTOCOLS } else { PROTOCOLS_WITHOUT_HTTP2 },
+            protocols: self.protocols(),
         };
         let complain = |wrong: tls::Wrong| {
             let origin = written.clients.as_ref().map_or(&written.origin, |clients| &clients.authorities.origin);
@@ -79,6 +78,10 @@ impl Compiler<'_> {
         };
         let server = Server::new(terms).map_err(complain).ok()?;
         Some(Certificate { server, proof: except.map(|except| Proof { except }) })
+    }
+
+    pub(super) fn protocols(&self) -> &'static [&'static str] {
+        if self.document.settings.clients.http2 { PROTOCOLS } else { PROTOCOLS_WITHOUT_HTTP2 }
     }
 
     /// A certificate with its key. Faults are reported where they are.
@@ -140,15 +143,17 @@ impl Compiler<'_> {
     }
 
     /// Warns where TLS is spoken with nothing to say, or certificates have nobody to be shown to.
-    fn warn_of_silence(&self, certificates: &Certificates) {
+    pub(super) fn warn_of_silence(&self, certificates: &Certificates) {
         let document = self.document;
         let speaks = document.settings.listen.iter().any(|listen| listen.tls);
-        let (path, problem, advice) = match (speaks, certificates.is_empty()) {
+        let has_none = certificates.is_empty() && document.acme.is_none();
+        let (path, problem, advice) = match (speaks, has_none) {
             (true, true) if document.ssls.is_empty() => {
                 ("listen", "TLS is spoken, but there is no certificate: every handshake fails", "add one to `ssls`")
             }
             (false, false) => {
-                ("ssls", "no address speaks TLS", "add one: `listen: [{ address: \":9443\", tls: true }]`")
+                let path = if document.ssls.is_empty() { "acme" } else { "ssls" };
+                (path, "no address speaks TLS", "add one: `listen: [{ address: \":9443\", tls: true }]`")
             }
             _ => return,
         };

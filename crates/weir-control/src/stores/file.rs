@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::acme::Challenges;
 use crate::diagnostic::Diagnostic;
 use crate::document::{Document, Query};
 use crate::substitute::process_environment;
@@ -26,6 +27,7 @@ pub struct FileStore {
     source: Arc<str>,
     limits: Limits,
     names: Names,
+    challenges: Arc<Challenges>,
     /// Whether the last version that was accepted ended with `#END`.
     marks_its_end: bool,
 }
@@ -47,7 +49,13 @@ impl FileStore {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let source = path.to_string_lossy().into();
-        FileStore { path, source, limits: Limits::default(), names: Names::default(), marks_its_end: false }
+        let (limits, names) = (Limits::default(), Names::default());
+        FileStore { path, source, limits, names, challenges: Arc::default(), marks_its_end: false }
+    }
+
+    /// What an authority of certificates may be asking for at this moment. All documents of this store share it.
+    pub fn challenges(&self) -> &Arc<Challenges> {
+        &self.challenges
     }
 
     pub fn path(&self) -> &Path {
@@ -69,8 +77,11 @@ impl FileStore {
         let text = self.text().map_err(|fault| vec![fault])?;
         let mut document = Document::parse(&self.source, &text, &process_environment, self.limits)?;
         let directory = self.path.parent().unwrap_or(Path::new(""));
-        let names = document.file_names();
-        document.files = beside::read(names.into_iter(), directory, &process_environment, &mut seen);
+        let to_come: Vec<String> = document.files_to_come().collect();
+        let names = document.file_names().into_iter().chain(to_come.iter().map(String::as_str));
+        document.files = beside::read(names, directory, &process_environment, &mut seen);
+        document.directory = directory.to_owned();
+        document.challenges = Arc::clone(&self.challenges);
         if document.needs_system_roots() {
             document.system_roots = beside::system_roots();
         }

@@ -93,8 +93,8 @@ fn parse(index: usize, rule: RouteRule, errors: &mut Vec<BuildError>) -> Rule {
     }
     hosts.sort();
     hosts.dedup();
-    let RouteRule { remote_addrs, vars, priority, route, .. } = rule;
-    Rule { uris, hosts, remote_addrs, vars, priority, route }
+    let RouteRule { remote_addrs, vars, among, priority, route, .. } = rule;
+    Rule { uris, hosts, remote_addrs, vars, among, priority, route }
 }
 
 fn assemble(rules: Vec<Rule>, methods: &[MethodSet], count: usize) -> RouteTable {
@@ -108,7 +108,7 @@ fn assemble(rules: Vec<Rule>, methods: &[MethodSet], count: usize) -> RouteTable
                 route: rule.route,
                 methods: *methods,
                 has_pattern: uri.is_pattern(),
-                has_conditions: !rule.remote_addrs.is_empty() || rule.vars.is_some(),
+                has_conditions: !rule.remote_addrs.is_empty() || rule.vars.is_some() || rule.among.is_some(),
             };
             let mut place = |paths| placed.push(Placed { paths, uri, priority: rule.priority, entry });
             for host in &rule.hosts {

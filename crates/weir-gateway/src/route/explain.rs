@@ -34,6 +34,8 @@ pub enum Verdict {
     RemoteAddr,
     /// This rule of its `vars` does not hold.
     Vars(String),
+    /// Its paths come and go, and this one is not there now.
+    Among,
 }
 
 /// What put the chosen candidate first.
@@ -86,6 +88,7 @@ fn refused(table: &RouteTable, entry: &Entry, refusal: Refusal, lookup: &Lookup<
         Refusal::Pattern => Verdict::Uri,
         Refusal::Method => Verdict::Method,
         Refusal::RemoteAddr => Verdict::RemoteAddr,
+        Refusal::Among => Verdict::Among,
         Refusal::Vars => {
             let vars = table.rules[entry.rule as usize].vars.as_ref();
             Verdict::Vars(vars.and_then(|vars| vars.unmet(lookup.variables)).unwrap_or_default())

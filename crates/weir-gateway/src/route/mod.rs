@@ -22,6 +22,7 @@ mod uri;
 
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 pub use build::BuildError;
 pub use explain::{Advantage, Candidate, Verdict};
@@ -50,8 +51,16 @@ pub struct RouteRule {
     /// Higher goes first, among routes of the same path.
     pub priority: i64,
     pub vars: Option<Expression>,
+    /// Only these paths, of those that fit.
+    pub among: Option<Arc<dyn PathSet>>,
     /// What [`RouteTable::find`] answers.
     pub route: u32,
+}
+
+/// Paths that come and go while a table is in use.
+pub trait PathSet: std::fmt::Debug + Send + Sync {
+    /// Whether a path, canonical and without its query, is one of them now.
+    fn has(&self, path: &[u8]) -> bool;
 }
 
 /// What the table looks at of a request.
@@ -118,7 +127,7 @@ struct Entry {
     methods: MethodSet,
     /// The `uri` is a pattern: more must match than the prefix it is found by.
     has_pattern: bool,
-    /// The rule has `remote_addrs` or `vars`.
+    /// The rule has `remote_addrs`, `vars` or `among`.
     has_conditions: bool,
 }
 
@@ -129,6 +138,7 @@ struct Rule {
     hosts: Vec<Host>,
     remote_addrs: Vec<IpNet>,
     vars: Option<Expression>,
+    among: Option<Arc<dyn PathSet>>,
     priority: i64,
     route: u32,
 }
@@ -148,6 +158,7 @@ enum Refusal {
     Method,
     RemoteAddr,
     Vars,
+    Among,
 }
 
 impl RouteTable {
@@ -221,6 +232,9 @@ impl RouteTable {
         }
         if !rule.remote_addrs.is_empty() && !any_contains(&rule.remote_addrs, lookup.remote_addr) {
             return Some(Refusal::RemoteAddr);
+        }
+        if rule.among.as_ref().is_some_and(|paths| !paths.has(lookup.path)) {
+            return Some(Refusal::Among);
         }
         let meets_vars = rule.vars.as_ref().is_none_or(|vars| vars.holds(lookup.variables));
         (!meets_vars).then_some(Refusal::Vars)

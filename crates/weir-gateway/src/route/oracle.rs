@@ -55,6 +55,7 @@ fn rule(route: u32, uris: &[&str]) -> RouteRule {
         remote_addrs: Vec::new(),
         priority: 0,
         vars: None,
+        among: None,
         route,
     }
 }
@@ -176,6 +177,7 @@ fn some_rule() -> impl Strategy<Value = RouteRule> {
             remote_addrs: networks.iter().map(|text| text.parse().expect("a range")).collect(),
             priority,
             vars: vars.map(|value| Expression::compile(&value).expect("right")),
+            among: None,
             route: 0,
         }
     })
@@ -413,4 +415,24 @@ fn explanation_says_why_each_lost() {
             (0, Verdict::Host),
         ]
     );
+}
+
+#[test]
+fn paths_come_and_go_while_a_table_is_in_use() {
+    #[derive(Debug, Default)]
+    struct Open(std::sync::Mutex<Vec<&'static str>>);
+    impl PathSet for Open {
+        fn has(&self, path: &[u8]) -> bool {
+            self.0.lock().expect("no test panics with it").iter().any(|open| open.as_bytes() == path)
+        }
+    }
+    let open = std::sync::Arc::new(Open::default());
+    let table = table(vec![rule(1, &["/*"]), RouteRule { among: Some(open.clone()), ..rule(2, &["/a/*"]) }]);
+    let find = |path| table.find(&Request::get("any", path).lookup());
+    assert_eq!(find("/a/x"), Some(1));
+    open.0.lock().expect("no test panics with it").push("/a/x");
+    assert_eq!((find("/a/x"), find("/a/y"), find("/b")), (Some(2), Some(1), Some(1)));
+    open.0.lock().expect("no test panics with it").clear();
+    assert_eq!(find("/a/x"), Some(1));
+    assert_eq!(table.explain(&Request::get("any", "/a/x").lookup())[0].verdict, Verdict::Among);
 }

@@ -24,7 +24,8 @@ pub struct Facts {
     pub pem: String,
     /// The names it is good for, in lower case; addresses as text.
     pub names: Vec<String>,
-    /// Seconds since 1970 at which it is good no more.
+    /// Seconds since 1970 from which it is good, and at which it is good no more.
+    pub since: i64,
     pub until: i64,
 }
 
@@ -43,6 +44,7 @@ impl Facts {
             fingerprint: hexadecimal(digest(&SHA1_FOR_LEGACY_USE_ONLY, certificate).as_ref()),
             pem: pem(certificate),
             names: names.unwrap_or_default(),
+            since: parsed.validity().not_before.timestamp(),
             until: parsed.validity().not_after.timestamp(),
         })
     }

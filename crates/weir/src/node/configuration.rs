@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use weir_control::document::Settings;
-use weir_control::{Diagnostic, Publication, Subscriber};
+use weir_control::{Acme, Diagnostic, Publication, Subscriber};
 use weir_gateway::Gateway;
 use weir_telemetry::metrics::Metrics;
 
@@ -24,18 +24,21 @@ struct Shared {
     metrics: Arc<Metrics>,
     /// There is none before the first configuration, which the gateway is started with. It is not ours to keep alive.
     gateway: OnceLock<Weak<Gateway>>,
+    /// The same for those who get certificates.
+    acme: OnceLock<Weak<Acme>>,
     settings: Mutex<Option<Arc<Settings>>>,
 }
 
 impl Road {
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self(Arc::new(Shared { metrics, gateway: OnceLock::new(), settings: Mutex::default() }))
+        Self(Arc::new(Shared { metrics, gateway: OnceLock::new(), acme: OnceLock::new(), settings: Mutex::default() }))
     }
 
-    /// Names the gateway that later configurations go to.
-    pub fn leads_to(&self, gateway: &Arc<Gateway>) {
-        // A node starts one gateway in its life.
+    /// Names the gateway that later configurations go to, and who gets certificates for them.
+    pub fn leads_to(&self, gateway: &Arc<Gateway>, acme: &Arc<Acme>) {
+        // A node starts one of each in its life.
         let _ = self.0.gateway.set(Arc::downgrade(gateway));
+        let _ = self.0.acme.set(Arc::downgrade(acme));
     }
 
     /// The settings of the last configuration that was accepted.
@@ -46,7 +49,7 @@ impl Road {
 
 impl Subscriber for Road {
     fn published(&self, publication: &Publication) {
-        let Publication { revision, snapshot, settings, warnings } = publication;
+        let Publication { revision, snapshot, settings, acme, warnings } = publication;
         say_each(warnings);
         *self.0.settings.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(settings));
         self.0.metrics.control.served(*revision);
@@ -54,6 +57,9 @@ impl Subscriber for Road {
         let Some(gateway) = self.0.gateway.get().and_then(Weak::upgrade) else { return };
         if !gateway.publish(Arc::clone(snapshot), PATIENCE) {
             say!("a worker has not taken on revision {revision} after {} s", PATIENCE.as_secs());
+        }
+        if let Some(Err(error)) = self.0.acme.get().and_then(Weak::upgrade).map(|all| all.follow(acme.as_ref())) {
+            say!("no certificate can be got: {error}");
         }
         self.0.metrics.control.reloads_applied.fetch_add(1, Relaxed);
         say!("configuration applied, revision {revision}");

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use weir_control::Publisher;
+use weir_control::acme::Report;
+use weir_control::{Acme, Publisher};
 use weir_gateway::Gateway;
 use weir_net::limits::Limits;
 use weir_plugins::Tally;
@@ -12,7 +13,7 @@ use weir_telemetry::exposition::{Format, Page};
 use weir_telemetry::metrics::Metrics;
 use weir_telemetry::process;
 
-use super::{health, policies, traffic};
+use super::{certificates, health, policies, traffic};
 
 /// What became of the records of plugins that log.
 fn records(page: &mut Page) {
@@ -43,6 +44,7 @@ pub struct State {
     revisions: OnceLock<Box<dyn Fn() -> Vec<u64> + Send + Sync>>,
     /// Whose endpoints are shown. It is not ours to keep alive.
     gateway: OnceLock<Weak<Gateway>>,
+    acme: OnceLock<Weak<Acme>>,
     changing: Mutex<Changing>,
 }
 
@@ -60,6 +62,7 @@ impl State {
             publisher,
             revisions: OnceLock::new(),
             gateway: OnceLock::new(),
+            acme: OnceLock::new(),
             changing: Mutex::default(),
         }
     }
@@ -70,10 +73,11 @@ impl State {
         let _ = self.revisions.set(Box::new(revisions));
     }
 
-    /// From here on there are endpoints to show.
-    pub fn watches(&self, gateway: &Arc<Gateway>) {
-        // A node has one gateway in its life.
+    /// From here on there are endpoints to show, and certificates.
+    pub fn watches(&self, gateway: &Arc<Gateway>, acme: &Arc<Acme>) {
+        // A node has one of each in its life.
         let _ = self.gateway.set(Arc::downgrade(gateway));
+        let _ = self.acme.set(Arc::downgrade(acme));
     }
 
     /// What `/metrics` shows.
@@ -84,6 +88,9 @@ impl State {
             traffic::write(page);
             if let Some(gateway) = self.gateway() {
                 health::write(&gateway, page);
+            }
+            if let Some(report) = self.acme() {
+                certificates::write(&report, page);
             }
         })
     }
@@ -96,6 +103,10 @@ impl State {
 
     fn gateway(&self) -> Option<Arc<Gateway>> {
         self.gateway.get().and_then(Weak::upgrade)
+    }
+
+    fn acme(&self) -> Option<Report> {
+        self.acme.get().and_then(Weak::upgrade)?.report()
     }
 
     pub fn enter(&self, phase: Phase) {
@@ -145,6 +156,7 @@ impl State {
             "workers": workers,
             "connections": self.metrics.workers().iter().map(|worker| worker.connections()).sum::<u64>(),
             "upstreams": self.gateway().map(|gateway| health::report(&gateway)),
+            "acme": self.acme(),
             "configuration": *self.publisher.status(),
             "upgrade": { "error": changing.upgrade_error },
             "limits": {

@@ -1,0 +1,186 @@
+//! One order, from asking for it to key and chain.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use instant_acme::{
+    Account, AccountCredentials, AuthorizationStatus, ChallengeType, Error, ExternalAccountKey, Identifier, NewAccount,
+    NewOrder, Order, OrderStatus, Problem, RetryPolicy,
+};
+
+use super::Terms;
+use super::challenges::Challenges;
+use super::http::{Http, NoAnswer};
+use super::storage::{Storage, Validity};
+
+/// How long an authority may take to look, and how long to issue. It is asked again ever more seldom.
+const PATIENCE: RetryPolicy =
+    RetryPolicy::new().initial_delay(Duration::from_millis(500)).backoff(1.5).timeout(Duration::from_secs(120));
+
+/// Why there is no certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub reason: String,
+    /// The authority has said no, instead of nothing at all: it counts how often it does.
+    pub refused: bool,
+    /// It wants to be left alone until then.
+    pub wait_until: Option<SystemTime>,
+}
+
+impl Failure {
+    /// Something of our own went wrong. It is tried again as seldom as after a refusal.
+    fn own(reason: impl std::fmt::Display) -> Failure {
+        Failure { reason: reason.to_string(), refused: true, wait_until: None }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let silent = matches!(&error, Error::Other(inner) if inner.is::<NoAnswer>());
+        let reason = match error {
+            Error::Api(problem) => in_words(&problem),
+            error => error.to_string(),
+        };
+        Failure { refused: !silent, ..Failure::own(reason) }
+    }
+}
+
+/// What the authority says: the detail, and the kind of problem where it is known by name.
+fn in_words(problem: &Problem) -> String {
+    let kind = problem.r#type.as_deref().map(|kind| kind.trim_start_matches("urn:ietf:params:acme:error:"));
+    match (&problem.detail, kind) {
+        (Some(detail), Some(kind)) => format!("{detail} ({kind})"),
+        (Some(detail), None) => detail.clone(),
+        (None, kind) => kind.unwrap_or("it does not say why").to_owned(),
+    }
+}
+
+/// Orders certificates from one authority, with one account.
+pub(super) struct Orders {
+    terms: Arc<Terms>,
+    http: Http,
+    storage: Storage,
+    challenges: Arc<Challenges>,
+    /// Found or made with the first order. The lock lets one make it where several orders begin.
+    account: tokio::sync::Mutex<Option<Account>>,
+}
+
+impl Orders {
+    pub(super) fn new(terms: Arc<Terms>, storage: Storage, challenges: Arc<Challenges>) -> Orders {
+        let http = Http::new(&terms.client);
+        Orders { terms, http, storage, challenges, account: tokio::sync::Mutex::default() }
+    }
+
+    /// Gets a certificate for a host, and saves it with a new key.
+    pub(super) async fn obtain(&self, host: &str) -> Result<Validity, Failure> {
+        let obtained = self.ordered(host).await;
+        obtained.map_err(|failure| Failure { wait_until: self.http.told_to_wait(), ..failure })
+    }
+
+    async fn ordered(&self, host: &str) -> Result<Validity, Failure> {
+        let account = self.account().await?;
+        let identifiers = [Identifier::Dns(host.to_owned())];
+        let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
+        // Closed again however this ends.
+        let _open = self.prove(&mut order).await?;
+        match order.poll_ready(&PATIENCE).await {
+            Ok(OrderStatus::Ready) => {}
+            Ok(_) => return Err(refusal(&mut order, None).await),
+            Err(error @ Error::Api(_)) => return Err(refusal(&mut order, Some(error.into())).await),
+            Err(error) => return Err(error.into()),
+        }
+        let key = order.finalize().await?;
+        let chain = order.poll_certificate(&PATIENCE).await?;
+        let pem = format!("{key}{chain}");
+        let validity = Validity::of(pem.as_bytes(), host).map_err(Failure::own)?;
+        if validity.until <= SystemTime::now() {
+            return Err(Failure::own("the certificate has expired already; is the clock right?"));
+        }
+        let unsaved = |error| Failure::own(format!("the certificate cannot be saved: {error}"));
+        self.storage.save_certificate(host, &pem).map_err(unsaved)?;
+        Ok(validity)
+    }
+
+    /// Answers each challenge of an order, and says that it can be looked at.
+    async fn prove(&self, order: &mut Order) -> Result<Vec<Open<'_>>, Failure> {
+        let mut open = Vec::new();
+        let mut authorizations = order.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization?;
+            match authorization.status {
+                AuthorizationStatus::Pending => {}
+                AuthorizationStatus::Valid => continue, // proved not long ago
+                status => return Err(Failure::own(format!("the authorization is {status:?} already"))),
+            }
+            let mut challenge = authorization
+                .challenge(ChallengeType::Http01)
+                .ok_or_else(|| Failure::own("the authority does not offer to ask over HTTP (http-01)"))?;
+            let answer = challenge.key_authorization();
+            open.push(self.open(&challenge.token, answer.as_str())?);
+            challenge.set_ready().await?;
+        }
+        Ok(open)
+    }
+
+    fn open(&self, token: &str, answer: &str) -> Result<Open<'_>, Failure> {
+        // In a file as well: a process that is about to carry on answers on the same sockets.
+        let unsaved = |error| Failure::own(format!("the answer to the challenge cannot be saved: {error}"));
+        self.storage.open_challenge(token, answer).map_err(unsaved)?;
+        self.challenges.open(token, answer);
+        Ok(Open { orders: self, token: token.into() })
+    }
+
+    async fn account(&self) -> Result<Account, Failure> {
+        let mut account = self.account.lock().await;
+        if let Some(account) = &*account {
+            return Ok(account.clone());
+        }
+        let builder = Account::builder_with_http(Box::new(self.http.clone()));
+        let found = match self.storage.account::<AccountCredentials>().map_err(Failure::own)? {
+            Some(credentials) => builder.from_credentials(credentials).await?,
+            None => {
+                let contact: Vec<String> = self.terms.emails.iter().map(|email| format!("mailto:{email}")).collect();
+                let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
+                let new = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
+                let external = self.terms.external_account.as_ref().map(|external| {
+                    let key = base64::Engine::decode(&base64::prelude::BASE64_URL_SAFE_NO_PAD, &*external.hmac_key);
+                    key.map(|key| ExternalAccountKey::new(external.key_id.to_string(), &key))
+                });
+                let external = external.transpose().map_err(Failure::own)?;
+                let directory = self.terms.directory.to_string();
+                let (account, credentials) = builder.create(&new, directory, external.as_ref()).await?;
+                let unsaved = |error| Failure::own(format!("the account cannot be saved: {error}"));
+                self.storage.save_account(&credentials).map_err(unsaved)?;
+                account
+            }
+        };
+        Ok(account.insert(found).clone())
+    }
+}
+
+/// A challenge that is answered. Dropping it ends that.
+struct Open<'a> {
+    orders: &'a Orders,
+    token: Box<str>,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.orders.challenges.close(&self.token);
+        self.orders.storage.close_challenge(&self.token);
+    }
+}
+
+/// Why an order has come to nothing: the challenge knows it best.
+async fn refusal(order: &mut Order, of_order: Option<Failure>) -> Failure {
+    let mut authorizations = order.authorizations();
+    while let Some(Ok(mut authorization)) = authorizations.next().await {
+        // Where it cannot be asked again, what is known of it has to do.
+        let _ = authorization.refresh().await;
+        let problem = authorization.challenges.iter().find_map(|challenge| challenge.error.as_ref());
+        if let Some(problem) = problem {
+            return Failure::own(in_words(problem));
+        }
+    }
+    of_order.unwrap_or_else(|| Failure::own("the order is invalid, and the authority does not say why"))
+}

@@ -1,0 +1,70 @@
+//! When a certificate is renewed, and when an order that failed is tried again.
+
+use std::time::{Duration, SystemTime};
+
+use super::storage::Validity;
+
+/// Before the first order that the authority refused is tried again. Let's Encrypt allows five failures an hour.
+const AFTER_REFUSAL: Duration = Duration::from_secs(5 * 60);
+/// The same where there was nobody to refuse it.
+const AFTER_SILENCE: Duration = Duration::from_secs(5);
+/// No pause is longer, unless the authority asks for it.
+const LONGEST: Duration = Duration::from_secs(12 * 60 * 60);
+/// However often orders have failed before, a process that starts waits no longer than this after the last: somebody may
+/// have mended what was wrong.
+pub(super) const AFTER_START: Duration = Duration::from_secs(15 * 60);
+
+/// When to renew. `chance`, from 0 to 1, spreads those that were ordered together.
+pub(super) fn renewal(validity: Validity, renew_before: Option<Duration>, chance: f64) -> SystemTime {
+    let lifetime = validity.until.duration_since(validity.since).unwrap_or_default();
+    // Who asked for more than half of it would order all the time.
+    let before = renew_before.unwrap_or(lifetime / 3).min(lifetime / 2);
+    let earlier = (lifetime / 30).mul_f64(chance.clamp(0.0, 1.0));
+    validity.until.checked_sub(before + earlier).unwrap_or(validity.until)
+}
+
+/// How long to wait after so many failures in a row. `lifetime` is that of the certificate there is: one that is good for
+/// a day cannot wait for half of one.
+pub(super) fn pause(failures: u32, refused: bool, lifetime: Option<Duration>, chance: f64) -> Duration {
+    let first = if refused { AFTER_REFUSAL } else { AFTER_SILENCE };
+    let longest = lifetime.map_or(LONGEST, |lifetime| (lifetime / 24).min(LONGEST)).max(first);
+    let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(20));
+    doubled.min(longest).mul_f64(0.75 + chance.clamp(0.0, 1.0) / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::UNIX_EPOCH;
+
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    fn days(since: u32, until: u32) -> Validity {
+        Validity { since: UNIX_EPOCH + DAY * since, until: UNIX_EPOCH + DAY * until }
+    }
+
+    #[test]
+    fn a_certificate_is_renewed_with_a_third_of_its_life_left() {
+        let due = |validity, before, chance| {
+            renewal(validity, before, chance).duration_since(UNIX_EPOCH).expect("later").as_secs_f64() / 86_400.0
+        };
+        assert_eq!(due(days(10, 100), None, 0.0), 70.0);
+        assert_eq!(due(days(10, 100), None, 1.0), 67.0);
+        assert_eq!(due(days(10, 100), Some(DAY * 7), 0.0), 93.0);
+        assert_eq!(due(days(10, 100), Some(DAY * 365), 0.0), 55.0, "not all the time");
+        assert_eq!(due(days(100, 10), None, 0.0), 10.0, "it makes no sense, and is over");
+    }
+
+    #[test]
+    fn pauses_grow_and_are_never_short_for_who_was_refused() {
+        let minutes = |failures, refused| pause(failures, refused, None, 0.5).as_secs_f64() / 60.0;
+        assert_eq!([1, 2, 3].map(|failures| minutes(failures, true)), [5.0, 10.0, 20.0]);
+        assert_eq!(minutes(1_000, true), 720.0);
+        assert_eq!(minutes(1, false) * 60.0, 5.0);
+        assert_eq!(minutes(1_000, false), 720.0);
+        assert_eq!(pause(9, true, Some(DAY), 0.5), Duration::from_secs(60 * 60));
+        assert_eq!(pause(9, true, Some(Duration::from_secs(60)), 0.5), AFTER_REFUSAL);
+        assert_eq!(pause(1, true, None, 0.0), AFTER_REFUSAL.mul_f64(0.75));
+        assert_eq!(pause(1, true, None, 1.0), AFTER_REFUSAL.mul_f64(1.25));
+    }
+}

@@ -1,0 +1,257 @@
+//! Where an account and its certificates are kept: a folder of files that only their owner may read.
+
+use std::collections::HashMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use weir_net::tls::{self, Facts};
+
+/// The folder of one authority.
+#[derive(Clone, Debug)]
+pub(super) struct Storage {
+    folder: PathBuf,
+}
+
+/// Held by the one process that orders. It ends with the process, however that ends.
+#[derive(Debug)]
+pub(super) struct Lock(#[expect(dead_code, reason = "closing it is what lets go")] File);
+
+/// How long a certificate is good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Validity {
+    pub since: SystemTime,
+    pub until: SystemTime,
+}
+
+/// What became of the last orders for a host, for whoever starts after a crash: an authority counts failures.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Failures {
+    /// In a row.
+    pub count: u32,
+    /// Seconds since 1970.
+    pub last: u64,
+    pub reason: String,
+}
+
+const ACCOUNT: &str = "account.json";
+const LOCK: &str = "lock";
+const CHALLENGES: &str = "challenges";
+
+impl Storage {
+    pub(super) fn new(folder: &Path) -> Storage {
+        Storage { folder: folder.to_owned() }
+    }
+
+    /// Makes the folder where there is none.
+    pub(super) fn prepare(&self) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(self.folder.join(CHALLENGES))
+    }
+
+    /// Nothing while another process has it.
+    pub(super) fn lock(&self) -> io::Result<Option<Lock>> {
+        let file = self.options().create(true).truncate(false).open(self.folder.join(LOCK))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Lock(file))),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The account, as it was saved. A damaged one is an error: whoever made a new one would lose the old one's rights.
+    pub(super) fn account<T: DeserializeOwned>(&self) -> io::Result<Option<T>> {
+        self.json(ACCOUNT)
+    }
+
+    pub(super) fn save_account(&self, account: &impl Serialize) -> io::Result<()> {
+        self.save(ACCOUNT, &serde_json::to_vec(account).map_err(io::Error::other)?)
+    }
+
+    /// How long the certificate of a host is good; nothing where there is none that can be used.
+    pub(super) fn validity(&self, host: &str) -> Option<Validity> {
+        Validity::of(&fs::read(self.certificate(host)).ok()?, host).ok()
+    }
+
+    /// Key and chain in one file, so that one never stands there without the other.
+    pub(super) fn save_certificate(&self, host: &str, pem: &str) -> io::Result<()> {
+        self.save_at(&self.certificate(host), pem.as_bytes())
+    }
+
+    fn certificate(&self, host: &str) -> PathBuf {
+        self.folder.join(format!("{host}.pem"))
+    }
+
+    pub(super) fn failures(&self, host: &str) -> Option<Failures> {
+        // Whatever cannot be read says nothing about the host.
+        self.json(&format!("{host}.failed")).ok().flatten()
+    }
+
+    pub(super) fn save_failures(&self, host: &str, failures: Option<&Failures>) -> io::Result<()> {
+        let name = format!("{host}.failed");
+        match failures {
+            Some(failures) => self.save(&name, &serde_json::to_vec(failures).map_err(io::Error::other)?),
+            None => gone(fs::remove_file(self.folder.join(name))),
+        }
+    }
+
+    /// The challenges that are open, whichever process has opened them.
+    pub(super) fn challenges(&self) -> HashMap<Box<str>, Arc<str>> {
+        let entries = fs::read_dir(self.folder.join(CHALLENGES)).into_iter().flatten().flatten();
+        let read = |path: PathBuf| {
+            let answer = fs::read_to_string(&path).ok()?;
+            Some((path.file_name()?.to_str()?.into(), answer.into()))
+        };
+        entries.filter_map(|entry| read(entry.path())).collect()
+    }
+
+    /// # Errors
+    /// Also where the authority has sent a token that is none (RFC 8555 §8.3), which could be any path.
+    pub(super) fn open_challenge(&self, token: &str, answer: &str) -> io::Result<()> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        if token.is_empty() || token.len() > 200 || !token.bytes().all(plain) {
+            return Err(io::Error::other("the token of the challenge is none"));
+        }
+        self.save_at(&self.challenge(token), answer.as_bytes())
+    }
+
+    pub(super) fn close_challenge(&self, token: &str) {
+        // One that stays behind is removed by whoever orders next.
+        let _ = fs::remove_file(self.challenge(token));
+    }
+
+    pub(super) fn close_all_challenges(&self) -> io::Result<()> {
+        for entry in fs::read_dir(self.folder.join(CHALLENGES))? {
+            gone(fs::remove_file(entry?.path()))?;
+        }
+        Ok(())
+    }
+
+    fn challenge(&self, token: &str) -> PathBuf {
+        self.folder.join(CHALLENGES).join(token)
+    }
+
+    fn json<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
+        let path = self.folder.join(name);
+        match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text)
+                .map(Some)
+                .map_err(|error| io::Error::other(format!("{} is damaged: {error}", path.display()))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn save(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        self.save_at(&self.folder.join(name), content)
+    }
+
+    /// Either the old content stands there or the new one, whatever happens meanwhile.
+    fn save_at(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        let unfinished = self.folder.join("unfinished");
+        gone(fs::remove_file(&unfinished))?;
+        let mut file = self.options().create_new(true).open(&unfinished)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&unfinished, path)?;
+        File::open(&self.folder)?.sync_all()
+    }
+
+    fn options(&self) -> OpenOptions {
+        let mut options = OpenOptions::new();
+        options.write(true).mode(0o600);
+        options
+    }
+}
+
+/// That it was not there is as good.
+fn gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+impl Validity {
+    /// Of the certificate in a text of key and chain.
+    ///
+    /// # Errors
+    /// Why it cannot be used for this host.
+    pub(super) fn of(pem: &[u8], host: &str) -> Result<Validity, String> {
+        let chain = tls::certificates(pem).map_err(|error| format!("the certificate {error}"))?;
+        let facts = Facts::of(&chain[0]).map_err(|error| format!("the certificate {error}"))?;
+        if !facts.is_good_for(host) {
+            return Err(format!("the certificate is for {}", facts.names.join(", ")));
+        }
+        tls::certified(chain, pem).map_err(|error| format!("the key {error}"))?;
+        let time = |seconds: i64| UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+        Ok(Validity { since: time(facts.since), until: time(facts.until) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use weir_testkit::{Authority, TempDir};
+
+    fn storage(directory: &TempDir) -> Storage {
+        let storage = Storage::new(&directory.join("acme/authority"));
+        storage.prepare().expect("a folder");
+        storage
+    }
+
+    #[test]
+    fn what_is_saved_is_there_again_and_is_nobody_elses_to_read() {
+        let directory = TempDir::new();
+        let storage = storage(&directory);
+        let identity = Authority::of_tests().identity(&["a.test"]);
+        assert_eq!(storage.validity("a.test"), None);
+        let pem = identity.key + &identity.certificate;
+        storage.save_certificate("a.test", "unfinished").expect("it can be written");
+        assert_eq!(storage.validity("a.test"), None);
+        storage.save_certificate("a.test", &pem).expect("it can be written");
+        let validity = Storage::new(&storage.folder).validity("a.test").expect("it is there");
+        assert!(validity.since < validity.until);
+        assert!(Validity::of(pem.as_bytes(), "b.test").is_err());
+        let mode = |path: PathBuf| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+        assert_eq!(mode(storage.certificate("a.test")), 0o600);
+        assert_eq!(mode(storage.folder.clone()), 0o700);
+
+        let failures = Failures { count: 2, last: 7, reason: "no".to_owned() };
+        storage.save_failures("a.test", Some(&failures)).expect("it can be written");
+        assert_eq!(storage.failures("a.test"), Some(failures));
+        storage.save_failures("a.test", None).expect("it can be removed");
+        storage.save_failures("a.test", None).expect("it need not be there");
+        assert_eq!(storage.failures("a.test"), None);
+    }
+
+    #[test]
+    fn one_process_orders_at_a_time() {
+        let directory = TempDir::new();
+        let storage = storage(&directory);
+        let lock = storage.lock().expect("a file").expect("nobody has it");
+        assert!(storage.lock().expect("a file").is_none());
+        drop(lock);
+        assert!(storage.lock().expect("a file").is_some());
+    }
+
+    #[test]
+    fn challenges_are_seen_by_other_processes_and_tokens_are_no_paths() {
+        let directory = TempDir::new();
+        let storage = storage(&directory);
+        storage.open_challenge("a-Token_1", "answer").expect("it can be written");
+        assert_eq!(storage.challenges().get("a-Token_1").map(|answer| &**answer), Some("answer"));
+        for token in ["", "../account.json", "a/b", ".", &"a".repeat(201)] {
+            storage.open_challenge(token, "x").expect_err("it is none");
+        }
+        storage.close_all_challenges().expect("they can be removed");
+        assert!(storage.challenges().is_empty());
+    }
+}

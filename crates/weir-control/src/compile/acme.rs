@@ -1,0 +1,143 @@
+//! `acme`: what is to be got, what has been got, and where the authority finds its answers.
+
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use weir_gateway::snapshot::{Certificate, Certificates, Chain, Link, Rank, Reach, Route, RouteRule, Target};
+use weir_net::tls::{self, Client, Facts, Server, ServerTerms, Trust, UpstreamTerms, Versions, Wrong};
+use weir_plugin::{Exchange, Plugin, RouteFacts, Stage, Step, Stop};
+use weir_proto::Method;
+
+use super::Compiler;
+use crate::acme::{Challenges, PREFIX, Terms};
+use crate::document::AcmeHost;
+
+/// What challenges are called where routes have ids; no route of a file can have this one.
+const ROUTE: &str = "acme/http-01";
+
+impl Compiler<'_> {
+    /// What is to be got: a certificate for each host that `ssls` has none for.
+    pub(super) fn acme(&self, configured: &Certificates) -> Option<Arc<Terms>> {
+        let written = self.document.acme.as_ref()?;
+        let own = match &written.authorities {
+            Some(pem) => Some(self.chain(pem)?),
+            None => None,
+        };
+        let trust = own.as_deref().map_or(Trust::System(&self.document.system_roots), Trust::Authorities);
+        let complain = |wrong: Wrong| {
+            let origin = written.authorities.as_ref().map_or(&written.origin, |pem| &pem.origin);
+            self.report(&origin.path, origin.place, format!("cannot be used: {wrong}"), None);
+        };
+        let terms = UpstreamTerms { trust, identity: None, protocols: &["http/1.1"] };
+        let client = Client::new(&terms).map_err(complain).ok()?;
+        let mut hosts = written.hosts.clone();
+        hosts.retain(|host| {
+            let is_there = configured.names(&host.name);
+            if is_there {
+                let advice = "leave it out here, or there".to_owned();
+                let problem = format!("`{}` has a certificate in `ssls`, which is the one that is shown", host.name);
+                self.warnings.report_text(&host.origin.path, host.origin.place, problem, Some(advice));
+            }
+            !is_there
+        });
+        if !self.document.settings.listen.iter().any(|listen| !listen.tls && !listen.h2c) {
+            let advice = "add an address in the clear that port 80 leads to: `listen: [\":80\"]`".to_owned();
+            let problem = "an authority asks over HTTP on port 80, and no address speaks that";
+            self.warnings.report_text(&written.origin.path, written.origin.place, problem, Some(advice));
+        }
+        (!hosts.is_empty()).then(|| {
+            Arc::new(Terms {
+                source: Arc::clone(&self.document.source),
+                hosts,
+                emails: written.emails.clone(),
+                directory: written.directory.clone(),
+                client,
+                folder: self.document.directory.join(written.folder()),
+                renew_before: written.renew_before,
+                external_account: written.external_account.clone(),
+            })
+        })
+    }
+
+    /// Adds the certificates that have been got. One that cannot be used is a warning, since nobody has written it.
+    pub(super) fn add_obtained(&self, hosts: &[AcmeHost], certificates: &mut Certificates) {
+        for host in hosts {
+            let file = self.document.acme.as_ref().map(|acme| acme.file_of(&host.name)).unwrap_or_default();
+            let Some(Ok(text)) = self.document.files.get(&*file) else { continue };
+            match self.obtained(host, text) {
+                Ok(certificate) => {
+                    let name = std::iter::once(&*host.name);
+                    certificates.add(certificate, name).expect("hosts that `ssls` names were left out");
+                }
+                Err(reason) => {
+                    let problem = format!("`{file}` {reason}");
+                    let advice = Some("another one is ordered".to_owned());
+                    self.warnings.report_text(&host.origin.path, host.origin.place, problem, advice);
+                }
+            }
+        }
+    }
+
+    fn obtained(&self, host: &AcmeHost, text: &[u8]) -> Result<Certificate, String> {
+        let chain = tls::certificates(text).map_err(|error| error.to_string())?;
+        let facts = Facts::of(&chain[0]).map_err(|error| error.to_string())?;
+        let now = self.document.read_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        if facts.until < i64::try_from(now).unwrap_or(i64::MAX) {
+            // Some look at the name alone, and others get to see a reason.
+            let advice = Some("see `/status` for why there is no other one".to_owned());
+            let problem = format!("the certificate of `{}` has expired", host.name);
+            self.warnings.report_text(&host.origin.path, host.origin.place, problem, advice);
+        }
+        let key = tls::certified(chain, text).map_err(|error| error.to_string())?;
+        let terms =
+            ServerTerms { keys: vec![key], versions: Versions::ALL, clients: None, protocols: self.protocols() };
+        Ok(Certificate { server: Server::new(terms).map_err(|wrong| wrong.to_string())?, proof: None })
+    }
+
+    /// Challenges are a route like any other, so requests that are none of them pay nothing. It takes only the tokens of
+    /// orders that are open, and no plugin of anybody stands before it: an authority cannot log in.
+    pub(super) fn challenge_route(&self, hosts: &[AcmeHost], number: usize) -> (RouteRule, Route) {
+        let challenges = &self.document.challenges;
+        let rule = RouteRule {
+            uris: vec![format!("{PREFIX}*")],
+            hosts: hosts.iter().map(|host| host.name.to_string()).collect(),
+            methods: Some([Method::Get, Method::Head].into_iter().collect()),
+            remote_addrs: Vec::new(),
+            priority: i64::MAX,
+            vars: None,
+            among: Some(Arc::clone(challenges) as _),
+            route: number as u32,
+        };
+        let link = Link {
+            step: Step::new(Answer(Arc::clone(challenges))),
+            rank: Rank { stage: Stage::Access, reach: Reach::Own, priority: std::cmp::Reverse(0) },
+            // It has no number among the plugins that can be configured, and no price.
+            plugin: u16::MAX,
+            identifies: false,
+        };
+        let facts = RouteFacts { route_id: ROUTE.into(), route_name: ROUTE.into(), ..RouteFacts::default() };
+        let route = Route {
+            facts,
+            chain: Chain::new(vec![link]),
+            target: Target::Nothing,
+            timeouts: None,
+            upgrades: false,
+            encoded_separators: false,
+        };
+        (rule, route)
+    }
+}
+
+/// Answers an authority.
+struct Answer(Arc<Challenges>);
+
+impl Plugin for Answer {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        match self.0.answer(exchange.request.path()) {
+            // RFC 8555 §8.3.
+            Some(answer) => Err(exchange.respond(200, "application/octet-stream", answer.as_bytes())),
+            // The order has ended since the route was found.
+            None => Err(Stop::Respond(404)),
+        }
+    }
+}

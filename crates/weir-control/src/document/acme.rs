@@ -1,0 +1,204 @@
+//! `acme`: names whose certificates the gateway gets for itself.
+
+use std::time::Duration;
+
+use super::certificate::{self, Pem};
+use super::resource::Origin;
+use crate::read::{At, Fields, shortened};
+
+/// Certificates that an authority issues on request (RFC 8555).
+#[derive(Clone, Debug)]
+pub struct Acme {
+    pub origin: Origin,
+    /// One certificate each.
+    pub hosts: Vec<AcmeHost>,
+    /// Mail addresses that the authority may write to.
+    pub emails: Vec<Box<str>>,
+    /// Where the authority says what it offers.
+    pub directory: Box<str>,
+    /// Who vouches for the authority's own server; `None` is whom the system trusts.
+    pub authorities: Option<Pem>,
+    /// Where the account and the certificates are kept, as written.
+    pub storage: Box<str>,
+    /// How long before its end a certificate is renewed; `None` is a third of its lifetime.
+    pub renew_before: Option<Duration>,
+    pub external_account: Option<ExternalAccount>,
+}
+
+#[derive(Clone, Debug)]
+pub struct AcmeHost {
+    /// In lower case.
+    pub name: Box<str>,
+    pub origin: Origin,
+}
+
+/// What ties an account to one that the authority knows already (RFC 8555 §7.3.4).
+#[derive(Clone, PartialEq, Eq)]
+pub struct ExternalAccount {
+    pub key_id: Box<str>,
+    /// In base64 without padding, for URLs.
+    pub hmac_key: Box<str>,
+}
+
+impl std::fmt::Debug for ExternalAccount {
+    /// Without the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ExternalAccount").field("key_id", &self.key_id).finish_non_exhaustive()
+    }
+}
+
+const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
+const STORAGE: &str = "acme";
+/// More would take days to get, one by one, and are a matter for a certificate with a wildcard.
+const MOST_HOSTS: usize = 1_000;
+
+pub(super) fn read(at: &At) -> Option<Acme> {
+    let fields = at.fields(&[
+        "hosts",
+        "email",
+        "terms_of_service_agreed",
+        "directory",
+        "ca",
+        "storage",
+        "renew_before",
+        "external_account",
+    ])?;
+    match fields.get("terms_of_service_agreed") {
+        None => agree(at),
+        Some(agreed) if agreed.boolean() == Some(false) => agree(&agreed),
+        Some(_) => {}
+    }
+    Some(Acme {
+        origin: Origin::of(at),
+        hosts: hosts(&fields),
+        emails: fields.get("email").map(|at| emails(&at)).unwrap_or_default(),
+        directory: fields.get("directory").and_then(|at| directory(&at)).unwrap_or_else(|| LETS_ENCRYPT.into()),
+        authorities: fields.get("ca").and_then(|at| certificate::pem(&at)),
+        storage: fields.get("storage").and_then(|at| at.text_of(1..=4096)).unwrap_or(STORAGE).into(),
+        renew_before: fields.get("renew_before").and_then(|at| at.duration()),
+        external_account: fields.get("external_account").and_then(|at| external_account(&at)),
+    })
+}
+
+fn agree(at: &At) {
+    at.report_advising(
+        "the authority gives certificates only to those who agree to its terms of service",
+        "read them, and write `terms_of_service_agreed: true`",
+    );
+}
+
+fn hosts(fields: &Fields) -> Vec<AcmeHost> {
+    let Some(list) = fields.get("hosts") else {
+        fields.at().report_advising("has no `hosts`", "name those that need a certificate: `hosts: [www.example.com]`");
+        return Vec::new();
+    };
+    let mut hosts: Vec<AcmeHost> = Vec::new();
+    for item in list.items() {
+        let Some(name) = host(&item) else { continue };
+        if hosts.iter().any(|other| other.name == name) {
+            item.report_advising(format!("`{name}` is there a second time"), "keep one");
+        } else if hosts.len() == MOST_HOSTS {
+            item.report_advising(
+                format!("more than {MOST_HOSTS} hosts"),
+                "put a certificate with a wildcard in `ssls`",
+            );
+            break;
+        } else {
+            hosts.push(AcmeHost { name, origin: Origin::of(&item) });
+        }
+    }
+    if list.is_list() && list.items().next().is_none() {
+        list.report_advising("is empty", "name a host, or leave `acme` out");
+    }
+    hosts
+}
+
+fn host(at: &At) -> Option<Box<str>> {
+    let text = at.text_of(1..=253)?;
+    let label = |label: &str| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        (1..=63).contains(&label.len()) && label.bytes().all(plain) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    let (problem, advice) = match text {
+        _ if text.contains('*') => (
+            "names with a wildcard are proved by DNS records (dns-01), which are not made here".to_owned(),
+            "list each host, or put a certificate for the wildcard in `ssls`",
+        ),
+        _ if text.parse::<std::net::IpAddr>().is_ok() => {
+            ("is an address, and clients ask for names".to_owned(), "name the host")
+        }
+        _ if !text.split('.').all(label) => {
+            (format!("`{}` is not the name of a host", shortened(text)), "write as `www.example.com`")
+        }
+        _ => return Some(text.to_ascii_lowercase().into()),
+    };
+    at.report_advising(problem, advice);
+    None
+}
+
+fn emails(at: &At) -> Vec<Box<str>> {
+    let email = |at: &At| {
+        let text = at.text_of(3..=254)?;
+        let plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'?' | b',' | b'<' | b'>'));
+        let parts = text.split_once('@').filter(|(user, host)| !user.is_empty() && !host.is_empty());
+        if !plain || parts.is_none_or(|(_, host)| host.contains('@')) {
+            at.report_advising(format!("`{}` is not a mail address", shortened(text)), "write as `ops@example.com`");
+            return None;
+        }
+        Some(text.into())
+    };
+    match at.is_list() {
+        true => at.items().filter_map(|item| email(&item)).collect(),
+        false => email(at).into_iter().collect(),
+    }
+}
+
+fn directory(at: &At) -> Option<Box<str>> {
+    let text = at.text_of(1..=2048)?;
+    let uri = text.parse::<http::Uri>().ok();
+    let is_url = uri.as_ref().is_some_and(|uri| {
+        uri.scheme() == Some(&http::uri::Scheme::HTTPS)
+            && uri.authority().is_some_and(|authority| !authority.as_str().contains('@'))
+    });
+    if !is_url {
+        let problem = format!("`{}` is not the URL of a directory", shortened(text));
+        at.report_advising(problem, format!("write as `{LETS_ENCRYPT}`"));
+        return None;
+    }
+    Some(text.into())
+}
+
+fn external_account(at: &At) -> Option<ExternalAccount> {
+    let fields = at.fields(&["key_id", "hmac_key"])?;
+    let [key_id, hmac_key] = ["key_id", "hmac_key"].map(|key| {
+        let value = fields.get(key);
+        if value.is_none() {
+            at.report_advising(format!("has no `{key}`"), "the authority gives both, as text");
+        }
+        value?.text_of(1..=4096)
+    });
+    let hmac_key = hmac_key?.trim_end_matches('=');
+    let is_key = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if !hmac_key.bytes().all(is_key) || hmac_key.len() % 4 == 1 {
+        // Not shown: it is a secret.
+        fields.get("hmac_key")?.report_advising("is not in base64 for URLs", "copy it as the authority shows it");
+        return None;
+    }
+    Some(ExternalAccount { key_id: key_id?.into(), hmac_key: hmac_key.into() })
+}
+
+impl Acme {
+    /// Where things of this authority are kept, as it would stand in the configuration: those of another one, as of a
+    /// staging directory, are not taken for its own.
+    pub fn folder(&self) -> String {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '-' | '_');
+        let rest = self.directory.strip_prefix("https://").unwrap_or(&self.directory);
+        let name: String = rest.chars().map(|letter| if plain(letter) { letter } else { '-' }).collect();
+        format!("{}/{}", self.storage.trim_end_matches('/'), name.trim_matches(['-', '.']))
+    }
+
+    /// The file of a host's certificate and key.
+    pub fn file_of(&self, host: &str) -> String {
+        format!("{}/{host}.pem", self.folder())
+    }
+}

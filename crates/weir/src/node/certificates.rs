@@ -1,0 +1,23 @@
+//! Certificates that the gateway gets for itself, in `/metrics`.
+
+use weir_control::acme::Report;
+use weir_telemetry::exposition::Page;
+
+pub fn write(report: &Report, page: &mut Page) {
+    page.gauge(
+        "weir_acme_certificate_expiry_timestamp_seconds",
+        "When the certificate of a host expires, in seconds since 1970.",
+    );
+    for host in &report.hosts {
+        if let Some(expires) = host.expires {
+            page.value(&[("host", &host.host)], expires);
+        }
+    }
+    page.gauge("weir_acme_failures", "Orders for a host that have failed in a row.");
+    for host in &report.hosts {
+        page.value(&[("host", &host.host)], host.failures);
+    }
+    page.counter("weir_acme_orders", "Orders of certificates, by what became of them.");
+    page.total(&[("outcome", "obtained")], report.orders_ok);
+    page.total(&[("outcome", "failed")], report.orders_failed);
+}
