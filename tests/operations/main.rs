@@ -1,6 +1,7 @@
 //! Whether a gateway can be operated: reloaded, drained, upgraded, run out of descriptors and asked what it does, while
 //! nothing its clients have begun goes wrong. The numbers (F13, F15, P14 …) name a fault or an attack and stay with it.
 
+mod acme;
 mod command;
 mod descriptors;
 mod load;

@@ -92,12 +92,13 @@ impl Authority {
         let certificate = params.signed_by(&key, &self.issuer).expect("it can sign").pem();
         Identity { certificate, key: key.serialize_pem() }
     }
+}
 
-    fn roots(&self) -> Arc<RootCertStore> {
-        let mut roots = RootCertStore::empty();
-        roots.add(certificates(&self.certificate).remove(0)).expect("it is one");
-        Arc::new(roots)
-    }
+/// The authority whose certificate this is.
+fn roots(certificate: &str) -> Arc<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    roots.add(certificates(certificate).remove(0)).expect("it is one");
+    Arc::new(roots)
 }
 
 fn certificates(pem: &str) -> Vec<CertificateDer<'static>> {
@@ -120,26 +121,31 @@ pub struct TlsClient {
 impl TlsClient {
     /// Trusts whom `authority` vouches for, and proves nothing.
     pub fn trusting(authority: &Authority) -> TlsClient {
-        TlsClient::with(authority, None, &[&rustls::version::TLS13, &rustls::version::TLS12])
+        TlsClient::trusting_certificate(&authority.certificate)
+    }
+
+    /// The same for an authority that is not the test's own, by its certificate in PEM.
+    pub fn trusting_certificate(certificate: &str) -> TlsClient {
+        TlsClient::with(certificate, None, &[&rustls::version::TLS13, &rustls::version::TLS12])
     }
 
     /// The same with a certificate of its own.
     pub fn known_as(authority: &Authority, identity: &Identity) -> TlsClient {
-        TlsClient::with(authority, Some(identity), &[&rustls::version::TLS13, &rustls::version::TLS12])
+        TlsClient::with(&authority.certificate, Some(identity), &[&rustls::version::TLS13, &rustls::version::TLS12])
     }
 
     /// The same with TLS 1.2 and nothing newer.
     pub fn old(authority: &Authority) -> TlsClient {
-        TlsClient::with(authority, None, &[&rustls::version::TLS12])
+        TlsClient::with(&authority.certificate, None, &[&rustls::version::TLS12])
     }
 
     fn with(
-        authority: &Authority,
+        authority: &str,
         identity: Option<&Identity>,
         versions: &[&'static rustls::SupportedProtocolVersion],
     ) -> TlsClient {
         let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(versions);
-        let verifier = WebPkiServerVerifier::builder_with_provider(authority.roots(), provider()).build();
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots(authority), provider()).build();
         let builder =
             builder.expect("they are supported").with_webpki_verifier(verifier.expect("there is an authority"));
         let config = match identity {
@@ -197,7 +203,8 @@ impl TlsServer {
         let builder = match authority {
             None => builder.with_no_client_auth(),
             Some(authority) => {
-                let verifier = WebPkiClientVerifier::builder_with_provider(authority.roots(), provider()).build();
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(roots(&authority.certificate), provider()).build();
                 builder.with_client_cert_verifier(verifier.expect("there is an authority"))
             }
         };

@@ -1,0 +1,237 @@
+//! Certificates that the gateway gets for itself, from a real authority. Where there is no Pebble the tests are skipped,
+//! and say so.
+
+mod pebble;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+use weir_testkit::{
+    Answer, Authority, Client, DEADLINE, Gateway, Origin, Signal, TempDir, TlsClient, eventually, eventually_some,
+};
+
+use crate::weir;
+use pebble::{Manners, Place};
+
+const LISTEN: &str = "listen: [\"127.0.0.1:0\", { address: \"127.0.0.1:0\", tls: true }]\n";
+
+/// An origin for everything, which says that it was asked, and a configuration with a route to it.
+fn served() -> (Origin, String) {
+    let origin = Origin::serving(|request| Answer::ok(format!("the origin was asked for {}", request.target)));
+    let routes = format!("routes: [{{ uri: /*, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]\n", origin.addr());
+    (origin, format!("{LISTEN}{routes}"))
+}
+
+/// What stands in `/status` of a host.
+fn host(gateway: &Gateway, name: &str) -> Value {
+    let hosts = gateway.status()["acme"]["hosts"].take();
+    hosts.as_array().and_then(|hosts| hosts.iter().find(|host| host["host"] == name).cloned()).unwrap_or_default()
+}
+
+fn expires(gateway: &Gateway, name: &str) -> Option<u64> {
+    host(gateway, name)["expires"].as_u64()
+}
+
+fn orders(gateway: &Gateway, outcome: &str) -> f64 {
+    gateway.metrics().sum("weir_acme_orders_total", &[&format!("outcome=\"{outcome}\"")])
+}
+
+/// A handshake for this name: the certificate that was shown, if it could be trusted.
+fn shown(gateway: &Gateway, tls: &TlsClient, name: &str) -> Result<Vec<u8>, String> {
+    let client = Client::connect_tls(gateway.tls_addr(), tls, name).map_err(|error| error.to_string())?;
+    Ok(client.agreed().expect("TLS").certificates.remove(0))
+}
+
+#[track_caller]
+fn eventually_shown(gateway: &Gateway, tls: &TlsClient, name: &str) -> Vec<u8> {
+    eventually_some(&format!("a certificate for {name}"), DEADLINE, || shown(gateway, tls, name).ok())
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970").as_secs()
+}
+
+#[test]
+fn certificates_are_got_from_nothing_and_kept_over_restarts_and_upgrades() {
+    let Some(place) = Place::find() else { return };
+    let ((_origin, file), storage) = (served(), TempDir::new());
+    place.resolve(&["a.test", "b.test", "c.test"]);
+    let gateway = weir().start(&file);
+    let mut pebble = place.start(gateway.addr().port(), &Manners::default());
+    assert_eq!(gateway.status()["acme"], Value::Null);
+    assert!(gateway.metrics().iter().all(|(series, _)| !series.contains("acme")), "nobody asked for it");
+    let file_of = |hosts: &str| file.clone() + &pebble.place.acme(hosts, &storage, "");
+    gateway.rewrite(&file_of("a.test, B.test"));
+    let tls = pebble.trusted();
+    let certificate = eventually_shown(&gateway, &tls, "a.test");
+    eventually_shown(&gateway, &tls, "b.test");
+    assert!(shown(&gateway, &tls, "c.test").is_err(), "nobody has listed it");
+    gateway.wait_stderr("what was got", |line| line.contains("a new certificate for a.test, good for 89 days"));
+
+    // Where it is kept, nobody else can read.
+    let folder = pebble.place.folder(&storage);
+    let mode = |name: &str| fs::metadata(folder.join(name)).expect("it is there").permissions().mode() & 0o777;
+    for name in ["account.json", "a.test.pem", "b.test.pem"] {
+        assert_eq!(mode(name), 0o600, "{name}");
+    }
+    assert_eq!(mode(""), 0o700);
+    assert_eq!(fs::read_dir(folder.join("challenges")).expect("a folder").count(), 0, "no order is open");
+
+    // The path belongs to the route, unless an order is open that has this token.
+    let asked = gateway.client().ask("GET /.well-known/acme-challenge/x HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    assert_eq!(asked.expect("an answer").text(), "the origin was asked for /.well-known/acme-challenge/x");
+
+    // How it stands.
+    let (status, a) = (gateway.status(), host(&gateway, "a.test"));
+    assert_eq!((&status["acme"]["role"], &status["configuration"]["routes"]), (&"ordering".into(), &1.into()));
+    let (expires_at, next) = (a["expires"].as_u64().expect("a time"), a["next_order"].as_u64().expect("a time"));
+    let days = |seconds: u64| (seconds - now()) / 86_400;
+    assert_eq!(days(expires_at), 89);
+    assert!((56..60).contains(&days(next)), "two thirds later: {a}");
+    let metric = "weir_acme_certificate_expiry_timestamp_seconds{host=\"a.test\"}";
+    assert_eq!(gateway.metrics().get(metric), Some(expires_at as f64));
+    assert_eq!(orders(&gateway, "obtained"), 2.0);
+
+    // A host more is a certificate more.
+    gateway.rewrite(&file_of("a.test, b.test, c.test"));
+    eventually_shown(&gateway, &tls, "c.test");
+    assert_eq!(orders(&gateway, "obtained"), 3.0);
+    // And one less is not shown any more.
+    gateway.rewrite(&file_of("a.test, b.test"));
+    assert!(shown(&gateway, &tls, "c.test").is_err());
+
+    // Another process needs neither an order nor the authority.
+    pebble.program.crash();
+    let before = gateway.status()["pid"].clone();
+    gateway.signal(Signal::USR2);
+    gateway.wait_stderr("that another serves", |line| line.ends_with(&format!("; process {before} drains")));
+    eventually("the new process may order", DEADLINE, || gateway.status()["acme"]["role"] == "ordering");
+    assert_ne!(gateway.status()["pid"], before);
+    assert_eq!(shown(&gateway, &tls, "a.test").as_ref(), Ok(&certificate));
+    assert_eq!((orders(&gateway, "obtained"), orders(&gateway, "failed")), (0.0, 0.0));
+    drop(gateway);
+    let gateway = weir().start(&file_of("a.test, b.test"));
+    assert_eq!(shown(&gateway, &tls, "a.test"), Ok(certificate));
+    eventually("it may order", DEADLINE, || gateway.status()["acme"]["role"] == "ordering");
+    assert_eq!(expires(&gateway, "a.test"), Some(expires_at));
+    assert_eq!((orders(&gateway, "obtained"), orders(&gateway, "failed")), (0.0, 0.0));
+}
+
+#[test]
+fn certificates_are_renewed_without_a_failed_handshake() {
+    let Some(place) = Place::find() else { return };
+    let ((_origin, file), storage) = (served(), TempDir::new());
+    place.resolve(&["a.test"]);
+    let gateway = weir().start(&file);
+    let pebble = place.start(gateway.addr().port(), &Manners { lifetime_s: 24, ..Manners::default() });
+    gateway.rewrite(&(file + &pebble.place.acme("a.test", &storage, "")));
+    let tls = pebble.trusted();
+    let first = eventually_shown(&gateway, &tls, "a.test");
+    let first_expires = eventually_some("a certificate", DEADLINE, || expires(&gateway, "a.test"));
+    let mut count = 0;
+    while now() <= first_expires {
+        shown(&gateway, &tls, "a.test").unwrap_or_else(|error| panic!("after {count} handshakes: {error}"));
+        count += 1;
+        std::thread::yield_now();
+    }
+    assert_ne!(shown(&gateway, &tls, "a.test"), Ok(first), "the first one is over");
+    assert!(orders(&gateway, "obtained") >= 2.0);
+    assert_eq!(orders(&gateway, "failed"), 0.0);
+}
+
+#[test]
+fn an_authority_that_is_away_is_asked_again() {
+    let Some(place) = Place::find() else { return };
+    let ((_origin, file), storage) = (served(), TempDir::new());
+    place.resolve(&["a.test"]);
+    let gateway = weir().start(&(file + &place.acme("a.test", &storage, "")));
+    let line = gateway.wait_stderr("why there is none", |line| line.contains("no certificate for `a.test`"));
+    assert!(line.contains("weir.yaml:") && line.contains(": acme.hosts[0]: "), "{line}");
+    assert!(line.contains("127.0.0.1 gives no answer: ") && line.contains("; it is tried again in "), "{line}");
+    assert_eq!(gateway.get("/x").text(), "the origin was asked for /x");
+    let a = host(&gateway, "a.test");
+    assert!(a["last_error"].as_str().is_some_and(|error| error.contains("gives no answer")), "{a}");
+    assert_eq!(gateway.ask_status("/status/ready").status, 200);
+    let pebble = place.start(gateway.addr().port(), &Manners::default());
+    let tls = pebble.trusted();
+    let minute = 3 * DEADLINE;
+    eventually("there is a certificate", minute, || shown(&gateway, &tls, "a.test").is_ok());
+    let a = host(&gateway, "a.test");
+    assert_eq!((&a["last_error"], &a["failures"]), (&Value::Null, &0.into()));
+}
+
+#[test]
+fn who_is_refused_says_why_once_and_waits_also_after_a_restart() {
+    let Some(place) = Place::find() else { return };
+    let ((_origin, file), storage) = (served(), TempDir::new());
+    place.resolve(&["a.test"]); // and nobody knows b.test
+    let gateway = weir().start(&file);
+    let pebble = place.start(gateway.addr().port(), &Manners::default());
+    let file = file + &pebble.place.acme("a.test, b.test", &storage, "");
+    gateway.rewrite(&file);
+    let tls = pebble.trusted();
+    eventually_shown(&gateway, &tls, "a.test");
+    let of_b = |line: &str| line.contains("no certificate for `b.test`");
+    let line = gateway.wait_stderr("why there is none", of_b);
+    assert!(line.contains("acme.hosts[1]: ") && line.contains("could not resolve URL"), "{line}");
+    assert_eq!(gateway.metrics().get("weir_acme_failures{host=\"b.test\"}"), Some(1.0));
+    assert_eq!(orders(&gateway, "failed"), 1.0);
+    assert_eq!(fs::read_dir(pebble.place.folder(&storage).join("challenges")).expect("a folder").count(), 0);
+    assert_eq!(gateway.stderr().lines().filter(|line| of_b(line)).count(), 1);
+    drop(gateway);
+
+    let gateway = weir().start(&file);
+    eventually("it knows what was", DEADLINE, || host(&gateway, "b.test")["failures"] == 1);
+    let b = host(&gateway, "b.test");
+    let next = b["next_order"].as_u64().expect("a time");
+    assert!((now() + 120..=now() + 400).contains(&next), "{b}");
+    assert!(b["last_error"].as_str().is_some_and(|error| error.contains("b.test")), "{b}");
+    assert!(!b["ordering"].as_bool().expect("it says"));
+    assert_eq!((orders(&gateway, "obtained"), orders(&gateway, "failed")), (0.0, 0.0));
+    assert!(shown(&gateway, &tls, "a.test").is_ok());
+}
+
+#[test]
+fn a_certificate_stays_when_its_renewal_is_refused() {
+    let Some(place) = Place::find() else { return };
+    let ((_origin, file), storage) = (served(), TempDir::new());
+    place.resolve(&["a.test"]);
+    let folder = place.folder(&storage);
+    fs::create_dir_all(&folder).expect("a folder");
+    // Its end is so near that it should have been renewed.
+    let authority = Authority::new();
+    let identity = authority.identity_with(&["a.test"], weir_testkit::KeyKind::Ecdsa, |params| {
+        params.not_after = params.not_before + std::time::Duration::from_secs(now() + 3_600 - 157_766_400);
+    });
+    fs::write(folder.join("a.test.pem"), identity.key + &identity.certificate).expect("it can be written");
+    let gateway = weir().start(&file);
+    let pebble = place.start(gateway.addr().port(), &Manners { refused_nonces: 100, ..Manners::default() });
+    gateway.rewrite(&(file + &pebble.place.acme("a.test", &storage, "")));
+    let line = gateway.wait_stderr("why there is none", |line| line.contains("no certificate for `a.test`"));
+    assert!(line.contains("(badNonce); it is tried again in "), "{line}");
+    shown(&gateway, &TlsClient::trusting(&authority), "a.test").expect("the one there was");
+}
+
+#[test]
+fn what_stands_in_ssls_wins_and_nothing_stands_before_a_challenge() {
+    let Some(place) = Place::find() else { return };
+    let ((_origin, file), storage, authority) = (served(), TempDir::new(), Authority::new());
+    place.resolve(&["a.test", "b.test"]);
+    let gateway = weir().start(&file);
+    let key = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
+    let manners = Manners { external_account: Some(("kid-1", key)), ..Manners::default() };
+    let pebble = place.start(gateway.addr().port(), &manners);
+    let identity = authority.identity(&["a.test"]);
+    let ssls = format!("ssls: [{{ sni: a.test, cert: {:?}, key: {:?} }}]\n", identity.certificate, identity.key);
+    let more = format!("  external_account: {{ key_id: kid-1, hmac_key: {key} }}\n");
+    // What holds for every request does not hold for the authority, which cannot log in.
+    let rules = "global_rules: [{ id: everybody, plugins: { key-auth: {} } }]\n";
+    gateway.rewrite(&(file + rules + &ssls + &pebble.place.acme("a.test, b.test", &storage, &more)));
+    gateway.wait_stderr("a warning", |line| line.contains("acme.hosts[0]: `a.test` has a certificate in `ssls`"));
+    eventually_shown(&gateway, &pebble.trusted(), "b.test");
+    shown(&gateway, &TlsClient::trusting(&authority), "a.test").expect("the one of `ssls`");
+    assert_eq!(host(&gateway, "a.test"), Value::Null);
+    assert_eq!(orders(&gateway, "obtained"), 1.0);
+}
