@@ -1,5 +1,6 @@
 """gRPC through the gateway: a server and a client that share nothing with it. Says `port N`; for each line `calls ADDRESS
-[CA]` or `dies ADDRESS` it calls the gateway there, and says `ok` or what went wrong. Messages are bytes, so that no code
+[CA]` or `dies ADDRESS` it calls the gateway there, and says `ok` or what went wrong; at `more -` its server goes on where it
+waits. Messages are bytes, so that no code
 has to be generated."""
 
 import os
@@ -125,6 +126,8 @@ if __name__ == "__main__":
         try:
             if what == "calls":
                 calls(address, open(rest[0], "rb").read() if rest else None)
+            elif what == "more":
+                MORE.set()
             else:
                 dies(address)
             print("ok", flush=True)

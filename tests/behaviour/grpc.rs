@@ -9,16 +9,16 @@ use weir_testkit::{Authority, Gate, Gateway, Identity};
 use crate::sides::{ClientSide, Http2, Length, Plain, Secure, UpstreamSide};
 
 /// Server and client in one process.
-struct Peers {
+pub struct Peers {
     child: Child,
     orders: ChildStdin,
     said: Lines<BufReader<ChildStdout>>,
-    port: String,
+    pub port: String,
 }
 
 impl Peers {
     /// `None` where there is no Python with `grpcio`.
-    fn start() -> Option<Peers> {
+    pub fn start() -> Option<Peers> {
         let python: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/python/bin/python");
         let imports = Command::new(&python).args(["-c", "import grpc"]).stderr(Stdio::null()).status();
         if !imports.is_ok_and(|status| status.success()) {
@@ -44,7 +44,7 @@ impl Peers {
     }
 
     /// Tells it to do something; what it says to that.
-    fn ask(&mut self, order: &str) -> String {
+    pub fn ask(&mut self, order: &str) -> String {
         writeln!(self.orders, "{order}").expect("it listens");
         self.said.next().expect("it answers").expect("it says text")
     }

@@ -2,6 +2,7 @@
 //! once and run for every pair; `http1` holds what only HTTP/1 has; `programs` lets other people's clients try it.
 
 mod grpc;
+mod grpc_web;
 mod http1;
 mod matrix;
 mod programs;

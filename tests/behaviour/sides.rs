@@ -149,15 +149,20 @@ fn identity() -> &'static Identity {
     IDENTITY.get_or_init(|| Authority::of_tests().identity(&["t"]))
 }
 
-/// A gateway between such a client and such an upstream.
-pub fn file<C: ClientSide, U: UpstreamSide>(origin: &Origin) -> String {
+/// Where a gateway waits for such clients.
+pub fn listen<C: ClientSide>() -> String {
     let Identity { certificate, key } = identity();
-    let listen = match C::TLS {
+    match C::TLS {
         true => format!(
             "listen: [{{ address: \"127.0.0.1:0\", tls: true }}]\nssls:\n  - {{ sni: t, cert: {certificate:?}, key: {key:?} }}\n"
         ),
         false => String::new(),
-    };
+    }
+}
+
+/// A gateway between such a client and such an upstream.
+pub fn file<C: ClientSide, U: UpstreamSide>(origin: &Origin) -> String {
+    let listen = listen::<C>();
     let mut spoken = match U::TLS {
         true => format!(", scheme: https, tls: {{ ca: {:?} }}", Authority::of_tests().certificate),
         false => String::new(),

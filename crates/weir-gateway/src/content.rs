@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use weir_plugin::{Exchange, Filter, Filters, Step, Stop, Taken};
-use weir_proto::Framing;
+use weir_proto::{Framing, Trailers};
 
 use crate::chain::{Plugins, guarded, waiting};
 use crate::connection::unless_left;
@@ -80,19 +80,19 @@ pub async fn request(
     }
     exchange.request.framing = Framing::Sized(body.len() as u64);
     let mut filters = filters(plugins.request_bodies(exchange), |link| link.step.request_filter(exchange))?;
-    let body = filtered(&mut filters, body)?;
+    let body = filtered(&mut filters, body, &mut Trailers::default())?;
     exchange.request.framing = Framing::Sized(body.len() as u64);
     exchange.request_body = Some(body);
     Ok(())
 }
 
 /// All at once through filters.
-fn filtered(filters: &mut Filters, body: Vec<u8>) -> Result<Vec<u8>, Stop> {
+fn filtered(filters: &mut Filters, body: Vec<u8>, trailers: &mut Trailers) -> Result<Vec<u8>, Stop> {
     if filters.is_empty() {
         return Ok(body);
     }
     let mut out = Vec::new();
-    filters.end(&body, &mut out)?;
+    filters.end(&body, trailers, &mut out)?;
     Ok(out)
 }
 
@@ -290,24 +290,35 @@ impl<'a> Response<'a> {
     }
 
     /// Nothing more comes: appends the rest, or all of it, if it was held.
-    pub fn end(&mut self, exchange: &mut Exchange, out: &mut Vec<u8>) -> Result<(), Stop> {
+    pub fn end(&mut self, exchange: &mut Exchange, trailers: &mut Trailers, out: &mut Vec<u8>) -> Result<(), Stop> {
         if !self.is_held() {
-            return self.filters.end(b"", out);
+            return self.filters.end(b"", trailers, out);
         }
         let body = std::mem::take(&mut self.held);
-        out.append(&mut seen(&self.whole, self.plugins, exchange, body)?);
+        out.append(&mut seen(&self.whole, self.plugins, exchange, body, trailers)?);
         Ok(())
+    }
+
+    /// What the rest of the content would pass, for whoever has to end it in the upstream's place.
+    pub fn into_filters(self) -> Filters {
+        self.filters
     }
 }
 
 /// Shows all of a response's content to those who want it, and has it filtered. The framing is that of what goes on.
-fn seen(whole: &Whole<'_>, plugins: Plugins<'_>, exchange: &mut Exchange, mut body: Vec<u8>) -> Result<Vec<u8>, Stop> {
+fn seen(
+    whole: &Whole<'_>,
+    plugins: Plugins<'_>,
+    exchange: &mut Exchange,
+    mut body: Vec<u8>,
+    trailers: &mut Trailers,
+) -> Result<Vec<u8>, Stop> {
     for link in &whole.links {
         guarded(|| link.step.on_response_body(exchange, &mut body))?;
     }
     exchange.response.framing = Framing::Sized(body.len() as u64);
     let mut filters = filters_of_response(plugins, exchange)?;
-    let body = filtered(&mut filters, body)?;
+    let body = filtered(&mut filters, body, trailers)?;
     exchange.response.framing = Framing::Sized(body.len() as u64);
     Ok(body)
 }
@@ -334,6 +345,6 @@ pub fn answer(plugins: Plugins<'_>, exchange: &mut Exchange) -> Result<(), Stop>
         return Err(Stop::Internal);
     }
     let body = std::mem::take(&mut exchange.body);
-    exchange.body = seen(&whole, plugins, exchange, body)?;
+    exchange.body = seen(&whole, plugins, exchange, body, &mut Trailers::default())?;
     Ok(())
 }

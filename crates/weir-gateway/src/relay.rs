@@ -149,6 +149,9 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
 
     fn release(mut self) {
         self.worker.release(&mut self.response.stash);
+        if let Some(content) = self.response.content.take() {
+            self.exchange.broken_filters = content.into_filters();
+        }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Outcome, Stop>> {

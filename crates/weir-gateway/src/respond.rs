@@ -13,6 +13,7 @@ use crate::connection::After;
 use crate::content;
 use crate::current::Current;
 use crate::forward::{self, Coding};
+use crate::relay::body;
 use crate::sides::ClientSide;
 use crate::worker::{Phase, Worker};
 
@@ -55,13 +56,13 @@ async fn refuse(
         exchange.stop = Some(stop);
     }
     if exchange.response_begun {
-        let is_call = exchange.request.version == Version::Http2 && exchange.request.is_grpc();
-        if is_call && ending.blame == Blame::Upstream {
-            return break_off(worker, current, client, ending.name).await;
+        let coding = forward::response_coding(exchange);
+        if ending.blame == Blame::Upstream && takes_outcome(exchange, coding) {
+            return break_off(worker, current, client, exchange, coding, ending.name).await;
         }
         // RFC 9112 §8: the client must see that the response is incomplete. Only a reset shows that where the end of
         // the connection is the end of the body.
-        return if forward::response_coding(exchange) == Coding::UntilClose { After::Reset } else { After::Abort };
+        return if coding == Coding::UntilClose { After::Reset } else { After::Abort };
     }
     if matches!(stop, Stop::ClientGone | Stop::ClientStalled) {
         exchange.response.clear();
@@ -99,15 +100,39 @@ async fn refuse(
     }
 }
 
+/// Whether the response is that of a call of gRPC, whose outcome can still be told after its content.
+fn takes_outcome(exchange: &Exchange, coding: Coding) -> bool {
+    let has_trailers = match exchange.request.version {
+        Version::Http2 => true,
+        Version::Http11 => coding == Coding::Chunked && exchange.request.takes_trailers,
+        Version::Http10 => false,
+    };
+    has_trailers && exchange.request.is_grpc() && exchange.response.is_grpc()
+}
+
 /// Tells a client of gRPC that its call cannot go on: `UNAVAILABLE` in the trailers it waits for, since it takes a reset
 /// for a fault of its own kind.
-async fn break_off(worker: &Worker, current: &Current, client: &mut impl ClientSide, name: &str) -> After {
+async fn break_off(
+    worker: &Worker,
+    current: &Current,
+    client: &mut impl ClientSide,
+    exchange: &mut Exchange,
+    coding: Coding,
+    name: &str,
+) -> After {
     let mut trailers = Trailers::default();
     for (field, value) in [("grpc-status", "14"), ("grpc-message", name)] {
         trailers.add(field.as_bytes(), value.as_bytes()).expect("both are words");
     }
-    client.end(&mut Vec::new(), Coding::UntilClose, Some(&trailers));
-    match flush(worker, current, client, |context, client| client.send(context, &[])).await {
+    let (mut rest, mut out) = (Vec::new(), Vec::new());
+    if exchange.broken_filters.end(b"", &mut trailers, &mut rest).is_err() {
+        return After::Abort;
+    }
+    body::write(&mut out, coding, &rest);
+    exchange.body_bytes += rest.len() as u64;
+    client.end(&mut out, coding, Some(&trailers));
+    exchange.response_bytes += out.len() as u64;
+    match flush(worker, current, client, |context, client| client.send(context, &out)).await {
         Ok(()) => After::Close,
         Err(_) => After::Abort,
     }

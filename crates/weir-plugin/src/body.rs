@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use weir_proto::Trailers;
+
 use crate::stop::Stop;
 
 /// Changes content on its way. Made for one message.
@@ -13,6 +15,12 @@ pub trait Filter {
     fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
         let _ = out;
         Ok(())
+    }
+
+    /// All of the content has come, and this would follow it: the filter may change it, or take it into the content that
+    /// [`Filter::end`], which is called next, appends.
+    fn trailers(&mut self, trailers: &mut Trailers) {
+        let _ = trailers;
     }
 
     /// Nothing more comes at all: appends what was kept, and how it ends.
@@ -54,16 +62,19 @@ impl Filters {
         self.pass(b"", out, |filter, out| filter.flush(out))
     }
 
-    /// Takes the last piece through all of them.
-    pub fn end(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
-        self.pass(piece, out, |filter, out| filter.end(out))
+    /// Takes the last piece through all of them, and what would follow it.
+    pub fn end(&mut self, piece: &[u8], trailers: &mut Trailers, out: &mut Vec<u8>) -> Result<(), Stop> {
+        self.pass(piece, out, |filter, out| {
+            filter.trailers(trailers);
+            filter.end(out)
+        })
     }
 
     fn pass(
         &mut self,
         piece: &[u8],
         out: &mut Vec<u8>,
-        then: impl Fn(&mut dyn Filter, &mut Vec<u8>) -> Result<(), Stop>,
+        mut then: impl FnMut(&mut dyn Filter, &mut Vec<u8>) -> Result<(), Stop>,
     ) -> Result<(), Stop> {
         let Some((last, before)) = self.0.split_last_mut() else {
             out.extend_from_slice(piece);
@@ -108,6 +119,14 @@ mod tests {
             Ok(())
         }
 
+        fn trailers(&mut self, trailers: &mut Trailers) {
+            for (_, value) in std::mem::take(trailers).fields() {
+                self.1.extend_from_slice(value);
+                let name = self.0.to_string();
+                trailers.add(name.as_bytes(), name.as_bytes()).expect("a letter");
+            }
+        }
+
         fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
             self.flush(out)?;
             out.extend_from_slice(self.0.to_string().as_bytes());
@@ -126,10 +145,22 @@ mod tests {
         assert_eq!(out, b"12");
         filters.flush(&mut out).expect("flushed");
         assert_eq!(out, b"12345");
-        filters.end(b"6", &mut out).expect("ended");
+        filters.end(b"6", &mut Trailers::default(), &mut out).expect("ended");
         assert_eq!(out, b"123456abc");
         let mut none = Vec::new();
-        Filters::default().end(b"as it is", &mut none).expect("passed");
+        Filters::default().end(b"as it is", &mut Trailers::default(), &mut none).expect("passed");
         assert_eq!(none, b"as it is");
+    }
+
+    #[test]
+    fn trailers_go_from_one_to_the_next() {
+        let mut filters = Filters::default();
+        filters.add(Box::new(Keeps('a', Vec::new())));
+        filters.add(Box::new(Keeps('b', Vec::new())));
+        let (mut trailers, mut out) = (Trailers::default(), Vec::new());
+        trailers.add(b"sum", b"7").expect("valid");
+        filters.end(b"1", &mut trailers, &mut out).expect("ended");
+        assert_eq!(out, b"17aab");
+        assert_eq!(trailers.fields().collect::<Vec<_>>(), [(&b"b"[..], &b"b"[..])]);
     }
 }

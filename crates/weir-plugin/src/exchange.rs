@@ -53,6 +53,8 @@ pub struct Exchange {
     pub request_body: Option<Vec<u8>>,
     /// What the request's content passes on its way upstream.
     pub request_filters: Filters,
+    /// What the rest of a response's content would have passed, which its upstream has broken off.
+    pub broken_filters: Filters,
     /// Something of the final response has left for the client, so nobody else can answer.
     pub response_begun: bool,
     /// How much of the request's content was taken from the client.
@@ -251,6 +253,7 @@ impl Default for Exchange {
             body_limit: u64::MAX,
             request_body: None,
             request_filters: Filters::default(),
+            broken_filters: Filters::default(),
             response_begun: false,
             body_taken: Taken::Nothing,
             response_replaced: false,
@@ -281,6 +284,7 @@ impl Exchange {
         self.body_limit = u64::MAX;
         self.request_body = None;
         self.request_filters = Filters::default();
+        self.broken_filters = Filters::default();
         self.response_begun = false;
         self.body_taken = Taken::Nothing;
         self.response_replaced = false;

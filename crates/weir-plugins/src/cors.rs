@@ -1,9 +1,11 @@
+use std::sync::LazyLock;
+
 use regex::bytes::RegexSet;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::head::BadField;
 use weir_plugin::proto::{Method, field};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, NoteKey, Phases, Plugin, Stage, Step, Stop};
 
 use crate::pattern;
 
@@ -104,6 +106,14 @@ impl Definition for Cors {
     }
 }
 
+/// The note of an exchange whose origin is not allowed.
+static REFUSED: LazyLock<NoteKey> = LazyLock::new(NoteKey::unique);
+
+/// This plugin has seen the response, and the page it is for may not have it.
+pub fn has_refused(exchange: &Exchange) -> bool {
+    exchange.notes.read(*REFUSED).is_some()
+}
+
 struct Sharing {
     origins: Origins,
     timing: Option<Origins>,
@@ -195,6 +205,7 @@ impl Sharing {
         let Some(answer) = self.origins.answer(origin) else {
             // What the upstream allows is not what this route allows.
             head.remove(b"Access-Control-Allow-Origin");
+            exchange.notes.write(*REFUSED, [0; 3]);
             return Ok(());
         };
         head.set(b"Access-Control-Allow-Origin", answer)?;

@@ -24,6 +24,7 @@ mod csrf;
 mod fault_injection;
 mod file_logger;
 mod forward_auth;
+mod grpc_web;
 mod gzip;
 mod headers;
 mod hmac_auth;
@@ -90,6 +91,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<fault_injection::FaultInjection>(),
     Entry::described::<file_logger::FileLogger>(),
     Entry::of::<forward_auth::ForwardAuth>(),
+    Entry::of::<grpc_web::GrpcWeb>(),
     Entry::of::<gzip::Gzip>(),
     Entry::authenticating::<hmac_auth::HmacAuth>(),
     Entry::described::<http_logger::HttpLogger>(),

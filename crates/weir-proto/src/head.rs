@@ -318,7 +318,7 @@ impl RequestHead {
 
     /// A call of gRPC, by its content type.
     pub fn is_grpc(&self) -> bool {
-        self.head.value(b"content-type").is_some_and(|value| value.starts_with(b"application/grpc"))
+        is_grpc(&self.head)
     }
 
     /// The request target as the client sent it.
@@ -414,11 +414,20 @@ impl ResponseHead {
         }
     }
 
+    /// What answers a call of gRPC, by its content type.
+    pub fn is_grpc(&self) -> bool {
+        is_grpc(&self.head)
+    }
+
     /// Replaces the status, and with it the reason phrase.
     pub fn set_status(&mut self, status: u16) {
         self.status = status;
         self.reason = Span::default();
     }
+}
+
+fn is_grpc(head: &Head) -> bool {
+    head.value(b"content-type").is_some_and(|value| value.starts_with(b"application/grpc"))
 }
 
 /// The reason phrases of the IANA registry; empty for others, which RFC 9112 §4 allows.

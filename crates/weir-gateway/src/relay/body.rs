@@ -47,6 +47,14 @@ impl Body {
         }
     }
 
+    /// The same, to be changed on its way.
+    pub fn trailers_mut(&mut self) -> Option<&mut Trailers> {
+        match self {
+            Body::Done(trailers) => Some(trailers),
+            _ => None,
+        }
+    }
+
     /// Moves what `input` holds of this body to `out`, in the coding of the next hop.
     pub fn transfer(&mut self, input: &[u8], coding: Coding, out: &mut Vec<u8>) -> Result<Moved, Broken> {
         match self {

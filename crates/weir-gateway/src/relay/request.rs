@@ -90,7 +90,8 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     fn end_request(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
         if !self.exchange.request_filters.is_empty() {
             let mut rest = Vec::new();
-            self.exchange.request_filters.end(b"", &mut rest)?;
+            let trailers = self.request.body.trailers_mut().expect("all of it was there");
+            self.exchange.request_filters.end(b"", trailers, &mut rest)?;
             body::write(out, self.request.coding, &rest);
         }
         let trailers = self.request.body.trailers().filter(|_| self.exchange.request.takes_trailers);

@@ -167,7 +167,8 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 return Ok(());
             }
             let mut rest = Vec::new();
-            content.end(self.exchange, &mut rest)?;
+            let trailers = self.response.body.trailers_mut().expect("all of it was there");
+            content.end(self.exchange, trailers, &mut rest)?;
             self.write_content(&rest, out);
         }
         let trailers = self.response.body.trailers().filter(|_| self.exchange.request.takes_trailers);
@@ -197,7 +198,8 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         }
         let Some(mut content) = self.response.content.take_if(is_due) else { return Ok(()) };
         let mut body = Vec::new();
-        content.end(self.exchange, &mut body)?;
+        let trailers = self.response.body.trailers_mut().expect("all of it was there");
+        content.end(self.exchange, trailers, &mut body)?;
         self.worker.with_write_buffer(|out| {
             self.begin_response(out);
             self.send_to_client(context, out)
