@@ -54,11 +54,15 @@ fn checked(patients: &[&Patient], workers: usize) -> String {
 
 /// Whether the status says that it is in rotation, for every upstream that has it.
 fn is_up(gateway: &Gateway, origin: &Origin) -> bool {
+    is_in_rotation(gateway, &origin.addr().to_string())
+}
+
+/// The same, by address.
+pub fn is_in_rotation(gateway: &Gateway, address: &str) -> bool {
     let status = gateway.status();
     let upstreams = status["upstreams"].as_array().expect("a list").iter();
     let endpoints = upstreams.flat_map(|upstream| upstream["endpoints"].as_array().expect("a list"));
-    let addr = origin.addr().to_string();
-    let mut up = endpoints.filter(|endpoint| endpoint["address"] == *addr).map(|endpoint| endpoint["up"] == true);
+    let mut up = endpoints.filter(|endpoint| endpoint["address"] == *address).map(|endpoint| endpoint["up"] == true);
     let first = up.next().expect("it is one of the endpoints");
     assert!(up.all(|other| other == first), "one endpoint, one health");
     first

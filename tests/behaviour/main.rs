@@ -1,6 +1,7 @@
 //! What users see of the gateway. `matrix` holds what is true whatever protocol the two sides speak, each feature written
 //! once and run for every pair; `http1` holds what only HTTP/1 has; `programs` lets other people's clients try it.
 
+mod checks;
 mod grpc;
 mod grpc_web;
 mod http1;

@@ -25,8 +25,10 @@ use weir_proto::h1::{Limits, parse_response};
 use weir_proto::{Method, ResponseHead};
 
 use crate::balance::Dice;
-use crate::snapshot::{ActiveChecks, CheckIdentity, CheckKind, Question, Snapshot};
+use crate::snapshot::{ActiveChecks, Asked, CheckKind, Question, Snapshot};
 use crate::state::{Health, HealthTable};
+
+mod http2;
 
 /// First checks are spread over this time, so that many do not go out at once.
 const SPREAD: Duration = Duration::from_millis(300);
@@ -168,7 +170,7 @@ async fn ask_again_and_again(
             tokio::time::timeout(checks.timeout, ask(endpoint, &checks)).await
         };
         let outcome = match outcome {
-            Ok(Ok(status)) => Outcome::Answered(status),
+            Ok(Ok(answer)) => Outcome::Answered(answer),
             Ok(Err(error)) => {
                 tracing::debug!("health check of {endpoint}: {error}");
                 Outcome::Failed
@@ -197,10 +199,19 @@ async fn ask_again_and_again(
 
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
-    /// A connection, or an answer with this status.
-    Answered(Option<u16>),
+    Answered(Answer),
     Failed,
     TimedOut,
+}
+
+/// What an endpoint has said of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// It takes connections, or says that it serves.
+    Well,
+    Ill,
+    /// By a status that means what the checks say.
+    Status(u16),
 }
 
 /// What an outcome says, and whether it has been said often enough.
@@ -223,10 +234,12 @@ struct Tally {
 impl Tally {
     fn count(&mut self, outcome: Outcome, checks: &ActiveChecks) -> Verdict {
         let healthy = match outcome {
-            Outcome::Answered(None) => true,
-            Outcome::Answered(Some(status)) if checks.healthy_statuses.contains(&status) => true,
+            Outcome::Answered(Answer::Well) => true,
+            Outcome::Answered(Answer::Status(status)) if checks.healthy_statuses.contains(&status) => true,
             // APISIX: a status in neither list says nothing.
-            Outcome::Answered(Some(status)) if !checks.unhealthy_statuses.contains(&status) => return Verdict::Nothing,
+            Outcome::Answered(Answer::Status(status)) if !checks.unhealthy_statuses.contains(&status) => {
+                return Verdict::Nothing;
+            }
             _ => false,
         };
         if healthy {
@@ -244,20 +257,33 @@ impl Tally {
     }
 }
 
-/// Asks once. The status, if the question has one for an answer.
-async fn ask(endpoint: SocketAddr, checks: &ActiveChecks) -> io::Result<Option<u16>> {
+/// Asks once.
+async fn ask(endpoint: SocketAddr, checks: &ActiveChecks) -> io::Result<Answer> {
     let question = &checks.question;
     let addr = question.port.map_or(endpoint, |port| SocketAddr::new(endpoint.ip(), port));
     let mut tcp = TcpStream::connect(addr).await?;
     if let Some(version) = question.proxy_protocol {
         tcp.write_all(&proxy_protocol::header(version, None)).await?;
     }
-    let CheckKind::Http { method, request, .. } = &question.kind else { return Ok(None) };
-    let mut stream = match &checks.tls {
+    if question.kind == CheckKind::Tcp {
+        return Ok(Answer::Well);
+    }
+    let stream = match &checks.tls {
         None => Stream::plain(tcp),
         Some(tls) => connect(tcp, &tls.client, tls.name.clone()).await?,
     };
-    let mut unsent = &request[..];
+    match &question.kind {
+        CheckKind::Tcp => Ok(Answer::Well),
+        CheckKind::Http { asked, http2: true, .. } => http2::status(stream, asked).await,
+        CheckKind::Http { asked, .. } => status(stream, asked).await,
+        CheckKind::Grpc { service, host, .. } => http2::serves(stream, service, host).await,
+    }
+}
+
+/// Sends a request in HTTP/1.1; its answer's status.
+async fn status(mut stream: Stream, asked: &Asked) -> io::Result<Answer> {
+    let (method, request) = (Method::parse(asked.method.as_bytes()), request(asked));
+    let mut unsent = request.as_bytes();
     while !unsent.is_empty() {
         let count = poll_fn(|context| stream.poll_write(context, unsent)).await?;
         unsent = &unsent[count..];
@@ -272,37 +298,21 @@ async fn ask(endpoint: SocketAddr, checks: &ActiveChecks) -> io::Result<Option<u
         }
         loop {
             head.clear();
-            match parse_response(&received, &Limits::default(), *method, &mut head) {
+            match parse_response(&received, &Limits::default(), method, &mut head) {
                 Ok(None) => break,
                 // RFC 9110 §15.2: interim, the answer is still to come.
                 Ok(Some(length)) if head.status < 200 => drop(received.drain(..length)),
-                Ok(Some(_)) => return Ok(Some(head.status)),
+                Ok(Some(_)) => return Ok(Answer::Status(head.status)),
                 Err(bad) => return Err(io::Error::new(io::ErrorKind::InvalidData, bad.name())),
             }
         }
     }
 }
 
-impl CheckKind {
-    /// A check by HTTP, over TLS where there is `tls`. `headers` are whole lines, and go before those that every request
-    /// has.
-    pub fn http(
-        method: &str,
-        path: &str,
-        host: &str,
-        headers: &[Box<str>],
-        body: &str,
-        tls: Option<CheckIdentity>,
-    ) -> CheckKind {
-        CheckKind::Http {
-            tls,
-            method: Method::parse(method.as_bytes()),
-            request: request(method, path, host, headers, body).into_bytes().into(),
-        }
-    }
-}
+/// Who asks, unless the headers of the check say otherwise.
+const USER_AGENT: &str = "weir-health-check";
 
-fn request(method: &str, path: &str, host: &str, headers: &[Box<str>], body: &str) -> String {
+fn request(Asked { method, path, host, headers, body }: &Asked) -> String {
     let own = |name: &str| {
         headers.iter().any(|header| header.split(':').next().is_some_and(|of| of.trim().eq_ignore_ascii_case(name)))
     };
@@ -311,7 +321,7 @@ fn request(method: &str, path: &str, host: &str, headers: &[Box<str>], body: &st
         request += &format!("Host: {host}\r\n");
     }
     if !own("user-agent") {
-        request += "User-Agent: weir-health-check\r\n";
+        request += &format!("User-Agent: {USER_AGENT}\r\n");
     }
     for header in headers {
         request += &format!("{header}\r\n");
@@ -348,23 +358,28 @@ mod tests {
         let (mut tally, checks) = (Tally::default(), checks());
         let mut count = |outcome| tally.count(outcome, &checks);
         assert_eq!(count(Outcome::Failed), Verdict::Unhealthy(false));
-        assert_eq!(count(Outcome::Answered(Some(500))), Verdict::Unhealthy(false));
+        assert_eq!(count(Outcome::Answered(Answer::Status(500))), Verdict::Unhealthy(false));
         assert_eq!(count(Outcome::Failed), Verdict::Unhealthy(true));
         assert_eq!(count(Outcome::TimedOut), Verdict::Unhealthy(true));
-        assert_eq!(count(Outcome::Answered(Some(200))), Verdict::Healthy(false));
-        assert_eq!(count(Outcome::Answered(Some(418))), Verdict::Nothing);
-        assert_eq!(count(Outcome::Answered(None)), Verdict::Healthy(true));
+        assert_eq!(count(Outcome::Answered(Answer::Status(200))), Verdict::Healthy(false));
+        assert_eq!(count(Outcome::Answered(Answer::Status(418))), Verdict::Nothing);
+        assert_eq!(count(Outcome::Answered(Answer::Well)), Verdict::Healthy(true));
         assert_eq!(count(Outcome::Failed), Verdict::Unhealthy(false), "from the beginning");
+        let ill = [Outcome::Answered(Answer::Ill); 3].map(count);
+        assert_eq!(ill, [false, false, true].map(Verdict::Unhealthy));
     }
 
     #[test]
     fn a_request_says_who_asks_unless_told_otherwise() {
+        let asked = Asked { path: "/health?x".into(), ..Asked::of("a:1") };
         assert_eq!(
-            request("GET", "/health?x", "a:1", &[], ""),
+            request(&asked),
             "GET /health?x HTTP/1.1\r\nHost: a:1\r\nUser-Agent: weir-health-check\r\nConnection: close\r\n\r\n"
         );
+        let headers = ["HOST: b".into(), "User-Agent: me".into()].into();
+        let asked = Asked { method: "POST".into(), headers, body: "ping".into(), ..Asked::of("a") };
         assert_eq!(
-            request("POST", "/", "a", &["HOST: b".into(), "User-Agent: me".into()], "ping"),
+            request(&asked),
             "POST / HTTP/1.1\r\nHOST: b\r\nUser-Agent: me\r\nContent-Length: 4\r\nConnection: close\r\n\r\nping"
         );
     }

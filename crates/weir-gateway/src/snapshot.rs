@@ -10,7 +10,6 @@ use weir_net::proxy_protocol::Version;
 use weir_net::timer::NEVER;
 use weir_net::tls::{Client, ServerName};
 use weir_plugin::{RouteFacts, Stage, Step};
-use weir_proto::Method;
 use weir_proto::h1::Limits;
 
 pub use crate::balance::chash::{HashKey, Hashing};
@@ -320,7 +319,29 @@ pub enum CheckKind {
     /// Does it take connections?
     Tcp,
     /// What does it answer to this request?
-    Http { method: Method, request: Box<[u8]>, tls: Option<CheckIdentity> },
+    Http { asked: Asked, http2: bool, tls: Option<CheckIdentity> },
+    /// Does it serve this service, as gRPC asks for health? An empty name is the server as a whole.
+    Grpc { service: Box<str>, host: Box<str>, tls: Option<CheckIdentity> },
+}
+
+/// The request of a check.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Asked {
+    pub method: Box<str>,
+    /// With the query.
+    pub path: Box<str>,
+    /// Whom it is for, unless the headers say so.
+    pub host: Box<str>,
+    /// Each as `Name: value`.
+    pub headers: Box<[Box<str>]>,
+    pub body: Box<str>,
+}
+
+impl Asked {
+    /// `GET /` of a host.
+    pub fn of(host: &str) -> Asked {
+        Asked { method: "GET".into(), path: "/".into(), host: host.into(), headers: Box::default(), body: "".into() }
+    }
 }
 
 /// A check over TLS: whom to believe, and who the endpoint has to be.

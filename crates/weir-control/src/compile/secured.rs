@@ -48,10 +48,11 @@ impl<'a> Secured<'a> {
         if written.scheme.is_secured() { self.on_terms(written, verify, written.http2) } else { None }
     }
 
-    /// The same for active checks, which are always of HTTP/1.1.
+    /// The same for active checks.
     pub(super) fn checker(&mut self, written: &document::Upstream) -> Option<Client> {
-        let verify = written.active.as_ref()?.verifies(self.verifies(written))?;
-        self.on_terms(written, verify, false)
+        let active = written.active.as_ref()?;
+        let verify = active.verifies(self.verifies(written))?;
+        self.on_terms(written, verify, active.is_http2(written.scheme, written.http2))
     }
 
     fn verifies(&self, written: &document::Upstream) -> bool {

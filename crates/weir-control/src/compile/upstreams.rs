@@ -64,7 +64,8 @@ impl<'a> Upstreams<'a> {
         let mut upstream = compiled(written, name, self.compiler.document, tls);
         for endpoint in &mut upstream.endpoints {
             let checks = |active: &document::Active| {
-                let mut checks = active.of_node(&endpoint.host, endpoint.addr, checker.as_ref());
+                let http2 = active.is_http2(written.scheme, written.http2);
+                let mut checks = active.of_node(&endpoint.host, endpoint.addr, checker.as_ref(), http2);
                 // A port of its own is for checks alone, and need not expect the header.
                 checks.question.proxy_protocol = written.proxy_protocol.filter(|_| checks.question.port.is_none());
                 checks

@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use weir_gateway::snapshot::{ActiveChecks, CheckKind, CheckTls, PassiveChecks, Question};
+use weir_gateway::snapshot::{ActiveChecks, Asked, CheckKind, CheckTls, PassiveChecks, Question};
 use weir_net::tls;
 
 use super::resource::host_pattern;
+use super::upstream::Scheme;
 use crate::read::{At, Fields};
 
 /// APISIX `checks.active`: requests of our own that ask an endpoint how it is.
@@ -14,39 +15,44 @@ use crate::read::{At, Fields};
 pub struct Active {
     /// What is the same for all nodes. Its question is a connection until [`Active::of_node`] puts in the request.
     checks: ActiveChecks,
-    http: Option<Request>,
-    /// The request goes over TLS.
-    secured: bool,
+    kind: CheckType,
+    /// Its `host` is empty where the node's own name is asked for.
+    asked: Asked,
+    /// Of gRPC: the service that is asked about.
+    service: Box<str>,
     /// APISIX `https_verify_certificate`; the upstream's `tls.verify` if absent.
     verify: Option<bool>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Request {
-    method: Box<str>,
-    path: Box<str>,
-    /// The `Host` to ask for; the node's own name if absent.
-    host: Option<Box<str>>,
-    /// As `Name: value`.
-    headers: Vec<Box<str>>,
-    body: Box<str>,
 }
 
 impl Active {
     /// Whether endpoints are asked over TLS, and have to prove who they are: `unless_said` counts where nothing is said.
     pub fn verifies(&self, unless_said: bool) -> Option<bool> {
-        self.secured.then(|| self.verify.unwrap_or(unless_said))
+        self.kind.is_secured().then(|| self.verify.unwrap_or(unless_said))
+    }
+
+    /// Whether endpoints are asked in HTTP/2. A request is, where traffic goes to them so, with TLS as without.
+    pub fn is_http2(&self, traffic: Scheme, traffic_is_http2: bool) -> bool {
+        match self.kind {
+            CheckType::Grpc | CheckType::Grpcs => true,
+            kind => traffic_is_http2 && kind.is_secured() == traffic.is_secured(),
+        }
     }
 
     /// The checks of a node, whose `Host` this is, where over TLS by `client`.
-    pub fn of_node(&self, host: &str, addr: SocketAddr, client: Option<&tls::Client>) -> ActiveChecks {
+    pub fn of_node(&self, host: &str, addr: SocketAddr, client: Option<&tls::Client>, http2: bool) -> ActiveChecks {
         let mut checks = self.checks.clone();
-        if let Some(Request { method, path, host: asked_for, headers, body }) = &self.http {
-            let host = asked_for.as_deref().unwrap_or(host);
-            checks.tls = client.map(|client| CheckTls::new(client.clone(), host, addr));
-            let identity = checks.tls.as_ref().map(CheckTls::identity);
-            checks.question.kind = CheckKind::http(method, path, host, headers, body, identity);
-        }
+        let host = if self.asked.host.is_empty() { host } else { &self.asked.host };
+        checks.tls = client.map(|client| CheckTls::new(client.clone(), host, addr));
+        let tls = checks.tls.as_ref().map(CheckTls::identity);
+        checks.question.kind = match self.kind {
+            CheckType::Tcp => CheckKind::Tcp,
+            CheckType::Http | CheckType::Https => {
+                CheckKind::Http { asked: Asked { host: host.into(), ..self.asked.clone() }, http2, tls }
+            }
+            CheckType::Grpc | CheckType::Grpcs => {
+                CheckKind::Grpc { service: self.service.clone(), host: host.into(), tls }
+            }
+        };
         checks
     }
 }
@@ -56,9 +62,31 @@ enum CheckType {
     Http,
     Https,
     Tcp,
+    Grpc,
+    Grpcs,
 }
 
-const TYPES: &[(&str, CheckType)] = &[("http", CheckType::Http), ("https", CheckType::Https), ("tcp", CheckType::Tcp)];
+impl CheckType {
+    fn is_secured(self) -> bool {
+        matches!(self, CheckType::Https | CheckType::Grpcs)
+    }
+
+    fn is_grpc(self) -> bool {
+        matches!(self, CheckType::Grpc | CheckType::Grpcs)
+    }
+}
+
+/// Those of APISIX, and gRPC's own.
+const TYPES: &[(&str, CheckType)] = &[
+    ("http", CheckType::Http),
+    ("https", CheckType::Https),
+    ("tcp", CheckType::Tcp),
+    ("grpc", CheckType::Grpc),
+    ("grpcs", CheckType::Grpcs),
+];
+
+/// What passive checks are called makes no difference to them.
+const PASSIVE_TYPES: &[(&str, CheckType)] = TYPES.split_at(3).0;
 
 const METHODS: &[(&str, &str)] = &[
     ("GET", "GET"),
@@ -100,6 +128,7 @@ fn active(at: &At) -> Option<Active> {
         "http_req_body",
         "req_headers",
         "https_verify_certificate",
+        "grpc_service",
         "healthy",
         "unhealthy",
     ];
@@ -130,12 +159,13 @@ fn active(at: &At) -> Option<Active> {
             Some(header.to_owned())
         })
     });
-    let kind = kind(&fields);
+    let kind = fields.get("type").and_then(|at| at.choice(TYPES)).unwrap_or(CheckType::Http);
+    fitting(&fields, [healthy, unhealthy], kind);
     let verify = fields.get("https_verify_certificate").and_then(|at| at.boolean());
-    let http = Request {
+    let asked = Asked {
         method: fields.get("http_method").and_then(|at| at.choice(METHODS)).unwrap_or("GET").into(),
         path: path.unwrap_or("/").into(),
-        host: fields.get("host").and_then(|at| host_pattern(&at)).map(Box::from),
+        host: fields.get("host").and_then(|at| host_pattern(&at)).unwrap_or_default().into(),
         headers: headers.unwrap_or_default().into_iter().map(Box::from).collect(),
         body: fields.get("http_req_body").and_then(|at| at.text()).unwrap_or_default().into(),
     };
@@ -154,15 +184,30 @@ fn active(at: &At) -> Option<Active> {
         tcp_failures: count(unhealthy, "tcp_failures", 1, 254, 2),
         timeouts: count(unhealthy, "timeouts", 1, 254, 3),
     };
-    let http = (kind != CheckType::Tcp).then_some(http);
-    Some(Active { checks, http, secured: kind == CheckType::Https, verify })
+    let service = fields.get("grpc_service").and_then(|at| at.text_of(1..=1_024)).unwrap_or_default().into();
+    Some(Active { checks, kind, asked, service, verify })
+}
+
+/// Reports what has no effect in a check of this kind.
+fn fitting(fields: &Fields, verdicts: [Option<Fields>; 2], kind: CheckType) {
+    if !kind.is_grpc() {
+        if let Some(at) = fields.get("grpc_service") {
+            at.report_advising("is for checks by gRPC", "add `type: grpc`, or leave it out");
+        }
+        return;
+    }
+    let requests = ["http_method", "http_path", "http_req_body", "req_headers"].map(|key| fields.get(key));
+    let statuses = verdicts.map(|fields| fields.and_then(|fields| fields.get("http_statuses")));
+    for at in requests.into_iter().chain(statuses).flatten() {
+        at.report_advising("has no effect in a check by gRPC", "leave it out");
+    }
 }
 
 fn passive(at: &At) -> Option<PassiveChecks> {
     const HEALTHY: &[u16] =
         &[200, 201, 202, 203, 204, 205, 206, 207, 208, 226, 300, 301, 302, 303, 304, 305, 306, 307, 308];
     let fields = at.fields(&["type", "healthy", "unhealthy"])?;
-    kind(&fields);
+    fields.get("type").and_then(|at| at.choice(PASSIVE_TYPES));
     let healthy_at = fields.get("healthy");
     let healthy = healthy_at.as_ref().and_then(|at| at.fields(&["http_statuses", "successes"]));
     let unhealthy_at = fields.get("unhealthy");
@@ -178,10 +223,6 @@ fn passive(at: &At) -> Option<PassiveChecks> {
         retry_after: RETRY_AFTER,
         until_checked: false,
     })
-}
-
-fn kind(fields: &Fields) -> CheckType {
-    fields.get("type").and_then(|at| at.choice(TYPES)).unwrap_or(CheckType::Http)
 }
 
 fn count(fields: Option<Fields>, key: &str, least: u32, most: u32, default: u32) -> u32 {
