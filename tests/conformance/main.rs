@@ -15,4 +15,5 @@ mod harness;
 mod http2;
 mod paths;
 mod responses;
+mod scanners;
 mod syntax;

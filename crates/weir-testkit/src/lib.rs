@@ -25,7 +25,7 @@ pub use origin::{Answer, Connection, Origin, Reading};
 pub use place::{TempDir, free_port, shrink_backlog};
 pub use program::Program;
 pub use rustix::process::Signal;
-pub use scale::scaled;
+pub use scale::{is_full, scaled};
 pub use tls::{Agreed, Authority, Identity, KeyKind, TlsClient, TlsServer};
 pub use wait::{DEADLINE, eventually, eventually_some};
 pub use wire::{Fields, Framing, Request, Response, latin1, latin1_bytes};

@@ -4,8 +4,11 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
@@ -55,6 +58,7 @@ impl Authority {
         let key = KeyPair::generate().expect("keys can be made");
         let mut params = CertificateParams::new([]).expect("there are no names to be wrong");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         params.distinguished_name.push(DnType::CommonName, format!("authority {number}"));
         let certificate = params.self_signed(&key).expect("it can sign").pem();
@@ -91,6 +95,19 @@ impl Authority {
         change(&mut params);
         let certificate = params.signed_by(&key, &self.issuer).expect("it can sign").pem();
         Identity { certificate, key: key.serialize_pem() }
+    }
+
+    /// Vouches for a host as public authorities do: for 90 days, as a server and nothing else.
+    pub fn public_identity(&self, name: &str, kind: KeyKind) -> Identity {
+        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+        self.identity_with(&[name], kind, |params| {
+            let begun = SystemTime::now() - DAY;
+            (params.not_before, params.not_after) = (begun.into(), (begun + 90 * DAY).into());
+            params.is_ca = IsCa::ExplicitNoCa;
+            params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+            params.use_authority_key_identifier_extension = true;
+        })
     }
 }
 

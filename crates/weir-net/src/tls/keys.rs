@@ -104,6 +104,9 @@ impl Keys {
 impl ResolvesServerCert for Keys {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let schemes = hello.signature_schemes();
-        self.0.iter().find(|key| key.key.choose_scheme(schemes).is_some()).cloned()
+        let fitting = self.0.iter().find(|key| key.key.choose_scheme(schemes).is_some());
+        // With none, a client would be told `access_denied`, as if it were not welcome. With any, the handshake finds that
+        // the two have nothing in common, and says `handshake_failure` (RFC 5246 §7.2.2), which others wait for.
+        fitting.or(self.0.first()).cloned()
     }
 }
