@@ -4,6 +4,7 @@
 mod checks;
 mod grpc;
 mod grpc_web;
+mod grpcurl;
 mod http1;
 mod matrix;
 mod programs;

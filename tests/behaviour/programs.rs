@@ -87,6 +87,23 @@ fn curl_speaks_tls_through_it() {
     }
 }
 
+#[test]
+fn curl_speaks_http2_through_it() {
+    if !is_installed("curl", "--version") {
+        return;
+    }
+    let (gateway, _origin, authority) = tls_gateway();
+    let output = Command::new("curl")
+        .args(["--silent", "--show-error", "--fail", "--http2", "--max-time", "20", "--data-binary", "hello"])
+        .args(["--write-out", " in HTTP/%{http_version}", "--cacert"])
+        .arg(&authority)
+        .args(["--connect-to", &format!("a.test:443:{}", gateway.tls_addr()), "https://a.test/1"])
+        .output()
+        .expect("it is installed");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "5 bytes in HTTP/2", "{said}");
+}
+
 /// What `openssl s_client` says about a connection on which it sends `input`.
 fn s_client(gateway: &Gateway, authority: &Path, arguments: &[&str], input: &str) -> String {
     let mut child = Command::new("openssl")
@@ -210,12 +227,19 @@ fn the_event_source_of_a_browser_reads_and_reconnects() {
         "routes:\n  - {{ id: all, uri: /*, upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }} }}\n",
         origin.addr()
     ));
+    let seen = browse(browser, &format!("http://{}/page", gateway.addr()), &origin);
+    assert_eq!(seen, "/seen?one%401%20two%402%20after%202%403");
+}
+
+/// Opens a page, and waits until it has told the origin what it has seen.
+fn browse(browser: &str, url: &str, origin: &Origin) -> String {
     let profile = TempDir::new();
     let mut process = Command::new(browser)
+        .arg("--ignore-certificate-errors") // no browser knows the authority of tests
         .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"])
         .arg("--remote-debugging-port=0") // keeps it running until it is told to end
         .arg(format!("--user-data-dir={}", profile.path().display()))
-        .arg(format!("http://{}/page", gateway.addr()))
+        .arg(url)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -228,5 +252,31 @@ fn the_event_source_of_a_browser_reads_and_reconnects() {
     if let Err(panic) = outcome {
         std::panic::resume_unwind(panic);
     }
-    assert_eq!(seen().as_deref(), Some("/seen?one%401%20two%402%20after%202%403"));
+    seen().expect("it was there just now")
+}
+
+const FETCHES: &str = r#"<!doctype html><script>
+(async () => {
+    const texts = await Promise.all([1, 2, 3].map(async number => (await fetch("/data?" + number)).text()));
+    const spoken = performance.getEntriesByType("resource").map(entry => entry.nextHopProtocol);
+    fetch("/seen?" + encodeURIComponent(texts.concat(spoken).join(" ")));
+})();
+</script>"#;
+
+#[test]
+fn a_browser_speaks_http2_with_it() {
+    let Some(browser) = browser() else { return };
+    let origin = Origin::reading(Reading::Strict, |request| match request.target.split_once('?') {
+        Some(("/data", number)) => Answer::ok(number),
+        _ if request.target == "/page" => Answer::with(200, "Content-Type: text/html\r\n", FETCHES),
+        _ => Answer::status(404, ""),
+    });
+    let Identity { certificate, key } = Authority::of_tests().identity(&["localhost"]);
+    let gateway = start(&format!(
+        "listen: [{{ address: \"127.0.0.1:0\", tls: true }}]\nssls: [{{ sni: localhost, cert: {certificate:?}, key: {key:?} }}]\n\
+         routes: [{{ uri: /*, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]\n",
+        origin.addr()
+    ));
+    let seen = browse(browser, &format!("https://localhost:{}/page", gateway.tls_addr().port()), &origin);
+    assert_eq!(seen, "/seen?1%202%203%20h2%20h2%20h2");
 }
