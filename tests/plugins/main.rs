@@ -15,6 +15,7 @@ mod oidc;
 mod price;
 mod redis;
 mod rewrites;
+mod secrets;
 mod shared_limits;
 mod slapd;
 mod splits;

@@ -13,6 +13,7 @@ mod persistence;
 mod plugins;
 mod resource;
 mod route;
+mod secrets;
 mod settings;
 mod shares;
 mod upstream;
@@ -32,6 +33,7 @@ use crate::substitute::Lookup;
 use crate::tree::{Kind, Node, Place};
 use crate::yaml::{self, Limits, Parsed};
 
+pub use crate::references::Secret;
 pub use acme::{Acme, AcmeHost, ExternalAccount};
 pub use balance::Balance;
 pub use certificate::{Clients, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls};
@@ -42,6 +44,7 @@ pub use persistence::Persistence;
 pub use plugins::{ErrorResponse, Plugin, Plugins};
 pub use resource::{Origin, Reference};
 pub use route::{Route, Service};
+pub use secrets::Manager;
 pub use settings::{AccessLog, AccessLogFormat, Address, Listen, LogLevel, Settings};
 pub use shares::Share;
 pub use upstream::{NodeSpec, NodesFile, Scheme, Upstream};
@@ -65,6 +68,10 @@ pub struct Document {
     pub consumer_groups: Vec<PluginSet>,
     /// Settings of plugins that hold wherever these are used.
     pub plugin_metadata: Vec<Plugin>,
+    /// Who keeps secrets that options of plugins refer to.
+    managers: Vec<Manager>,
+    /// What of them is referred to, and where.
+    secrets: Vec<(Secret, Place)>,
     /// APISIX's list `plugins`: if it is there, no other plugin may be used.
     pub enabled_plugins: Option<HashSet<Box<str>>>,
     /// What names among the upstreams stand for, as far as the store has looked them up.
@@ -99,7 +106,7 @@ pub struct PluginSet {
 }
 
 /// Parts of the object model that have a name and a place but are not carried out yet. An empty list is fine.
-const NOT_YET: &[&str] = &["secrets", "protos", "stream_routes"];
+const NOT_YET: &[&str] = &["protos", "stream_routes"];
 
 const RESOURCES: &[&str] = &[
     "routes",
@@ -111,6 +118,7 @@ const RESOURCES: &[&str] = &[
     "consumer_groups",
     "plugin_metadata",
     "ssls",
+    "secrets",
     "plugins",
 ];
 
@@ -123,10 +131,46 @@ impl Document {
         let source: Arc<str> = source.into();
         let Parsed { mut tree, mut faults } = yaml::parse(&source, text, lookup, limits)?;
         faults.extend(references::resolve(&source, &mut tree, lookup));
+        let (secrets, wrong) = references::secrets(&source, &mut tree);
+        faults.extend(wrong);
         let mut document = Document::read(source, tree);
+        document.secrets = secrets;
         faults.append(&mut document.faults);
+        faults.extend(document.without_manager());
         document.faults = faults;
         Ok(document)
+    }
+
+    /// The secrets that options refer to, and who keeps them.
+    pub fn secrets(&self) -> impl Iterator<Item = (&Manager, &Secret)> {
+        self.secrets.iter().filter_map(|(secret, _)| Some((self.manager(secret)?, secret)))
+    }
+
+    /// The same configuration with secrets put in for what refers to them. What cannot be had is a fault.
+    pub fn with_secrets(self, value: impl Fn(&Manager, &Secret) -> Result<String, String>) -> Document {
+        let Document { source, mut tree, managers, secrets, .. } = self;
+        let find = |secret: &Secret| {
+            let keeper = managers.iter().find(|manager| manager.id == secret.manager);
+            let keeper = keeper.ok_or_else(|| format!("there is no manager `{}`", secret.manager))?;
+            value(keeper, secret)
+        };
+        let faults = references::put_secrets(&source, &mut tree, &find);
+        let mut document = Document::read(source, tree);
+        document.secrets = secrets;
+        document.faults.extend(faults);
+        document
+    }
+
+    fn manager(&self, secret: &Secret) -> Option<&Manager> {
+        self.managers.iter().find(|manager| manager.id == secret.manager)
+    }
+
+    fn without_manager(&self) -> impl Iterator<Item = Diagnostic> {
+        let unknown = self.secrets.iter().filter(|(secret, _)| self.manager(secret).is_none());
+        unknown.map(|(secret, place)| {
+            let problem = format!("there is no manager of secrets `{}`", secret.manager);
+            Diagnostic::at_place(&self.source, *place, problem).advise("add it to the list `secrets`")
+        })
     }
 
     /// Reads a tree, whether it came from a text or not.
@@ -146,6 +190,8 @@ impl Document {
             credentials: Vec::new(),
             consumer_groups: Vec::new(),
             plugin_metadata: Vec::new(),
+            managers: Vec::new(),
+            secrets: Vec::new(),
             enabled_plugins: None,
             found: Found::new(),
             files: Files::new(),
@@ -178,6 +224,7 @@ impl Document {
             document.plugin_metadata =
                 resource::list(&fields, "plugin_metadata", plugins::read_metadata, |one| one.name.to_string());
             document.ssls = resource::list(&fields, "ssls", certificate::read, |ssl| ssl.id.to_string());
+            document.managers = resource::list(&fields, "secrets", secrets::read, |one| one.id.to_string());
             document.enabled_plugins = read_enabled_plugins(&fields);
             refuse_what_is_not_served(&fields);
         }

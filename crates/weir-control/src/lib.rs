@@ -11,6 +11,7 @@ pub mod compile;
 pub mod diagnostic;
 pub mod document;
 pub mod explain;
+mod fetch;
 pub mod publish;
 mod read;
 mod references;

@@ -1,37 +1,139 @@
-//! `$env://NAME` and `$env://NAME/member` in options of plugins (APISIX): the value of an environment variable, or a
-//! member of the JSON it holds.
+//! Texts in options of plugins that stand for what is kept elsewhere (APISIX): `$env://NAME` and `$env://NAME/member`,
+//! the value of an environment variable or a member of the JSON it holds, and `$secret://vault/ID/PATH/KEY`.
 //!
 //! Other than `${{NAME}}` they stand for one text each, so that no value can change what is around it.
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::diagnostic::Diagnostic;
 use crate::substitute::Lookup;
-use crate::tree::{Entry, Kind, Node, Path, Step};
+use crate::tree::{Entry, Kind, Node, Path, Place, Step};
 
-/// Puts values in for references. What cannot be found is a fault: the reference itself must not become the password.
+/// Puts values in for references to the environment. What cannot be found is a fault: the reference itself must not
+/// become the password.
 pub(crate) fn resolve(source: &Arc<str>, tree: &mut Node, lookup: Lookup) -> Vec<Diagnostic> {
-    let mut resolver = Resolver { source, lookup, faults: Vec::new() };
+    replace(source, tree, &mut |text, _| variable(text, lookup))
+}
+
+/// A text that is kept by a manager of secrets.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Secret {
+    /// The manager's id, as `vault/1`.
+    pub manager: Box<str>,
+    /// Where the manager keeps it, with others.
+    pub path: Box<str>,
+    /// Which of them.
+    pub key: Box<str>,
+}
+
+/// The secrets that options refer to, and where. What is no complete reference is a fault.
+pub(crate) fn secrets(source: &Arc<str>, tree: &mut Node) -> (Vec<(Secret, Place)>, Vec<Diagnostic>) {
+    let mut found = Vec::new();
+    let faults = replace(source, tree, &mut |text, place| match Secret::parse(text)? {
+        Ok(secret) => {
+            found.push((secret, place));
+            None
+        }
+        Err(fault) => Some(Err(fault)),
+    });
+    (found, faults)
+}
+
+/// Puts values in for references to secrets.
+pub(crate) fn put_secrets(
+    source: &Arc<str>,
+    tree: &mut Node,
+    value: &dyn Fn(&Secret) -> Result<String, String>,
+) -> Vec<Diagnostic> {
+    replace(source, tree, &mut |text, _| match Secret::parse(text)? {
+        Ok(secret) => Some(value(&secret).map_err(|problem| {
+            (format!("the secret `{}/{}` cannot be had: {problem}", secret.path, secret.key), String::new())
+        })),
+        Err(fault) => Some(Err(fault)),
+    })
+}
+
+/// A problem and an advice.
+type Fault = (String, String);
+
+impl Secret {
+    /// Nothing if it is no such reference.
+    fn parse(text: &str) -> Option<Result<Secret, Fault>> {
+        let reference = after(text, "$secret://")?;
+        let parts: Vec<&str> = reference.split('/').collect();
+        Some(match parts.as_slice() {
+            [kind, id, path @ .., key] if !path.is_empty() && parts.iter().all(|part| !part.is_empty()) => {
+                Ok(Secret { manager: format!("{kind}/{id}").into(), path: path.join("/").into(), key: (*key).into() })
+            }
+            _ => Err(("is no reference to a secret".to_owned(), "write as `$secret://vault/1/path/key`".to_owned())),
+        })
+    }
+
+    /// The text in what a manager keeps at the path.
+    pub(crate) fn of(&self, kept: &Map<String, Value>) -> Result<String, String> {
+        match kept.get(&*self.key) {
+            Some(Value::String(text)) => Ok(text.clone()),
+            Some(value @ (Value::Number(_) | Value::Bool(_))) => Ok(value.to_string()),
+            Some(_) => Err(format!("`{}` is no text", self.key)),
+            None => Err(format!("there is no `{}`", self.key)),
+        }
+    }
+}
+
+/// What follows a scheme, which is written in any case.
+fn after<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
+    let (start, rest) = text.split_at_checked(scheme.len())?;
+    start.eq_ignore_ascii_case(scheme).then_some(rest)
+}
+
+/// What a text refers to in the environment; nothing if it is no reference.
+fn variable(text: &str, lookup: Lookup) -> Option<Result<String, Fault>> {
+    let reference = after(text, "$env://")?;
+    let (name, member) = match reference.split_once('/') {
+        Some((name, member)) => (name, Some(member)),
+        None => (reference, None),
+    };
+    let Some(value) = lookup(name) else {
+        return Some(Err((format!("the environment variable `{name}` is not set"), "set it".to_owned())));
+    };
+    let Some(member) = member else { return Some(Ok(value)) };
+    let json: Value = serde_json::from_str(&value).unwrap_or_default();
+    Some(match member.split('/').try_fold(&json, |json, step| json.get(step)) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(found) if !found.is_object() && !found.is_array() && !found.is_null() => Ok(found.to_string()),
+        _ => Err((
+            format!("the environment variable `{name}` holds no JSON with a text `{member}`"),
+            format!("write `$env://{name}` for all of it"),
+        )),
+    })
+}
+
+/// What a text stands for, or why it cannot be told; nothing leaves it as it is.
+type Meaning<'a> = &'a mut dyn FnMut(&str, Place) -> Option<Result<String, Fault>>;
+
+fn replace(source: &Arc<str>, tree: &mut Node, meaning: Meaning) -> Vec<Diagnostic> {
+    let mut resolver = Resolver { source, meaning, faults: Vec::new() };
     resolver.node(tree, &Path::ROOT, false);
     resolver.faults
 }
 
 struct Resolver<'a> {
     source: &'a Arc<str>,
-    lookup: Lookup<'a>,
+    meaning: Meaning<'a>,
     faults: Vec<Diagnostic>,
 }
 
 impl Resolver<'_> {
     fn node(&mut self, node: &mut Node, path: &Path<'_>, in_options: bool) {
         match &mut node.kind {
-            Kind::Text(text) if in_options => match self.value(text) {
+            Kind::Text(text) if in_options => match (self.meaning)(text, node.place) {
                 None => {}
                 Some(Ok(value)) => *text = value.into(),
                 Some(Err((problem, advice))) => {
-                    let fault = Diagnostic::at_place(self.source, node.place, problem).advise(advice);
+                    let fault = Diagnostic::at_place(self.source, node.place, problem);
+                    let fault = if advice.is_empty() { fault } else { fault.advise(advice) };
                     self.faults.push(Diagnostic { path: path.to_string(), ..fault });
                 }
             },
@@ -44,38 +146,12 @@ impl Resolver<'_> {
             Kind::Map(entries) if in_options && is_disabled(entries) => {}
             Kind::Map(entries) => {
                 for Entry { key, value, .. } in entries {
-                    let in_options = in_options || matches!(&**key, "plugins" | "plugin_metadata");
+                    let in_options = in_options || matches!(&**key, "plugins" | "plugin_metadata" | "secrets");
                     self.node(value, &Path::below(path, Step::Key(key)), in_options);
                 }
             }
             _ => {}
         }
-    }
-
-    /// What a text refers to; nothing if it is no reference.
-    fn value(&self, text: &str) -> Option<Result<String, (String, String)>> {
-        const SCHEME: &str = "$env://";
-        let (scheme, reference) = text.split_at_checked(SCHEME.len())?;
-        if !scheme.eq_ignore_ascii_case(SCHEME) {
-            return None;
-        }
-        let (name, member) = match reference.split_once('/') {
-            Some((name, member)) => (name, Some(member)),
-            None => (reference, None),
-        };
-        let Some(value) = (self.lookup)(name) else {
-            return Some(Err((format!("the environment variable `{name}` is not set"), "set it".to_owned())));
-        };
-        let Some(member) = member else { return Some(Ok(value)) };
-        let json: Value = serde_json::from_str(&value).unwrap_or_default();
-        Some(match member.split('/').try_fold(&json, |json, step| json.get(step)) {
-            Some(Value::String(text)) => Ok(text.clone()),
-            Some(found) if !found.is_object() && !found.is_array() && !found.is_null() => Ok(found.to_string()),
-            _ => Err((
-                format!("the environment variable `{name}` holds no JSON with a text `{member}`"),
-                format!("write `$env://{name}` for all of it"),
-            )),
-        })
     }
 }
 
@@ -113,6 +189,25 @@ mod tests {
         assert_eq!(resolved(elsewhere.clone()), (elsewhere, vec![]));
         let off = of(json!({"key": "$env://NO", "_meta": {"disable": true}}));
         assert_eq!(resolved(off.clone()), (off, vec![]));
+    }
+
+    #[test]
+    fn secrets_are_named_by_their_manager_their_path_and_their_key() {
+        let (source, options) =
+            ("f".into(), json!({"plugins": {"a": ["$secret://vault/1/jack/auth/key", "$SECRET://vault/1/key"]}}));
+        let mut tree = Node::from(options);
+        let (found, faults) = secrets(&source, &mut tree);
+        let secret = Secret { manager: "vault/1".into(), path: "jack/auth".into(), key: "key".into() };
+        assert_eq!(found, [(secret.clone(), Place::default())]);
+        let faults: Vec<String> = faults.iter().map(Diagnostic::to_string).collect();
+        assert_eq!(faults, ["f: plugins.a[1]: is no reference to a secret; write as `$secret://vault/1/path/key`"]);
+        let mut tree =
+            Node::from(json!({"plugins": {"a": "$secret://vault/1/jack/auth/key", "b": "$secret://vault/1/x/y"}}));
+        let value =
+            |asked: &Secret| if *asked == secret { Ok("s3cret".to_owned()) } else { Err("nobody knows".to_owned()) };
+        let faults: Vec<String> = put_secrets(&source, &mut tree, &value).iter().map(Diagnostic::to_string).collect();
+        assert_eq!(tree.to_json()["plugins"]["a"], "s3cret");
+        assert_eq!(faults, ["f: plugins.b: the secret `x/y` cannot be had: nobody knows"]);
     }
 
     #[test]

@@ -4,4 +4,5 @@ mod beside;
 pub mod file;
 mod names;
 mod resolver;
+mod secrets;
 mod seen;

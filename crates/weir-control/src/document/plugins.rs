@@ -60,7 +60,6 @@ fn read_plugin(at: &At, entry: &Entry) -> Option<Plugin> {
     let (meta, options): (Vec<&Entry>, Vec<&Entry>) = at.entries()?.iter().partition(|option| &*option.key == "_meta");
     meta.iter().for_each(|meta| read_meta(&at.below(meta), &mut plugin));
     if !plugin.disabled {
-        options.iter().for_each(|option| refuse_references(&at.below(option)));
         plugin.shares = shares::read(&plugin.name, at);
     }
     let options = options.iter().map(|option| (option.key.to_string(), option.value.to_json()));
@@ -78,7 +77,6 @@ pub(super) fn read_metadata(at: &At, _: usize) -> Option<Plugin> {
     };
     let id = at.below(id);
     let name = id.text_of(1..=256)?.into();
-    options.iter().for_each(|option| refuse_references(&at.below(option)));
     let options = options.iter().map(|option| (option.key.to_string(), option.value.to_json()));
     let options = Value::Object(options.collect());
     let place = id.place();
@@ -110,18 +108,5 @@ fn read_meta(at: &At, plugin: &mut Plugin) {
     });
     if let Some(at) = fields.get("pre_function") {
         at.report_advising("is Lua code, which is never run here", "leave it out");
-    }
-}
-
-/// APISIX fetches `$secret://` from where secrets are kept. Passing it on as text would turn the reference itself into the
-/// password.
-fn refuse_references(at: &At) {
-    match &at.node().kind {
-        Kind::Text(text) if text.get(..10).is_some_and(|scheme| scheme.eq_ignore_ascii_case("$secret://")) => {
-            at.report_advising("`$secret://` is not supported yet by this version", "write `$env://NAME`");
-        }
-        Kind::List(_) => at.items().for_each(|item| refuse_references(&item)),
-        Kind::Map(entries) => entries.iter().for_each(|entry| refuse_references(&at.below(entry))),
-        _ => {}
     }
 }

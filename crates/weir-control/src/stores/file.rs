@@ -16,6 +16,7 @@ mod watch;
 
 use super::beside;
 use super::names::Names;
+use super::secrets::Secrets;
 use super::seen::Seen;
 
 pub use watch::{Watch, watch};
@@ -28,6 +29,7 @@ pub struct FileStore {
     limits: Limits,
     names: Names,
     challenges: Arc<Challenges>,
+    secrets: Secrets,
     /// Whether the last version that was accepted ended with `#END`.
     marks_its_end: bool,
 }
@@ -38,8 +40,10 @@ pub struct Loaded {
     pub document: Document,
     /// Of the text as it is in the file.
     pub hash: String,
-    /// Nodes that get no endpoint for now.
+    /// Nodes that get no endpoint for now, and secrets that may be old.
     pub warnings: Vec<Diagnostic>,
+    /// Those of secrets.
+    old_secrets: Vec<Diagnostic>,
     marks_its_end: bool,
     /// The files it was read from.
     seen: Seen,
@@ -50,7 +54,15 @@ impl FileStore {
         let path = path.into();
         let source = path.to_string_lossy().into();
         let (limits, names) = (Limits::default(), Names::default());
-        FileStore { path, source, limits, names, challenges: Arc::default(), marks_its_end: false }
+        FileStore {
+            path,
+            source,
+            limits,
+            names,
+            secrets: Secrets::default(),
+            challenges: Arc::default(),
+            marks_its_end: false,
+        }
     }
 
     /// What an authority of certificates may be asking for at this moment. All documents of this store share it.
@@ -67,15 +79,25 @@ impl FileStore {
         &self.source
     }
 
-    /// Reads and parses the file as it is now, with the files it names. Looks up no hosts: that is what `weir check` does.
+    /// Reads and parses the file as it is now, with the files it names. Looks up no hosts and fetches no secrets: that is
+    /// what `weir check` does.
     ///
     /// # Errors
     /// Where the file cannot be read or is not YAML.
     pub fn read(&self) -> Result<Loaded, Vec<Diagnostic>> {
+        self.read_with(|document| (document, Vec::new()))
+    }
+
+    fn read_with(&self, secrets: impl FnOnce(Document) -> (Document, Vec<String>)) -> Result<Loaded, Vec<Diagnostic>> {
         let mut seen = Seen::default();
         seen.add(&self.path);
         let text = self.text().map_err(|fault| vec![fault])?;
         let mut document = Document::parse(&self.source, &text, &process_environment, self.limits)?;
+        let mut complaints = Vec::new();
+        // What is refused anyway needs none.
+        if document.faults.is_empty() {
+            (document, complaints) = secrets(document);
+        }
         let directory = self.path.parent().unwrap_or(Path::new(""));
         let to_come: Vec<String> = document.files_to_come().collect();
         let names = document.file_names().into_iter().chain(to_come.iter().map(String::as_str));
@@ -87,15 +109,23 @@ impl FileStore {
         }
         document.read_nodes(&process_environment, self.limits);
         let hash = hash(text.as_bytes());
-        Ok(Loaded { document, hash, warnings: Vec::new(), marks_its_end: marks_its_end(&text), seen })
+        let old_secrets = self.complaints(complaints);
+        Ok(Loaded { document, hash, warnings: Vec::new(), old_secrets, marks_its_end: marks_its_end(&text), seen })
     }
 
-    /// Reads and parses the file, and looks up the names of its nodes.
+    fn complaints(&self, problems: Vec<String>) -> Vec<Diagnostic> {
+        problems.into_iter().map(|problem| Diagnostic::of_source(&self.source, problem)).collect()
+    }
+
+    /// Reads and parses the file, fetches the secrets it refers to, and looks up the names of its nodes.
     ///
     /// # Errors
     /// Where the file cannot be read or is not YAML.
     pub fn load(&mut self) -> Result<Loaded, Vec<Diagnostic>> {
-        let mut loaded = self.read()?;
+        let mut secrets = std::mem::take(&mut self.secrets);
+        let loaded = self.read_with(|document| secrets.put_into(document));
+        self.secrets = secrets;
+        let mut loaded = loaded?;
         self.names.follow(loaded.document.queries(), &loaded.document.settings.dns).map_err(|error| {
             vec![Diagnostic::of_source(&self.source, format!("names cannot be looked up: {error}"))]
         })?;
@@ -106,8 +136,8 @@ impl FileStore {
     /// What names stand for by now. Says whether any of them has changed its meaning.
     fn look_up(&self, loaded: &mut Loaded) -> bool {
         let (found, missing) = self.names.current(&loaded.document.queries());
-        loaded.warnings =
-            missing.iter().map(|(query, reason)| self.unresolved(&loaded.document, query, reason)).collect();
+        let unresolved = missing.iter().map(|(query, reason)| self.unresolved(&loaded.document, query, reason));
+        loaded.warnings = loaded.old_secrets.iter().cloned().chain(unresolved).collect();
         let changed = loaded.document.found != found;
         loaded.document.found = found;
         changed

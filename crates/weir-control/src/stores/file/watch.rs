@@ -117,7 +117,19 @@ impl Watching {
                     }
                 }
             }
+            self.fetch_again();
             self.look_up_again();
+        }
+    }
+
+    /// Loads the file once more if secrets it refers to have changed.
+    fn fetch_again(&mut self) {
+        let (changed, problems) = self.store.secrets.refresh();
+        if !problems.is_empty() {
+            self.publisher.refuse(self.store.complaints(problems));
+        }
+        if changed {
+            self.load(false);
         }
     }
 
@@ -147,6 +159,9 @@ impl Watching {
 
     fn load(&mut self, asked_for: bool) {
         let before = self.seen.now();
+        if asked_for {
+            self.store.secrets.distrust();
+        }
         let loaded = match self.store.load() {
             Ok(loaded) => loaded,
             Err(diagnostics) => {

@@ -1,0 +1,146 @@
+//! What managers of secrets keep: fetched when a configuration is loaded, and again when it is old.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use http::{Request, StatusCode};
+use serde_json::{Map, Value};
+use tokio_rustls::TlsConnector;
+use weir_net::tls::{Client, Trust, UpstreamTerms};
+
+use super::beside;
+use crate::document::{Document, Manager, Secret};
+use crate::fetch::{Failure, fetch};
+
+/// A manager answers within this time, or does not.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is kept under one path of one manager.
+type Place = (Manager, Box<str>);
+type Content = Map<String, Value>;
+
+/// What has been fetched.
+#[derive(Debug, Default)]
+pub(super) struct Secrets {
+    kept: HashMap<Place, Kept>,
+    /// All of it is fetched again for the next document.
+    distrusted: bool,
+}
+
+#[derive(Debug)]
+struct Kept {
+    content: Result<Content, String>,
+    /// When it was fetched, or when that was tried.
+    at: Instant,
+}
+
+impl Secrets {
+    /// Puts them into a document; what nothing refers to any more is forgotten. Where nobody answers, what was fetched
+    /// before still holds: the second value says why it was needed.
+    pub(super) fn put_into(&mut self, document: Document) -> (Document, Vec<String>) {
+        let mut before = std::mem::take(&mut self.kept);
+        let distrusted = std::mem::take(&mut self.distrusted);
+        let mut complaints = Vec::new();
+        for (manager, secret) in document.secrets() {
+            let place = (manager.clone(), secret.path.clone());
+            if self.kept.contains_key(&place) {
+                continue;
+            }
+            let known = before.remove(&place);
+            let young = |kept: &Kept| !distrusted && kept.content.is_ok() && kept.at.elapsed() < manager.ttl;
+            let kept = match known {
+                Some(kept) if young(&kept) => kept,
+                known => renewed(&place, known.map(|kept| kept.content), &mut complaints),
+            };
+            self.kept.insert(place, kept);
+        }
+        let value = |manager: &Manager, secret: &Secret| {
+            let kept = self.kept.get(&(manager.clone(), secret.path.clone())).expect("it was fetched above");
+            kept.content.as_ref().map_err(Clone::clone).and_then(|content| secret.of(content))
+        };
+        (document.with_secrets(value), complaints)
+    }
+
+    /// Whatever is asked for next is fetched again: somebody knows that it has changed.
+    pub(super) fn distrust(&mut self) {
+        self.distrusted = true;
+    }
+
+    /// Fetches again what is old. Says whether anything has changed, and what could not be fetched.
+    pub(super) fn refresh(&mut self) -> (bool, Vec<String>) {
+        let (mut changed, mut complaints) = (false, Vec::new());
+        for (place, kept) in &mut self.kept {
+            if kept.at.elapsed() < place.0.ttl {
+                continue;
+            }
+            let before = kept.content.clone();
+            *kept = renewed(place, Some(before.clone()), &mut complaints);
+            changed |= kept.content != before;
+        }
+        (changed, complaints)
+    }
+}
+
+fn renewed(place: &Place, before: Option<Result<Content, String>>, complaints: &mut Vec<String>) -> Kept {
+    let content = match (asked(place), before) {
+        (Err(problem), Some(Ok(content))) => {
+            complaints.push(format!("secrets of `{}` under `{}` may be old: {problem}", place.0.id, place.1));
+            Ok(content)
+        }
+        (content, _) => content,
+    };
+    Kept { content, at: Instant::now() }
+}
+
+/// Asks on a thread of its own, since who calls may be part of a runtime, where nobody may wait.
+fn asked(place: &Place) -> Result<Content, String> {
+    let asking = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.map_err(|error| error.to_string())?.block_on(read(place))
+    };
+    thread::scope(|scope| scope.spawn(asking).join()).unwrap_or_else(|_| Err("the request failed".to_owned()))
+}
+
+/// Reads a path of a key/value engine, version 1 or 2 (Vault's HTTP API).
+async fn read((manager, path): &Place) -> Result<Content, String> {
+    let Manager { uri, prefix, token, namespace, .. } = manager;
+    let mut request = Request::get(format!("{uri}/v1/{prefix}/{path}")).header("X-Vault-Token", &**token);
+    if let Some(namespace) = namespace {
+        request = request.header("X-Vault-Namespace", &**namespace);
+    }
+    let request = request.body(String::new()).map_err(|error| error.to_string())?;
+    let tls = if uri.starts_with("https:") { Some(connector()?) } else { None };
+    let answer = tokio::time::timeout(PATIENCE, fetch(request, tls.as_ref())).await;
+    let answer = answer.map_err(|_| format!("no answer within {} s", PATIENCE.as_secs()))?;
+    let answer = answer.map_err(|error: Failure| error.to_string())?;
+    match answer.status() {
+        StatusCode::OK => {}
+        StatusCode::NOT_FOUND => return Err("there is nothing under this path".to_owned()),
+        StatusCode::FORBIDDEN => return Err("the token may not read it".to_owned()),
+        status => return Err(format!("the manager answered with {status}")),
+    }
+    let Ok(Value::Object(mut answer)) = serde_json::from_slice(answer.body()) else {
+        return Err("the manager's answer is no JSON".to_owned());
+    };
+    match answer.remove("data") {
+        // Version 2 has the content one level deeper, beside what it knows about it.
+        Some(Value::Object(mut data)) if data.get("metadata").is_some_and(Value::is_object) => {
+            match data.remove("data") {
+                Some(Value::Object(content)) => Ok(content),
+                _ => Err("it has been deleted".to_owned()),
+            }
+        }
+        Some(Value::Object(content)) => Ok(content),
+        _ => Err("the manager's answer has no `data`".to_owned()),
+    }
+}
+
+/// Believes whom this system trusts.
+fn connector() -> Result<TlsConnector, String> {
+    let roots = beside::system_roots();
+    let terms = UpstreamTerms { trust: Trust::System(&roots), identity: None, protocols: &[] };
+    let client = Client::new(&terms).map_err(|error| error.to_string())?;
+    Ok(Arc::clone(client.config()).into())
+}
