@@ -5,8 +5,11 @@ use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::Request;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
+use crate::http2::{self, Http2};
 use crate::origin::Reading;
 use crate::tls::{Agreed, TlsClient, Wire};
 use crate::wait::DEADLINE;
@@ -59,6 +62,9 @@ pub struct Client {
     stream: Wire,
     incoming: Incoming,
     local: SocketAddr,
+    /// Requests go over HTTP/2, on a connection beside this one.
+    by_http2: bool,
+    http2: Option<Http2>,
 }
 
 impl Client {
@@ -89,6 +95,12 @@ impl Client {
         Client::over(socket.into())
     }
 
+    /// Connects to something that speaks HTTP/2 as well, and asks over it where tests are to.
+    #[track_caller]
+    pub(crate) fn connect_either(address: SocketAddr) -> Client {
+        Client { by_http2: http2::is_wanted(), ..Client::connect(address) }
+    }
+
     fn over(stream: TcpStream) -> std::io::Result<Client> {
         Client::speaking(Wire::plain(prepared(stream)?))
     }
@@ -110,7 +122,7 @@ impl Client {
 
     fn speaking(stream: Wire) -> std::io::Result<Client> {
         let local = stream.tcp().local_addr()?;
-        Ok(Client { incoming: Incoming::new(stream.clone(), None), stream, local })
+        Ok(Client { incoming: Incoming::new(stream.clone(), None), stream, local, by_http2: false, http2: None })
     }
 
     /// This end's address.
@@ -217,14 +229,31 @@ impl Client {
         }
     }
 
-    /// Sends a request and reads its response, on this connection.
+    /// Sends a request and reads its response, on this connection; on one of HTTP/2 where that is wanted and the request
+    /// means the same there.
     pub fn ask(&mut self, request: impl AsRef<[u8]>) -> Result<Response, ReadError> {
+        if self.by_http2
+            && let Some(request) = http2::request(request.as_ref())
+        {
+            return self.ask_http2(request);
+        }
         let method = request.as_ref().split(|&byte| byte == b' ').next().unwrap_or_default();
         let method = String::from_utf8_lossy(method).into_owned();
         if let Err(error) = self.try_send(&request) {
             return Err(ReadError::Reset { partial: format!("cannot send: {error}") });
         }
         self.response_to(&method)
+    }
+
+    fn ask_http2(&mut self, request: Request<Bytes>) -> Result<Response, ReadError> {
+        let http2 = match &mut self.http2 {
+            Some(http2) => http2,
+            none => {
+                let address = self.stream.tcp().peer_addr().and_then(Http2::connect);
+                none.insert(address.map_err(|error| ReadError::Reset { partial: format!("cannot connect: {error}") })?)
+            }
+        };
+        http2.ask(request)
     }
 
     /// Sends a GET for `target` with `Host: t` and reads its response, on this connection.

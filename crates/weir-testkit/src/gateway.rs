@@ -119,7 +119,7 @@ impl Gateway {
     /// A new connection to [`Gateway::addr`].
     #[track_caller]
     pub fn client(&self) -> Client {
-        Client::connect(self.addr())
+        Client::connect_either(self.addr())
     }
 
     /// Sends one GET on a connection of its own.

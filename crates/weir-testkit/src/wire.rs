@@ -102,6 +102,11 @@ impl Response {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
+    /// Whether it came over HTTP/1, where framing stands in fields.
+    pub fn is_http1(&self) -> bool {
+        self.version.starts_with("HTTP/1.")
+    }
+
     /// Whether the sender said that it closes the connection after this response.
     pub fn closes(&self) -> bool {
         self.headers.lists("Connection", "close")
