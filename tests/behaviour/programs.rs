@@ -104,6 +104,29 @@ fn curl_speaks_http2_through_it() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "5 bytes in HTTP/2", "{said}");
 }
 
+/// An answer that comes before the content: what the client may send at once is taken, and of more it is told that nobody
+/// wants it. curl before 8.0 sees an error in that, but waits for nothing.
+#[test]
+fn curl_may_upload_to_who_has_answered_already() {
+    if !is_installed("curl", "--version") {
+        return;
+    }
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir"))
+        .start("routes: [{ uri: /*, plugins: { mocking: { response_example: hello } } }]\n");
+    for (length, most) in [(100, 0), (200_000, 0), (3_000_000, 92), (20_000_000, 92)] {
+        let content = gateway.directory().write("content", "x".repeat(length));
+        let output = Command::new("curl")
+            .args(["--silent", "--http2-prior-knowledge", "--max-time", "20", "--data-binary"])
+            .arg(format!("@{}", content.display()))
+            .arg(format!("http://{}/", gateway.addr()))
+            .output()
+            .expect("it is installed");
+        let code = output.status.code().expect("it ends by itself");
+        assert!(code == 0 || code == most, "{length} bytes: {code}");
+        assert!(code != 0 || output.stdout == b"hello", "{length} bytes");
+    }
+}
+
 /// What `openssl s_client` says about a connection on which it sends `input`.
 fn s_client(gateway: &Gateway, authority: &Path, arguments: &[&str], input: &str) -> String {
     let mut child = Command::new("openssl")

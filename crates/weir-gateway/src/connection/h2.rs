@@ -163,7 +163,7 @@ impl Connection<'_> {
             Err(reject) => exchange.stop = Some(Stop::Rejected(reject)),
         }
         exchange.request_bytes = fields::size(request.headers());
-        let mut stream = Stream::new(Rc::clone(shared), request.into_body(), respond);
+        let mut stream = Stream::new(Rc::clone(shared), exchange.request.framing, request.into_body(), respond);
         // Boxed, as the runtime moves what it is given from place to place.
         tokio::task::spawn_local(Box::pin(async move {
             stream.watch().await;

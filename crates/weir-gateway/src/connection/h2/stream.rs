@@ -11,9 +11,9 @@ use h2::{Reason, RecvStream};
 use http::Response;
 use weir_net::timer::{NEVER, Timer};
 use weir_plugin::{Exchange, Stop};
-use weir_proto::Trailers;
+use weir_proto::{Framing, Trailers};
 
-use super::Shared;
+use super::{STREAM_WINDOW, Shared};
 use crate::forward::Coding;
 use crate::multiplexed::{Outgoing, broken, fields};
 use crate::sides::{ClientSide, Pipe, Sending};
@@ -22,14 +22,15 @@ use crate::worker::{Phase, Worker};
 
 /// As much of a response as is taken from its upstream at once: what a client does not take is held for each stream.
 const ROOM: usize = 16 * 1024;
-/// Content behind an early answer that is taken and thrown away, and for how long.
-const MOST_DISCARDED: usize = 8 * 1024 * 1024;
+/// How long content behind an early answer is taken and thrown away.
 const DISCARD_NS: u64 = 1_000_000_000;
 
 pub struct Stream {
     connection: Rc<Shared>,
     timer: Timer,
     receiving: RecvStream,
+    /// Content that is still to be received, where the client has said how much there is.
+    to_come: Option<u64>,
     /// Content that was received and not read yet.
     piece: Bytes,
     trailers: Trailers,
@@ -42,12 +43,22 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(connection: Rc<Shared>, receiving: RecvStream, respond: SendResponse<Bytes>) -> Stream {
+    pub(super) fn new(
+        connection: Rc<Shared>,
+        framing: Framing,
+        receiving: RecvStream,
+        respond: SendResponse<Bytes>,
+    ) -> Stream {
         connection.begin_stream();
+        let to_come = match framing {
+            Framing::Sized(length) => Some(length),
+            _ => None,
+        };
         Stream {
             timer: connection.worker.wheel.add(),
             connection,
             receiving,
+            to_come,
             piece: Bytes::new(),
             trailers: Trailers::default(),
             respond,
@@ -68,22 +79,22 @@ impl Stream {
         self.respond.send_reset(Reason::INTERNAL_ERROR);
     }
 
-    /// Takes what else comes of content that nobody wanted, for a while. The reset that would end it is no error
-    /// (RFC 9113 §8.1), and yet there are clients to whom it is the loss of their answer.
+    /// Takes what else comes of content that nobody wanted, if the client may send all of it without being told that it
+    /// may. Otherwise the stream ends with a reset, which is no error (RFC 9113 §8.1); and yet there are clients to whom
+    /// it is the loss of their answer (curl before 8.0), and who wait for ever when they can neither send on nor fail.
     pub(super) async fn discard_rest(&mut self) {
-        if self.receiving.is_end_stream() {
+        let fits = self.to_come.is_some_and(|to_come| to_come <= u64::from(STREAM_WINDOW));
+        if self.receiving.is_end_stream() || !fits {
             return;
         }
         let worker = self.worker();
         let deadline_ns = worker.now_ns() + DISCARD_NS;
         self.set_deadline(deadline_ns);
-        let mut left = MOST_DISCARDED;
         poll_fn(|context| {
             worker.wake_up();
             loop {
                 match self.receiving.poll_data(context) {
-                    Poll::Ready(Some(Ok(piece))) if piece.len() <= left => {
-                        left -= piece.len();
+                    Poll::Ready(Some(Ok(piece))) => {
                         if self.receiving.flow_control().release_capacity(piece.len()).is_err() {
                             return Poll::Ready(());
                         }
@@ -141,7 +152,10 @@ impl ClientSide for Stream {
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         while self.piece.is_empty() {
             match ready!(self.receiving.poll_data(context)) {
-                Some(Ok(piece)) => self.piece = piece,
+                Some(Ok(piece)) => {
+                    self.to_come = self.to_come.map(|to_come| to_come.saturating_sub(piece.len() as u64));
+                    self.piece = piece;
+                }
                 Some(Err(error)) => return Poll::Ready(Err(broken(error))),
                 None => {
                     if let Some(trailers) = ready!(self.receiving.poll_trailers(context)).map_err(broken)? {
