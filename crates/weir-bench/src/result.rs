@@ -290,6 +290,9 @@ impl Process {
 pub struct HostSample {
     pub at_s: f64,
     pub cpu_busy_s: f64,
+    /// The part of it that served interrupts, network traffic among them, and belongs to no process.
+    #[serde(default)]
+    pub cpu_interrupts_s: f64,
     pub cpu_idle_s: f64,
     /// Time the hypervisor gave to somebody else.
     pub cpu_steal_s: f64,

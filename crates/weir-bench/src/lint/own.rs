@@ -113,9 +113,11 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
     }
 }
 
-/// Share of the machine's processor time that neither the lab nor what it started used, while all of it ran.
+/// Share of the machine's processor time that processes used which neither are the lab nor were started by it, while all
+/// of it ran. The kernel delivers what is sent over loopback in soft interrupts: that is nobody else's.
 fn others(first: &crate::result::HostSample, last: &crate::result::HostSample, run: &Run) -> f64 {
     let busy = last.cpu_busy_s - first.cpu_busy_s;
+    let interrupts = last.cpu_interrupts_s - first.cpu_interrupts_s;
     let all = busy + last.cpu_idle_s - first.cpu_idle_s;
     let ours: f64 = run.processes.iter().map(crate::result::Process::cpu_s).sum();
     let elapsed = last.at_s - first.at_s;
@@ -124,7 +126,7 @@ fn others(first: &crate::result::HostSample, last: &crate::result::HostSample, r
     let whole_s = (cpu.user_ns + cpu.system_ns) as f64 / 1e9;
     let load_s = (run.load.measured_ns + run.load.drain_ns).max(1) as f64 / 1e9;
     let generator = whole_s / load_s * elapsed;
-    if all > 0.0 { ((busy - ours - generator) / all).max(0.0) } else { 0.0 }
+    if all > 0.0 { ((busy - interrupts - ours - generator) / all).max(0.0) } else { 0.0 }
 }
 
 /// Throughput of each whole interval of the measured part.

@@ -14,6 +14,7 @@ pub fn read() -> HostSample {
             let at = |index: usize| times.get(index).copied().unwrap_or(0.0);
             sample.cpu_idle_s = at(3) + at(4);
             sample.cpu_steal_s = at(7);
+            sample.cpu_interrupts_s = at(5) + at(6);
             sample.cpu_busy_s = at(0) + at(1) + at(2) + at(5) + at(6);
         } else if let Some(running) = line.strip_prefix("procs_running ") {
             sample.run_queue = running.trim().parse().unwrap_or(0);

@@ -104,6 +104,7 @@ fn from_zero(processes: &mut [Process], host: &mut [HostSample]) {
     let Some(first) = host.first().copied() else { return };
     for sample in host {
         sample.cpu_busy_s -= first.cpu_busy_s;
+        sample.cpu_interrupts_s -= first.cpu_interrupts_s;
         sample.cpu_idle_s -= first.cpu_idle_s;
         sample.cpu_steal_s -= first.cpu_steal_s;
         sample.retransmits -= first.retransmits;
