@@ -115,6 +115,10 @@ pub fn load(scenario: &Scenario, row: &Row, level: Level, to: &Destination, pinn
             ramp_up_ms: ((load.ramp_up_s * 1e3) as u64).min(warm_up_ms),
         },
     };
+    let usual = LoadPlan::closed("", connections, Stop::default());
+    // A generator that waits spinning takes half of a processor from the backend it shares it with, or from the target.
+    let shares = |cpus: &[u32]| pinning.generator.iter().any(|cpu| cpus.contains(cpu));
+    let spin_ns = if shares(&pinning.backend) || shares(&pinning.target) { 0 } else { usual.spin_ns };
     LoadPlan {
         requests: requests(row, scheme, to.port),
         selection: Selection::Weighted,
@@ -133,8 +137,9 @@ pub fn load(scenario: &Scenario, row: &Row, level: Level, to: &Destination, pinn
             (measured_ms / 10).clamp(100, 1_000)
         },
         cpus: pinning.generator.iter().map(|cpu| *cpu as usize).collect(),
+        spin_ns,
         seed,
-        ..LoadPlan::closed("", connections, Stop::default())
+        ..usual
     }
 }
 
@@ -209,6 +214,22 @@ fn path(row: &Row) -> String {
 mod tests {
     use super::*;
     use crate::scenario;
+
+    #[test]
+    fn a_generator_that_shares_its_processor_does_not_spin() {
+        let text =
+            "{name: a, title: A, about: b, targets: [none], baseline: none, connections: [1], rows: [{name: r}]}";
+        let scenario = scenario::parse("a.yaml", text).unwrap();
+        let spin_ns = |cores: u32| {
+            let (to, level) = (
+                Destination { port: 1, tls: false, authority: None },
+                Level { connections: 1, rate: Some(1.0), workers: 1 },
+            );
+            load(&scenario, &scenario.rows[0], level, &to, &pinning(&cpus(cores, 1), 1), 0).spin_ns
+        };
+        assert_eq!([spin_ns(1), spin_ns(2)], [0, 0]);
+        assert!(spin_ns(3) > 0);
+    }
 
     fn cpus(cores: u32, threads: u32) -> Vec<LogicalCpu> {
         // As Linux numbers them: all first threads, then all second ones.
