@@ -121,7 +121,8 @@ impl Started {
         // Where this machine keeps things is left out of what is published.
         let name = installed.program.file_name().unwrap_or_default().to_string_lossy();
         let recorded = |words: &[String]| peer.command(words, &name, ".", *workers);
-        let files = rendered.into_iter().map(|(name, text)| (name, text.replace(&inputs.dir, "."))).collect();
+        let without_place = |text: String| place.left_out(&text.replace(&inputs.dir, "."));
+        let files = rendered.into_iter().map(|(name, text)| (name, without_place(text))).collect();
         let mut configuration = Configuration {
             row: row.name.clone(),
             sha256: target::hash(&files),
@@ -224,7 +225,7 @@ impl Started {
         stop: &Arc<AtomicBool>,
     ) -> Result<Result<Run, String>, String> {
         let Task { scenario, row, level, repeat, order, seed, counters } = task;
-        let plan = plan::load(scenario, row, level, &self.destination, &self.pinning, seed);
+        let mut plan = plan::load(scenario, row, level, &self.destination, &self.pinning, seed);
         let pids: Vec<u32> = self.child.as_ref().map(Child::tree).unwrap_or_default();
         let mut watched = Vec::new();
         if let Some(child) = &self.child {
@@ -254,6 +255,8 @@ impl Started {
         let (processes, host) = sampler.finish();
         let instructions = counting.and_then(|thread| thread.join().expect("counting does not panic"));
         let mut load = load?;
+        // Where this machine keeps it is left out of what is published.
+        plan.tls.ca_file = plan.tls.ca_file.as_deref().and_then(Path::file_name).map(PathBuf::from);
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
             return Err("interrupted".to_owned());
         }

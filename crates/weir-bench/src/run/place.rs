@@ -38,6 +38,11 @@ impl Place {
         Ok(Place { directory, next: AtomicU32::new(0), certificate, open_files: raise_open_files() })
     }
 
+    /// A text for publication: where this machine keeps things is left out.
+    pub fn left_out(&self, text: &str) -> String {
+        text.replace(&self.directory.display().to_string(), "..")
+    }
+
     /// A new directory for one process.
     pub fn directory(&self, name: &str) -> Result<PathBuf, String> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
