@@ -226,7 +226,7 @@ def page(differences, counted, names):
     lines = ["| plugin | instructions | µs, median (lowest–highest) | |", "|---|--:|--:|---|"]
     for name in names:
         values = differences[name]
-        micro = f"{statistics.median(values):.2f} ({min(values):.2f}–{max(values):.2f})"
+        micro = f"{statistics.median(values):.2f} ({min(values):.2f}–{max(values):.2f})" if values else "–"
         count = f"{counted[name]:,.0f}" if name in counted else "–"
         why = POLICIES[name].why if counted.get(name, 0) > EXPLAINED_ABOVE else ""
         lines.append(f"| `{name}` | {count} | {micro} | {why} |")
@@ -241,7 +241,7 @@ gateway, kernel included. Plugins that answer by themselves, as `mocking` and `r
 and cost less than nothing. The options are typical ones and stand, with the requests, in `bench/compare/policies.py`.
 
 Written by `bench/compare/run --modes plugins --page docs/reference/prices.md`. Instructions repeat to a few per cent
-anywhere; times belong to the machine and its day. `/policies` on the status address tells the prices of your own traffic.
+anywhere; times belong to the machine and its day, and are left out with `--rounds 0`. `/policies` on the status address tells the prices of your own traffic.
 
 """
 
