@@ -42,14 +42,14 @@ READS = "reads the whole body, here of some 700 bytes"
 # `{backend}` is the address of the backend, and `{folder}` one to write to.
 POLICIES = {
     "api-breaker": Policy("{ break_response_code: 503, unhealthy: { http_statuses: [500, 503], failures: 5 } }"),
-    "basic-auth": Policy("{}", [BASIC]),
+    "basic-auth": Policy("{}", [BASIC], why="takes the digest of name and password, and compares it in constant time"),
     "brotli": Policy("{ types: [text/plain], min_length: 1 }", ["Accept-Encoding: br"], why="compresses the answer"),
     "client-control": Policy("{ max_body_size: 1048576 }"),
     "consumer-restriction": Policy("{ whitelist: [jack] }, key-auth: {}", [APIKEY]),
     "content-filter": Policy('{ rules: [{ in: query, pattern: "union\\\\s+select", ignore_case: true, action: block }] }',
                              path="?q=something&page=2"),
     "cors": Policy('{ allow_origins: "https://a.example,https://b.example", allow_methods: "GET,POST", max_age: 600 }',
-                   ["Origin: https://a.example"]),
+                   ["Origin: https://a.example"], why="adds five fields to the answer, each of them looked at"),
     "csrf": Policy("{ key: a-long-secret, expires: 3600 }", why="makes and signs a token for each answer"),
     "fault-injection": Policy('{ abort: { http_status: 503, vars: [[[arg_fail, "==", "1"]]] } }'),
     "file-logger": Policy("{ path: {folder}/records.log }", why="writes a record of the exchange as JSON"),

@@ -281,7 +281,9 @@ fn browse(browser: &str, url: &str, origin: &Origin) -> String {
 const FETCHES: &str = r#"<!doctype html><script>
 (async () => {
     const texts = await Promise.all([1, 2, 3].map(async number => (await fetch("/data?" + number)).text()));
-    const spoken = performance.getEntriesByType("resource").map(entry => entry.nextHopProtocol);
+    // The browser may have asked for an icon, too.
+    const fetched = performance.getEntriesByType("resource").filter(entry => entry.name.includes("/data?"));
+    const spoken = fetched.map(entry => entry.nextHopProtocol);
     fetch("/seen?" + encodeURIComponent(texts.concat(spoken).join(" ")));
 })();
 </script>"#;

@@ -79,11 +79,12 @@ impl Stream {
         self.respond.send_reset(Reason::INTERNAL_ERROR);
     }
 
-    /// Takes what else comes of content that nobody wanted, if the client may send all of it without being told that it
-    /// may. Otherwise the stream ends with a reset, which is no error (RFC 9113 §8.1); and yet there are clients to whom
-    /// it is the loss of their answer (curl before 8.0), and who wait for ever when they can neither send on nor fail.
+    /// Takes what else comes of content that nobody wanted, for a while; not if the client has announced more of it than it
+    /// may send without being told that it may. Then the stream ends with a reset, which is no error (RFC 9113 §8.1); and
+    /// yet there are clients to whom it is the loss of their answer (curl before 8.0), and who wait for ever when they can
+    /// neither send on nor fail.
     pub(super) async fn discard_rest(&mut self) {
-        let fits = self.to_come.is_some_and(|to_come| to_come <= u64::from(STREAM_WINDOW));
+        let fits = self.to_come.is_none_or(|to_come| to_come <= u64::from(STREAM_WINDOW));
         if self.receiving.is_end_stream() || !fits {
             return;
         }
