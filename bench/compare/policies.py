@@ -70,7 +70,7 @@ POLICIES = {
     "prometheus": Policy("{}"),
     "proxy-mirror": Policy('{ host: "http://{backend}", sample_ratio: 0.1 }', why="sends a tenth of the requests twice"),
     "proxy-rewrite": Policy('{ regex_uri: ["^/(.*)$", "/v1/$1"], headers: { set: { X-Api-Version: v1 }, '
-                            "remove: [X-Debug] } }"),
+                            "remove: [X-Debug] } }", why="runs a regular expression, and brings the new path into canonical form"),
     "real-ip": Policy("{ source: http_x_forwarded_for, trusted_addresses: [127.0.0.0/8], recursive: true }",
                       ["X-Forwarded-For: 192.0.2.7, 127.0.0.2"]),
     "redirect": Policy("{ uri: https://www.example.com$request_uri, ret_code: 301 }"),
@@ -78,7 +78,8 @@ POLICIES = {
     "request-id": Policy("{ algorithm: uuidv7 }"),
     "request-validation": Policy("{ body_schema: { type: object, required: [name], properties: { name: "
                                  "{ type: string, maxLength: 100 } } } }", [JSON], body=BODY, why=READS),
-    "response-rewrite": Policy("{ headers: { set: { X-Served-By: $upstream_addr }, remove: [X-Powered-By] } }"),
+    "response-rewrite": Policy("{ headers: { set: { X-Served-By: $upstream_addr }, remove: [X-Powered-By] } }",
+                               why="renders a variable into a field of the answer"),
     "time-restriction": Policy('{ time_zone: Europe/Zurich, allow: [{ from: "00:00", to: "24:00" }] }'),
     "traffic-split": Policy('{ rules: [{ match: [{ vars: [[http_x_canary, "==", "yes"]] }], '
                             "weighted_upstreams: [{ upstream_id: u, weight: 1 }, { weight: 9 }] }] }",
@@ -241,7 +242,8 @@ gateway, kernel included. Plugins that answer by themselves, as `mocking` and `r
 and cost less than nothing. The options are typical ones and stand, with the requests, in `bench/compare/policies.py`.
 
 Written by `bench/compare/run --modes plugins --page docs/reference/prices.md`. Instructions repeat to a few per cent
-anywhere; times belong to the machine and its day, and are left out with `--rounds 0`. `/policies` on the status address tells the prices of your own traffic.
+anywhere; times belong to the machine and its day, and are left out with `--rounds 0`. `/policies` on the status address
+tells the prices of your own traffic.
 
 """
 
