@@ -8,8 +8,13 @@
 //!
 //! A sign is not proof (the endpoint may have become slower to answer, or the record may have been an error page), so
 //! each reduction is a trial: if throughput falls with the limit, it is undone and the record forgotten.
+//!
+//! The endpoints of an upstream may share a machine, and one that gets more in flight than its fellows then takes from
+//! them what it gains. So a reduction is tried at all of them together, and what one gains by more is a gain only if the
+//! others do not lose it or if nothing waits longer for it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use crate::snapshot::Concurrency;
 
@@ -33,6 +38,11 @@ const GAINED: f64 = 1.05;
 const CHANGED: f64 = 1.5;
 /// The share of throughput a halved limit must keep. Where throughput follows the limit, half of it would be gone.
 const KEPT: f64 = 0.8;
+/// Where several endpoints share the load, the fastest exchange takes no longer than this many times what it did: there
+/// was room for more.
+const NO_SLOWER: f64 = 1.25;
+/// With fewer in flight the fastest takes no less than this share of what it did: none had waited for another.
+const NO_FASTER: f64 = 0.9;
 /// The fastest exchange of an epoch took no less than this part of the mean: none of them had it easy.
 const ALIKE: f64 = 0.125;
 /// An epoch has at least this many completed exchanges,
@@ -49,6 +59,9 @@ const LONGEST_PAUSE_NS: u64 = 16_000_000_000;
 #[derive(Debug)]
 pub struct Limiter {
     setting: Cell<Concurrency>,
+    fellows: RefCell<Rc<Fellows>>,
+    /// The reductions of fellows it has taken note of.
+    noted: Cell<u32>,
     limit: Cell<u32>,
     trial: Cell<Trial>,
     /// The record: the fastest exchange, since a trial last proved it worthless.
@@ -62,23 +75,45 @@ pub struct Limiter {
     found_rate: Cell<f64>,
     /// When the last exchange completed.
     last_ns: Cell<u64>,
+    /// The epoch before, if this one began with no trial.
+    before: Cell<Option<Seen>>,
+}
+
+/// The endpoints of one upstream, as far as their controllers know of each other.
+#[derive(Debug, Default)]
+pub struct Fellows {
+    completed: Cell<u64>,
+    /// Reductions that one of them began.
+    reductions: Cell<u32>,
 }
 
 /// What is being tried.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trial {
     Nothing,
-    /// Half of `from`, at which throughput was `rate` and the fastest exchange took `fastest_ns`.
+    /// Half of `from`.
     Down {
         from: u32,
-        rate: f64,
-        fastest_ns: u64,
+        before: Seen,
     },
     /// More than `from`.
     Up {
         from: u32,
-        rate: f64,
+        before: Seen,
     },
+}
+
+/// What an epoch showed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Seen {
+    /// Exchanges per nanosecond.
+    rate: f64,
+    /// Those of the fellows included.
+    whole_rate: f64,
+    latency_ns: u64,
+    fastest_ns: u64,
+    /// Some waited for a place.
+    queued: bool,
 }
 
 /// What is measured between two decisions.
@@ -91,12 +126,39 @@ struct Epoch {
     latency_sum_ns: u64,
     fastest_ns: u64,
     queued: bool,
+    /// What the fellows had completed when it began.
+    fellows_completed: u64,
+}
+
+impl Seen {
+    /// The mean number in flight (Little's law).
+    fn in_flight(&self) -> f64 {
+        self.rate * self.latency_ns as f64
+    }
+
+    /// More in flight than `before` have brought more, and not what the fellows lost.
+    fn has_gained(&self, before: &Seen) -> bool {
+        self.rate >= before.rate * GAINED
+            && (self.whole_rate >= before.whole_rate * GAINED
+                || self.fastest_ns as f64 <= before.fastest_ns as f64 * NO_SLOWER)
+    }
+
+    /// Fewer in flight than `before` do less, and not because the fellows do more.
+    fn has_lost(&self, before: &Seen) -> bool {
+        self.rate < before.rate * KEPT && (self.whole_rate < before.whole_rate * KEPT || !self.is_faster(before))
+    }
+
+    fn is_faster(&self, before: &Seen) -> bool {
+        (self.fastest_ns as f64) < before.fastest_ns as f64 * NO_FASTER
+    }
 }
 
 impl Limiter {
     pub fn new(setting: Concurrency) -> Limiter {
         let limiter = Limiter {
             setting: Cell::new(setting),
+            fellows: RefCell::default(),
+            noted: Cell::new(0),
             limit: Cell::new(u32::MAX),
             trial: Cell::new(Trial::Nothing),
             record_ns: Cell::new(u64::MAX),
@@ -106,6 +168,7 @@ impl Limiter {
             explored: Cell::new(false),
             found_rate: Cell::new(0.0),
             last_ns: Cell::new(0),
+            before: Cell::new(None),
         };
         limiter.set(setting);
         limiter
@@ -116,6 +179,13 @@ impl Limiter {
         if setting != self.setting.get() {
             self.set(setting);
         }
+    }
+
+    /// From now on it is one of these.
+    pub fn join(&self, fellows: &Rc<Fellows>) {
+        self.noted.set(fellows.reductions.get());
+        self.epoch.take();
+        *self.fellows.borrow_mut() = Rc::clone(fellows);
     }
 
     fn set(&self, setting: Concurrency) {
@@ -135,6 +205,14 @@ impl Limiter {
             return;
         }
         self.last_ns.set(now_ns);
+        let fellows_completed = {
+            let fellows = self.fellows.borrow();
+            fellows.completed.set(fellows.completed.get() + 1);
+            if self.noted.replace(fellows.reductions.get()) != fellows.reductions.get() {
+                self.follow(now_ns);
+            }
+            fellows.completed.get()
+        };
         let mut epoch = self.epoch.get();
         if began_ns < epoch.started_ns {
             return;
@@ -143,6 +221,7 @@ impl Limiter {
         if epoch.exchanges == 0 {
             epoch.first_ns = now_ns;
             epoch.fastest_ns = latency_ns;
+            epoch.fellows_completed = fellows_completed;
         }
         epoch.exchanges += 1;
         epoch.latency_sum_ns += latency_ns;
@@ -156,11 +235,33 @@ impl Limiter {
         if epoch.exchanges >= EPOCH_EXCHANGES && lasted_ns >= EPOCH_NS {
             let latency_ns = epoch.latency_sum_ns / epoch.exchanges;
             if lasted_ns >= 2 * latency_ns {
-                self.epoch.set(Epoch { started_ns: now_ns, ..Epoch::default() });
+                self.start_epoch(now_ns);
                 self.record_ns.set(self.record_ns.get().min(epoch.fastest_ns));
-                let rate = epoch.exchanges as f64 / lasted_ns as f64;
-                self.decide(rate, rate * latency_ns as f64, epoch.fastest_ns, epoch.queued, now_ns);
+                let seen = Seen {
+                    rate: epoch.exchanges as f64 / lasted_ns as f64,
+                    whole_rate: (fellows_completed - epoch.fellows_completed) as f64 / lasted_ns as f64,
+                    latency_ns,
+                    fastest_ns: epoch.fastest_ns,
+                    queued: epoch.queued,
+                };
+                self.decide(seen, now_ns);
+                self.before.set((self.trial.get() == Trial::Nothing).then_some(seen));
             }
+        }
+    }
+
+    fn start_epoch(&self, now_ns: u64) {
+        self.epoch.set(Epoch { started_ns: now_ns, ..Epoch::default() });
+    }
+
+    /// A fellow tries less. If it queues here too, so does this one.
+    fn follow(&self, now_ns: u64) {
+        if let Some(before) = self.before.take()
+            && before.in_flight() >= f64::from(LEAST)
+            && self.seems_to_queue(&before)
+        {
+            self.start_epoch(now_ns);
+            self.halve(before);
         }
     }
 
@@ -168,69 +269,79 @@ impl Limiter {
     /// limit, and two latencies more would only cost. Says whether a trial was ended for it.
     fn gives_up(&self, fastest_ns: u64, now_ns: u64) -> bool {
         match self.trial.get() {
-            Trial::Down { from, rate, fastest_ns: before_ns } if fastest_ns >= before_ns / 10 * 9 => {
-                self.epoch.set(Epoch { started_ns: now_ns, ..Epoch::default() });
+            Trial::Down { from, before } if fastest_ns as f64 >= before.fastest_ns as f64 * NO_FASTER => {
+                self.start_epoch(now_ns);
                 self.record_ns.set(fastest_ns);
-                self.settle(from, rate, false, now_ns);
+                self.settle(from, before.rate, false, now_ns);
                 true
             }
             _ => false,
         }
     }
 
-    /// An epoch is over: `rate` in exchanges per nanosecond, the mean number in flight (Little's law), and the latency
-    /// of its fastest exchange.
-    fn decide(&self, rate: f64, in_flight: f64, fastest_ns: u64, queued: bool, now_ns: u64) {
-        let limit = self.limit.get();
+    /// An epoch is over.
+    fn decide(&self, seen: Seen, now_ns: u64) {
+        let (limit, in_flight) = (self.limit.get(), seen.in_flight());
         tracing::debug!(
-            "concurrency: {:.0}/s, {in_flight:.0} in flight of {limit}, fastest {} µs of {} µs, {:?}",
-            rate * 1e9,
-            fastest_ns / 1000,
+            "concurrency: {:.0}/s of {:.0}/s, {in_flight:.0} in flight of {limit}, fastest {} µs of {} µs, {:?}",
+            seen.rate * 1e9,
+            seen.whole_rate * 1e9,
+            seen.fastest_ns / 1000,
             self.record_ns.get() / 1000,
             self.trial.get()
         );
         match self.trial.get() {
-            Trial::Nothing => self.consider(rate, in_flight, fastest_ns, queued, now_ns),
-            Trial::Down { from, rate: before, .. } if rate < before * KEPT => {
+            Trial::Nothing => self.consider(seen, now_ns),
+            Trial::Down { from, before } if seen.has_lost(&before) => {
                 // Throughput follows the limit, so nothing queues: this is how long an exchange takes now.
-                self.record_ns.set(fastest_ns);
-                self.settle(from, before, false, now_ns);
+                self.record_ns.set(seen.fastest_ns);
+                self.settle(from, before.rate, false, now_ns);
             }
             // As long as even the fastest gets faster, they queue.
-            Trial::Down { rate: before, fastest_ns: slower_ns, .. }
-                if fastest_ns < slower_ns / 4 * 3 && limit > LEAST =>
-            {
-                self.begin(Trial::Down { from: limit, rate: before, fastest_ns }, limit / 2);
+            Trial::Down { before, .. } if seen.fastest_ns < before.fastest_ns / 4 * 3 && limit > LEAST => {
+                let before = Seen { fastest_ns: seen.fastest_ns, ..before };
+                self.begin(Trial::Down { from: limit, before }, limit / 2);
             }
-            Trial::Down { .. } => self.settle(limit.min(2 * in_flight as u32), rate, true, now_ns),
-            Trial::Up { rate: before, .. } if rate >= before * GAINED && in_flight >= BINDING * f64::from(limit) => {
-                self.begin(Trial::Up { from: limit, rate }, limit.saturating_mul(2));
+            Trial::Down { .. } => self.settle(limit.min(2 * in_flight as u32), seen.rate, true, now_ns),
+            Trial::Up { before, .. } if seen.has_gained(&before) && in_flight >= BINDING * f64::from(limit) => {
+                self.begin(Trial::Up { from: limit, before: seen }, limit.saturating_mul(2));
             }
-            Trial::Up { .. } if !self.explored.get() => self.try_less(rate, in_flight, fastest_ns),
-            Trial::Up { from, rate: before } if rate < before * GAINED => self.settle(from, rate, false, now_ns),
-            Trial::Up { .. } => self.settle(limit, rate, true, now_ns),
+            Trial::Up { .. } if !self.explored.get() => self.try_less(seen),
+            Trial::Up { from, before } if !seen.has_gained(&before) => self.settle(from, seen.rate, false, now_ns),
+            Trial::Up { .. } => self.settle(limit, seen.rate, true, now_ns),
         }
     }
 
     /// Nothing is being tried. Is there something worth trying?
-    fn consider(&self, rate: f64, in_flight: f64, fastest_ns: u64, queued: bool, now_ns: u64) {
-        let limit = self.limit.get();
-        let found = self.found_rate.get();
-        let rested = now_ns >= self.paused_until_ns.get() || rate * CHANGED < found || rate > found * CHANGED;
-        let slower = fastest_ns / self.record_ns.get().max(1);
-        let unproven = !self.explored.get() && fastest_ns as f64 >= ALIKE * in_flight / rate;
-        let queues = in_flight >= WORTHWHILE && (slower >= QUEUEING || unproven);
-        let binds = queued && in_flight >= BINDING * f64::from(limit);
-        if rested && binds && (!queues || !self.explored.get()) {
-            self.begin(Trial::Up { from: limit, rate }, limit.saturating_mul(2));
+    fn consider(&self, seen: Seen, now_ns: u64) {
+        let (limit, found) = (self.limit.get(), self.found_rate.get());
+        let rested = now_ns >= self.paused_until_ns.get() || seen.rate * CHANGED < found || seen.rate > found * CHANGED;
+        let queues = seen.whole_rate * seen.latency_ns as f64 >= WORTHWHILE && self.seems_to_queue(&seen);
+        let binds = seen.queued && seen.in_flight() >= BINDING * f64::from(limit);
+        if rested && binds && (!queues || !self.explored.get() || limit == LEAST) {
+            self.begin(Trial::Up { from: limit, before: seen }, limit.saturating_mul(2));
         } else if rested && queues {
-            self.try_less(rate, in_flight, fastest_ns);
+            self.try_less(seen);
         }
     }
 
-    fn try_less(&self, rate: f64, in_flight: f64, fastest_ns: u64) {
+    fn seems_to_queue(&self, seen: &Seen) -> bool {
+        let slower = seen.fastest_ns / self.record_ns.get().max(1);
+        let unproven = !self.explored.get() && seen.fastest_ns as f64 >= ALIKE * seen.latency_ns as f64;
+        slower >= QUEUEING || unproven
+    }
+
+    /// Half as many, here and at the fellows.
+    fn try_less(&self, seen: Seen) {
+        let fellows = self.fellows.borrow();
+        fellows.reductions.set(fellows.reductions.get() + 1);
+        self.noted.set(fellows.reductions.get());
+        self.halve(seen);
+    }
+
+    fn halve(&self, seen: Seen) {
         let limit = self.limit.get();
-        self.begin(Trial::Down { from: limit, rate, fastest_ns }, limit.min(in_flight as u32) / 2);
+        self.begin(Trial::Down { from: limit, before: seen }, limit.min(seen.in_flight() as u32) / 2);
     }
 
     /// Requests wait: is the limit too low? Says whether it was raised.
@@ -301,158 +412,4 @@ fn asked(setting: Concurrency) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A closed loop of clients before an endpoint that can do `capacity` requests a second, each taking `service_ns`
-    /// at least. Returns throughput a second at the end, and the limit.
-    fn run(
-        limiter: &Limiter,
-        clients: u32,
-        capacity: f64,
-        service_ns: f64,
-        seconds: f64,
-        now_ns: &mut u64,
-    ) -> (f64, u32) {
-        let end_ns = *now_ns + (seconds * 1e9) as u64;
-        let mut last = 0.0;
-        // They come all at once, and the clock ticks until the first of them is served.
-        let served_ns = *now_ns + service_ns as u64;
-        while *now_ns + 10_000_000 < served_ns {
-            *now_ns += 10_000_000;
-            if clients > limiter.limit() {
-                limiter.lift_if_too_low(*now_ns);
-            }
-        }
-        while *now_ns < end_ns {
-            let in_flight = f64::from(clients.min(limiter.limit()));
-            let rate = (in_flight / service_ns).min(capacity / 1e9);
-            let latency_ns = (in_flight / rate) as u64;
-            // A batch of exchanges that take the same time is as good as one at a time.
-            let batch = (rate * 1e6).ceil().max(1.0);
-            *now_ns += (batch / rate) as u64;
-            for _ in 0..batch as u64 {
-                let began_ns = now_ns.saturating_sub(latency_ns);
-                limiter.completed(began_ns, *now_ns, clients > limiter.limit());
-            }
-            last = rate * 1e9;
-        }
-        (last, limiter.limit())
-    }
-
-    fn warmed(service_ns: u64) -> (Limiter, u64) {
-        let limiter = Limiter::new(Concurrency::Auto);
-        limiter.completed(1, 1 + service_ns, false);
-        (limiter, 1 + service_ns)
-    }
-
-    #[test]
-    fn a_busy_processor_gets_few_requests_at_full_throughput() {
-        let (limiter, mut now_ns) = warmed(50_000);
-        let (rate, limit) = run(&limiter, 9000, 100_000.0, 50_000.0, 20.0, &mut now_ns);
-        assert!(rate >= 95_000.0, "{rate}");
-        assert!(limit <= 64, "{limit}");
-    }
-
-    #[test]
-    fn a_sleeper_keeps_all_of_its_requests() {
-        let (limiter, mut now_ns) = warmed(1_000_000_000);
-        let (rate, limit) = run(&limiter, 5000, 1e9, 1e9, 30.0, &mut now_ns);
-        assert!(rate >= 4900.0 && limit >= 5000, "{rate} {limit}");
-    }
-
-    #[test]
-    fn a_sleeper_that_looks_busy_is_left_alone_after_a_trial() {
-        // One fast answer makes the mean look long; the trial shows that fewer in flight means less throughput.
-        let (limiter, mut now_ns) = warmed(1_000_000);
-        let (rate, _) = run(&limiter, 5000, 1e9, 250e6, 30.0, &mut now_ns);
-        assert!(rate >= 0.95 * 5000.0 / 0.25, "{rate}");
-    }
-
-    #[test]
-    fn a_load_that_is_heavy_from_the_start_is_understood() {
-        let limiter = Limiter::new(Concurrency::Auto);
-        let mut now_ns = 1_000_000_000;
-        let (rate, limit) = run(&limiter, 9000, 100_000.0, 50_000.0, 10.0, &mut now_ns);
-        assert!(rate >= 95_000.0 && limit <= 64, "{rate} {limit}");
-        let limiter = Limiter::new(Concurrency::Auto);
-        let (rate, _) = run(&limiter, 5000, 1e9, 1e9, 10.0, &mut now_ns);
-        assert!(rate >= 4900.0, "{rate}");
-    }
-
-    #[test]
-    fn a_first_look_at_clients_that_still_connect_does_not_last() {
-        let (limiter, mut now_ns) = (Limiter::new(Concurrency::Auto), 1_000_000_000);
-        run(&limiter, 2000, 24_000.0, 50_000.0, 0.06, &mut now_ns);
-        assert_eq!(limiter.limit(), 2 * FIRST, "more is tried, and will look like a gain");
-        let (rate, limit) = run(&limiter, 2000, 60_000.0, 50_000.0, 5.0, &mut now_ns);
-        assert!(rate >= 57_000.0 && limit <= 64, "{rate} {limit}");
-    }
-
-    #[test]
-    fn a_mixture_of_fast_and_slow_work_is_left_alone() {
-        // Half of 5,000 clients see 1 ms and half 500 ms; nothing queues.
-        let (limiter, mut now_ns) = warmed(1_000_000);
-        for round in 0..2_000_000u64 {
-            now_ns += 100_000;
-            let latency_ns = if round % 2 == 0 { 1_000_000 } else { 500_000_000 };
-            limiter.completed(now_ns.saturating_sub(latency_ns), now_ns, false);
-        }
-        assert_eq!(limiter.limit(), FIRST);
-    }
-
-    #[test]
-    fn a_noisy_machine_does_not_hide_a_queue() {
-        // Throughput wavers by a sixth from epoch to epoch, as on a shared processor.
-        let (limiter, mut now_ns) = warmed(50_000);
-        for round in 0..200 {
-            let capacity = if round % 2 == 0 { 100_000.0 } else { 85_000.0 };
-            run(&limiter, 9000, capacity, 50_000.0, 0.1, &mut now_ns);
-        }
-        assert!(limiter.limit() <= 64, "{}", limiter.limit());
-    }
-
-    #[test]
-    fn an_endpoint_that_becomes_slower_to_answer_gets_more_in_flight() {
-        let (limiter, mut now_ns) = warmed(1_000_000);
-        run(&limiter, 2000, 20_000.0, 1e6, 20.0, &mut now_ns);
-        let (rate, _) = run(&limiter, 2000, 20_000.0, 10e6, 20.0, &mut now_ns);
-        assert!(rate >= 0.9 * 20_000.0, "{rate}");
-    }
-
-    #[test]
-    fn a_limit_under_which_nothing_completes_is_lifted() {
-        let (limiter, mut now_ns) = warmed(50_000);
-        run(&limiter, 9000, 100_000.0, 50_000.0, 20.0, &mut now_ns);
-        let low = limiter.limit();
-        assert!(!limiter.lift_if_too_low(now_ns));
-        for tick in 1..=20 {
-            limiter.lift_if_too_low(now_ns + STALLED_NS + tick * 20_000_000);
-        }
-        assert!(limiter.limit() >= low * 1000, "{low} {}", limiter.limit());
-    }
-
-    #[test]
-    fn where_descriptors_run_out_fewer_do_for_a_while() {
-        for setting in [Concurrency::Unlimited, Concurrency::Fixed(9000)] {
-            let limiter = Limiter::new(setting);
-            assert!(limiter.make_do(8000, 1));
-            assert_eq!(limiter.limit(), 7000);
-            assert!(limiter.make_do(7999, 1), "one of the same wave waits too");
-            assert_eq!(limiter.limit(), 7000, "and changes nothing");
-            assert!(!limiter.lift_if_too_low(PAUSE_NS));
-            assert!(limiter.lift_if_too_low(1 + PAUSE_NS));
-            assert_eq!(limiter.limit(), asked(setting));
-            assert!(!limiter.make_do(LEAST, 1), "these few have not taken the descriptors");
-        }
-    }
-
-    #[test]
-    fn fixed_and_unlimited_stay_what_they_are() {
-        let limiter = Limiter::new(Concurrency::Fixed(5));
-        let mut now_ns = 1;
-        assert_eq!(run(&limiter, 100, 1e6, 1e6, 5.0, &mut now_ns).1, 5);
-        limiter.configure(Concurrency::Unlimited);
-        assert_eq!(run(&limiter, 100, 1e4, 1e6, 5.0, &mut now_ns).1, u32::MAX);
-    }
-}
+mod tests;

@@ -45,7 +45,7 @@ impl Current {
             .upstreams
             .iter()
             .map(|upstream| Upstream {
-                endpoints: upstream.endpoints.iter().map(|endpoint| pools.endpoint(endpoint, upstream)).collect(),
+                endpoints: pools.endpoints(upstream),
                 health: upstream.endpoints.iter().map(|endpoint| shared.health.endpoint(endpoint, now_ns)).collect(),
                 balancer: Balancer::new(&upstream.balance, &upstream.endpoints),
                 dice: Dice::shaken(),
@@ -136,6 +136,10 @@ impl Upstream {
 impl Loads for [Rc<Endpoint>] {
     fn in_flight(&self, endpoint: usize) -> u32 {
         self[endpoint].in_flight()
+    }
+
+    fn wait_ns(&self, endpoint: usize) -> f64 {
+        self[endpoint].wait_ns()
     }
 
     fn latency(&self, endpoint: usize) -> &Latency {

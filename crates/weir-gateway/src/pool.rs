@@ -1,6 +1,7 @@
 //! Connections to endpoints: idle ones are used again, the most recent first, so that few stay hot instead of many
 //! going cold.
 
+mod connect;
 mod multiplexed;
 mod queue;
 pub(crate) mod secure;
@@ -13,8 +14,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpSocket, TcpStream};
 use weir_net::proxy_protocol::{self, Version};
 use weir_net::stream::Stream;
 use weir_plugin::{Exchange, Stop};
@@ -22,7 +21,7 @@ use weir_proto::h1::chunked;
 use weir_proto::{ResponseHead, Trailers};
 
 use crate::balance::Latency;
-use crate::concurrency::Limiter;
+use crate::concurrency::{Fellows, Limiter};
 use crate::forward::{self, Coding};
 use crate::relay::Terms;
 use crate::sides::{Received, Sending, UpstreamSide};
@@ -30,11 +29,9 @@ use crate::snapshot::{self, Keepalive};
 use crate::unsent::Unsent;
 use crate::worker::Worker;
 
+use connect::{connect, is_shortage};
 use queue::{Queue, Ticket};
 use secure::Secured;
-
-/// A peer that acknowledges nothing for this long is dead (RFC 5482).
-const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The endpoints of one worker, by address and by what they have to prove. They outlive configurations.
 #[derive(Default)]
@@ -78,7 +75,18 @@ struct Idle {
 }
 
 impl Pools {
-    pub fn endpoint(&self, endpoint: &snapshot::Endpoint, upstream: &snapshot::Upstream) -> Rc<Endpoint> {
+    /// Those of an upstream, in its order.
+    pub fn endpoints(&self, upstream: &snapshot::Upstream) -> Vec<Rc<Endpoint>> {
+        let fellows = Rc::default();
+        upstream.endpoints.iter().map(|endpoint| self.endpoint(endpoint, upstream, &fellows)).collect()
+    }
+
+    fn endpoint(
+        &self,
+        endpoint: &snapshot::Endpoint,
+        upstream: &snapshot::Upstream,
+        fellows: &Rc<Fellows>,
+    ) -> Rc<Endpoint> {
         let mut endpoints = self.endpoints.borrow_mut();
         let tls = Secured::new(endpoint, upstream);
         let key = (endpoint.addr, upstream.http2, upstream.proxy_protocol, tls.as_ref().map(Secured::identity));
@@ -102,6 +110,7 @@ impl Pools {
         });
         shared.keepalive.set(upstream.keepalive);
         shared.limiter.configure(upstream.concurrency);
+        shared.limiter.join(fellows);
         shared.queue.configure(upstream.queue);
         // Upstreams may share an endpoint; one that asks is enough.
         shared.goes_by_latency.set(shared.goes_by_latency.get() || upstream.balance.goes_by_latency());
@@ -230,7 +239,7 @@ impl Endpoint {
     async fn place<'w>(self: &Rc<Endpoint>, worker: &'w Rc<Worker>, patience: Duration) -> Result<Place<'w>, Stop> {
         self.in_flight.set(self.in_flight.get() + 1);
         let mut place = Place { worker, endpoint: Rc::clone(self), since_ns: None };
-        if self.in_use.get() >= self.limiter.limit() {
+        if self.is_full() {
             self.wait_for_turn(worker, patience).await?;
         } else {
             self.in_use.set(self.in_use.get() + 1);
@@ -274,6 +283,16 @@ impl Endpoint {
 
     pub fn in_flight(&self) -> u32 {
         self.in_flight.get()
+    }
+
+    /// It has as many exchanges as it should, so a further one waits.
+    fn is_full(&self) -> bool {
+        self.in_use.get() >= self.limiter.limit()
+    }
+
+    /// How long a further exchange would wait for its turn.
+    pub fn wait_ns(&self) -> f64 {
+        if self.is_full() { self.queue.wait_ns(self.limiter.limit()) } else { 0.0 }
     }
 
     /// Keeps no connection for later. What nobody answers on looks alive until the system has given up on it.
@@ -371,25 +390,6 @@ impl Drop for Queued<'_> {
 fn announced(exchange: &Exchange) -> SocketAddr {
     let client = &exchange.client;
     if client.addr == client.peer.ip() { client.peer } else { SocketAddr::new(client.addr, 0) }
-}
-
-/// No descriptor or memory left here: not the endpoint's fault, and no reason to try another.
-fn is_shortage(error: &io::Error) -> bool {
-    let code = error.raw_os_error();
-    [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE, rustix::io::Errno::NOMEM, rustix::io::Errno::NOBUFS]
-        .iter()
-        .any(|shortage| code == Some(shortage.raw_os_error()))
-}
-
-async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
-    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_nodelay(true)?;
-    let raw = SockRef::from(&socket);
-    raw.set_tcp_keepalive(
-        &TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5)),
-    )?;
-    raw.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
-    socket.connect(addr).await
 }
 
 impl Connection<'_> {

@@ -2,6 +2,9 @@
 //!
 //! Endpoints of the highest priority that has a usable one take part; the others wait as reserves. A weight of 0 takes
 //! no part at all. What a policy knows of load is what its own worker has sent.
+//!
+//! Turns are for endpoints that have room. Where the one whose turn it is would let the request wait, it waits where it
+//! will wait the shortest: by turns alone all who wait would gather at whichever endpoint is slowest just now.
 
 use std::sync::Arc;
 
@@ -30,6 +33,8 @@ use seats::Seat;
 /// One worker's chooser for one upstream.
 pub struct Balancer {
     policy: Policy,
+    /// For policies that look at loads, and for requests that have to wait.
+    seats: Tiers<Box<[Seat]>>,
     dice: Dice,
 }
 
@@ -38,9 +43,9 @@ enum Policy {
     One,
     RoundRobin(Tiers<RoundRobin>),
     Random(Tiers<Random>),
-    LeastConn(Tiers<Box<[Seat]>>),
-    LeastTime(Tiers<Box<[Seat]>>),
-    Ewma(Tiers<Box<[Seat]>>),
+    LeastConn,
+    LeastTime,
+    Ewma,
     Hash(Arc<Hashing>),
 }
 
@@ -48,6 +53,8 @@ enum Policy {
 pub trait Loads {
     /// Exchanges begun there and not ended.
     fn in_flight(&self, endpoint: usize) -> u32;
+    /// How long a further exchange would wait for its turn, in nanoseconds.
+    fn wait_ns(&self, endpoint: usize) -> f64;
     fn latency(&self, endpoint: usize) -> &Latency;
 }
 
@@ -74,12 +81,12 @@ impl Balancer {
             _ if matches!(endpoints, [only] if only.weight > 0) => Policy::One,
             Balance::RoundRobin => Policy::RoundRobin(Tiers::new(endpoints, |seats| RoundRobin::new(seats, &dice))),
             Balance::Random => Policy::Random(Tiers::new(endpoints, Random::new)),
-            Balance::LeastConn => Policy::LeastConn(Tiers::new(endpoints, Into::into)),
-            Balance::LeastTime => Policy::LeastTime(Tiers::new(endpoints, Into::into)),
-            Balance::Ewma => Policy::Ewma(Tiers::new(endpoints, Into::into)),
+            Balance::LeastConn => Policy::LeastConn,
+            Balance::LeastTime => Policy::LeastTime,
+            Balance::Ewma => Policy::Ewma,
             Balance::Hash(hashing) => Policy::Hash(Arc::clone(hashing)),
         };
-        Balancer { policy, dice }
+        Balancer { policy, seats: Tiers::new(endpoints, Into::into), dice }
     }
 
     /// The endpoint whose turn it is among those that are `usable`; `None` if there is none.
@@ -90,16 +97,30 @@ impl Balancer {
         now_ns: u64,
         usable: impl Fn(usize) -> bool,
     ) -> Option<usize> {
-        let dice = &self.dice;
+        let (seats, dice) = (&self.seats, &self.dice);
         match &self.policy {
             Policy::One => usable(0).then_some(0),
-            Policy::RoundRobin(tiers) => tiers.pick(|rotation| rotation.pick(dice, &usable)),
-            Policy::Random(tiers) => tiers.pick(|random| random.pick(dice, &usable)),
-            Policy::LeastConn(tiers) => tiers.pick(|seats| least::connections(seats, dice, loads, &usable)),
-            Policy::LeastTime(tiers) => tiers.pick(|seats| least::time(seats, dice, loads, now_ns, &usable)),
-            Policy::Ewma(tiers) => tiers.pick(|seats| ewma::pick(seats, dice, loads, now_ns, &usable)),
+            Policy::RoundRobin(tiers) => {
+                self.or_with_shortest_wait(tiers.pick(|rotation| rotation.pick(dice, &usable))?, loads, usable)
+            }
+            Policy::Random(tiers) => {
+                self.or_with_shortest_wait(tiers.pick(|random| random.pick(dice, &usable))?, loads, usable)
+            }
+            Policy::LeastConn => seats.pick(|seats| least::connections(seats, dice, loads, &usable)),
+            Policy::LeastTime => seats.pick(|seats| least::time(seats, dice, loads, now_ns, &usable)),
+            Policy::Ewma => seats.pick(|seats| ewma::pick(seats, dice, loads, now_ns, &usable)),
             Policy::Hash(hashing) => hashing.pick(exchange, usable),
         }
+    }
+
+    fn or_with_shortest_wait(
+        &self,
+        picked: usize,
+        loads: &(impl Loads + ?Sized),
+        usable: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        let shortest = || self.seats.pick(|seats| least::wait(seats, &self.dice, loads, &usable));
+        if loads.wait_ns(picked) > 0.0 { shortest() } else { Some(picked) }
     }
 }
 

@@ -16,18 +16,26 @@ const PICKS: usize = 1_000_000;
 #[derive(Default)]
 struct Made {
     in_flight: RefCell<Vec<u32>>,
+    /// With so many in flight an endpoint is full.
+    limit: Option<u32>,
     latencies: Vec<Latency>,
 }
 
 impl Made {
     fn idle(count: usize) -> Made {
-        Made { in_flight: RefCell::new(vec![0; count]), latencies: (0..count).map(|_| Latency::default()).collect() }
+        let latencies = (0..count).map(|_| Latency::default()).collect();
+        Made { in_flight: RefCell::new(vec![0; count]), limit: None, latencies }
     }
 }
 
 impl Loads for Made {
     fn in_flight(&self, endpoint: usize) -> u32 {
         self.in_flight.borrow()[endpoint]
+    }
+
+    fn wait_ns(&self, endpoint: usize) -> f64 {
+        let full = self.limit.filter(|&limit| self.in_flight(endpoint) >= limit);
+        full.map_or(0.0, |limit| f64::from(self.in_flight(endpoint) - limit + 1))
     }
 
     fn latency(&self, endpoint: usize) -> &Latency {
@@ -231,4 +239,27 @@ fn a_missing_key_falls_back_to_the_client() {
         *seen.entry(picked).or_insert(0) += 1;
     }
     assert!(seen.len() > 15, "clients are spread: {seen:?}");
+}
+
+#[test]
+fn who_has_to_wait_waits_the_shortest() {
+    for balance in [Balance::RoundRobin, Balance::Random] {
+        let endpoints = endpoints(&[1, 1, 2, 1]);
+        let balancer = Balancer::new(&balance, &endpoints);
+        let loads = Made { limit: Some(16), ..Made::idle(4) };
+        let picks_with = |in_flight: [u32; 4], usable: &dyn Fn(usize) -> bool| {
+            *loads.in_flight.borrow_mut() = in_flight.to_vec();
+            let picks = (0..1000).map(|_| balancer.pick(&Exchange::default(), &loads, 1, usable));
+            picks.fold([0; 4], |mut counts, picked| {
+                counts[picked.expect("there are some")] += 1;
+                counts
+            })
+        };
+        let turns = picks_with([15, 0, 15, 15], &|_| true);
+        assert!(turns.iter().all(|&count| count > 150), "{balance:?}: turns are kept where there is room: {turns:?}");
+        assert_eq!(picks_with([40, 50, 41, 42], &|_| true), [1000, 0, 0, 0], "{balance:?}");
+        assert_eq!(picks_with([40, 50, 41, 42], &|endpoint| endpoint != 0), [0, 0, 1000, 0], "{balance:?}");
+        let [.., third, _] = picks_with([40, 50, 15, 42], &|_| true);
+        assert_eq!(third, 1000, "{balance:?}: where there is room nobody waits");
+    }
 }

@@ -11,6 +11,8 @@ use crate::snapshot;
 
 /// The pace of turns is averaged over this time.
 const PACE_NS: f64 = 500e6;
+/// What an exchange is supposed to take where nobody has waited yet.
+const SUPPOSED_NS: f64 = 1e6;
 
 pub(super) struct Queue {
     waiting: RefCell<VecDeque<Rc<Ticket>>>,
@@ -76,6 +78,13 @@ impl Queue {
         });
         waiting.push_back(Rc::clone(&ticket));
         Some(ticket)
+    }
+
+    /// How long one more would wait, where `places` are shared.
+    pub(super) fn wait_ns(&self, places: u32) -> f64 {
+        let known = self.pace.get().rate;
+        let rate = if known > 0.0 { known } else { f64::from(places) / SUPPOSED_NS };
+        (self.waiting.borrow().len() + 1) as f64 / rate
     }
 
     /// Gives a turn to who waits longest; `false` if nobody does.

@@ -1,0 +1,207 @@
+use super::*;
+
+/// A closed loop of clients before an endpoint that can do `capacity` requests a second, each taking `service_ns`
+/// at least. Returns throughput a second at the end, and the limit.
+fn run(limiter: &Limiter, clients: u32, capacity: f64, service_ns: f64, seconds: f64, now_ns: &mut u64) -> (f64, u32) {
+    let end_ns = *now_ns + (seconds * 1e9) as u64;
+    let mut last = 0.0;
+    // They come all at once, and the clock ticks until the first of them is served.
+    let served_ns = *now_ns + service_ns as u64;
+    while *now_ns + 10_000_000 < served_ns {
+        *now_ns += 10_000_000;
+        if clients > limiter.limit() {
+            limiter.lift_if_too_low(*now_ns);
+        }
+    }
+    while *now_ns < end_ns {
+        let in_flight = f64::from(clients.min(limiter.limit()));
+        let rate = (in_flight / service_ns).min(capacity / 1e9);
+        let latency_ns = (in_flight / rate) as u64;
+        // A batch of exchanges that take the same time is as good as one at a time.
+        let batch = (rate * 1e6).ceil().max(1.0);
+        *now_ns += (batch / rate) as u64;
+        for _ in 0..batch as u64 {
+            let began_ns = now_ns.saturating_sub(latency_ns);
+            limiter.completed(began_ns, *now_ns, clients > limiter.limit());
+        }
+        last = rate * 1e9;
+    }
+    (last, limiter.limit())
+}
+
+fn warmed(service_ns: u64) -> (Limiter, u64) {
+    let limiter = Limiter::new(Concurrency::Auto);
+    limiter.completed(1, 1 + service_ns, false);
+    (limiter, 1 + service_ns)
+}
+
+#[test]
+fn a_busy_processor_gets_few_requests_at_full_throughput() {
+    let (limiter, mut now_ns) = warmed(50_000);
+    let (rate, limit) = run(&limiter, 9000, 100_000.0, 50_000.0, 20.0, &mut now_ns);
+    assert!(rate >= 95_000.0, "{rate}");
+    assert!(limit <= 64, "{limit}");
+}
+
+#[test]
+fn a_sleeper_keeps_all_of_its_requests() {
+    let (limiter, mut now_ns) = warmed(1_000_000_000);
+    let (rate, limit) = run(&limiter, 5000, 1e9, 1e9, 30.0, &mut now_ns);
+    assert!(rate >= 4900.0 && limit >= 5000, "{rate} {limit}");
+}
+
+#[test]
+fn a_sleeper_that_looks_busy_is_left_alone_after_a_trial() {
+    // One fast answer makes the mean look long; the trial shows that fewer in flight means less throughput.
+    let (limiter, mut now_ns) = warmed(1_000_000);
+    let (rate, _) = run(&limiter, 5000, 1e9, 250e6, 30.0, &mut now_ns);
+    assert!(rate >= 0.95 * 5000.0 / 0.25, "{rate}");
+}
+
+#[test]
+fn a_load_that_is_heavy_from_the_start_is_understood() {
+    let limiter = Limiter::new(Concurrency::Auto);
+    let mut now_ns = 1_000_000_000;
+    let (rate, limit) = run(&limiter, 9000, 100_000.0, 50_000.0, 10.0, &mut now_ns);
+    assert!(rate >= 95_000.0 && limit <= 64, "{rate} {limit}");
+    let limiter = Limiter::new(Concurrency::Auto);
+    let (rate, _) = run(&limiter, 5000, 1e9, 1e9, 10.0, &mut now_ns);
+    assert!(rate >= 4900.0, "{rate}");
+}
+
+#[test]
+fn a_first_look_at_clients_that_still_connect_does_not_last() {
+    let (limiter, mut now_ns) = (Limiter::new(Concurrency::Auto), 1_000_000_000);
+    run(&limiter, 2000, 24_000.0, 50_000.0, 0.06, &mut now_ns);
+    assert_eq!(limiter.limit(), 2 * FIRST, "more is tried, and will look like a gain");
+    let (rate, limit) = run(&limiter, 2000, 60_000.0, 50_000.0, 5.0, &mut now_ns);
+    assert!(rate >= 57_000.0 && limit <= 64, "{rate} {limit}");
+}
+
+#[test]
+fn a_mixture_of_fast_and_slow_work_is_left_alone() {
+    // Half of 5,000 clients see 1 ms and half 500 ms; nothing queues.
+    let (limiter, mut now_ns) = warmed(1_000_000);
+    for round in 0..2_000_000u64 {
+        now_ns += 100_000;
+        let latency_ns = if round % 2 == 0 { 1_000_000 } else { 500_000_000 };
+        limiter.completed(now_ns.saturating_sub(latency_ns), now_ns, false);
+    }
+    assert_eq!(limiter.limit(), FIRST);
+}
+
+#[test]
+fn a_noisy_machine_does_not_hide_a_queue() {
+    // Throughput wavers by a sixth from epoch to epoch, as on a shared processor.
+    let (limiter, mut now_ns) = warmed(50_000);
+    for round in 0..200 {
+        let capacity = if round % 2 == 0 { 100_000.0 } else { 85_000.0 };
+        run(&limiter, 9000, capacity, 50_000.0, 0.1, &mut now_ns);
+    }
+    assert!(limiter.limit() <= 64, "{}", limiter.limit());
+}
+
+#[test]
+fn an_endpoint_that_becomes_slower_to_answer_gets_more_in_flight() {
+    let (limiter, mut now_ns) = warmed(1_000_000);
+    run(&limiter, 2000, 20_000.0, 1e6, 20.0, &mut now_ns);
+    let (rate, _) = run(&limiter, 2000, 20_000.0, 10e6, 20.0, &mut now_ns);
+    assert!(rate >= 0.9 * 20_000.0, "{rate}");
+}
+
+#[test]
+fn a_limit_under_which_nothing_completes_is_lifted() {
+    let (limiter, mut now_ns) = warmed(50_000);
+    run(&limiter, 9000, 100_000.0, 50_000.0, 20.0, &mut now_ns);
+    let low = limiter.limit();
+    assert!(!limiter.lift_if_too_low(now_ns));
+    for tick in 1..=20 {
+        limiter.lift_if_too_low(now_ns + STALLED_NS + tick * 20_000_000);
+    }
+    assert!(limiter.limit() >= low * 1000, "{low} {}", limiter.limit());
+}
+
+#[test]
+fn where_descriptors_run_out_fewer_do_for_a_while() {
+    for setting in [Concurrency::Unlimited, Concurrency::Fixed(9000)] {
+        let limiter = Limiter::new(setting);
+        assert!(limiter.make_do(8000, 1));
+        assert_eq!(limiter.limit(), 7000);
+        assert!(limiter.make_do(7999, 1), "one of the same wave waits too");
+        assert_eq!(limiter.limit(), 7000, "and changes nothing");
+        assert!(!limiter.lift_if_too_low(PAUSE_NS));
+        assert!(limiter.lift_if_too_low(1 + PAUSE_NS));
+        assert_eq!(limiter.limit(), asked(setting));
+        assert!(!limiter.make_do(LEAST, 1), "these few have not taken the descriptors");
+    }
+}
+
+#[test]
+fn fixed_and_unlimited_stay_what_they_are() {
+    let limiter = Limiter::new(Concurrency::Fixed(5));
+    let mut now_ns = 1;
+    assert_eq!(run(&limiter, 100, 1e6, 1e6, 5.0, &mut now_ns).1, 5);
+    limiter.configure(Concurrency::Unlimited);
+    assert_eq!(run(&limiter, 100, 1e4, 1e6, 5.0, &mut now_ns).1, u32::MAX);
+}
+
+/// Endpoints on one processor that can do `capacity` requests a second, each serving as many as it has in flight by turns;
+/// enough clients wait at each. Returns the limits at the end.
+fn run_together(limiters: &[Limiter], capacity: f64, service_ns: f64, seconds: f64, now_ns: &mut u64) -> Vec<u32> {
+    let end_ns = *now_ns + (seconds * 1e9) as u64;
+    while *now_ns < end_ns {
+        let whole: f64 = limiters.iter().map(|limiter| f64::from(limiter.limit())).sum();
+        let rate = (whole / service_ns).min(capacity / 1e9);
+        let latency_ns = (whole / rate) as u64;
+        *now_ns += 1_000_000;
+        for limiter in limiters {
+            for _ in 0..(rate * 1e6 * f64::from(limiter.limit()) / whole).round() as u64 {
+                limiter.completed(now_ns.saturating_sub(latency_ns), *now_ns, true);
+            }
+        }
+    }
+    limiters.iter().map(Limiter::limit).collect()
+}
+
+fn fellows(count: usize) -> Vec<Limiter> {
+    let fellows = Rc::default();
+    let limiter = |_| {
+        let limiter = Limiter::new(Concurrency::Auto);
+        limiter.join(&fellows);
+        limiter
+    };
+    (0..count).map(limiter).collect()
+}
+
+#[test]
+fn nobody_gains_by_taking_from_fellows() {
+    let (limiters, mut now_ns) = (fellows(5), 1_000_000_000);
+    let limits = run_together(&limiters, 50_000.0, 50_000.0, 60.0, &mut now_ns);
+    assert!(limits.iter().all(|&limit| limit <= 64), "{limits:?}");
+}
+
+#[test]
+fn fellows_that_were_given_too_much_give_it_back_together() {
+    let (limiters, mut now_ns) = (fellows(5), 1_000_000_000);
+    run_together(&limiters, 50_000.0, 50_000.0, 5.0, &mut now_ns);
+    // They stall for a moment, and each gets all that waits.
+    limiters.iter().for_each(|limiter| while limiter.limit() < 1000 && limiter.lift_if_too_low(now_ns + STALLED_NS) {});
+    now_ns += STALLED_NS;
+    let limits = run_together(&limiters, 50_000.0, 50_000.0, 20.0, &mut now_ns);
+    assert!(limits.iter().all(|&limit| limit <= 64), "{limits:?}");
+}
+
+#[test]
+fn a_sleeper_among_fellows_gets_what_it_needs() {
+    // One of five takes 30 ms for each however many there are, and 600 wait for it; the others are busy.
+    let (limiters, mut now_ns) = (fellows(5), 1_000_000_000);
+    let (busy, sleeper) = (&limiters[..4], &limiters[4]);
+    for _ in 0..400 {
+        run_together(busy, 40_000.0, 50_000.0, 0.05, &mut now_ns);
+        for _ in 0..(f64::from(sleeper.limit().min(600)) / 30.0 * 50.0) as u64 {
+            sleeper.completed(now_ns - 30_000_000, now_ns, sleeper.limit() < 600);
+        }
+    }
+    assert!(sleeper.limit() >= 300, "{}", sleeper.limit());
+    assert!(busy.iter().all(|limiter| limiter.limit() <= 64));
+}
