@@ -17,3 +17,4 @@ mod paths;
 mod responses;
 mod scanners;
 mod syntax;
+mod tls;

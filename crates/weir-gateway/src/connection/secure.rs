@@ -19,8 +19,7 @@ const NOT_TLS: &str = "HTTP/1.1 400 Bad Request\r\nServer: weir\r\nContent-Type:
 
 /// Serves one connection over TLS from accept to close.
 pub async fn run(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
-    // Boxed, since it is over before the long part of a connection's life begins.
-    if let Some((stream, tls)) = Box::pin(handshake(&worker, tcp, peer)).await {
+    if let Some((stream, tls)) = handshake(&worker, tcp, peer).await {
         let speaks_http2 = stream.tls().is_some_and(|session| session.protocol() == Some(b"h2"));
         let connection = Accepted::new(worker, stream, peer, Some(tls));
         match speaks_http2 {
@@ -33,13 +32,14 @@ pub async fn run(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
 /// `None` if there is nobody to serve.
 async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Option<(Stream, Rc<Tls>)> {
     let mut proof = Scope::default();
-    let accepting = accept(tcp, |name| {
+    // Boxed, since it is over before the long part of a connection's life begins, and would be copied on its way.
+    let accepting = Box::pin(accept(tcp, |name| {
         // The newest configuration, as the client may have taken its time until here.
         let current = worker.current();
         let certificate = current.snapshot.certificates.find(name)?;
         proof = certificate.server.scope();
         Some(certificate.server.clone())
-    });
+    }));
     let timeout_ns = worker.current().snapshot.clients.handshake_timeout.as_nanos() as u64;
     match in_time(worker, timeout_ns, accepting).await {
         Some(Ok(stream)) => {

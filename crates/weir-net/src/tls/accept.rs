@@ -12,6 +12,8 @@ use crate::stream::{Stream, poll_read, poll_write};
 
 /// The largest ClientHello that is listened to. Those of today, with post-quantum key shares, have two kilobytes.
 const MOST_HELLO: usize = 64 * 1024;
+/// Bytes of it that are read at once.
+const PART: usize = 2048;
 /// The first byte of every TLS connection: a handshake record (RFC 8446 §5.1).
 const HANDSHAKE: u8 = 22;
 /// A fatal `unrecognized_name` (RFC 6066 §3) as a record.
@@ -73,16 +75,19 @@ pub async fn accept(
 async fn hello(tcp: &TcpStream, received: &mut Vec<u8>) -> Result<Option<Option<Box<str>>>, AcceptError> {
     let mut acceptor = Acceptor::default();
     loop {
-        let mut part = [0; 2048];
-        let count = poll_fn(|context| poll_read(tcp, context, &mut part)).await?;
+        poll_fn(|context| tcp.poll_read_ready(context)).await?;
+        // Whoever says nothing yet needs no room for it.
+        let end = received.len();
+        received.resize(end + PART, 0);
+        let count = poll_fn(|context| poll_read(tcp, context, &mut received[end..])).await?;
+        received.truncate(end + count);
         if count == 0 {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
-        received.extend_from_slice(&part[..count]);
         if received[0] != HANDSHAKE {
             return Ok(None);
         }
-        let mut part = &part[..count];
+        let mut part = &received[end..];
         while !part.is_empty() {
             acceptor.read_tls(&mut part)?;
             match acceptor.accept() {

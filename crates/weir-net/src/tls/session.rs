@@ -22,6 +22,9 @@ const MOST_RECEIVED: usize = 96 * 1024;
 /// Bytes asked of the socket at once, at least: enough for a ticket, also where the reader wants a single byte.
 const LEAST_READ: usize = 4 * 1024;
 const MOST_READ: usize = 64 * 1024;
+/// Records in a row that bring no plaintext: tickets, changes of keys, padding. The library counts changes of keys, and
+/// empty records, but each of them ends a row of the other, and every change costs us the making of keys.
+const MOST_BARREN: usize = 64 * 1024;
 /// Plaintext encrypted at once: what a peer that does not read can make us hold.
 const MOST_WRITTEN: usize = 32 * 1024;
 
@@ -53,6 +56,8 @@ pub struct Session {
     unsent: Vec<u8>,
     /// Plaintext in `unsent` that the writer has not been told is taken.
     owed: usize,
+    /// Bytes of records since the last plaintext.
+    barren: usize,
     /// The peer has said that nothing more comes.
     ended: bool,
     closing: bool,
@@ -199,6 +204,7 @@ impl Session {
             plain: Vec::new(),
             unsent: Vec::new(),
             owed: 0,
+            barren: 0,
             ended: false,
             closing: false,
             broken: false,
@@ -249,14 +255,15 @@ impl Session {
         }
     }
 
-    /// Takes what is there of records, from before or from the socket, and decrypts it.
+    /// Takes what is there of records, from before or from the socket, and decrypts it. Says how many bytes of them are
+    /// done with.
     fn poll_receive(
         &mut self,
         tcp: &TcpStream,
         context: &mut Context<'_>,
         most: usize,
         reader: impl FnMut(&[u8]) -> bool,
-    ) -> Poll<io::Result<()>> {
+    ) -> Poll<io::Result<usize>> {
         PASSAGE.with_borrow_mut(|passage| {
             let waiting = self.received.len();
             let mut filled = waiting;
@@ -285,7 +292,7 @@ impl Session {
             let Progress { used, stopped } = progress?;
             self.received.extend_from_slice(&records[used..]);
             self.left_over = stopped;
-            Poll::Ready(Ok(()))
+            Poll::Ready(Ok(used))
         })
     }
 
@@ -311,7 +318,12 @@ impl Session {
                 count < buffer.len()
             });
             self.plain = more;
-            ready!(received)?;
+            let used = ready!(received)?;
+            self.barren = if count > 0 { 0 } else { self.barren + used };
+            if self.barren > MOST_BARREN {
+                self.broken = true;
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "records of TLS bring nothing")));
+            }
             if !self.unsent.is_empty() {
                 let _ = self.poll_flush(tcp, context);
             }
