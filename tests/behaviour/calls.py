@@ -80,6 +80,7 @@ def calls(address, authority):
     fails(lambda: channel.unary_unary("/test.Echo/Nothing")(b"", timeout=20), grpc.StatusCode.UNIMPLEMENTED)
     large = b"x" * (5 << 20)
     assert call(large, timeout=20) == large + b" "
+    assert call(large, timeout=20, compression=grpc.Compression.Gzip) == large + b" "
     stream = channel.unary_stream("/test.Echo/ServerStream")(b"5", timeout=20)
     assert [next(stream) for _ in range(3)] == [b"0", b"1", b"2"], "messages come one by one"
     MORE.set()

@@ -135,12 +135,17 @@ pub struct Frames {
 impl Frames {
     /// Begins a connection by prior knowledge.
     pub fn connect(gateway: &Gateway) -> Frames {
-        Frames::begin(gateway.client(), &[])
+        Frames::over(gateway.client())
     }
 
     /// The same with settings.
     pub fn connect_with(gateway: &Gateway, settings: &[(u16, u32)]) -> Frames {
         Frames::begin(gateway.client(), settings)
+    }
+
+    /// Begins a connection on what `client` has agreed on already.
+    pub fn over(client: Client) -> Frames {
+        Frames::begin(client, &[])
     }
 
     fn begin(mut client: Client, settings: &[(u16, u32)]) -> Frames {
@@ -215,8 +220,13 @@ impl Frames {
 
     /// Asks for `path` on a stream of its own.
     pub fn ask(&mut self, path: &str) -> End {
+        self.ask_for(&get(path, &[]))
+    }
+
+    /// Sends a request of these fields on a stream of its own.
+    pub fn ask_for(&mut self, fields: &[(&str, &str)]) -> End {
         let stream = self.stream();
-        self.send(headers(stream, WHOLE, &get(path, &[])));
+        self.send(headers(stream, WHOLE, fields));
         self.end(stream)
     }
 

@@ -1,6 +1,6 @@
-//! H07–H10: what RFC 9113 calls malformed, and what HTTP/1 would take for something else, never reaches an upstream.
+//! H07–H11: what RFC 9113 calls malformed, and what HTTP/1 would take for something else, never reaches an upstream.
 
-use weir_testkit::Reading;
+use weir_testkit::{Authority, Client, Identity, Origin, Reading, TlsClient};
 
 use super::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, End, Frames, HEADERS, NO_ERROR, PROTOCOL_ERROR, PUSH_PROMISE,
@@ -220,6 +220,40 @@ fn h10_fields_of_a_connection() {
     client.stream();
     client.send(headers(1, WHOLE, &get("/fine", &[("te", "trailers")])));
     assert_eq!(client.end(1), End::Answered(200, "GET /fine 0".to_owned()));
+}
+
+/// Browsers reuse a connection for every name of its certificate (RFC 9113 §9.1.1), so each stream is looked at.
+#[test]
+fn h11_a_host_that_asks_for_proof_is_not_reached_over_another_name_s_connection() {
+    let (authority, known, origin) = (Authority::new(), Authority::new(), Origin::echo(Reading::Strict));
+    let Identity { certificate, key } = authority.identity(&["t", "m.test"]);
+    let gateway = weir().start(&format!(
+        "listen: [{{ address: \"127.0.0.1:0\", tls: true }}]\nssls:\n\
+         - {{ sni: t, cert: {certificate:?}, key: {key:?} }}\n\
+         - {{ sni: m.test, cert: {certificate:?}, key: {key:?}, client: {{ ca: {:?} }} }}\n\
+         routes: [{{ uri: /*, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]\n",
+        known.certificate,
+        origin.addr()
+    ));
+    let jack = known.identity(&["jack"]);
+    for (tls, name, reached) in [
+        (TlsClient::trusting(&authority), "t", false),
+        (TlsClient::known_as(&authority, &jack), "t", false),
+        (TlsClient::known_as(&authority, &jack), "m.test", true),
+    ] {
+        let client = Client::connect_tls(gateway.tls_addr(), &tls.speaking(&["h2"]), name).expect("a handshake");
+        let mut client = Frames::over(client);
+        for host in ["m.test", "M.TEST", "m.test:443"] {
+            let https = [(":method", "GET"), (":scheme", "https"), (":authority", host), (":path", "/a")];
+            match client.ask_for(&https) {
+                End::Answered(200, body) if reached => assert_eq!(body, "GET /a 0"),
+                End::Answered(0, body) if !reached => assert!(body.starts_with("421 "), "{host} over {name}: {body}"),
+                end => panic!("{host} over {name}: {end:?}"),
+            }
+        }
+        client.canary("/canary").unwrap_or_else(|error| panic!("over {name}: {error}"));
+    }
+    assert_eq!(origin.targets().iter().filter(|target| *target == "/a").count(), 3);
 }
 
 #[test]
