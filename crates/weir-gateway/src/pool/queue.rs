@@ -1,5 +1,8 @@
 //! Those who wait for a place at an endpoint: first come, first served, for so long and not more than so many. Who would
 //! not have a turn in time is told at once, instead of when the time is over.
+//!
+//! A time that was asked for is there for bursts. Where some have waited without a break for all of it there is no burst
+//! but more to do than can be done, and to wait longer serves no more of them: then a tenth of the time has to do.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,6 +14,10 @@ use crate::snapshot;
 
 /// The pace of turns is averaged over this time.
 const PACE_NS: f64 = 500e6;
+/// The share of a time for bursts that is left where there is no burst,
+const STANDING: u32 = 10;
+/// and the least of it, so that the queue does not run dry between two looks at the pace.
+const STANDING_LEAST: Duration = Duration::from_millis(20);
 /// What an exchange is supposed to take where nobody has waited yet.
 const SUPPOSED_NS: f64 = 1e6;
 
@@ -18,6 +25,8 @@ pub(super) struct Queue {
     waiting: RefCell<VecDeque<Rc<Ticket>>>,
     terms: Cell<snapshot::Queue>,
     pace: Cell<Pace>,
+    /// Since when somebody waits.
+    since_ns: Cell<u64>,
 }
 
 /// A place in the queue.
@@ -50,7 +59,7 @@ struct Pace {
 
 impl Queue {
     pub(super) fn new(terms: snapshot::Queue) -> Queue {
-        Queue { waiting: RefCell::default(), terms: Cell::new(terms), pace: Cell::default() }
+        Queue { waiting: RefCell::default(), terms: Cell::new(terms), pace: Cell::default(), since_ns: Cell::new(0) }
     }
 
     pub(super) fn configure(&self, terms: snapshot::Queue) {
@@ -66,8 +75,17 @@ impl Queue {
         let terms = self.terms.get();
         let patience_ns = terms.timeout.unwrap_or(patience).as_nanos() as u64;
         let mut waiting = self.waiting.borrow_mut();
+        if waiting.is_empty() {
+            self.since_ns.set(now_ns);
+        }
+        let longest_ns = match terms.timeout {
+            Some(timeout) if now_ns - self.since_ns.get() > patience_ns => {
+                (timeout / STANDING).max(STANDING_LEAST).min(timeout).as_nanos() as u64
+            }
+            _ => patience_ns,
+        };
         let rate = self.pace.get().rate;
-        let too_late = rate > 0.0 && waiting.len() as f64 > rate * patience_ns as f64;
+        let too_late = rate > 0.0 && waiting.len() as f64 > rate * longest_ns as f64;
         if waiting.len() >= terms.size || too_late {
             return None;
         }
@@ -205,6 +223,30 @@ mod tests {
         assert_eq!(idle, 0, "nobody was refused for whom there was a turn");
         assert!(longest <= 1_300, "{longest} waited at once, a thousand can be served in time");
         assert!(refused >= 498 * 200 - 1_300, "{refused} were refused");
+    }
+
+    #[test]
+    fn where_there_is_no_burst_a_tenth_of_the_time_has_to_do() {
+        // A hundred turns in each tick of 20 ms, and 105 who come.
+        let queue = queue(100_000, 1_000);
+        let (mut idle, mut refused, mut longest) = (0, 0, 0);
+        for tick in 1..2_000 {
+            let now_ns = tick * TICK_NS;
+            refused += (0..105).filter(|_| queue.enter(Duration::ZERO, now_ns).is_none()).count();
+            idle += (0..100).filter(|_| !queue.grant()).count();
+            queue.look(now_ns);
+            if tick > 1_000 {
+                longest = longest.max(queue.waiting.borrow().len());
+            }
+        }
+        assert_eq!(idle, 0, "nobody was refused for whom there was a turn");
+        assert!(longest <= 510, "{longest} waited at once, 500 can be served in a tenth of the time");
+        assert!(refused <= 2_000 * 5, "{refused} were refused");
+        // It ends with the queue.
+        while queue.grant() {}
+        queue.look(2_000 * TICK_NS);
+        let burst = (0..1_000).filter(|_| queue.enter(Duration::ZERO, 2_001 * TICK_NS).is_some());
+        assert_eq!(burst.count(), 1_000);
     }
 
     #[test]
