@@ -27,8 +27,9 @@ pub struct Destination {
 
 /// Divides `cpus` among the roles: the target first, on cores of its own where there are enough.
 ///
-/// What is left is the generator's and the backend's; they share it when it is one. With a single processor all share.
-pub fn pinning(cpus: &[LogicalCpu], workers: u32) -> Pinning {
+/// What is left is the generator's and the backend's; they share it when it is one, unless the backend has to be `alone`:
+/// then the generator shares the target's. With a single processor all share.
+pub fn pinning(cpus: &[LogicalCpu], workers: u32, alone: bool) -> Pinning {
     // One thread of every core first: two workers shall not land on two threads of one core while another is idle.
     let mut ordered: Vec<(usize, LogicalCpu)> = cpus
         .iter()
@@ -47,6 +48,7 @@ pub fn pinning(cpus: &[LogicalCpu], workers: u32) -> Pinning {
     let target = (workers as usize).clamp(1, ids.len() - 1);
     let rest = &ids[target..];
     let (generator, backend) = match rest {
+        [one] if alone => (ids[..target].to_vec(), vec![*one]),
         [one] => (vec![*one], vec![*one]),
         _ => {
             let (generator, backend) = rest.split_at(rest.len().div_ceil(2));
@@ -225,7 +227,7 @@ mod tests {
                 Destination { port: 1, tls: false, authority: None },
                 Level { connections: 1, rate: Some(1.0), workers: 1 },
             );
-            load(&scenario, &scenario.rows[0], level, &to, &pinning(&cpus(cores, 1), 1), 0).spin_ns
+            load(&scenario, &scenario.rows[0], level, &to, &pinning(&cpus(cores, 1), 1, false), 0).spin_ns
         };
         assert_eq!([spin_ns(1), spin_ns(2)], [0, 0]);
         assert!(spin_ns(3) > 0);
@@ -238,13 +240,16 @@ mod tests {
 
     #[test]
     fn the_target_gets_cores_of_its_own() {
-        assert_eq!(pinning(&cpus(2, 1), 1), Pinning { target: vec![0], generator: vec![1], backend: vec![1] });
-        let eight = pinning(&cpus(4, 2), 2);
+        assert_eq!(pinning(&cpus(2, 1), 1, false), Pinning { target: vec![0], generator: vec![1], backend: vec![1] });
+        let eight = pinning(&cpus(4, 2), 2, false);
         assert_eq!(eight.target, [0, 1]);
         assert_eq!(eight.generator, [2, 3, 4]);
         assert_eq!(eight.backend, [5, 6, 7]);
-        assert_eq!(pinning(&cpus(2, 1), 8).target, [0], "one is left for the load");
-        assert_eq!(pinning(&cpus(1, 1), 1), Pinning { target: vec![0], generator: vec![0], backend: vec![0] });
+        assert_eq!(pinning(&cpus(2, 1), 8, false).target, [0], "one is left for the load");
+        let alone = pinning(&cpus(2, 1), 1, true);
+        assert_eq!(alone, Pinning { target: vec![0], generator: vec![0], backend: vec![1] });
+        assert_eq!(pinning(&cpus(4, 2), 2, true), eight, "it is alone anyway");
+        assert_eq!(pinning(&cpus(1, 1), 1, false), Pinning { target: vec![0], generator: vec![0], backend: vec![0] });
     }
 
     #[test]
@@ -268,7 +273,7 @@ mod tests {
         let row = scenario.row("key-auth, 100 routes, 100 consumers").unwrap();
         let to = Destination { port: 9080, tls: false, authority: None };
         let level = Level { connections: 64, rate: None, workers: 1 };
-        let plan = load(&scenario, row, level, &to, &pinning(&cpus(2, 1), 1), 7);
+        let plan = load(&scenario, row, level, &to, &pinning(&cpus(2, 1), 1, false), 7);
         assert_eq!(plan.requests.len(), 4);
         assert_eq!(plan.requests[3].url, "http://localhost:9080/route-99/get");
         assert_eq!(plan.requests[3].headers, [("apikey".to_owned(), "key-99".to_owned())]);
@@ -280,7 +285,7 @@ mod tests {
         let scenario = scenario::read("wso2-streaming").unwrap();
         let to = Destination { port: 9080, tls: false, authority: None };
         let level = Level { connections: 1000, rate: None, workers: 1 };
-        let plan = |row: &str| load(&scenario, scenario.row(row).unwrap(), level, &to, &pinning(&cpus(2, 1), 1), 7);
+        let plan = |row: &str| load(&scenario, scenario.row(row).unwrap(), level, &to, &pinning(&cpus(2, 1), 1, false), 7);
         let rate = |rate| Pacing::Open { rate: Rate::Constant(rate), spacing: Spacing::Even };
         assert_eq!(plan("WebSocket, 10 messages/s").pacing, rate(10_000.0));
         assert_eq!(plan("WebSub, 8 kB").pacing, rate(0.2));

@@ -49,7 +49,7 @@ pub fn run(scenario: Scenario, options: &Options) -> Result<ResultFile, String> 
     let place = Place::new(options)?;
     let cpus = place::usable_cpus(&Cpu::read());
     let workers = scenario.workers.iter().copied().max().unwrap_or(1);
-    let mut manifest = Manifest::read(plan::pinning(&cpus, workers));
+    let mut manifest = Manifest::read(plan::pinning(&cpus, workers, scenario.backend.alone));
     manifest.counters = counters_available();
     let mut peers = BTreeMap::new();
     for name in &scenario.targets {
@@ -133,7 +133,7 @@ impl Lab<'_> {
         let Some(first) = groups.first() else { return Ok(()) };
         let row = self.scenario.row(&first.row).expect("groups are made from the scenario's rows");
         let workers = first.levels.first().map_or(1, |level| level.workers);
-        let pinning = plan::pinning(&self.cpus, workers);
+        let pinning = plan::pinning(&self.cpus, workers, self.scenario.backend.alone);
         let mut backend = None;
         for group in groups {
             let (peer, installed) = &peers[&group.target];
@@ -237,7 +237,7 @@ impl Lab<'_> {
         body: impl FnOnce(&mut dyn FnMut(f64) -> Result<Attempt, String>) -> Result<T, String>,
     ) -> Result<T, String> {
         let workers = self.scenario.workers[0];
-        let pinning = plan::pinning(&self.cpus, workers);
+        let pinning = plan::pinning(&self.cpus, workers, self.scenario.backend.alone);
         let mut backend = Running::start(self.place, self.scenario, row, workers, &pinning)?;
         let row = &*self.scenario.row_for(target, row);
         let upstream = self.scenario.variant(target).upstream;

@@ -96,6 +96,10 @@ pub struct Source {
 #[serde(deny_unknown_fields, default)]
 pub struct Backend {
     pub kind: BackendKind,
+    /// It has processors that the generator does not use, also where the generator then shares the target's: for loads that
+    /// the backend limits.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub alone: bool,
     /// Servers, each on its own port.
     pub instances: u32,
     /// Bytes of the response body; what fits the kind when absent.
@@ -114,7 +118,15 @@ pub struct Backend {
 
 impl Default for Backend {
     fn default() -> Self {
-        Backend { kind: BackendKind::Builtin, instances: 1, body_bytes: None, body: None, delay: None, tls: false }
+        Backend {
+            kind: BackendKind::Builtin,
+            alone: false,
+            instances: 1,
+            body_bytes: None,
+            body: None,
+            delay: None,
+            tls: false,
+        }
     }
 }
 
