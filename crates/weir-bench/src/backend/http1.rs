@@ -59,7 +59,7 @@ pub(super) async fn connection(mut stream: impl Connection, host: Rc<Host>) -> i
         let target = String::from_utf8_lossy(&buffer[head.target.clone()]);
         if head.upgrade {
             let reverse = target.ends_with("/reverse");
-            return websocket::connection(Prefixed::new(buffer, stream), reverse).await;
+            return websocket::connection(Prefixed::new(buffer, stream), host, reverse).await;
         }
         if head.expects_continue {
             stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;

@@ -1,17 +1,30 @@
-//! WebSocket: each message comes back, as it was or reversed.
+//! WebSocket: each message comes back, as it was or reversed, after the backend's delay.
 
 use std::io;
+use std::rc::Rc;
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_websockets::{Message, ServerBuilder};
 
+use super::Host;
+
 /// Upgrades the connection, and answers every message until the peer closes.
-pub(super) async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, reverse: bool) -> io::Result<()> {
+///
+/// A message waits for the answer to the one before it, so a delay also bounds the rate of a connection.
+pub(super) async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    host: Rc<Host>,
+    reverse: bool,
+) -> io::Result<()> {
     let (_, mut websocket) = ServerBuilder::new().accept(stream).await.map_err(io::Error::other)?;
     while let Some(message) = websocket.next().await {
         let message = message.map_err(io::Error::other)?;
         if message.is_text() || message.is_binary() {
+            let delay = host.delay();
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
             websocket.send(answer(message, reverse)).await.map_err(io::Error::other)?;
         }
     }
