@@ -144,3 +144,20 @@ fn an_open_loop_that_was_late_is_not_a_measurement() {
     assert_eq!(verdicts[0].severity, Severity::Invalid);
     assert!(verdicts[0].words.contains("12 never left"), "{}", verdicts[0].words);
 }
+
+#[test]
+fn what_a_minority_of_the_runs_met_does_not_weaken_their_median() {
+    let stolen = |shares: [f64; 5]| {
+        let mut evidence = fixture("clean.yaml").evidence;
+        let run = evidence.rows[0].clone();
+        evidence.rows.truncate(1);
+        evidence.rows.extend(vec![run; 4]);
+        for (row, share) in evidence.rows.iter_mut().zip(shares) {
+            row.steal_share = Some(share);
+        }
+        worst(&judge(&evidence))
+    };
+    assert_eq!(stolen([0.02, 0.0, 0.03, 0.0, 0.0]), None);
+    assert_eq!(stolen([0.02, 0.0, 0.03, 0.0, 0.02]), Some(Severity::Warning));
+    assert_eq!(stolen([0.10, 0.0, 0.0, 0.0, 0.0]), Some(Severity::Invalid));
+}

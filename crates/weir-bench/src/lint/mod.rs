@@ -49,6 +49,10 @@ pub struct Verdict {
     pub runs: u32,
 }
 
+/// Rules about what the machine did besides, for a while. A figure is the median of its runs, which does not move when
+/// that weakened fewer than half of them; one run that was spoilt altogether is `Invalid` whatever the others are.
+const OF_THE_MOMENT: [&str; 2] = ["stolen-cpu", "busy-machine"];
+
 /// Judges everything there is to judge, the worst first.
 pub fn judge(evidence: &Evidence) -> Vec<Verdict> {
     let mut verdicts = publication::judge(evidence);
@@ -66,6 +70,12 @@ pub fn judge(evidence: &Evidence) -> Vec<Verdict> {
             None => merged.push(verdict),
         }
     }
+    merged.retain(|verdict| {
+        let of_subject = evidence.rows.iter().filter(|row| Some(&row.name) == verdict.subject.as_ref()).count();
+        verdict.severity == Severity::Invalid
+            || !OF_THE_MOMENT.contains(&verdict.rule.as_str())
+            || verdict.runs as usize * 2 > of_subject
+    });
     merged.sort_by_key(|verdict| std::cmp::Reverse(verdict.severity));
     merged
 }
