@@ -38,9 +38,9 @@ impl Place {
         Ok(Place { directory, next: AtomicU32::new(0), certificate, open_files: raise_open_files() })
     }
 
-    /// A text for publication: where this machine keeps things is left out.
+    /// A text for publication: private keys are left out, and where this machine keeps things.
     pub fn left_out(&self, text: &str) -> String {
-        text.replace(&self.directory.display().to_string(), "..")
+        without_private_keys(&text.replace(&self.directory.display().to_string(), ".."))
     }
 
     /// A new directory for one process.
@@ -57,6 +57,28 @@ impl Drop for Place {
         // Left behind it is only untidy: it lies in the cache.
         let _ = fs::remove_dir_all(&self.directory);
     }
+}
+
+/// A text with a note for each PEM private key in it (RFC 7468 §10 and §13), also where its line ends are escaped.
+fn without_private_keys(text: &str) -> String {
+    const NOTE: &str = "(a key made for this run)";
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find("-----BEGIN ") {
+        let label = rest[start + 11..].split("-----").next().unwrap_or_default();
+        let after_label = start + 11 + label.len();
+        if !label.ends_with("PRIVATE KEY") {
+            kept.push_str(&rest[..after_label]);
+            rest = &rest[after_label..];
+            continue;
+        }
+        kept.push_str(&rest[..start]);
+        kept.push_str(NOTE);
+        let end = format!("-----END {label}-----");
+        // A key without its end is left out with all that follows it.
+        rest = rest[after_label..].split_once(&end).map_or("", |(_, after)| after);
+    }
+    kept + rest
 }
 
 /// A certificate for localhost that signs itself, for the run only.
@@ -97,4 +119,25 @@ pub fn free_port() -> Result<u16, String> {
 pub fn usable_cpus(cpu: &Cpu) -> Vec<LogicalCpu> {
     let Ok(set) = sched_getaffinity(None) else { return cpu.topology.clone() };
     cpu.topology.iter().copied().filter(|cpu| set.is_set(cpu.id as usize)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_published_holds_no_private_key() {
+        let names = ["localhost".to_owned()];
+        let made = rcgen::generate_simple_self_signed(names).unwrap();
+        // Line ends are the platform's.
+        let unix = |text: String| text.replace('\r', "");
+        let (certificate, key) = (unix(made.cert.pem()), unix(made.signing_key.serialize_pem()));
+        let escaped = serde_json::to_string(&key).unwrap();
+        let published = without_private_keys(&format!("{certificate}{key}key: {escaped}\ncert: x"));
+        let note = "(a key made for this run)";
+        assert_eq!(published, format!("{certificate}{note}\nkey: \"{note}\\n\"\ncert: x"));
+        assert!(!published.contains("PRIVATE"));
+        assert_eq!(without_private_keys("-----BEGIN EC PRIVATE KEY-----\nMHc"), note);
+        assert_eq!(without_private_keys("a: -----BEGIN"), "a: -----BEGIN");
+    }
 }
