@@ -101,8 +101,8 @@ pub fn order(scenario: &Scenario, repeat: u32, seed: u64) -> Vec<Vec<Group>> {
 pub fn load(scenario: &Scenario, row: &Row, level: Level, to: &Destination, pinning: &Pinning, seed: u64) -> LoadPlan {
     let connections = level.connections as usize;
     let method = &scenario.method;
-    let warm_up_ms = (method.warmup_s * 1e3) as u64;
-    let measured_ms = (method.measured_s * 1e3) as u64;
+    let share_ms = |seconds: f64| (seconds * 1e3 / f64::from(method.slices)) as u64;
+    let (warm_up_ms, measured_ms) = (share_ms(method.warmup_s), share_ms(method.measured_s));
     let load = &scenario.load;
     let (protocol, scheme) = protocol(row, &to.tls);
     let rate = level.rate.or_else(|| {

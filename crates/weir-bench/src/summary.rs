@@ -3,9 +3,9 @@
 use crate::{
     lint::{self, Severity, Verdict},
     recovery,
-    result::{Cell, Level, Outcome, ResultFile, Role, Run},
+    result::{Cell, Level, Outcome, ResultFile, Role, Run, Slice},
     scenario::Row,
-    stats::{Comparison, Interval, Scalability, compare, fit_scalability, median_interval},
+    stats::{Comparison, Interval, Scalability, compare, fit_scalability, median_interval, ratios, sliced_ratio},
 };
 
 /// A cell's figures over its repeats.
@@ -104,9 +104,10 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[Verdict]) -> 
             })
         })
         .flatten();
-    let against = |figure: &dyn Fn(&Run) -> Option<f64>| {
-        let (ours, theirs) = (values(runs, figure), values(baseline?.runs(), figure));
-        compare(&theirs, &ours, confidence, result.seed)
+    let against = |figure: &dyn Fn(&Run) -> Option<f64>, turns: &dyn Fn(&Slice) -> Option<f64>| {
+        let theirs = baseline?.runs();
+        let within = within_repeats(theirs, runs, figure, turns);
+        compare(&values(theirs, figure), &values(runs, figure), &within, confidence, result.seed)
     };
     Summary {
         cell,
@@ -133,15 +134,31 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[Verdict]) -> 
         instructions: of(&Run::instructions_per_request),
         recovery_s: of(&|run| recovery::longest_s(result, cell, run)),
         target_use: of(&|run| run.utilisation(Role::Target)),
-        against_baseline: against(&|run| Some(run.throughput())),
-        cpu_against_baseline: against(&Run::target_cpu_us),
-        instructions_against_baseline: against(&Run::instructions_per_request),
+        against_baseline: against(&|run| Some(run.throughput()), &|turn| Some(turn.rps)),
+        cpu_against_baseline: against(&Run::target_cpu_us, &|turn| turn.target_cpu_us),
+        instructions_against_baseline: against(&Run::instructions_per_request, &|_| None),
         worst: verdicts
             .iter()
             .filter(|verdict| verdict.subject.as_ref() == Some(&subject))
             .map(|verdict| verdict.severity)
             .max(),
     }
+}
+
+/// A figure of `b` to that of `a` in each repeat: from turn to turn where the two took turns, otherwise of the whole
+/// runs. Empty unless every repeat has both.
+fn within_repeats(
+    a: &[Run],
+    b: &[Run],
+    figure: &dyn Fn(&Run) -> Option<f64>,
+    turns: &dyn Fn(&Slice) -> Option<f64>,
+) -> Vec<f64> {
+    if a.len() != b.len() || a.iter().zip(b).any(|(a, b)| a.repeat != b.repeat) {
+        return Vec::new();
+    }
+    let of_turns = |run: &Run| run.slices.iter().map(turns).collect::<Option<Vec<f64>>>().unwrap_or_default();
+    let sliced = a.iter().zip(b).map(|(a, b)| sliced_ratio(&of_turns(a), &of_turns(b)));
+    sliced.collect::<Option<Vec<f64>>>().unwrap_or_else(|| ratios(&values(a, figure), &values(b, figure)))
 }
 
 fn bytes_per_connection(run: &Run) -> Option<f64> {

@@ -276,18 +276,44 @@ impl LoadResult {
         busiest as f64 / (self.measured_ns + self.drain_ns).max(1) as f64
     }
 
+    /// Adds the result of the same plan, run again a while later. The time between the two is left out.
+    pub fn follow(&mut self, later: &Self) {
+        let offset_ns = later.started_unix_ns.saturating_sub(self.started_unix_ns);
+        let (before, more) = (self.measured_ns as f64, later.measured_ns as f64);
+        self.generator.in_flight_mean =
+            (self.generator.in_flight_mean * before + later.generator.in_flight_mean * more) / (before + more).max(1.0);
+        self.generator.in_flight_max = self.generator.in_flight_max.max(later.generator.in_flight_max);
+        for (ours, theirs) in self.generator.threads.iter_mut().zip(&later.generator.threads) {
+            ours.add(theirs);
+        }
+        self.warm_up_ns += later.warm_up_ns;
+        self.measured_ns += later.measured_ns;
+        self.drain_ns += later.drain_ns;
+        self.total.add(&later.total);
+        self.add_requests(&later.requests);
+        let moved = |interval: &Interval| Interval { start_ns: interval.start_ns + offset_ns, ..interval.clone() };
+        self.intervals.extend(later.intervals.iter().map(moved));
+        let open_max = self.connections.open_max.max(later.connections.open_max);
+        self.connections.add(&later.connections);
+        (self.connections.open_max, self.connections.open_at_end) = (open_max, later.connections.open_at_end);
+    }
+
+    fn add_requests(&mut self, others: &[RequestTally]) {
+        for theirs in others {
+            match self.requests.iter_mut().find(|ours| ours.name == theirs.name) {
+                Some(ours) => ours.tally.add(&theirs.tally),
+                None => self.requests.push(theirs.clone()),
+            }
+        }
+    }
+
     /// Adds the result of a second process that ran the same plan at the same time. Intervals are joined by position.
     pub fn merge(&mut self, other: &Self) {
         self.started_unix_ns = self.started_unix_ns.min(other.started_unix_ns);
         self.measured_ns = self.measured_ns.max(other.measured_ns);
         self.drain_ns = self.drain_ns.max(other.drain_ns);
         self.total.add(&other.total);
-        for theirs in &other.requests {
-            match self.requests.iter_mut().find(|ours| ours.name == theirs.name) {
-                Some(ours) => ours.tally.add(&theirs.tally),
-                None => self.requests.push(theirs.clone()),
-            }
-        }
+        self.add_requests(&other.requests);
         let joined = self.intervals.len().min(other.intervals.len());
         for (ours, theirs) in self.intervals.iter_mut().zip(&other.intervals) {
             ours.tally.add(&theirs.tally);

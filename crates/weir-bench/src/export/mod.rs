@@ -111,6 +111,7 @@ mod tests {
             started_at: "2026-11-21T00:00:00Z".to_owned(),
             plan: LoadPlan::closed("http://localhost:1/", 64, Stop::after_ms(1_000)),
             load,
+            slices: Vec::new(),
             generator_cpus: vec![1],
             processes: Vec::new(),
             host: Vec::new(),

@@ -132,7 +132,8 @@ impl Started {
         };
         let environment = peer.environment(&inputs.dir, *workers);
         if !peer.check.is_empty() {
-            let check = Check { command: recorded(&peer.check), ..check(&command(&peer.check), &environment, &dir)? };
+            let Check { passed, output, .. } = check(&command(&peer.check), &environment, &dir)?;
+            let check = Check { command: recorded(&peer.check), passed, output: place.left_out(&output) };
             let refused = (!check.passed).then(|| check.output.clone());
             configuration.check = Some(check);
             if let Some(output) = refused {
@@ -239,7 +240,7 @@ impl Started {
         watched.push(backend.watched());
         let log_start = self.log().len();
         let rss_before_bytes = (!pids.is_empty()).then(|| rss_bytes(&pids));
-        let measured = Duration::from_secs_f64(scenario.method.measured_s);
+        let measured = Duration::from_secs_f64(scenario.method.measured_s / f64::from(scenario.method.slices));
         let interval = (measured / 20).clamp(Duration::from_millis(100), Duration::from_secs(1));
         let warm_up = Duration::from_millis(plan.warm_up_ms);
         let started_at = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
@@ -271,8 +272,6 @@ impl Started {
         if let Some(reason) = self.child.as_mut().and_then(Child::ended) {
             return Ok(Err(reason));
         }
-        thread::sleep(SETTLE);
-        let rss_after_bytes = self.child.as_ref().map(|child| rss_bytes(&child.tree()));
         let log = self.log();
         let errors = log.get(log_start..).unwrap_or_default().lines();
         let target_errors = errors
@@ -287,13 +286,21 @@ impl Started {
             generator_cpus: self.pinning.generator.clone(),
             plan,
             load,
+            slices: Vec::new(),
             processes,
             host,
             target_errors,
             instructions,
             rss_before_bytes,
-            rss_after_bytes,
+            rss_after_bytes: None,
         }))
+    }
+
+    /// Resident bytes of the target a moment after a load.
+    pub fn settled_bytes(&self) -> Option<u64> {
+        let child = self.child.as_ref()?;
+        thread::sleep(SETTLE);
+        Some(rss_bytes(&child.tree()))
     }
 
     /// What the target has logged so far.

@@ -4,6 +4,7 @@ mod backend;
 mod cell;
 mod counters;
 mod place;
+mod turns;
 
 use std::{
     collections::BTreeMap,
@@ -19,6 +20,7 @@ use self::{
     backend::Running,
     cell::{Setting, Started},
     place::Place,
+    turns::Up,
 };
 use crate::{
     manifest::{Cpu, Manifest},
@@ -122,7 +124,8 @@ pub struct Lab<'a> {
 }
 
 impl Lab<'_> {
-    /// One row in one repeat: the backend once, then each target in turn at all its levels.
+    /// One row in one repeat: the backend once, then one target after the other at all its levels; or all targets together
+    /// when they take turns.
     fn row(
         &mut self,
         repeat: u32,
@@ -131,77 +134,50 @@ impl Lab<'_> {
         records: &mut [TargetRecord],
     ) -> Result<(), String> {
         let Some(first) = groups.first() else { return Ok(()) };
-        let row = self.scenario.row(&first.row).expect("groups are made from the scenario's rows");
+        let scenario = self.scenario;
+        let row = scenario.row(&first.row).expect("groups are made from the scenario's rows");
         let workers = first.levels.first().map_or(1, |level| level.workers);
         let pinning = plan::pinning(&self.cpus, workers, self.scenario.backend.alone);
         let mut backend = None;
-        for group in groups {
-            let (peer, installed) = &peers[&group.target];
-            let message = format!("{} · {} · repeat {}", group.row, group.target, repeat + 1);
-            self.bar.set_message(message);
-            let settings = !self.scenario.variant(&group.target).upstream.is_empty();
-            if let Some(reason) = self.unsupported(row, peer, installed, settings) {
-                for level in &group.levels {
-                    self.cell(group, *level, |cell| cell.outcome = Outcome::Unsupported { reason: reason.clone() });
-                }
-                self.bar.inc(group.levels.len() as u64);
-                continue;
-            }
-            if backend.is_none() {
-                backend = Some(Running::start(self.place, self.scenario, row, workers, &pinning)?);
-            }
-            let backend = backend.as_mut().expect("it was started above");
-            let highest = group.levels.iter().map(|level| level.connections).max().unwrap_or(1);
-            let upstream = self.scenario.variant(&group.target).upstream;
-            let row = &*self.scenario.row_for(&group.target, row);
-            let setting =
-                Setting { place: self.place, scenario: self.scenario, row, workers, pinning: &pinning, upstream };
-            let started = Started::start(&setting, &peers[&group.target], backend, highest);
-            let mut started = match started {
-                Ok(started) => started,
-                Err(failure) => {
-                    record(records, &group.target, failure.configuration);
+        let together = if scenario.method.slices > 1 { groups.len() } else { 1 };
+        for groups in groups.chunks(together) {
+            let mut up = Vec::new();
+            for group in groups {
+                let (peer, installed) = &peers[&group.target];
+                self.bar.set_message(format!("{} · {} · repeat {}", group.row, group.target, repeat + 1));
+                let upstream = scenario.variant(&group.target).upstream;
+                if let Some(reason) = self.unsupported(row, peer, installed, !upstream.is_empty()) {
                     for level in &group.levels {
-                        let reason = failure.reason.clone();
-                        self.cell(group, *level, |cell| cell.outcome = failure.kind.outcome(reason, cell));
+                        self.cell(group, *level, |cell| cell.outcome = Outcome::Unsupported { reason: reason.clone() });
                     }
                     self.bar.inc(group.levels.len() as u64);
                     continue;
                 }
-            };
-            record(records, &group.target, started.configuration.take());
-            for level in &group.levels {
-                let (order, seed) = (self.order, self.options.seed ^ u64::from(repeat));
-                self.order += 1;
-                let rate = match row.rate_of.as_ref().map(|rate_of| self.rate_of(rate_of, repeat)) {
-                    None => level.rate,
-                    Some(Ok(rate)) => Some(rate),
-                    Some(Err(reason)) => {
-                        self.bar.inc(1);
-                        self.cell(group, *level, |cell| cell.fail(reason));
-                        continue;
+                if backend.is_none() {
+                    backend = Some(Running::start(self.place, scenario, row, workers, &pinning)?);
+                }
+                let backend = backend.as_ref().expect("it was started above");
+                let highest = group.levels.iter().map(|level| level.connections).max().unwrap_or(1);
+                let row = scenario.row_for(&group.target, row);
+                let setting = Setting { place: self.place, scenario, row: &row, workers, pinning: &pinning, upstream };
+                match Started::start(&setting, &peers[&group.target], backend, highest) {
+                    Ok(mut started) => {
+                        record(records, &group.target, started.configuration.take());
+                        up.push(Up::new(group, row, started));
                     }
-                };
-                let outcome = started.measure(
-                    cell::Task {
-                        scenario: self.scenario,
-                        row,
-                        level: Level { rate, ..*level },
-                        repeat,
-                        order,
-                        seed,
-                        counters: self.counters,
-                    },
-                    backend,
-                    &self.options.stop,
-                )?;
-                self.bar.inc(1);
-                match outcome {
-                    Ok(run) => self.cell(group, *level, |cell| cell.add(run)),
-                    Err(reason) => {
-                        self.cell(group, *level, |cell| cell.fail(reason));
-                        break;
+                    Err(failure) => {
+                        record(records, &group.target, failure.configuration);
+                        for level in &group.levels {
+                            let reason = failure.reason.clone();
+                            self.cell(group, *level, |cell| cell.outcome = failure.kind.outcome(reason, cell));
+                        }
+                        self.bar.inc(group.levels.len() as u64);
                     }
+                }
+            }
+            if let Some(backend) = &mut backend {
+                for level in &groups[0].levels {
+                    self.level(&mut up, *level, repeat, backend)?;
                 }
             }
         }

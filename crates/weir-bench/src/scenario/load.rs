@@ -53,6 +53,11 @@ fn problems(scenario: &Scenario) -> Vec<String> {
     claim(ascending(&scenario.connections), "connections: ascending numbers from 1".to_owned());
     let method = &scenario.method;
     claim(method.repeats > 0, "method.repeats: 1 or more; 5 or more for a result without a warning".to_owned());
+    claim(method.slices > 0, "method.slices: 1 or more".to_owned());
+    claim(
+        method.slices <= 1 || scenario.searches.is_empty(),
+        "method.slices: searches are made of whole runs; leave it at 1".to_owned(),
+    );
     claim(method.measured_s > 0.0, "method.measured_s: more than 0".to_owned());
     claim(
         (0.5..1.0).contains(&method.confidence),

@@ -167,8 +167,14 @@ impl Default for Load {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Method {
+    /// Seconds before measuring starts, in each repeat.
     pub warmup_s: f64,
+    /// Seconds measured in each repeat.
     pub measured_s: f64,
+    /// Above 1: the targets of a row are up together and take turns within a repeat, so many each, every second round
+    /// backwards. Each turn has its share of `warmup_s` and `measured_s`.
+    #[serde(skip_serializing_if = "is_one")]
+    pub slices: u32,
     /// Interleaved: each repeat runs every cell once, in an order of its own.
     pub repeats: u32,
     /// Of intervals and tests.
@@ -177,7 +183,7 @@ pub struct Method {
 
 impl Default for Method {
     fn default() -> Self {
-        Method { warmup_s: 5.0, measured_s: 30.0, repeats: 5, confidence: 0.95 }
+        Method { warmup_s: 5.0, measured_s: 30.0, slices: 1, repeats: 5, confidence: 0.95 }
     }
 }
 
@@ -399,4 +405,8 @@ fn one_worker() -> Vec<u32> {
 
 fn one() -> u32 {
     1
+}
+
+fn is_one(count: &u32) -> bool {
+    *count == 1
 }

@@ -26,16 +26,6 @@ pub fn median_interval(values: &[f64], confidence: f64, seed: u64) -> Option<Int
     Some(bounds(centre, medians, confidence))
 }
 
-/// Median of `b[i] / a[i]` with its interval: the two were measured one after the other in repeat `i`, so what the
-/// machine did meanwhile cancels out. `None` unless both have the same, non-zero number of positive values.
-pub fn ratio_interval(a: &[f64], b: &[f64], confidence: f64, seed: u64) -> Option<Interval> {
-    if a.len() != b.len() || a.iter().any(|value| *value <= 0.0) {
-        return None;
-    }
-    let ratios: Vec<f64> = a.iter().zip(b).map(|(a, b)| b / a).collect();
-    median_interval(&ratios, confidence, seed)
-}
-
 fn resample(mut statistic: impl FnMut() -> f64) -> Vec<f64> {
     let mut values: Vec<f64> = (0..RESAMPLES).map(|_| statistic()).collect();
     values.sort_by(f64::total_cmp);
@@ -71,14 +61,5 @@ mod tests {
             })
             .count();
         assert!((360..=400).contains(&covered), "{covered} of 400");
-    }
-
-    #[test]
-    fn pairing_removes_what_both_sides_share() {
-        let a = [100.0, 50.0, 100.0, 52.0, 98.0];
-        let b: Vec<f64> = a.iter().map(|value| value * 0.97).collect();
-        let ratio = ratio_interval(&a, &b, 0.95, 3).unwrap();
-        assert!((ratio.median - 0.97).abs() < 1e-9 && ratio.high < 0.98);
-        assert_eq!(ratio_interval(&a, &b[..3], 0.95, 3), None);
     }
 }

@@ -4,13 +4,15 @@ mod bootstrap;
 mod queueing;
 mod random;
 mod ranks;
+mod ratios;
 mod scalability;
 
 pub use self::{
-    bootstrap::{Interval, median_interval, ratio_interval},
+    bootstrap::{Interval, median_interval},
     queueing::{LittlesLaw, littles_law},
     random::Random,
     ranks::{Comparison, Test, compare, compare_apart, mann_kendall, mann_whitney, wilcoxon},
+    ratios::{ratios, sliced_ratio},
     scalability::{Scalability, fit_scalability},
 };
 

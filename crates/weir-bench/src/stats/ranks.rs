@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal};
 
-use super::{Interval, median_interval, ratio_interval};
+use super::{Interval, median_interval};
 
 /// Which test a p-value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,18 +24,18 @@ pub struct Comparison {
     pub different: bool,
 }
 
-/// Whether `b` differs from `a`, both in the order of the repeats.
+/// Whether `b` differs from `a`, both in the order of the repeats; `ratios` are `b` to `a` within each repeat.
 ///
-/// The test is chosen by the count alone, before the values are seen: pairs from 6 repeats on, since 5 pairs cannot
-/// reach p < 0.05 whatever they are; Mann-Whitney below, and for unequal counts. `None` when a side is empty.
-pub fn compare(a: &[f64], b: &[f64], confidence: f64, seed: u64) -> Option<Comparison> {
-    if a.len() != b.len() || a.len() < ENOUGH_PAIRS {
-        let apart = compare_apart(a, b, confidence, seed)?;
-        let ratio = ratio_interval(a, b, confidence, seed).unwrap_or(apart.ratio);
-        return Some(Comparison { ratio, ..apart });
+/// The test is chosen by the count alone, before the values are seen: Wilcoxon's on the ratios from 6 repeats on, since 5
+/// pairs cannot reach p < 0.05 whatever they are; Mann-Whitney on the values below. `None` when a side is empty.
+pub fn compare(a: &[f64], b: &[f64], ratios: &[f64], confidence: f64, seed: u64) -> Option<Comparison> {
+    let Some(ratio) = median_interval(ratios, confidence, seed) else {
+        return compare_apart(a, b, confidence, seed);
+    };
+    if ratios.len() < ENOUGH_PAIRS {
+        return Some(Comparison { ratio, ..compare_apart(a, b, confidence, seed)? });
     }
-    let ratio = ratio_interval(a, b, confidence, seed)?;
-    let p = wilcoxon(a, b);
+    let p = wilcoxon(ratios);
     Some(Comparison { ratio, test: Test::Wilcoxon, p, different: p < 1.0 - confidence })
 }
 
@@ -91,11 +91,10 @@ fn mann_whitney_ways(n: usize, m: usize) -> Vec<f64> {
     ways.swap_remove(m)
 }
 
-/// Two-sided p-value of Wilcoxon's signed-rank test on the logarithms of `b[i] / a[i]`: exact without ties up to 25
-/// pairs. Pairs without a difference are left out. 1 when nothing is left.
-pub fn wilcoxon(a: &[f64], b: &[f64]) -> f64 {
-    let differences: Vec<f64> =
-        a.iter().zip(b).map(|(a, b)| (b / a).ln()).filter(|d| *d != 0.0 && d.is_finite()).collect();
+/// Two-sided p-value of Wilcoxon's signed-rank test on the logarithms of ratios: exact without ties up to 25 of them.
+/// Pairs without a difference are left out. 1 when nothing is left.
+pub fn wilcoxon(ratios: &[f64]) -> f64 {
+    let differences: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).filter(|d| *d != 0.0 && d.is_finite()).collect();
     let n = differences.len();
     if n == 0 {
         return 1.0;
@@ -173,7 +172,10 @@ fn ranks(values: &[f64]) -> (Vec<f64>, f64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Random, *};
+    use super::{
+        super::{Random, ratios, sliced_ratio},
+        *,
+    };
 
     #[test]
     fn mann_whitney_agrees_with_published_values() {
@@ -189,10 +191,8 @@ mod tests {
 
     #[test]
     fn wilcoxon_agrees_with_published_values() {
-        let a = [1.0; 6];
-        let b = [1.01, 1.02, 1.03, 1.04, 1.05, 1.06];
-        assert!((wilcoxon(&a, &b) - 2.0 / 64.0).abs() < 1e-12);
-        assert_eq!(wilcoxon(&a, &a), 1.0);
+        assert!((wilcoxon(&[1.01, 1.02, 1.03, 1.04, 1.05, 1.06]) - 2.0 / 64.0).abs() < 1e-12);
+        assert_eq!(wilcoxon(&[1.0; 6]), 1.0);
     }
 
     #[test]
@@ -221,12 +221,46 @@ mod tests {
             let called = (0..2_000)
                 .filter(|_| {
                     let (a, b) = phased(&mut random, repeats, 0.0);
-                    compare(&a, &b, 0.95, 1).unwrap().different
+                    compare(&a, &b, &ratios(&a, &b), 0.95, 1).unwrap().different
                 })
                 .count();
             // 5 % of 2,000 is 100; three standard deviations above that is 129.
             assert!(called <= 129, "{repeats} repeats: {called} of 2000");
         }
+    }
+
+    /// Turns of two targets within repeats, on a machine whose speed wanders by tens of percent from turn to turn and
+    /// hiccups now and then; each start of a target has luck of its own, which lasts for its repeat.
+    fn sliced(random: &mut Random, slowdown: f64) -> Comparison {
+        let (mut a, mut b, mut within) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..10 {
+            let luck = [0.007 * random.normal(), 0.007 * random.normal() - slowdown];
+            let mut speed = 0.1 * random.normal();
+            let turns: [Vec<f64>; 2] = std::array::from_fn(|_| Vec::with_capacity(12));
+            let turns = (0..12).fold(turns, |mut turns, _| {
+                for target in [0, 1] {
+                    speed += 0.02 * random.normal();
+                    let hiccup = if random.unit() < 0.05 { 0.5 } else { 0.0 };
+                    turns[target].push(100_000.0 * (speed + luck[target] - hiccup).exp());
+                }
+                turns
+            });
+            let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+            a.push(mean(&turns[0]));
+            b.push(mean(&turns[1]));
+            within.extend(sliced_ratio(&turns[0], &turns[1]));
+        }
+        compare(&a, &b, &within, 0.95, 1).unwrap()
+    }
+
+    #[test]
+    fn turns_find_three_percent_and_do_not_find_what_is_not_there() {
+        let mut random = Random::new(11);
+        let called = (0..1_000).filter(|_| sliced(&mut random, 0.0).different).count();
+        // 5 % of 1,000 is 50; three standard deviations above that is 71.
+        assert!(called <= 71, "{called} of 1000");
+        let found = (0..200).filter(|_| sliced(&mut random, 0.03).different).count();
+        assert!(found > 190, "{found} of 200");
     }
 
     #[test]
@@ -235,7 +269,7 @@ mod tests {
         let found = (0..200)
             .filter(|_| {
                 let (a, b) = phased(&mut random, 10, 0.03);
-                let comparison = compare(&a, &b, 0.95, 1).unwrap();
+                let comparison = compare(&a, &b, &ratios(&a, &b), 0.95, 1).unwrap();
                 comparison.different && comparison.ratio.high < 1.0
             })
             .count();
