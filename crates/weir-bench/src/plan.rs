@@ -285,7 +285,8 @@ mod tests {
         let scenario = scenario::read("wso2-streaming").unwrap();
         let to = Destination { port: 9080, tls: false, authority: None };
         let level = Level { connections: 1000, rate: None, workers: 1 };
-        let plan = |row: &str| load(&scenario, scenario.row(row).unwrap(), level, &to, &pinning(&cpus(2, 1), 1, false), 7);
+        let plan =
+            |row: &str| load(&scenario, scenario.row(row).unwrap(), level, &to, &pinning(&cpus(2, 1), 1, false), 7);
         let rate = |rate| Pacing::Open { rate: Rate::Constant(rate), spacing: Spacing::Even };
         assert_eq!(plan("WebSocket, 10 messages/s").pacing, rate(10_000.0));
         assert_eq!(plan("WebSub, 8 kB").pacing, rate(0.2));
