@@ -117,7 +117,8 @@ pub(crate) fn request(text: &[u8]) -> Option<Request<Bytes>> {
     Some(request)
 }
 
-fn fields(map: &HeaderMap) -> Fields {
+/// The fields of a message, each byte a character.
+pub fn fields(map: &HeaderMap) -> Fields {
     let text = |value: &HeaderValue| value.as_bytes().iter().map(|&byte| char::from(byte)).collect();
     Fields(map.iter().map(|(name, value)| (name.to_string(), text(value))).collect())
 }

@@ -9,7 +9,7 @@ mod client;
 mod dns;
 mod gate;
 mod gateway;
-mod http2;
+pub mod http2;
 mod origin;
 mod place;
 mod program;

@@ -13,6 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
+use weir_testkit::http2::fields;
 use weir_testkit::{Authority, DEADLINE, Fields, Gateway, TlsClient};
 
 use super::{ClientSide, Field, Length, Security};
@@ -65,11 +66,6 @@ pub fn header_map(fields: &[Field]) -> HeaderMap {
         (name, HeaderValue::from_str(value).expect("a test writes values"))
     };
     fields.iter().map(pair).collect()
-}
-
-pub fn fields(map: &HeaderMap) -> Fields {
-    let text = |value: &HeaderValue| value.as_bytes().iter().map(|&byte| char::from(byte)).collect();
-    Fields(map.iter().map(|(name, value)| (name.to_string(), text(value))).collect())
 }
 
 /// Waits for something, while the connection makes progress: it does so at no other time, and reads nothing unasked.

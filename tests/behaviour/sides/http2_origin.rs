@@ -11,9 +11,10 @@ use h2::{Reason, RecvStream, SendStream};
 use http::{Method, Response};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
+use weir_testkit::http2::fields;
 use weir_testkit::{Connection, DEADLINE, Fields, Origin, Reading, TlsServer};
 
-use super::http2::{Bytestream, Http2, fields, header_map, piece_by_piece, wait};
+use super::http2::{Bytestream, Http2, header_map, piece_by_piece, wait};
 use super::{Exchange, Field, Length, Security, UpstreamSide, identity};
 
 type Script = dyn Fn(&mut dyn Exchange) + Send + Sync;
