@@ -22,6 +22,7 @@ mod request;
 mod sse;
 mod tls;
 mod websocket;
+mod work;
 
 use std::cell::RefCell;
 use std::io;
@@ -140,14 +141,6 @@ impl Host {
     fn failure(&self) -> Option<FailureKind> {
         let failure = self.behaviour.failure?;
         (self.random.borrow_mut().unit() < failure.share).then_some(failure.how)
-    }
-}
-
-/// Burns this much time of the processor.
-fn work(time: Duration) {
-    let start = Instant::now();
-    while start.elapsed() < time {
-        std::hint::spin_loop();
     }
 }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::behaviour::{parse_bytes, parse_duration};
-use super::{Answer, FailureKind, Host, work};
+use super::work::work;
+use super::{Answer, FailureKind, Host};
 
 /// What is to be done with a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
