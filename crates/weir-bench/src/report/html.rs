@@ -95,10 +95,11 @@ fn facts(findings: &Findings<'_>, page: &mut String) {
         (
             "Method",
             format!(
-                "{} interleaved repeats of {} s after {} s of warm-up; medians with {:.0} % bootstrap intervals",
+                "{} interleaved repeats of {} s after {} s of warm-up{}; medians with {:.0} % bootstrap intervals",
                 method.repeats,
                 method.measured_s,
                 method.warmup_s,
+                if method.slices > 1 { format!(", in {} turns", method.slices) } else { String::new() },
                 method.confidence * 100.0
             ),
         ),

@@ -49,7 +49,10 @@ pub fn table(findings: &Findings<'_>, width: Option<u16>) -> String {
             for latency in [summary.p50_ms, summary.p99_ms, summary.p999_ms] {
                 line.push(number(plain(latency, Unit::Milliseconds)));
             }
-            line.push(number(plain(summary.cpu_us, Unit::Microseconds)));
+            // Against the baseline, in the same way as throughput.
+            let cpu =
+                format!("{} {}", plain(summary.cpu_us, Unit::Microseconds), against(summary.cpu_against_baseline));
+            line.push(number(cpu.trim_end().to_owned()));
             line.push(number(plain(summary.rss_bytes, Unit::Bytes)));
         }
         line.push(number(errors(summary.error_share.map_or(0.0, |share| share.median))));
