@@ -325,51 +325,6 @@ pub struct Instructions {
 }
 
 impl Run {
-    /// Adds the next turn of the same target at the same level, as if there had been nothing in between.
-    pub fn follow(&mut self, next: Run) {
-        if self.slices.is_empty() {
-            self.slices.push(self.slice());
-        }
-        self.slices.push(next.slice());
-        self.load.follow(&next.load);
-        for (ours, theirs) in self.processes.iter_mut().zip(next.processes) {
-            let Some(last) = ours.samples.last().copied() else { continue };
-            ours.samples.extend(theirs.samples.into_iter().map(|sample| ProcessSample {
-                at_s: last.at_s + sample.at_s,
-                cpu_user_s: last.cpu_user_s + sample.cpu_user_s,
-                cpu_system_s: last.cpu_system_s + sample.cpu_system_s,
-                run_delay_s: last.run_delay_s + sample.run_delay_s,
-                switches_voluntary: last.switches_voluntary + sample.switches_voluntary,
-                switches_involuntary: last.switches_involuntary + sample.switches_involuntary,
-                ..sample
-            }));
-        }
-        if let Some(last) = self.host.last().copied() {
-            self.host.extend(next.host.into_iter().map(|sample| HostSample {
-                at_s: last.at_s + sample.at_s,
-                cpu_busy_s: last.cpu_busy_s + sample.cpu_busy_s,
-                cpu_interrupts_s: last.cpu_interrupts_s + sample.cpu_interrupts_s,
-                cpu_idle_s: last.cpu_idle_s + sample.cpu_idle_s,
-                cpu_steal_s: last.cpu_steal_s + sample.cpu_steal_s,
-                retransmits: last.retransmits + sample.retransmits,
-                listen_overflows: last.listen_overflows + sample.listen_overflows,
-                active_opens: last.active_opens + sample.active_opens,
-                passive_opens: last.passive_opens + sample.passive_opens,
-                ..sample
-            }));
-        }
-        self.target_errors.extend(next.target_errors);
-        self.instructions = self
-            .instructions
-            .zip(next.instructions)
-            .map(|(ours, theirs)| Instructions { user: ours.user + theirs.user, kernel: ours.kernel + theirs.kernel });
-        self.rss_after_bytes = next.rss_after_bytes;
-    }
-
-    fn slice(&self) -> Slice {
-        Slice { rps: self.throughput(), target_cpu_us: self.target_cpu_us() }
-    }
-
     pub fn throughput(&self) -> f64 {
         self.load.rate()
     }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     plan::Group,
-    result::{Level, Run},
+    result::{HostSample, Instructions, Level, ProcessSample, Run, Slice},
     scenario::Row,
 };
 
@@ -106,5 +106,111 @@ impl Lab<'_> {
             },
         }
         Ok(())
+    }
+}
+
+impl Run {
+    /// Adds the next turn of the same target at the same level, as if there had been nothing in between.
+    fn follow(&mut self, next: Run) {
+        if self.slices.is_empty() {
+            self.slices.push(self.slice());
+        }
+        self.slices.push(next.slice());
+        self.load.follow(&next.load);
+        for (ours, theirs) in self.processes.iter_mut().zip(next.processes) {
+            let Some(last) = ours.samples.last().copied() else { continue };
+            ours.samples.extend(theirs.samples.into_iter().map(|sample| ProcessSample {
+                at_s: last.at_s + sample.at_s,
+                cpu_user_s: last.cpu_user_s + sample.cpu_user_s,
+                cpu_system_s: last.cpu_system_s + sample.cpu_system_s,
+                run_delay_s: last.run_delay_s + sample.run_delay_s,
+                switches_voluntary: last.switches_voluntary + sample.switches_voluntary,
+                switches_involuntary: last.switches_involuntary + sample.switches_involuntary,
+                ..sample
+            }));
+        }
+        if let Some(last) = self.host.last().copied() {
+            self.host.extend(next.host.into_iter().map(|sample| HostSample {
+                at_s: last.at_s + sample.at_s,
+                cpu_busy_s: last.cpu_busy_s + sample.cpu_busy_s,
+                cpu_interrupts_s: last.cpu_interrupts_s + sample.cpu_interrupts_s,
+                cpu_idle_s: last.cpu_idle_s + sample.cpu_idle_s,
+                cpu_steal_s: last.cpu_steal_s + sample.cpu_steal_s,
+                retransmits: last.retransmits + sample.retransmits,
+                listen_overflows: last.listen_overflows + sample.listen_overflows,
+                active_opens: last.active_opens + sample.active_opens,
+                passive_opens: last.passive_opens + sample.passive_opens,
+                ..sample
+            }));
+        }
+        self.target_errors.extend(next.target_errors);
+        self.instructions = self
+            .instructions
+            .zip(next.instructions)
+            .map(|(ours, theirs)| Instructions { user: ours.user + theirs.user, kernel: ours.kernel + theirs.kernel });
+        self.rss_after_bytes = next.rss_after_bytes;
+    }
+
+    fn slice(&self) -> Slice {
+        Slice { rps: self.throughput(), target_cpu_us: self.target_cpu_us() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        engine::{LoadPlan, LoadResult, Stop},
+        result::{Process, Role},
+    };
+
+    /// A turn of a second with so many requests, each of which cost the target 10 µs.
+    fn turn(completed: u64, started_unix_ns: u64) -> Run {
+        let mut load = LoadResult {
+            started_unix_ns,
+            warm_up_ns: 0,
+            measured_ns: 1_000_000_000,
+            drain_ns: 0,
+            total: Default::default(),
+            requests: Vec::new(),
+            intervals: Vec::new(),
+            connections: Default::default(),
+            generator: Default::default(),
+        };
+        load.total.completed = completed;
+        load.connections.open_max = 32;
+        let used = |at_s: f64| ProcessSample { at_s, cpu_user_s: at_s * completed as f64 * 1e-5, ..Default::default() };
+        let target =
+            Process { role: Role::Target, name: "weir".to_owned(), cpus: vec![0], samples: vec![used(0.0), used(1.0)] };
+        let host = |at_s: f64| HostSample { at_s, cpu_steal_s: at_s * 0.1, ..Default::default() };
+        Run {
+            repeat: 0,
+            order: 0,
+            started_at: String::new(),
+            plan: LoadPlan::closed("http://localhost:1/", 32, Stop::after_ms(1_000)),
+            load,
+            slices: Vec::new(),
+            generator_cpus: vec![1],
+            processes: vec![target],
+            host: vec![host(0.0), host(1.0)],
+            target_errors: Vec::new(),
+            instructions: None,
+            rss_before_bytes: None,
+            rss_after_bytes: None,
+        }
+    }
+
+    #[test]
+    fn turns_add_up_to_one_run() {
+        let mut whole = turn(1_000, 0);
+        whole.follow(turn(3_000, 5_000_000_000));
+        whole.follow(turn(2_000, 9_000_000_000));
+        assert_eq!((whole.throughput(), whole.measured_s()), (2_000.0, 3.0));
+        assert!((whole.target_cpu_us().unwrap() - 10.0).abs() < 1e-9);
+        assert_eq!(whole.processes[0].span_s(), 3.0);
+        assert!((whole.host.last().unwrap().cpu_steal_s - 0.3).abs() < 1e-9);
+        assert_eq!(whole.load.connections.open_max, 32);
+        assert_eq!(whole.slices.iter().map(|turn| turn.rps).collect::<Vec<_>>(), [1_000.0, 3_000.0, 2_000.0]);
+        assert!(whole.slices.iter().all(|turn| (turn.target_cpu_us.unwrap() - 10.0).abs() < 1e-9));
     }
 }
