@@ -133,11 +133,11 @@ fn drive<C: Connection>(
         let state = match state {
             Ok(state) => state,
             Err(error) => {
-                // What is left to do is to tell the peer why.
-                if let Ok(ConnectionState::EncodeTlsData(alert)) =
+                // What is left to do is to tell the peer why. Before that may come what the alert is sealed for.
+                while let Ok(ConnectionState::EncodeTlsData(message)) =
                     connection.process(&mut records[used + discard..]).state
                 {
-                    encode(alert, unsent)?;
+                    encode(message, unsent)?;
                 }
                 return Err(invalid(error));
             }
