@@ -119,6 +119,65 @@ fn certificates_are_got_from_nothing_and_kept_over_restarts_and_upgrades() {
     assert_eq!((orders(&gateway, "obtained"), orders(&gateway, "failed")), (0.0, 0.0));
 }
 
+/// RFC 8737: where nothing but port 443 leads here.
+#[test]
+fn certificates_are_got_by_handshakes_alone() {
+    let Some(place) = Place::find() else { return };
+    let ((_origin, file), storage) = (served(), TempDir::new());
+    place.resolve(&["a.test", "b.test"]);
+    let file = file.replace(LISTEN, "listen: [{ address: \"127.0.0.1:0\", tls: true }]\n");
+    let gateway = weir().start(&file);
+    let manners = Manners { tls_port: gateway.tls_addr().port(), ..Manners::default() };
+    // Nobody answers on its other port.
+    let pebble = place.start(1, &manners);
+    let file_of = |hosts: &str| file.clone() + &pebble.place.acme(hosts, &storage, "");
+    gateway.rewrite(&file_of("a.test, B.test"));
+    let tls = pebble.trusted();
+    for name in ["a.test", "b.test"] {
+        eventually_shown(&gateway, &tls, name);
+    }
+    assert_eq!(orders(&gateway, "obtained"), 2.0);
+    let folder = pebble.place.folder(&storage);
+    assert_eq!(fs::read_dir(folder.join("challenges")).expect("a folder").count(), 0, "no order is open");
+    // What only an authority speaks is spoken to nobody while no order is open.
+    let ask = |protocols: &[&str]| Client::connect_tls(gateway.tls_addr(), &tls.speaking(protocols), "a.test");
+    let refused = ask(&["acme-tls/1"]).err().expect("there is nothing to prove").to_string();
+    assert!(refused.contains("NoApplicationProtocol"), "{refused}");
+    let mut client = ask(&["acme-tls/1", "http/1.1"]).expect("a handshake");
+    assert_eq!(client.get("/x").expect("an answer").text(), "the origin was asked for /x");
+}
+
+#[test]
+fn a_challenge_that_a_process_before_has_open_is_answered_in_handshakes() {
+    let Some(place) = Place::find() else { return };
+    let ((_origin, file), storage) = (served(), TempDir::new());
+    let folder = place.folder(&storage).join("challenges");
+    fs::create_dir_all(&folder).expect("a folder");
+    let authority = Authority::new();
+    let identity = authority.identity(&["a.test"]);
+    fs::write(folder.join("t.pem"), identity.key + &identity.certificate).expect("it can be written");
+    // Somebody else has the lock: an order is open.
+    let lock = fs::File::create(folder.with_file_name("lock")).expect("it can be made");
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("nobody has it");
+    let file = file + &place.acme("a.test", &storage, "  challenge: tls-alpn-01\n");
+    let gateway = weir().start(&file);
+    let tls = TlsClient::trusting(&authority);
+    let ask = |protocols: &[&str]| Client::connect_tls(gateway.tls_addr(), &tls.speaking(protocols), "a.test");
+    let mut client = ask(&["acme-tls/1"]).expect("the answer");
+    client.send("GET /x HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    assert!(client.until_closed().is_empty(), "nothing is spoken after the handshake");
+    for protocols in [&["http/1.1"][..], &["acme-tls/1", "http/1.1"], &[]] {
+        let error = ask(protocols).err().expect("there is no certificate yet").to_string();
+        assert!(error.contains("UnrecognisedName"), "{protocols:?}: {error}");
+    }
+    // There is a key in it.
+    for token in ["t", "t.pem"] {
+        let asked = format!("GET /.well-known/acme-challenge/{token} HTTP/1.1\r\nHost: a.test\r\n\r\n");
+        let answer = gateway.client().ask(asked).expect("an answer").text();
+        assert_eq!(answer, format!("the origin was asked for /.well-known/acme-challenge/{token}"));
+    }
+}
+
 #[test]
 fn certificates_are_renewed_without_a_failed_handshake() {
     let Some(place) = Place::find() else { return };
@@ -151,8 +210,9 @@ fn an_authority_that_is_away_is_asked_again() {
     assert!(line.contains("weir.yaml:") && line.contains(": acme.hosts[0]: "), "{line}");
     assert!(line.contains("127.0.0.1 gives no answer: ") && line.contains("; it is tried again in "), "{line}");
     assert_eq!(gateway.get("/x").text(), "the origin was asked for /x");
-    let a = host(&gateway, "a.test");
-    assert!(a["last_error"].as_str().is_some_and(|error| error.contains("gives no answer")), "{a}");
+    let why = || host(&gateway, "a.test")["last_error"].as_str().map(str::to_owned);
+    let why = eventually_some("why stands in the status as well", DEADLINE, why);
+    assert!(why.contains("gives no answer"), "{why}");
     assert_eq!(gateway.ask_status("/status/ready").status, 200);
     let pebble = place.start(gateway.addr().port(), &Manners::default());
     let tls = pebble.trusted();

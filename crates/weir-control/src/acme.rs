@@ -25,7 +25,7 @@ use tokio::sync::{Semaphore, watch};
 use weir_net::tls::Client;
 
 use crate::diagnostic::Diagnostic;
-use crate::document::{AcmeHost, ExternalAccount};
+use crate::document::{AcmeHost, Challenge, ExternalAccount};
 
 pub use challenges::{Challenges, PREFIX};
 use order::{Failure, Orders};
@@ -40,6 +40,8 @@ pub struct Terms {
     pub source: Arc<str>,
     pub hosts: Vec<AcmeHost>,
     pub emails: Vec<Box<str>>,
+    /// How the authority is to ask.
+    pub challenge: Challenge,
     /// The URL of the authority's directory.
     pub directory: Box<str>,
     /// How its server is spoken to.
@@ -58,7 +60,8 @@ impl Terms {
         names(self) == names(other)
             && (&self.emails, &self.directory, self.client.id(), &self.folder)
                 == (&other.emails, &other.directory, other.client.id(), &other.folder)
-            && (self.renew_before, &self.external_account) == (other.renew_before, &other.external_account)
+            && (self.challenge, self.renew_before, &self.external_account)
+                == (other.challenge, other.renew_before, &other.external_account)
     }
 }
 

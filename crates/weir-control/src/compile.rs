@@ -18,7 +18,7 @@ use weir_proto::Method;
 
 use crate::acme::Terms;
 use crate::diagnostic::{Diagnostic, Faults};
-use crate::document::{self, Document, Origin, Reference, Service};
+use crate::document::{self, Challenge, Document, Origin, Reference, Service};
 use crate::read::join;
 use crate::suggest::closest;
 use crate::tree::Place;
@@ -120,9 +120,14 @@ impl Compiler<'_> {
         let acme = self.acme(&certificates);
         if let Some(terms) = &acme {
             self.add_obtained(&terms.hosts, &mut certificates);
-            let (rule, route) = self.challenge_route(&terms.hosts, routes.len());
-            rules.push(rule);
-            routes.push(route);
+            match terms.challenge {
+                Challenge::Http01 => {
+                    let (rule, route) = self.challenge_route(&terms.hosts, routes.len());
+                    rules.push(rule);
+                    routes.push(route);
+                }
+                Challenge::TlsAlpn01 => certificates.answer_with(Arc::clone(&document.challenges) as _),
+            }
         }
         self.warn_of_silence(&certificates);
         let table = RouteTable::build(rules)

@@ -34,7 +34,7 @@ use crate::tree::{Kind, Node, Place};
 use crate::yaml::{self, Limits, Parsed};
 
 pub use crate::references::Secret;
-pub use acme::{Acme, AcmeHost, ExternalAccount};
+pub use acme::{Acme, AcmeHost, Challenge, ExternalAccount};
 pub use balance::Balance;
 pub use certificate::{Clients, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls};
 pub use checks::Active;

@@ -21,6 +21,12 @@ pub struct Proof {
     pub except: RegexSet,
 }
 
+/// Answers an authority of certificates that asks within a handshake whether a name is ours (RFC 8737).
+pub trait Prover: std::fmt::Debug + Send + Sync {
+    /// As whom to answer for this name, in lower case; `None` while no order is open.
+    fn prove(&self, name: &str) -> Option<Server>;
+}
+
 /// All certificates of a configuration.
 #[derive(Default, Debug)]
 pub struct Certificates {
@@ -31,6 +37,7 @@ pub struct Certificates {
     default: Option<usize>,
     /// Some name asks its clients for proof, so hosts must be looked at.
     proof: bool,
+    prover: Option<Arc<dyn Prover>>,
 }
 
 impl Certificates {
@@ -68,6 +75,16 @@ impl Certificates {
             exact.or_else(|| name.split_once('.').and_then(|(_, rest)| self.wildcard.get(rest)))
         });
         own.copied().or(self.default).map(|number| &self.all[number])
+    }
+
+    /// From now on authorities get their answers from here.
+    pub fn answer_with(&mut self, prover: Arc<dyn Prover>) {
+        self.prover = Some(prover);
+    }
+
+    /// As whom to answer an authority that asks for a proof of this name.
+    pub fn prove(&self, name: Option<&str>) -> Option<Server> {
+        self.prover.as_ref()?.prove(name?)
     }
 
     /// Whether this very name, in lower case, has a certificate.

@@ -13,7 +13,7 @@ use weir_plugin::{RouteFacts, Stage, Step};
 use weir_proto::h1::Limits;
 
 pub use crate::balance::chash::{HashKey, Hashing};
-pub use crate::certificates::{Certificate, Certificates, Proof};
+pub use crate::certificates::{Certificate, Certificates, Proof, Prover};
 pub use crate::persistence::{Persistence, WhenGone};
 pub use crate::route::{RouteRule, RouteTable};
 

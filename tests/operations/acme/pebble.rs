@@ -10,6 +10,8 @@ use weir_testkit::{Authority, Client, DEADLINE, Dns, Program, TempDir, TlsClient
 pub struct Manners {
     /// How long its certificates are good.
     pub lifetime_s: u32,
+    /// Where it shakes hands with hosts; nowhere unless told.
+    pub tls_port: u16,
     /// Questions it refuses by their nonce, in percent.
     pub refused_nonces: u32,
     /// Accounts must be tied to this key id and key.
@@ -18,7 +20,7 @@ pub struct Manners {
 
 impl Default for Manners {
     fn default() -> Manners {
-        Manners { lifetime_s: 90 * 24 * 60 * 60, refused_nonces: 0, external_account: None }
+        Manners { lifetime_s: 90 * 24 * 60 * 60, tls_port: 1, refused_nonces: 0, external_account: None }
     }
 }
 
@@ -78,7 +80,7 @@ impl Place {
             "certificate": own("cert.pem"),
             "privateKey": own("key.pem"),
             "httpPort": http_port,
-            "tlsPort": 1,
+            "tlsPort": manners.tls_port,
             "ocspResponderURL": "",
             "certificateValidityPeriod": manners.lifetime_s,
         } });

@@ -7,11 +7,13 @@ use instant_acme::{
     Account, AccountCredentials, AuthorizationStatus, ChallengeType, Error, ExternalAccountKey, Identifier, NewAccount,
     NewOrder, Order, OrderStatus, Problem, RetryPolicy,
 };
+use rcgen::{CertificateParams, CustomExtension, KeyPair};
 
 use super::Terms;
-use super::challenges::Challenges;
+use super::challenges::{CERTIFICATE, Challenges};
 use super::http::{Http, NoAnswer};
 use super::storage::{Storage, Validity};
+use crate::document::Challenge;
 
 /// How long an authority may take to look, and how long to issue. It is asked again ever more seldom.
 const PATIENCE: RetryPolicy =
@@ -82,7 +84,7 @@ impl Orders {
         let identifiers = [Identifier::Dns(host.to_owned())];
         let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
         // Closed again however this ends.
-        let _open = self.prove(&mut order).await?;
+        let _open = self.prove(&mut order, host).await?;
         match order.poll_ready(&PATIENCE).await {
             Ok(OrderStatus::Ready) => {}
             Ok(_) => return Err(refusal(&mut order, None).await),
@@ -102,7 +104,7 @@ impl Orders {
     }
 
     /// Answers each challenge of an order, and says that it can be looked at.
-    async fn prove(&self, order: &mut Order) -> Result<Vec<Open<'_>>, Failure> {
+    async fn prove(&self, order: &mut Order, host: &str) -> Result<Vec<Open<'_>>, Failure> {
         let mut open = Vec::new();
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
@@ -112,22 +114,33 @@ impl Orders {
                 AuthorizationStatus::Valid => continue, // proved not long ago
                 status => return Err(Failure::own(format!("the authorization is {status:?} already"))),
             }
-            let mut challenge = authorization
-                .challenge(ChallengeType::Http01)
-                .ok_or_else(|| Failure::own("the authority does not offer to ask over HTTP (http-01)"))?;
+            let (kind, otherwise) = match self.terms.challenge {
+                Challenge::Http01 => (ChallengeType::Http01, "the authority does not offer to ask over HTTP (http-01)"),
+                Challenge::TlsAlpn01 => {
+                    (ChallengeType::TlsAlpn01, "the authority does not offer to ask in a handshake (tls-alpn-01)")
+                }
+            };
+            let mut challenge = authorization.challenge(kind).ok_or_else(|| Failure::own(otherwise))?;
             let answer = challenge.key_authorization();
-            open.push(self.open(&challenge.token, answer.as_str())?);
+            open.push(match self.terms.challenge {
+                Challenge::Http01 => self.open(&challenge.token, "", answer.as_str())?,
+                Challenge::TlsAlpn01 => {
+                    let certificate = proof(host, answer.digest().as_ref()).map_err(Failure::own)?;
+                    self.open(&challenge.token, CERTIFICATE, &certificate)?
+                }
+            });
             challenge.set_ready().await?;
         }
         Ok(open)
     }
 
-    fn open(&self, token: &str, answer: &str) -> Result<Open<'_>, Failure> {
+    /// `kind` is what the name of an answer of its kind ends in.
+    fn open(&self, token: &str, kind: &str, answer: &str) -> Result<Open<'_>, Failure> {
         // In a file as well: a process that is about to carry on answers on the same sockets.
         let unsaved = |error| Failure::own(format!("the answer to the challenge cannot be saved: {error}"));
-        self.storage.open_challenge(token, answer).map_err(unsaved)?;
-        self.challenges.open(token, answer);
-        Ok(Open { orders: self, token: token.into() })
+        let name = self.storage.open_challenge(token, kind, answer).map_err(unsaved)?;
+        self.challenges.open(&name, answer);
+        Ok(Open { orders: self, name })
     }
 
     async fn account(&self) -> Result<Account, Failure> {
@@ -161,14 +174,23 @@ impl Orders {
 /// A challenge that is answered. Dropping it ends that.
 struct Open<'a> {
     orders: &'a Orders,
-    token: Box<str>,
+    name: Box<str>,
 }
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        self.orders.challenges.close(&self.token);
-        self.orders.storage.close_challenge(&self.token);
+        self.orders.challenges.close(&self.name);
+        self.orders.storage.close_challenge(&self.name);
     }
+}
+
+/// What proves in a handshake that a host is ours: a certificate for it with the digest that the authority expects, and
+/// its key (RFC 8737 §3).
+fn proof(host: &str, digest: &[u8]) -> Result<String, rcgen::Error> {
+    let mut params = CertificateParams::new([host.to_owned()])?;
+    params.custom_extensions.push(CustomExtension::new_acme_identifier(digest));
+    let key = KeyPair::generate()?;
+    Ok(key.serialize_pem() + &params.self_signed(&key)?.pem())
 }
 
 /// Why an order has come to nothing: the challenge knows it best.

@@ -110,19 +110,23 @@ impl Storage {
         entries.filter_map(|entry| read(entry.path())).collect()
     }
 
+    /// Gives the name under which others find it: the token, and what the names of its kind end in.
+    ///
     /// # Errors
     /// Also where the authority has sent a token that is none (RFC 8555 §8.3), which could be any path.
-    pub(super) fn open_challenge(&self, token: &str, answer: &str) -> io::Result<()> {
+    pub(super) fn open_challenge(&self, token: &str, kind: &str, answer: &str) -> io::Result<Box<str>> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if token.is_empty() || token.len() > 200 || !token.bytes().all(plain) {
             return Err(io::Error::other("the token of the challenge is none"));
         }
-        self.save_at(&self.challenge(token), answer.as_bytes())
+        let name = format!("{token}{kind}");
+        self.save_at(&self.challenge(&name), answer.as_bytes())?;
+        Ok(name.into())
     }
 
-    pub(super) fn close_challenge(&self, token: &str) {
+    pub(super) fn close_challenge(&self, name: &str) {
         // One that stays behind is removed by whoever orders next.
-        let _ = fs::remove_file(self.challenge(token));
+        let _ = fs::remove_file(self.challenge(name));
     }
 
     pub(super) fn close_all_challenges(&self) -> io::Result<()> {
@@ -132,8 +136,8 @@ impl Storage {
         Ok(())
     }
 
-    fn challenge(&self, token: &str) -> PathBuf {
-        self.folder.join(CHALLENGES).join(token)
+    fn challenge(&self, name: &str) -> PathBuf {
+        self.folder.join(CHALLENGES).join(name)
     }
 
     fn json<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
@@ -246,10 +250,13 @@ mod tests {
     fn challenges_are_seen_by_other_processes_and_tokens_are_no_paths() {
         let directory = TempDir::new();
         let storage = storage(&directory);
-        storage.open_challenge("a-Token_1", "answer").expect("it can be written");
-        assert_eq!(storage.challenges().get("a-Token_1").map(|answer| &**answer), Some("answer"));
+        assert_eq!(
+            &*storage.open_challenge("a-Token_1", ".pem", "answer").expect("it can be written"),
+            "a-Token_1.pem"
+        );
+        assert_eq!(storage.challenges().get("a-Token_1.pem").map(|answer| &**answer), Some("answer"));
         for token in ["", "../account.json", "a/b", ".", &"a".repeat(201)] {
-            storage.open_challenge(token, "x").expect_err("it is none");
+            storage.open_challenge(token, "", "x").expect_err("it is none");
         }
         storage.close_all_challenges().expect("they can be removed");
         assert!(storage.challenges().is_empty());

@@ -10,7 +10,7 @@ use weir_proto::Method;
 
 use super::Compiler;
 use crate::acme::{Challenges, PREFIX, Terms};
-use crate::document::AcmeHost;
+use crate::document::{AcmeHost, Challenge};
 
 /// What challenges are called where routes have ids; no route of a file can have this one.
 const ROUTE: &str = "acme/http-01";
@@ -40,7 +40,13 @@ impl Compiler<'_> {
             }
             !is_there
         });
-        if !self.document.settings.listen.iter().any(|listen| !listen.tls && !listen.h2c) {
+        let listen = &self.document.settings.listen;
+        let in_the_clear = listen.iter().any(|listen| !listen.tls && !listen.h2c);
+        let challenge = written.challenge.unwrap_or(match in_the_clear || !listen.iter().any(|listen| listen.tls) {
+            true => Challenge::Http01,
+            false => Challenge::TlsAlpn01,
+        });
+        if challenge == Challenge::Http01 && !in_the_clear {
             let advice = "add an address in the clear that port 80 leads to: `listen: [\":80\"]`".to_owned();
             let problem = "an authority asks over HTTP on port 80, and no address speaks that";
             self.warnings.report_text(&written.origin.path, written.origin.place, problem, Some(advice));
@@ -50,6 +56,7 @@ impl Compiler<'_> {
                 source: Arc::clone(&self.document.source),
                 hosts,
                 emails: written.emails.clone(),
+                challenge,
                 directory: written.directory.clone(),
                 client,
                 folder: self.document.directory.join(written.folder()),

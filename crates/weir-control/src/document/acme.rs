@@ -14,6 +14,8 @@ pub struct Acme {
     pub hosts: Vec<AcmeHost>,
     /// Mail addresses that the authority may write to.
     pub emails: Vec<Box<str>>,
+    /// How the authority is to ask; `None` is what the addresses allow.
+    pub challenge: Option<Challenge>,
     /// Where the authority says what it offers.
     pub directory: Box<str>,
     /// Who vouches for the authority's own server; `None` is whom the system trusts.
@@ -23,6 +25,15 @@ pub struct Acme {
     /// How long before its end a certificate is renewed; `None` is a third of its lifetime.
     pub renew_before: Option<Duration>,
     pub external_account: Option<ExternalAccount>,
+}
+
+/// How an authority asks whether a host is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Challenge {
+    /// With a request on port 80 (RFC 8555 §8.3).
+    Http01,
+    /// With a handshake on port 443 (RFC 8737).
+    TlsAlpn01,
 }
 
 #[derive(Clone, Debug)]
@@ -57,6 +68,7 @@ pub(super) fn read(at: &At) -> Option<Acme> {
         "hosts",
         "email",
         "terms_of_service_agreed",
+        "challenge",
         "directory",
         "ca",
         "storage",
@@ -72,6 +84,9 @@ pub(super) fn read(at: &At) -> Option<Acme> {
         origin: Origin::of(at),
         hosts: hosts(&fields),
         emails: fields.get("email").map(|at| emails(&at)).unwrap_or_default(),
+        challenge: fields
+            .get("challenge")
+            .and_then(|at| at.choice(&[("http-01", Challenge::Http01), ("tls-alpn-01", Challenge::TlsAlpn01)])),
         directory: fields.get("directory").and_then(|at| directory(&at)).unwrap_or_else(|| LETS_ENCRYPT.into()),
         authorities: fields.get("ca").and_then(|at| certificate::pem(&at)),
         storage: fields.get("storage").and_then(|at| at.text_of(1..=4096)).unwrap_or(STORAGE).into(),

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use tokio::net::TcpStream;
 use weir_net::stream::Stream;
-use weir_net::tls::{AcceptError, CertificateDer, Facts, Scope, accept};
+use weir_net::tls::{ACME_TLS, AcceptError, CertificateDer, Facts, Scope, accept};
 use weir_plugin::{ClientCertificate, Tls};
 
 use super::accepted::Accepted;
@@ -19,13 +19,17 @@ const NOT_TLS: &str = "HTTP/1.1 400 Bad Request\r\nServer: weir\r\nContent-Type:
 
 /// Serves one connection over TLS from accept to close.
 pub async fn run(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
-    if let Some((stream, tls)) = handshake(&worker, tcp, peer).await {
-        let speaks_http2 = stream.tls().is_some_and(|session| session.protocol() == Some(b"h2"));
-        let connection = Accepted::new(worker, stream, peer, Some(tls));
-        match speaks_http2 {
-            false => h1::run(connection).await,
-            true => Box::pin(h2::run(connection)).await,
-        }
+    let Some((mut stream, tls)) = handshake(&worker, tcp, peer).await else { return };
+    let protocol = stream.tls().and_then(|session| session.protocol());
+    if protocol == Some(ACME_TLS.as_bytes()) {
+        // The handshake was the answer, and nothing comes after it (RFC 8737 §3).
+        return stream.say_goodbye();
+    }
+    let speaks_http2 = protocol == Some(b"h2");
+    let connection = Accepted::new(worker, stream, peer, Some(tls));
+    match speaks_http2 {
+        false => h1::run(connection).await,
+        true => Box::pin(h2::run(connection)).await,
     }
 }
 
@@ -33,10 +37,16 @@ pub async fn run(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
 async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Option<(Stream, Rc<Tls>)> {
     let mut proof = Scope::default();
     // Boxed, since it is over before the long part of a connection's life begins, and would be copied on its way.
-    let accepting = Box::pin(accept(tcp, |name| {
+    let accepting = Box::pin(accept(tcp, |wanted| {
         // The newest configuration, as the client may have taken its time until here.
         let current = worker.current();
-        let certificate = current.snapshot.certificates.find(name)?;
+        let certificates = &current.snapshot.certificates;
+        if wanted.proof
+            && let Some(server) = certificates.prove(wanted.name.as_deref())
+        {
+            return Some(server);
+        }
+        let certificate = certificates.find(wanted.name.as_deref())?;
         proof = certificate.server.scope();
         Some(certificate.server.clone())
     }));

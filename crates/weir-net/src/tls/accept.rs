@@ -19,6 +19,18 @@ const HANDSHAKE: u8 = 22;
 /// A fatal `unrecognized_name` (RFC 6066 §3) as a record.
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
+/// What an authority of certificates speaks, and nothing else, to see whether a name is ours (RFC 8737 §6.2).
+pub const ACME_TLS: &str = "acme-tls/1";
+
+/// Who a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// In lower case; `None` if it names nobody, as clients that were given an address do.
+    pub name: Option<Box<str>>,
+    /// It is an authority that asks for a proof ([`ACME_TLS`]).
+    pub proof: bool,
+}
+
 /// Why a client is not served.
 #[derive(Debug)]
 pub enum AcceptError {
@@ -47,32 +59,28 @@ impl From<io::Error> for AcceptError {
     }
 }
 
-/// Completes when the client can be talked to. `choose` finds the configuration for the name that the client wants, in
-/// lower case; `None` if it names nobody, as clients that were given an address do.
+/// Completes when the client can be talked to. `choose` finds the configuration for whom the client wants.
 ///
 /// # Errors
 /// Why not; the client has been told as far as TLS has words for it.
-pub async fn accept(
-    tcp: TcpStream,
-    choose: impl FnOnce(Option<&str>) -> Option<Server>,
-) -> Result<Stream, AcceptError> {
+pub async fn accept(tcp: TcpStream, choose: impl FnOnce(&Wanted) -> Option<Server>) -> Result<Stream, AcceptError> {
     let mut received = Vec::new();
-    let Some(name) = hello(&tcp, &mut received).await? else {
+    let Some(wanted) = hello(&tcp, &mut received).await? else {
         return Err(AcceptError::NotTls(Stream::plain(tcp), received));
     };
-    let Some(server) = choose(name.as_deref()) else {
+    let Some(server) = choose(&wanted) else {
         tell(&tcp, &UNRECOGNIZED_NAME).await;
-        return Err(AcceptError::UnknownName(name));
+        return Err(AcceptError::UnknownName(wanted.name));
     };
     let connection = UnbufferedServerConnection::new(server.config).map_err(io::Error::other)?;
-    let mut session = Box::new(Session::server(connection, name, received));
+    let mut session = Box::new(Session::server(connection, wanted.name, received));
     poll_fn(|context| session.poll_handshake(&tcp, context)).await?;
     Ok(Stream::secured(tcp, session))
 }
 
 /// Reads until it is known who is wanted. `None` if this is not TLS. What was read is read again by the session: finding
 /// the configuration first costs a second look at two kilobytes, and lets everything in it depend on the name.
-async fn hello(tcp: &TcpStream, received: &mut Vec<u8>) -> Result<Option<Option<Box<str>>>, AcceptError> {
+async fn hello(tcp: &TcpStream, received: &mut Vec<u8>) -> Result<Option<Wanted>, AcceptError> {
     let mut acceptor = Acceptor::default();
     loop {
         poll_fn(|context| tcp.poll_read_ready(context)).await?;
@@ -94,8 +102,12 @@ async fn hello(tcp: &TcpStream, received: &mut Vec<u8>) -> Result<Option<Option<
                 Ok(None) if received.len() < MOST_HELLO => {}
                 Ok(None) => return Err(io::Error::other("the first message is too long").into()),
                 Ok(Some(accepted)) => {
-                    let name = accepted.client_hello().server_name().map(|name| name.to_ascii_lowercase().into());
-                    return Ok(Some(name));
+                    let hello = accepted.client_hello();
+                    let name = hello.server_name().map(|name| name.to_ascii_lowercase().into());
+                    let proof = hello.alpn().is_some_and(|mut all| {
+                        all.next().is_some_and(|first| first == ACME_TLS.as_bytes()) && all.next().is_none()
+                    });
+                    return Ok(Some(Wanted { name, proof }));
                 }
                 Err((error, mut alert)) => {
                     let mut record = Vec::new();

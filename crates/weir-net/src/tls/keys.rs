@@ -50,8 +50,20 @@ pub fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, KeyErro
     }
 }
 
-/// A certificate chain and its key, both as PEM.
+/// A certificate chain and its key, as PEM.
 pub fn certified(chain: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<Arc<CertifiedKey>, KeyError> {
+    let certified = unchecked(chain, key)?;
+    match certified.keys_match() {
+        // Some kinds of keys do not tell.
+        Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
+        Err(Error::InconsistentKeys(_)) => Err(KeyError::Mismatch),
+        Err(error) => Err(unusable(error)),
+    }
+}
+
+/// The same of a certificate that was made here to prove something to an authority (RFC 8737 §3). What it proves stands in
+/// an extension that no client may accept, and neither would a check.
+pub fn unchecked(chain: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<Arc<CertifiedKey>, KeyError> {
     if find(key, b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || find(key, b"Proc-Type: 4,ENCRYPTED") {
         return Err(KeyError::Encrypted);
     }
@@ -60,13 +72,7 @@ pub fn certified(chain: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<Arc<
         error => KeyError::Damaged(reason(&error)),
     })?;
     let key = provider().key_provider.load_private_key(key).map_err(unusable)?;
-    let certified = CertifiedKey::new(chain, key);
-    match certified.keys_match() {
-        // Some kinds of keys do not tell.
-        Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(Arc::new(certified)),
-        Err(Error::InconsistentKeys(_)) => Err(KeyError::Mismatch),
-        Err(error) => Err(unusable(error)),
-    }
+    Ok(Arc::new(CertifiedKey::new(chain, key)))
 }
 
 fn unusable(error: Error) -> KeyError {

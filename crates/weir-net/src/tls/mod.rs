@@ -13,11 +13,11 @@ use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::CryptoProvider;
 
-pub use accept::{AcceptError, accept};
+pub use accept::{ACME_TLS, AcceptError, Wanted, accept};
 pub use config::{Client, ClientTerms, Server, ServerTerms, Trust, UpstreamTerms, Versions, Wrong};
 pub use connect::connect;
 pub use facts::Facts;
-pub use keys::{KeyError, certificates, certified};
+pub use keys::{KeyError, certificates, certified, unchecked};
 pub use rustls::pki_types::{CertificateDer, ServerName};
 pub use rustls::sign::CertifiedKey;
 pub use session::Session;
