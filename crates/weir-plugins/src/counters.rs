@@ -8,10 +8,14 @@
 //! When all 32 cells of a new key are in use, the counter that has been used least gives way. So a counter of `n` is lost
 //! early only while 32 other keys, whose places nobody outside can know, have all been used `n` times or more.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use portable_atomic::{AtomicU128, Ordering};
+
+mod siphash;
+
+use siphash::Secret;
 
 /// Cells a key may stand in: this many groups of [`GROUP`] neighbours.
 const GROUPS: usize = 4;
@@ -37,7 +41,7 @@ pub struct Table<C> {
     cells: Box<[AtomicU128]>,
     /// Each guards the taking of cells in its part of the table.
     parts: Box<[Mutex<()>]>,
-    secret: RandomState,
+    secret: Secret,
     kind: std::marker::PhantomData<fn() -> C>,
 }
 
@@ -73,17 +77,15 @@ impl<C: Counter> Table<C> {
         Table {
             cells,
             parts: (0..PARTS).map(|_| Mutex::default()).collect(),
-            secret: RandomState::new(),
+            secret: Secret::random(),
             kind: std::marker::PhantomData,
         }
     }
 
     /// The key for a value under a name.
+    #[inline]
     pub fn key(&self, name: u64, value: &[u8]) -> Key {
-        let mut hasher = self.secret.build_hasher();
-        hasher.write_u64(name);
-        hasher.write(value);
-        Key(hasher.finish())
+        Key(self.secret.hash(name, value))
     }
 
     /// Changes the counter of a key, as one step. `change` gets what is counted, which may be nothing or out of date, and
@@ -115,8 +117,9 @@ impl<C: Counter> Table<C> {
         let part_len = self.cells.len() / PARTS;
         let groups = part_len / GROUP;
         let part = &self.cells[self.part(key) * part_len..][..part_len];
-        let first = (key.0 >> 8) as usize % groups;
-        (0..GROUPS).flat_map(move |step| &part[(first + step) % groups * GROUP..][..GROUP])
+        let first = (key.0 >> 8) as usize;
+        // There are a power of two of them.
+        (0..GROUPS).flat_map(move |step| &part[((first + step) & (groups - 1)) * GROUP..][..GROUP])
     }
 
     fn find(&self, key: Key) -> Option<&AtomicU128> {

@@ -151,6 +151,14 @@ pub enum Amount {
 }
 
 impl Amount {
+    /// The number, where it is the same for all requests.
+    pub fn fixed(&self) -> Option<u64> {
+        match self {
+            Amount::Fixed(number) => Some(*number),
+            Amount::Variable(_) => None,
+        }
+    }
+
     /// From an integer, or from text: `"100"` or `"$http_x_limit"`.
     pub fn compile(value: &Value, range: RangeInclusive<u64>, path: &str) -> Result<Amount, ConfigError> {
         let number = match value {

@@ -1,15 +1,9 @@
 //! Numbers as field values, written where they end, so that they are copied into a head once.
 
-/// A number with at most two decimals. Nothing in it could break a line, so it needs no look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decimal {
-    Whole(u64),
-    /// `1050` is `10.5`.
-    Hundredths(u64),
-}
-
-/// A number and the end of the line, in the last bytes.
-pub(crate) struct Line {
+/// A number with at most two decimals, as text. Nothing in it could break a line, so it needs no look.
+#[derive(Clone, Copy, Debug)]
+pub struct Decimal {
+    /// The number and the end of the line, in the last bytes.
     bytes: [u8; LENGTH],
     start: usize,
 }
@@ -17,6 +11,12 @@ pub(crate) struct Line {
 const LENGTH: usize = 32;
 /// Of the number; the end of the line follows.
 const END: usize = LENGTH - 2;
+const EMPTY: [u8; LENGTH] = {
+    let mut bytes = [0; LENGTH];
+    bytes[END] = b'\r';
+    bytes[END + 1] = b'\n';
+    bytes
+};
 
 /// All numbers of two digits.
 const PAIRS: [[u8; 2]; 100] = {
@@ -30,20 +30,22 @@ const PAIRS: [[u8; 2]; 100] = {
 };
 
 impl Decimal {
-    pub(crate) fn line(self) -> Line {
-        let mut bytes = [0; LENGTH];
-        bytes[END..].copy_from_slice(b"\r\n");
-        let (whole, end) = match self {
-            Decimal::Whole(number) => (number, END),
-            Decimal::Hundredths(number) => (number / 100, decimals(&mut bytes, (number % 100) as usize)),
-        };
-        let start = digits(&mut bytes, end, whole);
-        Line { bytes, start }
+    pub fn whole(number: u64) -> Decimal {
+        let mut bytes = EMPTY;
+        let start = digits(&mut bytes, END, number);
+        Decimal { bytes, start }
     }
-}
 
-impl Line {
-    pub(crate) fn as_bytes(&self) -> &[u8] {
+    /// `1050` is `10.5`.
+    pub fn hundredths(number: u64) -> Decimal {
+        let mut bytes = EMPTY;
+        let end = decimals(&mut bytes, (number % 100) as usize);
+        let start = digits(&mut bytes, end, number / 100);
+        Decimal { bytes, start }
+    }
+
+    /// The end of the line included.
+    pub(crate) fn line(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
 }
@@ -83,20 +85,20 @@ mod tests {
     #[test]
     fn numbers_are_written_in_full_and_with_two_decimals_at_most() {
         for (number, want) in [
-            (Decimal::Whole(0), "0"),
-            (Decimal::Whole(7), "7"),
-            (Decimal::Whole(10), "10"),
-            (Decimal::Whole(200_000_000), "200000000"),
-            (Decimal::Whole(u64::MAX), "18446744073709551615"),
-            (Decimal::Hundredths(6_000), "60"),
-            (Decimal::Hundredths(5_999), "59.99"),
-            (Decimal::Hundredths(3_640), "36.4"),
-            (Decimal::Hundredths(105), "1.05"),
-            (Decimal::Hundredths(1), "0.01"),
-            (Decimal::Hundredths(0), "0"),
-            (Decimal::Hundredths(u64::MAX), "184467440737095516.15"),
+            (Decimal::whole(0), "0"),
+            (Decimal::whole(7), "7"),
+            (Decimal::whole(10), "10"),
+            (Decimal::whole(200_000_000), "200000000"),
+            (Decimal::whole(u64::MAX), "18446744073709551615"),
+            (Decimal::hundredths(6_000), "60"),
+            (Decimal::hundredths(5_999), "59.99"),
+            (Decimal::hundredths(3_640), "36.4"),
+            (Decimal::hundredths(105), "1.05"),
+            (Decimal::hundredths(1), "0.01"),
+            (Decimal::hundredths(0), "0"),
+            (Decimal::hundredths(u64::MAX), "184467440737095516.15"),
         ] {
-            assert_eq!(number.line().as_bytes(), format!("{want}\r\n").as_bytes());
+            assert_eq!(number.line(), format!("{want}\r\n").as_bytes());
         }
     }
 }

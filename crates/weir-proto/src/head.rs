@@ -126,7 +126,7 @@ impl Head {
     }
 
     /// The same for several names at once, whose values are numbers.
-    pub fn set_numbers<const N: usize>(&mut self, numbers: [(&Name, Decimal); N]) {
+    pub fn set_numbers<const N: usize>(&mut self, numbers: [(&Name, &Decimal); N]) {
         // Few fields have a name as long as one of these, modulo 64.
         let lengths = numbers.iter().fold(0_u64, |lengths, (name, _)| lengths | 1 << (name.as_bytes().len() % 64));
         for field in &mut self.fields {
@@ -136,7 +136,7 @@ impl Head {
             }
         }
         for (name, number) in numbers {
-            let (written, mut value) = (self.begin(name), self.append(number.line().as_bytes()));
+            let (written, mut value) = (self.begin(name), self.append(number.line()));
             value.end -= 2;
             self.push(written, value, name.known());
         }
@@ -515,7 +515,7 @@ mod tests {
         let [limit, reset, user] =
             [&b"X-Limit"[..], b"X-Reset", b"X-Consumer-Username"].map(|name| Name::new(name).unwrap());
         head.remove_known(Known::Identity);
-        head.set_numbers([(&limit, Decimal::Whole(5)), (&reset, Decimal::Hundredths(150))]);
+        head.set_numbers([(&limit, &Decimal::whole(5)), (&reset, &Decimal::hundredths(150))]);
         assert_eq!(head.add_named(&user, b"3\r\nX-Smuggled: 4"), Err(BadField));
         head.add_named(&user, b"jack").unwrap();
         let fields: Vec<_> = head.fields().collect();

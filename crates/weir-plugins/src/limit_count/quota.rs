@@ -19,6 +19,8 @@ pub(super) const MAX_COUNT: u64 = (1 << 28) - 1;
 /// One limit.
 pub(super) struct Quota {
     count: Amount,
+    /// The count as clients are told it, where it is always the same.
+    told: Option<Decimal>,
     window: Amount,
     pub(super) key: LimitKey,
     /// One of several: passes requests by that have nothing to count.
@@ -80,8 +82,10 @@ impl Quota {
             Name::new(name.as_bytes())
                 .ok_or_else(|| ConfigError::new(format!("{path}header_prefix"), "is no part of a field's name"))
         };
+        let count = Amount::compile(count, 1..=MAX_COUNT, &format!("{path}count"))?;
         Ok(Quota {
-            count: Amount::compile(count, 1..=MAX_COUNT, &format!("{path}count"))?,
+            told: count.fixed().map(Decimal::whole),
+            count,
             window: Amount::compile(window, 1..=MAX_WINDOW_S, &format!("{path}time_window"))?,
             key,
             is_rule: prefix.is_some(),
@@ -150,10 +154,18 @@ impl Quota {
     ) -> Result<(), BadField> {
         let names = &self.fields;
         if shown.usual {
+            let varying;
+            let limit = match &self.told {
+                Some(told) => told,
+                None => {
+                    varying = Decimal::whole(limit);
+                    &varying
+                }
+            };
             head.set_numbers([
-                (&names.limit, Decimal::Whole(limit)),
-                (&names.remaining, Decimal::Whole(remaining)),
-                (&names.reset, Decimal::Hundredths(reset_ms.div_ceil(10))),
+                (&names.limit, limit),
+                (&names.remaining, &Decimal::whole(remaining)),
+                (&names.reset, &Decimal::hundredths(reset_ms.div_ceil(10))),
             ]);
         }
         if shown.ietf {
