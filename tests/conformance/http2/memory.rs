@@ -107,7 +107,9 @@ fn h06_responses_that_nobody_takes() {
     let taken = settled(&sent) - held;
     assert!(taken <= MIB, "two thousand bytes were let through, and {taken} were taken from the origin");
     let grown = rig.gateway.rss().saturating_sub(before);
-    // 32 KiB each, and what an exchange is.
+    // Half a megabyte, little for each of those that came later, and what an exchange is.
+    let received = rig.gateway.metrics().sum("weir_upstream_bytes_total", &["direction=\"received\""]);
+    assert!((1.0..=MIB as f64).contains(&received), "{received} bytes of a hundred responses wait here");
     assert!(grown <= 6 * MIB, "a hundred responses take {grown} bytes");
     rig.canary("/canary-2").unwrap_or_else(|what| panic!("beside them: {what}"));
     eventually("they are given up", DEADLINE, || rig.origin.open_connections() <= 1);

@@ -43,6 +43,8 @@ struct Shared {
     worker: Rc<Worker>,
     watch: RefCell<Watch>,
     streams: Cell<usize>,
+    /// Bytes of responses that the client does not take yet, of all streams.
+    held: Cell<usize>,
     /// When the last stream ended, or the connection began.
     idle_since_ns: Cell<u64>,
 }
@@ -55,6 +57,7 @@ pub async fn run(accepted: Accepted) {
         watch: RefCell::new(Watch::new(worker.now_ns())),
         accepted: RefCell::new(accepted),
         streams: Cell::new(0),
+        held: Cell::new(0),
         idle_since_ns: Cell::new(worker.now_ns()),
         worker,
     });
@@ -209,6 +212,11 @@ fn add_websocket_key(exchange: &mut Exchange) {
 impl Shared {
     fn begin_stream(&self) {
         self.streams.set(self.streams.get() + 1);
+    }
+
+    /// A stream held so many bytes for the client, and now holds others.
+    fn holds(&self, before: usize, now: usize) {
+        self.held.set(self.held.get() - before + now);
     }
 
     /// The connection's task looks at its deadline again, as this may have been the last one.

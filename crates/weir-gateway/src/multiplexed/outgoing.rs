@@ -45,6 +45,11 @@ impl Outgoing {
         !self.unsent.is_empty()
     }
 
+    /// Bytes that wait for the peer's window.
+    pub fn held(&self) -> usize {
+        self.unsent.len()
+    }
+
     /// Sends what the peer takes and keeps the rest; says how much it took.
     pub fn send(&mut self, worker: &Worker, bytes: &[u8]) -> io::Result<usize> {
         let taken = if self.is_blocked() { 0 } else { self.pass(bytes)? };

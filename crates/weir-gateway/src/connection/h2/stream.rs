@@ -22,6 +22,9 @@ use crate::worker::{Phase, Worker};
 
 /// As much of a response as is taken from its upstream at once: what a client does not take is held for each stream.
 const ROOM: usize = 16 * 1024;
+/// Where this much is held for all streams of a connection, each further one takes little until the client takes some.
+const MOST_HELD: usize = 512 * 1024;
+const LITTLE: usize = 1024;
 /// How long content behind an early answer is taken and thrown away.
 const DISCARD_NS: u64 = 1_000_000_000;
 
@@ -122,7 +125,10 @@ impl Sending for Stream {
             let ends = self.outgoing.ends_with_head(bytes);
             self.outgoing.begin(self.respond.send_response(head, ends).map_err(broken)?);
         }
-        self.outgoing.send(&self.connection.worker, bytes)
+        let before = self.outgoing.held();
+        let taken = self.outgoing.send(&self.connection.worker, bytes);
+        self.connection.holds(before, self.outgoing.held());
+        taken
     }
 
     fn is_blocked(&self) -> bool {
@@ -130,7 +136,10 @@ impl Sending for Stream {
     }
 
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        self.outgoing.poll_flush(&self.connection.worker, context)
+        let before = self.outgoing.held();
+        let taken = self.outgoing.poll_flush(&self.connection.worker, context);
+        self.connection.holds(before, self.outgoing.held());
+        taken
     }
 }
 
@@ -177,7 +186,7 @@ impl ClientSide for Stream {
     }
 
     fn room(&self) -> usize {
-        ROOM
+        if self.connection.held.get() < MOST_HELD { ROOM } else { LITTLE }
     }
 
     fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
@@ -237,6 +246,7 @@ impl Pipe for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        self.connection.holds(self.outgoing.held(), 0);
         self.outgoing.release(&self.connection.worker);
         self.connection.worker.wheel.remove(&self.timer);
         self.connection.end_stream();
