@@ -120,7 +120,8 @@ impl Balancer {
         usable: impl Fn(usize) -> bool,
     ) -> Option<usize> {
         let shortest = || self.seats.pick(|seats| least::wait(seats, &self.dice, loads, &usable));
-        if loads.wait_ns(picked) > 0.0 { shortest() } else { Some(picked) }
+        // Chance may have a say in what is usable, and find nothing the second time.
+        if loads.wait_ns(picked) > 0.0 { shortest().or(Some(picked)) } else { Some(picked) }
     }
 }
 
