@@ -1,31 +1,38 @@
 //! The worker's clock: monotonic nanoseconds since it was made. Read once per wake-up, then passed along. And the clock
 //! of what a thread spends.
 
-use std::time::Instant;
-
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    base: Instant,
+    base_ns: u64,
 }
 
 impl Default for Clock {
     fn default() -> Clock {
-        Clock { base: Instant::now() }
+        Clock { base_ns: monotonic_ns() }
     }
 }
 
 impl Clock {
     /// Never 0, which stands for "has not happened".
     pub fn now_ns(&self) -> u64 {
-        self.base.elapsed().as_nanos() as u64 + 1
+        monotonic_ns() - self.base_ns + 1
     }
+}
+
+/// Nanoseconds of the steady clock that `Instant` reads, without the checks and conversions of the difference of two.
+pub fn monotonic_ns() -> u64 {
+    read(libc::CLOCK_MONOTONIC)
 }
 
 /// Nanoseconds of processor time this thread has spent, in the kernel too. A system call: some hundred nanoseconds.
 pub fn thread_cpu_ns() -> u64 {
+    read(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one timespec, for which there is room.
-    let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    debug_assert_eq!(failed, 0, "every Linux has this clock");
+    let failed = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    debug_assert_eq!(failed, 0, "every Linux has these clocks");
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -1,16 +1,18 @@
 //! The clock of limits: it never jumps, and all workers read the same one.
 
 use std::sync::LazyLock;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// When the process first asked, and what time of day it was then. Later changes of the system's time have no effect.
-static START: LazyLock<(Instant, Duration)> = LazyLock::new(|| {
+use weir_net::clock::monotonic_ns;
+
+/// What has to be added to the steady clock for the time of day, as it was when the process first asked. Later changes
+/// of the system's time have no effect.
+static TO_UNIX_NS: LazyLock<u64> = LazyLock::new(|| {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    (Instant::now(), unix)
+    (unix.as_nanos() as u64).wrapping_sub(monotonic_ns())
 });
 
 /// Time since 1970, as of the start of the process and steady since.
 pub fn now() -> Duration {
-    let (start, unix) = *START;
-    unix + start.elapsed()
+    Duration::from_nanos(monotonic_ns().wrapping_add(*TO_UNIX_NS))
 }
