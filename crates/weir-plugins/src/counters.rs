@@ -143,6 +143,7 @@ impl<C: Counter> Table<C> {
     }
 
     /// `None`: somebody else was faster.
+    #[cold]
     fn insert<T>(&self, key: Key, now: u64, change: &mut impl FnMut(C) -> (Option<C>, T)) -> Option<T> {
         let (new, result) = change(C::from_bits(0));
         let Some(new) = new else { return Some(result) };

@@ -182,15 +182,18 @@ impl Amount {
     }
 
     /// The number; nothing when a variable holds none within the range.
+    #[inline]
     pub fn of(&self, exchange: &Exchange, range: RangeInclusive<u64>) -> Option<u64> {
         match self {
             Amount::Fixed(number) => Some(*number),
-            Amount::Variable(variable) => {
-                let value = exchange.variable(variable)?;
-                std::str::from_utf8(&value).ok()?.trim().parse().ok().filter(|number| range.contains(number))
-            }
+            Amount::Variable(variable) => held(variable, exchange).filter(|number| range.contains(number)),
         }
     }
+}
+
+/// The number in a variable.
+fn held(variable: &Variable, exchange: &Exchange) -> Option<u64> {
+    std::str::from_utf8(&exchange.variable(variable)?).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]

@@ -3,14 +3,17 @@
 /// A number with at most two decimals, as text. Nothing in it could break a line, so it needs no look.
 #[derive(Clone, Copy, Debug)]
 pub struct Decimal {
-    /// The number and the end of the line, in the last bytes.
+    /// The number, the end of the line, and as many bytes again: a copy of a fixed length, whatever the number, is two
+    /// instructions.
     bytes: [u8; LENGTH],
     start: usize,
 }
 
-const LENGTH: usize = 32;
+/// Of the longest number with the end of its line, rounded up.
+const LONGEST: usize = 24;
+const LENGTH: usize = 2 * LONGEST;
 /// Of the number; the end of the line follows.
-const END: usize = LENGTH - 2;
+const END: usize = LONGEST - 2;
 const EMPTY: [u8; LENGTH] = {
     let mut bytes = [0; LENGTH];
     bytes[END] = b'\r';
@@ -31,35 +34,39 @@ const PAIRS: [[u8; 2]; 100] = {
 
 impl Decimal {
     pub fn whole(number: u64) -> Decimal {
-        let mut bytes = EMPTY;
-        let start = digits(&mut bytes, END, number);
-        Decimal { bytes, start }
+        let mut decimal = Decimal { bytes: EMPTY, start: END };
+        decimal.start = digits(&mut decimal.bytes, END, number);
+        decimal
     }
 
     /// `1050` is `10.5`.
     pub fn hundredths(number: u64) -> Decimal {
-        let mut bytes = EMPTY;
-        let end = decimals(&mut bytes, (number % 100) as usize);
-        let start = digits(&mut bytes, end, number / 100);
-        Decimal { bytes, start }
+        let mut decimal = Decimal { bytes: EMPTY, start: END };
+        let end = decimals(&mut decimal.bytes, (number % 100) as usize);
+        decimal.start = digits(&mut decimal.bytes, end, number / 100);
+        decimal
     }
 
-    /// The end of the line included.
-    pub(crate) fn line(&self) -> &[u8] {
-        &self.bytes[self.start..]
+    /// The number and the end of the line, and bytes that belong to neither; and how long the number is.
+    pub(crate) fn padded(&self) -> (&[u8; LONGEST], usize) {
+        let bytes = self.bytes[self.start..].first_chunk().expect("the longest number begins that long before the end");
+        (bytes, END - self.start)
     }
 }
 
 /// Writes what follows the whole, if anything does; says where it begins.
 fn decimals(line: &mut [u8; LENGTH], rest: usize) -> usize {
     let [tenths, hundredths] = PAIRS[rest];
-    let rest: &[u8] = match (tenths, hundredths) {
-        (b'0', b'0') => b"",
-        (_, b'0') => &[b'.', tenths],
-        _ => &[b'.', tenths, hundredths],
+    let start = match (tenths, hundredths) {
+        (b'0', b'0') => return END,
+        (_, b'0') => END - 2,
+        _ => {
+            line[END - 1] = hundredths;
+            END - 3
+        }
     };
-    let start = END - rest.len();
-    line[start..END].copy_from_slice(rest);
+    line[start] = b'.';
+    line[start + 1] = tenths;
     start
 }
 
@@ -98,7 +105,8 @@ mod tests {
             (Decimal::hundredths(0), "0"),
             (Decimal::hundredths(u64::MAX), "184467440737095516.15"),
         ] {
-            assert_eq!(number.line(), format!("{want}\r\n").as_bytes());
+            let (bytes, len) = number.padded();
+            assert_eq!(bytes[..len + 2], *format!("{want}\r\n").as_bytes());
         }
     }
 }

@@ -12,6 +12,8 @@ pub enum Known {
     Date,
     Expect,
     Forwarded,
+    /// How long the client of a call of gRPC waits.
+    GrpcTimeout,
     Host,
     Http2Settings,
     /// `X-Consumer-*`, `X-Credential-Identifier`: who the caller is, said by an auth plugin only.
@@ -46,6 +48,7 @@ impl Known {
             7 => one_of(name, [(b"upgrade", Known::Upgrade), (b"trailer", Known::Trailer)]),
             9 => one_of(name, [(b"x-real-ip", Known::XRealIp), (b"forwarded", Known::Forwarded)]),
             10 => one_of(name, [(b"connection", Known::Connection), (b"keep-alive", Known::KeepAlive)]),
+            12 => one_of(name, [(b"grpc-timeout", Known::GrpcTimeout)]),
             13 => one_of(name, [(b"x-rewrite-url", Known::RewrittenUrl)]),
             14 => one_of(
                 name,
@@ -154,6 +157,25 @@ impl Name {
     pub fn known(&self) -> Known {
         self.known
     }
+
+    /// The field with this value, for whoever writes it into many heads. `None` if the value would break the line.
+    pub fn with(&self, value: &[u8]) -> Option<Line> {
+        is_value(value).then(|| Line {
+            bytes: [&self.line, value, b"\r\n"].concat().into(),
+            value: self.line.len(),
+            known: self.known,
+        })
+    }
+}
+
+/// A field that was looked at beforehand, name and value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// With the end of the line.
+    pub(crate) bytes: Box<[u8]>,
+    /// Where the value begins.
+    pub(crate) value: usize,
+    pub(crate) known: Known,
 }
 
 /// Whether two names are the same in any case: eight bytes at a time, since names are long and looked for often.

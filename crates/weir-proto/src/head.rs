@@ -3,8 +3,10 @@
 //! The common case forwards without building a map. An edit appends to the bytes and to the index, a removal marks the
 //! index, so that nothing already pointed at ever moves.
 
+use std::num::NonZeroU64;
+
 use crate::decimal::Decimal;
-use crate::field::{self, Known, Name};
+use crate::field::{self, Known, Line, Name};
 use crate::method::Method;
 
 /// A range of a head's bytes.
@@ -55,6 +57,11 @@ impl Head {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.fields.clear();
+    }
+
+    /// As many bytes as it has memory for.
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
     }
 
     /// What spans point into.
@@ -125,21 +132,34 @@ impl Head {
         self.add(name, value)
     }
 
-    /// The same for several names at once, whose values are numbers.
-    pub fn set_numbers<const N: usize>(&mut self, numbers: [(&Name, &Decimal); N]) {
+    /// Removes every field of these names, which were looked at before.
+    pub fn remove_named<const N: usize>(&mut self, names: [&Name; N]) {
         // Few fields have a name as long as one of these, modulo 64.
-        let lengths = numbers.iter().fold(0_u64, |lengths, (name, _)| lengths | 1 << (name.as_bytes().len() % 64));
+        let lengths = names.iter().fold(0_u64, |lengths, name| lengths | 1 << (name.as_bytes().len() % 64));
         for field in &mut self.fields {
             if lengths >> ((field.name.end - field.name.start) % 64) & 1 == 1 {
                 let name = &self.bytes[field.name.range()];
-                field.removed |= numbers.iter().any(|(new, _)| field::same_name(new.as_bytes(), name));
+                field.removed |= names.iter().any(|removed| field::same_name(removed.as_bytes(), name));
             }
         }
-        for (name, number) in numbers {
-            let (written, mut value) = (self.begin(name), self.append(number.line()));
-            value.end -= 2;
-            self.push(written, value, name.known());
-        }
+    }
+
+    /// Adds a field whose value is a number.
+    pub fn add_number(&mut self, name: &Name, number: &Decimal) {
+        let written = self.begin(name);
+        let (padded, len) = number.padded();
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(padded);
+        self.bytes.truncate(start + len + 2);
+        self.push(written, Span::new(start, start + len), name.known());
+    }
+
+    /// Adds a field that was looked at before.
+    pub fn add_line(&mut self, line: &Line) {
+        let written = self.append(&line.bytes);
+        let value = written.start as usize + line.value;
+        let name = Span::new(written.start as usize, value - 2);
+        self.push(name, Span::new(value, written.end as usize - 2), line.known);
     }
 
     /// Adds a field whose name was looked at before.
@@ -281,6 +301,8 @@ pub struct RequestHead {
     pub encoded_separator: bool,
     /// The request came with an absolute-form target; its authority has replaced `Host`.
     pub absolute_form: bool,
+    /// How long the client waits, from when it has asked; only a call of gRPC in HTTP/2 says so.
+    pub(crate) timeout_ns: Option<NonZeroU64>,
     pub(crate) method_name: Span,
     pub(crate) target: Span,
     pub(crate) path: Span,
@@ -319,6 +341,11 @@ impl RequestHead {
     /// A call of gRPC, by its content type.
     pub fn is_grpc(&self) -> bool {
         is_grpc(&self.head)
+    }
+
+    /// How many nanoseconds the client of a call of gRPC waits, from when it has asked.
+    pub fn timeout_ns(&self) -> Option<u64> {
+        self.timeout_ns.map(NonZeroU64::get)
     }
 
     /// The request target as the client sent it.
@@ -515,7 +542,9 @@ mod tests {
         let [limit, reset, user] =
             [&b"X-Limit"[..], b"X-Reset", b"X-Consumer-Username"].map(|name| Name::new(name).unwrap());
         head.remove_known(Known::Identity);
-        head.set_numbers([(&limit, &Decimal::whole(5)), (&reset, &Decimal::hundredths(150))]);
+        head.remove_named([&limit, &reset]);
+        head.add_line(&limit.with(b"5").unwrap());
+        head.add_number(&reset, &Decimal::hundredths(150));
         assert_eq!(head.add_named(&user, b"3\r\nX-Smuggled: 4"), Err(BadField));
         head.add_named(&user, b"jack").unwrap();
         let fields: Vec<_> = head.fields().collect();

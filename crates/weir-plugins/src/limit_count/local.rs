@@ -16,9 +16,13 @@ static SLIDING: LazyLock<Table<Sliding>> = LazyLock::new(|| Table::new(1 << 20))
 pub(super) fn take(window: WindowType, quota: &Quota, asked: Asked, exchange: &Exchange, now: Duration) -> Verdict {
     let Asked { limit, window_s } = asked;
     match window {
-        WindowType::Fixed => take_fixed(&FIXED, quota.key.in_table(&FIXED, quota.name, exchange), limit, window_s, now),
+        WindowType::Fixed => {
+            let table = &*FIXED;
+            take_fixed(table, quota.key.in_table(table, quota.name, exchange), limit, window_s, now)
+        }
         WindowType::Sliding => {
-            take_sliding(&SLIDING, quota.key.in_table(&SLIDING, quota.name, exchange), limit, window_s, now)
+            let table = &*SLIDING;
+            take_sliding(table, quota.key.in_table(table, quota.name, exchange), limit, window_s, now)
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use weir_plugin::proto::decimal::Decimal;
-use weir_plugin::proto::field::Name;
+use weir_plugin::proto::field::{Line, Name};
 use weir_plugin::proto::head::{BadField, Head};
 use weir_plugin::{ConfigError, Exchange, NoteKey, Stop};
 
@@ -19,8 +19,8 @@ pub(super) const MAX_COUNT: u64 = (1 << 28) - 1;
 /// One limit.
 pub(super) struct Quota {
     count: Amount,
-    /// The count as clients are told it, where it is always the same.
-    told: Option<Decimal>,
+    /// The field with the count, where that is always the same.
+    told: Option<Line>,
     window: Amount,
     pub(super) key: LimitKey,
     /// One of several: passes requests by that have nothing to count.
@@ -83,8 +83,9 @@ impl Quota {
                 .ok_or_else(|| ConfigError::new(format!("{path}header_prefix"), "is no part of a field's name"))
         };
         let count = Amount::compile(count, 1..=MAX_COUNT, &format!("{path}count"))?;
+        let limit = field("Limit")?;
         Ok(Quota {
-            told: count.fixed().map(Decimal::whole),
+            told: told(&count, &limit),
             count,
             window: Amount::compile(window, 1..=MAX_WINDOW_S, &format!("{path}time_window"))?,
             key,
@@ -93,7 +94,7 @@ impl Quota {
             title: format!("weir:limit-count:{}", digest(name.as_bytes())).into(),
             note: NoteKey::unique(),
             fields: FieldNames {
-                limit: field("Limit")?,
+                limit,
                 remaining: field("Remaining")?,
                 reset: field("Reset")?,
                 policy: prefix.as_deref().unwrap_or("default").into(),
@@ -104,6 +105,7 @@ impl Quota {
     /// Calls its fields as the metadata wants it.
     pub(super) fn rename(&mut self, names: &LimitCountMetadata) -> Result<(), ConfigError> {
         self.fields.limit = field_name(&names.limit_header)?;
+        self.told = told(&self.count, &self.fields.limit);
         self.fields.remaining = field_name(&names.remaining_header)?;
         self.fields.reset = field_name(&names.reset_header)?;
         Ok(())
@@ -154,19 +156,13 @@ impl Quota {
     ) -> Result<(), BadField> {
         let names = &self.fields;
         if shown.usual {
-            let varying;
-            let limit = match &self.told {
-                Some(told) => told,
-                None => {
-                    varying = Decimal::whole(limit);
-                    &varying
-                }
-            };
-            head.set_numbers([
-                (&names.limit, limit),
-                (&names.remaining, &Decimal::whole(remaining)),
-                (&names.reset, &Decimal::hundredths(reset_ms.div_ceil(10))),
-            ]);
+            head.remove_named([&names.limit, &names.remaining, &names.reset]);
+            match &self.told {
+                Some(line) => head.add_line(line),
+                None => head.add_number(&names.limit, &Decimal::whole(limit)),
+            }
+            head.add_number(&names.remaining, &Decimal::whole(remaining));
+            head.add_number(&names.reset, &Decimal::hundredths(reset_ms.div_ceil(10)));
         }
         if shown.ietf {
             let policy = &names.policy;
@@ -176,6 +172,11 @@ impl Quota {
         }
         Ok(())
     }
+}
+
+/// The field with a count that is always the same.
+fn told(count: &Amount, name: &Name) -> Option<Line> {
+    count.fixed().and_then(|count| name.with(count.to_string().as_bytes()))
 }
 
 /// A name out of the metadata, which has been checked for itself; a bad one is told there, and here again.
