@@ -4,10 +4,11 @@
 use std::future::poll_fn;
 use std::iter::Peekable;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use weir_plugin::{Exchange, Step, Stop, Waiting};
+use weir_plugin::{AsyncPlugin, Exchange, Plugin, Step, Stop, Waiting};
 use weir_telemetry::price::PluginPrice;
 
 use crate::connection::unless_left;
@@ -60,11 +61,17 @@ impl<'a> Plugins<'a> {
     ) -> Result<(), Stop> {
         let (anonymous, rest) = self.chain.request.split_at(self.chain.anonymous);
         for link in anonymous {
-            self.request::<MEASURED>(link, exchange, &mut poll_leave).await?;
+            match &link.step {
+                Step::Sync(plugin) => self.run::<MEASURED>(link, plugin, exchange)?,
+                Step::Async(plugin) => self.wait::<MEASURED>(link, plugin, exchange, &mut poll_leave).await?,
+            }
         }
         let Some(overlay) = self.overlay(exchange) else {
             for link in rest {
-                self.request::<MEASURED>(link, exchange, &mut poll_leave).await?;
+                match &link.step {
+                    Step::Sync(plugin) => self.run::<MEASURED>(link, plugin, exchange)?,
+                    Step::Async(plugin) => self.wait::<MEASURED>(link, plugin, exchange, &mut poll_leave).await?,
+                }
             }
             return Ok(());
         };
@@ -73,23 +80,35 @@ impl<'a> Plugins<'a> {
             |link: &&Link| !anonymous.iter().any(|ran| ran.plugin == link.plugin && ran.rank.reach == Reach::Own);
         let added = overlay.chain.request.iter().filter(is_new);
         for link in merged(rest, added, &overlay.overrides, |one, other| one.rank < other.rank) {
-            self.request::<MEASURED>(link, exchange, &mut poll_leave).await?;
+            match &link.step {
+                Step::Sync(plugin) => self.run::<MEASURED>(link, plugin, exchange)?,
+                Step::Async(plugin) => self.wait::<MEASURED>(link, plugin, exchange, &mut poll_leave).await?,
+            }
         }
         Ok(())
     }
 
-    async fn request<const MEASURED: bool>(
+    /// Most plugins wait for nothing, and need no future.
+    fn run<const MEASURED: bool>(
         self,
         link: &Link,
+        plugin: &Arc<dyn Plugin>,
+        exchange: &mut Exchange,
+    ) -> Result<(), Stop> {
+        let price = self.price_if::<MEASURED>(link, exchange);
+        self.measure(price, REQUEST, || guarded(|| plugin.on_request(exchange)))
+            .inspect_err(|stop| self.stopped(link, exchange, *stop))
+    }
+
+    async fn wait<const MEASURED: bool>(
+        self,
+        link: &Link,
+        plugin: &Arc<dyn AsyncPlugin>,
         exchange: &mut Exchange,
         poll_leave: &mut impl FnMut(&mut Context<'_>) -> Poll<Stop>,
     ) -> Result<(), Stop> {
-        let end = match (&link.step, self.site) {
-            (Step::Sync(plugin), _) => {
-                let price = self.price_if::<MEASURED>(link, exchange);
-                self.measure(price, REQUEST, || guarded(|| plugin.on_request(exchange)))
-            }
-            (Step::Async(plugin), Some((worker, _))) if MEASURED => {
+        let end = match self.site {
+            Some((worker, _)) if MEASURED => {
                 let (began, mut cpu_ns) = (Instant::now(), 0);
                 let waiting = worker.meter.over(&mut cpu_ns, waiting(|| plugin.on_request(exchange)));
                 let end = unless_left(waiting, poll_leave).await;
@@ -99,7 +118,7 @@ impl<'a> Plugins<'a> {
                 }
                 end
             }
-            (Step::Async(plugin), _) => unless_left(waiting(|| plugin.on_request(exchange)), poll_leave).await,
+            _ => unless_left(waiting(|| plugin.on_request(exchange)), poll_leave).await,
         };
         end.inspect_err(|stop| self.stopped(link, exchange, *stop))
     }
