@@ -18,8 +18,8 @@ pub struct Meter {
     /// One in so many is measured, on average; 0 is none.
     every: Cell<u32>,
     random: Cell<u64>,
-    /// What looking at the clock costs, and how often that was done.
-    reading_ns: u64,
+    /// What looking at the clock costs where it is done, and how often that was done.
+    reading_ns: Cell<f64>,
     readings: Cell<u64>,
 }
 
@@ -29,13 +29,18 @@ impl Default for Meter {
             left: Cell::new(u64::MAX),
             every: Cell::new(0),
             random: Cell::new(RandomState::new().hash_one("meter")),
-            reading_ns: cost_of_reading(),
+            reading_ns: Cell::new(cost_of_reading() as f64),
             readings: Cell::new(0),
         }
     }
 }
 
-/// The least of several tries: whatever else a try saw did not belong to it.
+/// What a reading weighs in the mean of what they cost.
+const LEARNT: f64 = 1.0 / 64.0;
+/// A reading that seems to cost so many times the mean was interrupted.
+const INTERRUPTED: f64 = 4.0;
+
+/// To begin with, the least of several tries: whatever else a try saw did not belong to it.
 fn cost_of_reading() -> u64 {
     const READINGS: u64 = 64;
     let per_reading = || {
@@ -91,6 +96,15 @@ impl Meter {
         thread_cpu_ns()
     }
 
+    /// Learns what a reading costs amid the work of an exchange: more than in a loop that does nothing else. Once for each
+    /// exchange that is measured.
+    pub fn learn(&self) {
+        let began_ns = self.read();
+        let cost_ns = (self.read() - began_ns) as f64;
+        let mean_ns = self.reading_ns.get();
+        self.reading_ns.set(mean_ns + LEARNT * (cost_ns.min(INTERRUPTED * mean_ns) - mean_ns));
+    }
+
     /// Does something, and says how much processor time it took, without that of measuring it or parts of it.
     pub fn of<T>(&self, work: impl FnOnce() -> T) -> (T, u64) {
         let before = self.readings.get();
@@ -99,7 +113,7 @@ impl Meter {
         let took_ns = self.read() - began_ns;
         // Between taking the first time and the second lies one reading, and all those inside.
         let readings = self.readings.get() - before - 1;
-        (result, took_ns.saturating_sub(readings * self.reading_ns))
+        (result, took_ns.saturating_sub((readings as f64 * self.reading_ns.get()) as u64))
     }
 
     /// The same for something that waits; what others do meanwhile is theirs. Adds to `spent_ns`.
@@ -142,7 +156,8 @@ mod tests {
         let (_, work_ns) = meter.of(work);
         let (inner_ns, outer_ns) = meter.of(|| (0..100).map(|_| meter.of(|| ()).1).sum::<u64>());
         assert!(work_ns > 0);
+        meter.learn();
         // A hundred measurements of nothing, each of which looks at the clock twice, cost next to nothing themselves.
-        assert!(inner_ns + outer_ns < 400 * (meter.reading_ns + 500), "{inner_ns} {outer_ns}");
+        assert!(inner_ns + outer_ns < 400 * (meter.reading_ns.get() as u64 + 500), "{inner_ns} {outer_ns}");
     }
 }
