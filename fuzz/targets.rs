@@ -110,9 +110,9 @@ pub fn h2_head(data: &[u8]) {
 /// However the bytes of a connection are cut, the watch over it comes to the same end.
 pub fn h2_connection(data: &[u8]) {
     let end = |piece: usize| {
-        let mut watch = Watch::new(0);
+        let mut watch = Watch::new(0, 32 * 1024);
         data.chunks(piece).for_each(|bytes| watch.received(bytes, 7));
-        (watch.is_exhausted(), watch.head_since_ns())
+        (watch.is_exhausted(), watch.head_since_ns(), watch.sections(), watch.has_reset(), watch.has_enough())
     };
     let whole = end(data.len().max(1));
     for piece in [1, 2, 9, 24] {

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use weir_testkit::{Authority, Gate, Gateway, Identity};
 
@@ -128,4 +129,54 @@ fn h12_a_call_that_is_broken_off_is_unavailable() {
 #[test]
 fn h12_a_call_that_is_broken_off_is_unavailable_over_tls() {
     a_broken_call_is_unavailable::<Http2<Secure>>("grpcs");
+}
+
+/// How often a call is tried whose time is looked at: the machine may have other things to do.
+const TRIES: u32 = 5;
+const PATIENCE: Duration = Duration::from_millis(200);
+const TOLERANCE: Duration = Duration::from_millis(50);
+
+/// A call whose client waits for 200 ms, to a server that does not end it; how long it took, and how it went.
+fn call_in_time(client: &mut Http2<Plain>, target: &str) -> (Duration, Option<String>) {
+    let fields = [("content-type", "application/grpc"), ("te", "trailers"), ("grpc-timeout", "200m")];
+    let since = Instant::now();
+    client.begin("POST", target, &fields, Length::Unknown);
+    client.send(b"\0\0\0\0\0").expect("it is taken");
+    client.finish(&[]);
+    let (status, fields) = client.response().expect("a head");
+    assert_eq!((status, fields.get("content-type")), (200, Some("application/grpc")));
+    while !client.part().expect("an end in order").is_empty() {}
+    let outcome = fields.get("grpc-status").or_else(|| client.trailers().get("grpc-status"));
+    (since.elapsed(), outcome.map(str::to_owned))
+}
+
+#[test]
+fn h12_a_call_ends_when_its_client_waits_no_longer() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let origin = Http2::<Plain>::origin(move |exchange| {
+        if exchange.target() == "/test.Echo/Begun" {
+            exchange.respond(200, &[("Content-Type", "application/grpc")], Length::Unknown);
+            let _ = exchange.send(b"\0\0\0\0\x03all");
+        }
+        held.wait();
+    });
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes: [{{ uri: /*, upstream: {{ scheme: grpc, nodes: {{ \"{}\": 1 }} }} }}]\n",
+        origin.addr()
+    ));
+    for target in ["/test.Echo/Silent", "/test.Echo/Begun"] {
+        let mut client = Http2::<Plain>::connect(&gateway);
+        let mut took = Vec::new();
+        let is_in_time = (0..TRIES).any(|_| {
+            let (time, outcome) = call_in_time(&mut client, target);
+            assert_eq!(outcome.as_deref(), Some("4"), "{target}: DEADLINE_EXCEEDED");
+            assert!(time >= PATIENCE - TOLERANCE, "{target}: not before its time: {time:?}");
+            took.push(time);
+            time <= PATIENCE + TOLERANCE
+        });
+        assert!(is_in_time, "{target}: {took:?}");
+    }
+    gate.open();
+    assert!(gateway.metrics().sum("weir_http_errors_total", &["cause=\"call_timeout\""]) >= 2.0);
 }

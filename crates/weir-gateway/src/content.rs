@@ -224,7 +224,11 @@ impl Taking<'_> {
         if body_ns <= now_ns {
             return Poll::Ready(Err(Stop::BodyTimeout));
         }
-        client.set_deadline(body_ns.min(half_close_ns));
+        let call_ns = client.call_deadline_ns();
+        if call_ns <= now_ns {
+            return Poll::Ready(Err(Stop::CallTimeout));
+        }
+        client.set_deadline(body_ns.min(half_close_ns).min(call_ns));
         Poll::Pending
     }
 }

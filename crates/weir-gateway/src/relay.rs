@@ -218,6 +218,9 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
             false => self.terms.clients.body_deadline_ns(self.request.body_since_ns, self.request.content),
         };
         let half_close = self.client.half_close_deadline_ns(self.terms.clients);
+        // What is complete and only has to be taken is not late.
+        let is_answered = self.response.head_done && self.response.body.is_done();
+        let call = if is_answered { NEVER } else { self.client.call_deadline_ns() };
         let now_ns = self.now_ns;
         if client <= now_ns {
             return Err(Stop::ClientStalled);
@@ -225,13 +228,16 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         if half_close <= now_ns {
             return Err(Stop::ClientGone);
         }
+        if call <= now_ns {
+            return Err(Stop::CallTimeout);
+        }
         if body <= now_ns {
             return Err(Stop::BodyTimeout);
         }
         if upstream <= now_ns {
             return Err(if self.upstream.is_blocked() { Stop::SendTimeout } else { Stop::ReadTimeout });
         }
-        self.client.set_deadline(upstream.min(client).min(body).min(half_close));
+        self.client.set_deadline(upstream.min(client).min(body).min(half_close).min(call));
         Ok(())
     }
 }

@@ -57,8 +57,8 @@ async fn refuse(
     }
     if exchange.response_begun {
         let coding = forward::response_coding(exchange);
-        if ending.blame == Blame::Upstream && takes_outcome(exchange, coding) {
-            return break_off(worker, current, client, exchange, coding, ending.name).await;
+        if (ending.blame == Blame::Upstream || stop == Stop::CallTimeout) && takes_outcome(exchange, coding) {
+            return break_off(worker, current, client, exchange, coding, stop).await;
         }
         // RFC 9112 §8: the client must see that the response is incomplete. Only a reset shows that where the end of
         // the connection is the end of the body.
@@ -110,19 +110,24 @@ fn takes_outcome(exchange: &Exchange, coding: Coding) -> bool {
     has_trailers && exchange.request.is_grpc() && exchange.response.is_grpc()
 }
 
-/// Tells a client of gRPC that its call cannot go on: `UNAVAILABLE` in the trailers it waits for, since it takes a reset
-/// for a fault of its own kind.
+/// What gRPC calls the end of a call that does not come from its server: `DEADLINE_EXCEEDED` or `UNAVAILABLE`.
+fn grpc_status(stop: Stop) -> &'static [u8] {
+    if stop == Stop::CallTimeout { b"4" } else { b"14" }
+}
+
+/// Tells a client of gRPC that its call cannot go on, in the trailers it waits for, since it takes a reset for a fault of
+/// its own kind.
 async fn break_off(
     worker: &Worker,
     current: &Current,
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
     coding: Coding,
-    name: &str,
+    stop: Stop,
 ) -> After {
     let mut trailers = Trailers::default();
-    for (field, value) in [("grpc-status", "14"), ("grpc-message", name)] {
-        trailers.add(field.as_bytes(), value.as_bytes()).expect("both are words");
+    for (field, value) in [("grpc-status", grpc_status(stop)), ("grpc-message", stop.ending().name.as_bytes())] {
+        trailers.add(field.as_bytes(), value).expect("both are words");
     }
     let (mut rest, mut out) = (Vec::new(), Vec::new());
     if exchange.broken_filters.end(b"", &mut trailers, &mut rest).is_err() {
@@ -140,6 +145,15 @@ async fn break_off(
 
 /// The gateway's own short answer, in the form the client prefers; never a detail of what is behind us.
 fn write_answer(exchange: &mut Exchange, status: u16, stop: Stop) {
+    if stop == Stop::CallTimeout {
+        // An outcome without content ("Trailers-Only"). Another status of HTTP would be taken for another outcome.
+        let _ = exchange.respond(200, "application/grpc", b"");
+        let head = &mut exchange.response.head;
+        for (name, value) in [("grpc-status", grpc_status(stop)), ("grpc-message", stop.ending().name.as_bytes())] {
+            head.add(name.as_bytes(), value).expect("both are words");
+        }
+        return;
+    }
     let text = match stop {
         Stop::NoRoute => "Route Not Found",
         _ => reason(status),

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use weir_net::stream::Stream;
+use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::BadResponse;
 use weir_proto::{ResponseHead, Trailers};
@@ -63,6 +64,11 @@ pub trait ClientSide: Sending {
     /// Some clients end their half and wait for the answer; others have gone. By this time they are taken to be gone.
     fn half_close_deadline_ns(&self, settings: &ClientSettings) -> u64;
 
+    /// By this time the client wants to know how its call went, whatever may have become of it.
+    fn call_deadline_ns(&self) -> u64 {
+        NEVER
+    }
+
     /// For whoever waits on behalf of the client: ready when there is no point in it any more.
     fn poll_leave(&mut self, context: &mut Context<'_>) -> Poll<Stop> {
         let worker = self.worker();
@@ -79,7 +85,11 @@ pub trait ClientSide: Sending {
         if deadline_ns <= now_ns {
             return Poll::Ready(Stop::ClientGone);
         }
-        self.set_deadline(deadline_ns);
+        let call_ns = self.call_deadline_ns();
+        if call_ns <= now_ns {
+            return Poll::Ready(Stop::CallTimeout);
+        }
+        self.set_deadline(deadline_ns.min(call_ns));
         Poll::Pending
     }
 

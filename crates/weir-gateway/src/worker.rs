@@ -22,6 +22,8 @@ use crate::pool::Pools;
 pub const READ_BYTES: usize = 64 * 1024;
 /// Exchanges and buffers kept for the next user; more are given back to the allocator.
 const KEEP: usize = 512;
+/// An exchange that has grown larger than this, in bytes, is not kept: few are, and somebody might make all of them so.
+const KEPT_EXCHANGE: usize = 32 * 1024;
 
 /// What everything on one thread shares. Only this thread touches it.
 pub struct Worker {
@@ -141,7 +143,7 @@ impl Worker {
     pub fn give_exchange(&self, mut exchange: Box<Exchange>) {
         exchange.clear();
         let mut exchanges = self.exchanges.borrow_mut();
-        if exchanges.len() < KEEP {
+        if exchanges.len() < KEEP && exchange.capacity() <= KEPT_EXCHANGE {
             exchanges.push(exchange);
         }
     }

@@ -295,6 +295,11 @@ impl Exchange {
         self.measured = false;
     }
 
+    /// Bytes that its heads and the body of an answer take, as memory that is kept.
+    pub fn capacity(&self) -> usize {
+        self.request.head.capacity() + self.response.head.capacity() + self.body.capacity()
+    }
+
     /// Answers from here: `return Err(exchange.respond(401, "application/json", br#"{"message":"no"}"#))`.
     /// More fields can be added to `exchange.response.head` before returning.
     pub fn respond(&mut self, status: u16, content_type: &str, body: &[u8]) -> Stop {

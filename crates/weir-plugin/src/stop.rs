@@ -33,6 +33,8 @@ pub enum Stop {
     HeadTimeout,
     /// The client took too long over its body.
     BodyTimeout,
+    /// The time that the client has set for its call of gRPC (`grpc-timeout`) is over.
+    CallTimeout,
     /// The client does not take the response.
     ClientStalled,
     /// The endpoint refused the connection, or could not be reached.
@@ -120,6 +122,7 @@ impl Stop {
             Stop::ClientGone => (499, "client_gone", Client, true, Never),
             Stop::HeadTimeout => (408, "head_timeout", Client, true, Never),
             Stop::BodyTimeout => (408, "body_timeout", Client, true, Never),
+            Stop::CallTimeout => (504, "call_timeout", Client, false, Never),
             Stop::ClientStalled => (499, "client_stalled", Client, true, Never),
             Stop::ConnectFailed => (502, "connect_failed", Upstream, false, Unseen),
             Stop::ConnectTimeout => (504, "connect_timeout", Upstream, false, Unseen),

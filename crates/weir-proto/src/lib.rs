@@ -5,6 +5,7 @@
 pub mod authority;
 pub mod decimal;
 pub mod field;
+pub mod grpc;
 pub mod h1;
 pub mod h2;
 pub mod head;

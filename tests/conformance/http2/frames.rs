@@ -218,6 +218,16 @@ impl Frames {
         }
     }
 
+    /// Waits for the answer to a ping.
+    pub fn answer_to_ping(&mut self) {
+        loop {
+            let frame = self.receive().expect("the connection stands");
+            if frame.kind == PING && frame.flags & ACK != 0 {
+                return;
+            }
+        }
+    }
+
     /// Asks for `path` on a stream of its own.
     pub fn ask(&mut self, path: &str) -> End {
         self.ask_for(&get(path, &[]))

@@ -1,6 +1,6 @@
 //! H07–H11: what RFC 9113 calls malformed, and what HTTP/1 would take for something else, never reaches an upstream.
 
-use weir_testkit::{Authority, Client, Identity, Origin, Reading, TlsClient};
+use weir_testkit::{Authority, Client, DEADLINE, Identity, Origin, Reading, TlsClient, eventually};
 
 use super::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, End, Frames, HEADERS, NO_ERROR, PROTOCOL_ERROR, PUSH_PROMISE,
@@ -146,6 +146,23 @@ fn h08_lengths_that_are_not_true() {
         assert!(requests.iter().all(|request| request.target.starts_with("/canary")), "{what}: {requests:?}");
         assert!(rig.origin.violations().is_empty(), "{what}: {:?}", rig.origin.violations());
     }
+}
+
+#[test]
+fn h08_content_that_ends_early_ends_its_upstream_connection() {
+    let rig = Rig::echo(Reading::Strict);
+    let mut client = Frames::connect(&rig.gateway);
+    client.stream();
+    client.send(headers(1, END_HEADERS, &request("POST", "/attack", &[("content-length", "50")])));
+    client.send(frame(DATA, 0, 1, b"GET /smuggled"));
+    eventually("the beginning is upstream", DEADLINE, || rig.origin.raw_text().ends_with("GET /smuggled"));
+    assert_eq!(rig.origin.open_connections(), 1);
+    client.send(frame(DATA, END_STREAM, 1, b""));
+    assert_eq!(client.end(1), End::Reset(PROTOCOL_ERROR));
+    eventually("nobody waits for the rest", DEADLINE, || rig.origin.open_connections() == 0);
+    client.canary("/canary").unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(rig.origin.targets(), ["/canary"]);
+    assert_eq!(rig.origin.connections(), 2);
 }
 
 #[test]

@@ -34,6 +34,13 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 const SEND_BUFFER: usize = 16 * 1024;
 /// Streams that we reset because of what the client did on them; more end the connection (CVE-2025-8671).
 const MOST_LOCAL_RESETS: usize = 100;
+/// Decoded heads of open streams that one connection may have however few bytes they came in: as many as there are streams,
+/// each with what its compression can remember for a client that says nothing twice (RFC 7541 §4.2: 4 KiB).
+const HEADS_FOR_LITTLE: usize = 512 * 1024;
+/// For what is more, the connection must have brought a twentieth of it in heads so far (CVE-2016-6581); and it has an end,
+/// too: so much for each stream that a client may have.
+const HEADS_FOR_BYTE: u64 = 20;
+const HEADS_FOR_STREAM: usize = 8 * 1024;
 /// How long a client may take to go once it has been told to.
 const FAREWELL_NS: u64 = 5_000_000_000;
 
@@ -43,6 +50,10 @@ struct Shared {
     worker: Rc<Worker>,
     watch: RefCell<Watch>,
     streams: Cell<usize>,
+    /// Bytes of heads and trailers that all of them may have together.
+    most_heads: usize,
+    /// Bytes of heads and trailers of the requests of all streams.
+    heads: Cell<usize>,
     /// Bytes of responses that the client does not take yet, of all streams.
     held: Cell<usize>,
     /// When the last stream ended, or the connection began.
@@ -53,20 +64,23 @@ struct Shared {
 pub async fn run(accepted: Accepted) {
     let worker = Rc::clone(&accepted.worker);
     accepted.watch().await;
+    let (builder, patience_ns, head_bytes, most_streams) = {
+        let current = worker.current();
+        let settings = &current.snapshot.clients;
+        let patience_ns = settings.header_timeout.as_nanos() as u64;
+        (builder(settings), patience_ns, settings.limits.head_bytes, settings.concurrent_streams as usize)
+    };
     let shared = Rc::new(Shared {
-        watch: RefCell::new(Watch::new(worker.now_ns())),
+        watch: RefCell::new(Watch::new(worker.now_ns(), head_bytes)),
         accepted: RefCell::new(accepted),
         streams: Cell::new(0),
+        most_heads: HEADS_FOR_STREAM.saturating_mul(most_streams),
+        heads: Cell::new(0),
         held: Cell::new(0),
         idle_since_ns: Cell::new(worker.now_ns()),
         worker,
     });
     let worker = &shared.worker;
-    let (builder, patience_ns) = {
-        let current = worker.current();
-        let settings = &current.snapshot.clients;
-        (builder(settings), settings.header_timeout.as_nanos() as u64)
-    };
     let io = Io::new(Watched(Rc::clone(&shared)), Rc::clone(worker));
     let library = match in_time(worker, patience_ns, builder.handshake(io)).await {
         Some(Ok(library)) => library,
@@ -110,7 +124,7 @@ impl Connection<'_> {
         let now_ns = self.shared.worker.wake_up();
         loop {
             match self.library.poll_accept(context) {
-                Poll::Ready(Some(Ok((request, respond)))) => self.begin(request, respond, now_ns),
+                Poll::Ready(Some(Ok((request, respond)))) => self.begin(context, request, respond, now_ns),
                 Poll::Ready(Some(Err(error))) => {
                     tracing::debug!("HTTP/2 with {}: {error}", self.shared.accepted.borrow().peer);
                     let was_told = self.last_words_ns.is_some_and(|at| at != u64::MAX);
@@ -124,6 +138,7 @@ impl Connection<'_> {
                 Poll::Pending => break,
             }
         }
+        self.shared.watch.borrow_mut().look();
         self.keep_deadlines(now_ns)
     }
 
@@ -148,9 +163,24 @@ impl Connection<'_> {
         false
     }
 
-    fn begin(&mut self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>, now_ns: u64) {
+    fn begin(
+        &mut self,
+        context: &mut Context<'_>,
+        request: Request<RecvStream>,
+        mut respond: SendResponse<Bytes>,
+        now_ns: u64,
+    ) {
         let (shared, worker) = (self.shared, &self.shared.worker);
         self.requests += 1;
+        if shared.watch.borrow().has_reset() && respond.poll_reset(context).is_ready() {
+            return worker.metrics.errors.increment(Stop::ClientGone.ending().name); // nobody is there to be served
+        }
+        let size = fields::size(request.headers());
+        if !shared.has_room(size as usize) {
+            worker.metrics.errors.increment("too_many_heads");
+            // RFC 9113 §8.7: it may be sent again, when others have ended.
+            return respond.send_reset(Reason::REFUSED_STREAM);
+        }
         let mut exchange = worker.take_exchange();
         shared.accepted.borrow().describe(&mut exchange, self.requests, now_ns);
         let ended = request.body().is_end_stream();
@@ -165,8 +195,8 @@ impl Connection<'_> {
             }
             Err(reject) => exchange.stop = Some(Stop::Rejected(reject)),
         }
-        exchange.request_bytes = fields::size(request.headers());
-        let mut stream = Stream::new(Rc::clone(shared), exchange.request.framing, request.into_body(), respond);
+        exchange.request_bytes = size;
+        let mut stream = Stream::new(Rc::clone(shared), &exchange.request, request.into_body(), respond);
         // Boxed, as the runtime moves what it is given from place to place.
         tokio::task::spawn_local(Box::pin(async move {
             stream.watch().await;
@@ -210,8 +240,20 @@ fn add_websocket_key(exchange: &mut Exchange) {
 }
 
 impl Shared {
+    /// Whether a head of this many bytes may be kept beside those that are there. One by itself always may.
+    fn has_room(&self, head: usize) -> bool {
+        let heads = self.heads.get() + head;
+        let is_paid = || heads <= self.most_heads && heads as u64 <= HEADS_FOR_BYTE * self.watch.borrow().sections();
+        heads <= HEADS_FOR_LITTLE || self.streams.get() == 0 || is_paid()
+    }
+
     fn begin_stream(&self) {
         self.streams.set(self.streams.get() + 1);
+    }
+
+    /// A stream held so many bytes of a head, and now holds others.
+    fn holds_head(&self, before: usize, now: usize) {
+        self.heads.set(self.heads.get() - before + now);
     }
 
     /// A stream held so many bytes for the client, and now holds others.
@@ -234,12 +276,14 @@ impl Pipe for Watched {
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let shared = &*self.0;
         let mut watch = shared.watch.borrow_mut();
-        if watch.is_exhausted() {
-            context.waker().wake_by_ref(); // to be told to go
+        if watch.is_exhausted() || watch.has_enough() {
+            context.waker().wake_by_ref(); // to be told to go, or to go on
             return Poll::Pending;
         }
+        let room = buffer.len().min(watch.room());
+        let buffer = &mut buffer[..room];
         let mut accepted = shared.accepted.borrow_mut();
-        let count = match accepted.stash.len().min(buffer.len()) {
+        let count = match accepted.stash.len().min(room) {
             0 => std::task::ready!(accepted.poll_read(context, buffer))?,
             count => {
                 buffer[..count].copy_from_slice(&accepted.stash[..count]);

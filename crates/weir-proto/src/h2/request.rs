@@ -2,6 +2,7 @@
 
 use super::{add_crumb, check, push};
 use crate::field::{self, Known};
+use crate::grpc;
 use crate::h1::Limits;
 use crate::h1::content_length;
 use crate::head::{Framing, RequestHead, Span, Version};
@@ -38,6 +39,9 @@ pub fn request_head<'a>(
             return Err(Reject::Expectation);
         }
         request.expects_continue = request.framing.has_body();
+    }
+    if let Some(timeout) = seen.timeout.filter(|_| request.is_grpc()) {
+        request.timeout_ns = grpc::timeout_ns(request.head.slice(timeout));
     }
     request.takes_trailers = true; // they have a place of their own, and cost nothing to who does not look
     match seen.host {
@@ -102,6 +106,7 @@ struct Seen {
     host: Option<Span>,
     length: Option<Span>,
     expect: Option<Span>,
+    timeout: Option<Span>,
     cookie: Option<usize>,
 }
 
@@ -156,6 +161,10 @@ fn read_fields<'a>(
             Known::Host => &mut seen.host,
             Known::ContentLength => &mut seen.length,
             Known::Expect => &mut seen.expect,
+            Known::GrpcTimeout => {
+                seen.timeout = Some(field.value);
+                continue;
+            }
             _ => continue,
         };
         if once.replace(field.value).is_some() {

@@ -1,5 +1,6 @@
 //! What a peer does on a connection besides asking for something: looked at from beside, while a library reads the same
-//! bytes. Found are heads that do not come to their end, and frames that make work and bring nobody anything.
+//! bytes. Found are heads that do not come to their end, and frames that make work and bring nobody anything; counted is
+//! what heads have taken on the wire, as compression makes much of little.
 //!
 //! Such frames cost credit; content in either direction earns it, and so does time. Who has none left is up to no good:
 //! streams opened and reset (CVE-2023-44487), pings and settings to be answered (CVE-2019-9512, -9515), empty frames
@@ -12,6 +13,12 @@ const PER_SECOND: u64 = 20;
 /// What a DATA frame with something in it is worth, and how many bytes to the peer are worth one.
 const PER_DATA: u32 = 4;
 const BYTES_PER_CREDIT: usize = 8;
+
+/// The least that a field section may take on the wire, however small its limit is (CVE-2024-27316): its compression
+/// cannot make it larger than it is.
+const SECTION: u32 = 64 * 1024;
+/// Bytes of field sections that are received before the streams that they open are looked at.
+const UNSEEN: u32 = 2 * 1024;
 
 const FRAME_HEAD: usize = 9;
 /// Frame types (RFC 9113 §6).
@@ -36,6 +43,14 @@ pub struct Watch {
     payload: u32,
     /// A field section has begun and not ended: CONTINUATION frames follow.
     section_open: bool,
+    /// What the last field section has taken on the wire until now, and the most that one may take.
+    section: u32,
+    most_section: u32,
+    /// All of them together, and those whose streams nobody has looked at yet.
+    sections: u64,
+    unseen: u32,
+    /// A stream was reset since somebody looked at streams.
+    reset: bool,
     /// When the bytes of a head began to come that is not complete.
     head_since_ns: Option<u64>,
     credit: u32,
@@ -44,14 +59,19 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A connection on which the preface has yet to come.
-    pub fn new(now_ns: u64) -> Watch {
+    /// A connection on which the preface has yet to come, and then heads of so many bytes at most.
+    pub fn new(now_ns: u64, head_bytes: usize) -> Watch {
         Watch {
             preface: super::PREFACE.len() as u8,
             head: [0; FRAME_HEAD],
             head_filled: 0,
             payload: 0,
             section_open: false,
+            section: 0,
+            most_section: u32::try_from(head_bytes).unwrap_or(u32::MAX).saturating_mul(2).max(SECTION),
+            sections: 0,
+            unseen: 0,
+            reset: false,
             head_since_ns: None,
             credit: MOST,
             earned_until_ns: now_ns,
@@ -64,9 +84,35 @@ impl Watch {
         self.credit == 0
     }
 
+    /// As many bytes as are worth receiving at once: the rest of a frame, and no more of others than there is credit for.
+    pub fn room(&self) -> usize {
+        self.payload as usize + self.credit as usize / 4 + FRAME_HEAD
+    }
+
     /// Since when a request's head has been on its way without being complete.
     pub fn head_since_ns(&self) -> Option<u64> {
         self.head_since_ns
+    }
+
+    /// What the heads of all requests have taken on the wire, in bytes.
+    pub fn sections(&self) -> u64 {
+        self.sections
+    }
+
+    /// Enough was received to look at the streams that it opens before there are more: [`Watch::look`].
+    pub fn has_enough(&self) -> bool {
+        self.unseen > UNSEEN
+    }
+
+    /// Some stream was reset, maybe one that nobody has looked at.
+    pub fn has_reset(&self) -> bool {
+        self.reset
+    }
+
+    /// All streams that were opened have been looked at.
+    pub fn look(&mut self) {
+        self.unseen = 0;
+        self.reset = false;
     }
 
     /// So many bytes went to the peer.
@@ -107,18 +153,30 @@ impl Watch {
         let [a, b, c, kind, flags, ..] = self.head;
         self.payload = u32::from_be_bytes([0, a, b, c]);
         if matches!(kind, HEADERS | CONTINUATION) {
-            self.section_open = flags & END_HEADERS == 0;
+            self.section(kind, flags);
         }
+        self.reset |= kind == RST_STREAM;
         let cost = match kind {
             DATA if self.payload > 0 => return self.earn(PER_DATA),
             DATA if flags & END_STREAM != 0 => 0,
             HEADERS => 0,
             RST_STREAM => 50,
-            DATA | SETTINGS | GOAWAY | CONTINUATION => 10,
-            PING => 5,
+            // Of answers to pings and settings there are never more than a thousand that wait for the peer to take them.
+            DATA | SETTINGS | PING | GOAWAY | CONTINUATION => 10,
             _ => 2, // PRIORITY, WINDOW_UPDATE, and what nobody knows
         };
         self.credit = self.credit.saturating_sub(cost);
+    }
+
+    /// A part of a field section is to come.
+    fn section(&mut self, kind: u8, flags: u8) {
+        self.section_open = flags & END_HEADERS == 0;
+        self.section = self.payload + if kind == HEADERS { 0 } else { self.section };
+        self.sections += u64::from(self.payload);
+        self.unseen = self.unseen.saturating_add(self.payload);
+        if self.section > self.most_section {
+            self.credit = 0;
+        }
     }
 
     fn earn(&mut self, credit: u32) {
@@ -145,7 +203,7 @@ mod tests {
     }
 
     fn begun() -> Watch {
-        let mut watch = Watch::new(0);
+        let mut watch = Watch::new(0, 1024);
         watch.received(super::super::PREFACE, 0);
         watch
     }
@@ -166,12 +224,30 @@ mod tests {
     fn what_only_makes_work_ends_soon() {
         let reset = [frame(HEADERS, END_STREAM | END_HEADERS, b"x"), frame(RST_STREAM, 0, &[0; 4])].concat();
         assert_eq!(bearable(&reset, 0), 199);
-        assert!(bearable(&frame(PING, 0, &[0; 8]), 17) < 5_000);
+        assert_eq!(bearable(&frame(PING, 0, &[0; 8]), 0), 999);
+        assert!(bearable(&frame(PING, 0, &[0; 8]), 17) < 1_500);
         assert!(bearable(&frame(SETTINGS, 0, &[]), 9) < 2_000);
         assert!(bearable(&frame(DATA, 0, &[]), 0) < 2_000);
         assert!(bearable(&frame(8, 0, &[0, 0, 0, 1]), 10) <= 15_000, "a window opened byte by byte");
         assert!(bearable(&frame(2, 0, &[0; 5]), 0) <= 5_000, "priorities");
         assert!(bearable(&frame(99, 0, &[]), 0) <= 5_000, "unknown frames");
+    }
+
+    #[test]
+    fn more_is_not_received_than_there_is_credit_for() {
+        for bytes in [frame(SETTINGS, 0, &[]), frame(PING, 0, &[0; 8]), frame(RST_STREAM, 0, &[0; 4])] {
+            let (mut watch, mut received) = (begun(), 0);
+            while !watch.is_exhausted() {
+                let room = watch.room();
+                let piece: Vec<u8> = bytes.iter().copied().cycle().skip(received % bytes.len()).take(room).collect();
+                watch.received(&piece, 0);
+                received += room;
+            }
+            assert!(received / bytes.len() <= bearable(&bytes, 0) + 2, "{bytes:?}");
+        }
+        let mut watch = begun();
+        watch.received(&frame(DATA, 0, &[0; 16_384])[..100], 0);
+        assert!(watch.room() > 16_000, "content is received as it comes");
     }
 
     #[test]
@@ -200,6 +276,42 @@ mod tests {
         assert_eq!(watch.head_since_ns(), None);
         watch.received(&frame(DATA, 0, &[0; 100])[..50], 100);
         assert_eq!(watch.head_since_ns(), None, "content has other deadlines");
+    }
+
+    #[test]
+    fn a_section_has_a_size() {
+        let large = frame(CONTINUATION, 0, &[0; 16_000]);
+        let begun_with = |head_bytes| {
+            let mut watch = Watch::new(0, head_bytes);
+            watch.received(super::super::PREFACE, 0);
+            watch.received(&frame(HEADERS, 0, &[0; 1_000]), 0);
+            watch
+        };
+        for (head_bytes, most) in [(32 * 1024, 4), (64 * 1024, 8)] {
+            let mut watch = begun_with(head_bytes);
+            (0..most).for_each(|_| watch.received(&large, 0));
+            assert!(!watch.is_exhausted());
+            watch.received(&large[..FRAME_HEAD], 0);
+            assert!(watch.is_exhausted(), "what is announced is not waited for");
+        }
+        let mut watch = begun_with(1);
+        let whole = [large.repeat(3), frame(CONTINUATION, END_HEADERS, b"x")].concat();
+        watch.received(&whole, 0);
+        (0..10).for_each(|_| watch.received(&[frame(HEADERS, 0, b"x"), whole.clone()].concat(), 0));
+        assert!(!watch.is_exhausted(), "each of them is small enough");
+        assert_eq!(watch.sections(), 1_000 + 11 * 48_001 + 10);
+    }
+
+    #[test]
+    fn what_nobody_has_looked_at_is_limited() {
+        let mut watch = begun();
+        let head = frame(HEADERS, END_STREAM | END_HEADERS, &[0; 1_000]);
+        (0..2).for_each(|_| watch.received(&head, 0));
+        assert!(!watch.has_enough() && !watch.has_reset());
+        watch.received(&[head, frame(RST_STREAM, 0, &[0; 4])].concat(), 0);
+        assert!(watch.has_enough() && watch.has_reset());
+        watch.look();
+        assert!(!watch.has_enough() && !watch.has_reset());
     }
 
     proptest::proptest! {

@@ -11,7 +11,7 @@ use h2::{Reason, RecvStream};
 use http::Response;
 use weir_net::timer::{NEVER, Timer};
 use weir_plugin::{Exchange, Stop};
-use weir_proto::{Framing, Trailers};
+use weir_proto::{Framing, RequestHead, Trailers};
 
 use super::{STREAM_WINDOW, Shared};
 use crate::forward::Coding;
@@ -31,6 +31,10 @@ const DISCARD_NS: u64 = 1_000_000_000;
 pub struct Stream {
     connection: Rc<Shared>,
     timer: Timer,
+    /// Bytes of the request's head and trailers, which the connection counts.
+    head_bytes: usize,
+    /// When the client has no more use for an answer.
+    call_deadline_ns: u64,
     receiving: RecvStream,
     /// Content that is still to be received, where the client has said how much there is.
     to_come: Option<u64>,
@@ -48,17 +52,21 @@ pub struct Stream {
 impl Stream {
     pub(super) fn new(
         connection: Rc<Shared>,
-        framing: Framing,
+        request: &RequestHead,
         receiving: RecvStream,
         respond: SendResponse<Bytes>,
     ) -> Stream {
+        let head_bytes = request.head.bytes().len();
         connection.begin_stream();
-        let to_come = match framing {
+        connection.holds_head(0, head_bytes);
+        let to_come = match request.framing {
             Framing::Sized(length) => Some(length),
             _ => None,
         };
         Stream {
             timer: connection.worker.wheel.add(),
+            head_bytes,
+            call_deadline_ns: request.timeout_ns().map_or(NEVER, |ns| connection.worker.now_ns().saturating_add(ns)),
             connection,
             receiving,
             to_come,
@@ -169,6 +177,12 @@ impl ClientSide for Stream {
                 Some(Err(error)) => return Poll::Ready(Err(broken(error))),
                 None => {
                     if let Some(trailers) = ready!(self.receiving.poll_trailers(context)).map_err(broken)? {
+                        let size = fields::size(&trailers) as usize;
+                        if !self.connection.has_room(size) {
+                            return Poll::Ready(Err(io::ErrorKind::QuotaExceeded.into()));
+                        }
+                        self.connection.holds_head(self.head_bytes, self.head_bytes + size);
+                        self.head_bytes += size;
                         self.trailers = fields::read_trailers(&trailers);
                     }
                     return Poll::Ready(Ok(0));
@@ -204,6 +218,10 @@ impl ClientSide for Stream {
 
     fn half_close_deadline_ns(&self, _: &ClientSettings) -> u64 {
         NEVER
+    }
+
+    fn call_deadline_ns(&self) -> u64 {
+        self.call_deadline_ns
     }
 
     fn response_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange, coding: Coding, _: bool) {
@@ -249,6 +267,7 @@ impl Drop for Stream {
         self.connection.holds(self.outgoing.held(), 0);
         self.outgoing.release(&self.connection.worker);
         self.connection.worker.wheel.remove(&self.timer);
+        self.connection.holds_head(self.head_bytes, 0);
         self.connection.end_stream();
     }
 }

@@ -109,6 +109,19 @@ fn h09_pseudo_fields_are_what_they_may_be() {
 }
 
 #[test]
+fn only_a_call_of_grpc_says_how_long_its_client_waits() {
+    let post = Pseudo { method: b"POST", ended: false, ..GET };
+    let timeout = |kind, value| {
+        let request = parse(post, &[("grpc-timeout", value), ("content-type", kind)]).expect("valid");
+        assert!(lines(&request).contains("grpc-timeout"), "it goes upstream");
+        request.timeout_ns()
+    };
+    assert_eq!(timeout("application/grpc+proto", "200m"), Some(200_000_000));
+    assert_eq!(timeout("application/json", "200m"), None);
+    assert_eq!(timeout("application/grpc", "soon"), None);
+}
+
+#[test]
 fn h04_fields_are_limited_by_number_and_by_bytes() {
     let many = vec![("a", "1"); 101];
     assert_eq!(parse(GET, &many).err(), Some(Reject::HeadTooLarge));
