@@ -2,6 +2,7 @@
 
 mod grpc_health;
 mod health;
+mod lines;
 mod names;
 mod outages;
 mod persistence;

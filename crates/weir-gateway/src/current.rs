@@ -3,13 +3,14 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use weir_plugin::{Exchange, RouteFacts, Routes};
+use weir_plugin::{Exchange, RouteFacts, Routes, Stop};
 use weir_telemetry::metrics::{RouteMetrics, RouteSlot};
 
 use crate::balance::{Balancer, Dice, Latency, Loads, RetryBudget, Tried};
 use crate::persistence::Sessions;
-use crate::pool::{Endpoint, Pools};
+use crate::pool::{Endpoint, Line, Place, Pools};
 use crate::snapshot::{self, AllDown, Snapshot, WhenGone};
 use crate::state::{Health, Shared};
 use crate::worker::Worker;
@@ -28,6 +29,8 @@ pub struct Upstream {
     /// Beside the endpoints.
     pub health: Vec<Arc<Health>>,
     balancer: Balancer,
+    /// Where it does not matter to an exchange which endpoint it gets.
+    line: Option<Rc<Line>>,
     dice: Dice,
     pub sessions: Arc<Sessions>,
     pub retries: RetryBudget,
@@ -41,18 +44,8 @@ impl Current {
         shared: &Shared,
         now_ns: u64,
     ) -> Current {
-        let upstreams = snapshot
-            .upstreams
-            .iter()
-            .map(|upstream| Upstream {
-                endpoints: pools.endpoints(upstream),
-                health: upstream.endpoints.iter().map(|endpoint| shared.health.endpoint(endpoint, now_ns)).collect(),
-                balancer: Balancer::new(&upstream.balance, &upstream.endpoints),
-                dice: Dice::shaken(),
-                sessions: Arc::clone(&shared.sessions),
-                retries: RetryBudget::default(),
-            })
-            .collect();
+        let upstreams =
+            snapshot.upstreams.iter().map(|upstream| Upstream::new(upstream, pools, shared, now_ns)).collect();
         pools.forget_unused();
         shared.health.forget_unused();
         Current { snapshot, upstreams, slots }
@@ -83,16 +76,52 @@ impl Current {
 const MAX_PASSED_BY: usize = 4;
 
 impl Upstream {
+    fn new(upstream: &snapshot::Upstream, pools: &Pools, shared: &Shared, now_ns: u64) -> Upstream {
+        let endpoints = pools.endpoints(upstream);
+        let health: Vec<_> =
+            upstream.endpoints.iter().map(|endpoint| shared.health.endpoint(endpoint, now_ns)).collect();
+        let balancer = Balancer::new(&upstream.balance, &upstream.endpoints);
+        let line = || Rc::new(Line::new(&upstream.endpoints, &health, upstream.queue, upstream.slow_start));
+        let line = balancer.is_by_turns().then(line);
+        Upstream {
+            endpoints,
+            health,
+            balancer,
+            line,
+            dice: Dice::shaken(),
+            sessions: Arc::clone(&shared.sessions),
+            retries: RetryBudget::default(),
+        }
+    }
+
+    /// A place at the endpoint that was picked and had none, or at another that has one first, and which that is; `None`
+    /// where it has to be picked again. Nobody waits longer than `patience` from the first time on.
+    pub async fn wait<'w>(
+        &self,
+        worker: &'w Rc<Worker>,
+        settings: &snapshot::Upstream,
+        exchange: &Exchange,
+        (picked, tried): (usize, Tried),
+        (since_ns, patience): (u64, Duration),
+    ) -> Result<Option<(usize, Place<'w>)>, Stop> {
+        // Who is on trial, or asked because all are down or all others were, is asked on purpose.
+        let is_any = self.health[picked].is_proven() && tried == Tried::default();
+        match &self.line {
+            Some(line) if is_any && self.home(settings, exchange, worker.now_ns()).is_none() => {
+                line.wait(&self.endpoints, worker, since_ns, patience).await
+            }
+            _ => Ok(Some((picked, self.endpoints[picked].wait_for_place(worker, since_ns, patience).await?))),
+        }
+    }
+
     /// The endpoint where the client belongs, if there is one. Otherwise an endpoint in rotation that has not been
     /// tried; when all are out of rotation, any that has not been tried, unless nobody is to be tried then.
     pub fn pick(&self, settings: &snapshot::Upstream, exchange: &Exchange, tried: Tried, now_ns: u64) -> Option<usize> {
-        if let Some(persistence) = &settings.persistence
-            && let Some(home) = persistence.home(exchange, &self.sessions, &settings.endpoints, now_ns)
-        {
+        if let Some((home, when_gone)) = self.home(settings, exchange, now_ns) {
             if !tried.contains(home) && self.health[home].is_up(now_ns) {
                 return Some(home);
             }
-            if persistence.when_gone == WhenGone::Refuse {
+            if when_gone == WhenGone::Refuse {
                 return None;
             }
         }
@@ -108,6 +137,13 @@ impl Upstream {
             AllDown::Try => self.balancer.pick(exchange, &*self.endpoints, now_ns, |index| !tried.contains(index)),
             AllDown::Refuse => None,
         }
+    }
+
+    /// Where the client belongs, and what becomes of it when that endpoint is gone.
+    fn home(&self, settings: &snapshot::Upstream, exchange: &Exchange, now_ns: u64) -> Option<(usize, WhenGone)> {
+        let persistence = settings.persistence.as_ref()?;
+        let home = persistence.home(exchange, &self.sessions, &settings.endpoints, now_ns)?;
+        Some((home, persistence.when_gone))
     }
 
     fn in_rotation(
@@ -138,8 +174,8 @@ impl Loads for [Rc<Endpoint>] {
         self[endpoint].in_flight()
     }
 
-    fn wait_ns(&self, endpoint: usize) -> f64 {
-        self[endpoint].wait_ns()
+    fn has_room(&self, endpoint: usize) -> bool {
+        self[endpoint].has_room()
     }
 
     fn latency(&self, endpoint: usize) -> &Latency {

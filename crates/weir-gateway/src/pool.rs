@@ -2,7 +2,9 @@
 //! going cold.
 
 mod connect;
+mod line;
 mod multiplexed;
+mod place;
 mod queue;
 pub(crate) mod secure;
 
@@ -30,13 +32,17 @@ use crate::unsent::Unsent;
 use crate::worker::Worker;
 
 use connect::{connect, is_shortage};
-use queue::{Queue, Ticket};
+pub use line::Line;
+pub use place::Place;
+use queue::Queue;
 use secure::Secured;
 
 /// The endpoints of one worker, by address and by what they have to prove. They outlive configurations.
 #[derive(Default)]
 pub struct Pools {
     endpoints: RefCell<HashMap<Key, Rc<Endpoint>>>,
+    /// Those in which somebody waits.
+    lines: RefCell<Vec<Rc<Line>>>,
 }
 
 type Key = (SocketAddr, bool, Option<Version>, Option<secure::Identity>);
@@ -63,7 +69,11 @@ pub struct Endpoint {
     /// Exchanges that hold a place, with a connection or while they make one.
     in_use: Cell<u32>,
     limiter: Limiter,
+    /// Those who wait for this endpoint and no other.
     queue: Queue,
+    /// Those who wait for any endpoint of an upstream, and what this one is called there: lines in which somebody waits,
+    /// or did a moment ago.
+    lines: RefCell<Vec<(Rc<Line>, usize)>>,
 }
 
 struct Idle {
@@ -106,6 +116,7 @@ impl Pools {
                 in_use: Cell::new(0),
                 limiter: Limiter::new(upstream.concurrency),
                 queue: Queue::new(upstream.queue),
+                lines: RefCell::default(),
             })
         });
         shared.keepalive.set(upstream.keepalive);
@@ -115,6 +126,20 @@ impl Pools {
         // Upstreams may share an endpoint; one that asks is enough.
         shared.goes_by_latency.set(shared.goes_by_latency.get() || upstream.balance.goes_by_latency());
         Rc::clone(shared)
+    }
+
+    /// Somebody waits in the line, which was empty: all endpoints have to know, and time must not stand still for it.
+    fn line_up(&self, line: &Rc<Line>, endpoints: &[Rc<Endpoint>]) {
+        for (seat, endpoint) in endpoints.iter().enumerate() {
+            let mut lines = endpoint.lines.borrow_mut();
+            if !lines.iter().any(|(known, _)| Rc::ptr_eq(known, line)) {
+                lines.push((Rc::clone(line), seat));
+            }
+        }
+        let mut lines = self.lines.borrow_mut();
+        if !lines.iter().any(|known| Rc::ptr_eq(known, line)) {
+            lines.push(Rc::clone(line));
+        }
     }
 
     /// Drops endpoints that no configuration and no exchange refers to, and with them their idle connections.
@@ -140,6 +165,10 @@ impl Pools {
         for endpoint in self.endpoints.borrow().values() {
             endpoint.look_after_queue(now_ns);
         }
+        self.lines.borrow_mut().retain(|line| {
+            line.look(now_ns);
+            !line.is_empty()
+        });
     }
 
     /// Closes idle connections that their endpoint has closed, or that have waited too long. Called now and then.
@@ -177,14 +206,6 @@ pub struct Connection<'w> {
     pub requests: u64,
 }
 
-/// One of the exchanges in flight at an endpoint.
-struct Place<'w> {
-    worker: &'w Rc<Worker>,
-    endpoint: Rc<Endpoint>,
-    /// When it was the exchange's turn, which lasts until the endpoint answers.
-    since_ns: Option<u64>,
-}
-
 /// What the caller wants of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
@@ -196,56 +217,49 @@ pub enum Freshness {
     New,
 }
 
-impl Endpoint {
-    /// A place and a connection for the exchange's request. Waits while the endpoint has as many exchanges as it should.
-    pub async fn open<'w>(
-        self: &Rc<Endpoint>,
-        worker: &'w Rc<Worker>,
+impl<'w> Place<'w> {
+    /// A connection for the exchange's request.
+    pub async fn open(
+        mut self,
         freshness: Freshness,
         connect_timeout: Duration,
         exchange: &Exchange,
     ) -> Result<Connection<'w>, Stop> {
+        let worker = self.worker;
         let began_ns = worker.now_ns();
-        let client = self.announcing.map(|_| announced(exchange));
-        let mut place = self.place(worker, connect_timeout).await?;
+        let client = self.endpoint.announcing.map(|_| announced(exchange));
         loop {
             if freshness != Freshness::New
                 && let Some(Idle { stream, requests, .. }) =
-                    self.take_idle(worker, freshness, exchange.request.host(), client)
+                    self.endpoint.take_idle(worker, freshness, exchange.request.host(), client)
             {
                 worker.metrics.upstream_reuses.increment();
-                return Ok(Connection { place, stream: Some(stream), client, unsent: Unsent::default(), requests });
+                return Ok(Connection {
+                    place: self,
+                    stream: Some(stream),
+                    client,
+                    unsent: Unsent::default(),
+                    requests,
+                });
             }
-            match in_time(worker, connect_timeout, self.connect(worker, exchange)).await {
-                Err(Stop::Overloaded) if self.is_crowded(began_ns, connect_timeout, worker.now_ns()) => {
-                    drop(place);
-                    place = self.place(worker, connect_timeout).await?;
+            match in_time(worker, connect_timeout, self.endpoint.connect(worker, exchange)).await {
+                Err(Stop::Overloaded) if self.endpoint.is_crowded(began_ns, connect_timeout, worker.now_ns()) => {
+                    self = self.again(connect_timeout).await?;
                 }
                 connected => {
                     let stream = Some(connected?);
-                    return Ok(Connection { place, stream, client, unsent: Unsent::default(), requests: 0 });
+                    return Ok(Connection { place: self, stream, client, unsent: Unsent::default(), requests: 0 });
                 }
             }
         }
     }
+}
 
+impl Endpoint {
     /// There was no descriptor for one more connection, and an exchange that waits since `began_ns` may have one of those
     /// that there are.
     fn is_crowded(&self, began_ns: u64, patience: Duration, now_ns: u64) -> bool {
         now_ns - began_ns < patience.as_nanos() as u64 && self.limiter.make_do(self.in_use.get(), now_ns)
-    }
-
-    /// Waits while the endpoint has as many exchanges as it should, for `patience` at most.
-    async fn place<'w>(self: &Rc<Endpoint>, worker: &'w Rc<Worker>, patience: Duration) -> Result<Place<'w>, Stop> {
-        self.in_flight.set(self.in_flight.get() + 1);
-        let mut place = Place { worker, endpoint: Rc::clone(self), since_ns: None };
-        if self.is_full() {
-            self.wait_for_turn(worker, patience).await?;
-        } else {
-            self.in_use.set(self.in_use.get() + 1);
-        }
-        place.since_ns = Some(worker.now_ns());
-        Ok(place)
     }
 
     async fn connect(&self, worker: &Worker, exchange: &Exchange) -> Result<Stream, Stop> {
@@ -285,16 +299,6 @@ impl Endpoint {
         self.in_flight.get()
     }
 
-    /// It has as many exchanges as it should, so a further one waits.
-    fn is_full(&self) -> bool {
-        self.in_use.get() >= self.limiter.limit()
-    }
-
-    /// How long a further exchange would wait for its turn.
-    pub fn wait_ns(&self) -> f64 {
-        if self.is_full() { self.queue.wait_ns(self.limiter.limit()) } else { 0.0 }
-    }
-
     /// Keeps no connection for later. What nobody answers on looks alive until the system has given up on it.
     pub fn keep_none(&self, worker: &Worker) {
         worker.metrics.upstream_connections_closed.add(self.idle.borrow_mut().drain(..).len() as u64);
@@ -325,36 +329,6 @@ impl Endpoint {
             worker.metrics.upstream_connections_closed.increment();
         }
     }
-
-    /// Queues, for `patience` at most where no other time is set.
-    async fn wait_for_turn(self: &Rc<Endpoint>, worker: &Worker, patience: Duration) -> Result<(), Stop> {
-        let ticket = self.queue.enter(patience, worker.now_ns()).ok_or(Stop::Overloaded)?;
-        worker.metrics.upstream_queued.increment();
-        let queued = Queued { worker, endpoint: self, ticket: &ticket };
-        let granted = ticket.turn().await;
-        queued.ticket.leave(); // a place is ours now; leaving the queue must not give it away
-        if granted { Ok(()) } else { Err(Stop::Overloaded) }
-    }
-
-    /// Gives a place back, and lets in those who wait longest, as far as the limit allows.
-    fn release(&self) {
-        self.in_use.set(self.in_use.get() - 1);
-        self.admit();
-    }
-
-    fn admit(&self) {
-        while self.in_use.get() < self.limiter.limit() && self.queue.grant() {
-            self.in_use.set(self.in_use.get() + 1);
-        }
-    }
-
-    /// Called with every tick: the limit may be too low, and nobody waits for ever.
-    fn look_after_queue(&self, now_ns: u64) {
-        if !self.queue.is_empty() && self.limiter.lift_if_too_low(now_ns) {
-            self.admit();
-        }
-        self.queue.look(now_ns);
-    }
 }
 
 /// Makes a connection. Boxed, so that the state of connecting is not part of every client connection's task.
@@ -368,22 +342,6 @@ async fn in_time<T>(
         worker.metrics.upstream_connect_failures.increment();
     }
     connected
-}
-
-/// Leaves the queue when dropped, also when the client has gone away meanwhile.
-struct Queued<'a> {
-    worker: &'a Worker,
-    endpoint: &'a Endpoint,
-    ticket: &'a Ticket,
-}
-
-impl Drop for Queued<'_> {
-    fn drop(&mut self) {
-        self.worker.metrics.upstream_queued.decrement();
-        if self.ticket.leave() {
-            self.endpoint.release();
-        }
-    }
 }
 
 /// The client that a connection is announced for: its end of its connection, or who a trusted peer says it is.
@@ -458,29 +416,6 @@ impl UpstreamSide for Connection<'_> {
 
     fn answered(&mut self) {
         self.place.answered();
-    }
-}
-
-impl Place<'_> {
-    /// What the endpoint sends from here on, be it an hour of events, does not count as work in progress.
-    fn answered(&mut self) {
-        if let Some(since_ns) = self.since_ns.take() {
-            let now_ns = self.worker.now_ns();
-            self.endpoint.limiter.completed(since_ns, now_ns, !self.endpoint.queue.is_empty());
-            if self.endpoint.goes_by_latency.get() {
-                self.endpoint.latency.record(now_ns.saturating_sub(since_ns), now_ns);
-            }
-            self.endpoint.release();
-        }
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        if self.since_ns.is_some() {
-            self.endpoint.release();
-        }
-        self.endpoint.in_flight.set(self.endpoint.in_flight.get() - 1);
     }
 }
 

@@ -1,6 +1,7 @@
 //! One exchange, from request head to log record. Start reading here.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use weir_plugin::{Exchange, MatchedRoute, Retry, Stop, Taken};
 use weir_proto::{Framing, Method};
@@ -11,7 +12,7 @@ use crate::chain::Plugins;
 use crate::connection::{After, unless_left};
 use crate::content;
 use crate::current::{Current, Upstream};
-use crate::pool::{Endpoint, Freshness};
+use crate::pool::{Freshness, Place};
 use crate::relay::{self, Outcome, Persisting, Terms};
 use crate::respond;
 use crate::route::Lookup;
@@ -46,6 +47,7 @@ async fn measured(
     let finish = respond::finish(worker, current, client, &mut exchange, end);
     let after = meter.over(&mut cpu_ns, finish).await;
     let price = &current.metrics_of(worker, &exchange).price;
+    meter.learn();
     price.sampled.increment();
     price.cpu_ns.add(cpu_ns);
     worker.give_exchange(exchange);
@@ -148,12 +150,21 @@ async fn proxy(
     let mut retries = settings.retries;
     let mut turned_away = false;
     upstream.retries.earn(settings.retry_budget);
-    let mut endpoint = upstream.pick(settings, exchange, tried, first_ns).ok_or(Stop::NoEndpoint)?;
+    let mut picked = upstream.pick(settings, exchange, tried, first_ns).ok_or(Stop::NoEndpoint)?;
     loop {
+        let timeouts = route.timeouts.unwrap_or(settings.timeouts);
+        let started_ns = worker.now_ns();
+        let (endpoint, place) = match upstream.endpoints[picked].place(worker) {
+            Some(place) => (picked, place),
+            None => {
+                let destination = (settings, upstream);
+                Box::pin(wait_for_place(worker, destination, picked, tried, timeouts.connect, client, exchange)).await?
+            }
+        };
         let terms = Terms {
             plugins: Plugins::of(worker, current, exchange),
             clients: &current.snapshot.clients,
-            timeouts: route.timeouts.unwrap_or(settings.timeouts),
+            timeouts,
             pass_host: &settings.pass_host,
             endpoint: &settings.endpoints[endpoint],
             persistence: settings.persistence.as_deref().map(|persistence| Persisting {
@@ -162,7 +173,7 @@ async fn proxy(
                 endpoint,
             }),
         };
-        let (stop, reused) = match attempt(worker, &terms, upstream, endpoint, freshness, client, exchange).await {
+        let (stop, reused) = match attempt(&terms, started_ns, place, freshness, client, exchange).await {
             Ok(after) => {
                 upstream.health[endpoint].answered(exchange.upstream.status, &settings.passive, worker.now_ns());
                 return Ok(after);
@@ -189,13 +200,14 @@ async fn proxy(
         if !safe || exchange.response_begun || is_lost || late {
             return Err(stop);
         }
+        picked = endpoint;
         match next {
             Next::NewConnection => freshness = Freshness::New,
             Next::WhereThereIsRoom => turned_away = true,
             Next::OtherEndpoint => {
                 tried.add(endpoint);
                 retries = retries.checked_sub(1).ok_or(stop)?;
-                endpoint = upstream.pick(settings, exchange, tried, worker.now_ns()).ok_or(stop)?;
+                picked = upstream.pick(settings, exchange, tried, worker.now_ns()).ok_or(stop)?;
             }
         }
         if next != Next::NewConnection && !upstream.retries.spend() {
@@ -206,19 +218,40 @@ async fn proxy(
     }
 }
 
-/// One attempt at one endpoint; a failure comes with whether its connection had been used before.
+/// A place as soon as there is one, and whose it is.
+async fn wait_for_place<'w>(
+    worker: &'w Rc<Worker>,
+    (settings, upstream): (&snapshot::Upstream, &Upstream),
+    mut picked: usize,
+    tried: Tried,
+    patience: Duration,
+    client: &mut impl ClientSide,
+    exchange: &Exchange,
+) -> Result<(usize, Place<'w>), Stop> {
+    let since_ns = worker.now_ns();
+    loop {
+        let waiting = upstream.wait(worker, settings, exchange, (picked, tried), (since_ns, patience));
+        if let Some(found) = unless_left(waiting, |context| client.poll_leave(context)).await? {
+            return Ok(found);
+        }
+        picked = upstream.pick(settings, exchange, tried, worker.now_ns()).ok_or(Stop::NoEndpoint)?;
+        if let Some(place) = upstream.endpoints[picked].place(worker) {
+            return Ok((picked, place));
+        }
+    }
+}
+
+/// One attempt at the endpoint of a place; a failure comes with whether its connection had been used before.
 async fn attempt(
-    worker: &Rc<Worker>,
     terms: &Terms<'_>,
-    upstream: &Upstream,
-    endpoint: usize,
+    started_ns: u64,
+    place: Place<'_>,
     freshness: Freshness,
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
 ) -> Result<After, (Stop, bool)> {
-    let endpoint = &upstream.endpoints[endpoint];
+    let (worker, endpoint) = (place.worker(), place.endpoint());
     let attempts = exchange.upstream.attempts + 1;
-    let started_ns = worker.now_ns();
     exchange.upstream = weir_plugin::Upstream {
         addr: Some(endpoint.addr),
         tls: endpoint.is_secured(),
@@ -227,9 +260,9 @@ async fn attempt(
         ..Default::default()
     };
     if endpoint.http2 {
-        return Box::pin(attempt_in_stream(worker, terms, endpoint, freshness, client, exchange)).await;
+        return Box::pin(attempt_in_stream(terms, place, freshness, client, exchange)).await;
     }
-    let opening = endpoint.open(worker, freshness, terms.timeouts.connect, exchange);
+    let opening = place.open(freshness, terms.timeouts.connect, exchange);
     let opened = unless_left(opening, |context| client.poll_leave(context)).await;
     let mut connection = opened.map_err(|stop| (stop, false))?;
     let reused = connection.requests > 0;
@@ -249,14 +282,14 @@ async fn attempt(
 
 /// The same where the endpoint is spoken to in HTTP/2: in a stream of a connection that others use as well.
 async fn attempt_in_stream(
-    worker: &Rc<Worker>,
     terms: &Terms<'_>,
-    endpoint: &Rc<Endpoint>,
+    place: Place<'_>,
     freshness: Freshness,
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
 ) -> Result<After, (Stop, bool)> {
-    let opening = endpoint.open_stream(worker, freshness, terms.timeouts.connect, exchange);
+    let worker = place.worker();
+    let opening = place.open_stream(freshness, terms.timeouts.connect, exchange);
     let opened = unless_left(opening, |context| client.poll_leave(context)).await;
     let mut stream = opened.map_err(|stop| (stop, false))?;
     let reused = stream.is_reused();

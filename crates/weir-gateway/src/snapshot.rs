@@ -418,7 +418,7 @@ impl Default for Keepalive {
     }
 }
 
-/// Who may wait for a place at an endpoint, per worker.
+/// Who may wait for a place, per worker and endpoint; where turns decide, so many for each endpoint wait together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queue {
     pub size: usize,

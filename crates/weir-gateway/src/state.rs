@@ -96,6 +96,11 @@ impl Health {
         self.out_until_ns.load(Relaxed) <= now_ns
     }
 
+    /// It is in rotation, and not on trial.
+    pub fn is_proven(&self) -> bool {
+        self.out_until_ns.load(Relaxed) == 0
+    }
+
     /// Whether an exchange may go to an endpoint that is up. One that was out and has not proved itself since gets one
     /// at a time: the next goes when that one has ended, or `patience` later.
     pub fn admits(&self, patience: Duration, now_ns: u64) -> bool {

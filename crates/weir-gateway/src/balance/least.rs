@@ -34,16 +34,6 @@ pub fn time(
     })
 }
 
-/// The shortest wait for a turn.
-pub fn wait(
-    seats: &[Seat],
-    dice: &Dice,
-    loads: &(impl Loads + ?Sized),
-    usable: &impl Fn(usize) -> bool,
-) -> Option<usize> {
-    least(seats, dice, usable, |seat| loads.wait_ns(seat.endpoint))
-}
-
 fn least(seats: &[Seat], dice: &Dice, usable: &impl Fn(usize) -> bool, cost: impl Fn(&Seat) -> f64) -> Option<usize> {
     let mut least = Least { cost: f64::INFINITY, weight: 0, endpoint: None };
     if seats.len() > LOOKED_AT {

@@ -3,8 +3,8 @@
 //! Endpoints of the highest priority that has a usable one take part; the others wait as reserves. A weight of 0 takes
 //! no part at all. What a policy knows of load is what its own worker has sent.
 //!
-//! Turns are for endpoints that have room. Where the one whose turn it is would let the request wait, it waits where it
-//! will wait the shortest: by turns alone all who wait would gather at whichever endpoint is slowest just now.
+//! Turns are for endpoints that have room. Where the one whose turn it is would let the request wait, another gets it that
+//! would not; where all would, it waits for whichever has room first ([`crate::pool::Line`]).
 
 use std::sync::Arc;
 
@@ -29,6 +29,7 @@ pub use latency::Latency;
 use random::Random;
 use round_robin::RoundRobin;
 use seats::Seat;
+pub use seats::tiers;
 
 /// One worker's chooser for one upstream.
 pub struct Balancer {
@@ -53,8 +54,8 @@ enum Policy {
 pub trait Loads {
     /// Exchanges begun there and not ended.
     fn in_flight(&self, endpoint: usize) -> u32;
-    /// How long a further exchange would wait for its turn, in nanoseconds.
-    fn wait_ns(&self, endpoint: usize) -> f64;
+    /// A further exchange would not have to wait there.
+    fn has_room(&self, endpoint: usize) -> bool;
     fn latency(&self, endpoint: usize) -> &Latency;
 }
 
@@ -89,6 +90,11 @@ impl Balancer {
         Balancer { policy, seats: Tiers::new(endpoints, Into::into), dice }
     }
 
+    /// Turns decide, and it does not matter to an exchange which endpoint it gets.
+    pub fn is_by_turns(&self) -> bool {
+        matches!(self.policy, Policy::RoundRobin(_) | Policy::Random(_))
+    }
+
     /// The endpoint whose turn it is among those that are `usable`; `None` if there is none.
     pub fn pick(
         &self,
@@ -101,11 +107,9 @@ impl Balancer {
         match &self.policy {
             Policy::One => usable(0).then_some(0),
             Policy::RoundRobin(tiers) => {
-                self.or_with_shortest_wait(tiers.pick(|rotation| rotation.pick(dice, &usable))?, loads, usable)
+                self.or_with_room(tiers.pick(|rotation| rotation.pick(dice, &usable))?, loads, usable)
             }
-            Policy::Random(tiers) => {
-                self.or_with_shortest_wait(tiers.pick(|random| random.pick(dice, &usable))?, loads, usable)
-            }
+            Policy::Random(tiers) => self.or_with_room(tiers.pick(|random| random.pick(dice, &usable))?, loads, usable),
             Policy::LeastConn => seats.pick(|seats| least::connections(seats, dice, loads, &usable)),
             Policy::LeastTime => seats.pick(|seats| least::time(seats, dice, loads, now_ns, &usable)),
             Policy::Ewma => seats.pick(|seats| ewma::pick(seats, dice, loads, now_ns, &usable)),
@@ -113,15 +117,19 @@ impl Balancer {
         }
     }
 
-    fn or_with_shortest_wait(
+    /// The picked one, or another of its tier that has room where it has none.
+    fn or_with_room(
         &self,
         picked: usize,
         loads: &(impl Loads + ?Sized),
         usable: impl Fn(usize) -> bool,
     ) -> Option<usize> {
-        let shortest = || self.seats.pick(|seats| least::wait(seats, &self.dice, loads, &usable));
-        // Chance may have a say in what is usable, and find nothing the second time.
-        if loads.wait_ns(picked) > 0.0 { shortest().or(Some(picked)) } else { Some(picked) }
+        if loads.has_room(picked) {
+            return Some(picked);
+        }
+        let with_room = |endpoint| loads.has_room(endpoint) && usable(endpoint);
+        let tier = self.seats.0.iter().find(|seats| seats.iter().any(|seat| seat.endpoint == picked));
+        tier.and_then(|seats| seats::any(seats, &self.dice, &with_room)).or(Some(picked))
     }
 }
 
@@ -130,7 +138,7 @@ struct Tiers<P>(Vec<P>);
 
 impl<P> Tiers<P> {
     fn new(endpoints: &[Endpoint], policy: impl Fn(Vec<Seat>) -> P) -> Tiers<P> {
-        Tiers(seats::tiers(endpoints).into_iter().map(policy).collect())
+        Tiers(tiers(endpoints).into_iter().map(policy).collect())
     }
 
     fn pick(&self, pick: impl FnMut(&P) -> Option<usize>) -> Option<usize> {

@@ -33,9 +33,8 @@ impl Loads for Made {
         self.in_flight.borrow()[endpoint]
     }
 
-    fn wait_ns(&self, endpoint: usize) -> f64 {
-        let full = self.limit.filter(|&limit| self.in_flight(endpoint) >= limit);
-        full.map_or(0.0, |limit| f64::from(self.in_flight(endpoint) - limit + 1))
+    fn has_room(&self, endpoint: usize) -> bool {
+        self.limit.is_none_or(|limit| self.in_flight(endpoint) < limit)
     }
 
     fn latency(&self, endpoint: usize) -> &Latency {
@@ -242,7 +241,7 @@ fn a_missing_key_falls_back_to_the_client() {
 }
 
 #[test]
-fn who_has_to_wait_waits_the_shortest() {
+fn where_one_has_no_room_another_has_the_turn() {
     for balance in [Balance::RoundRobin, Balance::Random] {
         let endpoints = endpoints(&[1, 1, 2, 1]);
         let balancer = Balancer::new(&balance, &endpoints);
@@ -257,9 +256,11 @@ fn who_has_to_wait_waits_the_shortest() {
         };
         let turns = picks_with([15, 0, 15, 15], &|_| true);
         assert!(turns.iter().all(|&count| count > 150), "{balance:?}: turns are kept where there is room: {turns:?}");
-        assert_eq!(picks_with([40, 50, 41, 42], &|_| true), [1000, 0, 0, 0], "{balance:?}");
-        assert_eq!(picks_with([40, 50, 41, 42], &|endpoint| endpoint != 0), [0, 0, 1000, 0], "{balance:?}");
-        let [.., third, _] = picks_with([40, 50, 15, 42], &|_| true);
-        assert_eq!(third, 1000, "{balance:?}: where there is room nobody waits");
+        assert_eq!(picks_with([40, 50, 15, 42], &|_| true), [0, 0, 1000, 0], "{balance:?}: where there is room");
+        let [_, second, third, _] = picks_with([40, 15, 15, 42], &|_| true);
+        assert!(second + third == 1000 && third > second, "{balance:?}: by weight: {second} and {third}");
+        assert_eq!(picks_with([40, 15, 40, 42], &|endpoint| endpoint != 1)[1], 0, "{balance:?}: room is not all");
+        let waiting = picks_with([40, 50, 41, 42], &|_| true);
+        assert!(waiting.iter().all(|&count| count > 150), "{balance:?}: {waiting:?}");
     }
 }

@@ -78,31 +78,30 @@ pub struct Stream<'w> {
     limits: Limits,
 }
 
-impl Endpoint {
-    /// A place and a stream for the exchange's request.
-    pub async fn open_stream<'w>(
-        self: &Rc<Endpoint>,
-        worker: &'w Rc<Worker>,
+impl<'w> Place<'w> {
+    /// A stream for the exchange's request.
+    pub async fn open_stream(
+        self,
         freshness: Freshness,
         connect_timeout: Duration,
         exchange: &Exchange,
     ) -> Result<Stream<'w>, Stop> {
-        let place = self.place(worker, connect_timeout).await?;
-        let ready = if freshness == Freshness::New { None } else { self.with_room() };
+        let (worker, endpoint) = (self.worker, &*self.endpoint);
+        let ready = if freshness == Freshness::New { None } else { endpoint.with_room() };
         let (connection, reused) = match ready {
             Some(connection) => (connection, true),
-            None => in_time(worker, connect_timeout, self.join_or_connect(worker, freshness, exchange)).await?,
+            None => in_time(worker, connect_timeout, endpoint.join_or_connect(worker, freshness, exchange)).await?,
         };
         if reused {
             worker.metrics.upstream_reuses.increment();
         }
         connection.streams.set(connection.streams.get() + 1);
         connection.carried.set(connection.carried.get() + 1);
-        if connection.carried.get() >= self.keepalive.get().requests {
-            self.multiplexed.borrow_mut().retain(|shared| !Rc::ptr_eq(shared, &connection));
+        if connection.carried.get() >= endpoint.keepalive.get().requests {
+            endpoint.multiplexed.borrow_mut().retain(|shared| !Rc::ptr_eq(shared, &connection));
         }
         Ok(Stream {
-            place,
+            place: self,
             connection,
             reused,
             head: None,
@@ -115,7 +114,9 @@ impl Endpoint {
             limits: Limits::default(),
         })
     }
+}
 
+impl Endpoint {
     fn with_room(&self) -> Option<Rc<Shared>> {
         self.multiplexed.borrow().iter().find(|shared| shared.can_take_more()).cloned()
     }

@@ -18,8 +18,6 @@ const PACE_NS: f64 = 500e6;
 const STANDING: u32 = 10;
 /// and the least of it, so that the queue does not run dry between two looks at the pace.
 const STANDING_LEAST: Duration = Duration::from_millis(20);
-/// What an exchange is supposed to take where nobody has waited yet.
-const SUPPOSED_NS: f64 = 1e6;
 
 pub(super) struct Queue {
     waiting: RefCell<VecDeque<Rc<Ticket>>>,
@@ -32,18 +30,28 @@ pub(super) struct Queue {
 /// A place in the queue.
 pub(super) struct Ticket {
     state: Cell<Turn>,
+    since_ns: u64,
     /// When its holder gives up.
     until_ns: u64,
     waker: RefCell<Waker>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Waiting,
-    Granted,
+    Ended(Outcome),
+    Left,
+}
+
+/// How waiting ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// By whom.
+    Granted(usize),
     /// It took too long.
     Expired,
-    Left,
+    /// There is nobody left to wait for.
+    Again,
 }
 
 /// How fast turns come, while there are some who wait.
@@ -71,7 +79,7 @@ impl Queue {
     }
 
     /// A ticket for who is ready to wait; `None` if there is no hope. `patience` counts where nothing else is set.
-    pub(super) fn enter(&self, patience: Duration, now_ns: u64) -> Option<Rc<Ticket>> {
+    pub(super) fn enter(&self, patience: Duration, since_ns: u64, now_ns: u64) -> Option<Rc<Ticket>> {
         let terms = self.terms.get();
         let patience_ns = terms.timeout.unwrap_or(patience).as_nanos() as u64;
         let mut waiting = self.waiting.borrow_mut();
@@ -91,31 +99,43 @@ impl Queue {
         }
         let ticket = Rc::new(Ticket {
             state: Cell::new(Turn::Waiting),
-            until_ns: now_ns.saturating_add(patience_ns),
+            since_ns,
+            until_ns: since_ns.saturating_add(patience_ns),
             waker: RefCell::new(Waker::noop().clone()),
         });
         waiting.push_back(Rc::clone(&ticket));
         Some(ticket)
     }
 
-    /// How long one more would wait, where `places` are shared.
-    pub(super) fn wait_ns(&self, places: u32) -> f64 {
-        let known = self.pace.get().rate;
-        let rate = if known > 0.0 { known } else { f64::from(places) / SUPPOSED_NS };
-        (self.waiting.borrow().len() + 1) as f64 / rate
+    /// Since when the first of those who wait has waited.
+    pub(super) fn oldest_ns(&self) -> Option<u64> {
+        let mut waiting = self.waiting.borrow_mut();
+        while waiting.front()?.state.get() != Turn::Waiting {
+            waiting.pop_front();
+        }
+        waiting.front().map(|ticket| ticket.since_ns)
     }
 
-    /// Gives a turn to who waits longest; `false` if nobody does.
-    pub(super) fn grant(&self) -> bool {
+    /// Gives a turn to who waits longest, and says by whom; `false` if nobody does.
+    pub(super) fn grant(&self, by: usize) -> bool {
         loop {
             let Some(ticket) = self.waiting.borrow_mut().pop_front() else { return false };
             if ticket.state.get() == Turn::Waiting {
                 let pace = self.pace.get();
                 self.pace.set(Pace { turns: pace.turns + 1, ..pace });
-                ticket.end(Turn::Granted);
+                ticket.end(Outcome::Granted(by));
                 return true;
             }
         }
+    }
+
+    /// Sends everybody away to ask again.
+    pub(super) fn dissolve(&self) {
+        let waiting = self.waiting.take();
+        waiting
+            .iter()
+            .filter(|ticket| ticket.state.get() == Turn::Waiting)
+            .for_each(|ticket| ticket.end(Outcome::Again));
     }
 
     /// Called with every tick: nobody waits for ever, and the pace may have changed.
@@ -124,7 +144,7 @@ impl Queue {
         waiting.retain(|ticket| {
             let waits = ticket.state.get() == Turn::Waiting;
             if waits && ticket.until_ns <= now_ns {
-                ticket.end(Turn::Expired);
+                ticket.end(Outcome::Expired);
             }
             waits && ticket.until_ns > now_ns
         });
@@ -145,26 +165,29 @@ impl Pace {
 }
 
 impl Ticket {
-    fn end(&self, turn: Turn) {
-        self.state.set(turn);
+    fn end(&self, outcome: Outcome) {
+        self.state.set(Turn::Ended(outcome));
         self.waker.borrow().wake_by_ref();
     }
 
-    /// Waits for the end of waiting: `true` with a turn, `false` when it took too long.
-    pub(super) async fn turn(&self) -> bool {
-        let turn = std::future::poll_fn(|context| match self.state.get() {
-            Turn::Waiting => {
+    /// Waits for the end of waiting. Not after having left.
+    pub(super) async fn turn(&self) -> Outcome {
+        std::future::poll_fn(|context| match self.state.get() {
+            Turn::Ended(outcome) => Poll::Ready(outcome),
+            Turn::Waiting | Turn::Left => {
                 self.waker.borrow_mut().clone_from(context.waker());
                 Poll::Pending
             }
-            turn => Poll::Ready(turn),
-        });
-        turn.await == Turn::Granted
+        })
+        .await
     }
 
-    /// Its holder does not wait any more. Says whether it had a turn.
-    pub(super) fn leave(&self) -> bool {
-        self.state.replace(Turn::Left) == Turn::Granted
+    /// Its holder does not wait any more. Says who had granted it a turn, if anybody had.
+    pub(super) fn leave(&self) -> Option<usize> {
+        match self.state.replace(Turn::Left) {
+            Turn::Ended(Outcome::Granted(by)) => Some(by),
+            _ => None,
+        }
     }
 }
 
@@ -181,30 +204,31 @@ mod tests {
     #[test]
     fn it_has_a_size() {
         let queue = queue(2, 1_000);
-        let tickets: Vec<_> = (0..3).map(|_| queue.enter(Duration::ZERO, 1)).collect();
+        let tickets: Vec<_> = (0..3).map(|_| queue.enter(Duration::ZERO, 1, 1)).collect();
         assert!(tickets[1].is_some() && tickets[2].is_none());
-        assert!(queue.grant());
-        assert!(tickets[0].as_ref().is_some_and(|first| first.leave()), "the first was first");
-        assert!(queue.enter(Duration::ZERO, 1).is_some());
+        assert!(queue.grant(0));
+        assert!(tickets[0].as_ref().is_some_and(|first| first.leave().is_some()), "the first was first");
+        assert!(queue.enter(Duration::ZERO, 1, 1).is_some());
     }
 
     #[test]
     fn who_has_left_gets_no_turn() {
         let queue = queue(10, 1_000);
-        let (first, second) = (queue.enter(Duration::ZERO, 1), queue.enter(Duration::ZERO, 1));
-        assert!(!first.expect("there is room").leave());
-        assert!(queue.grant() && !queue.grant());
-        assert!(second.expect("there is room").leave());
+        assert_eq!(queue.oldest_ns(), None);
+        let (first, second) = (queue.enter(Duration::ZERO, 1, 1), queue.enter(Duration::ZERO, 1, 1));
+        assert!(first.expect("there is room").leave().is_none());
+        assert!(queue.grant(0) && !queue.grant(0));
+        assert_eq!(second.expect("there is room").leave(), Some(0));
     }
 
     #[test]
     fn nobody_waits_longer_than_patience() {
         let queue = Queue::new(snapshot::Queue::default());
-        let ticket = queue.enter(Duration::from_millis(5), 1).expect("there is room");
+        let ticket = queue.enter(Duration::from_millis(5), 1, 1).expect("there is room");
         queue.look(5_000_000);
         assert!(!queue.is_empty());
         queue.look(5_000_001);
-        assert!(queue.is_empty() && !ticket.leave());
+        assert!(queue.is_empty() && ticket.leave().is_none());
     }
 
     #[test]
@@ -214,9 +238,9 @@ mod tests {
         let (mut longest, mut refused, mut idle) = (0, 0, 0);
         for tick in 1..500 {
             let now_ns = tick * TICK_NS;
-            let entered = (0..300).filter(|_| queue.enter(Duration::ZERO, now_ns).is_some()).count();
+            let entered = (0..300).filter(|_| queue.enter(Duration::ZERO, now_ns, now_ns).is_some()).count();
             refused += 300 - entered;
-            idle += (0..100).filter(|_| !queue.grant()).count();
+            idle += (0..100).filter(|_| !queue.grant(0)).count();
             queue.look(now_ns);
             longest = longest.max(queue.waiting.borrow().len());
         }
@@ -232,8 +256,8 @@ mod tests {
         let (mut idle, mut refused, mut longest) = (0, 0, 0);
         for tick in 1..2_000 {
             let now_ns = tick * TICK_NS;
-            refused += (0..105).filter(|_| queue.enter(Duration::ZERO, now_ns).is_none()).count();
-            idle += (0..100).filter(|_| !queue.grant()).count();
+            refused += (0..105).filter(|_| queue.enter(Duration::ZERO, now_ns, now_ns).is_none()).count();
+            idle += (0..100).filter(|_| !queue.grant(0)).count();
             queue.look(now_ns);
             if tick > 1_000 {
                 longest = longest.max(queue.waiting.borrow().len());
@@ -243,22 +267,22 @@ mod tests {
         assert!(longest <= 510, "{longest} waited at once, 500 can be served in a tenth of the time");
         assert!(refused <= 2_000 * 5, "{refused} were refused");
         // It ends with the queue.
-        while queue.grant() {}
+        while queue.grant(0) {}
         queue.look(2_000 * TICK_NS);
-        let burst = (0..1_000).filter(|_| queue.enter(Duration::ZERO, 2_001 * TICK_NS).is_some());
+        let burst = (0..1_000).filter(|_| queue.enter(Duration::ZERO, 2_001 * TICK_NS, 2_001 * TICK_NS).is_some());
         assert_eq!(burst.count(), 1_000);
     }
 
     #[test]
     fn what_was_slow_once_is_forgotten_with_the_queue() {
         let queue = queue(100_000, 200);
-        let enter = |now_ns| queue.enter(Duration::ZERO, now_ns);
+        let enter = |now_ns| queue.enter(Duration::ZERO, now_ns, now_ns);
         let waiting: Vec<_> = (0..50).map_while(|_| enter(TICK_NS)).collect();
         queue.look(TICK_NS);
-        assert!(queue.grant());
+        assert!(queue.grant(0));
         queue.look(2 * TICK_NS);
         assert!(enter(2 * TICK_NS).is_none(), "one turn in a tick, and fifty who wait");
-        let turns = waiting.iter().filter(|ticket| ticket.leave()).count();
+        let turns = waiting.iter().filter_map(|ticket| ticket.leave()).count();
         assert_eq!(turns, 1);
         queue.look(3 * TICK_NS);
         assert!((0..50).all(|_| enter(4 * TICK_NS).is_some()));

@@ -1,0 +1,160 @@
+//! Those who wait for whichever endpoint of an upstream has a place first.
+//!
+//! Where turns decide, an exchange belongs to no endpoint, and must not wait at one: endpoints become slower and faster,
+//! and of those who wait at several, many who came first would be served last.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::queue::{Queue, Ticket};
+use crate::balance::{Dice, tiers};
+use crate::snapshot;
+use crate::state::Health;
+
+/// One worker's, for one upstream.
+pub struct Line {
+    queue: Queue,
+    /// Beside the upstream's endpoints; nothing where one takes no part.
+    seats: Vec<Option<Seat>>,
+    slow_start: Option<Duration>,
+    dice: Dice,
+}
+
+struct Seat {
+    /// The number of endpoints with a higher priority comes first.
+    tier: usize,
+    health: Arc<Health>,
+}
+
+impl Line {
+    /// `health` stands beside the endpoints. So many may wait as at all together that take part.
+    pub fn new(
+        endpoints: &[snapshot::Endpoint],
+        health: &[Arc<Health>],
+        snapshot::Queue { size, timeout }: snapshot::Queue,
+        slow_start: Option<Duration>,
+    ) -> Line {
+        let mut seats: Vec<_> = endpoints.iter().map(|_| None).collect();
+        for (tier, members) in tiers(endpoints).into_iter().enumerate() {
+            for member in members {
+                let health = Arc::clone(&health[member.endpoint]);
+                seats[member.endpoint] = Some(Seat { tier, health });
+            }
+        }
+        let queue = Queue::new(snapshot::Queue { size: size.saturating_mul(seats.iter().flatten().count()), timeout });
+        Line { queue, seats, slow_start, dice: Dice::shaken() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(super) fn enter(&self, patience: Duration, since_ns: u64, now_ns: u64) -> Option<Rc<Ticket>> {
+        self.queue.enter(patience, since_ns, now_ns)
+    }
+
+    /// Since when the first has waited.
+    pub(super) fn oldest_ns(&self) -> Option<u64> {
+        self.queue.oldest_ns()
+    }
+
+    /// Gives the place of an endpoint to who waits longest; `false` if nobody does.
+    pub(super) fn grant(&self, seat: usize) -> bool {
+        self.queue.grant(seat)
+    }
+
+    /// Those who wait may go to this endpoint. A reserve gets none while somebody before it is up.
+    pub(super) fn is_for(&self, seat: usize, now_ns: u64) -> bool {
+        self.seats[seat].as_ref().is_some_and(|own| self.takes(own, now_ns))
+    }
+
+    fn takes(&self, own: &Seat, now_ns: u64) -> bool {
+        let is_before = |other: &Seat| other.tier < own.tier && other.health.is_up(now_ns);
+        own.health.is_proven() && (own.tier == 0 || !self.seats.iter().flatten().any(is_before))
+    }
+
+    /// An endpoint that has just come back takes its part of what others take as well.
+    pub(super) fn has_share(&self, seat: usize, now_ns: u64) -> bool {
+        let (Some(ramp), Some(own)) = (self.slow_start, &self.seats[seat]) else { return true };
+        let share = own.health.share(ramp, now_ns);
+        let takes_all = |other: &Seat| other.health.share(ramp, now_ns) >= 1.0 && self.takes(other, now_ns);
+        share >= 1.0 || self.dice.shows(share) || !self.seats.iter().flatten().any(takes_all)
+    }
+
+    /// Called with every tick. Where those who wait are for no endpoint any more, it is asked again whose they are.
+    pub(super) fn look(&self, now_ns: u64) {
+        if !self.queue.is_empty() && !self.seats.iter().flatten().any(|seat| self.takes(seat, now_ns)) {
+            self.queue.dissolve();
+        }
+        self.queue.look(now_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::queue::Outcome;
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(10);
+
+    /// Two endpoints that share the load, a reserve, and one without a weight.
+    fn line(slow_start: Option<Duration>) -> (Line, Vec<Arc<Health>>) {
+        let endpoints = [(1, 0), (1, 0), (1, -1), (0, 0)].map(|(weight, priority)| snapshot::Endpoint {
+            name: "".into(),
+            addr: ([127, 0, 0, 1], 1).into(),
+            weight,
+            priority,
+            host: "".into(),
+            checks: None,
+        });
+        let health: Vec<_> = endpoints.iter().map(|_| Arc::default()).collect();
+        (Line::new(&endpoints, &health, snapshot::Queue::default(), slow_start), health)
+    }
+
+    fn enter(line: &Line) -> Rc<Ticket> {
+        line.enter(LONG, 1, 1).expect("there is room")
+    }
+
+    /// Who may take from it.
+    fn takers(line: &Line) -> [bool; 4] {
+        [0, 1, 2, 3].map(|seat| line.is_for(seat, 2))
+    }
+
+    #[test]
+    fn only_endpoints_in_rotation_take_part_and_reserves_last() {
+        let (line, health) = line(None);
+        assert_eq!(takers(&line), [true, true, false, false]);
+        health[0].checked_down(LONG, 2);
+        assert_eq!(takers(&line), [false, true, false, false]);
+        health[1].checked_down(LONG, 2);
+        assert_eq!(takers(&line), [false, false, true, false]);
+    }
+
+    #[test]
+    fn who_has_just_come_back_takes_its_share_unless_nobody_else_is_there() {
+        let (line, health) = line(Some(1000 * LONG));
+        let back_ns = 2 * LONG.as_nanos() as u64;
+        health[0].checked_down(LONG, 2);
+        health[0].checked_up(back_ns);
+        let taken = (0..1000).filter(|_| line.has_share(0, back_ns)).count();
+        assert!((10..200).contains(&taken), "{taken} of a thousand, where a twentieth is due");
+        assert!(line.has_share(1, back_ns));
+        health[1].checked_down(LONG, back_ns);
+        assert!((0..1000).all(|_| line.has_share(0, back_ns)), "nobody else could take what it leaves");
+    }
+
+    #[test]
+    fn where_nobody_is_left_it_is_asked_again() {
+        let (line, health) = line(None);
+        let ticket = enter(&line);
+        line.look(2);
+        assert!(!line.is_empty());
+        health.iter().for_each(|health| health.checked_down(LONG, 2));
+        line.look(3);
+        assert!(line.is_empty());
+        let mut outcome = std::pin::pin!(ticket.turn());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert_eq!(outcome.as_mut().poll(&mut context), std::task::Poll::Ready(Outcome::Again));
+    }
+}

@@ -1,0 +1,191 @@
+//! Places at an endpoint: as many as it should have exchanges in flight. Who finds none waits.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_plugin::Stop;
+
+use super::queue::{Outcome, Ticket};
+use super::{Endpoint, Line};
+use crate::worker::Worker;
+
+/// One of the exchanges in flight at an endpoint.
+pub struct Place<'w> {
+    pub(super) worker: &'w Rc<Worker>,
+    pub(super) endpoint: Rc<Endpoint>,
+    /// When it was the exchange's turn, which lasts until the endpoint answers.
+    since_ns: Option<u64>,
+}
+
+impl Endpoint {
+    /// A place, if the endpoint has fewer exchanges than it should.
+    pub fn place<'w>(self: &Rc<Endpoint>, worker: &'w Rc<Worker>) -> Option<Place<'w>> {
+        if !self.has_room() {
+            return None;
+        }
+        self.in_use.set(self.in_use.get() + 1);
+        self.in_flight.set(self.in_flight.get() + 1);
+        Some(Place { worker, endpoint: Rc::clone(self), since_ns: Some(worker.now_ns()) })
+    }
+
+    /// A place as soon as there is one, `patience` after `since_ns` at the latest where no other time is set.
+    pub async fn wait_for_place<'w>(
+        self: &Rc<Endpoint>,
+        worker: &'w Rc<Worker>,
+        since_ns: u64,
+        patience: Duration,
+    ) -> Result<Place<'w>, Stop> {
+        // In flight it is from now on.
+        self.in_flight.set(self.in_flight.get() + 1);
+        let mut place = Place { worker, endpoint: Rc::clone(self), since_ns: None };
+        let ticket = self.queue.enter(patience, since_ns, worker.now_ns()).ok_or(Stop::Overloaded)?;
+        match (Queued { worker, endpoints: std::slice::from_ref(self), ticket: &ticket }).turn().await {
+            Outcome::Granted(_) => {
+                place.since_ns = Some(worker.now_ns());
+                Ok(place)
+            }
+            Outcome::Expired | Outcome::Again => Err(Stop::Overloaded),
+        }
+    }
+
+    /// It has fewer exchanges than it should, so a further one need not wait.
+    pub fn has_room(&self) -> bool {
+        self.in_use.get() < self.limiter.limit()
+    }
+
+    /// Somebody would go on here if there were room.
+    fn is_waited_for(&self, now_ns: u64) -> bool {
+        let waits = |(line, seat): &(Rc<Line>, usize)| !line.is_empty() && line.is_for(*seat, now_ns);
+        !self.queue.is_empty() || self.lines.borrow().iter().any(waits)
+    }
+
+    /// Gives a place back, and lets in those who wait longest, as far as the limit allows.
+    fn release(&self, now_ns: u64) {
+        self.in_use.set(self.in_use.get() - 1);
+        self.admit(now_ns);
+    }
+
+    fn admit(&self, now_ns: u64) {
+        while self.has_room() && self.grant(now_ns) {
+            self.in_use.set(self.in_use.get() + 1);
+        }
+    }
+
+    /// Gives a turn to who waits longest, for this endpoint alone or in a line; `false` if nobody does.
+    fn grant(&self, now_ns: u64) -> bool {
+        let mut lines = self.lines.borrow_mut();
+        lines.retain(|(line, _)| !line.is_empty());
+        let serves = lines.iter().filter(|(line, seat)| line.is_for(*seat, now_ns) && line.has_share(*seat, now_ns));
+        let longest = serves.filter_map(|(line, seat)| Some((line.oldest_ns()?, line, *seat))).min_by_key(|one| one.0);
+        match (longest, self.queue.oldest_ns()) {
+            (Some((since_ns, line, seat)), own) if own.is_none_or(|own_ns| since_ns < own_ns) => line.grant(seat),
+            (_, Some(_)) => self.queue.grant(0),
+            (_, None) => false,
+        }
+    }
+
+    /// Called with every tick: the limit may be too low, and nobody waits for ever.
+    pub(super) fn look_after_queue(&self, now_ns: u64) {
+        if self.is_waited_for(now_ns) {
+            // Who has room is not stalled, but has nothing to do.
+            if !self.has_room() {
+                self.limiter.lift_if_too_low(now_ns);
+            }
+            self.admit(now_ns);
+        }
+        self.queue.look(now_ns);
+    }
+}
+
+impl Line {
+    /// A place at whichever of the endpoints has one first, and which that is; `None` where it should be asked again who
+    /// is to have the exchange.
+    pub async fn wait<'w>(
+        self: &Rc<Line>,
+        endpoints: &[Rc<Endpoint>],
+        worker: &'w Rc<Worker>,
+        since_ns: u64,
+        patience: Duration,
+    ) -> Result<Option<(usize, Place<'w>)>, Stop> {
+        if self.is_empty() {
+            worker.pools.line_up(self, endpoints);
+        }
+        let ticket = self.enter(patience, since_ns, worker.now_ns()).ok_or(Stop::Overloaded)?;
+        match (Queued { worker, endpoints, ticket: &ticket }).turn().await {
+            Outcome::Granted(seat) => {
+                let endpoint = Rc::clone(&endpoints[seat]);
+                endpoint.in_flight.set(endpoint.in_flight.get() + 1);
+                Ok(Some((seat, Place { worker, endpoint, since_ns: Some(worker.now_ns()) })))
+            }
+            Outcome::Again => Ok(None),
+            Outcome::Expired => Err(Stop::Overloaded),
+        }
+    }
+}
+
+/// Leaves the queue when dropped, also when the client has gone away meanwhile.
+struct Queued<'a> {
+    worker: &'a Worker,
+    /// Those that may grant it a place.
+    endpoints: &'a [Rc<Endpoint>],
+    ticket: &'a Ticket,
+}
+
+impl Queued<'_> {
+    async fn turn(self) -> Outcome {
+        self.worker.metrics.upstream_queued.increment();
+        let outcome = self.ticket.turn().await;
+        self.ticket.leave(); // a place is ours now; leaving the queue must not give it away
+        outcome
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.worker.metrics.upstream_queued.decrement();
+        if let Some(seat) = self.ticket.leave() {
+            self.endpoints[seat].release(self.worker.now_ns());
+        }
+    }
+}
+
+impl<'w> Place<'w> {
+    pub fn worker(&self) -> &'w Rc<Worker> {
+        self.worker
+    }
+
+    pub fn endpoint(&self) -> &Rc<Endpoint> {
+        &self.endpoint
+    }
+
+    /// Another place at the same endpoint, after those who wait already.
+    pub(super) async fn again(self, patience: Duration) -> Result<Place<'w>, Stop> {
+        let (worker, endpoint) = (self.worker, Rc::clone(&self.endpoint));
+        drop(self);
+        match endpoint.place(worker) {
+            Some(place) => Ok(place),
+            None => Box::pin(endpoint.wait_for_place(worker, worker.now_ns(), patience)).await,
+        }
+    }
+
+    /// What the endpoint sends from here on, be it an hour of events, does not count as work in progress.
+    pub(super) fn answered(&mut self) {
+        if let Some(since_ns) = self.since_ns.take() {
+            let now_ns = self.worker.now_ns();
+            self.endpoint.limiter.completed(since_ns, now_ns, self.endpoint.is_waited_for(now_ns));
+            if self.endpoint.goes_by_latency.get() {
+                self.endpoint.latency.record(now_ns.saturating_sub(since_ns), now_ns);
+            }
+            self.endpoint.release(now_ns);
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if self.since_ns.is_some() {
+            self.endpoint.release(self.worker.now_ns());
+        }
+        self.endpoint.in_flight.set(self.endpoint.in_flight.get() - 1);
+    }
+}
