@@ -218,6 +218,26 @@ fn a_session_that_proved_nothing_is_not_resumed_where_proof_was_asked_for_since(
     assert_eq!(ask(&mut open, "m.test", "/").expect("an answer").0, 421, "nor is the connection from before served");
 }
 
+/// CVE-2025-23419.
+#[test]
+fn h11_a_session_of_one_name_is_not_resumed_under_another() {
+    let (authority, known, origin) = (Authority::new(), Authority::new(), origin());
+    let identity = authority.identity(&["a.test", "m.test"]);
+    let ssls = [ssl("a.test", &identity, ""), ssl("m.test", &identity, &clients(&known, ""))].concat();
+    let gateway = gateway(&ssls, &origin);
+    for tls in [TlsClient::trusting(&authority), TlsClient::old(&authority)] {
+        let tls = tls.mixing_sessions();
+        for is_known in [false, true] {
+            let mut client = connect(&gateway, &tls, "a.test").expect("a certificate");
+            assert_eq!(ask(&mut client, "a.test", "/").expect("an answer").0, 200);
+            assert_eq!(client.agreed().expect("TLS").resumed, is_known);
+        }
+        let outcome = connect(&gateway, &tls, "m.test").and_then(|mut client| ask(&mut client, "m.test", "/"));
+        assert!(outcome.is_err(), "{outcome:?}");
+    }
+    assert_eq!(origin.requests().len(), 4);
+}
+
 #[test]
 fn tickets_outlive_reloads() {
     let (authority, origin) = (Authority::new(), origin());

@@ -14,6 +14,7 @@ mod origin;
 mod place;
 mod program;
 mod scale;
+mod sessions;
 mod tls;
 mod wait;
 mod wire;

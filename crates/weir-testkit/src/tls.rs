@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
-use rustls::client::WebPkiServerVerifier;
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -18,6 +18,8 @@ use rustls::{
     ClientConfig, ClientConnection, Connection, HandshakeKind, ProtocolVersion, RootCertStore, ServerConfig,
     ServerConnection,
 };
+
+use crate::sessions::Mixed;
 
 fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
@@ -182,6 +184,13 @@ impl TlsClient {
         TlsClient { config: Arc::new(config) }
     }
 
+    /// The same, and offers the sessions it has to every server, whoever they are from.
+    pub fn mixing_sessions(&self) -> TlsClient {
+        let mut config = (*self.config).clone();
+        config.resumption = Resumption::store(Arc::new(Mixed::new()));
+        TlsClient { config: Arc::new(config) }
+    }
+
     /// For clients that are not ours.
     pub fn config(&self) -> &Arc<ClientConfig> {
         &self.config
@@ -336,13 +345,23 @@ fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
 
 fn flush(connection: &mut Connection, mut tcp: &TcpStream) -> io::Result<()> {
     while connection.wants_write() {
-        connection.write_tls(&mut tcp)?;
+        uninterrupted(|| connection.write_tls(&mut tcp))?;
     }
     Ok(())
 }
 
+/// On a socket with a time-out the system does not go on by itself after a process was stopped for a moment (signal(7)).
+fn uninterrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
 fn receive(connection: &mut Connection, mut tcp: &TcpStream) -> io::Result<()> {
-    let count = connection.read_tls(&mut tcp)?;
+    let count = uninterrupted(|| connection.read_tls(&mut tcp))?;
     if let Err(error) = connection.process_new_packets() {
         let _ = flush(connection, tcp);
         return Err(io::Error::new(io::ErrorKind::InvalidData, error));

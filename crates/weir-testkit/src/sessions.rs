@@ -1,0 +1,49 @@
+//! Sessions of TLS that a client offers to whoever it speaks with.
+
+use rustls::NamedGroup;
+use rustls::client::{ClientSessionMemoryCache, ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
+use rustls::pki_types::ServerName;
+
+/// Keeps the sessions of all servers as if they were those of one: what a server is to refuse, if they are not its own.
+#[derive(Debug)]
+pub struct Mixed(ClientSessionMemoryCache);
+
+impl Mixed {
+    pub fn new() -> Mixed {
+        Mixed(ClientSessionMemoryCache::new(16))
+    }
+}
+
+fn anybody() -> ServerName<'static> {
+    ServerName::try_from("anybody").expect("it is a name")
+}
+
+impl ClientSessionStore for Mixed {
+    fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
+        self.0.set_kx_hint(anybody(), group);
+    }
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
+        self.0.kx_hint(&anybody())
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, session: Tls12ClientSessionValue) {
+        self.0.set_tls12_session(anybody(), session);
+    }
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        self.0.tls12_session(&anybody())
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {
+        self.0.remove_tls12_session(&anybody());
+    }
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, ticket: Tls13ClientSessionValue) {
+        self.0.insert_tls13_ticket(anybody(), ticket);
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        self.0.take_tls13_ticket(&anybody())
+    }
+}
