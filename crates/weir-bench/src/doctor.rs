@@ -1,6 +1,6 @@
 //! Whether a machine is fit for load tests, and what to change. Pure over what the manifest says.
 
-use crate::manifest::Manifest;
+use crate::{engine::Interruptions, manifest::Manifest};
 
 /// One thing looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,8 +11,11 @@ pub struct Finding {
     pub advice: Option<String>,
 }
 
-/// Everything that bounds a load test, well or not.
-pub fn examine(manifest: &Manifest) -> Vec<Finding> {
+/// What an open loop can be held to on a quiet machine.
+const ON_TIME_NS: u64 = 100_000;
+
+/// Everything that bounds a load test, well or not; `interruptions` of processors by their numbers.
+pub fn examine(manifest: &Manifest, interruptions: &[(u32, Interruptions)]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut look = |what: &str, now: String, well: bool, advice: &str| {
         findings.push(Finding { what: what.to_owned(), now, advice: (!well).then(|| advice.to_owned()) });
@@ -34,6 +37,17 @@ pub fn examine(manifest: &Manifest) -> Vec<Finding> {
     if let Some(governor) = &cpu.governor {
         let advice = "the clock follows the load: cpupower frequency-set -g performance";
         look("frequency governor", governor.clone(), governor == "performance", advice);
+    }
+    for (cpu, seen) in interruptions {
+        let us = |ns: u64| format!("{:.0} µs", ns as f64 / 1e3);
+        let within = seen.noticed_within(0.999);
+        look(
+            &format!("interruptions of processor {cpu}"),
+            format!("99.9 % of moments noticed within {}; the longest {}", us(within), us(seen.longest())),
+            within <= ON_TIME_NS,
+            "other programs or the hypervisor take the processor away, so no open loop sends on time to 0.1 ms here: stop \
+             what runs besides, or take a machine whose processors nobody else has",
+        );
     }
     let (soft, hard) = manifest.open_files;
     look(
@@ -85,8 +99,13 @@ mod tests {
         (manifest.cpu.cores, manifest.cpu.logical, manifest.cpu.threads_per_core) = (8, 8, 1);
         manifest.sysctl.insert("net.core.somaxconn".to_owned(), "128".to_owned());
         manifest.sysctl.insert("net.ipv4.ip_local_port_range".to_owned(), "32768 60999".to_owned());
+        let mut quiet = Interruptions { watched_ns: 1_000_000_000, ..Interruptions::default() };
+        quiet.lengths.record(50_000);
+        let mut disturbed = quiet.clone();
+        (0..5).for_each(|_| disturbed.lengths.record(4_000_000));
+        let seen = [(0, quiet), (1, disturbed)];
         let bad: Vec<String> =
-            examine(&manifest).into_iter().filter(|one| one.advice.is_some()).map(|one| one.what).collect();
-        assert_eq!(bad, ["net.core.somaxconn", "net.ipv4.ip_local_port_range"]);
+            examine(&manifest, &seen).into_iter().filter(|one| one.advice.is_some()).map(|one| one.what).collect();
+        assert_eq!(bad, ["interruptions of processor 1", "net.core.somaxconn", "net.ipv4.ip_local_port_range"]);
     }
 }

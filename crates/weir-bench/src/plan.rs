@@ -28,7 +28,8 @@ pub struct Destination {
 /// Divides `cpus` among the roles: the target first, on cores of its own where there are enough.
 ///
 /// What is left is the generator's and the backend's; they share it when it is one, unless the backend has to be `alone`:
-/// then the generator shares the target's. With a single processor all share.
+/// then the generator shares the target's. Without workers there is no target to have any. With a single processor all
+/// share.
 pub fn pinning(cpus: &[LogicalCpu], workers: u32, alone: bool) -> Pinning {
     // One thread of every core first: two workers shall not land on two threads of one core while another is idle.
     let mut ordered: Vec<(usize, LogicalCpu)> = cpus
@@ -43,9 +44,10 @@ pub fn pinning(cpus: &[LogicalCpu], workers: u32, alone: bool) -> Pinning {
     ordered.sort_by_key(|(thread, cpu)| (*thread, cpu.id));
     let ids: Vec<u32> = ordered.into_iter().map(|(_, cpu)| cpu.id).collect();
     if ids.len() < 2 {
-        return Pinning { target: ids.clone(), generator: ids.clone(), backend: ids };
+        let target = if workers == 0 { Vec::new() } else { ids.clone() };
+        return Pinning { target, generator: ids.clone(), backend: ids };
     }
-    let target = (workers as usize).clamp(1, ids.len() - 1);
+    let target = (workers as usize).min(ids.len() - 1);
     let rest = &ids[target..];
     let (generator, backend) = match rest {
         [one] if alone => (ids[..target].to_vec(), vec![*one]),
@@ -97,6 +99,9 @@ pub fn order(scenario: &Scenario, repeat: u32, seed: u64) -> Vec<Vec<Group>> {
     rows
 }
 
+/// A generator that has its processors for itself takes nothing from anybody by waiting this long with open eyes.
+const ALONE_SPIN_NS: u64 = 1_000_000;
+
 /// What the engine is asked for one run.
 pub fn load(scenario: &Scenario, row: &Row, level: Level, to: &Destination, pinning: &Pinning, seed: u64) -> LoadPlan {
     let connections = level.connections as usize;
@@ -120,7 +125,7 @@ pub fn load(scenario: &Scenario, row: &Row, level: Level, to: &Destination, pinn
     let usual = LoadPlan::closed("", connections, Stop::default());
     // A generator that waits spinning takes half of a processor from the backend it shares it with, or from the target.
     let shares = |cpus: &[u32]| pinning.generator.iter().any(|cpu| cpus.contains(cpu));
-    let spin_ns = if shares(&pinning.backend) || shares(&pinning.target) { 0 } else { usual.spin_ns };
+    let spin_ns = if shares(&pinning.backend) || shares(&pinning.target) { 0 } else { ALONE_SPIN_NS };
     LoadPlan {
         requests: requests(row, scheme, to.port),
         selection: Selection::Weighted,
@@ -249,6 +254,8 @@ mod tests {
         let alone = pinning(&cpus(2, 1), 1, true);
         assert_eq!(alone, Pinning { target: vec![0], generator: vec![0], backend: vec![1] });
         assert_eq!(pinning(&cpus(4, 2), 2, true), eight, "it is alone anyway");
+        let direct = pinning(&cpus(2, 1), 0, false);
+        assert_eq!(direct, Pinning { target: vec![], generator: vec![0], backend: vec![1] });
         assert_eq!(pinning(&cpus(1, 1), 1, false), Pinning { target: vec![0], generator: vec![0], backend: vec![0] });
     }
 

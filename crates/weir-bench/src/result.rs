@@ -6,13 +6,16 @@ use std::{collections::BTreeMap, fs, io::Write as _, path::Path};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::{LoadPlan, LoadResult, Phase},
+    engine::{Interruptions, LoadPlan, LoadResult, Phase},
     manifest::Manifest,
     scenario::Scenario,
 };
 
 /// The schema's name and version. The number grows when a reader of the old one would misunderstand the new one.
 pub const SCHEMA: &str = "weir-bench/result/1";
+
+/// Share of an open loop's requests that a statement about its schedule is about.
+const ON_TIME: f64 = 0.999;
 
 /// One scenario, run once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -53,7 +56,7 @@ pub struct Search {
 }
 
 /// One rate tried by a search.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Attempt {
     pub rate: f64,
     pub achieved: f64,
@@ -61,6 +64,13 @@ pub struct Attempt {
     pub mean_ms: f64,
     pub p99_ms: f64,
     pub error_share: f64,
+    /// Within which time of when they were due 99.9 % of the requests were sent; absent when more of them had to wait for
+    /// a connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_within_us: Option<f64>,
+    /// What the machine allowed just before, by [`Run::noticed_within_us`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noticed_within_us: Option<f64>,
     pub kept: bool,
 }
 
@@ -204,6 +214,9 @@ pub struct Run {
     /// Processes other than the generator, sampled over the measured part.
     pub processes: Vec<Process>,
     pub host: Vec<HostSample>,
+    /// Of the generator's processor before the run: open loops whose generator has it for itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interruptions: Option<Interruptions>,
     /// Lines of the target's log at level error or above during the run, at most 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub target_errors: Vec<String>,
@@ -362,6 +375,19 @@ impl Run {
 
     pub fn mean_latency_ms(&self) -> f64 {
         self.load.total.latency.mean() / 1e6
+    }
+
+    /// Open loop: microseconds within which 99.9 % of the requests were sent after they were due; `None` when more of them
+    /// had to wait for a connection.
+    pub fn sent_within_us(&self) -> Option<f64> {
+        let ns = self.plan.pacing.is_open().then(|| self.load.total.sent_within(ON_TIME)).flatten()?;
+        Some(ns as f64 / 1e3)
+    }
+
+    /// Microseconds within which a thread that only reads the clock notices 99.9 % of all moments, on the generator's
+    /// processor just before the run: what no load engine betters there.
+    pub fn noticed_within_us(&self) -> Option<f64> {
+        Some(self.interruptions.as_ref()?.noticed_within(ON_TIME) as f64 / 1e3)
     }
 
     /// Share of the exchanges that did not end well, 0 to 1: errors, missed sends and unexpected statuses.

@@ -51,6 +51,7 @@ pub fn kept(objective: &Objective, attempt: &Attempt) -> bool {
         && attempt.error_share < 0.001
         && objective.mean_ms.is_none_or(|limit| attempt.mean_ms <= limit)
         && objective.p99_ms.is_none_or(|limit| attempt.p99_ms <= limit)
+        && objective.sent_within_us.is_none_or(|limit| attempt.sent_within_us.is_some_and(|us| us <= limit))
 }
 
 /// The scenario's searches, on its first row, for every target that can run it.
@@ -92,7 +93,11 @@ mod tests {
 
     fn attempt(rate: f64, capacity: f64) -> Attempt {
         let p99_ms = if rate < capacity { 1.0 / (1.0 - rate / capacity) } else { 1e3 };
-        Attempt { rate, achieved: rate.min(capacity), mean_ms: p99_ms / 3.0, p99_ms, error_share: 0.0, kept: false }
+        Attempt { rate, achieved: rate.min(capacity), mean_ms: p99_ms / 3.0, p99_ms, ..Attempt::default() }
+    }
+
+    fn p99_within(ms: f64) -> Objective {
+        Objective { name: "p99".to_owned(), p99_ms: Some(ms), ..Objective::default() }
     }
 
     /// The answer, and how many rates were tried for it.
@@ -110,7 +115,7 @@ mod tests {
     #[test]
     fn finds_the_rate_where_the_queue_begins_to_hurt() {
         // 1 / (1 - u) = 5 at u = 0.8.
-        let objective = Objective { name: "p99".to_owned(), mean_ms: None, p99_ms: Some(5.0) };
+        let objective = p99_within(5.0);
         for first in [1_000.0, 9_000.0, 40_000.0] {
             let (rate, tried) = find(&objective, first);
             let rate = rate.unwrap();
@@ -121,7 +126,7 @@ mod tests {
 
     #[test]
     fn one_hiccup_does_not_decide() {
-        let objective = Objective { name: "p99".to_owned(), mean_ms: None, p99_ms: Some(5.0) };
+        let objective = p99_within(5.0);
         // Every rate fails the first time it is tried.
         let mut tried = Vec::new();
         let (rate, attempts) = highest::<()>(1_000.0, |rate| {
@@ -137,7 +142,14 @@ mod tests {
 
     #[test]
     fn says_when_no_rate_keeps_the_objective() {
-        let objective = Objective { name: "p99".to_owned(), mean_ms: None, p99_ms: Some(0.5) };
+        let objective = p99_within(0.5);
         assert_eq!(find(&objective, 8_000.0).0, None);
+    }
+
+    #[test]
+    fn a_schedule_is_kept_when_nearly_all_are_sent_in_time_and_none_had_to_wait() {
+        let objective = Objective { name: "schedule".to_owned(), sent_within_us: Some(100.0), ..Objective::default() };
+        let on_schedule = |sent_within_us| kept(&objective, &Attempt { sent_within_us, ..attempt(1_000.0, 10_000.0) });
+        assert_eq!([Some(99.0), Some(101.0), None].map(on_schedule), [true, false, false]);
     }
 }

@@ -32,6 +32,8 @@ pub struct Summary<'a> {
     pub refusal_p99_ms: Option<Interval>,
     pub instructions: Option<Interval>,
     pub recovery_s: Option<Interval>,
+    pub sent_within_us: Option<Interval>,
+    pub noticed_within_us: Option<Interval>,
     pub target_use: Option<Interval>,
     /// Of throughput against the baseline target in the same row and level.
     pub against_baseline: Option<Comparison>,
@@ -133,6 +135,8 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[Verdict]) -> 
         refusal_p99_ms: of(&|run| run.refusal_ms(99.0)),
         instructions: of(&Run::instructions_per_request),
         recovery_s: of(&|run| recovery::longest_s(result, cell, run)),
+        sent_within_us: of(&Run::sent_within_us),
+        noticed_within_us: of(&Run::noticed_within_us),
         target_use: of(&|run| run.utilisation(Role::Target)),
         against_baseline: against(&|run| Some(run.throughput()), &|turn| Some(turn.rps)),
         cpu_against_baseline: against(&Run::target_cpu_us, &|turn| turn.target_cpu_us),

@@ -76,7 +76,7 @@ fn a_scenario_becomes_a_result_a_report_and_exports() {
         let Outcome::Measured { runs } = &cell.outcome else { panic!("{:?}", cell.outcome) };
         assert_eq!(runs.len(), 2);
         for run in runs {
-            assert!(run.load.total.class(2) > 10, "{:?}", run.load.total.statuses);
+            assert!(run.load.total.class(2) > 0, "{:?}", run.load.total.statuses);
             assert_eq!(run.load.total.errors.sum(), 0);
             assert!(!run.processes.is_empty() && run.host.len() > 1);
         }

@@ -1,11 +1,13 @@
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
 use crate::{
     doctor,
+    engine::Interruptions,
     manifest::{Manifest, Pinning},
-    run::counters_available,
+    run::{self, counters_available},
     scenario, target,
 };
 
@@ -38,13 +40,19 @@ pub fn list(arguments: List) -> Result<u8, String> {
     Ok(0)
 }
 
+/// How long each processor is watched.
+const WATCH: Duration = Duration::from_secs(1);
+
 #[derive(Debug, Args)]
 pub struct Doctor {}
 
 pub fn doctor(_: Doctor) -> Result<u8, String> {
     let mut manifest = Manifest::read(Pinning::default());
     manifest.counters = counters_available();
-    let findings = doctor::examine(&manifest);
+    let watched = run::usable_cpus(&manifest.cpu).into_iter().map(|cpu| cpu.id);
+    let interruptions: Vec<(u32, Interruptions)> =
+        watched.map(|cpu| (cpu, Interruptions::watch(Some(cpu as usize), WATCH))).collect();
+    let findings = doctor::examine(&manifest, &interruptions);
     for finding in &findings {
         let mark = if finding.advice.is_some() { "!" } else { "✓" };
         println!("{mark} {:<32} {}", finding.what, finding.now);

@@ -46,6 +46,8 @@ pub fn report(plan: &LoadPlan, result: &LoadResult) -> String {
                 thousands(total.missed)
             ),
         );
+        let within = |share| total.sent_within(share).map_or("never".to_owned(), |ns| time(ns as f64));
+        line("on schedule", format!("99 % sent within {} of when due, 99.9 % within {}", within(0.99), within(0.999)));
     }
     if !total.statuses.is_empty() {
         let statuses = total.statuses.iter().map(|(status, count)| format!("{status}: {}", thousands(*count)));

@@ -9,6 +9,7 @@ pub mod plan;
 pub mod result;
 
 mod http1;
+mod interruptions;
 mod job;
 mod prepare;
 mod recorder;
@@ -18,6 +19,7 @@ mod streams;
 mod tls;
 
 pub use histogram::Histogram;
+pub use interruptions::Interruptions;
 pub use plan::{
     Body, EchoCheck, LoadPlan, Pacing, PlanError, Protocol, Rate, RateStep, RequestTemplate, Selection, Spacing, Stop,
     Think, Timeouts, Tls,

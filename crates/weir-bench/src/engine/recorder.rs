@@ -137,6 +137,8 @@ pub(super) struct Recorder {
     spin_ns: u64,
     in_flight: u64,
     in_flight_since: u64,
+    /// The end of the measured part, as soon as that is known.
+    in_flight_until: u64,
     summary: Box<Summary>,
     out: Sender<Message>,
     /// Emptied slices coming back.
@@ -162,6 +164,7 @@ impl Recorder {
             spin_ns: 0,
             in_flight: 0,
             in_flight_since: window.measure,
+            in_flight_until: window.end,
             summary: Box::default(),
             out,
             spare,
@@ -272,7 +275,7 @@ impl Recorder {
     /// The number of exchanges in flight has changed. One call per wake-up is precise enough.
     #[inline]
     pub(super) fn in_flight(&mut self, count: u64, now: u64) {
-        let until = now.min(self.window.end);
+        let until = now.min(self.in_flight_until);
         if until > self.in_flight_since {
             self.summary.in_flight_area += self.in_flight as f64 * (until - self.in_flight_since) as f64;
             self.in_flight_since = until;
@@ -293,6 +296,9 @@ impl Recorder {
     pub(super) fn end(&mut self, now: u64) {
         if self.summary.ended == 0 {
             self.summary.ended = now;
+            if self.window.measure > self.window.start {
+                self.in_flight_until = self.in_flight_until.min(now);
+            }
         }
     }
 

@@ -17,7 +17,8 @@ pub struct LoadResult {
     pub started_unix_ns: u64,
     /// Length of warm-up, ns.
     pub warm_up_ns: u64,
-    /// Length of the measurement, ns: what rates are divided by.
+    /// Length of the measurement, ns: what rates are divided by. Where a count ended it, up to when the last request was
+    /// due; without a warm-up, up to the last answer.
     pub measured_ns: u64,
     /// From the end of the measurement to the last answer, ns.
     pub drain_ns: u64,
@@ -105,6 +106,19 @@ impl Tally {
         self.service_time.add(&other.service_time);
         self.refused.add(&other.refused);
         self.lag.add(&other.lag);
+    }
+
+    /// Open loop: within which time of when it was due this share (0.0 to 1.0) of everything was sent, ns. What had to
+    /// wait for a connection, and what was never sent, was not on time whoever is to blame; `None` when that is more than
+    /// the rest of the share, or nothing was due.
+    pub fn sent_within(&self, share: f64) -> Option<u64> {
+        let late = self.queued + self.missed;
+        let on_time = (self.due as f64 * share).ceil() as u64;
+        // Those that had to wait are in `lag` with the engine's own part of it, so they come on top of what is needed.
+        let needed = on_time + self.queued;
+        let sent = self.lag.count();
+        let possible = self.due > 0 && on_time + late <= self.due && needed <= sent;
+        possible.then(|| self.lag.quantile(needed as f64 / sent as f64))
     }
 
     /// Answers with a status of this class: 2 for 200 to 299.
@@ -351,4 +365,36 @@ pub struct Progress {
     pub p99_ns: u64,
     /// The generator's own lag in the last interval, 99.9th percentile, ns.
     pub lag_p999_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waited_for_a_connection_was_not_on_time() {
+        let mut tally = Tally { due: 1_000, ..Tally::default() };
+        (0..1_000).for_each(|_| tally.lag.record(100));
+        assert_eq!(tally.sent_within(0.999), Some(100));
+        // A request that waited counts as late, whatever the engine's own part of it was.
+        tally.queued = 1;
+        assert_eq!(tally.sent_within(0.999), Some(100));
+        tally.queued = 2;
+        assert_eq!(tally.sent_within(0.999), None);
+        assert_eq!(tally.sent_within(0.99), Some(100));
+        tally.missed = 20;
+        assert_eq!(tally.sent_within(0.99), None);
+        assert_eq!(Tally::default().sent_within(0.5), None);
+    }
+
+    #[test]
+    fn the_latest_of_a_thousand_does_not_count() {
+        let mut tally = Tally { due: 2_000, ..Tally::default() };
+        (0..1_998).for_each(|_| tally.lag.record(100));
+        (0..2).for_each(|_| tally.lag.record(900));
+        assert_eq!(tally.sent_within(0.999), Some(100));
+        tally.lag.record(900);
+        tally.due += 1;
+        assert_eq!(tally.sent_within(0.999), Some(900));
+    }
 }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, set_current_timer_slack};
 
 use super::clock::{now_ns, unix_ns};
 use super::http1;
@@ -70,13 +70,40 @@ pub fn run_until(
         let _ = thread.go.send(window);
     }
     let mut collector = Collector::new(plan, window, started_unix_ns);
+    let aside = Aside::from(plan);
     collector.collect(&messages, &threads, progress);
+    drop(aside);
     for thread in threads {
         drop(thread.go);
         // A thread that panicked has found a fault of the engine: its message must not be lost.
         thread.handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     }
     Ok(collector.result())
+}
+
+/// Keeps the calling thread off the processors of a generator that waits spinning, as long as it lives and where there are
+/// others: putting an interval together takes a millisecond, and a request due in it would be sent that much later.
+struct Aside {
+    before: Option<CpuSet>,
+}
+
+impl Aside {
+    fn from(plan: &LoadPlan) -> Self {
+        let spins = plan.pacing.is_open() && plan.spin_ns > 0;
+        let Some(before) = sched_getaffinity(None).ok().filter(|_| spins) else { return Self { before: None } };
+        let mut others = before;
+        plan.cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| others.unset(*cpu));
+        let moved = others != before && others.count() > 0 && sched_setaffinity(None, &others).is_ok();
+        Self { before: moved.then_some(before) }
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            let _ = sched_setaffinity(None, before);
+        }
+    }
 }
 
 struct Thread {
@@ -235,8 +262,14 @@ impl<'a> Collector<'a> {
         let summaries = &self.summaries;
         let ended = summaries.values().map(|summary| summary.ended).max().unwrap_or(0);
         let last_answer = summaries.values().map(|summary| summary.last_answer).max().unwrap_or(0);
-        // Time ends a run at its planned end, a count with the last answer, a request to stop when it was made.
-        let end = if ended >= self.window.end { self.window.end } else { ended.max(last_answer) };
+        // Time ends a run at its planned end. A count does when the last request was due, if answers to a warm-up came in
+        // the beginning that nobody counted; otherwise with the last answer.
+        let warmed_up = self.window.measure > self.window.start;
+        let end = match ended {
+            ended if ended >= self.window.end => self.window.end,
+            ended if warmed_up => ended,
+            ended => ended.max(last_answer),
+        };
         let measured_ns = end.saturating_sub(self.window.measure);
         let mut total = Tally::default();
         for tally in &self.requests {
@@ -257,6 +290,11 @@ impl<'a> Collector<'a> {
             generator.threads.push(summary.cpu);
             generator.in_flight_max += summary.in_flight_max;
             generator.in_flight_mean += summary.in_flight_area / measured_ns.max(1) as f64;
+        }
+        for interval in &mut self.intervals {
+            if interval.phase == Phase::Measured && self.window.start + interval.start_ns >= end {
+                interval.phase = Phase::Drain;
+            }
         }
         self.intervals.sort_by_key(|interval| (interval.start_ns, interval.phase));
         self.intervals.retain(|interval| {

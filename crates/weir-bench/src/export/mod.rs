@@ -118,6 +118,7 @@ mod tests {
             target_errors: Vec::new(),
             instructions: None,
             rss_before_bytes: None,
+            interruptions: None,
             rss_after_bytes: None,
         };
         Cell {

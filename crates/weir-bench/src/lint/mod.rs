@@ -8,6 +8,7 @@ mod evidence;
 mod own;
 mod publication;
 mod row;
+mod trend;
 
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +60,7 @@ pub fn judge(evidence: &Evidence) -> Vec<Verdict> {
     for row in &evidence.rows {
         verdicts.extend(row::judge(row));
     }
+    verdicts.extend(trend::judge(&evidence.rows));
     let mut merged: Vec<Verdict> = Vec::new();
     for verdict in verdicts {
         let same = merged.iter_mut().find(|have| {

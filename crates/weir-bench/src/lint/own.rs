@@ -129,13 +129,23 @@ fn others(first: &crate::result::HostSample, last: &crate::result::HostSample, r
     if all > 0.0 { ((busy - interrupts - ours - generator) / all).max(0.0) } else { 0.0 }
 }
 
-/// Throughput of each whole interval of the measured part.
+/// Throughput of each whole interval of the measured part, from when answers to what was asked in it are all that comes:
+/// what was due in a warm-up and is answered after it is counted nowhere.
 fn slices(run: &Run) -> Vec<f64> {
-    let longest = run.load.intervals.iter().map(|interval| interval.length_ns).max().unwrap_or(0);
-    run.load
-        .intervals
-        .iter()
-        .filter(|interval| interval.phase == Phase::Measured && interval.length_ns * 2 > longest)
-        .map(|interval| interval.tally.completed as f64 * 1e9 / interval.length_ns as f64)
-        .collect()
+    let load = &run.load;
+    let longest = load.intervals.iter().map(|interval| interval.length_ns).max().unwrap_or(0);
+    let answered_ns = load.total.service_time.quantile(0.99);
+    let (mut slices, mut warming, mut begin_ns) = (Vec::new(), false, 0);
+    for interval in &load.intervals {
+        if interval.phase == Phase::Measured {
+            if std::mem::take(&mut warming) {
+                begin_ns = interval.start_ns + answered_ns;
+            }
+            if interval.start_ns >= begin_ns && interval.length_ns * 2 > longest {
+                slices.push(interval.tally.completed as f64 * 1e9 / interval.length_ns as f64);
+            }
+        }
+        warming |= interval.phase == Phase::WarmUp;
+    }
+    slices
 }

@@ -1,10 +1,7 @@
 //! Rules about one figure, or one run behind it.
 
 use super::{LatencyFrom, RowEvidence, Severity, Verdict};
-use crate::{
-    result::Pacing,
-    stats::{littles_law, mann_kendall, median},
-};
+use crate::{result::Pacing, stats::littles_law};
 
 /// Above this share of its processors a role has none left: sampling and scheduling take the rest.
 const SATURATED: f64 = 0.95;
@@ -14,7 +11,7 @@ const TARGET_IS_LIMIT: f64 = 0.90;
 const ROUNDING: f64 = 1.05;
 
 pub fn judge(row: &RowEvidence) -> Vec<Verdict> {
-    let rules: [(&str, Rule); 20] = [
+    let rules: [(&str, Rule); 19] = [
         ("littles-law", little),
         ("in-flight-count", in_flight),
         ("unreachable-rate", unreachable_rate),
@@ -34,7 +31,6 @@ pub fn judge(row: &RowEvidence) -> Vec<Verdict> {
         ("target-errors", target_errors),
         ("coordinated-omission", coordinated_omission),
         ("averages-only", averages_only),
-        ("warm-up-trend", warm_up_trend),
     ];
     rules
         .iter()
@@ -309,28 +305,5 @@ fn averages_only(row: &RowEvidence) -> Finding {
         let words =
             "latency is an average only: it says nothing about the slow requests, which is what users feel".to_owned();
         (Severity::Warning, words)
-    })
-}
-
-fn warm_up_trend(row: &RowEvidence) -> Finding {
-    if row.backend_limits {
-        return None;
-    }
-    let slices = &row.slices_rps;
-    let (p, rising) = mann_kendall(slices);
-    let third = slices.len() / 3;
-    if p > 0.01 || third == 0 {
-        return None;
-    }
-    let (first, last) = (median(&slices[..third])?, median(&slices[slices.len() - third..])?);
-    let change = last / first - 1.0;
-    (change.abs() > 0.1).then(|| {
-        let how = match (first, rising) {
-            (0.0, _) => "began with nothing".to_owned(),
-            (_, true) => format!("rose by {:.0} %", change * 100.0),
-            (_, false) => format!("fell by {:.0} %", -change * 100.0),
-        };
-        let why = if rising { "the warm-up was too short" } else { "something fills up or heats up" };
-        (Severity::Warning, format!("throughput {how} during the measured part: {why}"))
     })
 }

@@ -28,6 +28,7 @@ impl Unit {
             Unit::Milliseconds if value != 0.0 && value.abs() < 1.0 => format!("{} µs", digits(value * 1e3)),
             Unit::Milliseconds if value.abs() >= 1e3 => format!("{} s", digits(value / 1e3)),
             Unit::Milliseconds => format!("{} ms", digits(value)),
+            Unit::Microseconds if value.abs() >= 1e3 => format!("{} ms", digits(value / 1e3)),
             Unit::Microseconds => format!("{} µs", digits(value)),
             Unit::Seconds => format!("{} s", digits(value)),
             Unit::Bytes => short(value, &[" B", " KiB", " MiB", " GiB"], 1024.0),
@@ -113,10 +114,10 @@ impl Axis {
         self.from + (self.warp(value) - low) / (high - low) * (self.to - self.from)
     }
 
-    /// Values worth a grid line, few enough to be labelled.
-    pub fn ticks(&self) -> Vec<f64> {
+    /// Values worth a grid line, round in their unit, few enough to be labelled.
+    pub fn ticks(&self, unit: Unit) -> Vec<f64> {
         match self.scale {
-            Scale::Linear => self.linear_ticks(),
+            Scale::Linear => self.linear_ticks(unit),
             Scale::Log => self.log_ticks(),
             Scale::Nines => {
                 [50.0, 90.0, 99.0, 99.9, 99.99, 99.999].into_iter().filter(|tick| *tick <= self.high).collect()
@@ -124,9 +125,12 @@ impl Axis {
         }
     }
 
-    fn linear_ticks(&self) -> Vec<f64> {
+    fn linear_ticks(&self, unit: Unit) -> Vec<f64> {
         let rough = (self.high - self.low) / 5.0;
-        let power = 10f64.powf(rough.log10().floor());
+        // 20 MiB is a round number of bytes.
+        let thousands = if unit == Unit::Bytes { rough.max(1.0).log(1024.0).floor() as i32 } else { 0 };
+        let one = 1024f64.powi(thousands);
+        let power = one * 10f64.powf((rough / one).log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * power).find(|step| *step >= rough).unwrap_or(rough);
         let first = (self.low / step).ceil() as i64;
         (first..).map(|index| index as f64 * step).take_while(|tick| *tick <= self.high * (1.0 + 1e-9)).collect()
@@ -159,9 +163,18 @@ mod tests {
         assert_eq!(Unit::Count.label(24_129.22), "24.1k");
         assert_eq!(Unit::Count.label(999_900.0), "1M");
         assert_eq!(Unit::Milliseconds.label(0.093), "93 µs");
+        assert_eq!(Unit::Microseconds.label(127_581.0), "128 ms");
         assert_eq!(Unit::Milliseconds.label(24_500.0), "24.5 s");
         assert_eq!(Unit::Bytes.label(104_857_600.0), "100 MiB");
         assert_eq!(digits(7.0), "7");
+    }
+
+    #[test]
+    fn ticks_of_bytes_are_round_in_bytes() {
+        const MIB: f64 = 1_048_576.0;
+        let ticks = |high: f64| Axis::around(Scale::Linear, [high].into_iter(), 0.0, 100.0).ticks(Unit::Bytes);
+        assert_eq!(ticks(70.0 * MIB), [0.0, 20.0 * MIB, 40.0 * MIB, 60.0 * MIB]);
+        assert_eq!(ticks(2.0 * MIB)[1], 500.0 * 1024.0);
     }
 
     #[test]
@@ -173,7 +186,7 @@ mod tests {
             (Scale::Nines, vec![0.0, 99.99]),
         ] {
             let axis = Axis::around(scale, values.into_iter(), 0.0, 100.0);
-            let ticks = axis.ticks();
+            let ticks = axis.ticks(Unit::Count);
             assert!((1..=12).contains(&ticks.len()), "{scale:?}: {ticks:?}");
             assert!(ticks.iter().all(|tick| (-0.01..=100.01).contains(&axis.place(*tick))));
         }

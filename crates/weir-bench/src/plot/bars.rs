@@ -59,7 +59,7 @@ impl BarFigure {
         });
         let axis = Axis::around(Scale::Linear, values.flatten(), left, self.width - RIGHT);
         let bottom = top + rows;
-        for tick in axis.ticks() {
+        for tick in axis.ticks(self.axis.1) {
             let at = axis.place(tick);
             svg.line((at, top), (at, bottom), GRID, 1.0, "");
             svg.text((at, bottom + 16.0), Anchor::Middle, "", FAINT, &self.axis.1.label(tick));

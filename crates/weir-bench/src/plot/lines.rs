@@ -44,7 +44,7 @@ const BOTTOM: f64 = 48.0;
 impl LineFigure {
     pub fn svg(&self) -> String {
         let legend = legend_rows(self);
-        let top = 44.0 + legend.len() as f64 * 18.0;
+        let top = 58.0 + legend.len() as f64 * 18.0;
         let height = HEIGHT + top;
         let mut svg = Svg::new(self.width, height, &self.title);
         let marks = self.marks.iter();
@@ -117,13 +117,13 @@ impl LineFigure {
 
 fn grid(svg: &mut Svg, figure: &LineFigure, x: &Axis, y: &Axis, (top, bottom): (f64, f64)) {
     let right = figure.width - RIGHT;
-    for tick in y.ticks() {
+    for tick in y.ticks(figure.y.2) {
         let at = y.place(tick);
         svg.line((LEFT, at), (right, at), GRID, 1.0, "");
         svg.text((LEFT - 8.0, at + 4.0), Anchor::End, "", FAINT, &figure.y.2.label(tick));
     }
     let mut free_from = f64::NEG_INFINITY;
-    for tick in x.ticks() {
+    for tick in x.ticks(figure.x.2) {
         let (at, label) = (x.place(tick), figure.x.2.label(tick));
         svg.line((at, top), (at, bottom), GRID, 1.0, "");
         let half = width_of(&label) / 2.0;

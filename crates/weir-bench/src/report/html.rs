@@ -1,11 +1,13 @@
 use std::fmt::Write as _;
 
 use super::{
-    against, extra, extra_headers, figures, grouped, holds_connections, level, plain, published_after, with_interval,
+    against, extra, extra_headers, figures, grouped, holds_connections, level, plain, published_after, schedule_of,
+    with_interval,
 };
 use crate::{
     lint::{Severity, Verdict},
     plot::{Unit, escape},
+    scenario::Column,
     summary::{Findings, Summary},
 };
 
@@ -88,7 +90,10 @@ fn facts(findings: &Findings<'_>, page: &mut String) {
     let result = findings.result;
     let manifest = &result.manifest;
     let method = &result.scenario.method;
-    let list = |cpus: &[u32]| cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+    let list = |cpus: &[u32]| match cpus {
+        [] => "none".to_owned(),
+        _ => cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(" "),
+    };
     let facts = [
         ("Measured", result.started_at.clone()),
         ("Machine", format!("{}, {} processors", manifest.cpu.model, manifest.cpu.logical)),
@@ -285,15 +290,23 @@ fn searches(findings: &Findings<'_>, page: &mut String) {
             "<section><h2>Searches</h2><div class=\"scroll\"><table><thead><tr><th>Highest rate with<th>Row\
              <th class=\"n\">Clients<th>Target<th class=\"n\">Requests/s<th>Rates tried</thead><tbody>",
         );
+        let by_schedule = findings.result.scenario.columns.contains(&Column::Schedule);
         for search in &findings.result.searches {
             let tried: Vec<String> = search
                 .attempts
                 .iter()
-                .map(|one| format!("{}{}", Unit::Count.label(one.rate), if one.kept { " ✓" } else { " ✗" }))
+                .map(|one| {
+                    let mark = if one.kept { "✓" } else { "✗" };
+                    let schedule = match schedule_of(Some(one)) {
+                        [sent, noticed] if by_schedule => format!(" ({sent}, machine {noticed})"),
+                        _ => String::new(),
+                    };
+                    format!("{} {mark}{schedule}", Unit::Count.label(one.rate))
+                })
                 .collect();
             let _ = write!(
                 page,
-                "<tr><td>{}<td>{}<td class=\"n\">{}<td>{}<td class=\"n\">{}<td>{}",
+                "<tr><td>{}<td>{}<td class=\"n\">{}<td>{}<td class=\"n\">{}<td class=\"tried\">{}",
                 escape(&search.objective),
                 escape(&search.row),
                 search.connections,

@@ -12,7 +12,7 @@ pub use self::{
 use crate::{
     lint::Verdict,
     plot::Unit,
-    result::ResultFile,
+    result::{Attempt, ResultFile},
     scenario::{Column, Published},
     stats::{Comparison, Interval},
     summary::{Findings, Summary},
@@ -48,6 +48,7 @@ fn extra_headers(column: Column) -> Vec<&'static str> {
         Column::Instructions => vec!["instr/req", "vs"],
         Column::Goodput => vec!["good/s"],
         Column::Refusals => vec!["refused p99"],
+        Column::Schedule => vec!["sent within", "machine"],
         Column::Recovery => vec!["90 % after"],
     }
 }
@@ -62,8 +63,20 @@ fn extra(column: Column, summary: &Summary<'_>) -> Vec<String> {
         }
         Column::Goodput => vec![plain(summary.goodput, Unit::Count)],
         Column::Refusals => vec![plain(summary.refusal_p99_ms, Unit::Milliseconds)],
+        Column::Schedule => {
+            vec![
+                plain(summary.sent_within_us, Unit::Microseconds),
+                plain(summary.noticed_within_us, Unit::Microseconds),
+            ]
+        }
         Column::Recovery => vec![plain(summary.recovery_s, Unit::Seconds)],
     }
+}
+
+/// The columns of [`Column::Schedule`] for one rate that was tried.
+fn schedule_of(attempt: Option<&Attempt>) -> [String; 2] {
+    let times = attempt.map_or([None, None], |one| [one.sent_within_us, one.noticed_within_us]);
+    times.map(|us| us.map_or("–".to_owned(), |us| Unit::Microseconds.label(us)))
 }
 
 /// Verdicts of one rule together, in the order of their first.

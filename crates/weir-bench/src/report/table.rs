@@ -1,9 +1,10 @@
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 
 use super::{
-    against, extra, extra_headers, holds_connections, level, plain, published_after, shortened, with_interval,
+    against, extra, extra_headers, holds_connections, level, plain, published_after, schedule_of, shortened,
+    with_interval,
 };
-use crate::{lint::Severity, plot::Unit, summary::Findings};
+use crate::{lint::Severity, plot::Unit, scenario::Column, summary::Findings};
 
 /// The table of a result for a terminal, `width` characters wide when given.
 pub fn table(findings: &Findings<'_>, width: Option<u16>) -> String {
@@ -109,17 +110,27 @@ pub fn searches(findings: &Findings<'_>) -> Option<String> {
     }
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
-    table.set_header(["highest rate with", "row", "clients", "target", "req/s", "attempts"]);
+    let mut header = vec!["highest rate with", "row", "clients", "target", "req/s", "attempts"];
+    let schedule = findings.result.scenario.columns.contains(&Column::Schedule);
+    if schedule {
+        header.extend(extra_headers(Column::Schedule));
+    }
+    table.set_header(header);
     for search in &findings.result.searches {
         let rate = search.rate.map_or("none".to_owned(), |rate| Unit::Count.label(rate));
-        table.add_row([
+        let mut line = vec![
             search.objective.clone(),
             search.row.clone(),
             search.connections.to_string(),
             search.target.clone(),
             rate,
             search.attempts.len().to_string(),
-        ]);
+        ];
+        if schedule {
+            let best = search.attempts.iter().rfind(|one| one.kept && Some(one.rate) == search.rate);
+            line.extend(schedule_of(best));
+        }
+        table.add_row(line);
     }
     Some(table.to_string())
 }

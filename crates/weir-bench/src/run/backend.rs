@@ -2,6 +2,7 @@ use std::{
     collections::BTreeMap,
     env, fs,
     net::{Ipv4Addr, SocketAddr},
+    path::Path,
 };
 
 use super::place::{Place, free_port};
@@ -40,10 +41,12 @@ impl Running {
             }
         }
         let cpus = pinning.backend.clone();
-        let process = match backend.kind {
-            BackendKind::Nginx => nginx(place, backend, &endpoints, workers, &cpus)?,
-            BackendKind::Builtin => builtin(place, backend, &endpoints, &cpus)?,
+        let dir = place.directory("backend")?;
+        let command = match backend.kind {
+            BackendKind::Nginx => nginx(place, backend, &endpoints, workers.min(cpus.len() as u32).max(1), &dir)?,
+            BackendKind::Builtin => builtin(place, backend, &endpoints, cpus.len())?,
         };
+        let process = Child::start(&command, &BTreeMap::new(), Vec::new(), &dir, &cpus)?;
         let mut running = Running { process, endpoints, tls: backend.tls, cpus };
         for endpoint in &running.endpoints {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, endpoint.port));
@@ -70,22 +73,21 @@ fn body(backend: &Backend) -> String {
     }
 }
 
-/// nginx with `return 200`, one worker for each processor it may use.
+/// The command to start nginx with `return 200`.
 fn nginx(
     place: &Place,
     backend: &Backend,
     endpoints: &[Endpoint],
     workers: u32,
-    cpus: &[u32],
-) -> Result<Child, String> {
+    dir: &Path,
+) -> Result<Vec<String>, String> {
     let path = "peers/nginx/backend.conf.j2";
     let template = library::text(path).ok_or_else(|| format!("{path} is missing"))?;
-    let dir = place.directory("backend")?;
     let inputs = Inputs {
         dir: dir.display().to_string(),
         port: 0,
         admin_port: 0,
-        workers: workers.min(cpus.len() as u32).max(1),
+        workers,
         open_files: place.open_files,
         upstream_connections: 0,
         backends: endpoints.to_vec(),
@@ -106,20 +108,19 @@ fn nginx(
     let text = target::render_text(path, &template, &inputs)?;
     fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
     let peer = target::read("nginx")?;
-    let program = target::locate(&peer, None, &dir)?.program.display().to_string();
-    let command = peer.command(&peer.start, &program, &inputs.dir, inputs.workers);
-    Child::start(&command, &BTreeMap::new(), Vec::new(), &dir, cpus)
+    let program = target::locate(&peer, None, dir)?.program.display().to_string();
+    Ok(peer.command(&peer.start, &program, &inputs.dir, inputs.workers))
 }
 
-/// The lab's own backends: this program, started again as `weir backend`, all of them in one process.
-fn builtin(place: &Place, backend: &Backend, endpoints: &[Endpoint], cpus: &[u32]) -> Result<Child, String> {
+/// The command for the lab's own backends: this program again as `weir backend`, all of them in one process.
+fn builtin(place: &Place, backend: &Backend, endpoints: &[Endpoint], threads: usize) -> Result<Vec<String>, String> {
     let program = env::current_exe().map_err(|error| format!("the lab's own program: {error}"))?;
     let mut command = vec![program.display().to_string(), "backend".to_owned()];
     let mut option = |name: &str, value: String| command.extend([name.to_owned(), value]);
     for endpoint in endpoints {
         option("--listen", format!("{}:{}", endpoint.host, endpoint.port));
     }
-    option("--threads", cpus.len().max(1).to_string());
+    option("--threads", threads.max(1).to_string());
     match body(backend).len() {
         2 => option("--answer", "ok".to_owned()),
         bytes => option("--answer", format!("{bytes}B")),
@@ -131,5 +132,5 @@ fn builtin(place: &Place, backend: &Backend, endpoints: &[Endpoint], cpus: &[u32
         option("--cert", place.certificate.cert_file.clone());
         option("--key", place.certificate.key_file.clone());
     }
-    Child::start(&command, &BTreeMap::new(), Vec::new(), &place.directory("backend")?, cpus)
+    Ok(command)
 }

@@ -16,7 +16,7 @@ use super::{
     place::{Place, free_port},
 };
 use crate::{
-    engine::{self, LoadPlan, Stop},
+    engine::{self, Interruptions, LoadPlan, Stop},
     manifest::Pinning,
     plan::{self, Destination},
     result::{Cell, Check, Configuration, Level, Outcome, Role, Run},
@@ -86,6 +86,8 @@ pub struct Task<'a> {
     pub counters: bool,
 }
 
+/// How long the generator's processor is watched before an open loop has it for itself.
+const WATCH: Duration = Duration::from_secs(1);
 /// After the load, before memory is read again.
 const SETTLE: Duration = Duration::from_millis(200);
 /// How long a target that listens may take until it answers.
@@ -238,6 +240,8 @@ impl Started {
             });
         }
         watched.push(backend.watched());
+        let alone = plan.pacing.is_open() && plan.spin_ns > 0;
+        let interruptions = alone.then(|| Interruptions::watch(plan.cpus.first().copied(), WATCH));
         let log_start = self.log().len();
         let rss_before_bytes = (!pids.is_empty()).then(|| rss_bytes(&pids));
         let measured = Duration::from_secs_f64(scenario.method.measured_s / f64::from(scenario.method.slices));
@@ -289,6 +293,7 @@ impl Started {
             slices: Vec::new(),
             processes,
             host,
+            interruptions,
             target_errors,
             instructions,
             rss_before_bytes,

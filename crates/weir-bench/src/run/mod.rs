@@ -15,15 +15,15 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 
-pub use self::counters::available as counters_available;
 use self::{
     backend::Running,
     cell::{Setting, Started},
     place::Place,
     turns::Up,
 };
+pub use self::{counters::available as counters_available, place::usable_cpus};
 use crate::{
-    manifest::{Cpu, Manifest},
+    manifest::{Cpu, LogicalCpu, Manifest, Pinning},
     plan,
     result::{Attempt, Cell, Level, Outcome, ResultFile, SCHEMA, TargetRecord},
     scenario::{RateOf, Scenario},
@@ -51,8 +51,6 @@ pub fn run(scenario: Scenario, options: &Options) -> Result<ResultFile, String> 
     let place = Place::new(options)?;
     let cpus = place::usable_cpus(&Cpu::read());
     let workers = scenario.workers.iter().copied().max().unwrap_or(1);
-    let mut manifest = Manifest::read(plan::pinning(&cpus, workers, scenario.backend.alone));
-    manifest.counters = counters_available();
     let mut peers = BTreeMap::new();
     for name in &scenario.targets {
         let variant = scenario.variant(name);
@@ -61,6 +59,10 @@ pub fn run(scenario: Scenario, options: &Options) -> Result<ResultFile, String> 
         let installed = if peer.direct { Ok(None) } else { target::locate(&peer, given, &options.cache).map(Some) };
         peers.insert(name.clone(), (peer, installed));
     }
+    let direct = peers.values().all(|(peer, _)| peer.direct);
+    let placement = Placement { cpus, direct, alone: scenario.backend.alone };
+    let mut manifest = Manifest::read(placement.pinning(workers));
+    manifest.counters = counters_available();
     let mut records: Vec<TargetRecord> = scenario
         .targets
         .iter()
@@ -77,7 +79,7 @@ pub fn run(scenario: Scenario, options: &Options) -> Result<ResultFile, String> 
         scenario: &scenario,
         options,
         place: &place,
-        cpus,
+        placement,
         counters: manifest.counters,
         cells: Vec::new(),
         order: 0,
@@ -111,12 +113,34 @@ pub fn run(scenario: Scenario, options: &Options) -> Result<ResultFile, String> 
 /// A peer and where it is, or why it is not.
 pub type Found = (Peer, Result<Option<Installed>, String>);
 
+/// Where the processes of a run go.
+struct Placement {
+    cpus: Vec<LogicalCpu>,
+    /// No target has a process: the generator asks the backend itself.
+    direct: bool,
+    /// Of the backend.
+    alone: bool,
+}
+
+impl Placement {
+    fn pinning(&self, workers: u32) -> Pinning {
+        plan::pinning(&self.cpus, if self.direct { 0 } else { workers }, self.alone)
+    }
+
+    /// Where the lab's own threads shall run: with the backend, if the generator is not there. If it is, all are as
+    /// crowded as the others.
+    fn own(&self, pinning: &Pinning) -> Vec<u32> {
+        let beside: Vec<u32> = pinning.backend.iter().copied().filter(|cpu| !pinning.generator.contains(cpu)).collect();
+        if beside.is_empty() { self.cpus.iter().map(|cpu| cpu.id).collect() } else { beside }
+    }
+}
+
 /// What is shared by all cells of a run.
 pub struct Lab<'a> {
     pub scenario: &'a Scenario,
     options: &'a Options,
     place: &'a Place,
-    cpus: Vec<crate::manifest::LogicalCpu>,
+    placement: Placement,
     counters: bool,
     cells: Vec<Cell>,
     order: u32,
@@ -137,7 +161,8 @@ impl Lab<'_> {
         let scenario = self.scenario;
         let row = scenario.row(&first.row).expect("groups are made from the scenario's rows");
         let workers = first.levels.first().map_or(1, |level| level.workers);
-        let pinning = plan::pinning(&self.cpus, workers, self.scenario.backend.alone);
+        let pinning = self.placement.pinning(workers);
+        place::keep_to(&self.placement.own(&pinning));
         let mut backend = None;
         let together = if scenario.method.slices > 1 { groups.len() } else { 1 };
         for groups in groups.chunks(together) {
@@ -213,7 +238,8 @@ impl Lab<'_> {
         body: impl FnOnce(&mut dyn FnMut(f64) -> Result<Attempt, String>) -> Result<T, String>,
     ) -> Result<T, String> {
         let workers = self.scenario.workers[0];
-        let pinning = plan::pinning(&self.cpus, workers, self.scenario.backend.alone);
+        let pinning = self.placement.pinning(workers);
+        place::keep_to(&self.placement.own(&pinning));
         let mut backend = Running::start(self.place, self.scenario, row, workers, &pinning)?;
         let row = &*self.scenario.row_for(target, row);
         let upstream = self.scenario.variant(target).upstream;
@@ -234,6 +260,8 @@ impl Lab<'_> {
                 mean_ms: run.mean_latency_ms(),
                 p99_ms: run.latency_ms(99.0),
                 error_share: run.error_share(),
+                sent_within_us: run.sent_within_us(),
+                noticed_within_us: run.noticed_within_us(),
                 kept: false,
             })
         })

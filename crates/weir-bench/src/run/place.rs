@@ -7,7 +7,7 @@ use std::{
 
 use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
-    thread::sched_getaffinity,
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 
 use super::Options;
@@ -119,6 +119,14 @@ pub fn free_port() -> Result<u16, String> {
 pub fn usable_cpus(cpu: &Cpu) -> Vec<LogicalCpu> {
     let Ok(set) = sched_getaffinity(None) else { return cpu.topology.clone() };
     cpu.topology.iter().copied().filter(|cpu| set.is_set(cpu.id as usize)).collect()
+}
+
+/// Keeps this thread, and those it will start, on these processors.
+pub fn keep_to(cpus: &[u32]) {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|cpu| set.set(*cpu as usize));
+    // Where that is not allowed the lab runs wherever the system likes.
+    let _ = sched_setaffinity(None, &set);
 }
 
 #[cfg(test)]

@@ -143,6 +143,9 @@ impl Run {
                 ..sample
             }));
         }
+        if let (Some(ours), Some(theirs)) = (&mut self.interruptions, &next.interruptions) {
+            ours.add(theirs);
+        }
         self.target_errors.extend(next.target_errors);
         self.instructions = self
             .instructions
@@ -196,6 +199,7 @@ mod tests {
             target_errors: Vec::new(),
             instructions: None,
             rss_before_bytes: None,
+            interruptions: None,
             rss_after_bytes: None,
         }
     }

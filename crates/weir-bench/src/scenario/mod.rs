@@ -74,6 +74,9 @@ pub enum Column {
     Goodput,
     /// How long answers with an unexpected status took from when the request was sent: 99th percentile.
     Refusals,
+    /// Within which time of when they were due 99.9 % of the requests were sent, and what the machine allowed: within which
+    /// time a thread that only reads the clock notices 99.9 % of all moments.
+    Schedule,
     /// After the backend changed its speed, the time until throughput was nine tenths of what the best target reaches
     /// at that speed: the longest of all changes.
     Recovery,
@@ -187,8 +190,8 @@ impl Default for Method {
     }
 }
 
-/// The highest rate at which this still holds, and the schedule is kept.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// The highest rate at which this still holds, and the rate is carried.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
     pub name: String,
@@ -196,6 +199,9 @@ pub struct Objective {
     pub mean_ms: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_ms: Option<f64>,
+    /// 99.9 % of the requests are sent within this time of when they were due: an objective for the load engine itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_within_us: Option<f64>,
 }
 
 /// One line of the scenario's table: one configuration of the targets under one workload.

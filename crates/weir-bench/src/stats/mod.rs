@@ -7,6 +7,8 @@ mod ranks;
 mod ratios;
 mod scalability;
 
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
 pub use self::{
     bootstrap::{Interval, median_interval},
     queueing::{LittlesLaw, littles_law},
@@ -41,6 +43,24 @@ pub fn deviation(values: &[f64]) -> Option<f64> {
     })
 }
 
+/// Two-sided p-value of Student's t test that the mean is zero. 1 for fewer than two values, or when all are zero.
+pub fn t_test(values: &[f64]) -> f64 {
+    moderated_t_test(values, 0.0, 0.0)
+}
+
+/// The same where others of the kind have shown this variance, which counts like so many more degrees of freedom.
+pub fn moderated_t_test(values: &[f64], variance: f64, weight: f64) -> f64 {
+    let (Some(mean), Some(deviation)) = (mean(values), deviation(values)) else { return 1.0 };
+    let (count, own) = (values.len() as f64, values.len() as f64 - 1.0);
+    let variance = (weight * variance + own * deviation.powi(2)) / (weight + own);
+    if variance == 0.0 {
+        return if mean == 0.0 { 1.0 } else { 0.0 };
+    }
+    let t = mean / (variance / count).sqrt();
+    let distribution = StudentsT::new(0.0, 1.0, weight + own).expect("there are degrees of freedom from two values on");
+    2.0 * distribution.sf(t.abs())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,6 +70,15 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(&[]), None);
+    }
+
+    #[test]
+    fn t_test_agrees_with_the_table() {
+        // t = 2.776 is the 97.5th percentile with 4 degrees of freedom.
+        let values = [-1.0, -0.5, 0.0, 0.5, 1.0];
+        let shift = 2.776 * deviation(&values).unwrap() / 5f64.sqrt();
+        assert!((t_test(&values.map(|value| value + shift)) - 0.05).abs() < 1e-4);
+        assert_eq!((t_test(&values), t_test(&[1.0]), t_test(&[0.0, 0.0]), t_test(&[2.0, 2.0])), (1.0, 1.0, 1.0, 0.0));
     }
 
     #[test]

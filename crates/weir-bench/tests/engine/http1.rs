@@ -59,6 +59,24 @@ fn a_duration_ends_a_closed_loop() {
 }
 
 #[test]
+fn after_a_warm_up_a_count_ends_when_its_last_request_is_due() {
+    // Answers to the warm-up come for as long as one takes and count for nobody: the last ones count outside, too.
+    const HELD: Duration = Duration::from_millis(20);
+    let peer = Peer::start(|_, stream| {
+        sleep(HELD);
+        answer(stream, OK)
+    });
+    // Four clients send together: one of them takes the last ticket, and the next finds none.
+    let mut plan = LoadPlan::closed(peer.url(), 4, Stop::after_count(41));
+    assert_eq!(load(&plan).drain_ns, 0, "without a warm-up every answer is within");
+    plan.warm_up_ms = 50;
+    let result = load(&plan);
+    assert_eq!(result.total.completed, 41);
+    assert!(result.drain_ns > 0);
+    assert!(result.generator.in_flight_mean <= 4.0, "{}", result.generator.in_flight_mean);
+}
+
+#[test]
 fn progress_is_reported_while_it_runs() {
     let peer = Peer::ok();
     let mut plan = LoadPlan::closed(peer.url(), 1, Stop::after_ms(900));

@@ -401,7 +401,8 @@ impl Worker<'_> {
             }
             Source::Open { free, backlog, .. } => match backlog[index % origins].pop_front() {
                 Some((due, request)) => {
-                    self.recorder.sent(request as usize, due, 0);
+                    // The answer that freed the connection lay ready when the wait ended, if not before.
+                    self.recorder.sent(request as usize, due, self.now.saturating_sub(due.max(self.woken)));
                     self.begin(index, request as usize, due);
                 }
                 None => free[index % origins].push_back(index),

@@ -1,0 +1,193 @@
+//! Whether throughput still rises, or falls, while it is measured: the one rule that looks at all runs of a figure.
+//!
+//! The intervals of one run follow one another, so a machine that is fast for a second makes a slope by itself; runs do
+//! not. A trend is what nearly all runs of a figure do alike, by a size that matters.
+
+use super::{RowEvidence, Severity, Verdict};
+use crate::stats::{deviation, mann_kendall, median, moderated_t_test, t_test};
+
+/// From the first to the last third of a run: less is nobody's concern.
+const MATTERS: f64 = 0.05;
+/// How often a result without any trend may be said to have one, over all its figures.
+const BY_CHANCE: f64 = 0.03;
+/// With fewer runs there is nothing but the intervals of each, and more is asked of those.
+const ENOUGH_RUNS: usize = 3;
+/// What all figures together say of how much runs differ counts like so many runs of each: with three or five of its own, a
+/// figure among forty would otherwise have to show a slope that nobody could overlook.
+const OTHERS_COUNT: f64 = 12.0;
+const MATTERS_IN_ONE: f64 = 0.1;
+const BY_CHANCE_IN_ONE: f64 = 0.01;
+
+pub fn judge(rows: &[RowEvidence]) -> Vec<Verdict> {
+    let mut figures: Vec<(&str, Vec<Change>)> = Vec::new();
+    for row in rows.iter().filter(|row| !row.backend_limits) {
+        let Some(change) = change(&row.slices_rps) else { continue };
+        match figures.iter_mut().find(|(name, _)| *name == row.name) {
+            Some((_, changes)) => changes.push(change),
+            None => figures.push((&row.name, vec![change])),
+        }
+    }
+    let count = figures.len() as f64;
+    let variance = pooled_variance(figures.iter().map(|(_, changes)| &**changes));
+    let found = figures.into_iter().filter_map(|(name, changes)| {
+        let words = trend(&changes, variance, BY_CHANCE / count)?;
+        Some(Verdict {
+            rule: "warm-up-trend".to_owned(),
+            severity: Severity::Warning,
+            subject: Some(name.to_owned()),
+            words,
+            runs: changes.len() as u32,
+        })
+    });
+    found.collect()
+}
+
+/// How much changes differ between the runs of a figure, over all figures with enough of them.
+fn pooled_variance<'a>(figures: impl Iterator<Item = &'a [Change]>) -> Option<f64> {
+    let (mut squares, mut freedom) = (0.0, 0.0);
+    for changes in figures.filter(|changes| changes.len() >= ENOUGH_RUNS) {
+        let relative: Vec<f64> = changes.iter().map(Change::relative).collect();
+        squares += deviation(&relative)?.powi(2) * (relative.len() - 1) as f64;
+        freedom += (relative.len() - 1) as f64;
+    }
+    // One figure says nothing of others.
+    (freedom >= OTHERS_COUNT).then(|| squares / freedom)
+}
+
+/// What throughput did within one run.
+struct Change {
+    first: f64,
+    last: f64,
+    /// Mann and Kendall's, as if the intervals were independent.
+    p: f64,
+}
+
+impl Change {
+    /// Of the mean of the two, so that a run which began with nothing has one as well.
+    fn relative(&self) -> f64 {
+        2.0 * (self.last - self.first) / (self.last + self.first)
+    }
+}
+
+/// The medians of the first and the last third, when there are enough intervals and anything happened in them.
+fn change(slices: &[f64]) -> Option<Change> {
+    let third = slices.len() / 3;
+    let (first, last) = (median(slices.get(..third)?)?, median(&slices[slices.len() - third..])?);
+    let (p, _) = mann_kendall(slices);
+    (third > 1 && first + last > 0.0).then_some(Change { first, last, p })
+}
+
+fn trend(changes: &[Change], variance: Option<f64>, by_chance: f64) -> Option<String> {
+    let relative: Vec<f64> = changes.iter().map(Change::relative).collect();
+    let size = median(&relative)?;
+    let is_trend = if changes.len() < ENOUGH_RUNS {
+        size.abs() > MATTERS_IN_ONE && changes.iter().all(|change| change.p <= BY_CHANCE_IN_ONE)
+    } else {
+        let p =
+            variance.map_or_else(|| t_test(&relative), |variance| moderated_t_test(&relative, variance, OTHERS_COUNT));
+        size.abs() > MATTERS && p <= by_chance
+    };
+    is_trend.then(|| {
+        // Of the mean of both ends, as it is judged, made one of the beginning.
+        let (first, last) = (1.0 - size / 2.0, 1.0 + size / 2.0);
+        let how = match size > 0.0 {
+            true if first <= 0.0 => "began with nothing".to_owned(),
+            true => format!("rose by {:.0} %", (last / first - 1.0) * 100.0),
+            false => format!("fell by {:.0} %", (1.0 - last / first) * 100.0),
+        };
+        let why = if size > 0.0 { "the warm-up was too short" } else { "something fills up or heats up" };
+        format!("throughput {how} during the measured part: {why}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::Random;
+
+    fn run(name: &str, slices: impl IntoIterator<Item = f64>) -> RowEvidence {
+        RowEvidence { name: name.to_owned(), slices_rps: slices.into_iter().collect(), ..RowEvidence::default() }
+    }
+
+    fn words(rows: &[RowEvidence]) -> String {
+        judge(rows).into_iter().map(|verdict| verdict.words).collect()
+    }
+
+    /// Noise whose neighbours are alike, as on a machine that has phases of a second: deviation about a tenth.
+    fn moody(random: &mut Random) -> Vec<f64> {
+        let mut noise = || (0..12).map(|_| random.unit()).sum::<f64>() - 6.0;
+        let mut mood = 0.1 * noise();
+        let mut next = || {
+            mood = 0.8 * mood + 0.06 * noise();
+            50_000.0 * (1.0 + mood)
+        };
+        (0..10).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn moods_of_the_machine_are_no_trend() {
+        let mut random = Random::new(5);
+        let mut accused = 0;
+        for _ in 0..400 {
+            let rows: Vec<RowEvidence> =
+                (0..9 * 5).map(|run_of| run(&(run_of / 5).to_string(), moody(&mut random))).collect();
+            accused += u32::from(!judge(&rows).is_empty());
+        }
+        // Of 400 results with nine figures each, no more than one in twenty.
+        assert!(accused <= 20, "{accused}");
+    }
+
+    #[test]
+    fn a_warm_up_that_every_run_repeats_is_found_through_moods() {
+        let mut random = Random::new(6);
+        let mut found = 0;
+        for _ in 0..100 {
+            // It begins a quarter below and comes up.
+            let warming = |random: &mut Random| {
+                let mood = moody(random).into_iter().enumerate();
+                run("a", mood.map(|(at, rps)| (rps - 50_000.0) / 3.0 + 50_000.0 * (1.0 - 0.25 * (-(at as f64)).exp2())))
+            };
+            let rows: Vec<RowEvidence> = (0..5).map(|_| warming(&mut random)).collect();
+            found += u32::from(words(&rows).starts_with("throughput rose by"));
+        }
+        assert!(found >= 90, "{found}");
+    }
+
+    #[test]
+    fn a_warm_up_is_found_among_many_figures() {
+        let mut random = Random::new(7);
+        let mut found = 0;
+        for _ in 0..50 {
+            let mut rows: Vec<RowEvidence> =
+                (0..39 * 5).map(|run_of| run(&(run_of / 5).to_string(), moody(&mut random))).collect();
+            // All others are level, and this one comes up by half in each of its five runs.
+            rows.extend((0..5).map(|_| {
+                let mood = moody(&mut random).into_iter().enumerate();
+                run("warming", mood.map(|(at, rps)| rps * (0.7 + 0.04 * at as f64)))
+            }));
+            found += u32::from(judge(&rows).iter().any(|verdict| verdict.subject.as_deref() == Some("warming")));
+        }
+        assert!(found >= 45, "{found}");
+    }
+
+    #[test]
+    fn what_one_run_did_is_not_what_the_figure_does() {
+        let level = || run("a", vec![100.0, 101.0, 99.0, 100.0, 102.0, 98.0]);
+        let falling = run("a", (0..6).map(|step| 100.0 - 8.0 * f64::from(step)));
+        assert_eq!(words(&[level(), falling, level(), level(), level()]), "");
+        let falling = || run("a", (0..6).map(|step| 100.0 - 8.0 * f64::from(step)));
+        assert!(words(&[falling(), falling(), falling()]).contains("fell by 33 %"));
+        let small = || run("a", (0..6).map(|step| 100.0 + f64::from(step)));
+        assert_eq!(words(&[small(), small(), small()]), "", "four percent, however sure");
+    }
+
+    #[test]
+    fn a_run_that_stands_alone_is_judged_by_its_intervals() {
+        let rising = run("a", (0..10).map(|step| 100.0 + 3.0 * f64::from(step)));
+        assert!(words(&[rising]).contains("rose by 20 %"));
+        let nothing_first = run("a", [0.0, 0.0, 0.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0]);
+        assert!(words(&[nothing_first]).contains("began with nothing"));
+        assert_eq!(words(&[run("a", [0.0; 10])]), "");
+        assert_eq!(words(&[run("a", [1.0, 9.0])]), "");
+    }
+}
