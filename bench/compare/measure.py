@@ -46,6 +46,18 @@ def processor_seconds(pid):
     return user / TICK, system / TICK
 
 
+def scheduled_seconds(pid):
+    """The sum of both to the nanosecond, as the scheduler counts it; of the threads that there are."""
+    total = 0
+    for one in family(pid):
+        for thread in Path(f"/proc/{one}/task").glob("*/schedstat"):
+            try:
+                total += int(thread.read_text().split()[0])
+            except OSError:
+                continue
+    return total / 1e9
+
+
 def resident_bytes(pid):
     """Resident memory of a process and its children."""
     total = 0
@@ -128,12 +140,13 @@ def cost(gateway, load, seconds_counted=None):
     """One run of `load(gateway)` with what it cost the gateway; its instructions too where they can be counted."""
     pid = gateway.process.pid
     count = instructions(pid, seconds_counted) if seconds_counted else None
-    user, system = processor_seconds(pid)
+    (user, system), scheduled = processor_seconds(pid), scheduled_seconds(pid)
     run = load(gateway)
+    scheduled = scheduled_seconds(pid) - scheduled
     user, system = (after - before for after, before in zip(processor_seconds(pid), (user, system)))
     requests = max(run["requests"], 1)
     run.update(user_us=user * 1e6 / requests, system_us=system * 1e6 / requests,
-               cpu_us=(user + system) * 1e6 / requests, rss=resident_bytes(pid))
+               cpu_us=scheduled * 1e6 / requests, rss=resident_bytes(pid))
     if count and (counts := count()):
         run.update(user_kinstr=counts[0] / requests / 1e3, kernel_kinstr=counts[1] / requests / 1e3)
     return run
