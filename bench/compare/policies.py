@@ -96,12 +96,13 @@ METERED = {
     "same": ["basic-auth", "content-filter", "ip-restriction", "key-auth", "limit-conn", "limit-req", "referer-restriction",
              "time-restriction", "ua-restriction", "uri-blocker"],
     "more": ["cors", "csrf", "key-auth", "limit-count", "proxy-rewrite", "request-id", "response-rewrite", "uri-blocker"],
+    "large": ["brotli"],
 }
-METERED_REQUEST = Policy("", [APIKEY, BASIC, BROWSER, "Referer: https://www.example.com/a", "Origin: https://a.example"],
-                         path="?q=something&page=2")
+METERED_REQUEST = Policy("", [APIKEY, BASIC, BROWSER, "Referer: https://www.example.com/a", "Origin: https://a.example",
+                              "Accept-Encoding: br"], path="?q=something&page=2")
 # An answer from here, after all other policies: without a backend that shares its processor with the load, the gateway
 # is what is short, and a policy more costs what it costs instead of making batches larger.
-ANSWER = "mocking: { _meta: { priority: 1 }, response_example: hello }"
+ANSWER = "mocking: { _meta: { priority: 1 }, content_type: text/plain, response_example: hello }"
 PIPELINED = 16
 EXPLAINED_ABOVE = 3000
 
@@ -235,7 +236,7 @@ class Policies:
         print("\n### The meter against the outside\n\n"
               "| policies | outside: with and without them, µs | inside: sum of the meter, µs | inside / outside "
               "| CPU with the meter against without, % |\n|---|--:|--:|--:|--:|")
-        what = {"same": "that leave messages as they are", "more": "that add to messages"}
+        what = {"same": "that leave messages as they are", "more": "that add to messages", "large": "that compresses answers"}
         print(f"| none | | | | {measure.spread(ratios('bare'), 'ratio', '{:+.1f}')} |")
         for route, names in METERED.items():
             differences = [{"us": one[128, route] - one[128, "bare"]} for one in rounds]
