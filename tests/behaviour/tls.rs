@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, SystemTime};
 
 use weir_testkit::{
     Answer, Authority, Client, DEADLINE, Gateway, Identity, KeyKind, Origin, TlsClient, eventually, scaled,
@@ -313,6 +314,39 @@ fn f29_certificates_change_under_load_without_a_failed_handshake() {
     }
     done.store(true, Ordering::Relaxed);
     workers.into_iter().for_each(|worker| worker.join().expect("no handshake failed"));
+}
+
+/// F29: what nobody accepts replaces nothing, and keeps nothing from changing where it is served already.
+#[test]
+fn f29_a_certificate_out_of_its_time_is_refused_and_the_old_one_kept() {
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    let (authority, origin) = (Authority::new(), origin());
+    let identity = |begin: SystemTime| {
+        authority.identity_with(&["a.test"], KeyKind::Ecdsa, |params| {
+            (params.not_before, params.not_after) = (begin.into(), (begin + DAY).into());
+        })
+    };
+    let (expired, early) = (identity(SystemTime::now() - 2 * DAY), identity(SystemTime::now() + DAY));
+    let good = authority.identity(&["a.test"]);
+    let tls = TlsClient::trusting(&authority);
+    let served = |gateway: &Gateway| connect(gateway, &tls, "a.test").map(|mut client| ask(&mut client, "a.test", "/"));
+
+    let with_good = gateway(&ssl("a.test", &good, ""), &origin);
+    for (bad, problem) in [(&expired, "has expired"), (&early, "is not valid yet")] {
+        rewrite_refused(&with_good, &file(&ssl("a.test", bad, ""), &origin));
+        let told = with_good.status()["configuration"]["last_error"].to_string();
+        assert!(told.contains("ssls[0].cert") && told.contains(problem), "{told}");
+        assert_eq!(served(&with_good).expect("the old one serves").expect("an answer").0, 200);
+    }
+
+    let with_expired = gateway(&ssl("a.test", &expired, ""), &origin);
+    served(&with_expired).expect_err("nobody accepts it");
+    let warnings = with_expired.status()["configuration"]["warnings"].to_string();
+    assert!(warnings.contains("has expired"), "{warnings}");
+    let other = ssl("b.test", &authority.identity(&["b.test"]), "");
+    with_expired.rewrite(&file(&[ssl("a.test", &expired, ""), other].concat(), &origin));
+    with_expired.rewrite(&file(&ssl("a.test", &good, ""), &origin));
+    assert_eq!(served(&with_expired).expect("it is good now").expect("an answer").0, 200);
 }
 
 #[test]

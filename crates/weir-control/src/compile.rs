@@ -23,6 +23,7 @@ use crate::read::join;
 use crate::suggest::closest;
 use crate::tree::Place;
 
+pub(crate) use certificates::Presented;
 use chains::Chains;
 use upstreams::Upstreams;
 
@@ -34,6 +35,7 @@ pub struct Compiled {
     pub acme: Option<Arc<Terms>>,
     /// What is accepted but probably not meant.
     pub warnings: Vec<Diagnostic>,
+    pub(crate) presented: Presented,
 }
 
 /// Compiles a document. Does no I/O: names of hosts must have been looked up ([`Document::addresses`]), and a node whose
@@ -46,13 +48,15 @@ pub fn compile(document: &Document, registry: &Registry) -> Result<Compiled, Vec
         document,
         faults: Faults::new(document.source.clone()),
         warnings: Faults::new(document.source.clone()),
+        presented: Presented::default(),
     };
     let compiled = compiler.snapshot(registry);
     let mut faults = document.faults.clone();
     faults.extend(compiler.faults.into_diagnostics());
     match compiled {
         Some((snapshot, acme)) if faults.is_empty() => {
-            Ok(Compiled { snapshot, acme, warnings: compiler.warnings.into_diagnostics() })
+            let warnings = compiler.warnings.into_diagnostics();
+            Ok(Compiled { snapshot, acme, warnings, presented: compiler.presented })
         }
         _ => {
             // Stable, and what has no place comes last.
@@ -66,6 +70,7 @@ struct Compiler<'a> {
     document: &'a Document,
     faults: Faults,
     warnings: Faults,
+    presented: Presented,
 }
 
 impl Compiler<'_> {

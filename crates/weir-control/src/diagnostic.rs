@@ -99,13 +99,17 @@ impl Faults {
 
     /// The same with a path that is text already.
     pub(crate) fn report_text(&self, path: &str, place: Place, problem: impl Into<String>, advice: Option<String>) {
+        let diagnostic = Diagnostic::at_place(&self.source, place, problem);
+        self.add(Diagnostic { path: path.to_owned(), advice, ..diagnostic });
+    }
+
+    pub(crate) fn add(&self, diagnostic: Diagnostic) {
         let mut kept = self.kept.borrow_mut();
         if kept.len() == KEPT {
             self.unlisted.set(self.unlisted.get() + 1);
             return;
         }
-        let diagnostic = Diagnostic::at_place(&self.source, place, problem);
-        kept.push(Diagnostic { path: path.to_owned(), advice, ..diagnostic });
+        kept.push(diagnostic);
     }
 
     /// All diagnostics in the order of the text.

@@ -1,6 +1,6 @@
 //! Publishing: a document that compiles becomes the next revision, one that does not leaves the last good one serving.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
@@ -9,7 +9,7 @@ use weir_gateway::snapshot::Snapshot;
 use weir_plugin::Registry;
 
 use crate::acme::Terms;
-use crate::compile::{Compiled, compile};
+use crate::compile::{Compiled, Presented, compile};
 use crate::diagnostic::Diagnostic;
 use crate::document::{Document, Settings};
 
@@ -83,6 +83,8 @@ pub struct Publisher {
 struct State {
     /// Those the node was started with: some of them cannot change later.
     started_with: Option<Arc<Settings>>,
+    /// The certificates that serve.
+    presented: Presented,
 }
 
 impl Publisher {
@@ -118,13 +120,18 @@ impl Publisher {
         warnings: Vec<Diagnostic>,
     ) -> Result<Publication, Arc<[Diagnostic]>> {
         let begin = Instant::now();
-        let Compiled { mut snapshot, acme, warnings: of_compiler } = match compile(document, &self.registry) {
+        let compiled = compile(document, &self.registry);
+        let mut state = self.lock();
+        let Compiled { mut snapshot, acme, warnings: of_compiler, presented } = match compiled {
             Ok(compiled) => compiled,
-            Err(diagnostics) => return Err(self.refuse(diagnostics)),
+            Err(diagnostics) => return Err(self.refuse_while(&state, diagnostics)),
         };
-        // A poisoned lock means that a subscriber has panicked; what it protects is whole at any time.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let status = self.status();
+        // A node without anything to serve starts with what there is.
+        let against = if status.revision == 0 { Vec::new() } else { presented.against(&state.presented) };
+        if !against.is_empty() {
+            return Err(self.refuse_while(&state, against));
+        }
         snapshot.revision = status.revision + 1;
         let settings = Arc::new(document.settings.clone());
         let started_with = state.started_with.get_or_insert_with(|| settings.clone());
@@ -138,6 +145,7 @@ impl Publisher {
             acme,
             warnings: all.into(),
         };
+        state.presented = presented;
         self.subscriber.published(&publication);
         self.status.store(Arc::new(ConfigStatus {
             source: document.source.clone(),
@@ -158,7 +166,10 @@ impl Publisher {
 
     /// Reports a change that cannot even be read.
     pub fn refuse(&self, diagnostics: Vec<Diagnostic>) -> Arc<[Diagnostic]> {
-        let _order = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.refuse_while(&self.lock(), diagnostics)
+    }
+
+    fn refuse_while(&self, _order: &MutexGuard<'_, State>, diagnostics: Vec<Diagnostic>) -> Arc<[Diagnostic]> {
         let diagnostics: Arc<[Diagnostic]> = diagnostics.into();
         self.subscriber.refused(&diagnostics);
         let status = self.status();
@@ -168,6 +179,11 @@ impl Publisher {
             ..(*status).clone()
         }));
         diagnostics
+    }
+
+    /// A poisoned lock means that a subscriber has panicked; what it protects is whole at any time.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,5 +1,7 @@
 //! `ssls`: who we are to clients, and what they must prove.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
@@ -8,6 +10,7 @@ use weir_gateway::snapshot::{Certificate, Certificates, Proof};
 use weir_net::tls::{self, CertificateDer, CertifiedKey, ClientTerms, Facts, KeyError, Server, ServerTerms};
 
 use super::Compiler;
+use crate::diagnostic::Diagnostic;
 use crate::document::{Pem, PemSource, ServerName, Ssl};
 use crate::read::shortened;
 
@@ -16,6 +19,24 @@ const PROTOCOLS: &[&str] = &["h2", "http/1.1"];
 const PROTOCOLS_WITHOUT_HTTP2: &[&str] = &["http/1.1"];
 /// As much memory as the patterns of one certificate may take once compiled.
 const PATTERN_SIZE: usize = 1 << 20;
+
+/// The certificates of a document, by their fingerprints.
+#[derive(Default)]
+pub(crate) struct Presented {
+    all: RefCell<HashSet<String>>,
+    /// Those that nobody accepts today.
+    untimely: RefCell<Vec<(String, Diagnostic)>>,
+}
+
+impl Presented {
+    /// What is to be said against following `served` with these: certificates that nobody accepts, and that were not there
+    /// before. One whose time ran out while it was served keeps nothing else from changing.
+    pub(crate) fn against(&self, served: &Presented) -> Vec<Diagnostic> {
+        let served = served.all.borrow();
+        let untimely = self.untimely.borrow();
+        untimely.iter().filter(|(fingerprint, _)| !served.contains(fingerprint)).map(|(_, told)| told.clone()).collect()
+    }
+}
 
 impl Compiler<'_> {
     pub(super) fn certificates(&self) -> Certificates {
@@ -90,16 +111,30 @@ impl Compiler<'_> {
         let facts = Facts::of(&chain[0]).map_err(|error| self.report_pem(cert, &error)).ok()?;
         let certified = tls::certified(chain, &self.text(key)?);
         let certified = certified.map_err(|error| self.report_pem(key, &error)).ok()?;
-        let now = self.document.read_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        if facts.until < i64::try_from(now).unwrap_or(i64::MAX) {
-            let advice = "the other side refuses it; renew it".to_owned();
-            self.warnings.report_text(&cert.origin.path, cert.place(), "has expired", Some(advice));
-        }
+        self.present(cert, &facts);
         for name in names.iter().filter(|name| &*name.name != "*" && !facts.is_good_for(&name.name)) {
             let problem = format!("the certificate is not for `{}`; it is for {}", name.name, facts.names.join(", "));
             self.warnings.report_text(&name.origin.path, name.origin.place, problem, None);
         }
         Some(certified)
+    }
+
+    /// A certificate outside of its time is told of; whether it is accepted depends on what is served already.
+    fn present(&self, cert: &Pem, facts: &Facts) {
+        let now = self.document.read_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now = i64::try_from(now).unwrap_or(i64::MAX);
+        let wrong = match (facts.since > now, facts.until < now) {
+            (true, _) => Some(("is not valid yet", "the other side refuses it until then; is the clock right?")),
+            (_, true) => Some(("has expired", "the other side refuses it; renew it")),
+            _ => None,
+        };
+        if let Some((problem, advice)) = wrong {
+            let told = Diagnostic::at_place(&self.document.source, cert.place(), problem);
+            let told = Diagnostic { path: cert.origin.path.clone(), ..told.advise(advice) };
+            self.warnings.add(told.clone());
+            self.presented.untimely.borrow_mut().push((facts.fingerprint.clone(), told));
+        }
+        self.presented.all.borrow_mut().insert(facts.fingerprint.clone());
     }
 
     /// The certificates of a text, one at least.
