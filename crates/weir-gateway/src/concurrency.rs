@@ -83,6 +83,8 @@ pub struct Limiter {
 #[derive(Debug, Default)]
 pub struct Fellows {
     completed: Cell<u64>,
+    /// When the last exchange completed at any of them.
+    last_ns: Cell<u64>,
     /// Reductions that one of them began.
     reductions: Cell<u32>,
 }
@@ -185,6 +187,7 @@ impl Limiter {
     pub fn join(&self, fellows: &Rc<Fellows>) {
         self.noted.set(fellows.reductions.get());
         self.epoch.take();
+        fellows.last_ns.set(fellows.last_ns.get().max(self.last_ns.get()));
         *self.fellows.borrow_mut() = Rc::clone(fellows);
     }
 
@@ -208,6 +211,7 @@ impl Limiter {
         let fellows_completed = {
             let fellows = self.fellows.borrow();
             fellows.completed.set(fellows.completed.get() + 1);
+            fellows.last_ns.set(now_ns);
             if self.noted.replace(fellows.reductions.get()) != fellows.reductions.get() {
                 self.follow(now_ns);
             }
@@ -344,10 +348,13 @@ impl Limiter {
         self.begin(Trial::Down { from: limit, before: seen }, limit.min(seen.in_flight() as u32) / 2);
     }
 
-    /// Requests wait: is the limit too low? Says whether it was raised.
-    pub fn lift_if_too_low(&self, now_ns: u64) -> bool {
+    /// Requests wait, those of `anywhere` for whichever of the fellows has a place: is the limit too low? Says whether it was
+    /// raised.
+    pub fn lift_if_too_low(&self, anywhere: bool, now_ns: u64) -> bool {
         match self.setting.get() {
-            Concurrency::Auto => self.lift_if_stalled(now_ns),
+            // One that hangs would be given everybody whom the others could have served.
+            Concurrency::Auto if anywhere => self.lift_if_stalled(self.fellows.borrow().last_ns.get(), now_ns),
+            Concurrency::Auto => self.lift_if_stalled(self.last_ns.get(), now_ns),
             setting => {
                 // Only a shortage has lowered it, and that may be over.
                 let lowered = self.limit.get() < asked(setting) && now_ns >= self.paused_until_ns.get();
@@ -359,10 +366,10 @@ impl Limiter {
         }
     }
 
-    /// None completes: whatever was learnt no longer holds.
-    fn lift_if_stalled(&self, now_ns: u64) -> bool {
+    /// None has completed since `last_ns`: whatever was learnt no longer holds.
+    fn lift_if_stalled(&self, last_ns: u64, now_ns: u64) -> bool {
         let limit = self.limit.get();
-        if limit == u32::MAX || now_ns < self.last_ns.get() + STALLED_NS {
+        if limit == u32::MAX || now_ns < last_ns + STALLED_NS {
             return false;
         }
         self.record_ns.set(u64::MAX);

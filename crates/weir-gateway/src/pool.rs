@@ -61,7 +61,7 @@ pub struct Endpoint {
     /// Held while one more of them is made.
     connecting: tokio::sync::Mutex<()>,
     idle: RefCell<Vec<Idle>>,
-    /// Exchanges begun here and not ended, those that wait for their turn included.
+    /// Exchanges begun here and not ended, those that wait for their turn here and nowhere else included.
     in_flight: Cell<u32>,
     /// Written only where a balancer goes by it.
     pub latency: Latency,
@@ -132,7 +132,8 @@ impl Pools {
     fn line_up(&self, line: &Rc<Line>, endpoints: &[Rc<Endpoint>]) {
         for (seat, endpoint) in endpoints.iter().enumerate() {
             let mut lines = endpoint.lines.borrow_mut();
-            if !lines.iter().any(|(known, _)| Rc::ptr_eq(known, line)) {
+            // Nodes may share an endpoint: it has a seat for each.
+            if !lines.iter().any(|(known, known_seat)| Rc::ptr_eq(known, line) && *known_seat == seat) {
                 lines.push((Rc::clone(line), seat));
             }
         }
@@ -160,7 +161,7 @@ impl Pools {
         true
     }
 
-    /// Looks for endpoints whose limit has become too low. Called with every tick.
+    /// Finds limits that have become too low, and those who have waited long enough. Called with every tick.
     pub fn look_after_queues(&self, now_ns: u64) {
         for endpoint in self.endpoints.borrow().values() {
             endpoint.look_after_queue(now_ns);

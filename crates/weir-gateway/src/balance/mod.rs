@@ -34,7 +34,7 @@ pub use seats::tiers;
 /// One worker's chooser for one upstream.
 pub struct Balancer {
     policy: Policy,
-    /// For policies that look at loads, and for requests that have to wait.
+    /// For policies that look at loads, and for where turns meet somebody without room.
     seats: Tiers<Box<[Seat]>>,
     dice: Dice,
 }

@@ -64,21 +64,27 @@ impl Line {
         self.queue.grant(seat)
     }
 
-    /// Those who wait may go to this endpoint. A reserve gets none while somebody before it is up.
+    /// Those who wait may go to this endpoint. A reserve gets none while somebody before it takes all it can.
     pub(super) fn is_for(&self, seat: usize, now_ns: u64) -> bool {
         self.seats[seat].as_ref().is_some_and(|own| self.takes(own, now_ns))
     }
 
     fn takes(&self, own: &Seat, now_ns: u64) -> bool {
-        let is_before = |other: &Seat| other.tier < own.tier && other.health.is_up(now_ns);
+        let is_before =
+            |other: &Seat| other.tier < own.tier && other.health.is_up(now_ns) && self.is_warm(other, now_ns);
         own.health.is_proven() && (own.tier == 0 || !self.seats.iter().flatten().any(is_before))
+    }
+
+    /// What it takes is not limited because it has just come back.
+    fn is_warm(&self, seat: &Seat, now_ns: u64) -> bool {
+        self.slow_start.is_none_or(|ramp| seat.health.share(ramp, now_ns) >= 1.0)
     }
 
     /// An endpoint that has just come back takes its part of what others take as well.
     pub(super) fn has_share(&self, seat: usize, now_ns: u64) -> bool {
         let (Some(ramp), Some(own)) = (self.slow_start, &self.seats[seat]) else { return true };
         let share = own.health.share(ramp, now_ns);
-        let takes_all = |other: &Seat| other.health.share(ramp, now_ns) >= 1.0 && self.takes(other, now_ns);
+        let takes_all = |other: &Seat| self.is_warm(other, now_ns) && self.takes(other, now_ns);
         share >= 1.0 || self.dice.shows(share) || !self.seats.iter().flatten().any(takes_all)
     }
 
@@ -141,6 +147,10 @@ mod tests {
         assert!((10..200).contains(&taken), "{taken} of a thousand, where a twentieth is due");
         assert!(line.has_share(1, back_ns));
         health[1].checked_down(LONG, back_ns);
+        assert!(line.is_for(2, back_ns), "the reserve goes on until it is warm");
+        let taken = (0..1000).filter(|_| line.has_share(0, back_ns)).count();
+        assert!((10..200).contains(&taken), "{taken} of a thousand, beside a reserve");
+        health[2].checked_down(LONG, back_ns);
         assert!((0..1000).all(|_| line.has_share(0, back_ns)), "nobody else could take what it leaves");
     }
 

@@ -73,8 +73,7 @@ impl Endpoint {
 
     /// Gives a turn to who waits longest, for this endpoint alone or in a line; `false` if nobody does.
     fn grant(&self, now_ns: u64) -> bool {
-        let mut lines = self.lines.borrow_mut();
-        lines.retain(|(line, _)| !line.is_empty());
+        let lines = self.lines.borrow();
         let serves = lines.iter().filter(|(line, seat)| line.is_for(*seat, now_ns) && line.has_share(*seat, now_ns));
         let longest = serves.filter_map(|(line, seat)| Some((line.oldest_ns()?, line, *seat))).min_by_key(|one| one.0);
         match (longest, self.queue.oldest_ns()) {
@@ -86,10 +85,11 @@ impl Endpoint {
 
     /// Called with every tick: the limit may be too low, and nobody waits for ever.
     pub(super) fn look_after_queue(&self, now_ns: u64) {
+        self.lines.borrow_mut().retain(|(line, _)| !line.is_empty());
         if self.is_waited_for(now_ns) {
             // Who has room is not stalled, but has nothing to do.
             if !self.has_room() {
-                self.limiter.lift_if_too_low(now_ns);
+                self.limiter.lift_if_too_low(self.queue.is_empty(), now_ns);
             }
             self.admit(now_ns);
         }
