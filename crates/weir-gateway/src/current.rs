@@ -3,14 +3,13 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
-use weir_plugin::{Exchange, RouteFacts, Routes, Stop};
+use weir_plugin::{Exchange, RouteFacts, Routes};
 use weir_telemetry::metrics::{RouteMetrics, RouteSlot};
 
 use crate::balance::{Balancer, Dice, Latency, Loads, RetryBudget, Tried};
 use crate::persistence::Sessions;
-use crate::pool::{Endpoint, Line, Place, Pools};
+use crate::pool::{Endpoint, Line, Pools};
 use crate::snapshot::{self, AllDown, Snapshot, WhenGone};
 use crate::state::{Health, Shared};
 use crate::worker::Worker;
@@ -94,24 +93,19 @@ impl Upstream {
         }
     }
 
-    /// A place at the endpoint that was picked and had none, or at another that has one first, and which that is; `None`
-    /// where it has to be picked again. Nobody waits longer than `patience` from the first time on.
-    pub async fn wait<'w>(
+    /// Where an exchange waits for whichever endpoint has a place first; nothing where it has to wait for the picked one.
+    pub fn line_for(
         &self,
-        worker: &'w Rc<Worker>,
         settings: &snapshot::Upstream,
         exchange: &Exchange,
-        (picked, tried): (usize, Tried),
-        (since_ns, patience): (u64, Duration),
-    ) -> Result<Option<(usize, Place<'w>)>, Stop> {
+        picked: usize,
+        tried: Tried,
+        now_ns: u64,
+    ) -> Option<&Rc<Line>> {
+        let line = self.line.as_ref()?;
         // Who is on trial, or asked because all are down or all others were, is asked on purpose.
         let is_any = self.health[picked].is_proven() && tried == Tried::default();
-        match &self.line {
-            Some(line) if is_any && self.home(settings, exchange, worker.now_ns()).is_none() => {
-                line.wait(&self.endpoints, worker, since_ns, patience).await
-            }
-            _ => Ok(Some((picked, self.endpoints[picked].wait_for_place(worker, since_ns, patience).await?))),
-        }
+        (is_any && self.home(settings, exchange, now_ns).is_none()).then_some(line)
     }
 
     /// The endpoint where the client belongs, if there is one. Otherwise an endpoint in rotation that has not been

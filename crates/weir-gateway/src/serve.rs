@@ -12,7 +12,7 @@ use crate::chain::Plugins;
 use crate::connection::{After, unless_left};
 use crate::content;
 use crate::current::{Current, Upstream};
-use crate::pool::{Freshness, Place};
+use crate::pool::{Endpoint, Freshness, Place};
 use crate::relay::{self, Outcome, Persisting, Terms};
 use crate::respond;
 use crate::route::Lookup;
@@ -124,6 +124,9 @@ fn matched<'a>(current: &'a Rc<Current>, exchange: &mut Exchange) -> Option<&'a 
     Some(&current.snapshot.routes[number as usize])
 }
 
+/// Who waits no longer than this waits for nobody.
+const NO_TIME_NS: u64 = 10_000;
+
 /// Where a request goes after an attempt that failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
@@ -132,6 +135,16 @@ enum Next {
     /// The connection takes no more streams (RFC 9113 §8.7), which says nothing either.
     WhereThereIsRoom,
     OtherEndpoint,
+}
+
+/// What the attempts of one exchange have come to.
+struct Attempts {
+    first_ns: u64,
+    idempotent: bool,
+    freshness: Freshness,
+    tried: Tried,
+    retries: u32,
+    turned_away: bool,
 }
 
 /// Attempts until one succeeds, or no further one is allowed. Never once a byte of a response has left.
@@ -143,24 +156,23 @@ async fn proxy(
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
 ) -> Answered {
-    let first_ns = worker.now_ns();
-    let idempotent = exchange.request.method.is_idempotent();
-    let mut freshness = if idempotent { Freshness::Any } else { Freshness::Asked };
-    let mut tried = Tried::default();
-    let mut retries = settings.retries;
-    let mut turned_away = false;
+    let timeouts = route.timeouts.unwrap_or(settings.timeouts);
+    let mut attempts = Attempts::new(exchange, settings, worker.now_ns());
     upstream.retries.earn(settings.retry_budget);
-    let mut picked = upstream.pick(settings, exchange, tried, first_ns).ok_or(Stop::NoEndpoint)?;
+    let picked = upstream.pick(settings, exchange, attempts.tried, attempts.first_ns);
+    let mut picked = picked.ok_or(Stop::NoEndpoint)?;
     loop {
-        let timeouts = route.timeouts.unwrap_or(settings.timeouts);
         let started_ns = worker.now_ns();
         let (endpoint, place) = match upstream.endpoints[picked].place(worker) {
             Some(place) => (picked, place),
             None => {
-                let destination = (settings, upstream);
-                Box::pin(wait_for_place(worker, destination, picked, tried, timeouts.connect, client, exchange)).await?
+                let wish = Wish { settings, upstream, picked, tried: attempts.tried, patience: timeouts.connect };
+                Box::pin(wait_for_place(worker, wish, client, exchange)).await?
             }
         };
+        if client.call_deadline_ns() <= worker.now_ns() + NO_TIME_NS {
+            return Err(Stop::CallTimeout);
+        }
         let terms = Terms {
             plugins: Plugins::of(worker, current, exchange),
             clients: &current.snapshot.clients,
@@ -173,41 +185,67 @@ async fn proxy(
                 endpoint,
             }),
         };
-        let (stop, reused) = match attempt(&terms, started_ns, place, freshness, client, exchange).await {
+        match attempt(&terms, started_ns, place, attempts.freshness, client, exchange).await {
             Ok(after) => {
                 upstream.health[endpoint].answered(exchange.upstream.status, &settings.passive, worker.now_ns());
                 return Ok(after);
             }
-            Err(failure) => failure,
-        };
+            Err(failure) => picked = attempts.next(worker, (settings, upstream), exchange, endpoint, failure)?,
+        }
+    }
+}
+
+impl Attempts {
+    fn new(exchange: &Exchange, settings: &snapshot::Upstream, first_ns: u64) -> Attempts {
+        let idempotent = exchange.request.method.is_idempotent();
+        Attempts {
+            first_ns,
+            idempotent,
+            freshness: if idempotent { Freshness::Any } else { Freshness::Asked },
+            tried: Tried::default(),
+            retries: settings.retries,
+            turned_away: false,
+        }
+    }
+
+    /// An attempt at `endpoint` has failed, maybe on a connection that had been used before: whose turn it is now, if there
+    /// is another.
+    fn next(
+        &mut self,
+        worker: &Worker,
+        (settings, upstream): (&snapshot::Upstream, &Upstream),
+        exchange: &Exchange,
+        endpoint: usize,
+        (stop, reused): (Stop, bool),
+    ) -> Result<usize, Stop> {
+        let now_ns = worker.now_ns();
         let next = match stop {
             Stop::UpstreamClosed if reused => Next::NewConnection,
-            Stop::NotProcessed if !turned_away => Next::WhereThereIsRoom,
+            Stop::NotProcessed if !self.turned_away => Next::WhereThereIsRoom,
             _ => Next::OtherEndpoint,
         };
         if next == Next::OtherEndpoint {
-            let began_ns = exchange.upstream.started_ns;
-            upstream.health[endpoint].failed(stop, &settings.passive, began_ns, worker.now_ns());
+            upstream.health[endpoint].failed(stop, &settings.passive, exchange.upstream.started_ns, now_ns);
         }
         let safe = match stop.ending().retry {
             Retry::Never => false,
             Retry::Unseen => true,
-            Retry::Idempotent => idempotent,
+            Retry::Idempotent => self.idempotent,
         };
         // What was held for a plugin can be sent again.
         let is_lost = exchange.body_taken != Taken::Nothing && exchange.request_body.is_none();
-        let late = settings.retry_timeout.is_some_and(|most| worker.now_ns() - first_ns > most.as_nanos() as u64);
+        let late = settings.retry_timeout.is_some_and(|most| now_ns - self.first_ns > most.as_nanos() as u64);
         if !safe || exchange.response_begun || is_lost || late {
             return Err(stop);
         }
-        picked = endpoint;
+        let mut picked = endpoint;
         match next {
-            Next::NewConnection => freshness = Freshness::New,
-            Next::WhereThereIsRoom => turned_away = true,
+            Next::NewConnection => self.freshness = Freshness::New,
+            Next::WhereThereIsRoom => self.turned_away = true,
             Next::OtherEndpoint => {
-                tried.add(endpoint);
-                retries = retries.checked_sub(1).ok_or(stop)?;
-                picked = upstream.pick(settings, exchange, tried, worker.now_ns()).ok_or(stop)?;
+                self.tried.add(endpoint);
+                self.retries = self.retries.checked_sub(1).ok_or(stop)?;
+                picked = upstream.pick(settings, exchange, self.tried, now_ns).ok_or(stop)?;
             }
         }
         if next != Next::NewConnection && !upstream.retries.spend() {
@@ -215,22 +253,42 @@ async fn proxy(
             return Err(stop);
         }
         worker.metrics.upstream_retries.increment();
+        Ok(picked)
     }
+}
+
+/// A place that is waited for: at the endpoint that was picked, or wherever it does not matter which one it is.
+struct Wish<'a> {
+    settings: &'a snapshot::Upstream,
+    upstream: &'a Upstream,
+    picked: usize,
+    tried: Tried,
+    patience: Duration,
 }
 
 /// A place as soon as there is one, and whose it is.
 async fn wait_for_place<'w>(
     worker: &'w Rc<Worker>,
-    (settings, upstream): (&snapshot::Upstream, &Upstream),
-    mut picked: usize,
-    tried: Tried,
-    patience: Duration,
+    Wish { settings, upstream, mut picked, tried, patience }: Wish<'_>,
     client: &mut impl ClientSide,
-    exchange: &Exchange,
+    exchange: &mut Exchange,
 ) -> Result<(usize, Place<'w>), Stop> {
     let since_ns = worker.now_ns();
     loop {
-        let waiting = upstream.wait(worker, settings, exchange, (picked, tried), (since_ns, patience));
+        let endpoint = &upstream.endpoints[picked];
+        let line = upstream.line_for(settings, exchange, picked, tried, worker.now_ns());
+        // Should nothing come of it, this is whom it has waited for.
+        let attempts = exchange.upstream.attempts;
+        exchange.upstream = match line {
+            Some(_) => weir_plugin::Upstream { attempts, ..Default::default() },
+            None => asked(endpoint, attempts, since_ns),
+        };
+        let waiting = async {
+            match line {
+                Some(line) => line.wait(&upstream.endpoints, worker, since_ns, patience).await,
+                None => Ok(Some((picked, endpoint.wait_for_place(worker, since_ns, patience).await?))),
+            }
+        };
         if let Some(found) = unless_left(waiting, |context| client.poll_leave(context)).await? {
             return Ok(found);
         }
@@ -239,6 +297,12 @@ async fn wait_for_place<'w>(
             return Ok((picked, place));
         }
     }
+}
+
+/// What is written down of an attempt when it begins.
+fn asked(endpoint: &Endpoint, attempts: u16, started_ns: u64) -> weir_plugin::Upstream {
+    let (addr, tls) = (Some(endpoint.addr), endpoint.is_secured());
+    weir_plugin::Upstream { addr, tls, attempts, started_ns, ..Default::default() }
 }
 
 /// One attempt at the endpoint of a place; a failure comes with whether its connection had been used before.
@@ -251,14 +315,7 @@ async fn attempt(
     exchange: &mut Exchange,
 ) -> Result<After, (Stop, bool)> {
     let (worker, endpoint) = (place.worker(), place.endpoint());
-    let attempts = exchange.upstream.attempts + 1;
-    exchange.upstream = weir_plugin::Upstream {
-        addr: Some(endpoint.addr),
-        tls: endpoint.is_secured(),
-        attempts,
-        started_ns,
-        ..Default::default()
-    };
+    exchange.upstream = asked(endpoint, exchange.upstream.attempts + 1, started_ns);
     if endpoint.http2 {
         return Box::pin(attempt_in_stream(terms, place, freshness, client, exchange)).await;
     }
