@@ -1,5 +1,6 @@
 //! One HTTP/2 client connection: its streams are exchanges like any other, each in a task of its own.
 
+mod heads;
 mod stream;
 
 use std::cell::{Cell, RefCell};
@@ -25,6 +26,7 @@ use crate::sides::Pipe;
 use crate::snapshot::ClientSettings;
 use crate::worker::{Phase, Worker};
 
+use heads::Heads;
 use stream::Stream;
 
 /// Content a client may send on one stream, and on all of them, before somebody has taken it.
@@ -34,13 +36,6 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 const SEND_BUFFER: usize = 16 * 1024;
 /// Streams that we reset because of what the client did on them; more end the connection (CVE-2025-8671).
 const MOST_LOCAL_RESETS: usize = 100;
-/// Decoded heads of open streams that one connection may have however few bytes they came in: as many as there are streams,
-/// each with what its compression can remember for a client that says nothing twice (RFC 7541 §4.2: 4 KiB).
-const HEADS_FOR_LITTLE: usize = 512 * 1024;
-/// For what is more, the connection must have brought a twentieth of it in heads so far (CVE-2016-6581); and it has an end,
-/// too: so much for each stream that a client may have.
-const HEADS_FOR_BYTE: u64 = 20;
-const HEADS_FOR_STREAM: usize = 8 * 1024;
 /// How long a client may take to go once it has been told to.
 const FAREWELL_NS: u64 = 5_000_000_000;
 
@@ -50,10 +45,7 @@ struct Shared {
     worker: Rc<Worker>,
     watch: RefCell<Watch>,
     streams: Cell<usize>,
-    /// Bytes of heads and trailers that all of them may have together.
-    most_heads: usize,
-    /// Bytes of heads and trailers of the requests of all streams.
-    heads: Cell<usize>,
+    heads: Heads,
     /// Bytes of responses that the client does not take yet, of all streams.
     held: Cell<usize>,
     /// When the last stream ended, or the connection began.
@@ -74,8 +66,7 @@ pub async fn run(accepted: Accepted) {
         watch: RefCell::new(Watch::new(worker.now_ns(), head_bytes)),
         accepted: RefCell::new(accepted),
         streams: Cell::new(0),
-        most_heads: HEADS_FOR_STREAM.saturating_mul(most_streams),
-        heads: Cell::new(0),
+        heads: Heads::new(most_streams),
         held: Cell::new(0),
         idle_since_ns: Cell::new(worker.now_ns()),
         worker,
@@ -177,7 +168,6 @@ impl Connection<'_> {
         }
         let size = fields::size(request.headers());
         if !shared.has_room(size as usize) {
-            worker.metrics.errors.increment("too_many_heads");
             // RFC 9113 §8.7: it may be sent again, when others have ended.
             return respond.send_reset(Reason::REFUSED_STREAM);
         }
@@ -240,20 +230,18 @@ fn add_websocket_key(exchange: &mut Exchange) {
 }
 
 impl Shared {
-    /// Whether a head of this many bytes may be kept beside those that are there. One by itself always may.
+    /// Whether a head or trailers of so many bytes may be kept beside what there is. A head alone always may.
     fn has_room(&self, head: usize) -> bool {
-        let heads = self.heads.get() + head;
-        let is_paid = || heads <= self.most_heads && heads as u64 <= HEADS_FOR_BYTE * self.watch.borrow().sections();
-        heads <= HEADS_FOR_LITTLE || self.streams.get() == 0 || is_paid()
+        let others = self.streams.get() > 0;
+        let has_room = !others || self.heads.have_room(head, self.watch.borrow().sections());
+        if !has_room {
+            self.worker.metrics.errors.increment("too_many_heads");
+        }
+        has_room
     }
 
     fn begin_stream(&self) {
         self.streams.set(self.streams.get() + 1);
-    }
-
-    /// A stream held so many bytes of a head, and now holds others.
-    fn holds_head(&self, before: usize, now: usize) {
-        self.heads.set(self.heads.get() - before + now);
     }
 
     /// A stream held so many bytes for the client, and now holds others.

@@ -14,6 +14,9 @@ const PER_SECOND: u64 = 20;
 const PER_DATA: u32 = 4;
 const BYTES_PER_CREDIT: usize = 8;
 
+/// What a stream costs that was given up at once.
+const LEFT: u32 = 50;
+
 /// The least that a field section may take on the wire, however small its limit is (CVE-2024-27316): its compression
 /// cannot make it larger than it is.
 const SECTION: u32 = 64 * 1024;
@@ -123,6 +126,17 @@ impl Watch {
         self.earn(earned);
     }
 
+    /// A stream was given up without a frame that says so.
+    pub fn stream_left(&mut self) {
+        self.credit = self.credit.saturating_sub(LEFT);
+    }
+
+    /// A stream has lasted a while, so that giving it up, if it was, is nothing to be paid for: calls whose upstream hangs
+    /// end by their deadlines, all of them.
+    pub fn stream_lasted(&mut self) {
+        self.earn(LEFT);
+    }
+
     /// These bytes came from the peer.
     pub fn received(&mut self, mut bytes: &[u8], now_ns: u64) {
         self.earn_time(now_ns);
@@ -160,7 +174,7 @@ impl Watch {
             DATA if self.payload > 0 => return self.earn(PER_DATA),
             DATA if flags & END_STREAM != 0 => 0,
             HEADERS => 0,
-            RST_STREAM => 50,
+            RST_STREAM => LEFT,
             // Of answers to pings and settings there are never more than a thousand that wait for the peer to take them.
             DATA | SETTINGS | PING | GOAWAY | CONTINUATION => 10,
             _ => 2, // PRIORITY, WINDOW_UPDATE, and what nobody knows
@@ -224,6 +238,9 @@ mod tests {
     fn what_only_makes_work_ends_soon() {
         let reset = [frame(HEADERS, END_STREAM | END_HEADERS, b"x"), frame(RST_STREAM, 0, &[0; 4])].concat();
         assert_eq!(bearable(&reset, 0), 199);
+        let mut watch = begun();
+        (0..200).for_each(|_| watch.stream_left());
+        assert!(watch.is_exhausted());
         assert_eq!(bearable(&frame(PING, 0, &[0; 8]), 0), 999);
         assert!(bearable(&frame(PING, 0, &[0; 8]), 17) < 1_500);
         assert!(bearable(&frame(SETTINGS, 0, &[]), 9) < 2_000);
@@ -258,6 +275,13 @@ mod tests {
         assert_eq!(bearable(&frame(8, 0, &[0, 0, 64, 0]), 16384), usize::MAX, "a large download");
         let pages = [frame(HEADERS, END_STREAM | END_HEADERS, b"x"), frame(RST_STREAM, 0, &[0; 4])].concat();
         assert_eq!(bearable(&pages, 500), usize::MAX, "somebody who leaves pages half loaded");
+        let mut watch = begun();
+        for _ in 0..20_000 {
+            watch.received(&frame(HEADERS, END_STREAM | END_HEADERS, b"x"), 0);
+            watch.received(&frame(RST_STREAM, 0, &[0; 4]), 0);
+            watch.stream_lasted();
+        }
+        assert!(!watch.is_exhausted(), "calls that were given up late");
         let mut watch = begun();
         for second in 0..20_000u64 {
             watch.received(&frame(PING, 0, &[0; 8]), second * 1_000_000_000);

@@ -25,6 +25,8 @@ const ROOM: usize = 16 * 1024;
 /// Where this much is held for all streams of a connection, each further one takes little until the client takes some.
 const MOST_HELD: usize = 512 * 1024;
 const LITTLE: usize = 1024;
+/// A stream that lasted this long was not opened to be given up.
+const LONG_NS: u64 = 1_000_000_000;
 /// How long content behind an early answer is taken and thrown away.
 const DISCARD_NS: u64 = 1_000_000_000;
 
@@ -33,6 +35,7 @@ pub struct Stream {
     timer: Timer,
     /// Bytes of the request's head and trailers, which the connection counts.
     head_bytes: usize,
+    begun_ns: u64,
     /// When the client has no more use for an answer.
     call_deadline_ns: u64,
     receiving: RecvStream,
@@ -58,15 +61,17 @@ impl Stream {
     ) -> Stream {
         let head_bytes = request.head.bytes().len();
         connection.begin_stream();
-        connection.holds_head(0, head_bytes);
+        connection.heads.hold(0, head_bytes);
         let to_come = match request.framing {
             Framing::Sized(length) => Some(length),
             _ => None,
         };
+        let begun_ns = connection.worker.now_ns();
         Stream {
             timer: connection.worker.wheel.add(),
             head_bytes,
-            call_deadline_ns: request.timeout_ns().map_or(NEVER, |ns| connection.worker.now_ns().saturating_add(ns)),
+            begun_ns,
+            call_deadline_ns: request.timeout_ns().map_or(NEVER, |ns| begun_ns.saturating_add(ns)),
             connection,
             receiving,
             to_come,
@@ -181,7 +186,7 @@ impl ClientSide for Stream {
                         if !self.connection.has_room(size) {
                             return Poll::Ready(Err(io::ErrorKind::QuotaExceeded.into()));
                         }
-                        self.connection.holds_head(self.head_bytes, self.head_bytes + size);
+                        self.connection.heads.hold(self.head_bytes, self.head_bytes + size);
                         self.head_bytes += size;
                         self.trailers = fields::read_trailers(&trailers);
                     }
@@ -267,7 +272,13 @@ impl Drop for Stream {
         self.connection.holds(self.outgoing.held(), 0);
         self.outgoing.release(&self.connection.worker);
         self.connection.worker.wheel.remove(&self.timer);
-        self.connection.holds_head(self.head_bytes, 0);
+        self.connection.heads.hold(self.head_bytes, 0);
+        let now_ns = self.connection.worker.now_ns();
+        if now_ns.saturating_sub(self.begun_ns) >= LONG_NS {
+            self.connection.watch.borrow_mut().stream_lasted();
+        } else if self.call_deadline_ns <= now_ns {
+            self.connection.watch.borrow_mut().stream_left();
+        }
         self.connection.end_stream();
     }
 }
