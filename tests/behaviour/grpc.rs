@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use weir_testkit::{Authority, Gate, Gateway, Identity};
@@ -138,7 +140,11 @@ const TOLERANCE: Duration = Duration::from_millis(50);
 
 /// A call whose client waits for 200 ms, to a server that does not end it; how long it took, and how it went.
 fn call_in_time(client: &mut Http2<Plain>, target: &str) -> (Duration, Option<String>) {
-    let fields = [("content-type", "application/grpc"), ("te", "trailers"), ("grpc-timeout", "200m")];
+    call_with(client, target, "200m")
+}
+
+fn call_with(client: &mut Http2<Plain>, target: &str, timeout: &str) -> (Duration, Option<String>) {
+    let fields = [("content-type", "application/grpc"), ("te", "trailers"), ("grpc-timeout", timeout)];
     let since = Instant::now();
     client.begin("POST", target, &fields, Length::Unknown);
     client.send(b"\0\0\0\0\0").expect("it is taken");
@@ -179,4 +185,32 @@ fn h12_a_call_ends_when_its_client_waits_no_longer() {
     }
     gate.open();
     assert!(gateway.metrics().sum("weir_http_errors_total", &["cause=\"call_timeout\""]) >= 2.0);
+}
+
+#[test]
+fn a_call_whose_time_is_over_reaches_nobody_and_counts_for_its_upstream() {
+    let (gate, asked) = (Gate::new(), Arc::new(AtomicUsize::new(0)));
+    let (held, count) = (gate.clone(), Arc::clone(&asked));
+    let origin = Http2::<Plain>::origin(move |_| {
+        count.fetch_add(1, Ordering::SeqCst);
+        held.wait();
+    });
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes: [{{ uri: /*, upstream: {{ scheme: grpc, nodes: {{ \"{}\": 1 }} }}, plugins: {{ api-breaker: {{ \
+         break_response_code: 502, unhealthy: {{ http_statuses: [504], failures: 2 }}, healthy: {{ http_statuses: [200], \
+         successes: 1 }} }} }} }}]\n",
+        origin.addr()
+    ));
+    let mut client = Http2::<Plain>::connect(&gateway);
+    assert_eq!(call_with(&mut client, "/test.Echo/Late", "0m").1.as_deref(), Some("4"));
+    assert_eq!(asked.load(Ordering::SeqCst), 0, "nobody waits for the answer");
+    // What clients are told is a good answer of HTTP, and yet a failure to the breaker.
+    for _ in 0..2 {
+        assert_eq!(call_with(&mut client, "/test.Echo/Slow", "200m").1.as_deref(), Some("4"));
+    }
+    client.begin("POST", "/test.Echo/Slow", &[("content-type", "application/grpc")], Length::Unknown);
+    client.finish(&[]);
+    assert_eq!(client.response().expect("a head").0, 502, "it is open");
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
+    gate.open();
 }

@@ -262,10 +262,10 @@ impl Plugin for Breaker {
 
     fn on_log(&self, exchange: &Exchange) {
         let Some([key, ..]) = exchange.notes.read(self.note) else { return };
-        let status = match exchange.upstream.status {
-            // Asked in vain: what the client was told then.
-            0 if exchange.upstream.attempts > 0 => exchange.response.status,
-            status => status,
+        let status = match (exchange.upstream.status, exchange.stop) {
+            // Asked in vain. What the client was told may be a status of gRPC's, in an answer that is in order.
+            (0, Some(stop)) if exchange.upstream.attempts > 0 => stop.ending().status,
+            (status, _) => status,
         };
         let now = clock::now();
         TABLE.update(Key::from_number(key), ticks(now), |record| (self.rule.after(record, status, now), ()));

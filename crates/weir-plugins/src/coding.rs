@@ -114,6 +114,11 @@ mod tests {
         let bomb = gzipped(&vec![0; 4 << 20]);
         assert!(bomb.len() < 8 << 10);
         assert_eq!(plain(&head("gzip"), &bomb, 1 << 30), Err(Opaque::TooLarge));
+        let mut bomb = Vec::new();
+        let zeros = vec![0; 4 << 20];
+        CompressorWriter::new(&mut bomb, BUFFER, 5, 20).write_all(&zeros).expect("memory takes everything");
+        assert!(bomb.len() < 1 << 10);
+        assert_eq!(plain(&head("br"), &bomb, 1 << 30), Err(Opaque::TooLarge));
         assert_eq!(plain(&head("gzip"), &gzipped(&[0; 60_000]), 1 << 30).map(|plain| plain.len()), Ok(60_000));
     }
 }

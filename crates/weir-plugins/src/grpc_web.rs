@@ -18,7 +18,7 @@ use crate::{content_type, cors};
 /// the path, so a route may put a prefix before it: `/web/*` takes `/web/shop.Orders/Place`.
 ///
 /// Messages go on as they come, in both directions. The trailers, in which gRPC says how a call has ended, become the last
-/// frame of the content; where the upstream breaks off or cannot be reached, they say `grpc-status: 14`.
+/// frame of the content; where the upstream breaks off or cannot be reached, they say `grpc-status: 14`, and 4 where the call took too long.
 ///
 /// OPTIONS requests are answered with 204, and every response lets pages of any origin read it. Where `cors` is on the same
 /// route, it decides which origins may. Requests that another plugin refuses keep its HTTP status, which clients translate.
