@@ -1,5 +1,6 @@
 //! F06: endpoints that stand behind names, in DNS and in files.
 
+use std::cell::Cell;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -38,15 +39,23 @@ fn f06_a_new_address_is_in_use_within_its_time_to_live_and_a_second() {
     dns.addresses("orders.test", 1, addresses([1]));
     let gateway = gateway(&dns, &format!("nodes: {{ \"orders.test:{}\": 1 }}", origins[0].addr().port()));
     assert_eq!(gateway.get("/").text(), "1");
-    let changed = Instant::now();
-    dns.addresses("orders.test", 1, addresses([2]));
-    eventually("the new address is used", DEADLINE, || {
-        let answer = gateway.get("/");
-        assert_eq!(answer.status, 200, "no request fails meanwhile");
-        answer.text() == "2"
+    let slowest_answer = Cell::new(Duration::ZERO);
+    // A busy machine may be late now and then.
+    let took = [2, 1, 2, 1, 2].map(|host: u8| {
+        let changed = Instant::now();
+        dns.addresses("orders.test", 1, addresses([host]));
+        eventually("the new address is used", DEADLINE, || {
+            let asked = Instant::now();
+            let answer = gateway.get("/");
+            assert_eq!(answer.status, 200, "no request fails meanwhile");
+            slowest_answer.set(slowest_answer.get().max(asked.elapsed()));
+            answer.text() == host.to_string()
+        });
+        changed.elapsed()
     });
-    // A busy machine may be late; a gateway that waits for another half minute is not busy.
-    assert!(changed.elapsed() < Duration::from_secs(10), "after {:?}", changed.elapsed());
+    let in_time = took.iter().filter(|took| **took <= Duration::from_millis(2_100)).count();
+    assert!(in_time >= 3, "{took:?}");
+    assert!(slowest_answer.get() < Duration::from_secs(1), "nobody waits for DNS: {slowest_answer:?}");
 }
 
 #[test]

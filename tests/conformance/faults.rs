@@ -170,8 +170,9 @@ fn f03_connections_closed_while_idle_cost_no_get() {
     let twice: Vec<_> =
         arrivals(&[&origin]).into_iter().filter(|(target, count)| target.starts_with("/post") && *count > 1).collect();
     assert!(twice.is_empty(), "sent twice: {twice:?}");
-    // A POST that meets the close on its way cannot be saved; almost all closes are seen before.
-    assert!(failed <= count / 20, "{failed} of {count} POSTs failed");
+    // A POST that meets the close on its way cannot be saved. One connection in four requests is closed, and most of
+    // that is seen before; fewer where the origin has to wait for a processor before it can close.
+    assert!(failed <= count / 10, "{failed} of {count} POSTs failed");
 }
 
 #[test]

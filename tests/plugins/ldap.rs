@@ -184,7 +184,9 @@ fn f26_connections_to_a_silent_directory_are_few_and_do_not_stay() {
     for mut client in waiting {
         assert_eq!(client.response().expect("an answer").status, 503);
     }
-    assert!(began.elapsed() >= Duration::from_millis(500));
+    // They wait together, each for its own time; a busy machine may need as much again.
+    let took = began.elapsed();
+    assert!((Duration::from_millis(500)..Duration::from_millis(2_000)).contains(&took), "{took:?}");
     hold.join().expect("each connection was ended by the gateway");
 }
 

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use weir_testkit::{DEADLINE, Gate, Gateway, Origin, Reading, eventually};
+use weir_testkit::{Answer, DEADLINE, Gate, Gateway, Origin, Reading, eventually};
 
 use crate::Rig;
 
@@ -67,6 +67,27 @@ fn p08_a_forwarded_address_is_no_key_of_its_own() {
         rig.gateway.client().ask(request).expect("an answer").status
     };
     assert_eq!([ask("1.1.1.1"), ask("2.2.2.2"), ask("3.3.3.3")], [200, 503, 503]);
+}
+
+#[test]
+fn p08_a_path_in_another_spelling_is_no_way_around_a_limit() {
+    let origin = Origin::serving(|request| Answer::ok(request.target.clone()));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes:
+  - uri: /limited/*
+    plugins: {{ limit-count: {{ count: 1, time_window: 31622400, key: $uri, key_type: var_combination }} }}
+    upstream: {{ nodes: {{ \"{addr}\": 1 }} }}
+",
+        addr = origin.addr()
+    ));
+    assert_eq!(gateway.get("/limited/a").status, 200);
+    let same = ["/limited/%61", "/l%69mited/a", "/limited/./a", "/x/../limited/a", "//limited//a", "/limited/b/../a"];
+    for target in same.into_iter().chain(["/limited/a?x", "/limited/%2E/a"]) {
+        assert!(matches!(gateway.get(target).status, 503 | 400 | 404), "{target}");
+    }
+    // Upper case is another path, which has no route.
+    assert_eq!([gateway.get("/Limited/a").status, gateway.get("/LIMITED/A").status], [404, 404]);
+    assert_eq!(origin.targets(), ["/limited/a"]);
 }
 
 #[test]

@@ -107,7 +107,7 @@ fn a_frozen_server_holds_nobody_longer_than_the_timeout() {
     redis.freeze();
     // The full test keeps it frozen for ten seconds.
     let frozen_until = Instant::now() + Duration::from_millis(scaled(1, 10_000) as u64);
-    let mut slowest = Duration::ZERO;
+    let mut took = Vec::new();
     for round in 0.. {
         if round >= 3 && Instant::now() > frozen_until {
             break;
@@ -115,12 +115,14 @@ fn a_frozen_server_holds_nobody_longer_than_the_timeout() {
         for (gateway, status) in [(&strict, 500), (&lenient, 200)] {
             let began = Instant::now();
             assert_eq!(gateway.get("/limited/a").status, status);
-            slowest = slowest.max(began.elapsed());
+            took.push(began.elapsed());
         }
         assert_eq!(strict.get("/free").status, 200);
     }
-    println!("with a time-out of 200 ms the slowest answer took {slowest:?}");
-    assert!(slowest < DEADLINE / 2, "{slowest:?}");
+    took.sort();
+    let (median, slowest) = (took[took.len() / 2], took[took.len() - 1]);
+    println!("with a time-out of 200 ms answers took {median:?}, the slowest {slowest:?}");
+    assert!(median < Duration::from_millis(300) && slowest < DEADLINE / 2, "{median:?}, {slowest:?}");
     assert!(strict.stderr().contains("limits cannot be counted in the Redis at 127.0.0.1"), "{}", strict.stderr());
     redis.thaw();
     eventually("it counts again", DEADLINE, || strict.get("/limited/a").status == 200);
