@@ -130,7 +130,7 @@ impl Compiler<'_> {
         };
         if let Some((problem, advice)) = wrong {
             let told = Diagnostic::at_place(&self.document.source, cert.place(), problem);
-            let told = Diagnostic { path: cert.origin.path.clone(), ..told.advise(advice) };
+            let told = Diagnostic { path: cert.origin.path.to_string(), ..told.advise(advice) };
             self.warnings.add(told.clone());
             self.presented.untimely.borrow_mut().push((facts.fingerprint.clone(), told));
         }
