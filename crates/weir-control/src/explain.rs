@@ -184,13 +184,9 @@ impl fmt::Display for Explanation {
             writeln!(f, "Plugins in the order of requests:")?;
         }
         for row in plugins {
-            let stage = match row.stage {
-                Stage::Rewrite => "rewrite",
-                Stage::Access => "access",
-            };
             let off = if row.off { " (off)" } else { "" };
             let price = row.price.as_ref().map(|price| format!(": {price}")).unwrap_or_default();
-            writeln!(f, "  {stage:<8} {:>6} {:<22} from {}{off}{price}", row.priority, row.plugin, row.source)?;
+            writeln!(f, "  {:<8} {:>6} {:<22} from {}{off}{price}", row.stage, row.priority, row.plugin, row.source)?;
         }
         if *knows_consumers {
             writeln!(f, "Once the consumer is known, its plugins and those of its group come before the route's.")?;

@@ -23,6 +23,15 @@ pub enum Stage {
     Access,
 }
 
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Stage::Rewrite => "rewrite",
+            Stage::Access => "access",
+        })
+    }
+}
+
 /// A plugin's options, and how they become a plugin.
 pub trait Definition: DeserializeOwned + JsonSchema + 'static {
     const NAME: &'static str;

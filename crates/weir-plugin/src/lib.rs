@@ -6,6 +6,7 @@ pub mod definition;
 pub mod escape;
 pub mod exchange;
 pub mod form;
+pub mod options;
 pub mod plugin;
 pub mod stop;
 pub mod template;

@@ -53,6 +53,7 @@ struct FieldOptions {
 struct Unhealthy {
     /// Statuses of the upstream, 500 to 599.
     #[serde(default = "failed")]
+    #[schemars(length(min = 1), inner(range(min = 500, max = 599)))]
     http_statuses: Vec<u16>,
     /// So many failures stop the asking.
     #[serde(default = "three")]
@@ -66,6 +67,7 @@ struct Unhealthy {
 struct Healthy {
     /// Statuses of the upstream, 200 to 499.
     #[serde(default = "good")]
+    #[schemars(length(min = 1), inner(range(min = 200, max = 499)))]
     http_statuses: Vec<u16>,
     /// So many good answers, without a failure in between, make all failures forgotten.
     #[serde(default = "three")]

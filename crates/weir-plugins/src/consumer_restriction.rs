@@ -1,5 +1,5 @@
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Variable, Variables};
 
 use crate::answer::Refusal;
@@ -41,7 +41,7 @@ struct MethodRule {
 }
 
 /// What is looked at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Subject {
     /// The name of the consumer.

@@ -1,5 +1,5 @@
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use weir_plugin::proto::Head;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop};
 
@@ -66,7 +66,7 @@ struct RuleOptions {
     replacement: String,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Side {
     #[default]

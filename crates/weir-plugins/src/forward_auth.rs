@@ -6,7 +6,7 @@ use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use weir_plugin::{
     AsyncPlugin, Build, ConfigError, Definition, Exchange, Phases, Stage, Step, Stop, Template, Variable, Variables,
     Waiting,
@@ -73,7 +73,7 @@ pub struct ForwardAuth {
 }
 
 /// How the service is asked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 enum RequestMethod {
     #[default]

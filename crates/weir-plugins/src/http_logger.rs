@@ -6,7 +6,7 @@ use http::{Method, Request};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_plugin::{Build, ConfigError, Definition, Described, Exchange, Filter, Phases, Plugin, Stage, Step, Stop};
 
@@ -66,7 +66,7 @@ pub struct HttpLogger {
 }
 
 /// How records become a batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum ConcatMethod {
     #[default]

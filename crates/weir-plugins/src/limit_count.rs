@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_plugin::{
     AsyncPlugin, Build, ConfigError, Definition, Described, Exchange, Phases, Plugin, Stage, Step, Stop, Waiting,
@@ -121,7 +121,7 @@ impl Default for LimitCountMetadata {
 }
 
 /// When windows begin.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum WindowType {
     #[default]

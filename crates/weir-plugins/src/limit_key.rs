@@ -4,14 +4,14 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_plugin::{Build, ConfigError, Exchange, Template, Variable, Variables};
 
 use crate::counters::{Counter, Key, Table};
 
 /// How the option `key` is read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyType {
     /// `key` names one variable, as `remote_addr`.

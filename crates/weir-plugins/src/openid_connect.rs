@@ -3,7 +3,7 @@ use std::time::Duration;
 use http::header::HeaderName;
 use jsonwebtoken::{Algorithm, DecodingKey};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use weir_plugin::{Build, ConfigError, Definition, Stage, Step};
 
 use crate::complaint::Complaint;
@@ -155,7 +155,7 @@ impl Default for AudienceValidator {
 }
 
 /// What becomes of requests without a valid token.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum UnauthAction {
     #[default]

@@ -9,7 +9,7 @@ use http::{Method, Request};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, NoteKey, Phases, Plugin, Stage, Step, Stop};
 
 use crate::callout::{Failure, Keepalive, Service};
@@ -38,7 +38,7 @@ pub struct ProxyMirror {
 }
 
 /// What `path` is to the request's own path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum PathConcatMode {
     #[default]

@@ -1,7 +1,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop};
 
 use crate::headers::header_name;
@@ -27,7 +27,7 @@ pub struct RequestId {
 }
 
 /// How ids are made.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Algorithm {
     /// A random UUID (RFC 9562, version 4).

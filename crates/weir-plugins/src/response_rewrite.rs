@@ -2,7 +2,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use regex::bytes::Regex;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, NoteKey, Phases, Plugin, Stage, Step, Stop};
 
@@ -55,7 +55,7 @@ struct FilterOptions {
     options: String,
 }
 
-#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Scope {
     #[default]

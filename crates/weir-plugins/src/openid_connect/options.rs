@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use weir_plugin::ConfigError;
 
 use super::bearer::Rules;
@@ -98,7 +98,7 @@ struct SessionOptions {
 }
 
 /// Where sessions are kept.
-#[derive(Clone, Copy, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Storage {
     #[default]
@@ -106,7 +106,7 @@ enum Storage {
 }
 
 /// RFC 6265bis. `Default` leaves it to the browser.
-#[derive(Clone, Copy, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Default, Deserialize, Serialize, JsonSchema)]
 enum SameSite {
     Strict,
     #[default]
