@@ -57,6 +57,38 @@ fn explain_says_where_a_request_goes() {
 }
 
 #[test]
+fn plugins_says_what_there_is_and_what_it_takes() {
+    let said = |arguments: &[&str]| {
+        let output = run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let list = said(&["plugins"]);
+    assert!(words(&list).contains("cors rewrite 4000 Lets browsers use a route from pages of other origins"), "{list}");
+    let page = said(&["plugins", "limit-count"]);
+    for part in [
+        "Stage: access. Priority: 1002;",
+        "  limit-count: { count: 100,",
+        "  window_type (`fixed` or `sliding`; default \"fixed\")",
+        "  rejected_code (integer, 200 to 599; default 503)",
+        "  rules[].key (string; required)",
+        "In `plugin_metadata`",
+    ] {
+        assert!(page.contains(part), "no {part:?} in {page}");
+    }
+    assert!(said(&["plugins", "key-auth"]).contains("Under a consumer:"));
+
+    let schema = said(&["plugins", "limit-count", "--schema"]);
+    assert!(schema.contains("\"$schema\": \"https://json-schema.org/draft/2020-12/schema\""), "{schema}");
+    assert!(said(&["plugins", "key-auth", "--schema=consumer"]).contains("\"key\""));
+    ends(&["plugins", "cors", "--schema=consumer"], 2, "consumers have nothing of `cors`");
+    ends(&["plugins", "limit-cuont"], 2, "no plugin `limit-cuont`; did you mean `limit-count`?");
+    ends(&["plugins", "zebra"], 2, "no plugin `zebra`; `weir plugins` lists them");
+    ends(&["plugins", "--schema"], 2, "<NAME>");
+}
+
+#[test]
 fn wrong_usage_ends_with_2() {
     ends(&["rnu"], 2, "unrecognized subcommand");
     ends(&["run"], 2, "<FILE>");

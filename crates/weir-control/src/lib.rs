@@ -30,3 +30,4 @@ pub use document::Document;
 pub use publish::{ConfigStatus, Publication, Publisher, Refusal, Subscriber};
 pub use stores::file::{FileStore, Watch, watch};
 pub use substitute::{Lookup, process_environment};
+pub use suggest::closest;

@@ -4,7 +4,7 @@
 const MOST: usize = 1_000;
 
 /// The closest of `known`, if it is close enough to be what was meant.
-pub(crate) fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // Far longer words are nobody's typing mistake, and distance takes quadratic time.
     if word.len() > 64 {
         return None;

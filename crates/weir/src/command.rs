@@ -5,6 +5,7 @@ pub mod check;
 pub mod completions;
 pub mod explain;
 pub mod man;
+pub mod plugins;
 pub mod run;
 pub mod version;
 
@@ -27,6 +28,7 @@ enum Command {
     Run(run::Run),
     Check(check::Check),
     Explain(explain::Explain),
+    Plugins(plugins::Plugins),
     Version(version::Version),
     Completions(completions::Completions),
     Man(man::Man),
@@ -41,6 +43,7 @@ impl Weir {
             Command::Run(command) => command.execute(),
             Command::Check(command) => command.execute(),
             Command::Explain(command) => command.execute(),
+            Command::Plugins(command) => command.execute(),
             Command::Version(command) => command.execute(),
             Command::Completions(command) => command.execute(),
             Command::Man(command) => command.execute(),

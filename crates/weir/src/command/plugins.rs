@@ -1,0 +1,187 @@
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+use weir_control::closest;
+use weir_plugin::Entry;
+use weir_plugin::options::{Row, description, rows};
+
+use crate::exit::{self, Failure};
+use crate::node::PLUGINS;
+use crate::say::say;
+
+/// Lists the plugins, or says what one of them takes.
+///
+/// The same stands in docs/reference/plugins.md. Which plugins a request meets, and in which order, says `weir explain`.
+#[derive(Debug, Args)]
+pub struct Plugins {
+    /// The plugin; all of them in short when left out.
+    name: Option<String>,
+    /// Prints the JSON Schema of its options instead, or with `=consumer` of what consumers have of it, or with `=metadata` of
+    /// its `plugin_metadata`.
+    #[arg(long, value_enum, value_name = "OF", num_args = 0..=1, require_equals = true, default_missing_value = "options",
+          requires = "name")]
+    schema: Option<Part>,
+}
+
+/// What a plugin has a schema for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Options,
+    Consumer,
+    Metadata,
+}
+
+impl Plugins {
+    pub fn execute(self) -> ExitCode {
+        let text = match &self.name {
+            None => Ok(table()),
+            Some(name) => find(name).and_then(|entry| match self.schema {
+                None => Ok(page(entry)),
+                Some(part) => schema(entry, part),
+            }),
+        };
+        match text {
+            Ok(text) => print(&text),
+            Err(problem) => {
+                say!("{problem}");
+                ExitCode::from(2)
+            }
+        }
+    }
+}
+
+fn find(name: &str) -> Result<&'static Entry, String> {
+    PLUGINS.find(name).ok_or_else(|| {
+        let meant = closest(name, PLUGINS.entries().iter().map(|entry| entry.name));
+        let meant = meant.map(|meant| format!("did you mean `{meant}`? ")).unwrap_or_default();
+        format!("there is no plugin `{name}`; {meant}`weir plugins` lists them")
+    })
+}
+
+/// A line for each plugin.
+fn table() -> String {
+    let mut entries: Vec<&Entry> = PLUGINS.entries().iter().collect();
+    entries.sort_by_key(|entry| entry.name);
+    let width = entries.iter().map(|entry| entry.name.len()).max().unwrap_or_default();
+    let mut text = format!("{:width$}  stage    priority  what it does\n", "name");
+    for Entry { name, stage, priority, schema, .. } in entries {
+        let schema = schema();
+        let _ = writeln!(text, "{name:width$}  {stage:7}  {priority:8}  {}", first_sentence(description(&schema)));
+    }
+    text
+}
+
+/// Up to the first full stop that ends a sentence.
+fn first_sentence(text: &str) -> String {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    text.split_once(". ").map_or(text.trim_end_matches('.'), |(first, _)| first).to_owned()
+}
+
+/// Everything about one plugin.
+fn page(entry: &Entry) -> String {
+    let schema = (entry.schema)();
+    let mut text = format!("{}\n\n{}\n\n", entry.name, description(&schema));
+    let _ = write!(text, "Stage: {}. Priority: {}; the higher runs first.\n\nplugins:\n", entry.stage, entry.priority);
+    entry.example.lines().for_each(|line| writeln!(text, "  {line}").expect("a string takes everything"));
+    list("Options:", &schema, &mut text);
+    if let Some(credential) = entry.credential {
+        list("Under a consumer:", &(credential.schema)(), &mut text);
+    }
+    if let Some(metadata) = entry.metadata {
+        list("In `plugin_metadata`, for wherever it is used:", &(metadata.schema)(), &mut text);
+    }
+    text
+}
+
+fn list(title: &str, schema: &Value, text: &mut String) {
+    let _ = writeln!(text, "\n{title}");
+    let rows = rows(schema);
+    if rows.is_empty() {
+        text.push_str("  none\n");
+    }
+    for Row { path, kind, is_required, default, meaning } in rows {
+        let presence = match default {
+            _ if is_required => "; required".to_owned(),
+            Some(default) => format!("; default {default}"),
+            None => String::new(),
+        };
+        let _ = writeln!(text, "  {path} ({kind}{presence})");
+        wrap(&meaning, "      ", text);
+    }
+}
+
+/// How long lines of prose are at most.
+const WIDTH: usize = 100;
+
+fn wrap(prose: &str, indent: &str, text: &mut String) {
+    let mut used = 0;
+    for word in prose.split_whitespace() {
+        let length = word.chars().count();
+        if used > 0 && used + 1 + length <= WIDTH {
+            text.push(' ');
+            used += 1;
+        } else {
+            text.push_str(if used > 0 { "\n" } else { "" });
+            text.push_str(indent);
+            used = indent.len();
+        }
+        text.push_str(word);
+        used += length;
+    }
+    text.push('\n');
+}
+
+fn schema(entry: &Entry, part: Part) -> Result<String, String> {
+    let schema = match part {
+        Part::Options => Some(entry.schema),
+        Part::Consumer => entry.credential.map(|credential| credential.schema),
+        Part::Metadata => entry.metadata.map(|metadata| metadata.schema),
+    };
+    let schema = schema.ok_or_else(|| match part {
+        Part::Options | Part::Consumer => {
+            format!("consumers have nothing of `{}`, which is no way to log in", entry.name)
+        }
+        Part::Metadata => format!("`{}` has nothing in `plugin_metadata`", entry.name),
+    })?;
+    Ok(format!("{:#}\n", schema()))
+}
+
+/// Whoever reads may have seen enough, as `head` has.
+fn print(text: &str) -> ExitCode {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            say!("the plugins cannot be shown: {error}");
+            Failure::System.into()
+        }
+        _ => exit::DONE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prose_is_wrapped_between_words_and_cut_after_a_sentence() {
+        let mut text = String::new();
+        wrap(&"twelve chars ".repeat(10), "  ", &mut text);
+        assert!(text.lines().count() == 2 && text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        assert!(text.lines().all(|line| line.starts_with("  ") && !line.starts_with("   ")), "{text}");
+        assert_eq!(first_sentence("Does this, as `a.b`\ndoes. And that."), "Does this, as `a.b` does");
+        assert_eq!(first_sentence("Does this."), "Does this");
+    }
+
+    #[test]
+    fn every_plugin_has_a_page_that_names_its_options() {
+        for entry in PLUGINS.entries() {
+            let page = page(entry);
+            for row in rows(&(entry.schema)()) {
+                assert!(!row.meaning.is_empty(), "{}: {} has no meaning", entry.name, row.path);
+                assert!(page.contains(&format!("  {} ({}", row.path, row.kind)), "{page}");
+            }
+        }
+    }
+}
