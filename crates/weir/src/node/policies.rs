@@ -95,6 +95,11 @@ pub fn write(metrics: &Metrics, page: &mut Page) {
     }
     shown.push((OTHER, other));
     shown.retain(|(_, price)| *price != RoutePriceTotals::default());
+    let rows: Vec<_> = shown
+        .iter()
+        .flat_map(|(route, price)| price.plugins().map(move |(number, totals)| (*route, number, totals)))
+        .filter_map(|(route, number, totals)| Some((route, name(number)?, totals)))
+        .collect();
     page.counter("weir_route_measured_exchanges", "Exchanges whose processor time was measured.");
     for (route, price) in &shown {
         page.total(&[("route", route)], price.sampled);
@@ -103,33 +108,28 @@ pub fn write(metrics: &Metrics, page: &mut Page) {
     for (route, price) in &shown {
         page.total(&[("route", route)], seconds(price.cpu_ns));
     }
-    let rows: Vec<_> = shown
-        .iter()
-        .flat_map(|(route, price)| price.plugins().map(move |(number, totals)| (route, number, totals)))
-        .filter_map(|(route, number, totals)| Some(([("route", *route), ("policy", name(number)?)], totals)))
-        .collect();
     page.counter("weir_policy_measured_calls", "Exchanges that met a policy, of those measured.");
-    for (labels, totals) in &rows {
-        page.total(labels, totals.calls());
+    for (route, policy, totals) in &rows {
+        page.total(&[("route", route), ("policy", policy)], totals.calls());
     }
     page.counter("weir_policy_measured_cpu_seconds", "Processor time of a policy in the exchanges measured.");
-    for (labels, totals) in &rows {
-        page.total(labels, seconds(totals.cpu_ns));
+    for (route, policy, totals) in &rows {
+        page.total(&[("route", route), ("policy", policy)], seconds(totals.cpu_ns));
     }
     page.counter(
         "weir_policy_measured_wait_seconds",
         "Time a policy waited for somebody else in the exchanges measured.",
     );
-    for (labels, totals) in &rows {
-        page.total(labels, seconds(totals.waited_ns));
+    for (route, policy, totals) in &rows {
+        page.total(&[("route", route), ("policy", policy)], seconds(totals.waited_ns));
     }
     page.counter("weir_policy_refusals", "Exchanges that a policy has answered itself, measured or not.");
-    for (labels, totals) in &rows {
-        page.total(labels, totals.refusals);
+    for (route, policy, totals) in &rows {
+        page.total(&[("route", route), ("policy", policy)], totals.refusals);
     }
     page.counter("weir_policy_errors", "Exchanges that a policy could not deal with, measured or not.");
-    for (labels, totals) in &rows {
-        page.total(labels, totals.errors);
+    for (route, policy, totals) in &rows {
+        page.total(&[("route", route), ("policy", policy)], totals.errors);
     }
 }
 
