@@ -269,7 +269,7 @@ impl Document {
     /// Whether some upstream, or an authority, must be vouched for by whom the system trusts.
     pub fn needs_system_roots(&self) -> bool {
         let needs = |upstream: &Upstream| {
-            let verify = upstream.tls.verify.unwrap_or(self.settings.upstream_tls_verify);
+            let verify = upstream.tls.verify.unwrap_or(self.settings.verifies_upstreams());
             let checks = upstream.active.as_ref().and_then(|active| active.verifies(verify));
             upstream.tls.authorities.is_none() && (upstream.scheme.is_secured() && verify || checks == Some(true))
         };

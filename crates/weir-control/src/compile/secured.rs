@@ -44,8 +44,26 @@ impl<'a> Secured<'a> {
 
     /// `None` for upstreams in the clear, and where a fault has been reported.
     pub(super) fn client(&mut self, written: &document::Upstream) -> Option<Client> {
-        let verify = self.verifies(written);
-        if written.scheme.is_secured() { self.on_terms(written, verify, written.http2) } else { None }
+        if !written.scheme.is_secured() {
+            return None;
+        }
+        self.point_out(written);
+        self.on_terms(written, self.verifies(written), written.http2)
+    }
+
+    /// Whoever comes from APISIX, where nobody is verified unless it is asked for, may not know that it happens here. Who
+    /// says anything of it in the file does.
+    fn point_out(&self, written: &document::Upstream) {
+        let settings = &self.compiler.document.settings;
+        let tls = &written.tls;
+        let said = tls.verify.is_some() || tls.authorities.is_some();
+        if said || settings.upstream_tls_verify.is_some() || settings.trusted.is_some() {
+            return;
+        }
+        let problem = "its endpoints must prove who they are, which Apache APISIX does not ask for";
+        let advice = "write `tls: { verify: true }` if they can, and `false` if they cannot";
+        let (path, place) = (&written.origin.path, written.origin.place);
+        self.compiler.warnings.report_text(path, place, problem, Some(advice.into()));
     }
 
     /// The same for active checks.
@@ -56,7 +74,7 @@ impl<'a> Secured<'a> {
     }
 
     fn verifies(&self, written: &document::Upstream) -> bool {
-        written.tls.verify.unwrap_or(self.compiler.document.settings.upstream_tls_verify)
+        written.tls.verify.unwrap_or(self.compiler.document.settings.verifies_upstreams())
     }
 
     fn on_terms(&mut self, written: &document::Upstream, verify: bool, http2: bool) -> Option<Client> {

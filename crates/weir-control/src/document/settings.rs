@@ -28,8 +28,8 @@ pub struct Settings {
     pub allow_encoded_slashes: bool,
     /// Who vouches for upstreams that say nothing else; `None` is whom the system trusts.
     pub trusted: Option<Pem>,
-    /// Upstreams that speak TLS must prove who they are, unless they say otherwise.
-    pub upstream_tls_verify: bool,
+    /// Whether upstreams that speak TLS must prove who they are, unless they say otherwise; `None` is yes.
+    pub upstream_tls_verify: Option<bool>,
     /// How long a node that shuts down waits for exchanges in flight.
     pub worker_shutdown_timeout: Duration,
     pub dns: DnsSettings,
@@ -114,11 +114,18 @@ impl Default for Settings {
             clients: ClientSettings::default(),
             allow_encoded_slashes: false,
             trusted: None,
-            upstream_tls_verify: true,
+            upstream_tls_verify: None,
             worker_shutdown_timeout: Duration::from_secs(30),
             dns: DnsSettings::default(),
             price_every: 128,
         }
+    }
+}
+
+impl Settings {
+    /// Upstreams that speak TLS must prove who they are, unless they say otherwise.
+    pub fn verifies_upstreams(&self) -> bool {
+        self.upstream_tls_verify.unwrap_or(true)
     }
 }
 
@@ -186,7 +193,7 @@ pub(super) fn read(fields: &Fields) -> Settings {
         clients,
         allow_encoded_slashes: flag(fields, "allow_encoded_slashes"),
         trusted: fields.get("ssl_trusted_certificate").and_then(|at| certificate::pem(&at)),
-        upstream_tls_verify: fields.get("upstream_tls_verify").and_then(|at| at.boolean()).unwrap_or(true),
+        upstream_tls_verify: fields.get("upstream_tls_verify").and_then(|at| at.boolean()),
         worker_shutdown_timeout: fields
             .get("worker_shutdown_timeout")
             .and_then(|at| at.any_duration())
