@@ -221,6 +221,28 @@ mod tests {
     }
 
     #[test]
+    fn every_field_of_status_stands_in_the_guide() {
+        let (_server, state, addr) = serve();
+        state.started(|| vec![1, 1]);
+        let status = Client::connect(addr).get("/status").expect("an answer").text();
+        let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+        let page = include_str!("../../../../docs/guide/observing.md");
+        let keys = |value: &serde_json::Value, before: &str| -> Vec<String> {
+            value.as_object().expect("a map").keys().map(|key| format!("`{before}{key}")).collect()
+        };
+        let fields = [
+            keys(&status, "").into_iter().filter(|key| key != "`configuration" && key != "`upgrade").collect(),
+            keys(&status["configuration"], "configuration."),
+            keys(&status["upgrade"], "upgrade."),
+            keys(&status["workers"][0], ""),
+            keys(&status["limits"], ""),
+        ];
+        for field in fields.concat() {
+            assert!(page.contains(&field), "docs/guide/observing.md has no {field}`");
+        }
+    }
+
+    #[test]
     fn only_what_reads_is_answered() {
         let (_server, _, addr) = serve();
         let mut client = Client::connect(addr);
