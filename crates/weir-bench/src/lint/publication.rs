@@ -6,8 +6,8 @@ use crate::result::Pacing;
 /// Fewer repeats than this and an interval says nothing: with 4 + 4 runs, no order of them is rarer than 1 in 35.
 const ENOUGH_REPEATS: u32 = 5;
 
-/// Instance types whose processors are shared and throttled, by the beginning of their names.
-const BURSTABLE: [&str; 14] = [
+/// Instance types whose processors are shared and throttled, by the beginning of their names, in lower case.
+const BURSTABLE: [&str; 13] = [
     "t1.",
     "t2.",
     "t3.",
@@ -18,11 +18,21 @@ const BURSTABLE: [&str; 14] = [
     "e2-medium",
     "f1-micro",
     "g1-small",
-    "Standard_B",
     "standard_b",
     "db.t",
     "ecs.t",
 ];
+
+/// The word of `machine` that is a burstable type. A publication names the type alone; what the machine says of itself
+/// begins with the vendor, `Amazon EC2 t3.medium`. Google's and Azure's machines do not say their type.
+fn burstable_type(machine: &str) -> Option<&str> {
+    let words = machine.split(|letter: char| !letter.is_alphanumeric() && !matches!(letter, '.' | '-' | '_'));
+    words.into_iter().find(|word| {
+        let word = word.to_ascii_lowercase();
+        // Every type has a size behind its family: "t2." alone ends a sentence.
+        BURSTABLE.iter().any(|prefix| word.starts_with(prefix) && (word.len() > prefix.len() || !prefix.ends_with('.')))
+    })
+}
 
 pub fn judge(evidence: &Evidence) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
@@ -38,9 +48,7 @@ pub fn judge(evidence: &Evidence) -> Vec<Verdict> {
 }
 
 fn burstable(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
-    if let Some(instance) = &evidence.machine.instance
-        && BURSTABLE.iter().any(|prefix| instance.starts_with(prefix))
-    {
+    if let Some(instance) = evidence.machine.instance.as_deref().and_then(burstable_type) {
         let words = format!(
             "{instance} is a burstable machine: its processors are shared and throttled, so the figure depends on what ran \
              before and beside"
@@ -168,5 +176,33 @@ fn not_measured(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
     if !missing.is_empty() {
         let words = format!("not measured: {}", missing.join(", "));
         verdicts.push(about_all("not-measured", Severity::Warning, words));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burstable_type_is_found_wherever_it_stands() {
+        let cases = [
+            ("Amazon EC2 t3.medium", Some("t3.medium")),
+            ("Amazon EC2 t4g.2xlarge", Some("t4g.2xlarge")),
+            ("Alibaba Cloud ecs.t6-c1m2.large", Some("ecs.t6-c1m2.large")),
+            ("e2-medium", Some("e2-medium")),
+            ("GCP e2-medium (2 shared vCPU)", Some("e2-medium")),
+            ("Azure Standard_B2s", Some("Standard_B2s")),
+            // What DMI says on other machines; of Google's and Azure's nothing tells the type.
+            ("Amazon EC2 m7a.xlarge", None),
+            ("Google Google Compute Engine", None),
+            ("Microsoft Corporation Virtual Machine", None),
+            ("QEMU Standard PC (i440FX + PIIX, 1996)", None),
+            ("Xen HVM domU", None),
+            ("Dell Inc. PowerEdge R740", None),
+            ("Standard_D4s_v5", None),
+        ];
+        for (machine, expected) in cases {
+            assert_eq!(burstable_type(machine), expected, "{machine}");
+        }
     }
 }
