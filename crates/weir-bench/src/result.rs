@@ -223,12 +223,31 @@ pub struct Run {
     /// Of the target, where the machine has counters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<Instructions>,
+    /// Of a target that records requests in a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub records: Option<Records>,
     /// Resident bytes of the target before the load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rss_before_bytes: Option<u64>,
     /// Resident bytes of the target a moment after the load ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rss_after_bytes: Option<u64>,
+}
+
+/// What a target that records every request wrote in a run, warm-up and drain included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Records {
+    /// Requests that were answered.
+    pub answered: u64,
+    /// Records that reached the file. A few more than were answered: of the requests that tried the target before.
+    pub written: u64,
+}
+
+impl Records {
+    /// Share of the answered requests without a record, 0 to 1.
+    pub fn lost_share(self) -> f64 {
+        self.answered.saturating_sub(self.written) as f64 / self.answered.max(1) as f64
+    }
 }
 
 /// One of the turns of a run: what comparisons are made from.

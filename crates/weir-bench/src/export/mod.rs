@@ -117,6 +117,7 @@ mod tests {
             host: Vec::new(),
             target_errors: Vec::new(),
             instructions: None,
+            records: None,
             rss_before_bytes: None,
             interruptions: None,
             rss_after_bytes: None,

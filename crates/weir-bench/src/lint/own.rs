@@ -110,6 +110,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
         out_of_ports: Some(total.errors.local + run.load.connections.failed.local),
         listen_overflows: host.map(|(first, last)| last.listen_overflows - first.listen_overflows),
         target_errors: run.target_errors.clone(),
+        records_lost: run.records.map(crate::result::Records::lost_share),
     }
 }
 

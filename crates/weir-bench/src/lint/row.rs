@@ -11,7 +11,7 @@ const TARGET_IS_LIMIT: f64 = 0.90;
 const ROUNDING: f64 = 1.05;
 
 pub fn judge(row: &RowEvidence) -> Vec<Verdict> {
-    let rules: [(&str, Rule); 19] = [
+    let rules: [(&str, Rule); 20] = [
         ("littles-law", little),
         ("in-flight-count", in_flight),
         ("unreachable-rate", unreachable_rate),
@@ -29,6 +29,7 @@ pub fn judge(row: &RowEvidence) -> Vec<Verdict> {
         ("errors", errors),
         ("errors-without-failed-connections", errors_without_failed_connections),
         ("target-errors", target_errors),
+        ("records-lost", records_lost),
         ("coordinated-omission", coordinated_omission),
         ("averages-only", averages_only),
     ];
@@ -277,6 +278,16 @@ fn target_errors(row: &RowEvidence) -> Finding {
     let first = row.target_errors.first()?;
     let words = format!("the target logged {} errors, the first: {first}", row.target_errors.len());
     Some((Severity::Warning, words))
+}
+
+fn records_lost(row: &RowEvidence) -> Finding {
+    let share = row.records_lost.filter(|share| *share > 0.0)?;
+    let words = format!(
+        "{:.2} % of the requests are not in the target's log: what it does not write costs it nothing, so the row is not what \
+         logging costs",
+        share * 100.0
+    );
+    Some((if share > 0.01 { Severity::Invalid } else { Severity::Warning }, words))
 }
 
 fn coordinated_omission(row: &RowEvidence) -> Finding {

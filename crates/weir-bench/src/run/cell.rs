@@ -14,6 +14,7 @@ use super::{
     backend::Running,
     counters::Counting,
     place::{Place, free_port},
+    records,
 };
 use crate::{
     engine::{self, Interruptions, LoadPlan, Stop},
@@ -32,7 +33,17 @@ pub struct Started {
     dir: PathBuf,
     destination: Destination,
     pinning: Pinning,
+    /// What it records requests in.
+    records: Option<PathBuf>,
     pub configuration: Option<Configuration>,
+}
+
+impl Drop for Started {
+    /// Stops it, and leaves nothing of what it wrote: over a long scenario that would fill a disk.
+    fn drop(&mut self) {
+        drop(self.child.take());
+        let _ = fs::remove_dir_all(&self.dir);
+    }
 }
 
 /// Why a target did not come up.
@@ -110,7 +121,15 @@ impl Started {
             let port = backend.endpoints[0].port;
             let destination = Destination { port, tls: backend.tls, authority: authority(backend.tls) };
             let pinning = (*pinning).clone();
-            return Ok(Started { peer: peer.clone(), child: None, dir, destination, pinning, configuration: None });
+            return Ok(Started {
+                peer: peer.clone(),
+                child: None,
+                dir,
+                destination,
+                pinning,
+                records: None,
+                configuration: None,
+            });
         };
         let port = free_port()?;
         let inputs = setting.inputs(backend, &dir, port, connections)?;
@@ -166,18 +185,20 @@ impl Started {
         }
         let tls = scenario.load.tls;
         let destination = Destination { port, tls, authority: authority(tls) };
-        let started = Started {
+        let mut started = Started {
             peer: peer.clone(),
             child: Some(child),
             dir,
             destination,
             pinning: (*pinning).clone(),
+            records: records::file(&inputs.policies),
             configuration: None,
         };
         if let Err(reason) = started.probe(scenario, row) {
             return Err(failure(reason, configuration));
         }
-        Ok(Started { configuration: Some(configuration), ..started })
+        started.configuration = Some(configuration);
+        Ok(started)
     }
 
     /// One request on the first and on the last route of the row, again and again until both are answered with 2xx: some
@@ -260,6 +281,7 @@ impl Started {
         let (processes, host) = sampler.finish();
         let instructions = counting.and_then(|thread| thread.join().expect("counting does not panic"));
         let mut load = load?;
+        let records = self.records.as_deref().map(|path| records::count(path, &load));
         // Where this machine keeps it is left out of what is published.
         plan.tls.ca_file = plan.tls.ca_file.as_deref().and_then(Path::file_name).map(PathBuf::from);
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -296,6 +318,7 @@ impl Started {
             interruptions,
             target_errors,
             instructions,
+            records,
             rss_before_bytes,
             rss_after_bytes: None,
         }))
@@ -339,7 +362,7 @@ impl Setting<'_> {
             sse: matches!(row.speak, Speak::Sse { .. }),
             routes,
             consumers,
-            policies: row.policies.clone(),
+            policies: row.policies_in(&dir.display().to_string()),
             upstream: self.upstream.clone(),
             certificate: None,
             body: String::new(),

@@ -4,6 +4,7 @@ mod backend;
 mod cell;
 mod counters;
 mod place;
+mod records;
 mod turns;
 
 use std::{

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     plan::Group,
-    result::{HostSample, Instructions, Level, ProcessSample, Run, Slice},
+    result::{HostSample, Instructions, Level, ProcessSample, Records, Run, Slice},
     scenario::Row,
 };
 
@@ -151,6 +151,10 @@ impl Run {
             .instructions
             .zip(next.instructions)
             .map(|(ours, theirs)| Instructions { user: ours.user + theirs.user, kernel: ours.kernel + theirs.kernel });
+        self.records = self.records.zip(next.records).map(|(ours, theirs)| Records {
+            answered: ours.answered + theirs.answered,
+            written: ours.written + theirs.written,
+        });
         self.rss_after_bytes = next.rss_after_bytes;
     }
 
@@ -198,6 +202,7 @@ mod tests {
             host: vec![host(0.0), host(1.0)],
             target_errors: Vec::new(),
             instructions: None,
+            records: None,
             rss_before_bytes: None,
             interruptions: None,
             rss_after_bytes: None,

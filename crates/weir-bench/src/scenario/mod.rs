@@ -216,7 +216,7 @@ pub struct Row {
     pub routes: u32,
     #[serde(default)]
     pub consumers: u32,
-    /// Policies on every route, by their Apache APISIX plugin names.
+    /// Policies on every route, by their Apache APISIX plugin names. `{dir}` in an option is the directory of the run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub policies: BTreeMap<String, Value>,
     /// The row without these policies: what its cost is counted from.
@@ -390,6 +390,23 @@ impl Scenario {
 
     pub fn row(&self, name: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.name == name)
+    }
+}
+
+impl Row {
+    /// The policies, with the directory of the run where their options say `{dir}`.
+    pub fn policies_in(&self, dir: &str) -> BTreeMap<String, Value> {
+        fn place(value: &mut Value, dir: &str) {
+            match value {
+                Value::String(text) => *text = text.replace("{dir}", dir),
+                Value::Array(values) => values.iter_mut().for_each(|value| place(value, dir)),
+                Value::Object(members) => members.values_mut().for_each(|value| place(value, dir)),
+                _ => {}
+            }
+        }
+        let mut policies = self.policies.clone();
+        policies.values_mut().for_each(|options| place(options, dir));
+        policies
     }
 }
 

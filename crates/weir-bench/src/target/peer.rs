@@ -43,7 +43,7 @@ pub struct Peer {
     /// What a line of the log contains when it is an error.
     #[serde(default = "error_words")]
     pub log_errors: Vec<String>,
-    /// Features: `routes`, `consumers`, `tls`, `upstream-tls`, `http2`, `websocket`, `sse`, `websub`, `log-sink`,
+    /// Features: `routes`, `consumers`, `tls`, `upstream-tls`, `http2`, `websocket`, `sse`, `websub`,
     /// `upstream-settings`.
     pub supports: Vec<String>,
     #[serde(default)]
