@@ -80,6 +80,9 @@ pub struct TargetRecord {
     pub name: String,
     /// First line of what the target says about its version.
     pub version: Option<String>,
+    /// Of these policies, what the target has in their place.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub instead: BTreeMap<String, String>,
     /// Every configuration the target was started with: once per row.
     pub configurations: Vec<Configuration>,
 }
@@ -491,6 +494,13 @@ impl ResultFile {
         file.write_all(&text).map_err(name)?;
         drop(file);
         fs::rename(&partial, path).map_err(name)
+    }
+
+    /// Of a row's policies, those that a target has something else for: their names, and what that is.
+    pub fn stand_ins<'a>(&'a self, row: &'a str, target: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let policies = self.scenario.row(row).into_iter().flat_map(|row| row.policies.keys());
+        let record = self.targets.iter().find(|record| record.name == target);
+        policies.filter_map(move |policy| Some((policy.as_str(), record?.instead.get(policy)?.as_str())))
     }
 
     /// The cells of one target in one row, in the order of their levels.

@@ -108,6 +108,8 @@ pub struct RowEvidence {
     pub out_of_ports: Option<u64>,
     pub listen_overflows: Option<u64>,
     pub target_errors: Vec<String>,
+    /// What the target has in place of what the row is about, in words.
+    pub stand_ins: Vec<String>,
     /// Share of the requests that a target which records them left out, 0 to 1.
     pub records_lost: Option<f64>,
 }

@@ -110,6 +110,10 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
         out_of_ports: Some(total.errors.local + run.load.connections.failed.local),
         listen_overflows: host.map(|(first, last)| last.listen_overflows - first.listen_overflows),
         target_errors: run.target_errors.clone(),
+        stand_ins: result
+            .stand_ins(&cell.row, &cell.target)
+            .map(|(policy, instead)| format!("{policy} is {instead}"))
+            .collect(),
         records_lost: run.records.map(crate::result::Records::lost_share),
     }
 }

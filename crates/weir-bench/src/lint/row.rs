@@ -11,7 +11,7 @@ const TARGET_IS_LIMIT: f64 = 0.90;
 const ROUNDING: f64 = 1.05;
 
 pub fn judge(row: &RowEvidence) -> Vec<Verdict> {
-    let rules: [(&str, Rule); 20] = [
+    let rules: [(&str, Rule); 21] = [
         ("littles-law", little),
         ("in-flight-count", in_flight),
         ("unreachable-rate", unreachable_rate),
@@ -30,6 +30,7 @@ pub fn judge(row: &RowEvidence) -> Vec<Verdict> {
         ("errors-without-failed-connections", errors_without_failed_connections),
         ("target-errors", target_errors),
         ("records-lost", records_lost),
+        ("stand-in", stand_in),
         ("coordinated-omission", coordinated_omission),
         ("averages-only", averages_only),
     ];
@@ -288,6 +289,11 @@ fn records_lost(row: &RowEvidence) -> Finding {
         share * 100.0
     );
     Some((if share > 0.01 { Severity::Invalid } else { Severity::Warning }, words))
+}
+
+fn stand_in(row: &RowEvidence) -> Finding {
+    let words = format!("{}: what it costs is told, what it does is not the same", row.stand_ins.join("; "));
+    (!row.stand_ins.is_empty()).then_some((Severity::Note, words))
 }
 
 fn coordinated_omission(row: &RowEvidence) -> Finding {

@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use super::{
     against, extra, extra_headers, figures, grouped, holds_connections, level, plain, published_after, schedule_of,
-    with_interval,
+    target_name, with_interval,
 };
 use crate::{
     lint::{Severity, Verdict},
@@ -172,7 +172,7 @@ fn results_table(findings: &Findings<'_>, page: &mut String) {
             if first { escape(&cell.row) } else { String::new() },
             escape(&level(summary)),
             crate::plot::colour(&cell.target),
-            escape(&cell.target)
+            escape(&target_name(findings, cell))
         );
         if let Some(reason) = summary.absent() {
             let span = columns + headers.len() + 1;

@@ -103,6 +103,13 @@ fn level(summary: &Summary<'_>) -> String {
     text
 }
 
+/// A target in a row, with what it has in place of the row's policies: `nginx (limit_req)`.
+fn target_name(findings: &Findings<'_>, cell: &crate::result::Cell) -> String {
+    let short = |(_, words): (&str, &str)| words.split([',', ' ']).next().unwrap_or_default().to_owned();
+    let instead: Vec<String> = findings.result.stand_ins(&cell.row, &cell.target).map(short).collect();
+    if instead.is_empty() { cell.target.clone() } else { format!("{} ({})", cell.target, instead.join(", ")) }
+}
+
 /// What others published for the row and level that end with cell `index`: those for exactly this level, and at the
 /// row's first level those that do not say theirs.
 fn published_after<'a>(findings: &'a Findings<'_>, index: usize) -> Vec<&'a Published> {

@@ -2,7 +2,7 @@ use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets
 
 use super::{
     against, extra, extra_headers, holds_connections, level, plain, published_after, schedule_of, shortened,
-    with_interval,
+    target_name, with_interval,
 };
 use crate::{lint::Severity, plot::Unit, scenario::Column, summary::Findings};
 
@@ -30,7 +30,7 @@ pub fn table(findings: &Findings<'_>, width: Option<u16>) -> String {
         let cell = summary.cell;
         let name = if cell.row == last_row { "" } else { cell.row.as_str() };
         last_row = &cell.row;
-        let mut line = vec![Cell::new(name), Cell::new(level(summary)), Cell::new(&cell.target)];
+        let mut line = vec![Cell::new(name), Cell::new(level(summary)), Cell::new(target_name(findings, cell))];
         let number = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
         if let Some(reason) = summary.absent() {
             let reason = reason.lines().next().unwrap_or_default();

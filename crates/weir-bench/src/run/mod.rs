@@ -73,6 +73,7 @@ pub fn run(scenario: Scenario, options: &Options) -> Result<ResultFile, String> 
                 Ok(Some(installed)) => installed.version.clone(),
                 _ => None,
             },
+            instead: peers[name].0.instead.clone(),
             configurations: Vec::new(),
         })
         .collect();

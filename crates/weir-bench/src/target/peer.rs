@@ -48,6 +48,9 @@ pub struct Peer {
     pub supports: Vec<String>,
     #[serde(default)]
     pub policies: Policies,
+    /// Of these policies, what the peer has in their place: the name of its own, and how it differs. Rows say so.
+    #[serde(default)]
+    pub instead: BTreeMap<String, String>,
     #[serde(default)]
     pub install: Install,
 }
@@ -155,7 +158,8 @@ mod tests {
     #[test]
     fn says_what_a_peer_lacks() {
         let row: Row = serde_saphyr::from_str("{name: a, policies: {limit-count: {}}}").unwrap();
-        assert_eq!(read("nginx").unwrap().lacks(&row, &[]).unwrap(), "not supported by nginx: limit-count");
+        assert_eq!(read("haproxy").unwrap().lacks(&row, &[]).unwrap(), "not supported by haproxy: limit-count");
+        assert_eq!(read("nginx").unwrap().lacks(&row, &[]), None);
         assert_eq!(read("weir").unwrap().lacks(&row, &[]), None);
         assert_eq!(read("none").unwrap().lacks(&row, &["websub"]).unwrap(), "not supported by none: websub");
         assert!(read("ngnix").unwrap_err().contains("there are: "));
