@@ -271,7 +271,7 @@ mod tests {
         first.sort();
         second.sort();
         assert_eq!(first, second);
-        assert_eq!(first.len(), scenario.rows.len() * scenario.targets.len());
+        assert_eq!(first.len(), scenario.rows.len() * scenario.targets.len() * scenario.workers.len());
     }
 
     #[test]

@@ -48,11 +48,17 @@ pub struct Search {
     pub row: String,
     pub target: String,
     pub connections: u32,
+    #[serde(default = "one")]
+    pub workers: u32,
     /// Requests per second; absent when even the lowest rate tried broke the objective.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
     /// Every rate that was tried, in order.
     pub attempts: Vec<Attempt>,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// One rate tried by a search.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    result::{Attempt, Search, TargetRecord},
+    result::{Attempt, Level, Search, TargetRecord},
     run::{Found, Lab},
     scenario::Objective,
 };
@@ -54,7 +54,7 @@ pub fn kept(objective: &Objective, attempt: &Attempt) -> bool {
         && objective.sent_within_us.is_none_or(|limit| attempt.sent_within_us.is_some_and(|us| us <= limit))
 }
 
-/// The scenario's searches, on its first row, for every target that can run it.
+/// The scenario's searches, on its first row, for every target that can run it and every number of workers.
 pub fn all(
     lab: &mut Lab<'_>,
     peers: &BTreeMap<String, Found>,
@@ -63,11 +63,13 @@ pub fn all(
     let scenario = lab.scenario;
     let mut searches = Vec::new();
     let Some(row) = scenario.rows.first().filter(|_| !scenario.searches.is_empty()) else { return Ok(searches) };
-    for target in &scenario.targets {
-        let Some(first) = lab.median_rate(&row.name, target) else { continue };
+    let rate = row.rate.or(scenario.load.rate);
+    let levels = scenario.workers.iter().map(|workers| Level { connections: scenario.levels(row)[0], rate, workers: *workers });
+    let levels: Vec<Level> = levels.collect();
+    for (target, at) in scenario.targets.iter().flat_map(|target| levels.iter().map(move |at| (target, *at))) {
+        let Some(first) = lab.median_rate(&row.name, target, at) else { continue };
         for objective in &scenario.searches {
-            let connections = scenario.levels(row)[0];
-            let found = lab.search(row, target, connections, &peers[target], records, |tries| {
+            let found = lab.search(row, target, at, &peers[target], records, |tries| {
                 highest(first, |rate| {
                     let attempt = tries(rate)?;
                     Ok(Attempt { kept: kept(objective, &attempt), ..attempt })
@@ -78,7 +80,8 @@ pub fn all(
                 objective: objective.name.clone(),
                 row: row.name.clone(),
                 target: target.clone(),
-                connections,
+                connections: at.connections,
+                workers: at.workers,
                 rate,
                 attempts,
             });

@@ -117,6 +117,7 @@ pub fn show(findings: &Findings<'_>) {
     if let Some(table) = report::searches(findings) {
         println!("{table}");
     }
+    println!("processors  {}", report::processors(findings.result));
     for group in report::grouped(&findings.verdicts) {
         let verdict = group[0];
         let subject = verdict.subject.as_ref().map_or(String::new(), |subject| format!("{subject}: "));

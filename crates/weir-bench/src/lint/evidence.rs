@@ -83,6 +83,9 @@ pub struct RowEvidence {
     /// What the target's own checker said about its configuration when it failed.
     pub configuration_error: Option<String>,
     pub configuration_loaded: Option<bool>,
+    /// Workers of the target, and the processors they were given.
+    pub workers: Option<u32>,
+    pub target_cpus: Option<u32>,
     /// Shares of the processors each was given, 0 to 1.
     pub target_cpu: Option<f64>,
     pub backend_cpu: Option<f64>,

@@ -94,6 +94,8 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
         upstream_keepalive: None,
         configuration_error: check.filter(|check| !check.passed).map(|check| check.output.clone()),
         configuration_loaded: None,
+        workers: Some(cell.level.workers),
+        target_cpus: run.role(Role::Target).map(|process| process.cpus.len() as u32).next().filter(|cpus| *cpus > 0),
         target_cpu: run.utilisation(Role::Target),
         backend_cpu: run.utilisation(Role::Backend),
         generator_cpu: Some(run.generator_cpus_used() / run.generator_cpus.len().max(1) as f64),

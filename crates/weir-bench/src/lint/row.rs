@@ -11,10 +11,11 @@ const TARGET_IS_LIMIT: f64 = 0.90;
 const ROUNDING: f64 = 1.05;
 
 pub fn judge(row: &RowEvidence) -> Vec<Verdict> {
-    let rules: [(&str, Rule); 21] = [
+    let rules: [(&str, Rule); 22] = [
         ("littles-law", little),
         ("in-flight-count", in_flight),
         ("unreachable-rate", unreachable_rate),
+        ("workers-share", workers_share),
         ("generator-late", generator_late),
         ("generator-saturated", generator_saturated),
         ("backend-saturated", backend_saturated),
@@ -94,6 +95,17 @@ fn unreachable_rate(row: &RowEvidence) -> Finding {
             }
         };
         (Severity::Invalid, format!("{asked:.0} requests/s were asked for and {got:.0} carried{latency}"))
+    })
+}
+
+fn workers_share(row: &RowEvidence) -> Finding {
+    let (workers, cpus) = (row.workers?, row.target_cpus?);
+    (workers > cpus).then(|| {
+        let words = format!(
+            "{workers} workers share {cpus} of the processors, as the load needs the rest: it is not what {workers} processors \
+             carry"
+        );
+        (Severity::Warning, words)
     })
 }
 

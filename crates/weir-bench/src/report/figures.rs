@@ -104,10 +104,8 @@ fn by_row(
             if interval.is_none() && summary.absent().is_none() {
                 continue;
             }
-            let workers = summary.cell.level.workers;
-            let suffix = if workers > 1 { format!(" × {workers}") } else { String::new() };
             bars.push(Bar {
-                name: format!("{}{suffix}", summary.cell.target),
+                name: with_workers(&summary.cell.target, summary.cell.level.workers),
                 colour: colour(&summary.cell.target),
                 value: interval.map_or(0.0, |interval| interval.median),
                 interval: interval.map(|interval| (interval.low, interval.high)),
@@ -124,6 +122,10 @@ fn by_row(
     BarFigure { title: title.to_owned(), axis: (axis.to_owned(), unit), groups, width: WIDTH + 160.0 }.svg()
 }
 
+fn with_workers(target: &str, workers: u32) -> String {
+    if workers > 1 { format!("{target} × {workers}") } else { target.to_owned() }
+}
+
 fn policy_cost(findings: &Findings<'_>) -> Option<String> {
     let mut groups: Vec<(String, Vec<Bar>)> = Vec::new();
     // At the lowest level of each row: the cost per request of a policy is not a matter of concurrency.
@@ -131,7 +133,7 @@ fn policy_cost(findings: &Findings<'_>) -> Option<String> {
         let first = findings.result.scenario.levels(cost.row).first().copied();
         let Some(interval) = cost.cpu_us.filter(|_| Some(cost.level.connections) == first) else { continue };
         let bar = Bar {
-            name: cost.target.to_owned(),
+            name: with_workers(cost.target, cost.level.workers),
             colour: colour(cost.target),
             value: interval.median,
             interval: Some((interval.low, interval.high)),
@@ -153,7 +155,7 @@ fn searches(findings: &Findings<'_>) -> Option<String> {
     let mut groups: Vec<(String, Vec<Bar>)> = Vec::new();
     for search in &findings.result.searches {
         let bar = Bar {
-            name: search.target.clone(),
+            name: with_workers(&search.target, search.workers),
             colour: colour(&search.target),
             value: search.rate.unwrap_or(0.0),
             interval: None,

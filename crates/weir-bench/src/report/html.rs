@@ -1,7 +1,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    against, extra, extra_headers, figures, grouped, holds_connections, level, plain, published_after, schedule_of,
+    against, extra, extra_headers, figures, grouped, holds_connections, level, plain, processors, published_after, schedule_of,
     target_name, with_interval,
 };
 use crate::{
@@ -90,10 +90,6 @@ fn facts(findings: &Findings<'_>, page: &mut String) {
     let result = findings.result;
     let manifest = &result.manifest;
     let method = &result.scenario.method;
-    let list = |cpus: &[u32]| match cpus {
-        [] => "none".to_owned(),
-        _ => cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(" "),
-    };
     let facts = [
         ("Measured", result.started_at.clone()),
         ("Machine", format!("{}, {} processors", manifest.cpu.model, manifest.cpu.logical)),
@@ -108,15 +104,7 @@ fn facts(findings: &Findings<'_>, page: &mut String) {
                 method.confidence * 100.0
             ),
         ),
-        (
-            "Processors",
-            format!(
-                "target {} · generator {} · backend {}",
-                list(&manifest.pinning.target),
-                list(&manifest.pinning.generator),
-                list(&manifest.pinning.backend)
-            ),
-        ),
+        ("Processors", processors(result)),
         (
             "Targets",
             result
@@ -170,7 +158,7 @@ fn results_table(findings: &Findings<'_>, page: &mut String) {
             "<tr{}><td>{}<td class=\"n\">{}<td><span class=\"swatch\" style=\"background:{}\"></span>{}",
             if first { " class=\"first\"" } else { "" },
             if first { escape(&cell.row) } else { String::new() },
-            escape(&level(summary)),
+            escape(&level(cell.level.connections, cell.level.workers)),
             crate::plot::colour(&cell.target),
             escape(&target_name(findings, cell))
         );
@@ -271,7 +259,7 @@ fn costs(findings: &Findings<'_>, page: &mut String) {
             "<tr><td>{}<td>{}<td class=\"n\">{}<td>{}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}",
             escape(&cost.row.name),
             escape(cost.row.compare_with.as_deref().unwrap_or_default()),
-            cost.level.connections,
+            level(cost.level.connections, cost.level.workers),
             escape(cost.target),
             split_interval(&with_interval(cost.cpu_us, Unit::Microseconds)),
             split_interval(&with_interval(cost.time_us, Unit::Microseconds)),
@@ -309,7 +297,7 @@ fn searches(findings: &Findings<'_>, page: &mut String) {
                 "<tr><td>{}<td>{}<td class=\"n\">{}<td>{}<td class=\"n\">{}<td class=\"tried\">{}",
                 escape(&search.objective),
                 escape(&search.row),
-                search.connections,
+                escape(&level(search.connections, search.workers)),
                 escape(&search.target),
                 search.rate.map_or("none".to_owned(), |rate| Unit::Count.label(rate)),
                 tried.join(" · ")

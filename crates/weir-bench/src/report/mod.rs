@@ -11,6 +11,7 @@ pub use self::{
 };
 use crate::{
     lint::Verdict,
+    manifest::Pinning,
     plot::Unit,
     result::{Attempt, ResultFile},
     scenario::{Column, Published},
@@ -93,14 +94,28 @@ pub fn grouped(verdicts: &[Verdict]) -> Vec<Vec<&Verdict>> {
     groups
 }
 
-/// What the row's level is called.
-fn level(summary: &Summary<'_>) -> String {
-    let level = summary.cell.level;
-    let mut text = level.connections.to_string();
-    if level.workers > 1 {
-        text.push_str(&format!(" × {} workers", level.workers));
-    }
-    text
+/// What a level is called.
+fn level(connections: u32, workers: u32) -> String {
+    if workers > 1 { format!("{connections} × {workers} workers") } else { connections.to_string() }
+}
+
+/// Which processors each role was given, and where that is fewer than it has workers.
+pub fn processors(result: &ResultFile) -> String {
+    placed(&result.manifest.pinning, result.scenario.workers.iter().copied().max().unwrap_or(1))
+}
+
+fn placed(pinning: &Pinning, workers: u32) -> String {
+    let list = |cpus: &[u32]| match cpus {
+        [] => "none".to_owned(),
+        _ => cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(" "),
+    };
+    let Pinning { target, generator, backend } = pinning;
+    let share = if !target.is_empty() && workers as usize > target.len() {
+        format!(" ({workers} workers share {})", if target.len() == 1 { "it" } else { "them" })
+    } else {
+        String::new()
+    };
+    format!("target {}{share} · generator {} · backend {}", list(target), list(generator), list(backend))
 }
 
 /// A target in a row, with what it has in place of the row's policies: `nginx (limit_req)`.
@@ -138,4 +153,18 @@ fn shortened(text: &str, most: usize) -> String {
 /// Whether the rows hold connections rather than ask for throughput.
 fn holds_connections(result: &ResultFile) -> bool {
     result.scenario.rows.iter().all(|row| matches!(row.speak, crate::scenario::Speak::Idle))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_that_share_a_processor_are_said_to() {
+        let two = Pinning { target: vec![0], generator: vec![1], backend: vec![1] };
+        assert_eq!(placed(&two, 1), "target 0 · generator 1 · backend 1");
+        assert_eq!(placed(&two, 2), "target 0 (2 workers share it) · generator 1 · backend 1");
+        let direct = Pinning { target: vec![], generator: vec![0], backend: vec![1] };
+        assert_eq!(placed(&direct, 2), "target none · generator 0 · backend 1");
+    }
 }

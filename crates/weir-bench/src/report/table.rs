@@ -30,7 +30,7 @@ pub fn table(findings: &Findings<'_>, width: Option<u16>) -> String {
         let cell = summary.cell;
         let name = if cell.row == last_row { "" } else { cell.row.as_str() };
         last_row = &cell.row;
-        let mut line = vec![Cell::new(name), Cell::new(level(summary)), Cell::new(target_name(findings, cell))];
+        let mut line = vec![Cell::new(name), Cell::new(level(cell.level.connections, cell.level.workers)), Cell::new(target_name(findings, cell))];
         let number = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
         if let Some(reason) = summary.absent() {
             let reason = reason.lines().next().unwrap_or_default();
@@ -121,7 +121,7 @@ pub fn searches(findings: &Findings<'_>) -> Option<String> {
         let mut line = vec![
             search.objective.clone(),
             search.row.clone(),
-            search.connections.to_string(),
+            level(search.connections, search.workers),
             search.target.clone(),
             rate,
             search.attempts.len().to_string(),

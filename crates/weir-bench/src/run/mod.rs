@@ -222,9 +222,10 @@ impl Lab<'_> {
         Ok(rate * of.times)
     }
 
-    /// Median throughput of a target in a row at its lowest level, when it was measured.
-    pub fn median_rate(&self, row: &str, target: &str) -> Option<f64> {
-        let cell = self.cells.iter().find(|cell| cell.row == row && cell.target == target)?;
+    /// Median throughput of a target in a row at a level, when it was measured.
+    pub fn median_rate(&self, row: &str, target: &str, at: Level) -> Option<f64> {
+        let mut cells = self.cells.iter().filter(|cell| cell.row == row && cell.target == target);
+        let cell = cells.find(|cell| cell.level == at)?;
         let rates: Vec<f64> = cell.runs().iter().map(crate::result::Run::throughput).collect();
         crate::stats::median(&rates).filter(|rate| *rate > 0.0)
     }
@@ -234,12 +235,12 @@ impl Lab<'_> {
         &mut self,
         row: &crate::scenario::Row,
         target: &str,
-        connections: u32,
+        at: Level,
         found: &Found,
         records: &mut [TargetRecord],
         body: impl FnOnce(&mut dyn FnMut(f64) -> Result<Attempt, String>) -> Result<T, String>,
     ) -> Result<T, String> {
-        let workers = self.scenario.workers[0];
+        let Level { connections, workers, .. } = at;
         let pinning = self.placement.pinning(workers);
         place::keep_to(&self.placement.own(&pinning));
         let mut backend = Running::start(self.place, self.scenario, row, workers, &pinning)?;
@@ -251,7 +252,7 @@ impl Lab<'_> {
         record(records, target, started.configuration.take());
         body(&mut |rate| {
             self.bar.set_message(format!("{} · {target} · search at {rate:.0}/s", row.name));
-            let level = Level { connections, rate: Some(rate), workers };
+            let level = Level { rate: Some(rate), ..at };
             let (order, seed) = (self.order, self.options.seed);
             self.order += 1;
             let task = cell::Task { scenario: self.scenario, row, level, repeat: 0, order, seed, counters: false };
