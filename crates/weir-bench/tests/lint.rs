@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use serde::Deserialize;
-use weir_bench::lint::{Evidence, Severity, judge, worst};
+use weir_bench::lint::{Evidence, Scaling, Severity, judge, worst};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -137,6 +137,29 @@ fn each_way_to_spoil_a_run_is_named() {
         (row.target_cpu, row.backend_cpu) = (Some(0.6), Some(0.68));
     };
     assert_eq!(spoiled("backend-saturated", backend), Severity::Invalid);
+}
+
+#[test]
+fn what_needs_rows_of_its_own_is_a_note_where_it_is_missing() {
+    let mut evidence = fixture("clean.yaml").evidence;
+    evidence.measured.truncate(5);
+    let verdicts = judge(&evidence);
+    assert_eq!((verdicts.len(), verdicts[0].severity), (1, Severity::Note), "{verdicts:#?}");
+    let words = "not measured: cost per policy, behaviour during a configuration change, log loss, TLS handshakes/s";
+    assert_eq!(verdicts[0].words, words);
+    evidence.measured.remove(0);
+    assert_eq!(judge(&evidence)[0].severity, Severity::Warning);
+}
+
+#[test]
+fn each_thing_that_was_measured_at_several_sizes_is_judged_by_itself() {
+    let mut evidence = fixture("clean.yaml").evidence;
+    let size = |name: &str, cores, rps| Scaling { name: Some(name.to_owned()), cores, rps };
+    evidence.scaling =
+        vec![size("a", 1.0, 100.0), size("b", 1.0, 1_000.0), size("a", 2.0, 230.0), size("b", 2.0, 1_900.0)];
+    let verdicts = judge(&evidence);
+    assert_eq!((verdicts.len(), verdicts[0].rule.as_str()), (1, "super-linear-scaling"), "{verdicts:#?}");
+    assert_eq!(verdicts[0].subject.as_deref(), Some("a"));
 }
 
 #[test]

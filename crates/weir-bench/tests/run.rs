@@ -6,7 +6,10 @@ use std::{
     process::{Command, Output},
 };
 
-use weir_bench::result::{Outcome, ResultFile};
+use weir_bench::{
+    lint,
+    result::{Outcome, ResultFile},
+};
 
 const SCENARIO: &str = "
 name: smoke
@@ -81,6 +84,7 @@ fn a_scenario_becomes_a_result_a_report_and_exports() {
             assert!(!run.processes.is_empty() && run.host.len() > 1);
         }
     }
+    judged_by_what_it_holds(&result);
     let page = fs::read_to_string(file.with_extension("html")).unwrap();
     assert!(page.contains("<svg") && page.contains("Somebody") && !page.contains("NaN"));
     assert!(!page.contains("<script") && !page.contains("src="), "the page stands alone");
@@ -100,6 +104,30 @@ fn a_scenario_becomes_a_result_a_report_and_exports() {
     let compared = place.lab(&["compare", name(&file), name(&file)]);
     assert!(text(&compared).contains("≈"), "{}", text(&compared));
     assert_eq!(compared.status.code(), Some(0), "a result does not differ from itself: {}", text(&compared));
+}
+
+/// What a result is said to have measured, and how its targets scale, comes from what is in it.
+fn judged_by_what_it_holds(result: &ResultFile) {
+    let measured = lint::evidence_of(result).measured;
+    assert!(measured.iter().any(|name| name == "errors by cause"), "{measured:?}");
+    for name in ["cost per policy", "log loss", "TLS handshakes/s"] {
+        assert!(!measured.iter().any(|have| have == name), "{name} is in {measured:?}");
+    }
+    let rules = |result: &ResultFile| -> Vec<String> {
+        lint::judge(&lint::evidence_of(result)).into_iter().map(|verdict| verdict.rule).collect()
+    };
+    assert!(!rules(result).contains(&"super-linear-scaling".to_owned()));
+    // Two workers that carry three times as much as one.
+    let mut scaled = result.clone();
+    scaled.cells.retain(|cell| cell.row == "GET" && cell.level.connections == 2);
+    scaled.cells[0].target = "weir".to_owned();
+    let mut two = scaled.cells[0].clone();
+    two.level.workers = 2;
+    if let Outcome::Measured { runs } = &mut two.outcome {
+        runs.iter_mut().for_each(|run| run.load.total.completed *= 3);
+    }
+    scaled.cells.push(two);
+    assert!(rules(&scaled).contains(&"super-linear-scaling".to_owned()), "{:?}", rules(&scaled));
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub struct Evidence {
     /// What the tool's latencies are accurate to, milliseconds.
     pub resolution_ms: Option<f64>,
     pub rows: Vec<RowEvidence>,
-    /// Throughput at several sizes.
+    /// Throughput at several sizes, the smallest first.
     pub scaling: Vec<Scaling>,
     /// Why scaling is as it is, shown by a measurement.
     pub scaling_cause: Option<String>,
@@ -29,9 +29,21 @@ pub struct Evidence {
     pub measured: Vec<String>,
 }
 
-/// What every result of a gateway should hold, by the names used in `measured`.
-pub const EXPECTED: [&str; 6] =
-    ["p99.9", "cpu per request", "memory after load", "errors by cause", "generator saturation", "cost per policy"];
+/// What results of gateways should hold, by the names used in `measured`: first what every measurement can tell, then
+/// what needs rows of its own.
+pub const EXPECTED: [&str; 9] = [
+    "p99.9",
+    "cpu per request",
+    "memory after load",
+    "errors by cause",
+    "generator saturation",
+    "cost per policy",
+    "behaviour during a configuration change",
+    "log loss",
+    "TLS handshakes/s",
+];
+/// How many of them every measurement can tell.
+pub const ALWAYS: usize = 5;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -126,9 +138,12 @@ pub enum LatencyFrom {
     Sent,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scaling {
+    /// What was measured at several sizes, where there is more than one such thing.
+    #[serde(default)]
+    pub name: Option<String>,
     pub cores: f64,
     pub rps: f64,
 }

@@ -5,6 +5,7 @@
 //! same rules judge both.
 
 mod evidence;
+mod measured;
 mod own;
 mod publication;
 mod row;

@@ -1,10 +1,9 @@
 //! A result of this lab as evidence.
 
-use super::{Evidence, LatencyFrom, Machine, RowEvidence, evidence::EXPECTED};
+use super::{Evidence, LatencyFrom, Machine, RowEvidence, measured};
 use crate::{
     engine::{self, Phase, Protocol},
     result::{Cell, Pacing, ResultFile, Role, Run},
-    target,
 };
 
 /// Every run of a result, with what was recorded about the machine.
@@ -23,9 +22,11 @@ pub fn evidence_of(result: &ResultFile) -> Evidence {
         tool: Some("weir bench".to_owned()),
         resolution_ms: None,
         rows: result.cells.iter().flat_map(|cell| cell.runs().iter().map(|run| row(result, cell, run))).collect(),
-        // Everything on the list is in every result; cost per policy needs rows that differ in one, and says so itself.
-        measured: EXPECTED.iter().map(|name| (*name).to_owned()).collect(),
-        ..Evidence::default()
+        scaling: measured::scaling(result),
+        scaling_cause: None,
+        // A result says nothing in words that its table does not show.
+        claims: Vec::new(),
+        measured: measured::measured(result),
     }
 }
 
@@ -42,7 +43,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
     let requests = matches!(run.plan.protocol, Protocol::Http1 | Protocol::Http2 { .. });
     let histogram = if open { &total.latency } else { &total.service_time };
     let quantile_ms = |share: f64| (!histogram.is_empty()).then(|| histogram.quantile(share) as f64 / 1e6);
-    let direct = target::read(&result.scenario.variant(&cell.target).peer).is_ok_and(|peer| peer.direct);
+    let direct = measured::direct(result, &cell.target);
     let backend_cpus: Vec<u32> = run.role(Role::Backend).flat_map(|process| process.cpus.clone()).collect();
     let check = result
         .targets

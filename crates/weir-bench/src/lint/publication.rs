@@ -1,6 +1,6 @@
 //! Rules about a result as a whole.
 
-use super::{Evidence, Severity, Verdict, about_all, evidence::EXPECTED};
+use super::{Evidence, Severity, Verdict, about_all, evidence::{ALWAYS, EXPECTED}};
 use crate::result::Pacing;
 
 /// Fewer repeats than this and an interval says nothing: with 4 + 4 runs, no order of them is rarer than 1 in 35.
@@ -137,16 +137,23 @@ fn resolution(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
 }
 
 fn scaling(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
-    let Some(first) = evidence.scaling.first() else { return };
-    let best = evidence.scaling.iter().map(|size| (size, size.rps / size.cores / (first.rps / first.cores)));
-    let Some((size, factor)) = best.max_by(|a, b| a.1.total_cmp(&b.1)) else { return };
-    if factor > 1.05 && evidence.scaling_cause.is_none() {
+    for (index, first) in evidence.scaling.iter().enumerate() {
+        if evidence.scaling[..index].iter().any(|before| before.name == first.name) {
+            continue;
+        }
+        let sizes = evidence.scaling.iter().filter(|size| size.name == first.name);
+        let per_core = sizes.map(|size| (size, size.rps / size.cores / (first.rps / first.cores)));
+        let Some((size, factor)) = per_core.max_by(|a, b| a.1.total_cmp(&b.1)) else { continue };
+        if factor <= 1.05 || evidence.scaling_cause.is_some() {
+            continue;
+        }
         let words = format!(
             "{} cores carry {factor:.2} times per core what {} carry: more than linear, so the small size suffers from \
              something; no measurement shows from what",
             size.cores, first.cores
         );
-        verdicts.push(about_all("super-linear-scaling", Severity::Warning, words));
+        let subject = first.name.clone();
+        verdicts.push(Verdict { subject, ..about_all("super-linear-scaling", Severity::Warning, words) });
     }
 }
 
@@ -171,11 +178,13 @@ fn claims(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
 }
 
 fn not_measured(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
-    let missing: Vec<&str> =
-        EXPECTED.iter().copied().filter(|name| !evidence.measured.iter().any(|have| have == name)).collect();
+    let is_missing = |name: &&str| !evidence.measured.iter().any(|have| have == name);
+    let missing: Vec<&str> = EXPECTED.iter().copied().filter(is_missing).collect();
     if !missing.is_empty() {
-        let words = format!("not measured: {}", missing.join(", "));
-        verdicts.push(about_all("not-measured", Severity::Warning, words));
+        // What needs rows of its own is not what every measurement is about.
+        let severity =
+            if EXPECTED[..ALWAYS].iter().any(|name| is_missing(&name)) { Severity::Warning } else { Severity::Note };
+        verdicts.push(about_all("not-measured", severity, format!("not measured: {}", missing.join(", "))));
     }
 }
 

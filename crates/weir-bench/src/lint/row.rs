@@ -9,11 +9,16 @@ const SATURATED: f64 = 0.95;
 const TARGET_IS_LIMIT: f64 = 0.90;
 /// Tolerance of laws that hold exactly for exact figures.
 const ROUNDING: f64 = 1.05;
+/// Answers a second on one connection, one at a time: a round trip takes several microseconds even within a machine.
+const MOST_PER_CONNECTION: f64 = 1e6;
+/// Answers a second from one load tool, over however many connections: their heads alone would be 15 Gbit/s.
+const MOST_PER_TOOL: f64 = 1e8;
 
 pub fn judge(row: &RowEvidence) -> Vec<Verdict> {
-    let rules: [(&str, Rule); 22] = [
+    let rules: [(&str, Rule); 23] = [
         ("littles-law", little),
         ("in-flight-count", in_flight),
+        ("impossible-count", impossible_count),
         ("unreachable-rate", unreachable_rate),
         ("workers-share", workers_share),
         ("generator-late", generator_late),
@@ -79,6 +84,19 @@ fn in_flight(row: &RowEvidence) -> Finding {
         let words = format!(
             "{counted:.1} requests were in flight on average, but throughput and latency imply {implied:.1}: some waited \
              from before the measured part or beyond it, so the latencies leave out the longest waits; measure for longer"
+        );
+        (Severity::Invalid, words)
+    })
+}
+
+fn impossible_count(row: &RowEvidence) -> Finding {
+    let rps = row.rps?;
+    let slots = row.connections.map(|connections| f64::from(connections) * f64::from(row.streams.unwrap_or(1)));
+    let most = slots.map_or(MOST_PER_TOOL, |slots| (slots * MOST_PER_CONNECTION).min(MOST_PER_TOOL));
+    (rps > most).then(|| {
+        let words = format!(
+            "{rps:.0} requests/s were counted, and at most {most:.0} are possible at all: the tool's counts are broken, and \
+             nothing that is computed from them holds"
         );
         (Severity::Invalid, words)
     })

@@ -1,0 +1,69 @@
+//! What a result of this lab measured, of what it should have, and how its targets scale.
+
+use super::Scaling;
+use crate::{
+    engine::Protocol,
+    result::{Cell, ResultFile, Role, Run},
+    stats::median,
+    target,
+};
+
+/// Beyond a 99.9th percentile there have to be ten values, or it is an accident's.
+const ENOUGH_FOR_P999: u64 = 10_000;
+
+/// Names of [`super::evidence::EXPECTED`]. No scenario changes a configuration under load yet.
+pub fn measured(result: &ResultFile) -> Vec<String> {
+    let runs = || result.cells.iter().flat_map(Cell::runs);
+    // Of a load engine and its backend alone, what a gateway needs is nobody's.
+    let no_gateway = result.scenario.targets.iter().all(|name| direct(result, name));
+    let any = |holds: fn(&Run) -> bool| runs().any(holds);
+    let values = |cell: &Cell| cell.runs().iter().map(|run| run.load.total.latency.count()).sum::<u64>();
+    [
+        ("p99.9", result.cells.iter().any(|cell| values(cell) >= ENOUGH_FOR_P999)),
+        ("cpu per request", no_gateway || any(|run| run.target_cpu_us().is_some())),
+        ("memory after load", no_gateway || any(|run| run.rss_after_bytes.is_some())),
+        // Both are part of every run.
+        ("errors by cause", runs().next().is_some()),
+        ("generator saturation", any(|run| !run.load.generator.threads.is_empty())),
+        ("cost per policy", costs(result)),
+        ("log loss", any(|run| run.records.is_some())),
+        ("TLS handshakes/s", any(|run| !run.plan.keep_alive && run.load.connections.handshakes > 0)),
+    ]
+    .into_iter()
+    .filter_map(|(name, is_measured)| is_measured.then(|| name.to_owned()))
+    .collect()
+}
+
+pub fn direct(result: &ResultFile, target: &str) -> bool {
+    target::read(&result.scenario.variant(target).peer).is_ok_and(|peer| peer.direct)
+}
+
+/// Whether a row with policies and the one without were measured on the same target.
+fn costs(result: &ResultFile) -> bool {
+    let rows = result.scenario.rows.iter().filter(|row| !row.policies.is_empty());
+    let mut pairs = rows.filter_map(|row| Some((row.name.as_str(), row.compare_with.as_deref()?)));
+    let measured = |row: &str, target: &str| result.series(row, target).any(|cell| !cell.runs().is_empty());
+    pairs.any(|(with, without)| {
+        result.scenario.targets.iter().any(|target| measured(with, target) && measured(without, target))
+    })
+}
+
+/// Median throughput over the numbers of workers, where each worker had a processor of its own.
+pub fn scaling(result: &ResultFile) -> Vec<Scaling> {
+    let sizes = result.cells.iter().filter(|cell| {
+        let alone = |run: &Run| run.role(Role::Target).all(|one| one.cpus.len() >= cell.level.workers as usize);
+        // Connections that idle, or events that come by the clock, do not grow with workers.
+        let requests = |run: &Run| matches!(run.plan.protocol, Protocol::Http1 | Protocol::Http2 { .. });
+        !direct(result, &cell.target)
+            && cell.runs().iter().all(|run| alone(run) && requests(run) && !run.plan.pacing.is_open())
+    });
+    let points = sizes.filter_map(|cell| {
+        let rates: Vec<f64> = cell.runs().iter().map(Run::throughput).collect();
+        Some(Scaling {
+            name: Some(format!("{}: {}, {} connections", cell.target, cell.row, cell.level.connections)),
+            cores: f64::from(cell.level.workers),
+            rps: median(&rates)?,
+        })
+    });
+    points.collect()
+}
