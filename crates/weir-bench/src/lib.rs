@@ -10,6 +10,7 @@ pub mod doctor;
 pub mod engine;
 pub mod export;
 pub mod jmx;
+pub mod knee;
 pub mod library;
 pub mod lint;
 pub mod manifest;

@@ -39,6 +39,27 @@ pub struct ResultFile {
     /// Highest rates that kept an objective.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub searches: Vec<Search>,
+    /// Where curves over the number of clients bend.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub knees: Vec<Knee>,
+}
+
+/// The level of a curve beyond which throughput gains less than it costs in latency.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Knee {
+    pub row: String,
+    pub target: String,
+    pub workers: u32,
+    /// The level, and medians there; absent when no level is the knee.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rps: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean_ms: Option<f64>,
+    /// Why none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// The highest rate at which a target kept an objective.

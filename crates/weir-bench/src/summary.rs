@@ -1,9 +1,10 @@
 //! What a result says, in numbers: one summary per cell, comparisons between targets, cost of policies. Pure.
 
 use crate::{
+    knee,
     lint::{self, Severity, Verdict},
     recovery,
-    result::{Cell, Level, Outcome, ResultFile, Role, Run, Slice},
+    result::{Cell, Knee, Level, Outcome, ResultFile, Role, Run, Slice},
     scenario::Row,
     stats::{Comparison, Interval, Scalability, compare, fit_scalability, median_interval, ratios, sliced_ratio},
 };
@@ -73,6 +74,7 @@ pub struct Findings<'a> {
     pub cells: Vec<Summary<'a>>,
     pub costs: Vec<PolicyCost<'a>>,
     pub scaling: Vec<Scaling<'a>>,
+    pub knees: Vec<Knee>,
     pub verdicts: Vec<Verdict>,
 }
 
@@ -84,6 +86,8 @@ pub fn findings(result: &ResultFile) -> Findings<'_> {
         cells: result.cells.iter().map(|cell| summary(result, cell, &verdicts)).collect(),
         costs: costs(result),
         scaling: scaling(result),
+        // Older results have none in them.
+        knees: knee::knees(&result.scenario, &result.cells),
         verdicts,
     }
 }

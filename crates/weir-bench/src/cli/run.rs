@@ -109,12 +109,15 @@ pub fn finish(result: &ResultFile, out: &Path) -> Result<u8, String> {
     Ok(u8::from(findings.worst() == Some(Severity::Invalid)))
 }
 
-/// Prints table, searches and verdicts.
+/// Prints table, searches, knees and verdicts.
 pub fn show(findings: &Findings<'_>) {
     // Beyond a terminal there is no width to fit into.
     let width = (!std::io::stdout().is_terminal()).then_some(180);
     println!("{}", report::table(findings, width));
     if let Some(table) = report::searches(findings) {
+        println!("{table}");
+    }
+    if let Some(table) = report::knees(findings) {
         println!("{table}");
     }
     println!("processors  {}", report::processors(findings.result));

@@ -1,4 +1,4 @@
-use super::{holds_connections, shortened};
+use super::{holds_connections, shortened, with_workers};
 use crate::{
     plot::{Bar, BarFigure, HALF, LineFigure, Mark, Scale, Series, Unit, WIDTH, colour},
     result::{Cell, Role, Run},
@@ -120,10 +120,6 @@ fn by_row(
         groups.push((row.name.clone(), bars));
     }
     BarFigure { title: title.to_owned(), axis: (axis.to_owned(), unit), groups, width: WIDTH + 160.0 }.svg()
-}
-
-fn with_workers(target: &str, workers: u32) -> String {
-    if workers > 1 { format!("{target} × {workers}") } else { target.to_owned() }
 }
 
 fn policy_cost(findings: &Findings<'_>) -> Option<String> {

@@ -1,8 +1,8 @@
 use std::fmt::Write as _;
 
 use super::{
-    against, extra, extra_headers, figures, grouped, holds_connections, level, plain, processors, published_after, schedule_of,
-    target_name, with_interval,
+    against, extra, extra_headers, figures, grouped, holds_connections, knee_figures, level, plain, processors, published_after, schedule_of,
+    target_name, with_interval, with_workers,
 };
 use crate::{
     lint::{Severity, Verdict},
@@ -52,6 +52,7 @@ pub fn html(findings: &Findings<'_>) -> String {
     results_table(findings, &mut page);
     costs(findings, &mut page);
     searches(findings, &mut page);
+    knees(findings, &mut page);
     for row in &scenario.rows {
         let own: Vec<_> = drawn.iter().filter(|figure| figure.row.as_ref() == Some(&row.name)).collect();
         if own.is_empty() {
@@ -324,6 +325,24 @@ fn searches(findings: &Findings<'_>, page: &mut String) {
         }
         page.push_str("</tbody></table></section>");
     }
+}
+
+fn knees(findings: &Findings<'_>, page: &mut String) {
+    if findings.knees.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<section><h2>Knees</h2><p>The level beyond which throughput gains less than it costs in latency: where their \
+         quotient is largest (Kleinrock's power).</p><div class=\"scroll\"><table><thead><tr><th>Row<th>Target\
+         <th class=\"n\">Clients<th class=\"n\">Requests/s<th class=\"n\">Mean</thead><tbody>",
+    );
+    for knee in &findings.knees {
+        let _ = write!(page, "<tr><td>{}<td>{}", escape(&knee.row), escape(&with_workers(&knee.target, knee.workers)));
+        for value in knee_figures(knee) {
+            let _ = write!(page, "<td class=\"n\">{}", escape(&value));
+        }
+    }
+    page.push_str("</tbody></table></div></section>");
 }
 
 fn verdicts(findings: &Findings<'_>, page: &mut String) {

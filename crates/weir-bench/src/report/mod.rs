@@ -7,13 +7,13 @@ mod table;
 pub use self::{
     figures::{Figure, figures},
     html::html,
-    table::{searches, table},
+    table::{knees, searches, table},
 };
 use crate::{
     lint::Verdict,
     manifest::Pinning,
     plot::Unit,
-    result::{Attempt, ResultFile},
+    result::{Attempt, Knee, ResultFile},
     scenario::{Column, Published},
     stats::{Comparison, Interval},
     summary::{Findings, Summary},
@@ -92,6 +92,21 @@ pub fn grouped(verdicts: &[Verdict]) -> Vec<Vec<&Verdict>> {
         }
     }
     groups
+}
+
+fn with_workers(target: &str, workers: u32) -> String {
+    if workers > 1 { format!("{target} × {workers}") } else { target.to_owned() }
+}
+
+/// Clients, throughput and mean latency at a knee; where there is none, why.
+fn knee_figures(knee: &Knee) -> [String; 3] {
+    let shown = |value: Option<f64>, unit: Unit| value.map_or("–".to_owned(), |value| unit.label(value));
+    let clients = knee.connections.map(|connections| connections.to_string());
+    [
+        clients.or(knee.note.clone()).unwrap_or_default(),
+        shown(knee.rps, Unit::Count),
+        shown(knee.mean_ms, Unit::Milliseconds),
+    ]
 }
 
 /// What a level is called.

@@ -1,8 +1,8 @@
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 
 use super::{
-    against, extra, extra_headers, holds_connections, level, plain, published_after, schedule_of, shortened,
-    target_name, with_interval,
+    against, extra, extra_headers, holds_connections, level, plain, knee_figures, published_after, schedule_of, shortened,
+    target_name, with_interval, with_workers,
 };
 use crate::{lint::Severity, plot::Unit, scenario::Column, summary::Findings};
 
@@ -131,6 +131,19 @@ pub fn searches(findings: &Findings<'_>) -> Option<String> {
             line.extend(schedule_of(best));
         }
         table.add_row(line);
+    }
+    Some(table.to_string())
+}
+
+/// The table of knees, when there are curves.
+pub fn knees(findings: &Findings<'_>) -> Option<String> {
+    if findings.knees.is_empty() {
+        return None;
+    }
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED).set_header(["knee of", "target", "clients", "req/s", "mean"]);
+    for knee in &findings.knees {
+        table.add_row([vec![knee.row.clone(), with_workers(&knee.target, knee.workers)], knee_figures(knee).into()].concat());
     }
     Some(table.to_string())
 }

@@ -24,6 +24,7 @@ use self::{
 };
 pub use self::{counters::available as counters_available, place::usable_cpus};
 use crate::{
+    knee,
     manifest::{Cpu, LogicalCpu, Manifest, Pinning},
     plan,
     result::{Attempt, Cell, Level, Outcome, ResultFile, SCHEMA, TargetRecord},
@@ -106,6 +107,7 @@ pub fn run(scenario: Scenario, options: &Options) -> Result<ResultFile, String> 
         seed: options.seed,
         manifest,
         targets: records,
+        knees: knee::knees(&scenario, &cells),
         cells,
         searches,
         scenario: scenario.clone(),

@@ -1,6 +1,7 @@
 //! Pure statistics: numbers in, numbers out, the same answer for the same seed.
 
 mod bootstrap;
+mod knee;
 mod queueing;
 mod random;
 mod ranks;
@@ -11,6 +12,7 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 
 pub use self::{
     bootstrap::{Interval, median_interval},
+    knee::{ENOUGH_LEVELS, NoKnee, knee},
     queueing::{LittlesLaw, littles_law},
     random::Random,
     ranks::{Comparison, Test, compare, compare_apart, mann_kendall, mann_whitney, wilcoxon},

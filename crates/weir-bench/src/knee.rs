@@ -1,0 +1,49 @@
+//! The knee of each curve of a result: from its levels, nothing is measured.
+
+use crate::{
+    result::{Cell, Knee, Run},
+    scenario::{Row, Scenario, Speak},
+    stats::{NoKnee, knee, median},
+};
+
+/// Of every row, target and number of workers that was measured at several levels of a closed loop: with a rate, it is the
+/// rate and not the clients that makes the load.
+pub fn knees(scenario: &Scenario, cells: &[Cell]) -> Vec<Knee> {
+    let rows = scenario.rows.iter().filter(|row| {
+        let closed = row.rate.or(scenario.load.rate).is_none() && row.rate_of.is_none();
+        closed && matches!(row.speak, Speak::Http1 | Speak::Http2 { .. }) && scenario.levels(row).len() > 1
+    });
+    let curves = rows.flat_map(|row| {
+        let targets = scenario.targets.iter();
+        targets.flat_map(move |target| scenario.workers.iter().map(move |workers| (row, target, *workers)))
+    });
+    curves.filter_map(|(row, target, workers)| of_curve(cells, row, target, workers)).collect()
+}
+
+fn of_curve(cells: &[Cell], row: &Row, target: &str, workers: u32) -> Option<Knee> {
+    let mut levels: Vec<(u32, f64, f64)> = cells
+        .iter()
+        .filter(|cell| cell.row == row.name && cell.target == target && cell.level.workers == workers)
+        .filter_map(|cell| {
+            let median_of = |figure: fn(&Run) -> f64| median(&cell.runs().iter().map(figure).collect::<Vec<_>>());
+            Some((cell.level.connections, median_of(Run::throughput)?, median_of(Run::mean_latency_ms)?))
+        })
+        .collect();
+    levels.sort_by_key(|level| level.0);
+    let (first, last) = (levels.first()?.0, levels.last()?.0);
+    let curve: Vec<(f64, f64)> = levels.iter().map(|(_, rps, mean_ms)| (*rps, *mean_ms)).collect();
+    let mut found = Knee { row: row.name.clone(), target: target.to_owned(), workers, ..Knee::default() };
+    match knee(&curve) {
+        Ok(index) => {
+            let (connections, rps, mean_ms) = levels[index];
+            (found.connections, found.rps, found.mean_ms) = (Some(connections), Some(rps), Some(mean_ms));
+        }
+        Err(NoKnee::TooFewLevels) => {
+            let levels = levels.len();
+            found.note = Some(format!("{levels} levels are too few to see one: {} are needed", crate::stats::ENOUGH_LEVELS));
+        }
+        Err(NoKnee::BelowTheFirst) => found.note = Some(format!("below {first} clients, the first level")),
+        Err(NoKnee::BeyondTheLast) => found.note = Some(format!("beyond {last} clients, the last level")),
+    }
+    Some(found)
+}
