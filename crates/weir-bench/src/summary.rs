@@ -5,7 +5,7 @@ use crate::{
     lint::{self, Severity, Verdict},
     recovery,
     result::{Cell, Knee, Level, Outcome, ResultFile, Role, Run, Slice},
-    scenario::Row,
+    scenario::{Row, Scenario},
     stats::{Comparison, Interval, Scalability, compare, fit_scalability, median_interval, ratios, sliced_ratio},
 };
 
@@ -49,7 +49,10 @@ pub struct Summary<'a> {
 /// What a policy costs on a target: the row with it against the row without.
 #[derive(Clone, Debug)]
 pub struct PolicyCost<'a> {
+    /// The policy, where the two rows differ in one alone by `--ablation`.
+    pub policy: Option<&'a str>,
     pub row: &'a Row,
+    pub base: &'a Row,
     pub target: &'a str,
     pub level: Level,
     /// CPU microseconds for each request, more than without.
@@ -178,12 +181,26 @@ fn bytes_per_connection(run: &Run) -> Option<f64> {
     Some(grown as f64 / held as f64)
 }
 
-/// The cost of a row's policies against the row it names, at every level and target where both were measured.
+/// Rows and what they are compared with: a policy's two rows, or a row and the one it names.
+fn compared(scenario: &Scenario) -> Vec<(Option<&str>, &Row, &Row)> {
+    let by_policy = scenario.ablations.iter().filter_map(|one| {
+        Some((Some(one.policy.as_str()), scenario.row(&one.with)?, scenario.row(&one.without)?))
+    });
+    let mut pairs: Vec<(Option<&str>, &Row, &Row)> = by_policy.collect();
+    for row in &scenario.rows {
+        let Some(base) = row.compare_with.as_deref().and_then(|name| scenario.row(name)) else { continue };
+        if !pairs.iter().any(|(_, with, without)| with.name == row.name && without.name == base.name) {
+            pairs.push((None, row, base));
+        }
+    }
+    pairs
+}
+
+/// The cost of policies, at every level and target where both rows were measured.
 fn costs(result: &ResultFile) -> Vec<PolicyCost<'_>> {
     let (confidence, seed) = (result.scenario.method.confidence, result.seed);
     let mut costs = Vec::new();
-    for row in &result.scenario.rows {
-        let Some(base) = row.compare_with.as_deref().and_then(|name| result.scenario.row(name)) else { continue };
+    for (policy, row, base) in compared(&result.scenario) {
         for cell in result.cells.iter().filter(|cell| cell.row == row.name && !cell.runs().is_empty()) {
             let without = result
                 .cells
@@ -198,7 +215,9 @@ fn costs(result: &ResultFile) -> Vec<PolicyCost<'_>> {
             };
             let published = |row: &Row| row.published.iter().find_map(|one| one.rps);
             costs.push(PolicyCost {
+                policy,
                 row,
+                base,
                 target: &cell.target,
                 level: cell.level,
                 cpu_us: difference(&Run::target_cpu_us),
@@ -233,6 +252,17 @@ impl Summary<'_> {
         match &self.cell.outcome {
             Outcome::Unsupported { reason } | Outcome::Failed { reason, .. } => Some(reason),
             Outcome::Measured { .. } => None,
+        }
+    }
+}
+
+impl PolicyCost<'_> {
+    /// What it is the cost of: `key-auth alone`, `key-auth in NAME`, or the row.
+    pub fn name(&self) -> String {
+        match self.policy {
+            None => self.row.name.clone(),
+            Some(policy) if self.row.policies.len() == 1 => format!("{policy} alone, against {}", self.base.name),
+            Some(policy) => format!("{policy} in {}", self.row.name),
         }
     }
 }

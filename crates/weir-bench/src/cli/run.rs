@@ -31,6 +31,9 @@ pub struct Arguments {
     /// Only rows whose name contains this, and those their rates come from.
     #[arg(long)]
     pub row: Option<String>,
+    /// Each policy of a row switched off by itself, and each alone: what it costs.
+    #[arg(long)]
+    pub ablation: bool,
     /// Numbers of clients, ascending.
     #[arg(long, value_delimiter = ',')]
     pub connections: Vec<u32>,
@@ -109,15 +112,12 @@ pub fn finish(result: &ResultFile, out: &Path) -> Result<u8, String> {
     Ok(u8::from(findings.worst() == Some(Severity::Invalid)))
 }
 
-/// Prints table, searches, knees and verdicts.
+/// Prints the table, what follows from it, and verdicts.
 pub fn show(findings: &Findings<'_>) {
     // Beyond a terminal there is no width to fit into.
     let width = (!std::io::stdout().is_terminal()).then_some(180);
     println!("{}", report::table(findings, width));
-    if let Some(table) = report::searches(findings) {
-        println!("{table}");
-    }
-    if let Some(table) = report::knees(findings) {
+    for table in [report::costs, report::searches, report::knees].iter().filter_map(|table| table(findings)) {
         println!("{table}");
     }
     println!("processors  {}", report::processors(findings.result));
@@ -160,7 +160,7 @@ pub fn chosen(scenario: Scenario, arguments: &Arguments) -> Result<Scenario, Str
     }
     scenario.method.repeats = arguments.repeats.unwrap_or(scenario.method.repeats);
     scenario.method.measured_s = arguments.seconds.unwrap_or(scenario.method.measured_s);
-    Ok(scenario)
+    if arguments.ablation { scenario.ablated() } else { Ok(scenario) }
 }
 
 /// A flag that the first SIGINT or SIGTERM sets, so that targets are stopped before the lab ends.

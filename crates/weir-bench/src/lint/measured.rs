@@ -41,7 +41,9 @@ pub fn direct(result: &ResultFile, target: &str) -> bool {
 /// Whether a row with policies and the one without were measured on the same target.
 fn costs(result: &ResultFile) -> bool {
     let rows = result.scenario.rows.iter().filter(|row| !row.policies.is_empty());
-    let mut pairs = rows.filter_map(|row| Some((row.name.as_str(), row.compare_with.as_deref()?)));
+    let named = rows.filter_map(|row| Some((row.name.as_str(), row.compare_with.as_deref()?)));
+    let ablations = result.scenario.ablations.iter().map(|one| (one.with.as_str(), one.without.as_str()));
+    let mut pairs = named.chain(ablations);
     let measured = |row: &str, target: &str| result.series(row, target).any(|cell| !cell.runs().is_empty());
     pairs.any(|(with, without)| {
         result.scenario.targets.iter().any(|target| measured(with, target) && measured(without, target))

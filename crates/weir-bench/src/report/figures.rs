@@ -136,9 +136,10 @@ fn policy_cost(findings: &Findings<'_>) -> Option<String> {
             published: cost.published_us.map(|value| ("published, from 1/throughput".to_owned(), value)),
             absent: None,
         };
-        match groups.iter_mut().find(|(name, _)| *name == cost.row.name) {
+        let of = cost.name();
+        match groups.iter_mut().find(|(name, _)| *name == of) {
             Some((_, bars)) => bars.push(bar),
-            None => groups.push((cost.row.name.clone(), vec![bar])),
+            None => groups.push((of, vec![bar])),
         }
     }
     (!groups.is_empty()).then(|| {

@@ -251,15 +251,15 @@ fn costs(findings: &Findings<'_>, page: &mut String) {
     page.push_str(
         "<section><h2>What each policy costs</h2><p>The row with the policy against the row without, the same repeat of \
          both. CPU is the target's own; time is 1/throughput, which is what published throughputs imply.</p>\
-         <div class=\"scroll\"><table><thead><tr><th>Row<th>Without<th class=\"n\">Clients<th>Target\
+         <div class=\"scroll\"><table><thead><tr><th>Of<th>Without it<th class=\"n\">Clients<th>Target\
          <th class=\"n\">CPU more<th class=\"n\">Time more<th class=\"n\">Published</thead><tbody>",
     );
     for cost in &findings.costs {
         let _ = write!(
             page,
             "<tr><td>{}<td>{}<td class=\"n\">{}<td>{}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}",
-            escape(&cost.row.name),
-            escape(cost.row.compare_with.as_deref().unwrap_or_default()),
+            escape(&cost.name()),
+            escape(&cost.base.name),
             level(cost.level.connections, cost.level.workers),
             escape(cost.target),
             split_interval(&with_interval(cost.cpu_us, Unit::Microseconds)),

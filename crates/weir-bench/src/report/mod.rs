@@ -7,7 +7,7 @@ mod table;
 pub use self::{
     figures::{Figure, figures},
     html::html,
-    table::{knees, searches, table},
+    table::{costs, knees, searches, table},
 };
 use crate::{
     lint::Verdict,

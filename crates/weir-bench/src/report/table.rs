@@ -135,6 +135,26 @@ pub fn searches(findings: &Findings<'_>) -> Option<String> {
     Some(table.to_string())
 }
 
+/// The table of what each policy costs, where that was asked for.
+pub fn costs(findings: &Findings<'_>) -> Option<String> {
+    if findings.result.scenario.ablations.is_empty() {
+        return None;
+    }
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED);
+    table.set_header(["cost of", "clients", "target", "CPU more", "time more"]);
+    for cost in findings.costs.iter().filter(|cost| cost.policy.is_some()) {
+        table.add_row([
+            cost.name(),
+            level(cost.level.connections, cost.level.workers),
+            cost.target.to_owned(),
+            with_interval(cost.cpu_us, Unit::Microseconds),
+            with_interval(cost.time_us, Unit::Microseconds),
+        ]);
+    }
+    Some(table.to_string())
+}
+
 /// The table of knees, when there are curves.
 pub fn knees(findings: &Findings<'_>) -> Option<String> {
     if findings.knees.is_empty() {

@@ -90,6 +90,11 @@ fn problems(scenario: &Scenario) -> Vec<String> {
             claim(scenario.row(other).is_some(), format!("rows[{index}].compare_with: there is no row \"{other}\""));
         }
     }
+    for (index, pair) in scenario.ablations.iter().enumerate() {
+        for name in [&pair.with, &pair.without] {
+            claim(scenario.row(name).is_some(), format!("ablations[{index}]: there is no row \"{name}\""));
+        }
+    }
     for name in scenario.variants.keys() {
         claim(!peers.contains(name), format!("variants: \"{name}\" is a peer's name; choose another"));
     }

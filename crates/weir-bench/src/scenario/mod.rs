@@ -1,5 +1,6 @@
 //! A scenario: what is measured, on which targets, how often, and what others published for the same. Values only.
 
+mod ablation;
 mod load;
 
 use std::borrow::Cow;
@@ -8,6 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use ablation::Ablation;
 pub use load::{names, parse, read};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -42,6 +44,9 @@ pub struct Scenario {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub searches: Vec<Objective>,
     pub rows: Vec<Row>,
+    /// Pairs of rows whose difference is the cost of a policy; `--ablation` adds them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ablations: Vec<Ablation>,
     /// What the table shows besides what every table shows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub columns: Vec<Column>,

@@ -1,0 +1,116 @@
+//! What each policy of a row costs: rows in which it is switched off by itself, and in which it is alone.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Row, Scenario};
+
+/// Two rows that differ in one policy: its cost is their difference.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ablation {
+    pub policy: String,
+    /// The row with it.
+    pub with: String,
+    /// The row without it.
+    pub without: String,
+}
+
+impl Scenario {
+    /// The scenario with what it takes to tell what each policy costs: for every row with policies the same row without
+    /// any, with each alone, and with all but each. A row that is there already is not measured twice.
+    pub fn ablated(mut self) -> Result<Scenario, String> {
+        let rows: Vec<Row> = self.rows.iter().filter(|row| !row.policies.is_empty()).cloned().collect();
+        if rows.is_empty() {
+            return Err("--ablation: no row has policies to switch off".to_owned());
+        }
+        for row in rows {
+            let bare = self.variation(&row, "no policy", BTreeMap::new());
+            for (policy, options) in &row.policies {
+                let only = BTreeMap::from([(policy.clone(), options.clone())]);
+                let alone = self.variation(&row, &format!("{policy} alone"), only);
+                self.compare(policy, alone, bare.clone());
+                if row.policies.len() > 1 {
+                    let mut others = row.policies.clone();
+                    others.remove(policy);
+                    let without = self.variation(&row, &format!("without {policy}"), others);
+                    self.compare(policy, row.name.clone(), without);
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    fn compare(&mut self, policy: &str, with: String, without: String) {
+        let one = Ablation { policy: policy.to_owned(), with, without };
+        if !self.ablations.contains(&one) {
+            self.ablations.push(one);
+        }
+    }
+
+    /// The name of the row that is `row` with these policies; it is added when there is none.
+    fn variation(&mut self, row: &Row, what: &str, policies: BTreeMap<String, Value>) -> String {
+        // Consumers without a policy that asks who they are would be a different workload, and refused by some targets.
+        let known = policies.keys().any(|policy| policy.ends_with("-auth"));
+        let wanted = Row {
+            name: format!("{}: {what}", row.name),
+            policies,
+            consumers: if known { row.consumers } else { 0 },
+            compare_with: None,
+            published: Vec::new(),
+            ..row.clone()
+        };
+        if let Some(same) = self.rows.iter().find(|have| workload(have) == workload(&wanted)) {
+            return same.name.clone();
+        }
+        let name = wanted.name.clone();
+        self.rows.push(wanted);
+        name
+    }
+}
+
+/// What a row asks, whatever it is called and whatever it is compared with.
+fn workload(row: &Row) -> Value {
+    let bare = Row { name: String::new(), compare_with: None, published: Vec::new(), ..row.clone() };
+    serde_json::to_value(bare).expect("a row has string keys and finite numbers")
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::scenario;
+
+    #[test]
+    fn each_policy_is_alone_and_left_out_once() {
+        let text = "{name: a, title: A, about: b, targets: [none], baseline: none, connections: [1], rows: [
+            {name: get}, {name: all, consumers: 1, policies: {cors: {}, gzip: {}, key-auth: {}}},
+            {name: key, consumers: 1, policies: {key-auth: {}}, compare_with: get}]}";
+        let scenario = scenario::parse("a.yaml", text).unwrap().ablated().unwrap();
+        let names: Vec<&str> = scenario.rows.iter().map(|row| row.name.as_str()).collect();
+        let added =
+            ["all: cors alone", "all: without cors", "all: gzip alone", "all: without gzip", "all: without key-auth"];
+        assert_eq!(names, [&["get", "all", "key"][..], &added].concat(), "get and key are there already");
+        let pairs: Vec<[&str; 3]> =
+            scenario.ablations.iter().map(|one| [&one.policy, &one.with, &one.without].map(String::as_str)).collect();
+        assert_eq!(pairs.len(), 6, "{pairs:?}");
+        assert!(pairs.contains(&["key-auth", "key", "get"]) && pairs.contains(&["key-auth", "all", "all: without key-auth"]));
+        assert!(pairs.contains(&["cors", "all: cors alone", "get"]));
+        assert_eq!(scenario.row("all: cors alone").unwrap().consumers, 0);
+        assert_eq!(scenario.row("all: without cors").unwrap().consumers, 1);
+    }
+
+    #[test]
+    fn a_publication_that_has_all_the_rows_gets_no_more() {
+        let scenario = scenario::read("api7").unwrap();
+        let rows = scenario.rows.len();
+        let ablated = scenario.ablated().unwrap();
+        assert_eq!(ablated.rows.len(), rows);
+        assert!(ablated.ablations.iter().any(|one| one.policy == "limit-count" && one.with.starts_with("key-auth + ")));
+    }
+
+    #[test]
+    fn rows_without_policies_have_nothing_to_switch_off() {
+        assert!(scenario::read("gwlb").unwrap().ablated().unwrap_err().contains("no row has policies"));
+    }
+}
