@@ -2,7 +2,7 @@
 
 use crate::{
     result::{Cell, Knee, Run},
-    scenario::{Row, Scenario, Speak},
+    scenario::{Row, Scenario},
     stats::{NoKnee, knee, median},
 };
 
@@ -10,8 +10,7 @@ use crate::{
 /// rate and not the clients that makes the load.
 pub fn knees(scenario: &Scenario, cells: &[Cell]) -> Vec<Knee> {
     let rows = scenario.rows.iter().filter(|row| {
-        let closed = row.rate.or(scenario.load.rate).is_none() && row.rate_of.is_none();
-        closed && matches!(row.speak, Speak::Http1 | Speak::Http2 { .. }) && scenario.levels(row).len() > 1
+        scenario.is_closed(row) && row.speak.asks() && scenario.levels(row).len() > 1
     });
     let curves = rows.flat_map(|row| {
         let targets = scenario.targets.iter();

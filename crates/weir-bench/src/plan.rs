@@ -6,12 +6,12 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use crate::{
     engine::{
-        Body, EchoCheck, LoadPlan, Pacing, Protocol, Rate, RequestTemplate, Selection, Spacing, Stop, Think, Timeouts,
+        Body, EchoCheck, LoadPlan, Pacing, Protocol, Rate, RequestTemplate, Spacing, Stop, Think, Timeouts,
         Tls,
     },
     manifest::{LogicalCpu, Pinning},
     result::Level,
-    scenario::{Column, Row, Scenario, Speak},
+    scenario::{Column, Request, Row, Scenario, Speak},
     stats::Random,
     target::credentials,
 };
@@ -75,7 +75,7 @@ pub fn order(scenario: &Scenario, repeat: u32, seed: u64) -> Vec<Vec<Group>> {
     let mut rows: Vec<Vec<Group>> = Vec::new();
     for row in &scenario.rows {
         for workers in &scenario.workers {
-            let rate = row.rate.or(scenario.load.rate);
+            let rate = scenario.rate(row);
             let levels: Vec<Level> = scenario
                 .levels(row)
                 .iter()
@@ -115,9 +115,14 @@ pub fn load(scenario: &Scenario, row: &Row, level: Level, to: &Destination, pinn
         // One publisher, whatever the number of subscribers; every WebSocket client sends for itself.
         Some(if matches!(row.speak, Speak::WebSub { .. }) { per_second } else { per_second * connections as f64 })
     });
-    let pacing = match rate {
-        Some(rate) => Pacing::Open { rate: Rate::Constant(rate), spacing: Spacing::Even },
-        None => Pacing::Closed {
+    let said = scenario.pacing(row);
+    let pacing = match (rate, said) {
+        (Some(rate), Some(Pacing::Open { spacing, .. })) => {
+            Pacing::Open { rate: Rate::Constant(rate), spacing: *spacing }
+        }
+        (Some(rate), _) => Pacing::Open { rate: Rate::Constant(rate), spacing: Spacing::Even },
+        (None, Some(pacing)) => pacing.clone(),
+        (None, None) => Pacing::Closed {
             think: if load.think_ms > 0.0 { Think::FixedMs(load.think_ms) } else { Think::None },
             ramp_up_ms: ((load.ramp_up_s * 1e3) as u64).min(warm_up_ms),
         },
@@ -128,15 +133,16 @@ pub fn load(scenario: &Scenario, row: &Row, level: Level, to: &Destination, pinn
     let spin_ns = if shares(&pinning.backend) || shares(&pinning.target) { 0 } else { ALONE_SPIN_NS };
     LoadPlan {
         requests: requests(row, scheme, to.port),
-        selection: Selection::Weighted,
+        selection: row.selection,
         protocol,
         threads: pinning.generator.len().clamp(1, connections.max(1)),
         pacing,
         stop: Stop { duration_ms: Some(measured_ms), count: load.count },
         warm_up_ms,
         timeouts: Timeouts { response_ms: (load.timeout_s * 1e3) as u64, ..Timeouts::default() },
+        keep_alive: load.keep_alive,
         connect_to: Some(format!("127.0.0.1:{}", to.port)),
-        tls: Tls { ca_file: to.authority.clone(), server_name: None, resume: true },
+        tls: Tls { ca_file: to.authority.clone(), server_name: None, resume: load.keep_alive },
         // A recovery is looked for to a tenth of a second.
         interval_ms: if scenario.columns.contains(&Column::Recovery) {
             100
@@ -176,18 +182,18 @@ fn protocol(row: &Row, tls: &bool) -> (Protocol, &'static str) {
 /// table of a hundred is searched.
 const ROUTES_ASKED: usize = 4;
 
-/// One request for each route asked for, evenly from the first to the last, with the credentials of one consumer each.
+/// One request of each kind for each route asked for, evenly from the first to the last, with the credentials of one consumer each.
 fn requests(row: &Row, scheme: &str, port: u16) -> Vec<RequestTemplate> {
     let (routes, consumers) = credentials(row.routes, row.consumers);
-    let headers: Vec<(String, String)> =
-        row.request.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+    let kinds = if row.requests.is_empty() { std::slice::from_ref(&row.request) } else { &row.requests };
     let asked = routes.len().min(ROUTES_ASKED);
     let spread = |step: usize| if asked > 1 { step * (routes.len() - 1) / (asked - 1) } else { 0 };
     (0..asked)
-        .map(|step| {
-            let index = spread(step);
+        .flat_map(|step| kinds.iter().map(move |kind| (spread(step), kind)))
+        .map(|(index, kind)| {
             let route = &routes[index];
-            let mut headers = headers.clone();
+            let headers = kind.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
+            let mut headers: Vec<(String, String)> = headers.collect();
             if !consumers.is_empty() {
                 let consumer = &consumers[index % consumers.len()];
                 if row.policies.contains_key("key-auth") {
@@ -199,28 +205,39 @@ fn requests(row: &Row, scheme: &str, port: u16) -> Vec<RequestTemplate> {
                 }
             }
             RequestTemplate {
-                method: row.request.method.clone(),
+                name: kind.name.clone(),
+                method: kind.method.clone(),
                 headers,
-                body: if row.request.body_bytes > 0 { Body::Sized(row.request.body_bytes) } else { Body::Empty },
-                ..RequestTemplate::get(format!("{scheme}://localhost:{port}{}{}", route.prefix, path(row)))
+                body: if kind.body_bytes > 0 { Body::Sized(kind.body_bytes) } else { Body::Empty },
+                weight: kind.weight,
+                expect_status: kind.expect_status.clone(),
+                ..RequestTemplate::get(format!(
+                    "{scheme}://{}:{port}{}{}",
+                    kind.host.as_deref().unwrap_or("localhost"),
+                    route.prefix,
+                    path(row, kind)
+                ))
             }
         })
         .collect()
 }
 
 /// Where the built-in backend does what the row speaks of; the row's own path for requests.
-fn path(row: &Row) -> String {
+fn path(row: &Row, kind: &Request) -> String {
     match &row.speak {
         Speak::WebSocket { .. } => "/reverse".to_owned(),
         Speak::Sse { event_bytes, per_second } => format!("/sse?rate={per_second}&bytes={event_bytes}"),
-        Speak::Http1 | Speak::Http2 { .. } | Speak::WebSub { .. } | Speak::Idle => row.request.path.clone(),
+        Speak::Http1 | Speak::Http2 { .. } | Speak::WebSub { .. } | Speak::Idle => kind.path.clone(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario;
+    use crate::{
+        engine::{RateStep, Selection},
+        scenario,
+    };
 
     #[test]
     fn a_generator_that_shares_its_processor_does_not_spin() {
@@ -297,5 +314,68 @@ mod tests {
         let rate = |rate| Pacing::Open { rate: Rate::Constant(rate), spacing: Spacing::Even };
         assert_eq!(plan("WebSocket, 10 messages/s").pacing, rate(10_000.0));
         assert_eq!(plan("WebSub, 8 kB").pacing, rate(0.2));
+    }
+
+    /// What the engine is asked for a row of a scenario with this load.
+    fn asked(load_keys: &str, row: &str) -> LoadPlan {
+        let text = format!(
+            "{{name: a, title: A, about: b, targets: [none], baseline: none, connections: [8], load: {load_keys}, \
+             method: {{warmup_s: 1, measured_s: 4}}, rows: [{{name: r, {row}}}]}}"
+        );
+        let scenario = scenario::parse("a.yaml", &text).unwrap();
+        let level = order(&scenario, 0, 1)[0][0].levels[0];
+        let to = Destination { port: 9080, tls: false, authority: None };
+        load(&scenario, &scenario.rows[0], level, &to, &pinning(&cpus(2, 1), 1, false), 7)
+    }
+
+    #[test]
+    fn independent_users_come_at_random() {
+        let plan = asked("{pacing: {kind: open, rate: {constant: 500}, spacing: poisson}}", "");
+        assert_eq!(plan.pacing, Pacing::Open { rate: Rate::Constant(500.0), spacing: Spacing::Poisson });
+    }
+
+    #[test]
+    fn a_rate_may_rise_in_steps() {
+        let plan = asked(
+            "{rate: 10}",
+            "pacing: {kind: open, rate: {steps: [{rate: 100, for_ms: 2000}, {rate: 200.5, for_ms: 2000}]}}",
+        );
+        let steps = vec![RateStep { rate: 100.0, for_ms: 2_000 }, RateStep { rate: 200.5, for_ms: 2_000 }];
+        assert_eq!(plan.pacing, Pacing::Open { rate: Rate::Steps(steps), spacing: Spacing::Even });
+    }
+
+    #[test]
+    fn a_rate_may_rise_evenly() {
+        let plan = asked("{}", "pacing: {kind: open, rate: {ramp: {from: 0, to: 1000, over_ms: 5000}}}");
+        let rate = Rate::Ramp { from: 0.0, to: 1_000.0, over_ms: 5_000 };
+        assert_eq!(plan.pacing, Pacing::Open { rate, spacing: Spacing::Even });
+    }
+
+    #[test]
+    fn arrivals_may_be_those_of_another_day() {
+        let plan = asked("{pacing: {kind: replay, at_ns: [0, 5, 1000000000]}}", "");
+        assert_eq!(plan.pacing, Pacing::Replay { at_ns: vec![0, 5, 1_000_000_000] });
+    }
+
+    #[test]
+    fn clients_may_think_for_a_time_of_chance() {
+        let plan = asked("{pacing: {kind: closed, think: {exponential_ms: 20}, ramp_up_ms: 500}, keep_alive: false}", "");
+        assert_eq!(plan.pacing, Pacing::Closed { think: Think::ExponentialMs(20.0), ramp_up_ms: 500 });
+        assert!(!plan.keep_alive && !plan.tls.resume);
+    }
+
+    #[test]
+    fn requests_of_several_kinds_and_for_several_hosts_have_their_weights() {
+        let plan = asked(
+            "{}",
+            "routes: 2, selection: sequence, requests: [{name: read, weight: 9}, \
+             {name: write, method: POST, path: /items, host: b.example, body_bytes: 10, expect_status: [201]}]",
+        );
+        assert_eq!(plan.selection, Selection::Sequence);
+        let seen: Vec<(&str, &str, u32)> =
+            plan.requests.iter().map(|one| (one.label(), one.url.as_str(), one.weight)).collect();
+        assert_eq!(seen[0], ("read", "http://localhost:9080/route-0/get", 9));
+        assert_eq!(seen[3], ("write", "http://b.example:9080/route-1/items", 1));
+        assert_eq!((seen.len(), plan.requests[1].expect_status.as_slice()), (4, &[201][..]));
     }
 }

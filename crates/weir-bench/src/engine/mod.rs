@@ -24,7 +24,7 @@ pub use plan::{
     Body, EchoCheck, LoadPlan, Pacing, PlanError, Protocol, Rate, RateStep, RequestTemplate, Selection, Spacing, Stop,
     Think, Timeouts, Tls,
 };
-pub(crate) use prepare::{allow_files, filler};
+pub(crate) use prepare::{allow_files, check_pacing, filler};
 pub use result::{Connections, CpuTime, Errors, Generator, Interval, LoadResult, Phase, Progress, RequestTally, Tally};
 pub use run::{run, run_until};
 pub(crate) use tls::provider;

@@ -72,7 +72,7 @@ impl PreparedRequest {
 impl Prepared {
     pub fn new(plan: &LoadPlan) -> Result<Self, PlanError> {
         check_counts(plan)?;
-        check_pacing(plan)?;
+        check_pacing(&plan.pacing)?;
         let mut origins: Vec<Origin> = Vec::new();
         let mut requests = Vec::new();
         for (index, template) in plan.requests.iter().enumerate() {
@@ -132,10 +132,11 @@ fn check_counts(plan: &LoadPlan) -> Result<(), PlanError> {
     Ok(())
 }
 
-fn check_pacing(plan: &LoadPlan) -> Result<(), PlanError> {
+/// What is wrong with a pacing, by the field's place in a plan.
+pub fn check_pacing(pacing: &Pacing) -> Result<(), PlanError> {
     let wrong = |field: &str, problem: &str| Err(PlanError::new(field, problem));
     let rate_is_valid = |rate: f64| rate.is_finite() && rate >= 0.0;
-    match &plan.pacing {
+    match pacing {
         Pacing::Closed { think, .. } => {
             let valid = match *think {
                 Think::None => true,

@@ -68,7 +68,9 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
             _ => None,
         },
         target_rps: match run.plan.pacing {
-            engine::Pacing::Open { rate: engine::Rate::Constant(rate), .. } => Some(rate),
+            engine::Pacing::Open { rate: engine::Rate::Constant(rate), spacing: engine::Spacing::Even } => Some(rate),
+            // What was due by chance, or as the rate changed.
+            _ if open => Some(total.due as f64 / run.measured_s()),
             _ => cell.level.rate,
         },
         rps: Some(run.throughput()),
@@ -87,7 +89,11 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
         completed: Some(total.completed),
         error_share: Some((total.errors.sum() + total.missed) as f64 / total.due.max(1) as f64),
         failed_connections: Some(run.load.connections.failed.sum()),
-        not_2xx: requests.then(|| total.statuses.values().sum::<u64>() - total.class(2)),
+        // Where the scenario says what it expects, that is what counts.
+        not_2xx: requests.then(|| match run.plan.requests.iter().all(|request| request.expect_status.is_empty()) {
+            true => total.statuses.values().sum::<u64>() - total.class(2),
+            false => total.unexpected,
+        }),
         // The kernel counts the whole machine's: on a busy one they may be anybody's.
         upstream_connects: (requests && !direct && others_cpu.is_some_and(|share| share < 0.03))
             .then(|| run.upstream_connects())
@@ -107,7 +113,8 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
         in_flight: (requests && run.load.generator.in_flight_mean > 0.0).then_some(run.load.generator.in_flight_mean),
         on_time_share: (open && !total.lag.is_empty()).then(|| total.lag.share_within(1_000_000)),
         missed: Some(total.missed),
-        slices_rps: if requests { slices(run) } else { Vec::new() },
+        // A rate that changes is a trend that was asked for.
+        slices_rps: if requests && is_level(&run.plan.pacing) { slices(run) } else { Vec::new() },
         others_cpu,
         steal_share,
         out_of_ports: Some(total.errors.local + run.load.connections.failed.local),
@@ -119,6 +126,11 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
             .collect(),
         records_lost: run.records.map(crate::result::Records::lost_share),
     }
+}
+
+/// Whether as much is asked at the end of a run as at its beginning.
+fn is_level(pacing: &engine::Pacing) -> bool {
+    matches!(pacing, engine::Pacing::Closed { .. } | engine::Pacing::Open { rate: engine::Rate::Constant(_), .. })
 }
 
 /// Share of the machine's processor time that processes used which neither are the lab nor were started by it, while all

@@ -51,6 +51,9 @@ fn problems(scenario: &Scenario) -> Vec<String> {
     let ascending =
         |levels: &[u32]| !levels.is_empty() && levels[0] > 0 && levels.windows(2).all(|pair| pair[0] < pair[1]);
     claim(ascending(&scenario.connections), "connections: ascending numbers from 1".to_owned());
+    for problem in scenario.workload_problems() {
+        claim(false, problem);
+    }
     let method = &scenario.method;
     claim(method.repeats > 0, "method.repeats: 1 or more; 5 or more for a result without a warning".to_owned());
     claim(method.slices > 0, "method.slices: 1 or more".to_owned());
@@ -142,5 +145,25 @@ mod tests {
         let error = parse("a.yaml", &SMALLEST.replace("title", "tilte")).unwrap_err();
         assert!(error.contains("tilte"), "{error}");
         assert!(read("nothing").unwrap_err().contains("there are: "));
+    }
+
+    #[test]
+    fn a_load_that_cannot_be_meant_is_said_with_its_place() {
+        let says = |load: &str, row: &str, words: &str| {
+            let text = SMALLEST.replace("rows: [{name: get}]", &format!("load: {load}, rows: [{{name: get, {row}}}]"));
+            let error = parse("a.yaml", &text).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        };
+        let open = "pacing: {kind: open, rate: {constant: 5}}";
+        says(&format!("{{rate: 5, {open}}}"), "", "load.pacing: stands instead of rate, ramp_up_s and think_ms");
+        says("{}", &format!("rate: 5, {open}"), "rows[0].pacing: stands instead of rate and rate_of");
+        says("{}", "pacing: {kind: open, rate: {steps: []}}", "rows[0].pacing.rate: must be requests per second");
+        says("{}", "pacing: {kind: replay, at_ns: [5, 3]}", "rows[0].pacing.at_ns: must be at least one time, in ascending");
+        says("{}", "pacing: {kind: opne}", "opne");
+        says("{}", "requests: [{weight: 0}]", "rows[0].requests: at least one needs a weight above 0");
+        says("{}", "requests: [{path: get}, {method: G T}]", "rows[0].requests[0].path: \"get\" does not start with /");
+        says("{}", "request: {expect_status: [20]}", "rows[0].request.expect_status: 20 is not between 100 and 599");
+        says("{tls: true}", "request: {host: b.example}", "rows[0].request.host: over TLS it is localhost");
+        says(&format!("{{{open}}}"), "speak: {protocol: idle}", "rows[0]: pacing is of requests");
     }
 }

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::engine::{Pacing, Selection};
+
 pub use ablation::Ablation;
 pub use load::{names, parse, read};
 pub use workload::{Load, Request, Speak};
@@ -208,6 +210,15 @@ pub struct Row {
     pub speak: Speak,
     #[serde(default)]
     pub request: Request,
+    /// Several kinds of requests, instead of `request`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requests: Vec<Request>,
+    /// How one of several is chosen.
+    #[serde(default, skip_serializing_if = "is_usual")]
+    pub selection: Selection,
+    /// When requests are due, instead of what the scenario's `load` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pacing: Option<Pacing>,
     /// Levels of this row, instead of the scenario's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<Vec<u32>>,
@@ -324,7 +335,12 @@ impl Scenario {
     pub fn row_for<'a>(&self, target: &str, row: &'a Row) -> Cow<'a, Row> {
         match self.variant(target).path {
             None => Cow::Borrowed(row),
-            Some(path) => Cow::Owned(Row { request: Request { path, ..row.request.clone() }, ..row.clone() }),
+            Some(path) => {
+                let mut row = row.clone();
+                row.requests.iter_mut().for_each(|request| request.path.clone_from(&path));
+                row.request.path = path;
+                Cow::Owned(row)
+            }
         }
     }
 
@@ -356,6 +372,10 @@ fn one_worker() -> Vec<u32> {
 
 fn one() -> u32 {
     1
+}
+
+fn is_usual(selection: &Selection) -> bool {
+    *selection == Selection::default()
 }
 
 fn is_one(count: &u32) -> bool {

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::{Row, Scenario};
+use crate::engine::{Pacing, Rate, check_pacing};
+
 /// How load is made, unless a row says otherwise.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -13,6 +16,10 @@ pub struct Load {
     /// Requests per second over all clients, evenly spaced. Absent: a closed loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
+    /// When requests are due, in the words of the load engine's plan, instead of `rate`, `ramp_up_s` and `think_ms`. Rates
+    /// are over all clients, and times count from the start of a run, its warm-up included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pacing: Option<Pacing>,
     /// Closed loop: clients start one after another over this time, within the warm-up.
     pub ramp_up_s: f64,
     /// Closed loop: pause between a response and the client's next request.
@@ -20,12 +27,25 @@ pub struct Load {
     /// End after this many requests, if the time is not over first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
+    /// How long the answer to a request may take.
     pub timeout_s: f64,
+    /// Clients keep their connections. Without it each request opens one, over TLS with a full handshake.
+    #[serde(skip_serializing_if = "Clone::clone")]
+    pub keep_alive: bool,
 }
 
 impl Default for Load {
     fn default() -> Self {
-        Load { tls: false, rate: None, ramp_up_s: 0.0, think_ms: 0.0, count: None, timeout_s: 30.0 }
+        Load {
+            tls: false,
+            rate: None,
+            pacing: None,
+            ramp_up_s: 0.0,
+            think_ms: 0.0,
+            count: None,
+            timeout_s: 30.0,
+            keep_alive: true,
+        }
     }
 }
 
@@ -56,22 +76,138 @@ pub enum Speak {
     Idle,
 }
 
+/// What is sent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Request {
+    /// How results call it, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     pub method: String,
+    /// Path and query.
     pub path: String,
+    /// Whom it is for. Each client has a connection for each host, all of them to the target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     pub headers: BTreeMap<String, String>,
+    /// Length of its body.
     pub body_bytes: u64,
+    /// Share among several, where they are chosen at random.
+    #[serde(skip_serializing_if = "super::is_one")]
+    pub weight: u32,
+    /// Statuses that are a success. Empty: 100 to 399, and what is not 2xx is a finding.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub expect_status: Vec<u16>,
 }
 
 impl Default for Request {
     fn default() -> Self {
-        Request { method: "GET".to_owned(), path: "/get".to_owned(), headers: BTreeMap::new(), body_bytes: 0 }
+        Request {
+            name: None,
+            method: "GET".to_owned(),
+            path: "/get".to_owned(),
+            host: None,
+            headers: BTreeMap::new(),
+            body_bytes: 0,
+            weight: 1,
+            expect_status: Vec::new(),
+        }
     }
 }
 
+impl Scenario {
+    /// When a row's requests are due, where it says so in the engine's words.
+    pub fn pacing<'a>(&'a self, row: &'a Row) -> Option<&'a Pacing> {
+        // A rate of the row's own goes before the pacing of all rows, and the other way round.
+        let of_all = || self.load.pacing.as_ref().filter(|_| row.rate.is_none() && row.rate_of.is_none());
+        row.pacing.as_ref().or_else(of_all)
+    }
+
+    /// Requests per second, where that is one number and known beforehand.
+    pub fn rate(&self, row: &Row) -> Option<f64> {
+        match self.pacing(row) {
+            Some(Pacing::Open { rate: Rate::Constant(rate), .. }) => Some(*rate),
+            Some(_) => None,
+            None => row.rate.or(self.load.rate),
+        }
+    }
+
+    /// Whether a row's clients wait for answers before they ask again.
+    pub fn is_closed(&self, row: &Row) -> bool {
+        self.pacing(row).map_or(self.rate(row).is_none() && row.rate_of.is_none(), |pacing| !pacing.is_open())
+    }
+
+    /// What is wrong with when and what is asked.
+    pub(super) fn workload_problems(&self) -> Vec<String> {
+        let mut problems = pacing_problems("load", self.load.pacing.as_ref(), self.method.slices);
+        let Load { rate, ramp_up_s, think_ms, .. } = self.load;
+        if self.load.pacing.is_some() && (rate.is_some() || ramp_up_s > 0.0 || think_ms > 0.0) {
+            problems.push("load.pacing: stands instead of rate, ramp_up_s and think_ms; say either".to_owned());
+        }
+        for (index, row) in self.rows.iter().enumerate() {
+            let place = format!("rows[{index}]");
+            problems.extend(pacing_problems(&place, row.pacing.as_ref(), self.method.slices));
+            if row.pacing.is_some() && (row.rate.is_some() || row.rate_of.is_some()) {
+                problems.push(format!("{place}.pacing: stands instead of rate and rate_of; say one of them"));
+            }
+            if self.pacing(row).is_some() && !row.speak.asks() {
+                problems.push(format!("{place}: pacing is of requests; what it speaks says `per_second`, or holds still"));
+            }
+            if row.requests.is_empty() {
+                problems.extend(request_problems(&format!("{place}.request"), &row.request, self.load.tls));
+                continue;
+            }
+            if !row.speak.asks() {
+                problems.push(format!("{place}.requests: are of HTTP; what it speaks has a path of its own"));
+            }
+            if row.requests.iter().all(|request| request.weight == 0) {
+                problems.push(format!("{place}.requests: at least one needs a weight above 0"));
+            }
+            for (step, request) in row.requests.iter().enumerate() {
+                problems.extend(request_problems(&format!("{place}.requests[{step}]"), request, self.load.tls));
+            }
+        }
+        problems
+    }
+}
+
+fn pacing_problems(place: &str, pacing: Option<&Pacing>, slices: u32) -> Vec<String> {
+    let Some(pacing) = pacing else { return Vec::new() };
+    let mut problems = Vec::new();
+    if let Err(error) = check_pacing(pacing) {
+        problems.push(format!("{place}.{error}"));
+    }
+    let changes = matches!(pacing, Pacing::Replay { .. } | Pacing::Open { rate: Rate::Steps(_) | Rate::Ramp { .. }, .. });
+    if slices > 1 && changes {
+        problems.push(format!("{place}.pacing: changes over a run, and method.slices cuts runs up; leave that at 1"));
+    }
+    problems
+}
+
+fn request_problems(place: &str, request: &Request, tls: bool) -> Vec<String> {
+    let mut problems = Vec::new();
+    let Request { method, path, host, expect_status, .. } = request;
+    if !path.starts_with('/') {
+        problems.push(format!("{place}.path: \"{path}\" does not start with /"));
+    }
+    if method.is_empty() || !method.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-') {
+        problems.push(format!("{place}.method: \"{method}\" is not a method; try GET"));
+    }
+    if let Some(status) = expect_status.iter().find(|status| !(100..600).contains(*status)) {
+        problems.push(format!("{place}.expect_status: {status} is not between 100 and 599"));
+    }
+    if tls && host.is_some() {
+        problems.push(format!("{place}.host: over TLS it is localhost, for which the run's certificate is"));
+    }
+    problems
+}
+
 impl Speak {
+    /// Whether clients ask and are answered, one by one.
+    pub fn asks(&self) -> bool {
+        matches!(self, Speak::Http1 | Speak::Http2 { .. })
+    }
+
     /// Messages or events per second that one client causes; `None` for requests.
     pub fn per_second(&self) -> Option<f64> {
         match self {
