@@ -2,106 +2,136 @@
 
 use std::{fs, path::Path};
 
-use serde::Deserialize;
-use weir_bench::lint::{Evidence, Scaling, Severity, judge, worst};
+use weir_bench::lint::{
+    self, Evidence, Scaling,
+    Severity::{self, Invalid, Warning},
+    judge, worst,
+};
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Fixture {
-    expect: Vec<Expected>,
-    evidence: Evidence,
+/// What a publication says, as `weir bench judge` reads it.
+fn publication(name: &str) -> Evidence {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/publications").join(name);
+    lint::read(name, &fs::read_to_string(path).unwrap()).unwrap()
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Expected {
-    rule: String,
-    severity: Severity,
-    /// Part of the words.
-    words: String,
-}
-
-fn fixture(name: &str) -> Fixture {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/findings").join(name);
-    let text = fs::read_to_string(&path).unwrap();
-    serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
-}
-
-fn expects(name: &str) {
-    let fixture = fixture(name);
-    let verdicts = judge(&fixture.evidence);
-    for Expected { rule, severity, words } in &fixture.expect {
+/// Each rule with its severity and part of the words.
+fn expects(name: &str, expected: &[(&str, Severity, &str)]) {
+    let verdicts = judge(&publication(name));
+    for (rule, severity, words) in expected {
         let found = verdicts.iter().find(|verdict| verdict.rule == *rule);
         let found = found.unwrap_or_else(|| panic!("{name}: {rule} is not among {verdicts:#?}"));
         assert_eq!(found.severity, *severity, "{name}: {rule}");
-        assert!(found.words.contains(words.as_str()), "{name}: \"{words}\" is not in \"{}\"", found.words);
+        assert!(found.words.contains(words), "{name}: \"{words}\" is not in \"{}\"", found.words);
     }
 }
 
 #[test]
 fn finding_01_the_law_of_little_is_broken() {
-    expects("01-littles-law.yaml");
+    expects("01-littles-law.yaml", &[("littles-law", Invalid, "53.9 requests in flight")]);
 }
 
 #[test]
 fn finding_02_a_burstable_machine_measured_once() {
-    expects("02-burstable-machine.yaml");
+    expects(
+        "02-burstable-machine.yaml",
+        &[("burstable-machine", Warning, "e2-medium"), ("too-few-repeats", Warning, "measured once")],
+    );
 }
 
 #[test]
 fn finding_03_latencies_below_the_resolution_of_the_tool() {
-    expects("03-below-resolution.yaml");
+    expects("03-below-resolution.yaml", &[("below-resolution", Invalid, "wrk2 is accurate to 1 ms")]);
 }
 
 #[test]
 fn finding_04_it_contradicts_itself_and_leaves_out_what_is_needed_to_repeat_it() {
-    expects("04-contradiction-and-unstated.yaml");
+    expects(
+        "04-contradiction-and-unstated.yaml",
+        &[
+            ("contradictory-topology", Warning, "one machine"),
+            ("no-spread", Warning, "no deviation"),
+            ("unstated-parameters", Warning, "connections, the rate or the kind of loop, the CPU model"),
+        ],
+    );
 }
 
 #[test]
 fn finding_05_a_rate_that_cannot_be_reached_with_corrected_latency() {
-    expects("05-unreachable-rate.yaml");
+    expects(
+        "05-unreachable-rate.yaml",
+        &[
+            ("unreachable-rate", Invalid, "the backlog grows all the time"),
+            ("impossible-count", Invalid, "663000000 requests/s were counted"),
+        ],
+    );
 }
 
 #[test]
 fn finding_06_scaling_above_linear_without_a_cause() {
-    expects("06-super-linear-scaling.yaml");
+    expects("06-super-linear-scaling.yaml", &[("super-linear-scaling", Warning, "1.39 times per core")]);
 }
 
 #[test]
 fn finding_07_a_peer_without_upstream_keep_alive_and_with_a_file_that_does_not_load() {
-    expects("07-handicapped-peer.yaml");
+    expects(
+        "07-handicapped-peer.yaml",
+        &[
+            ("upstream-not-reused", Invalid, "without upstream keep-alive"),
+            ("configuration-not-loaded", Invalid, "keepalive_requests"),
+        ],
+    );
 }
 
 #[test]
 fn finding_08_the_announced_count_was_not_sent() {
-    expects("08-count-not-reached.yaml");
+    expects("08-count-not-reached.yaml", &[("count-not-reached", Warning, "needs 12500 requests/s")]);
 }
 
 #[test]
 fn finding_09_it_measured_its_backend_and_claims_more_than_it_shows() {
-    expects("09-measured-its-backend.yaml");
+    expects(
+        "09-measured-its-backend.yaml",
+        &[
+            ("backend-saturated", Invalid, "as the publication says itself"),
+            ("claim-beyond-table", Invalid, "claims 1000 connections, the table ends at 600"),
+            ("errors-without-failed-connections", Warning, "57.60 %"),
+            ("errors", Invalid, "57.600 %"),
+        ],
+    );
 }
 
 #[test]
 fn finding_10_closed_loops_and_averages() {
-    expects("10-coordinated-omission.yaml");
+    expects(
+        "10-coordinated-omission.yaml",
+        &[
+            ("coordinated-omission", Warning, "leave out what a stall did"),
+            ("averages-only", Warning, "an average only"),
+        ],
+    );
 }
 
 #[test]
 fn finding_11_what_nobody_measured() {
-    expects("11-not-measured.yaml");
+    expects(
+        "11-not-measured.yaml",
+        &[(
+            "not-measured",
+            Warning,
+            "p99.9, cpu per request, memory after load, errors by cause, generator saturation, cost per policy, behaviour during a configuration change, log loss, TLS handshakes/s",
+        )],
+    );
 }
 
 #[test]
 fn a_clean_result_draws_nothing() {
-    let verdicts = judge(&fixture("clean.yaml").evidence);
+    let verdicts = judge(&publication("clean.yaml"));
     assert_eq!(worst(&verdicts), None, "{verdicts:#?}");
 }
 
 /// Changes one thing about the clean closed-loop run and expects one finding.
 fn spoiled(rule: &str, spoil: impl FnOnce(&mut weir_bench::lint::RowEvidence)) -> Severity {
-    let mut evidence = fixture("clean.yaml").evidence;
+    let mut evidence = publication("clean.yaml");
     spoil(&mut evidence.rows[0]);
     let verdicts = judge(&evidence);
     assert_eq!(verdicts.len(), 1, "{verdicts:#?}");
@@ -141,7 +171,7 @@ fn each_way_to_spoil_a_run_is_named() {
 
 #[test]
 fn what_needs_rows_of_its_own_is_a_note_where_it_is_missing() {
-    let mut evidence = fixture("clean.yaml").evidence;
+    let mut evidence = publication("clean.yaml");
     evidence.measured.truncate(5);
     let verdicts = judge(&evidence);
     assert_eq!((verdicts.len(), verdicts[0].severity), (1, Severity::Note), "{verdicts:#?}");
@@ -153,7 +183,7 @@ fn what_needs_rows_of_its_own_is_a_note_where_it_is_missing() {
 
 #[test]
 fn each_thing_that_was_measured_at_several_sizes_is_judged_by_itself() {
-    let mut evidence = fixture("clean.yaml").evidence;
+    let mut evidence = publication("clean.yaml");
     let size = |name: &str, cores, rps| Scaling { name: Some(name.to_owned()), cores, rps };
     evidence.scaling =
         vec![size("a", 1.0, 100.0), size("b", 1.0, 1_000.0), size("a", 2.0, 230.0), size("b", 2.0, 1_900.0)];
@@ -164,7 +194,7 @@ fn each_thing_that_was_measured_at_several_sizes_is_judged_by_itself() {
 
 #[test]
 fn an_open_loop_that_was_late_is_not_a_measurement() {
-    let mut evidence = fixture("clean.yaml").evidence;
+    let mut evidence = publication("clean.yaml");
     evidence.rows[1].on_time_share = Some(0.9);
     evidence.rows[1].missed = Some(12);
     let verdicts = judge(&evidence);
@@ -176,7 +206,7 @@ fn an_open_loop_that_was_late_is_not_a_measurement() {
 #[test]
 fn what_a_minority_of_the_runs_met_does_not_weaken_their_median() {
     let stolen = |shares: [f64; 5]| {
-        let mut evidence = fixture("clean.yaml").evidence;
+        let mut evidence = publication("clean.yaml");
         let run = evidence.rows[0].clone();
         evidence.rows.truncate(1);
         evidence.rows.extend(vec![run; 4]);
@@ -188,4 +218,13 @@ fn what_a_minority_of_the_runs_met_does_not_weaken_their_median() {
     assert_eq!(stolen([0.02, 0.0, 0.03, 0.0, 0.0]), None);
     assert_eq!(stolen([0.02, 0.0, 0.03, 0.0, 0.02]), Some(Severity::Warning));
     assert_eq!(stolen([0.10, 0.0, 0.0, 0.0, 0.0]), Some(Severity::Invalid));
+}
+
+#[test]
+fn a_publication_that_cannot_be_read_says_where() {
+    let error = lint::read("theirs.yaml", "title: A\nrows: [ { name: GET, rsp: 5 } ]\n").unwrap_err();
+    assert!(error.starts_with("theirs.yaml: ") && error.contains("rsp"), "{error}");
+    let json = r#"{"repeats": 1, "rows": [{"name": "GET", "pacing": "closed", "connections": 4}]}"#;
+    assert_eq!(lint::read("theirs.json", json).unwrap().rows[0].connections, Some(4));
+    assert!(lint::read("nothing.yaml", "").unwrap_err().contains("says nothing"));
 }

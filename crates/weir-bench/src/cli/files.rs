@@ -7,11 +7,11 @@ use std::{
 use clap::Args;
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 
-use super::run::{Common, finish, options, show};
+use super::run::{Common, finish, options, say, show};
 use crate::{
     compare::{circumstances, differences},
     export::{self, Format},
-    lint::Severity,
+    lint::{self, Severity},
     plot::Unit,
     report,
     result::ResultFile,
@@ -189,6 +189,24 @@ pub fn export(arguments: Export) -> Result<u8, String> {
     }
     print!("{}", export::export(&result, cell, arguments.format)?);
     Ok(0)
+}
+
+#[derive(Debug, Args)]
+pub struct Judge {
+    /// What the publication says, as YAML or JSON; `bench/publications` has examples
+    pub file: PathBuf,
+}
+
+pub fn judge(arguments: Judge) -> Result<u8, String> {
+    let place = arguments.file.display().to_string();
+    let text = fs::read_to_string(&arguments.file).map_err(|error| format!("{place}: {error}"))?;
+    let evidence = lint::read(&place, &text)?;
+    if !evidence.title.is_empty() {
+        println!("{}", evidence.title);
+    }
+    let verdicts = lint::judge(&evidence);
+    say(&verdicts);
+    Ok(u8::from(lint::worst(&verdicts) == Some(Severity::Invalid)))
 }
 
 #[derive(Debug, Args)]

@@ -24,6 +24,8 @@ pub enum Bench {
     Export(files::Export),
     /// Say how many nodes a rate needs, from a result over several numbers of workers
     Capacity(files::Capacity),
+    /// Judge figures that somebody published, as results of the lab are judged
+    Judge(files::Judge),
     /// Look at this machine: limits, settings, topology, and what to change
     Doctor(machine::Doctor),
     /// Take a JMeter test plan
@@ -42,6 +44,7 @@ pub fn run(command: Bench) -> Result<u8, String> {
         Bench::Replay(arguments) => files::replay(arguments),
         Bench::Export(arguments) => files::export(arguments),
         Bench::Capacity(arguments) => files::capacity(arguments),
+        Bench::Judge(arguments) => files::judge(arguments),
         Bench::Doctor(arguments) => machine::doctor(arguments),
         Bench::Import(arguments) => import::import(arguments),
         Bench::Install(arguments) => machine::install(arguments),

@@ -9,7 +9,7 @@ use std::{
 use clap::Args;
 
 use crate::{
-    lint::Severity,
+    lint::{Severity, Verdict},
     report,
     result::ResultFile,
     run::{self, Options},
@@ -121,13 +121,18 @@ pub fn show(findings: &Findings<'_>) {
         println!("{table}");
     }
     println!("processors  {}", report::processors(findings.result));
-    for group in report::grouped(&findings.verdicts) {
+    say(&findings.verdicts);
+}
+
+/// Prints verdicts, those of one rule together.
+pub fn say(verdicts: &[Verdict]) {
+    for group in report::grouped(verdicts) {
         let verdict = group[0];
         let subject = verdict.subject.as_ref().map_or(String::new(), |subject| format!("{subject}: "));
         let more = if group.len() > 1 { format!(" (and {} more like this)", group.len() - 1) } else { String::new() };
         println!("{:>7}  {subject}{}{more}", verdict.severity.word(), verdict.words);
     }
-    if findings.verdicts.is_empty() {
+    if verdicts.is_empty() {
         println!("  valid  no finding");
     }
 }

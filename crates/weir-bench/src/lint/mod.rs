@@ -55,6 +55,14 @@ pub struct Verdict {
 /// that weakened fewer than half of them; one run that was spoilt altogether is `Invalid` whatever the others are.
 const OF_THE_MOMENT: [&str; 2] = ["stolen-cpu", "busy-machine"];
 
+/// Reads what a publication says, YAML or JSON; `place` is what errors call it.
+pub fn read(place: &str, text: &str) -> Result<Evidence, String> {
+    if text.trim().is_empty() {
+        return Err(format!("{place}: says nothing; bench/publications has examples"));
+    }
+    serde_saphyr::from_str(text).map_err(|error| format!("{place}: {error}"))
+}
+
 /// Judges everything there is to judge, the worst first.
 pub fn judge(evidence: &Evidence) -> Vec<Verdict> {
     let mut verdicts = publication::judge(evidence);
