@@ -12,7 +12,7 @@ use serde_json::Value;
 use weir_plugin::Entry;
 use weir_plugin::options::{description, rows};
 
-use crate::{Problems, binary, cargo, output, step};
+use crate::{Problems, binary, cargo, output, schema_page, step};
 
 const FOLDER: &str = "docs/reference";
 
@@ -39,7 +39,14 @@ pub fn compare() -> Result<(), Problems> {
 }
 
 fn pages() -> Result<Vec<(&'static str, String)>, Problems> {
-    Ok(vec![("plugins.md", plugins()), ("metrics.md", metrics::page()?), ("command-line.md", command_line()?)])
+    // The command line first: it builds the program that the other page asks.
+    let command_line = command_line()?;
+    Ok(vec![
+        ("plugins.md", plugins()),
+        ("metrics.md", metrics::page()?),
+        ("command-line.md", command_line),
+        ("scenarios.md", scenarios()?),
+    ])
 }
 
 /// One section for each plugin of the registry, from its schema.
@@ -88,6 +95,21 @@ fn options(schema: &Value, page: &mut String) {
         let cells = [format!("`{}`", row.path), row.kind, default, row.meaning];
         let _ = writeln!(page, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
     }
+}
+
+/// What the files of the lab may say.
+fn scenarios() -> Result<String, Problems> {
+    let schema = |kind: &str| {
+        let text = output(Command::new(binary()?).args(["bench", "schema", kind]))?;
+        serde_json::from_str::<Value>(&text).map_err(|error| vec![format!("weir bench schema {kind}: {error}")])
+    };
+    let mut page = String::from(
+        "# Files of the lab\n\nWritten by `cargo xtask docs` from `weir bench schema`, which prints the same for editors. \
+         [The guide](../guide/lab.md) has examples, and `bench/scenarios` has those that come along.\n",
+    );
+    schema_page::sections("Scenarios", &schema("scenario")?, &mut page);
+    schema_page::sections("Publications", &schema("publication")?, &mut page);
+    Ok(page)
 }
 
 /// What `weir --help` and the help of each command say, and of the commands within it.

@@ -3,6 +3,7 @@
 mod check;
 mod demo;
 mod docs;
+mod schema_page;
 mod tidy;
 
 use std::path::{Path, PathBuf};

@@ -9,9 +9,10 @@ use crate::{
 /// Of every row, target and number of workers that was measured at several levels of a closed loop: with a rate, it is the
 /// rate and not the clients that makes the load.
 pub fn knees(scenario: &Scenario, cells: &[Cell]) -> Vec<Knee> {
-    let rows = scenario.rows.iter().filter(|row| {
-        scenario.is_closed(row) && row.speak.asks() && scenario.levels(row).len() > 1
-    });
+    let rows = scenario
+        .rows
+        .iter()
+        .filter(|row| scenario.is_closed(row) && row.speak.asks() && scenario.levels(row).len() > 1);
     let curves = rows.flat_map(|row| {
         let targets = scenario.targets.iter();
         targets.flat_map(move |target| scenario.workers.iter().map(move |workers| (row, target, *workers)))
@@ -39,7 +40,8 @@ fn of_curve(cells: &[Cell], row: &Row, target: &str, workers: u32) -> Option<Kne
         }
         Err(NoKnee::TooFewLevels) => {
             let levels = levels.len();
-            found.note = Some(format!("{levels} levels are too few to see one: {} are needed", crate::stats::ENOUGH_LEVELS));
+            found.note =
+                Some(format!("{levels} levels are too few to see one: {} are needed", crate::stats::ENOUGH_LEVELS));
         }
         Err(NoKnee::BelowTheFirst) => found.note = Some(format!("below {first} clients, the first level")),
         Err(NoKnee::BeyondTheLast) => found.note = Some(format!("beyond {last} clients, the last level")),

@@ -5,10 +5,7 @@ use std::path::PathBuf;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use crate::{
-    engine::{
-        Body, EchoCheck, LoadPlan, Pacing, Protocol, Rate, RequestTemplate, Spacing, Stop, Think, Timeouts,
-        Tls,
-    },
+    engine::{Body, EchoCheck, LoadPlan, Pacing, Protocol, Rate, RequestTemplate, Spacing, Stop, Think, Timeouts, Tls},
     manifest::{LogicalCpu, Pinning},
     result::Level,
     scenario::{Column, Request, Row, Scenario, Speak},
@@ -359,7 +356,8 @@ mod tests {
 
     #[test]
     fn clients_may_think_for_a_time_of_chance() {
-        let plan = asked("{pacing: {kind: closed, think: {exponential_ms: 20}, ramp_up_ms: 500}, keep_alive: false}", "");
+        let plan =
+            asked("{pacing: {kind: closed, think: {exponential_ms: 20}, ramp_up_ms: 500}, keep_alive: false}", "");
         assert_eq!(plan.pacing, Pacing::Closed { think: Think::ExponentialMs(20.0), ramp_up_ms: 500 });
         assert!(!plan.keep_alive && !plan.tls.resume);
     }

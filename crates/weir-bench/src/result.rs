@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, fs, io::Write as _, path::Path};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -291,7 +292,7 @@ pub struct Slice {
 }
 
 /// Who sets the pace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Pacing {
     /// The next request waits for the last response.

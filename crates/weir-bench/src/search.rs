@@ -64,7 +64,8 @@ pub fn all(
     let mut searches = Vec::new();
     let Some(row) = scenario.rows.first().filter(|_| !scenario.searches.is_empty()) else { return Ok(searches) };
     let rate = scenario.rate(row);
-    let levels = scenario.workers.iter().map(|workers| Level { connections: scenario.levels(row)[0], rate, workers: *workers });
+    let levels =
+        scenario.workers.iter().map(|workers| Level { connections: scenario.levels(row)[0], rate, workers: *workers });
     let levels: Vec<Level> = levels.collect();
     for (target, at) in scenario.targets.iter().flat_map(|target| levels.iter().map(move |at| (target, *at))) {
         let Some(first) = lab.median_rate(&row.name, target, at) else { continue };

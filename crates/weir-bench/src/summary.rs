@@ -183,9 +183,10 @@ fn bytes_per_connection(run: &Run) -> Option<f64> {
 
 /// Rows and what they are compared with: a policy's two rows, or a row and the one it names.
 fn compared(scenario: &Scenario) -> Vec<(Option<&str>, &Row, &Row)> {
-    let by_policy = scenario.ablations.iter().filter_map(|one| {
-        Some((Some(one.policy.as_str()), scenario.row(&one.with)?, scenario.row(&one.without)?))
-    });
+    let by_policy = scenario
+        .ablations
+        .iter()
+        .filter_map(|one| Some((Some(one.policy.as_str()), scenario.row(&one.with)?, scenario.row(&one.without)?)));
     let mut pairs: Vec<(Option<&str>, &Row, &Row)> = by_policy.collect();
     for row in &scenario.rows {
         let Some(base) = row.compare_with.as_deref().and_then(|name| scenario.row(name)) else { continue };

@@ -4,6 +4,7 @@ mod files;
 mod import;
 mod machine;
 mod run;
+mod schema;
 
 use clap::Subcommand;
 
@@ -26,6 +27,8 @@ pub enum Bench {
     Capacity(files::Capacity),
     /// Judge figures that somebody published, as results of the lab are judged
     Judge(files::Judge),
+    /// Print what a scenario or a publication may say, as JSON Schema
+    Schema(schema::Schema),
     /// Look at this machine: limits, settings, topology, and what to change
     Doctor(machine::Doctor),
     /// Take a JMeter test plan
@@ -45,6 +48,7 @@ pub fn run(command: Bench) -> Result<u8, String> {
         Bench::Export(arguments) => files::export(arguments),
         Bench::Capacity(arguments) => files::capacity(arguments),
         Bench::Judge(arguments) => files::judge(arguments),
+        Bench::Schema(arguments) => schema::schema(arguments),
         Bench::Doctor(arguments) => machine::doctor(arguments),
         Bench::Import(arguments) => import::import(arguments),
         Bench::Install(arguments) => machine::install(arguments),

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One run of the load engine: what is sent, by how many clients, when, and until when.
@@ -128,7 +129,7 @@ impl Body {
 }
 
 /// How a request is chosen when the plan has several.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Selection {
     /// At random, in proportion to the weights.
@@ -219,12 +220,13 @@ pub enum EchoCheck {
 }
 
 /// When requests are due.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Pacing {
     /// Closed loop: each client sends its next request when the previous one has been answered and the think time is
     /// over. The answering side sets the rate.
     Closed {
+        /// Pause between an answer and the client's next request.
         #[serde(default)]
         think: Think,
         /// Clients start one after another, evenly over this time.
@@ -234,12 +236,17 @@ pub enum Pacing {
     /// Open loop: requests are due by the clock, whatever has been answered. A request that is due while every
     /// connection is busy waits, and its latency counts from when it was due.
     Open {
+        /// Requests per second.
         rate: Rate,
+        /// How they are spaced.
         #[serde(default)]
         spacing: Spacing,
     },
     /// Open loop: requests are due at these times, in ns from the start of the run (warm-up included), ascending.
-    Replay { at_ns: Vec<u64> },
+    Replay {
+        /// The times.
+        at_ns: Vec<u64>,
+    },
 }
 
 impl Default for Pacing {
@@ -256,14 +263,19 @@ impl Pacing {
 }
 
 /// Pause of a closed-loop client between an answer and its next request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Think {
+    /// None at all.
     #[default]
     None,
+    /// Always the same.
     FixedMs(f64),
+    /// Evenly distributed.
     UniformMs {
+        /// The shortest.
         from: f64,
+        /// The longest.
         to: f64,
     },
     /// Exponentially distributed with this mean.
@@ -272,32 +284,39 @@ pub enum Think {
 
 /// Rate of an open loop over time, in requests per second over all threads, from the start of the run (warm-up
 /// included).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Rate {
+    /// Always the same.
     Constant(f64),
     /// One rate after another; the last one stays.
     Steps(Vec<RateStep>),
     /// Linear from one rate to another, which then stays.
     Ramp {
+        /// Where it begins.
         from: f64,
+        /// Where it ends.
         to: f64,
+        /// How long it takes.
         over_ms: u64,
     },
 }
 
 /// A rate held for a time.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RateStep {
+    /// Requests per second.
     pub rate: f64,
+    /// How long.
     pub for_ms: u64,
 }
 
 /// How arrivals are spaced at a given rate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Spacing {
+    /// One as far from the next as any other.
     #[default]
     Even,
     /// Exponential gaps: independent users.

@@ -1,6 +1,9 @@
 //! Rules about a result as a whole.
 
-use super::{Evidence, Severity, Verdict, about_all, evidence::{ALWAYS, EXPECTED}};
+use super::{
+    Evidence, Severity, Verdict, about_all,
+    evidence::{ALWAYS, EXPECTED},
+};
 use crate::result::Pacing;
 
 /// Fewer repeats than this and an interval says nothing: with 4 + 4 runs, no order of them is rarer than 1 in 35.

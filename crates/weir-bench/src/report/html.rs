@@ -1,8 +1,8 @@
 use std::fmt::Write as _;
 
 use super::{
-    against, extra, extra_headers, figures, grouped, holds_connections, knee_figures, level, plain, processors, published_after, schedule_of,
-    target_name, with_interval, with_workers,
+    against, extra, extra_headers, figures, grouped, holds_connections, knee_figures, level, plain, processors,
+    published_after, schedule_of, target_name, with_interval, with_workers,
 };
 use crate::{
     lint::{Severity, Verdict},

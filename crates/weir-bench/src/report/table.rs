@@ -1,8 +1,8 @@
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 
 use super::{
-    against, extra, extra_headers, holds_connections, level, plain, knee_figures, published_after, schedule_of, shortened,
-    target_name, with_interval, with_workers,
+    against, extra, extra_headers, holds_connections, knee_figures, level, plain, published_after, schedule_of,
+    shortened, target_name, with_interval, with_workers,
 };
 use crate::{lint::Severity, plot::Unit, scenario::Column, summary::Findings};
 
@@ -30,7 +30,11 @@ pub fn table(findings: &Findings<'_>, width: Option<u16>) -> String {
         let cell = summary.cell;
         let name = if cell.row == last_row { "" } else { cell.row.as_str() };
         last_row = &cell.row;
-        let mut line = vec![Cell::new(name), Cell::new(level(cell.level.connections, cell.level.workers)), Cell::new(target_name(findings, cell))];
+        let mut line = vec![
+            Cell::new(name),
+            Cell::new(level(cell.level.connections, cell.level.workers)),
+            Cell::new(target_name(findings, cell)),
+        ];
         let number = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
         if let Some(reason) = summary.absent() {
             let reason = reason.lines().next().unwrap_or_default();
@@ -163,7 +167,9 @@ pub fn knees(findings: &Findings<'_>) -> Option<String> {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED).set_header(["knee of", "target", "clients", "req/s", "mean"]);
     for knee in &findings.knees {
-        table.add_row([vec![knee.row.clone(), with_workers(&knee.target, knee.workers)], knee_figures(knee).into()].concat());
+        table.add_row(
+            [vec![knee.row.clone(), with_workers(&knee.target, knee.workers)], knee_figures(knee).into()].concat(),
+        );
     }
     Some(table.to_string())
 }

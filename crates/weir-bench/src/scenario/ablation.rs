@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Row, Scenario};
 
 /// Two rows that differ in one policy: its cost is their difference.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ablation {
+    /// Its name.
     pub policy: String,
     /// The row with it.
     pub with: String,
@@ -94,7 +96,10 @@ mod tests {
         let pairs: Vec<[&str; 3]> =
             scenario.ablations.iter().map(|one| [&one.policy, &one.with, &one.without].map(String::as_str)).collect();
         assert_eq!(pairs.len(), 6, "{pairs:?}");
-        assert!(pairs.contains(&["key-auth", "key", "get"]) && pairs.contains(&["key-auth", "all", "all: without key-auth"]));
+        assert!(
+            pairs.contains(&["key-auth", "key", "get"])
+                && pairs.contains(&["key-auth", "all", "all: without key-auth"])
+        );
         assert!(pairs.contains(&["cors", "all: cors alone", "get"]));
         assert_eq!(scenario.row("all: cors alone").unwrap().consumers, 0);
         assert_eq!(scenario.row("all: without cors").unwrap().consumers, 1);

@@ -158,7 +158,11 @@ mod tests {
         says(&format!("{{rate: 5, {open}}}"), "", "load.pacing: stands instead of rate, ramp_up_s and think_ms");
         says("{}", &format!("rate: 5, {open}"), "rows[0].pacing: stands instead of rate and rate_of");
         says("{}", "pacing: {kind: open, rate: {steps: []}}", "rows[0].pacing.rate: must be requests per second");
-        says("{}", "pacing: {kind: replay, at_ns: [5, 3]}", "rows[0].pacing.at_ns: must be at least one time, in ascending");
+        says(
+            "{}",
+            "pacing: {kind: replay, at_ns: [5, 3]}",
+            "rows[0].pacing.at_ns: must be at least one time, in ascending",
+        );
         says("{}", "pacing: {kind: opne}", "opne");
         says("{}", "requests: [{weight: 0}]", "rows[0].requests: at least one needs a weight above 0");
         says("{}", "requests: [{path: get}, {method: G T}]", "rows[0].requests[0].path: \"get\" does not start with /");

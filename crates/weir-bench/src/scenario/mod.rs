@@ -7,6 +7,7 @@ mod workload;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -16,10 +17,13 @@ pub use ablation::Ablation;
 pub use load::{names, parse, read};
 pub use workload::{Load, Request, Speak};
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// What is measured, on which targets, how often, and what others published for the same.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
+    /// What its results are called.
     pub name: String,
+    /// What the report is headed.
     pub title: String,
     /// What the scenario repeats and what it does differently, for the report.
     pub about: String,
@@ -38,15 +42,19 @@ pub struct Scenario {
     pub workers: Vec<u32>,
     /// Clients, ascending: the axis of the plots.
     pub connections: Vec<u32>,
+    /// What stands behind the targets.
     #[serde(default)]
     pub backend: Backend,
+    /// How load is made, unless a row says otherwise.
     #[serde(default)]
     pub load: Load,
+    /// How it is measured.
     #[serde(default)]
     pub method: Method,
     /// Look for the highest rate that keeps this, after the levels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub searches: Vec<Objective>,
+    /// The lines of the table.
     pub rows: Vec<Row>,
     /// Pairs of rows whose difference is the cost of a policy; `--ablation` adds them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -60,7 +68,7 @@ pub struct Scenario {
 }
 
 /// A peer configured in a way of its own.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
     /// The peer by the name of its folder.
@@ -74,7 +82,7 @@ pub struct Variant {
 }
 
 /// A figure not every scenario is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Column {
     /// The target's instructions per request, where counters can be read, and against the baseline.
@@ -91,12 +99,16 @@ pub enum Column {
     Recovery,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Where published figures come from.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
+    /// What it is called.
     pub title: String,
+    /// Where it stands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
+    /// When it was published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub date: Option<String>,
     /// Machine and tools the published figures come from: they are not comparable across machines, only in shape.
@@ -104,9 +116,10 @@ pub struct Source {
 }
 
 /// What stands behind the targets.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Backend {
+    /// What it is.
     pub kind: BackendKind,
     /// It has processors that the generator does not use, also where the generator then shares the target's: for loads that
     /// the backend limits.
@@ -142,7 +155,8 @@ impl Default for Backend {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What a backend is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BackendKind {
     /// The lab's own: a fixed answer; WebSocket and SSE where the row speaks them.
@@ -151,7 +165,8 @@ pub enum BackendKind {
     Nginx,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// How it is measured.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Method {
     /// Seconds before measuring starts, in each repeat.
@@ -175,12 +190,15 @@ impl Default for Method {
 }
 
 /// The highest rate at which this still holds, and the rate is carried.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
+    /// How the table calls it.
     pub name: String,
+    /// The mean latency is at most this, counted from when requests were due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_ms: Option<f64>,
+    /// The 99th percentile is at most this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_ms: Option<f64>,
     /// 99.9 % of the requests are sent within this time of when they were due: an objective for the load engine itself.
@@ -189,15 +207,18 @@ pub struct Objective {
 }
 
 /// One line of the scenario's table: one configuration of the targets under one workload.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
+    /// How tables and `--row` call it.
     pub name: String,
     /// Features a target must have; `peer.yaml` names them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
+    /// Routes of the target; four of them are asked for.
     #[serde(default = "one")]
     pub routes: u32,
+    /// Consumers the target knows, with credentials for the row's policies.
     #[serde(default)]
     pub consumers: u32,
     /// Policies on every route, by their Apache APISIX plugin names. `{dir}` in an option is the directory of the run.
@@ -206,8 +227,10 @@ pub struct Row {
     /// The row without these policies: what its cost is counted from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compare_with: Option<String>,
+    /// What clients speak.
     #[serde(default)]
     pub speak: Speak,
+    /// What they ask.
     #[serde(default)]
     pub request: Request,
     /// Several kinds of requests, instead of `request`.
@@ -222,11 +245,13 @@ pub struct Row {
     /// Levels of this row, instead of the scenario's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<Vec<u32>>,
+    /// Requests per second over all clients, instead of what the scenario's `load` says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
     /// Instead of `rate`: relative to the throughput of another row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_of: Option<RateOf>,
+    /// What stands behind the targets, instead of the scenario's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<Backend>,
     /// The row is about a backend that can do no more, or that changes its speed: neither makes a figure invalid.
@@ -239,15 +264,17 @@ pub struct Row {
 
 /// A rate known only once another row has been measured: the same for all targets, so many times what the baseline
 /// reached there at its highest level in the repeat.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RateOf {
+    /// The name of the other row.
     pub row: String,
+    /// How many times as much.
     pub times: f64,
 }
 
 /// Somebody else's figures for a row.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
     /// Whose.
@@ -255,14 +282,19 @@ pub struct Published {
     /// The level they are for; absent when the publication does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<u32>,
+    /// Requests per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rps: Option<f64>,
+    /// Mean latency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_ms: Option<f64>,
+    /// 95th percentile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p95_ms: Option<f64>,
+    /// 99th percentile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_ms: Option<f64>,
+    /// Share that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_percent: Option<f64>,
     /// What to know about the figure.
@@ -271,20 +303,25 @@ pub struct Published {
 }
 
 /// Replacements for a run of a few minutes. What is absent stays.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Quick {
+    /// These targets only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub targets: Option<Vec<String>>,
+    /// These clients; a row with its own keeps its first and its last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<Vec<u32>>,
     /// Names of the rows to keep.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rows: Option<Vec<String>>,
+    /// These numbers of workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<Vec<u32>>,
+    /// End after this many requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
+    /// How it is measured, as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<Method>,
 }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Row, Scenario};
 use crate::engine::{Pacing, Rate, check_pacing};
 
 /// How load is made, unless a row says otherwise.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Load {
     /// HTTPS between the clients and the target.
@@ -49,27 +50,37 @@ impl Default for Load {
     }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// What clients speak.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "protocol", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Speak {
+    /// HTTP/1.1.
     #[default]
     Http1,
+    /// HTTP/2.
     Http2 {
+        /// Requests in flight on one connection.
         streams: usize,
     },
     /// Messages echoed in reverse, each client sending `per_second`.
     WebSocket {
+        /// Length of a message.
         message_bytes: usize,
+        /// Messages of each client.
         per_second: f64,
     },
     /// Events of `event_bytes` at `per_second` on each connection.
     Sse {
+        /// Length of an event.
         event_bytes: usize,
+        /// Events on each connection.
         per_second: f64,
     },
     /// One topic, every client a subscriber, `per_second` publications.
     WebSub {
+        /// Length of what is published.
         payload_bytes: usize,
+        /// Publications.
         per_second: f64,
     },
     /// Connections that are opened and held.
@@ -77,18 +88,20 @@ pub enum Speak {
 }
 
 /// What is sent.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Request {
     /// How results call it, where there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// `GET`, `POST`…
     pub method: String,
     /// Path and query.
     pub path: String,
     /// Whom it is for. Each client has a connection for each host, all of them to the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// Fields to send besides.
     pub headers: BTreeMap<String, String>,
     /// Length of its body.
     pub body_bytes: u64,
@@ -151,7 +164,8 @@ impl Scenario {
                 problems.push(format!("{place}.pacing: stands instead of rate and rate_of; say one of them"));
             }
             if self.pacing(row).is_some() && !row.speak.asks() {
-                problems.push(format!("{place}: pacing is of requests; what it speaks says `per_second`, or holds still"));
+                problems
+                    .push(format!("{place}: pacing is of requests; what it speaks says `per_second`, or holds still"));
             }
             if row.requests.is_empty() {
                 problems.extend(request_problems(&format!("{place}.request"), &row.request, self.load.tls));
@@ -177,7 +191,8 @@ fn pacing_problems(place: &str, pacing: Option<&Pacing>, slices: u32) -> Vec<Str
     if let Err(error) = check_pacing(pacing) {
         problems.push(format!("{place}.{error}"));
     }
-    let changes = matches!(pacing, Pacing::Replay { .. } | Pacing::Open { rate: Rate::Steps(_) | Rate::Ramp { .. }, .. });
+    let changes =
+        matches!(pacing, Pacing::Replay { .. } | Pacing::Open { rate: Rate::Steps(_) | Rate::Ramp { .. }, .. });
     if slices > 1 && changes {
         problems.push(format!("{place}.pacing: changes over a run, and method.slices cuts runs up; leave that at 1"));
     }

@@ -1,0 +1,65 @@
+use clap::{Args, ValueEnum};
+use schemars::schema_for;
+
+use crate::{lint::Evidence, scenario::Scenario};
+
+/// Print what a file may say, for editors and for the reference.
+#[derive(Debug, Args)]
+pub struct Schema {
+    /// Which kind of file
+    #[arg(value_enum, default_value_t = Kind::Scenario)]
+    pub of: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// What `weir bench run` reads
+    Scenario,
+    /// What `weir bench judge` reads
+    Publication,
+}
+
+pub fn schema(arguments: Schema) -> Result<u8, String> {
+    let schema = match arguments.of {
+        Kind::Scenario => schema_for!(Scenario),
+        Kind::Publication => schema_for!(Evidence),
+    };
+    println!("{}", serde_json::to_string_pretty(&schema).expect("a schema has string keys"));
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Keys without a meaning, below `at`.
+    fn unexplained(at: &str, schema: &Value, found: &mut Vec<String>) {
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            // The word that tells alternatives apart is explained by the alternative.
+            if property.get("description").is_none() && property.get("const").is_none() {
+                found.push(format!("{at}.{name}"));
+            }
+        }
+        for alternative in ["oneOf", "anyOf"].iter().flat_map(|part| schema[*part].as_array()).flatten() {
+            // A word with one value behind it is explained as a whole.
+            let single = alternative["properties"].as_object().is_some_and(|keys| keys.len() == 1);
+            if !single || alternative.get("description").is_none() {
+                unexplained(at, alternative, found);
+            }
+        }
+        for (name, definition) in schema["$defs"].as_object().into_iter().flatten() {
+            unexplained(name, definition, found);
+        }
+    }
+
+    #[test]
+    fn every_key_of_a_file_is_explained() {
+        let mut found = Vec::new();
+        for schema in [schema_for!(Scenario), schema_for!(Evidence)] {
+            unexplained("", &serde_json::to_value(schema).unwrap(), &mut found);
+        }
+        assert!(found.is_empty(), "{found:?}");
+    }
+}
