@@ -30,7 +30,8 @@ pub fn measured(result: &ResultFile) -> Vec<String> {
         ("TLS handshakes/s", any(|run| !run.plan.keep_alive && run.load.connections.handshakes > 0)),
     ]
     .into_iter()
-    .filter_map(|(name, is_measured)| is_measured.then(|| name.to_owned()))
+    .filter(|(_, is_measured)| *is_measured)
+    .map(|(name, _)| name.to_owned())
     .collect()
 }
 

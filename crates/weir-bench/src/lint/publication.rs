@@ -181,12 +181,11 @@ fn claims(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
 }
 
 fn not_measured(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
-    let is_missing = |name: &&str| !evidence.measured.iter().any(|have| have == name);
-    let missing: Vec<&str> = EXPECTED.iter().copied().filter(is_missing).collect();
+    let is_missing = |name: &&'static str| !evidence.measured.iter().any(|have| have == name);
+    let missing: Vec<&str> = EXPECTED.iter().filter(|name| is_missing(name)).copied().collect();
     if !missing.is_empty() {
         // What needs rows of its own is not what every measurement is about.
-        let severity =
-            if EXPECTED[..ALWAYS].iter().any(|name| is_missing(&name)) { Severity::Warning } else { Severity::Note };
+        let severity = if EXPECTED[..ALWAYS].iter().any(is_missing) { Severity::Warning } else { Severity::Note };
         verdicts.push(about_all("not-measured", severity, format!("not measured: {}", missing.join(", "))));
     }
 }
