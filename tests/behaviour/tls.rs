@@ -261,7 +261,7 @@ fn a_bad_certificate_is_refused_and_the_old_one_stays() {
     let gateway = gateway(&ssl("a.test", &good, ""), &origin);
     let mixed = Identity { certificate: good.certificate.clone(), key: other.key };
     rewrite_refused(&gateway, &file(&ssl("a.test", &mixed, ""), &origin));
-    assert!(gateway.stderr().contains("ssls[0].key: is not the key of this certificate"), "{}", gateway.stderr());
+    gateway.wait_stderr("it is said", |text| text.contains("ssls[0].key: is not the key of this certificate"));
     assert!(connect(&gateway, &TlsClient::trusting(&authority), "a.test").is_ok());
 }
 

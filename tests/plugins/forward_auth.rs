@@ -86,7 +86,7 @@ fn a_service_that_is_gone_fails_closed() {
     let uri = format!("http://127.0.0.1:{}/", weir_testkit::free_port());
     let strict = gateway(&origin, &uri, "status_on_error: 503");
     assert_eq!([strict.get("/guarded/a").status, strict.get("/free").status], [503, 200]);
-    assert!(strict.stderr().contains("forward-auth: http://127.0.0.1"), "{}", strict.stderr());
+    strict.wait_stderr("it is said", |text| text.contains("forward-auth: http://127.0.0.1"));
     let lenient = gateway(&origin, &uri, "allow_degradation: true, upstream_headers: [X-User]");
     let request = "GET /guarded/a HTTP/1.1\r\nHost: t\r\nX-User: admin\r\n\r\n";
     let answer = lenient.client().ask(request).expect("an answer");

@@ -70,7 +70,7 @@ fn what_cannot_be_delivered_is_counted_and_holds_nobody() {
     eventually("all are lost", DEADLINE, || records(&gateway, "dropped") == 10.0);
     assert!(receiver.requests().len() >= 4, "each batch was tried twice");
     assert_eq!(records(&gateway, "delivered"), 0.0);
-    assert!(gateway.stderr().contains("the answer is 503; records are lost"), "{}", gateway.stderr());
+    gateway.wait_stderr("it is said", |text| text.contains("the answer is 503; records are lost"));
 }
 
 #[test]

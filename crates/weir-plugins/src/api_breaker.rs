@@ -383,7 +383,9 @@ mod tests {
         let mut exchange = get("/a");
         assert_eq!(on_request(&step, &mut exchange), Ok(()));
         exchange.upstream.attempts = 1;
-        exchange.response.status = 502;
+        exchange.stop = Some(Stop::ConnectFailed);
+        // Whatever the client was told, as calls of gRPC are.
+        exchange.response.status = 200;
         step.on_log(&exchange);
         assert_eq!(on_request(&step, &mut get("/a")), Err(Stop::Respond(503)));
     }
