@@ -106,6 +106,10 @@ impl Balancer {
         let (seats, dice) = (&self.seats, &self.dice);
         match &self.policy {
             Policy::One => usable(0).then_some(0),
+            // A retry has no turn: it would take that of a request to come, and put the others out of step.
+            Policy::RoundRobin(_) if exchange.upstream.attempts > 0 => {
+                self.or_with_room(seats.pick(|seats| seats::any(seats, dice, &usable))?, loads, usable)
+            }
             Policy::RoundRobin(tiers) => {
                 self.or_with_room(tiers.pick(|rotation| rotation.pick(dice, &usable))?, loads, usable)
             }

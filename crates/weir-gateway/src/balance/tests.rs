@@ -241,6 +241,24 @@ fn a_missing_key_falls_back_to_the_client() {
 }
 
 #[test]
+fn a_retry_takes_nobody_s_turn() {
+    let endpoints = endpoints(&[1, 1, 1]);
+    let (balancer, loads) = (Balancer::new(&Balance::RoundRobin, &endpoints), Made::idle(3));
+    let mut retry = Exchange::default();
+    retry.upstream.attempts = 1;
+    let mut counts = [0; 3];
+    for _ in 0..300 {
+        let first = balancer.pick(&Exchange::default(), &loads, 1, |_| true).expect("all are usable");
+        counts[first] += 1;
+        // The first one always fails.
+        let second =
+            (first == 0).then(|| balancer.pick(&retry, &loads, 1, |index| index != 0).expect("two are usable"));
+        assert_ne!(second, Some(0));
+    }
+    assert_eq!(counts, [100; 3], "who fails gets no more than its turns");
+}
+
+#[test]
 fn where_one_has_no_room_another_has_the_turn() {
     for balance in [Balance::RoundRobin, Balance::Random] {
         let endpoints = endpoints(&[1, 1, 2, 1]);
