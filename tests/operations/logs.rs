@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use weir_testkit::{DEADLINE, Signal, eventually};
+use weir_testkit::{DEADLINE, Signal, eventually, free_port};
 
 use crate::load::{Load, origin, routes};
 use crate::weir;
@@ -76,6 +76,51 @@ fn p14_json_is_one_object_for_each_exchange() {
         assert!(entry["status"].is_u64() && entry["request_time"].is_number(), "{entry:#}");
         assert_eq!(entry["remote_addr"], "127.0.0.1");
     }
+}
+
+#[test]
+fn lines_name_every_attempt_and_what_ended_an_exchange() {
+    let (origin, refusing) = (origin(), free_port());
+    let mut gateway = weir().start(&format!(
+        "enable_access_log: {{ path: access.log, format: '$uri $status $error_cause $upstream_addr $upstream_status \
+         $request_id $apisix_request_id' }}\n\
+         routes:\n\
+         - {{ uri: /some, upstream: {{ nodes: {{ \"127.0.0.1:{refusing}\": 1, \"{addr}\": 1 }} }} }}\n\
+         - {{ uri: /none, upstream: {{ nodes: {{ \"127.0.0.1:{refusing}\": 1 }} }}, plugins: {{ request-id: {{}} }} }}\n",
+        addr = origin.addr(),
+    ));
+    let mut client = gateway.client();
+    for (path, id) in [("/some", "mine"), ("/some", "mine"), ("/none", "mine"), ("/nowhere", "mine")] {
+        client.ask(format!("GET {path} HTTP/1.1\r\nHost: t\r\nX-Request-Id: {id}\r\n\r\n")).expect("an answer");
+    }
+    drop(client);
+    let path = gateway.directory().join("access.log");
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait_exit(DEADLINE).success());
+    let text = fs::read_to_string(&path).expect("it was written");
+    let mut ids = Vec::new();
+    let mut told = Vec::new();
+    for line in text.lines() {
+        let (rest, of_plugin) = line.rsplit_once(' ').expect("seven parts");
+        let (rest, own) = rest.rsplit_once(' ').expect("seven parts");
+        ids.push(own);
+        told.push(
+            format!("{rest} {of_plugin}")
+                .replace(&origin.addr().to_string(), "O")
+                .replace(&format!("127.0.0.1:{refusing}"), "R"),
+        );
+    }
+    told[..2].sort();
+    let expected = [
+        "/some 200 - O 200 -",
+        "/some 200 - R, O -, 200 -",
+        "/none 502 connect_failed R - mine",
+        "/nowhere 404 no_route - - -",
+    ];
+    assert_eq!(told, expected, "{text}");
+    ids.sort_unstable();
+    ids.dedup();
+    assert!(ids.len() == 4 && ids.iter().all(|id| id.len() == 32), "{ids:?}");
 }
 
 #[test]

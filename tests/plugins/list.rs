@@ -74,3 +74,54 @@ fn what_is_not_supported_is_named_with_its_place() {
     assert_eq!(code, Some(1));
     assert!(said.contains("kafka-logger"), "{said}");
 }
+
+#[test]
+fn names_that_are_always_empty_are_said_where_they_stand() {
+    let file = |plugin: &str| {
+        format!("routes:\n- uri: /a\n  upstream: {{ nodes: {{ \"127.0.0.1:9001\": 1 }} }}\n  plugins:\n    {plugin}\n")
+    };
+    let (unknown, unread) = ("which nobody knows", "the body of the request is not read for it");
+    for (plugin, wrong, why) in [
+        (
+            r#"fault-injection: { abort: { http_status: 503, vars: [[[uri_param_id, "==", "1"]]] } }"#,
+            "abort.vars[0]",
+            unknown,
+        ),
+        ("proxy-rewrite: { headers: { set: { X-None: $none } } }", "headers.set.X-None", unknown),
+        ("proxy-rewrite: { headers: { set: { X-Body: $request_body } } }", "headers.set.X-Body", unread),
+        (r#"file-logger: { path: a, match: [[stats, ">", 399]] }"#, "match", unknown),
+        ("file-logger: { path: a, log_format: { a: { b: of $hots } } }", "log_format.a.b", unknown),
+        (
+            r#"file-logger: { path: a, include_resp_body: true, include_resp_body_expr: [[stats, ">", 399]] }"#,
+            "include_resp_body_expr",
+            unknown,
+        ),
+        ("limit-count: { count: 1, time_window: 60, key: post_arg_user }", "key", unread),
+    ] {
+        let (code, said) = check(&file(plugin));
+        assert!(
+            code == Some(0) && said.contains(&format!("{wrong}: names the variable")) && said.contains(why),
+            "{plugin}: {said}"
+        );
+    }
+    for (plugin, wrong) in [
+        (
+            r#"traffic-split: { rules: [{ match: [{ vars: [[post_arg_a, "==", "b"]] }], weighted_upstreams: [{ weight: 1 }] }] }"#,
+            "rules[0].match[0].vars",
+        ),
+        (
+            r#"workflow: { rules: [{ case: [[graphql_name, "==", "b"]], actions: [[return, { code: 403 }]] }] }"#,
+            "rules[0].case",
+        ),
+    ] {
+        let (code, said) = check(&file(plugin));
+        assert!(
+            code == Some(1) && said.contains(&format!("{wrong}: names the variable")) && said.contains(unread),
+            "{plugin}: {said}"
+        );
+    }
+    let (code, said) = check(&file(
+        "file-logger: { path: a, include_req_body: true, log_format: { a: $request_body, b: $post_arg_a, c: $error_cause } }",
+    ));
+    assert!(code == Some(0) && !said.contains("names the variable"), "{said}");
+}

@@ -2,6 +2,7 @@
 
 mod metrics;
 mod statuses;
+mod variables;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -44,6 +45,7 @@ fn pages() -> Result<Vec<(&'static str, String)>, Problems> {
     Ok(vec![
         ("plugins.md", plugins()),
         ("metrics.md", metrics::page()?),
+        ("variables.md", variables::page()),
         ("command-line.md", command_line),
         ("scenarios.md", scenarios()?),
     ])

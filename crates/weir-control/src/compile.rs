@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use weir_gateway::route::{BuildError, MethodSet};
 use weir_gateway::snapshot::{Route, RouteRule, RouteTable, Snapshot, Target};
-use weir_plugin::{Registry, RouteFacts};
+use weir_plugin::variable::fixed_names;
+use weir_plugin::{Expression, Registry, RouteFacts, Variable};
 use weir_proto::Method;
 
 use crate::acme::Terms;
@@ -102,6 +103,9 @@ impl Compiler<'_> {
             if !written.enabled || written.uris.is_empty() {
                 continue;
             }
+            if let Some(vars) = &written.vars {
+                self.warn_of_unknown(&join(&written.origin.path, "vars"), vars);
+            }
             rules.push(rule(written, service, routes.len()));
             sources.push(written);
             routes.push(Route {
@@ -155,6 +159,16 @@ impl Compiler<'_> {
 
     fn report(&self, path: &str, place: Place, problem: impl Into<String>, advice: Option<String>) {
         self.faults.report_text(path, place, problem, advice);
+    }
+
+    /// Warns of variables that are always empty because nobody knows them.
+    fn warn_of_unknown(&self, path: &str, condition: &Expression) {
+        for variable in condition.variables() {
+            let Variable::Unknown(name) = variable else { continue };
+            let advice = closest(name, fixed_names()).map(|known| format!("did you mean `{known}`?"));
+            let problem = variable.absence().expect("it is unknown");
+            self.warnings.report_text(path, self.document.tree.place_of(path), problem, advice);
+        }
     }
 
     fn report_rule(&self, sources: &[&document::Route], error: &BuildError) {

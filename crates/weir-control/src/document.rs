@@ -3,6 +3,7 @@
 //! Reading finds every fault of a text that parses and keeps them in the document; [`crate::compile`] adds its own and
 //! reports all at once.
 
+mod access_log;
 mod acme;
 mod balance;
 mod certificate;
@@ -34,6 +35,7 @@ use crate::tree::{Kind, Node, Place};
 use crate::yaml::{self, Limits, Parsed};
 
 pub use crate::references::Secret;
+pub use access_log::{AccessLog, AccessLogFormat};
 pub use acme::{Acme, AcmeHost, Challenge, ExternalAccount};
 pub use balance::Balance;
 pub use certificate::{Clients, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls};
@@ -45,7 +47,7 @@ pub use plugins::{ErrorResponse, Plugin, Plugins};
 pub use resource::{Origin, Reference};
 pub use route::{Route, Service};
 pub use secrets::Manager;
-pub use settings::{AccessLog, AccessLogFormat, Address, Listen, LogLevel, Settings};
+pub use settings::{Address, Listen, LogLevel, Settings};
 pub use shares::Share;
 pub use upstream::{NodeSpec, NodesFile, Scheme, Upstream};
 

@@ -214,11 +214,12 @@ impl Attempts {
         &mut self,
         worker: &Worker,
         (settings, upstream): (&snapshot::Upstream, &Upstream),
-        exchange: &Exchange,
+        exchange: &mut Exchange,
         endpoint: usize,
         (stop, reused): (Stop, bool),
     ) -> Result<usize, Stop> {
         let now_ns = worker.now_ns();
+        exchange.upstream.ended_ns = now_ns;
         let next = match stop {
             Stop::UpstreamClosed if reused => Next::NewConnection,
             Stop::NotProcessed if !self.turned_away => Next::WhereThereIsRoom,
@@ -253,6 +254,7 @@ impl Attempts {
             return Err(stop);
         }
         worker.metrics.upstream_retries.increment();
+        exchange.earlier.push(exchange.upstream);
         Ok(picked)
     }
 }

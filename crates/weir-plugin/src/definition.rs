@@ -15,6 +15,7 @@ use crate::consumer::Consumers;
 use crate::plugin::Step;
 use crate::template::Template;
 use crate::variable::Variable;
+use crate::vars::Expression;
 
 /// When in the way of a request a plugin runs. All of `Rewrite`, by priority, before all of `Access` (APISIX phases).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,18 +99,55 @@ impl Build {
         self.upstreams.iter().find(|(named_at, _)| **named_at == *place).map(|(_, number)| *number)
     }
 
-    /// A text with variables, which stands at a place of the options. A variable that nobody knows would be empty for
-    /// ever, which is rarely meant.
+    /// A text with variables, which stands at a place of the options. A variable that is always empty is rarely meant.
     pub fn template(&mut self, text: &str, place: &str) -> Template {
         let template = Template::compile(text);
         for variable in template.variables() {
-            if let Variable::Unknown(name) = variable {
-                let problem =
-                    format!("names the variable `{name}`, which nobody knows; a dollar sign is written `\\$`");
-                self.warnings.push(ConfigError::new(place, problem));
+            let Some(mut problem) = variable.absence() else { continue };
+            if matches!(variable, Variable::Unknown(_)) {
+                problem.push_str("; a dollar sign is written `\\$`");
             }
+            self.warnings.push(ConfigError::new(place, problem));
         }
         template
+    }
+
+    /// The same for what is written down of exchanges that have ended, the content that was read of them included.
+    pub fn template_of_record(&mut self, text: &str, place: &str) -> Template {
+        let template = Template::compile(text);
+        self.warn_of_unknown(template.variables(), place);
+        template
+    }
+
+    /// A condition for requests, which stands at a place of the options. One that asks for what is never there would
+    /// hold, or not hold, for every request.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn condition(&mut self, value: &Value, place: &str) -> Result<Expression, ConfigError> {
+        let condition = self.condition_of_record(value, place)?;
+        let absent = condition.variables().into_iter().find(|variable| variable.needs_request_body());
+        match absent.and_then(Variable::absence) {
+            Some(problem) => Err(ConfigError::new(place, problem)),
+            None => Ok(condition),
+        }
+    }
+
+    /// The same for exchanges that have been answered, the content that was read of them included.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn condition_of_record(&mut self, value: &Value, place: &str) -> Result<Expression, ConfigError> {
+        let condition = Expression::compile(value).map_err(|error| {
+            ConfigError::new(format!("{place}{}", error.place), format!("{}; {}", error.reason, error.help))
+        })?;
+        self.warn_of_unknown(condition.variables(), place);
+        Ok(condition)
+    }
+
+    fn warn_of_unknown<'a>(&mut self, variables: impl IntoIterator<Item = &'a Variable>, place: &str) {
+        let unknown = variables.into_iter().filter(|variable| matches!(variable, Variable::Unknown(_)));
+        self.warnings.extend(unknown.filter_map(Variable::absence).map(|problem| ConfigError::new(place, problem)));
     }
 
     pub fn consumers(&self) -> &Consumers {

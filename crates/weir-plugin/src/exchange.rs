@@ -37,6 +37,8 @@ pub struct Exchange {
     /// The number of the upstream it goes to instead of the route's: [`crate::Build::upstream`].
     pub diverted: Option<u32>,
     pub upstream: Upstream,
+    /// The attempts before the one that `upstream` is about, in their order.
+    pub earlier: Vec<Upstream>,
     /// Nanoseconds of the worker's clock (monotonic) when the first byte of the request was seen.
     pub started_ns: u64,
     /// The same when the exchange ended; set before `on_log`.
@@ -65,6 +67,8 @@ pub struct Exchange {
     pub stop: Option<Stop>,
     /// Who the client is, and what has proved it; set by [`Exchange::identify`].
     pub identity: Option<Arc<Credential>>,
+    /// The id that `request-id` has found in the request or given it; empty without that plugin.
+    pub request_id: Vec<u8>,
     /// Names of query arguments that are secrets: logs do not show their values.
     pub secret_arguments: Vec<Arc<[u8]>>,
     /// What plugins remember from one phase to the next.
@@ -245,6 +249,7 @@ impl Default for Exchange {
             route: None,
             diverted: None,
             upstream: Upstream::default(),
+            earlier: Vec::new(),
             started_ns: 0,
             ended_ns: 0,
             request_bytes: 0,
@@ -259,6 +264,7 @@ impl Default for Exchange {
             response_replaced: false,
             stop: None,
             identity: None,
+            request_id: Vec::new(),
             secret_arguments: Vec::new(),
             notes: Notes::default(),
             measured: false,
@@ -276,6 +282,7 @@ impl Exchange {
         self.route = None;
         self.diverted = None;
         self.upstream = Upstream::default();
+        self.earlier.clear();
         self.started_ns = 0;
         self.ended_ns = 0;
         self.request_bytes = 0;
@@ -290,6 +297,7 @@ impl Exchange {
         self.response_replaced = false;
         self.stop = None;
         self.identity = None;
+        self.request_id.clear();
         self.secret_arguments.clear();
         self.notes.clear();
         self.measured = false;

@@ -42,8 +42,6 @@ macro_rules! variables {
             SentHeader(Box<str>),
             /// `upstream_http_X`: a header of the response as the upstream sent it, held like [`Variable::Header`].
             UpstreamHeader(Box<str>),
-            /// `uri_param_X`: a named part of the path, where a route's `uri` has such parts.
-            UriParameter(Box<str>),
             /// `post_arg_X`: the first value of a field of a form body.
             PostArgument(Box<str>),
             /// `post_arg.PATH`: a place in a JSON, form or multipart body; the text is what follows `post_arg.`.
@@ -72,8 +70,8 @@ macro_rules! variables {
             }
         }
 
-        #[cfg(test)]
-        const FIXED_NAMES: &[&str] = &[$($name, $($alias,)*)+];
+        /// The variables with one fixed name: their names, and what they are.
+        pub const FIXED: &[(&[&str], &str)] = &[$((&[$name, $($alias,)*], concat!($($doc,)+)),)+];
     };
 }
 
@@ -111,19 +109,17 @@ variables! {
     ContentType = "content_type",
     /// The user name of basic authentication.
     RemoteUser = "remote_user",
-    /// The body of the request, as far as it was kept.
+    /// The body of the request, where a plugin has read it: in records.
     RequestBody = "request_body",
-    /// The body of the response, as far as it was kept.
-    ResponseBody = "resp_body",
 
     // The client's connection.
     /// The address of the client, after `real-ip`.
     RemoteAddr = "remote_addr",
-    /// The port of the client, after `real-ip`.
+    /// The port of the peer of the connection.
     RemotePort = "remote_port",
     /// The address of the peer of the connection, whatever `real-ip` found.
     PeerAddr = "realip_remote_addr",
-    /// The port of the peer of the connection, whatever `real-ip` found.
+    /// The same.
     PeerPort = "realip_remote_port",
     /// The address this connection was accepted on.
     ServerAddr = "server_addr",
@@ -173,19 +169,21 @@ variables! {
     RequestTime = "request_time",
     /// `OK` when the exchange was completed, missing otherwise.
     RequestCompletion = "request_completion",
-    /// The addresses that were tried, in order.
+    /// What ended the exchange early, as `weir_http_errors_total` counts it; missing otherwise.
+    ErrorCause = "error_cause",
+    /// The address that was asked; those of earlier attempts stand before it: `10.0.0.1:80, 10.0.0.2:80`.
     UpstreamAddr = "upstream_addr",
-    /// The statuses they answered with, in order.
+    /// The status it answered with, and those of earlier attempts; `-` is an attempt without an answer.
     UpstreamStatus = "upstream_status",
     /// The scheme towards the upstream.
     UpstreamScheme = "upstream_scheme",
     /// The host sent to the upstream.
     UpstreamHost = "upstream_host",
-    /// Seconds until the upstream's last byte.
+    /// Seconds until the upstream's last byte; for several attempts like the statuses.
     UpstreamResponseTime = "upstream_response_time",
-    /// Seconds until the upstream's connection stood.
+    /// Seconds until the upstream's connection stood, likewise.
     UpstreamConnectTime = "upstream_connect_time",
-    /// Seconds until the upstream's response head.
+    /// Seconds until the upstream's response head, likewise.
     UpstreamHeaderTime = "upstream_header_time",
     /// Bytes of the upstream's response body.
     UpstreamResponseLength = "upstream_response_length",
@@ -193,8 +191,6 @@ variables! {
     UpstreamBytesReceived = "upstream_bytes_received",
     /// Bytes sent to the upstream.
     UpstreamBytesSent = "upstream_bytes_sent",
-    /// What a cache made of the request: `HIT`, `MISS`...
-    UpstreamCacheStatus = "upstream_cache_status",
 
     // Time and identity.
     /// Now, as in the Common Log Format.
@@ -205,7 +201,7 @@ variables! {
     UnixTime = "msec",
     /// 32 hexadecimal digits, different for each exchange.
     RequestId = "request_id",
-    /// What the `request-id` plugin has put into the request.
+    /// The id that the plugin `request-id` has found in the request, or given it.
     ApisixRequestId = "apisix_request_id",
 
     // What the configuration calls it.
@@ -221,8 +217,6 @@ variables! {
     ConsumerName = "consumer_name",
     /// The id of the consumer's group.
     ConsumerGroupId = "consumer_group_id",
-    /// The id of the upstream.
-    UpstreamId = "upstream_id",
     /// The host of the endpoint that was picked.
     BalancerIp = "balancer_ip",
     /// The port of the endpoint that was picked.
@@ -235,6 +229,11 @@ variables! {
     GraphqlOperation = "graphql_operation",
     /// The fields at the root: a list.
     GraphqlRootFields = "graphql_root_fields",
+}
+
+/// The names that are not made of a prefix and something else.
+pub fn fixed_names() -> impl Iterator<Item = &'static str> {
+    FIXED.iter().flat_map(|(names, _)| names.iter().copied())
 }
 
 /// Longer names are not looked at; nobody writes them, and they would be kept for as long as the configuration.
@@ -257,8 +256,6 @@ impl Variable {
             Some(Variable::SentHeader(header(name)))
         } else if let Some(name) = after("upstream_http_") {
             Some(Variable::UpstreamHeader(header(name)))
-        } else if let Some(name) = after("uri_param_") {
-            Some(Variable::UriParameter(name.into()))
         } else if let Some(name) = after("post_arg_") {
             Some(Variable::PostArgument(name.into()))
         } else if let Some(path) = after("post_arg.") {
@@ -273,6 +270,17 @@ impl Variable {
     /// The variable of that name, known or not.
     pub fn named(name: &str) -> Variable {
         Variable::parse(name).unwrap_or_else(|| Variable::Unknown(name.into()))
+    }
+
+    /// Why it has no value while a request is looked at whose body has not been read; `None` where it may have one.
+    pub fn absence(&self) -> Option<String> {
+        match self {
+            Variable::Unknown(name) => Some(format!("names the variable `{name}`, which nobody knows")),
+            variable if variable.needs_request_body() => {
+                Some(format!("names the variable `{variable}`, and the body of the request is not read for it"))
+            }
+            _ => None,
+        }
     }
 
     /// Whether the value can only be had by reading the body of the request.
@@ -298,7 +306,6 @@ impl fmt::Display for Variable {
             Variable::Cookie(name) => write!(out, "cookie_{name}"),
             Variable::SentHeader(name) => write!(out, "sent_http_{}", name.replace('-', "_")),
             Variable::UpstreamHeader(name) => write!(out, "upstream_http_{}", name.replace('-', "_")),
-            Variable::UriParameter(name) => write!(out, "uri_param_{name}"),
             Variable::PostArgument(name) => write!(out, "post_arg_{name}"),
             Variable::PostPath(path) => write!(out, "post_arg.{path}"),
             Variable::Capture(number) => write!(out, "{number}"),
@@ -313,9 +320,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_always_empty_says_why() {
+        assert_eq!(Variable::named("remote_addr").absence(), None);
+        assert_eq!(
+            Variable::named("resp_body").absence().as_deref(),
+            Some("names the variable `resp_body`, which nobody knows")
+        );
+        let problem = Variable::named("post_arg.a.b").absence().expect("it is in the body");
+        assert_eq!(problem, "names the variable `post_arg.a.b`, and the body of the request is not read for it");
+    }
+
+    #[test]
     fn fixed_names_are_known_and_unique() {
         let mut seen = std::collections::HashSet::new();
-        for name in FIXED_NAMES {
+        for name in fixed_names() {
             assert!(seen.insert(name), "{name} is listed twice");
             let variable = Variable::parse(name).expect("a fixed name");
             assert_eq!(Variable::parse(&variable.to_string()), Some(variable));

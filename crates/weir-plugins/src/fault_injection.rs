@@ -77,7 +77,7 @@ impl Definition for FaultInjection {
         }
         Ok(Step::waiting(Delay {
             duration: Duration::from_secs_f64(delay.duration),
-            when: When::compile(delay.percentage, &delay.vars, "delay")?,
+            when: When::compile(delay.percentage, &delay.vars, "delay", build)?,
             abort,
         }))
     }
@@ -97,7 +97,7 @@ impl AbortOptions {
             status: self.http_status,
             body,
             fields: self.headers.iter().map(field).collect::<Result<_, ConfigError>>()?,
-            when: When::compile(self.percentage, &self.vars, "abort")?,
+            when: When::compile(self.percentage, &self.vars, "abort", build)?,
         })
     }
 }
@@ -109,18 +109,13 @@ struct When {
 }
 
 impl When {
-    fn compile(percentage: Option<u8>, vars: &[Value], path: &str) -> Result<When, ConfigError> {
+    fn compile(percentage: Option<u8>, vars: &[Value], path: &str, build: &mut Build) -> Result<When, ConfigError> {
         let percentage = percentage.unwrap_or(100);
         if percentage > 100 {
             return Err(ConfigError::new(format!("{path}.percentage"), "must be from 0 to 100"));
         }
-        let expression = |(index, value): (usize, &Value)| {
-            Expression::compile(value).map_err(|error| {
-                let place = format!("{path}.vars[{index}]{}", error.place);
-                ConfigError::new(place, format!("{}; {}", error.reason, error.help))
-            })
-        };
-        Ok(When { percentage, vars: vars.iter().enumerate().map(expression).collect::<Result<_, _>>()? })
+        let condition = |(index, value): (usize, &Value)| build.condition(value, &format!("{path}.vars[{index}]"));
+        Ok(When { percentage, vars: vars.iter().enumerate().map(condition).collect::<Result<_, _>>()? })
     }
 
     fn is_now(&self, exchange: &Exchange) -> bool {

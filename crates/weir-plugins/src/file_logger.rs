@@ -65,24 +65,21 @@ impl Definition for FileLogger {
     const EXAMPLE: &'static str = r#"file-logger: { path: logs/errors.log, match: [[status, ">=", 400]] }"#;
 
     fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
-        let bodies = Bodies::compile(&self.bodies)?;
+        let bodies = Bodies::compile(&self.bodies, build)?;
         let metadata = build.metadata::<FileLogger>();
         let path = self.path.or(metadata.path).filter(|path| !path.is_empty());
         let path = PathBuf::from(path.ok_or_else(|| ConfigError::new("path", "is needed: the file to write"))?);
         let entry = Entry::compile(
             self.log_format.as_ref().or(metadata.log_format.as_ref()),
             self.log_format_extra.as_ref().or(metadata.log_format_extra.as_ref()),
+            build,
         )?;
-        let only = self.only.as_ref().map(|only| {
-            Expression::compile(only).map_err(|error| {
-                ConfigError::new(format!("match{}", error.place), format!("{}; {}", error.reason, error.help))
-            })
-        });
+        let only = self.only.as_ref().map(|only| build.condition_of_record(only, "match")).transpose()?;
         let name = format!("file-logger {}", path.display());
         let sink = Sink::of(name.clone(), name, BATCHING, move || {
             Ok(move |batch: &[Vec<u8>]| append(&path, batch).map_err(|error| error.to_string()))
         })?;
-        Ok(Step::new(Logger { entry, bodies, only: only.transpose()?, sink }))
+        Ok(Step::new(Logger { entry, bodies, only, sink }))
     }
 }
 
@@ -90,7 +87,9 @@ impl Described for FileLogger {
     type Metadata = FileLoggerMetadata;
 
     fn check_metadata(metadata: FileLoggerMetadata) -> Result<(), ConfigError> {
-        Entry::compile(metadata.log_format.as_ref(), metadata.log_format_extra.as_ref()).map(drop)
+        // What is warned of is said where the settings are used.
+        let build = &mut Build::default();
+        Entry::compile(metadata.log_format.as_ref(), metadata.log_format_extra.as_ref(), build).map(drop)
     }
 }
 

@@ -127,7 +127,7 @@ impl Definition for HttpLogger {
     const EXAMPLE: &'static str = "http-logger: { uri: \"http://127.0.0.1:9000/logs\", batch_max_size: 100 }";
 
     fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
-        let bodies = Bodies::compile(&self.bodies)?;
+        let bodies = Bodies::compile(&self.bodies, build)?;
         for (seconds, option, least) in [
             (self.timeout, "timeout", 1),
             (self.inactive_timeout, "inactive_timeout", 1),
@@ -145,6 +145,7 @@ impl Definition for HttpLogger {
         let entry = Entry::compile(
             self.log_format.as_ref().or(metadata.log_format.as_ref()),
             self.log_format_extra.as_ref().or(metadata.log_format_extra.as_ref()),
+            build,
         )?;
         let keepalive = Keepalive { most: 1, idle: Duration::from_secs(DAY_S) };
         let service = Service::parse(&self.uri, self.ssl_verify, Duration::from_secs(self.timeout), keepalive, "uri")?;
@@ -183,7 +184,9 @@ impl Described for HttpLogger {
         if !(1..=1 << 20).contains(&metadata.max_pending_entries) {
             return Err(ConfigError::new("max_pending_entries", "must be from 1 to 1048576"));
         }
-        Entry::compile(metadata.log_format.as_ref(), metadata.log_format_extra.as_ref()).map(drop)
+        // What is warned of is said where the settings are used.
+        let build = &mut Build::default();
+        Entry::compile(metadata.log_format.as_ref(), metadata.log_format_extra.as_ref(), build).map(drop)
     }
 }
 

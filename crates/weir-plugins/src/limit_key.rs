@@ -35,16 +35,7 @@ pub enum LimitKey {
 
 impl LimitKey {
     pub fn compile(text: &str, kind: KeyType, path: &str, build: &mut Build) -> Result<LimitKey, ConfigError> {
-        let check = |variable: &Variable| match variable {
-            Variable::Unknown(name) => {
-                let problem = format!("names the variable `{name}`, which nobody knows");
-                Some(ConfigError::new(path, problem))
-            }
-            variable if variable.needs_request_body() => {
-                Some(ConfigError::new(path, "needs the body of the request, which is not read for it"))
-            }
-            _ => None,
-        };
+        let check = |variable: &Variable| Some(ConfigError::new(path, variable.absence()?));
         match kind {
             KeyType::Constant => Ok(LimitKey::Constant(text.as_bytes().into())),
             KeyType::Var => match Variable::named(text.strip_prefix('$').unwrap_or(text)) {

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_plugin::{ConfigError, Exchange, Expression, Filter, NoteKey, Phases};
+use weir_plugin::{Build, ConfigError, Exchange, Expression, Filter, NoteKey, Phases};
 
 use crate::onlooker::Onlooker;
 
@@ -56,17 +56,13 @@ impl Wanted {
         only: Option<&Value>,
         most: usize,
         names: [&str; 2],
+        build: &mut Build,
     ) -> Result<Option<Wanted>, ConfigError> {
         let [only_name, most_name] = names;
         if !(1..=MOST).contains(&most) {
             return Err(ConfigError::new(most_name, format!("must be from 1 to {MOST}")));
         }
-        let only = only.map(|only| {
-            Expression::compile(only).map_err(|error| {
-                ConfigError::new(format!("{only_name}{}", error.place), format!("{}; {}", error.reason, error.help))
-            })
-        });
-        let only = only.transpose()?;
+        let only = only.map(|only| build.condition_of_record(only, only_name)).transpose()?;
         Ok(include.then(|| Wanted { key: NoteKey::unique(), only, most }))
     }
 
@@ -83,18 +79,20 @@ impl Wanted {
 }
 
 impl Bodies {
-    pub fn compile(options: &BodyOptions) -> Result<Bodies, ConfigError> {
+    pub fn compile(options: &BodyOptions, build: &mut Build) -> Result<Bodies, ConfigError> {
         let request = Wanted::compile(
             options.include_req_body,
             options.include_req_body_expr.as_ref(),
             options.max_req_body_bytes,
             ["include_req_body_expr", "max_req_body_bytes"],
+            build,
         )?;
         let response = Wanted::compile(
             options.include_resp_body,
             options.include_resp_body_expr.as_ref(),
             options.max_resp_body_bytes,
             ["include_resp_body_expr", "max_resp_body_bytes"],
+            build,
         )?;
         Ok(Bodies { request, response })
     }

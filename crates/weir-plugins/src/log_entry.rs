@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 use weir_plugin::proto::Head;
-use weir_plugin::{ConfigError, Exchange, Logged, Template, Variable, Variables};
+use weir_plugin::{Build, ConfigError, Exchange, Logged, Template, Variable, Variables};
 
 use crate::log_bodies::Bodies;
 
@@ -39,9 +39,10 @@ impl Entry {
     pub fn compile(
         format: Option<&Map<String, Value>>,
         extra: Option<&Map<String, Value>>,
+        build: &mut Build,
     ) -> Result<Entry, ConfigError> {
-        let format = format.map(|format| members(format, "log_format", 1)).transpose()?;
-        let extra = extra.map_or(Ok(Vec::new()), |extra| members(extra, "log_format_extra", 1))?;
+        let format = format.map(|format| members(format, "log_format", 1, build)).transpose()?;
+        let extra = extra.map_or(Ok(Vec::new()), |extra| members(extra, "log_format_extra", 1, build))?;
         Ok(Entry { format, extra })
     }
 
@@ -68,18 +69,19 @@ impl Entry {
     }
 }
 
-fn members(format: &Map<String, Value>, path: &str, depth: usize) -> Result<Members, ConfigError> {
+fn members(format: &Map<String, Value>, path: &str, depth: usize, build: &mut Build) -> Result<Members, ConfigError> {
     if depth > MAX_DEPTH {
         return Err(ConfigError::new(path, format!("has more than {MAX_DEPTH} levels")));
     }
     let member = |(name, value): (&String, &Value)| {
+        let path = format!("{path}.{name}");
         let member = match value {
-            Value::Object(inner) => Member::Object(members(inner, &format!("{path}.{name}"), depth + 1)?),
+            Value::Object(inner) => Member::Object(members(inner, &path, depth + 1, build)?),
             Value::String(text) => {
                 let variable = text.strip_prefix('$').and_then(Variable::parse);
                 match variable {
                     Some(variable) => Member::Variable(variable),
-                    None => Member::Text(Template::compile(text)),
+                    None => Member::Text(build.template_of_record(text, &path)),
                 }
             }
             fixed => Member::Fixed(fixed.clone()),
@@ -151,6 +153,9 @@ fn everything(exchange: &Exchange) -> Map<String, Value> {
     if let Some(username) = text(&Variable::ConsumerName) {
         entry["consumer"] = json!({ "username": username });
     }
+    if let Some(cause) = text(&Variable::ErrorCause) {
+        entry["error_cause"] = json!(cause);
+    }
     match entry {
         Value::Object(members) => members,
         _ => unreachable!("it is written as an object"),
@@ -204,7 +209,7 @@ mod tests {
 
     fn written(entry: &Entry, exchange: &Exchange) -> Value {
         let none = serde_json::from_value(json!({})).expect("all have defaults");
-        let text = entry.write(exchange, &Bodies::compile(&none).expect("valid"));
+        let text = entry.write(exchange, &Bodies::compile(&none, &mut Build::default()).expect("valid"));
         assert!(!text.contains(&b'\n'), "one record is one line");
         serde_json::from_slice(&text).expect("JSON")
     }
@@ -217,7 +222,7 @@ mod tests {
         exchange.secret_arguments.push(b"key"[..].into());
         (exchange.started_ns, exchange.ended_ns) = (1, 2_000_001);
         exchange.response.status = 200;
-        let entry = written(&Entry::compile(None, None).expect("valid"), &exchange);
+        let entry = written(&Entry::compile(None, None, &mut Build::default()).expect("valid"), &exchange);
         let request = &entry["request"];
         assert_eq!(request["uri"], "/a?b=1&key=***&b=2%0a");
         assert_eq!(request["querystring"], json!({"b": ["1", "2%0a"], "key": "***"}));
@@ -231,12 +236,12 @@ mod tests {
     fn a_format_says_what_stands_in_a_record() {
         let format = json!({"host": "$host", "none": "$arg_x", "line": "$request_method of $host", "n": 1,
             "inner": {"path": "$uri"}});
-        let entry = Entry::compile(format.as_object(), None).expect("valid");
+        let entry = Entry::compile(format.as_object(), None, &mut Build::default()).expect("valid");
         let exchange = exchange("GET /a HTTP/1.1\nHost: h");
         let expected = json!({"host": "h", "line": "GET of h", "n": 1, "inner": {"path": "/a"}});
         assert_eq!(written(&entry, &exchange), expected);
         let extra = json!({"team": "a"});
-        let entry = Entry::compile(None, extra.as_object()).expect("valid");
+        let entry = Entry::compile(None, extra.as_object(), &mut Build::default()).expect("valid");
         let record = written(&entry, &exchange);
         assert_eq!((&record["team"], &record["request"]["method"]), (&json!("a"), &json!("GET")));
     }

@@ -166,9 +166,15 @@ impl Plugin for Identifier {
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let head = &mut exchange.request.head;
-        if head.value(&self.name).is_none_or(<[u8]>::is_empty) {
-            head.set(&self.name, &self.maker.make()).map_err(|_| Stop::Internal)?;
-        }
+        let id = match head.value(&self.name) {
+            Some(id) if !id.is_empty() => id.to_vec(),
+            _ => {
+                let id = self.maker.make();
+                head.set(&self.name, &id).map_err(|_| Stop::Internal)?;
+                id
+            }
+        };
+        exchange.request_id = id;
         Ok(())
     }
 

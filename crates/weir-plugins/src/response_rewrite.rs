@@ -98,9 +98,7 @@ impl Definition for ResponseRewrite {
             None if self.body_base64 => return Err(ConfigError::new("body_base64", "needs a `body`")),
             None => None,
         };
-        let vars = self.vars.as_ref().map(Expression::compile).transpose().map_err(|error| {
-            ConfigError::new(format!("vars{}", error.place), format!("{}; {}", error.reason, error.help))
-        })?;
+        let vars = self.vars.as_ref().map(|vars| build.condition_of_record(vars, "vars")).transpose()?;
         let headers = self.headers.map(|options| options.compile("headers", build)).transpose()?;
         if self.status_code.is_none() && body.is_none() && headers.is_none() && filters.is_empty() {
             build

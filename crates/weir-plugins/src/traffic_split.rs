@@ -100,7 +100,7 @@ struct Share {
 }
 
 impl Rule {
-    fn new(options: RuleOptions, path: &str, build: &Build) -> Result<Rule, ConfigError> {
+    fn new(options: RuleOptions, path: &str, build: &mut Build) -> Result<Rule, ConfigError> {
         let mut cases = Vec::new();
         for (index, case) in options.cases.iter().enumerate() {
             let path = format!("{path}.match[{index}].vars");
@@ -109,9 +109,7 @@ impl Rule {
                 cases.clear();
                 break;
             };
-            cases.push(Expression::compile(vars).map_err(|error| {
-                ConfigError::new(format!("{path}{}", error.place), format!("{}; {}", error.reason, error.help))
-            })?);
+            cases.push(build.condition(vars, &path)?);
         }
         let mut until = 0;
         let share = |(index, share): (usize, &ShareOptions)| {

@@ -49,12 +49,7 @@ impl Definition for Workflow {
         }
         let rule = |(index, rule): (usize, RuleOptions)| {
             let path = format!("rules[{index}]");
-            let case = rule.case.as_ref().map(|case| {
-                Expression::compile(case).map_err(|error| {
-                    let place = format!("{path}.case{}", error.place);
-                    ConfigError::new(place, format!("{}; {}", error.reason, error.help))
-                })
-            });
+            let case = rule.case.as_ref().map(|case| build.condition(case, &format!("{path}.case"))).transpose()?;
             if rule.actions.is_empty() {
                 return Err(ConfigError::new(format!("{path}.actions"), "is empty"));
             }
@@ -62,7 +57,7 @@ impl Definition for Workflow {
                 Action::compile(&action, &format!("{path}.actions[{number}]"), build)
             };
             let actions = rule.actions.into_iter().enumerate().map(action).collect::<Result<_, _>>()?;
-            Ok(Rule { case: case.transpose()?, actions })
+            Ok(Rule { case, actions })
         };
         let rules = self.rules.into_iter().enumerate().map(rule).collect::<Result<_, ConfigError>>()?;
         Ok(Step::new(Rules(rules)))

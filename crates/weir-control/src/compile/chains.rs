@@ -187,6 +187,9 @@ impl<'a> Chains<'a> {
             let (path, place) = inside(self.compiler, path_of(origin, plugin), plugin.place, &warning);
             self.compiler.warnings.report_text(&path, place, warning.problem, None);
         }
+        if let Some(filter) = &plugin.filter {
+            self.compiler.warn_of_unknown(&join(&path_of(origin, plugin), "_meta.filter"), filter);
+        }
         let step = meta::wrapped(step, plugin.filter.clone(), plugin.error_response.clone());
         let priority = Reverse(plugin.priority.unwrap_or(entry.priority));
         Some(Link {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use weir_plugin::Expression;
 
-use super::route::expression;
+use super::route::condition;
 use super::shares::{self, Share};
 use crate::read::{At, Fields};
 use crate::tree::{Entry, Kind, Place};
@@ -97,7 +97,7 @@ fn read_meta(at: &At, plugin: &mut Plugin) {
     plugin.disabled = fields.get("disable").and_then(|at| at.boolean()).unwrap_or(false);
     plugin.priority = fields.get("priority").and_then(|at| at.integer(i32::MIN..=i32::MAX));
     plugin.filter =
-        fields.get("filter").filter(|at| !at.is_list() || at.items().next().is_some()).and_then(|at| expression(&at));
+        fields.get("filter").filter(|at| !at.is_list() || at.items().next().is_some()).and_then(|at| condition(&at));
     plugin.error_response = fields.get("error_response").and_then(|at| match &at.node().kind {
         Kind::Text(text) => Some(ErrorResponse::Text(text.clone())),
         Kind::Map(_) => Some(ErrorResponse::Json(at.node().to_json())),

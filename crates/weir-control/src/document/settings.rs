@@ -1,16 +1,16 @@
 //! Settings of the node: where it listens, how it logs, and how it treats clients.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use weir_gateway::snapshot::ClientSettings;
 use weir_plugin::vars::parse_network;
 
+use super::access_log::{self, AccessLog};
 use super::certificate::{self, Pem};
 use super::names::DnsSettings;
 use crate::read::{At, Fields, shortened};
-use crate::tree::{Entry, Kind};
+use crate::tree::Kind;
 
 /// Settings of the node itself. Changes of `listen`, `worker_processes` and `status` take a restart or binary upgrade.
 #[derive(Clone, Debug)]
@@ -69,25 +69,6 @@ impl Address {
             Address::One(address) => address.port(),
         }
     }
-}
-
-/// Where the access log goes, and what a line looks like.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AccessLog {
-    pub path: PathBuf,
-    pub format: AccessLogFormat,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AccessLogFormat {
-    /// nginx's `combined`.
-    Combined,
-    /// One JSON object a line, with the usual fields.
-    Json,
-    /// A line with `$variables`.
-    Template(String),
-    /// One JSON object a line, with these fields; values are templates.
-    Fields(Vec<(String, String)>),
 }
 
 /// From the least to the most talkative, as nginx names them.
@@ -184,7 +165,7 @@ pub(super) fn read(fields: &Fields) -> Settings {
     Settings {
         listen,
         worker_processes: fields.get("worker_processes").and_then(|at| worker_processes(&at)),
-        enable_access_log: fields.get("enable_access_log").and_then(|at| access_log(&at)),
+        enable_access_log: fields.get("enable_access_log").and_then(|at| access_log::read(&at)),
         error_log_level: fields
             .get("error_log_level")
             .and_then(|at| at.choice(LEVELS))
@@ -373,43 +354,5 @@ fn worker_processes(at: &At) -> Option<u16> {
             None
         }
         _ => at.integer(1..=1024),
-    }
-}
-
-fn access_log(at: &At) -> Option<AccessLog> {
-    match &at.node().kind {
-        Kind::Bool(false) => None,
-        Kind::Bool(true) => {
-            at.report_advising("does not say where to", "name the file: `enable_access_log: logs/access.log`");
-            None
-        }
-        Kind::Map(_) => {
-            let fields = at.fields(&["path", "format"])?;
-            let Some(path) = fields.get("path") else {
-                at.report_advising("has no `path`", "add `path: logs/access.log`");
-                return None;
-            };
-            let format = fields.get("format").map_or(Some(AccessLogFormat::Combined), |at| log_format(&at));
-            Some(AccessLog { path: path.text_of(1..=4096)?.into(), format: format? })
-        }
-        _ => Some(AccessLog { path: at.text_of(1..=4096)?.into(), format: AccessLogFormat::Combined }),
-    }
-}
-
-fn log_format(at: &At) -> Option<AccessLogFormat> {
-    if at.is_map() {
-        let entries = at.entries()?.iter();
-        let field = |entry: &Entry| Some((entry.key.to_string(), at.below(entry).text()?.to_owned()));
-        return entries.map(field).collect::<Option<_>>().map(AccessLogFormat::Fields);
-    }
-    match at.text()? {
-        "combined" => Some(AccessLogFormat::Combined),
-        "json" => Some(AccessLogFormat::Json),
-        template if template.contains('$') => Some(AccessLogFormat::Template(template.to_owned())),
-        other => {
-            let problem = format!("`{}` is no format", shortened(other));
-            at.report_advising(problem, "write `combined`, `json`, a text with `$variables`, or a map of fields");
-            None
-        }
     }
 }

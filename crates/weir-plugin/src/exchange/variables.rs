@@ -1,13 +1,15 @@
 //! What an exchange answers when it is asked for a variable.
 
 use std::borrow::Cow;
+use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::LazyLock;
 
 use jiff::{Timestamp, tz::TimeZone};
 use weir_proto::{Head, Known, Version, field};
 
-use super::Exchange;
+use super::{Exchange, Upstream};
 use crate::form;
 use crate::tls::{ClientCertificate, Tls};
 use crate::variable::{Variable, Variables};
@@ -79,15 +81,18 @@ impl Variables for Exchange {
             Variable::RequestCompletion => {
                 (self.ended_ns != 0 && self.stop.is_none()).then_some(Cow::Borrowed(&b"OK"[..]))
             }
-            Variable::UpstreamAddr => self.upstream.addr.and_then(text),
+            Variable::ErrorCause => self.stop.map(|stop| Cow::Borrowed(stop.ending().name.as_bytes())),
+            Variable::UpstreamAddr => self.of_attempts(|attempt| attempt.addr.and_then(text)),
             Variable::BalancerIp => self.upstream.addr.as_ref().map(SocketAddr::ip).and_then(text),
             Variable::BalancerPort => self.upstream.addr.as_ref().map(SocketAddr::port).and_then(text),
             Variable::UpstreamStatus => {
-                (self.upstream.status != 0).then(|| Cow::Owned(self.upstream.status.to_string().into()))
+                self.of_attempts(|attempt| (attempt.status != 0).then_some(attempt.status).and_then(text))
             }
-            Variable::UpstreamConnectTime => seconds(self.upstream.started_ns, self.upstream.connect_ns),
-            Variable::UpstreamHeaderTime => seconds(self.upstream.started_ns, self.upstream.header_ns),
-            Variable::UpstreamResponseTime => seconds(self.upstream.started_ns, self.upstream.ended_ns),
+            Variable::UpstreamConnectTime => {
+                self.of_attempts(|attempt| seconds(attempt.started_ns, attempt.connect_ns))
+            }
+            Variable::UpstreamHeaderTime => self.of_attempts(|attempt| seconds(attempt.started_ns, attempt.header_ns)),
+            Variable::UpstreamResponseTime => self.of_attempts(|attempt| seconds(attempt.started_ns, attempt.ended_ns)),
             Variable::UpstreamResponseLength => {
                 (self.upstream.addr.is_some()).then(|| Cow::Owned(self.upstream.body_bytes.to_string().into()))
             }
@@ -101,6 +106,8 @@ impl Variables for Exchange {
                 let ms = Timestamp::now().as_millisecond();
                 text(format_args!("{}.{:03}", ms / 1000, ms % 1000))
             }
+            Variable::RequestId => Some(Cow::Owned(self.own_id().into_bytes())),
+            Variable::ApisixRequestId => (!self.request_id.is_empty()).then_some(Cow::Borrowed(&*self.request_id)),
             Variable::RouteId => name(self.route.as_ref().map(|route| &*route.route_id)),
             Variable::RouteName => name(self.route.as_ref().map(|route| &*route.route_name)),
             Variable::ServiceId => name(self.route.as_ref().map(|route| &*route.service_id)),
@@ -127,8 +134,13 @@ impl Variables for Exchange {
             Variable::TlsClientSerial => certificate(self, |certificate| &certificate.serial),
             Variable::TlsClientFingerprint => certificate(self, |certificate| &certificate.fingerprint),
             Variable::TlsClientCertificate => certificate(self, |certificate| &certificate.pem),
-            // Bodies of responses, caches and GraphQL have no values before their features exist.
-            _ => None,
+            // What lies within a body is never read for this: see `Variable::absence`.
+            Variable::PostPath(_)
+            | Variable::GraphqlName
+            | Variable::GraphqlOperation
+            | Variable::GraphqlRootFields
+            | Variable::Capture(_)
+            | Variable::Unknown(_) => None,
         }
     }
 
@@ -143,6 +155,27 @@ impl Variables for Exchange {
 }
 
 impl Exchange {
+    /// What is known of the attempts, as nginx writes it: a list where there were several, with `-` for what is missing.
+    fn of_attempts<'a>(&'a self, value: impl Fn(&'a Upstream) -> Value<'a>) -> Value<'a> {
+        if self.earlier.is_empty() {
+            return value(&self.upstream);
+        }
+        // One that has not begun, as who waits for a place has none, is no attempt.
+        let last = self.upstream.addr.is_some().then_some(&self.upstream);
+        let values: Vec<_> =
+            self.earlier.iter().chain(last).map(|attempt| value(attempt).unwrap_or(Cow::Borrowed(b"-"))).collect();
+        Some(Cow::Owned(values.join(&b", "[..])))
+    }
+
+    /// 32 hexadecimal digits: what is different for each exchange of a process, under keys that are different for each
+    /// process.
+    fn own_id(&self) -> String {
+        static KEYS: LazyLock<[RandomState; 2]> = LazyLock::new(Default::default);
+        let exchange = (self.client.connection, self.client.connection_requests, self.started_ns);
+        let [high, low] = KEYS.each_ref().map(|key| key.hash_one(exchange));
+        format!("{high:016x}{low:016x}")
+    }
+
     /// Path and query as they go upstream.
     fn upstream_target(&self) -> Vec<u8> {
         let mut target = self.request.path().to_vec();
@@ -291,6 +324,52 @@ mod tests {
         assert_eq!(value(&exchange, "ssl_client_serial").as_deref(), Some("0A"));
         exchange.clear();
         assert_eq!(value(&exchange, "ssl_protocol"), None);
+    }
+
+    #[test]
+    fn attempts_are_listed_in_their_order() {
+        let mut exchange = exchange("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        let attempt = |port: u16, status, connect_ns, ended_ns| Upstream {
+            addr: Some(([127, 0, 0, 1], port).into()),
+            status,
+            started_ns: 1_000_000_000,
+            connect_ns,
+            ended_ns,
+            ..Upstream::default()
+        };
+        exchange.earlier = vec![attempt(1, 0, 0, 1_002_000_000), attempt(2, 0, 1_001_000_000, 1_005_000_000)];
+        exchange.upstream = attempt(3, 200, 1_001_000_000, 1_009_000_000);
+        for (name, want) in [
+            ("upstream_addr", "127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3"),
+            ("upstream_status", "-, -, 200"),
+            ("upstream_connect_time", "-, 0.001, 0.001"),
+            ("upstream_response_time", "0.002, 0.005, 0.009"),
+        ] {
+            assert_eq!(value(&exchange, name).as_deref(), Some(want), "{name}");
+        }
+        exchange.upstream = Upstream::default();
+        assert_eq!(value(&exchange, "upstream_status").as_deref(), Some("-, -"), "a third one had no turn");
+        exchange.clear();
+        assert_eq!(value(&exchange, "upstream_addr"), None);
+    }
+
+    #[test]
+    fn ids_are_those_of_exchanges() {
+        let mut exchange = exchange("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        let id = value(&exchange, "request_id").expect("an id");
+        assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
+        assert_eq!(value(&exchange, "request_id").as_ref(), Some(&id));
+        exchange.client.connection_requests += 1;
+        assert_ne!(value(&exchange, "request_id"), Some(id));
+        assert_eq!(value(&exchange, "apisix_request_id"), None);
+    }
+
+    #[test]
+    fn the_cause_of_an_early_end_has_its_word() {
+        let mut exchange = exchange("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        assert_eq!(value(&exchange, "error_cause"), None);
+        exchange.stop = Some(crate::Stop::ReadTimeout);
+        assert_eq!(value(&exchange, "error_cause").as_deref(), Some("read_timeout"));
     }
 
     #[test]

@@ -1,0 +1,87 @@
+//! `enable_access_log`: where lines go, and what they say.
+
+use std::path::PathBuf;
+
+use weir_plugin::variable::fixed_names;
+use weir_plugin::{Template, Variable};
+
+use crate::read::{At, shortened};
+use crate::suggest::closest;
+use crate::tree::{Entry, Kind};
+
+/// Where the access log goes, and what a line looks like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessLog {
+    pub path: PathBuf,
+    pub format: AccessLogFormat,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AccessLogFormat {
+    /// nginx's `combined`.
+    Combined,
+    /// One JSON object a line, with the usual fields.
+    Json,
+    /// A line with `$variables`.
+    Template(String),
+    /// One JSON object a line, with these fields; values are templates.
+    Fields(Vec<(String, String)>),
+}
+
+/// `enable_access_log`: a path, or a map.
+pub(super) fn read(at: &At) -> Option<AccessLog> {
+    match &at.node().kind {
+        Kind::Bool(false) => None,
+        Kind::Bool(true) => {
+            at.report_advising("does not say where to", "name the file: `enable_access_log: logs/access.log`");
+            None
+        }
+        Kind::Map(_) => {
+            let fields = at.fields(&["path", "format"])?;
+            let Some(path) = fields.get("path") else {
+                at.report_advising("has no `path`", "add `path: logs/access.log`");
+                return None;
+            };
+            let format = fields.get("format").map_or(Some(AccessLogFormat::Combined), |at| format(&at));
+            Some(AccessLog { path: path.text_of(1..=4096)?.into(), format: format? })
+        }
+        _ => Some(AccessLog { path: at.text_of(1..=4096)?.into(), format: AccessLogFormat::Combined }),
+    }
+}
+
+fn format(at: &At) -> Option<AccessLogFormat> {
+    if at.is_map() {
+        let entries = at.entries()?.iter();
+        let field = |entry: &Entry| {
+            let at = at.below(entry);
+            Some((entry.key.to_string(), template_of(&at, at.text()?)?))
+        };
+        return entries.map(field).collect::<Option<_>>().map(AccessLogFormat::Fields);
+    }
+    match at.text()? {
+        "combined" => Some(AccessLogFormat::Combined),
+        "json" => Some(AccessLogFormat::Json),
+        template if template.contains('$') => template_of(at, template).map(AccessLogFormat::Template),
+        other => {
+            let problem = format!("`{}` is no format", shortened(other));
+            at.report_advising(problem, "write `combined`, `json`, a text with `$variables`, or a map of fields");
+            None
+        }
+    }
+}
+
+/// A text with variables, all of which are known.
+fn template_of(at: &At, text: &str) -> Option<String> {
+    let template = Template::compile(text);
+    let unknown = template.variables().find(|variable| matches!(variable, Variable::Unknown(_)));
+    let Some(Variable::Unknown(name)) = unknown else { return Some(text.to_owned()) };
+    let problem = format!("names the variable `{}`, which nobody knows", shortened(name));
+    at.report_advising(
+        problem,
+        match closest(name, fixed_names()) {
+            Some(known) => format!("did you mean `${known}`?"),
+            None => "see the reference of variables; a dollar sign is written `\\$`".to_owned(),
+        },
+    );
+    None
+}
