@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use weir_testkit::{DEADLINE, Gate, Gateway, Origin, eventually};
 
-use crate::sides::{ClientSide, Exchange, Length, UpstreamSide, file};
+use crate::sides::{ClientSide, Exchange, Length, UpstreamSide, file, file_of, upstream};
 
 fn before<C: ClientSide, U: UpstreamSide>(origin: &Origin) -> Gateway {
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file::<C, U>(origin))
@@ -376,6 +376,52 @@ fn a_cut_response_is_seen_to_be_cut<C: ClientSide, U: UpstreamSide>() {
     }
 }
 
+fn a_failed_attempt_is_made_elsewhere_where_that_is_safe<C: ClientSide, U: UpstreamSide>() {
+    let failing = U::origin(|exchange| {
+        let Ok(_) = exchange.body() else { return };
+        exchange.abort();
+    });
+    let healthy = U::origin(echo);
+    let both = upstream::<U>(&[&failing, &healthy]);
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir"))
+        .start(&format!("worker_processes: 1\n{}", file_of::<C>(&[&format!("id: all, uri: /*, upstream: {both}")])));
+    let mut client = C::connect(&gateway);
+    // Each has the turn of one of the two.
+    let mut statuses = Vec::new();
+    for number in 0..2 {
+        statuses.push(client.ask("POST", &format!("/{number}"), &[], b"hello").expect("an answer").status);
+    }
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 502], "a POST that may have been acted on is sent once");
+    for number in 2..10 {
+        let answer = client.ask("GET", &format!("/{number}"), &[], b"").expect("an answer");
+        assert_eq!((answer.status, answer.body), (200, format!("GET /{number} ")));
+    }
+}
+
+fn an_upstream_that_is_silent_is_a_504<C: ClientSide, U: UpstreamSide>() {
+    let missed = Arc::new(AtomicUsize::new(0));
+    let origin = U::origin({
+        let missed = Arc::clone(&missed);
+        move |exchange| {
+            if exchange.target() != "/slow" {
+                return echo(exchange);
+            }
+            exchange.wait_gone();
+            missed.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let upstream = upstream::<U>(&[&origin]);
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of::<C>(&[
+        &format!("id: slow, uri: /slow, timeout: {{ connect: 5, send: 5, read: 0.1 }}, upstream: {upstream}"),
+        &format!("id: all, uri: /*, upstream: {upstream}"),
+    ]));
+    let mut client = C::connect(&gateway);
+    assert_eq!(client.ask("GET", "/slow", &[], b"").expect("an answer").status, 504);
+    eventually("the origin is told", DEADLINE, || missed.load(Ordering::Relaxed) == 1);
+    assert_eq!(client.ask("GET", "/next", &[], b"").expect("an answer").body, "GET /next ");
+}
+
 /// Each feature as a test of each pair.
 macro_rules! matrix {
     ($features:tt; $($pair:ident: $client:ty => $upstream:ty;)*) => {
@@ -402,6 +448,8 @@ matrix! {
         a_large_upload_takes_no_memory,
         a_large_download_takes_no_memory_and_waits_for_the_client,
         a_cut_response_is_seen_to_be_cut,
+        a_failed_attempt_is_made_elsewhere_where_that_is_safe,
+        an_upstream_that_is_silent_is_a_504,
     ];
     http1_to_http1: crate::sides::Http1<crate::sides::Plain> => crate::sides::Http1<crate::sides::Plain>;
     http1_to_https1: crate::sides::Http1<crate::sides::Plain> => crate::sides::Http1<crate::sides::Secure>;

@@ -162,7 +162,17 @@ pub fn listen<C: ClientSide>() -> String {
 
 /// A gateway between such a client and such an upstream.
 pub fn file<C: ClientSide, U: UpstreamSide>(origin: &Origin) -> String {
-    let listen = listen::<C>();
+    file_of::<C>(&[&format!("id: all, uri: /*, upstream: {}", upstream::<U>(&[origin]))])
+}
+
+/// A file with these routes.
+pub fn file_of<C: ClientSide>(routes: &[&str]) -> String {
+    let routes: String = routes.iter().map(|route| format!("  - {{ {route} }}\n")).collect();
+    format!("{}routes:\n{routes}", listen::<C>())
+}
+
+/// An upstream of these origins.
+pub fn upstream<U: UpstreamSide>(origins: &[&Origin]) -> String {
     let mut spoken = match U::TLS {
         true => format!(", scheme: https, tls: {{ ca: {:?} }}", Authority::of_tests().certificate),
         false => String::new(),
@@ -170,10 +180,8 @@ pub fn file<C: ClientSide, U: UpstreamSide>(origin: &Origin) -> String {
     if U::HTTP2 {
         spoken += ", http2: true";
     }
-    format!(
-        "{listen}routes:\n  - {{ id: all, uri: /*, upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }}{spoken} }} }}\n",
-        origin.addr()
-    )
+    let nodes: Vec<String> = origins.iter().map(|origin| format!("\"{}\": 1", origin.addr())).collect();
+    format!("{{ type: roundrobin, nodes: {{ {} }}{spoken} }}", nodes.join(", "))
 }
 
 /// HTTP/1.1, on either side.
