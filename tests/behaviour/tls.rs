@@ -287,6 +287,30 @@ fn certificates_in_files_are_followed() {
     eventually("the new certificate is shown", DEADLINE, || connect(&gateway, &tls, "a.test").is_ok());
 }
 
+/// In full as many as a hosting provider has; `--nocapture` shows how long they took.
+#[test]
+fn many_certificates_are_loaded_and_each_is_shown_to_whom_it_concerns() {
+    let (authority, origin) = (Authority::new(), origin());
+    let name = |number: usize| format!("host{number}.test");
+    let many = scaled(300, 10_000);
+    let ssls: String = (0..many).map(|number| ssl(&name(number), &authority.identity(&[&name(number)]), "")).collect();
+    let gateway = gateway(&ssls, &origin);
+    let tls = TlsClient::trusting(&authority);
+    let all_are_shown = || {
+        for number in [0, 1, many / 2, many - 1] {
+            let mut client = connect(&gateway, &tls, &name(number)).expect("its own certificate");
+            assert_eq!(ask(&mut client, &name(number), "/").expect("an answer").0, 200);
+        }
+        assert!(connect(&gateway, &tls, &name(many)).is_err(), "there is none for it");
+    };
+    all_are_shown();
+    println!("{many} certificates: {} ms", gateway.status()["configuration"]["publish_ms"]);
+    gateway.rewrite(&file(&[&*ssls, &ssl("more.test", &authority.identity(&["more.test"]), "")].concat(), &origin));
+    all_are_shown();
+    println!("once more: {} ms", gateway.status()["configuration"]["publish_ms"]);
+    println!("resident: {} MiB", gateway.rss() >> 20);
+}
+
 /// F29: one after the other while clients come.
 #[test]
 fn f29_certificates_change_under_load_without_a_failed_handshake() {
