@@ -1,6 +1,7 @@
 //! F01–F05, F20, F30: upstreams that die, reset, close, hang or are gone; clients that do not read; an orderly end.
 
 use std::collections::HashMap;
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -244,6 +245,28 @@ fn f05_an_endpoint_that_keeps_failing_is_left_out() {
         assert_eq!(answer.text(), format!("GET /{number} 0"));
     }
     assert!(failing.connections() <= 10, "{} attempts at a failing endpoint", failing.connections());
+}
+
+/// The kernel gives up a peer that takes nothing for the time of `TCP_USER_TIMEOUT`, and must not do so before `timeout.send`.
+/// Only in full is the pause longer than what a dead peer gets.
+#[test]
+fn f05_an_endpoint_that_pauses_is_waited_for_as_long_as_configured() {
+    const BODY: usize = 32 << 20;
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        let Ok(request) = connection.head() else { return };
+        std::thread::sleep(Duration::from_secs(scaled(0, 35) as u64));
+        if connection.body(request.framing).is_ok_and(|(body, _)| body.len() == BODY) {
+            let _ = connection.send(ok("all"));
+        }
+    });
+    let gateway = gateway(&[&origin], ", timeout: { connect: 5, send: 50, read: 50 }");
+    let mut client = std::net::TcpStream::connect(gateway.addr()).expect("it listens");
+    let head = format!("POST / HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: {BODY}\r\n\r\n");
+    client.write_all(head.as_bytes()).expect("it is taken");
+    client.write_all(&vec![b'x'; BODY]).expect("it is taken");
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("all"), "{answer}");
 }
 
 #[test]

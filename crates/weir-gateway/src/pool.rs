@@ -27,7 +27,7 @@ use crate::concurrency::{Fellows, Limiter};
 use crate::forward::{self, Coding};
 use crate::relay::Terms;
 use crate::sides::{Received, Sending, UpstreamSide};
-use crate::snapshot::{self, Keepalive};
+use crate::snapshot::{self, Keepalive, Timeouts};
 use crate::unsent::Unsent;
 use crate::worker::Worker;
 
@@ -223,7 +223,7 @@ impl<'w> Place<'w> {
     pub async fn open(
         mut self,
         freshness: Freshness,
-        connect_timeout: Duration,
+        timeouts: Timeouts,
         exchange: &Exchange,
     ) -> Result<Connection<'w>, Stop> {
         let worker = self.worker;
@@ -243,9 +243,10 @@ impl<'w> Place<'w> {
                     requests,
                 });
             }
-            match in_time(worker, connect_timeout, self.endpoint.connect(worker, exchange)).await {
-                Err(Stop::Overloaded) if self.endpoint.is_crowded(began_ns, connect_timeout, worker.now_ns()) => {
-                    self = self.again(connect_timeout).await?;
+            let connecting = self.endpoint.connect(worker, timeouts.send, exchange);
+            match in_time(worker, timeouts.connect, connecting).await {
+                Err(Stop::Overloaded) if self.endpoint.is_crowded(began_ns, timeouts.connect, worker.now_ns()) => {
+                    self = self.again(timeouts.connect).await?;
                 }
                 connected => {
                     let stream = Some(connected?);
@@ -263,11 +264,11 @@ impl Endpoint {
         now_ns - began_ns < patience.as_nanos() as u64 && self.limiter.make_do(self.in_use.get(), now_ns)
     }
 
-    async fn connect(&self, worker: &Worker, exchange: &Exchange) -> Result<Stream, Stop> {
-        let mut connected = connect(self.addr).await;
+    async fn connect(&self, worker: &Worker, send_timeout: Duration, exchange: &Exchange) -> Result<Stream, Stop> {
+        let mut connected = connect(self.addr, send_timeout).await;
         if connected.as_ref().is_err_and(is_shortage) && worker.pools.close_oldest_idle(worker) {
             // Its descriptor is free now, if nobody was quicker.
-            connected = connect(self.addr).await;
+            connected = connect(self.addr, send_timeout).await;
         }
         let tcp = connected.map_err(|error| {
             tracing::debug!("connect to {}: {error}", self.addr);

@@ -321,7 +321,7 @@ async fn attempt(
     if endpoint.http2 {
         return Box::pin(attempt_in_stream(terms, place, freshness, client, exchange)).await;
     }
-    let opening = place.open(freshness, terms.timeouts.connect, exchange);
+    let opening = place.open(freshness, terms.timeouts, exchange);
     let opened = unless_left(opening, |context| client.poll_leave(context)).await;
     let mut connection = opened.map_err(|stop| (stop, false))?;
     let reused = connection.requests > 0;
@@ -348,7 +348,7 @@ async fn attempt_in_stream(
     exchange: &mut Exchange,
 ) -> Result<After, (Stop, bool)> {
     let worker = place.worker();
-    let opening = place.open_stream(freshness, terms.timeouts.connect, exchange);
+    let opening = place.open_stream(freshness, terms.timeouts, exchange);
     let opened = unless_left(opening, |context| client.poll_leave(context)).await;
     let mut stream = opened.map_err(|stop| (stop, false))?;
     let reused = stream.is_reused();

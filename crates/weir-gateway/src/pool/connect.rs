@@ -7,7 +7,8 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
 
-/// A peer that acknowledges nothing for this long is dead (RFC 5482).
+/// A peer that acknowledges nothing for this long is dead (RFC 5482). One that only takes nothing is so for the kernel, too,
+/// which therefore waits no shorter than whoever sends.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// No descriptor or memory left here: not the endpoint's fault, and no reason to try another.
@@ -18,13 +19,13 @@ pub(super) fn is_shortage(error: &io::Error) -> bool {
         .any(|shortage| code == Some(shortage.raw_os_error()))
 }
 
-pub(super) async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
+pub(super) async fn connect(addr: SocketAddr, send_timeout: Duration) -> io::Result<TcpStream> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_nodelay(true)?;
     let raw = SockRef::from(&socket);
     raw.set_tcp_keepalive(
         &TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5)),
     )?;
-    raw.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    raw.set_tcp_user_timeout(Some(USER_TIMEOUT.max(send_timeout)))?;
     socket.connect(addr).await
 }

@@ -24,6 +24,7 @@ use crate::forward::{self, Coding};
 use crate::multiplexed::{Io, Outgoing, broken, fields};
 use crate::relay::Terms;
 use crate::sides::{NOT_PROCESSED, Received, Sending, UpstreamSide};
+use crate::snapshot::Timeouts;
 use crate::worker::Worker;
 
 /// Exchanges on one connection before another is made: one connection is one lock and one window.
@@ -83,14 +84,17 @@ impl<'w> Place<'w> {
     pub async fn open_stream(
         self,
         freshness: Freshness,
-        connect_timeout: Duration,
+        timeouts: Timeouts,
         exchange: &Exchange,
     ) -> Result<Stream<'w>, Stop> {
         let (worker, endpoint) = (self.worker, &*self.endpoint);
         let ready = if freshness == Freshness::New { None } else { endpoint.with_room() };
         let (connection, reused) = match ready {
             Some(connection) => (connection, true),
-            None => in_time(worker, connect_timeout, endpoint.join_or_connect(worker, freshness, exchange)).await?,
+            None => {
+                let connecting = endpoint.join_or_connect(worker, freshness, timeouts.send, exchange);
+                in_time(worker, timeouts.connect, connecting).await?
+            }
         };
         if reused {
             worker.metrics.upstream_reuses.increment();
@@ -126,6 +130,7 @@ impl Endpoint {
         &self,
         worker: &Rc<Worker>,
         freshness: Freshness,
+        send_timeout: Duration,
         exchange: &Exchange,
     ) -> Result<(Rc<Shared>, bool), Stop> {
         let _turn = self.connecting.lock().await;
@@ -134,11 +139,16 @@ impl Endpoint {
         {
             return Ok((shared, true));
         }
-        Ok((self.connect_multiplexed(worker, exchange).await?, false))
+        Ok((self.connect_multiplexed(worker, send_timeout, exchange).await?, false))
     }
 
-    async fn connect_multiplexed(&self, worker: &Rc<Worker>, exchange: &Exchange) -> Result<Rc<Shared>, Stop> {
-        let stream = self.connect(worker, exchange).await?;
+    async fn connect_multiplexed(
+        &self,
+        worker: &Rc<Worker>,
+        send_timeout: Duration,
+        exchange: &Exchange,
+    ) -> Result<Rc<Shared>, Stop> {
+        let stream = self.connect(worker, send_timeout, exchange).await?;
         if stream.tls().is_some_and(|session| session.protocol() != Some(b"h2")) {
             tracing::error!("the upstream {} does not speak HTTP/2", self.addr);
             return Err(Stop::UpstreamTls);
