@@ -8,6 +8,7 @@ mod acme;
 mod balance;
 mod certificate;
 mod checks;
+mod condition;
 mod consumer;
 mod names;
 mod persistence;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use weir_plugin::Expression;
 
-use super::route::condition;
+use super::condition;
 use super::shares::{self, Share};
 use crate::read::{At, Fields};
 use crate::tree::{Entry, Kind, Place};
@@ -96,8 +96,10 @@ fn read_meta(at: &At, plugin: &mut Plugin) {
     let Some(fields) = at.fields(&["disable", "priority", "filter", "error_response", "pre_function"]) else { return };
     plugin.disabled = fields.get("disable").and_then(|at| at.boolean()).unwrap_or(false);
     plugin.priority = fields.get("priority").and_then(|at| at.integer(i32::MIN..=i32::MAX));
-    plugin.filter =
-        fields.get("filter").filter(|at| !at.is_list() || at.items().next().is_some()).and_then(|at| condition(&at));
+    plugin.filter = fields
+        .get("filter")
+        .filter(|at| !at.is_list() || at.items().next().is_some())
+        .and_then(|at| condition::read(&at));
     plugin.error_response = fields.get("error_response").and_then(|at| match &at.node().kind {
         Kind::Text(text) => Some(ErrorResponse::Text(text.clone())),
         Kind::Map(_) => Some(ErrorResponse::Json(at.node().to_json())),

@@ -2,9 +2,10 @@
 
 use ipnet::IpNet;
 use weir_gateway::snapshot::Timeouts;
+use weir_plugin::Expression;
 use weir_plugin::vars::parse_network;
-use weir_plugin::{Expression, Variable};
 
+use super::condition;
 use super::plugins::{self, Plugins};
 use super::resource::{self, COMMON, Origin, Reference};
 use super::upstream::{self, Upstream};
@@ -104,7 +105,7 @@ pub(super) fn read_route(at: &At, index: usize) -> Option<Route> {
         methods: methods(&fields),
         remote_addrs: networks(&fields),
         priority: fields.get("priority").and_then(|at| at.whole()).unwrap_or(0),
-        vars: fields.get("vars").and_then(|at| condition(&at)),
+        vars: fields.get("vars").and_then(|at| condition::read(&at)),
         enabled: fields.get("status").and_then(|at| at.integer(0..=1)).unwrap_or(1) == 1,
         timeouts: fields.get("timeout").and_then(|at| upstream::timeouts(&at)),
         enable_websocket: fields.get("enable_websocket").and_then(|at| at.boolean()),
@@ -199,24 +200,4 @@ fn networks(fields: &Fields) -> Vec<IpNet> {
         Some(text.to_owned())
     });
     texts.iter().filter_map(|text| parse_network(text)).collect()
-}
-
-/// A condition for requests; its error says where inside. Names that nobody knows are warned of later, as in APISIX they
-/// may be somebody's.
-pub(super) fn condition(at: &At) -> Option<Expression> {
-    let condition = match Expression::compile(&at.node().to_json()) {
-        Ok(condition) => condition,
-        Err(error) => {
-            at.report_inside(&error.place, error.reason, Some(error.help));
-            return None;
-        }
-    };
-    let absent = condition.variables().into_iter().find(|variable| variable.needs_request_body());
-    match absent.and_then(Variable::absence) {
-        Some(problem) => {
-            at.report_advising(problem, "ask for what stands in the head: `arg_NAME`, `http_NAME`, `cookie_NAME`");
-            None
-        }
-        None => Some(condition),
-    }
 }
