@@ -186,3 +186,15 @@ fn a_service_may_look_at_what_a_request_carries() {
     asked.read_to_end(&mut Vec::new()).expect("its connection ends");
     assert_eq!(gateway.get("/free").status, 200);
 }
+
+/// What wraps a plugin for its `_meta` did not ask it about content, so a question that waits for content was never put.
+#[test]
+fn with_meta_requests_with_content_passed_unasked() {
+    let (origin, service) = (origin(), Origin::serving(|_| Answer::status(403, "no")));
+    let meta = "request_method: POST, _meta: { error_response: { message: denied }, filter: [[uri, \"~~\", guarded]] }";
+    let gateway = gateway(&origin, &format!("http://{}/", service.addr()), meta);
+    let request = "POST /guarded/a HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\nhi";
+    let answer = gateway.client().ask(request).expect("an answer");
+    assert_eq!((answer.status, answer.text()), (403, "{\"message\":\"denied\"}\n".to_owned()));
+    assert_eq!((service.requests().len(), origin.requests().len()), (1, 0));
+}

@@ -171,6 +171,20 @@ impl AsyncPlugin for Wrapped<dyn AsyncPlugin> {
         })
     }
 
+    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        if !self.meta.applies(exchange) {
+            return Ok(None);
+        }
+        self.plugin.whole_request(exchange).map_err(|stop| self.meta.replaced(exchange, stop))
+    }
+
+    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Waiting<'a> {
+        Box::pin(async move {
+            let end = self.plugin.on_request_body(exchange, body).await;
+            self.meta.ended(exchange, end)
+        })
+    }
+
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         if !self.meta.applies(exchange) {
             return Ok(());
