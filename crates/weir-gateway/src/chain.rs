@@ -9,12 +9,15 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use weir_plugin::{AsyncPlugin, Exchange, Plugin, Step, Stop, Waiting};
-use weir_telemetry::price::PluginPrice;
 
 use crate::connection::unless_left;
 use crate::current::Current;
 use crate::snapshot::{Chain, Link, Overlay, Reach};
 use crate::worker::Worker;
+
+mod price;
+
+use price::{LOG, REQUEST, RESPONSE, note};
 
 /// The plugins of an exchange: its route's, and once it is clear who the consumer is, also those of the consumer.
 ///
@@ -121,34 +124,6 @@ impl<'a> Plugins<'a> {
             _ => unless_left(waiting(|| plugin.on_request(exchange)), poll_leave).await,
         };
         end.inspect_err(|stop| self.stopped(link, exchange, *stop))
-    }
-
-    /// Runs a plugin, and writes down what that cost where there is a place for it.
-    fn measure<T>(self, price: Option<&PluginPrice>, phase: usize, run: impl FnOnce() -> T) -> T {
-        let (Some(price), Some((worker, _))) = (price, self.site) else { return run() };
-        let (result, cpu_ns) = worker.meter.of(run);
-        note(price, phase, cpu_ns);
-        result
-    }
-
-    fn price_if<const MEASURED: bool>(self, link: &Link, exchange: &Exchange) -> Option<&'a PluginPrice> {
-        if MEASURED { self.price(link, exchange) } else { None }
-    }
-
-    fn price(self, link: &Link, exchange: &Exchange) -> Option<&'a PluginPrice> {
-        let (worker, current) = self.site?;
-        current.metrics_of(worker, exchange).price.plugin(link.plugin)
-    }
-
-    /// Counts that a plugin has ended an exchange. That is rare enough to be counted always.
-    #[cold]
-    fn stopped(self, link: &Link, exchange: &Exchange, stop: Stop) {
-        let Some(price) = self.price(link, exchange) else { return };
-        match stop {
-            Stop::Internal | Stop::Respond(500) => price.errors.increment(),
-            Stop::Answered | Stop::Respond(_) => price.refusals.increment(),
-            _ => {}
-        }
     }
 
     /// `Err(Stop::Answered)`: a plugin has replaced the response, and those after it have seen the new one.
@@ -265,17 +240,6 @@ fn next<'a>(
         (None, _) => added.next(),
         _ => base.next(),
     }
-}
-
-/// Places in [`PluginPrice::phases`].
-const REQUEST: usize = 0;
-const RESPONSE: usize = 1;
-const LOG: usize = 2;
-
-/// Adds what a plugin spent in a phase.
-fn note(price: &PluginPrice, phase: usize, cpu_ns: u64) {
-    price.cpu_ns.add(cpu_ns);
-    price.phases[phase].increment();
 }
 
 /// A plugin that waits.
