@@ -1,11 +1,14 @@
 """What each policy costs: a table of all plugins in a typical configuration, and whether weir's own meter is right."""
 
 import base64
+import email.utils
 import hashlib
 import hmac
 import json
+import socketserver
 import statistics
 import sys
+import threading
 
 import gateways
 import measure
@@ -17,11 +20,48 @@ def encoded(data):
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
+def unsigned(algorithm, claims):
+    """A JSON web token as it is signed (RFC 7515)."""
+    return ".".join(encoded(json.dumps(part).encode()) for part in ({"alg": algorithm, "typ": "JWT"}, claims))
+
+
 def token():
-    """A JSON web token of the consumer, signed with its secret (RFC 7515)."""
-    header, payload = (encoded(json.dumps(part).encode()) for part in ({"alg": "HS256", "typ": "JWT"}, {"key": "jack"}))
-    signature = hmac.new(KEY.encode(), f"{header}.{payload}".encode(), hashlib.sha256).digest()
-    return f"{header}.{payload}.{encoded(signature)}"
+    """A token of the consumer, signed with its secret."""
+    text = unsigned("HS256", {"key": "jack"})
+    return f"{text}.{encoded(hmac.new(KEY.encode(), text.encode(), hashlib.sha256).digest())}"
+
+
+# A provider's token that is good until the year 2100, and what it is verified with. Nobody has kept the other half.
+PROVIDER = "https://login.example"
+PROVIDERS_KEY = """-----BEGIN PUBLIC KEY-----
+MCowBQYDK2VwAyEAn7QUIr6/taug7IHJlWr36HP/8v4zZmNGkX9AA0W1dQg=
+-----END PUBLIC KEY-----
+"""
+PROVIDERS_TOKEN = unsigned("EdDSA", {"iss": PROVIDER, "sub": "jack", "exp": 4102444800}) + (
+    ".Nt2lcv2hrdU-0yUd2Re4aT0HpIcmf-mOXVG5Ca4F0vYRMAyG26ouoNUqnF3STWAfM0bN7Y9zdyRCpx6nqJfzBQ")
+
+
+def signature(target):
+    """The fields of a GET request that `hmac-auth` finds signed with the consumer's secret."""
+    date = email.utils.formatdate(usegmt=True)
+    text = f"jack\nGET {target}\ndate: {date}\n"
+    signed = base64.b64encode(hmac.new(KEY.encode(), text.encode(), hashlib.sha256).digest()).decode()
+    return [f"Date: {date}", f'Authorization: Signature keyId="jack",algorithm="hmac-sha256",'
+                             f'headers="@request-target date",signature="{signed}"']
+
+
+class Bind(socketserver.BaseRequestHandler):
+    """A directory that finds every password right (RFC 4511 §4.2.2). Who remembers that asks once."""
+
+    def handle(self):
+        while request := self.request.recv(65536):
+            number = request[request.index(b"\x02"):][:3]
+            self.request.sendall(b"\x30\x0c" + number + b"\x61\x07\x0a\x01\x00\x04\x00\x04\x00")
+
+
+def path_of(route):
+    """As long for one as for another, since each byte has to be read."""
+    return f"/{route:-<24}"
 
 
 class Policy:
@@ -34,12 +74,14 @@ class Policy:
 APIKEY = f"apikey: {KEY}"
 BASIC = "Authorization: Basic " + base64.b64encode(f"jack:{KEY}".encode()).decode()
 BODY = json.dumps({"name": "something", "items": list(range(50)), "note": "x" * 500})
+XML = ("<order><name>something</name><items>" + "".join(f"<item>{number}</item>" for number in range(10))
+       + f"</items><note>{'x' * 500}</note></order>")
 JSON = "Content-Type: application/json"
 BROWSER = "User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko)"
 SECOND = "waits for a second service, whose request and answer are in the figure"
 READS = "reads the whole body, here of some 700 bytes"
 
-# `{backend}` is the address of the backend, and `{folder}` one to write to.
+# `{backend}` is the address of the backend, `{directory}` that of a directory, and `{folder}` a folder to write to.
 POLICIES = {
     "api-breaker": Policy("{ break_response_code: 503, unhealthy: { http_statuses: [500, 503], failures: 5 } }"),
     "basic-auth": Policy("{}", [BASIC], why="takes the digest of name and password, and compares it in constant time"),
@@ -55,18 +97,27 @@ POLICIES = {
     "file-logger": Policy("{ path: {folder}/records.log }", why="writes a record of the exchange as JSON"),
     "forward-auth": Policy('{ uri: "http://{backend}/", request_headers: [Authorization] }', why=SECOND),
     "gzip": Policy("{ types: [text/plain], min_length: 1 }", ["Accept-Encoding: gzip"], why="compresses the answer"),
+    "hmac-auth": Policy("{ clock_skew: 86400 }", signature(path_of("hmac-auth")),
+                        why="reads the date, and computes the signature of each request"),
     "http-logger": Policy('{ uri: "http://{backend}/", batch_max_size: 1000 }',
                           why="writes a record of the exchange as JSON and sends it"),
     "ip-restriction": Policy("{ whitelist: [127.0.0.0/8, 10.0.0.0/8, 192.168.0.0/16] }"),
     "json-threat-protection": Policy("{ max_depth: 8, max_members: 100 }", [JSON], body=BODY, why=READS),
     "jwt-auth": Policy("{}", [f"Authorization: Bearer {token()}"]),
     "key-auth": Policy("{}", [APIKEY]),
+    "ldap-auth": Policy('{ base_dn: "ou=users,dc=example", ldap_uri: "{directory}", cache_ttl: 3600 }', [BASIC],
+                        why="takes the digest of name and password, and finds it among those that were right"),
     "limit-conn": Policy("{ conn: 100000, burst: 0, default_conn_delay: 0.1, key: remote_addr }"),
     "limit-count": Policy("{ count: 200000000, time_window: 3600 }"),
     "limit-req": Policy("{ rate: 100000000, burst: 100000000, key: remote_addr }"),
     "message-size": Policy("{ request: { max: 1048576 }, response: { max: 16777216 } }"),
     "mocking": Policy("{ response_example: hello }"),
     "multi-auth": Policy("{ auth_plugins: [{ key-auth: {} }, { basic-auth: {} }] }", [APIKEY]),
+    "openid-connect": Policy(f'{{ client_id: weir, discovery: "{PROVIDER}/.well-known/openid-configuration", '
+                             f"bearer_only: true, public_key: {json.dumps(PROVIDERS_KEY)}, "
+                             f'claim_validator: {{ issuer: {{ valid_issuers: ["{PROVIDER}"] }} }} }}',
+                             [f"Authorization: Bearer {PROVIDERS_TOKEN}"],
+                             why="finds the token among those that were good, and writes its claims for the upstream"),
     "prometheus": Policy("{}"),
     "proxy-mirror": Policy('{ host: "http://{backend}", sample_ratio: 0.1 }', why="sends a tenth of the requests twice"),
     "proxy-rewrite": Policy('{ regex_uri: ["^/(.*)$", "/v1/$1"], headers: { set: { X-Api-Version: v1 }, '
@@ -87,9 +138,10 @@ POLICIES = {
     "ua-restriction": Policy('{ denylist: ["^curl/", "(?i)python"], bypass_missing: true }', [BROWSER]),
     "uri-blocker": Policy('{ block_rules: ["\\\\.(env|git)", "^/admin"] }'),
     "workflow": Policy('{ rules: [{ case: [[uri, "==", /old]], actions: [[return, { code: 410 }]] }] }'),
+    "xml-threat-protection": Policy("{ max_depth: 8 }", ["Content-Type: application/xml"], body=XML, why=READS),
 }
-# They need a directory, a provider, signatures of the day, or a body that the backend does not have.
-ELSEWHERE = ["hmac-auth", "ldap-auth", "openid-connect", "xml-threat-protection"]
+# What cannot be measured against the same request without it, and why.
+ELSEWHERE = {"grpc-web": "whose upstream is a gRPC service, which does not understand the same request without it"}
 
 # For the meter. What a policy adds to messages costs others, too: whoever writes them, and the kernel.
 METERED = {
@@ -107,11 +159,6 @@ PIPELINED = 16
 EXPLAINED_ABOVE = 3000
 
 
-def path_of(route):
-    """As long for one as for another, since each byte has to be read."""
-    return f"/{route:-<24}"
-
-
 class Policies:
     """A gateway with a route for each of some policies, one with none, and one with several."""
 
@@ -122,14 +169,20 @@ class Policies:
         if unknown:
             sys.exit(f"no such policies here: {', '.join(unknown)}; there are {', '.join(POLICIES)}")
         self.backend = gateways.backend(bench.folder, "backend-of-policies", load_cpu)
+        self.directory = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Bind)
+        self.directory.daemon_threads = True
+        threading.Thread(target=self.directory.serve_forever, daemon=True).start()
 
     def stop(self):
+        self.directory.shutdown()
+        self.directory.server_close()
         self.backend.stop()
 
     def options(self, name):
         backend = f"127.0.0.1:{self.backend.port}"
-        options = POLICIES[name].options.replace("{backend}", backend).replace("{folder}", str(self.bench.folder))
-        return f"{name}: {options}"
+        directory = f"127.0.0.1:{self.directory.server_address[1]}"
+        options = POLICIES[name].options.replace("{backend}", backend).replace("{directory}", directory)
+        return f"{name}: {options.replace('{folder}', str(self.bench.folder))}"
 
     def start(self, under=(), price_every=128):
         port, status = gateways.free_port(), gateways.free_port()
@@ -145,7 +198,8 @@ class Policies:
             "upstreams:", f'  - {{ id: u, type: roundrobin, nodes: {{ "127.0.0.1:{self.backend.port}": 1 }} }}',
             "consumers:",
             f'  - {{ username: jack, plugins: {{ key-auth: {{ key: "{KEY}" }}, basic-auth: {{ username: jack, '
-            f'password: "{KEY}" }}, jwt-auth: {{ key: jack, secret: "{KEY}" }} }} }}', ""]))
+            f'password: "{KEY}" }}, jwt-auth: {{ key: jack, secret: "{KEY}" }}, hmac-auth: {{ key_id: jack, '
+            f'secret_key: "{KEY}" }}, ldap-auth: {{ user_dn: "cn=jack,ou=users,dc=example" }} }} }}', ""]))
         running = gateways.Running(f"weir-{price_every}", [*under, self.bench.options.weir, "run", config], port,
                                    self.gateway_cpu, self.bench.folder)
         running.status = status
@@ -261,7 +315,7 @@ def page(differences, counted, names):
         count = f"{counted[name]:,.0f}" if name in counted else "–"
         why = POLICIES[name].why if counted.get(name, 0) > EXPLAINED_ABOVE else ""
         lines.append(f"| `{name}` | {count} | {micro} | {why} |")
-    missing = ", ".join(f"`{name}`" for name in ELSEWHERE)
+    missing = "; ".join(f"`{name}`, {why}" for name, why in ELSEWHERE.items())
     return "\n".join([*lines, "", f"Not in the table: {missing}.", ""])
 
 
