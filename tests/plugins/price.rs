@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use serde_json::Value;
-use weir_testkit::{Answer, DEADLINE, Gateway, Origin, eventually_some};
+use weir_testkit::{Answer, DEADLINE, Gateway, Origin, TempDir, eventually_some};
 
 /// A gateway that measures one exchange in so many, with policies that it decides and one that somebody else decides.
 fn start(every: u32) -> (Gateway, Origin, Origin) {
@@ -33,9 +33,13 @@ fn ask(gateway: &Gateway, times: usize) {
 
 /// What is reported once this number of its route is 50: an exchange is written down after its client has the answer.
 fn report(gateway: &Gateway, number: &str) -> Value {
+    report_of(gateway, number, 50)
+}
+
+fn report_of(gateway: &Gateway, number: &str, times: u64) -> Value {
     eventually_some("all are written down", DEADLINE, || {
         let report: Value = serde_json::from_str(&gateway.ask_status("/policies").text()).expect("JSON");
-        (report["routes"][0][number] == 50).then_some(report)
+        (report["routes"][0][number] == times).then_some(report)
     })
 }
 
@@ -89,4 +93,71 @@ fn refusals_are_counted_where_nothing_is_measured() {
     let policies = route["policies"].as_array().expect("a list");
     assert_eq!(policies.len(), 1, "{report:#}");
     assert_eq!((&policies[0]["policy"], &policies[0]["refusals"]), (&"limit-count".into(), &10.into()));
+}
+
+/// A gateway whose plugins look into content, and only into content.
+fn start_with_content(every: u32, log: &TempDir) -> (Gateway, Origin) {
+    let origin = Origin::serving(|_| Answer::with(200, "Content-Type: text/html\r\n", "b".repeat(3000)));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "price_every: {every}
+routes:
+  - id: content
+    uri: /*
+    plugins:
+      json-threat-protection: {{ max_depth: 2 }}
+      content-filter: {{ rules: [{{ in: body, pattern: never, action: block }}] }}
+      response-rewrite: {{ filters: [{{ regex: b, replace: B, scope: once }}] }}
+      gzip: {{}}
+      file-logger: {{ path: {}, include_req_body: true, max_req_body_bytes: 5 }}
+    upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }}
+",
+        log.path().join("records.log").display(),
+        origin.addr()
+    ));
+    (gateway, origin)
+}
+
+#[test]
+fn what_is_done_with_content_is_in_the_price() {
+    let log = TempDir::new();
+    let (gateway, _origin) = start_with_content(1, &log);
+    let mut client = gateway.client();
+    for (body, status) in [("[\"hello\"]", 200), ("[[[\"a\"]]]", 400)] {
+        let request = format!(
+            "POST / HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nAccept-Encoding: gzip\r\n\
+             Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+            body.len()
+        );
+        assert_eq!(client.ask(request).expect("an answer").status, status);
+    }
+    let report = report_of(&gateway, "exchanges_measured", 2);
+    let route = &report["routes"][0];
+    let policies = route["policies"].as_array().expect("a list");
+    let policy = |name: &str| policies.iter().find(|policy| policy["policy"] == name).expect("it was met");
+    let numbers = |name: &str| ["calls_measured", "refusals", "held_bytes"].map(|number| policy(name)[number].as_u64());
+    // Nine bytes of each request, once for each that wanted them; of the gateway's own answer nobody had to hold anything.
+    assert_eq!(numbers("json-threat-protection"), [Some(2), Some(1), Some(18)], "{report:#}");
+    assert_eq!(numbers("content-filter"), [Some(2), Some(0), Some(18)], "{report:#}");
+    assert_eq!(numbers("response-rewrite"), [Some(2), Some(0), Some(3000)], "{report:#}");
+    // Content that passes is not held, and of what a logger is to say one byte more than it may, so that it can tell.
+    assert_eq!(numbers("gzip"), [Some(2), Some(0), Some(0)], "{report:#}");
+    assert_eq!(numbers("file-logger"), [Some(2), Some(0), Some(6)], "{report:#}");
+    for policy in policies {
+        assert!(policy["cpu_ns_per_call"].as_f64() > Some(0.0), "{policy:#}");
+    }
+    let sum_ns: f64 = policies.iter().filter_map(|policy| policy["cpu_ns_per_call"].as_f64()).sum();
+    assert!(Some(sum_ns) < route["cpu_ns_per_exchange"].as_f64(), "the parts are less than the whole: {report:#}");
+    let labels = ["route=\"content\"", "policy=\"response-rewrite\""];
+    assert_eq!(gateway.metrics().sum("weir_policy_held_bytes_total", &labels), 3000.0);
+}
+
+#[test]
+fn what_is_held_is_counted_where_nothing_is_measured() {
+    let log = TempDir::new();
+    let (gateway, _origin) = start_with_content(0, &log);
+    assert_eq!(gateway.get("/").status, 200);
+    let report = report_of(&gateway, "exchanges", 1);
+    let policies = report["routes"][0]["policies"].as_array().expect("a list");
+    assert_eq!(policies.len(), 1, "{report:#}");
+    assert_eq!((&policies[0]["policy"], &policies[0]["held_bytes"]), (&"response-rewrite".into(), &3000.into()));
 }

@@ -4,9 +4,9 @@
 use std::future::poll_fn;
 use std::iter::Peekable;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use weir_plugin::{AsyncPlugin, Exchange, Plugin, Step, Stop, Waiting};
 
@@ -17,7 +17,8 @@ use crate::worker::Worker;
 
 mod price;
 
-use price::{LOG, REQUEST, RESPONSE, note};
+pub use price::Place;
+use price::note;
 
 /// The plugins of an exchange: its route's, and once it is clear who the consumer is, also those of the consumer.
 ///
@@ -27,11 +28,11 @@ pub struct Plugins<'a> {
     chain: &'a Chain,
     overlays: &'a [Overlay],
     /// Where prices are written down; nowhere in some tests.
-    site: Option<(&'a Worker, &'a Current)>,
+    site: Option<(&'a Rc<Worker>, &'a Current)>,
 }
 
 impl<'a> Plugins<'a> {
-    pub fn of(worker: &'a Worker, current: &'a Current, exchange: &Exchange) -> Plugins<'a> {
+    pub fn of(worker: &'a Rc<Worker>, current: &'a Current, exchange: &Exchange) -> Plugins<'a> {
         let snapshot = &*current.snapshot;
         let chain = match &exchange.route {
             Some(route) => &snapshot.routes[route.number()].chain,
@@ -99,7 +100,7 @@ impl<'a> Plugins<'a> {
         exchange: &mut Exchange,
     ) -> Result<(), Stop> {
         let price = self.price_if::<MEASURED>(link, exchange);
-        self.measure(price, REQUEST, || guarded(|| plugin.on_request(exchange)))
+        self.measure(price, Place::Request, || guarded(|| plugin.on_request(exchange)))
             .inspect_err(|stop| self.stopped(link, exchange, *stop))
     }
 
@@ -110,18 +111,12 @@ impl<'a> Plugins<'a> {
         exchange: &mut Exchange,
         poll_leave: &mut impl FnMut(&mut Context<'_>) -> Poll<Stop>,
     ) -> Result<(), Stop> {
-        let end = match self.site {
-            Some((worker, _)) if MEASURED => {
-                let (began, mut cpu_ns) = (Instant::now(), 0);
-                let waiting = worker.meter.over(&mut cpu_ns, waiting(|| plugin.on_request(exchange)));
-                let end = unless_left(waiting, poll_leave).await;
-                if let Some(price) = self.price(link, exchange) {
-                    note(price, REQUEST, cpu_ns);
-                    price.waited_ns.add((began.elapsed().as_nanos() as u64).saturating_sub(cpu_ns));
-                }
-                end
-            }
-            _ => unless_left(waiting(|| plugin.on_request(exchange)), poll_leave).await,
+        let price = self.price_if::<MEASURED>(link, exchange);
+        note(price, Place::Request);
+        let waiting = waiting(|| plugin.on_request(exchange));
+        let end = match MEASURED {
+            true => self.attend(price, waiting, poll_leave).await,
+            false => unless_left(waiting, poll_leave).await,
         };
         end.inspect_err(|stop| self.stopped(link, exchange, *stop))
     }
@@ -137,7 +132,7 @@ impl<'a> Plugins<'a> {
     fn responses<const MEASURED: bool>(self, exchange: &mut Exchange) -> Result<(), Stop> {
         let respond = |link: &Link, exchange: &mut Exchange| {
             let price = self.price_if::<MEASURED>(link, exchange);
-            match self.measure(price, RESPONSE, || guarded(|| link.step.on_response(exchange))) {
+            match self.measure(price, Place::Response, || guarded(|| link.step.on_response(exchange))) {
                 Err(Stop::Answered) => {
                     exchange.response_replaced = true;
                     Ok(())
@@ -194,9 +189,12 @@ impl<'a> Plugins<'a> {
 
     fn logs<const MEASURED: bool>(self, exchange: &Exchange) {
         let log = |link: &Link| {
+            if exchange.notes.keep_content() {
+                self.hold(&[link], exchange, link.step.kept_bytes(exchange));
+            }
             // The exchange is over; there is nobody left to answer.
             let price = self.price_if::<MEASURED>(link, exchange);
-            let _ = self.measure(price, LOG, || {
+            let _ = self.measure(price, Place::Log, || {
                 guarded(|| {
                     link.step.on_log(exchange);
                     Ok(())

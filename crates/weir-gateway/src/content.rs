@@ -7,8 +7,7 @@ use std::task::{Context, Poll};
 use weir_plugin::{Exchange, Filter, Filters, Step, Stop, Taken};
 use weir_proto::{Framing, Trailers};
 
-use crate::chain::{Plugins, guarded, waiting};
-use crate::connection::unless_left;
+use crate::chain::{Place, Plugins};
 use crate::forward::Coding;
 use crate::relay::body::Body;
 use crate::sides::ClientSide;
@@ -23,12 +22,15 @@ struct Whole<'a> {
 
 impl<'a> Whole<'a> {
     fn ask(
-        links: impl Iterator<Item = &'a Link>,
-        mut wants: impl FnMut(&Link) -> Result<Option<u64>, Stop>,
+        plugins: Plugins<'a>,
+        (links, phase): (impl Iterator<Item = &'a Link>, Place),
+        exchange: &mut Exchange,
+        wants: impl Fn(&Step, &mut Exchange) -> Result<Option<u64>, Stop>,
     ) -> Result<Whole<'a>, Stop> {
         let mut whole = Whole { links: Vec::new(), limit: u64::MAX };
         for link in links {
-            if let Some(limit) = guarded(|| wants(link))? {
+            plugins.meet_content(link, exchange, phase);
+            if let Some(limit) = plugins.on_content(link, exchange, |exchange| wants(&link.step, exchange))? {
                 whole.links.push(link);
                 whole.limit = whole.limit.min(limit);
             }
@@ -39,13 +41,15 @@ impl<'a> Whole<'a> {
 
 /// What content passes, in order.
 fn filters<'a>(
+    plugins: Plugins<'a>,
     links: impl Iterator<Item = &'a Link>,
-    mut filter: impl FnMut(&Link) -> Result<Option<Box<dyn Filter>>, Stop>,
+    exchange: &mut Exchange,
+    filter: impl Fn(&Step, &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop>,
 ) -> Result<Filters, Stop> {
     let mut filters = Filters::default();
     for link in links {
-        if let Some(filter) = guarded(|| filter(link))? {
-            filters.add(filter);
+        if let Some(filter) = plugins.on_content(link, exchange, |exchange| filter(&link.step, exchange))? {
+            filters.add(plugins.priced(link, exchange, filter));
         }
     }
     Ok(filters)
@@ -62,24 +66,29 @@ pub async fn request(
     if !exchange.request.framing.has_body() {
         return Ok(());
     }
-    let whole = Whole::ask(plugins.request_bodies(exchange), |link| link.step.whole_request(exchange))?;
+    let links = (plugins.request_bodies(exchange), Place::RequestContent);
+    let whole = Whole::ask(plugins, links, exchange, Step::whole_request)?;
     if whole.links.is_empty() {
-        exchange.request_filters =
-            filters(plugins.request_bodies(exchange), |link| link.step.request_filter(exchange))?;
+        exchange.request_filters = filters_of_request(plugins, exchange)?;
         return Ok(());
     }
-    let mut body = take_whole(worker, settings, client, exchange, whole.limit).await?;
+    let mut body = Vec::new();
+    let taken = take_whole(worker, settings, client, exchange, whole.limit, &mut body).await;
+    plugins.hold(&whole.links, exchange, body.len());
+    taken?;
     for link in whole.links {
         match &link.step {
-            Step::Sync(plugin) => guarded(|| plugin.on_request_body(exchange, &mut body))?,
+            Step::Sync(plugin) => {
+                plugins.on_content(link, exchange, |exchange| plugin.on_request_body(exchange, &mut body))?;
+            }
             Step::Async(plugin) => {
-                let waiting = waiting(|| plugin.on_request_body(exchange, &mut body));
-                unless_left(waiting, |context| client.poll_leave(context)).await?;
+                let leave = |context: &mut Context<'_>| client.poll_leave(context);
+                plugins.wait_on_content((link, &**plugin), exchange, &mut body, leave).await?;
             }
         }
     }
     exchange.request.framing = Framing::Sized(body.len() as u64);
-    let mut filters = filters(plugins.request_bodies(exchange), |link| link.step.request_filter(exchange))?;
+    let mut filters = filters_of_request(plugins, exchange)?;
     let body = filtered(&mut filters, body, &mut Trailers::default())?;
     exchange.request.framing = Framing::Sized(body.len() as u64);
     exchange.request_body = Some(body);
@@ -96,14 +105,19 @@ fn filtered(filters: &mut Filters, body: Vec<u8>, trailers: &mut Trailers) -> Re
     Ok(out)
 }
 
-/// Reads all of a request's content.
+fn filters_of_request(plugins: Plugins<'_>, exchange: &mut Exchange) -> Result<Filters, Stop> {
+    filters(plugins, plugins.request_bodies(exchange), exchange, Step::request_filter)
+}
+
+/// Reads all of a request's content, as far as it comes.
 async fn take_whole(
     worker: &Worker,
     settings: &ClientSettings,
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
     limit: u64,
-) -> Result<Vec<u8>, Stop> {
+    content: &mut Vec<u8>,
+) -> Result<(), Stop> {
     let limit = limit.min(exchange.body_limit);
     if matches!(exchange.request.framing, Framing::Sized(length) if length > limit) {
         return Err(Stop::BodyTooLarge);
@@ -112,7 +126,7 @@ async fn take_whole(
         worker,
         settings,
         body: Body::new(exchange.request.framing, settings.limits.head_bytes),
-        content: Vec::new(),
+        content,
         limit,
         since_ns: worker.now_ns(),
     };
@@ -129,8 +143,7 @@ async fn take_whole(
         }
         taking.poll(client, exchange, context)
     })
-    .await?;
-    Ok(taking.content)
+    .await
 }
 
 /// RFC 9110 §10.1.1: the client waits for it, and nobody else is there yet to say it.
@@ -156,7 +169,7 @@ struct Taking<'a> {
     worker: &'a Worker,
     settings: &'a ClientSettings,
     body: Body,
-    content: Vec<u8>,
+    content: &'a mut Vec<u8>,
     limit: u64,
     since_ns: u64,
 }
@@ -202,7 +215,7 @@ impl Taking<'_> {
     /// Takes what belongs to the body; says how much of `received` that was.
     fn take(&mut self, received: &[u8], exchange: &mut Exchange) -> Result<usize, Stop> {
         exchange.body_taken = Taken::Part;
-        let moved = self.body.transfer(received, Coding::Plain, &mut self.content).map_err(|_| Stop::BadRequestBody)?;
+        let moved = self.body.transfer(received, Coding::Plain, self.content).map_err(|_| Stop::BadRequestBody)?;
         exchange.request_bytes += moved.consumed as u64;
         if self.body.is_done() {
             exchange.body_taken = Taken::All;
@@ -278,9 +291,10 @@ impl<'a> Response<'a> {
     }
 
     /// Takes a piece; appends what goes on of it.
-    pub fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+    pub fn piece(&mut self, exchange: &Exchange, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
         if self.is_held() {
             self.held.extend_from_slice(piece);
+            self.plugins.hold(&self.whole.links, exchange, piece.len());
             let is_too_large = self.held.len() as u64 > self.whole.limit;
             return if is_too_large { Err(Stop::ResponseTooLarge) } else { Ok(()) };
         }
@@ -318,7 +332,7 @@ fn seen(
     trailers: &mut Trailers,
 ) -> Result<Vec<u8>, Stop> {
     for link in &whole.links {
-        guarded(|| link.step.on_response_body(exchange, &mut body))?;
+        plugins.on_content(link, exchange, |exchange| link.step.on_response_body(exchange, &mut body))?;
     }
     exchange.response.framing = Framing::Sized(body.len() as u64);
     let mut filters = filters_of_response(plugins, exchange)?;
@@ -333,12 +347,12 @@ fn has_content(exchange: &Exchange) -> bool {
 
 fn whole_of_response<'a>(plugins: Plugins<'a>, exchange: &mut Exchange) -> Result<Whole<'a>, Stop> {
     let links = plugins.response_bodies(exchange).filter(|_| has_content(exchange)).collect::<Vec<_>>();
-    Whole::ask(links.into_iter(), |link| link.step.whole_response(exchange))
+    Whole::ask(plugins, (links.into_iter(), Place::ResponseContent), exchange, Step::whole_response)
 }
 
 fn filters_of_response(plugins: Plugins<'_>, exchange: &mut Exchange) -> Result<Filters, Stop> {
     let links = plugins.response_bodies(exchange).filter(|_| has_content(exchange)).collect::<Vec<_>>();
-    filters(links.into_iter(), |link| link.step.response_filter(exchange))
+    filters(plugins, links.into_iter(), exchange, Step::response_filter)
 }
 
 /// Lets plugins have the content of an answer that stands in the exchange. `Err(Stop::Answered)`: another stands there.

@@ -66,8 +66,12 @@ impl Current {
 
     /// A worker's cells for the route of an exchange.
     pub fn metrics_of<'a>(&self, worker: &'a Worker, exchange: &Exchange) -> &'a RouteMetrics {
-        let slot = exchange.route.as_ref().map(|route| self.slots[route.number()]).unwrap_or_default();
-        worker.metrics.route(slot)
+        worker.metrics.route(self.slot_of(exchange))
+    }
+
+    /// Which cells these are.
+    pub fn slot_of(&self, exchange: &Exchange) -> RouteSlot {
+        exchange.route.as_ref().map(|route| self.slots[route.number()]).unwrap_or_default()
     }
 }
 

@@ -128,6 +128,16 @@ impl Notes {
         self.kept.iter().find(|(at, _)| *at == key).map(|(_, kept)| kept)
     }
 
+    /// How much content is there under a key.
+    pub fn kept_bytes(&self, key: NoteKey) -> usize {
+        self.kept(key).map_or(0, |kept| kept.borrow().len())
+    }
+
+    /// Somebody has kept content.
+    pub fn keep_content(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
     /// Forgets everything; memory is kept.
     fn clear(&mut self) {
         self.numbers.clear();

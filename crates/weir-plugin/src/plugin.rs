@@ -102,6 +102,15 @@ pub trait Plugin: Send + Sync {
         Ok(None)
     }
 
+    /// Bytes of content that it has kept of the exchange ([`Notes::keep`]), which are part of its price. Asked before
+    /// [`Plugin::on_log`], if anybody has kept some.
+    ///
+    /// [`Notes::keep`]: crate::Notes::keep
+    fn kept_bytes(&self, exchange: &Exchange) -> usize {
+        let _ = exchange;
+        0
+    }
+
     /// The exchange has ended, well or not.
     fn on_log(&self, exchange: &Exchange) {
         let _ = exchange;
@@ -210,6 +219,14 @@ impl Step {
         match self {
             Step::Sync(plugin) => plugin.on_response(exchange),
             Step::Async(plugin) => plugin.on_response(exchange),
+        }
+    }
+
+    /// See [`Plugin::kept_bytes`]. A plugin that waits keeps nothing.
+    pub fn kept_bytes(&self, exchange: &Exchange) -> usize {
+        match self {
+            Step::Sync(plugin) => plugin.kept_bytes(exchange),
+            Step::Async(_) => 0,
         }
     }
 

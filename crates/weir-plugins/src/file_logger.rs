@@ -119,6 +119,10 @@ impl Plugin for Logger {
         Ok(self.bodies.response_filter(exchange))
     }
 
+    fn kept_bytes(&self, exchange: &Exchange) -> usize {
+        self.bodies.kept_bytes(exchange)
+    }
+
     fn on_log(&self, exchange: &Exchange) {
         if self.only.as_ref().is_none_or(|only| only.holds(exchange)) {
             self.sink.record(self.entry.write(exchange, &self.bodies));

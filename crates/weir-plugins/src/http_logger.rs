@@ -210,6 +210,10 @@ impl Plugin for Logger {
         Ok(self.bodies.response_filter(exchange))
     }
 
+    fn kept_bytes(&self, exchange: &Exchange) -> usize {
+        self.bodies.kept_bytes(exchange)
+    }
+
     fn on_log(&self, exchange: &Exchange) {
         self.sink.record(self.entry.write(exchange, &self.bodies));
     }

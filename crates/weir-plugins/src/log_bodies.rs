@@ -109,6 +109,12 @@ impl Bodies {
         self.response.as_ref()?.filter(exchange)
     }
 
+    /// How much was kept of an exchange.
+    pub fn kept_bytes(&self, exchange: &Exchange) -> usize {
+        let wanted = [&self.request, &self.response].into_iter().flatten();
+        wanted.map(|wanted| exchange.notes.kept_bytes(wanted.key)).sum()
+    }
+
     /// Adds what was kept to a record of everything.
     pub fn add_to(&self, entry: &mut Map<String, Value>, exchange: &Exchange) {
         for (wanted, message) in [(&self.request, "request"), (&self.response, "response")] {

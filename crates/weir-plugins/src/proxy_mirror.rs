@@ -169,6 +169,10 @@ impl Plugin for Mirror {
         Ok(is_picked.then(|| Onlooker::filter(exchange.notes.keep(self.content), MOST_CONTENT)))
     }
 
+    fn kept_bytes(&self, exchange: &Exchange) -> usize {
+        exchange.notes.kept_bytes(self.content)
+    }
+
     fn on_log(&self, exchange: &Exchange) {
         if exchange.notes.read(self.picked).is_none() || exchange.upstream.attempts == 0 {
             return;

@@ -8,6 +8,8 @@ use crate::cell::Counter;
 
 /// Plugins that are told apart. Further ones are not measured.
 pub const PLUGINS: usize = 128;
+/// Phases of an exchange in which a plugin may spend something.
+pub const PHASES: usize = 5;
 
 /// One worker's cells for a route.
 #[derive(Debug, Default)]
@@ -22,14 +24,17 @@ pub struct RoutePrice {
 /// One worker's cells for a plugin on a route.
 #[derive(Debug, Default)]
 pub struct PluginPrice {
-    /// Of the exchanges that were measured: how many the plugin saw in each phase (request, response, log), the processor
-    /// time it spent on them, and the time it made them wait for somebody else.
-    pub phases: [Counter; 3],
+    /// Of the exchanges that were measured: how many the plugin saw in each phase (request, response, log, content of
+    /// requests, content of responses), the processor time it spent on them, and the time it made them wait for somebody
+    /// else.
+    pub phases: [Counter; PHASES],
     pub cpu_ns: Counter,
     pub waited_ns: Counter,
     /// Of all exchanges: those the plugin has answered itself, and those it could not deal with.
     pub refusals: Counter,
     pub errors: Counter,
+    /// Bytes of content of all exchanges that the gateway held for it.
+    pub held_bytes: Counter,
 }
 
 impl RoutePrice {
@@ -50,11 +55,12 @@ pub struct RoutePriceTotals {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PluginTotals {
-    phases: [u64; 3],
+    phases: [u64; PHASES],
     pub cpu_ns: u64,
     pub waited_ns: u64,
     pub refusals: u64,
     pub errors: u64,
+    pub held_bytes: u64,
 }
 
 impl PluginTotals {
@@ -66,12 +72,13 @@ impl PluginTotals {
 
     /// Each number with that of another, and what becomes of the two.
     fn each(&mut self, other: PluginTotals, change: impl Fn(u64, u64) -> u64) {
-        let PluginTotals { phases, cpu_ns, waited_ns, refusals, errors } = self;
+        let PluginTotals { phases, cpu_ns, waited_ns, refusals, errors, held_bytes } = self;
         *phases = std::array::from_fn(|phase| change(phases[phase], other.phases[phase]));
         *cpu_ns = change(*cpu_ns, other.cpu_ns);
         *waited_ns = change(*waited_ns, other.waited_ns);
         *refusals = change(*refusals, other.refusals);
         *errors = change(*errors, other.errors);
+        *held_bytes = change(*held_bytes, other.held_bytes);
     }
 }
 
@@ -88,6 +95,7 @@ impl RoutePriceTotals {
                 waited_ns: cells.waited_ns.value(),
                 refusals: cells.refusals.value(),
                 errors: cells.errors.value(),
+                held_bytes: cells.held_bytes.value(),
             };
             total.each(values, u64::wrapping_add);
         }
@@ -141,7 +149,7 @@ mod tests {
         workers[1].plugin(3).expect("one of so many").phases[1].increment();
         let mut now = sum();
         now.subtract(&before);
-        let expected = PluginTotals { phases: [0, 1, 0], ..PluginTotals::default() };
+        let expected = PluginTotals { phases: [0, 1, 0, 0, 0], ..PluginTotals::default() };
         assert_eq!((now.sampled, now.plugins().collect::<Vec<_>>()), (0, vec![(3, &expected)]));
         assert_eq!(expected.calls(), 1);
         let mut both = before.clone();

@@ -149,6 +149,10 @@ impl Plugin for Wrapped<dyn Plugin> {
         self.meta.ended(exchange, end)
     }
 
+    fn kept_bytes(&self, exchange: &Exchange) -> usize {
+        self.plugin.kept_bytes(exchange)
+    }
+
     fn on_log(&self, exchange: &Exchange) {
         if self.meta.applies(exchange) {
             self.plugin.on_log(exchange);

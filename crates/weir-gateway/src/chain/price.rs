@@ -1,38 +1,71 @@
 //! What plugins cost, and where that is written down.
 
-use weir_plugin::{Exchange, Stop};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use weir_plugin::{AsyncPlugin, Exchange, Filter, Stop};
+use weir_proto::Trailers;
+use weir_telemetry::metrics::RouteSlot;
 use weir_telemetry::price::PluginPrice;
 
-use super::Plugins;
+use super::{Plugins, guarded, waiting};
+use crate::connection::unless_left;
 use crate::snapshot::Link;
+use crate::worker::Worker;
 
 /// Places in [`PluginPrice::phases`].
-pub(super) const REQUEST: usize = 0;
-pub(super) const RESPONSE: usize = 1;
-pub(super) const LOG: usize = 2;
-
-/// Adds what a plugin spent in a phase.
-pub(super) fn note(price: &PluginPrice, phase: usize, cpu_ns: u64) {
-    price.cpu_ns.add(cpu_ns);
-    price.phases[phase].increment();
+#[derive(Clone, Copy)]
+pub enum Place {
+    Request,
+    Response,
+    Log,
+    RequestContent,
+    ResponseContent,
 }
 
 impl<'a> Plugins<'a> {
-    /// Runs a plugin, and writes down what that cost where there is a place for it.
-    pub(super) fn measure<T>(self, price: Option<&PluginPrice>, phase: usize, run: impl FnOnce() -> T) -> T {
+    /// Runs a plugin in a phase, and writes down what that cost where there is a place for it.
+    pub(super) fn measure<T>(self, price: Option<&PluginPrice>, phase: Place, run: impl FnOnce() -> T) -> T {
+        note(price, phase);
+        self.spend(price, run)
+    }
+
+    fn spend<T>(self, price: Option<&PluginPrice>, run: impl FnOnce() -> T) -> T {
         let (Some(price), Some((worker, _))) = (price, self.site) else { return run() };
         let (result, cpu_ns) = worker.meter.of(run);
-        note(price, phase, cpu_ns);
+        price.cpu_ns.add(cpu_ns);
         result
+    }
+
+    /// The same for a plugin that waits. What is not its own time until it is done is its waiting.
+    pub(super) async fn attend(
+        self,
+        price: Option<&PluginPrice>,
+        waiting: impl Future<Output = Result<(), Stop>>,
+        poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
+    ) -> Result<(), Stop> {
+        let (Some(price), Some((worker, _))) = (price, self.site) else {
+            return unless_left(waiting, poll_leave).await;
+        };
+        let (began, mut cpu_ns) = (Instant::now(), 0);
+        let end = unless_left(worker.meter.over(&mut cpu_ns, waiting), poll_leave).await;
+        price.cpu_ns.add(cpu_ns);
+        price.waited_ns.add((began.elapsed().as_nanos() as u64).saturating_sub(cpu_ns));
+        end
     }
 
     pub(super) fn price_if<const MEASURED: bool>(self, link: &Link, exchange: &Exchange) -> Option<&'a PluginPrice> {
         if MEASURED { self.price(link, exchange) } else { None }
     }
 
-    pub(super) fn price(self, link: &Link, exchange: &Exchange) -> Option<&'a PluginPrice> {
+    fn price(self, link: &Link, exchange: &Exchange) -> Option<&'a PluginPrice> {
         let (worker, current) = self.site?;
         current.metrics_of(worker, exchange).price.plugin(link.plugin)
+    }
+
+    fn price_if_measured(self, link: &Link, exchange: &Exchange) -> Option<&'a PluginPrice> {
+        if exchange.measured { self.price(link, exchange) } else { None }
     }
 
     /// Counts that a plugin has ended an exchange. That is rare enough to be counted always.
@@ -44,5 +77,102 @@ impl<'a> Plugins<'a> {
             Stop::Answered | Stop::Respond(_) => price.refusals.increment(),
             _ => {}
         }
+    }
+
+    /// A plugin is about to be asked what it wants of a message's content.
+    pub fn meet_content(self, link: &Link, exchange: &Exchange, phase: Place) {
+        note(self.price_if_measured(link, exchange), phase);
+    }
+
+    /// Runs what a plugin does about content.
+    pub fn on_content<T>(
+        self,
+        link: &Link,
+        exchange: &mut Exchange,
+        run: impl FnOnce(&mut Exchange) -> Result<T, Stop>,
+    ) -> Result<T, Stop> {
+        let price = self.price_if_measured(link, exchange);
+        let end = self.spend(price, || guarded(|| run(exchange)));
+        end.inspect_err(|stop| self.stopped(link, exchange, *stop))
+    }
+
+    /// The same for a plugin that waits.
+    pub async fn wait_on_content(
+        self,
+        (link, plugin): (&Link, &dyn AsyncPlugin),
+        exchange: &mut Exchange,
+        body: &mut Vec<u8>,
+        poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
+    ) -> Result<(), Stop> {
+        let price = self.price_if_measured(link, exchange);
+        let end = self.attend(price, waiting(|| plugin.on_request_body(exchange, body)), poll_leave).await;
+        end.inspect_err(|stop| self.stopped(link, exchange, *stop))
+    }
+
+    /// The filter, whose price is written down if the exchange is measured.
+    pub fn priced(self, link: &Link, exchange: &Exchange, filter: Box<dyn Filter>) -> Box<dyn Filter> {
+        match self.site {
+            Some((worker, current)) if exchange.measured => {
+                let (worker, slot) = (Rc::clone(worker), current.slot_of(exchange));
+                Box::new(Priced { filter, worker, slot, plugin: link.plugin })
+            }
+            _ => filter,
+        }
+    }
+
+    /// So much more content is held, for each of these. That costs more than counting it, and is counted always.
+    pub fn hold(self, links: &[&Link], exchange: &Exchange, bytes: usize) {
+        for link in links {
+            if let Some(price) = self.price(link, exchange) {
+                price.held_bytes.add(bytes as u64);
+            }
+        }
+    }
+}
+
+/// One exchange more that a plugin sees in a phase.
+pub(super) fn note(price: Option<&PluginPrice>, phase: Place) {
+    if let Some(price) = price {
+        price.phases[phase as usize].increment();
+    }
+}
+
+/// A filter of an exchange that is measured.
+struct Priced {
+    filter: Box<dyn Filter>,
+    worker: Rc<Worker>,
+    slot: RouteSlot,
+    plugin: u16,
+}
+
+impl Priced {
+    fn spend<T>(&mut self, work: impl FnOnce(&mut dyn Filter) -> T) -> T {
+        let (result, cpu_ns) = self.worker.meter.of(|| work(&mut *self.filter));
+        if let Some(price) = self.worker.metrics.route(self.slot).price.plugin(self.plugin) {
+            price.cpu_ns.add(cpu_ns);
+        }
+        result
+    }
+}
+
+impl Filter for Priced {
+    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+        self.spend(|filter| filter.piece(piece, out))
+    }
+
+    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        self.spend(|filter| filter.flush(out))
+    }
+
+    fn trailers(&mut self, trailers: &mut Trailers) {
+        self.spend(|filter| filter.trailers(trailers));
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        self.spend(|filter| filter.end(out))
+    }
+
+    fn is_observer(&self) -> bool {
+        self.filter.is_observer()
     }
 }

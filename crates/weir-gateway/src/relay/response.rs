@@ -140,7 +140,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 let (mut plain, mut passed) = (Vec::new(), Vec::new());
                 let moved = self.response.body.transfer(bytes, Coding::Plain, &mut plain);
                 let moved = moved.map_err(|_| Stop::BadResponseBody)?;
-                content.piece(&plain, &mut passed)?;
+                content.piece(self.exchange, &plain, &mut passed)?;
                 self.write_content(&passed, out);
                 moved
             }

@@ -64,6 +64,7 @@ pub fn report(metrics: &Metrics, every: u32) -> Value {
                         "waited_seconds": price.waited_ns * price.calls / 1e9,
                         "refusals": price.totals.refusals,
                         "errors": price.totals.errors,
+                        "held_bytes": price.totals.held_bytes,
                     })
                 })
                 .collect();
@@ -130,6 +131,10 @@ pub fn write(metrics: &Metrics, page: &mut Page) {
     page.counter("weir_policy_errors", "Exchanges that a policy could not deal with, measured or not.");
     for (route, policy, totals) in &rows {
         page.total(&[("route", route), ("policy", policy)], totals.errors);
+    }
+    page.counter("weir_policy_held_bytes", "Content that was held for a policy, measured or not.");
+    for (route, policy, totals) in &rows {
+        page.total(&[("route", route), ("policy", policy)], totals.held_bytes);
     }
 }
 
