@@ -52,7 +52,13 @@ fn explain_says_where_a_request_goes() {
     assert!(output.status.success(), "{said}");
     let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("route/a /a/* chosen") && words.contains("route/b /* lost"), "{said}");
-    assert!(words.contains("4000 cors from route/a rewrite 2500 key-auth from route/a"), "{said}");
+    let price = |name: &str| {
+        let page = include_str!("../../docs/reference/prices.md");
+        let row = page.lines().find_map(|line| line.strip_prefix(&format!("| `{name}` | "))).expect("it has a price");
+        format!("from route/a: {} user instructions, calibrated", row.split(' ').next().unwrap_or_default())
+    };
+    let chain = format!("4000 cors {} rewrite 2500 key-auth {}", price("cors"), price("key-auth"));
+    assert!(words.contains(&chain), "{said}");
     ends(&["explain", file, "GET", "gopher://t/"], 1, "neither http nor https");
 }
 

@@ -47,7 +47,7 @@ struct Row {
     source: String,
     off: bool,
     identifies: bool,
-    /// What it costs there, where that is known.
+    /// What it costs, if somebody has said it.
     price: Option<String>,
 }
 
@@ -90,9 +90,9 @@ impl Explanation {
         self.candidates.iter().find(is_chosen).map(|(id, _)| &**id)
     }
 
-    /// Says what each plugin costs, where somebody knows it.
-    pub fn tell_prices(&mut self, price_of: impl Fn(&str) -> Option<String>) {
-        self.plugins.iter_mut().for_each(|row| row.price = price_of(&row.plugin));
+    /// Says what each plugin costs.
+    pub fn tell_prices(&mut self, price_of: impl Fn(&str) -> String) {
+        self.plugins.iter_mut().for_each(|row| row.price = Some(price_of(&row.plugin)));
     }
 }
 

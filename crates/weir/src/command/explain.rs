@@ -14,9 +14,14 @@ use crate::exit::{self, Failure};
 use crate::node::PLUGINS;
 use crate::say::say;
 
+mod calibrated;
+
 /// Says which routes a request could take, why each lost but one, and which plugins it meets there.
 ///
 /// Nothing is sent. `weir explain weir.yaml GET https://shop.example/orders/1 -H "X-Tenant: a"`
+///
+/// Beside each plugin stands what it costs: by itself what a typical configuration adds to a request, counted in instructions
+/// and calibrated before, from docs/reference/prices.md; with `--status` what it costs where it runs.
 #[derive(Debug, Args)]
 pub struct Explain {
     /// The configuration file.
@@ -31,7 +36,7 @@ pub struct Explain {
     /// The address of the client.
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     from: IpAddr,
-    /// The status address of a gateway that runs this file: adds what each plugin costs there.
+    /// The status address of a gateway that runs this file: says what each plugin costs there.
     #[arg(long, value_name = "ADDRESS")]
     status: Option<SocketAddr>,
 }
@@ -45,15 +50,20 @@ impl Explain {
             .and_then(|loaded| explain(&loaded.document, &PLUGINS, &question));
         match explained {
             Ok(mut explanation) => {
-                if let Some(status) = self.status {
-                    match prices(status, explanation.route()) {
-                        Ok(prices) => explanation.tell_prices(|plugin| prices.get(plugin).cloned()),
+                let measured = match self.status {
+                    None => HashMap::new(),
+                    Some(status) => match prices(status, explanation.route()) {
+                        Ok(prices) => prices,
                         Err(error) => {
                             say!("{status} does not say what plugins cost: {error}");
                             return Failure::System.into();
                         }
-                    }
-                }
+                    },
+                };
+                explanation.tell_prices(|plugin| match measured.get(plugin) {
+                    Some(price) => price.clone(),
+                    None => calibrated::price(plugin),
+                });
                 print!("{explanation}");
                 return exit::DONE;
             }
@@ -91,6 +101,10 @@ fn in_words(price: &Value) -> String {
     let waited_us = number("waited_ns_per_call") / 1e3;
     if waited_us > 0.0 {
         text.push_str(&format!(", and {waited_us:.0} µs of waiting"));
+    }
+    let held_bytes = number("held_bytes");
+    if held_bytes > 0.0 {
+        text.push_str(&format!(", {held_bytes} bytes held so far"));
     }
     format!("{text} ({} calls measured)", number("calls_measured"))
 }

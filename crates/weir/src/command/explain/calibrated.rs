@@ -1,0 +1,43 @@
+//! What plugins cost in the laboratory. There is one table of that, the page that people read.
+
+const PAGE: &str = include_str!("../../../../../docs/reference/prices.md");
+
+/// What a plugin adds to a request where it was calibrated, in words.
+pub fn price(plugin: &str) -> String {
+    match instructions(plugin) {
+        Some(count) => format!("{count} user instructions, calibrated"),
+        None => "–".to_owned(),
+    }
+}
+
+/// As the page writes it: with commas between thousands.
+fn instructions(plugin: &str) -> Option<&'static str> {
+    let (_, count) = rows().find(|(name, _)| *name == plugin)?;
+    (count != "–").then_some(count)
+}
+
+/// Names and instructions of the table.
+fn rows() -> impl Iterator<Item = (&'static str, &'static str)> {
+    PAGE.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| `")?.split(" | ");
+        Some((cells.next()?.strip_suffix('`')?, cells.next()?))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::PLUGINS;
+
+    #[test]
+    fn the_page_says_what_plugins_cost() {
+        assert!(rows().count() > 30, "the table of the page is not found");
+        for (name, count) in rows() {
+            assert!(PLUGINS.find(name).is_some(), "`{name}` is no plugin");
+            let digits = count.replace(',', "");
+            assert!(count == "–" || digits.parse::<i64>().is_ok(), "`{name}`: `{count}` is no number of instructions");
+        }
+        assert!(price("key-auth").ends_with(" user instructions, calibrated"));
+        assert_eq!(price("unheard-of"), "–");
+    }
+}
