@@ -85,8 +85,9 @@ pub struct TokenCredential {
     /// `secret` is written in base64.
     #[serde(default)]
     base64_secret: bool,
-    /// Seconds by which the clocks of who signs and who verifies may differ.
+    /// Seconds by which the clocks of who signs and who verifies may differ; at most a minute.
     #[serde(default)]
+    #[schemars(range(max = 60))]
     lifetime_grace_period: u32,
     /// For those who sign tokens, which is not done here.
     #[allow(dead_code, reason = "a name of APISIX's that files have")]
@@ -112,6 +113,10 @@ fn hs256() -> String {
 fn yes() -> bool {
     true
 }
+
+/// Clocks that are further apart are wrong: whoever has seen a token that has ended could show it for so long. A token may
+/// have been issued by as much in the future, whatever grace its credential gives, as that does not lengthen its life.
+const MOST_GRACE_S: u32 = 60;
 
 impl Definition for JwtAuth {
     const NAME: &'static str = "jwt-auth";
@@ -150,6 +155,10 @@ impl Authenticator for JwtAuth {
     fn check(credential: TokenCredential) -> Result<String, ConfigError> {
         if credential.key.is_empty() {
             return Err(ConfigError::new("key", "is empty"));
+        }
+        if credential.lifetime_grace_period > MOST_GRACE_S {
+            let problem = format!("must be at most {MOST_GRACE_S} seconds: for so long tokens live on that have ended");
+            return Err(ConfigError::new("lifetime_grace_period", problem));
         }
         credential.decoding_key()?;
         Ok(credential.key)
@@ -267,12 +276,13 @@ impl Door {
     fn find(&self, shown: &[u8]) -> Result<&Arc<Credential>, &'static str> {
         let verified = self.keys.seal.find(shown, &self.claim).map_or_else(|| self.verify(shown), Ok)?;
         let known = &self.keys.known[verified.known as usize];
-        let Claims { exp, nbf, .. } = verified.claims;
+        let Claims { exp, nbf, iat } = verified.claims;
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let missing = (self.needs_exp && exp.is_none()) || (self.needs_nbf && nbf.is_none());
         let expired = exp.is_some_and(|exp| now_s > exp + known.grace_s);
         let early = nbf.is_some_and(|nbf| now_s < nbf - known.grace_s);
-        if missing || expired || early { Err("failed to verify jwt") } else { Ok(&known.credential) }
+        let unborn = iat.is_some_and(|iat| now_s < iat - f64::from(MOST_GRACE_S));
+        if missing || expired || early || unborn { Err("failed to verify jwt") } else { Ok(&known.credential) }
     }
 
     /// Verifies what does not change with time, and remembers it.
@@ -489,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_looked_at_whenever_a_token_is_shown() {
+    fn p03_times_are_looked_at_whenever_a_token_is_shown() {
         let step = door(json!({}), &[]);
         let verdict = |claims: Value| fault(&step, &good(&claims)).is_none();
         let now = now();
@@ -503,6 +513,10 @@ mod tests {
         }
         assert!(!verdict(json!({"key": "k1", "nbf": now + 60})));
         assert!(!verdict(json!({"key": "k1", "nbf": "0"})));
+        assert!(verdict(json!({"key": "k1", "iat": now + 30})), "clocks differ");
+        for iat in [json!(now + 120), json!(1e300), json!("0"), json!(-1), json!(null), json!({})] {
+            assert!(!verdict(json!({"key": "k1", "iat": iat})), "{iat}");
+        }
         let strict = door(json!({"claims_to_verify": ["exp"]}), &[]);
         assert!(fault(&strict, &good(&json!({"key": "k1"}))).is_some());
         assert!(fault(&strict, &good(&json!({"key": "k1", "exp": now + 60}))).is_none());
@@ -534,6 +548,7 @@ mod tests {
         for (credential, want) in [
             (json!({"key": "", "secret": "s"}), "key: is empty"),
             (json!({"key": "k"}), "HS256 needs `secret`"),
+            (json!({"key": "k", "secret": "s", "lifetime_grace_period": 61}), "lifetime_grace_period: must be at most 60"),
             (json!({"key": "k", "secret": "%", "base64_secret": true}), "secret: is no base64"),
             (json!({"key": "k", "algorithm": "none"}), "algorithm: is none"),
             (json!({"key": "k", "algorithm": "RS256", "secret": "s"}), "RS256 needs `public_key`"),
