@@ -170,10 +170,10 @@ mod tests {
     use std::hint::black_box;
 
     use serde_json::json;
+    use weir_testkit::timing::assert_same_time;
 
     use super::*;
     use crate::testing::{body, build_with, exchange, get, on_request, refused, sent, with_consumers};
-    use crate::timing::assert_same_time;
 
     fn door(options: serde_json::Value) -> Step {
         let shared =

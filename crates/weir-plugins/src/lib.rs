@@ -64,8 +64,6 @@ mod response_rewrite;
 mod testing;
 mod threat;
 mod time_restriction;
-#[cfg(test)]
-mod timing;
 mod traffic_split;
 mod trust;
 mod ua_restriction;

@@ -15,6 +15,7 @@ mod place;
 mod program;
 mod scale;
 mod sessions;
+pub mod timing;
 mod tls;
 mod wait;
 mod wire;

@@ -98,10 +98,10 @@ fn digest_of(name: &[u8], password: &[u8]) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use weir_testkit::timing::assert_same_time;
 
     use super::*;
     use crate::testing::with_consumers;
-    use crate::timing::assert_same_time;
 
     /// Names `name0000` and so on, with this password.
     fn names(count: usize, password: &str) -> Arc<Names> {

@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use weir_testkit::scaled;
+use crate::scaled;
 
 /// Beyond this there is a difference.
 const THRESHOLD: f64 = 4.5;
@@ -18,7 +18,7 @@ pub struct Random(u64);
 
 impl Random {
     /// SplitMix64.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -27,13 +27,13 @@ impl Random {
 
     /// Letters and digits.
     pub fn text<const LENGTH: usize>(&mut self) -> [u8; LENGTH] {
-        std::array::from_fn(|_| b"0123456789abcdefghijklmnopqrstuv"[self.next() as usize % 32])
+        std::array::from_fn(|_| b"0123456789abcdefghijklmnopqrstuv"[self.number() as usize % 32])
     }
 
     /// The same, with some of the first as in this text.
     pub fn beginning_as<const LENGTH: usize>(&mut self, text: &[u8; LENGTH]) -> [u8; LENGTH] {
         let mut other = self.text::<LENGTH>();
-        let shared = self.next() as usize % LENGTH;
+        let shared = self.number() as usize % LENGTH;
         other[..shared].copy_from_slice(&text[..shared]);
         other
     }
@@ -62,7 +62,7 @@ fn t_of<I: Copy>(
     // Made beforehand, so that making them does not count.
     let inputs: Vec<(bool, I)> = (0..samples)
         .map(|_| {
-            let class = random.next() & 1 == 1;
+            let class = random.number() & 1 == 1;
             (class, input(class, random))
         })
         .collect();
