@@ -1,11 +1,57 @@
-//! P09, P16, R05, R06: what must not let anybody in, nor cost more than it is worth.
+//! P04, P09, P16, R05, R06: what must not let anybody in, nor cost more than it is worth.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
-use weir_testkit::{DEADLINE, Gateway, eventually};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use weir_testkit::timing::assert_same_time;
+use weir_testkit::{Client, DEADLINE, Gateway, eventually};
 
 use crate::{Rig, refused};
+
+/// Is refused, whatever is wrong about it.
+fn refused_with(client: &mut Client, target: &str, field: &str) {
+    let answer = client.ask(format!("GET {target} HTTP/1.1\r\nHost: t\r\n{field}\r\n\r\n")).expect("an answer");
+    assert_eq!(answer.status, 401, "{field}");
+}
+
+#[test]
+fn p04_how_long_a_refusal_takes_says_nothing() {
+    let (name, right) = (*b"name0000", *b"0123456789abcdefghijklmnopqrstuv");
+    let text = str::from_utf8(&right).expect("ASCII");
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "worker_processes: 1
+routes:
+  - {{ uri: /key, plugins: {{ key-auth: {{}}, mocking: {{ response_example: in }} }} }}
+  - {{ uri: /name, plugins: {{ basic-auth: {{}}, mocking: {{ response_example: in }} }} }}
+consumers:
+  - {{ username: jack, plugins: {{ key-auth: {{ key: {text} }}, basic-auth: {{ username: name0000, password: {text} }} }} }}
+"
+    ));
+    let mut client = gateway.client();
+    let admitted = client.ask(format!("GET /key HTTP/1.1\r\nHost: t\r\napikey: {text}\r\n\r\n")).expect("an answer");
+    assert_eq!(admitted.status, 200);
+    assert_same_time(
+        "key-auth over a socket: keys that begin as a valid one does, and others",
+        |begins_right, random| if begins_right { random.beginning_as(&right) } else { random.text() },
+        |key: &[u8; 32]| refused_with(&mut client, "/key", &format!("apikey: {}", str::from_utf8(key).expect("ASCII"))),
+    );
+    let mut refuse = |(name, password): &([u8; 8], [u8; 32])| {
+        let shown = STANDARD.encode([name, &b":"[..], password].concat());
+        refused_with(&mut client, "/name", &format!("Authorization: Basic {shown}"));
+    };
+    assert_same_time(
+        "basic-auth over a socket: passwords that begin as the right one does, and others",
+        |begins_right, random| (name, if begins_right { random.beginning_as(&right) } else { random.text() }),
+        &mut refuse,
+    );
+    assert_same_time(
+        "basic-auth over a socket: a name that exists, and one that does not",
+        |exists, random| (if exists { name } else { *b"nobody00" }, random.text()),
+        refuse,
+    );
+}
 
 #[test]
 fn p09_what_cannot_be_built_is_refused_and_what_guarded_goes_on() {
