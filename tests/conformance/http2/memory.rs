@@ -1,13 +1,13 @@
-//! H04, H06: what little makes the gateway hold much.
+//! H04, H05, H06: what little makes the gateway hold much.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weir_testkit::{DEADLINE, Origin, Reading, eventually};
+use weir_testkit::{DEADLINE, Origin, Reading, eventually, scaled};
 
 use super::frames::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, End, Frames, HEADERS, INITIAL_WINDOW_SIZE, INTERNAL_ERROR,
-    REFUSED_STREAM, WHOLE, WINDOW_UPDATE, frame, get, headers, remembered, request, section,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, End, Frames, HEADERS, INITIAL_WINDOW_SIZE,
+    INTERNAL_ERROR, PING, REFUSED_STREAM, SETTINGS, WHOLE, WINDOW_UPDATE, frame, get, headers, remembered, request, section,
 };
 use crate::harness::{Rig, routes, weir};
 
@@ -231,4 +231,32 @@ fn h06_content_that_no_upstream_takes() {
     let grown = rig.gateway.rss().saturating_sub(before);
     assert!(grown <= 4 * MIB, "uploads that stand take {grown} bytes");
     rig.canary("/canary-2").unwrap_or_else(|what| panic!("beside them: {what}"));
+}
+
+#[test]
+fn h05_what_nobody_takes_is_queued_to_a_bound() {
+    for (what, kind, payload) in [("pings", PING, &[7; 8][..]), ("settings", SETTINGS, &[])] {
+        let (origin, sent) = endless();
+        let rig = Rig::before(origin);
+        rig.canary("/canary-1").unwrap_or_else(|what| panic!("{what}"));
+        // A response that nobody reads fills the sockets: from there on, what is to be answered stays in the gateway.
+        let mut attacker = Frames::connect_with(&rig.gateway, &[(INITIAL_WINDOW_SIZE, 0x7fff_ffff)]);
+        attacker.send(frame(WINDOW_UPDATE, 0, 0, 0x7fff_0000_u32.to_be_bytes()));
+        let stream = attacker.stream();
+        attacker.send(headers(stream, WHOLE, &get("/attack", &[])));
+        assert!(settled(&sent) > 0);
+        let before = rig.gateway.rss();
+        let mut asked = 0;
+        while asked < scaled(100_000, 1_000_000) && attacker.send(frame(kind, 0, 0, payload)) {
+            asked += 1;
+        }
+        rig.canary("/canary-2").unwrap_or_else(|what| panic!("{what}"));
+        let grown = rig.gateway.rss().saturating_sub(before);
+        assert!(grown <= MIB, "{what}: {grown} bytes");
+        let farewell = attacker.until_closed();
+        assert!(matches!(farewell.code, None | Some(ENHANCE_YOUR_CALM)), "{what}: {farewell:?}");
+        // One of them is the answer to the settings the connection began with.
+        assert!(farewell.answers <= 1_001, "{what}: {farewell:?}");
+        assert!(asked >= farewell.answers - 1);
+    }
 }
