@@ -548,7 +548,10 @@ mod tests {
         for (credential, want) in [
             (json!({"key": "", "secret": "s"}), "key: is empty"),
             (json!({"key": "k"}), "HS256 needs `secret`"),
-            (json!({"key": "k", "secret": "s", "lifetime_grace_period": 61}), "lifetime_grace_period: must be at most 60"),
+            (
+                json!({"key": "k", "secret": "s", "lifetime_grace_period": 61}),
+                "lifetime_grace_period: must be at most 60",
+            ),
             (json!({"key": "k", "secret": "%", "base64_secret": true}), "secret: is no base64"),
             (json!({"key": "k", "algorithm": "none"}), "algorithm: is none"),
             (json!({"key": "k", "algorithm": "RS256", "secret": "s"}), "RS256 needs `public_key`"),

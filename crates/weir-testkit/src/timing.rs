@@ -30,11 +30,14 @@ impl Random {
         std::array::from_fn(|_| b"0123456789abcdefghijklmnopqrstuv"[self.number() as usize % 32])
     }
 
-    /// The same, with some of the first as in this text.
+    /// The same, with some of the first as in this text, and never all.
     pub fn beginning_as<const LENGTH: usize>(&mut self, text: &[u8; LENGTH]) -> [u8; LENGTH] {
         let mut other = self.text::<LENGTH>();
         let shared = self.number() as usize % LENGTH;
         other[..shared].copy_from_slice(&text[..shared]);
+        if other == *text {
+            other[LENGTH - 1] ^= 1;
+        }
         other
     }
 }

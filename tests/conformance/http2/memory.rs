@@ -7,7 +7,8 @@ use weir_testkit::{DEADLINE, Origin, Reading, eventually, scaled};
 
 use super::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, End, Frames, HEADERS, INITIAL_WINDOW_SIZE,
-    INTERNAL_ERROR, PING, REFUSED_STREAM, SETTINGS, WHOLE, WINDOW_UPDATE, frame, get, headers, remembered, request, section,
+    INTERNAL_ERROR, PING, REFUSED_STREAM, SETTINGS, WHOLE, WINDOW_UPDATE, frame, get, headers, remembered, request,
+    section,
 };
 use crate::harness::{Rig, routes, weir};
 
