@@ -1,4 +1,4 @@
-//! The files that come with the lab: scenarios and peers. They are inside the binary; a directory may take their place.
+//! The files that come with the lab: scenarios, peers and backends. They are inside the binary; a directory may take their place.
 
 use std::{env, fs, path::PathBuf, sync::OnceLock};
 
@@ -8,9 +8,10 @@ use rust_embed::RustEmbed;
 #[folder = "../../bench/"]
 #[include = "scenarios/*"]
 #[include = "peers/*"]
+#[include = "backends/*"]
 struct Embedded;
 
-/// Variable that names a directory with `scenarios/` and `peers/`, instead of the files inside the binary.
+/// Variable that names a directory with `scenarios/`, `peers/` and `backends/`, instead of the files inside the binary.
 pub const DIRECTORY_VARIABLE: &str = "WEIR_BENCH_DIR";
 
 fn directory() -> Option<&'static PathBuf> {

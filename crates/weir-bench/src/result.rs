@@ -36,6 +36,9 @@ pub struct ResultFile {
     pub scenario: Scenario,
     pub manifest: Manifest,
     pub targets: Vec<TargetRecord>,
+    /// Backends that are not the lab's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub backends: Vec<TargetRecord>,
     pub cells: Vec<Cell>,
     /// Highest rates that kept an objective.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

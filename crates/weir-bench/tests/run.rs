@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::Write as _,
     path::{Path, PathBuf},
     process::{Command, Output},
 };
@@ -143,13 +144,71 @@ fn a_result_is_repeated_by_replay() {
     assert!(printed.contains("Mann and Whitney"), "{printed}");
 }
 
+/// Backends that are installed stay from one run of the tests to the next.
+const KEPT: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/bench");
+
+/// Installs a backend, as its users do; says why that cannot be.
+fn installed(place: &Place, name: &str) -> bool {
+    let output = place.lab(&["list", "--cache", KEPT]);
+    let printed = text(&output);
+    let missing = printed.lines().any(|line| line.contains(&format!("{name} is not installed")));
+    let output = if missing { place.lab(&["install", name, "--cache", KEPT]) } else { output };
+    if !output.status.success() {
+        let last = text(&output).lines().last().unwrap_or_default().to_owned();
+        let _ = writeln!(std::io::stderr(), "skipped: {last}");
+    }
+    output.status.success()
+}
+
+/// Runs a row before a backend, and says what it answered.
+fn answered(name: &str, row: &str) -> ResultFile {
+    let place = Place::new(name);
+    let scenario = format!(
+        "{{name: before, title: A, about: b, targets: [none], baseline: none, connections: [2], \
+         backend: {{kind: {name}, instances: 2, body_bytes: 1024}}, \
+         method: {{warmup_s: 0, measured_s: 0.5, repeats: 1}}, rows: [{{name: asked, {row}}}]}}"
+    );
+    fs::write(place.0.join("before.yaml"), scenario).unwrap();
+    let output = place.lab(&["run", "before.yaml", "--out", "out", "--cache", KEPT]);
+    assert!(output.status.code().is_some_and(|code| code < 2), "{}", text(&output));
+    ResultFile::read(&place.results(".json").pop().unwrap()).unwrap()
+}
+
+#[test]
+fn netty_answers_with_a_kilobyte() {
+    if !installed(&Place::new("netty-there"), "netty") {
+        return;
+    }
+    let result = answered("netty", "request: {method: POST, body_bytes: 5000}");
+    let load = &result.cells[0].runs()[0].load;
+    assert!(load.total.class(2) > 0 && load.total.errors.sum() == 0, "{:?}", load.total.errors);
+    assert!(load.total.bytes_received > 1024 * load.total.completed);
+    let backend = &result.backends[0];
+    assert!(backend.version.as_ref().is_some_and(|version| version.starts_with("netty-")), "{backend:?}");
+    assert_eq!(backend.configurations[0].command[0], "java");
+    assert!(!format!("{backend:?}").contains(KEPT), "{backend:?}");
+}
+
+#[test]
+fn tornado_reverses_messages() {
+    if !installed(&Place::new("tornado-there"), "tornado") {
+        return;
+    }
+    let result = answered("tornado", "speak: {protocol: web_socket, message_bytes: 500, per_second: 20}");
+    let total = &result.cells[0].runs()[0].load.total;
+    // That each came back reversed is checked by the engine.
+    assert!(total.completed > 0 && total.errors.sum() == 0, "{:?}", total.errors);
+}
+
 #[test]
 fn what_is_wrong_is_said_by_name() {
     let place = Place::new("wrong");
-    let cases: [(&[&str], &str); 4] = [
+    let cases: [(&[&str], &str); 6] = [
         (&["run", "nothing"], "no scenario \"nothing\"; there are: "),
         (&["run", "smoke.yaml", "--row", "PUT"], "there are: GET · key-auth"),
         (&["run", "smoke.yaml", "--targets", "ngnix"], "no peer \"ngnix\"; there are: "),
+        (&["run", "wso2-streaming", "--backend", "netty"], "not supported by netty: websocket"),
+        (&["install", "tornato"], "or the backends netty, nginx, tornado"),
         (&["report", "smoke.yaml"], "not a result of `weir bench run`"),
     ];
     for (arguments, words) in cases {

@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -8,7 +8,8 @@ use crate::{
     engine::Interruptions,
     manifest::{Manifest, Pinning},
     run::{self, counters_available},
-    scenario, target,
+    scenario,
+    target::{self, Peer},
 };
 
 #[derive(Debug, Args)]
@@ -26,18 +27,27 @@ pub fn list(arguments: List) -> Result<u8, String> {
     }
     println!("\nTargets");
     for name in target::names() {
-        let peer = target::read(&name)?;
-        let state = if peer.direct {
-            "always there".to_owned()
-        } else {
-            match target::locate(&peer, None, &arguments.cache) {
-                Ok(found) => format!("{}, {}", found.program.display(), found.version.unwrap_or_default()),
-                Err(reason) => reason,
-            }
-        };
-        println!("  {name:<16} {state}");
+        show(&target::read(&name)?, &arguments.cache);
+    }
+    println!("\nBackends");
+    println!("  {:<16} always there", "builtin");
+    for name in target::backend_names() {
+        show(&target::read_backend(&name, &arguments.cache)?, &arguments.cache);
     }
     Ok(0)
+}
+
+/// A line about what is started: where it is, or how to get it.
+fn show(peer: &Peer, cache: &Path) {
+    let state = if peer.direct {
+        "always there".to_owned()
+    } else {
+        match target::locate(peer, None, cache) {
+            Ok(found) => format!("{}, {}", found.program.display(), found.version.unwrap_or_default()),
+            Err(reason) => reason,
+        }
+    };
+    println!("  {:<16} {state}", peer.name);
 }
 
 /// How long each processor is watched.
@@ -65,7 +75,7 @@ pub fn doctor(_: Doctor) -> Result<u8, String> {
 
 #[derive(Debug, Args)]
 pub struct Install {
-    /// Targets, by the names of their folders
+    /// Targets and backends, by the names of their folders
     #[arg(required = true)]
     pub targets: Vec<String>,
     /// Where they are put
@@ -75,7 +85,11 @@ pub struct Install {
 
 pub fn install(arguments: Install) -> Result<u8, String> {
     for name in &arguments.targets {
-        let peer = target::read(name)?;
+        let peer = match target::read(name) {
+            Ok(peer) => peer,
+            Err(_) if target::backend_names().contains(name) => target::read_backend(name, &arguments.cache)?,
+            Err(problem) => return Err(format!("{problem}; or the backends {}", target::backend_names().join(", "))),
+        };
         target::install(&peer, &arguments.cache, |line| println!("{line}"))?;
         if !peer.direct {
             let found = target::locate(&peer, None, &arguments.cache)?;

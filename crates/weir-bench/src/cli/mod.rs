@@ -33,7 +33,7 @@ pub enum Bench {
     Doctor(machine::Doctor),
     /// Take a JMeter test plan
     Import(import::Import),
-    /// Install a target from the registry its folder names
+    /// Install a target or a backend from the registry its folder names
     Install(machine::Install),
 }
 

@@ -13,7 +13,7 @@ use crate::{
     report,
     result::ResultFile,
     run::{self, Options},
-    scenario::{self, Row, Scenario},
+    scenario::{self, BackendKind, Row, Scenario},
     summary::{self, Findings},
 };
 
@@ -40,6 +40,9 @@ pub struct Arguments {
     /// Worker threads of the targets; several make a sweep.
     #[arg(long, value_delimiter = ',')]
     pub workers: Vec<u32>,
+    /// What stands behind the targets, instead of what the scenario says; installed into the cache if need be.
+    #[arg(long, value_enum)]
+    pub backend: Option<BackendKind>,
     #[arg(long)]
     pub repeats: Option<u32>,
     /// Seconds measured in each run.
@@ -55,7 +58,7 @@ pub struct Arguments {
 /// What every command that runs something takes.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Program of a peer, NAME=PATH
+    /// Program of a peer or of a backend by the same name, NAME=PATH
     #[arg(long = "program", value_parser = name_and_path)]
     pub programs: Vec<(String, PathBuf)>,
     /// Directory for the result: a JSON file, and an HTML report beside it
@@ -165,6 +168,9 @@ pub fn chosen(scenario: Scenario, arguments: &Arguments) -> Result<Scenario, Str
     }
     scenario.method.repeats = arguments.repeats.unwrap_or(scenario.method.repeats);
     scenario.method.measured_s = arguments.seconds.unwrap_or(scenario.method.measured_s);
+    if let Some(kind) = arguments.backend {
+        scenario = scenario.with_backend(kind).map_err(|problems| format!("--backend: {problems}"))?;
+    }
     if arguments.ablation { scenario.ablated() } else { Ok(scenario) }
 }
 

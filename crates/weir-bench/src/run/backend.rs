@@ -1,37 +1,72 @@
 use std::{
     collections::BTreeMap,
-    env, fs,
+    env,
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-use super::place::{Place, free_port};
-use crate::{
-    library,
-    manifest::Pinning,
-    result::Role,
-    sample::Watched,
-    scenario::{Backend, BackendKind, Row, Scenario},
-    target::{self, Child, Endpoint, Inputs, Readiness, wait_until_listening},
+use super::{
+    Options,
+    cell::write,
+    place::{Place, free_port},
 };
+use crate::{
+    manifest::Pinning,
+    result::{Configuration, Role, TargetRecord},
+    sample::Watched,
+    scenario::{Backend, BackendKind, Scenario},
+    target::{self, Child, Endpoint, Inputs, Installed, Peer, Readiness, wait_until_listening},
+};
+
+/// The programs behind the targets, as far as they are not the lab's own.
+pub struct Backends {
+    found: BTreeMap<BackendKind, (Peer, Installed)>,
+}
+
+impl Backends {
+    /// Finds what the scenario's rows stand before; what belongs into the lab's cache and is not there is installed.
+    pub fn provide(scenario: &Scenario, options: &Options) -> Result<Backends, String> {
+        let mut found = BTreeMap::new();
+        for kind in scenario.rows.iter().map(|row| scenario.backend(row).kind) {
+            let Some(name) = kind.folder().filter(|_| !found.contains_key(&kind)) else { continue };
+            let peer = target::read_backend(name, &options.cache)?;
+            let given = options.programs.get(name).map(PathBuf::as_path);
+            let installed = target::provide(&peer, given, &options.cache, |line| eprintln!("{line}"))
+                .map_err(|reason| format!("the backend {reason}"))?;
+            found.insert(kind, (peer, installed));
+        }
+        Ok(Backends { found })
+    }
+
+    pub fn records(&self) -> Vec<TargetRecord> {
+        let record = |(peer, installed): &(Peer, Installed)| TargetRecord {
+            name: peer.name.clone(),
+            version: installed.version.clone(),
+            ..TargetRecord::default()
+        };
+        self.found.values().map(record).collect()
+    }
+}
 
 /// The backends of a row, all in one process.
 pub struct Running {
     process: Child,
     pub endpoints: Vec<Endpoint>,
     pub tls: bool,
+    /// Of a program that is not the lab's own.
+    pub configuration: Option<Configuration>,
     cpus: Vec<u32>,
 }
 
 impl Running {
+    /// Starts the backends of a row, which has a name.
     pub fn start(
         place: &Place,
-        scenario: &Scenario,
-        row: &Row,
+        backends: &Backends,
+        (backend, row): (&Backend, &str),
         workers: u32,
         pinning: &Pinning,
     ) -> Result<Running, String> {
-        let backend = scenario.backend(row);
         let mut endpoints = Vec::new();
         while endpoints.len() < backend.instances.max(1) as usize {
             let endpoint = Endpoint { host: "127.0.0.1".to_owned(), port: free_port()? };
@@ -42,12 +77,18 @@ impl Running {
         }
         let cpus = pinning.backend.clone();
         let dir = place.directory("backend")?;
-        let command = match backend.kind {
-            BackendKind::Nginx => nginx(place, backend, &endpoints, workers.min(cpus.len() as u32).max(1), &dir)?,
-            BackendKind::Builtin => builtin(place, backend, &endpoints, cpus.len())?,
+        let mut configuration = None;
+        let command = match backends.found.get(&backend.kind) {
+            None => builtin(place, backend, &endpoints, cpus.len())?,
+            Some((peer, installed)) => {
+                let inputs = inputs(place, backend, &endpoints, workers.min(cpus.len() as u32).max(1), &dir);
+                configuration = Some(configure(place, peer, &inputs, &dir, row)?);
+                let program = installed.program.display().to_string();
+                peer.command(&peer.start, &program, &inputs.dir, inputs.workers)
+            }
         };
         let process = Child::start(&command, &BTreeMap::new(), Vec::new(), &dir, &cpus)?;
-        let mut running = Running { process, endpoints, tls: backend.tls, cpus };
+        let mut running = Running { process, endpoints, tls: backend.tls, configuration, cpus };
         for endpoint in &running.endpoints {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, endpoint.port));
             match wait_until_listening(&mut running.process, address) {
@@ -73,17 +114,9 @@ fn body(backend: &Backend) -> String {
     }
 }
 
-/// The command to start nginx with `return 200`.
-fn nginx(
-    place: &Place,
-    backend: &Backend,
-    endpoints: &[Endpoint],
-    workers: u32,
-    dir: &Path,
-) -> Result<Vec<String>, String> {
-    let path = "peers/nginx/backend.conf.j2";
-    let template = library::text(path).ok_or_else(|| format!("{path} is missing"))?;
-    let inputs = Inputs {
+/// What the templates of a backend may speak of.
+fn inputs(place: &Place, backend: &Backend, endpoints: &[Endpoint], workers: u32, dir: &Path) -> Inputs {
+    Inputs {
         dir: dir.display().to_string(),
         port: 0,
         admin_port: 0,
@@ -103,13 +136,26 @@ fn nginx(
         upstream: BTreeMap::new(),
         certificate: Some(place.certificate.clone()),
         body: body(backend),
-    };
-    let file = dir.join("nginx.conf");
-    let text = target::render_text(path, &template, &inputs)?;
-    fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
-    let peer = target::read("nginx")?;
-    let program = target::locate(&peer, None, dir)?.program.display().to_string();
-    Ok(peer.command(&peer.start, &program, &inputs.dir, inputs.workers))
+    }
+}
+
+/// Writes the files of a backend; what they say is part of the result, but for where this machine keeps things.
+fn configure(place: &Place, peer: &Peer, inputs: &Inputs, dir: &Path, row: &str) -> Result<Configuration, String> {
+    let mut files = target::render(peer, inputs)?;
+    for (name, text) in &mut files {
+        write(&dir.join(name), text)?;
+        *text = place.left_out(&text.replace(&inputs.dir, "."));
+    }
+    let installed = peer.installed(&place.cache)?.display().to_string();
+    let program = Path::new(peer.programs.first().map_or("", String::as_str)).file_name().unwrap_or_default();
+    let command = peer.command(&peer.start, &program.to_string_lossy(), ".", inputs.workers);
+    Ok(Configuration {
+        row: row.to_owned(),
+        sha256: target::hash(&files),
+        files,
+        command: command.into_iter().map(|word| word.replace(&installed, "{installed}")).collect(),
+        check: None,
+    })
 }
 
 /// The command for the lab's own backends: this program again as `weir backend`, all of them in one process.

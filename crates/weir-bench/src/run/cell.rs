@@ -386,7 +386,7 @@ fn check(command: &[String], environment: &BTreeMap<String, String>, dir: &Path)
     Ok(Check { command: command.to_vec(), passed: output.status.success(), output: output_text })
 }
 
-fn write(path: &Path, text: &str) -> Result<(), String> {
+pub fn write(path: &Path, text: &str) -> Result<(), String> {
     let name = |error: std::io::Error| format!("{}: {error}", path.display());
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(name)?;

@@ -17,7 +17,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 
 use self::{
-    backend::Running,
+    backend::{Backends, Running},
     cell::{Setting, Started},
     place::Place,
     turns::Up,
@@ -78,10 +78,13 @@ pub fn run(scenario: Scenario, options: &Options) -> Result<ResultFile, String> 
             configurations: Vec::new(),
         })
         .collect();
+    let backends = Backends::provide(&scenario, options)?;
     let mut lab = Lab {
         scenario: &scenario,
         options,
         place: &place,
+        backend_records: backends.records(),
+        backends,
         placement,
         counters: manifest.counters,
         cells: Vec::new(),
@@ -107,6 +110,7 @@ pub fn run(scenario: Scenario, options: &Options) -> Result<ResultFile, String> 
         seed: options.seed,
         manifest,
         targets: records,
+        backends: lab.backend_records,
         knees: knee::knees(&scenario, &cells),
         cells,
         searches,
@@ -145,6 +149,8 @@ pub struct Lab<'a> {
     options: &'a Options,
     place: &'a Place,
     placement: Placement,
+    backends: Backends,
+    backend_records: Vec<TargetRecord>,
     counters: bool,
     cells: Vec<Cell>,
     order: u32,
@@ -183,7 +189,7 @@ impl Lab<'_> {
                     continue;
                 }
                 if backend.is_none() {
-                    backend = Some(Running::start(self.place, scenario, row, workers, &pinning)?);
+                    backend = Some(self.backend(row, workers, &pinning)?);
                 }
                 let backend = backend.as_ref().expect("it was started above");
                 let highest = group.levels.iter().map(|level| level.connections).max().unwrap_or(1);
@@ -211,6 +217,16 @@ impl Lab<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The backends of a row, up.
+    fn backend(&mut self, row: &crate::scenario::Row, workers: u32, pinning: &Pinning) -> Result<Running, String> {
+        let backend = self.scenario.backend(row);
+        let mut running = Running::start(self.place, &self.backends, (backend, &row.name), workers, pinning)?;
+        if let Some(name) = backend.kind.folder() {
+            record(&mut self.backend_records, name, running.configuration.take());
+        }
+        Ok(running)
     }
 
     /// What a rate that depends on another row is in this repeat.
@@ -245,7 +261,7 @@ impl Lab<'_> {
         let Level { connections, workers, .. } = at;
         let pinning = self.placement.pinning(workers);
         place::keep_to(&self.placement.own(&pinning));
-        let mut backend = Running::start(self.place, self.scenario, row, workers, &pinning)?;
+        let mut backend = self.backend(row, workers, &pinning)?;
         let row = &*self.scenario.row_for(target, row);
         let upstream = self.scenario.variant(target).upstream;
         let setting = Setting { place: self.place, scenario: self.scenario, row, workers, pinning: &pinning, upstream };

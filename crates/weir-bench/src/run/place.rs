@@ -20,6 +20,8 @@ use crate::{
 pub struct Place {
     directory: PathBuf,
     next: AtomicU32,
+    /// Where installed peers and backends are.
+    pub cache: PathBuf,
     pub certificate: Certificate,
     /// Open files every process of the run may have.
     pub open_files: u64,
@@ -35,7 +37,13 @@ impl Place {
         fs::create_dir_all(&directory).map_err(name)?;
         let directory = directory.canonicalize().map_err(name)?;
         let certificate = certificate(&directory)?;
-        Ok(Place { directory, next: AtomicU32::new(0), certificate, open_files: raise_open_files() })
+        Ok(Place {
+            directory,
+            next: AtomicU32::new(0),
+            cache: options.cache.clone(),
+            certificate,
+            open_files: raise_open_files(),
+        })
     }
 
     /// A text for publication: private keys are left out, and where this machine keeps things.

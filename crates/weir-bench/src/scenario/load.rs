@@ -51,7 +51,7 @@ fn problems(scenario: &Scenario) -> Vec<String> {
     let ascending =
         |levels: &[u32]| !levels.is_empty() && levels[0] > 0 && levels.windows(2).all(|pair| pair[0] < pair[1]);
     claim(ascending(&scenario.connections), "connections: ascending numbers from 1".to_owned());
-    for problem in scenario.workload_problems() {
+    for problem in scenario.workload_problems().into_iter().chain(scenario.backend_problems()) {
         claim(false, problem);
     }
     let method = &scenario.method;
@@ -113,6 +113,7 @@ fn problems(scenario: &Scenario) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::BackendKind;
 
     const SMALLEST: &str =
         "{name: a, title: A, about: b, targets: [none], baseline: none, connections: [1], rows: [{name: get}]}";
@@ -169,5 +170,18 @@ mod tests {
         says("{}", "request: {expect_status: [20]}", "rows[0].request.expect_status: 20 is not between 100 and 599");
         says("{tls: true}", "request: {host: b.example}", "rows[0].request.host: over TLS it is localhost");
         says(&format!("{{{open}}}"), "speak: {protocol: idle}", "rows[0]: pacing is of requests");
+    }
+
+    #[test]
+    fn a_backend_that_cannot_do_what_a_row_asks_is_refused() {
+        let streams = || read("wso2-streaming").unwrap();
+        assert!(streams().with_backend(BackendKind::Tornado).is_ok());
+        let error = streams().with_backend(BackendKind::Netty).unwrap_err();
+        assert!(error.contains("rows[0], \"WebSocket, 1 message/s\": not supported by netty: websocket"), "{error}");
+        let text = SMALLEST.replace("{name: get}", "{name: get, backend: {kind: nginx, delay: 1s}}");
+        let error = parse("a.yaml", &text).unwrap_err();
+        assert!(error.contains("a.yaml: rows[0], \"get\": not supported by nginx: delay"), "{error}");
+        let error = parse("a.yaml", &SMALLEST.replace("title", "backend: {kind: nety}, title")).unwrap_err();
+        assert!(error.contains("nety") && error.contains("tornado"), "{error}");
     }
 }

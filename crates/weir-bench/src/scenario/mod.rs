@@ -6,12 +6,17 @@ mod workload;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::path::Path;
 
+use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::engine::{Pacing, Selection};
+use crate::{
+    engine::{Pacing, Selection},
+    target,
+};
 
 pub use ablation::Ablation;
 pub use load::{names, parse, read};
@@ -156,13 +161,29 @@ impl Default for Backend {
 }
 
 /// What a backend is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum BackendKind {
     /// The lab's own: a fixed answer; WebSocket and SSE where the row speaks them.
     Builtin,
     /// nginx with `return 200`, as two of the publications used.
     Nginx,
+    /// Netty with a fixed answer, as the publication of the GW-LB used.
+    Netty,
+    /// Tornado: messages reversed over WebSocket, as the publication of WSO2's streaming APIs used; a fixed answer; SSE.
+    Tornado,
+}
+
+impl BackendKind {
+    /// The name of its folder; the lab's own has none.
+    pub fn folder(self) -> Option<&'static str> {
+        match self {
+            BackendKind::Builtin => None,
+            BackendKind::Nginx => Some("nginx"),
+            BackendKind::Netty => Some("netty"),
+            BackendKind::Tornado => Some("tornado"),
+        }
+    }
 }
 
 /// How it is measured.
@@ -360,6 +381,41 @@ impl Scenario {
 
     pub fn backend<'a>(&'a self, row: &'a Row) -> &'a Backend {
         row.backend.as_ref().unwrap_or(&self.backend)
+    }
+
+    /// Has this kind of backend behind every row.
+    pub fn with_backend(mut self, kind: BackendKind) -> Result<Scenario, String> {
+        self.backend.kind = kind;
+        self.rows.iter_mut().filter_map(|row| row.backend.as_mut()).for_each(|backend| backend.kind = kind);
+        match self.backend_problems() {
+            problems if problems.is_empty() => Ok(self),
+            problems => Err(problems.join("\n")),
+        }
+    }
+
+    /// What rows ask of a backend that has not got it.
+    fn backend_problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (index, row) in self.rows.iter().enumerate() {
+            let backend = self.backend(row);
+            let Some(name) = backend.kind.folder() else { continue };
+            let needs = [
+                ("tls", backend.tls),
+                ("delay", backend.delay.is_some()),
+                ("websocket", matches!(row.speak, Speak::WebSocket { .. })),
+                ("sse", matches!(row.speak, Speak::Sse { .. })),
+            ];
+            let needs: Vec<&str> = needs.iter().filter(|(_, needed)| *needed).map(|(name, _)| *name).collect();
+            match target::read_backend(name, Path::new("")) {
+                Err(problem) => problems.push(problem),
+                Ok(peer) => {
+                    problems.extend(peer.lacks_feature(&needs).map(|lacks| {
+                        format!("rows[{index}], \"{}\": {lacks}, which the builtin backend has", row.name)
+                    }))
+                }
+            }
+        }
+        problems
     }
 
     /// The peer behind a target, and what its upstream has more than others.

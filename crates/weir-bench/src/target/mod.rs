@@ -6,8 +6,8 @@ mod process;
 mod render;
 
 pub use self::{
-    install::{Installed, install, locate},
-    peer::{Install, Peer, Policies, names, read},
+    install::{Installed, install, locate, provide},
+    peer::{Install, Peer, Policies, backend_names, names, read, read_backend},
     process::{Child, Readiness, wait_until_listening},
-    render::{Certificate, Endpoint, Inputs, credentials, hash, render, render_text},
+    render::{Certificate, Endpoint, Inputs, credentials, hash, render},
 };

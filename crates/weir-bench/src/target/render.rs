@@ -94,15 +94,19 @@ pub fn credentials(routes: u32, consumers: u32) -> (Vec<Route>, Vec<Consumer>) {
 pub fn render(peer: &Peer, inputs: &Inputs) -> Result<BTreeMap<String, String>, String> {
     let mut files = BTreeMap::new();
     for file in &peer.files {
-        let path = format!("peers/{}/{file}.j2", peer.name);
-        let template = library::text(&path).ok_or_else(|| format!("{path} is missing"))?;
-        files.insert(file.clone(), render_text(&path, &template, inputs)?);
+        let path = format!("{}/{file}", peer.folder);
+        let template = format!("{path}.j2");
+        let text = match library::text(&template) {
+            Some(text) => render_text(&template, &text, inputs)?,
+            None => library::text(&path).ok_or_else(|| format!("{template} is missing"))?,
+        };
+        files.insert(file.clone(), text);
     }
     Ok(files)
 }
 
 /// Renders one template; `place` is what errors call it.
-pub fn render_text(place: &str, template: &str, inputs: &Inputs) -> Result<String, String> {
+fn render_text(place: &str, template: &str, inputs: &Inputs) -> Result<String, String> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     let syntax = SyntaxConfig::builder().keep_trailing_newline(true).build().expect("the default delimiters differ");
@@ -125,9 +129,10 @@ pub fn hash(files: &BTreeMap<String, String>) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::{
-        super::peer::{Policies, names, read},
+        super::peer::{Policies, backend_names, names, read, read_backend},
         *,
     };
+    use std::path::Path;
 
     pub fn inputs() -> Inputs {
         let (routes, consumers) = credentials(2, 2);
@@ -165,8 +170,10 @@ pub(crate) mod tests {
 
     #[test]
     fn every_template_renders_with_everything_and_with_nothing() {
-        for name in names() {
-            let peer = read(&name).unwrap();
+        let peers = names().into_iter().map(|name| read(&name).unwrap());
+        let backends = backend_names().into_iter().map(|name| read_backend(&name, Path::new("/cache")).unwrap());
+        for peer in peers.chain(backends) {
+            let name = &peer.folder;
             let mut full = inputs();
             if let Policies::Named(policies) = &peer.policies {
                 full.policies = policies.iter().map(|name| (name.clone(), serde_json::json!({}))).collect();
