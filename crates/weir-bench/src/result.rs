@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::{Interruptions, LoadPlan, LoadResult, Phase},
+    engine::{Interruptions, LoadPlan, LoadResult, Phase, Protocol},
     manifest::Manifest,
     scenario::Scenario,
 };
@@ -263,6 +263,9 @@ pub struct Run {
     /// Resident bytes of the target before the load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rss_before_bytes: Option<u64>,
+    /// Open files that one process of the target may have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_files: Option<u64>,
     /// Resident bytes of the target a moment after the load ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rss_after_bytes: Option<u64>,
@@ -329,6 +332,9 @@ pub struct ProcessSample {
     pub cpu_system_s: f64,
     pub rss_bytes: u64,
     pub fds: u64,
+    /// Of them, the most that one process has.
+    #[serde(default)]
+    pub fds_most: u64,
     pub threads: u32,
     pub switches_voluntary: u64,
     pub switches_involuntary: u64,
@@ -391,6 +397,12 @@ pub struct Instructions {
 }
 
 impl Run {
+    /// Idle connections that were open to the end.
+    pub fn held(&self) -> Option<u64> {
+        let idle = matches!(self.plan.protocol, Protocol::Idle { .. });
+        idle.then_some(self.load.connections.open_at_end)
+    }
+
     pub fn throughput(&self) -> f64 {
         self.load.rate()
     }

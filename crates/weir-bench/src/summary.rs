@@ -137,7 +137,7 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[Verdict]) -> 
         rss_after_bytes: of(&|run| run.rss_after_bytes.map(|bytes| bytes as f64)),
         bytes_per_connection: of(&bytes_per_connection),
         error_share: of(&|run| Some(run.error_share())),
-        open_connections: of(&|run| Some(run.load.connections.open_max as f64)),
+        open_connections: of(&|run| Some(run.held().unwrap_or(run.load.connections.open_max) as f64)),
         goodput: of(&|run| Some(run.goodput())),
         refusal_p99_ms: of(&|run| run.refusal_ms(99.0)),
         instructions: of(&Run::instructions_per_request),
@@ -173,10 +173,7 @@ fn within_repeats(
 }
 
 fn bytes_per_connection(run: &Run) -> Option<f64> {
-    let held = run.load.connections.open_max;
-    if !matches!(run.plan.protocol, crate::engine::Protocol::Idle { .. }) || held == 0 {
-        return None;
-    }
+    let held = run.held().filter(|held| *held > 0)?;
     let grown = run.rss_peak_bytes()?.saturating_sub(run.rss_before_bytes?);
     Some(grown as f64 / held as f64)
 }

@@ -170,6 +170,32 @@ fn each_way_to_spoil_a_run_is_named() {
 }
 
 #[test]
+fn whose_limit_it_was_that_connections_were_not_held_is_said() {
+    let says = |spoil: &dyn Fn(&mut weir_bench::lint::RowEvidence)| {
+        let mut evidence = publication("clean.yaml");
+        let row = &mut evidence.rows[0];
+        (row.connections, row.held, row.error_share) = (Some(30_000), Some(19_255), Some(0.3));
+        (row.target_files, row.target_files_limit) = (Some(19_281), Some(20_000));
+        spoil(row);
+        let verdicts = judge(&evidence);
+        assert!(verdicts.iter().all(|verdict| verdict.rule != "errors"), "{verdicts:#?}");
+        let found = verdicts.into_iter().find(|verdict| verdict.rule == "not-all-held").unwrap();
+        (found.severity, found.words)
+    };
+    let (severity, words) = says(&|_| {});
+    let expected =
+        "19255 of 30000 connections were held: the target had 19281 open files, of 20000 that a process of it may have";
+    assert_eq!((severity, words.as_str()), (Severity::Warning, expected));
+    let (severity, words) = says(&|row| (row.target_files, row.closed_idle) = (Some(9_509), Some(3)));
+    assert!(severity == Severity::Warning && words.contains("a limit of its own, with 9509 open files"), "{words}");
+    assert!(words.ends_with("; it closed 3 idle ones to take others"), "{words}");
+    let (severity, words) = says(&|row| (row.target_files, row.target_files_grew) = (Some(9_509), true));
+    assert!(severity == Severity::Invalid && words.contains("measure for longer"), "{words}");
+    let (severity, words) = says(&|row| row.out_of_ports = Some(12));
+    assert!(severity == Severity::Invalid && words.contains("more load.processes help"), "{words}");
+}
+
+#[test]
 fn what_needs_rows_of_its_own_is_a_note_where_it_is_missing() {
     let mut evidence = publication("clean.yaml");
     evidence.measured.truncate(5);

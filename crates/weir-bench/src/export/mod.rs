@@ -119,6 +119,7 @@ mod tests {
             instructions: None,
             records: None,
             rss_before_bytes: None,
+            target_files: None,
             interruptions: None,
             rss_after_bytes: None,
         };

@@ -107,6 +107,16 @@ pub struct RowEvidence {
     pub error_share: Option<f64>,
     /// Connections that could not be opened.
     pub failed_connections: Option<u64>,
+    /// Idle connections: how many were open to the end.
+    pub held: Option<u64>,
+    /// Those that the target closed before.
+    pub closed_idle: Option<u64>,
+    /// Open files that one process of the target may have,
+    pub target_files_limit: Option<u64>,
+    /// the most that one had,
+    pub target_files: Option<u64>,
+    /// and whether that was still growing at the end.
+    pub target_files_grew: bool,
     /// Answers that were not what was expected: 2xx unless something else was.
     pub not_2xx: Option<u64>,
     /// Connections the target opened to its upstreams while measured.

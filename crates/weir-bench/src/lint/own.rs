@@ -57,6 +57,9 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
         let elapsed = all(last) - all(first);
         (elapsed > 0.0).then(|| (last.cpu_steal_s - first.cpu_steal_s) / elapsed)
     });
+    // Of the process that has most of them, over time.
+    let holder = run.role(if direct { Role::Backend } else { Role::Target }).next();
+    let files: Vec<u64> = holder.iter().flat_map(|one| one.samples.iter().map(|sample| sample.fds_most)).collect();
     let others_cpu = host.map(|(first, last)| others(first, last, run));
     RowEvidence {
         name: subject(cell),
@@ -89,6 +92,11 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
         completed: Some(total.completed),
         error_share: Some((total.errors.sum() + total.missed) as f64 / total.due.max(1) as f64),
         failed_connections: Some(run.load.connections.failed.sum()),
+        held: run.held(),
+        closed_idle: Some(run.load.connections.closed_idle),
+        target_files_limit: run.target_files,
+        target_files: files.iter().copied().max(),
+        target_files_grew: files.last() > files.get(files.len() * 3 / 4),
         // Where the scenario says what it expects, that is what counts.
         not_2xx: requests.then(|| match run.plan.requests.iter().all(|request| request.expect_status.is_empty()) {
             true => total.statuses.values().sum::<u64>() - total.class(2),

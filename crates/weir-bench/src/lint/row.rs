@@ -15,7 +15,7 @@ const MOST_PER_CONNECTION: f64 = 1e6;
 const MOST_PER_TOOL: f64 = 1e8;
 
 pub fn judge(row: &RowEvidence) -> Vec<Verdict> {
-    let rules: [(&str, Rule); 23] = [
+    let rules: [(&str, Rule); 24] = [
         ("littles-law", little),
         ("in-flight-count", in_flight),
         ("impossible-count", impossible_count),
@@ -32,6 +32,7 @@ pub fn judge(row: &RowEvidence) -> Vec<Verdict> {
         ("ports-exhausted", ports_exhausted),
         ("backlog-overflow", backlog_overflow),
         ("not-2xx", not_2xx),
+        ("not-all-held", not_all_held),
         ("errors", errors),
         ("errors-without-failed-connections", errors_without_failed_connections),
         ("target-errors", target_errors),
@@ -288,7 +289,43 @@ fn not_2xx(row: &RowEvidence) -> Finding {
     Some((if share > 0.001 { Severity::Invalid } else { Severity::Warning }, words))
 }
 
+/// A process this near to its limit of open files has reached it: it keeps some for other ends.
+const FILES_ARE_LIMIT: f64 = 0.9;
+
+/// Whose limit it was that idle connections were not held. What was held, and its memory, stand if it was the target's.
+fn not_all_held(row: &RowEvidence) -> Finding {
+    let (held, asked) = (row.held?, u64::from(row.connections?));
+    if held >= asked {
+        return None;
+    }
+    let who = if row.direct { "backend" } else { "target" };
+    let (severity, why) = match (row.out_of_ports.unwrap_or(0), row.target_files.zip(row.target_files_limit)) {
+        (local, _) if local > 0 => (
+            Severity::Invalid,
+            format!("the generator had no port or no open file for {local}: more load.processes help"),
+        ),
+        (_, Some((most, limit))) if most as f64 >= limit as f64 * FILES_ARE_LIMIT => {
+            let why = format!("the {who} had {most} open files, of {limit} that a process of it may have");
+            (Severity::Warning, why)
+        }
+        (_, Some((most, limit))) if !row.target_files_grew => {
+            let why = format!(
+                "the {who} took no more by a limit of its own, with {most} open files of {limit} that a process of it may have"
+            );
+            (Severity::Warning, why)
+        }
+        _ => (Severity::Invalid, "the run ended before all were opened; measure for longer".to_owned()),
+    };
+    let closed = row.closed_idle.filter(|closed| *closed > 0);
+    let closed = closed.map_or(String::new(), |closed| format!("; it closed {closed} idle ones to take others"));
+    Some((severity, format!("{held} of {asked} connections were held: {why}{closed}")))
+}
+
 fn errors(row: &RowEvidence) -> Finding {
+    // Idle connections that were refused are their own finding.
+    if row.held.zip(row.connections).is_some_and(|(held, asked)| held < u64::from(asked)) {
+        return None;
+    }
     let share = row.error_share.filter(|share| *share > 0.0)?;
     let severity = if share > 0.01 { Severity::Invalid } else { Severity::Warning };
     Some((severity, format!("{:.3} % of the exchanges failed", share * 100.0)))

@@ -100,6 +100,11 @@ impl Running {
         Ok(running)
     }
 
+    /// Its processes.
+    pub fn pids(&self) -> Vec<u32> {
+        self.process.tree()
+    }
+
     /// What to sample, all backends together.
     pub fn watched(&self) -> Watched {
         Watched { role: Role::Backend, name: "backend".to_owned(), cpus: self.cpus.clone(), root: self.process.pid() }

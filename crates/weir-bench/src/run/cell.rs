@@ -13,6 +13,7 @@ use super::{
     Found,
     backend::Running,
     counters::Counting,
+    generators,
     place::{Place, free_port},
     records,
 };
@@ -21,7 +22,7 @@ use crate::{
     manifest::Pinning,
     plan::{self, Destination},
     result::{Cell, Check, Configuration, Level, Outcome, Role, Run},
-    sample::{Sampler, Watched, rss_bytes},
+    sample::{Sampler, Watched, open_files_limit, rss_bytes},
     scenario::{Row, Scenario, Speak},
     target::{self, Child, Inputs, Peer, Readiness, credentials, wait_until_listening},
 };
@@ -278,7 +279,14 @@ impl Started {
                 Counting::start(&pids, measured.as_secs_f64()).and_then(Counting::finish)
             })
         });
-        let load = engine::run_until(&plan, stop, &mut |_| {}).map_err(|error| format!("{}: {error}", row.name));
+        let load = match scenario.load.processes {
+            1 => engine::run_until(&plan, stop, &mut |_| {}).map_err(|error| error.to_string()),
+            processes => generators::run(&plan, processes as usize, stop),
+        };
+        let load = load.map_err(|error| format!("{}: {error}", row.name));
+        // Asked for now: some raise their own limit after they listen.
+        let held_by = if pids.is_empty() { backend.pids() } else { pids.clone() };
+        let target_files = open_files_limit(&held_by);
         let (processes, host) = sampler.finish();
         let instructions = counting.and_then(|thread| thread.join().expect("counting does not panic"));
         let mut load = load?;
@@ -323,6 +331,7 @@ impl Started {
             instructions,
             records,
             rss_before_bytes,
+            target_files,
             rss_after_bytes: None,
         }))
     }

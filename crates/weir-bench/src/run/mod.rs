@@ -3,6 +3,7 @@
 mod backend;
 mod cell;
 mod counters;
+mod generators;
 mod place;
 mod records;
 mod turns;

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::process::{process_tree, rss_bytes};
+pub use self::process::{open_files_limit, process_tree, rss_bytes};
 use crate::result::{HostSample, Process, ProcessSample, Role};
 
 /// A process tree to watch.

@@ -54,9 +54,20 @@ pub fn read(pids: &[u32]) -> ProcessSample {
         sum.cpu_system_s += stat.system_s * scale;
         sum.rss_bytes += stat.rss_bytes;
         sum.threads += stat.threads;
-        sum.fds += fs::read_dir(directory.join("fd")).map_or(0, |entries| entries.count() as u64);
+        let fds = fs::read_dir(directory.join("fd")).map_or(0, |entries| entries.count() as u64);
+        sum.fds += fds;
+        sum.fds_most = sum.fds_most.max(fds);
     }
     sum
+}
+
+/// Open files that one of the processes may have, where it may have fewest.
+pub fn open_files_limit(pids: &[u32]) -> Option<u64> {
+    let soft = |pid: &u32| {
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+        limits.lines().find_map(|line| line.strip_prefix("Max open files"))?.split_whitespace().next()?.parse().ok()
+    };
+    pids.iter().filter_map(soft).min()
 }
 
 /// How far ticks may be ahead of the precise count without a thread having ended.

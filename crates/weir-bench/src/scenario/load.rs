@@ -169,6 +169,8 @@ mod tests {
         says("{}", "requests: [{path: get}, {method: G T}]", "rows[0].requests[0].path: \"get\" does not start with /");
         says("{}", "request: {expect_status: [20]}", "rows[0].request.expect_status: 20 is not between 100 and 599");
         says("{tls: true}", "request: {host: b.example}", "rows[0].request.host: over TLS it is localhost");
+        says("{processes: 4}", "", "load.processes: more than one hold idle connections only");
+        says("{processes: 0}", "", "load.processes: 0 is not between 1 and 250");
         says(&format!("{{{open}}}"), "speak: {protocol: idle}", "rows[0]: pacing is of requests");
     }
 

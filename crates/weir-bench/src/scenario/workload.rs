@@ -30,6 +30,10 @@ pub struct Load {
     pub count: Option<u64>,
     /// How long the answer to a request may take.
     pub timeout_s: f64,
+    /// Processes that share the clients, each from local addresses of its own (127.0.1.1, 127.0.2.1…): for more idle
+    /// connections than one process may have open, or one address has ports.
+    #[serde(skip_serializing_if = "super::is_one")]
+    pub processes: u32,
     /// Clients keep their connections. Without it each request opens one, over TLS with a full handshake.
     #[serde(skip_serializing_if = "Clone::clone")]
     pub keep_alive: bool,
@@ -45,6 +49,7 @@ impl Default for Load {
             think_ms: 0.0,
             count: None,
             timeout_s: 30.0,
+            processes: 1,
             keep_alive: true,
         }
     }
@@ -156,6 +161,12 @@ impl Scenario {
         let Load { rate, ramp_up_s, think_ms, .. } = self.load;
         if self.load.pacing.is_some() && (rate.is_some() || ramp_up_s > 0.0 || think_ms > 0.0) {
             problems.push("load.pacing: stands instead of rate, ramp_up_s and think_ms; say either".to_owned());
+        }
+        if !(1..=250).contains(&self.load.processes) {
+            problems.push(format!("load.processes: {} is not between 1 and 250", self.load.processes));
+        }
+        if self.load.processes > 1 && self.rows.iter().any(|row| row.speak != Speak::Idle) {
+            problems.push("load.processes: more than one hold idle connections only; leave it at 1".to_owned());
         }
         for (index, row) in self.rows.iter().enumerate() {
             let place = format!("rows[{index}]");

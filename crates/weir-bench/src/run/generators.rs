@@ -1,0 +1,134 @@
+//! Load from several processes: where one may not have as many open files as there are clients.
+
+use std::{
+    env,
+    io::Write as _,
+    net::{IpAddr, Ipv4Addr},
+    process::{Child, Command, Output, Stdio},
+    sync::{
+        Arc, Barrier,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::engine::{LoadPlan, LoadResult};
+
+/// Connections from one local address to one destination: the kernel's usual range of ports has 28,232.
+const PORTS: usize = 20_000;
+/// How often a wish to stop is looked for.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Runs a plan in several processes of this program, and adds up what they measured.
+pub fn run(plan: &LoadPlan, processes: usize, stop: &Arc<AtomicBool>) -> Result<LoadResult, String> {
+    let shares = shares(plan, processes);
+    let children = shares.iter().map(|_| start()).collect::<Result<Vec<Child>, String>>()?;
+    let pids: Vec<Pid> = children.iter().filter_map(|child| Pid::from_raw(child.id() as i32)).collect();
+    // Each reads its part to the end before it begins: all begin together, and so they end.
+    let begin = Arc::new(Barrier::new(shares.len()));
+    let mut waiting = Vec::new();
+    for (mut child, share) in children.into_iter().zip(shares) {
+        let begin = begin.clone();
+        waiting.push(thread::spawn(move || {
+            let mut input = child.stdin.take().expect("it was asked for");
+            let text = serde_json::to_string(&share).expect("a plan has string keys");
+            // One that is gone already says why itself.
+            let _ = input.write_all(text.as_bytes());
+            begin.wait();
+            drop(input);
+            child.wait_with_output()
+        }));
+    }
+    let mut told = false;
+    while waiting.iter().any(|one| !one.is_finished()) {
+        if !told && stop.load(Ordering::Relaxed) {
+            told = true;
+            for pid in &pids {
+                // One that has ended meanwhile needs no telling.
+                let _ = kill_process(*pid, Signal::INT);
+            }
+        }
+        thread::sleep(LOOK);
+    }
+    let mut whole: Option<LoadResult> = None;
+    for one in waiting {
+        let output = one.join().expect("waiting does not panic").map_err(|error| format!("a generator: {error}"))?;
+        let part = result(&output)?;
+        match &mut whole {
+            None => whole = Some(part),
+            Some(whole) => whole.merge(&part),
+        }
+    }
+    whole.ok_or_else(|| "a plan without clients".to_owned())
+}
+
+/// The parts of a plan, each with clients, addresses and a seed of its own.
+fn shares(plan: &LoadPlan, processes: usize) -> Vec<LoadPlan> {
+    let processes = processes.clamp(1, plan.connections.max(1));
+    let bound = |index: usize| plan.connections * index / processes;
+    let share = |index: usize| {
+        let connections = bound(index + 1) - bound(index);
+        let address = |last: usize| IpAddr::from(Ipv4Addr::new(127, 0, index as u8 + 1, last as u8));
+        LoadPlan {
+            connections,
+            source_addresses: (1..=connections.div_ceil(PORTS).min(250)).map(address).collect(),
+            threads: plan.threads.min(connections),
+            seed: plan.seed ^ (index as u64) << 32,
+            ..plan.clone()
+        }
+    };
+    (0..processes).map(share).collect()
+}
+
+/// Starts this program again, as `weir load`; it waits for its plan.
+fn start() -> Result<Child, String> {
+    let named = |error: std::io::Error| format!("a generator: {error}");
+    let program = env::current_exe().map_err(named)?;
+    Command::new(program)
+        .args(["load", "--plan", "-", "--json", "-", "--quiet"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(named)
+}
+
+fn result(output: &Output) -> Result<LoadResult, String> {
+    serde_json::from_slice(&output.stdout).map_err(|_| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        format!("a generator ended with {}: {}", output.status, said.trim())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Stop;
+
+    #[test]
+    fn every_client_is_in_one_process_with_addresses_of_its_own() {
+        let plan = LoadPlan::closed("http://localhost:1/", 100_001, Stop::after_ms(1));
+        let shares = shares(&plan, 4);
+        assert_eq!(shares.iter().map(|share| share.connections).sum::<usize>(), 100_001);
+        let addresses: Vec<String> =
+            shares.iter().flat_map(|share| &share.source_addresses).map(IpAddr::to_string).collect();
+        assert_eq!(addresses[..3], ["127.0.1.1", "127.0.1.2", "127.0.2.1"]);
+        assert_eq!(addresses.len(), 8);
+        assert_eq!(shares_of_one_client(&plan), 1);
+    }
+
+    fn shares_of_one_client(plan: &LoadPlan) -> usize {
+        shares(&LoadPlan { connections: 1, ..plan.clone() }, 4).len()
+    }
+
+    #[test]
+    fn a_generator_that_fails_says_why() {
+        let output =
+            Command::new("sh").args(["-c", "echo 'this run needs 9 open files' >&2; exit 1"]).output().unwrap();
+        let error = result(&output).unwrap_err();
+        assert!(error.contains("exit status: 1: this run needs 9 open files"), "{error}");
+    }
+}
