@@ -260,7 +260,7 @@ pub struct Run {
     /// Of a target that records requests in a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records: Option<Records>,
-    /// Resident bytes of the target before the load.
+    /// Resident bytes of the target before its first load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rss_before_bytes: Option<u64>,
     /// Open files that one process of the target may have.

@@ -37,6 +37,8 @@ pub struct Started {
     /// What it records requests in.
     records: Option<PathBuf>,
     pub configuration: Option<Configuration>,
+    /// Resident bytes before its first load: what an earlier level has left is not free.
+    fresh_bytes: Option<u64>,
 }
 
 impl Drop for Started {
@@ -130,6 +132,7 @@ impl Started {
                 pinning,
                 records: None,
                 configuration: None,
+                fresh_bytes: None,
             });
         };
         let port = free_port()?;
@@ -194,6 +197,7 @@ impl Started {
             pinning: (*pinning).clone(),
             records: records::file(&inputs.policies),
             configuration: None,
+            fresh_bytes: None,
         };
         if let Err(reason) = started.probe(scenario, row) {
             return Err(failure(reason, configuration));
@@ -266,7 +270,7 @@ impl Started {
         let alone = plan.pacing.is_open() && plan.spin_ns > 0;
         let interruptions = alone.then(|| Interruptions::watch(plan.cpus.first().copied(), WATCH));
         let log_start = self.log().len();
-        let rss_before_bytes = (!pids.is_empty()).then(|| rss_bytes(&pids));
+        let rss_before_bytes = (!pids.is_empty()).then(|| *self.fresh_bytes.get_or_insert_with(|| rss_bytes(&pids)));
         let measured = Duration::from_secs_f64(scenario.method.measured_s / f64::from(scenario.method.slices));
         let interval = (measured / 20).clamp(Duration::from_millis(100), Duration::from_secs(1));
         let warm_up = Duration::from_millis(plan.warm_up_ms);
