@@ -5,7 +5,7 @@ use crate::{
     lint::{self, Severity, Verdict},
     recovery,
     result::{Cell, Knee, Level, Outcome, ResultFile, Role, Run, Slice},
-    scenario::{Row, Scenario},
+    scenario::{NO_POLICY, Row, Scenario},
     stats::{Comparison, Interval, Scalability, compare, fit_scalability, median_interval, ratios, sliced_ratio},
 };
 
@@ -255,11 +255,17 @@ impl Summary<'_> {
 }
 
 impl PolicyCost<'_> {
-    /// What it is the cost of: `key-auth alone`, `key-auth in NAME`, or the row.
+    /// What it is the cost of: `key-auth alone, of ROW`, `key-auth in ROW`, or the row.
     pub fn name(&self) -> String {
         match self.policy {
             None => self.row.name.clone(),
-            Some(policy) if self.row.policies.len() == 1 => format!("{policy} alone, against {}", self.base.name),
+            Some(policy) if self.row.policies.len() == 1 => {
+                let bare = &self.base.name;
+                bare.strip_suffix(&format!(": {NO_POLICY}")).map_or_else(
+                    || format!("{policy} alone, against {bare}"),
+                    |row| format!("{policy} alone, of {row}"),
+                )
+            }
             Some(policy) => format!("{policy} in {}", self.row.name),
         }
     }

@@ -30,6 +30,11 @@ const BAR: f64 = 17.0;
 const GAP: f64 = 6.0;
 const RIGHT: f64 = 86.0;
 
+/// Whether an interval does not tell a value from 0.
+pub fn holds_zero((low, high): (f64, f64)) -> bool {
+    low <= 0.0 && high >= 0.0
+}
+
 impl BarFigure {
     pub fn svg(&self) -> String {
         let bars = || self.groups.iter().flat_map(|(_, bars)| bars);
@@ -92,7 +97,8 @@ impl BarFigure {
             svg.text((left + 6.0, middle + 4.0), Anchor::Start, "font-style=\"italic\"", FAINT, words);
             return;
         }
-        let label = self.axis.1.label(bar.value);
+        let sign = if bar.interval.is_some_and(holds_zero) { "≈ " } else { "" };
+        let label = format!("{sign}{}", self.axis.1.label(bar.value));
         let (from, to) = (axis.place(0.0).min(axis.place(bar.value)), axis.place(0.0).max(axis.place(bar.value)));
         svg.rect((from, line), (to - from, BAR), bar.colour, &format!("{}: {label}", bar.name));
         let mut end = to;

@@ -7,7 +7,7 @@ mod svg;
 
 pub use self::{
     axis::{Scale, Unit},
-    bars::{Bar, BarFigure},
+    bars::{Bar, BarFigure, holds_zero},
     lines::{LineFigure, Mark, Series},
     svg::escape,
 };

@@ -1,8 +1,8 @@
 use std::fmt::Write as _;
 
 use super::{
-    against, extra, extra_headers, figures, grouped, holds_connections, knee_figures, level, plain, processors,
-    published_after, schedule_of, target_name, with_interval, with_workers,
+    against, difference, extra, extra_headers, figures, grouped, holds_connections, knee_figures, level, plain,
+    processors, published_after, schedule_of, target_name, with_interval, with_workers,
 };
 use crate::{
     lint::{Severity, Verdict},
@@ -58,11 +58,20 @@ pub fn html(findings: &Findings<'_>) -> String {
         if own.is_empty() {
             continue;
         }
-        let _ = write!(page, "<section><h2>{}</h2><div class=\"pair\">", escape(&row.name));
+        let name = escape(&row.name);
+        // What an ablation added is there to be compared; its own curves are for those who ask.
+        let (open, close) = if scenario.is_variation(row) {
+            (format!("<details><summary>{name}</summary>"), "</details>")
+        } else {
+            (format!("<section><h2>{name}</h2>"), "</section>")
+        };
+        page.push_str(&open);
+        page.push_str("<div class=\"pair\">");
         for figure in own {
             let _ = write!(page, "<figure id=\"{}\">{}</figure>", figure.name, figure.svg);
         }
-        page.push_str("</div></section>");
+        page.push_str("</div>");
+        page.push_str(close);
     }
     verdicts(findings, &mut page);
     machine(findings, &mut page);
@@ -250,7 +259,8 @@ fn costs(findings: &Findings<'_>, page: &mut String) {
     }
     page.push_str(
         "<section><h2>What each policy costs</h2><p>The row with the policy against the row without, the same repeat of \
-         both. CPU is the target's own; time is 1/throughput, which is what published throughputs imply.</p>\
+         both. CPU is the target's own; time is 1/throughput, which is what published throughputs imply. \
+         ≈ is a difference whose interval holds 0.</p>\
          <div class=\"scroll\"><table><thead><tr><th>Of<th>Without it<th class=\"n\">Clients<th>Target\
          <th class=\"n\">CPU more<th class=\"n\">Time more<th class=\"n\">Published</thead><tbody>",
     );
@@ -262,8 +272,8 @@ fn costs(findings: &Findings<'_>, page: &mut String) {
             escape(&cost.base.name),
             level(cost.level.connections, cost.level.workers),
             escape(cost.target),
-            split_interval(&with_interval(cost.cpu_us, Unit::Microseconds)),
-            split_interval(&with_interval(cost.time_us, Unit::Microseconds)),
+            split_interval(&difference(cost.cpu_us, Unit::Microseconds)),
+            split_interval(&difference(cost.time_us, Unit::Microseconds)),
             cost.published_us.map_or("–".to_owned(), |us| Unit::Microseconds.label(us)),
         );
     }
@@ -338,6 +348,10 @@ fn knees(findings: &Findings<'_>, page: &mut String) {
     );
     for knee in &findings.knees {
         let _ = write!(page, "<tr><td>{}<td>{}", escape(&knee.row), escape(&with_workers(&knee.target, knee.workers)));
+        if let Some(note) = &knee.note {
+            let _ = write!(page, "<td colspan=\"3\" class=\"absent\">{}", escape(note));
+            continue;
+        }
         for value in knee_figures(knee) {
             let _ = write!(page, "<td class=\"n\">{}", escape(&value));
         }

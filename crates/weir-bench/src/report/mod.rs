@@ -12,12 +12,22 @@ pub use self::{
 use crate::{
     lint::Verdict,
     manifest::Pinning,
-    plot::Unit,
+    plot::{Unit, holds_zero},
     result::{Attempt, Knee, ResultFile},
     scenario::{Column, Published},
     stats::{Comparison, Interval},
     summary::{Findings, Summary},
 };
+
+/// A difference and its interval, marked where that holds 0: no difference was found.
+fn difference(interval: Option<Interval>, unit: Unit) -> String {
+    let Some(Interval { median, low, high }) = interval else { return "–".to_owned() };
+    if low == high {
+        return unit.label(median);
+    }
+    let sign = if holds_zero((low, high)) { "≈ " } else { "" };
+    format!("{sign}{} ({} to {})", unit.label(median), unit.label(low), unit.label(high))
+}
 
 /// `12.3k (12.1k–12.6k)`, or a dash.
 fn with_interval(interval: Option<Interval>, unit: Unit) -> String {

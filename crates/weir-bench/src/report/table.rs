@@ -1,8 +1,8 @@
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 
 use super::{
-    against, extra, extra_headers, holds_connections, knee_figures, level, plain, published_after, schedule_of,
-    shortened, target_name, with_interval, with_workers,
+    against, difference, extra, extra_headers, holds_connections, knee_figures, level, plain, published_after,
+    schedule_of, shortened, target_name, with_interval, with_workers,
 };
 use crate::{lint::Severity, plot::Unit, scenario::Column, summary::Findings};
 
@@ -152,8 +152,8 @@ pub fn costs(findings: &Findings<'_>) -> Option<String> {
             cost.name(),
             level(cost.level.connections, cost.level.workers),
             cost.target.to_owned(),
-            with_interval(cost.cpu_us, Unit::Microseconds),
-            with_interval(cost.time_us, Unit::Microseconds),
+            difference(cost.cpu_us, Unit::Microseconds),
+            difference(cost.time_us, Unit::Microseconds),
         ]);
     }
     Some(table.to_string())

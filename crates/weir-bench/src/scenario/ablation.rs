@@ -20,6 +20,9 @@ pub struct Ablation {
     pub without: String,
 }
 
+/// What the row without any policy is called, behind the name of the row it was made of and a colon.
+pub const NO_POLICY: &str = "no policy";
+
 impl Scenario {
     /// The scenario with what it takes to tell what each policy costs: for every row with policies the same row without
     /// any, with each alone, and with all but each. A row that is there already is not measured twice.
@@ -29,7 +32,7 @@ impl Scenario {
             return Err("--ablation: no row has policies to switch off".to_owned());
         }
         for row in rows {
-            let bare = self.variation(&row, "no policy", BTreeMap::new());
+            let bare = self.variation(&row, NO_POLICY, BTreeMap::new());
             for (policy, options) in &row.policies {
                 let only = BTreeMap::from([(policy.clone(), options.clone())]);
                 let alone = self.variation(&row, &format!("{policy} alone"), only);
@@ -43,6 +46,13 @@ impl Scenario {
             }
         }
         Ok(self)
+    }
+
+    /// Whether `--ablation` made this row of another.
+    pub fn is_variation(&self, row: &Row) -> bool {
+        let of = |other: &Row| row.name.strip_prefix(&other.name).is_some_and(|rest| rest.starts_with(": "));
+        let compared = |one: &Ablation| one.with == row.name || one.without == row.name;
+        self.ablations.iter().any(compared) && self.rows.iter().any(of)
     }
 
     fn compare(&mut self, policy: &str, with: String, without: String) {
@@ -93,6 +103,8 @@ mod tests {
         let added =
             ["all: cors alone", "all: without cors", "all: gzip alone", "all: without gzip", "all: without key-auth"];
         assert_eq!(names, [&["get", "all", "key"][..], &added].concat(), "get and key are there already");
+        let made: Vec<bool> = scenario.rows.iter().map(|row| scenario.is_variation(row)).collect();
+        assert_eq!(made, [false, false, false, true, true, true, true, true]);
         let pairs: Vec<[&str; 3]> =
             scenario.ablations.iter().map(|one| [&one.policy, &one.with, &one.without].map(String::as_str)).collect();
         assert_eq!(pairs.len(), 6, "{pairs:?}");

@@ -18,7 +18,7 @@ use crate::{
     target,
 };
 
-pub use ablation::Ablation;
+pub use ablation::{Ablation, NO_POLICY};
 pub use load::{names, parse, read};
 pub use workload::{Load, Request, Speak};
 
