@@ -5,6 +5,7 @@ use std::{
     io::Write as _,
     path::{Path, PathBuf},
     process::{Command, Output},
+    sync::{Mutex, PoisonError},
 };
 
 use weir_bench::{
@@ -29,6 +30,9 @@ rows:
     compare_with: GET
 ";
 
+/// Each run wants the same processors: one at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
 struct Place(PathBuf);
 
 impl Place {
@@ -40,6 +44,7 @@ impl Place {
     }
 
     fn lab(&self, arguments: &[&str]) -> Output {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir-bench"));
         command.args(arguments).current_dir(&self.0).output().unwrap()
     }
