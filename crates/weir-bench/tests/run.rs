@@ -20,7 +20,7 @@ about: Requests to the backend itself.
 targets: [none]
 baseline: none
 connections: [2, 4]
-method: { warmup_s: 0.1, measured_s: 0.3, repeats: 2 }
+method: { warmup_s: 0.1, measured_s: 1, repeats: 2 }
 rows:
   - name: GET
     published: [ { system: Somebody, connections: 4, rps: 1234 } ]
@@ -171,7 +171,7 @@ fn answered(name: &str, row: &str) -> ResultFile {
     let scenario = format!(
         "{{name: before, title: A, about: b, targets: [none], baseline: none, connections: [2], \
          backend: {{kind: {name}, instances: 2, body_bytes: 1024}}, \
-         method: {{warmup_s: 0, measured_s: 0.5, repeats: 1}}, rows: [{{name: asked, {row}}}]}}"
+         method: {{warmup_s: 0, measured_s: 3, repeats: 1}}, rows: [{{name: asked, {row}}}]}}"
     );
     fs::write(place.0.join("before.yaml"), scenario).unwrap();
     let output = place.lab(&["run", "before.yaml", "--out", "out", "--cache", KEPT]);
@@ -198,7 +198,7 @@ fn netty_answers_with_a_kilobyte() {
 fn idle_connections_come_from_several_processes() {
     let place = Place::new("idle");
     let scenario = "{name: idle, title: A, about: b, targets: [none], baseline: none, connections: [60], \
-        load: {processes: 3}, method: {warmup_s: 0, measured_s: 2, repeats: 1}, \
+        load: {processes: 3}, method: {warmup_s: 0, measured_s: 3, repeats: 1}, \
         rows: [{name: held, speak: {protocol: idle}}]}";
     fs::write(place.0.join("idle.yaml"), scenario).unwrap();
     let output = place.lab(&["run", "idle.yaml", "--out", "out", "--cache", "cache"]);
