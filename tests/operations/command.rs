@@ -1,7 +1,7 @@
 //! The command itself: what it accepts, what it says, how it ends.
 
 use std::net::TcpListener;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use weir_testkit::{DEADLINE, Signal, TempDir, eventually};
 
@@ -142,6 +142,18 @@ fn what_the_command_tells_about_itself() {
     assert!(text(&["man"]).contains(".TH weir 1"));
     assert!(text(&["man", "run"]).contains("SIGUSR2"));
     assert!(text(&["--help"]).contains("Exit codes"));
+}
+
+#[test]
+fn a_reader_that_has_gone_is_no_failure() {
+    for arguments in [&["bench", "list"][..], &["bench", "schema", "scenario"], &["plugins"], &["version"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let mut child =
+            command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it was built");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("it ends");
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 #[test]

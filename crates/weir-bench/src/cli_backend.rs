@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::backend::behaviour::parse_duration;
 use crate::backend::{Answer, Backend, Behaviour, Config, Delay, Failure, TlsFiles};
 use crate::engine::allow_files;
+use crate::print::out;
 
 /// Run a backend that does what it is told: constant, sized, echoed, slow or failing answers; HTTP/1.1, HTTP/2 and
 /// gRPC, WebSocket and server-sent events, in the clear or over TLS.
@@ -73,7 +74,7 @@ pub fn main(args: Args) -> ExitCode {
     };
     let scheme = if config.tls.is_some() { "https" } else { "http" };
     for address in backend.addresses() {
-        println!("listening on {scheme}://{address}");
+        out!("listening on {scheme}://{address}");
     }
     loop {
         std::thread::park();

@@ -21,6 +21,7 @@ use crate::engine::{
     Body, EchoCheck, LoadPlan, LoadResult, Pacing, PlanError, Progress, Protocol, Rate, RequestTemplate, Spacing, Stop,
     Think, Timeouts, Tls, run_until,
 };
+use crate::print::out;
 
 pub use self::report::report;
 pub use self::verdict::verdict;
@@ -181,7 +182,7 @@ pub fn main(args: Args) -> ExitCode {
 fn write_json(path: &PathBuf, result: &LoadResult) -> io::Result<()> {
     let text = serde_json::to_string(result)?;
     if path.as_os_str() == "-" {
-        println!("{text}");
+        out!("{text}");
         return Ok(());
     }
     fs::write(path, text)

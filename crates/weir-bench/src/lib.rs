@@ -17,6 +17,7 @@ pub mod manifest;
 pub mod pacing;
 pub mod plan;
 pub mod plot;
+mod print;
 pub mod recovery;
 pub mod report;
 pub mod result;

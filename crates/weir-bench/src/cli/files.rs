@@ -13,6 +13,7 @@ use crate::{
     export::{self, Format},
     lint::{self, Severity},
     plot::Unit,
+    print::out,
     report,
     result::ResultFile,
     run,
@@ -32,7 +33,7 @@ pub fn compare(arguments: Compare) -> Result<u8, String> {
 
 fn show_differences(before: &ResultFile, after: &ResultFile) -> Result<u8, String> {
     for note in circumstances(before, after) {
-        println!("not the same: {note}");
+        out!("not the same: {note}");
     }
     let differences = differences(before, after);
     if differences.is_empty() {
@@ -51,9 +52,9 @@ fn show_differences(before: &ResultFile, after: &ResultFile) -> Result<u8, Strin
             change(one.p99),
         ]);
     }
-    println!("{table}");
+    out!("{table}");
     let confidence = before.scenario.method.confidence * 100.0;
-    println!("≈ is not different at {confidence:.0} % by Mann and Whitney's test; intervals are of the ratio");
+    out!("≈ is not different at {confidence:.0} % by Mann and Whitney's test; intervals are of the ratio");
     let different = |comparison: Option<Comparison>| comparison.is_some_and(|one| one.different);
     Ok(u8::from(differences.iter().any(|one| different(one.throughput) || different(one.cpu))))
 }
@@ -102,7 +103,7 @@ pub fn report(arguments: Report) -> Result<u8, String> {
             }
         }
         show(&findings);
-        println!("\nreport  {}", page.display());
+        out!("\nreport  {}", page.display());
         worst = worst.max(u8::from(findings.worst() == Some(Severity::Invalid)));
     }
     Ok(worst)
@@ -146,7 +147,7 @@ pub fn replay(arguments: Replay) -> Result<u8, String> {
     let options = options(&arguments.common, before.quick, before.seed)?;
     let after = run::run(before.scenario.clone(), &options)?;
     let judged = finish(&after, &arguments.common.out)?;
-    println!();
+    out!("");
     let differs = show_differences(&before, &after)?;
     Ok(judged.max(differs))
 }
@@ -202,7 +203,7 @@ pub fn judge(arguments: Judge) -> Result<u8, String> {
     let text = fs::read_to_string(&arguments.file).map_err(|error| format!("{place}: {error}"))?;
     let evidence = lint::read(&place, &text)?;
     if !evidence.title.is_empty() {
-        println!("{}", evidence.title);
+        out!("{}", evidence.title);
     }
     let verdicts = lint::judge(&evidence);
     say(&verdicts);
@@ -228,7 +229,7 @@ pub fn capacity(arguments: Capacity) -> Result<u8, String> {
             Some(units) => format!("{units} workers"),
             None => "no number of workers on one machine".to_owned(),
         };
-        println!(
+        out!(
             "{} · {}: {answer} for {}/s (one carries {}/s, contention {:.4}, coherency {:.6}, fit error {:.1} %)",
             one.row,
             one.target,

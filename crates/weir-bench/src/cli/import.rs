@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use clap::Args;
 
-use crate::{cli_load, engine, jmx};
+use crate::{cli_load, engine, jmx, print::out};
 
 #[derive(Debug, Args)]
 pub struct Import {
@@ -35,11 +35,11 @@ pub fn import(arguments: Import) -> Result<u8, String> {
     for (name, mut plan) in imported.groups {
         plan.connect_to = arguments.connect_to.clone();
         if !arguments.run {
-            println!("{}", serde_json::to_string_pretty(&plan).expect("a plan has string keys"));
+            out!("{}", serde_json::to_string_pretty(&plan).expect("a plan has string keys"));
             continue;
         }
         let result = engine::run(&plan, &mut |_| {}).map_err(|error| format!("{name}: {error}"))?;
-        println!("{name}");
+        out!("{name}");
         print!("{}", cli_load::report(&plan, &result));
     }
     Ok(0)

@@ -7,6 +7,7 @@ use crate::{
     doctor,
     engine::Interruptions,
     manifest::{Manifest, Pinning},
+    print::out,
     run::{self, counters_available},
     scenario,
     target::{self, Peer},
@@ -20,17 +21,17 @@ pub struct List {
 }
 
 pub fn list(arguments: List) -> Result<u8, String> {
-    println!("Scenarios");
+    out!("Scenarios");
     for name in scenario::names() {
         let scenario = scenario::read(&name)?;
-        println!("  {name:<16} {} ({} rows, {} targets)", scenario.title, scenario.rows.len(), scenario.targets.len());
+        out!("  {name:<16} {} ({} rows, {} targets)", scenario.title, scenario.rows.len(), scenario.targets.len());
     }
-    println!("\nTargets");
+    out!("\nTargets");
     for name in target::names() {
         show(&target::read(&name)?, &arguments.cache);
     }
-    println!("\nBackends");
-    println!("  {:<16} always there", "builtin");
+    out!("\nBackends");
+    out!("  {:<16} always there", "builtin");
     for name in target::backend_names() {
         show(&target::read_backend(&name, &arguments.cache)?, &arguments.cache);
     }
@@ -47,7 +48,7 @@ fn show(peer: &Peer, cache: &Path) {
             Err(reason) => reason,
         }
     };
-    println!("  {:<16} {state}", peer.name);
+    out!("  {:<16} {state}", peer.name);
 }
 
 /// How long each processor is watched.
@@ -65,9 +66,9 @@ pub fn doctor(_: Doctor) -> Result<u8, String> {
     let findings = doctor::examine(&manifest, &interruptions);
     for finding in &findings {
         let mark = if finding.advice.is_some() { "!" } else { "✓" };
-        println!("{mark} {:<32} {}", finding.what, finding.now);
+        out!("{mark} {:<32} {}", finding.what, finding.now);
         if let Some(advice) = &finding.advice {
-            println!("    {advice}");
+            out!("    {advice}");
         }
     }
     Ok(0)
@@ -90,10 +91,10 @@ pub fn install(arguments: Install) -> Result<u8, String> {
             Err(_) if target::backend_names().contains(name) => target::read_backend(name, &arguments.cache)?,
             Err(problem) => return Err(format!("{problem}; or the backends {}", target::backend_names().join(", "))),
         };
-        target::install(&peer, &arguments.cache, |line| println!("{line}"))?;
+        target::install(&peer, &arguments.cache, |line| out!("{line}"))?;
         if !peer.direct {
             let found = target::locate(&peer, None, &arguments.cache)?;
-            println!("{name}: {}, {}", found.program.display(), found.version.unwrap_or_default());
+            out!("{name}: {}, {}", found.program.display(), found.version.unwrap_or_default());
         }
     }
     Ok(0)

@@ -10,6 +10,7 @@ use clap::Args;
 
 use crate::{
     lint::{Severity, Verdict},
+    print::out,
     report,
     result::ResultFile,
     run::{self, Options},
@@ -111,7 +112,7 @@ pub fn finish(result: &ResultFile, out: &Path) -> Result<u8, String> {
     let page = file.with_extension("html");
     std::fs::write(&page, report::html(&findings)).map_err(|error| format!("{}: {error}", page.display()))?;
     show(&findings);
-    println!("\nresult  {}\nreport  {}", file.display(), page.display());
+    out!("\nresult  {}\nreport  {}", file.display(), page.display());
     Ok(u8::from(findings.worst() == Some(Severity::Invalid)))
 }
 
@@ -119,11 +120,11 @@ pub fn finish(result: &ResultFile, out: &Path) -> Result<u8, String> {
 pub fn show(findings: &Findings<'_>) {
     // Beyond a terminal there is no width to fit into.
     let width = (!std::io::stdout().is_terminal()).then_some(180);
-    println!("{}", report::table(findings, width));
+    out!("{}", report::table(findings, width));
     for table in [report::costs, report::searches, report::knees].iter().filter_map(|table| table(findings)) {
-        println!("{table}");
+        out!("{table}");
     }
-    println!("processors  {}", report::processors(findings.result));
+    out!("processors  {}", report::processors(findings.result));
     say(&findings.verdicts);
 }
 
@@ -133,10 +134,10 @@ pub fn say(verdicts: &[Verdict]) {
         let verdict = group[0];
         let subject = verdict.subject.as_ref().map_or(String::new(), |subject| format!("{subject}: "));
         let more = if group.len() > 1 { format!(" (and {} more like this)", group.len() - 1) } else { String::new() };
-        println!("{:>7}  {subject}{}{more}", verdict.severity.word(), verdict.words);
+        out!("{:>7}  {subject}{}{more}", verdict.severity.word(), verdict.words);
     }
     if verdicts.is_empty() {
-        println!("  valid  no finding");
+        out!("  valid  no finding");
     }
 }
 

@@ -1,7 +1,7 @@
 use clap::{Args, ValueEnum};
 use schemars::schema_for;
 
-use crate::{lint::Evidence, scenario::Scenario};
+use crate::{lint::Evidence, print::out, scenario::Scenario};
 
 /// Print what a file may say, for editors and for the reference.
 #[derive(Debug, Args)]
@@ -24,7 +24,7 @@ pub fn schema(arguments: Schema) -> Result<u8, String> {
         Kind::Scenario => schema_for!(Scenario),
         Kind::Publication => schema_for!(Evidence),
     };
-    println!("{}", serde_json::to_string_pretty(&schema).expect("a schema has string keys"));
+    out!("{}", serde_json::to_string_pretty(&schema).expect("a schema has string keys"));
     Ok(0)
 }
 

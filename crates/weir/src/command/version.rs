@@ -1,3 +1,4 @@
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -10,7 +11,8 @@ pub struct Version {}
 
 impl Version {
     pub fn execute(self) -> ExitCode {
-        println!("weir {}", env!("CARGO_PKG_VERSION"));
+        // A reader that has gone is no reason to fail.
+        let _ = writeln!(std::io::stdout(), "weir {}", env!("CARGO_PKG_VERSION"));
         exit::DONE
     }
 }
