@@ -399,6 +399,50 @@ fn a_failed_attempt_is_made_elsewhere_where_that_is_safe<C: ClientSide, U: Upstr
     }
 }
 
+fn responses_are_framed_by_what_the_client_asked_and_is_told<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(|exchange| match exchange.target() {
+        "/none" => exchange.respond(204, &[], Length::None),
+        "/unchanged" => exchange.respond(304, &[], Length::None),
+        _ if exchange.method() == "HEAD" => exchange.respond(200, &[("Content-Length", "11")], Length::None),
+        "/unknown" => {
+            exchange.respond(200, &[], Length::Unknown);
+            let _ = exchange.send(b"GET /unknown");
+            exchange.finish(&[]);
+        }
+        _ => echo(exchange),
+    });
+    let upstream = upstream::<U>(&[&origin]);
+    let rewritten = |uri: &str, plugin: &str| {
+        format!("uri: {uri}/*, upstream: {upstream}, plugins: {{ proxy-rewrite: {{ regex_uri: ['^/[^/]+', '']{plugin} }}")
+    };
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of::<C>(&[
+        &rewritten("/204", " }, response-rewrite: { status_code: 204 }"),
+        &rewritten("/304", " }, response-rewrite: { status_code: 304 }"),
+        &rewritten("/200", " }, response-rewrite: { status_code: 200 }"),
+        &rewritten("/get", ", method: GET }"),
+        &rewritten("/head", ", method: HEAD }"),
+    ]));
+    let mut client = C::connect(&gateway);
+    for (method, target, status, body) in [
+        ("GET", "/204/a", 204, ""),
+        ("GET", "/204/unknown", 204, ""),
+        ("GET", "/304/a", 304, ""),
+        ("GET", "/304/unknown", 304, ""),
+        ("GET", "/200/none", 200, ""),
+        ("GET", "/200/unchanged", 200, ""),
+        ("GET", "/200/a", 200, "GET /a "),
+        ("HEAD", "/get/a", 200, ""),
+        ("HEAD", "/get/unknown", 200, ""),
+        ("GET", "/head/a", 200, ""),
+        ("POST", "/get/a", 200, "GET /a "),
+        ("GET", "/get/a", 200, "GET /a "),
+    ] {
+        let answer = client.ask(method, target, &[], b"").unwrap_or_else(|error| panic!("{method} {target}: {error}"));
+        assert_eq!((answer.status, &*answer.body), (status, body), "{method} {target}");
+        assert!(status != 204 || !answer.fields.has("Content-Length"), "{target}: {:?}", answer.fields);
+    }
+}
+
 fn an_upstream_that_is_silent_is_a_504<C: ClientSide, U: UpstreamSide>() {
     let missed = Arc::new(AtomicUsize::new(0));
     let origin = U::origin({
@@ -449,6 +493,7 @@ matrix! {
         a_large_download_takes_no_memory_and_waits_for_the_client,
         a_cut_response_is_seen_to_be_cut,
         a_failed_attempt_is_made_elsewhere_where_that_is_safe,
+        responses_are_framed_by_what_the_client_asked_and_is_told,
         an_upstream_that_is_silent_is_a_504,
     ];
     http1_to_http1: crate::sides::Http1<crate::sides::Plain> => crate::sides::Http1<crate::sides::Plain>;

@@ -8,7 +8,7 @@ use weir_plugin::{Exchange, Filter, Filters, Step, Stop, Taken};
 use weir_proto::{Framing, Trailers};
 
 use crate::chain::{Place, Plugins};
-use crate::forward::Coding;
+use crate::forward::{self, Coding};
 use crate::relay::body::Body;
 use crate::sides::ClientSide;
 use crate::snapshot::{ClientSettings, Link};
@@ -342,7 +342,7 @@ fn seen(
 }
 
 fn has_content(exchange: &Exchange) -> bool {
-    !matches!(exchange.response.status, 204 | 304)
+    !forward::is_bodiless(exchange.response.status)
 }
 
 fn whole_of_response<'a>(plugins: Plugins<'a>, exchange: &mut Exchange) -> Result<Whole<'a>, Stop> {

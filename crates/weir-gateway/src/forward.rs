@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use weir_plugin::{Client, Exchange};
 use weir_proto::head::write_field;
-use weir_proto::{Field, Framing, Known, Version};
+use weir_proto::{Field, Framing, Known, Method, Version};
 
 use crate::snapshot::{Endpoint, PassHost};
 
@@ -62,6 +62,11 @@ fn is_believed(trusted: bool, field: &Field) -> bool {
     trusted || field.added
 }
 
+/// The same for `X-Real-IP`, unless a plugin has found out who the client is.
+fn is_believed_real_ip(client: &Client, field: &Field) -> bool {
+    is_believed(client.trusted && client.addr == client.peer.ip(), field)
+}
+
 /// Whom the upstream is to take itself for.
 pub fn host<'a>(exchange: &'a Exchange, pass_host: &'a PassHost, endpoint: &'a Endpoint) -> &'a [u8] {
     match pass_host {
@@ -78,9 +83,42 @@ pub fn goes_upstream(exchange: &Exchange, field: &Field) -> bool {
     match field.known {
         Known::Other => true,
         Known::Host | Known::ContentLength => false,
-        Known::XForwardedFor | Known::XRealIp => false,
+        Known::XForwardedFor => false,
+        Known::XRealIp => is_believed_real_ip(&exchange.client, field),
         Known::Expect => exchange.request.expects_continue,
         known => is_believed(exchange.client.trusted, field) || !known.is_forwarding(),
+    }
+}
+
+/// Which fields about forwarding stand in a request and are believed.
+#[derive(Default)]
+struct Said {
+    real_ip: bool,
+    list: bool,
+    proto: bool,
+    host: bool,
+    port: bool,
+}
+
+impl Said {
+    fn by(exchange: &Exchange) -> Said {
+        let client = &exchange.client;
+        let mut said = Said::default();
+        for field in exchange.request.head.present() {
+            let place = match field.known {
+                Known::XRealIp => {
+                    said.real_ip |= is_believed_real_ip(client, field);
+                    continue;
+                }
+                Known::XForwardedFor => &mut said.list,
+                Known::XForwardedProto => &mut said.proto,
+                Known::XForwardedHost => &mut said.host,
+                Known::XForwardedPort => &mut said.port,
+                _ => continue,
+            };
+            *place |= is_believed(client.trusted, field);
+        }
+        said
     }
 }
 
@@ -88,33 +126,33 @@ pub fn goes_upstream(exchange: &Exchange, field: &Field) -> bool {
 pub fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
     let Client { peer, local, addr, trusted, .. } = exchange.client;
     let head = &exchange.request.head;
-    out.extend_from_slice(b"X-Real-IP: ");
-    let written = out.len();
-    write_ip(out, addr);
-    let written = written..out.len();
-    out.extend_from_slice(b"\r\nX-Forwarded-For: ");
-    let said = |known| head.present().filter(move |field| field.known == known && is_believed(trusted, field));
-    for field in said(Known::XForwardedFor) {
-        out.extend_from_slice(head.slice(field.value));
-        out.extend_from_slice(b", ");
+    let said = Said::by(exchange);
+    if !said.real_ip {
+        out.extend_from_slice(b"X-Real-IP: ");
+        write_ip(out, addr);
+        out.extend_from_slice(b"\r\n");
     }
-    match addr == peer.ip() {
-        true => out.extend_from_within(written),
-        false => write_ip(out, peer.ip()),
+    out.extend_from_slice(b"X-Forwarded-For: ");
+    if said.list {
+        let is_said = |field: &&Field| field.known == Known::XForwardedFor && is_believed(trusted, field);
+        for field in head.present().filter(is_said) {
+            out.extend_from_slice(head.slice(field.value));
+            out.extend_from_slice(b", ");
+        }
     }
+    write_ip(out, peer.ip());
     out.extend_from_slice(b"\r\n");
-    let is_said = |known| said(known).next().is_some();
-    if !is_said(Known::XForwardedProto) {
+    if !said.proto {
         out.extend_from_slice(if exchange.client.tls {
             b"X-Forwarded-Proto: https\r\n"
         } else {
             b"X-Forwarded-Proto: http\r\n"
         });
     }
-    if !is_said(Known::XForwardedHost) && !exchange.request.client_authority().is_empty() {
+    if !said.host && !exchange.request.client_authority().is_empty() {
         write_field(out, b"X-Forwarded-Host", exchange.request.client_authority());
     }
-    if !is_said(Known::XForwardedPort) {
+    if !said.port {
         out.extend_from_slice(b"X-Forwarded-Port: ");
         out.extend_from_slice(itoa::Buffer::new().format(local.port()).as_bytes());
         out.extend_from_slice(b"\r\n");
@@ -160,6 +198,25 @@ pub fn content_length(out: &mut Vec<u8>, length: u64) {
     out.extend_from_slice(b"Content-Length: ");
     out.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
     out.extend_from_slice(b"\r\n");
+}
+
+/// Plugins may have changed what the framing of a response hangs on (RFC 9112 §6.3): its status, or the method that went
+/// upstream. What comes without being wanted is read and dropped; what is not there is empty.
+#[inline]
+pub fn reframe(exchange: &mut Exchange) {
+    let is_bare = exchange.request.client_method() == Method::Head || is_bodiless(exchange.response.status);
+    if is_bare == (exchange.response.framing == Framing::None) {
+        return;
+    }
+    exchange.response.framing = if is_bare { Framing::None } else { Framing::Sized(0) };
+    if is_bodiless(exchange.response.status) {
+        exchange.response.head.remove(b"Content-Length"); // RFC 9110 §8.6
+    }
+}
+
+/// No response with this status has content.
+pub fn is_bodiless(status: u16) -> bool {
+    matches!(status, 204 | 304)
 }
 
 /// How a response body with this framing travels to the client.
@@ -261,6 +318,7 @@ mod tests {
         assert!(!plain.contains("1.2.3.4") && !plain.contains("https") && !plain.contains("/admin"), "{plain}");
         let trusted = forwarded(head, true);
         assert!(trusted.contains("X-Forwarded-For: 1.2.3.4, 10.200.3.45\r\n"), "{trusted}");
+        assert!(trusted.contains("X-Real-IP: 1.2.3.4\r\n") && !trusted.contains("X-Real-IP: 10."), "{trusted}");
         assert!(
             trusted.contains("X-Forwarded-Proto: https\r\n") && !trusted.contains("X-Forwarded-Proto: http\r\n"),
             "{trusted}"
@@ -276,6 +334,7 @@ mod tests {
         fields.set(b"X-Forwarded-Proto", b"https").expect("valid");
         fields.add(b"X-Forwarded-For", b"10.1.1.1").expect("valid");
         fields.add(b"X-Forwarded-Prefix", b"/api").expect("valid");
+        fields.set(b"X-Real-IP", b"10.1.1.1").expect("valid");
         let mut out = Vec::new();
         request_head(&mut out, &exchange, &PassHost::Pass, &endpoint());
         let out = String::from_utf8(out).expect("text");
@@ -284,7 +343,9 @@ mod tests {
             "{out}"
         );
         assert!(
-            out.contains("X-Forwarded-For: 10.1.1.1, 0.0.0.0\r\n") && out.contains("X-Forwarded-Prefix: /api"),
+            out.contains("X-Forwarded-For: 10.1.1.1, 0.0.0.0\r\n")
+                && out.contains("X-Forwarded-Prefix: /api\r\n")
+                && out.contains("X-Real-IP: 10.1.1.1\r\n"),
             "{out}"
         );
     }

@@ -180,7 +180,7 @@ async fn send(
     close: bool,
 ) -> std::io::Result<()> {
     let status = exchange.response.status;
-    let bodiless = matches!(status, 204 | 304);
+    let bodiless = forward::is_bodiless(status);
     exchange.response.framing = if bodiless { Framing::None } else { Framing::Sized(exchange.body.len() as u64) };
     let head = &mut exchange.response.head;
     if head.known(Known::Date).is_none() {
@@ -195,7 +195,7 @@ async fn send(
         worker.with_write_buffer(|out| {
             let coding = if bodiless { Coding::None } else { Coding::Plain };
             client.response_head(out, exchange, coding, close);
-            if !bodiless && exchange.request.method != Method::Head {
+            if !bodiless && exchange.request.client_method() != Method::Head {
                 out.extend_from_slice(&exchange.body);
                 exchange.body_bytes = exchange.body.len() as u64;
             }

@@ -304,6 +304,8 @@ pub struct RequestHead {
     /// How long the client waits, from when it has asked; only a call of gRPC in HTTP/2 says so.
     pub(crate) timeout_ns: Option<NonZeroU64>,
     pub(crate) method_name: Span,
+    /// What the client has sent where another method goes upstream, with its name.
+    pub(crate) client_method: Option<(Method, Span)>,
     pub(crate) target: Span,
     pub(crate) path: Span,
     pub(crate) query: Option<Span>,
@@ -328,11 +330,24 @@ impl RequestHead {
         }
     }
 
-    /// Replaces the method. `false`, and nothing changes, if it is no token.
+    /// The method of the client's request, which its response is framed by (RFC 9112 §6.3).
+    pub fn client_method(&self) -> Method {
+        self.client_method.map_or(self.method, |(method, _)| method)
+    }
+
+    pub fn client_method_name(&self) -> &[u8] {
+        match self.client_method {
+            None => self.method_name(),
+            Some((method, name)) => method.name().map_or(self.head.slice(name), str::as_bytes),
+        }
+    }
+
+    /// Replaces the method that goes upstream. `false`, and nothing changes, if it is no token.
     pub fn set_method(&mut self, name: &[u8]) -> bool {
         if !field::is_name(name) {
             return false;
         }
+        self.client_method.get_or_insert((self.method, self.method_name));
         self.method = Method::parse(name);
         self.method_name = self.head.append(name);
         true

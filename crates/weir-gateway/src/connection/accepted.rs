@@ -29,10 +29,13 @@ pub struct Accepted {
 impl Accepted {
     pub fn new(worker: TaskGuard, stream: Stream, peer: SocketAddr, tls: Option<Rc<Tls>>) -> Accepted {
         worker.metrics.connections_opened.increment();
+        // A listener for both versions of IP calls clients of IPv4 `::ffff:192.0.2.1`, which is nobody's way to write them.
+        let canonical = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
+        let peer = canonical(peer);
         Accepted {
             timer: worker.wheel.add(),
             // A socket that has lost its address has been reset, which the first read will tell.
-            local: stream.local_addr().unwrap_or(peer),
+            local: stream.local_addr().map_or(peer, canonical),
             number: worker.number_connection(),
             worker,
             stream,

@@ -133,7 +133,9 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             None => {
                 let moved = self.response.body.transfer(bytes, self.response.coding, out);
                 let moved = moved.map_err(|_| Stop::BadResponseBody)?;
-                self.exchange.body_bytes += moved.content;
+                if self.response.coding != Coding::None {
+                    self.exchange.body_bytes += moved.content;
+                }
                 moved
             }
             Some(content) => {
@@ -240,6 +242,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         self.response.upstream_reusable = self.exchange.response.keep_alive;
         self.response.body = Body::new(self.exchange.response.framing, self.terms.clients.limits.head_bytes);
         self.terms.plugins.on_response(self.exchange)?;
+        forward::reframe(self.exchange);
         if self.terms.plugins.see_response_bodies(self.exchange) {
             self.response.content = content::Response::new(self.terms.plugins, self.exchange)?;
         }

@@ -192,7 +192,7 @@ impl Exchange {
             return Vec::new();
         }
         let version = self.request.version.name().as_bytes();
-        [self.request.method_name(), self.request.target(), version].join(&b' ')
+        [self.request.client_method_name(), self.request.target(), version].join(&b' ')
     }
 }
 
