@@ -194,6 +194,8 @@ fn unchangeable(document: &Document, started_with: &Settings) -> Vec<Diagnostic>
         ("listen", settings.listen != started_with.listen),
         ("worker_processes", settings.worker_processes != started_with.worker_processes),
         ("status", settings.status != started_with.status),
+        ("enable_access_log", settings.enable_access_log != started_with.enable_access_log),
+        ("error_log_level", settings.error_log_level != started_with.error_log_level),
     ];
     let warn = |key: &str| Diagnostic {
         path: key.to_owned(),

@@ -12,7 +12,7 @@ use super::names::DnsSettings;
 use crate::read::{At, Fields, shortened};
 use crate::tree::Kind;
 
-/// Settings of the node itself. Changes of `listen`, `worker_processes` and `status` take a restart or binary upgrade.
+/// Settings of the node itself. Changes of some take a restart or binary upgrade: see `publish::unchangeable`.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Default: `:9080`.
