@@ -130,6 +130,14 @@ impl HeaderOptions {
             "remove" => value.is_array(),
             _ => false,
         };
+        for (word, shape) in
+            [("add", "a map, or a list of `name: value`"), ("set", "a map"), ("remove", "a list of names")]
+        {
+            // A field of that name is not what anybody means.
+            if self.0.get(word).is_some_and(|value| !value.is_object() && !value.is_array()) {
+                return Err(ConfigError::new(format!("{path}.{word}"), format!("must be {shape}")));
+            }
+        }
         if self.0.is_empty() || !self.0.iter().any(is_edit) {
             edits.set = compile_fields(&self.0, path, build)?;
             return Ok(edits);

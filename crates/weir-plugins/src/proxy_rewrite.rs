@@ -343,6 +343,8 @@ mod tests {
             (json!({"headers": {"set": {"X": "a\r\nb"}}}), "headers.set.X: has a character that no header"),
             (json!({"headers": {"set": {"X": []}}}), "headers.set.X: needs at least one value"),
             (json!({"headers": {"set": {"X": "1"}, "delete": ["Y"]}}), "headers.delete: is none of"),
+            (json!({"headers": {"remove": "X"}}), "headers.remove: must be a list of names"),
+            (json!({"headers": {"set": "X: a"}}), "headers.set: must be a map"),
             (json!({"headers": {"Host": "x"}}), "headers: cannot change `Host`; use the option `host`"),
             (json!({"scheme": "https"}), "scheme: unknown field"),
         ] {
