@@ -146,7 +146,9 @@ fn what_the_command_tells_about_itself() {
 
 #[test]
 fn a_reader_that_has_gone_is_no_failure() {
-    for arguments in [&["bench", "list"][..], &["bench", "schema", "scenario"], &["plugins"], &["version"]] {
+    for arguments in
+        [&["bench", "list"][..], &["bench", "schema", "scenario"], &["plugins"], &["version"], &["completions", "bash"]]
+    {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         let mut child =
             command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it was built");

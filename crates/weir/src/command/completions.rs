@@ -1,4 +1,4 @@
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory};
@@ -17,7 +17,10 @@ pub struct Completions {
 
 impl Completions {
     pub fn execute(self) -> ExitCode {
-        clap_complete::generate(self.shell, &mut Weir::command(), "weir", &mut io::stdout());
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut Weir::command(), "weir", &mut script);
+        // A reader that has gone is no reason to fail.
+        let _ = io::stdout().write_all(&script);
         exit::DONE
     }
 }

@@ -64,7 +64,8 @@ impl Explain {
                     Some(price) => price.clone(),
                     None => calibrated::price(plugin),
                 });
-                print!("{explanation}");
+                // A reader that has gone is no reason to fail.
+                let _ = write!(std::io::stdout(), "{explanation}");
                 return exit::DONE;
             }
             Err(Unexplained::Document(faults)) => faults.iter().for_each(|fault| say!("{fault}")),
