@@ -413,7 +413,9 @@ fn responses_are_framed_by_what_the_client_asked_and_is_told<C: ClientSide, U: U
     });
     let upstream = upstream::<U>(&[&origin]);
     let rewritten = |uri: &str, plugin: &str| {
-        format!("uri: {uri}/*, upstream: {upstream}, plugins: {{ proxy-rewrite: {{ regex_uri: ['^/[^/]+', '']{plugin} }}")
+        format!(
+            "uri: {uri}/*, upstream: {upstream}, plugins: {{ proxy-rewrite: {{ regex_uri: ['^/[^/]+', '']{plugin} }}"
+        )
     };
     let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of::<C>(&[
         &rewritten("/204", " }, response-rewrite: { status_code: 204 }"),

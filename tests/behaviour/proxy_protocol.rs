@@ -35,7 +35,8 @@ fn the_announced_client_is_the_client() {
         (&b"PROXY TCP4 1.2.3.4 5.6.7.8 1000 443\r\n"[..], "1.2.3.4 1.2.3.4 http"),
         (V2, "1.2.3.4 1.2.3.4 http"),
         (b"PROXY TCP6 2001:db8::1 ::2 1000 443\r\n", "2001:db8::1 2001:db8::1 http"),
-        (b"PROXY UNKNOWN\r\n", "127.0.0.1 6.6.6.6, 127.0.0.1 http"),
+        // The balancer asks for itself, and is believed.
+        (b"PROXY UNKNOWN\r\n", "6.6.6.6 6.6.6.6, 127.0.0.1 http"),
     ] {
         let mut client = Client::connect(addr);
         // The header comes in parts, and the request right behind it.
@@ -45,6 +46,19 @@ fn the_announced_client_is_the_client() {
         assert_eq!(client.response().expect("an answer").text(), told);
         assert_eq!(client.ask(REQUEST).expect("an answer").text(), told, "it holds for the whole connection");
     }
+}
+
+/// As on listeners for both versions of IP.
+#[test]
+fn clients_of_ipv4_have_the_address_they_are_known_by() {
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(
+        "listen: [{ address: \"127.0.0.1:0\", proxy_protocol: true }]\ntrusted_addresses: [127.0.0.1]\n\
+         routes: [{ uri: /*, vars: [[remote_addr, '==', 1.2.3.4], [remote_addr, '~~', '^1[.]']], plugins: { mocking: \
+         { response_status: 200, response_example: $remote_addr } } }]\n",
+    );
+    let mut client = Client::connect(gateway.addrs_of("proxy-http")[0]);
+    client.send([b"PROXY TCP6 ::ffff:1.2.3.4 ::ffff:5.6.7.8 1000 443\r\n", REQUEST.as_bytes()].concat());
+    assert_eq!(client.response().expect("an answer").text(), "1.2.3.4");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry as Slot;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -68,9 +68,27 @@ pub struct Shared {
     agreements: RefCell<HashMap<String, String>>,
     /// Names of query arguments that are secrets, wherever plugins look for them.
     secret_arguments: RefCell<BTreeSet<Arc<[u8]>>>,
+    secret_fields: Arc<SecretFields>,
+    /// Where clients that speak in the clear are told to go for TLS.
+    https_port: Option<u16>,
+}
+
+/// Names of header fields whose values are secrets, in lower case. Known in full once all plugins of a document are built.
+#[derive(Debug, Default)]
+pub struct SecretFields(RwLock<BTreeSet<Box<[u8]>>>);
+
+impl SecretFields {
+    pub fn contains(&self, name: &[u8]) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).contains(name)
+    }
 }
 
 impl Shared {
+    /// For a node that speaks TLS on this port, if on any.
+    pub fn new(https_port: Option<u16>) -> Shared {
+        Shared { https_port, ..Shared::default() }
+    }
+
     /// Names of query arguments that some plugin takes for secrets.
     pub fn secret_arguments(&self) -> Vec<Arc<[u8]>> {
         self.secret_arguments.borrow().iter().cloned().collect()
@@ -126,8 +144,10 @@ impl Build {
     /// What is wrong with it, and where.
     pub fn condition(&mut self, value: &Value, place: &str) -> Result<Expression, ConfigError> {
         let condition = self.condition_of_record(value, place)?;
-        let absent = condition.variables().into_iter().find(|variable| variable.needs_request_body());
-        match absent.and_then(Variable::absence) {
+        let is_read = |variable: &&Variable| variable.needs_request_body();
+        let absent = condition.variables().into_iter().find(is_read).and_then(Variable::absence);
+        let late = || condition.variables().into_iter().find_map(Variable::absence_before_answer);
+        match absent.or_else(late) {
             Some(problem) => Err(ConfigError::new(place, problem)),
             None => Ok(condition),
         }
@@ -148,6 +168,22 @@ impl Build {
     fn warn_of_unknown<'a>(&mut self, variables: impl IntoIterator<Item = &'a Variable>, place: &str) {
         let unknown = variables.into_iter().filter(|variable| matches!(variable, Variable::Unknown(_)));
         self.warnings.extend(unknown.filter_map(Variable::absence).map(|problem| ConfigError::new(place, problem)));
+    }
+
+    /// A field that carries secrets: records do not show its value.
+    pub fn secret_field(&self, name: &[u8]) {
+        let mut fields = self.shared.secret_fields.0.write().unwrap_or_else(PoisonError::into_inner);
+        fields.insert(name.to_ascii_lowercase().into());
+    }
+
+    /// The fields that carry secrets, those of plugins that are not built yet included.
+    pub fn secret_fields(&self) -> Arc<SecretFields> {
+        Arc::clone(&self.shared.secret_fields)
+    }
+
+    /// Where clients that speak in the clear are told to go for TLS.
+    pub fn https_port(&self) -> Option<u16> {
+        self.shared.https_port
     }
 
     pub fn consumers(&self) -> &Consumers {

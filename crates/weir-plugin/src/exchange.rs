@@ -67,6 +67,8 @@ pub struct Exchange {
     pub stop: Option<Stop>,
     /// Who the client is, and what has proved it; set by [`Exchange::identify`].
     pub identity: Option<Arc<Credential>>,
+    /// The name that `basic-auth` has read, which the request may not show any more.
+    pub remote_user: Vec<u8>,
     /// The id that `request-id` has found in the request or given it; empty without that plugin.
     pub request_id: Vec<u8>,
     /// Names of query arguments that are secrets: logs do not show their values.
@@ -274,6 +276,7 @@ impl Default for Exchange {
             response_replaced: false,
             stop: None,
             identity: None,
+            remote_user: Vec::new(),
             request_id: Vec::new(),
             secret_arguments: Vec::new(),
             notes: Notes::default(),
@@ -307,6 +310,7 @@ impl Exchange {
         self.response_replaced = false;
         self.stop = None;
         self.identity = None;
+        self.remote_user.clear();
         self.request_id.clear();
         self.secret_arguments.clear();
         self.notes.clear();

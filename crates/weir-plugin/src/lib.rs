@@ -17,8 +17,8 @@ pub mod vars;
 pub use body::{Filter, Filters};
 pub use consumer::{Consumer, Consumers, Credential, Proof};
 pub use definition::{
-    Authenticator, Build, ConfigError, CredentialEntry, Definition, Described, Entry, MetadataEntry, Registry, Shared,
-    Stage,
+    Authenticator, Build, ConfigError, CredentialEntry, Definition, Described, Entry, MetadataEntry, Registry,
+    SecretFields, Shared, Stage,
 };
 pub use exchange::{Client, Exchange, Kept, Logged, MatchedRoute, NoteKey, Notes, RouteFacts, Routes, Taken, Upstream};
 pub use plugin::{AsyncPlugin, Phases, Plugin, Step, Waiting};

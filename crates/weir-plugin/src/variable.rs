@@ -283,6 +283,42 @@ impl Variable {
         }
     }
 
+    /// Why it has no value while a request is looked at that has not been answered; what comes besides [`Self::absence`].
+    pub fn absence_before_answer(&self) -> Option<String> {
+        use Variable::*;
+        let is_late = matches!(
+            self,
+            Status
+                | BytesSent
+                | BodyBytesSent
+                | RequestCompletion
+                | ErrorCause
+                | SentHeader(_)
+                | UpstreamHeader(_)
+                | UpstreamStatus
+                | UpstreamAddr
+                | UpstreamConnectTime
+                | UpstreamHeaderTime
+                | UpstreamResponseTime
+                | UpstreamResponseLength
+                | UpstreamBytesReceived
+                | UpstreamBytesSent
+                | BalancerIp
+                | BalancerPort
+        );
+        is_late.then(|| format!("names the variable `{self}`, which has no value before the request is answered"))
+    }
+
+    /// Why it has no value while a route is chosen; what comes besides [`Self::absence_before_answer`].
+    pub fn absence_before_route(&self) -> Option<String> {
+        use Variable::*;
+        let is_late = matches!(
+            self,
+            RouteId | RouteName | ServiceId | ServiceName | ConsumerName | ConsumerGroupId | ApisixRequestId
+        );
+        is_late.then(|| format!("names the variable `{self}`, which has no value before a route is chosen"))
+    }
+
     /// Whether the value can only be had by reading the body of the request.
     pub fn needs_request_body(&self) -> bool {
         matches!(
@@ -326,6 +362,10 @@ mod tests {
             Variable::named("resp_body").absence().as_deref(),
             Some("names the variable `resp_body`, which nobody knows")
         );
+        let problem = Variable::named("sent_http_a").absence_before_answer().expect("it is of the answer");
+        assert_eq!(problem, "names the variable `sent_http_a`, which has no value before the request is answered");
+        let problem = Variable::named("consumer_name").absence_before_route().expect("nobody has been asked");
+        assert_eq!(problem, "names the variable `consumer_name`, which has no value before a route is chosen");
         let problem = Variable::named("post_arg.a.b").absence().expect("it is in the body");
         assert_eq!(problem, "names the variable `post_arg.a.b`, and the body of the request is not read for it");
     }

@@ -1,8 +1,11 @@
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Authenticator, Build, ConfigError, Credential, Definition, Exchange, Plugin, Stage, Step, Stop};
+use weir_plugin::{
+    Authenticator, Build, ConfigError, Credential, Definition, Exchange, Plugin, Stage, Step, Stop, Variable, Variables,
+};
 
 use crate::auth::{Unproved, name_and_password};
 
@@ -96,6 +99,8 @@ impl Plugin for Door {
             Err(fault) => return self.unproved.receive(exchange, fault),
         };
         if self.hide {
+            let name = exchange.variable(&Variable::RemoteUser).map(Cow::into_owned);
+            exchange.remote_user = name.unwrap_or_default();
             exchange.request.head.remove(b"Authorization");
         }
         exchange.identify(&found)
@@ -126,6 +131,7 @@ mod tests {
         assert_eq!(on_request(&door(), &mut exchange), Ok(()));
         assert_eq!(&*exchange.identity.as_ref().expect("known").consumer.username, "jack");
         assert_eq!(exchange.request.head.value(b"authorization"), None);
+        assert_eq!(exchange.variable(&Variable::RemoteUser).as_deref(), Some(&b"foo"[..]), "logs know it");
         assert_eq!(exchange.request.head.value(b"x-consumer-username"), Some(&b"jack"[..]));
     }
 

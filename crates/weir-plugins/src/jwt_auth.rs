@@ -133,6 +133,7 @@ impl Definition for JwtAuth {
         }
         let query_name: Arc<[u8]> = self.query.as_bytes().into();
         build.secret_argument(&query_name);
+        build.secret_field(self.header.as_bytes());
         Ok(Step::new(Door {
             header: header_name(&self.header, "header")?.into(),
             query: Variable::Argument(self.query.as_str().into()),

@@ -157,7 +157,11 @@ impl Amount {
             Value::String(text) => match text.strip_prefix('$') {
                 Some(name) if !name.is_empty() => {
                     let name = name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name);
-                    return Ok(Amount::Variable(Variable::named(name)));
+                    let variable = Variable::named(name);
+                    return match variable.absence() {
+                        Some(problem) => Err(ConfigError::new(path, problem)),
+                        None => Ok(Amount::Variable(variable)),
+                    };
                 }
                 _ => text.parse().ok(),
             },

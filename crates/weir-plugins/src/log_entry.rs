@@ -2,16 +2,18 @@
 //! object each.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 use weir_plugin::proto::Head;
-use weir_plugin::{Build, ConfigError, Exchange, Logged, Template, Variable, Variables};
+use weir_plugin::{Build, ConfigError, Exchange, Logged, SecretFields, Template, Variable, Variables};
 
 use crate::log_bodies::Bodies;
 
 /// Fields whose values are secrets of somebody. Apache APISIX logs them.
-const SECRET_FIELDS: [&str; 4] = ["authorization", "proxy-authorization", "cookie", "set-cookie"];
+const SECRET_FIELDS: [&str; 6] =
+    ["authorization", "proxy-authorization", "cookie", "set-cookie", "x-access-token", "x-id-token"];
 
 /// Levels of a `log_format`.
 const MAX_DEPTH: usize = 8;
@@ -22,6 +24,8 @@ pub struct Entry {
     format: Option<Members>,
     /// Besides it.
     extra: Members,
+    /// Fields that plugins have said to carry secrets.
+    secrets: Arc<SecretFields>,
 }
 
 type Members = Vec<(String, Member)>;
@@ -43,13 +47,13 @@ impl Entry {
     ) -> Result<Entry, ConfigError> {
         let format = format.map(|format| members(format, "log_format", 1, build)).transpose()?;
         let extra = extra.map_or(Ok(Vec::new()), |extra| members(extra, "log_format_extra", 1, build))?;
-        Ok(Entry { format, extra })
+        Ok(Entry { format, extra, secrets: build.secret_fields() })
     }
 
     pub fn write(&self, exchange: &Exchange, bodies: &Bodies) -> Vec<u8> {
         let mut entry = match &self.format {
             None => {
-                let mut entry = everything(exchange);
+                let mut entry = everything(exchange, &self.secrets);
                 bodies.add_to(&mut entry, exchange);
                 entry
             }
@@ -114,7 +118,7 @@ fn text_of(exchange: &Exchange, variable: &Variable) -> Option<Value> {
 }
 
 /// The record of Apache APISIX.
-fn everything(exchange: &Exchange) -> Map<String, Value> {
+fn everything(exchange: &Exchange, secrets: &SecretFields) -> Map<String, Value> {
     let logged = Logged(exchange);
     let text =
         |variable: &Variable| logged.variable(variable).map(|value| String::from_utf8_lossy(&value).into_owned());
@@ -131,13 +135,13 @@ fn everything(exchange: &Exchange) -> Map<String, Value> {
             "url": format!("{}://{authority}{port}{target}", exchange.scheme()),
             "uri": target,
             "method": text(&Variable::Method),
-            "headers": fields(&exchange.request.head),
+            "headers": fields(&exchange.request.head, secrets),
             "querystring": query(text(&Variable::Query).as_deref()),
             "size": exchange.request_bytes,
         },
         "response": {
             "status": exchange.response.status,
-            "headers": fields(&exchange.response.head),
+            "headers": fields(&exchange.response.head, secrets),
             "size": exchange.response_bytes,
         },
         "server": { "hostname": text(&Variable::Hostname), "version": concat!("weir/", env!("CARGO_PKG_VERSION")) },
@@ -171,11 +175,11 @@ pub fn latencies_ms(exchange: &Exchange) -> (f64, Option<f64>) {
 }
 
 /// Names in lower case; a field that comes several times is a list.
-fn fields(head: &Head) -> Map<String, Value> {
+fn fields(head: &Head, secrets: &SecretFields) -> Map<String, Value> {
     let mut fields = Map::new();
     for (name, value) in head.fields() {
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-        let value = match SECRET_FIELDS.contains(&&*name) {
+        let value = match SECRET_FIELDS.contains(&&*name) || secrets.contains(name.as_bytes()) {
             true => Cow::Borrowed("***"),
             false => String::from_utf8_lossy(value),
         };
@@ -217,13 +221,17 @@ mod tests {
     #[test]
     fn p14_everything_is_one_line_without_secrets() {
         let mut exchange = exchange(
-            "GET /a?b=1&key=k&b=2%0a HTTP/1.1\nHost: h.example\nAuthorization: Bearer t\nX: a\nX: \u{2028}\"b",
+            "GET /a?b=1&key=k&b=2%0a HTTP/1.1\nHost: h.example\nAuthorization: Bearer t\nX-Key: k\nX: a\nX: \u{2028}\"b",
         );
         exchange.secret_arguments.push(b"key"[..].into());
         (exchange.started_ns, exchange.ended_ns) = (1, 2_000_001);
         exchange.response.status = 200;
-        let entry = written(&Entry::compile(None, None, &mut Build::default()).expect("valid"), &exchange);
+        let mut build = Build::default();
+        let compiled = Entry::compile(None, None, &mut build).expect("valid");
+        build.secret_field(b"X-Key");
+        let entry = written(&compiled, &exchange);
         let request = &entry["request"];
+        assert_eq!(request["headers"]["x-key"], "***", "whoever was built first");
         assert_eq!(request["uri"], "/a?b=1&key=***&b=2%0a");
         assert_eq!(request["querystring"], json!({"b": ["1", "2%0a"], "key": "***"}));
         assert_eq!(request["headers"]["authorization"], "***");

@@ -18,6 +18,9 @@ pub struct Redirect {
     /// came over https, or of which a trusted proxy says so in `X-Forwarded-Proto`, go on.
     #[serde(default)]
     http_to_https: bool,
+    /// The port of `http_to_https`, for where another one than that of this node's first address with TLS leads here.
+    #[schemars(range(min = 1))]
+    https_port: Option<u16>,
     /// Where to, with `$variables`; `\$` is a dollar sign.
     uri: Option<String>,
     /// A regular expression over the path, and the place it leads to with `$1`, `$2`... for its groups. Requests that do
@@ -51,7 +54,10 @@ impl Definition for Redirect {
                 let problem = "has no use with `http_to_https`, which keeps the query anyway; leave it out";
                 return Err(ConfigError::new("append_query_string", problem));
             }
-            (true, None, None) => Place::Https,
+            (true, None, None) => {
+                let port = self.https_port.or(build.https_port()).filter(|port| *port != 443);
+                Place::Https(port.map(|port| format!(":{port}").into_bytes().into()).unwrap_or_default())
+            }
             (false, Some(uri), None) if !uri.is_empty() => Place::Fixed(build.template(&uri, "uri")),
             (false, Some(_), None) => return Err(ConfigError::new("uri", "is empty")),
             (false, None, Some(texts)) => match &texts[..] {
@@ -63,6 +69,12 @@ impl Definition for Redirect {
             },
             _ => return Err(ConfigError::new("", "needs one of `uri`, `regex_uri` and `http_to_https`")),
         };
+        if self.https_port.is_some() && !matches!(place, Place::Https(_)) {
+            return Err(ConfigError::new("https_port", "belongs to `http_to_https`"));
+        }
+        if self.https_port == Some(0) {
+            return Err(ConfigError::new("https_port", "must be from 1 to 65535"));
+        }
         if !(200..=999).contains(&self.ret_code) {
             return Err(ConfigError::new("ret_code", "must be from 200 to 999"));
         }
@@ -79,7 +91,8 @@ struct Redirection {
 }
 
 enum Place {
-    Https,
+    /// On this port, if it is not the usual one.
+    Https(Box<[u8]>),
     Fixed(Template),
     Matched(Box<Regex>, Template),
 }
@@ -89,13 +102,13 @@ impl Plugin for Redirection {
         let mut place = Vec::new();
         let mut status = self.status;
         match &self.place {
-            Place::Https => {
+            Place::Https(port) => {
                 if came_over_https(exchange) || exchange.request.host().is_empty() {
                     return Ok(());
                 }
                 status = if matches!(exchange.request.method, Method::Get | Method::Head) { 301 } else { 308 };
                 let request = &exchange.request;
-                let path = [b"https://", request.host(), request.path()].concat();
+                let path = [b"https://", request.host(), port, request.path()].concat();
                 place.extend_from_slice(&path);
                 push_query(exchange, &mut place);
             }
@@ -167,10 +180,13 @@ fn encoded(place: &[u8], strictly: bool) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
     use serde_json::{Value, json};
+    use weir_plugin::Shared;
 
     use super::*;
-    use crate::testing::{build, exchange, get, on_request, refused, sent};
+    use crate::testing::{build, build_with, exchange, get, on_request, refused, sent};
 
     /// Status and place; nothing where the request goes on.
     fn redirected(options: Value, exchange: &mut Exchange) -> Option<(u16, String)> {
@@ -192,6 +208,15 @@ mod tests {
         assert_eq!(redirected(options.clone(), &mut post), to(308, "https://h.example/hello"));
         let mut over_tls = get("/");
         over_tls.client.tls = true;
+        let elsewhere = json!({"http_to_https": true, "https_port": 9443});
+        assert_eq!(redirected(elsewhere, &mut get("/")), to(301, "https://h.example:9443/"));
+        let usual = json!({"http_to_https": true, "https_port": 443});
+        assert_eq!(redirected(usual, &mut get("/")), to(301, "https://h.example/"));
+        let shared = Rc::new(Shared::new(Some(19443)));
+        let step = build_with::<Redirect>(options.clone(), &shared).unwrap_or_else(|error| panic!("{error}"));
+        let mut plain = get("/a");
+        assert_eq!(on_request(&step, &mut plain), Err(Stop::Answered));
+        assert_eq!(sent(&plain, "location"), Some("https://h.example:19443/a"), "where this node speaks TLS");
         assert_eq!(redirected(options.clone(), &mut over_tls), None);
         let mut said = exchange("GET / HTTP/1.1\nHost: h\nX-Forwarded-Proto: https");
         assert_eq!(redirected(options.clone(), &mut said), to(301, "https://h/"), "anybody can say so");

@@ -118,6 +118,7 @@ impl Variables for Exchange {
             Variable::Header(name) => header(&request.head, name.as_bytes()),
             Variable::SentHeader(name) | Variable::UpstreamHeader(name) => header(&self.response.head, name.as_bytes()),
             Variable::Cookie(name) => cookie(self, name.as_bytes()),
+            Variable::RemoteUser if !self.remote_user.is_empty() => bytes(&self.remote_user),
             Variable::RemoteUser => remote_user(self),
             Variable::TlsProtocol => self.tls.as_ref().map(|tls| Cow::Borrowed(tls.version.as_bytes())),
             Variable::TlsCipher => self.tls.as_ref().map(|tls| Cow::Borrowed(tls.cipher.as_bytes())),
