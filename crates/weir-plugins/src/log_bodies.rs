@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use weir_plugin::{Build, ConfigError, Exchange, Expression, Filter, NoteKey, Phases};
 
 use crate::onlooker::Onlooker;
@@ -71,10 +71,11 @@ impl Wanted {
         is_wanted.then(|| Onlooker::filter(exchange.notes.keep(self.key), self.most))
     }
 
-    fn text(&self, exchange: &Exchange) -> Option<Value> {
-        let kept = exchange.notes.kept(self.key)?.borrow();
-        let text = String::from_utf8_lossy(&kept[..kept.len().min(self.most)]).into_owned();
-        Some(Value::String(text))
+    fn with_kept(&self, exchange: &Exchange, tell: impl FnOnce(&[u8])) {
+        if let Some(kept) = exchange.notes.kept(self.key) {
+            let kept = kept.borrow();
+            tell(&kept[..kept.len().min(self.most)]);
+        }
     }
 }
 
@@ -115,13 +116,17 @@ impl Bodies {
         wanted.map(|wanted| exchange.notes.kept_bytes(wanted.key)).sum()
     }
 
-    /// Adds what was kept to a record of everything.
-    pub fn add_to(&self, entry: &mut Map<String, Value>, exchange: &Exchange) {
-        for (wanted, message) in [(&self.request, "request"), (&self.response, "response")] {
-            let text = wanted.as_ref().and_then(|wanted| wanted.text(exchange));
-            if let (Some(text), Some(Value::Object(message))) = (text, entry.get_mut(message)) {
-                message.insert("body".to_owned(), text);
-            }
+    /// Tells what was kept of the request's content, if anything was to be.
+    pub fn with_request(&self, exchange: &Exchange, tell: impl FnOnce(&[u8])) {
+        if let Some(wanted) = &self.request {
+            wanted.with_kept(exchange, tell);
+        }
+    }
+
+    /// The same of the response's.
+    pub fn with_response(&self, exchange: &Exchange, tell: impl FnOnce(&[u8])) {
+        if let Some(wanted) = &self.response {
+            wanted.with_kept(exchange, tell);
         }
     }
 }
