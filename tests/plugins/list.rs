@@ -97,6 +97,7 @@ fn names_that_are_always_empty_are_said_where_they_stand() {
             unknown,
         ),
         ("limit-count: { count: 1, time_window: 60, key: post_arg_user }", "key", unread),
+        ("limit-count: { count: 1, time_window: 60, key: status }", "key", "before the request is answered"),
     ] {
         let (code, said) = check(&file(plugin));
         assert!(
@@ -118,6 +119,7 @@ fn names_that_are_always_empty_are_said_where_they_stand() {
             "rules[0].case",
         ),
         ("limit-count: { count: $nope, time_window: 60 }", "count"),
+        (r#"file-logger: { path: a, match: [[post_arg.a, "==", "b"]] }"#, "match"),
     ] {
         let (code, said) = check(&file(plugin));
         assert!(code == Some(1) && said.contains(&format!("{wrong}: names the variable")), "{plugin}: {said}");

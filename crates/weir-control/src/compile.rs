@@ -13,15 +13,14 @@ use std::sync::Arc;
 
 use weir_gateway::route::{BuildError, MethodSet};
 use weir_gateway::snapshot::{Route, RouteRule, RouteTable, Snapshot, Target};
-use weir_plugin::variable::fixed_names;
-use weir_plugin::{Expression, Registry, RouteFacts, Variable};
+use weir_plugin::{Expression, Moment, Registry, RouteFacts};
 use weir_proto::Method;
 
 use crate::acme::Terms;
 use crate::diagnostic::{Diagnostic, Faults};
 use crate::document::{self, Challenge, Document, Origin, Reference, Service};
 use crate::read::join;
-use crate::suggest::closest;
+use crate::suggest::{closest, meant};
 use crate::tree::Place;
 
 pub(crate) use certificates::Presented;
@@ -164,9 +163,11 @@ impl Compiler<'_> {
     /// Warns of variables that are always empty because nobody knows them.
     fn warn_of_unknown(&self, path: &str, condition: &Expression) {
         for variable in condition.variables() {
-            let Variable::Unknown(name) = variable else { continue };
-            let advice = closest(name, fixed_names()).map(|known| format!("did you mean `{known}`?"));
-            let problem = variable.absence().expect("it is unknown");
+            if variable.is_known() {
+                continue;
+            }
+            let advice = meant(variable).map(|known| format!("did you mean `{known}`?"));
+            let problem = variable.absence(Moment::Record).expect("nobody knows it");
             self.warnings.report_text(path, self.document.tree.place_of(path), problem, advice);
         }
     }

@@ -1,5 +1,8 @@
 //! "Did you mean": the known word closest to an unknown one.
 
+use weir_plugin::Variable;
+use weir_plugin::variable::fixed_names;
+
 /// A suggestion is not worth looking through more words.
 const MOST: usize = 1_000;
 
@@ -17,6 +20,14 @@ pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .min_by_key(|(distance, _)| *distance)
         .filter(|(distance, candidate)| *distance <= 1 + candidate.chars().count() / 4)
         .map(|(_, candidate)| candidate)
+}
+
+/// The variable that was probably meant.
+pub fn meant(variable: &Variable) -> Option<&'static str> {
+    match variable {
+        Variable::Unknown(name) => closest(name, fixed_names()),
+        _ => None,
+    }
 }
 
 /// Case and the kind of dash are what people mix up most.

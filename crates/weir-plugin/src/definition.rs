@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry as Slot;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::rc::Rc;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::consumer::Consumers;
 use crate::plugin::Step;
 use crate::template::Template;
-use crate::variable::Variable;
+use crate::variable::Moment;
 use crate::vars::Expression;
 
 /// When in the way of a request a plugin runs. All of `Rewrite`, by priority, before all of `Access` (APISIX phases).
@@ -78,8 +78,8 @@ pub struct Shared {
 pub struct SecretFields(RwLock<BTreeSet<Box<[u8]>>>);
 
 impl SecretFields {
-    pub fn contains(&self, name: &[u8]) -> bool {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).contains(name)
+    pub fn names(&self) -> RwLockReadGuard<'_, BTreeSet<Box<[u8]>>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -119,21 +119,23 @@ impl Build {
 
     /// A text with variables, which stands at a place of the options. A variable that is always empty is rarely meant.
     pub fn template(&mut self, text: &str, place: &str) -> Template {
+        self.template_at(Moment::Answer, text, place)
+    }
+
+    /// The same for what is written down of exchanges that have ended.
+    pub fn template_of_record(&mut self, text: &str, place: &str) -> Template {
+        self.template_at(Moment::Record, text, place)
+    }
+
+    fn template_at(&mut self, moment: Moment, text: &str, place: &str) -> Template {
         let template = Template::compile(text);
         for variable in template.variables() {
-            let Some(mut problem) = variable.absence() else { continue };
-            if matches!(variable, Variable::Unknown(_)) {
+            let Some(mut problem) = variable.absence(moment) else { continue };
+            if !variable.is_known() {
                 problem.push_str("; a dollar sign is written `\\$`");
             }
             self.warnings.push(ConfigError::new(place, problem));
         }
-        template
-    }
-
-    /// The same for what is written down of exchanges that have ended, the content that was read of them included.
-    pub fn template_of_record(&mut self, text: &str, place: &str) -> Template {
-        let template = Template::compile(text);
-        self.warn_of_unknown(template.variables(), place);
         template
     }
 
@@ -143,14 +145,7 @@ impl Build {
     /// # Errors
     /// What is wrong with it, and where.
     pub fn condition(&mut self, value: &Value, place: &str) -> Result<Expression, ConfigError> {
-        let condition = self.condition_of_record(value, place)?;
-        let is_read = |variable: &&Variable| variable.needs_request_body();
-        let absent = condition.variables().into_iter().find(is_read).and_then(Variable::absence);
-        let late = || condition.variables().into_iter().find_map(Variable::absence_before_answer);
-        match absent.or_else(late) {
-            Some(problem) => Err(ConfigError::new(place, problem)),
-            None => Ok(condition),
-        }
+        self.condition_at(Moment::Request, value, place)
     }
 
     /// The same for exchanges that have been answered, the content that was read of them included.
@@ -158,16 +153,23 @@ impl Build {
     /// # Errors
     /// What is wrong with it, and where.
     pub fn condition_of_record(&mut self, value: &Value, place: &str) -> Result<Expression, ConfigError> {
+        self.condition_at(Moment::Record, value, place)
+    }
+
+    fn condition_at(&mut self, moment: Moment, value: &Value, place: &str) -> Result<Expression, ConfigError> {
         let condition = Expression::compile(value).map_err(|error| {
             ConfigError::new(format!("{place}{}", error.place), format!("{}; {}", error.reason, error.help))
         })?;
-        self.warn_of_unknown(condition.variables(), place);
+        for variable in condition.variables() {
+            let Some(problem) = variable.absence(moment) else { continue };
+            let told = ConfigError::new(place, problem);
+            // In APISIX a name that nobody knows here may be somebody's.
+            if variable.is_known() {
+                return Err(told);
+            }
+            self.warnings.push(told);
+        }
         Ok(condition)
-    }
-
-    fn warn_of_unknown<'a>(&mut self, variables: impl IntoIterator<Item = &'a Variable>, place: &str) {
-        let unknown = variables.into_iter().filter(|variable| matches!(variable, Variable::Unknown(_)));
-        self.warnings.extend(unknown.filter_map(Variable::absence).map(|problem| ConfigError::new(place, problem)));
     }
 
     /// A field that carries secrets: records do not show its value.

@@ -25,7 +25,7 @@ pub use plugin::{AsyncPlugin, Phases, Plugin, Step, Waiting};
 pub use stop::{Blame, Ending, Retry, Stop};
 pub use template::Template;
 pub use tls::{ClientCertificate, Tls};
-pub use variable::{Variable, Variables};
+pub use variable::{Moment, Variable, Variables};
 pub use vars::Expression;
 /// The messages that exchanges are made of.
 pub use weir_proto as proto;

@@ -24,6 +24,19 @@ pub trait Variables {
     }
 }
 
+/// When variables are asked for their values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Moment {
+    /// A route is being chosen.
+    Routing,
+    /// Plugins look at the request.
+    Request,
+    /// There is an answer.
+    Answer,
+    /// The exchange is over; what was read of its content is at hand.
+    Record,
+}
+
 /// Declares the variables that have one fixed name, with further names for the same thing after it.
 macro_rules! variables {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal $(| $alias:literal)*,)+) => {
@@ -272,64 +285,50 @@ impl Variable {
         Variable::parse(name).unwrap_or_else(|| Variable::Unknown(name.into()))
     }
 
-    /// Why it has no value while a request is looked at whose body has not been read; `None` where it may have one.
-    pub fn absence(&self) -> Option<String> {
-        match self {
-            Variable::Unknown(name) => Some(format!("names the variable `{name}`, which nobody knows")),
-            variable if variable.needs_request_body() => {
-                Some(format!("names the variable `{variable}`, and the body of the request is not read for it"))
+    /// From when on it may have a value; `None` is never, as nobody looks into content for it.
+    pub fn since(&self) -> Option<Moment> {
+        use Variable::*;
+        Some(match self {
+            RouteId | RouteName | ServiceId | ServiceName | ConsumerName | ConsumerGroupId | ApisixRequestId => {
+                Moment::Request
             }
-            _ => None,
-        }
-    }
-
-    /// Why it has no value while a request is looked at that has not been answered; what comes besides [`Self::absence`].
-    pub fn absence_before_answer(&self) -> Option<String> {
-        use Variable::*;
-        let is_late = matches!(
-            self,
             Status
-                | BytesSent
-                | BodyBytesSent
-                | RequestCompletion
-                | ErrorCause
-                | SentHeader(_)
-                | UpstreamHeader(_)
-                | UpstreamStatus
-                | UpstreamAddr
-                | UpstreamConnectTime
-                | UpstreamHeaderTime
-                | UpstreamResponseTime
-                | UpstreamResponseLength
-                | UpstreamBytesReceived
-                | UpstreamBytesSent
-                | BalancerIp
-                | BalancerPort
-        );
-        is_late.then(|| format!("names the variable `{self}`, which has no value before the request is answered"))
+            | BytesSent
+            | BodyBytesSent
+            | RequestCompletion
+            | ErrorCause
+            | SentHeader(_)
+            | UpstreamHeader(_)
+            | UpstreamStatus
+            | UpstreamAddr
+            | UpstreamConnectTime
+            | UpstreamHeaderTime
+            | UpstreamResponseTime
+            | UpstreamResponseLength
+            | UpstreamBytesReceived
+            | UpstreamBytesSent
+            | BalancerIp
+            | BalancerPort => Moment::Answer,
+            RequestBody | PostArgument(_) => Moment::Record,
+            PostPath(_) | GraphqlName | GraphqlOperation | GraphqlRootFields | Unknown(_) => return None,
+            _ => Moment::Routing,
+        })
     }
 
-    /// Why it has no value while a route is chosen; what comes besides [`Self::absence_before_answer`].
-    pub fn absence_before_route(&self) -> Option<String> {
-        use Variable::*;
-        let is_late = matches!(
-            self,
-            RouteId | RouteName | ServiceId | ServiceName | ConsumerName | ConsumerGroupId | ApisixRequestId
-        );
-        is_late.then(|| format!("names the variable `{self}`, which has no value before a route is chosen"))
+    /// Why it can have no value at this moment; `None` where it may have one.
+    pub fn absence(&self, at: Moment) -> Option<String> {
+        let why = match (self, self.since()) {
+            (Variable::Unknown(_), _) => "which nobody knows",
+            (_, Some(since)) if since <= at => return None,
+            (_, Some(Moment::Routing | Moment::Request)) => "which has no value before a route is chosen",
+            (_, Some(Moment::Answer)) => "which has no value before the request is answered",
+            (_, Some(Moment::Record) | None) => "and the body of the request is not read for it",
+        };
+        Some(format!("names the variable `{self}`, {why}"))
     }
 
-    /// Whether the value can only be had by reading the body of the request.
-    pub fn needs_request_body(&self) -> bool {
-        matches!(
-            self,
-            Variable::RequestBody
-                | Variable::PostArgument(_)
-                | Variable::PostPath(_)
-                | Variable::GraphqlName
-                | Variable::GraphqlOperation
-                | Variable::GraphqlRootFields
-        )
+    pub fn is_known(&self) -> bool {
+        !matches!(self, Variable::Unknown(_))
     }
 }
 
@@ -356,18 +355,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_always_empty_says_why() {
-        assert_eq!(Variable::named("remote_addr").absence(), None);
-        assert_eq!(
-            Variable::named("resp_body").absence().as_deref(),
-            Some("names the variable `resp_body`, which nobody knows")
-        );
-        let problem = Variable::named("sent_http_a").absence_before_answer().expect("it is of the answer");
-        assert_eq!(problem, "names the variable `sent_http_a`, which has no value before the request is answered");
-        let problem = Variable::named("consumer_name").absence_before_route().expect("nobody has been asked");
-        assert_eq!(problem, "names the variable `consumer_name`, which has no value before a route is chosen");
-        let problem = Variable::named("post_arg.a.b").absence().expect("it is in the body");
-        assert_eq!(problem, "names the variable `post_arg.a.b`, and the body of the request is not read for it");
+    fn what_has_no_value_says_why() {
+        for (name, at, why) in [
+            ("resp_body", Moment::Record, "which nobody knows"),
+            ("consumer_name", Moment::Routing, "which has no value before a route is chosen"),
+            ("sent_http_a", Moment::Request, "which has no value before the request is answered"),
+            ("post_arg_a", Moment::Answer, "and the body of the request is not read for it"),
+            ("post_arg.a.b", Moment::Record, "and the body of the request is not read for it"),
+        ] {
+            let told = Variable::named(name).absence(at);
+            assert_eq!(told, Some(format!("names the variable `{name}`, {why}")), "{name}");
+        }
+        for (name, at) in [
+            ("remote_addr", Moment::Routing),
+            ("consumer_name", Moment::Request),
+            ("status", Moment::Answer),
+            ("post_arg_a", Moment::Record),
+        ] {
+            assert_eq!(Variable::named(name).absence(at), None, "{name}");
+        }
     }
 
     #[test]
@@ -399,12 +405,5 @@ mod tests {
             assert_eq!(Variable::named(name).to_string(), name);
         }
         assert_eq!(Variable::parse(&format!("arg_{}", "x".repeat(300))), None);
-    }
-
-    #[test]
-    fn only_some_need_the_body() {
-        assert!(Variable::named("post_arg_a").needs_request_body());
-        assert!(Variable::named("graphql_root_fields").needs_request_body());
-        assert!(!Variable::named("arg_a").needs_request_body());
     }
 }

@@ -1,11 +1,8 @@
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{
-    Authenticator, Build, ConfigError, Credential, Definition, Exchange, Plugin, Stage, Step, Stop, Variable, Variables,
-};
+use weir_plugin::{Authenticator, Build, ConfigError, Credential, Definition, Exchange, Plugin, Stage, Step, Stop};
 
 use crate::auth::{Unproved, name_and_password};
 
@@ -86,21 +83,22 @@ struct Door {
 }
 
 impl Door {
-    fn find(&self, exchange: &Exchange) -> Result<&Arc<Credential>, &'static str> {
+    /// Whose credential it is, and the name that was shown.
+    fn find(&self, exchange: &Exchange) -> Result<(&Arc<Credential>, Vec<u8>), &'static str> {
         let (name, password) = name_and_password(exchange)?;
-        self.names.find(&name, &password).ok_or("Invalid user authorization")
+        let found = self.names.find(&name, &password).ok_or("Invalid user authorization")?;
+        Ok((found, name))
     }
 }
 
 impl Plugin for Door {
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        let found = match self.find(exchange) {
-            Ok(credential) => Arc::clone(credential),
+        let (found, name) = match self.find(exchange) {
+            Ok((credential, name)) => (Arc::clone(credential), name),
             Err(fault) => return self.unproved.receive(exchange, fault),
         };
         if self.hide {
-            let name = exchange.variable(&Variable::RemoteUser).map(Cow::into_owned);
-            exchange.remote_user = name.unwrap_or_default();
+            exchange.remote_user = name;
             exchange.request.head.remove(b"Authorization");
         }
         exchange.identify(&found)
@@ -112,6 +110,8 @@ mod tests {
     use base64::Engine;
     use base64::engine::general_purpose::STANDARD;
     use serde_json::json;
+
+    use weir_plugin::{Variable, Variables};
 
     use super::*;
     use crate::testing::{body, build_with, exchange, on_request, refused, sent, with_consumers};

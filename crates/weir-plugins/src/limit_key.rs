@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Exchange, Template, Variable, Variables};
+use weir_plugin::{Build, ConfigError, Exchange, Moment, Template, Variable, Variables};
 
 use crate::counters::{Counter, Key, Table};
 
@@ -35,7 +35,7 @@ pub enum LimitKey {
 
 impl LimitKey {
     pub fn compile(text: &str, kind: KeyType, path: &str, build: &mut Build) -> Result<LimitKey, ConfigError> {
-        let check = |variable: &Variable| Some(ConfigError::new(path, variable.absence()?));
+        let check = |variable: &Variable| Some(ConfigError::new(path, variable.absence(Moment::Request)?));
         match kind {
             KeyType::Constant => Ok(LimitKey::Constant(text.as_bytes().into())),
             KeyType::Var => match Variable::named(text.strip_prefix('$').unwrap_or(text)) {
@@ -158,7 +158,7 @@ impl Amount {
                 Some(name) if !name.is_empty() => {
                     let name = name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name);
                     let variable = Variable::named(name);
-                    return match variable.absence() {
+                    return match variable.absence(Moment::Request) {
                         Some(problem) => Err(ConfigError::new(path, problem)),
                         None => Ok(Amount::Variable(variable)),
                     };

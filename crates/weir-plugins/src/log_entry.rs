@@ -2,6 +2,7 @@
 //! object each.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -82,7 +83,7 @@ impl Entry {
 
     /// The record of Apache APISIX.
     fn everything(&self, record: &mut Object<'_>, exchange: &Exchange, bodies: &Bodies) {
-        let logged = Logged(exchange);
+        let (logged, secrets) = (Logged(exchange), self.secrets.names());
         let value = |variable: &Variable| logged.variable(variable);
         let (latency_ms, upstream_ms) = latencies_ms(exchange);
         let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64() * 1e3;
@@ -92,7 +93,7 @@ impl Entry {
             request.text("url", &url(exchange, &target));
             request.text("uri", &target);
             request.text("method", &value(&Variable::Method).unwrap_or_default());
-            fields(&mut request.object("headers"), &exchange.request.head, &self.secrets);
+            fields(&mut request.object("headers"), &exchange.request.head, &secrets);
             query(&mut request.object("querystring"), value(&Variable::Query).as_deref().unwrap_or_default());
             request.number("size", exchange.request_bytes);
             bodies.with_request(exchange, |body| request.text("body", body));
@@ -100,7 +101,7 @@ impl Entry {
         if !self.is_extra("response") {
             let mut response = record.object("response");
             response.number("status", exchange.response.status.into());
-            fields(&mut response.object("headers"), &exchange.response.head, &self.secrets);
+            fields(&mut response.object("headers"), &exchange.response.head, &secrets);
             response.number("size", exchange.response_bytes);
             bodies.with_response(exchange, |body| response.text("body", body));
         }
@@ -309,10 +310,10 @@ pub fn latencies_ms(exchange: &Exchange) -> (f64, Option<f64>) {
 }
 
 /// Names in lower case; a field that comes several times is a list.
-fn fields(object: &mut Object<'_>, head: &Head, secrets: &SecretFields) {
+fn fields(object: &mut Object<'_>, head: &Head, secrets: &BTreeSet<Box<[u8]>>) {
     let pair = |(name, value): (&[u8], _)| -> Pair<'_> {
         let name = name.to_ascii_lowercase();
-        let is_secret = SECRET_FIELDS.iter().any(|secret| secret.as_bytes() == name) || secrets.contains(&name);
+        let is_secret = SECRET_FIELDS.iter().any(|secret| secret.as_bytes() == name) || secrets.contains(&*name);
         (Cow::Owned(name), Cow::Borrowed(if is_secret { b"***" } else { value }))
     };
     object.grouped(head.fields().map(pair).collect());

@@ -2,11 +2,10 @@
 
 use std::path::PathBuf;
 
-use weir_plugin::variable::fixed_names;
-use weir_plugin::{Template, Variable};
+use weir_plugin::{Moment, Template, Variable};
 
 use crate::read::{At, shortened};
-use crate::suggest::closest;
+use crate::suggest::meant;
 use crate::tree::{Entry, Kind};
 
 /// Where the access log goes, and what a line looks like.
@@ -70,15 +69,14 @@ fn format(at: &At) -> Option<AccessLogFormat> {
     }
 }
 
-/// A text with variables, all of which are known.
+/// A text with variables, all of which may have a value.
 fn template_of(at: &At, text: &str) -> Option<String> {
     let template = Template::compile(text);
-    let unknown = template.variables().find(|variable| matches!(variable, Variable::Unknown(_)));
-    let Some(Variable::Unknown(name)) = unknown else { return Some(text.to_owned()) };
-    let problem = format!("names the variable `{}`, which nobody knows", shortened(name));
+    let absent = |variable: &Variable| Some((variable.absence(Moment::Record)?, meant(variable)));
+    let Some((problem, meant)) = template.variables().find_map(absent) else { return Some(text.to_owned()) };
     at.report_advising(
         problem,
-        match closest(name, fixed_names()) {
+        match meant {
             Some(known) => format!("did you mean `${known}`?"),
             None => "see the reference of variables; a dollar sign is written `\\$`".to_owned(),
         },

@@ -1,7 +1,7 @@
 //! The `plugins` of a resource, each with its `_meta`.
 
 use serde_json::Value;
-use weir_plugin::Expression;
+use weir_plugin::{Expression, Moment};
 
 use super::condition;
 use super::shares::{self, Share};
@@ -99,7 +99,7 @@ fn read_meta(at: &At, plugin: &mut Plugin) {
     plugin.filter = fields
         .get("filter")
         .filter(|at| !at.is_list() || at.items().next().is_some())
-        .and_then(|at| condition::read(&at));
+        .and_then(|at| condition::read(&at, Moment::Answer));
     plugin.error_response = fields.get("error_response").and_then(|at| match &at.node().kind {
         Kind::Text(text) => Some(ErrorResponse::Text(text.clone())),
         Kind::Map(_) => Some(ErrorResponse::Json(at.node().to_json())),

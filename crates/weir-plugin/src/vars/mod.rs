@@ -90,8 +90,7 @@ impl Expression {
         }
     }
 
-    /// The variables it looks at, with repetitions. The names that nobody knows ([`Variable::Unknown`]) deserve a
-    /// warning, and those with [`Variable::needs_request_body`] a body.
+    /// The variables it looks at, with repetitions. Some may have no value when it is asked: [`Variable::absence`].
     pub fn variables(&self) -> Vec<&Variable> {
         let mut found = Vec::new();
         self.root.collect_variables(&mut found);
