@@ -20,12 +20,12 @@ use weir_telemetry::metrics::{Metrics, RouteSlot};
 use crate::access_log::{AccessLog, LineFormat};
 use crate::connection::accepted::Accepted;
 use crate::connection::{announced, h1, h2, secure};
-use crate::crew::Crew;
-use crate::current::Current;
-use crate::pool::Pools;
-use crate::probe::Prober;
+use crate::endpoint::pool::Pools;
+use crate::endpoint::probe::Prober;
+use crate::endpoint::state::Shared;
 use crate::snapshot::{Endpoint, Snapshot, Upstream};
-use crate::state::Shared;
+use crate::worker::current::Current;
+use crate::worker::rebalance::Crew;
 use crate::worker::{Phase, Worker};
 
 /// How often idle upstream connections are looked through.

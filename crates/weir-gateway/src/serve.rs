@@ -6,20 +6,20 @@ use std::time::Duration;
 use weir_plugin::{Exchange, MatchedRoute, Retry, Stop, Taken};
 use weir_proto::{Framing, Method};
 
-use crate::balance::Tried;
 use crate::certificates::Admission;
-use crate::chain::Plugins;
 use crate::connection::{After, unless_left};
-use crate::content;
-use crate::current::{Current, Upstream};
-use crate::pool::{Endpoint, Freshness, Place};
-use crate::relay::{self, Outcome, Persisting, Terms};
-use crate::respond;
+use crate::endpoint::balance::Tried;
+use crate::endpoint::pool::{Endpoint, Freshness, Place};
+use crate::message::relay::{self, Outcome, Persisting, Terms};
+use crate::message::respond;
+use crate::message::sides::ClientSide;
+use crate::message::tunnel;
+use crate::plugins::chain::Plugins;
+use crate::plugins::content;
 use crate::route::Lookup;
-use crate::sides::ClientSide;
 use crate::snapshot::{self, Route, Target};
-use crate::tunnel;
 use crate::worker::Worker;
+use crate::worker::current::{Current, Upstream};
 
 pub async fn serve(client: &mut impl ClientSide, mut exchange: Box<Exchange>) -> After {
     let worker = &client.worker();

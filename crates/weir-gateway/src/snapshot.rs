@@ -12,9 +12,9 @@ use weir_net::tls::{Client, ServerName};
 use weir_plugin::{RouteFacts, Stage, Step};
 use weir_proto::h1::Limits;
 
-pub use crate::balance::chash::{HashKey, Hashing};
 pub use crate::certificates::{Certificate, Certificates, Proof, Prover};
-pub use crate::persistence::{Persistence, WhenGone};
+pub use crate::endpoint::balance::chash::{HashKey, Hashing};
+pub use crate::endpoint::persistence::{Persistence, WhenGone};
 pub use crate::route::{RouteRule, RouteTable};
 
 /// One configuration. An exchange sees one and the same from its first to its last byte.
@@ -354,7 +354,8 @@ pub struct CheckTls {
 impl CheckTls {
     /// Asks for the name or address in `host`, or for `addr` where that is neither.
     pub fn new(client: Client, host: &str, addr: SocketAddr) -> CheckTls {
-        let name = crate::pool::secure::server_name(host).unwrap_or_else(|| ServerName::IpAddress(addr.ip().into()));
+        let name =
+            crate::endpoint::pool::secure::server_name(host).unwrap_or_else(|| ServerName::IpAddress(addr.ip().into()));
         CheckTls { client, name }
     }
 

@@ -15,11 +15,11 @@ use weir_proto::{Trailers, Version};
 
 use super::accepted::Accepted;
 use super::{After, h2};
-use crate::forward::{self, Coding};
+use crate::message::forward::{self, Coding};
+use crate::message::sides::{ClientSide, Sending};
+use crate::message::unsent::Unsent;
 use crate::serve::serve;
-use crate::sides::{ClientSide, Sending};
 use crate::snapshot::ClientSettings;
-use crate::unsent::Unsent;
 use crate::worker::{Phase, READ_BYTES, Worker};
 
 /// How long an idle connection may still bring a request once draining has begun, so that a request already on its way

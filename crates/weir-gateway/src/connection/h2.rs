@@ -20,9 +20,9 @@ use weir_proto::h2::Watch;
 
 use super::accepted::Accepted;
 use super::{After, in_time};
+use crate::message::sides::Pipe;
 use crate::multiplexed::{Io, fields};
 use crate::serve::serve;
-use crate::sides::Pipe;
 use crate::snapshot::ClientSettings;
 use crate::worker::{Phase, Worker};
 

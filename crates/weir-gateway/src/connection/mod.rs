@@ -26,7 +26,7 @@ pub enum After {
     Reset,
 }
 
-/// Waits for somebody other than the client, as long as there is a point in it: see [`crate::sides::ClientSide::poll_leave`].
+/// Waits for somebody other than the client, as long as there is a point in it: see [`crate::message::sides::ClientSide::poll_leave`].
 pub async fn unless_left<T>(
     waiting: impl Future<Output = Result<T, Stop>>,
     mut poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,

@@ -9,7 +9,7 @@ use weir_proto::h1::{Limits, Reject};
 use weir_proto::h2::{Pseudo, request_head};
 use weir_proto::{Field, Framing, Head, Known, RequestHead, Trailers};
 
-use crate::forward::{self, Coding};
+use crate::message::forward::{self, Coding};
 
 /// Makes a head of what a client asks for. `ended`: no content follows.
 pub fn read_request<B>(

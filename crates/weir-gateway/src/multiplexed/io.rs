@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::sides::Pipe;
+use crate::message::sides::Pipe;
 use crate::worker::{READ_BYTES, Worker};
 
 /// Frames of one wake-up leave together, in one call. What the socket does not take waits here; that it does so stops

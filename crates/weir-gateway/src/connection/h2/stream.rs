@@ -14,9 +14,9 @@ use weir_plugin::{Exchange, Stop};
 use weir_proto::{Framing, RequestHead, Trailers};
 
 use super::{STREAM_WINDOW, Shared};
-use crate::forward::Coding;
+use crate::message::forward::Coding;
+use crate::message::sides::{ClientSide, Pipe, Sending};
 use crate::multiplexed::{Outgoing, broken, fields};
-use crate::sides::{ClientSide, Pipe, Sending};
 use crate::snapshot::ClientSettings;
 use crate::worker::{Phase, Worker};
 

@@ -12,8 +12,8 @@ use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::BadResponse;
 use weir_proto::{ResponseHead, Trailers};
 
-use crate::forward::Coding;
-use crate::relay::Terms;
+use crate::message::forward::Coding;
+use crate::message::relay::Terms;
 use crate::snapshot::ClientSettings;
 use crate::worker::{Phase, Worker};
 

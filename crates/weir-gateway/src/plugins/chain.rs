@@ -10,15 +10,11 @@ use std::task::{Context, Poll};
 
 use weir_plugin::{AsyncPlugin, Exchange, Plugin, Step, Stop, Waiting};
 
+use super::price::{Place, note};
 use crate::connection::unless_left;
-use crate::current::Current;
 use crate::snapshot::{Chain, Link, Overlay, Reach};
 use crate::worker::Worker;
-
-mod price;
-
-pub use price::Place;
-use price::note;
+use crate::worker::current::Current;
 
 /// The plugins of an exchange: its route's, and once it is clear who the consumer is, also those of the consumer.
 ///
@@ -28,7 +24,7 @@ pub struct Plugins<'a> {
     chain: &'a Chain,
     overlays: &'a [Overlay],
     /// Where prices are written down; nowhere in some tests.
-    site: Option<(&'a Rc<Worker>, &'a Current)>,
+    pub(super) site: Option<(&'a Rc<Worker>, &'a Current)>,
 }
 
 impl<'a> Plugins<'a> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use weir_plugin::Stop;
 
-use crate::persistence::Sessions;
+use crate::endpoint::persistence::Sessions;
 use crate::snapshot::{Endpoint, PassiveChecks, Question};
 
 #[cfg(test)]

@@ -11,11 +11,11 @@ use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Stop};
 use weir_proto::Trailers;
 
-use crate::chain::Plugins;
-use crate::content;
-use crate::forward::Coding;
-use crate::persistence::{Persistence, Sessions};
-use crate::sides::{ClientSide, UpstreamSide};
+use crate::endpoint::persistence::{Persistence, Sessions};
+use crate::message::forward::Coding;
+use crate::message::sides::{ClientSide, UpstreamSide};
+use crate::plugins::chain::Plugins;
+use crate::plugins::content;
 use crate::snapshot::{ClientSettings, Endpoint, PassHost, Timeouts};
 use crate::worker::{Phase, Worker};
 

@@ -20,10 +20,10 @@ use weir_proto::h2::response_head;
 use weir_proto::{Method, ResponseHead, Trailers};
 
 use super::{Endpoint, Freshness, Place, in_time};
-use crate::forward::{self, Coding};
+use crate::message::forward::{self, Coding};
+use crate::message::relay::Terms;
+use crate::message::sides::{NOT_PROCESSED, Received, Sending, UpstreamSide};
 use crate::multiplexed::{Io, Outgoing, broken, fields};
-use crate::relay::Terms;
-use crate::sides::{NOT_PROCESSED, Received, Sending, UpstreamSide};
 use crate::snapshot::Timeouts;
 use crate::worker::Worker;
 

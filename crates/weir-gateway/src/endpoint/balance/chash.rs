@@ -12,7 +12,7 @@ use weir_plugin::{Exchange, Variable, Variables};
 
 use super::round_robin::gcd;
 use super::seats::{self, Seat};
-use crate::forward::write_ip;
+use crate::message::forward::write_ip;
 use crate::snapshot::Endpoint;
 
 const POINTS: u32 = 160;

@@ -9,8 +9,8 @@ use weir_proto::Framing;
 
 use super::body::{self, Moved};
 use super::{Relay, RequestSide, ns};
-use crate::forward::Coding;
-use crate::sides::{ClientSide, UpstreamSide};
+use crate::message::forward::Coding;
+use crate::message::sides::{ClientSide, UpstreamSide};
 
 /// How much of content that was read before is handed to an upstream at a time.
 const PIECE: usize = 64 * 1024;

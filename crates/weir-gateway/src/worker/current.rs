@@ -7,11 +7,11 @@ use std::sync::Arc;
 use weir_plugin::{Exchange, RouteFacts, Routes};
 use weir_telemetry::metrics::{RouteMetrics, RouteSlot};
 
-use crate::balance::{Balancer, Dice, Latency, Loads, RetryBudget, Tried};
-use crate::persistence::Sessions;
-use crate::pool::{Endpoint, Line, Pools};
+use crate::endpoint::balance::{Balancer, Dice, Latency, Loads, RetryBudget, Tried};
+use crate::endpoint::persistence::Sessions;
+use crate::endpoint::pool::{Endpoint, Line, Pools};
+use crate::endpoint::state::{Health, Shared};
 use crate::snapshot::{self, AllDown, Snapshot, WhenGone};
-use crate::state::{Health, Shared};
 use crate::worker::Worker;
 
 pub struct Current {

@@ -8,13 +8,13 @@ use weir_plugin::{Blame, Exchange, Stop, Taken};
 use weir_proto::head::reason;
 use weir_proto::{Framing, Known, Method, Trailers, Version};
 
-use crate::chain::Plugins;
 use crate::connection::After;
-use crate::content;
-use crate::current::Current;
-use crate::forward::{self, Coding};
-use crate::relay::body;
-use crate::sides::ClientSide;
+use crate::message::forward::{self, Coding};
+use crate::message::relay::body;
+use crate::message::sides::ClientSide;
+use crate::plugins::chain::Plugins;
+use crate::plugins::content;
+use crate::worker::current::Current;
 use crate::worker::{Phase, Worker};
 
 /// The largest request body read and thrown away, so that a connection can be used again after a refusal.

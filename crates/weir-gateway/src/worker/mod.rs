@@ -1,6 +1,10 @@
 //! One worker: a thread with its own runtime, listeners, connections, pools and numbers. Workers share nothing on the
 //! path of a request.
 
+pub mod current;
+pub mod meter;
+pub mod rebalance;
+
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::rc::Rc;
@@ -14,9 +18,9 @@ use weir_plugin::Exchange;
 use weir_telemetry::metrics::WorkerMetrics;
 
 use crate::access_log::AccessLog;
-use crate::current::Current;
-use crate::meter::Meter;
-use crate::pool::Pools;
+use crate::endpoint::pool::Pools;
+use crate::worker::current::Current;
+use crate::worker::meter::Meter;
 
 /// Bytes read from a socket at once.
 pub const READ_BYTES: usize = 64 * 1024;

@@ -8,9 +8,9 @@ use weir_proto::h1::{BadResponse, parse_response};
 
 use super::body::{self, Body};
 use super::{Persisting, Relay, ns};
-use crate::content;
-use crate::forward::{self, Coding};
-use crate::sides::{ClientSide, NOT_PROCESSED, Received, UpstreamSide};
+use crate::message::forward::{self, Coding};
+use crate::message::sides::{ClientSide, NOT_PROCESSED, Received, UpstreamSide};
+use crate::plugins::content;
 use crate::worker::Phase;
 
 /// Interim responses let through for one request; more are a storm.

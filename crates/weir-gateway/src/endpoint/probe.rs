@@ -24,9 +24,9 @@ use weir_net::tls::connect;
 use weir_proto::h1::{Limits, parse_response};
 use weir_proto::{Method, ResponseHead};
 
-use crate::balance::Dice;
+use crate::endpoint::balance::Dice;
+use crate::endpoint::state::{Health, HealthTable};
 use crate::snapshot::{ActiveChecks, Asked, CheckKind, Question, Snapshot};
-use crate::state::{Health, HealthTable};
 
 mod http2;
 

@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 use weir_plugin::Exchange;
 
 use crate::connection::After;
-use crate::pool::Connection;
-use crate::sides::{ClientSide, Pipe};
+use crate::endpoint::pool::Connection;
+use crate::message::sides::{ClientSide, Pipe};
 use crate::worker::{Phase, Worker};
 
 /// A tunnel in which nothing moves for this long is taken for dead. WebSocket pings keep one alive.

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::queue::{Queue, Ticket};
-use crate::balance::{Dice, tiers};
+use crate::endpoint::balance::{Dice, tiers};
+use crate::endpoint::state::Health;
 use crate::snapshot;
-use crate::state::Health;
 
 /// One worker's, for one upstream.
 pub struct Line {

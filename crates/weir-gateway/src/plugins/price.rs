@@ -9,7 +9,7 @@ use weir_proto::Trailers;
 use weir_telemetry::metrics::RouteSlot;
 use weir_telemetry::price::PluginPrice;
 
-use super::{Plugins, guarded, waiting};
+use super::chain::{Plugins, guarded, waiting};
 use crate::connection::unless_left;
 use crate::snapshot::Link;
 use crate::worker::Worker;

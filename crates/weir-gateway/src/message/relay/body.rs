@@ -3,7 +3,7 @@
 use weir_proto::h1::chunked::{self, Decoder, Step};
 use weir_proto::{Framing, Trailers};
 
-use crate::forward::Coding;
+use crate::message::forward::Coding;
 
 /// How much of a body is still to come.
 pub enum Body {

@@ -7,10 +7,11 @@ use std::task::{Context, Poll};
 use weir_plugin::{Exchange, Filter, Filters, Step, Stop, Taken};
 use weir_proto::{Framing, Trailers};
 
-use crate::chain::{Place, Plugins};
-use crate::forward::{self, Coding};
-use crate::relay::body::Body;
-use crate::sides::ClientSide;
+use super::chain::Plugins;
+use super::price::Place;
+use crate::message::forward::{self, Coding};
+use crate::message::relay::body::Body;
+use crate::message::sides::ClientSide;
 use crate::snapshot::{ClientSettings, Link};
 use crate::worker::{Phase, Worker};
 

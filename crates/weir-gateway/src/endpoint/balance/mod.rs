@@ -4,7 +4,7 @@
 //! no part at all. What a policy knows of load is what its own worker has sent.
 //!
 //! Turns are for endpoints that have room. Where the one whose turn it is would let the request wait, another gets it that
-//! would not; where all would, it waits for whichever has room first ([`crate::pool::Line`]).
+//! would not; where all would, it waits for whichever has room first ([`crate::endpoint::pool::Line`]).
 
 use std::sync::Arc;
 

@@ -22,13 +22,13 @@ use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::chunked;
 use weir_proto::{ResponseHead, Trailers};
 
-use crate::balance::Latency;
-use crate::concurrency::{Fellows, Limiter};
-use crate::forward::{self, Coding};
-use crate::relay::Terms;
-use crate::sides::{Received, Sending, UpstreamSide};
+use crate::endpoint::balance::Latency;
+use crate::endpoint::concurrency::{Fellows, Limiter};
+use crate::message::forward::{self, Coding};
+use crate::message::relay::Terms;
+use crate::message::sides::{Received, Sending, UpstreamSide};
+use crate::message::unsent::Unsent;
 use crate::snapshot::{self, Keepalive, Timeouts};
-use crate::unsent::Unsent;
 use crate::worker::Worker;
 
 use connect::{connect, is_shortage};

@@ -1,0 +1,8 @@
+//! Messages on their way: heads as they leave, bodies in both directions, answers of our own, tunnels.
+
+pub mod forward;
+pub mod relay;
+pub mod respond;
+pub mod sides;
+pub mod tunnel;
+pub mod unsent;

@@ -1,0 +1,5 @@
+//! Running plugins: their phases, the content they look into, and what they cost.
+
+pub mod chain;
+pub mod content;
+pub mod price;
