@@ -1,125 +1,74 @@
-//! The plugins: a file each, and the list of them.
+//! The plugins: a file each, in folders by what they do, and the list of them. `store`, `content` and `options` hold what
+//! plugins of several folders share.
 
 use weir_plugin::{Entry, Registry};
 
-mod addresses;
 mod answer;
-mod api_breaker;
 mod auth;
-mod basic_auth;
-mod brotli;
 mod callout;
-mod client_control;
 mod clock;
-mod coding;
 mod complaint;
-mod compression;
-mod consumer_restriction;
-mod content_filter;
-mod content_type;
-mod cors;
-mod counters;
-mod counting;
-mod csrf;
-mod fault_injection;
-mod file_logger;
-mod forward_auth;
-mod grpc_web;
-mod gzip;
-mod headers;
-mod hmac_auth;
-mod http_logger;
-mod ip_restriction;
-mod json;
-mod json_threat_protection;
-mod json_web_token;
-mod jwt_auth;
-mod key_auth;
-mod ldap_auth;
-mod limit_conn;
-mod limit_count;
-mod limit_key;
-mod limit_req;
-mod log_bodies;
-mod log_entry;
-mod log_sink;
-mod message_size;
-mod mocking;
-mod multi_auth;
-mod onlooker;
-mod openid_connect;
-mod pattern;
-mod prometheus;
-mod proxy_mirror;
-mod proxy_rewrite;
-mod real_ip;
-mod recent;
-mod redirect;
-mod redis_server;
-mod referer_restriction;
-mod request_id;
-mod request_validation;
-mod response_rewrite;
+mod content;
+mod limit;
+mod log;
+mod observe;
+mod options;
+mod security;
+mod store;
 #[cfg(test)]
 mod testing;
-mod threat;
-mod time_restriction;
-mod traffic_split;
+mod traffic;
+mod transform;
 mod trust;
-mod ua_restriction;
-mod uri_blocker;
-mod workflow;
-mod xml;
-mod xml_threat_protection;
 
-pub use log_sink::{Tally, finish as finish_logs, tallies as log_tallies};
-pub use prometheus::{BOUNDS_MS, KINDS as LATENCIES, Labels, Latency, Totals, totals};
-pub use proxy_mirror::tallies as mirror_tallies;
+pub use log::sink::{Tally, finish as finish_logs, tallies as log_tallies};
+pub use observe::prometheus::{BOUNDS_MS, KINDS as LATENCIES, Labels, Latency, Totals, totals};
+pub use traffic::proxy_mirror::tallies as mirror_tallies;
 
 /// Every plugin of this binary.
 pub static REGISTRY: Registry = Registry::new(&[
-    Entry::of::<api_breaker::ApiBreaker>(),
-    Entry::authenticating::<basic_auth::BasicAuth>(),
-    Entry::of::<brotli::Brotli>(),
-    Entry::of::<client_control::ClientControl>(),
-    Entry::of::<consumer_restriction::ConsumerRestriction>(),
-    Entry::of::<content_filter::ContentFilter>(),
-    Entry::of::<cors::Cors>(),
-    Entry::of::<csrf::Csrf>(),
-    Entry::of::<fault_injection::FaultInjection>(),
-    Entry::described::<file_logger::FileLogger>(),
-    Entry::of::<forward_auth::ForwardAuth>(),
-    Entry::of::<grpc_web::GrpcWeb>(),
-    Entry::of::<gzip::Gzip>(),
-    Entry::authenticating::<hmac_auth::HmacAuth>(),
-    Entry::described::<http_logger::HttpLogger>(),
-    Entry::of::<ip_restriction::IpRestriction>(),
-    Entry::of::<json_threat_protection::JsonThreatProtection>(),
-    Entry::authenticating::<jwt_auth::JwtAuth>(),
-    Entry::authenticating::<key_auth::KeyAuth>(),
-    Entry::authenticating::<ldap_auth::LdapAuth>(),
-    Entry::of::<limit_conn::LimitConn>(),
-    Entry::described::<limit_count::LimitCount>(),
-    Entry::of::<limit_req::LimitReq>(),
-    Entry::of::<message_size::MessageSize>(),
-    Entry::of::<mocking::Mocking>(),
-    Entry::of::<multi_auth::MultiAuth>().identifying(),
-    Entry::of::<openid_connect::OpenidConnect>(),
-    Entry::of::<prometheus::Prometheus>(),
-    Entry::of::<proxy_mirror::ProxyMirror>(),
-    Entry::of::<proxy_rewrite::ProxyRewrite>(),
-    Entry::of::<real_ip::RealIp>(),
-    Entry::of::<redirect::Redirect>(),
-    Entry::of::<referer_restriction::RefererRestriction>(),
-    Entry::of::<request_id::RequestId>(),
-    Entry::of::<request_validation::RequestValidation>(),
-    Entry::of::<response_rewrite::ResponseRewrite>(),
-    Entry::of::<time_restriction::TimeRestriction>(),
-    Entry::of::<traffic_split::TrafficSplit>(),
-    Entry::of::<ua_restriction::UaRestriction>(),
-    Entry::of::<uri_blocker::UriBlocker>(),
-    Entry::of::<workflow::Workflow>(),
-    Entry::of::<xml_threat_protection::XmlThreatProtection>(),
+    Entry::of::<traffic::api_breaker::ApiBreaker>(),
+    Entry::authenticating::<auth::basic_auth::BasicAuth>(),
+    Entry::of::<transform::brotli::Brotli>(),
+    Entry::of::<security::client_control::ClientControl>(),
+    Entry::of::<auth::consumer_restriction::ConsumerRestriction>(),
+    Entry::of::<security::content_filter::ContentFilter>(),
+    Entry::of::<security::cors::Cors>(),
+    Entry::of::<security::csrf::Csrf>(),
+    Entry::of::<traffic::fault_injection::FaultInjection>(),
+    Entry::described::<log::file_logger::FileLogger>(),
+    Entry::of::<auth::forward_auth::ForwardAuth>(),
+    Entry::of::<transform::grpc_web::GrpcWeb>(),
+    Entry::of::<transform::gzip::Gzip>(),
+    Entry::authenticating::<auth::hmac_auth::HmacAuth>(),
+    Entry::described::<log::http_logger::HttpLogger>(),
+    Entry::of::<security::ip_restriction::IpRestriction>(),
+    Entry::of::<security::json_threat_protection::JsonThreatProtection>(),
+    Entry::authenticating::<auth::jwt_auth::JwtAuth>(),
+    Entry::authenticating::<auth::key_auth::KeyAuth>(),
+    Entry::authenticating::<auth::ldap_auth::LdapAuth>(),
+    Entry::of::<limit::limit_conn::LimitConn>(),
+    Entry::described::<limit::limit_count::LimitCount>(),
+    Entry::of::<limit::limit_req::LimitReq>(),
+    Entry::of::<security::message_size::MessageSize>(),
+    Entry::of::<traffic::mocking::Mocking>(),
+    Entry::of::<auth::multi_auth::MultiAuth>().identifying(),
+    Entry::of::<auth::openid_connect::OpenidConnect>(),
+    Entry::of::<observe::prometheus::Prometheus>(),
+    Entry::of::<traffic::proxy_mirror::ProxyMirror>(),
+    Entry::of::<transform::proxy_rewrite::ProxyRewrite>(),
+    Entry::of::<traffic::real_ip::RealIp>(),
+    Entry::of::<traffic::redirect::Redirect>(),
+    Entry::of::<security::referer_restriction::RefererRestriction>(),
+    Entry::of::<observe::request_id::RequestId>(),
+    Entry::of::<security::request_validation::RequestValidation>(),
+    Entry::of::<transform::response_rewrite::ResponseRewrite>(),
+    Entry::of::<security::time_restriction::TimeRestriction>(),
+    Entry::of::<traffic::traffic_split::TrafficSplit>(),
+    Entry::of::<security::ua_restriction::UaRestriction>(),
+    Entry::of::<security::uri_blocker::UriBlocker>(),
+    Entry::of::<traffic::workflow::Workflow>(),
+    Entry::of::<security::xml_threat_protection::XmlThreatProtection>(),
 ]);
 
 #[cfg(test)]

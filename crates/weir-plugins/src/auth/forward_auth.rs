@@ -1,0 +1,386 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request, Response};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use weir_plugin::{
+    AsyncPlugin, Build, ConfigError, Definition, Exchange, Phases, Stage, Step, Stop, Template, Variable, Variables,
+    Waiting,
+};
+
+use crate::callout::{Keepalive, Service};
+use crate::complaint::Complaint;
+use crate::options::headers::{Scalar, header_name};
+
+/// Asks a service whether a request may pass, over HTTP, as `auth_request` of nginx and `ForwardAuth` of Traefik do.
+///
+/// The service gets the method, the host, the target and the client's address in `X-Forwarded-*` fields. A status below 300 lets the request through; any other is the client's answer, body and all.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ForwardAuth {
+    /// The service, as an `http` or `https` URL.
+    uri: String,
+    /// The method of the question. With `POST` the service gets the request's content as well, when all plugins have let
+    /// its head pass.
+    #[serde(default)]
+    request_method: RequestMethod,
+    /// Fields of the request that the service gets, besides `X-Forwarded-*`.
+    #[serde(default)]
+    request_headers: Vec<String>,
+    /// Further fields for the service. Values may have `$variables`.
+    #[serde(default)]
+    #[schemars(with = "BTreeMap<String, String>")]
+    extra_headers: BTreeMap<String, Scalar>,
+    /// Fields of the service's answer that the upstream gets, instead of those of the client, which are removed in any case.
+    #[serde(default)]
+    upstream_headers: Vec<String>,
+    /// Fields of the service's answer that the client gets when it is refused.
+    #[serde(default)]
+    client_headers: Vec<String>,
+    /// Milliseconds until the service counts as not answering, connecting included.
+    #[serde(default = "three_seconds_ms")]
+    #[schemars(range(min = 1, max = 60_000))]
+    timeout: u64,
+    /// Connections are used again.
+    #[serde(default = "yes")]
+    keepalive: bool,
+    /// Milliseconds a connection waits for the next question.
+    #[serde(default = "minute_ms")]
+    #[schemars(range(min = 1000))]
+    keepalive_timeout: u64,
+    /// Connections that wait, for each worker.
+    #[serde(default = "five")]
+    #[schemars(range(min = 1))]
+    keepalive_pool: usize,
+    /// Whether an `https` service has to prove with a certificate who it is, vouched for by an authority of this system.
+    #[serde(default = "yes")]
+    ssl_verify: bool,
+    /// Lets requests through while the service does not answer.
+    #[serde(default)]
+    allow_degradation: bool,
+    /// The status of requests while the service does not answer, 200 to 599.
+    #[serde(default = "forbidden")]
+    #[schemars(range(min = 200, max = 599))]
+    status_on_error: u16,
+    /// With `POST`, bytes of content a request may have. Larger: 413.
+    #[serde(default = "mib_64")]
+    #[schemars(range(min = 1))]
+    max_req_body_size: u64,
+}
+
+/// How the service is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+enum RequestMethod {
+    #[default]
+    Get,
+    Post,
+}
+
+fn three_seconds_ms() -> u64 {
+    3000
+}
+
+fn minute_ms() -> u64 {
+    60_000
+}
+
+fn five() -> usize {
+    5
+}
+
+fn mib_64() -> u64 {
+    64 << 20
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn forbidden() -> u16 {
+    403
+}
+
+/// Bytes of an answer that a client may get.
+const MOST_ANSWERED: usize = 1024 * 1024;
+
+impl Definition for ForwardAuth {
+    const NAME: &'static str = "forward-auth";
+    const PRIORITY: i32 = 2002;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = r#"forward-auth:
+  uri: http://127.0.0.1:9000/check
+  request_headers: [Authorization]
+  upstream_headers: [X-User]
+  client_headers: [WWW-Authenticate, Location]"#;
+
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        if self.max_req_body_size == 0 {
+            return Err(ConfigError::new("max_req_body_size", "must be at least 1"));
+        }
+        if !(1..=60_000).contains(&self.timeout) {
+            return Err(ConfigError::new("timeout", "must be from 1 to 60000 milliseconds"));
+        }
+        if !(200..=599).contains(&self.status_on_error) {
+            return Err(ConfigError::new("status_on_error", "must be from 200 to 599"));
+        }
+        let keepalive = Keepalive {
+            most: if self.keepalive { self.keepalive_pool } else { 0 },
+            idle: Duration::from_millis(self.keepalive_timeout),
+        };
+        let service =
+            Service::parse(&self.uri, self.ssl_verify, Duration::from_millis(self.timeout), keepalive, "uri")?;
+        let extra = |(name, value): (String, Scalar)| {
+            let path = format!("extra_headers.{name}");
+            let template = value.template(&path, build)?;
+            Ok((field_name(&name, &path)?, template))
+        };
+        Ok(Step::waiting(Door {
+            service,
+            method: self.request_method,
+            most_content: self.max_req_body_size,
+            request_headers: field_names(&self.request_headers, "request_headers")?,
+            extra_headers: self.extra_headers.into_iter().map(extra).collect::<Result<_, _>>()?,
+            upstream_headers: field_names(&self.upstream_headers, "upstream_headers")?,
+            client_headers: field_names(&self.client_headers, "client_headers")?,
+            allow_degradation: self.allow_degradation,
+            status_on_error: self.status_on_error,
+            complaint: Complaint::default(),
+        }))
+    }
+}
+
+fn field_names(names: &[String], path: &str) -> Result<Box<[HeaderName]>, ConfigError> {
+    names.iter().enumerate().map(|(index, name)| field_name(name, &format!("{path}[{index}]"))).collect()
+}
+
+fn field_name(name: &str, path: &str) -> Result<HeaderName, ConfigError> {
+    let checked = header_name(name, path)?;
+    HeaderName::from_bytes(checked).map_err(|_| ConfigError::new(path, "is not the name of a header field"))
+}
+
+struct Door {
+    service: Service,
+    method: RequestMethod,
+    most_content: u64,
+    request_headers: Box<[HeaderName]>,
+    extra_headers: Box<[(HeaderName, Template)]>,
+    upstream_headers: Box<[HeaderName]>,
+    client_headers: Box<[HeaderName]>,
+    allow_degradation: bool,
+    status_on_error: u16,
+    complaint: Complaint,
+}
+
+impl AsyncPlugin for Door {
+    fn phases(&self) -> Phases {
+        match self.method {
+            RequestMethod::Get => Phases::REQUEST,
+            RequestMethod::Post => Phases::REQUEST.and(Phases::REQUEST_BODY),
+        }
+    }
+
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
+        Box::pin(async move {
+            match self.asks_later(exchange) {
+                // Plugins that come before the question do not see them either.
+                true => {
+                    self.remove_upstream_headers(exchange);
+                    Ok(())
+                }
+                false => self.decide(exchange, Bytes::new()).await,
+            }
+        })
+    }
+
+    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        Ok(self.asks_later(exchange).then_some(self.most_content))
+    }
+
+    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Waiting<'a> {
+        Box::pin(self.decide(exchange, Bytes::copy_from_slice(body)))
+    }
+}
+
+/// What the service is told of each request, by the names Apache APISIX gives it.
+const TOLD: [(&str, &Variable); 4] = [
+    ("x-forwarded-proto", &Variable::Scheme),
+    ("x-forwarded-method", &Variable::Method),
+    ("x-forwarded-host", &Variable::Host),
+    ("x-forwarded-uri", &Variable::RequestUri),
+];
+
+impl Door {
+    /// When the request's content is there.
+    fn asks_later(&self, exchange: &Exchange) -> bool {
+        self.method == RequestMethod::Post && exchange.request.framing.has_body()
+    }
+
+    async fn decide(&self, exchange: &mut Exchange, content: Bytes) -> Result<(), Stop> {
+        let question = self.question(exchange, content).ok_or(Stop::Internal)?;
+        match self.service.ask(question, MOST_ANSWERED).await {
+            Ok(answer) if answer.status().as_u16() < 300 => self.admit(exchange, &answer),
+            Ok(answer) => Err(self.refuse(exchange, &answer)),
+            Err(failure) => {
+                self.complaint.say(format_args!("forward-auth: {}: {failure}", self.service.name()));
+                match self.allow_degradation {
+                    // What only the service may say, nobody has said.
+                    true => {
+                        self.remove_upstream_headers(exchange);
+                        Ok(())
+                    }
+                    false => Err(Stop::Respond(self.status_on_error)),
+                }
+            }
+        }
+    }
+
+    fn question(&self, exchange: &Exchange, content: Bytes) -> Option<Request<Full<Bytes>>> {
+        let mut fields = HeaderMap::new();
+        for name in &self.request_headers {
+            for value in exchange.request.head.values(name.as_str().as_bytes()) {
+                fields.append(name, HeaderValue::from_bytes(value).ok()?);
+            }
+        }
+        if self.method == RequestMethod::Post {
+            // What the content is, so that it can be read.
+            for name in [CONTENT_TYPE, CONTENT_ENCODING] {
+                if let Some(value) = exchange.request.head.value(name.as_str().as_bytes()) {
+                    fields.insert(name, HeaderValue::from_bytes(value).ok()?);
+                }
+            }
+        }
+        for (name, template) in &self.extra_headers {
+            let mut value = Vec::new();
+            template.render(exchange, &mut value);
+            fields.insert(name, HeaderValue::from_bytes(&value).ok()?);
+        }
+        // After the client's, so that nobody says these for us.
+        for (name, variable) in TOLD {
+            let value = exchange.variable(variable).unwrap_or_default();
+            fields.insert(name, HeaderValue::from_bytes(&value).ok()?);
+        }
+        let address = exchange.client.addr.to_canonical().to_string();
+        fields.insert("x-forwarded-for", HeaderValue::from_str(&address).ok()?);
+        let mut request = Request::new(Full::new(content));
+        *request.method_mut() = match self.method {
+            RequestMethod::Get => Method::GET,
+            RequestMethod::Post => Method::POST,
+        };
+        *request.uri_mut() = self.service.target.parse().ok()?;
+        *request.headers_mut() = fields;
+        Some(request)
+    }
+
+    fn remove_upstream_headers(&self, exchange: &mut Exchange) {
+        for name in &self.upstream_headers {
+            exchange.request.head.remove(name.as_str().as_bytes());
+        }
+    }
+
+    fn admit(&self, exchange: &mut Exchange, answer: &Response<Bytes>) -> Result<(), Stop> {
+        // A client that sends a field of the service's must not be believed because the service did not.
+        self.remove_upstream_headers(exchange);
+        for name in &self.upstream_headers {
+            for value in answer.headers().get_all(name) {
+                let added = exchange.request.head.add(name.as_str().as_bytes(), value.as_bytes());
+                added.map_err(|_| Stop::Internal)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&self, exchange: &mut Exchange, answer: &Response<Bytes>) -> Stop {
+        let content_type = answer.headers().get(http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let content_type = content_type.unwrap_or("text/plain; charset=utf-8");
+        let stop = exchange.respond(answer.status().as_u16(), content_type, answer.body());
+        for name in self.client_headers.iter().filter(|name| **name != http::header::CONTENT_TYPE) {
+            for value in answer.headers().get_all(name) {
+                if exchange.response.head.add(name.as_str().as_bytes(), value.as_bytes()).is_err() {
+                    return Stop::Internal;
+                }
+            }
+        }
+        stop
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{exchange, refused};
+
+    fn door(options: serde_json::Value) -> Door {
+        let options: ForwardAuth = serde_json::from_value(options).expect("valid");
+        let names = |names: &[String]| field_names(names, "").expect("valid");
+        let keepalive = Keepalive { most: 0, idle: Duration::ZERO };
+        Door {
+            method: options.request_method,
+            most_content: options.max_req_body_size,
+            service: Service::parse(&options.uri, false, Duration::ZERO, keepalive, "").expect("valid"),
+            request_headers: names(&options.request_headers),
+            extra_headers: Box::default(),
+            upstream_headers: names(&options.upstream_headers),
+            client_headers: names(&options.client_headers),
+            allow_degradation: false,
+            status_on_error: 403,
+            complaint: Complaint::default(),
+        }
+    }
+
+    #[test]
+    fn the_service_is_told_what_is_asked_for() {
+        let door = door(json!({"uri": "http://a/check?b=1", "request_headers": ["Authorization", "X-Forwarded-Uri"]}));
+        let request = exchange(
+            "GET /orders?x=1 HTTP/1.1\nHost: H.example:80\nAuthorization: Bearer t\nCookie: c\nX-Forwarded-Uri: /other",
+        );
+        let question = door.question(&request, Bytes::new()).expect("valid");
+        assert_eq!(question.uri(), "/check?b=1");
+        let told: BTreeMap<&str, &str> =
+            question.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().expect("text"))).collect();
+        let expected = [
+            ("authorization", "Bearer t"),
+            ("x-forwarded-for", "192.0.2.7"),
+            ("x-forwarded-host", "h.example"),
+            ("x-forwarded-method", "GET"),
+            ("x-forwarded-proto", "http"),
+            ("x-forwarded-uri", "/orders?x=1"),
+        ];
+        assert_eq!(told, BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn p02_fields_of_the_service_are_nobody_elses() {
+        let door = door(json!({"uri": "http://a", "upstream_headers": ["X-User", "X-Roles"]}));
+        let mut request = exchange("GET / HTTP/1.1\nHost: h\nX-User: admin\nx-roles: all\nA: 1");
+        let answer = Response::builder().header("X-User", "jack").body(Bytes::new()).expect("valid");
+        assert_eq!(door.admit(&mut request, &answer), Ok(()));
+        let head = &request.request.head;
+        assert_eq!(head.values(b"x-user").collect::<Vec<_>>(), [b"jack"]);
+        assert_eq!((head.value(b"x-roles"), head.value(b"a")), (None, Some(&b"1"[..])));
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({}), "missing field `uri`"),
+            (json!({"uri": "auth.example"}), "uri: `auth.example` is no URL"),
+            (json!({"uri": "http://a", "request_method": "PUT"}), "request_method: unknown variant"),
+            (json!({"uri": "http://a", "max_req_body_size": 0}), "max_req_body_size: must be at least 1"),
+            (json!({"uri": "http://a", "timeout": 0}), "timeout: must be from 1"),
+            (json!({"uri": "http://a", "status_on_error": 99}), "status_on_error: must be from 200"),
+            (json!({"uri": "http://a", "client_headers": ["A", "b c"]}), "client_headers[1]: is not the name"),
+            (json!({"uri": "http://a", "upstream_headers": ["Content-Length"]}), "upstream_headers[0]: frames"),
+            (json!({"uri": "http://a", "extra_headers": {"X-A": "a\nb"}}), "extra_headers.X-A: has a character"),
+        ] {
+            let error = refused::<ForwardAuth>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,446 @@
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use aws_lc_rs::hmac;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::proto::field;
+use weir_plugin::{
+    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Phases, Plugin, Stage, Step, Stop,
+};
+
+use crate::auth::credentials::Unproved;
+
+mod body;
+
+use body::Digested;
+
+/// Lets only consumers in, who sign their requests with a secret that is never sent.
+///
+/// A request brings `Authorization: Signature keyId="...",algorithm="hmac-sha256",headers="@request-target date",
+/// signature="..."`. What is signed are lines, each ending in a line feed: the key's id; then for each of `headers` the
+/// method and the target for `@request-target`, and `name: value` for a field.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HmacAuth {
+    /// The algorithms that are accepted.
+    #[serde(default = "every_algorithm")]
+    #[schemars(length(min = 1))]
+    allowed_algorithms: Vec<Algorithm>,
+    /// Seconds by which the field `Date` may differ from the gateway's clock.
+    #[serde(default = "five_minutes")]
+    #[schemars(range(min = 1))]
+    clock_skew: u64,
+    /// Fields that must be among the signed ones.
+    #[serde(default = "date")]
+    signed_headers: Vec<String>,
+    /// Compares the body with the field `Digest: SHA-256=...`, which then has to be there; what is not signed with the
+    /// rest proves nothing, so `digest` belongs to `signed_headers`.
+    #[serde(default)]
+    validate_request_body: bool,
+    /// The largest body that is read for its digest; a larger one is refused with 413.
+    #[serde(default = "max_body")]
+    #[schemars(range(min = 1))]
+    max_req_body_size: u64,
+    /// Keeps `Authorization` from the upstream. APISIX's default is `false`.
+    #[serde(default = "yes")]
+    hide_credentials: bool,
+    /// The consumer that requests without a valid signature are taken for, instead of being refused.
+    #[schemars(length(min = 1))]
+    anonymous_consumer: Option<String>,
+    /// What the signature is for, in `WWW-Authenticate` of a refusal.
+    #[serde(default = "realm")]
+    #[schemars(length(min = 1, max = 128))]
+    realm: String,
+}
+
+/// A secret that requests are signed with.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SigningCredential {
+    /// What requests call the secret. No two consumers may have the same.
+    #[schemars(length(min = 1, max = 256))]
+    key_id: String,
+    /// The secret.
+    #[schemars(length(min = 1, max = 256))]
+    secret_key: String,
+}
+
+/// How a request is signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+enum Algorithm {
+    #[serde(rename = "hmac-sha1")]
+    Sha1,
+    #[serde(rename = "hmac-sha256")]
+    Sha256,
+    #[serde(rename = "hmac-sha512")]
+    Sha512,
+}
+
+impl Algorithm {
+    fn parse(name: &str) -> Option<Algorithm> {
+        Some(match name {
+            "hmac-sha1" => Algorithm::Sha1,
+            "hmac-sha256" => Algorithm::Sha256,
+            "hmac-sha512" => Algorithm::Sha512,
+            _ => return None,
+        })
+    }
+
+    fn key(self, secret: &[u8]) -> hmac::Key {
+        let algorithm = match self {
+            Algorithm::Sha1 => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,
+            Algorithm::Sha256 => hmac::HMAC_SHA256,
+            Algorithm::Sha512 => hmac::HMAC_SHA512,
+        };
+        hmac::Key::new(algorithm, secret)
+    }
+}
+
+fn every_algorithm() -> Vec<Algorithm> {
+    vec![Algorithm::Sha1, Algorithm::Sha256, Algorithm::Sha512]
+}
+
+fn five_minutes() -> u64 {
+    300
+}
+
+fn date() -> Vec<String> {
+    vec!["date".to_owned()]
+}
+
+fn max_body() -> u64 {
+    64 << 20
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn realm() -> String {
+    "hmac".to_owned()
+}
+
+impl Definition for HmacAuth {
+    const NAME: &'static str = "hmac-auth";
+    const PRIORITY: i32 = 2530;
+    const STAGE: Stage = Stage::Rewrite;
+    const EXAMPLE: &'static str =
+        "hmac-auth: { allowed_algorithms: [hmac-sha256], signed_headers: [\"@request-target\", date] }";
+
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        if self.allowed_algorithms.is_empty() {
+            return Err(ConfigError::new("allowed_algorithms", "is empty; name at least one"));
+        }
+        if self.clock_skew == 0 || self.max_req_body_size == 0 {
+            let path = if self.clock_skew == 0 { "clock_skew" } else { "max_req_body_size" };
+            return Err(ConfigError::new(path, "must be at least 1"));
+        }
+        if self.validate_request_body && !self.signed_headers.iter().any(|name| name.eq_ignore_ascii_case("digest")) {
+            let problem = "lets clients leave the digest of the body unsigned; add `digest` to `signed_headers`";
+            build.warnings.push(ConfigError::new("validate_request_body", problem));
+        }
+        for (index, name) in self.signed_headers.iter().enumerate() {
+            if name != TARGET && !field::is_name(name.as_bytes()) {
+                let problem = format!("is neither the name of a header field nor `{TARGET}`");
+                return Err(ConfigError::new(format!("signed_headers[{index}]"), problem));
+            }
+        }
+        Ok(Step::new(Door {
+            algorithms: self.allowed_algorithms,
+            skew: Duration::from_secs(self.clock_skew),
+            required: self.signed_headers,
+            hide: self.hide_credentials,
+            body: self.validate_request_body.then(|| Digested::new(self.max_req_body_size)),
+            keys: build.consumers().index(Keys::new),
+            unproved: Unproved::new("hmac", &self.realm, self.anonymous_consumer.as_deref(), build)?,
+        }))
+    }
+}
+
+impl Authenticator for HmacAuth {
+    type Credential = SigningCredential;
+
+    fn check(credential: SigningCredential) -> Result<String, ConfigError> {
+        for (path, value) in [("key_id", &credential.key_id), ("secret_key", &credential.secret_key)] {
+            if !(1..=256).contains(&value.len()) {
+                return Err(ConfigError::new(path, "must have from 1 to 256 bytes"));
+            }
+        }
+        if credential.key_id.contains(['"', '\n', '\r']) {
+            return Err(ConfigError::new("key_id", "must hold no quotes and line ends, which no request could send"));
+        }
+        Ok(credential.key_id)
+    }
+}
+
+/// The secrets of all consumers, by id.
+struct Keys(HashMap<Box<str>, Known>);
+
+struct Known {
+    secret: Box<[u8]>,
+    credential: Arc<Credential>,
+}
+
+impl Keys {
+    fn new(consumers: &Consumers) -> Keys {
+        let known = consumers.credentials(HmacAuth::NAME).iter().filter_map(|credential| {
+            // Others have been reported where they stand.
+            let SigningCredential { key_id, secret_key } = SigningCredential::deserialize(&credential.options).ok()?;
+            let known = Known { secret: secret_key.into_bytes().into(), credential: Arc::clone(credential) };
+            Some((key_id.into(), known))
+        });
+        Keys(known.collect())
+    }
+}
+
+/// Stands for the method and the target among the names of fields.
+const TARGET: &str = "@request-target";
+
+/// What a request says about its signature.
+#[derive(Default)]
+struct Shown<'a> {
+    key_id: Option<&'a str>,
+    algorithm: Option<&'a str>,
+    headers: Option<&'a str>,
+    signature: Option<&'a str>,
+}
+
+impl<'a> Shown<'a> {
+    /// `name="value"` separated by commas. Nothing where something is there twice, or is not understood.
+    fn parse(text: &'a str) -> Option<Shown<'a>> {
+        let mut shown = Shown::default();
+        let mut rest = text.trim_ascii();
+        loop {
+            let (name, after) = rest.split_once("=\"")?;
+            let (value, after) = after.split_once('"')?;
+            let place = match name.trim_ascii() {
+                "keyId" => &mut shown.key_id,
+                "algorithm" => &mut shown.algorithm,
+                "headers" => &mut shown.headers,
+                "signature" => &mut shown.signature,
+                _ => return None,
+            };
+            if place.replace(value).is_some() {
+                return None;
+            }
+            rest = after.trim_ascii_start();
+            match rest.strip_prefix(',') {
+                Some(after) => rest = after,
+                None => return rest.is_empty().then_some(shown),
+            }
+        }
+    }
+}
+
+struct Door {
+    algorithms: Vec<Algorithm>,
+    skew: Duration,
+    required: Vec<String>,
+    hide: bool,
+    body: Option<Digested>,
+    keys: Arc<Keys>,
+    unproved: Unproved,
+}
+
+const INVALID: &str = "client request can't be validated";
+
+impl Door {
+    fn find(&self, exchange: &Exchange) -> Result<&Arc<Credential>, &'static str> {
+        let value = exchange.request.head.value(b"authorization");
+        let value = value.ok_or("client request can't be validated: missing Authorization header")?;
+        let text = str::from_utf8(value).map_err(|_| INVALID)?;
+        let text = text
+            .strip_prefix("Signature")
+            .filter(|rest| rest.starts_with([' ', '\t']))
+            .ok_or("client request can't be validated: Authorization header does not start with 'Signature'")?;
+        self.verified(exchange, text).ok_or(INVALID)
+    }
+
+    fn verified(&self, exchange: &Exchange, text: &str) -> Option<&Arc<Credential>> {
+        let shown = Shown::parse(text)?;
+        let (key_id, signature) = (shown.key_id?, STANDARD.decode(shown.signature?).ok()?);
+        let algorithm = Algorithm::parse(shown.algorithm?).filter(|algorithm| self.algorithms.contains(algorithm))?;
+        let signed: Vec<&str> = shown.headers.unwrap_or_default().split_ascii_whitespace().collect();
+        if !self.required.iter().all(|name| signed.iter().any(|signed| signed.eq_ignore_ascii_case(name))) {
+            return None;
+        }
+        self.is_fresh(exchange).then_some(())?;
+        let known = self.keys.0.get(key_id);
+        // Whoever does not exist takes as long as a wrong signature.
+        let key = algorithm.key(known.map_or(b"nobody", |known| &known.secret));
+        let is_right = hmac::verify(&key, &signing_text(exchange, key_id, &signed), &signature).is_ok();
+        known.filter(|_| is_right).map(|known| &known.credential)
+    }
+
+    /// An old request may be one that somebody has overheard.
+    fn is_fresh(&self, exchange: &Exchange) -> bool {
+        let date = exchange.request.head.value(b"date").and_then(|date| str::from_utf8(date).ok());
+        let Some(Ok(date)) = date.map(httpdate::parse_http_date) else { return false };
+        let now = SystemTime::now();
+        let apart = now.duration_since(date).or_else(|_| date.duration_since(now)).unwrap_or(Duration::MAX);
+        apart <= self.skew
+    }
+}
+
+fn signing_text(exchange: &Exchange, key_id: &str, signed: &[&str]) -> Vec<u8> {
+    let mut text = [key_id.as_bytes(), b"\n"].concat();
+    for name in signed {
+        if *name == TARGET {
+            text.extend_from_slice(exchange.request.method_name());
+            text.push(b' ');
+            text.extend_from_slice(exchange.request.target());
+        } else {
+            text.extend_from_slice(name.as_bytes());
+            text.extend_from_slice(b": ");
+            let values: Vec<&[u8]> = exchange.request.head.values(name.as_bytes()).collect();
+            text.extend_from_slice(&values.join(&b", "[..]));
+        }
+        text.push(b'\n');
+    }
+    text
+}
+
+impl Plugin for Door {
+    fn phases(&self) -> Phases {
+        if self.body.is_some() { Phases::REQUEST.and(Phases::REQUEST_BODY) } else { Phases::REQUEST }
+    }
+
+    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        Ok(self.body.as_ref().and_then(|body| body.wanted(exchange)))
+    }
+
+    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
+        match self.body.as_ref().is_none_or(|digested| digested.is_right(exchange, body)) {
+            true => Ok(()),
+            false => Err(self.unproved.refuse(exchange, INVALID)),
+        }
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let found = match self.find(exchange) {
+            Ok(credential) => Arc::clone(credential),
+            Err(fault) => return self.unproved.receive(exchange, fault),
+        };
+        if self.body.as_ref().is_some_and(|body| !body.pass(exchange)) {
+            return self.unproved.receive(exchange, INVALID);
+        }
+        if self.hide {
+            exchange.request.head.remove(b"Authorization");
+        }
+        exchange.identify(&found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::{body, build_with, exchange, on_request, refused, sent, with_consumers};
+
+    fn door(options: Value) -> Step {
+        let shared = with_consumers(&[("jack", "hmac-auth", json!({"key_id": "id", "secret_key": "secret"}))]);
+        build_with::<HmacAuth>(options, &shared).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn now(offset_s: i64) -> String {
+        let shift = Duration::from_secs(offset_s.unsigned_abs());
+        let time = if offset_s < 0 { SystemTime::now() - shift } else { SystemTime::now() + shift };
+        httpdate::fmt_http_date(time)
+    }
+
+    /// A request signed as the documentation of the plugin says.
+    fn signed(algorithm: Algorithm, name: &str, date: &str, headers: &str, secret: &str) -> String {
+        let lines = headers.split(' ').map(|header| match header {
+            TARGET => "GET /a?b=1\n".to_owned(),
+            "date" => format!("date: {date}\n"),
+            other => format!("{other}: x, y\n"),
+        });
+        let text = format!("id\n{}", lines.collect::<String>());
+        let tag = STANDARD.encode(hmac::sign(&algorithm.key(secret.as_bytes()), text.as_bytes()));
+        format!(
+            "GET /a?b=1 HTTP/1.1\nHost: h\nX-A: x\nX-A: y\nDate: {date}\nAuthorization: Signature \
+             keyId=\"id\",algorithm=\"{name}\",headers=\"{headers}\",signature=\"{tag}\""
+        )
+    }
+
+    fn good() -> String {
+        signed(Algorithm::Sha256, "hmac-sha256", &now(0), "@request-target date", "secret")
+    }
+
+    #[test]
+    fn a_signature_tells_who_somebody_is() {
+        for (algorithm, name) in
+            [(Algorithm::Sha1, "hmac-sha1"), (Algorithm::Sha256, "hmac-sha256"), (Algorithm::Sha512, "hmac-sha512")]
+        {
+            let mut exchange = exchange(&signed(algorithm, name, &now(0), "@request-target date X-A", "secret"));
+            assert_eq!(on_request(&door(json!({})), &mut exchange), Ok(()), "{name}");
+            assert_eq!(&*exchange.identity.as_ref().expect("known").consumer.username, "jack");
+            assert_eq!(exchange.request.head.value(b"authorization"), None);
+        }
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        let sha256 =
+            |date: &str, headers: &str, secret: &str| signed(Algorithm::Sha256, "hmac-sha256", date, headers, secret);
+        let refused = |options: Value, head: &str| {
+            let mut exchange = exchange(head);
+            assert_eq!(on_request(&door(options), &mut exchange), Err(Stop::Answered), "{head}");
+            assert_eq!(exchange.response.status, 401);
+            assert_eq!(sent(&exchange, "www-authenticate"), Some("hmac realm=\"hmac\""));
+            body(&exchange).to_owned()
+        };
+        let invalid = "{\"message\":\"client request can't be validated\"}\n";
+        for head in [
+            sha256(&now(0), "@request-target date", "wrong"),
+            sha256(&now(-400), "date", "secret"),
+            sha256(&now(400), "date", "secret"),
+            sha256("yesterday", "date", "secret"),
+            sha256(&now(0), "@request-target", "secret"),
+            signed(Algorithm::Sha256, "hmac-sha512", &now(0), "date", "secret"),
+            signed(Algorithm::Sha256, "none", &now(0), "date", "secret"),
+            good().replace("/a?b=1", "/a?b=2"),
+            good().replace("GET", "PUT"),
+            good().replace("keyId=\"id\"", "keyId=\"other\""),
+            good().replace(",signature", ",keyId=\"id\",signature"),
+            good().replace(",signature", ",extra=\"1\",signature"),
+            good().replace("signature=\"", "signature=\"%"),
+            good().replace("algorithm=\"hmac-sha256\",", ""),
+            "GET / HTTP/1.1\nHost: h\nAuthorization: Signature x".to_owned(),
+            "GET / HTTP/1.1\nHost: h\nAuthorization: Signature ".to_owned() + "keyId=\"\"",
+        ] {
+            assert_eq!(refused(json!({}), &head), invalid, "{head}");
+        }
+        assert_eq!(refused(json!({"allowed_algorithms": ["hmac-sha512"]}), &good()), invalid);
+        assert_eq!(refused(json!({"signed_headers": ["x-a"]}), &good()), invalid);
+        let missing = refused(json!({}), "GET / HTTP/1.1\nHost: h");
+        assert_eq!(missing, "{\"message\":\"client request can't be validated: missing Authorization header\"}\n");
+        let other = refused(json!({}), "GET / HTTP/1.1\nHost: h\nAuthorization: SignatureX a");
+        assert!(other.contains("does not start with 'Signature'"), "{other}");
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"allowed_algorithms": []}), "allowed_algorithms: is empty"),
+            (json!({"allowed_algorithms": ["md5"]}), "allowed_algorithms[0]: unknown variant"),
+            (json!({"clock_skew": 0}), "clock_skew: must be at least 1"),
+            (json!({"signed_headers": ["a b"]}), "signed_headers[0]: is neither"),
+            (json!({"max_req_body_size": 0}), "max_req_body_size: must be at least 1"),
+        ] {
+            let error = refused::<HmacAuth>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+        let check = |key_id: &str, secret_key: &str| {
+            HmacAuth::check(SigningCredential { key_id: key_id.to_owned(), secret_key: secret_key.to_owned() })
+        };
+        assert!(check("a", "b").is_ok());
+        assert!(check("a\"", "b").is_err_and(|error| error.path == "key_id"));
+        assert!(check("a", "").is_err_and(|error| error.path == "secret_key"));
+    }
+}

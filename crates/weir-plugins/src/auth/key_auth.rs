@@ -1,0 +1,260 @@
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{
+    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Plugin, Stage, Step, Stop,
+    Variable, Variables,
+};
+
+use crate::auth::credentials::{Unproved, hide_argument};
+use crate::options::headers::header_name;
+
+/// Lets only consumers in, who show a key in a header field or in the query.
+///
+/// Finding a key among 100,000 consumers costs what it costs among one, and takes no longer for a key that is nearly
+/// right.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeyAuth {
+    /// The header field that holds the key. It counts before the query.
+    #[serde(default = "apikey")]
+    header: String,
+    /// The query argument that holds the key. Logs do not show its value.
+    #[serde(default = "apikey")]
+    query: String,
+    /// Keeps the key from the upstream. APISIX's default is `false`, which sends keys to upstreams and into their logs.
+    #[serde(default = "yes")]
+    hide_credentials: bool,
+    /// The consumer that requests without a valid key are taken for, instead of being refused.
+    #[schemars(length(min = 1))]
+    anonymous_consumer: Option<String>,
+    /// What the key is for, in `WWW-Authenticate` of a refusal.
+    #[serde(default = "realm")]
+    #[schemars(length(min = 1, max = 128))]
+    realm: String,
+}
+
+/// A key of a consumer.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeyCredential {
+    /// The key. No two consumers may have the same.
+    key: String,
+}
+
+fn apikey() -> String {
+    "apikey".to_owned()
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn realm() -> String {
+    "key".to_owned()
+}
+
+impl Definition for KeyAuth {
+    const NAME: &'static str = "key-auth";
+    const PRIORITY: i32 = 2500;
+    const STAGE: Stage = Stage::Rewrite;
+    const EXAMPLE: &'static str = "key-auth: { header: X-Api-Key }";
+
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        let query_name: Arc<[u8]> = self.query.as_bytes().into();
+        build.secret_argument(&query_name);
+        build.secret_field(self.header.as_bytes());
+        Ok(Step::new(Door {
+            header: header_name(&self.header, "header")?.into(),
+            query: Variable::Argument(self.query.as_str().into()),
+            query_name,
+            hide: self.hide_credentials,
+            keys: build.consumers().index(Keys::new),
+            unproved: Unproved::new("apikey", &self.realm, self.anonymous_consumer.as_deref(), build)?,
+        }))
+    }
+}
+
+impl Authenticator for KeyAuth {
+    type Credential = KeyCredential;
+
+    fn check(credential: KeyCredential) -> Result<String, ConfigError> {
+        match credential.key.as_str() {
+            "" => Err(ConfigError::new("key", "is empty")),
+            _ => Ok(credential.key),
+        }
+    }
+}
+
+/// The keys of all consumers, by a hash that nobody outside can compute.
+struct Keys {
+    secret: RandomState,
+    /// The hashes are secret already; the map's own need not be.
+    by_hash: HashMap<u64, Vec<Known>, foldhash::fast::RandomState>,
+}
+
+struct Known {
+    key: Box<[u8]>,
+    credential: Arc<Credential>,
+}
+
+impl Keys {
+    fn new(consumers: &Consumers) -> Keys {
+        let mut keys = Keys { secret: RandomState::new(), by_hash: HashMap::default() };
+        for credential in consumers.credentials(KeyAuth::NAME) {
+            // Others have been reported where they stand.
+            if let Some(key) = credential.options["key"].as_str() {
+                let hash = keys.hash(key.as_bytes());
+                let known = Known { key: key.as_bytes().into(), credential: Arc::clone(credential) };
+                keys.by_hash.entry(hash).or_default().push(known);
+            }
+        }
+        keys
+    }
+
+    fn hash(&self, key: &[u8]) -> u64 {
+        let mut hasher = self.secret.build_hasher();
+        hasher.write(key);
+        hasher.finish()
+    }
+
+    /// What time a wrong key takes says nothing about the right ones: whether its hash is there is all that decides, and
+    /// that can neither be foreseen nor be approached.
+    fn find(&self, key: &[u8]) -> Option<&Arc<Credential>> {
+        let candidates = self.by_hash.get(&self.hash(key))?;
+        let found = candidates.iter().find(|known| verify_slices_are_equal(&known.key, key).is_ok())?;
+        Some(&found.credential)
+    }
+}
+
+struct Door {
+    header: Box<[u8]>,
+    query: Variable,
+    query_name: Arc<[u8]>,
+    hide: bool,
+    keys: Arc<Keys>,
+    unproved: Unproved,
+}
+
+impl Plugin for Door {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let (found, in_query) = match exchange.request.head.value(&self.header).filter(|key| !key.is_empty()) {
+            Some(key) => (Some(self.keys.find(key)), false),
+            None => (exchange.variable(&self.query).map(|key| self.keys.find(&key)), true),
+        };
+        if in_query && found.is_some() {
+            exchange.secret_arguments.push(Arc::clone(&self.query_name));
+        }
+        let found = match found {
+            Some(Some(credential)) => Arc::clone(credential),
+            other => {
+                let fault = if other.is_some() { "Invalid API key in request" } else { "Missing API key in request" };
+                return self.unproved.receive(exchange, fault);
+            }
+        };
+        if self.hide {
+            match in_query {
+                true => hide_argument(exchange, &self.query_name)?,
+                false => _ = exchange.request.head.remove(&self.header),
+            }
+        }
+        exchange.identify(&found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+
+    use serde_json::json;
+    use weir_testkit::timing::assert_same_time;
+
+    use super::*;
+    use crate::testing::{body, build_with, exchange, get, on_request, refused, sent, with_consumers};
+
+    fn door(options: serde_json::Value) -> Step {
+        let shared =
+            with_consumers(&[("jack", "key-auth", json!({"key": "k1"})), ("rose", "key-auth", json!({"key": "k2"}))]);
+        build_with::<KeyAuth>(options, &shared).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn username(exchange: &Exchange) -> Option<&str> {
+        exchange.identity.as_ref().map(|identity| &*identity.consumer.username)
+    }
+
+    #[test]
+    fn a_key_tells_who_somebody_is() {
+        let step = door(json!({}));
+        let mut exchange = exchange("GET /?a=1 HTTP/1.1\nHost: h\nApiKey: k2\nX-Consumer-Username: admin");
+        assert_eq!(on_request(&step, &mut exchange), Ok(()));
+        assert_eq!(username(&exchange), Some("rose"));
+        let head = &exchange.request.head;
+        assert_eq!(head.values(b"x-consumer-username").collect::<Vec<_>>(), [b"rose"]);
+        assert_eq!(head.value(b"apikey"), None);
+        let mut exchange = get("/uri?apikey=k1&a=1&apikey=x");
+        assert_eq!(on_request(&step, &mut exchange), Ok(()));
+        assert_eq!((username(&exchange), exchange.request.query()), (Some("jack"), Some(&b"a=1"[..])));
+        let shows = door(json!({"hide_credentials": false}));
+        let mut exchange = get("/uri?apikey=k1&a=1");
+        assert_eq!(on_request(&shows, &mut exchange), Ok(()));
+        assert_eq!(exchange.request.query(), Some(&b"apikey=k1&a=1"[..]));
+    }
+
+    #[test]
+    fn nobody_else_comes_in() {
+        let step = door(json!({"realm": "my keys"}));
+        for (head, fault) in [
+            ("GET / HTTP/1.1\nHost: h", "Missing API key in request"),
+            ("GET / HTTP/1.1\nHost: h\nApiKey: k", "Invalid API key in request"),
+            ("GET /?apikey=k1x HTTP/1.1\nHost: h", "Invalid API key in request"),
+            ("GET /?apikey=k1 HTTP/1.1\nHost: h\nApiKey: wrong", "Invalid API key in request"),
+        ] {
+            let mut exchange = exchange(head);
+            assert_eq!(on_request(&step, &mut exchange), Err(Stop::Answered));
+            assert_eq!((exchange.response.status, body(&exchange)), (401, &*format!("{{\"message\":\"{fault}\"}}\n")));
+            assert_eq!(sent(&exchange, "www-authenticate"), Some("apikey realm=\"my keys\""));
+            assert_eq!(username(&exchange), None);
+        }
+    }
+
+    #[test]
+    fn p04_time_says_nothing_of_keys() {
+        let valid = *b"0123456789abcdefghijklmnopqrstuv";
+        let text = std::str::from_utf8(&valid).expect("ASCII");
+        let others: Vec<String> = (0..1_000).map(|number| format!("k{number}")).collect();
+        let every = others.iter().map(String::as_str).chain([text]);
+        let consumers: Vec<_> = every.map(|key| (key, "key-auth", json!({ "key": key }))).collect();
+        let keys = with_consumers(&consumers).consumers.index(Keys::new);
+        assert!(keys.find(&valid).is_some());
+        assert_same_time(
+            "key-auth: keys that begin as a valid one does, and others",
+            |begins_right, random| if begins_right { random.beginning_as(&valid) } else { random.text() },
+            |key| _ = black_box(keys.find(key)),
+        );
+    }
+
+    #[test]
+    fn the_anonymous_consumer_stands_for_everybody_else() {
+        let step = door(json!({"anonymous_consumer": "rose"}));
+        let mut exchange = get("/");
+        assert_eq!(on_request(&step, &mut exchange), Ok(()));
+        assert_eq!(username(&exchange), Some("rose"));
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"header": "a b"}), "header: is not the name"),
+            (json!({"realm": "a\"b"}), "realm: must have from 1 to 128"),
+            (json!({"anonymous_consumer": "nobody"}), "anonymous_consumer: `nobody` is no consumer"),
+        ] {
+            let error = refused::<KeyAuth>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+        assert_eq!(KeyAuth::check(KeyCredential { key: String::new() }), Err(ConfigError::new("key", "is empty")));
+    }
+}

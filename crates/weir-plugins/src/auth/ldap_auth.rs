@@ -1,0 +1,392 @@
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{
+    AsyncPlugin, Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Stage, Step, Stop,
+    Waiting,
+};
+
+use crate::auth::credentials::{Unproved, name_and_password};
+use crate::auth::recent::{Mark, Recent};
+use crate::complaint::Complaint;
+use crate::trust::Trust;
+
+mod directory;
+
+use directory::{Directory, Verdict};
+
+/// Lets only consumers in, whose name and password (RFC 7617) an LDAP directory knows.
+///
+/// The name becomes a part of a distinguished name, `uid=NAME,base_dn`, escaped so that it cannot say anything else; the
+/// directory says whether the password is right (a simple bind, RFC 4513 §5.1), and the consumer with that `user_dn` is let
+/// in. An empty password is nobody's: the directory is not asked. When the directory does not answer, the answer is 503.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LdapAuth {
+    /// What all names stand below, as `ou=users,dc=example,dc=org`.
+    base_dn: String,
+    /// The directory, as `host:port`, or a URL that begins with `ldap://` or `ldaps://`.
+    ldap_uri: String,
+    /// Speaks TLS from the first byte on, as `ldaps://` does.
+    #[serde(default)]
+    use_tls: bool,
+    /// Speaks TLS after asking for it (StartTLS). A directory that refuses is not spoken to.
+    #[serde(default)]
+    start_tls: bool,
+    /// Whether the directory has to prove with a certificate who it is, vouched for by an authority of this system. Off by
+    /// default in APISIX.
+    #[serde(default = "yes")]
+    tls_verify: bool,
+    /// The attribute that names somebody.
+    #[serde(default = "cn")]
+    uid: String,
+    /// Milliseconds until the directory counts as not answering, connecting included.
+    #[serde(default = "three_seconds_ms")]
+    #[schemars(range(min = 1, max = 60_000))]
+    timeout: u64,
+    /// Connections to the directory, for each worker. Who finds them all taken waits, within the time-out.
+    #[serde(default = "eight")]
+    #[schemars(range(min = 1, max = 256))]
+    connections: usize,
+    /// For so many seconds a password that was right is let in without asking again; 0 asks always. A password that is
+    /// changed or taken away in the directory is good for so long.
+    #[serde(default = "thirty")]
+    #[schemars(range(max = 3600))]
+    cache_ttl: u64,
+    /// Keeps `Authorization` from the upstream. APISIX sends passwords to upstreams.
+    #[serde(default = "yes")]
+    hide_credentials: bool,
+    /// The consumer that requests without a valid password are taken for, instead of being refused.
+    #[schemars(length(min = 1))]
+    anonymous_consumer: Option<String>,
+    /// What the password is for, in `WWW-Authenticate` of a refusal.
+    #[serde(default = "realm")]
+    #[schemars(length(min = 1, max = 128))]
+    realm: String,
+}
+
+/// A name in a directory.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DirectoryCredential {
+    /// The whole distinguished name, as `cn=jack,ou=users,dc=example,dc=org`, letter by letter as it is made from the name
+    /// shown. No two consumers may have the same.
+    user_dn: String,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn cn() -> String {
+    "cn".to_owned()
+}
+
+fn three_seconds_ms() -> u64 {
+    3000
+}
+
+fn eight() -> usize {
+    8
+}
+
+fn thirty() -> u64 {
+    30
+}
+
+fn realm() -> String {
+    "ldap".to_owned()
+}
+
+impl Definition for LdapAuth {
+    const NAME: &'static str = "ldap-auth";
+    const PRIORITY: i32 = 2540;
+    const STAGE: Stage = Stage::Rewrite;
+    const EXAMPLE: &'static str = r#"ldap-auth:
+  base_dn: ou=users,dc=example,dc=org
+  ldap_uri: ldap.example.org:636
+  use_tls: true
+  uid: uid"#;
+
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        if !self.base_dn.contains('=') {
+            return Err(ConfigError::new("base_dn", "is no distinguished name; write as `ou=users,dc=example,dc=org`"));
+        }
+        if self.uid.is_empty() || !self.uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.;".contains(&byte)) {
+            return Err(ConfigError::new("uid", "is no name of an attribute; write as `cn` or `uid`"));
+        }
+        for (number, (least, most), option, unit) in [
+            (self.timeout, (1, 60_000), "timeout", " milliseconds"),
+            (self.connections as u64, (1, 256), "connections", ""),
+            (self.cache_ttl, (0, 3600), "cache_ttl", " seconds"),
+        ] {
+            if !(least..=most).contains(&number) {
+                return Err(ConfigError::new(option, format!("must be from {least} to {most}{unit}")));
+            }
+        }
+        let directory = self.directory(build)?;
+        Ok(Step::waiting(Door {
+            base_dn: self.base_dn,
+            uid: self.uid,
+            timeout: Duration::from_millis(self.timeout),
+            cache_ttl: Duration::from_secs(self.cache_ttl),
+            hide: self.hide_credentials,
+            directory,
+            names: build.consumers().index(Names::new),
+            unproved: Unproved::new("Basic", &self.realm, self.anonymous_consumer.as_deref(), build)?,
+            complaint: Complaint::default(),
+        }))
+    }
+}
+
+impl LdapAuth {
+    fn directory(&self, build: &mut Build) -> Result<Directory, ConfigError> {
+        let given = &self.ldap_uri;
+        let wrong =
+            || ConfigError::new("ldap_uri", format!("`{given}` is no directory; write as `ldap.example.org:636`"));
+        let (scheme, authority) = given.split_once("://").unwrap_or(("", given));
+        let tls = match scheme {
+            "" | "ldap" => self.use_tls,
+            "ldaps" => true,
+            _ => return Err(wrong()),
+        };
+        if tls && self.start_tls {
+            return Err(ConfigError::new("start_tls", "is for connections that begin in the clear; this one does not"));
+        }
+        let authority: http::uri::Authority = authority.trim_end_matches('/').parse().map_err(|_| wrong())?;
+        let host = authority.host();
+        if host.is_empty() || authority.as_str().contains('@') {
+            return Err(wrong());
+        }
+        let port = match (authority.port(), tls) {
+            (Some(port), _) => port.as_str().parse().ok().filter(|port| *port != 0).ok_or_else(wrong)?,
+            (None, true) => 636,
+            (None, false) => 389,
+        };
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let is_near = host == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+        if !tls && !self.start_tls && !is_near {
+            let problem = "passwords go there in the clear; add `use_tls: true` or `start_tls: true`";
+            build.warnings.push(ConfigError::new("ldap_uri", problem));
+        }
+        Ok(Directory {
+            url: format!("{}://{host}:{port}", if tls { "ldaps" } else { "ldap" }),
+            start_tls: self.start_tls,
+            trust: Trust::of(self.tls_verify || !(tls || self.start_tls)),
+            connections: self.connections,
+        })
+    }
+}
+
+impl Authenticator for LdapAuth {
+    type Credential = DirectoryCredential;
+
+    fn check(credential: DirectoryCredential) -> Result<String, ConfigError> {
+        if !credential.user_dn.contains('=') {
+            let problem = "is no distinguished name; write as `cn=jack,ou=users,dc=example,dc=org`";
+            return Err(ConfigError::new("user_dn", problem));
+        }
+        Ok(credential.user_dn)
+    }
+}
+
+/// Consumers by their distinguished names.
+struct Names(HashMap<Box<str>, Arc<Credential>>);
+
+impl Names {
+    fn new(consumers: &Consumers) -> Names {
+        let credentials = consumers.credentials(LdapAuth::NAME).iter();
+        // Others have been reported where they stand.
+        let named =
+            |credential: &Arc<Credential>| Some((credential.options["user_dn"].as_str()?.into(), credential.clone()));
+        Names(credentials.filter_map(named).collect())
+    }
+}
+
+struct Door {
+    base_dn: String,
+    uid: String,
+    directory: Directory,
+    timeout: Duration,
+    cache_ttl: Duration,
+    hide: bool,
+    names: Arc<Names>,
+    unproved: Unproved,
+    complaint: Complaint,
+}
+
+/// Passwords that each worker remembers to be right.
+const REMEMBERED: usize = 4096;
+
+thread_local! {
+    static RIGHT: RefCell<Recent<()>> = RefCell::new(Recent::new(REMEMBERED));
+}
+
+const WRONG: &str = "Invalid user authorization";
+
+impl Door {
+    /// The distinguished name for a name that was shown (RFC 4514 §2.4).
+    fn distinguished(&self, name: &str) -> String {
+        format!("{}={},{}", self.uid, ldap3::dn_escape(name), self.base_dn)
+    }
+
+    /// Whether name and password belong together; `Err` where that cannot be found out.
+    async fn is_right(&self, name: &str, password: &str) -> Result<bool, Stop> {
+        let mark = Mark::of(&[&self.directory.identity(), name.as_bytes(), password.as_bytes()]);
+        if !self.cache_ttl.is_zero() && RIGHT.with_borrow(|right| right.find(mark)).is_some() {
+            return Ok(true);
+        }
+        match self.directory.ask(name, password, self.timeout).await {
+            Ok(Verdict::Right) => {
+                if !self.cache_ttl.is_zero() {
+                    RIGHT.with_borrow_mut(|right| right.keep(mark, (), Instant::now() + self.cache_ttl));
+                }
+                Ok(true)
+            }
+            Ok(Verdict::Wrong) => Ok(false),
+            Err(failure) => {
+                self.complaint.say(format_args!("ldap-auth: {}: {failure}", self.directory.url));
+                Err(Stop::Respond(503))
+            }
+        }
+    }
+
+    async fn enter(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let (name, password) = match name_and_password(exchange) {
+            Ok(shown) => shown,
+            Err(fault) => return self.unproved.receive(exchange, fault),
+        };
+        let (Ok(name), Ok(password)) = (String::from_utf8(name), String::from_utf8(password)) else {
+            return self.unproved.receive(exchange, WRONG);
+        };
+        // RFC 4513 §5.1.2: a bind without a password succeeds, whoever asks, and proves nothing.
+        if name.is_empty() || password.is_empty() {
+            return self.unproved.receive(exchange, WRONG);
+        }
+        let name = self.distinguished(&name);
+        if !self.is_right(&name, &password).await? {
+            return self.unproved.receive(exchange, WRONG);
+        }
+        let Some(credential) = self.names.0.get(&*name) else {
+            return self.unproved.receive(exchange, "Missing related consumer");
+        };
+        if self.hide {
+            exchange.request.head.remove(b"Authorization");
+        }
+        exchange.identify(credential)
+    }
+}
+
+impl AsyncPlugin for Door {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
+        Box::pin(self.enter(exchange))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{body, build, build_with, exchange, on_request, refused, with_consumers};
+
+    fn door(base_dn: &str, uid: &str) -> Door {
+        let options = json!({"base_dn": base_dn, "uid": uid, "ldap_uri": "localhost:1"});
+        let options: LdapAuth = serde_json::from_value(options).expect("valid");
+        let mut build = Build::default();
+        Door {
+            directory: options.directory(&mut build).expect("valid"),
+            base_dn: options.base_dn,
+            uid: options.uid,
+            timeout: Duration::ZERO,
+            cache_ttl: Duration::ZERO,
+            hide: true,
+            names: Arc::new(Names(HashMap::new())),
+            unproved: Unproved::new("Basic", "ldap", None, &build).expect("valid"),
+            complaint: Complaint::default(),
+        }
+    }
+
+    #[test]
+    fn p07_a_name_cannot_say_more_than_a_name() {
+        let door = door("ou=users,dc=a", "cn");
+        for (name, want) in [
+            ("jack", "cn=jack,ou=users,dc=a"),
+            ("a,ou=x", "cn=a\\2cou\\3dx,ou=users,dc=a"),
+            ("*)(uid=*))(|(uid=*", "cn=*)(uid\\3d*))(|(uid\\3d*,ou=users,dc=a"),
+            ("\0", "cn=\\00,ou=users,dc=a"),
+            (" #a\\+b ", "cn=\\20#a\\5c\\2bb\\20,ou=users,dc=a"),
+            ("ö", "cn=ö,ou=users,dc=a"),
+        ] {
+            assert_eq!(door.distinguished(name), want);
+        }
+    }
+
+    #[test]
+    fn p07_what_cannot_be_right_is_not_asked() {
+        // Nobody listens there; being asked would be 503.
+        let step = build::<LdapAuth>(json!({"base_dn": "dc=a", "ldap_uri": "127.0.0.1:1"}));
+        for shown in [&b"jack:"[..], b":secret", b"jack", b"j\xffck:secret", b"jack:s\xff"] {
+            let mut exchange =
+                exchange(&format!("GET / HTTP/1.1\nHost: h\nAuthorization: Basic {}", STANDARD.encode(shown)));
+            assert_eq!(on_request(&step, &mut exchange), Err(Stop::Answered));
+            assert_eq!(exchange.response.status, 401, "{}", body(&exchange));
+        }
+    }
+
+    #[test]
+    fn directories_are_named_by_hosts_and_urls() {
+        for (options, url) in [
+            (json!({"ldap_uri": "localhost"}), "ldap://localhost:389"),
+            (json!({"ldap_uri": "a.example:1389", "use_tls": true}), "ldaps://a.example:1389"),
+            (json!({"ldap_uri": "ldaps://a.example"}), "ldaps://a.example:636"),
+            (json!({"ldap_uri": "ldap://[::1]:3/"}), "ldap://[::1]:3"),
+        ] {
+            let mut options = options;
+            options["base_dn"] = "dc=a".into();
+            let options: LdapAuth = serde_json::from_value(options).expect("valid");
+            let mut build = Build::default();
+            assert_eq!(options.directory(&mut build).expect("valid").url, url);
+            assert_eq!(build.warnings, []);
+        }
+        let mut build = Build::default();
+        let clear = json!({"base_dn": "dc=a", "ldap_uri": "a.example"});
+        serde_json::from_value::<LdapAuth>(clear).expect("valid").directory(&mut build).expect("valid");
+        assert!(build.warnings[0].problem.starts_with("passwords go there in the clear"));
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        let with = |more: serde_json::Value| {
+            let mut options = json!({"base_dn": "dc=a", "ldap_uri": "localhost"});
+            options.as_object_mut().expect("a map").extend(more.as_object().expect("a map").clone());
+            options
+        };
+        for (options, want) in [
+            (json!({"ldap_uri": "a"}), "missing field `base_dn`"),
+            (with(json!({"base_dn": "users"})), "base_dn: is no distinguished name"),
+            (with(json!({"ldap_uri": "http://a"})), "ldap_uri: `http://a` is no directory"),
+            (with(json!({"ldap_uri": "a b"})), "ldap_uri: `a b` is no directory"),
+            (with(json!({"uid": "a=b"})), "uid: is no name"),
+            (with(json!({"timeout": 0})), "timeout: must be from 1"),
+            (with(json!({"connections": 0})), "connections: must be from 1 to 256"),
+            (with(json!({"cache_ttl": 4000})), "cache_ttl: must be from 0 to 3600 seconds"),
+            (with(json!({"use_tls": true, "start_tls": true})), "start_tls: is for connections"),
+        ] {
+            let error = refused::<LdapAuth>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+        let error = LdapAuth::check(DirectoryCredential { user_dn: "jack".to_owned() });
+        assert!(error.is_err_and(|error| error.path == "user_dn"));
+        let shared = with_consumers(&[]);
+        let unknown = json!({"base_dn": "dc=a", "ldap_uri": "localhost", "anonymous_consumer": "x"});
+        assert!(build_with::<LdapAuth>(unknown, &shared).is_err());
+    }
+}

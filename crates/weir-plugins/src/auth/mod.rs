@@ -1,0 +1,14 @@
+//! Who the client is: credentials of consumers, tokens, directories and services that decide.
+
+pub mod basic_auth;
+pub mod consumer_restriction;
+pub mod credentials;
+pub mod forward_auth;
+pub mod hmac_auth;
+pub mod json_web_token;
+pub mod jwt_auth;
+pub mod key_auth;
+pub mod ldap_auth;
+pub mod multi_auth;
+pub mod openid_connect;
+pub mod recent;

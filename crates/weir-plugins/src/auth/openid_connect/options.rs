@@ -1,0 +1,229 @@
+//! The options of the login with redirects.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use weir_plugin::ConfigError;
+
+use super::bearer::Rules;
+use super::login::Login;
+use super::proof;
+use super::session::{Cookies, Sealer};
+use crate::options::headers::Scalar;
+
+/// What only the login with redirects needs.
+#[derive(Deserialize, JsonSchema)]
+pub struct LoginOptions {
+    /// Where the provider sends browsers back to: a URL, or a path on the host they ask. It has to lead to this route.
+    /// Without it, the path that was asked for with `/.apisix/redirect` after it.
+    redirect_uri: Option<String>,
+    /// What is asked for.
+    #[serde(default = "openid")]
+    scope: String,
+    /// The cookie that says who somebody is. Needed for logins.
+    session: Option<SessionOptions>,
+    /// The path that ends a session. It has to lead to this route.
+    #[serde(default = "logout")]
+    logout_path: String,
+    /// Where browsers go that have left.
+    post_logout_redirect_uri: Option<String>,
+    /// How this gateway shows who it is where it gets tokens: `client_secret_basic` or `client_secret_post`.
+    #[serde(default = "client_secret_basic")]
+    token_endpoint_auth_method: String,
+    /// Has no effect: a login always proves that it was this gateway who began (RFC 7636).
+    #[serde(default, rename = "use_pkce")]
+    _use_pkce: Option<bool>,
+    /// Has no effect: a token of identity always belongs to one login.
+    #[serde(default, rename = "use_nonce")]
+    _use_nonce: Option<bool>,
+    /// The upstream gets the identity in `X-ID-Token`, as JSON in base64.
+    #[serde(default = "yes")]
+    pub set_id_token_header: bool,
+    /// The upstream gets the token of identity as it came in `X-Raw-ID-Token`.
+    #[serde(default)]
+    pub set_raw_id_token_header: bool,
+    /// The upstream gets what renews tokens in `X-Refresh-Token`.
+    #[serde(default)]
+    pub set_refresh_token_header: bool,
+    /// Further arguments of the login.
+    #[serde(default)]
+    #[schemars(with = "BTreeMap<String, String>")]
+    authorization_params: BTreeMap<String, Scalar>,
+    /// Renews access tokens that have come to their end, where the provider has given what that needs.
+    #[serde(default = "yes")]
+    renew_access_token_on_expiry: bool,
+    /// Seconds an access token is good that does not say so.
+    #[serde(default = "hour_s")]
+    access_token_expires_in: u64,
+    /// So many seconds before its end an access token is renewed, at most an hour.
+    #[serde(default)]
+    #[schemars(range(max = 3600))]
+    access_token_expires_leeway: u64,
+    /// Asks for the password again, whatever the provider remembers.
+    #[serde(default)]
+    force_reauthorize: bool,
+}
+
+/// How a session is kept.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SessionOptions {
+    /// Seals the cookie. At least 16 characters, the same for all gateways of a site.
+    #[schemars(length(min = 16))]
+    secret: String,
+    /// Only `cookie`.
+    #[serde(default, rename = "storage")]
+    _storage: Storage,
+    /// The name of the cookie.
+    #[serde(default = "session")]
+    cookie_name: String,
+    /// The path below which it is sent.
+    #[serde(default = "slash")]
+    cookie_path: String,
+    /// The domain below which it is sent, instead of the host alone.
+    cookie_domain: Option<String>,
+    /// It is sent over TLS only. Without it, where the client speaks TLS with this gateway.
+    cookie_secure: Option<bool>,
+    /// Scripts do not see it.
+    #[serde(default = "yes")]
+    cookie_http_only: bool,
+    /// Whether it is sent with what other sites ask for.
+    #[serde(default)]
+    cookie_same_site: SameSite,
+    /// Seconds after which somebody has to log in again.
+    #[serde(default = "day_s")]
+    #[schemars(range(min = 1))]
+    absolute_timeout: u64,
+}
+
+/// Where sessions are kept.
+#[derive(Clone, Copy, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Storage {
+    #[default]
+    Cookie,
+}
+
+/// RFC 6265bis. `Default` leaves it to the browser.
+#[derive(Clone, Copy, Default, Deserialize, Serialize, JsonSchema)]
+enum SameSite {
+    Strict,
+    #[default]
+    Lax,
+    None,
+    Default,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn hour_s() -> u64 {
+    3600
+}
+
+fn day_s() -> u64 {
+    86_400
+}
+
+fn openid() -> String {
+    "openid".to_owned()
+}
+
+fn logout() -> String {
+    "/logout".to_owned()
+}
+
+fn session() -> String {
+    "session".to_owned()
+}
+
+fn slash() -> String {
+    "/".to_owned()
+}
+
+fn client_secret_basic() -> String {
+    "client_secret_basic".to_owned()
+}
+
+/// Nobody keeps a cookie for longer.
+const MOST_S: u64 = 400 * 86_400;
+
+impl LoginOptions {
+    /// `rules` are those of tokens of identity.
+    pub fn build(&self, client_id: &str, rules: Rules, wants_userinfo: bool) -> Result<Login, ConfigError> {
+        let session = self.session.as_ref().ok_or_else(|| {
+            ConfigError::new("session", "is needed for logins, with a `secret`; or set `bearer_only: true`")
+        })?;
+        if session.secret.len() < 16 {
+            return Err(ConfigError::new("session.secret", "must have at least 16 characters"));
+        }
+        if !weir_plugin::proto::field::is_name(session.cookie_name.as_bytes()) {
+            return Err(ConfigError::new("session.cookie_name", "is no name of a cookie"));
+        }
+        let is_attribute = |text: &str| text.bytes().all(|byte| matches!(byte, b'!'..=b'~') && byte != b';');
+        if !session.cookie_path.starts_with('/') || !is_attribute(&session.cookie_path) {
+            return Err(ConfigError::new("session.cookie_path", "must begin with `/`, and have no `;`"));
+        }
+        if session.cookie_domain.as_deref().is_some_and(|domain| domain.is_empty() || !is_attribute(domain)) {
+            return Err(ConfigError::new("session.cookie_domain", "is no domain"));
+        }
+        for (seconds, least, most, place) in [
+            (session.absolute_timeout, 1, MOST_S, "session.absolute_timeout"),
+            (self.access_token_expires_leeway, 0, 3600, "access_token_expires_leeway"),
+            (self.access_token_expires_in, 1, MOST_S, "access_token_expires_in"),
+        ] {
+            if !(least..=most).contains(&seconds) {
+                return Err(ConfigError::new(place, format!("must be from {least} to {most} seconds")));
+            }
+        }
+        let is_target = |uri: &String| {
+            is_attribute(uri) && (uri.starts_with('/') || uri.starts_with("http://") || uri.starts_with("https://"))
+        };
+        if self.redirect_uri.as_ref().is_some_and(|uri| !is_target(uri) || uri.contains(['?', '#'])) {
+            let problem = "must be a path, or a URL that begins with `http://` or `https://`, without a query";
+            return Err(ConfigError::new("redirect_uri", problem));
+        }
+        if !self.logout_path.starts_with('/') {
+            return Err(ConfigError::new("logout_path", "must begin with `/`"));
+        }
+        if self.post_logout_redirect_uri.as_ref().is_some_and(|uri| !is_target(uri)) {
+            return Err(ConfigError::new("post_logout_redirect_uri", "must be a path, or a URL"));
+        }
+        Ok(Login {
+            cookies: Cookies {
+                name: session.cookie_name.clone(),
+                path: session.cookie_path.clone(),
+                domain: session.cookie_domain.clone(),
+                secure: session.cookie_secure,
+                http_only: session.cookie_http_only,
+                same_site: match session.cookie_same_site {
+                    SameSite::Strict => Some("Strict"),
+                    SameSite::Lax => Some("Lax"),
+                    SameSite::None => Some("None"),
+                    SameSite::Default => None,
+                },
+            },
+            sealer: Sealer::new(&session.secret, client_id),
+            redirect_uri: self.redirect_uri.clone(),
+            logout_path: self.logout_path.clone(),
+            post_logout_redirect_uri: self.post_logout_redirect_uri.clone(),
+            scope: self.scope.clone(),
+            params: self
+                .authorization_params
+                .iter()
+                .map(|(name, value)| (name.clone(), value.text().to_owned()))
+                .collect(),
+            force_reauthorize: self.force_reauthorize,
+            proof: proof(&self.token_endpoint_auth_method, "token_endpoint_auth_method")?,
+            rules,
+            wants_userinfo,
+            wants_raw: self.set_raw_id_token_header,
+            renews: self.renew_access_token_on_expiry,
+            expires_in_s: self.access_token_expires_in,
+            leeway_s: self.access_token_expires_leeway,
+            absolute_s: session.absolute_timeout,
+        })
+    }
+}

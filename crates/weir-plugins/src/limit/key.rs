@@ -1,0 +1,260 @@
+//! What limits count by: a variable, several, or one and the same for everybody.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use weir_plugin::{Build, ConfigError, Exchange, Moment, Template, Variable, Variables};
+
+use crate::store::counters::{Counter, Key, Table};
+
+/// How the option `key` is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyType {
+    /// `key` names one variable, as `remote_addr`.
+    #[default]
+    Var,
+    /// `key` is text with variables, as `$remote_addr $http_x_tenant`.
+    VarCombination,
+    /// `key` is text; everybody shares one counter.
+    Constant,
+}
+
+/// A compiled key. Where its variables are all missing, the client's address is counted instead.
+#[derive(Debug)]
+pub enum LimitKey {
+    /// The client's address: by far the most common, and not worth being printed.
+    Address,
+    Variable(Variable),
+    Combination(Template),
+    Constant(Box<[u8]>),
+}
+
+impl LimitKey {
+    pub fn compile(text: &str, kind: KeyType, path: &str, build: &mut Build) -> Result<LimitKey, ConfigError> {
+        let check = |variable: &Variable| Some(ConfigError::new(path, variable.absence(Moment::Request)?));
+        match kind {
+            KeyType::Constant => Ok(LimitKey::Constant(text.as_bytes().into())),
+            KeyType::Var => match Variable::named(text.strip_prefix('$').unwrap_or(text)) {
+                Variable::RemoteAddr => Ok(LimitKey::Address),
+                variable => {
+                    build.warnings.extend(check(&variable));
+                    Ok(LimitKey::Variable(variable))
+                }
+            },
+            KeyType::VarCombination => {
+                let template = Template::compile(text);
+                if template.constant().is_some() {
+                    return Err(ConfigError::new(path, "has no variable; write as `$remote_addr $http_x_tenant`"));
+                }
+                build.warnings.extend(template.variables().filter_map(check));
+                Ok(LimitKey::Combination(template))
+            }
+        }
+    }
+
+    /// Whether the request has anything of it to count.
+    pub fn is_present(&self, exchange: &Exchange) -> bool {
+        match self {
+            LimitKey::Address | LimitKey::Constant(_) => true,
+            LimitKey::Variable(variable) => exchange.variable(variable).is_some(),
+            LimitKey::Combination(template) => template.variables().any(|name| exchange.variable(name).is_some()),
+        }
+    }
+
+    /// The key in a table, for a limit of this name.
+    pub fn in_table<C: Counter>(&self, table: &Table<C>, name: u64, exchange: &Exchange) -> Key {
+        match self {
+            LimitKey::Address => of_address(table, name, exchange.client.addr),
+            LimitKey::Constant(text) => table.key(name, text),
+            LimitKey::Variable(variable) => match exchange.variable(variable) {
+                Some(value) => table.key(name, &value),
+                // Under another name, since a value may have the bytes of somebody's address.
+                None => of_address(table, !name, exchange.client.addr),
+            },
+            LimitKey::Combination(template) => {
+                if !self.is_present(exchange) {
+                    return of_address(table, !name, exchange.client.addr);
+                }
+                let mut value = Vec::new();
+                template.render(exchange, &mut value);
+                table.key(name, &value)
+            }
+        }
+    }
+}
+
+/// Longer values are counted under their digest.
+const MAX_VALUE: usize = 128;
+
+impl LimitKey {
+    /// The key in a server that counts for several gateways, for a limit of this title.
+    pub fn elsewhere(&self, title: &str, exchange: &Exchange) -> Vec<u8> {
+        let mut key = format!("{title}:").into_bytes();
+        let start = key.len() + 1;
+        match self {
+            LimitKey::Constant(text) => {
+                key.push(b'=');
+                key.extend_from_slice(text);
+            }
+            LimitKey::Variable(variable) if let Some(value) = exchange.variable(variable) => {
+                key.push(b'=');
+                key.extend_from_slice(&value);
+            }
+            LimitKey::Combination(template) if self.is_present(exchange) => {
+                key.push(b'=');
+                template.render(exchange, &mut key);
+            }
+            // Under another mark, since a value may read like somebody's address.
+            _ => key.extend_from_slice(format!("@{}", exchange.client.addr.to_canonical()).as_bytes()),
+        }
+        if key.len() - start > MAX_VALUE {
+            let digest = digest(&key[start..]);
+            key.truncate(start - 1);
+            key.push(b'#');
+            key.extend_from_slice(digest.as_bytes());
+        }
+        key
+    }
+}
+
+/// Hexadecimal, the first half of the SHA-256: the same everywhere and for good.
+pub fn digest(bytes: &[u8]) -> String {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
+    digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn of_address<C: Counter>(table: &Table<C>, name: u64, address: IpAddr) -> Key {
+    match address.to_canonical() {
+        IpAddr::V4(address) => table.key(name, &address.octets()),
+        IpAddr::V6(address) => table.key(name, &address.octets()),
+    }
+}
+
+/// A number in options: as it is, or a variable that holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Amount {
+    Fixed(u64),
+    Variable(Variable),
+}
+
+impl Amount {
+    /// The number, where it is the same for all requests.
+    pub fn fixed(&self) -> Option<u64> {
+        match self {
+            Amount::Fixed(number) => Some(*number),
+            Amount::Variable(_) => None,
+        }
+    }
+
+    /// From an integer, or from text: `"100"` or `"$http_x_limit"`.
+    pub fn compile(value: &Value, range: RangeInclusive<u64>, path: &str) -> Result<Amount, ConfigError> {
+        let number = match value {
+            Value::Number(number) => number.as_u64(),
+            Value::String(text) => match text.strip_prefix('$') {
+                Some(name) if !name.is_empty() => {
+                    let name = name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name);
+                    let variable = Variable::named(name);
+                    return match variable.absence(Moment::Request) {
+                        Some(problem) => Err(ConfigError::new(path, problem)),
+                        None => Ok(Amount::Variable(variable)),
+                    };
+                }
+                _ => text.parse().ok(),
+            },
+            _ => None,
+        };
+        number.filter(|number| range.contains(number)).map(Amount::Fixed).ok_or_else(|| {
+            let (least, most) = (range.start(), range.end());
+            ConfigError::new(
+                path,
+                format!("must be a whole number from {least} to {most}, or a `$variable` that holds one"),
+            )
+        })
+    }
+
+    /// The number; nothing when a variable holds none within the range.
+    #[inline]
+    pub fn of(&self, exchange: &Exchange, range: RangeInclusive<u64>) -> Option<u64> {
+        match self {
+            Amount::Fixed(number) => Some(*number),
+            Amount::Variable(variable) => held(variable, exchange).filter(|number| range.contains(number)),
+        }
+    }
+}
+
+/// The number in a variable.
+fn held(variable: &Variable, exchange: &Exchange) -> Option<u64> {
+    std::str::from_utf8(&exchange.variable(variable)?).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::limit::limit_count::Fixed;
+    use crate::testing::get;
+
+    #[test]
+    fn keys_fall_back_to_the_address() {
+        let table = Table::<Fixed>::new(0);
+        let key = |text: &str, kind, target: &str| {
+            let key = LimitKey::compile(text, kind, "key", &mut Build::default()).expect("valid");
+            key.in_table(&table, 1, &get(target))
+        };
+        let address = key("remote_addr", KeyType::Var, "/");
+        assert_eq!(address, key("$remote_addr", KeyType::Var, "/?a=1"));
+        assert_ne!(key("arg_a", KeyType::Var, "/?a=1"), key("arg_a", KeyType::Var, "/?a=2"));
+        assert_eq!(key("arg_a", KeyType::Var, "/"), key("$arg_b$arg_c", KeyType::VarCombination, "/"));
+        // The four bytes of the address, as a value.
+        assert_ne!(key("arg_a", KeyType::Var, "/?a=%C0%00%02%07"), key("arg_a", KeyType::Var, "/"));
+        assert_ne!(
+            key("$arg_a-$arg_b", KeyType::VarCombination, "/?a=1"),
+            key("$arg_a-$arg_b", KeyType::VarCombination, "/?b=1")
+        );
+        assert_eq!(key("all", KeyType::Constant, "/?a=1"), key("all", KeyType::Constant, "/?a=2"));
+    }
+
+    #[test]
+    fn keys_elsewhere_say_what_they_are() {
+        let key = |text: &str, kind, target: &str| {
+            let key = LimitKey::compile(text, kind, "key", &mut Build::default()).expect("valid");
+            String::from_utf8(key.elsewhere("t", &get(target))).expect("text")
+        };
+        assert_eq!(key("remote_addr", KeyType::Var, "/"), "t:@192.0.2.7");
+        assert_eq!(key("arg_a", KeyType::Var, "/?a=192.0.2.7"), "t:=192.0.2.7");
+        assert_eq!(key("arg_a", KeyType::Var, "/"), "t:@192.0.2.7");
+        assert_eq!(key("$arg_a-$arg_b", KeyType::VarCombination, "/?a=1"), "t:=1-");
+        assert_eq!(key("all", KeyType::Constant, "/"), "t:=all");
+        let long = key("arg_a", KeyType::Var, &format!("/?a={}", "x".repeat(1000)));
+        assert!(long.starts_with("t:#") && long.len() == 35, "{long}");
+    }
+
+    #[test]
+    fn what_no_key_can_be_is_said() {
+        let mut build = Build::default();
+        LimitKey::compile("consumer", KeyType::Var, "key", &mut build).expect("accepted");
+        assert!(build.warnings[0].to_string().starts_with("key: names the variable `consumer`"));
+        let error = LimitKey::compile("all", KeyType::VarCombination, "key", &mut build).expect_err("refused");
+        assert!(error.to_string().starts_with("key: has no variable"), "{error}");
+    }
+
+    #[test]
+    fn amounts_are_numbers_or_variables() {
+        let compile = |value: Value| Amount::compile(&value, 1..=10, "count");
+        assert_eq!(compile(json!(10)), Ok(Amount::Fixed(10)));
+        assert_eq!(compile(json!("3")), Ok(Amount::Fixed(3)));
+        let variable = compile(json!("${arg_n}")).expect("valid");
+        for (target, want) in [("/?n=7", Some(7)), ("/?n=11", None), ("/?n=0", None), ("/?n=x", None), ("/", None)] {
+            assert_eq!(variable.of(&get(target), 1..=10), want, "{target}");
+        }
+        for wrong in [json!(0), json!(11), json!(1.5), json!("x"), json!("$"), json!(null), json!(-1)] {
+            let error = compile(wrong).expect_err("refused").to_string();
+            assert!(error.starts_with("count: must be a whole number from 1 to 10"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,470 @@
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use weir_plugin::{
+    AsyncPlugin, Build, ConfigError, Definition, Exchange, NoteKey, Phases, Plugin, Stage, Step, Stop, Waiting,
+};
+
+use crate::answer::Refusal;
+use crate::clock;
+use crate::limit::key::{Amount, KeyType, LimitKey, digest};
+use crate::limit::limit_req::rest;
+use crate::limit::policy::counted_somewhere;
+use crate::store::counters::{self, Counter, Key, Table};
+
+mod remote;
+
+use remote::Remote;
+
+counted_somewhere! {
+/// Limits how many requests are under way at the same time, for each client, key or tenant.
+///
+/// A request is under way until its response has ended, however it ends. The number is exact over all workers, and with
+/// one of the `redis` policies over all gateways whose options are the same.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LimitConn {
+    /// Requests that may be under way at once; or a `$variable` that holds the number.
+    #[schemars(extend("type" = ["integer", "string"]))]
+    conn: Option<Value>,
+    /// Requests beyond `conn` that are let through after a pause; more are refused. A `$variable` may hold the number.
+    #[schemars(extend("type" = ["integer", "string"]))]
+    burst: Option<Value>,
+    /// The pause in seconds, for each `conn` requests that are under way already.
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    default_conn_delay: f64,
+    /// Keeps the pause as it is. Otherwise it is halfway to what the last request took.
+    #[serde(default)]
+    only_use_default_delay: bool,
+    /// What is counted, as `key_type` says. When it is missing from a request, the client's address is counted.
+    key: Option<String>,
+    /// How `key` is read.
+    #[serde(default)]
+    key_type: KeyType,
+    /// Several limits instead of `conn`, `burst` and `key`. The first that is reached refuses.
+    #[schemars(length(min = 1))]
+    rules: Option<Vec<RuleOptions>>,
+    /// The status of a refusal, 200 to 599.
+    #[serde(default = "unavailable")]
+    #[schemars(range(min = 200, max = 599))]
+    rejected_code: u16,
+    /// What a refused client is told: `{"error_msg":"..."}`. Without it, only the status.
+    #[schemars(length(min = 1))]
+    rejected_msg: Option<String>,
+    /// Lets requests through whose limit cannot be found, because a variable holds no number or because the server that
+    /// counts does not answer. Otherwise they are answered with 500.
+    #[serde(default)]
+    allow_degradation: bool,
+    /// `redis` and `redis-cluster`: seconds after which a request is forgotten that nobody has seen end, as when a gateway
+    /// dies.
+    #[serde(default = "hour_s")]
+    #[schemars(range(min = 1))]
+    key_ttl: u64,
+}
+}
+
+/// One of several limits.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct RuleOptions {
+    /// Requests that may be under way at once; or a `$variable` that holds the number.
+    #[schemars(extend("type" = ["integer", "string"]))]
+    conn: Value,
+    /// Requests beyond `conn` that are let through after a pause; or a `$variable` that holds the number.
+    #[schemars(extend("type" = ["integer", "string"]))]
+    burst: Value,
+    /// What is counted: text with `$variables`. A request that has none of them passes this rule by.
+    key: String,
+}
+
+fn unavailable() -> u16 {
+    503
+}
+
+fn hour_s() -> u64 {
+    3600
+}
+
+/// More requests are never under way.
+const MAX_CONN: u64 = 1 << 30;
+/// A month.
+const MAX_TTL_S: u64 = 2_678_400;
+/// The longest pause, in seconds.
+const MAX_DELAY: f64 = 86_400.0;
+
+impl Definition for LimitConn {
+    const NAME: &'static str = "limit-conn";
+    const PRIORITY: i32 = 1003;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = "limit-conn: { conn: 100, burst: 0, default_conn_delay: 0.1, key: remote_addr }";
+
+    fn build(mut self, build: &mut Build) -> Result<Step, ConfigError> {
+        let server = self.counting()?;
+        if !(self.default_conn_delay > 0.0 && self.default_conn_delay <= MAX_DELAY) {
+            return Err(ConfigError::new(
+                "default_conn_delay",
+                format!("must be above 0 and at most {MAX_DELAY} seconds"),
+            ));
+        }
+        if !(200..=599).contains(&self.rejected_code) {
+            return Err(ConfigError::new("rejected_code", "must be from 200 to 599"));
+        }
+        let quotas = match (self.conn, self.burst, self.key, self.rules) {
+            (Some(conn), Some(burst), Some(key), None) => {
+                let key = LimitKey::compile(&key, self.key_type, "key", build)?;
+                vec![Quota::new(&conn, &burst, key, "", build.identity(), false)?]
+            }
+            (None, None, None, Some(rules)) if !rules.is_empty() => {
+                let quota = |(index, rule): (usize, RuleOptions)| {
+                    let path = format!("rules[{index}].");
+                    let key = LimitKey::compile(&rule.key, KeyType::VarCombination, "", build)
+                        .or_else(|_| LimitKey::compile(&rule.key, KeyType::Constant, "", build))?;
+                    let name = format!("{} rule {index}", build.identity());
+                    Quota::new(&rule.conn, &rule.burst, key, &path, &name, true)
+                };
+                rules.into_iter().enumerate().map(quota).collect::<Result<_, _>>()?
+            }
+            (_, _, _, Some(_)) => {
+                return Err(ConfigError::new("rules", "must not be empty, nor stand beside `conn`, `burst` or `key`"));
+            }
+            _ => return Err(ConfigError::new("", "needs `conn`, `burst` and `key`, or `rules`")),
+        };
+        let waits = quotas.iter().any(|quota| quota.burst != Amount::Fixed(0));
+        let limiter = Limiter {
+            quotas: quotas.into(),
+            pause: Pause {
+                name: counters::name(&format!("{} pause", build.identity())),
+                default: Duration::from_secs_f64(self.default_conn_delay),
+                learns: !self.only_use_default_delay && waits,
+            },
+            refusal: Refusal::error(self.rejected_code, self.rejected_msg.as_deref()),
+            allow_degradation: self.allow_degradation,
+        };
+        Ok(match (server, waits) {
+            (None, false) => Step::new(limiter),
+            (None, true) => Step::waiting(Patient(limiter)),
+            (Some(_), _) if !(1..=MAX_TTL_S).contains(&self.key_ttl) => {
+                return Err(ConfigError::new("key_ttl", format!("must be from 1 to {MAX_TTL_S} seconds")));
+            }
+            (Some(server), waits) => {
+                let forget_after = Duration::from_secs(self.key_ttl);
+                Step::waiting(Remote { limiter, server, forget_after, waits })
+            }
+        })
+    }
+}
+
+struct Limiter {
+    quotas: Box<[Quota]>,
+    pause: Pause,
+    refusal: Refusal,
+    allow_degradation: bool,
+}
+
+/// One limit.
+struct Quota {
+    conn: Amount,
+    burst: Amount,
+    key: LimitKey,
+    /// One of several: passes requests by that have nothing to count.
+    is_rule: bool,
+    name: u64,
+    /// What its keys begin with where a server counts.
+    title: Box<str>,
+    /// Notes the key under which a request is under way.
+    note: NoteKey,
+}
+
+impl Quota {
+    fn new(
+        conn: &Value,
+        burst: &Value,
+        key: LimitKey,
+        path: &str,
+        name: &str,
+        is_rule: bool,
+    ) -> Result<Quota, ConfigError> {
+        Ok(Quota {
+            conn: Amount::compile(conn, 1..=MAX_CONN, &format!("{path}conn"))?,
+            burst: Amount::compile(burst, 0..=MAX_CONN, &format!("{path}burst"))?,
+            key,
+            is_rule,
+            name: counters::name(name),
+            title: format!("weir:limit-conn:{}", digest(name.as_bytes())).into(),
+            note: NoteKey::unique(),
+        })
+    }
+
+    /// What may be under way, `conn` and `burst`; nothing where the request is none of its business. A variable that holds
+    /// no number is an error unless that is allowed.
+    fn ask(&self, exchange: &Exchange, allow_degradation: bool) -> Result<Option<(u64, u64)>, Stop> {
+        if self.is_rule && !self.key.is_present(exchange) {
+            return Ok(None);
+        }
+        match (self.conn.of(exchange, 1..=MAX_CONN), self.burst.of(exchange, 0..=MAX_CONN)) {
+            (Some(conn), Some(burst)) => Ok(Some((conn, burst))),
+            _ if allow_degradation => Ok(None),
+            _ => Err(Stop::Respond(500)),
+        }
+    }
+}
+
+/// 262,144 keys at a time, in 4 MiB at most: a key is here only while a request of it is under way.
+static TABLE: LazyLock<Table<UnderWay>> = LazyLock::new(|| Table::new(1 << 18));
+
+/// How many requests of a key are under way; of a pause, its length in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct UnderWay(u64);
+
+impl Counter for UnderWay {
+    fn from_bits(bits: u128) -> UnderWay {
+        UnderWay(bits as u64)
+    }
+
+    fn bits(self) -> u128 {
+        u128::from(self.0)
+    }
+
+    fn is_live(self, _: u64) -> bool {
+        self.0 > 0
+    }
+
+    fn weight(self, _: u64) -> u64 {
+        self.0
+    }
+}
+
+/// The pause of requests beyond the limit.
+struct Pause {
+    name: u64,
+    default: Duration,
+    learns: bool,
+}
+
+impl Pause {
+    fn key(&self, table: &Table<UnderWay>) -> Key {
+        table.key(self.name, b"")
+    }
+
+    fn now(&self, table: &Table<UnderWay>) -> Duration {
+        match table.read(self.key(table)) {
+            UnderWay(0) => self.default,
+            UnderWay(ns) => Duration::from_nanos(ns),
+        }
+    }
+
+    fn learn(&self, table: &Table<UnderWay>, took: Duration) {
+        let default_ns = self.default.as_nanos() as u64;
+        table.update(self.key(table), 0, |UnderWay(ns)| {
+            let before = if ns == 0 { default_ns } else { ns };
+            (Some(UnderWay((before / 2 + took.as_nanos() as u64 / 2).max(1))), ())
+        });
+    }
+}
+
+/// Counts a request in: how long it has to wait, in pauses; nothing when it is one too many.
+fn enter(table: &Table<UnderWay>, key: Key, conn: u64, burst: u64) -> Option<u64> {
+    table.update(key, 0, |UnderWay(count)| match count >= conn + burst {
+        true => (None, None),
+        false => (Some(UnderWay(count + 1)), Some(count / conn)),
+    })
+}
+
+fn leave(table: &Table<UnderWay>, key: Key) {
+    table.update(key, 0, |UnderWay(count)| (count.checked_sub(1).map(UnderWay), ()));
+}
+
+impl Limiter {
+    fn admit(&self, exchange: &mut Exchange) -> Result<Duration, Stop> {
+        let mut pauses = 0;
+        for quota in &self.quotas {
+            let Some((conn, burst)) = quota.ask(exchange, self.allow_degradation)? else { continue };
+            let key = quota.key.in_table(&TABLE, quota.name, exchange);
+            let entered = enter(&TABLE, key, conn, burst).ok_or_else(|| self.refusal.send(exchange))?;
+            exchange.notes.write(quota.note, [key.number(), clock::now().as_nanos() as u64, 0]);
+            pauses = entered.max(pauses);
+        }
+        Ok(self.wait(pauses))
+    }
+
+    /// How long so many pauses take.
+    fn wait(&self, pauses: u64) -> Duration {
+        match pauses {
+            0 => Duration::ZERO,
+            pauses => self.pause.now(&TABLE).saturating_mul(u32::try_from(pauses).unwrap_or(u32::MAX)),
+        }
+    }
+
+    /// A request has ended that entered at this time.
+    fn learn(&self, entered_ns: u64) {
+        if self.pause.learns {
+            let now_ns = clock::now().as_nanos() as u64;
+            self.pause.learn(&TABLE, Duration::from_nanos(now_ns.saturating_sub(entered_ns)));
+        }
+    }
+
+    fn end(&self, exchange: &Exchange) {
+        for quota in &self.quotas {
+            let Some([key, entered_ns, _]) = exchange.notes.read(quota.note) else { continue };
+            leave(&TABLE, Key::from_number(key));
+            self.learn(entered_ns);
+        }
+    }
+}
+
+const PHASES: Phases = Phases::REQUEST.and(Phases::LOG);
+
+impl Plugin for Limiter {
+    fn phases(&self) -> Phases {
+        PHASES
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        self.admit(exchange).map(|_| ())
+    }
+
+    fn on_log(&self, exchange: &Exchange) {
+        self.end(exchange);
+    }
+}
+
+/// A limiter with a burst, whose requests wait.
+struct Patient(Limiter);
+
+impl AsyncPlugin for Patient {
+    fn phases(&self) -> Phases {
+        PHASES
+    }
+
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
+        Box::pin(async move {
+            rest(self.0.admit(exchange)?).await;
+            Ok(())
+        })
+    }
+
+    fn on_log(&self, exchange: &Exchange) {
+        self.0.end(exchange);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{body, build, get, on_request, refused};
+
+    #[test]
+    fn as_many_are_let_in_as_the_limit_says() {
+        let table = Table::new(0);
+        let key = table.key(1, b"a");
+        let enter = || enter(&table, key, 2, 3);
+        assert_eq!(
+            [enter(), enter(), enter(), enter(), enter(), enter()],
+            [Some(0), Some(0), Some(1), Some(1), Some(2), None]
+        );
+        leave(&table, key);
+        assert_eq!([enter(), enter()], [Some(2), None]);
+    }
+
+    #[test]
+    fn nobody_is_lost_between_threads() {
+        let table = Table::new(0);
+        let key = table.key(1, b"a");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..20_000 {
+                        if enter(&table, key, 3, 0).is_some() {
+                            assert!(table.read(key).0 <= 3);
+                            leave(&table, key);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(table.read(key).0, 0);
+    }
+
+    #[test]
+    fn an_exchange_is_counted_until_it_ends() {
+        let options =
+            json!({"conn": 1, "burst": 0, "default_conn_delay": 0.1, "key": "remote_addr", "rejected_msg": "busy"});
+        let step = build::<LimitConn>(options);
+        let (mut first, mut second) = (get("/"), get("/"));
+        assert_eq!(on_request(&step, &mut first), Ok(()));
+        assert_eq!(on_request(&step, &mut second), Err(Stop::Answered));
+        assert_eq!((second.response.status, body(&second)), (503, "{\"error_msg\":\"busy\"}\n"));
+        step.on_log(&second); // was never let in
+        assert_eq!(on_request(&step, &mut second), Err(Stop::Answered));
+        step.on_log(&first);
+        assert_eq!(on_request(&step, &mut second), Ok(()));
+    }
+
+    #[test]
+    fn a_burst_waits() {
+        let options = json!({"conn": 1, "burst": 1, "default_conn_delay": 3600, "key": "$remote_addr$arg_a",
+            "key_type": "var_combination", "only_use_default_delay": true});
+        let step = build::<LimitConn>(options);
+        assert!(step.phases().log);
+        for _ in 0..2 {
+            assert_eq!(on_request(&step, &mut get("/?a=1")), Ok(()), "on a clock that jumps to the next deadline");
+        }
+        assert_eq!(on_request(&step, &mut get("/?a=1")), Err(Stop::Respond(503)));
+    }
+
+    #[test]
+    fn a_refusal_by_the_second_rule_takes_nothing_from_the_first_for_good() {
+        let rules = json!([{"conn": 2, "burst": 0, "key": "$remote_addr"}, {"conn": 1, "burst": 0, "key": "$arg_a"}]);
+        let step = build::<LimitConn>(json!({"default_conn_delay": 1, "rules": rules}));
+        let mut first = get("/?a=1");
+        assert_eq!(on_request(&step, &mut first), Ok(()));
+        for _ in 0..3 {
+            let mut refused = get("/?a=1");
+            assert_eq!(on_request(&step, &mut refused), Err(Stop::Respond(503)));
+            step.on_log(&refused);
+        }
+        assert_eq!(on_request(&step, &mut get("/?a=2")), Ok(()));
+        assert_eq!(on_request(&step, &mut get("/")), Err(Stop::Respond(503)), "two under way");
+    }
+
+    #[test]
+    fn the_pause_follows_what_requests_take() {
+        let table = Table::new(0);
+        let pause = Pause { name: 1, default: Duration::from_secs(1), learns: true };
+        assert_eq!(pause.now(&table), Duration::from_secs(1));
+        pause.learn(&table, Duration::from_secs(3));
+        assert_eq!(pause.now(&table), Duration::from_secs(2));
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"default_conn_delay": 1}), "needs `conn`, `burst` and `key`, or `rules`"),
+            (
+                json!({"conn": 0, "burst": 0, "default_conn_delay": 1, "key": "remote_addr"}),
+                "conn: must be a whole number",
+            ),
+            (
+                json!({"conn": 1, "burst": -1, "default_conn_delay": 1, "key": "remote_addr"}),
+                "burst: must be a whole number",
+            ),
+            (
+                json!({"conn": 1, "burst": 0, "default_conn_delay": 0, "key": "remote_addr"}),
+                "default_conn_delay: must be",
+            ),
+            (json!({"rules": [], "default_conn_delay": 1}), "rules: must not be empty"),
+            (
+                json!({"conn": 1, "burst": 0, "default_conn_delay": 1, "key": "x", "policy": "redis"}),
+                "redis_host: is needed",
+            ),
+        ] {
+            let error = refused::<LimitConn>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What is under way, counted by a server for all gateways that use it.
+//!
+//! A key holds a member for each request, with the time at which it is forgotten whatever happens: a gateway that dies
+//! takes its places with it no longer than that.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use redis::Script;
+use weir_plugin::{AsyncPlugin, Exchange, Phases, Stop, Waiting};
+
+use super::{Limiter, PHASES};
+use crate::clock;
+use crate::limit::limit_req::rest;
+use crate::store::redis_server::{RedisServer, Unanswered};
+
+/// `member, most, ms until it is forgotten` → `accepted, how many were there before`.
+static ENTER: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+local count = redis.call('ZCARD', KEYS[1])
+if count >= tonumber(ARGV[2]) then return {0, count} end
+redis.call('ZADD', KEYS[1], now + ARGV[3], ARGV[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return {1, count}
+",
+    )
+});
+
+/// `member` → `whether it was there`.
+static LEAVE: LazyLock<Script> = LazyLock::new(|| Script::new("return {redis.call('ZREM', KEYS[1], ARGV[1])}"));
+
+thread_local! {
+    /// Who is in, by member: a request ends on the worker on which it began.
+    static PLACES: RefCell<HashMap<u64, Place>> = RefCell::default();
+}
+
+/// A place in a server's count. Dropped, it is given back.
+struct Place {
+    server: Arc<RedisServer>,
+    key: Vec<u8>,
+    member: u64,
+    /// The server has said that there was none.
+    refused: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.refused {
+            return;
+        }
+        let (server, key, member) = (Arc::clone(&self.server), std::mem::take(&mut self.key), self.member);
+        // Without a runtime the worker is ending; the server forgets the place in time.
+        if tokio::runtime::Handle::try_current().is_ok() {
+            tokio::task::spawn_local(async move {
+                // Failing, it is forgotten later.
+                let _ = server.ask::<1>(&LEAVE, &key, &[member]).await;
+            });
+        }
+    }
+}
+
+/// Limits that a server counts.
+pub(super) struct Remote {
+    pub(super) limiter: Limiter,
+    pub(super) server: Arc<RedisServer>,
+    /// After which a request is forgotten that nobody has seen end.
+    pub(super) forget_after: Duration,
+    pub(super) waits: bool,
+}
+
+impl Remote {
+    async fn admit(&self, exchange: &mut Exchange) -> Result<Duration, Stop> {
+        let Limiter { quotas, refusal, allow_degradation, .. } = &self.limiter;
+        let mut pauses = 0;
+        for quota in quotas {
+            let Some((conn, burst)) = quota.ask(exchange, *allow_degradation)? else { continue };
+            // From here on the server may have counted the request in, whether or not it gets to say so.
+            let key = quota.key.elsewhere(&quota.title, exchange);
+            let server = Arc::clone(&self.server);
+            let mut place = Place { server, key, member: rand::random(), refused: false };
+            let most_ms = self.forget_after.as_millis() as u64;
+            match self.server.ask(&ENTER, &place.key, &[place.member, conn + burst, most_ms]).await {
+                Ok([0, _]) => {
+                    place.refused = true;
+                    return Err(refusal.send(exchange));
+                }
+                Ok([_, count]) => {
+                    exchange.notes.write(quota.note, [place.member, clock::now().as_nanos() as u64, 0]);
+                    PLACES.with_borrow_mut(|places| places.insert(place.member, place));
+                    pauses = (count.max(0).unsigned_abs() / conn).max(pauses);
+                }
+                Err(Unanswered) if *allow_degradation => {}
+                Err(Unanswered) => return Err(Stop::Respond(500)),
+            }
+        }
+        Ok(self.limiter.wait(pauses))
+    }
+}
+
+impl AsyncPlugin for Remote {
+    fn phases(&self) -> Phases {
+        PHASES
+    }
+
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
+        Box::pin(async move {
+            let wait = self.admit(exchange).await?;
+            if self.waits {
+                rest(wait).await;
+            }
+            Ok(())
+        })
+    }
+
+    fn on_log(&self, exchange: &Exchange) {
+        for quota in &self.limiter.quotas {
+            let Some([member, entered_ns, _]) = exchange.notes.read(quota.note) else { continue };
+            PLACES.with_borrow_mut(|places| places.remove(&member));
+            self.limiter.learn(entered_ns);
+        }
+    }
+}

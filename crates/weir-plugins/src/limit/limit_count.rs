@@ -1,0 +1,317 @@
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use weir_plugin::{
+    AsyncPlugin, Build, ConfigError, Definition, Described, Exchange, Phases, Plugin, Stage, Step, Stop, Waiting,
+};
+
+use crate::answer::Refusal;
+use crate::clock;
+use crate::limit::key::{KeyType, LimitKey};
+use crate::limit::policy::{Policy, counted_somewhere};
+use crate::options::headers::header_name;
+use crate::store::redis_server::Unanswered;
+
+mod delayed;
+mod local;
+mod quota;
+mod remote;
+#[cfg(test)]
+mod tests;
+
+use delayed::Delayed;
+#[cfg(test)]
+pub use local::Fixed;
+use quota::{Quota, Shown};
+use remote::Remote;
+
+counted_somewhere! {
+/// Lets through so many requests in a time, for each client, key or tenant.
+///
+/// The count is exact over all workers, and with one of the `redis` policies over all gateways whose options are the same.
+/// It goes on over a reload unless the options of this plugin have changed.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LimitCount {
+    /// Requests let through in one window; or a `$variable` that holds the number.
+    #[schemars(extend("type" = ["integer", "string"]))]
+    count: Option<Value>,
+    /// The length of a window in seconds; or a `$variable` that holds it.
+    #[schemars(extend("type" = ["integer", "string"]))]
+    time_window: Option<Value>,
+    /// `fixed`: a window begins with the first request of a key. `sliding`: windows follow each other, and the one before
+    /// counts for the share of it that still lies within the last `time_window` seconds.
+    #[serde(default)]
+    window_type: WindowType,
+    /// What is counted, as `key_type` says. When it is missing from a request, the client's address is counted.
+    #[serde(default = "remote_addr")]
+    key: String,
+    /// How `key` is read.
+    #[serde(default)]
+    key_type: KeyType,
+    /// Several limits instead of `count`, `time_window` and `key`. The first that is used up refuses.
+    #[schemars(length(min = 1))]
+    rules: Option<Vec<RuleOptions>>,
+    /// Shares the counters with every plugin that names the same group. All options of those must be the same.
+    group: Option<String>,
+    /// The status of a refusal, 200 to 599.
+    #[serde(default = "unavailable")]
+    #[schemars(range(min = 200, max = 599))]
+    rejected_code: u16,
+    /// What a refused client is told: `{"error_msg":"..."}`. Without it, only the status.
+    #[schemars(length(min = 1))]
+    rejected_msg: Option<String>,
+    /// Lets requests through whose limit cannot be found, because a variable holds no number or because the server that
+    /// counts does not answer. Otherwise they are answered with 500.
+    #[serde(default)]
+    allow_degradation: bool,
+    /// Adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds) to every response, and
+    /// `Retry-After` to refusals.
+    #[serde(default = "yes")]
+    show_limit_quota_header: bool,
+    /// Adds the fields `RateLimit-Policy` and `RateLimit` of the IETF's draft as well. Not an option of APISIX.
+    #[serde(default)]
+    ietf_headers: bool,
+    /// Seconds, 0.1 or more and less than the window: counts here and tells the server that often, instead of asking it
+    /// about each request. All gateways together then let through at most `count`, and what the others have let through
+    /// since the last time. -1 is never. Not for `local`, nor for sliding windows.
+    #[serde(default = "never")]
+    sync_interval: f64,
+}
+}
+
+/// One of several limits.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct RuleOptions {
+    /// Requests let through in one window; or a `$variable` that holds the number.
+    #[schemars(extend("type" = ["integer", "string"]))]
+    count: Value,
+    /// The length of a window in seconds; or a `$variable` that holds it.
+    #[schemars(extend("type" = ["integer", "string"]))]
+    time_window: Value,
+    /// What is counted: text with `$variables`. A request that has none of them passes this rule by.
+    key: String,
+    /// Names the fields of this rule: `X-<prefix>-RateLimit-Limit` and so on. Its number, from 1, without it.
+    header_prefix: Option<String>,
+}
+
+/// How the fields are called that tell clients what is left to them.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitCountMetadata {
+    /// The field with the requests let through in one window.
+    limit_header: String,
+    /// The field with the requests that are left.
+    remaining_header: String,
+    /// The field with the seconds until the window ends.
+    reset_header: String,
+}
+
+impl Default for LimitCountMetadata {
+    fn default() -> LimitCountMetadata {
+        LimitCountMetadata {
+            limit_header: "X-RateLimit-Limit".to_owned(),
+            remaining_header: "X-RateLimit-Remaining".to_owned(),
+            reset_header: "X-RateLimit-Reset".to_owned(),
+        }
+    }
+}
+
+/// When windows begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum WindowType {
+    #[default]
+    Fixed,
+    Sliding,
+}
+
+fn remote_addr() -> String {
+    "remote_addr".to_owned()
+}
+
+fn unavailable() -> u16 {
+    503
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn never() -> f64 {
+    -1.0
+}
+
+impl Definition for LimitCount {
+    const NAME: &'static str = "limit-count";
+    const PRIORITY: i32 = 1002;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str =
+        "limit-count: { count: 100, time_window: 60, rejected_code: 429, rejected_msg: slow down }";
+
+    fn build(mut self, build: &mut Build) -> Result<Step, ConfigError> {
+        let server = self.counting()?;
+        if !(200..=599).contains(&self.rejected_code) {
+            return Err(ConfigError::new("rejected_code", "must be from 200 to 599"));
+        }
+        let delay = self.delay()?;
+        let identity = match &self.group {
+            Some(_) if self.rules.is_some() => {
+                return Err(ConfigError::new("group", "cannot be used with `rules`"));
+            }
+            Some(group) => {
+                // The owner stands before the options, and differs.
+                let options = build.identity().split_once(": ").map_or("", |(_, options)| options).to_owned();
+                if !build.agree(&format!("limit-count group {group}"), &options) {
+                    let problem = format!("`{group}` is used elsewhere with other options; make them the same");
+                    return Err(ConfigError::new("group", problem));
+                }
+                format!("limit-count group {group}: {options}")
+            }
+            None => build.identity().to_owned(),
+        };
+        let quotas = match (self.count, self.time_window, self.rules) {
+            (Some(count), Some(window), None) => {
+                let key = LimitKey::compile(&self.key, self.key_type, "key", build)?;
+                let mut quota = Quota::new(&count, &window, key, "", &identity, None)?;
+                quota.rename(&build.metadata::<LimitCount>())?;
+                vec![quota]
+            }
+            (None, None, Some(rules)) if !rules.is_empty() => {
+                let quota = |(index, rule): (usize, RuleOptions)| {
+                    let path = format!("rules[{index}].");
+                    let key = LimitKey::compile(&rule.key, KeyType::VarCombination, &format!("{path}key"), build)
+                        .or_else(|_| LimitKey::compile(&rule.key, KeyType::Constant, "", build))?;
+                    let prefix = rule.header_prefix.unwrap_or_else(|| (index + 1).to_string());
+                    let name = format!("{identity} rule {index}");
+                    Quota::new(&rule.count, &rule.time_window, key, &path, &name, Some(prefix))
+                };
+                rules.into_iter().enumerate().map(quota).collect::<Result<_, _>>()?
+            }
+            (_, _, Some(_)) => {
+                return Err(ConfigError::new("rules", "must not be empty, nor stand beside `count` or `time_window`"));
+            }
+            (count, ..) => {
+                let missing = if count.is_none() { "count" } else { "time_window" };
+                return Err(ConfigError::new("", format!("needs `{missing}`, or `rules`")));
+            }
+        };
+        let limiter = Limiter {
+            quotas: quotas.into(),
+            window: self.window_type,
+            refusal: Refusal::error(self.rejected_code, self.rejected_msg.as_deref()),
+            allow_degradation: self.allow_degradation,
+            shown: Shown { usual: self.show_limit_quota_header, ietf: self.ietf_headers },
+        };
+        Ok(match server {
+            None => Step::new(limiter),
+            Some(server) => {
+                let delayed = delay.map(|interval| Delayed::new(interval, &identity));
+                Step::waiting(Elsewhere { remote: Remote { server, window: self.window_type, delayed }, limiter })
+            }
+        })
+    }
+}
+
+impl LimitCount {
+    /// How long a server is not told what was counted here; nothing where it is asked about each request.
+    fn delay(&self) -> Result<Option<Duration>, ConfigError> {
+        let wrong = |problem: &str| Err(ConfigError::new("sync_interval", problem));
+        let shortest_s = match (&self.time_window, &self.rules) {
+            (Some(window), _) => window.as_u64(),
+            (None, Some(rules)) => rules.iter().filter_map(|rule| rule.time_window.as_u64()).min(),
+            (None, None) => None,
+        };
+        match self.sync_interval {
+            -1.0 => Ok(None),
+            _ if self.policy == Policy::Local => wrong("has no meaning with the policy `local`; leave it out"),
+            _ if self.window_type == WindowType::Sliding => wrong("is not for sliding windows; leave it out"),
+            // As in APISIX.
+            seconds if !(0.1..=86_400.0).contains(&seconds) => wrong("must be from 0.1 to 86400 seconds, or -1"),
+            seconds if shortest_s.is_some_and(|window_s| seconds >= window_s as f64) => {
+                wrong("must be less than `time_window`")
+            }
+            seconds => Ok(Some(Duration::from_secs_f64(seconds))),
+        }
+    }
+}
+
+impl Described for LimitCount {
+    type Metadata = LimitCountMetadata;
+
+    fn check_metadata(metadata: LimitCountMetadata) -> Result<(), ConfigError> {
+        header_name(&metadata.limit_header, "limit_header")?;
+        header_name(&metadata.remaining_header, "remaining_header")?;
+        header_name(&metadata.reset_header, "reset_header").map(|_| ())
+    }
+}
+
+struct Limiter {
+    quotas: Box<[Quota]>,
+    window: WindowType,
+    refusal: Refusal,
+    allow_degradation: bool,
+    shown: Shown,
+}
+
+impl Plugin for Limiter {
+    fn phases(&self) -> Phases {
+        if self.shown.usual || self.shown.ietf { Phases::REQUEST.and(Phases::RESPONSE) } else { Phases::REQUEST }
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let now = clock::now();
+        for quota in &self.quotas {
+            let Some(asked) = quota.ask(exchange, self.allow_degradation)? else { continue };
+            let verdict = local::take(self.window, quota, asked, exchange, now);
+            quota.note(exchange, asked, verdict);
+            if !verdict.accepted {
+                return Err(self.refusal.send(exchange));
+            }
+        }
+        Ok(())
+    }
+
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        self.quotas.iter().try_for_each(|quota| quota.show(exchange, self.shown))
+    }
+}
+
+/// Limits that a server counts.
+struct Elsewhere {
+    limiter: Limiter,
+    remote: Remote,
+}
+
+impl AsyncPlugin for Elsewhere {
+    fn phases(&self) -> Phases {
+        self.limiter.phases()
+    }
+
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
+        let Limiter { quotas, refusal, allow_degradation, .. } = &self.limiter;
+        Box::pin(async move {
+            for quota in quotas {
+                let Some(asked) = quota.ask(exchange, *allow_degradation)? else { continue };
+                match self.remote.take(quota, asked, exchange, clock::now()).await {
+                    Ok(verdict) => {
+                        quota.note(exchange, asked, verdict);
+                        if !verdict.accepted {
+                            return Err(refusal.send(exchange));
+                        }
+                    }
+                    Err(Unanswered) if *allow_degradation => {}
+                    Err(Unanswered) => return Err(Stop::Respond(500)),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        self.limiter.on_response(exchange)
+    }
+}

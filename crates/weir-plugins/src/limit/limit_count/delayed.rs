@@ -1,0 +1,213 @@
+//! Counting here, and telling the server now and then (`sync_interval`).
+//!
+//! The server is asked about the first request of a window, and from then on told what was let through here, every
+//! interval; it answers with what all gateways have let through together. In between a gateway knows nothing of the
+//! others. So within a window, all together let through at most `count`, and what the others let through since they were
+//! last heard of: with `n` gateways that get the same traffic, `n - 1` times what one gets in an interval. It is never
+//! more than `n` times `count`. What one gateway lets through is exact over its workers.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use redis::Script;
+
+use super::quota::{Asked, Verdict};
+use crate::clock;
+use crate::store::counters::{self, Counter, Key, Table};
+use crate::store::redis_server::{RedisServer, Unanswered};
+
+/// `let through here since the last time, window in ms` → `let through by all, ms until the window ends`.
+static ADD: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
+local ends = redis.call('PTTL', KEYS[1])
+if ends <= 0 then
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+  return {tonumber(ARGV[1]), tonumber(ARGV[2])}
+end
+return {redis.call('INCRBY', KEYS[1], ARGV[1]), ends}
+",
+    )
+});
+
+/// Keys of which a worker has something to tell at a time. When there are more, the server is asked about each request.
+const MOST_UNTOLD: usize = 65_536;
+
+/// Keys a worker tells of at a time.
+const AT_A_TIME: usize = 64;
+
+/// A million keys at a time, in 16 MiB at most.
+static TABLE: LazyLock<Table<Share>> = LazyLock::new(|| Table::new(1 << 20));
+
+/// What is known of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share {
+    /// 32 bits: tenths of a second since 1970, from 2020 on.
+    until: u64,
+    /// What all have let through, as far as is known here; 28 bits.
+    total: u64,
+    /// What was let through here, and the server has not been told; 28 bits.
+    untold: u64,
+}
+
+const BITS_28: u64 = (1 << 28) - 1;
+/// 2020-01-01, in tenths of a second since 1970.
+const EPOCH: u64 = 15_778_368_000;
+
+impl Counter for Share {
+    fn from_bits(bits: u128) -> Share {
+        let count = |shift: u32| (bits >> shift) as u64 & BITS_28;
+        Share { until: (bits >> 56) as u64, total: count(28), untold: count(0) }
+    }
+
+    fn bits(self) -> u128 {
+        u128::from(self.until) << 56 | u128::from(self.total.min(BITS_28)) << 28 | u128::from(self.untold.min(BITS_28))
+    }
+
+    fn is_live(self, now: u64) -> bool {
+        self.until > now
+    }
+
+    fn weight(self, _: u64) -> u64 {
+        self.total
+    }
+}
+
+fn tenths(time: Duration) -> u64 {
+    (time.as_millis() as u64 / 100).saturating_sub(EPOCH)
+}
+
+/// What workers let through and have not told yet, by the server's keys; for one limiter.
+type Untold = HashMap<Box<[u8]>, Asked>;
+
+thread_local! {
+    static UNTOLD: RefCell<HashMap<u64, Untold>> = RefCell::default();
+}
+
+/// Counts in this process, for a server to know later.
+#[derive(Clone, Copy)]
+pub(super) struct Delayed {
+    interval: Duration,
+    /// What this limiter's keys in the table begin with.
+    name: u64,
+}
+
+impl Delayed {
+    pub(super) fn new(interval: Duration, identity: &str) -> Delayed {
+        Delayed { interval, name: counters::name(identity) }
+    }
+
+    fn key(&self, key: &[u8]) -> Key {
+        TABLE.key(self.name, key)
+    }
+
+    /// Counts one request; nothing where the server has to be asked.
+    pub(super) fn take(&self, server: &Arc<RedisServer>, key: &[u8], asked: Asked, now: Duration) -> Option<Verdict> {
+        let now_tenths = tenths(now);
+        if !self.can_tell(key) {
+            return None;
+        }
+        let (verdict, is_first) = TABLE.update(self.key(key), now_tenths, |share| {
+            if !share.is_live(now_tenths) {
+                return (None, (None, false));
+            }
+            let reset_ms = (share.until - now_tenths) * 100;
+            if share.total >= asked.limit {
+                return (None, (Some(Verdict { accepted: false, remaining: 0, reset_ms }), false));
+            }
+            let taken = Share { total: share.total + 1, untold: share.untold + 1, ..share };
+            let verdict = Verdict { accepted: true, remaining: asked.limit - taken.total, reset_ms };
+            (Some(taken), (Some(verdict), share.untold == 0))
+        });
+        if is_first {
+            self.tell_later(server, key, asked);
+        }
+        verdict
+    }
+
+    /// Takes over what the server has said of the first request of a window.
+    pub(super) fn learn(&self, key: &[u8], asked: Asked, verdict: Verdict, now: Duration) {
+        let total = asked.limit - verdict.remaining.min(asked.limit);
+        let until = tenths(now + Duration::from_millis(verdict.reset_ms));
+        let now_tenths = tenths(now);
+        TABLE.update(self.key(key), now_tenths, |share| match share.is_live(now_tenths) {
+            // Somebody else has asked meanwhile.
+            true => (Some(Share { total: share.total.max(total + share.untold), ..share }), ()),
+            false => (Some(Share { until, total, untold: 0 }), ()),
+        });
+    }
+
+    fn can_tell(&self, key: &[u8]) -> bool {
+        UNTOLD.with_borrow(|untold| {
+            let Some(untold) = untold.get(&self.name) else { return true };
+            untold.len() < MOST_UNTOLD || untold.contains_key(key)
+        })
+    }
+
+    /// Remembers a key, and sets out to tell the server when the interval is over, if nobody has on this worker.
+    fn tell_later(self, server: &Arc<RedisServer>, key: &[u8], asked: Asked) {
+        let sets_out = UNTOLD.with_borrow_mut(|untold| {
+            let untold = untold.entry(self.name).or_default();
+            untold.insert(key.into(), asked);
+            untold.len() == 1
+        });
+        if sets_out {
+            let server = Arc::clone(server);
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(self.interval).await;
+                let untold = UNTOLD.with_borrow_mut(|untold| untold.remove(&self.name)).unwrap_or_default();
+                let server = &server;
+                let each = |(key, asked): (Box<[u8]>, Asked)| async move { self.tell(server, &key, asked).await };
+                futures_util::stream::iter(untold).for_each_concurrent(AT_A_TIME, each).await;
+            });
+        }
+    }
+
+    /// Tells the server, and learns what the others have let through.
+    async fn tell(self, server: &Arc<RedisServer>, key: &[u8], asked: Asked) {
+        let place = self.key(key);
+        let now = tenths(clock::now());
+        // Of a window that is over, nobody wants to know any more.
+        let share = TABLE.update(place, now, |share| match share.is_live(now) && share.untold > 0 {
+            true => (Some(Share { untold: 0, ..share }), Some(share)),
+            false => (None, None),
+        });
+        let Some(share) = share else { return };
+        match server.ask(&ADD, key, &[share.untold, asked.window_s * 1000]).await {
+            Ok([total, ends_ms]) => {
+                let now = clock::now();
+                let until = tenths(now + Duration::from_millis(ends_ms.max(0).unsigned_abs()));
+                let told = total.max(0).unsigned_abs();
+                TABLE.update(place, tenths(now), |share| {
+                    (Some(Share { until, total: told + share.untold, untold: share.untold }), ())
+                });
+            }
+            Err(Unanswered) => {
+                let is_same_window = TABLE.update(place, now, |newer| match newer.until == share.until {
+                    true => (Some(Share { untold: newer.untold + share.untold, ..newer }), true),
+                    false => (None, false),
+                });
+                if is_same_window {
+                    self.tell_later(server, key, asked);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_fits_into_its_bits() {
+        let share = Share { until: u64::from(u32::MAX), total: BITS_28, untold: BITS_28 - 1 };
+        assert_eq!(Share::from_bits(share.bits()), share);
+        assert_eq!(share.bits() >> crate::store::counters::COUNTER_BITS, 0);
+        // Windows may end until 2033.
+        assert!(tenths(Duration::from_secs(2_000_000_000)) < u64::from(u32::MAX));
+    }
+}

@@ -1,0 +1,223 @@
+//! Windows of both kinds, counted in this process.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use super::WindowType;
+use super::quota::{Asked, MAX_COUNT, Quota, Verdict};
+use crate::store::counters::{Counter, Key, Table};
+use weir_plugin::Exchange;
+
+/// A million keys at a time each, in 16 MiB at most. They are two, since windows of both kinds end differently.
+static FIXED: LazyLock<Table<Fixed>> = LazyLock::new(|| Table::new(1 << 20));
+static SLIDING: LazyLock<Table<Sliding>> = LazyLock::new(|| Table::new(1 << 20));
+
+/// Counts one request.
+pub(super) fn take(window: WindowType, quota: &Quota, asked: Asked, exchange: &Exchange, now: Duration) -> Verdict {
+    let Asked { limit, window_s } = asked;
+    match window {
+        WindowType::Fixed => {
+            let table = &*FIXED;
+            take_fixed(table, quota.key.in_table(table, quota.name, exchange), limit, window_s, now)
+        }
+        WindowType::Sliding => {
+            let table = &*SLIDING;
+            take_sliding(table, quota.key.in_table(table, quota.name, exchange), limit, window_s, now)
+        }
+    }
+}
+
+/// A window that began with the first request of its key.
+#[derive(Clone, Copy, Debug)]
+pub struct Fixed {
+    /// Milliseconds since 1970, 44 bits.
+    until_ms: u64,
+    /// 44 bits.
+    count: u64,
+}
+
+impl Counter for Fixed {
+    fn from_bits(bits: u128) -> Fixed {
+        Fixed { until_ms: (bits >> 44) as u64, count: bits as u64 & ((1 << 44) - 1) }
+    }
+
+    fn bits(self) -> u128 {
+        u128::from(self.until_ms) << 44 | u128::from(self.count)
+    }
+
+    fn is_live(self, now_ms: u64) -> bool {
+        self.until_ms > now_ms
+    }
+
+    fn weight(self, _: u64) -> u64 {
+        self.count
+    }
+}
+
+fn take_fixed(table: &Table<Fixed>, key: Key, limit: u64, window_s: u64, now: Duration) -> Verdict {
+    let now_ms = now.as_millis() as u64;
+    table.update(key, now_ms, |Fixed { until_ms, count }| match until_ms > now_ms {
+        true if count >= limit => (None, Verdict { accepted: false, remaining: 0, reset_ms: until_ms - now_ms }),
+        true => {
+            let verdict = Verdict { accepted: true, remaining: limit - count - 1, reset_ms: until_ms - now_ms };
+            (Some(Fixed { until_ms, count: count + 1 }), verdict)
+        }
+        false => {
+            let window_ms = window_s * 1000;
+            let verdict = Verdict { accepted: true, remaining: limit - 1, reset_ms: window_ms };
+            (Some(Fixed { until_ms: now_ms + window_ms, count: 1 }), verdict)
+        }
+    })
+}
+
+/// Two windows that follow each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Sliding {
+    /// When the window after the current one ends, and with it all meaning: seconds since 1970, 32 bits.
+    until_s: u64,
+    /// 28 bits each.
+    current: u64,
+    previous: u64,
+}
+
+impl Counter for Sliding {
+    fn from_bits(bits: u128) -> Sliding {
+        let count = |shift: u32| (bits >> shift) as u64 & MAX_COUNT;
+        Sliding { until_s: (bits >> 56) as u64, current: count(28), previous: count(0) }
+    }
+
+    fn bits(self) -> u128 {
+        u128::from(self.until_s) << 56 | u128::from(self.current) << 28 | u128::from(self.previous)
+    }
+
+    fn is_live(self, now_s: u64) -> bool {
+        self.until_s > now_s
+    }
+
+    fn weight(self, _: u64) -> u64 {
+        self.current.max(self.previous)
+    }
+}
+
+fn take_sliding(table: &Table<Sliding>, key: Key, limit: u64, window_s: u64, now: Duration) -> Verdict {
+    let (now_s, window_ms) = (now.as_secs(), window_s * 1000);
+    let start_s = now_s / window_s * window_s;
+    let left_ms = window_ms - (now.as_millis() as u64 - start_s * 1000);
+    let until_s = start_s + 2 * window_s;
+    table.update(key, now_s, |counter| {
+        let (current, previous) = match counter.until_s {
+            until if until == until_s => (counter.current, counter.previous),
+            until if until == start_s + window_s => (0, counter.current),
+            _ => (0, 0),
+        };
+        // In thousandths of a request and a window, so that nothing is rounded.
+        let weighted = u128::from(previous) * u128::from(left_ms) + u128::from(current) * u128::from(window_ms);
+        let free = (u128::from(limit) * u128::from(window_ms)).saturating_sub(weighted) / u128::from(window_ms);
+        match free {
+            0 => (None, Verdict { accepted: false, remaining: 0, reset_ms: left_ms }),
+            free => {
+                let verdict = Verdict { accepted: true, remaining: free as u64 - 1, reset_ms: left_ms };
+                (Some(Sliding { until_s, current: current + 1, previous }), verdict)
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Duration {
+        Duration::from_millis(1_000_000_000 + ms)
+    }
+
+    #[test]
+    fn a_fixed_window_begins_with_the_first_request() {
+        let table = Table::new(0);
+        let key = table.key(1, b"a");
+        let take = |ms| take_fixed(&table, key, 2, 10, at(ms));
+        let verdict = |accepted, remaining, reset_ms| Verdict { accepted, remaining, reset_ms };
+        assert_eq!(take(3_000), verdict(true, 1, 10_000));
+        assert_eq!(take(4_000), verdict(true, 0, 9_000));
+        assert_eq!(take(12_999), verdict(false, 0, 1));
+        assert_eq!(take(13_000), verdict(true, 1, 10_000));
+        assert_eq!(take_fixed(&table, table.key(1, b"b"), 2, 10, at(13_000)), verdict(true, 1, 10_000));
+    }
+
+    #[test]
+    fn a_sliding_window_counts_a_share_of_the_one_before() {
+        let table = Table::new(0);
+        let key = table.key(1, b"a");
+        let take = |ms| take_sliding(&table, key, 10, 10, at(ms));
+        for left in (0..10).rev() {
+            assert_eq!(take(4_000), Verdict { accepted: true, remaining: left, reset_ms: 6_000 });
+        }
+        assert!(!take(9_999).accepted);
+        assert!(!take(10_000).accepted, "the whole of the last window still counts");
+        assert_eq!(take(15_000), Verdict { accepted: true, remaining: 4, reset_ms: 5_000 });
+        assert_eq!((0..10).filter(|_| take(15_000).accepted).count(), 4);
+        assert_eq!(take(40_000), Verdict { accepted: true, remaining: 9, reset_ms: 10_000 });
+    }
+
+    #[test]
+    fn p08_a_sliding_window_is_within_one_request_of_its_definition() {
+        let mut state = 42_u64;
+        let mut random = |below: u64| {
+            // SplitMix64.
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut bits = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (bits ^ (bits >> 31)) % below
+        };
+        for (limit, window_s) in [(1, 1), (7, 3), (100, 10), (1_000, 60)] {
+            let table = Table::new(0);
+            let key = table.key(1, b"a");
+            let window_ms = window_s * 1_000;
+            let mut passed: Vec<u64> = Vec::new();
+            let mut now_ms = 1_000_000_000;
+            for turn in 0..50_000 {
+                // Bursts, a steady stream of about twice the limit, and pauses that windows pass in.
+                now_ms += match turn % 1_000 {
+                    0 => random(3 * window_ms),
+                    1..400 => 0,
+                    _ => random(window_ms / limit + 1),
+                };
+                let start_ms = now_ms / window_ms * window_ms;
+                let within = |from: u64, to: u64| {
+                    passed.partition_point(|&at| at < to) - passed.partition_point(|&at| at < from)
+                };
+                let share = (window_ms - (now_ms - start_ms)) as f64 / window_ms as f64;
+                let counted = within(start_ms, u64::MAX) as f64 + within(start_ms - window_ms, start_ms) as f64 * share;
+                let free = limit as f64 - counted;
+                let verdict = take_sliding(&table, key, limit, window_s, Duration::from_millis(now_ms));
+                let at = format!("{limit} in {window_s} s, turn {turn}: {counted} counted");
+                assert!(if verdict.accepted { free > 0.999 } else { free < 1.001 }, "{at}: {verdict:?}");
+                if verdict.accepted {
+                    assert!((free - 1.0 - verdict.remaining as f64).abs() <= 1.0, "{at}: {verdict:?}");
+                    passed.push(now_ms);
+                }
+            }
+            assert!(passed.len() > limit as usize, "some windows were used up");
+        }
+    }
+
+    #[test]
+    fn exactly_as_many_as_the_limit_pass_from_all_threads() {
+        let (fixed, sliding) = (Table::new(0), Table::new(0));
+        let (in_fixed, in_sliding) = (fixed.key(1, b"a"), sliding.key(1, b"a"));
+        let passed: usize = std::thread::scope(|scope| {
+            let work = || {
+                let accepted = |turn: u64| {
+                    let now = at(turn % 10);
+                    let a = take_fixed(&fixed, in_fixed, 1_000, 60, now).accepted;
+                    let b = take_sliding(&sliding, in_sliding, 1_000, 60, now).accepted;
+                    usize::from(a) + usize::from(b)
+                };
+                (0..20_000).map(accepted).sum::<usize>()
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+        });
+        assert_eq!(passed, 2_000);
+    }
+}

@@ -1,0 +1,185 @@
+//! One limit: what it allows, what it counts by, and how clients are told what is left.
+
+use serde_json::Value;
+use weir_plugin::proto::decimal::Decimal;
+use weir_plugin::proto::field::{Line, Name};
+use weir_plugin::proto::head::{BadField, Head};
+use weir_plugin::{ConfigError, Exchange, NoteKey, Stop};
+
+use super::LimitCountMetadata;
+use crate::limit::key::{Amount, LimitKey, digest};
+use crate::store::counters;
+
+/// 25 bits.
+const MAX_WINDOW_S: u64 = 366 * 86_400;
+const WINDOW_BITS: u32 = 25;
+/// What a cell of a sliding window can count.
+pub(super) const MAX_COUNT: u64 = (1 << 28) - 1;
+
+/// One limit.
+pub(super) struct Quota {
+    count: Amount,
+    /// The field with the count, where that is always the same.
+    told: Option<Line>,
+    window: Amount,
+    pub(super) key: LimitKey,
+    /// One of several: passes requests by that have nothing to count.
+    is_rule: bool,
+    pub(super) name: u64,
+    /// What its keys begin with where a server counts.
+    pub(super) title: Box<str>,
+    note: NoteKey,
+    fields: FieldNames,
+}
+
+/// What a limit allows one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) limit: u64,
+    pub(super) window_s: u64,
+}
+
+/// What a limit says of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) accepted: bool,
+    pub(super) remaining: u64,
+    pub(super) reset_ms: u64,
+}
+
+/// Which fields tell clients about limits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shown {
+    /// `X-RateLimit-Limit` and its like.
+    pub(super) usual: bool,
+    /// `RateLimit` and `RateLimit-Policy` of the IETF's draft.
+    pub(super) ietf: bool,
+}
+
+struct FieldNames {
+    limit: Name,
+    remaining: Name,
+    reset: Name,
+    /// What the IETF's fields call it.
+    policy: Box<str>,
+}
+
+impl Quota {
+    /// `path` is the place of the limit in the options, and `prefix` what the fields of one of several are called.
+    pub(super) fn new(
+        count: &Value,
+        window: &Value,
+        key: LimitKey,
+        path: &str,
+        name: &str,
+        prefix: Option<String>,
+    ) -> Result<Quota, ConfigError> {
+        let field = |last: &str| {
+            let name = match &prefix {
+                Some(prefix) => format!("X-{prefix}-RateLimit-{last}"),
+                None => format!("X-RateLimit-{last}"),
+            };
+            Name::new(name.as_bytes())
+                .ok_or_else(|| ConfigError::new(format!("{path}header_prefix"), "is no part of a field's name"))
+        };
+        let count = Amount::compile(count, 1..=MAX_COUNT, &format!("{path}count"))?;
+        let limit = field("Limit")?;
+        Ok(Quota {
+            told: told(&count, &limit),
+            count,
+            window: Amount::compile(window, 1..=MAX_WINDOW_S, &format!("{path}time_window"))?,
+            key,
+            is_rule: prefix.is_some(),
+            name: counters::name(name),
+            title: format!("weir:limit-count:{}", digest(name.as_bytes())).into(),
+            note: NoteKey::unique(),
+            fields: FieldNames {
+                limit,
+                remaining: field("Remaining")?,
+                reset: field("Reset")?,
+                policy: prefix.as_deref().unwrap_or("default").into(),
+            },
+        })
+    }
+
+    /// Calls its fields as the metadata wants it.
+    pub(super) fn rename(&mut self, names: &LimitCountMetadata) -> Result<(), ConfigError> {
+        self.fields.limit = field_name(&names.limit_header)?;
+        self.told = told(&self.count, &self.fields.limit);
+        self.fields.remaining = field_name(&names.remaining_header)?;
+        self.fields.reset = field_name(&names.reset_header)?;
+        Ok(())
+    }
+
+    /// What it allows this request; nothing where the request is none of its business. A variable that holds no number
+    /// is an error unless that is allowed.
+    pub(super) fn ask(&self, exchange: &Exchange, allow_degradation: bool) -> Result<Option<Asked>, Stop> {
+        if self.is_rule && !self.key.is_present(exchange) {
+            return Ok(None);
+        }
+        match (self.count.of(exchange, 1..=MAX_COUNT), self.window.of(exchange, 1..=MAX_WINDOW_S)) {
+            (Some(limit), Some(window_s)) => Ok(Some(Asked { limit, window_s })),
+            _ if allow_degradation => Ok(None),
+            _ => Err(Stop::Respond(500)),
+        }
+    }
+
+    /// Remembers a verdict for the response.
+    pub(super) fn note(&self, exchange: &mut Exchange, asked: Asked, verdict: Verdict) {
+        let Asked { limit, window_s } = asked;
+        let Verdict { accepted, remaining, reset_ms } = verdict;
+        let note = [limit, remaining << 1 | u64::from(!accepted), reset_ms << WINDOW_BITS | window_s];
+        exchange.notes.write(self.note, note);
+    }
+
+    /// Tells the client what was remembered, if anything was.
+    pub(super) fn show(&self, exchange: &mut Exchange, shown: Shown) -> Result<(), Stop> {
+        let Some([limit, outcome, times]) = exchange.notes.read(self.note) else { return Ok(()) };
+        let (remaining, refused) = (outcome >> 1, outcome & 1 == 1);
+        let (reset_ms, window_s) = (times >> WINDOW_BITS, times & ((1 << WINDOW_BITS) - 1));
+        let head = &mut exchange.response.head;
+        // Numbers are valid values.
+        self.add_fields(head, shown, [limit, remaining, window_s], reset_ms).map_err(|_| Stop::Internal)?;
+        if refused {
+            let retry_after = reset_ms.div_ceil(1000).to_string();
+            head.set(b"Retry-After", retry_after.as_bytes()).map_err(|_| Stop::Internal)?;
+        }
+        Ok(())
+    }
+
+    fn add_fields(
+        &self,
+        head: &mut Head,
+        shown: Shown,
+        [limit, remaining, window_s]: [u64; 3],
+        reset_ms: u64,
+    ) -> Result<(), BadField> {
+        let names = &self.fields;
+        if shown.usual {
+            head.remove_named([&names.limit, &names.remaining, &names.reset]);
+            match &self.told {
+                Some(line) => head.add_line(line),
+                None => head.add_number(&names.limit, &Decimal::whole(limit)),
+            }
+            head.add_number(&names.remaining, &Decimal::whole(remaining));
+            head.add_number(&names.reset, &Decimal::hundredths(reset_ms.div_ceil(10)));
+        }
+        if shown.ietf {
+            let policy = &names.policy;
+            head.add(b"RateLimit-Policy", format!("\"{policy}\";q={limit};w={window_s}").as_bytes())?;
+            let reset = reset_ms.div_ceil(1000);
+            head.add(b"RateLimit", format!("\"{policy}\";r={remaining};t={reset}").as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// The field with a count that is always the same.
+fn told(count: &Amount, name: &Name) -> Option<Line> {
+    count.fixed().and_then(|count| name.with(count.to_string().as_bytes()))
+}
+
+/// A name out of the metadata, which has been checked for itself; a bad one is told there, and here again.
+fn field_name(name: &str) -> Result<Name, ConfigError> {
+    Name::new(name.as_bytes()).ok_or_else(|| ConfigError::new("plugin_metadata", "names no header field"))
+}

@@ -1,0 +1,258 @@
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{AsyncPlugin, Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Waiting};
+
+use crate::answer::Refusal;
+use crate::clock;
+use crate::limit::key::{KeyType, LimitKey, digest};
+use crate::limit::policy::counted_somewhere;
+use crate::store::counters::{self, Counter, Key, Table};
+
+mod remote;
+
+use remote::Remote;
+
+counted_somewhere! {
+/// Lets requests through at a steady rate: those that come too early wait for their turn, up to a point (leaky bucket).
+///
+/// The rate is exact over all workers, and with one of the `redis` policies over all gateways whose options are the same.
+/// What is counted goes on over a reload unless the options have changed.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LimitReq {
+    /// Requests a second; fractions are allowed, as 0.5.
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    rate: f64,
+    /// Requests beyond the rate that wait; more are refused. Fractions are allowed.
+    #[schemars(range(min = 0))]
+    burst: f64,
+    /// What is counted, as `key_type` says. When it is missing from a request, the client's address is counted.
+    #[schemars(length(min = 1))]
+    key: String,
+    /// How `key` is read.
+    #[serde(default)]
+    key_type: KeyType,
+    /// The status of a refusal, 200 to 599.
+    #[serde(default = "unavailable")]
+    #[schemars(range(min = 200, max = 599))]
+    rejected_code: u16,
+    /// What a refused client is told: `{"error_msg":"..."}`. Without it, only the status.
+    #[schemars(length(min = 1))]
+    rejected_msg: Option<String>,
+    /// Lets the requests of a burst through at once instead of having them wait.
+    #[serde(default)]
+    nodelay: bool,
+    /// Lets requests through when the server that counts does not answer. Otherwise they are answered with 500.
+    #[serde(default)]
+    allow_degradation: bool,
+}
+}
+
+fn unavailable() -> u16 {
+    503
+}
+
+impl Definition for LimitReq {
+    const NAME: &'static str = "limit-req";
+    const PRIORITY: i32 = 1001;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str =
+        "limit-req: { rate: 10, burst: 5, key: remote_addr, rejected_code: 429, nodelay: true }";
+
+    fn build(mut self, build: &mut Build) -> Result<Step, ConfigError> {
+        let server = self.counting()?;
+        // One request in a day to a billion a second: what nanoseconds can tell apart.
+        if !(1.0 / 86_400.0..=1e9).contains(&self.rate) {
+            return Err(ConfigError::new("rate", "must be above 0: from 1 request in a day to 1,000,000,000 a second"));
+        }
+        if !(0.0..=1e9).contains(&self.burst) {
+            return Err(ConfigError::new("burst", "must be from 0 to 1,000,000,000"));
+        }
+        if !(200..=599).contains(&self.rejected_code) {
+            return Err(ConfigError::new("rejected_code", "must be from 200 to 599"));
+        }
+        if self.key_type == KeyType::Constant {
+            return Err(ConfigError::new("key_type", "must be `var` or `var_combination`"));
+        }
+        let interval_ns = (1e9 / self.rate).round() as u64;
+        let bucket = Bucket {
+            interval_ns,
+            patience_ns: (self.burst * interval_ns as f64) as u64,
+            key: LimitKey::compile(&self.key, self.key_type, "key", build)?,
+            name: counters::name(build.identity()),
+            refusal: Refusal::error(self.rejected_code, self.rejected_msg.as_deref()),
+        };
+        let waits = !self.nodelay && self.burst > 0.0;
+        Ok(match (server, waits) {
+            (None, false) => Step::new(bucket),
+            (None, true) => Step::waiting(Patient(bucket)),
+            // Servers tell time in microseconds.
+            (Some(_), _) if interval_ns < 1000 => {
+                return Err(ConfigError::new("rate", "must be at most 1,000,000 a second where a server counts"));
+            }
+            (Some(server), waits) => {
+                let title = format!("weir:limit-req:{}", digest(build.identity().as_bytes()));
+                Step::waiting(Remote { bucket, server, title, waits, allow_degradation: self.allow_degradation })
+            }
+        })
+    }
+}
+
+/// A million keys at a time, in 16 MiB at most.
+static TABLE: LazyLock<Table<Due>> = LazyLock::new(|| Table::new(1 << 20));
+
+/// When the next request of a key is due: nanoseconds since 1970. Until then the rate is used up.
+#[derive(Clone, Copy, Debug)]
+struct Due(u64);
+
+impl Counter for Due {
+    fn from_bits(bits: u128) -> Due {
+        Due(bits as u64)
+    }
+
+    fn bits(self) -> u128 {
+        u128::from(self.0)
+    }
+
+    fn is_live(self, now_ns: u64) -> bool {
+        self.0 > now_ns
+    }
+
+    fn weight(self, now_ns: u64) -> u64 {
+        self.0.saturating_sub(now_ns)
+    }
+}
+
+struct Bucket {
+    /// Between two requests.
+    interval_ns: u64,
+    /// How long a request may have to wait.
+    patience_ns: u64,
+    key: LimitKey,
+    name: u64,
+    refusal: Refusal,
+}
+
+impl Bucket {
+    /// How long the request has to wait; nothing when that is too long.
+    fn take(&self, table: &Table<Due>, key: Key, now: Duration) -> Option<Duration> {
+        let now_ns = now.as_nanos() as u64;
+        table.update(key, now_ns, |Due(due_ns)| {
+            let turn_ns = due_ns.max(now_ns);
+            let wait_ns = turn_ns - now_ns;
+            match wait_ns > self.patience_ns {
+                true => (None, None),
+                false => (Some(Due(turn_ns + self.interval_ns)), Some(Duration::from_nanos(wait_ns))),
+            }
+        })
+    }
+
+    fn admit(&self, exchange: &mut Exchange) -> Result<Duration, Stop> {
+        let key = self.key.in_table(&TABLE, self.name, exchange);
+        self.take(&TABLE, key, clock::now()).ok_or_else(|| self.refusal.send(exchange))
+    }
+}
+
+impl Plugin for Bucket {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        self.admit(exchange).map(|_| ())
+    }
+}
+
+/// A bucket whose early requests wait.
+struct Patient(Bucket);
+
+impl AsyncPlugin for Patient {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
+        Box::pin(async move {
+            rest(self.0.admit(exchange)?).await;
+            Ok(())
+        })
+    }
+}
+
+/// Waits, unless that is less than timers can tell.
+pub async fn rest(wait: Duration) {
+    if wait >= Duration::from_millis(1) {
+        tokio::time::sleep(wait).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{body, build, get, on_request, refused};
+
+    fn bucket(rate: u64, burst: u64) -> Bucket {
+        let interval_ns = 1_000_000_000 / rate;
+        Bucket {
+            interval_ns,
+            patience_ns: burst * interval_ns,
+            key: LimitKey::Address,
+            name: 0,
+            refusal: Refusal::error(503, None),
+        }
+    }
+
+    #[test]
+    fn requests_wait_for_their_turn_up_to_the_burst() {
+        let (table, bucket) = (Table::new(0), bucket(10, 2));
+        let key = table.key(1, b"a");
+        let take = |ms| bucket.take(&table, key, Duration::from_millis(ms)).map(|wait| wait.as_millis());
+        assert_eq!([take(1000), take(1000), take(1000), take(1000)], [Some(0), Some(100), Some(200), None]);
+        assert_eq!([take(1100), take(1100)], [Some(200), None]);
+        assert_eq!([take(5000), take(5100), take(5199)], [Some(0), Some(0), Some(1)]);
+    }
+
+    #[test]
+    fn the_rate_is_kept_over_all_threads() {
+        let (table, bucket) = (Table::new(0), bucket(1000, 0));
+        let key = table.key(1, b"a");
+        let passed: usize = std::thread::scope(|scope| {
+            let work =
+                || (0..1000u64).filter(|ms| bucket.take(&table, key, Duration::from_millis(1 + ms)).is_some()).count();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+        });
+        assert!(passed <= 1000, "{passed} passed in 1000 ms at 1000 a second");
+    }
+
+    #[test]
+    fn what_is_too_early_is_refused_or_waits() {
+        let slow = json!({"rate": 0.1, "burst": 0, "key": "remote_addr", "rejected_code": 429, "rejected_msg": "slow"});
+        let step = build::<LimitReq>(slow);
+        let mut exchange = get("/");
+        assert_eq!(on_request(&step, &mut exchange), Ok(()));
+        assert_eq!(on_request(&step, &mut exchange), Err(Stop::Answered));
+        assert_eq!((exchange.response.status, body(&exchange)), (429, "{\"error_msg\":\"slow\"}\n"));
+        // Would take ten seconds on a clock that does not jump.
+        let patient = build::<LimitReq>(json!({"rate": 0.1, "burst": 1, "key": "remote_addr"}));
+        assert_eq!(on_request(&patient, &mut exchange), Ok(()));
+        assert_eq!(on_request(&patient, &mut exchange), Ok(()));
+        assert_eq!(on_request(&patient, &mut exchange), Err(Stop::Respond(503)));
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"rate": 1, "key": "remote_addr"}), "missing field `burst`"),
+            (json!({"rate": 0, "burst": 0, "key": "remote_addr"}), "rate: must be above 0"),
+            (json!({"rate": 1, "burst": -1, "key": "remote_addr"}), "burst: must be from 0"),
+            (json!({"rate": 1, "burst": 0, "key": "x", "key_type": "constant"}), "key_type: must be"),
+            (json!({"rate": 1, "burst": 0, "key": "x", "key_type": "var_combination"}), "key: has no variable"),
+            (json!({"rate": 1, "burst": 0, "key": "remote_addr", "policy": "redis"}), "redis_host: is needed"),
+            (
+                json!({"rate": 2e6, "burst": 0, "key": "remote_addr", "policy": "redis", "redis_host": "h"}),
+                "rate: must be at most 1,000,000",
+            ),
+        ] {
+            let error = refused::<LimitReq>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! How much: requests per window, requests per second, requests at a time.
+
+pub mod key;
+pub mod limit_conn;
+pub mod limit_count;
+pub mod limit_req;
+pub mod policy;

@@ -1,0 +1,242 @@
+//! Where limits are counted: the options of APISIX's `policy`, the same for every limit.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use weir_plugin::ConfigError;
+
+use crate::store::redis_server::{Address, Login, RedisServer, Topology};
+
+/// Where limits are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// In this process, exactly over all its workers.
+    #[default]
+    Local,
+    /// In one Redis or Valkey, exactly over all gateways that use it.
+    Redis,
+    /// In a cluster of them.
+    RedisCluster,
+    /// In the one that sentinels say is the master.
+    RedisSentinel,
+}
+
+/// Host and port of a sentinel.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Sentinel {
+    /// Its name or address.
+    #[schemars(length(min = 2))]
+    host: String,
+    /// Its port.
+    #[schemars(range(min = 1))]
+    port: u16,
+}
+
+/// Adds the options of APISIX's `policy` to those of a limit, and `fn counting` that makes sense of them.
+macro_rules! counted_somewhere {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident { $($fields:tt)* }) => {
+        $(#[$meta])*
+        $vis struct $name {
+            $($fields)*
+            /// Where counters are: in this process, or in Redis or Valkey, where several gateways share them.
+            #[serde(default)]
+            policy: $crate::limit::policy::Policy,
+            /// `redis`: the server's name or address.
+            #[schemars(length(min = 2))]
+            redis_host: Option<String>,
+            /// `redis`: the server's port.
+            #[serde(default = "crate::limit::policy::port")]
+            #[schemars(range(min = 1))]
+            redis_port: u16,
+            /// The user, where the server knows several.
+            #[schemars(length(min = 1))]
+            redis_username: Option<String>,
+            /// The password. Empty is none.
+            redis_password: Option<String>,
+            /// The number of the database. A cluster has only 0.
+            #[serde(default)]
+            redis_database: u32,
+            /// Milliseconds until a request gives up waiting for the server, connecting included.
+            #[serde(default = "crate::limit::policy::second_ms")]
+            #[schemars(range(min = 1))]
+            redis_timeout: u64,
+            /// `redis`: TLS with the server.
+            #[serde(default)]
+            redis_ssl: bool,
+            /// `redis`: whether the server must prove with a certificate who it is. Off by default in APISIX.
+            #[serde(default = "crate::limit::policy::yes")]
+            redis_ssl_verify: bool,
+            /// Accepted for compatibility: each worker keeps one connection for as long as the server is used.
+            #[serde(default, rename = "redis_keepalive_timeout")]
+            _redis_keepalive_timeout: Option<u64>,
+            /// Accepted for compatibility: one connection carries the questions of a worker, many at a time.
+            #[serde(default, rename = "redis_keepalive_pool")]
+            _redis_keepalive_pool: Option<u64>,
+            /// `redis-cluster`: some of the nodes, as `host:port`; the others are found through them.
+            #[schemars(length(min = 1))]
+            redis_cluster_nodes: Option<Vec<String>>,
+            /// `redis-cluster`: what the cluster is called. It has no effect.
+            #[serde(default, rename = "redis_cluster_name")]
+            _redis_cluster_name: Option<String>,
+            /// `redis-cluster`: TLS with the nodes.
+            #[serde(default)]
+            redis_cluster_ssl: bool,
+            /// `redis-cluster`: whether nodes must prove with a certificate who they are. Off by default in APISIX.
+            #[serde(default = "crate::limit::policy::yes")]
+            redis_cluster_ssl_verify: bool,
+            /// `redis-sentinel`: the sentinels.
+            #[schemars(length(min = 1))]
+            redis_sentinels: Option<Vec<$crate::limit::policy::Sentinel>>,
+            /// `redis-sentinel`: what the sentinels call the server.
+            #[schemars(length(min = 1))]
+            redis_master_name: Option<String>,
+            /// `redis-sentinel`: `master`, since replicas cannot count.
+            redis_role: Option<String>,
+            /// `redis-sentinel`: the user at the sentinels.
+            #[schemars(length(min = 1))]
+            sentinel_username: Option<String>,
+            /// `redis-sentinel`: the password at the sentinels. Empty is none.
+            sentinel_password: Option<String>,
+            /// `redis-sentinel`: milliseconds for finding the server and connecting to it.
+            #[serde(default = "crate::limit::policy::second_ms")]
+            #[schemars(range(min = 1))]
+            redis_connect_timeout: u64,
+            /// `redis-sentinel`: milliseconds until a request gives up waiting for an answer.
+            #[serde(default = "crate::limit::policy::second_ms")]
+            #[schemars(range(min = 1))]
+            redis_read_timeout: u64,
+        }
+
+        impl $name {
+            /// The server that counts; none where this process does.
+            fn counting(&mut self) -> Result<Option<std::sync::Arc<$crate::store::redis_server::RedisServer>>, ConfigError> {
+                $crate::limit::policy::RedisOptions {
+                    host: self.redis_host.take(),
+                    port: self.redis_port,
+                    username: self.redis_username.take(),
+                    password: self.redis_password.take(),
+                    database: self.redis_database,
+                    timeout_ms: self.redis_timeout,
+                    tls: self.redis_ssl,
+                    verify: self.redis_ssl_verify,
+                    nodes: self.redis_cluster_nodes.take(),
+                    cluster_tls: self.redis_cluster_ssl,
+                    cluster_verify: self.redis_cluster_ssl_verify,
+                    sentinels: self.redis_sentinels.take(),
+                    master: self.redis_master_name.take(),
+                    role: self.redis_role.take(),
+                    sentinel_username: self.sentinel_username.take(),
+                    sentinel_password: self.sentinel_password.take(),
+                    connect_timeout_ms: self.redis_connect_timeout,
+                    read_timeout_ms: self.redis_read_timeout,
+                }
+                .server(self.policy)
+            }
+        }
+    };
+}
+
+pub(crate) use counted_somewhere;
+
+pub fn port() -> u16 {
+    6379
+}
+
+pub fn second_ms() -> u64 {
+    1000
+}
+
+pub fn yes() -> bool {
+    true
+}
+
+/// The options that say which server counts, as they stand in every limit.
+pub struct RedisOptions {
+    pub host: Option<String>,
+    pub port: u16,
+    pub username: Option<String>,
+    pub password: Option<String>,
+    pub database: u32,
+    pub timeout_ms: u64,
+    pub tls: bool,
+    pub verify: bool,
+    pub nodes: Option<Vec<String>>,
+    pub cluster_tls: bool,
+    pub cluster_verify: bool,
+    pub sentinels: Option<Vec<Sentinel>>,
+    pub master: Option<String>,
+    pub role: Option<String>,
+    pub sentinel_username: Option<String>,
+    pub sentinel_password: Option<String>,
+    pub connect_timeout_ms: u64,
+    pub read_timeout_ms: u64,
+}
+
+/// A day: whoever waits longer means something else.
+const MAX_TIMEOUT_MS: u64 = 86_400_000;
+
+impl RedisOptions {
+    pub fn server(self, policy: Policy) -> Result<Option<Arc<RedisServer>>, ConfigError> {
+        let (path, topology, timeout_ms) = match policy {
+            Policy::Local => return Ok(None),
+            Policy::Redis => {
+                let host = self.host.filter(|host| !host.is_empty());
+                let host = host.ok_or_else(|| needed("redis_host", "redis"))?;
+                let address = Address { host, port: checked_port(self.port, "redis_port")? };
+                let topology = Topology::Single { address, tls: self.tls.then_some(self.verify) };
+                ("redis_timeout", topology, self.timeout_ms)
+            }
+            Policy::RedisCluster => {
+                let nodes = self.nodes.filter(|nodes| !nodes.is_empty());
+                let nodes = nodes.ok_or_else(|| needed("redis_cluster_nodes", "redis-cluster"))?;
+                if self.database != 0 {
+                    return Err(ConfigError::new("redis_database", "must be 0: a cluster has no other"));
+                }
+                let node = |(index, node): (usize, String)| {
+                    Address::parse(&node).ok_or_else(|| {
+                        let problem = format!("`{node}` is no `host:port`");
+                        ConfigError::new(format!("redis_cluster_nodes[{index}]"), problem)
+                    })
+                };
+                let nodes = nodes.into_iter().enumerate().map(node).collect::<Result<_, _>>()?;
+                let topology = Topology::Cluster { nodes, tls: self.cluster_tls.then_some(self.cluster_verify) };
+                ("redis_timeout", topology, self.timeout_ms)
+            }
+            Policy::RedisSentinel => {
+                let sentinels = self.sentinels.filter(|sentinels| !sentinels.is_empty());
+                let sentinels = sentinels.ok_or_else(|| needed("redis_sentinels", "redis-sentinel"))?;
+                let master = self.master.ok_or_else(|| needed("redis_master_name", "redis-sentinel"))?;
+                if self.role.is_some_and(|role| role != "master") {
+                    return Err(ConfigError::new("redis_role", "must be `master`: replicas cannot count"));
+                }
+                let sentinel = |(index, Sentinel { host, port }): (usize, Sentinel)| {
+                    let path = format!("redis_sentinels[{index}].port");
+                    Ok(Address { host, port: checked_port(port, &path)? })
+                };
+                let sentinels = sentinels.into_iter().enumerate().map(sentinel).collect::<Result<_, _>>()?;
+                let login = Login::new(self.sentinel_username, self.sentinel_password);
+                let topology = Topology::Sentinels { sentinels, master, login };
+                let timeout_ms = self.connect_timeout_ms.saturating_add(self.read_timeout_ms);
+                ("redis_read_timeout", topology, timeout_ms)
+            }
+        };
+        if !(1..=MAX_TIMEOUT_MS).contains(&timeout_ms) {
+            return Err(ConfigError::new(path, format!("must be from 1 to {MAX_TIMEOUT_MS} milliseconds")));
+        }
+        let login = Login::new(self.username, self.password);
+        let timeout = Duration::from_millis(timeout_ms);
+        Ok(Some(RedisServer::of(topology, login, self.database, timeout)))
+    }
+}
+
+fn needed(option: &str, policy: &str) -> ConfigError {
+    ConfigError::new(option, format!("is needed with the policy `{policy}`"))
+}
+
+fn checked_port(port: u16, path: &str) -> Result<u16, ConfigError> {
+    if port == 0 { Err(ConfigError::new(path, "must be from 1 to 65535")) } else { Ok(port) }
+}

@@ -1,0 +1,132 @@
+//! What exchanges carried, for loggers that want it: kept as it passes, changed by nobody.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use weir_plugin::{Build, ConfigError, Exchange, Expression, Filter, NoteKey, Phases};
+
+use crate::content::onlooker::Onlooker;
+
+/// Whether records say what exchanges carried.
+#[derive(Deserialize, JsonSchema)]
+pub struct BodyOptions {
+    /// Records have the request's content, as `request.body`. Not with a `log_format`.
+    #[serde(default)]
+    include_req_body: bool,
+    /// An expression, as `[[request_method, "==", "POST"]]`: only for exchanges for which it holds.
+    include_req_body_expr: Option<Value>,
+    /// Records have the response's content, as `response.body`. Not with a `log_format`.
+    #[serde(default)]
+    include_resp_body: bool,
+    /// An expression, as `[[status, ">=", 400]]`: only for exchanges for which it holds.
+    include_resp_body_expr: Option<Value>,
+    /// Bytes of a request's content that a record has at most.
+    #[serde(default = "half_mib")]
+    #[schemars(range(min = 1))]
+    max_req_body_bytes: usize,
+    /// Bytes of a response's content that a record has at most.
+    #[serde(default = "half_mib")]
+    #[schemars(range(min = 1))]
+    max_resp_body_bytes: usize,
+}
+
+fn half_mib() -> usize {
+    512 * 1024
+}
+
+/// So much of one exchange a record may have.
+const MOST: usize = 64 << 20;
+
+/// Content of one direction.
+struct Wanted {
+    key: NoteKey,
+    only: Option<Expression>,
+    most: usize,
+}
+
+/// What a logger wants of the content of exchanges.
+pub struct Bodies {
+    request: Option<Wanted>,
+    response: Option<Wanted>,
+}
+
+impl Wanted {
+    fn compile(
+        include: bool,
+        only: Option<&Value>,
+        most: usize,
+        names: [&str; 2],
+        build: &mut Build,
+    ) -> Result<Option<Wanted>, ConfigError> {
+        let [only_name, most_name] = names;
+        if !(1..=MOST).contains(&most) {
+            return Err(ConfigError::new(most_name, format!("must be from 1 to {MOST}")));
+        }
+        let only = only.map(|only| build.condition_of_record(only, only_name)).transpose()?;
+        Ok(include.then(|| Wanted { key: NoteKey::unique(), only, most }))
+    }
+
+    fn filter(&self, exchange: &mut Exchange) -> Option<Box<dyn Filter>> {
+        let is_wanted = self.only.as_ref().is_none_or(|only| only.holds(&*exchange));
+        is_wanted.then(|| Onlooker::filter(exchange.notes.keep(self.key), self.most))
+    }
+
+    fn with_kept(&self, exchange: &Exchange, tell: impl FnOnce(&[u8])) {
+        if let Some(kept) = exchange.notes.kept(self.key) {
+            let kept = kept.borrow();
+            tell(&kept[..kept.len().min(self.most)]);
+        }
+    }
+}
+
+impl Bodies {
+    pub fn compile(options: &BodyOptions, build: &mut Build) -> Result<Bodies, ConfigError> {
+        let request = Wanted::compile(
+            options.include_req_body,
+            options.include_req_body_expr.as_ref(),
+            options.max_req_body_bytes,
+            ["include_req_body_expr", "max_req_body_bytes"],
+            build,
+        )?;
+        let response = Wanted::compile(
+            options.include_resp_body,
+            options.include_resp_body_expr.as_ref(),
+            options.max_resp_body_bytes,
+            ["include_resp_body_expr", "max_resp_body_bytes"],
+            build,
+        )?;
+        Ok(Bodies { request, response })
+    }
+
+    pub fn phases(&self) -> Phases {
+        Phases { request_body: self.request.is_some(), response_body: self.response.is_some(), ..Phases::LOG }
+    }
+
+    pub fn request_filter(&self, exchange: &mut Exchange) -> Option<Box<dyn Filter>> {
+        self.request.as_ref()?.filter(exchange)
+    }
+
+    pub fn response_filter(&self, exchange: &mut Exchange) -> Option<Box<dyn Filter>> {
+        self.response.as_ref()?.filter(exchange)
+    }
+
+    /// How much was kept of an exchange.
+    pub fn kept_bytes(&self, exchange: &Exchange) -> usize {
+        let wanted = [&self.request, &self.response].into_iter().flatten();
+        wanted.map(|wanted| exchange.notes.kept_bytes(wanted.key)).sum()
+    }
+
+    /// Tells what was kept of the request's content, if anything was to be.
+    pub fn with_request(&self, exchange: &Exchange, tell: impl FnOnce(&[u8])) {
+        if let Some(wanted) = &self.request {
+            wanted.with_kept(exchange, tell);
+        }
+    }
+
+    /// The same of the response's.
+    pub fn with_response(&self, exchange: &Exchange, tell: impl FnOnce(&[u8])) {
+        if let Some(wanted) = &self.response {
+            wanted.with_kept(exchange, tell);
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Metrics and identifiers of requests.
+
+pub mod prometheus;
+pub mod request_id;

@@ -1,0 +1,244 @@
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step};
+
+use crate::log::entry::latencies_ms;
+
+/// Shows what routes do in the metrics of Apache APISIX, by route, service, consumer and endpoint.
+///
+/// `/metrics` on the status address then has `apisix_http_status`, `apisix_http_latency` (milliseconds) and
+/// `apisix_bandwidth` (bytes). There are at most 2,000 combinations of labels and status; further ones share the label
+/// `(other)`. The metrics of Weir's own, by route, are there without this plugin.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Prometheus {
+    /// Labels are the names of routes and services, where they have one, instead of their ids.
+    #[serde(default)]
+    prefer_name: bool,
+}
+
+impl Definition for Prometheus {
+    const NAME: &'static str = "prometheus";
+    const PRIORITY: i32 = 500;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = "prometheus: { prefer_name: true }";
+
+    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+        Ok(Step::new(Observer { prefer_name: self.prefer_name }))
+    }
+}
+
+/// Upper bounds of the buckets of latencies, in milliseconds.
+pub const BOUNDS_MS: [u32; 15] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000];
+/// Whose latency it is.
+pub const KINDS: [&str; 3] = ["request", "upstream", "apisix"];
+/// Combinations of labels and status.
+const LIMIT: usize = 2000;
+const OTHER: &str = "(other)";
+
+/// The labels of a series.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Labels {
+    pub route: String,
+    pub service: String,
+    pub consumer: String,
+    pub node: String,
+}
+
+/// How long something took: how often within each bound, and above the last one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Latency {
+    pub buckets: [u64; BOUNDS_MS.len() + 1],
+    pub sum_ms: f64,
+}
+
+/// What was done under some labels.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Responses by status.
+    pub statuses: BTreeMap<u16, u64>,
+    /// Bytes from and to clients.
+    pub ingress: u64,
+    pub egress: u64,
+    /// As [`KINDS`].
+    pub latencies: [Latency; KINDS.len()],
+}
+
+/// What one worker counts under some labels and a status. It is the only one that writes here.
+#[derive(Debug, Default)]
+struct Counts {
+    ingress: AtomicU64,
+    egress: AtomicU64,
+    buckets: [[AtomicU64; BOUNDS_MS.len() + 1]; KINDS.len()],
+    /// Microseconds.
+    sums: [AtomicU64; KINDS.len()],
+}
+
+fn add(number: &AtomicU64, amount: u64) {
+    number.store(number.load(Relaxed).wrapping_add(amount), Relaxed);
+}
+
+#[derive(Default)]
+struct Known {
+    seen: HashSet<(Labels, u16)>,
+    counts: Vec<(Labels, u16, Arc<Counts>)>,
+}
+
+static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+
+/// Everything that was counted so far, by labels.
+pub fn totals() -> BTreeMap<Labels, Totals> {
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = BTreeMap::<Labels, Totals>::new();
+    for (labels, status, counts) in &known.counts {
+        let totals = all.entry(labels.clone()).or_default();
+        totals.ingress += counts.ingress.load(Relaxed);
+        totals.egress += counts.egress.load(Relaxed);
+        // Each response has been counted in one bucket.
+        *totals.statuses.entry(*status).or_default() +=
+            counts.buckets[0].iter().map(|bucket| bucket.load(Relaxed)).sum::<u64>();
+        for (kind, latency) in totals.latencies.iter_mut().enumerate() {
+            for (total, bucket) in latency.buckets.iter_mut().zip(&counts.buckets[kind]) {
+                *total += bucket.load(Relaxed);
+            }
+            latency.sum_ms += counts.sums[kind].load(Relaxed) as f64 / 1e3;
+        }
+    }
+    all
+}
+
+#[derive(Default)]
+struct Own {
+    /// Where the key of an exchange is written, so that nothing is allocated for one that is known.
+    key: Vec<u8>,
+    counts: HashMap<Box<[u8]>, Arc<Counts>>,
+}
+
+thread_local! {
+    static OWN: RefCell<Own> = RefCell::default();
+    /// The exchange that was counted last: a global rule and a route may both have the plugin.
+    static LAST: Cell<(u64, u64, u64)> = const { Cell::new((0, 0, 0)) };
+}
+
+struct Observer {
+    prefer_name: bool,
+}
+
+impl Observer {
+    fn labels<'a>(&self, exchange: &'a Exchange) -> [&'a str; 3] {
+        let route = exchange.route.as_deref();
+        let preferred = |name: &'a str, id: &'a str| if self.prefer_name && !name.is_empty() { name } else { id };
+        [
+            route.map_or("", |route| preferred(&route.route_name, &route.route_id)),
+            route.map_or("", |route| preferred(&route.service_name, &route.service_id)),
+            exchange.identity.as_ref().map_or("", |identity| &identity.consumer.username),
+        ]
+    }
+}
+
+/// The counts of a worker for these labels, made where there are none yet.
+#[cold]
+fn register([route, service, consumer]: [&str; 3], node: String, status: u16) -> Arc<Counts> {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut labels =
+        Labels { route: route.to_owned(), service: service.to_owned(), consumer: consumer.to_owned(), node };
+    if known.seen.len() >= LIMIT && !known.seen.contains(&(labels.clone(), status)) {
+        labels = Labels { route: OTHER.to_owned(), ..Labels::default() };
+    } else {
+        known.seen.insert((labels.clone(), status));
+    }
+    let counts = Arc::<Counts>::default();
+    known.counts.push((labels, status, Arc::clone(&counts)));
+    counts
+}
+
+/// Keys of one worker; beyond them everything is counted under one.
+const MOST_KEYS: usize = 2 * LIMIT;
+
+impl Plugin for Observer {
+    fn phases(&self) -> Phases {
+        Phases::LOG
+    }
+
+    fn on_log(&self, exchange: &Exchange) {
+        let this = (exchange.client.connection, exchange.client.connection_requests, exchange.started_ns);
+        if LAST.replace(this) == this {
+            return;
+        }
+        OWN.with_borrow_mut(|Own { key, counts }| {
+            let labels = self.labels(exchange);
+            let status = exchange.response.status;
+            key.clear();
+            for label in labels {
+                key.extend_from_slice(label.as_bytes());
+                key.push(0);
+            }
+            let node = exchange.upstream.addr.map(|addr| addr.ip());
+            // Writing to memory does not fail.
+            let _ = write!(key, "{node:?} {status}");
+            if counts.len() >= MOST_KEYS && !counts.contains_key(&**key) {
+                key.clear();
+            }
+            if !counts.contains_key(&**key) {
+                let made = match key.is_empty() {
+                    true => register([OTHER, "", ""], String::new(), status),
+                    false => register(labels, node.map_or_else(String::new, |node| node.to_string()), status),
+                };
+                counts.insert(key.as_slice().into(), made);
+            }
+            counts[&**key].note(exchange);
+        });
+    }
+}
+
+impl Counts {
+    fn note(&self, exchange: &Exchange) {
+        add(&self.ingress, exchange.request_bytes);
+        add(&self.egress, exchange.response_bytes);
+        let (request_ms, upstream_ms) = latencies_ms(exchange);
+        let times_ms = [Some(request_ms), upstream_ms, Some(request_ms - upstream_ms.unwrap_or_default())];
+        for (kind, time_ms) in times_ms.into_iter().enumerate() {
+            let Some(time_ms) = time_ms else { continue };
+            let bucket = BOUNDS_MS.partition_point(|bound| f64::from(*bound) < time_ms);
+            add(&self.buckets[kind][bucket], 1);
+            add(&self.sums[kind], (time_ms * 1e3) as u64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{build, get, refused};
+
+    #[test]
+    fn an_exchange_is_counted_once_however_many_rules_want_it() {
+        let (route, global) = (build::<Prometheus>(json!({})), build::<Prometheus>(json!({"prefer_name": true})));
+        let mut exchange = get("/");
+        exchange.response.status = 299;
+        (exchange.client.connection, exchange.request_bytes) = (77, 10);
+        (exchange.started_ns, exchange.ended_ns) = (1_000_000, 4_000_000);
+        route.on_log(&exchange);
+        global.on_log(&exchange);
+        exchange.client.connection_requests += 1;
+        route.on_log(&exchange);
+        let all = totals();
+        let totals = &all[&Labels::default()];
+        assert_eq!((totals.statuses[&299], totals.ingress), (2, 20));
+        assert_eq!((totals.latencies[0].buckets[2], totals.latencies[0].sum_ms), (2, 6.0));
+        assert_eq!(totals.latencies[1].buckets.iter().sum::<u64>(), 0, "no upstream was asked");
+    }
+
+    #[test]
+    fn wrong_options_are_refused() {
+        assert!(refused::<Prometheus>(json!({"prefer_name": 1})).starts_with("prefer_name: invalid type"));
+    }
+}

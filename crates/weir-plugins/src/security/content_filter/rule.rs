@@ -1,0 +1,206 @@
+//! A rule of the filter, and what it does to fields, arguments and bodies.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use regex::bytes::Regex;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::proto::Head;
+use weir_plugin::{Exchange, Stop, form};
+
+use crate::content::coding::Opaque;
+use crate::content::content_type;
+use crate::content::json;
+use crate::content::xml;
+
+/// How deep bodies may be nested that are looked into by path.
+const MAX_DEPTH: usize = 128;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    Block,
+    Allow,
+    Mask,
+}
+
+/// What is looked for, where, and what is done about it.
+pub struct Rule {
+    pub place: Where,
+    pub regex: Regex,
+    pub action: Action,
+    pub replacement: Vec<u8>,
+}
+
+/// Where a rule looks.
+pub enum Where {
+    /// Of this name; without one, all.
+    Fields(Option<Box<[u8]>>),
+    Arguments(Option<Box<[u8]>>),
+    Raw,
+    Json(json::path::Path),
+    Xml(xml::Path),
+}
+
+/// What a rule makes of one text.
+enum Verdict {
+    Pass,
+    Refuse,
+    Replace(Vec<u8>),
+}
+
+impl Rule {
+    fn judge(&self, text: &[u8]) -> Verdict {
+        match (self.action, self.regex.is_match(text)) {
+            (Action::Block, true) | (Action::Allow, false) => Verdict::Refuse,
+            (Action::Mask, true) => {
+                Verdict::Replace(self.regex.replace_all(text, self.replacement.as_slice()).into_owned())
+            }
+            _ => Verdict::Pass,
+        }
+    }
+
+    pub fn is_for_bodies(&self) -> bool {
+        matches!(self.place, Where::Raw | Where::Json(_) | Where::Xml(_))
+    }
+
+    /// Whether a response of this type is looked at. Requests are, whatever they say: who sends them is not believed.
+    pub fn suits(&self, head: &Head) -> bool {
+        let content_type = head.value(b"content-type").unwrap_or_default();
+        match self.place {
+            Where::Json(_) => content_type::is_json(content_type),
+            Where::Xml(_) => content_type::is_xml(content_type),
+            _ => true,
+        }
+    }
+
+    /// The content as it goes on; nothing if it stays.
+    pub fn apply(&self, content: &[u8]) -> Result<Option<Vec<u8>>, Wrong> {
+        let mut edits: Vec<(Range<usize>, Vec<u8>)> = Vec::new();
+        match &self.place {
+            Where::Fields(_) | Where::Arguments(_) => return Ok(None),
+            Where::Raw => {
+                return match self.judge(content) {
+                    Verdict::Pass => Ok(None),
+                    Verdict::Refuse => Err(Wrong::Refused),
+                    Verdict::Replace(content) => Ok(Some(content)),
+                };
+            }
+            Where::Json(path) => {
+                for found in path.find(content, MAX_DEPTH).map_err(|_| Wrong::Unreadable)? {
+                    let written = &content[found.span.clone()];
+                    let text = match found.is_text {
+                        true => {
+                            Cow::Owned(serde_json::from_slice::<String>(written).map_err(|_| Wrong::Unreadable)?.into())
+                        }
+                        false => Cow::Borrowed(written),
+                    };
+                    match self.judge(&text) {
+                        Verdict::Pass => {}
+                        Verdict::Refuse => return Err(Wrong::Refused),
+                        Verdict::Replace(new) => {
+                            let new =
+                                serde_json::to_vec(&String::from_utf8_lossy(&new)).map_err(|_| Wrong::Unreadable)?;
+                            edits.push((found.span, new));
+                        }
+                    }
+                }
+            }
+            Where::Xml(path) => {
+                for found in path.find(content, MAX_DEPTH).map_err(|_| Wrong::Unreadable)? {
+                    match self.judge(found.text.as_bytes()) {
+                        Verdict::Pass => {}
+                        Verdict::Refuse => return Err(Wrong::Refused),
+                        Verdict::Replace(new) => {
+                            // In the place of its first part; the others go.
+                            let new = xml::escaped(&String::from_utf8_lossy(&new)).into_bytes();
+                            let news = std::iter::once(new).chain(std::iter::repeat(Vec::new()));
+                            edits.extend(found.spans.into_iter().zip(news));
+                        }
+                    }
+                }
+            }
+        }
+        Ok((!edits.is_empty()).then(|| edited(content, edits)))
+    }
+}
+
+/// Why content does not go on.
+pub enum Wrong {
+    Refused,
+    /// It is not what a rule's path is for.
+    Unreadable,
+    Opaque(Opaque),
+}
+
+/// The content with some of its parts replaced.
+fn edited(content: &[u8], mut edits: Vec<(Range<usize>, Vec<u8>)>) -> Vec<u8> {
+    edits.sort_by_key(|(span, _)| span.start);
+    let mut out = Vec::with_capacity(content.len());
+    let mut copied = 0;
+    for (span, new) in edits {
+        out.extend_from_slice(&content[copied..span.start]);
+        out.extend_from_slice(&new);
+        copied = span.end;
+    }
+    out.extend_from_slice(&content[copied..]);
+    out
+}
+
+/// Fields of this name, or all. `false` refuses.
+pub fn pass_fields(rule: &Rule, name: Option<&[u8]>, head: &mut Head) -> Result<bool, Stop> {
+    let Some(name) = name else {
+        let refused = head.fields().any(|(_, value)| matches!(rule.judge(value), Verdict::Refuse));
+        return Ok(!refused);
+    };
+    let verdicts: Vec<_> = head.values(name).map(|value| (rule.judge(value), value.to_vec())).collect();
+    if verdicts.iter().any(|(verdict, _)| matches!(verdict, Verdict::Refuse)) {
+        return Ok(false);
+    }
+    if verdicts.iter().any(|(verdict, _)| matches!(verdict, Verdict::Replace(_))) {
+        head.remove(name);
+        for (verdict, value) in verdicts {
+            let value = if let Verdict::Replace(new) = verdict { new } else { value };
+            head.add(name, &value).map_err(|_| Stop::Internal)?;
+        }
+    }
+    Ok(true)
+}
+
+/// Arguments of this name, or all. `false` refuses.
+pub fn pass_arguments(rule: &Rule, wanted: Option<&[u8]>, exchange: &mut Exchange) -> Result<bool, Stop> {
+    let Some(text) = exchange.request.query() else { return Ok(true) };
+    let mut query = Vec::with_capacity(text.len());
+    let mut is_changed = false;
+    for (index, pair) in text.split(|&byte| byte == b'&').enumerate() {
+        if index > 0 {
+            query.push(b'&');
+        }
+        let (written, value) = form::halves(pair);
+        let (name, value) = (form::decoded(written), form::decoded(value));
+        if wanted.is_some_and(|wanted| *name != *wanted) {
+            query.extend_from_slice(pair);
+            continue;
+        }
+        // An attack may stand in a name as well.
+        if wanted.is_none() && rule.action == Action::Block && matches!(rule.judge(&name), Verdict::Refuse) {
+            return Ok(false);
+        }
+        match rule.judge(&value) {
+            Verdict::Pass => query.extend_from_slice(pair),
+            Verdict::Refuse => return Ok(false),
+            Verdict::Replace(new) => {
+                is_changed = true;
+                query.extend_from_slice(written);
+                query.push(b'=');
+                form::write_encoded(&new, &mut query);
+            }
+        }
+    }
+    if is_changed {
+        let path = exchange.request.path().to_vec();
+        exchange.request.set_path(&path, Some(&query)).map_err(|_| Stop::Internal)?;
+    }
+    Ok(true)
+}

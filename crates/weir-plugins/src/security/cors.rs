@@ -1,0 +1,331 @@
+use std::sync::LazyLock;
+
+use regex::bytes::RegexSet;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::proto::head::BadField;
+use weir_plugin::proto::{Method, field};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, NoteKey, Phases, Plugin, Stage, Step, Stop};
+
+use crate::options::pattern;
+
+/// Lets browsers use a route from pages of other origins (CORS).
+///
+/// Answers every OPTIONS request itself, with 200, and adds the fields a browser asks for to every response whose request
+/// came from an origin that is allowed. What the upstream says of the same is replaced.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Cors {
+    /// Origins that are allowed, as `https://a.example`, separated by commas. `*` is all of them; `**` too, and also with
+    /// credentials, which lets any page act as the user.
+    #[serde(default = "any")]
+    allow_origins: String,
+    /// Methods that are allowed, separated by commas. `*` is all of them, `**` too, and also with credentials.
+    #[serde(default = "any")]
+    allow_methods: String,
+    /// Header fields that a request may have, separated by commas. `*` is all of them; `**` repeats what the browser
+    /// asks for.
+    #[serde(default = "any")]
+    allow_headers: String,
+    /// Header fields of the response that a page may read, separated by commas.
+    expose_headers: Option<String>,
+    /// For how many seconds a browser may remember the answer; -1 forbids it.
+    #[serde(default = "max_age")]
+    max_age: i64,
+    /// Lets pages send cookies and the like. No other option may be `*` then.
+    #[serde(default)]
+    allow_credential: bool,
+    /// Regular expressions of origins that are allowed; `allow_origins` has no effect then.
+    allow_origins_by_regex: Option<Vec<String>>,
+    /// Names of lists of origins in `plugin_metadata`. Not supported by this version.
+    allow_origins_by_metadata: Option<Vec<String>>,
+    /// Origins whose pages may read timings (`Timing-Allow-Origin`), written as `allow_origins`.
+    timing_allow_origins: Option<String>,
+    /// Regular expressions of origins whose pages may read timings.
+    timing_allow_origins_by_regex: Option<Vec<String>>,
+}
+
+fn any() -> String {
+    "*".to_owned()
+}
+
+fn max_age() -> i64 {
+    5
+}
+
+const ALL_METHODS: &str = "GET,POST,PUT,DELETE,PATCH,HEAD,OPTIONS,CONNECT,TRACE";
+
+impl Definition for Cors {
+    const NAME: &'static str = "cors";
+    const PRIORITY: i32 = 4000;
+    const STAGE: Stage = Stage::Rewrite;
+    const EXAMPLE: &'static str =
+        r#"cors: { allow_origins: "https://a.example,https://b.example", allow_methods: "GET,POST", max_age: 600 }"#;
+
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        if self.allow_origins_by_metadata.is_some() {
+            let problem = "is not supported by this version; use `allow_origins`";
+            return Err(ConfigError::new("allow_origins_by_metadata", problem));
+        }
+        let texts = [
+            ("allow_origins", Some(&self.allow_origins)),
+            ("allow_methods", Some(&self.allow_methods)),
+            ("allow_headers", Some(&self.allow_headers)),
+            ("expose_headers", self.expose_headers.as_ref()),
+            ("timing_allow_origins", self.timing_allow_origins.as_ref()),
+        ];
+        for (path, text) in texts.into_iter().filter_map(|(path, text)| Some((path, text?))) {
+            if !field::is_value(text.as_bytes()) {
+                return Err(ConfigError::new(path, "has a character that no header field may have"));
+            }
+            if self.allow_credential && text == "*" && path != "timing_allow_origins" {
+                let problem = "cannot be `*` when `allow_credential` is true; name what is allowed";
+                return Err(ConfigError::new(path, problem));
+            }
+        }
+        if self.allow_credential && self.allow_origins == "**" && self.allow_origins_by_regex.is_none() {
+            let problem = "lets every page on the web act as its visitor, as `allow_credential` is true";
+            build.warnings.push(ConfigError::new("allow_origins", problem));
+        }
+        let expose = self.expose_headers.filter(|names| !names.is_empty());
+        Ok(Step::new(Sharing {
+            origins: Origins::compile(&self.allow_origins, self.allow_origins_by_regex.as_deref(), "allow_origins")?,
+            timing: match (&self.timing_allow_origins, &self.timing_allow_origins_by_regex) {
+                (None, None) => None,
+                (texts, regexes) => {
+                    let texts = texts.as_deref().unwrap_or_default();
+                    Some(Origins::compile(texts, regexes.as_deref(), "timing_allow_origins")?)
+                }
+            },
+            methods: if self.allow_methods == "**" { ALL_METHODS.to_owned() } else { self.allow_methods },
+            headers: (self.allow_headers != "**").then_some(self.allow_headers),
+            expose,
+            max_age: self.max_age.to_string(),
+            credentials: self.allow_credential,
+        }))
+    }
+}
+
+/// The note of an exchange whose origin is not allowed.
+static REFUSED: LazyLock<NoteKey> = LazyLock::new(NoteKey::unique);
+
+/// This plugin has seen the response, and the page it is for may not have it.
+pub fn has_refused(exchange: &Exchange) -> bool {
+    exchange.notes.read(*REFUSED).is_some()
+}
+
+struct Sharing {
+    origins: Origins,
+    timing: Option<Origins>,
+    methods: String,
+    /// `None`: what the browser asks for.
+    headers: Option<String>,
+    expose: Option<String>,
+    max_age: String,
+    credentials: bool,
+}
+
+/// Which origins are allowed.
+enum Origins {
+    /// The answer is `*`.
+    Any,
+    /// The answer is the origin, or `*` for a request that names none.
+    Each,
+    Listed(Box<[Box<[u8]>]>),
+    Matching(RegexSet),
+}
+
+impl Origins {
+    fn compile(texts: &str, regexes: Option<&[String]>, path: &str) -> Result<Origins, ConfigError> {
+        if let Some(regexes) = regexes {
+            return Ok(Origins::Matching(pattern::compile_set(regexes, false, &format!("{path}_by_regex"))?));
+        }
+        match texts {
+            "*" => return Ok(Origins::Any),
+            "**" => return Ok(Origins::Each),
+            _ => {}
+        }
+        let origin = |text: &str| {
+            let is_origin = text.split_once("://").is_some_and(|(scheme, host)| {
+                !scheme.is_empty() && !host.is_empty() && !host.contains(['/', '*', ' '])
+            });
+            match text == "null" || is_origin {
+                true => Ok(text.as_bytes().into()),
+                false => Err(ConfigError::new(path, format!("`{text}` is no origin; write as https://a.example"))),
+            }
+        };
+        Ok(Origins::Listed(texts.split(',').map(str::trim).map(origin).collect::<Result<_, _>>()?))
+    }
+
+    /// What to answer to a page of this origin; nothing when it is not allowed.
+    fn answer<'a>(&self, origin: Option<&'a [u8]>) -> Option<&'a [u8]> {
+        match self {
+            Origins::Any => Some(b"*"),
+            Origins::Each => Some(origin.unwrap_or(b"*")),
+            Origins::Listed(origins) => origin.filter(|origin| origins.iter().any(|allowed| **allowed == **origin)),
+            Origins::Matching(regexes) => origin.filter(|origin| regexes.is_match(origin)),
+        }
+    }
+
+    /// The answer is another one for another origin, which caches must know.
+    fn varies(&self) -> bool {
+        !matches!(self, Origins::Any)
+    }
+}
+
+impl Plugin for Sharing {
+    fn phases(&self) -> Phases {
+        Phases::REQUEST.and(Phases::RESPONSE)
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        if exchange.request.method == Method::Options {
+            return Err(exchange.respond(200, "text/plain; charset=utf-8", b""));
+        }
+        Ok(())
+    }
+
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        // Fields of the request and constants are fit for a response.
+        self.add_fields(exchange).map_err(|_| Stop::Internal)
+    }
+}
+
+impl Sharing {
+    fn add_fields(&self, exchange: &mut Exchange) -> Result<(), BadField> {
+        let request = &exchange.request.head;
+        let origin = request.value(b"origin");
+        let head = &mut exchange.response.head;
+        if self.origins.varies() {
+            head.add(b"Vary", b"Origin")?;
+        }
+        if let Some(timing) = self.timing.as_ref().and_then(|timing| timing.answer(origin)) {
+            head.set(b"Timing-Allow-Origin", timing)?;
+        }
+        let Some(answer) = self.origins.answer(origin) else {
+            // What the upstream allows is not what this route allows.
+            head.remove(b"Access-Control-Allow-Origin");
+            exchange.notes.write(*REFUSED, [0; 3]);
+            return Ok(());
+        };
+        head.set(b"Access-Control-Allow-Origin", answer)?;
+        head.set(b"Access-Control-Allow-Methods", self.methods.as_bytes())?;
+        head.set(b"Access-Control-Max-Age", self.max_age.as_bytes())?;
+        if let Some(names) = &self.expose {
+            head.set(b"Access-Control-Expose-Headers", names.as_bytes())?;
+        }
+        match &self.headers {
+            Some(names) => head.set(b"Access-Control-Allow-Headers", names.as_bytes())?,
+            None => {
+                if let Some(names) = request.value(b"access-control-request-headers") {
+                    head.set(b"Access-Control-Allow-Headers", names)?;
+                }
+            }
+        }
+        if self.credentials {
+            head.set(b"Access-Control-Allow-Credentials", b"true")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::{build, exchange, get, on_request, refused, sent};
+
+    const FIELDS: [&str; 7] = [
+        "vary",
+        "access-control-allow-origin",
+        "access-control-allow-methods",
+        "access-control-max-age",
+        "access-control-expose-headers",
+        "access-control-allow-headers",
+        "access-control-allow-credentials",
+    ];
+
+    fn answered(options: Value, fields: &str) -> [Option<String>; 7] {
+        let mut exchange = exchange(&format!("GET / HTTP/1.1\nHost: h\n{fields}"));
+        let step = build::<Cors>(options);
+        assert_eq!(on_request(&step, &mut exchange), Ok(()));
+        step.on_response(&mut exchange).expect("let through");
+        FIELDS.map(|name| sent(&exchange, name).map(str::to_owned))
+    }
+
+    fn texts(expected: [Option<&str>; 7]) -> [Option<String>; 7] {
+        expected.map(|text| text.map(str::to_owned))
+    }
+
+    #[test]
+    fn everything_is_allowed_by_default() {
+        let all = texts([None, Some("*"), Some("*"), Some("5"), None, Some("*"), None]);
+        assert_eq!(answered(json!({}), "Origin: http://a.com"), all);
+        assert_eq!(answered(json!({}), "Accept: */*"), all);
+    }
+
+    #[test]
+    fn only_listed_origins_are_allowed() {
+        let options = json!({"allow_origins": "http://a.com,http://b.com", "allow_credential": true,
+            "allow_methods": "GET", "allow_headers": "x-a", "expose_headers": "x-b"});
+        let origin = Some("Origin");
+        assert_eq!(
+            answered(options.clone(), "Origin: http://a.com"),
+            texts([origin, Some("http://a.com"), Some("GET"), Some("5"), Some("x-b"), Some("x-a"), Some("true")])
+        );
+        let none = texts([origin, None, None, None, None, None, None]);
+        for fields in ["Origin: http://c.com", "Origin: null", "Origin: http://a.com.evil", "Accept: */*"] {
+            assert_eq!(answered(options.clone(), fields), none, "{fields}");
+        }
+        let regex = json!({"allow_origins_by_regex": ["^https://[a-z]+\\.a\\.com$"]});
+        assert_eq!(answered(regex.clone(), "Origin: https://x.a.com")[1].as_deref(), Some("https://x.a.com"));
+        assert_eq!(answered(regex, "Origin: https://x.a.com.evil")[1], None);
+    }
+
+    #[test]
+    fn forced_wildcards_repeat_what_is_asked() {
+        let options =
+            json!({"allow_origins": "**", "allow_methods": "**", "allow_headers": "**", "allow_credential": true});
+        let fields = "Origin: http://a.com\nAccess-Control-Request-Headers: x-1, x-2";
+        let [vary, origin, methods, _, _, headers, credentials] = answered(options, fields);
+        assert_eq!((vary.as_deref(), origin.as_deref()), (Some("Origin"), Some("http://a.com")));
+        assert_eq!((methods.as_deref(), headers.as_deref()), (Some(ALL_METHODS), Some("x-1, x-2")));
+        assert_eq!(credentials.as_deref(), Some("true"));
+    }
+
+    #[test]
+    fn preflights_are_answered_here() {
+        let mut exchange = exchange("OPTIONS /hello HTTP/1.1\nHost: h\nOrigin: http://a.com");
+        let step = build::<Cors>(json!({"timing_allow_origins": "http://a.com"}));
+        assert_eq!(on_request(&step, &mut exchange), Err(Stop::Answered));
+        step.on_response(&mut exchange).expect("let through");
+        assert_eq!((exchange.response.status, exchange.body.len()), (200, 0));
+        assert_eq!(sent(&exchange, "access-control-allow-origin"), Some("*"));
+        assert_eq!(sent(&exchange, "timing-allow-origin"), Some("http://a.com"));
+    }
+
+    #[test]
+    fn the_upstreams_own_answer_is_replaced() {
+        let mut exchange = get("/");
+        exchange.response.head.add(b"access-control-allow-origin", b"*").expect("valid");
+        build::<Cors>(json!({"allow_origins": "http://a.com"})).on_response(&mut exchange).expect("let through");
+        assert_eq!(sent(&exchange, "access-control-allow-origin"), None);
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"allow_origins": "a.com"}), "allow_origins: `a.com` is no origin"),
+            (json!({"allow_origins": "http://a.com,"}), "allow_origins: `` is no origin"),
+            (json!({"allow_origins": "http://a.com", "allow_credential": true}), "allow_methods: cannot be `*`"),
+            (json!({"allow_credential": true}), "allow_origins: cannot be `*`"),
+            (json!({"allow_origins_by_regex": ["["]}), "allow_origins_by_regex[0]: is not a regular expression"),
+            (json!({"allow_origins_by_metadata": ["a"]}), "allow_origins_by_metadata: is not supported"),
+            (json!({"allow_headers": "a\r\nb"}), "allow_headers: has a character"),
+        ] {
+            let error = refused::<Cors>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

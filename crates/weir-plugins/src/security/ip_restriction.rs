@@ -1,0 +1,114 @@
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop};
+
+use crate::answer::Refusal;
+use crate::options::addresses::AddressSet;
+
+/// Lets requests through, or refuses them, by the address of the client.
+///
+/// The address is that of the connection's peer, or the one that the plugin `real-ip` has found.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct IpRestriction {
+    /// Addresses and networks that are let through; all others are refused.
+    whitelist: Option<Vec<String>>,
+    /// Addresses and networks that are refused; all others are let through.
+    blacklist: Option<Vec<String>>,
+    /// What a refused client is told: `{"message":"..."}`.
+    #[serde(default = "message")]
+    #[schemars(length(min = 1, max = 1024))]
+    message: String,
+    /// The status of a refusal, 403 or 404.
+    #[serde(default = "forbidden")]
+    #[schemars(range(min = 403, max = 404))]
+    response_code: u16,
+}
+
+fn message() -> String {
+    "Your IP address is not allowed".to_owned()
+}
+
+fn forbidden() -> u16 {
+    403
+}
+
+impl Definition for IpRestriction {
+    const NAME: &'static str = "ip-restriction";
+    const PRIORITY: i32 = 3000;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = "ip-restriction: { whitelist: [10.0.0.0/8, 127.0.0.1, '::1'] }";
+
+    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+        let (addresses, path, allowed) = match (self.whitelist, self.blacklist) {
+            (Some(addresses), None) => (addresses, "whitelist", true),
+            (None, Some(addresses)) => (addresses, "blacklist", false),
+            _ => return Err(ConfigError::new("", "needs one of `whitelist` and `blacklist`")),
+        };
+        if addresses.is_empty() {
+            return Err(ConfigError::new(path, "is empty; name at least one address"));
+        }
+        if !(403..=404).contains(&self.response_code) {
+            return Err(ConfigError::new("response_code", "must be 403 or 404"));
+        }
+        Ok(Step::new(Restriction {
+            addresses: AddressSet::compile(&addresses, path)?,
+            allowed,
+            refusal: Refusal::new(self.response_code, "message", &self.message),
+        }))
+    }
+}
+
+struct Restriction {
+    addresses: AddressSet,
+    /// The addresses are let through, rather than refused.
+    allowed: bool,
+    refusal: Refusal,
+}
+
+impl Plugin for Restriction {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        match self.addresses.contains(exchange.client.addr) == self.allowed {
+            true => Ok(()),
+            false => Err(self.refusal.send(exchange)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{body, build, get, on_request, refused};
+
+    #[test]
+    fn lists_let_through_and_refuse() {
+        let mut exchange = get("/"); // from 192.0.2.7
+        let allows = build::<IpRestriction>(json!({"whitelist": ["192.0.2.0/24"]}));
+        assert_eq!(on_request(&allows, &mut exchange), Ok(()));
+        let allows_others = build::<IpRestriction>(json!({"whitelist": ["10.0.0.0/8"]}));
+        assert_eq!(on_request(&allows_others, &mut exchange), Err(Stop::Answered));
+        assert_eq!(exchange.response.status, 403);
+        assert_eq!(body(&exchange), "{\"message\":\"Your IP address is not allowed\"}\n");
+        let refuses = json!({"blacklist": ["192.0.2.7"], "message": "no \"way\"", "response_code": 404});
+        assert_eq!(on_request(&build::<IpRestriction>(refuses), &mut exchange), Err(Stop::Answered));
+        assert_eq!((exchange.response.status, body(&exchange)), (404, "{\"message\":\"no \\\"way\\\"\"}\n"));
+        let refuses_others = build::<IpRestriction>(json!({"blacklist": ["10.0.0.0/8"]}));
+        assert_eq!(on_request(&refuses_others, &mut exchange), Ok(()));
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({}), "needs one of"),
+            (json!({"whitelist": ["::1"], "blacklist": ["::1"]}), "needs one of"),
+            (json!({"whitelist": []}), "whitelist: is empty"),
+            (json!({"blacklist": ["::1", "localhost"]}), "blacklist[1]: `localhost` is no address"),
+            (json!({"blacklist": ["::1"], "response_code": 500}), "response_code: must be 403 or 404"),
+        ] {
+            let error = refused::<IpRestriction>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+use std::collections::HashSet;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop};
+
+use crate::content::content_type;
+use crate::content::json::{Container, Fault, Scanner, Token};
+use crate::security::threat::Bounds;
+
+/// Refuses requests whose JSON bodies could harm who reads them: nested too deep, with too many or too long parts, with
+/// a name twice in one object, or no JSON at all.
+///
+/// Whatever they say of themselves, bodies have to be JSON, as many a server reads them without asking; unless
+/// `only_json_types` lets others pass.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JsonThreatProtection {
+    /// The largest body, in bytes, plain; a larger one is refused with 413.
+    #[serde(default = "one_mebibyte")]
+    #[schemars(range(min = 1))]
+    max_body_size: u64,
+    /// How deep objects and lists may be nested, 1 to 1000.
+    #[serde(default = "thirty_two")]
+    #[schemars(range(min = 1, max = 1000))]
+    max_depth: usize,
+    /// How many members an object may have.
+    #[serde(default = "thousand")]
+    max_members: u64,
+    /// How many items a list may have.
+    #[serde(default = "ten_thousand")]
+    max_items: u64,
+    /// How long a string may be, in bytes of UTF-8.
+    #[serde(default = "many")]
+    max_string_length: usize,
+    /// How long the name of a member may be, in bytes of UTF-8.
+    #[serde(default = "kibibyte")]
+    max_name_length: usize,
+    /// How many digits and signs a number may have.
+    #[serde(default = "sixty_four")]
+    max_number_length: usize,
+    /// Lets an object have a name twice. Readers disagree about which of them counts.
+    #[serde(default)]
+    allow_duplicate_names: bool,
+    /// Lets bodies pass unread that do not say they are JSON.
+    #[serde(default)]
+    only_json_types: bool,
+    /// The status of a refusal, 400 to 599.
+    #[serde(default = "bad_request")]
+    #[schemars(range(min = 400, max = 599))]
+    rejected_code: u16,
+}
+
+fn one_mebibyte() -> u64 {
+    1 << 20
+}
+
+fn thirty_two() -> usize {
+    32
+}
+
+fn thousand() -> u64 {
+    1000
+}
+
+fn ten_thousand() -> u64 {
+    10_000
+}
+
+fn many() -> usize {
+    1 << 18
+}
+
+fn kibibyte() -> usize {
+    1024
+}
+
+fn sixty_four() -> usize {
+    64
+}
+
+fn bad_request() -> u16 {
+    400
+}
+
+impl Definition for JsonThreatProtection {
+    const NAME: &'static str = "json-threat-protection";
+    const PRIORITY: i32 = 2820;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = "json-threat-protection: { max_depth: 8, max_members: 100, max_string_length: 4096 }";
+
+    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+        self.bounds().check()?;
+        Ok(Step::new(self))
+    }
+}
+
+impl Plugin for JsonThreatProtection {
+    fn phases(&self) -> Phases {
+        Phases::REQUEST_BODY
+    }
+
+    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        let is_json = exchange.request.head.values(b"content-type").any(content_type::is_json);
+        let passes = self.only_json_types && !is_json;
+        Ok(if passes { None } else { Some(self.max_body_size) })
+    }
+
+    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
+        self.bounds().judge(exchange, body, |plain| self.check(plain))
+    }
+}
+
+/// An object or a list that is open.
+struct Level {
+    parts: u64,
+    names: HashSet<Box<str>>,
+}
+
+impl JsonThreatProtection {
+    fn bounds(&self) -> Bounds {
+        Bounds { max_body_size: self.max_body_size, max_depth: self.max_depth, rejected_code: self.rejected_code }
+    }
+
+    fn check(&self, body: &[u8]) -> Result<(), &'static str> {
+        let fault = |fault: Fault| match fault {
+            Fault::Syntax(_) => "The body is not JSON",
+            Fault::Depth => "The body is nested too deep",
+        };
+        let mut scanner = Scanner::new(body, self.max_depth).map_err(fault)?;
+        let mut open: Vec<Level> = Vec::new();
+        let mut in_list: Vec<bool> = Vec::new();
+        while let Some(token) = scanner.next().map_err(fault)? {
+            if in_list.last() == Some(&true) && !matches!(token, Token::Close(_) | Token::Name(_)) {
+                let level = open.last_mut().expect("a list is open");
+                level.parts += 1;
+                if level.parts > self.max_items {
+                    return Err("A list of the body has too many items");
+                }
+            }
+            match token {
+                Token::Open(container) => {
+                    open.push(Level { parts: 0, names: HashSet::new() });
+                    in_list.push(container == Container::List);
+                }
+                Token::Close(_) => {
+                    open.pop();
+                    in_list.pop();
+                }
+                Token::Name(span) => {
+                    let name = scanner.unquoted(&span).map_err(fault)?;
+                    let level = open.last_mut().expect("an object is open");
+                    level.parts += 1;
+                    if level.parts > self.max_members {
+                        return Err("An object of the body has too many members");
+                    }
+                    if name.len() > self.max_name_length {
+                        return Err("A name in the body is too long");
+                    }
+                    if !self.allow_duplicate_names && !level.names.insert(name.into()) {
+                        return Err("An object of the body has a name twice");
+                    }
+                }
+                Token::Text(span) => {
+                    if scanner.unquoted(&span).map_err(fault)?.len() > self.max_string_length {
+                        return Err("A string in the body is too long");
+                    }
+                }
+                Token::Plain(span) if span.len() > self.max_number_length => {
+                    return Err("A number in the body is too long");
+                }
+                Token::Plain(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{body, build, exchange, on_request_body, refused};
+
+    const LIMITS: &str = r#"{"max_depth": 3, "max_members": 2, "max_items": 3, "max_string_length": 5,
+        "max_name_length": 4, "max_number_length": 6}"#;
+
+    #[test]
+    fn what_is_within_its_limits_passes() {
+        let step = build::<JsonThreatProtection>(serde_json::from_str(LIMITS).expect("JSON"));
+        for (content, want) in [
+            (r#"{"a": [1, 2, {"b": "12345"}], "c": null}"#, None),
+            ("", None),
+            ("[[[[1]]]]", Some("The body is nested too deep")),
+            (r#"{"a": 1, "b": 2, "c": 3}"#, Some("An object of the body has too many members")),
+            ("[1, [2], {}, 4]", Some("A list of the body has too many items")),
+            (r#""123456""#, Some("A string in the body is too long")),
+            (r#""\u0031\u0032345""#, None),
+            (r#"{"abcde": 1}"#, Some("A name in the body is too long")),
+            ("1234567", Some("A number in the body is too long")),
+            (r#"{"a": 1, "\u0061": 2}"#, Some("An object of the body has a name twice")),
+            ("{'a': 1}", Some("The body is not JSON")),
+            ("{} {}", Some("The body is not JSON")),
+        ] {
+            let mut exchange = exchange("POST / HTTP/1.1\nHost: h\nContent-Type: text/plain");
+            let end = on_request_body(&step, &mut exchange, content);
+            let said = want.map(|text| format!("{{\"message\":\"{text}\"}}\n"));
+            assert_eq!(end.is_err(), want.is_some(), "{content}");
+            assert_eq!((!body(&exchange).is_empty()).then(|| body(&exchange).to_owned()), said, "{content}");
+        }
+    }
+
+    #[test]
+    fn other_types_pass_unread_only_when_told() {
+        let json = || exchange("POST / HTTP/1.1\nHost: h\nContent-Type: application/problem+json\nContent-Length: 1");
+        let other = || exchange("POST / HTTP/1.1\nHost: h\nContent-Type: image/png\nContent-Length: 1");
+        let strict = build::<JsonThreatProtection>(json!({"max_body_size": 10}));
+        assert!(matches!(strict.whole_request(&mut other()), Ok(Some(10))));
+        let lenient = build::<JsonThreatProtection>(json!({"only_json_types": true}));
+        assert!(matches!(lenient.whole_request(&mut other()), Ok(None)));
+        assert!(matches!(lenient.whole_request(&mut json()), Ok(Some(_))));
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"max_depth": 0}), "max_depth: must be from 1 to 1000"),
+            (json!({"max_body_size": 0}), "max_body_size: must be at least 1"),
+            (json!({"rejected_code": 200}), "rejected_code: must be from 400"),
+            (json!({"max_member": 1}), "max_member: unknown field"),
+        ] {
+            let error = refused::<JsonThreatProtection>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

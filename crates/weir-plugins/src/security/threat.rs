@@ -1,0 +1,44 @@
+//! What the plugins that limit documents have in common, whatever the documents' language.
+
+use weir_plugin::{ConfigError, Exchange, Stop};
+
+use crate::answer::Refusal;
+use crate::content::coding;
+
+/// What is asked of every document. A body that breaks it is not forwarded.
+#[derive(Clone, Copy)]
+pub struct Bounds {
+    pub max_body_size: u64,
+    pub max_depth: usize,
+    pub rejected_code: u16,
+}
+
+impl Bounds {
+    pub fn check(self) -> Result<(), ConfigError> {
+        if self.max_body_size == 0 {
+            return Err(ConfigError::new("max_body_size", "must be at least 1"));
+        }
+        if !(1..=1000).contains(&self.max_depth) {
+            return Err(ConfigError::new("max_depth", "must be from 1 to 1000"));
+        }
+        if !(400..=599).contains(&self.rejected_code) {
+            return Err(ConfigError::new("rejected_code", "must be from 400 to 599"));
+        }
+        Ok(())
+    }
+
+    /// Shows a body to `judge`, without its content coding; what that says is the client's answer.
+    pub fn judge(
+        self,
+        exchange: &mut Exchange,
+        body: &[u8],
+        judge: impl FnOnce(&[u8]) -> Result<(), &'static str>,
+    ) -> Result<(), Stop> {
+        if body.is_empty() {
+            return Ok(());
+        }
+        let plain = coding::plain(&exchange.request.head, body, self.max_body_size);
+        let plain = plain.map_err(|opaque| Stop::Respond(opaque.status()))?;
+        judge(&plain).map_err(|threat| Refusal::new(self.rejected_code, "message", threat).send(exchange))
+    }
+}

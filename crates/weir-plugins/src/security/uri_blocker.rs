@@ -1,0 +1,105 @@
+use regex::bytes::RegexSet;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Variable, Variables};
+
+use crate::answer::Refusal;
+use crate::options::pattern;
+
+/// Refuses requests whose path and query match a regular expression.
+///
+/// Both the target as the client wrote it and its canonical form are looked at, so that an escape (`/%61dmin`) hides
+/// nothing.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UriBlocker {
+    /// Regular expressions over the path with its query.
+    block_rules: Vec<String>,
+    /// The status of a refusal, 200 to 999.
+    #[serde(default = "forbidden")]
+    #[schemars(range(min = 200, max = 999))]
+    rejected_code: u16,
+    /// What a refused client is told: `{"error_msg":"..."}`. Without it, only the status.
+    #[schemars(length(min = 1))]
+    rejected_msg: Option<String>,
+    /// Matches without regard to case.
+    #[serde(default)]
+    case_insensitive: bool,
+}
+
+fn forbidden() -> u16 {
+    403
+}
+
+impl Definition for UriBlocker {
+    const NAME: &'static str = "uri-blocker";
+    const PRIORITY: i32 = 2900;
+    const STAGE: Stage = Stage::Rewrite;
+    const EXAMPLE: &'static str = r#"uri-blocker: { block_rules: ["\\.(env|git)", "^/admin"], rejected_code: 404 }"#;
+
+    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+        if !(200..=999).contains(&self.rejected_code) {
+            return Err(ConfigError::new("rejected_code", "must be from 200 to 999"));
+        }
+        Ok(Step::new(Blocker {
+            rules: pattern::compile_set(&self.block_rules, self.case_insensitive, "block_rules")?,
+            refusal: Refusal::error(self.rejected_code, self.rejected_msg.as_deref()),
+        }))
+    }
+}
+
+struct Blocker {
+    rules: RegexSet,
+    refusal: Refusal,
+}
+
+impl Plugin for Blocker {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let request = &exchange.request;
+        let blocked = self.rules.is_match(request.target())
+            || (request.target() != request.path()
+                && exchange.variable(&Variable::UpstreamUri).is_some_and(|canonical| self.rules.is_match(&canonical)));
+        if blocked { Err(self.refusal.send(exchange)) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{body, build, get, on_request, refused};
+
+    #[test]
+    fn matching_targets_are_refused_in_any_spelling() {
+        let step = build::<UriBlocker>(json!({"block_rules": ["^/admin", "root\\.exe", "[?&]debug="]}));
+        for target in ["/admin", "/%61dmin/x", "/a/../admin", "/root.exe", "/x?a=root.exe", "/x?debug=1"] {
+            assert_eq!(on_request(&step, &mut get(target)), Err(Stop::Respond(403)), "{target}");
+        }
+        for target in ["/a/admin", "/rootXexe", "/ADMIN", "/debug="] {
+            assert_eq!(on_request(&step, &mut get(target)), Ok(()), "{target}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_what_it_is_told() {
+        let options = json!({"block_rules": ["^/admin"], "case_insensitive": true, "rejected_code": 404,
+            "rejected_msg": "nothing here"});
+        let mut exchange = get("/ADMIN");
+        assert_eq!(on_request(&build::<UriBlocker>(options), &mut exchange), Err(Stop::Answered));
+        assert_eq!((exchange.response.status, body(&exchange)), (404, "{\"error_msg\":\"nothing here\"}\n"));
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({}), "missing field `block_rules`"),
+            (json!({"block_rules": []}), "block_rules: must hold from 1"),
+            (json!({"block_rules": ["a", "[z-a]"]}), "block_rules[1]: is not a regular expression"),
+            (json!({"block_rules": ["a"], "rejected_code": 99}), "rejected_code: must be from 200"),
+        ] {
+            let error = refused::<UriBlocker>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+use std::collections::HashSet;
+
+use quick_xml::events::{BytesStart, Event};
+use quick_xml::reader::Reader;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop};
+
+use crate::content::content_type;
+use crate::content::xml;
+use crate::security::threat::Bounds;
+
+/// Refuses requests whose XML bodies could harm who reads them: with a document type (whose entities can grow without
+/// bounds and read files), nested too deep, with too many or too long parts, or no XML at all.
+///
+/// Whatever they say of themselves, bodies have to be XML, unless `only_xml_types` lets others pass.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct XmlThreatProtection {
+    /// The largest body, in bytes, plain; a larger one is refused with 413.
+    #[serde(default = "one_mebibyte")]
+    #[schemars(range(min = 1))]
+    max_body_size: u64,
+    /// How deep elements may be nested, 1 to 1000.
+    #[serde(default = "thirty_two")]
+    #[schemars(range(min = 1, max = 1000))]
+    max_depth: usize,
+    /// How many elements an element may have within it, directly.
+    #[serde(default = "ten_thousand")]
+    max_children: u64,
+    /// How many attributes an element may have, namespaces among them.
+    #[serde(default = "hundred")]
+    max_attributes: usize,
+    /// How long a text between tags may be, in bytes of UTF-8.
+    #[serde(default = "many")]
+    max_text_length: usize,
+    /// How long the value of an attribute may be, in bytes of UTF-8.
+    #[serde(default = "some")]
+    max_attribute_length: usize,
+    /// How long the name of an element or an attribute may be, in bytes of UTF-8.
+    #[serde(default = "few")]
+    max_name_length: usize,
+    /// Lets bodies pass unread that do not say they are XML.
+    #[serde(default)]
+    only_xml_types: bool,
+    /// The status of a refusal, 400 to 599.
+    #[serde(default = "bad_request")]
+    #[schemars(range(min = 400, max = 599))]
+    rejected_code: u16,
+}
+
+fn one_mebibyte() -> u64 {
+    1 << 20
+}
+
+fn thirty_two() -> usize {
+    32
+}
+
+fn ten_thousand() -> u64 {
+    10_000
+}
+
+fn hundred() -> usize {
+    100
+}
+
+fn many() -> usize {
+    1 << 18
+}
+
+fn some() -> usize {
+    4096
+}
+
+fn few() -> usize {
+    256
+}
+
+fn bad_request() -> u16 {
+    400
+}
+
+impl Definition for XmlThreatProtection {
+    const NAME: &'static str = "xml-threat-protection";
+    const PRIORITY: i32 = 2819;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = "xml-threat-protection: { max_depth: 8, max_attributes: 20, max_text_length: 4096 }";
+
+    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+        self.bounds().check()?;
+        Ok(Step::new(self))
+    }
+}
+
+impl Plugin for XmlThreatProtection {
+    fn phases(&self) -> Phases {
+        Phases::REQUEST_BODY
+    }
+
+    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        let is_xml = exchange.request.head.values(b"content-type").any(content_type::is_xml);
+        let passes = self.only_xml_types && !is_xml;
+        Ok(if passes { None } else { Some(self.max_body_size) })
+    }
+
+    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
+        self.bounds().judge(exchange, body, |plain| self.check(plain))
+    }
+}
+
+const NOT_XML: &str = "The body is not XML";
+
+impl XmlThreatProtection {
+    fn bounds(&self) -> Bounds {
+        Bounds { max_body_size: self.max_body_size, max_depth: self.max_depth, rejected_code: self.rejected_code }
+    }
+
+    fn check(&self, body: &[u8]) -> Result<(), &'static str> {
+        let text = str::from_utf8(body).map_err(|_| "The body is not UTF-8")?;
+        let mut reader = Reader::from_str(text);
+        // How many elements each open element has; the document may have one.
+        let mut open = vec![0];
+        // How long the text is since the last tag.
+        let mut length = 0;
+        loop {
+            let event = reader.read_event().map_err(|_| NOT_XML)?;
+            match event {
+                Event::Start(element) => {
+                    self.enter(&element, &mut open)?;
+                    open.push(0);
+                    length = 0;
+                }
+                Event::Empty(element) => {
+                    self.enter(&element, &mut open)?;
+                    length = 0;
+                }
+                Event::End(_) => {
+                    open.pop();
+                    length = 0;
+                }
+                Event::Text(part) => length += part.into_inner().len(),
+                Event::CData(part) => length += part.into_inner().len(),
+                Event::GeneralRef(reference) => {
+                    length += xml::resolved(&reference).map_err(|_| "The body has an entity of its own")?.len();
+                }
+                Event::Decl(declaration) => xml::check_encoding(&declaration).map_err(|_| "The body is not UTF-8")?,
+                Event::DocType(_) => return Err("The body has a document type"),
+                Event::Comment(_) | Event::PI(_) => {}
+                Event::Eof if open == [1] => return Ok(()),
+                Event::Eof => return Err(NOT_XML),
+            }
+            if length > self.max_text_length {
+                return Err("A text in the body is too long");
+            }
+        }
+    }
+
+    fn enter(&self, element: &BytesStart<'_>, open: &mut [u64]) -> Result<(), &'static str> {
+        let depth = open.len();
+        if depth > self.max_depth {
+            return Err("The body is nested too deep");
+        }
+        let children = open.last_mut().ok_or(NOT_XML)?;
+        *children += 1;
+        if depth == 1 && *children > 1 {
+            return Err(NOT_XML);
+        }
+        if *children > self.max_children {
+            return Err("An element of the body has too many children");
+        }
+        if element.name().as_ref().len() > self.max_name_length {
+            return Err("A name in the body is too long");
+        }
+        let mut names = HashSet::new();
+        for attribute in element.attributes().with_checks(false) {
+            let attribute = attribute.map_err(|_| NOT_XML)?;
+            if names.len() == self.max_attributes {
+                return Err("An element of the body has too many attributes");
+            }
+            if attribute.key.as_ref().len() > self.max_name_length {
+                return Err("A name in the body is too long");
+            }
+            if attribute.value.len() > self.max_attribute_length {
+                return Err("An attribute in the body is too long");
+            }
+            if !names.insert(attribute.key.as_ref().to_owned()) {
+                return Err("An element of the body has an attribute twice");
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{body, build, exchange, on_request_body, refused};
+
+    const LIMITS: &str = r#"{"max_depth": 3, "max_children": 2, "max_attributes": 2, "max_text_length": 5,
+        "max_attribute_length": 4, "max_name_length": 3}"#;
+
+    #[test]
+    fn what_is_within_its_limits_passes() {
+        let step = build::<XmlThreatProtection>(serde_json::from_str(LIMITS).expect("JSON"));
+        for (content, want) in [
+            ("<?xml version='1.0'?><a b='1' c='1234'><b>1234&amp;</b><c/></a>\n", None),
+            ("<a><b><c><d/></c></b></a>", Some("The body is nested too deep")),
+            ("<a><b/><b/><b/></a>", Some("An element of the body has too many children")),
+            ("<a b='1' c='2' d='3'/>", Some("An element of the body has too many attributes")),
+            ("<a b='1' b='2'/>", Some("An element of the body has an attribute twice")),
+            ("<a b='12345'/>", Some("An attribute in the body is too long")),
+            ("<a>123<!-- -->456</a>", Some("A text in the body is too long")),
+            ("<a><![CDATA[123456]]></a>", Some("A text in the body is too long")),
+            ("<abcd/>", Some("A name in the body is too long")),
+            ("<!DOCTYPE a><a/>", Some("The body has a document type")),
+            ("<a>&x;</a>", Some("The body has an entity of its own")),
+            ("<?xml version='1.0' encoding='utf-7'?><a/>", Some("The body is not UTF-8")),
+            ("<a/><b/>", Some("The body is not XML")),
+            ("<a>", Some("The body is not XML")),
+            ("{}", Some("The body is not XML")),
+        ] {
+            let mut exchange = exchange("POST / HTTP/1.1\nHost: h\nContent-Type: text/xml");
+            let end = on_request_body(&step, &mut exchange, content);
+            let said = want.map(|text| format!("{{\"message\":\"{text}\"}}\n"));
+            assert_eq!(end.is_err(), want.is_some(), "{content}");
+            assert_eq!((!body(&exchange).is_empty()).then(|| body(&exchange).to_owned()), said, "{content}");
+        }
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"max_depth": 1001}), "max_depth: must be from 1 to 1000"),
+            (json!({"max_body_size": 0}), "max_body_size: must be at least 1"),
+            (json!({"max_text_length": -1}), "max_text_length: invalid value"),
+        ] {
+            let error = refused::<XmlThreatProtection>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,413 @@
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, NoteKey, Phases, Plugin, Stage, Step, Stop, Template};
+
+use crate::clock;
+use crate::options::headers::header_name;
+use crate::store::counters::{self, Counter, Key, Table};
+
+/// Stops asking an upstream that fails, and asks again after a while (circuit breaker).
+///
+/// Failures are counted by host and path, over all workers. Each time there are `unhealthy.failures` more of them,
+/// requests are answered here: for 2 seconds, then 4, 8 and so on up to `max_breaker_sec`. Good answers in between close
+/// the matter.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApiBreaker {
+    /// The status that is answered instead of asking the upstream, 200 to 599.
+    #[schemars(range(min = 200, max = 599))]
+    break_response_code: u16,
+    /// The body of that answer, with `$variables`. Without it, the gateway's own short text.
+    break_response_body: Option<String>,
+    /// Header fields of that answer, with `$variables` in values.
+    #[serde(default)]
+    break_response_headers: Vec<FieldOptions>,
+    /// The longest time, in seconds, for which the upstream is not asked; at least 3.
+    #[serde(default = "five_minutes")]
+    #[schemars(range(min = 3))]
+    max_breaker_sec: u64,
+    /// What counts as a failure.
+    #[serde(default)]
+    unhealthy: Unhealthy,
+    /// What counts as a good answer.
+    #[serde(default)]
+    healthy: Healthy,
+}
+
+/// One header field.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct FieldOptions {
+    /// The field's name.
+    key: String,
+    /// The field's value.
+    value: String,
+}
+
+/// What counts as a failure.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Unhealthy {
+    /// Statuses of the upstream, 500 to 599.
+    #[serde(default = "failed")]
+    #[schemars(length(min = 1), inner(range(min = 500, max = 599)))]
+    http_statuses: Vec<u16>,
+    /// So many failures stop the asking.
+    #[serde(default = "three")]
+    #[schemars(range(min = 1))]
+    failures: u64,
+}
+
+/// What counts as a good answer.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Healthy {
+    /// Statuses of the upstream, 200 to 499.
+    #[serde(default = "good")]
+    #[schemars(length(min = 1), inner(range(min = 200, max = 499)))]
+    http_statuses: Vec<u16>,
+    /// So many good answers, without a failure in between, make all failures forgotten.
+    #[serde(default = "three")]
+    #[schemars(range(min = 1))]
+    successes: u64,
+}
+
+impl Default for Unhealthy {
+    fn default() -> Unhealthy {
+        Unhealthy { http_statuses: failed(), failures: three() }
+    }
+}
+
+impl Default for Healthy {
+    fn default() -> Healthy {
+        Healthy { http_statuses: good(), successes: three() }
+    }
+}
+
+fn failed() -> Vec<u16> {
+    vec![500]
+}
+
+fn good() -> Vec<u16> {
+    vec![200]
+}
+
+fn three() -> u64 {
+    3
+}
+
+fn five_minutes() -> u64 {
+    300
+}
+
+impl Definition for ApiBreaker {
+    const NAME: &'static str = "api-breaker";
+    const PRIORITY: i32 = 1005;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str =
+        "api-breaker: { break_response_code: 503, unhealthy: { http_statuses: [500, 502, 503, 504], failures: 5 } }";
+
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        if !(200..=599).contains(&self.break_response_code) {
+            return Err(ConfigError::new("break_response_code", "must be from 200 to 599"));
+        }
+        if !(3..=86_400).contains(&self.max_breaker_sec) {
+            return Err(ConfigError::new("max_breaker_sec", "must be from 3 to 86400"));
+        }
+        check("unhealthy", &self.unhealthy.http_statuses, 500..=599, "failures", self.unhealthy.failures)?;
+        check("healthy", &self.healthy.http_statuses, 200..=499, "successes", self.healthy.successes)?;
+        let body = self.break_response_body.as_deref().map(|text| build.template(text, "break_response_body"));
+        let field = |(index, field): (usize, &FieldOptions)| {
+            let name = header_name(&field.key, &format!("break_response_headers[{index}].key"))?;
+            Ok((name.into(), build.template(&field.value, &format!("break_response_headers[{index}].value"))))
+        };
+        let fields = self.break_response_headers.iter().enumerate().map(field).collect::<Result<_, ConfigError>>()?;
+        Ok(Step::new(Breaker {
+            status: self.break_response_code,
+            body,
+            fields,
+            rule: Rule {
+                max_open: Duration::from_secs(self.max_breaker_sec),
+                unhealthy: self.unhealthy.http_statuses.into(),
+                failures: self.unhealthy.failures,
+                healthy: self.healthy.http_statuses.into(),
+                successes: self.healthy.successes,
+            },
+            name: counters::name(build.identity()),
+            note: NoteKey::unique(),
+        }))
+    }
+}
+
+fn check(
+    path: &str,
+    statuses: &[u16],
+    range: std::ops::RangeInclusive<u16>,
+    count_name: &str,
+    count: u64,
+) -> Result<(), ConfigError> {
+    if statuses.is_empty() || !statuses.iter().all(|status| range.contains(status)) {
+        let problem = format!("must hold statuses from {} to {}", range.start(), range.end());
+        return Err(ConfigError::new(format!("{path}.http_statuses"), problem));
+    }
+    if !(1..=MAX_COUNT).contains(&count) {
+        return Err(ConfigError::new(format!("{path}.{count_name}"), format!("must be from 1 to {MAX_COUNT}")));
+    }
+    Ok(())
+}
+
+struct Breaker {
+    status: u16,
+    body: Option<Template>,
+    fields: Box<[(Box<[u8]>, Template)]>,
+    rule: Rule,
+    name: u64,
+    /// Notes the key of a request that was let through.
+    note: NoteKey,
+}
+
+struct Rule {
+    max_open: Duration,
+    unhealthy: Box<[u16]>,
+    failures: u64,
+    healthy: Box<[u16]>,
+    successes: u64,
+}
+
+/// 65,536 hosts and paths at a time, in 1 MiB at most.
+static TABLE: LazyLock<Table<Record>> = LazyLock::new(|| Table::new(1 << 16));
+
+/// What a cell can count.
+const MAX_COUNT: u64 = (1 << 26) - 1;
+/// How long failures are remembered at least, when others need the place.
+const MEMORY_TICKS: u64 = 3600 * 16;
+
+/// What is known of a host and path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Record {
+    /// When the upstream was last found to fail, in sixteenths of a second since 1970: 36 bits.
+    at_ticks: u64,
+    /// 26 bits each.
+    failures: u64,
+    successes: u64,
+}
+
+fn ticks(time: Duration) -> u64 {
+    (time.as_millis() / 1000 * 16 + time.as_millis() % 1000 * 16 / 1000) as u64
+}
+
+impl Counter for Record {
+    fn from_bits(bits: u128) -> Record {
+        let count = |shift: u32| (bits >> shift) as u64 & MAX_COUNT;
+        Record { at_ticks: (bits >> 52) as u64, failures: count(26), successes: count(0) }
+    }
+
+    fn bits(self) -> u128 {
+        u128::from(self.at_ticks) << 52 | u128::from(self.failures) << 26 | u128::from(self.successes)
+    }
+
+    fn is_live(self, now_ticks: u64) -> bool {
+        self.failures > 0 && self.at_ticks + MEMORY_TICKS > now_ticks
+    }
+
+    fn weight(self, _: u64) -> u64 {
+        self.failures
+    }
+}
+
+impl Rule {
+    /// The upstream is not to be asked now.
+    fn is_open(&self, record: Record, now: Duration) -> bool {
+        let trips = record.failures / self.failures;
+        if trips == 0 {
+            return false;
+        }
+        let open = Duration::from_secs(1 << trips.min(20)).min(self.max_open);
+        ticks(now) < record.at_ticks + ticks(open)
+    }
+
+    /// What is known after an answer; `None` where that is nothing new.
+    fn after(&self, record: Record, status: u16, now: Duration) -> Option<Record> {
+        let Record { at_ticks, failures, successes } = record;
+        if self.unhealthy.contains(&status) {
+            let failures = (failures + 1).min(MAX_COUNT);
+            let trips = failures.is_multiple_of(self.failures) || failures == 1;
+            return Some(Record { at_ticks: if trips { ticks(now) } else { at_ticks }, failures, successes: 0 });
+        }
+        if failures == 0 || !self.healthy.contains(&status) {
+            return None;
+        }
+        Some(match successes + 1 >= self.successes {
+            true => Record { at_ticks: 0, failures: 0, successes: 0 },
+            false => Record { at_ticks, failures, successes: successes + 1 },
+        })
+    }
+}
+
+impl Plugin for Breaker {
+    fn phases(&self) -> Phases {
+        Phases::REQUEST.and(Phases::LOG)
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let request = &exchange.request;
+        let key = TABLE.key(self.name, &[request.host(), b"\0", request.path()].concat());
+        if self.rule.is_open(TABLE.read(key), clock::now()) {
+            return Err(self.answer(exchange)?);
+        }
+        exchange.notes.write(self.note, [key.number(), 0, 0]);
+        Ok(())
+    }
+
+    fn on_log(&self, exchange: &Exchange) {
+        let Some([key, ..]) = exchange.notes.read(self.note) else { return };
+        let status = match (exchange.upstream.status, exchange.stop) {
+            // Asked in vain. What the client was told may be a status of gRPC's, in an answer that is in order.
+            (0, Some(stop)) if exchange.upstream.attempts > 0 => stop.ending().status,
+            (status, _) => status,
+        };
+        let now = clock::now();
+        TABLE.update(Key::from_number(key), ticks(now), |record| (self.rule.after(record, status, now), ()));
+    }
+}
+
+impl Breaker {
+    fn answer(&self, exchange: &mut Exchange) -> Result<Stop, Stop> {
+        let Some(template) = &self.body else {
+            if self.fields.is_empty() {
+                return Ok(Stop::Respond(self.status));
+            }
+            let stop = exchange.respond(self.status, "text/plain; charset=utf-8", b"");
+            return self.add_fields(exchange).map(|()| stop);
+        };
+        let mut body = Vec::new();
+        template.render(exchange, &mut body);
+        let stop = exchange.respond(self.status, "text/plain; charset=utf-8", &body);
+        self.add_fields(exchange).map(|()| stop)
+    }
+
+    fn add_fields(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        for (name, template) in &self.fields {
+            let mut value = Vec::new();
+            template.render(exchange, &mut value);
+            // Only what a variable brought can be unfit for a field.
+            exchange.response.head.set(name, &value).map_err(|_| Stop::Respond(400))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{body, build, get, on_request, refused, sent};
+
+    /// An exchange that was let through and answered so by the upstream.
+    fn answered(step: &Step, status: u16) -> Result<(), Stop> {
+        let mut exchange = get("/a");
+        on_request(step, &mut exchange)?;
+        exchange.upstream.attempts = 1;
+        exchange.upstream.status = status;
+        step.on_log(&exchange);
+        Ok(())
+    }
+
+    #[test]
+    fn failures_stop_the_asking_for_this_path() {
+        let options = json!({"break_response_code": 599, "break_response_body": "closed: $uri",
+            "break_response_headers": [{"key": "Content-Type", "value": "text/x"}],
+            "unhealthy": {"http_statuses": [500, 503], "failures": 2}});
+        let step = build::<ApiBreaker>(options);
+        assert_eq!([answered(&step, 500), answered(&step, 404), answered(&step, 503)], [Ok(()), Ok(()), Ok(())]);
+        let mut exchange = get("/a");
+        assert_eq!(on_request(&step, &mut exchange), Err(Stop::Answered));
+        assert_eq!((exchange.response.status, body(&exchange)), (599, "closed: /a"));
+        assert_eq!(sent(&exchange, "content-type"), Some("text/x"));
+        assert_eq!(on_request(&step, &mut get("/b")), Ok(()), "another path");
+    }
+
+    #[test]
+    fn the_pause_doubles_until_answers_are_good_again() {
+        let rule = Rule {
+            max_open: Duration::from_secs(10),
+            unhealthy: [500].into(),
+            failures: 2,
+            healthy: [200].into(),
+            successes: 2,
+        };
+        let mut record = Record::from_bits(0);
+        let mut take = |status, second: u64| {
+            let now = Duration::from_secs(1_000_000 + second);
+            let open = rule.is_open(record, now);
+            if !open {
+                record = rule.after(record, status, now).unwrap_or(record);
+            }
+            !open
+        };
+        for (status, second, asked) in [
+            (500, 0, true),
+            (500, 0, true), // opens for 2 s
+            (200, 1, false),
+            (500, 2, true),
+            (500, 2, true), // for 4 s
+            (200, 5, false),
+            (500, 6, true),
+            (500, 6, true), // for 8 s
+            (200, 13, false),
+            (500, 14, true),
+            (500, 14, true), // for 10 s, the most
+            (200, 23, false),
+            (200, 24, true),
+            (500, 24, true),
+            (500, 24, true),
+            (200, 25, false),
+            (200, 34, true),
+            (200, 34, true), // forgotten
+            (500, 34, true),
+            (200, 34, true),
+        ] {
+            assert_eq!(take(status, second), asked, "{status} at {second}");
+        }
+    }
+
+    #[test]
+    fn asking_in_vain_is_a_failure_when_its_status_is() {
+        let step = build::<ApiBreaker>(
+            json!({"break_response_code": 503, "unhealthy": {"http_statuses": [502], "failures": 1}}),
+        );
+        let mut exchange = get("/a");
+        assert_eq!(on_request(&step, &mut exchange), Ok(()));
+        exchange.upstream.attempts = 1;
+        exchange.stop = Some(Stop::ConnectFailed);
+        // Whatever the client was told, as calls of gRPC are.
+        exchange.response.status = 200;
+        step.on_log(&exchange);
+        assert_eq!(on_request(&step, &mut get("/a")), Err(Stop::Respond(503)));
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({}), "missing field `break_response_code`"),
+            (json!({"break_response_code": 600}), "break_response_code: must be from 200"),
+            (json!({"break_response_code": 502, "max_breaker_sec": 2}), "max_breaker_sec: must be from 3"),
+            (
+                json!({"break_response_code": 502, "unhealthy": {"http_statuses": [404]}}),
+                "unhealthy.http_statuses: must hold",
+            ),
+            (json!({"break_response_code": 502, "healthy": {"successes": 0}}), "healthy.successes: must be from 1"),
+            (
+                json!({"break_response_code": 502, "break_response_headers": [{"key": "a b", "value": "1"}]}),
+                "break_response_headers[0].key: is not the name",
+            ),
+        ] {
+            let error = refused::<ApiBreaker>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use weir_plugin::{
+    AsyncPlugin, Build, ConfigError, Definition, Exchange, Expression, Plugin, Stage, Step, Stop, Template, Waiting,
+};
+
+use crate::options::headers::{Scalar, header_name};
+
+/// Delays requests, answers them with an error, or both, to see what clients make of it.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FaultInjection {
+    /// Answers instead of the upstream, after the delay.
+    abort: Option<AbortOptions>,
+    /// Waits before anything else happens.
+    delay: Option<DelayOptions>,
+}
+
+/// An answer instead of the upstream's.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct AbortOptions {
+    /// The status of the answer, 200 to 999.
+    #[schemars(range(min = 200, max = 999))]
+    http_status: u16,
+    /// The body of the answer, with `$variables`. Without it, the gateway's own short text.
+    body: Option<String>,
+    /// Further fields of the answer, with `$variables` in values.
+    #[serde(default)]
+    headers: BTreeMap<String, Scalar>,
+    /// How many requests of a hundred are answered so; all without it.
+    #[schemars(range(min = 0, max = 100))]
+    percentage: Option<u8>,
+    /// Expressions of which one must hold, each a list of rules.
+    #[serde(default)]
+    #[schemars(length(max = 20))]
+    vars: Vec<Value>,
+}
+
+/// A pause.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct DelayOptions {
+    /// Seconds to wait; fractions are allowed.
+    #[schemars(range(min = 0))]
+    duration: f64,
+    /// How many requests of a hundred wait; all without it.
+    #[schemars(range(min = 0, max = 100))]
+    percentage: Option<u8>,
+    /// Expressions of which one must hold, each a list of rules.
+    #[serde(default)]
+    #[schemars(length(max = 20))]
+    vars: Vec<Value>,
+}
+
+/// Nobody waits longer for a fault.
+const MAX_DELAY: f64 = 86_400.0;
+
+impl Definition for FaultInjection {
+    const NAME: &'static str = "fault-injection";
+    const PRIORITY: i32 = 11000;
+    const STAGE: Stage = Stage::Rewrite;
+    const EXAMPLE: &'static str = r#"fault-injection: { delay: { duration: 0.2, percentage: 10 }, abort: { http_status: 503, body: "not now\n", vars: [[[arg_fail, "==", "1"]]] } }"#;
+
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        let abort = self.abort.map(|abort| abort.compile(build)).transpose()?;
+        let Some(delay) = self.delay else {
+            let abort = abort.ok_or_else(|| ConfigError::new("", "needs `abort`, `delay` or both"))?;
+            return Ok(Step::new(abort));
+        };
+        if !(0.0..=MAX_DELAY).contains(&delay.duration) {
+            return Err(ConfigError::new("delay.duration", format!("must be from 0 to {MAX_DELAY} seconds")));
+        }
+        Ok(Step::waiting(Delay {
+            duration: Duration::from_secs_f64(delay.duration),
+            when: When::compile(delay.percentage, &delay.vars, "delay", build)?,
+            abort,
+        }))
+    }
+}
+
+impl AbortOptions {
+    fn compile(self, build: &mut Build) -> Result<Abort, ConfigError> {
+        if !(200..=999).contains(&self.http_status) {
+            return Err(ConfigError::new("abort.http_status", "must be from 200 to 999"));
+        }
+        let body = self.body.as_deref().map(|text| build.template(text, "abort.body"));
+        let field = |(name, value): (&String, &Scalar)| {
+            let path = format!("abort.headers.{name}");
+            Ok((header_name(name, &path)?.into(), value.template(&path, build)?))
+        };
+        Ok(Abort {
+            status: self.http_status,
+            body,
+            fields: self.headers.iter().map(field).collect::<Result<_, ConfigError>>()?,
+            when: When::compile(self.percentage, &self.vars, "abort", build)?,
+        })
+    }
+}
+
+/// Which requests are meant.
+struct When {
+    percentage: u8,
+    vars: Box<[Expression]>,
+}
+
+impl When {
+    fn compile(percentage: Option<u8>, vars: &[Value], path: &str, build: &mut Build) -> Result<When, ConfigError> {
+        let percentage = percentage.unwrap_or(100);
+        if percentage > 100 {
+            return Err(ConfigError::new(format!("{path}.percentage"), "must be from 0 to 100"));
+        }
+        let condition = |(index, value): (usize, &Value)| build.condition(value, &format!("{path}.vars[{index}]"));
+        Ok(When { percentage, vars: vars.iter().enumerate().map(condition).collect::<Result<_, _>>()? })
+    }
+
+    fn is_now(&self, exchange: &Exchange) -> bool {
+        let drawn = self.percentage == 100 || rand::random_range(0..100) < self.percentage;
+        drawn && (self.vars.is_empty() || self.vars.iter().any(|expression| expression.holds(exchange)))
+    }
+}
+
+struct Abort {
+    status: u16,
+    body: Option<Template>,
+    fields: Box<[(Box<[u8]>, Template)]>,
+    when: When,
+}
+
+impl Plugin for Abort {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        if !self.when.is_now(exchange) {
+            return Ok(());
+        }
+        let mut body = Vec::new();
+        match &self.body {
+            Some(template) => template.render(exchange, &mut body),
+            None if self.fields.is_empty() => return Err(Stop::Respond(self.status)),
+            None => {}
+        }
+        let stop = exchange.respond(self.status, "text/plain; charset=utf-8", &body);
+        for (name, template) in &self.fields {
+            let mut value = Vec::new();
+            template.render(exchange, &mut value);
+            // Only what a variable brought can be unfit for a field.
+            exchange.response.head.set(name, &value).map_err(|_| Stop::Respond(400))?;
+        }
+        Err(stop)
+    }
+}
+
+struct Delay {
+    duration: Duration,
+    when: When,
+    abort: Option<Abort>,
+}
+
+impl AsyncPlugin for Delay {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
+        Box::pin(async move {
+            if self.when.is_now(exchange) {
+                tokio::time::sleep(self.duration).await;
+            }
+            self.abort.as_ref().map_or(Ok(()), |abort| abort.on_request(exchange))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{body, build, get, on_request, refused, sent};
+
+    #[test]
+    fn answers_with_an_error() {
+        let options =
+            json!({"abort": {"http_status": 418, "body": "tea $uri", "headers": {"X-A": "$arg_a", "X-B": 2}}});
+        let mut exchange = get("/hello?a=1");
+        assert_eq!(on_request(&build::<FaultInjection>(options), &mut exchange), Err(Stop::Answered));
+        assert_eq!((exchange.response.status, body(&exchange)), (418, "tea /hello"));
+        assert_eq!((sent(&exchange, "x-a"), sent(&exchange, "x-b")), (Some("1"), Some("2")));
+        let bare = build::<FaultInjection>(json!({"abort": {"http_status": 503}}));
+        assert_eq!(on_request(&bare, &mut exchange), Err(Stop::Respond(503)));
+    }
+
+    #[test]
+    fn waits_and_goes_on_or_not() {
+        let mut exchange = get("/");
+        let waits = build::<FaultInjection>(json!({"delay": {"duration": 3600.5}}));
+        assert_eq!(on_request(&waits, &mut exchange), Ok(()));
+        let both = build::<FaultInjection>(json!({"delay": {"duration": 1}, "abort": {"http_status": 500}}));
+        assert_eq!(on_request(&both, &mut exchange), Err(Stop::Respond(500)));
+    }
+
+    #[test]
+    fn only_some_requests_are_meant() {
+        let vars = json!([[["arg_a", "==", "1"], ["arg_b", "==", "2"]], [["arg_c", "==", "3"]]]);
+        let step = build::<FaultInjection>(json!({"abort": {"http_status": 500, "vars": vars}}));
+        for (target, meant) in [("/?a=1&b=2", true), ("/?a=1", false), ("/?c=3", true), ("/", false)] {
+            assert_eq!(on_request(&step, &mut get(target)).is_err(), meant, "{target}");
+        }
+        let share = |percentage: u8| {
+            let step = build::<FaultInjection>(json!({"abort": {"http_status": 500, "percentage": percentage}}));
+            (0..1000).filter(|_| on_request(&step, &mut get("/")).is_err()).count()
+        };
+        assert_eq!((share(0), share(100)), (0, 1000));
+        assert!((100..900).contains(&share(50)));
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({}), "needs `abort`, `delay` or both"),
+            (json!({"abort": {}}), "abort: missing field `http_status`"),
+            (json!({"abort": {"http_status": 100}}), "abort.http_status: must be from 200"),
+            (
+                json!({"abort": {"http_status": 200, "vars": [[["a", "?", 1]]]}}),
+                "abort.vars[0][0][1]: invalid operator",
+            ),
+            (json!({"delay": {"duration": -1}}), "delay.duration: must be from 0"),
+            (json!({"delay": {"duration": 1, "percentage": 101}}), "delay.percentage: must be from 0 to 100"),
+        ] {
+            let error = refused::<FaultInjection>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,337 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rand::random_range;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use weir_plugin::proto::field;
+use weir_plugin::template::Style;
+use weir_plugin::{
+    AsyncPlugin, Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Template, Waiting,
+};
+
+use crate::options::headers::{Scalar, header_name};
+
+/// Answers requests itself, with an example or with random data that fits a schema; no upstream is asked.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Mocking {
+    /// The body of the answer. `$variables` are replaced; where `content_type` is JSON their values are escaped, so that
+    /// no request can break out of a string.
+    response_example: Option<String>,
+    /// A JSON schema; each answer is random data that fits its `type`, `properties`, `items` and `example`. Not used
+    /// when there is a `response_example`.
+    response_schema: Option<Map<String, Value>>,
+    /// The status of the answer, 200 to 999.
+    #[serde(default = "ok")]
+    #[schemars(range(min = 200, max = 999))]
+    response_status: u16,
+    /// The `Content-Type` of the answer.
+    #[serde(default = "json")]
+    content_type: String,
+    /// Further fields of the answer. `$variables` in values are replaced.
+    #[serde(default)]
+    response_headers: BTreeMap<String, Scalar>,
+    /// Seconds to wait before the answer.
+    #[serde(default)]
+    delay: u32,
+    /// Adds `x-mock-by: Weir/<version>` to the answer.
+    #[serde(default = "yes")]
+    with_mock_header: bool,
+}
+
+fn ok() -> u16 {
+    200
+}
+
+fn json() -> String {
+    "application/json;charset=utf8".to_owned()
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Definition for Mocking {
+    const NAME: &'static str = "mocking";
+    const PRIORITY: i32 = 10900;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = r#"mocking: { response_example: '{"hello":"$remote_addr"}', response_status: 200 }"#;
+
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        if !(200..=999).contains(&self.response_status) {
+            let problem = format!("{} is not a status that can end a request; use 200 to 999", self.response_status);
+            return Err(ConfigError::new("response_status", problem));
+        }
+        if !field::is_value(self.content_type.as_bytes()) {
+            return Err(ConfigError::new("content_type", "has a character that no header field may have"));
+        }
+        let is_json = self.content_type.contains("json");
+        let style = if is_json { Style::JSON } else { Style::PLAIN };
+        let content = match (self.response_example, self.response_schema) {
+            (Some(example), _) => {
+                let template = build.template(&example, "response_example");
+                match template.constant() {
+                    Some(text) => Content::Constant(text.into()),
+                    None => Content::Template(template, style),
+                }
+            }
+            (None, Some(schema)) => {
+                let shape = Shape::of(&Value::Object(schema), "response_schema", 0)?;
+                Content::Random { shape, xml: self.content_type.contains("xml") }
+            }
+            (None, None) => {
+                return Err(ConfigError::new("", "has neither `response_example` nor `response_schema`; give one"));
+            }
+        };
+        let mut fields = Vec::new();
+        if self.with_mock_header {
+            let by = concat!("Weir/", env!("CARGO_PKG_VERSION"));
+            fields.push((b"x-mock-by".as_slice().into(), Template::compile(by)));
+        }
+        for (name, value) in &self.response_headers {
+            let path = format!("response_headers.{name}");
+            fields.push((header_name(name, &path)?.into(), value.template(&path, build)?));
+        }
+        let mock = Mock {
+            status: self.response_status,
+            content_type: self.content_type.into(),
+            content,
+            fields: fields.into(),
+        };
+        Ok(match self.delay {
+            0 => Step::new(mock),
+            seconds => Step::waiting(Delayed { mock, delay: Duration::from_secs(seconds.into()) }),
+        })
+    }
+}
+
+struct Mock {
+    status: u16,
+    content_type: Box<str>,
+    content: Content,
+    fields: Box<[(Box<[u8]>, Template)]>,
+}
+
+enum Content {
+    Constant(Box<[u8]>),
+    Template(Template, Style),
+    Random { shape: Shape, xml: bool },
+}
+
+impl Plugin for Mock {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let stop = match &self.content {
+            Content::Constant(body) => exchange.respond(self.status, &self.content_type, body),
+            Content::Template(template, style) => {
+                let mut body = Vec::new();
+                template.render_as(*style, exchange, &mut body);
+                exchange.respond(self.status, &self.content_type, &body)
+            }
+            Content::Random { shape, xml } => {
+                let value = shape.draw();
+                let body = if *xml { xml_document(&value) } else { value.to_string() };
+                exchange.respond(self.status, &self.content_type, body.as_bytes())
+            }
+        };
+        for (name, template) in &self.fields {
+            let added = match template.constant() {
+                Some(value) => exchange.response.head.add(name, value),
+                None => {
+                    let mut value = Vec::new();
+                    template.render(exchange, &mut value);
+                    exchange.response.head.add(name, &value)
+                }
+            };
+            // Only what a variable brought can be unfit for a field.
+            added.map_err(|_| Stop::Respond(400))?;
+        }
+        Err(stop)
+    }
+}
+
+struct Delayed {
+    mock: Mock,
+    delay: Duration,
+}
+
+impl AsyncPlugin for Delayed {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
+        Box::pin(async move {
+            tokio::time::sleep(self.delay).await;
+            self.mock.on_request(exchange)
+        })
+    }
+}
+
+/// What random data looks like.
+enum Shape {
+    Example(Value),
+    Text,
+    Number,
+    Integer,
+    Boolean,
+    List(Box<Shape>),
+    Object(Vec<(String, Shape)>),
+}
+
+/// How deep a schema may nest.
+const MAX_DEPTH: usize = 32;
+
+impl Shape {
+    fn of(schema: &Value, path: &str, depth: usize) -> Result<Shape, ConfigError> {
+        if depth > MAX_DEPTH {
+            return Err(ConfigError::new(path, format!("nests deeper than {MAX_DEPTH} levels")));
+        }
+        if let Some(example) = schema.get("example") {
+            return Ok(Shape::Example(example.clone()));
+        }
+        let kind = match schema.get("type") {
+            Some(Value::String(kind)) => kind.as_str(),
+            None if schema.get("properties").is_some() => "object",
+            _ => return Err(ConfigError::new(format!("{path}.type"), "is missing; name one type, as \"string\"")),
+        };
+        Ok(match kind {
+            "string" => Shape::Text,
+            "number" => Shape::Number,
+            "integer" => Shape::Integer,
+            "boolean" => Shape::Boolean,
+            "array" => {
+                let path = format!("{path}.items");
+                let items = schema.get("items").ok_or_else(|| ConfigError::new(&path, "is missing in an array"))?;
+                Shape::List(Box::new(Shape::of(items, &path, depth + 1)?))
+            }
+            "object" => {
+                let properties = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
+                let shapes = properties.map(|(name, schema)| {
+                    Ok((name.clone(), Shape::of(schema, &format!("{path}.properties.{name}"), depth + 1)?))
+                });
+                Shape::Object(shapes.collect::<Result<_, ConfigError>>()?)
+            }
+            other => {
+                let problem = format!("`{other}` is no type; use string, number, integer, boolean, array or object");
+                return Err(ConfigError::new(format!("{path}.type"), problem));
+            }
+        })
+    }
+
+    fn draw(&self) -> Value {
+        match self {
+            Shape::Example(value) => value.clone(),
+            Shape::Text => Value::String((0..random_range(1..=10)).map(|_| random_range('a'..='z')).collect()),
+            Shape::Number => Value::from(random_range(0.0..10_000.0)),
+            Shape::Integer => Value::from(random_range(1..=10_000)),
+            Shape::Boolean => Value::from(rand::random::<bool>()),
+            Shape::List(items) => (0..random_range(1..=3)).map(|_| items.draw()).collect(),
+            Shape::Object(properties) => {
+                Value::Object(properties.iter().map(|(name, shape)| (name.clone(), shape.draw())).collect())
+            }
+        }
+    }
+}
+
+/// The same data as XML: an element per member, a list as repeated elements.
+fn xml_document(value: &Value) -> String {
+    let mut out = String::new();
+    push_element("data", value, &mut out);
+    out
+}
+
+fn push_element(name: &str, value: &Value, out: &mut String) {
+    if let Value::Array(items) = value {
+        items.iter().for_each(|item| push_element(name, item, out));
+        return;
+    }
+    out.extend(["<", name, ">"]);
+    match value {
+        Value::Object(members) => members.iter().for_each(|(name, value)| push_element(name, value, out)),
+        Value::String(text) => push_escaped(text, out),
+        other => out.push_str(&other.to_string()),
+    }
+    out.extend(["</", name, ">"]);
+}
+
+fn push_escaped(text: &str, out: &mut String) {
+    for character in text.chars() {
+        match character {
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '&' => out.push_str("&amp;"),
+            other => out.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{body, build, exchange, get, on_request, refused, sent};
+
+    #[test]
+    fn answers_with_the_example() {
+        let options = json!({"response_example": "{\"a\":\"$remote_addr\"}", "response_status": 201,
+            "response_headers": {"X-A": 1, "X-B": "$uri"}});
+        let mut exchange = get("/hello");
+        assert_eq!(on_request(&build::<Mocking>(options), &mut exchange), Err(Stop::Answered));
+        assert_eq!((exchange.response.status, body(&exchange)), (201, "{\"a\":\"192.0.2.7\"}"));
+        assert_eq!(sent(&exchange, "content-type"), Some("application/json;charset=utf8"));
+        assert_eq!(sent(&exchange, "x-mock-by"), Some(concat!("Weir/", env!("CARGO_PKG_VERSION"))));
+        assert_eq!((sent(&exchange, "x-a"), sent(&exchange, "x-b")), (Some("1"), Some("/hello")));
+    }
+
+    #[test]
+    fn a_request_cannot_break_out_of_a_json_example_or_a_field() {
+        let step = build::<Mocking>(json!({"response_example": "{\"a\":\"$arg_a\"}"}));
+        let mut exchange = get("/?a=%22%7D");
+        assert_eq!(on_request(&step, &mut exchange), Err(Stop::Answered));
+        assert_eq!(body(&exchange), r#"{"a":"\"}"}"#);
+        let step = build::<Mocking>(json!({"response_example": "x", "response_headers": {"X-A": "$arg_a"}}));
+        assert_eq!(on_request(&step, &mut get("/?a=%0d%0aSet-Cookie:%20x")), Err(Stop::Respond(400)));
+    }
+
+    #[test]
+    fn answers_late_when_told() {
+        let step = build::<Mocking>(json!({"response_example": "x", "delay": 3600, "with_mock_header": false}));
+        let mut exchange = exchange("POST / HTTP/1.1\nHost: h\nContent-Length: 3");
+        assert_eq!(on_request(&step, &mut exchange), Err(Stop::Answered));
+        assert_eq!((body(&exchange), sent(&exchange, "x-mock-by")), ("x", None));
+    }
+
+    #[test]
+    fn random_data_fits_the_schema() {
+        let schema = json!({"type": "object", "properties": {
+            "id": {"type": "integer"}, "name": {"type": "string"}, "kind": {"type": "string", "example": "cat"},
+            "tags": {"type": "array", "items": {"type": "boolean"}}, "size": {"type": "number"}}});
+        let step = build::<Mocking>(json!({"response_schema": schema}));
+        let mut exchange = get("/");
+        assert_eq!(on_request(&step, &mut exchange), Err(Stop::Answered));
+        let value: Value = serde_json::from_slice(&exchange.body).expect("JSON");
+        assert!(value["id"].is_u64() && value["name"].is_string() && value["size"].is_f64(), "{value}");
+        assert!(value["kind"] == "cat" && value["tags"][0].is_boolean(), "{value}");
+        let xml = json!({"response_schema": {"type": "object", "properties": {"a": {"type": "string", "example": "<1>"}}},
+            "content_type": "application/xml"});
+        assert_eq!(on_request(&build::<Mocking>(xml), &mut exchange), Err(Stop::Answered));
+        assert_eq!(body(&exchange), "<data><a>&lt;1&gt;</a></data>");
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({}), "has neither `response_example` nor `response_schema`; give one"),
+            (json!({"response_example": "", "response_status": 101}), "response_status: 101 is not a status"),
+            (json!({"response_example": "", "response_headers": {"a b": 1}}), "response_headers.a b: "),
+            (json!({"response_example": 1}), "response_example: invalid type"),
+            (json!({"respons_example": ""}), "respons_example: unknown field"),
+            (
+                json!({"response_schema": {"type": "object", "properties": {"a": {"type": "text"}}}}),
+                "response_schema.properties.a.type: `text` is no type",
+            ),
+        ] {
+            let error = refused::<Mocking>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

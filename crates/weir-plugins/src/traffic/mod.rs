@@ -1,0 +1,10 @@
+//! Where a request goes, and what becomes of it on the way there.
+
+pub mod api_breaker;
+pub mod fault_injection;
+pub mod mocking;
+pub mod proxy_mirror;
+pub mod real_ip;
+pub mod redirect;
+pub mod traffic_split;
+pub mod workflow;

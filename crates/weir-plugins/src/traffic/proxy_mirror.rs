@@ -1,0 +1,260 @@
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::{Method, Request};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, NoteKey, Phases, Plugin, Stage, Step, Stop};
+
+use crate::callout::{Failure, Keepalive, Service};
+use crate::content::onlooker::Onlooker;
+
+/// Sends a copy of requests to another service, whose answers nobody reads.
+///
+/// A request is copied as its upstream gets it, when its exchange has ended; nobody waits for the copy, and nothing that
+/// becomes of it is noticed by the client. What is refused before an upstream is asked is not copied. Each worker has at
+/// most 128 copies on their way, and a copy may have 1 MiB of content: others are dropped. What becomes of copies is counted
+/// as `weir_mirrored_requests_total`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProxyMirror {
+    /// Where copies go, as `http://host:port` or `https://host:port`.
+    host: String,
+    /// The path of copies, instead of the request's own.
+    path: Option<String>,
+    /// `replace`: `path` stands instead of the request's path. `prefix`: before it.
+    #[serde(default)]
+    path_concat_mode: PathConcatMode,
+    /// The share of requests that is copied, more than 0 and at most 1.
+    #[serde(default = "all")]
+    #[schemars(range(min = 0.00001, max = 1.0))]
+    sample_ratio: f64,
+}
+
+/// What `path` is to the request's own path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum PathConcatMode {
+    #[default]
+    Replace,
+    Prefix,
+}
+
+fn all() -> f64 {
+    1.0
+}
+
+/// Copies on their way, for each worker.
+const MOST_UNDERWAY: usize = 128;
+/// Content of a copy.
+const MOST_CONTENT: usize = 1024 * 1024;
+/// Bytes of an answer that nobody reads.
+const MOST_ANSWERED: usize = 64 * 1024;
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Definition for ProxyMirror {
+    const NAME: &'static str = "proxy-mirror";
+    const PRIORITY: i32 = 1010;
+    const STAGE: Stage = Stage::Rewrite;
+    const EXAMPLE: &'static str = "proxy-mirror: { host: \"http://127.0.0.1:9797\", sample_ratio: 0.1 }";
+
+    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+        if self.host.starts_with("grpc") {
+            return Err(ConfigError::new("host", "must begin with `http://` or `https://`; gRPC is not copied"));
+        }
+        let is_path = |path: &String| path.len() > 1 && path.starts_with('/') && !path.contains(['?', '&']);
+        if self.path.as_ref().is_some_and(|path| !is_path(path)) {
+            return Err(ConfigError::new("path", "must begin with `/`, go on, and have no `?` and no `&`"));
+        }
+        if !(0.00001..=1.0).contains(&self.sample_ratio) {
+            return Err(ConfigError::new("sample_ratio", "must be from 0.00001 to 1"));
+        }
+        let keepalive = Keepalive { most: 8, idle: Duration::from_secs(60) };
+        let service = Service::parse(&self.host, true, TIMEOUT, keepalive, "host")?;
+        if &*service.target != "/" {
+            return Err(ConfigError::new("host", "has a path; write that as `path`"));
+        }
+        Ok(Step::new(Mirror {
+            tally: tally_of(&service.name()),
+            service,
+            path: self.path,
+            mode: self.path_concat_mode,
+            sample_ratio: self.sample_ratio,
+            content: NoteKey::unique(),
+            picked: NoteKey::unique(),
+        }))
+    }
+}
+
+/// What became of copies.
+#[derive(Debug, Default)]
+struct Tally {
+    sent: AtomicU64,
+    failed: AtomicU64,
+    dropped: AtomicU64,
+}
+
+static TALLIES: LazyLock<Mutex<BTreeMap<String, Arc<Tally>>>> = LazyLock::new(Mutex::default);
+
+fn tally_of(name: &str) -> Arc<Tally> {
+    let mut tallies = TALLIES.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(tallies.entry(name.to_owned()).or_default())
+}
+
+/// What became of all copies so far: by where they go, with a word and a number each.
+pub fn tallies() -> Vec<(String, [(&'static str, u64); 3])> {
+    let tallies = TALLIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let tally = |(name, tally): (&String, &Arc<Tally>)| {
+        let Tally { sent, failed, dropped } = &**tally;
+        let counts = [("sent", sent), ("failed", failed), ("dropped", dropped)];
+        (name.clone(), counts.map(|(outcome, count)| (outcome, count.load(Relaxed))))
+    };
+    tallies.iter().map(tally).collect()
+}
+
+struct Mirror {
+    service: Service,
+    path: Option<String>,
+    mode: PathConcatMode,
+    sample_ratio: f64,
+    tally: Arc<Tally>,
+    content: NoteKey,
+    /// Chance has picked the request.
+    picked: NoteKey,
+}
+
+thread_local! {
+    static UNDERWAY: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A place among those on their way.
+struct Seat;
+
+impl Seat {
+    fn take() -> Option<Seat> {
+        let taken = UNDERWAY.get();
+        (taken < MOST_UNDERWAY).then(|| {
+            UNDERWAY.set(taken + 1);
+            Seat
+        })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        UNDERWAY.set(UNDERWAY.get() - 1);
+    }
+}
+
+impl Plugin for Mirror {
+    fn phases(&self) -> Phases {
+        Phases::REQUEST.and(Phases::REQUEST_BODY).and(Phases::LOG)
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        if self.sample_ratio >= 1.0 || rand::random::<f64>() < self.sample_ratio {
+            exchange.notes.write(self.picked, [1, 0, 0]);
+        }
+        Ok(())
+    }
+
+    fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        let is_picked = exchange.notes.read(self.picked).is_some();
+        Ok(is_picked.then(|| Onlooker::filter(exchange.notes.keep(self.content), MOST_CONTENT)))
+    }
+
+    fn kept_bytes(&self, exchange: &Exchange) -> usize {
+        exchange.notes.kept_bytes(self.content)
+    }
+
+    fn on_log(&self, exchange: &Exchange) {
+        if exchange.notes.read(self.picked).is_none() || exchange.upstream.attempts == 0 {
+            return;
+        }
+        let copy = self.copy(exchange).and_then(|copy| Some((copy, Seat::take()?)));
+        let Some((copy, seat)) = copy else {
+            self.tally.dropped.fetch_add(1, Relaxed);
+            return;
+        };
+        let (service, tally) = (self.service.clone(), Arc::clone(&self.tally));
+        tokio::task::spawn_local(async move {
+            let _seat = seat;
+            let count = match service.ask(copy, MOST_ANSWERED).await {
+                Ok(_) | Err(Failure::TooLong) => &tally.sent,
+                Err(_) => &tally.failed,
+            };
+            count.fetch_add(1, Relaxed);
+        });
+    }
+}
+
+impl Mirror {
+    /// The request as its upstream got it; nothing where that cannot be had.
+    fn copy(&self, exchange: &Exchange) -> Option<Request<Full<Bytes>>> {
+        let request = &exchange.request;
+        let content = exchange.notes.kept(self.content).map(|kept| std::mem::take(&mut *kept.borrow_mut()));
+        let content = content.unwrap_or_default();
+        if content.len() > MOST_CONTENT {
+            return None;
+        }
+        let mut fields = HeaderMap::new();
+        for (name, value) in request.head.fields() {
+            let name = HeaderName::from_bytes(name).ok()?;
+            if ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING].contains(&name) {
+                fields.append(name, HeaderValue::from_bytes(value).ok()?);
+            }
+        }
+        if !request.authority().is_empty() {
+            fields.insert(HOST, HeaderValue::from_bytes(request.authority()).ok()?);
+        }
+        let mut copy = Request::new(Full::new(Bytes::from(content)));
+        *copy.method_mut() = Method::from_bytes(request.method_name()).ok()?;
+        *copy.uri_mut() = self.target(request.path(), request.query()).try_into().ok()?;
+        *copy.headers_mut() = fields;
+        Some(copy)
+    }
+
+    fn target(&self, path: &[u8], query: Option<&[u8]>) -> Vec<u8> {
+        let mut target = match (&self.path, self.mode) {
+            (None, _) => path.to_vec(),
+            (Some(own), PathConcatMode::Replace) => own.as_bytes().to_vec(),
+            (Some(own), PathConcatMode::Prefix) => [own.as_bytes(), path].concat(),
+        };
+        if let Some(query) = query {
+            target.push(b'?');
+            target.extend_from_slice(query);
+        }
+        target
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::refused;
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({}), "missing field `host`"),
+            (json!({"host": "a:1"}), "host: `a:1` is no URL"),
+            (json!({"host": "grpc://a:1"}), "host: must begin with"),
+            (json!({"host": "http://a/b"}), "host: has a path"),
+            (json!({"host": "http://a", "path": "b"}), "path: must begin with"),
+            (json!({"host": "http://a", "path": "/b?c"}), "path: must begin with"),
+            (json!({"host": "http://a", "path_concat_mode": "x"}), "path_concat_mode: unknown variant"),
+            (json!({"host": "http://a", "sample_ratio": 0}), "sample_ratio: must be from"),
+        ] {
+            let error = refused::<ProxyMirror>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+use std::net::{IpAddr, SocketAddr};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::proto::field;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Variable, Variables};
+
+use crate::options::addresses::AddressSet;
+
+/// Finds the client's address in what a proxy in front has said, for policies, logs and `X-Real-IP`.
+///
+/// Routes are matched before, by the address of the connection. A value that is no address changes nothing.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RealIp {
+    /// The variable that holds the address: `http_x_forwarded_for`, `http_x_real_ip`, `arg_realip`... Of a list, the
+    /// last address counts.
+    #[schemars(length(min = 1))]
+    source: String,
+    /// Addresses and networks of proxies. The source is believed only when the connection comes from one of them; without
+    /// this list, everybody is believed.
+    trusted_addresses: Option<Vec<String>>,
+    /// Of a list, the last address counts that is not in `trusted_addresses`.
+    #[serde(default)]
+    recursive: bool,
+}
+
+impl Definition for RealIp {
+    const NAME: &'static str = "real-ip";
+    const PRIORITY: i32 = 23000;
+    const STAGE: Stage = Stage::Rewrite;
+    const EXAMPLE: &'static str =
+        "real-ip: { source: http_x_forwarded_for, trusted_addresses: [127.0.0.0/8], recursive: true }";
+
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        let source = Variable::parse(&self.source).ok_or_else(|| {
+            let problem = format!("`{}` is no variable; write as http_x_forwarded_for", self.source);
+            ConfigError::new("source", problem)
+        })?;
+        let trusted = match &self.trusted_addresses {
+            Some(texts) if texts.is_empty() => {
+                return Err(ConfigError::new("trusted_addresses", "is empty; name at least one address"));
+            }
+            Some(texts) => Some(AddressSet::compile(texts, "trusted_addresses")?),
+            None => {
+                let problem = "is missing, so that every client can name its own address";
+                build.warnings.push(ConfigError::new("trusted_addresses", problem));
+                None
+            }
+        };
+        Ok(Step::new(Finder { source, trusted, recursive: self.recursive }))
+    }
+}
+
+struct Finder {
+    source: Variable,
+    trusted: Option<AddressSet>,
+    recursive: bool,
+}
+
+impl Plugin for Finder {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        if self.trusted.as_ref().is_some_and(|trusted| !trusted.contains(exchange.client.peer.ip())) {
+            return Ok(());
+        }
+        let found = exchange.variable(&self.source).and_then(|value| self.find(&value));
+        if let Some(address) = found {
+            exchange.client.addr = address;
+        }
+        Ok(())
+    }
+}
+
+impl Finder {
+    /// From the end, since each proxy appends what it has seen. What cannot be read ends the search: whatever stands
+    /// before it has been said by nobody we know.
+    fn find(&self, list: &[u8]) -> Option<IpAddr> {
+        let skipped = self.trusted.as_ref().filter(|_| self.recursive);
+        let mut last = None;
+        for element in list.rsplit(|&byte| byte == b',').map(field::trim) {
+            let Some(address) = address(element) else { break };
+            last = Some(address);
+            if skipped.is_none_or(|trusted| !trusted.contains(address)) {
+                break;
+            }
+        }
+        last
+    }
+}
+
+/// An address, with or without a port.
+fn address(text: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    let address = bare.parse().or_else(|_| text.parse().map(|address: SocketAddr| address.ip())).ok()?;
+    Some(IpAddr::to_canonical(&address))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::{build, exchange, on_request, refused};
+
+    fn found(options: Value, forwarded: &str) -> String {
+        let mut exchange = exchange(&format!("GET /?ip=5.5.5.5:80 HTTP/1.1\nHost: h\nX-Forwarded-For: {forwarded}"));
+        on_request(&build::<RealIp>(options), &mut exchange).expect("let through"); // from 192.0.2.7
+        exchange.client.addr.to_string()
+    }
+
+    #[test]
+    fn the_last_address_that_is_no_proxy_counts() {
+        let with = |trusted: Value, recursive: bool| json!({"source": "http_x_forwarded_for", "trusted_addresses": trusted, "recursive": recursive});
+        let proxies = json!(["192.0.2.0/24", "10.0.0.0/8"]);
+        for (options, forwarded, want) in [
+            (with(proxies.clone(), false), "1.1.1.1, 10.0.0.1", "10.0.0.1"),
+            (with(proxies.clone(), true), "6.6.6.6, 1.1.1.1, 10.0.0.1", "1.1.1.1"),
+            (with(proxies.clone(), true), "10.0.0.2,10.0.0.1", "10.0.0.2"),
+            (with(proxies.clone(), true), "6.6.6.6, junk, 10.0.0.1", "10.0.0.1"),
+            (with(proxies.clone(), true), "junk", "192.0.2.7"),
+            (with(proxies.clone(), true), "[2001:db8::1]:443", "2001:db8::1"),
+            (with(proxies, true), "::ffff:1.1.1.1", "1.1.1.1"),
+            (json!({"source": "arg_ip"}), "1.1.1.1", "5.5.5.5"),
+        ] {
+            assert_eq!(found(options, forwarded), want, "{forwarded}");
+        }
+    }
+
+    #[test]
+    fn p01_nobody_else_is_believed() {
+        let options = json!({"source": "http_x_forwarded_for", "trusted_addresses": ["10.0.0.0/8"]});
+        assert_eq!(found(options, "127.0.0.1"), "192.0.2.7");
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({}), "missing field `source`"),
+            (json!({"source": "x-forwarded-for"}), "source: `x-forwarded-for` is no variable"),
+            (json!({"source": "arg_a", "trusted_addresses": []}), "trusted_addresses: is empty"),
+            (json!({"source": "arg_a", "trusted_addresses": ["x"]}), "trusted_addresses[0]: `x` is no address"),
+        ] {
+            let error = refused::<RealIp>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

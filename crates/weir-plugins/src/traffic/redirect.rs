@@ -1,0 +1,275 @@
+use regex::bytes::Regex;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::proto::{Known, Method};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Template};
+
+use crate::options::headers::WithGroups;
+use crate::options::pattern;
+
+/// Sends clients elsewhere: to https, to a fixed place, or to one that a regular expression makes of the path.
+///
+/// What a value brings that no URI may hold is percent-encoded, and a value at the start of `uri` cannot name another
+/// host by a leading `//`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Redirect {
+    /// Redirects http to the same place over https, with 301 for GET and HEAD and 308 for other methods. Requests that
+    /// came over https, or of which a trusted proxy says so in `X-Forwarded-Proto`, go on.
+    #[serde(default)]
+    http_to_https: bool,
+    /// The port of `http_to_https`, for where another one than that of this node's first address with TLS leads here.
+    #[schemars(range(min = 1))]
+    https_port: Option<u16>,
+    /// Where to, with `$variables`; `\$` is a dollar sign.
+    uri: Option<String>,
+    /// A regular expression over the path, and the place it leads to with `$1`, `$2`... for its groups. Requests that do
+    /// not match go on.
+    regex_uri: Option<Vec<String>>,
+    /// The status, 200 to 999. Not used by `http_to_https`.
+    #[serde(default = "found")]
+    #[schemars(range(min = 200, max = 999))]
+    ret_code: u16,
+    /// Percent-encodes everything in the place but what separates its parts.
+    #[serde(default)]
+    encode_uri: bool,
+    /// Appends the query of the request.
+    #[serde(default)]
+    append_query_string: bool,
+}
+
+fn found() -> u16 {
+    302
+}
+
+impl Definition for Redirect {
+    const NAME: &'static str = "redirect";
+    const PRIORITY: i32 = 900;
+    const STAGE: Stage = Stage::Rewrite;
+    const EXAMPLE: &'static str = "redirect: { uri: https://www.example.com$request_uri, ret_code: 301 }";
+
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        let place = match (self.http_to_https, self.uri, self.regex_uri) {
+            (true, None, None) if self.append_query_string => {
+                let problem = "has no use with `http_to_https`, which keeps the query anyway; leave it out";
+                return Err(ConfigError::new("append_query_string", problem));
+            }
+            (true, None, None) => {
+                let port = self.https_port.or(build.https_port()).filter(|port| *port != 443);
+                Place::Https(port.map(|port| format!(":{port}").into_bytes().into()).unwrap_or_default())
+            }
+            (false, Some(uri), None) if !uri.is_empty() => Place::Fixed(build.template(&uri, "uri")),
+            (false, Some(_), None) => return Err(ConfigError::new("uri", "is empty")),
+            (false, None, Some(texts)) => match &texts[..] {
+                [expression, place] => {
+                    let expression = pattern::compile(expression, false, "regex_uri[0]")?;
+                    Place::Matched(Box::new(expression), build.template(place, "regex_uri[1]"))
+                }
+                _ => return Err(ConfigError::new("regex_uri", "must hold one expression and one place")),
+            },
+            _ => return Err(ConfigError::new("", "needs one of `uri`, `regex_uri` and `http_to_https`")),
+        };
+        if self.https_port.is_some() && !matches!(place, Place::Https(_)) {
+            return Err(ConfigError::new("https_port", "belongs to `http_to_https`"));
+        }
+        if self.https_port == Some(0) {
+            return Err(ConfigError::new("https_port", "must be from 1 to 65535"));
+        }
+        if !(200..=999).contains(&self.ret_code) {
+            return Err(ConfigError::new("ret_code", "must be from 200 to 999"));
+        }
+        let Redirect { ret_code: status, encode_uri, append_query_string, .. } = self;
+        Ok(Step::new(Redirection { place, status, encode_uri, append_query_string }))
+    }
+}
+
+struct Redirection {
+    place: Place,
+    status: u16,
+    encode_uri: bool,
+    append_query_string: bool,
+}
+
+enum Place {
+    /// On this port, if it is not the usual one.
+    Https(Box<[u8]>),
+    Fixed(Template),
+    Matched(Box<Regex>, Template),
+}
+
+impl Plugin for Redirection {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let mut place = Vec::new();
+        let mut status = self.status;
+        match &self.place {
+            Place::Https(port) => {
+                if came_over_https(exchange) || exchange.request.host().is_empty() {
+                    return Ok(());
+                }
+                status = if matches!(exchange.request.method, Method::Get | Method::Head) { 301 } else { 308 };
+                let request = &exchange.request;
+                let path = [b"https://", request.host(), port, request.path()].concat();
+                place.extend_from_slice(&path);
+                push_query(exchange, &mut place);
+            }
+            Place::Fixed(template) => {
+                template.render(exchange, &mut place);
+                if template.constant().is_none() {
+                    keep_own_host(&mut place);
+                }
+            }
+            Place::Matched(expression, template) => {
+                let path = exchange.request.path();
+                let Some(captures) = expression.captures(path) else { return Ok(()) };
+                let whole = captures.get(0).expect("group 0 is the match");
+                let group = |group: Option<regex::bytes::Match>| group.map(|group| group.as_bytes().to_vec());
+                let groups: Vec<Vec<u8>> = captures.iter().map(|found| group(found).unwrap_or_default()).collect();
+                place.extend_from_slice(&path[..whole.start()]);
+                template.render(&WithGroups { exchange, groups: &groups }, &mut place);
+                place.extend_from_slice(&path[whole.end()..]);
+                keep_own_host(&mut place);
+            }
+        }
+        if self.append_query_string {
+            push_query(exchange, &mut place);
+        }
+        let location = encoded(&place, self.encode_uri);
+        let body = format!("{status} {}\n", weir_plugin::proto::head::reason(status));
+        let stop = exchange.respond(status, "text/plain; charset=utf-8", body.as_bytes());
+        exchange.response.head.add(b"Location", &location).map_err(|_| Stop::Internal)?;
+        Err(stop)
+    }
+}
+
+fn came_over_https(exchange: &Exchange) -> bool {
+    let said = exchange.client.trusted.then(|| exchange.request.head.known(Known::XForwardedProto)).flatten();
+    said.map_or(exchange.client.tls, |said| said.eq_ignore_ascii_case(b"https"))
+}
+
+fn push_query(exchange: &Exchange, place: &mut Vec<u8>) {
+    if let Some(query) = exchange.request.query().filter(|query| !query.is_empty()) {
+        place.push(if place.contains(&b'?') { b'&' } else { b'?' });
+        place.extend_from_slice(query);
+    }
+}
+
+/// A path that values have given a leading `//` would name a host (RFC 3986 §4.2).
+fn keep_own_host(place: &mut Vec<u8>) {
+    let slashes = place.iter().take_while(|byte| matches!(byte, b'/' | b'\\')).count();
+    if slashes > 1 {
+        place.drain(..slashes - 1);
+        place[0] = b'/';
+    }
+}
+
+/// What no URI may hold is percent-encoded (RFC 3986 §2); `strictly` leaves only what separates the parts of one.
+fn encoded(place: &[u8], strictly: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(place.len());
+    for &byte in place {
+        let plain = match strictly {
+            true => byte.is_ascii_alphanumeric() || b"-._~/:?&=#%".contains(&byte),
+            false => byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte),
+        };
+        match plain {
+            true => out.push(byte),
+            false => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use serde_json::{Value, json};
+    use weir_plugin::Shared;
+
+    use super::*;
+    use crate::testing::{build, build_with, exchange, get, on_request, refused, sent};
+
+    /// Status and place; nothing where the request goes on.
+    fn redirected(options: Value, exchange: &mut Exchange) -> Option<(u16, String)> {
+        match on_request(&build::<Redirect>(options), exchange) {
+            Ok(()) => None,
+            Err(stop) => {
+                assert_eq!(stop, Stop::Answered);
+                Some((exchange.response.status, sent(exchange, "location").expect("a place").to_owned()))
+            }
+        }
+    }
+
+    #[test]
+    fn to_https_by_method() {
+        let options = json!({"http_to_https": true});
+        let to = |status, place: &str| Some((status, place.to_owned()));
+        assert_eq!(redirected(options.clone(), &mut get("/hello?a=1")), to(301, "https://h.example/hello?a=1"));
+        let mut post = exchange("POST /hello HTTP/1.1\nHost: H.example:9080\nContent-Length: 0");
+        assert_eq!(redirected(options.clone(), &mut post), to(308, "https://h.example/hello"));
+        let mut over_tls = get("/");
+        over_tls.client.tls = true;
+        let elsewhere = json!({"http_to_https": true, "https_port": 9443});
+        assert_eq!(redirected(elsewhere, &mut get("/")), to(301, "https://h.example:9443/"));
+        let usual = json!({"http_to_https": true, "https_port": 443});
+        assert_eq!(redirected(usual, &mut get("/")), to(301, "https://h.example/"));
+        let shared = Rc::new(Shared::new(Some(19443)));
+        let step = build_with::<Redirect>(options.clone(), &shared).unwrap_or_else(|error| panic!("{error}"));
+        let mut plain = get("/a");
+        assert_eq!(on_request(&step, &mut plain), Err(Stop::Answered));
+        assert_eq!(sent(&plain, "location"), Some("https://h.example:19443/a"), "where this node speaks TLS");
+        assert_eq!(redirected(options.clone(), &mut over_tls), None);
+        let mut said = exchange("GET / HTTP/1.1\nHost: h\nX-Forwarded-Proto: https");
+        assert_eq!(redirected(options.clone(), &mut said), to(301, "https://h/"), "anybody can say so");
+        said.client.trusted = true;
+        assert_eq!(redirected(options, &mut said), None);
+    }
+
+    #[test]
+    fn to_a_fixed_place() {
+        for (options, target, want) in [
+            (json!({"uri": "/x$uri", "append_query_string": true}), "/hello?a=1", "/x/hello?a=1"),
+            (json!({"uri": "/x?b=2", "append_query_string": true}), "/hello?a=1", "/x?b=2&a=1"),
+            (json!({"uri": "/a\\$b"}), "/", "/a$b"),
+            (json!({"uri": "/$arg_a", "encode_uri": true}), "/?a=b+(c)", "/b%20%28c%29"),
+        ] {
+            assert_eq!(redirected(options, &mut get(target)), Some((302, want.to_owned())), "{target}");
+        }
+    }
+
+    #[test]
+    fn to_what_an_expression_makes_of_the_path() {
+        let options = json!({"regex_uri": ["^/old/(.*)$", "/new/$1"], "ret_code": 308});
+        assert_eq!(redirected(options.clone(), &mut get("/old/a?q")), Some((308, "/new/a".to_owned())));
+        assert_eq!(redirected(options, &mut get("/other")), None);
+    }
+
+    #[test]
+    fn p15_values_bring_neither_fields_nor_hosts() {
+        let options = json!({"uri": "/to/$arg_a"});
+        let place = redirected(options, &mut get("/?a=x%0d%0aSet-Cookie:%20y")).expect("redirected").1;
+        assert_eq!(place, "/to/x%0D%0ASet-Cookie:%20y");
+        for (uri, target) in [("$request_uri", "//evil.example/x"), ("$arg_a", "/?a=//evil.example/x")] {
+            let place = redirected(json!({"uri": uri}), &mut get(target)).expect("redirected").1;
+            assert_eq!(place, "/evil.example/x", "{uri}");
+        }
+        let place =
+            redirected(json!({"regex_uri": ["^/go", "/"]}), &mut get("/go/evil.example")).expect("redirected").1;
+        assert_eq!(place, "/evil.example");
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({}), "needs one of"),
+            (json!({"uri": "/", "http_to_https": true}), "needs one of"),
+            (json!({"uri": ""}), "uri: is empty"),
+            (json!({"regex_uri": ["a"]}), "regex_uri: must hold one expression and one place"),
+            (json!({"regex_uri": ["(", "b"]}), "regex_uri[0]: is not a regular expression"),
+            (json!({"uri": "/", "ret_code": 100}), "ret_code: must be from 200"),
+            (json!({"http_to_https": true, "append_query_string": true}), "append_query_string: has no use"),
+        ] {
+            let error = refused::<Redirect>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

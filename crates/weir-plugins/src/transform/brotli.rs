@@ -1,0 +1,205 @@
+use std::io::Write;
+
+use brotli::CompressorWriter;
+use brotli::enc::BrotliEncoderParams;
+use brotli::enc::backward_references::BrotliEncoderMode;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Phases, Plugin, Stage, Step, Stop};
+
+use crate::transform::compression::{OldestVersion, Terms, Types};
+
+/// Compresses responses with brotli, for clients that take it: smaller than gzip, and slower.
+///
+/// Beside `gzip` it comes first, and gzip is for clients that do not take brotli. Content that is coded already stays as
+/// it is, and so does a part of content (206) and what says `no-transform`. Content is passed on as it comes: events of
+/// a stream do not wait for more.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Brotli {
+    /// Media types of the responses that are compressed, or `"*"` for all.
+    #[serde(default = "Types::html")]
+    #[schemars(extend("default" = ["text/html"]))]
+    types: Types,
+    /// Responses that declare less content, in bytes, stay as they are.
+    #[serde(default = "twenty")]
+    #[schemars(range(min = 1))]
+    min_length: u64,
+    /// What the content is: 0 anything, 1 text, 2 a font.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 2))]
+    mode: u8,
+    /// How hard to try: 0 is fast, 11 is small.
+    #[serde(default = "six")]
+    #[schemars(range(min = 0, max = 11))]
+    comp_level: u8,
+    /// The size of the window, as a power of two: 0 (as the level has it), or 10 to 24.
+    #[serde(default = "nineteen")]
+    lgwin: u8,
+    /// The size of a block, as a power of two: 0 (as the level has it), or 16 to 24.
+    #[serde(default)]
+    lgblock: u8,
+    /// The oldest version of HTTP that clients may speak.
+    #[serde(default)]
+    #[schemars(extend("default" = 1.1))]
+    http_version: OldestVersion,
+    /// Says `Vary: Accept-Encoding`, so that caches keep both forms apart. Apache APISIX's default is `false`.
+    #[serde(default = "yes")]
+    vary: bool,
+}
+
+fn twenty() -> u64 {
+    20
+}
+
+fn six() -> u8 {
+    6
+}
+
+fn nineteen() -> u8 {
+    19
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The window where none is asked for: what the format allows beyond needs much memory at both ends.
+const USUAL_WINDOW: u8 = 22;
+
+impl Definition for Brotli {
+    const NAME: &'static str = "brotli";
+    const PRIORITY: i32 = 996;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = "brotli: { types: [text/html, application/json], comp_level: 4 }";
+
+    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+        let mode = match self.mode {
+            0 => BrotliEncoderMode::BROTLI_MODE_GENERIC,
+            1 => BrotliEncoderMode::BROTLI_MODE_TEXT,
+            2 => BrotliEncoderMode::BROTLI_MODE_FONT,
+            _ => return Err(ConfigError::new("mode", "must be from 0 to 2")),
+        };
+        if self.comp_level > 11 {
+            return Err(ConfigError::new("comp_level", "must be from 0 to 11"));
+        }
+        if self.lgwin != 0 && !(10..=24).contains(&self.lgwin) {
+            return Err(ConfigError::new("lgwin", "must be 0, or from 10 to 24"));
+        }
+        if self.lgblock != 0 && !(16..=24).contains(&self.lgblock) {
+            return Err(ConfigError::new("lgblock", "must be 0, or from 16 to 24"));
+        }
+        let terms = Terms::new(self.types, self.min_length, self.http_version, self.vary)?;
+        let params = BrotliEncoderParams {
+            mode,
+            quality: self.comp_level.into(),
+            lgwin: if self.lgwin == 0 { USUAL_WINDOW } else { self.lgwin }.into(),
+            lgblock: self.lgblock.into(),
+            ..BrotliEncoderParams::default()
+        };
+        Ok(Step::new(Compressor { terms, params }))
+    }
+}
+
+struct Compressor {
+    terms: Terms,
+    params: BrotliEncoderParams,
+}
+
+impl Plugin for Compressor {
+    fn phases(&self) -> Phases {
+        Phases::RESPONSE_BODY
+    }
+
+    fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        Ok(match self.terms.apply("br", exchange)? {
+            true => {
+                let writer = CompressorWriter::with_params(Vec::new(), BUFFER, &self.params);
+                Some(Box::new(Stream(Some(writer))))
+            }
+            false => None,
+        })
+    }
+}
+
+/// Bytes in which the encoder hands over what it has made.
+const BUFFER: usize = 4096;
+
+/// Nothing once it has ended.
+struct Stream(Option<CompressorWriter<Vec<u8>>>);
+
+impl Stream {
+    fn writer(&mut self) -> Result<&mut CompressorWriter<Vec<u8>>, Stop> {
+        self.0.as_mut().ok_or(Stop::Internal)
+    }
+}
+
+impl Filter for Stream {
+    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+        let writer = self.writer()?;
+        writer.write_all(piece).map_err(|_| Stop::Internal)?;
+        out.append(writer.get_mut());
+        Ok(())
+    }
+
+    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        let writer = self.writer()?;
+        writer.flush().map_err(|_| Stop::Internal)?;
+        out.append(writer.get_mut());
+        Ok(())
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        let writer = self.0.take().ok_or(Stop::Internal)?;
+        out.append(&mut writer.into_inner());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use brotli::Decompressor;
+    use serde_json::json;
+    use weir_plugin::proto::Framing;
+
+    use super::*;
+    use crate::testing::{build, exchange, refused};
+
+    #[test]
+    fn content_comes_back_and_what_was_flushed_comes_at_once() {
+        let mut exchange = exchange("GET / HTTP/1.1\nHost: h\nAccept-Encoding: br, gzip");
+        exchange.response.framing = Framing::Chunked;
+        exchange.response.head.add(b"Content-Type", b"text/html").expect("valid");
+        let Step::Sync(plugin) = build::<Brotli>(json!({})) else { panic!("it does not wait") };
+        let Ok(Some(mut filter)) = plugin.response_filter(&mut exchange) else { panic!("it compresses") };
+        let mut out = Vec::new();
+        let mut said = String::new();
+        for piece in ["data: 1\n\n", "data: 2\n\n"] {
+            filter.piece(piece.as_bytes(), &mut out).expect("taken");
+            filter.flush(&mut out).expect("flushed");
+            said.push_str(piece);
+            let mut so_far = vec![0; said.len()];
+            Decompressor::new(&*out, BUFFER).read_exact(&mut so_far).expect("all of it is there");
+            assert_eq!(so_far, said.as_bytes());
+        }
+        filter.end(&mut out).expect("ended");
+        let mut all = String::new();
+        Decompressor::new(&*out, BUFFER).read_to_string(&mut all).expect("complete");
+        assert_eq!(all, said);
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"comp_level": 12}), "comp_level: must be from 0 to 11"),
+            (json!({"mode": 3}), "mode: must be from 0 to 2"),
+            (json!({"lgwin": 9}), "lgwin: must be 0, or from 10 to 24"),
+            (json!({"lgblock": 1}), "lgblock: must be 0, or from 16 to 24"),
+        ] {
+            let error = refused::<Brotli>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! What gzip and brotli have in common: which responses they are for, and what a head says of coded content.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use serde_json::Value;
+use weir_plugin::proto::{Framing, Version, field};
+use weir_plugin::{ConfigError, Exchange, Stop};
+
+use crate::content::content_type;
+
+/// Media types, or `"*"` for all.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "Value")]
+pub struct Types(Option<Box<[Box<str>]>>);
+
+impl TryFrom<Value> for Types {
+    type Error = &'static str;
+
+    fn try_from(value: Value) -> Result<Types, &'static str> {
+        const EXPECTED: &str = "expected a list of media types, or `\"*\"`";
+        match value {
+            Value::String(text) if text == "*" => Ok(Types(None)),
+            Value::Array(types) if !types.is_empty() => {
+                let lower_case = |value: Value| value.as_str().map(|text| text.to_ascii_lowercase().into());
+                let types: Option<Box<[Box<str>]>> = types.into_iter().map(lower_case).collect();
+                types
+                    .filter(|types| types.iter().all(|name| !name.is_empty()))
+                    .map(|types| Types(Some(types)))
+                    .ok_or(EXPECTED)
+            }
+            _ => Err(EXPECTED),
+        }
+    }
+}
+
+impl JsonSchema for Types {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Types".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"oneOf": [{"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1}, {"enum": ["*"]}]})
+    }
+}
+
+impl Types {
+    pub fn html() -> Types {
+        Types(Some(Box::new(["text/html".into()])))
+    }
+
+    /// Whether a value of `Content-Type` names one of them; its parameters do not count.
+    fn contain(&self, value: &[u8]) -> bool {
+        self.0.as_ref().is_none_or(|types| types.iter().any(|known| content_type::is(value, known)))
+    }
+}
+
+/// The oldest version of HTTP that gets coded content, as APISIX writes it: the number 1.1 or 1.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "f64")]
+pub struct OldestVersion(Version);
+
+impl TryFrom<f64> for OldestVersion {
+    type Error = &'static str;
+
+    fn try_from(number: f64) -> Result<OldestVersion, &'static str> {
+        match number {
+            1.0 => Ok(OldestVersion(Version::Http10)),
+            1.1 => Ok(OldestVersion(Version::Http11)),
+            _ => Err("expected 1.1 or 1"),
+        }
+    }
+}
+
+impl JsonSchema for OldestVersion {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "OldestVersion".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"enum": [1.1, 1]})
+    }
+}
+
+impl Default for OldestVersion {
+    fn default() -> OldestVersion {
+        OldestVersion(Version::Http11)
+    }
+}
+
+/// Which responses are coded.
+pub struct Terms {
+    pub types: Types,
+    /// Shorter content is not worth it, where its length is known.
+    pub min_length: u64,
+    pub oldest: OldestVersion,
+    pub vary: bool,
+}
+
+impl Terms {
+    pub fn new(types: Types, min_length: u64, oldest: OldestVersion, vary: bool) -> Result<Terms, ConfigError> {
+        match min_length {
+            0 => Err(ConfigError::new("min_length", "must be at least 1")),
+            _ => Ok(Terms { types, min_length, oldest, vary }),
+        }
+    }
+
+    /// Decides whether this response goes out in `coding`, and changes its head accordingly.
+    pub fn apply(&self, coding: &str, exchange: &mut Exchange) -> Result<bool, Stop> {
+        if !self.suit(exchange) {
+            return Ok(false);
+        }
+        let accepted = accepts(exchange, coding);
+        let head = &mut exchange.response.head;
+        // Also where this client gets it plain: caches must not give the one to those who want the other.
+        if self.vary
+            && !head.values(b"vary").flat_map(field::list).any(|name| name == b"*" || is(name, "accept-encoding"))
+        {
+            head.add(b"Vary", b"Accept-Encoding").expect("constant and valid");
+        }
+        if !accepted {
+            return Ok(false);
+        }
+        content_changes(exchange)?;
+        exchange.response.head.set(b"Content-Encoding", coding.as_bytes()).map_err(|_| Stop::Internal)?;
+        Ok(true)
+    }
+
+    fn suit(&self, exchange: &Exchange) -> bool {
+        let (request, response) = (&exchange.request, &exchange.response);
+        let is_long = match response.framing {
+            Framing::Sized(length) => length >= self.min_length,
+            _ => true,
+        };
+        // RFC 9111 §5.2.2.6: no-transform means us. A part of content (206) is a part of plain content.
+        let may_change = ![&request.head, &response.head]
+            .iter()
+            .flat_map(|head| head.values(b"cache-control").flat_map(field::list))
+            .any(|directive| is(directive, "no-transform"));
+        let is_plain =
+            response.head.values(b"content-encoding").flat_map(field::list).all(|coding| is(coding, "identity"));
+        request.version >= self.oldest.0
+            && is_long
+            && response.status != 206
+            && is_plain
+            && may_change
+            && response.head.value(b"content-type").is_some_and(|value| self.types.contain(value))
+    }
+}
+
+/// Takes out of a response's head what was true of the content before it changed. Entity tags become weak: the meaning
+/// is the same, the bytes are not (RFC 9110 §8.8.1).
+pub fn content_changes(exchange: &mut Exchange) -> Result<(), Stop> {
+    let head = &mut exchange.response.head;
+    for name in [&b"Content-Length"[..], b"Accept-Ranges", b"Content-MD5", b"Content-Digest", b"Repr-Digest", b"Digest"]
+    {
+        head.remove(name);
+    }
+    let strong = head.value(b"etag").filter(|tag| !tag.starts_with(b"W/"));
+    if let Some(weak) = strong.map(|tag| [b"W/", tag].concat()) {
+        head.set(b"ETag", &weak).map_err(|_| Stop::Internal)?;
+    }
+    Ok(())
+}
+
+/// Whether the client takes a coding (RFC 9110 §12.5.3). Somebody who says nothing about codings is spared them.
+fn accepts(exchange: &Exchange, coding: &str) -> bool {
+    let mut wildcard = false;
+    // As it came: whoever looks into the content has asked the upstream for plain content.
+    for item in exchange.request.head.received(b"accept-encoding").flat_map(field::list) {
+        let mut parts = item.split(|&byte| byte == b';').map(field::trim);
+        let name = parts.next().unwrap_or_default();
+        let wanted = parts.all(|parameter| !is_zero_weight(parameter));
+        if is(name, coding) {
+            return wanted;
+        }
+        if name == b"*" {
+            wildcard = wanted;
+        }
+    }
+    wildcard
+}
+
+/// `q=0`, `q=0.0` and so on.
+fn is_zero_weight(parameter: &[u8]) -> bool {
+    let Some((b"q" | b"Q", value)) = parameter.split_at_checked(1) else { return false };
+    let value = field::trim(value).strip_prefix(b"=").map(field::trim);
+    value.is_some_and(|value| value.starts_with(b"0") && value.iter().all(|byte| matches!(byte, b'0' | b'.')))
+}
+
+fn is(text: &[u8], word: &str) -> bool {
+    text.eq_ignore_ascii_case(word.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{exchange, sent};
+
+    fn terms() -> Terms {
+        let types = Types::try_from(json!(["text/html", "Text/Plain"])).expect("types");
+        Terms::new(types, 20, OldestVersion::default(), true).expect("valid")
+    }
+
+    fn response(request: &str, fields: &[(&str, &str)], framing: Framing) -> Exchange {
+        let mut exchange = exchange(&format!("GET / HTTP/1.1\nHost: h\n{request}"));
+        exchange.response.set_status(200);
+        exchange.response.framing = framing;
+        for (name, value) in fields {
+            exchange.response.head.add(name.as_bytes(), value.as_bytes()).expect("valid");
+        }
+        exchange
+    }
+
+    #[test]
+    fn codings_are_negotiated() {
+        for (accept, want) in [
+            ("", false),
+            ("Accept-Encoding: gzip", true),
+            ("Accept-Encoding: br, GZIP;q=0.5", true),
+            ("Accept-Encoding: br\nAccept-Encoding: gzip", true),
+            ("Accept-Encoding: gzip;q=0", false),
+            ("Accept-Encoding: gzip; Q = 0.00 , *", false),
+            ("Accept-Encoding: gzip;q=0.001", true),
+            ("Accept-Encoding: *", true),
+            ("Accept-Encoding: *;q=0, br", false),
+            ("Accept-Encoding: gzipped, identity", false),
+        ] {
+            let mut exchange = response(accept, &[("Content-Type", "text/html")], Framing::Chunked);
+            assert_eq!(terms().apply("gzip", &mut exchange), Ok(want), "{accept}");
+            assert_eq!(sent(&exchange, "vary"), Some("Accept-Encoding"), "{accept}");
+            assert_eq!(sent(&exchange, "content-encoding"), want.then_some("gzip"), "{accept}");
+        }
+    }
+
+    #[test]
+    fn not_everything_is_coded() {
+        let html = ("Content-Type", "text/html; charset=utf-8");
+        for (request, fields, framing, want) in [
+            ("", vec![html], Framing::Sized(20), true),
+            ("", vec![html], Framing::Sized(19), false),
+            ("", vec![("Content-Type", "TEXT/plain")], Framing::UntilClose, true),
+            ("", vec![("Content-Type", "image/png")], Framing::Chunked, false),
+            ("", vec![], Framing::Chunked, false),
+            ("", vec![html, ("Content-Encoding", "br")], Framing::Chunked, false),
+            ("", vec![html, ("Content-Encoding", "identity")], Framing::Chunked, true),
+            ("", vec![html, ("Cache-Control", "max-age=1, No-Transform")], Framing::Chunked, false),
+            ("Cache-Control: no-transform", vec![html], Framing::Chunked, false),
+        ] {
+            let request = format!("Accept-Encoding: gzip\n{request}");
+            let mut exchange = response(&request, &fields, framing);
+            assert_eq!(terms().apply("gzip", &mut exchange), Ok(want), "{request} {fields:?}");
+        }
+        let mut part = response("Accept-Encoding: gzip", &[html], Framing::Chunked);
+        part.response.set_status(206);
+        assert_eq!(terms().apply("gzip", &mut part), Ok(false));
+    }
+
+    #[test]
+    fn the_head_says_what_is_sent() {
+        let fields = [
+            ("Content-Type", "text/html"),
+            ("ETag", "\"1\""),
+            ("Accept-Ranges", "bytes"),
+            ("Content-MD5", "x"),
+            ("Vary", "Origin"),
+        ];
+        let mut exchange = response("Accept-Encoding: gzip", &fields, Framing::Sized(100));
+        assert_eq!(terms().apply("gzip", &mut exchange), Ok(true));
+        assert_eq!((sent(&exchange, "etag"), sent(&exchange, "accept-ranges")), (Some("W/\"1\""), None));
+        assert_eq!(sent(&exchange, "content-md5"), None);
+        assert_eq!(exchange.response.head.values(b"vary").collect::<Vec<_>>(), [&b"Origin"[..], b"Accept-Encoding"]);
+        assert_eq!(terms().apply("br", &mut exchange), Ok(false), "never twice");
+        assert_eq!(exchange.response.head.values(b"vary").count(), 2);
+    }
+}

@@ -1,0 +1,518 @@
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::proto::head::BadField;
+use weir_plugin::proto::{Framing, Method, Trailers, field};
+use weir_plugin::{
+    Blame, Build, ConfigError, Definition, Exchange, Filter, NoteKey, Phases, Plugin, Stage, Step, Stop,
+};
+
+use crate::answer::Refusal;
+use crate::content::content_type;
+use crate::security::cors;
+
+/// Lets browsers call gRPC services: gRPC-Web from clients, gRPC to an upstream whose `scheme` is `grpc` or `grpcs`.
+///
+/// Takes POST requests of `application/grpc-web` and `application/grpc-web-text`, with `+proto` or `+json` or without.
+/// Others are refused: 405 for another method, 400 for another content type. A call is named by the last two segments of
+/// the path, so a route may put a prefix before it: `/web/*` takes `/web/shop.Orders/Place`.
+///
+/// Messages go on as they come, in both directions. The trailers, in which gRPC says how a call has ended, become the last
+/// frame of the content; where the upstream breaks off or cannot be reached, they say `grpc-status: 14`, and 4 where the call took too long.
+///
+/// OPTIONS requests are answered with 204, and every response lets pages of any origin read it. Where `cors` is on the same
+/// route, it decides which origins may. Requests that another plugin refuses keep its HTTP status, which clients translate.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrpcWeb {
+    /// Header fields that a page may send, separated by commas: `Access-Control-Allow-Headers`.
+    #[serde(default = "usual_headers")]
+    cors_allow_headers: String,
+    /// The most content a request may bring, in bytes as it comes. More is answered with 413.
+    #[serde(default = "most")]
+    #[schemars(range(min = 1))]
+    max_req_body_size: u64,
+}
+
+fn usual_headers() -> String {
+    "content-type,x-grpc-web,x-user-agent".to_owned()
+}
+
+fn most() -> u64 {
+    64 << 20
+}
+
+impl Definition for GrpcWeb {
+    const NAME: &'static str = "grpc-web";
+    const PRIORITY: i32 = 505;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str =
+        r#"grpc-web: { cors_allow_headers: "content-type,x-grpc-web,x-user-agent,grpc-timeout" }"#;
+
+    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+        if !field::is_value(self.cors_allow_headers.as_bytes()) {
+            return Err(ConfigError::new("cors_allow_headers", "has a character that no header field may have"));
+        }
+        if self.max_req_body_size == 0 {
+            return Err(ConfigError::new("max_req_body_size", "must be at least 1"));
+        }
+        Ok(Step::new(Translator {
+            allowed_headers: self.cors_allow_headers,
+            max_bytes: self.max_req_body_size,
+            note: NoteKey::unique(),
+        }))
+    }
+}
+
+/// What gRPC-Web calls its content, and gRPC the same.
+struct Form {
+    web: &'static str,
+    plain: &'static str,
+    /// It travels in base64.
+    text: bool,
+}
+
+static FORMS: [Form; 6] = [
+    Form { web: "application/grpc-web", plain: "application/grpc", text: false },
+    Form { web: "application/grpc-web+proto", plain: "application/grpc+proto", text: false },
+    Form { web: "application/grpc-web+json", plain: "application/grpc+json", text: false },
+    Form { web: "application/grpc-web-text", plain: "application/grpc", text: true },
+    Form { web: "application/grpc-web-text+proto", plain: "application/grpc+proto", text: true },
+    Form { web: "application/grpc-web-text+json", plain: "application/grpc+json", text: true },
+];
+
+struct Translator {
+    allowed_headers: String,
+    max_bytes: u64,
+    /// Under which the number of the call's form is kept.
+    note: NoteKey,
+}
+
+impl Plugin for Translator {
+    fn phases(&self) -> Phases {
+        Phases::REQUEST.and(Phases::REQUEST_BODY).and(Phases::RESPONSE).and(Phases::RESPONSE_BODY)
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        match exchange.request.method {
+            Method::Options => {
+                exchange.response.clear();
+                exchange.body.clear();
+                exchange.response.set_status(204);
+                return Err(Stop::Answered);
+            }
+            Method::Post => {}
+            _ => {
+                let stop = Refusal::error(405, Some("calls of gRPC-Web are POST requests")).send(exchange);
+                exchange.response.head.add(b"Allow", b"POST, OPTIONS").expect("constant and valid");
+                return Err(stop);
+            }
+        }
+        let value = exchange.request.head.value(b"content-type").unwrap_or_default();
+        let Some(number) = FORMS.iter().position(|form| content_type::is(value, form.web)) else {
+            let problem = "the content type must be application/grpc-web or application/grpc-web-text";
+            return Err(Refusal::error(400, Some(problem)).send(exchange));
+        };
+        let Some(call) = call(exchange.request.path()).map(<[u8]>::to_vec) else {
+            return Err(Refusal::error(400, Some("the path must end with /Service/Method")).send(exchange));
+        };
+        let query = exchange.request.query().map(<[u8]>::to_vec);
+        exchange.request.set_path(&call, query.as_deref()).map_err(|_| Stop::Respond(400))?;
+        let head = &mut exchange.request.head;
+        head.set(b"Content-Type", FORMS[number].plain.as_bytes()).map_err(|_| Stop::Internal)?;
+        // Whatever the client speaks: what comes after the content is taken into it.
+        exchange.request.takes_trailers = true;
+        exchange.body_limit = exchange.body_limit.min(self.max_bytes);
+        if matches!(exchange.request.framing, Framing::Sized(length) if length > exchange.body_limit) {
+            return Err(Stop::BodyTooLarge);
+        }
+        exchange.notes.write(self.note, [number as u64, 0, 0]);
+        Ok(())
+    }
+
+    fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        Ok(match self.form(exchange) {
+            Some(Form { text: true, .. }) => Some(Box::new(Decoder::default())),
+            _ => None,
+        })
+    }
+
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        if let Some(form) = self.form(exchange) {
+            self.say_outcome(exchange);
+            if exchange.response.is_grpc() {
+                exchange.response.head.set(b"Content-Type", form.web.as_bytes()).map_err(|_| Stop::Internal)?;
+            }
+        }
+        self.allow(exchange).map_err(|_| Stop::Internal)
+    }
+
+    fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        let Some(form) = self.form(exchange).filter(|_| exchange.response.is_grpc()) else { return Ok(None) };
+        // A call can end with its head: the head is where clients look first.
+        if !exchange.response.framing.has_body() && exchange.response.head.value(b"grpc-status").is_some() {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(Encoder { text: form.text, kept: Vec::new() })))
+    }
+}
+
+impl Translator {
+    fn form(&self, exchange: &Exchange) -> Option<&'static Form> {
+        exchange.notes.read(self.note).map(|[number, ..]| &FORMS[number as usize])
+    }
+
+    /// Where no upstream has answered, the gateway says so in the way of gRPC: a good HTTP response, and a call that failed.
+    fn say_outcome(&self, exchange: &mut Exchange) {
+        let Some(ending) = exchange.stop.map(Stop::ending).filter(|ending| ending.blame == Blame::Upstream) else {
+            return;
+        };
+        exchange.respond(200, "application/grpc", b"");
+        let head = &mut exchange.response.head;
+        head.add(b"grpc-status", b"14").expect("constant and valid");
+        head.add(b"grpc-message", ending.name.as_bytes()).expect("a word");
+    }
+
+    /// Lets pages read the response.
+    fn allow(&self, exchange: &mut Exchange) -> Result<(), BadField> {
+        if cors::has_refused(exchange) {
+            return Ok(());
+        }
+        let is_preflight = exchange.request.method == Method::Options;
+        let head = &mut exchange.response.head;
+        if is_preflight {
+            head.set(b"Access-Control-Allow-Methods", b"POST, OPTIONS")?;
+            head.set(b"Access-Control-Allow-Headers", self.allowed_headers.as_bytes())?;
+        }
+        if head.value(b"access-control-allow-origin").is_none() {
+            head.add(b"Access-Control-Allow-Origin", b"*")?;
+        }
+        head.set(b"Access-Control-Expose-Headers", b"grpc-message,grpc-status")
+    }
+}
+
+/// `/Service/Method`, whatever stands before it.
+fn call(path: &[u8]) -> Option<&[u8]> {
+    let last_slash = |path: &[u8]| path.iter().rposition(|&byte| byte == b'/');
+    let method = last_slash(path)?;
+    let service = last_slash(&path[..method])?;
+    (service + 1 < method && method + 1 < path.len()).then(|| &path[service..])
+}
+
+/// Base64 to bytes. Each message may have been coded for itself, so padding may stand after any group of four.
+#[derive(Default)]
+struct Decoder {
+    /// Less than a group.
+    kept: Vec<u8>,
+}
+
+/// What is no base64.
+const BROKEN: Stop = Stop::Respond(400);
+
+impl Filter for Decoder {
+    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+        self.kept.extend_from_slice(piece);
+        let whole = self.kept.len() - self.kept.len() % 4;
+        let mut groups = &self.kept[..whole];
+        while !groups.is_empty() {
+            let padding = groups.iter().position(|&byte| byte == b'=').unwrap_or(groups.len() - 1);
+            let (coded, others) = groups.split_at((padding / 4 + 1) * 4);
+            STANDARD.decode_vec(coded, out).map_err(|_| BROKEN)?;
+            groups = others;
+        }
+        self.kept.drain(..whole);
+        Ok(())
+    }
+
+    fn end(&mut self, _: &mut Vec<u8>) -> Result<(), Stop> {
+        if self.kept.is_empty() { Ok(()) } else { Err(BROKEN) }
+    }
+}
+
+/// Appends the trailers to the content as its last frame, and codes it where it travels as text.
+struct Encoder {
+    text: bool,
+    /// What makes no group of three yet, where it travels as text; and at the end, the trailers.
+    kept: Vec<u8>,
+}
+
+impl Filter for Encoder {
+    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+        if !self.text {
+            out.extend_from_slice(piece);
+            return Ok(());
+        }
+        self.kept.extend_from_slice(piece);
+        let whole = self.kept.len() - self.kept.len() % 3;
+        encode(&self.kept[..whole], out);
+        self.kept.drain(..whole);
+        Ok(())
+    }
+
+    /// Padding may stand anywhere, and a message is to be there when its last byte is.
+    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        encode(&self.kept, out);
+        self.kept.clear();
+        Ok(())
+    }
+
+    fn trailers(&mut self, trailers: &mut Trailers) {
+        let taken = std::mem::take(trailers);
+        let mut lines = Vec::new();
+        for (name, value) in taken.fields() {
+            lines.extend(name.iter().map(u8::to_ascii_lowercase));
+            lines.push(b':');
+            lines.extend_from_slice(value);
+            lines.extend_from_slice(b"\r\n");
+        }
+        if !taken.fields().any(|(name, _)| name.eq_ignore_ascii_case(b"grpc-status")) {
+            lines.extend_from_slice(b"grpc-status:2\r\ngrpc-message:the upstream has not said how the call ended\r\n");
+        }
+        self.kept.push(TRAILERS);
+        let length = u32::try_from(lines.len()).expect("trailers are limited to what a head may have");
+        self.kept.extend_from_slice(&length.to_be_bytes());
+        self.kept.append(&mut lines);
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        match self.text {
+            true => encode(&self.kept, out),
+            false => out.extend_from_slice(&self.kept),
+        }
+        self.kept.clear();
+        Ok(())
+    }
+}
+
+/// The first byte of the frame that holds trailers.
+const TRAILERS: u8 = 0x80;
+
+fn encode(bytes: &[u8], out: &mut Vec<u8>) {
+    let start = out.len();
+    out.resize(start + bytes.len().div_ceil(3) * 4, 0);
+    STANDARD.encode_slice(bytes, &mut out[start..]).expect("there is room for every group");
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use weir_plugin::proto::Version;
+
+    use super::*;
+    use crate::testing::{body, build, exchange, on_request, refused, sent};
+
+    fn post(path: &str, content_type: &str) -> Exchange {
+        exchange(&format!("POST {path} HTTP/1.1\nHost: h\nContent-Type: {content_type}\nContent-Length: 5"))
+    }
+
+    /// Whether the content of the request is filtered, and that of the response.
+    fn filters(step: &Step, exchange: &mut Exchange) -> (bool, bool) {
+        let request = step.request_filter(exchange).expect("asked").is_some();
+        (request, step.response_filter(exchange).expect("asked").is_some())
+    }
+
+    fn answered(content_type: &str) -> (Step, Exchange) {
+        let (step, mut exchange) = (build::<GrpcWeb>(json!({})), post("/s/m", content_type));
+        assert_eq!(on_request(&step, &mut exchange), Ok(()));
+        exchange.response.set_status(200);
+        exchange.response.framing = Framing::UntilClose;
+        exchange.response.head.add(b"Content-Type", b"application/grpc").expect("valid");
+        step.on_response(&mut exchange).expect("let through");
+        (step, exchange)
+    }
+
+    #[test]
+    fn a_call_becomes_one_of_grpc() {
+        for (web, plain, text) in [
+            ("application/grpc-web", "application/grpc", false),
+            ("application/grpc-web+proto", "application/grpc+proto", false),
+            ("Application/gRPC-Web+JSON ; a=b", "application/grpc+json", false),
+            ("application/grpc-web-text", "application/grpc", true),
+            ("application/grpc-web-text+proto", "application/grpc+proto", true),
+        ] {
+            let (step, mut exchange) = answered(web);
+            let request = &exchange.request;
+            assert_eq!(request.head.value(b"content-type"), Some(plain.as_bytes()), "{web}");
+            assert!(request.takes_trailers && request.is_grpc() && request.version == Version::Http11);
+            let said = web.split(' ').next().map(str::to_ascii_lowercase);
+            assert_eq!(sent(&exchange, "content-type"), said.as_deref(), "{web}");
+            assert_eq!(sent(&exchange, "access-control-allow-origin"), Some("*"));
+            assert_eq!(sent(&exchange, "access-control-expose-headers"), Some("grpc-message,grpc-status"));
+            assert_eq!(filters(&step, &mut exchange), (text, true), "{web}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_path_names_the_call() {
+        for (path, want) in [
+            ("/a.B/C", "/a.B/C"),
+            ("/web/v1/a.B/C", "/a.B/C"),
+            ("/web/a.B/C?x=1", "/a.B/C"),
+            ("/C", ""),
+            ("/", ""),
+            ("/a.B/", ""),
+        ] {
+            let (step, mut exchange) = (build::<GrpcWeb>(json!({})), post(path, "application/grpc-web"));
+            match want {
+                "" => {
+                    assert_eq!(on_request(&step, &mut exchange), Err(Stop::Answered), "{path}");
+                    assert_eq!(exchange.response.status, 400);
+                }
+                _ => {
+                    assert_eq!(on_request(&step, &mut exchange), Ok(()), "{path}");
+                    assert_eq!(exchange.request.path(), want.as_bytes());
+                    assert_eq!(exchange.request.query().is_some(), path.contains('?'));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_call_is_refused() {
+        let step = build::<GrpcWeb>(json!({"max_req_body_size": 4}));
+        for (method, content_type, status) in [
+            ("GET", "application/grpc-web", 405),
+            ("PUT", "application/grpc-web", 405),
+            ("POST", "application/grpc", 400),
+            ("POST", "application/grpc-webby", 400),
+            ("POST", "text/plain", 400),
+        ] {
+            let mut exchange = exchange(&format!("{method} /s/m HTTP/1.1\nHost: h\nContent-Type: {content_type}"));
+            assert_eq!(on_request(&step, &mut exchange), Err(Stop::Answered), "{method} {content_type}");
+            assert_eq!(exchange.response.status, status, "{method} {content_type}");
+            assert!(body(&exchange).contains("error_msg"));
+            assert_eq!(sent(&exchange, "allow"), (status == 405).then_some("POST, OPTIONS"));
+            step.on_response(&mut exchange).expect("let through");
+            assert_eq!(sent(&exchange, "access-control-allow-origin"), Some("*"), "a page may read why");
+            assert_eq!(sent(&exchange, "content-type"), Some("application/json"));
+            assert!(!filters(&step, &mut exchange).1);
+        }
+        let mut large = post("/s/m", "application/grpc-web");
+        assert_eq!(on_request(&step, &mut large), Err(Stop::BodyTooLarge));
+    }
+
+    #[test]
+    fn preflights_are_answered_here() {
+        let step = build::<GrpcWeb>(json!({"cors_allow_headers": "x-a,grpc-timeout"}));
+        let mut exchange = exchange("OPTIONS /s/m HTTP/1.1\nHost: h\nOrigin: http://a.com");
+        assert_eq!(on_request(&step, &mut exchange), Err(Stop::Answered));
+        step.on_response(&mut exchange).expect("let through");
+        assert_eq!((exchange.response.status, body(&exchange)), (204, ""));
+        assert_eq!(sent(&exchange, "access-control-allow-methods"), Some("POST, OPTIONS"));
+        assert_eq!(sent(&exchange, "access-control-allow-headers"), Some("x-a,grpc-timeout"));
+        assert_eq!(sent(&exchange, "access-control-allow-origin"), Some("*"));
+    }
+
+    #[test]
+    fn the_plugin_cors_decides_where_it_is() {
+        let step = build::<GrpcWeb>(json!({}));
+        let cors = build::<cors::Cors>(json!({"allow_origins": "http://a.com"}));
+        for (origin, allowed) in [("http://a.com", Some("http://a.com")), ("http://b.com", None)] {
+            let mut exchange = exchange(&format!("POST /s/m HTTP/1.1\nHost: h\nOrigin: {origin}"));
+            cors.on_response(&mut exchange).expect("let through");
+            step.on_response(&mut exchange).expect("let through");
+            assert_eq!(sent(&exchange, "access-control-allow-origin"), allowed, "{origin}");
+        }
+    }
+
+    #[test]
+    fn a_call_that_ends_with_its_head_stays_so() {
+        let (step, mut exchange) = answered("application/grpc-web-text");
+        exchange.response.framing = Framing::Sized(0);
+        assert!(filters(&step, &mut exchange).1, "nothing has been said of its end");
+        exchange.response.head.add(b"grpc-status", b"12").expect("valid");
+        assert!(!filters(&step, &mut exchange).1);
+    }
+
+    #[test]
+    fn an_upstream_that_is_not_there_is_unavailable() {
+        let (step, mut exchange) = answered("application/grpc-web+proto");
+        exchange.stop = Some(Stop::ConnectFailed);
+        exchange.respond(502, "text/plain", b"502 Bad Gateway");
+        step.on_response(&mut exchange).expect("let through");
+        assert_eq!((exchange.response.status, body(&exchange)), (200, ""));
+        assert_eq!(sent(&exchange, "grpc-status"), Some("14"));
+        assert_eq!(sent(&exchange, "grpc-message"), Some("connect_failed"));
+        assert_eq!(sent(&exchange, "content-type"), Some("application/grpc-web+proto"));
+        // What a policy has decided is not the upstream's fault, and stays HTTP.
+        exchange.stop = None;
+        exchange.respond(429, "text/plain", b"");
+        step.on_response(&mut exchange).expect("let through");
+        assert_eq!((exchange.response.status, sent(&exchange, "grpc-status")), (429, None));
+    }
+
+    fn decoded(pieces: &[&str]) -> Result<Vec<u8>, Stop> {
+        let (mut decoder, mut out) = (Decoder::default(), Vec::new());
+        pieces.iter().try_for_each(|piece| decoder.piece(piece.as_bytes(), &mut out))?;
+        decoder.end(&mut out).map(|()| out)
+    }
+
+    #[test]
+    fn text_is_decoded_wherever_it_is_cut() {
+        let text = "AAAAAAE=Ag==AAAAAAID";
+        let want = [0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 3];
+        for cut in 0..=text.len() {
+            let (first, second) = text.split_at(cut);
+            assert_eq!(decoded(&[first, second]).as_deref(), Ok(&want[..]), "{cut}");
+        }
+        let single: Vec<&str> = text.split_inclusive(|_| true).collect();
+        assert_eq!(decoded(&single).as_deref(), Ok(&want[..]));
+        assert_eq!(decoded(&[]).as_deref(), Ok(&b""[..]));
+        for broken in ["AAA", "AAAA=", "A=AA", "====", "AAA*", "AA==A", "AA\r\n", "AB=="] {
+            assert_eq!(decoded(&[broken]), Err(BROKEN), "{broken}");
+        }
+    }
+
+    fn trailers(fields: &[(&str, &str)]) -> Trailers {
+        let mut trailers = Trailers::default();
+        for (name, value) in fields {
+            trailers.add(name.as_bytes(), value.as_bytes()).expect("valid");
+        }
+        trailers
+    }
+
+    /// What becomes of these pieces, flushed after each, and of trailers after them.
+    fn encoded(text: bool, pieces: &[&[u8]], mut trailers: Trailers) -> Vec<u8> {
+        let (mut encoder, mut out) = (Encoder { text, kept: Vec::new() }, Vec::new());
+        for piece in pieces {
+            encoder.piece(piece, &mut out).expect("taken");
+            encoder.flush(&mut out).expect("flushed");
+        }
+        encoder.trailers(&mut trailers);
+        encoder.end(&mut out).expect("ended");
+        assert_eq!(trailers, Trailers::default(), "nothing is left to follow");
+        out
+    }
+
+    #[test]
+    fn trailers_are_the_last_frame() {
+        let fields = [("Grpc-Status", "0"), ("x-sum", "7")];
+        let want = b"\0\0\0\0\x01a\x80\0\0\0\x18grpc-status:0\r\nx-sum:7\r\n";
+        assert_eq!(encoded(false, &[b"\0\0\0\0\x01", b"a"], trailers(&fields)), want);
+        let text = encoded(true, &[b"\0\0\0\0\x01", b"a"], trailers(&fields));
+        let text = str::from_utf8(&text).expect("it is text");
+        assert!(text.starts_with("AAAAAAE=YQ=="), "{text}");
+        assert_eq!(decoded(&[text]).as_deref(), Ok(&want[..]));
+    }
+
+    #[test]
+    fn an_end_without_an_outcome_is_one_too() {
+        let out = encoded(false, &[], trailers(&[("x-sum", "7")]));
+        let lines = str::from_utf8(&out[5..]).expect("text");
+        assert!(lines.starts_with("x-sum:7\r\ngrpc-status:2\r\ngrpc-message:"), "{lines}");
+        assert_eq!(usize::from(out[4]), lines.len());
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"cors_allow_headers": "a\r\nb"}), "cors_allow_headers: has a character"),
+            (json!({"max_req_body_size": 0}), "max_req_body_size: must be at least 1"),
+            (json!({"strip_path": true}), "unknown field `strip_path`"),
+        ] {
+            let error = refused::<GrpcWeb>(options);
+            assert!(error.contains(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Phases, Plugin, Stage, Step, Stop};
+
+use crate::transform::compression::{OldestVersion, Terms, Types};
+
+/// Compresses responses with gzip, for clients that take it.
+///
+/// Content that is coded already stays as it is, and so does a part of content (206) and what says `no-transform`.
+/// Content is passed on as it comes: events of a stream do not wait for more.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Gzip {
+    /// Media types of the responses that are compressed, or `"*"` for all.
+    #[serde(default = "Types::html")]
+    #[schemars(extend("default" = ["text/html"]))]
+    types: Types,
+    /// Responses that declare less content, in bytes, stay as they are.
+    #[serde(default = "twenty")]
+    #[schemars(range(min = 1))]
+    min_length: u64,
+    /// How hard to try: 1 is fast, 9 is small.
+    #[serde(default = "fast")]
+    #[schemars(range(min = 1, max = 9))]
+    comp_level: u32,
+    /// The oldest version of HTTP that clients may speak.
+    #[serde(default)]
+    #[schemars(extend("default" = 1.1))]
+    http_version: OldestVersion,
+    /// Says `Vary: Accept-Encoding`, so that caches keep both forms apart. Apache APISIX's default is `false`.
+    #[serde(default = "yes")]
+    vary: bool,
+    /// Accepted for the sake of Apache APISIX, and without effect: nothing is held back.
+    #[expect(dead_code, reason = "nothing is held back")]
+    buffers: Option<BufferOptions>,
+}
+
+/// Numbers of nginx's buffers.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "nothing is held back")]
+struct BufferOptions {
+    /// How many there are.
+    number: Option<u64>,
+    /// How large each is, in bytes.
+    size: Option<u64>,
+}
+
+fn twenty() -> u64 {
+    20
+}
+
+fn fast() -> u32 {
+    1
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Definition for Gzip {
+    const NAME: &'static str = "gzip";
+    const PRIORITY: i32 = 995;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = "gzip: { types: [text/html, application/json], min_length: 256 }";
+
+    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+        if !(1..=9).contains(&self.comp_level) {
+            return Err(ConfigError::new("comp_level", "must be from 1 to 9"));
+        }
+        let terms = Terms::new(self.types, self.min_length, self.http_version, self.vary)?;
+        Ok(Step::new(Compressor { terms, level: Compression::new(self.comp_level) }))
+    }
+}
+
+struct Compressor {
+    terms: Terms,
+    level: Compression,
+}
+
+impl Plugin for Compressor {
+    fn phases(&self) -> Phases {
+        Phases::RESPONSE_BODY
+    }
+
+    fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        Ok(match self.terms.apply("gzip", exchange)? {
+            true => Some(Box::new(Stream(GzEncoder::new(Vec::new(), self.level)))),
+            false => None,
+        })
+    }
+}
+
+struct Stream(GzEncoder<Vec<u8>>);
+
+impl Filter for Stream {
+    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+        self.0.write_all(piece).map_err(|_| Stop::Internal)?;
+        out.append(self.0.get_mut());
+        Ok(())
+    }
+
+    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        self.0.flush().map_err(|_| Stop::Internal)?;
+        out.append(self.0.get_mut());
+        Ok(())
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        self.0.try_finish().map_err(|_| Stop::Internal)?;
+        out.append(self.0.get_mut());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use flate2::read::GzDecoder;
+    use serde_json::json;
+    use weir_plugin::proto::Framing;
+
+    use super::*;
+    use crate::testing::{build, exchange, refused};
+
+    fn filter(step: &Step) -> Box<dyn Filter> {
+        let mut exchange = exchange("GET / HTTP/1.1\nHost: h\nAccept-Encoding: gzip");
+        exchange.response.framing = Framing::Chunked;
+        exchange.response.head.add(b"Content-Type", b"text/html").expect("valid");
+        match step {
+            Step::Sync(plugin) => match plugin.response_filter(&mut exchange) {
+                Ok(Some(filter)) => filter,
+                _ => panic!("it compresses"),
+            },
+            Step::Async(_) => panic!("it does not wait"),
+        }
+    }
+
+    #[test]
+    fn content_comes_back_and_what_was_flushed_comes_at_once() {
+        let mut filter = filter(&build::<Gzip>(json!({"comp_level": 9})));
+        let mut out = Vec::new();
+        let mut said = String::new();
+        for piece in ["data: 1\n\n", "", "data: 2\n\n"] {
+            filter.piece(piece.as_bytes(), &mut out).expect("taken");
+            filter.flush(&mut out).expect("flushed");
+            said.push_str(piece);
+            let mut so_far = vec![0; said.len()];
+            GzDecoder::new(&*out).read_exact(&mut so_far).expect("all of it is there");
+            assert_eq!(so_far, said.as_bytes());
+        }
+        filter.end(&mut out).expect("ended");
+        let mut all = String::new();
+        GzDecoder::new(&*out).read_to_string(&mut all).expect("complete");
+        assert_eq!(all, said);
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"comp_level": 10}), "comp_level: must be from 1 to 9"),
+            (json!({"min_length": 0}), "min_length: must be at least 1"),
+            (json!({"types": "text/html"}), "types: expected a list of media types"),
+            (json!({"http_version": 2}), "http_version: expected 1.1 or 1"),
+        ] {
+            let error = refused::<Gzip>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Changes heads and content: rewriting, compression, translation between protocols.
+
+pub mod brotli;
+pub mod compression;
+pub mod grpc_web;
+pub mod gzip;
+pub mod proxy_rewrite;
+pub mod response_rewrite;

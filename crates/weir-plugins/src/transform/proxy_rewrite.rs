@@ -1,0 +1,367 @@
+use std::borrow::Cow;
+use std::io::Write;
+
+use regex::bytes::Regex;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::proto::authority::Authority;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Template, Variable, Variables};
+
+use crate::options::headers::{HeaderEdits, HeaderOptions, WithGroups};
+use crate::options::pattern;
+
+/// Changes the request before it goes to the upstream: path, method, host and header fields.
+///
+/// A new path is brought into canonical form like every path, and a request whose values would lead it out of the place
+/// the option names (`..`, an encoded slash) is answered with 400. The client's query is kept, after that of the option.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProxyRewrite {
+    /// The new path, and optionally `?query`. `$variables` are replaced; other values than `$uri` are percent-encoded.
+    uri: Option<String>,
+    /// Regular expressions and replacements in turn: the first expression that matches the path replaces what it
+    /// matched, with `$1`, `$2`... for its groups. Not used when there is a `uri`.
+    regex_uri: Option<Vec<String>>,
+    /// The new method.
+    method: Option<String>,
+    /// The new `Host`, with an optional port. An upstream whose `pass_host` is not `pass` sends its own instead.
+    host: Option<String>,
+    /// Header fields to add, set and remove, in this order; or names and values alone, which are set. `$variables` in
+    /// values are replaced, with `$1`, `$2`... for the groups of `regex_uri`.
+    headers: Option<HeaderOptions>,
+    /// APISIX sends the path as the client wrote it when this is `true`. That lets a request pass one path by the rules
+    /// and reach another, so it has no effect here, beyond a warning.
+    #[serde(default)]
+    use_real_request_uri_unsafe: bool,
+}
+
+const METHODS: [&str; 14] = [
+    "GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "MKCOL", "COPY", "MOVE", "PROPFIND", "LOCK",
+    "UNLOCK",
+];
+
+impl Definition for ProxyRewrite {
+    const NAME: &'static str = "proxy-rewrite";
+    const PRIORITY: i32 = 1008;
+    const STAGE: Stage = Stage::Rewrite;
+    const EXAMPLE: &'static str = r#"proxy-rewrite: { regex_uri: ["^/v1/(.*)", "/$1"], headers: { set: { X-Api-Version: v1 }, remove: [X-Debug] } }"#;
+
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        let changes = self.uri.is_some()
+            || self.regex_uri.is_some()
+            || self.method.is_some()
+            || self.host.is_some()
+            || self.headers.is_some();
+        if !changes && !self.use_real_request_uri_unsafe {
+            return Err(ConfigError::new(
+                "",
+                "changes nothing; give `uri`, `regex_uri`, `method`, `host` or `headers`",
+            ));
+        }
+        if self.use_real_request_uri_unsafe {
+            let problem = "has no effect: the upstream is always sent the path that was routed";
+            build.warnings.push(ConfigError::new("use_real_request_uri_unsafe", problem));
+        }
+        let path = match (self.uri, self.regex_uri) {
+            (Some(uri), _) => Some(NewPath::Fixed(Target::compile(&uri, "uri", build)?)),
+            (None, Some(texts)) => Some(NewPath::Matched(rules(&texts, build)?)),
+            (None, None) => None,
+        };
+        if let Some(method) = &self.method
+            && !METHODS.contains(&method.as_str())
+        {
+            return Err(ConfigError::new("method", format!("is none of {}", METHODS.join(", "))));
+        }
+        if let Some(host) = &self.host
+            && Authority::parse(host.as_bytes()).is_err()
+        {
+            return Err(ConfigError::new("host", "is not a host with an optional port, as api.example:8080"));
+        }
+        let headers = self.headers.map(|options| options.compile("headers", build)).transpose()?.unwrap_or_default();
+        if headers.names().any(|name| name.eq_ignore_ascii_case(b"host")) {
+            return Err(ConfigError::new("headers", "cannot change `Host`; use the option `host`"));
+        }
+        Ok(Step::new(Rewrite {
+            path,
+            method: self.method.map(|method| method.into_bytes().into()),
+            host: self.host.map(|host| host.into_bytes().into()),
+            headers,
+        }))
+    }
+}
+
+fn rules(texts: &[String], build: &mut Build) -> Result<Box<[(Regex, Target)]>, ConfigError> {
+    if texts.is_empty() || !texts.len().is_multiple_of(2) {
+        return Err(ConfigError::new("regex_uri", "must hold expressions and replacements in pairs"));
+    }
+    let rule = |(index, pair): (usize, &[String])| {
+        let (expression, replacement) = (format!("regex_uri[{}]", 2 * index), format!("regex_uri[{}]", 2 * index + 1));
+        Ok((pattern::compile(&pair[0], false, &expression)?, Target::part(&pair[1], &replacement, build)?))
+    };
+    texts.chunks(2).enumerate().map(rule).collect()
+}
+
+struct Rewrite {
+    path: Option<NewPath>,
+    method: Option<Box<[u8]>>,
+    host: Option<Box<[u8]>>,
+    headers: HeaderEdits,
+}
+
+enum NewPath {
+    Fixed(Target),
+    Matched(Box<[(Regex, Target)]>),
+}
+
+/// A path, or a part of one, and a query, with variables.
+struct Target {
+    path: Template,
+    query: Option<Template>,
+}
+
+impl Target {
+    fn compile(text: &str, option: &str, build: &mut Build) -> Result<Target, ConfigError> {
+        match text.starts_with('/') {
+            true => Target::part(text, option, build),
+            false => Err(ConfigError::new(option, "must start with `/`")),
+        }
+    }
+
+    fn part(text: &str, option: &str, build: &mut Build) -> Result<Target, ConfigError> {
+        let (path, query) = match text.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (text, None),
+        };
+        if text.bytes().any(|byte| byte <= b' ' || byte == b'#' || byte >= 0x7f) {
+            return Err(ConfigError::new(option, "has a character that a path may only hold percent-encoded"));
+        }
+        if path.split('/').any(is_dots) {
+            return Err(ConfigError::new(option, "has a `.` or `..` segment; write the path it leads to"));
+        }
+        Ok(Target { path: build.template(path, option), query: query.map(|query| build.template(query, option)) })
+    }
+}
+
+fn is_dots(segment: &str) -> bool {
+    matches!(segment, "." | "..")
+}
+
+impl Plugin for Rewrite {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let groups = match &self.path {
+            Some(path) => path.replace(exchange)?,
+            None => Vec::new(),
+        };
+        if let Some(method) = &self.method {
+            assert!(exchange.request.set_method(method), "checked when it was built");
+        }
+        if let Some(host) = &self.host {
+            exchange.request.set_authority(host).expect("checked when it was built");
+        }
+        // A field's name has been checked; its value is what a client's variable made of it.
+        self.headers.apply(exchange, |exchange| &mut exchange.request.head, &groups).map_err(|_| Stop::Respond(400))
+    }
+}
+
+impl NewPath {
+    /// Replaces path and query; returns the groups of the expression that matched.
+    fn replace(&self, exchange: &mut Exchange) -> Result<Vec<Vec<u8>>, Stop> {
+        match self {
+            NewPath::Fixed(target) => {
+                let mut path = Vec::new();
+                render(&target.path, exchange, &[], &mut path);
+                set(exchange, &path, target.query.as_ref(), &[])?;
+                Ok(Vec::new())
+            }
+            NewPath::Matched(rules) => {
+                let old = exchange.request.path();
+                let found = rules.iter().find_map(|(expression, target)| Some((expression.captures(old)?, target)));
+                let Some((captures, target)) = found else { return Ok(Vec::new()) };
+                let whole = captures.get(0).expect("group 0 is the match");
+                let groups: Vec<Vec<u8>> = captures
+                    .iter()
+                    .map(|group| group.map(|group| group.as_bytes().to_vec()).unwrap_or_default())
+                    .collect();
+                let mut path = old[..whole.start()].to_vec();
+                render(&target.path, exchange, &groups, &mut path);
+                path.extend_from_slice(&old[whole.end()..]);
+                set(exchange, &path, target.query.as_ref(), &groups)?;
+                Ok(groups)
+            }
+        }
+    }
+}
+
+/// Renders a part of a target, in which no value can bring a query, a fragment or an escape of its own.
+fn render(template: &Template, exchange: &Exchange, groups: &[Vec<u8>], out: &mut Vec<u8>) {
+    template.render(&Encoded(WithGroups { exchange, groups }), out);
+}
+
+/// Gives values in percent-encoding, except those that are encoded already.
+struct Encoded<'a>(WithGroups<'a>);
+
+impl Variables for Encoded<'_> {
+    fn variable(&self, variable: &Variable) -> Option<Cow<'_, [u8]>> {
+        use Variable::{Capture, Query, RequestUri, UpstreamUri, Uri};
+        let value = self.0.variable(variable)?;
+        let is_plain = |&byte: &u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+        if matches!(variable, Uri | RequestUri | UpstreamUri | Query | Capture(_)) || value.iter().all(is_plain) {
+            return Some(value);
+        }
+        let mut encoded = Vec::with_capacity(3 * value.len());
+        for byte in value.iter() {
+            match is_plain(byte) {
+                true => encoded.push(*byte),
+                false => write!(encoded, "%{byte:02X}").expect("a Vec takes everything"),
+            }
+        }
+        Some(Cow::Owned(encoded))
+    }
+}
+
+/// Gives the request a new path, and puts `query` before the client's. What values have made ambiguous is refused.
+fn set(exchange: &mut Exchange, path: &[u8], query: Option<&Template>, groups: &[Vec<u8>]) -> Result<(), Stop> {
+    let rooted = [b"/", path];
+    let path = if path.starts_with(b"/") { Cow::Borrowed(path) } else { Cow::Owned(rooted.concat()) };
+    if path.split(|&byte| byte == b'/').any(|segment| matches!(segment, b"." | b"..")) {
+        return Err(Stop::Respond(400));
+    }
+    let query = query.map(|template| {
+        let mut query = Vec::new();
+        render(template, exchange, groups, &mut query);
+        if let Some(old) = exchange.request.query().filter(|old| !old.is_empty()) {
+            query.push(b'&');
+            query.extend_from_slice(old);
+        }
+        query
+    });
+    exchange.request.set_path(&path, query.as_deref()).map_err(|_| Stop::Respond(400))?;
+    let has_separator = |escape: &[u8]| matches!(escape, b"%2F" | b"%5C");
+    match !exchange.request.encoded_separator && exchange.request.path().windows(3).any(has_separator) {
+        true => Err(Stop::Respond(400)),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::{build, get, on_request, refused};
+
+    /// Path and query as they go upstream.
+    fn rewritten(options: &Value, target: &str) -> Result<String, Stop> {
+        let mut exchange = get(target);
+        on_request(&build::<ProxyRewrite>(options.clone()), &mut exchange)?;
+        Ok(String::from_utf8(exchange.variable(&Variable::UpstreamUri).expect("always there").into_owned())
+            .expect("ASCII"))
+    }
+
+    #[test]
+    fn a_new_path_keeps_the_query() {
+        for (uri, target, want) in [
+            ("/uri", "/hello?q=1", "/uri?q=1"),
+            ("/uri", "/hello", "/uri"),
+            ("/x$uri", "/a%20b?q", "/x/a%20b?q"),
+            ("/uri?a=1", "/hello?q=1", "/uri?a=1&q=1"),
+            ("/uri?a=$arg_q", "/hello", "/uri?a="),
+            ("/by/$arg_q/end?h=$host", "/?q=a%20b%26%3F/c", "/by/a%20b%26%3F/c/end?h=h.example&q=a%20b%26%3F/c"),
+        ] {
+            assert_eq!(rewritten(&json!({"uri": uri}), target).as_deref(), Ok(want), "{uri} {target}");
+        }
+    }
+
+    #[test]
+    fn the_first_expression_that_matches_replaces_what_it_matched() {
+        let options = json!({"regex_uri": ["^/v1/(.*)/(.*)", "/$2_x/${1}", "^/v2", "", "/old$", "/new?from=old"]});
+        for (target, want) in [
+            ("/v1/a/b?q=1", "/b_x/a?q=1"),
+            ("/v2/a", "/a"),
+            ("/very/old?q=1", "/very/new?from=old&q=1"),
+            ("/other", "/other"),
+        ] {
+            assert_eq!(rewritten(&options, target).as_deref(), Ok(want), "{target}");
+        }
+        let both = json!({"uri": "/fixed", "regex_uri": ["^/a", "/b"]});
+        assert_eq!(rewritten(&both, "/a").as_deref(), Ok("/fixed"));
+    }
+
+    #[test]
+    fn values_cannot_lead_out_of_the_new_path() {
+        let options = json!({"uri": "/files/$arg_name"});
+        for target in ["/?name=../admin", "/?name=%2e%2e/admin", "/?name=..%5Cadmin", "/?name=a%00"] {
+            assert_eq!(rewritten(&options, target), Err(Stop::Respond(400)), "{target}");
+        }
+        // Encoded twice stays encoded: a name, not a way up.
+        assert_eq!(rewritten(&options, "/?name=%252e%252e").as_deref(), Ok("/files/%252e%252e?name=%252e%252e"));
+        let options = json!({"regex_uri": ["^/a(.*)", "/.$1"]});
+        assert_eq!(rewritten(&options, "/a./etc"), Err(Stop::Respond(400)));
+    }
+
+    #[test]
+    fn method_host_and_fields() {
+        let options = json!({"method": "POST", "host": "Other.example:81", "regex_uri": ["^/v(\\d)/(.*)", "/$2"],
+            "headers": {"add": {"X-A": ["1", 2]}, "set": {"X-Version": "$1 $remote_addr"}, "remove": ["User-Agent"]}});
+        let mut exchange =
+            crate::testing::exchange("GET /v7/a HTTP/1.1\nHost: h\nX-A: 0\nX-Version: 1\nx-version: 2\nUser-Agent: u");
+        on_request(&build::<ProxyRewrite>(options), &mut exchange).expect("let through");
+        let request = &exchange.request;
+        assert_eq!((request.method_name(), request.path()), (&b"POST"[..], &b"/a"[..]));
+        assert_eq!(request.authority(), b"Other.example:81");
+        assert_ne!(request.client_authority(), request.authority(), "the upstream is told in X-Forwarded-Host");
+        let all = |name: &str| {
+            request.head.values(name.as_bytes()).map(|value| value.escape_ascii().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(all("x-a"), ["0", "1", "2"]);
+        assert_eq!(all("x-version"), ["7 192.0.2.7"]);
+        assert_eq!(all("user-agent"), [""; 0]);
+    }
+
+    #[test]
+    fn flat_headers_are_set_and_cannot_be_split() {
+        let step = build::<ProxyRewrite>(json!({"headers": {"X-A": "$arg_a"}}));
+        let mut exchange = get("/?a=1");
+        on_request(&step, &mut exchange).expect("let through");
+        assert_eq!(exchange.request.head.value(b"x-a"), Some(&b"1"[..]));
+        assert_eq!(on_request(&step, &mut get("/?a=1%0d%0aX-B:%202")), Err(Stop::Respond(400)));
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({}), "changes nothing; give"),
+            (json!({"uri": "hello"}), "uri: must start with `/`"),
+            (json!({"uri": "/a b"}), "uri: has a character"),
+            (json!({"uri": "/a/../b"}), "uri: has a `.` or `..` segment"),
+            (json!({"regex_uri": ["^/a"]}), "regex_uri: must hold expressions and replacements in pairs"),
+            (json!({"regex_uri": ["^/a", "/b", "(", "/c"]}), "regex_uri[2]: is not a regular expression"),
+            (json!({"method": "get"}), "method: is none of GET, POST"),
+            (json!({"host": "a/b"}), "host: is not a host"),
+            (json!({"headers": {"set": {"a b": "1"}}}), "headers.set.a b: is not the name of a header field"),
+            (json!({"headers": {"remove": ["Content-Length"]}}), "headers.remove[0]: frames messages"),
+            (json!({"headers": {"set": {"X": "a\r\nb"}}}), "headers.set.X: has a character that no header"),
+            (json!({"headers": {"set": {"X": []}}}), "headers.set.X: needs at least one value"),
+            (json!({"headers": {"set": {"X": "1"}, "delete": ["Y"]}}), "headers.delete: is none of"),
+            (json!({"headers": {"remove": "X"}}), "headers.remove: must be a list of names"),
+            (json!({"headers": {"set": "X: a"}}), "headers.set: must be a map"),
+            (json!({"headers": {"Host": "x"}}), "headers: cannot change `Host`; use the option `host`"),
+            (json!({"scheme": "https"}), "scheme: unknown field"),
+        ] {
+            let error = refused::<ProxyRewrite>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_unsafe_path_of_apisix_is_accepted_with_a_warning() {
+        let mut build = Build::default();
+        let options: ProxyRewrite =
+            serde_json::from_value(json!({"use_real_request_uri_unsafe": true})).expect("valid");
+        let step = options.build(&mut build).expect("accepted");
+        assert_eq!(build.warnings.len(), 1);
+        let mut exchange = get("/a/../b");
+        on_request(&step, &mut exchange).expect("let through");
+        assert_eq!(exchange.request.path(), b"/b");
+    }
+}

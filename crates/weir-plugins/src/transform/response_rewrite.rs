@@ -1,0 +1,349 @@
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use regex::bytes::Regex;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, NoteKey, Phases, Plugin, Stage, Step, Stop};
+
+use crate::content::coding;
+use crate::options::headers::{HeaderEdits, HeaderOptions};
+use crate::options::pattern;
+
+/// Changes the response on its way to the client: status, header fields, and the whole body.
+///
+/// It sees every response of the route, also those that the gateway or another plugin has made.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResponseRewrite {
+    /// The new status, 200 to 598.
+    #[schemars(range(min = 200, max = 598))]
+    status_code: Option<u16>,
+    /// The new body. The upstream's is thrown away.
+    body: Option<String>,
+    /// `body` is written in base64.
+    #[serde(default)]
+    body_base64: bool,
+    /// Header fields to add (names and values, or a list of `name: value`), set and remove, in this order; or names and
+    /// values alone, which are set. `$variables` in values are replaced.
+    headers: Option<HeaderOptions>,
+    /// An expression over request and response; where it does not hold, the response stays as it is.
+    vars: Option<Value>,
+    /// Replacements in the upstream's body, one after the other, which is read whole for them. They exclude `body`.
+    #[serde(default)]
+    filters: Vec<FilterOptions>,
+    /// The largest body that `filters` look at, in bytes; for a larger one the answer is 502.
+    #[serde(default = "max_body")]
+    #[schemars(range(min = 1))]
+    max_resp_body_size: u64,
+}
+
+/// A replacement in a body.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct FilterOptions {
+    /// What is replaced: a regular expression, without look-around and back-references.
+    #[schemars(length(min = 1))]
+    regex: String,
+    /// What stands there instead; `$0` is what was found, `$1`, `$2`... its groups, and `$$` a dollar sign.
+    replace: String,
+    /// `once` or `global`: the first that is found, or all.
+    #[serde(default)]
+    scope: Scope,
+    /// Letters that change what the expression means: `i` ignores case, `s` lets a dot be a line end, `m` lets `^` and
+    /// `$` be those of lines, `x` ignores blanks. `j`, `o` and `u` change nothing.
+    #[serde(default = "usual_options")]
+    options: String,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Scope {
+    #[default]
+    Once,
+    Global,
+}
+
+fn max_body() -> u64 {
+    64 << 20
+}
+
+fn usual_options() -> String {
+    "jo".to_owned()
+}
+
+impl Definition for ResponseRewrite {
+    const NAME: &'static str = "response-rewrite";
+    const PRIORITY: i32 = 899;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = r#"response-rewrite: { status_code: 200, headers: { set: { X-Served-By: $upstream_addr }, remove: [X-Powered-By] }, vars: [[status, "==", 404]] }"#;
+
+    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+        if !self.filters.is_empty() && self.body.is_some() {
+            return Err(ConfigError::new("filters", "stands beside `body`, which leaves nothing to replace"));
+        }
+        let filter = |(index, filter): (usize, FilterOptions)| filter.compile(&format!("filters[{index}]"));
+        let filters: Box<[Replacement]> = self.filters.into_iter().enumerate().map(filter).collect::<Result<_, _>>()?;
+        if self.max_resp_body_size == 0 {
+            return Err(ConfigError::new("max_resp_body_size", "must be at least 1"));
+        }
+        if self.status_code.is_some_and(|status| !(200..=598).contains(&status)) {
+            return Err(ConfigError::new("status_code", "must be from 200 to 598"));
+        }
+        let body = match self.body {
+            Some(text) if self.body_base64 => {
+                let wrong = |_| ConfigError::new("body", "is not base64, as `body_base64` says");
+                Some(STANDARD.decode(text).map_err(wrong)?)
+            }
+            Some(text) => Some(text.into_bytes()),
+            None if self.body_base64 => return Err(ConfigError::new("body_base64", "needs a `body`")),
+            None => None,
+        };
+        let vars = self.vars.as_ref().map(|vars| build.condition_of_record(vars, "vars")).transpose()?;
+        let headers = self.headers.map(|options| options.compile("headers", build)).transpose()?;
+        if self.status_code.is_none() && body.is_none() && headers.is_none() && filters.is_empty() {
+            build
+                .warnings
+                .push(ConfigError::new("", "changes nothing; give `status_code`, `headers`, `body` or `filters`"));
+        }
+        Ok(Step::new(Rewrite {
+            status: self.status_code,
+            body: body.map(Vec::into_boxed_slice),
+            headers: headers.unwrap_or_default(),
+            vars,
+            filters,
+            limit: self.max_resp_body_size,
+            applied: NoteKey::unique(),
+        }))
+    }
+}
+
+struct Rewrite {
+    status: Option<u16>,
+    body: Option<Box<[u8]>>,
+    headers: HeaderEdits,
+    vars: Option<Expression>,
+    filters: Box<[Replacement]>,
+    limit: u64,
+    /// Under which an exchange notes that the expression has held: the status it looked at may have changed.
+    applied: NoteKey,
+}
+
+struct Replacement {
+    regex: Regex,
+    replacement: Vec<u8>,
+    scope: Scope,
+}
+
+impl FilterOptions {
+    fn compile(self, path: &str) -> Result<Replacement, ConfigError> {
+        let mut flags = String::new();
+        for letter in self.options.chars() {
+            match letter {
+                'i' | 's' | 'm' | 'x' => flags.push(letter),
+                'j' | 'o' | 'u' => {}
+                _ => {
+                    let problem =
+                        format!("has the letter `{letter}`, which is none of `i`, `s`, `m`, `x`, `j`, `o`, `u`");
+                    return Err(ConfigError::new(format!("{path}.options"), problem));
+                }
+            }
+        }
+        let place = format!("{path}.regex");
+        if self.regex.is_empty() {
+            return Err(ConfigError::new(place, "is empty"));
+        }
+        let text = if flags.is_empty() { self.regex } else { format!("(?{flags}){}", self.regex) };
+        let regex = pattern::compile(&text, false, &place)?;
+        Ok(Replacement { regex, replacement: braced(&self.replace).into_bytes(), scope: self.scope })
+    }
+}
+
+/// A replacement with its groups in braces, so that `$1a` is the first group and a letter.
+fn braced(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('$') {
+        out.push_str(before);
+        let digits = after.bytes().take_while(u8::is_ascii_digit).count();
+        rest = match (after.strip_prefix('$'), digits) {
+            (Some(after), _) => {
+                out.push_str("$$");
+                after
+            }
+            (None, 0) if after.starts_with('{') => {
+                out.push('$');
+                after
+            }
+            (None, 0) => {
+                out.push_str("$$");
+                after
+            }
+            (None, digits) => {
+                out.push_str(&format!("${{{}}}", &after[..digits]));
+                &after[digits..]
+            }
+        };
+    }
+    out + rest
+}
+
+/// Fields that describe a body which is no longer sent.
+const OF_THE_BODY: [&[u8]; 6] =
+    [b"Content-Length", b"Content-Encoding", b"Content-Range", b"ETag", b"Last-Modified", b"Accept-Ranges"];
+
+impl Plugin for Rewrite {
+    fn phases(&self) -> Phases {
+        match self.filters.is_empty() {
+            true => Phases::RESPONSE,
+            false => Phases::REQUEST.and(Phases::RESPONSE).and(Phases::RESPONSE_BODY),
+        }
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        coding::ask_for_plain(exchange);
+        Ok(())
+    }
+
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        if self.vars.as_ref().is_some_and(|vars| !vars.holds(exchange)) {
+            return Ok(());
+        }
+        if !self.filters.is_empty() {
+            exchange.notes.write(self.applied, [1, 0, 0]);
+        }
+        if let Some(status) = self.status {
+            exchange.response.set_status(status);
+        }
+        if let Some(body) = &self.body {
+            for name in OF_THE_BODY {
+                exchange.response.head.remove(name);
+            }
+            exchange.body.clear();
+            exchange.body.extend_from_slice(body);
+        }
+        // Only what a variable brought can be unfit for a field.
+        self.headers.apply(exchange, |exchange| &mut exchange.response.head, &[]).map_err(|_| Stop::Internal)?;
+        if self.body.is_some() { Err(Stop::Answered) } else { Ok(()) }
+    }
+
+    fn whole_response(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        let applied = exchange.notes.read(self.applied).is_some();
+        Ok(if applied { Some(self.limit) } else { None })
+    }
+
+    fn on_response_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
+        let plain = coding::plain(&exchange.response.head, body, self.limit).map_err(|_| Stop::Respond(502))?;
+        let mut content = plain.into_owned();
+        for Replacement { regex, replacement, scope } in &self.filters {
+            let most = if *scope == Scope::Once { 1 } else { 0 };
+            content = regex.replacen(&content, most, replacement.as_slice()).into_owned();
+        }
+        if content != *body {
+            OF_THE_BODY.into_iter().for_each(|name| _ = exchange.response.head.remove(name));
+            *body = content;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{body, build, get, refused, sent};
+
+    fn answered(status: u16) -> Exchange {
+        let mut exchange = get("/?a=1");
+        exchange.response.set_status(status);
+        exchange.response.head.add(b"Content-Type", b"text/html").expect("valid");
+        exchange.response.head.add(b"ETag", b"\"1\"").expect("valid");
+        exchange
+    }
+
+    #[test]
+    fn status_fields_and_body_are_replaced() {
+        let options = json!({"status_code": 209, "body": "hi\n",
+            "headers": {"set": {"X-A": "$status"}, "add": ["X-B: 1", "X-B:2"], "remove": ["Content-Type"]}});
+        let mut exchange = answered(200);
+        assert_eq!(build::<ResponseRewrite>(options).on_response(&mut exchange), Err(Stop::Answered));
+        assert_eq!((exchange.response.status, body(&exchange)), (209, "hi\n"));
+        assert_eq!(
+            (sent(&exchange, "x-a"), sent(&exchange, "content-type"), sent(&exchange, "etag")),
+            (Some("209"), None, None)
+        );
+        assert_eq!(exchange.response.head.values(b"x-b").collect::<Vec<_>>(), [b"1", b"2"]);
+    }
+
+    #[test]
+    fn only_where_the_expression_holds() {
+        let step = build::<ResponseRewrite>(json!({"vars": [["status", "==", 404]], "headers": {"X-A": "1"}}));
+        let (mut found, mut missing) = (answered(200), answered(404));
+        assert_eq!(step.on_response(&mut found), Ok(()));
+        assert_eq!(step.on_response(&mut missing), Ok(()));
+        assert_eq!((sent(&found, "x-a"), sent(&missing, "x-a")), (None, Some("1")));
+        assert_eq!(sent(&missing, "etag"), Some("\"1\""), "the body is the upstream's");
+    }
+
+    /// The body as it goes on, if any of it is wanted.
+    fn replaced(options: Value, exchange: &mut Exchange, content: &str) -> Option<String> {
+        let step = build::<ResponseRewrite>(options);
+        step.on_response(exchange).expect("the head passes");
+        match step.whole_response(exchange).expect("it is asked") {
+            Some(_) => {
+                let mut content = content.as_bytes().to_vec();
+                step.on_response_body(exchange, &mut content).expect("it is changed");
+                Some(String::from_utf8(content).expect("text"))
+            }
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn parts_of_a_body_are_replaced() {
+        let options = json!({"status_code": 200, "vars": [["status", "==", 404]], "filters": [
+            {"regex": "(H)ello", "replace": "$1a$$$x${1}", "options": "ijo"},
+            {"regex": "l", "replace": "<$0>", "scope": "global"},
+        ]});
+        let mut exchange = answered(404);
+        let content = replaced(options.clone(), &mut exchange, "hello hello");
+        assert_eq!(content.as_deref(), Some("ha$$xh he<l><l>o"));
+        assert_eq!((exchange.response.status, sent(&exchange, "etag")), (200, None));
+        assert_eq!(replaced(options, &mut answered(200), "hello"), None);
+    }
+
+    #[test]
+    fn a_body_that_stays_the_same_keeps_its_tag() {
+        let options = json!({"filters": [{"regex": "x", "replace": "y"}]});
+        let mut exchange = answered(200);
+        assert_eq!(replaced(options, &mut exchange, "hello").as_deref(), Some("hello"));
+        assert_eq!(sent(&exchange, "etag"), Some("\"1\""));
+    }
+
+    #[test]
+    fn a_body_can_be_binary() {
+        let mut exchange = answered(200);
+        let step = build::<ResponseRewrite>(json!({"body": "/wA=", "body_base64": true}));
+        assert_eq!(step.on_response(&mut exchange), Err(Stop::Answered));
+        assert_eq!(exchange.body, [0xff, 0]);
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"status_code": 600}), "status_code: must be from 200 to 598"),
+            (json!({"body": "%", "body_base64": true}), "body: is not base64"),
+            (json!({"body_base64": true}), "body_base64: needs a `body`"),
+            (json!({"vars": [["status"]]}), "vars[0]: rule too short"),
+            (json!({"headers": {"add": ["X-A"]}}), "headers.add[0]: is no `name: value`"),
+            (json!({"headers": {"set": {"Transfer-Encoding": "x"}}}), "headers.set.Transfer-Encoding: frames messages"),
+            (json!({"filters": [{"regex": "a", "replace": ""}], "body": "b"}), "filters: stands beside `body`"),
+            (json!({"filters": [{"regex": "(", "replace": ""}]}), "filters[0].regex: is not a regular expression"),
+            (json!({"filters": [{"regex": "a", "replace": "", "options": "d"}]}), "filters[0].options: has the letter"),
+        ] {
+            let error = refused::<ResponseRewrite>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}
