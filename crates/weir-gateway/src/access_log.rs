@@ -22,14 +22,14 @@ impl LineFormat {
 }
 
 /// One worker's end of the access log.
-pub struct AccessLog {
+pub struct AccessLogWriter {
     format: LineFormat,
     sink: RefCell<LogSink>,
 }
 
-impl AccessLog {
-    pub fn new(format: LineFormat, sink: LogSink) -> AccessLog {
-        AccessLog { format, sink: RefCell::new(sink) }
+impl AccessLogWriter {
+    pub fn new(format: LineFormat, sink: LogSink) -> AccessLogWriter {
+        AccessLogWriter { format, sink: RefCell::new(sink) }
     }
 
     pub fn record(&self, exchange: &Exchange, now_ns: u64) {

@@ -17,16 +17,16 @@ use weir_net::timer::TICK_NS;
 use weir_telemetry::access_log::LogSink;
 use weir_telemetry::metrics::{Metrics, RouteSlot};
 
-use crate::access_log::{AccessLog, LineFormat};
+use crate::access_log::{AccessLogWriter, LineFormat};
 use crate::connection::accepted::Accepted;
 use crate::connection::{announced, h1, h2, secure};
 use crate::endpoint::pool::Pools;
 use crate::endpoint::probe::Prober;
-use crate::endpoint::state::Shared;
+use crate::endpoint::state::SharedState;
 use crate::snapshot::{Endpoint, Snapshot, Upstream};
-use crate::worker::current::Current;
-use crate::worker::rebalance::Crew;
-use crate::worker::{Phase, Worker};
+use crate::worker::rebalance::ConnectionRebalancer;
+use crate::worker::snapshot::WorkerSnapshot;
+use crate::worker::{Worker, WorkerPhase};
 
 /// How often idle upstream connections are looked through.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -37,12 +37,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Listener {
     pub socket: TcpListener,
-    pub spoken: Spoken,
+    pub spoken: ListenerProtocol,
 }
 
 /// What clients speak on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spoken {
+pub struct ListenerProtocol {
     pub tls: bool,
     /// A balancer says first whom it speaks for.
     pub proxy_protocol: bool,
@@ -64,13 +64,13 @@ pub struct GatewayOptions {
 
 /// A running data plane. Dropping it stops the workers.
 pub struct Gateway {
-    workers: Vec<Handle>,
+    workers: Vec<WorkerHandle>,
     metrics: Arc<Metrics>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     prober: Prober,
     snapshot: Mutex<Arc<Snapshot>>,
     clock: Clock,
-    progress: Arc<Progress>,
+    progress: Arc<WorkerProgress>,
 }
 
 /// An endpoint as operators see it.
@@ -87,39 +87,39 @@ pub struct EndpointHealth {
     pub is_checked: bool,
 }
 
-struct Handle {
-    commands: UnboundedSender<Command>,
+struct WorkerHandle {
+    commands: UnboundedSender<WorkerCommand>,
     thread: Option<JoinHandle<()>>,
 }
 
-enum Command {
+enum WorkerCommand {
     Publish(Arc<Snapshot>, Arc<[RouteSlot]>),
-    Enter(Phase),
+    Enter(WorkerPhase),
     /// A connection that another worker has accepted.
     Take {
         stream: std::net::TcpStream,
-        spoken: Spoken,
+        spoken: ListenerProtocol,
         peer: SocketAddr,
     },
 }
 
 /// What workers report, for those who wait for facts.
 #[derive(Debug)]
-struct Progress {
+struct WorkerProgress {
     revisions: Vec<AtomicU64>,
     running: AtomicUsize,
     changed: Condvar,
     lock: Mutex<()>,
 }
 
-impl Progress {
+impl WorkerProgress {
     fn announce(&self) {
         let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.changed.notify_all();
     }
 
     /// Waits until `done`, or the deadline; says whether it is done.
-    fn wait(&self, deadline: Instant, done: impl Fn(&Progress) -> bool) -> bool {
+    fn wait(&self, deadline: Instant, done: impl Fn(&WorkerProgress) -> bool) -> bool {
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if done(self) {
@@ -136,8 +136,8 @@ impl Gateway {
     pub fn start(options: GatewayOptions) -> io::Result<Gateway> {
         let GatewayOptions { listeners, snapshot, metrics, access_log, connections_per_worker } = options;
         let clock = Clock::default();
-        let shared = Arc::new(Shared::default());
-        let progress = Arc::new(Progress {
+        let shared = Arc::new(SharedState::default());
+        let progress = Arc::new(WorkerProgress {
             revisions: listeners.iter().map(|_| AtomicU64::new(0)).collect(),
             running: AtomicUsize::new(0),
             changed: Condvar::new(),
@@ -158,9 +158,9 @@ impl Gateway {
             None => (None, Vec::new()),
         };
         let (commands, inboxes): (Vec<_>, Vec<_>) = listeners.iter().map(|_| unbounded_channel()).unzip();
-        let crew = Arc::new(Crew::new(commands.clone(), Arc::clone(&gateway.metrics)));
+        let rebalancer = Arc::new(ConnectionRebalancer::new(commands.clone(), Arc::clone(&gateway.metrics)));
         for (index, ((listeners, commands), inbox)) in listeners.into_iter().zip(commands).zip(inboxes).enumerate() {
-            let start = Start {
+            let start = WorkerStart {
                 index,
                 listeners,
                 clock,
@@ -171,13 +171,13 @@ impl Gateway {
                 slots: Arc::clone(&slots),
                 connections: connections_per_worker,
                 progress: Arc::clone(&gateway.progress),
-                crew: Arc::clone(&crew),
+                rebalancer: Arc::clone(&rebalancer),
                 inbox,
             };
             gateway.progress.running.fetch_add(1, Ordering::Relaxed);
             let builder = std::thread::Builder::new().name(format!("worker-{index}"));
             let thread = builder.spawn(move || start.run())?;
-            gateway.workers.push(Handle { commands, thread: Some(thread) });
+            gateway.workers.push(WorkerHandle { commands, thread: Some(thread) });
         }
         gateway.wait_for_revision(snapshot.revision, Duration::from_secs(10));
         gateway.shared.health.begin();
@@ -190,7 +190,7 @@ impl Gateway {
     pub fn publish(&self, snapshot: Arc<Snapshot>, patience: Duration) -> bool {
         let slots = slots(&self.metrics, &snapshot);
         let revision = snapshot.revision;
-        self.command(|| Command::Publish(Arc::clone(&snapshot), Arc::clone(&slots)));
+        self.command(|| WorkerCommand::Publish(Arc::clone(&snapshot), Arc::clone(&slots)));
         if let Err(error) = self.prober.follow(&snapshot) {
             tracing::error!("health checks cannot begin: {error}");
         }
@@ -204,7 +204,8 @@ impl Gateway {
     }
 
     fn wait_for_revision(&self, revision: u64, patience: Duration) -> bool {
-        let served = |progress: &Progress| progress.revisions.iter().all(|at| at.load(Ordering::Acquire) >= revision);
+        let served =
+            |progress: &WorkerProgress| progress.revisions.iter().all(|at| at.load(Ordering::Acquire) >= revision);
         self.progress.wait(Instant::now() + patience, served)
     }
 
@@ -246,7 +247,7 @@ impl Gateway {
     /// Stops accepting, and ends each connection when its exchange ends. The listening sockets stay open until the
     /// workers end, so that whoever shares them loses nothing.
     pub fn drain(&self) {
-        self.command(|| Command::Enter(Phase::Draining));
+        self.command(|| WorkerCommand::Enter(WorkerPhase::Draining));
     }
 
     /// Waits until every connection has ended; `false` if some are left at the deadline.
@@ -260,7 +261,7 @@ impl Gateway {
     }
 
     fn end(&mut self) {
-        self.command(|| Command::Enter(Phase::Stopping));
+        self.command(|| WorkerCommand::Enter(WorkerPhase::Stopping));
         for worker in &mut self.workers {
             if let Some(thread) = worker.thread.take() {
                 // A worker that panicked has said so already; the others must still be waited for.
@@ -269,7 +270,7 @@ impl Gateway {
         }
     }
 
-    fn command(&self, command: impl Fn() -> Command) {
+    fn command(&self, command: impl Fn() -> WorkerCommand) {
         for worker in &self.workers {
             // A worker whose inbox is closed has ended.
             let _ = worker.commands.send(command());
@@ -289,22 +290,22 @@ fn slots(metrics: &Metrics, snapshot: &Snapshot) -> Arc<[RouteSlot]> {
 }
 
 /// What a worker's thread is given.
-struct Start {
+struct WorkerStart {
     index: usize,
     listeners: Vec<Listener>,
     clock: Clock,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     metrics: Arc<Metrics>,
     log: Option<(LineFormat, LogSink)>,
     snapshot: Arc<Snapshot>,
     slots: Arc<[RouteSlot]>,
     connections: usize,
-    progress: Arc<Progress>,
-    crew: Arc<Crew<Command>>,
-    inbox: UnboundedReceiver<Command>,
+    progress: Arc<WorkerProgress>,
+    rebalancer: Arc<ConnectionRebalancer<WorkerCommand>>,
+    inbox: UnboundedReceiver<WorkerCommand>,
 }
 
-impl Start {
+impl WorkerStart {
     fn run(self) {
         let progress = Arc::clone(&self.progress);
         let index = self.index;
@@ -319,43 +320,43 @@ impl Start {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
         let pools = Pools::default();
         let shared = self.shared;
-        let current = Current::new(self.snapshot, self.slots, &pools, &shared, self.clock.now_ns());
+        let current = WorkerSnapshot::new(self.snapshot, self.slots, &pools, &shared, self.clock.now_ns());
         let revision = current.snapshot.revision;
-        let log = self.log.map(|(format, sink)| AccessLog::new(format, sink));
+        let log = self.log.map(|(format, sink)| AccessLogWriter::new(format, sink));
         let worker = Rc::new(Worker::new(self.index, self.clock, self.metrics.worker(self.index), log, pools, current));
         runtime.block_on(async {
             for Listener { socket, spoken } in self.listeners {
                 socket.set_nonblocking(true)?;
                 let socket = tokio::net::TcpListener::from_std(socket)?;
-                let accept = accept(Rc::clone(&worker), socket, spoken, self.connections, Arc::clone(&self.crew));
+                let accept = accept(Rc::clone(&worker), socket, spoken, self.connections, Arc::clone(&self.rebalancer));
                 tokio::task::spawn_local(accept);
             }
             tokio::task::spawn_local(tick(Rc::clone(&worker)));
             self.progress.revisions[self.index].store(revision, Ordering::Release);
             self.progress.announce();
-            obey(&worker, self.inbox, &shared, &self.crew, &self.progress).await;
+            run_commands(&worker, self.inbox, &shared, &self.rebalancer, &self.progress).await;
             Ok(())
         })
     }
 }
 
 /// Follows commands until the worker has nothing left to do.
-async fn obey(
+async fn run_commands(
     worker: &Rc<Worker>,
-    mut inbox: UnboundedReceiver<Command>,
-    shared: &Shared,
-    crew: &Crew<Command>,
-    progress: &Progress,
+    mut inbox: UnboundedReceiver<WorkerCommand>,
+    shared: &SharedState,
+    rebalancer: &ConnectionRebalancer<WorkerCommand>,
+    progress: &WorkerProgress,
 ) {
     let mut check = tokio::time::interval(Duration::from_millis(10));
     loop {
         let command = match worker.phase() {
-            Phase::Serving => inbox.recv().await,
+            WorkerPhase::Serving => inbox.recv().await,
             // From here on it also looks whether the last connection has gone.
-            Phase::Draining | Phase::Stopping => tokio::select! {
+            WorkerPhase::Draining | WorkerPhase::Stopping => tokio::select! {
                 command = inbox.recv() => command,
                 _ = check.tick() => {
-                    if worker.tasks() == 0 && !crew.expects(worker.index()) {
+                    if worker.tasks() == 0 && !rebalancer.expects(worker.index()) {
                         return;
                     }
                     continue;
@@ -363,25 +364,25 @@ async fn obey(
             },
         };
         match command {
-            Some(Command::Publish(snapshot, slots)) => {
+            Some(WorkerCommand::Publish(snapshot, slots)) => {
                 let revision = snapshot.revision;
-                let current = Current::new(snapshot, slots, &worker.pools, shared, worker.wake_up());
+                let current = WorkerSnapshot::new(snapshot, slots, &worker.pools, shared, worker.wake_up());
                 worker.replace(current);
                 progress.revisions[worker.index()].store(revision, Ordering::Release);
                 progress.announce();
             }
-            Some(Command::Enter(phase)) => {
-                crew.leave(worker.index());
+            Some(WorkerCommand::Enter(phase)) => {
+                rebalancer.leave(worker.index());
                 worker.enter(phase);
             }
-            Some(Command::Take { stream, spoken, peer }) => {
+            Some(WorkerCommand::Take { stream, spoken, peer }) => {
                 // Without a place in the poller it is closed; the client sees what it sees of any full server.
                 if let Ok(stream) = TcpStream::from_std(stream) {
                     begin(worker, stream, spoken, peer);
                 }
-                crew.arrived(worker.index());
+                rebalancer.arrived(worker.index());
             }
-            None => worker.enter(Phase::Stopping),
+            None => worker.enter(WorkerPhase::Stopping),
         }
     }
 }
@@ -412,12 +413,12 @@ async fn tick(worker: Rc<Worker>) {
 async fn accept(
     worker: Rc<Worker>,
     listener: tokio::net::TcpListener,
-    spoken: Spoken,
+    spoken: ListenerProtocol,
     most: usize,
-    crew: Arc<Crew<Command>>,
+    rebalancer: Arc<ConnectionRebalancer<WorkerCommand>>,
 ) {
     let _accepting = worker.task();
-    while worker.phase() == Phase::Serving {
+    while worker.phase() == WorkerPhase::Serving {
         if worker.tasks() >= most {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
@@ -428,9 +429,9 @@ async fn accept(
             () = worker.phase_change() => break,
         };
         match accepted {
-            Ok((stream, peer)) => match crew.better_than(worker.index()) {
+            Ok((stream, peer)) => match rebalancer.less_loaded_than(worker.index()) {
                 None => begin(&worker, stream, spoken, peer),
-                Some(other) => hand_over(&worker, &crew, other, stream, spoken, peer),
+                Some(other) => hand_over(&worker, &rebalancer, other, stream, spoken, peer),
             },
             Err(error) => {
                 worker.metrics.accept_errors.increment();
@@ -454,17 +455,17 @@ async fn accept(
 /// Gives a new connection to a worker that has fewer.
 fn hand_over(
     worker: &Rc<Worker>,
-    crew: &Crew<Command>,
+    rebalancer: &ConnectionRebalancer<WorkerCommand>,
     to: usize,
     stream: TcpStream,
-    spoken: Spoken,
+    spoken: ListenerProtocol,
     peer: SocketAddr,
 ) {
     // Only a poller that does not work would refuse; then the connection is lost here as there.
     let Ok(stream) = stream.into_std() else { return };
-    match crew.hand_over(to, Command::Take { stream, spoken, peer }) {
+    match rebalancer.hand_over(to, WorkerCommand::Take { stream, spoken, peer }) {
         Ok(()) => worker.metrics.connections_handed_over.increment(),
-        Err(Command::Take { stream, spoken, peer }) => {
+        Err(WorkerCommand::Take { stream, spoken, peer }) => {
             if let Ok(stream) = TcpStream::from_std(stream) {
                 begin(worker, stream, spoken, peer);
             }
@@ -473,18 +474,18 @@ fn hand_over(
     }
 }
 
-fn begin(worker: &Rc<Worker>, stream: TcpStream, spoken: Spoken, peer: SocketAddr) {
+fn begin(worker: &Rc<Worker>, stream: TcpStream, spoken: ListenerProtocol, peer: SocketAddr) {
     match spoken {
-        Spoken { tls: false, proxy_protocol: false, h2c: false } => {
+        ListenerProtocol { tls: false, proxy_protocol: false, h2c: false } => {
             tokio::task::spawn_local(h1::run(Accepted::new(worker.task(), Stream::plain(stream), peer, None)))
         }
-        Spoken { h2c: true, proxy_protocol: false, .. } => {
+        ListenerProtocol { h2c: true, proxy_protocol: false, .. } => {
             tokio::task::spawn_local(h2::run(Accepted::new(worker.task(), Stream::plain(stream), peer, None)))
         }
-        Spoken { tls: true, proxy_protocol: false, .. } => {
+        ListenerProtocol { tls: true, proxy_protocol: false, .. } => {
             tokio::task::spawn_local(secure::run(worker.task(), stream, peer))
         }
-        Spoken { proxy_protocol: true, .. } => {
+        ListenerProtocol { proxy_protocol: true, .. } => {
             tokio::task::spawn_local(announced::run(worker.task(), stream, spoken, peer))
         }
     };

@@ -16,4 +16,4 @@ mod plugins;
 mod serve;
 mod worker;
 
-pub use gateway::{Gateway, GatewayOptions, Listener, Spoken};
+pub use gateway::{Gateway, GatewayOptions, Listener, ListenerProtocol};

@@ -9,8 +9,8 @@ use weir_proto::{Framing, Method};
 use crate::certificates::Admission;
 use crate::connection::{After, unless_left};
 use crate::endpoint::balance::Tried;
-use crate::endpoint::pool::{Endpoint, Freshness, Place};
-use crate::message::relay::{self, Outcome, Persisting, Terms};
+use crate::endpoint::pool::{EndpointPool, Freshness, Permit};
+use crate::message::relay::{self, Persisting, RelayOutcome, RelayTerms};
 use crate::message::respond;
 use crate::message::sides::ClientSide;
 use crate::message::tunnel;
@@ -19,7 +19,7 @@ use crate::plugins::content;
 use crate::route::Lookup;
 use crate::snapshot::{self, Route, Target};
 use crate::worker::Worker;
-use crate::worker::current::{Current, Upstream};
+use crate::worker::snapshot::{WorkerSnapshot, WorkerUpstream};
 
 pub async fn serve(client: &mut impl ClientSide, mut exchange: Box<Exchange>) -> After {
     let worker = &client.worker();
@@ -37,7 +37,7 @@ pub async fn serve(client: &mut impl ClientSide, mut exchange: Box<Exchange>) ->
 /// The same for an exchange that chance has picked, whose price is written down.
 async fn measured(
     worker: &Rc<Worker>,
-    current: &Rc<Current>,
+    current: &Rc<WorkerSnapshot>,
     client: &mut impl ClientSide,
     mut exchange: Box<Exchange>,
 ) -> After {
@@ -55,14 +55,14 @@ async fn measured(
 }
 
 /// How an exchange ends well: with what is to become of the client's connection.
-type Answered = Result<After, Stop>;
+type Ending = Result<After, Stop>;
 
 async fn answer(
     worker: &Rc<Worker>,
-    current: &Rc<Current>,
+    current: &Rc<WorkerSnapshot>,
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
-) -> Answered {
+) -> Ending {
     admit(current, exchange)?;
     let Some(route) = matched(current, exchange) else {
         Plugins::of(worker, current, exchange).on_request(exchange, |context| client.poll_leave(context)).await?;
@@ -84,7 +84,7 @@ async fn answer(
 }
 
 /// What holds for every request, whatever its route.
-fn admit(current: &Current, exchange: &mut Exchange) -> Result<(), Stop> {
+fn admit(current: &WorkerSnapshot, exchange: &mut Exchange) -> Result<(), Stop> {
     if let Some(stop) = exchange.stop {
         return Err(stop); // refused while it was read
     }
@@ -111,7 +111,7 @@ fn admit(current: &Current, exchange: &mut Exchange) -> Result<(), Stop> {
 }
 
 /// Finds the route, and writes down in the exchange which one it is.
-fn matched<'a>(current: &'a Rc<Current>, exchange: &mut Exchange) -> Option<&'a Route> {
+fn matched<'a>(current: &'a Rc<WorkerSnapshot>, exchange: &mut Exchange) -> Option<&'a Route> {
     let request = &exchange.request;
     let number = current.snapshot.table.find(&Lookup {
         host: request.host(),
@@ -150,12 +150,12 @@ struct Attempts {
 /// Attempts until one succeeds, or no further one is allowed. Never once a byte of a response has left.
 async fn proxy(
     worker: &Rc<Worker>,
-    current: &Rc<Current>,
+    current: &Rc<WorkerSnapshot>,
     route: &Route,
-    (settings, upstream): (&snapshot::Upstream, &Upstream),
+    (settings, upstream): (&snapshot::Upstream, &WorkerUpstream),
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
-) -> Answered {
+) -> Ending {
     let timeouts = route.timeouts.unwrap_or(settings.timeouts);
     let mut attempts = Attempts::new(exchange, settings, worker.now_ns());
     upstream.retries.earn(settings.retry_budget);
@@ -163,17 +163,18 @@ async fn proxy(
     let mut picked = picked.ok_or(Stop::NoEndpoint)?;
     loop {
         let started_ns = worker.now_ns();
-        let (endpoint, place) = match upstream.endpoints[picked].place(worker) {
-            Some(place) => (picked, place),
+        let (endpoint, permit) = match upstream.endpoints[picked].try_permit(worker) {
+            Some(permit) => (picked, permit),
             None => {
-                let wish = Wish { settings, upstream, picked, tried: attempts.tried, patience: timeouts.connect };
-                Box::pin(wait_for_place(worker, wish, client, exchange)).await?
+                let request =
+                    PermitRequest { settings, upstream, picked, tried: attempts.tried, patience: timeouts.connect };
+                Box::pin(wait_for_permit(worker, request, client, exchange)).await?
             }
         };
         if client.call_deadline_ns() <= worker.now_ns() + NO_TIME_NS {
             return Err(Stop::CallTimeout);
         }
-        let terms = Terms {
+        let terms = RelayTerms {
             plugins: Plugins::of(worker, current, exchange),
             clients: &current.snapshot.clients,
             timeouts,
@@ -185,7 +186,7 @@ async fn proxy(
                 endpoint,
             }),
         };
-        match attempt(&terms, started_ns, place, attempts.freshness, client, exchange).await {
+        match attempt(&terms, started_ns, permit, attempts.freshness, client, exchange).await {
             Ok(after) => {
                 upstream.health[endpoint].answered(exchange.upstream.status, &settings.passive, worker.now_ns());
                 return Ok(after);
@@ -213,7 +214,7 @@ impl Attempts {
     fn next(
         &mut self,
         worker: &Worker,
-        (settings, upstream): (&snapshot::Upstream, &Upstream),
+        (settings, upstream): (&snapshot::Upstream, &WorkerUpstream),
         exchange: &mut Exchange,
         endpoint: usize,
         (stop, reused): (Stop, bool),
@@ -259,69 +260,69 @@ impl Attempts {
     }
 }
 
-/// A place that is waited for: at the endpoint that was picked, or wherever it does not matter which one it is.
-struct Wish<'a> {
+/// A permit that is waited for: at the endpoint that was picked, or wherever it does not matter which one it is.
+struct PermitRequest<'a> {
     settings: &'a snapshot::Upstream,
-    upstream: &'a Upstream,
+    upstream: &'a WorkerUpstream,
     picked: usize,
     tried: Tried,
     patience: Duration,
 }
 
-/// A place as soon as there is one, and whose it is.
-async fn wait_for_place<'w>(
+/// A permit as soon as there is one, and whose it is.
+async fn wait_for_permit<'w>(
     worker: &'w Rc<Worker>,
-    Wish { settings, upstream, mut picked, tried, patience }: Wish<'_>,
+    PermitRequest { settings, upstream, mut picked, tried, patience }: PermitRequest<'_>,
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
-) -> Result<(usize, Place<'w>), Stop> {
+) -> Result<(usize, Permit<'w>), Stop> {
     let since_ns = worker.now_ns();
     loop {
         let endpoint = &upstream.endpoints[picked];
-        let line = upstream.line_for(settings, exchange, picked, tried, worker.now_ns());
+        let shared_queue = upstream.shared_queue_for(settings, exchange, picked, tried, worker.now_ns());
         // Should nothing come of it, this is whom it has waited for.
         let attempts = exchange.upstream.attempts;
-        exchange.upstream = match line {
+        exchange.upstream = match shared_queue {
             Some(_) => weir_plugin::Upstream { attempts, ..Default::default() },
             None => asked(endpoint, attempts, since_ns),
         };
         let waiting = async {
-            match line {
-                Some(line) => line.wait(&upstream.endpoints, worker, since_ns, patience).await,
-                None => Ok(Some((picked, endpoint.wait_for_place(worker, since_ns, patience).await?))),
+            match shared_queue {
+                Some(shared_queue) => shared_queue.wait(&upstream.endpoints, worker, since_ns, patience).await,
+                None => Ok(Some((picked, endpoint.wait_for_permit(worker, since_ns, patience).await?))),
             }
         };
         if let Some(found) = unless_left(waiting, |context| client.poll_leave(context)).await? {
             return Ok(found);
         }
         picked = upstream.pick(settings, exchange, tried, worker.now_ns()).ok_or(Stop::NoEndpoint)?;
-        if let Some(place) = upstream.endpoints[picked].place(worker) {
-            return Ok((picked, place));
+        if let Some(permit) = upstream.endpoints[picked].try_permit(worker) {
+            return Ok((picked, permit));
         }
     }
 }
 
 /// What is written down of an attempt when it begins.
-fn asked(endpoint: &Endpoint, attempts: u16, started_ns: u64) -> weir_plugin::Upstream {
+fn asked(endpoint: &EndpointPool, attempts: u16, started_ns: u64) -> weir_plugin::Upstream {
     let (addr, tls) = (Some(endpoint.addr), endpoint.is_secured());
     weir_plugin::Upstream { addr, tls, attempts, started_ns, ..Default::default() }
 }
 
-/// One attempt at the endpoint of a place; a failure comes with whether its connection had been used before.
+/// One attempt at the endpoint of a permit; a failure comes with whether its connection had been used before.
 async fn attempt(
-    terms: &Terms<'_>,
+    terms: &RelayTerms<'_>,
     started_ns: u64,
-    place: Place<'_>,
+    permit: Permit<'_>,
     freshness: Freshness,
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
 ) -> Result<After, (Stop, bool)> {
-    let (worker, endpoint) = (place.worker(), place.endpoint());
+    let (worker, endpoint) = (permit.worker(), permit.endpoint());
     exchange.upstream = asked(endpoint, exchange.upstream.attempts + 1, started_ns);
     if endpoint.http2 {
-        return Box::pin(attempt_in_stream(terms, place, freshness, client, exchange)).await;
+        return Box::pin(attempt_in_stream(terms, permit, freshness, client, exchange)).await;
     }
-    let opening = place.open(freshness, terms.timeouts, exchange);
+    let opening = permit.open(freshness, terms.timeouts, exchange);
     let opened = unless_left(opening, |context| client.poll_leave(context)).await;
     let mut connection = opened.map_err(|stop| (stop, false))?;
     let reused = connection.requests > 0;
@@ -329,26 +330,26 @@ async fn attempt(
     let outcome = relay::both_ways(worker, client, &mut connection, exchange, terms).await;
     exchange.upstream.ended_ns = worker.now_ns();
     match outcome.map_err(|stop| (stop, reused))? {
-        Outcome::Complete { client_reusable, upstream_reusable } => {
+        RelayOutcome::Complete { client_reusable, upstream_reusable } => {
             if upstream_reusable {
                 connection.keep(exchange.upstream.ended_ns);
             }
             Ok(if client_reusable { After::KeepAlive } else { After::Close })
         }
-        Outcome::Tunnel => Ok(Box::pin(tunnel::run(worker, client, connection, exchange)).await),
+        RelayOutcome::Tunnel => Ok(Box::pin(tunnel::run(worker, client, connection, exchange)).await),
     }
 }
 
 /// The same where the endpoint is spoken to in HTTP/2: in a stream of a connection that others use as well.
 async fn attempt_in_stream(
-    terms: &Terms<'_>,
-    place: Place<'_>,
+    terms: &RelayTerms<'_>,
+    permit: Permit<'_>,
     freshness: Freshness,
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
 ) -> Result<After, (Stop, bool)> {
-    let worker = place.worker();
-    let opening = place.open_stream(freshness, terms.timeouts, exchange);
+    let worker = permit.worker();
+    let opening = permit.open_stream(freshness, terms.timeouts, exchange);
     let opened = unless_left(opening, |context| client.poll_leave(context)).await;
     let mut stream = opened.map_err(|stop| (stop, false))?;
     let reused = stream.is_reused();
@@ -356,8 +357,8 @@ async fn attempt_in_stream(
     let outcome = relay::both_ways(worker, client, &mut stream, exchange, terms).await;
     exchange.upstream.ended_ns = worker.now_ns();
     match outcome.map_err(|stop| (stop, reused))? {
-        Outcome::Complete { client_reusable: true, .. } => Ok(After::KeepAlive),
-        Outcome::Complete { .. } => Ok(After::Close),
-        Outcome::Tunnel => Err((Stop::BadInterim, reused)),
+        RelayOutcome::Complete { client_reusable: true, .. } => Ok(After::KeepAlive),
+        RelayOutcome::Complete { .. } => Ok(After::Close),
+        RelayOutcome::Tunnel => Err((Stop::BadInterim, reused)),
     }
 }

@@ -25,7 +25,7 @@ use tokio::runtime::Runtime;
 use tokio::time::{Interval, interval};
 use weir_control::document::Settings;
 use weir_control::{Acme, FileStore, Publication, Publisher, Watch};
-use weir_gateway::{Gateway, GatewayOptions, Listener, Spoken};
+use weir_gateway::{Gateway, GatewayOptions, Listener, ListenerProtocol};
 use weir_net::inherit::{Inherited, Place};
 use weir_net::limits::Limits;
 use weir_net::tls::TicketKeys;
@@ -58,13 +58,13 @@ pub use weir_plugins::REGISTRY as PLUGINS;
 const STATUS: &str = "status";
 
 /// The same for those of clients, by what is spoken there. In TLS, HTTP/2 is agreed upon.
-const PURPOSES: [(&str, Spoken); 6] = [
-    ("http", Spoken { tls: false, proxy_protocol: false, h2c: false }),
-    ("https", Spoken { tls: true, proxy_protocol: false, h2c: false }),
-    ("proxy-http", Spoken { tls: false, proxy_protocol: true, h2c: false }),
-    ("proxy-https", Spoken { tls: true, proxy_protocol: true, h2c: false }),
-    ("h2c", Spoken { tls: false, proxy_protocol: false, h2c: true }),
-    ("proxy-h2c", Spoken { tls: false, proxy_protocol: true, h2c: true }),
+const PURPOSES: [(&str, ListenerProtocol); 6] = [
+    ("http", ListenerProtocol { tls: false, proxy_protocol: false, h2c: false }),
+    ("https", ListenerProtocol { tls: true, proxy_protocol: false, h2c: false }),
+    ("proxy-http", ListenerProtocol { tls: false, proxy_protocol: true, h2c: false }),
+    ("proxy-https", ListenerProtocol { tls: true, proxy_protocol: true, h2c: false }),
+    ("h2c", ListenerProtocol { tls: false, proxy_protocol: false, h2c: true }),
+    ("proxy-h2c", ListenerProtocol { tls: false, proxy_protocol: true, h2c: true }),
 ];
 
 /// How often a node that drains looks whether it is done.
@@ -140,7 +140,7 @@ impl Node {
             })
         };
         let listening = settings.listen.iter().map(|listen| {
-            let spoken = Spoken { tls: listen.tls, proxy_protocol: listen.proxy_protocol, h2c: listen.h2c };
+            let spoken = ListenerProtocol { tls: listen.tls, proxy_protocol: listen.proxy_protocol, h2c: listen.h2c };
             let (purpose, _) =
                 PURPOSES.into_iter().find(|(_, own)| *own == spoken).expect("settings refuse what is none");
             open(purpose, sockets::socket_addr(listen.address), workers).map(|addr| (addr, purpose))

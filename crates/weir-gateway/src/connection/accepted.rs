@@ -10,7 +10,7 @@ use weir_net::stream::Stream;
 use weir_net::timer::Timer;
 use weir_plugin::{Exchange, Tls};
 
-use crate::worker::{Phase, TaskGuard};
+use crate::worker::{TaskGuard, WorkerPhase};
 
 /// The bytes of one client, and who that is. Most connections are idle, so it is kept small.
 pub struct Accepted {
@@ -82,7 +82,7 @@ impl Accepted {
                 match worker.with_read_buffer(|buffer| self.poll_read(context, buffer)) {
                     Poll::Ready(Ok(count)) if count > 0 && thrown_away < MOST_BYTES => thrown_away += count,
                     Poll::Ready(_) => return Poll::Ready(()),
-                    Poll::Pending if worker.now_ns() >= deadline_ns || worker.phase() == Phase::Stopping => {
+                    Poll::Pending if worker.now_ns() >= deadline_ns || worker.phase() == WorkerPhase::Stopping => {
                         return Poll::Ready(());
                     }
                     Poll::Pending => return Poll::Pending,

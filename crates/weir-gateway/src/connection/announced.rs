@@ -8,11 +8,11 @@ use weir_net::stream::Stream;
 
 use super::accepted::Accepted;
 use super::{h1, h2, in_time, secure};
-use crate::gateway::Spoken;
+use crate::gateway::ListenerProtocol;
 use crate::worker::{TaskGuard, Worker};
 
 /// Serves one connection from accept to close, as one of the client that is announced on it.
-pub async fn run(worker: TaskGuard, tcp: TcpStream, spoken: Spoken, sender: SocketAddr) {
+pub async fn run(worker: TaskGuard, tcp: TcpStream, spoken: ListenerProtocol, sender: SocketAddr) {
     // Boxed, since it is over before the long part of a connection's life begins.
     let Some(client) = Box::pin(client(&worker, &tcp, sender)).await else { return };
     match (spoken.tls, spoken.h2c) {

@@ -20,7 +20,7 @@ use crate::message::sides::{ClientSide, Sending};
 use crate::message::unsent::Unsent;
 use crate::serve::serve;
 use crate::snapshot::ClientSettings;
-use crate::worker::{Phase, READ_BYTES, Worker};
+use crate::worker::{READ_BYTES, Worker, WorkerPhase};
 
 /// How long an idle connection may still bring a request once draining has begun, so that a request already on its way
 /// is answered (with `Connection: close`) instead of reset.
@@ -126,14 +126,14 @@ impl Client {
     ) -> Poll<Option<Box<Exchange>>> {
         let now_ns = self.connection.worker.now_ns();
         let phase = self.connection.worker.phase();
-        if phase == Phase::Stopping {
+        if phase == WorkerPhase::Stopping {
             return Poll::Ready(None);
         }
         let mut deadline_ns = match head_since_ns {
             Some(since_ns) => since_ns + settings.header_timeout.as_nanos() as u64,
             None => waiting_since_ns + settings.idle_timeout.as_nanos() as u64,
         };
-        if phase == Phase::Draining && head_since_ns.is_none() {
+        if phase == WorkerPhase::Draining && head_since_ns.is_none() {
             deadline_ns =
                 deadline_ns.min(waiting_since_ns.max(self.connection.worker.phase_since_ns()) + DRAIN_IDLE_NS);
         }

@@ -24,7 +24,7 @@ use crate::message::sides::Pipe;
 use crate::multiplexed::{Io, fields};
 use crate::serve::serve;
 use crate::snapshot::ClientSettings;
-use crate::worker::{Phase, Worker};
+use crate::worker::{Worker, WorkerPhase};
 
 use heads::Heads;
 use stream::Stream;
@@ -145,7 +145,7 @@ impl Connection<'_> {
         let current = self.shared.worker.current();
         let most = current.snapshot.clients.keepalive_requests;
         let is_worn = most.is_some_and(|most| self.requests >= most);
-        if self.last_words_ns.is_none() && (is_worn || self.shared.worker.phase() == Phase::Draining) {
+        if self.last_words_ns.is_none() && (is_worn || self.shared.worker.phase() == WorkerPhase::Draining) {
             // RFC 9113 §6.8: first that it will end, and a round trip later with which stream.
             self.library.graceful_shutdown();
             self.last_words_ns = Some(u64::MAX);
@@ -200,7 +200,7 @@ impl Connection<'_> {
     /// Nothing comes: has the client run out of time?
     fn keep_deadlines(&mut self, now_ns: u64) -> Poll<()> {
         let shared = self.shared;
-        if shared.worker.phase() == Phase::Stopping {
+        if shared.worker.phase() == WorkerPhase::Stopping {
             return Poll::Ready(());
         }
         let current = shared.worker.current();

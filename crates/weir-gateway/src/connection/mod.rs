@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 use weir_plugin::Stop;
 
-use crate::worker::{Phase, Worker};
+use crate::worker::{Worker, WorkerPhase};
 
 /// What a connection does after an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,9 @@ async fn in_time<T>(worker: &Worker, timeout_ns: u64, task: impl Future<Output =
     let mut task = pin!(task);
     let outcome = poll_fn(|context| match task.as_mut().poll(context) {
         Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-        Poll::Pending if worker.wake_up() >= deadline_ns || worker.phase() == Phase::Stopping => Poll::Ready(None),
+        Poll::Pending if worker.wake_up() >= deadline_ns || worker.phase() == WorkerPhase::Stopping => {
+            Poll::Ready(None)
+        }
         Poll::Pending => Poll::Pending,
     })
     .await;

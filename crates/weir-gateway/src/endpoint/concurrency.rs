@@ -9,7 +9,7 @@
 //! A sign is not proof (the endpoint may have become slower to answer, or the record may have been an error page), so
 //! each reduction is a trial: if throughput falls with the limit, it is undone and the record forgotten.
 //!
-//! The endpoints of an upstream may share a machine, and one that gets more in flight than its fellows then takes from
+//! The endpoints of an upstream may share a machine, and one that gets more in flight than the others of its group then takes from
 //! them what it gains. So a reduction is tried at all of them together, and what one gains by more is a gain only if the
 //! others do not lose it or if nothing waits longer for it.
 
@@ -57,10 +57,10 @@ const LONGEST_PAUSE_NS: u64 = 16_000_000_000;
 
 /// The controller of one worker for one endpoint.
 #[derive(Debug)]
-pub struct Limiter {
+pub struct ConcurrencyLimiter {
     setting: Cell<Concurrency>,
-    fellows: RefCell<Rc<Fellows>>,
-    /// The reductions of fellows it has taken note of.
+    group: RefCell<Rc<LimiterGroup>>,
+    /// The reductions of the group that it has taken note of.
     noted: Cell<u32>,
     limit: Cell<u32>,
     trial: Cell<Trial>,
@@ -76,12 +76,12 @@ pub struct Limiter {
     /// When the last exchange completed.
     last_ns: Cell<u64>,
     /// The epoch before, if this one began with no trial.
-    before: Cell<Option<Seen>>,
+    before: Cell<Option<EpochResult>>,
 }
 
 /// The endpoints of one upstream, as far as their controllers know of each other.
 #[derive(Debug, Default)]
-pub struct Fellows {
+pub struct LimiterGroup {
     completed: Cell<u64>,
     /// When the last exchange completed at any of them.
     last_ns: Cell<u64>,
@@ -96,21 +96,21 @@ enum Trial {
     /// Half of `from`.
     Down {
         from: u32,
-        before: Seen,
+        before: EpochResult,
     },
     /// More than `from`.
     Up {
         from: u32,
-        before: Seen,
+        before: EpochResult,
     },
 }
 
 /// What an epoch showed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Seen {
+struct EpochResult {
     /// Exchanges per nanosecond.
     rate: f64,
-    /// Those of the fellows included.
+    /// Those of the group included.
     whole_rate: f64,
     latency_ns: u64,
     fastest_ns: u64,
@@ -128,38 +128,38 @@ struct Epoch {
     latency_sum_ns: u64,
     fastest_ns: u64,
     queued: bool,
-    /// What the fellows had completed when it began.
+    /// What the group had completed when it began.
     fellows_completed: u64,
 }
 
-impl Seen {
+impl EpochResult {
     /// The mean number in flight (Little's law).
     fn in_flight(&self) -> f64 {
         self.rate * self.latency_ns as f64
     }
 
-    /// More in flight than `before` have brought more, and not what the fellows lost.
-    fn has_gained(&self, before: &Seen) -> bool {
+    /// More in flight than `before` have brought more, and not at the cost of the group.
+    fn has_gained(&self, before: &EpochResult) -> bool {
         self.rate >= before.rate * GAINED
             && (self.whole_rate >= before.whole_rate * GAINED
                 || self.fastest_ns as f64 <= before.fastest_ns as f64 * NO_SLOWER)
     }
 
-    /// Fewer in flight than `before` do less, and not because the fellows do more.
-    fn has_lost(&self, before: &Seen) -> bool {
+    /// Fewer in flight than `before` do less, and not because the group does more.
+    fn has_lost(&self, before: &EpochResult) -> bool {
         self.rate < before.rate * KEPT && (self.whole_rate < before.whole_rate * KEPT || !self.is_faster(before))
     }
 
-    fn is_faster(&self, before: &Seen) -> bool {
+    fn is_faster(&self, before: &EpochResult) -> bool {
         (self.fastest_ns as f64) < before.fastest_ns as f64 * NO_FASTER
     }
 }
 
-impl Limiter {
-    pub fn new(setting: Concurrency) -> Limiter {
-        let limiter = Limiter {
+impl ConcurrencyLimiter {
+    pub fn new(setting: Concurrency) -> ConcurrencyLimiter {
+        let limiter = ConcurrencyLimiter {
             setting: Cell::new(setting),
-            fellows: RefCell::default(),
+            group: RefCell::default(),
             noted: Cell::new(0),
             limit: Cell::new(u32::MAX),
             trial: Cell::new(Trial::Nothing),
@@ -184,11 +184,11 @@ impl Limiter {
     }
 
     /// From now on it is one of these.
-    pub fn join(&self, fellows: &Rc<Fellows>) {
-        self.noted.set(fellows.reductions.get());
+    pub fn join(&self, group: &Rc<LimiterGroup>) {
+        self.noted.set(group.reductions.get());
         self.epoch.take();
-        fellows.last_ns.set(fellows.last_ns.get().max(self.last_ns.get()));
-        *self.fellows.borrow_mut() = Rc::clone(fellows);
+        group.last_ns.set(group.last_ns.get().max(self.last_ns.get()));
+        *self.group.borrow_mut() = Rc::clone(group);
     }
 
     fn set(&self, setting: Concurrency) {
@@ -209,13 +209,13 @@ impl Limiter {
         }
         self.last_ns.set(now_ns);
         let fellows_completed = {
-            let fellows = self.fellows.borrow();
-            fellows.completed.set(fellows.completed.get() + 1);
-            fellows.last_ns.set(now_ns);
-            if self.noted.replace(fellows.reductions.get()) != fellows.reductions.get() {
+            let group = self.group.borrow();
+            group.completed.set(group.completed.get() + 1);
+            group.last_ns.set(now_ns);
+            if self.noted.replace(group.reductions.get()) != group.reductions.get() {
                 self.follow(now_ns);
             }
-            fellows.completed.get()
+            group.completed.get()
         };
         let mut epoch = self.epoch.get();
         if began_ns < epoch.started_ns {
@@ -241,7 +241,7 @@ impl Limiter {
             if lasted_ns >= 2 * latency_ns {
                 self.start_epoch(now_ns);
                 self.record_ns.set(self.record_ns.get().min(epoch.fastest_ns));
-                let seen = Seen {
+                let seen = EpochResult {
                     rate: epoch.exchanges as f64 / lasted_ns as f64,
                     whole_rate: (fellows_completed - epoch.fellows_completed) as f64 / lasted_ns as f64,
                     latency_ns,
@@ -284,7 +284,7 @@ impl Limiter {
     }
 
     /// An epoch is over.
-    fn decide(&self, seen: Seen, now_ns: u64) {
+    fn decide(&self, seen: EpochResult, now_ns: u64) {
         let (limit, in_flight) = (self.limit.get(), seen.in_flight());
         tracing::debug!(
             "concurrency: {:.0}/s of {:.0}/s, {in_flight:.0} in flight of {limit}, fastest {} µs of {} µs, {:?}",
@@ -303,7 +303,7 @@ impl Limiter {
             }
             // As long as even the fastest gets faster, they queue.
             Trial::Down { before, .. } if seen.fastest_ns < before.fastest_ns / 4 * 3 && limit > LEAST => {
-                let before = Seen { fastest_ns: seen.fastest_ns, ..before };
+                let before = EpochResult { fastest_ns: seen.fastest_ns, ..before };
                 self.begin(Trial::Down { from: limit, before }, limit / 2);
             }
             Trial::Down { .. } => self.settle(limit.min(2 * in_flight as u32), seen.rate, true, now_ns),
@@ -317,7 +317,7 @@ impl Limiter {
     }
 
     /// Nothing is being tried. Is there something worth trying?
-    fn consider(&self, seen: Seen, now_ns: u64) {
+    fn consider(&self, seen: EpochResult, now_ns: u64) {
         let (limit, found) = (self.limit.get(), self.found_rate.get());
         let rested = now_ns >= self.paused_until_ns.get() || seen.rate * CHANGED < found || seen.rate > found * CHANGED;
         let queues = seen.whole_rate * seen.latency_ns as f64 >= WORTHWHILE && self.seems_to_queue(&seen);
@@ -329,31 +329,31 @@ impl Limiter {
         }
     }
 
-    fn seems_to_queue(&self, seen: &Seen) -> bool {
+    fn seems_to_queue(&self, seen: &EpochResult) -> bool {
         let slower = seen.fastest_ns / self.record_ns.get().max(1);
         let unproven = !self.explored.get() && seen.fastest_ns as f64 >= ALIKE * seen.latency_ns as f64;
         slower >= QUEUEING || unproven
     }
 
-    /// Half as many, here and at the fellows.
-    fn try_less(&self, seen: Seen) {
-        let fellows = self.fellows.borrow();
-        fellows.reductions.set(fellows.reductions.get() + 1);
-        self.noted.set(fellows.reductions.get());
+    /// Half as many, here and in the rest of the group.
+    fn try_less(&self, seen: EpochResult) {
+        let group = self.group.borrow();
+        group.reductions.set(group.reductions.get() + 1);
+        self.noted.set(group.reductions.get());
         self.halve(seen);
     }
 
-    fn halve(&self, seen: Seen) {
+    fn halve(&self, seen: EpochResult) {
         let limit = self.limit.get();
         self.begin(Trial::Down { from: limit, before: seen }, limit.min(seen.in_flight() as u32) / 2);
     }
 
-    /// Requests wait, those of `anywhere` for whichever of the fellows has a place: is the limit too low? Says whether it was
+    /// Requests wait, those of `anywhere` for whichever endpoint of the group has a permit: is the limit too low? Says whether it was
     /// raised.
     pub fn lift_if_too_low(&self, anywhere: bool, now_ns: u64) -> bool {
         match self.setting.get() {
             // One that hangs would be given everybody whom the others could have served.
-            Concurrency::Auto if anywhere => self.lift_if_stalled(self.fellows.borrow().last_ns.get(), now_ns),
+            Concurrency::Auto if anywhere => self.lift_if_stalled(self.group.borrow().last_ns.get(), now_ns),
             Concurrency::Auto => self.lift_if_stalled(self.last_ns.get(), now_ns),
             setting => {
                 // Only a shortage has lowered it, and that may be over.

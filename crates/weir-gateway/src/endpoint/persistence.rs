@@ -21,7 +21,7 @@ use crate::snapshot::Endpoint;
 pub struct Persistence {
     cookie: Variable,
     name: Box<str>,
-    kind: Kind,
+    kind: PersistenceKind,
     pub when_gone: WhenGone,
 }
 
@@ -36,7 +36,7 @@ pub enum WhenGone {
 }
 
 #[derive(Debug)]
-enum Kind {
+enum PersistenceKind {
     /// A cookie set here. Its value is a code for the endpoint that only who has the secret can make or read.
     Own { endpoints: HashMap<Box<[u8]>, usize>, codes: Vec<Box<str>>, attributes: Box<str> },
     /// A cookie the application sets. Which endpoint set it is remembered.
@@ -60,32 +60,44 @@ impl Persistence {
         Persistence {
             cookie: Variable::Cookie(name.into()),
             name: name.into(),
-            kind: Kind::Own { endpoints, codes, attributes: attributes.into() },
+            kind: PersistenceKind::Own { endpoints, codes, attributes: attributes.into() },
             when_gone,
         }
     }
 
     /// The application's cookie of this name. An endpoint is forgotten when the cookie has not been seen for `idle`.
     pub fn learnt_cookie(name: &str, idle: Duration, when_gone: WhenGone) -> Persistence {
-        let kind = Kind::Learnt { idle };
+        let kind = PersistenceKind::Learnt { idle };
         Persistence { cookie: Variable::Cookie(name.into()), name: name.into(), kind, when_gone }
     }
 
     /// The endpoint where the client belongs, as far as anybody knows.
-    pub fn home(&self, exchange: &Exchange, sessions: &Sessions, endpoints: &[Endpoint], now_ns: u64) -> Option<usize> {
+    pub fn home(
+        &self,
+        exchange: &Exchange,
+        sessions: &StickySessions,
+        endpoints: &[Endpoint],
+        now_ns: u64,
+    ) -> Option<usize> {
         let value = exchange.variable(&self.cookie)?;
         match &self.kind {
-            Kind::Own { endpoints, .. } => endpoints.get(&*value).copied(),
-            Kind::Learnt { idle } => sessions
+            PersistenceKind::Own { endpoints, .. } => endpoints.get(&*value).copied(),
+            PersistenceKind::Learnt { idle } => sessions
                 .find(&self.name, &value, *idle, now_ns)
                 .and_then(|addr| endpoints.iter().position(|endpoint| endpoint.addr == addr)),
         }
     }
 
     /// An endpoint has answered; the response is not on its way yet.
-    pub fn answered(&self, exchange: &mut Exchange, sessions: &Sessions, endpoint: (usize, SocketAddr), now_ns: u64) {
+    pub fn answered(
+        &self,
+        exchange: &mut Exchange,
+        sessions: &StickySessions,
+        endpoint: (usize, SocketAddr),
+        now_ns: u64,
+    ) {
         match &self.kind {
-            Kind::Own { codes, attributes, .. } => {
+            PersistenceKind::Own { codes, attributes, .. } => {
                 let code = &codes[endpoint.0];
                 if exchange.variable(&self.cookie).is_none_or(|value| *value != *code.as_bytes()) {
                     let field = format!("{}={code}{attributes}", self.name);
@@ -93,7 +105,7 @@ impl Persistence {
                     let _ = exchange.response.head.add(b"Set-Cookie", field.as_bytes());
                 }
             }
-            Kind::Learnt { .. } => {
+            PersistenceKind::Learnt { .. } => {
                 let set = exchange.response.head.values(b"set-cookie").find_map(|field| value_of(field, &self.name));
                 match set {
                     Some(value) => sessions.learn(&self.name, value, endpoint.1, now_ns),
@@ -129,31 +141,31 @@ fn value_of<'a>(field: &'a [u8], name: &str) -> Option<&'a [u8]> {
 
 /// Parts of the table, each with a lock of its own, so that workers seldom meet.
 const SHARDS: usize = 64;
-/// Sessions of one part. When it is full, those seen least recently go first.
+/// The sessions of one shard. When it is full, those seen least recently go first.
 const MAX_SESSIONS: usize = 8_192;
 
 /// Which endpoint has set which cookie: shared by all workers, older than any snapshot. Only requests to upstreams that
 /// learn cookies come here.
 #[derive(Debug)]
-pub struct Sessions {
-    shards: [Mutex<HashMap<u64, Session>>; SHARDS],
+pub struct StickySessions {
+    shards: [Mutex<HashMap<u64, StickySession>>; SHARDS],
     hasher: foldhash::quality::RandomState,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Session {
+struct StickySession {
     addr: SocketAddr,
     seen_ns: u64,
 }
 
-impl Default for Sessions {
-    fn default() -> Sessions {
-        Sessions { shards: std::array::from_fn(|_| Mutex::default()), hasher: Default::default() }
+impl Default for StickySessions {
+    fn default() -> StickySessions {
+        StickySessions { shards: std::array::from_fn(|_| Mutex::default()), hasher: Default::default() }
     }
 }
 
-impl Sessions {
-    fn shard(&self, name: &str, value: &[u8]) -> (u64, MutexGuard<'_, HashMap<u64, Session>>) {
+impl StickySessions {
+    fn shard(&self, name: &str, value: &[u8]) -> (u64, MutexGuard<'_, HashMap<u64, StickySession>>) {
         let hash = self.hasher.hash_one((name, value));
         (hash, self.shards[hash as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -180,7 +192,7 @@ impl Sessions {
                 sessions.clear(); // all of one moment
             }
         }
-        sessions.insert(hash, Session { addr, seen_ns: now_ns });
+        sessions.insert(hash, StickySession { addr, seen_ns: now_ns });
     }
 }
 
@@ -198,7 +210,7 @@ mod tests {
         let codes = |secret| {
             let persistence =
                 Persistence::own_cookie("c", "", secret, WhenGone::Another, &[endpoint(8001), endpoint(8002)]);
-            let Kind::Own { codes, .. } = persistence.kind else { panic!("it is our own") };
+            let PersistenceKind::Own { codes, .. } = persistence.kind else { panic!("it is our own") };
             codes
         };
         let (a, b, made_up) = (codes(Some("a")), codes(Some("b")), codes(None));
@@ -219,7 +231,7 @@ mod tests {
 
     #[test]
     fn sessions_are_forgotten_when_idle_and_never_too_many() {
-        let sessions = Sessions::default();
+        let sessions = StickySessions::default();
         let (idle, addr) = (Duration::from_nanos(100), endpoint(1).addr);
         sessions.learn("SID", b"a", addr, 10);
         assert_eq!(sessions.find("SID", b"a", idle, 100), Some(addr));

@@ -2,11 +2,11 @@
 //! going cold.
 
 mod connect;
-mod line;
 mod multiplexed;
-mod place;
+mod permit;
 mod queue;
 pub(crate) mod secure;
+mod shared_queue;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -22,36 +22,36 @@ use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::chunked;
 use weir_proto::{ResponseHead, Trailers};
 
-use crate::endpoint::balance::Latency;
-use crate::endpoint::concurrency::{Fellows, Limiter};
+use crate::endpoint::balance::LatencyEstimate;
+use crate::endpoint::concurrency::{ConcurrencyLimiter, LimiterGroup};
 use crate::message::forward::{self, Coding};
-use crate::message::relay::Terms;
+use crate::message::relay::RelayTerms;
 use crate::message::sides::{Received, Sending, UpstreamSide};
 use crate::message::unsent::Unsent;
 use crate::snapshot::{self, Keepalive, Timeouts};
 use crate::worker::Worker;
 
 use connect::{connect, is_shortage};
-pub use line::Line;
-pub use place::Place;
-use queue::Queue;
-use secure::Secured;
+pub use permit::Permit;
+use queue::WaitQueue;
+use secure::UpstreamTls;
+pub use shared_queue::SharedQueue;
 
 /// The endpoints of one worker, by address and by what they have to prove. They outlive configurations.
 #[derive(Default)]
 pub struct Pools {
-    endpoints: RefCell<HashMap<Key, Rc<Endpoint>>>,
+    endpoints: RefCell<HashMap<PoolKey, Rc<EndpointPool>>>,
     /// Those in which somebody waits.
-    lines: RefCell<Vec<Rc<Line>>>,
+    shared_queues: RefCell<Vec<Rc<SharedQueue>>>,
 }
 
-type Key = (SocketAddr, bool, Option<Version>, Option<secure::Identity>);
+type PoolKey = (SocketAddr, bool, Option<Version>, Option<secure::TlsIdentity>);
 
 /// One worker's connections to one endpoint.
-pub struct Endpoint {
+pub struct EndpointPool {
     pub addr: SocketAddr,
     /// How its connections are secured, if they are.
-    tls: Option<Secured>,
+    tls: Option<UpstreamTls>,
     keepalive: Cell<Keepalive>,
     /// It is spoken to in HTTP/2, and these are the connections there are; other endpoints have idle ones.
     pub http2: bool,
@@ -60,23 +60,23 @@ pub struct Endpoint {
     multiplexed: RefCell<Vec<Rc<multiplexed::Shared>>>,
     /// Held while one more of them is made.
     connecting: tokio::sync::Mutex<()>,
-    idle: RefCell<Vec<Idle>>,
+    idle: RefCell<Vec<IdleConnection>>,
     /// Exchanges begun here and not ended, those that wait for their turn here and nowhere else included.
     in_flight: Cell<u32>,
     /// Written only where a balancer goes by it.
-    pub latency: Latency,
+    pub latency: LatencyEstimate,
     goes_by_latency: Cell<bool>,
-    /// Exchanges that hold a place, with a connection or while they make one.
+    /// Exchanges that hold a permit, with a connection or while they make one.
     in_use: Cell<u32>,
-    limiter: Limiter,
+    limiter: ConcurrencyLimiter,
     /// Those who wait for this endpoint and no other.
-    queue: Queue,
-    /// Those who wait for any endpoint of an upstream, and what this one is called there: lines in which somebody waits,
+    queue: WaitQueue,
+    /// Those who wait for any endpoint of an upstream, and what this one is called there: shared queues that have waiters,
     /// or did a moment ago.
-    lines: RefCell<Vec<(Rc<Line>, usize)>>,
+    shared_queues: RefCell<Vec<(Rc<SharedQueue>, usize)>>,
 }
 
-struct Idle {
+struct IdleConnection {
     stream: Stream,
     /// Whom it was announced for, if it was.
     client: Option<SocketAddr>,
@@ -86,24 +86,24 @@ struct Idle {
 
 impl Pools {
     /// Those of an upstream, in its order.
-    pub fn endpoints(&self, upstream: &snapshot::Upstream) -> Vec<Rc<Endpoint>> {
-        let fellows = Rc::default();
-        upstream.endpoints.iter().map(|endpoint| self.endpoint(endpoint, upstream, &fellows)).collect()
+    pub fn endpoints(&self, upstream: &snapshot::Upstream) -> Vec<Rc<EndpointPool>> {
+        let group = Rc::default();
+        upstream.endpoints.iter().map(|endpoint| self.endpoint(endpoint, upstream, &group)).collect()
     }
 
     fn endpoint(
         &self,
         endpoint: &snapshot::Endpoint,
         upstream: &snapshot::Upstream,
-        fellows: &Rc<Fellows>,
-    ) -> Rc<Endpoint> {
+        group: &Rc<LimiterGroup>,
+    ) -> Rc<EndpointPool> {
         let mut endpoints = self.endpoints.borrow_mut();
-        let tls = Secured::new(endpoint, upstream);
-        let key = (endpoint.addr, upstream.http2, upstream.proxy_protocol, tls.as_ref().map(Secured::identity));
+        let tls = UpstreamTls::new(endpoint, upstream);
+        let key = (endpoint.addr, upstream.http2, upstream.proxy_protocol, tls.as_ref().map(UpstreamTls::identity));
         let shared = endpoints.entry(key).or_insert_with(|| {
-            Rc::new(Endpoint {
+            Rc::new(EndpointPool {
                 addr: endpoint.addr,
-                tls: tls.map(Secured::with_own_sessions),
+                tls: tls.map(UpstreamTls::with_own_sessions),
                 keepalive: Cell::new(upstream.keepalive),
                 http2: upstream.http2,
                 announcing: upstream.proxy_protocol,
@@ -111,35 +111,35 @@ impl Pools {
                 connecting: tokio::sync::Mutex::default(),
                 idle: RefCell::default(),
                 in_flight: Cell::new(0),
-                latency: Latency::default(),
+                latency: LatencyEstimate::default(),
                 goes_by_latency: Cell::new(false),
                 in_use: Cell::new(0),
-                limiter: Limiter::new(upstream.concurrency),
-                queue: Queue::new(upstream.queue),
-                lines: RefCell::default(),
+                limiter: ConcurrencyLimiter::new(upstream.concurrency),
+                queue: WaitQueue::new(upstream.queue),
+                shared_queues: RefCell::default(),
             })
         });
         shared.keepalive.set(upstream.keepalive);
         shared.limiter.configure(upstream.concurrency);
-        shared.limiter.join(fellows);
+        shared.limiter.join(group);
         shared.queue.configure(upstream.queue);
         // Upstreams may share an endpoint; one that asks is enough.
         shared.goes_by_latency.set(shared.goes_by_latency.get() || upstream.balance.goes_by_latency());
         Rc::clone(shared)
     }
 
-    /// Somebody waits in the line, which was empty: all endpoints have to know, and time must not stand still for it.
-    fn line_up(&self, line: &Rc<Line>, endpoints: &[Rc<Endpoint>]) {
+    /// Somebody waits in the shared queue, which was empty: all endpoints have to know, and time must not stand still for it.
+    fn register_waiters(&self, shared_queue: &Rc<SharedQueue>, endpoints: &[Rc<EndpointPool>]) {
         for (seat, endpoint) in endpoints.iter().enumerate() {
-            let mut lines = endpoint.lines.borrow_mut();
+            let mut shared_queues = endpoint.shared_queues.borrow_mut();
             // Nodes may share an endpoint: it has a seat for each.
-            if !lines.iter().any(|(known, known_seat)| Rc::ptr_eq(known, line) && *known_seat == seat) {
-                lines.push((Rc::clone(line), seat));
+            if !shared_queues.iter().any(|(known, known_seat)| Rc::ptr_eq(known, shared_queue) && *known_seat == seat) {
+                shared_queues.push((Rc::clone(shared_queue), seat));
             }
         }
-        let mut lines = self.lines.borrow_mut();
-        if !lines.iter().any(|known| Rc::ptr_eq(known, line)) {
-            lines.push(Rc::clone(line));
+        let mut shared_queues = self.shared_queues.borrow_mut();
+        if !shared_queues.iter().any(|known| Rc::ptr_eq(known, shared_queue)) {
+            shared_queues.push(Rc::clone(shared_queue));
         }
     }
 
@@ -166,9 +166,9 @@ impl Pools {
         for endpoint in self.endpoints.borrow().values() {
             endpoint.look_after_queue(now_ns);
         }
-        self.lines.borrow_mut().retain(|line| {
-            line.look(now_ns);
-            !line.is_empty()
+        self.shared_queues.borrow_mut().retain(|shared_queue| {
+            shared_queue.look(now_ns);
+            !shared_queue.is_empty()
         });
     }
 
@@ -197,9 +197,9 @@ impl Pools {
 
 const HAS_STREAM: &str = "a connection has its stream until it is kept or dropped";
 
-/// A connection to an endpoint, and a place among those that use it.
-pub struct Connection<'w> {
-    place: Place<'w>,
+/// A connection to an endpoint, and a permit among those that use it.
+pub struct UpstreamConnection<'w> {
+    permit: Permit<'w>,
     stream: Option<Stream>,
     client: Option<SocketAddr>,
     unsent: Unsent,
@@ -218,25 +218,25 @@ pub enum Freshness {
     New,
 }
 
-impl<'w> Place<'w> {
+impl<'w> Permit<'w> {
     /// A connection for the exchange's request.
     pub async fn open(
         mut self,
         freshness: Freshness,
         timeouts: Timeouts,
         exchange: &Exchange,
-    ) -> Result<Connection<'w>, Stop> {
+    ) -> Result<UpstreamConnection<'w>, Stop> {
         let worker = self.worker;
         let began_ns = worker.now_ns();
         let client = self.endpoint.announcing.map(|_| announced(exchange));
         loop {
             if freshness != Freshness::New
-                && let Some(Idle { stream, requests, .. }) =
+                && let Some(IdleConnection { stream, requests, .. }) =
                     self.endpoint.take_idle(worker, freshness, exchange.request.host(), client)
             {
                 worker.metrics.upstream_reuses.increment();
-                return Ok(Connection {
-                    place: self,
+                return Ok(UpstreamConnection {
+                    permit: self,
                     stream: Some(stream),
                     client,
                     unsent: Unsent::default(),
@@ -250,14 +250,20 @@ impl<'w> Place<'w> {
                 }
                 connected => {
                     let stream = Some(connected?);
-                    return Ok(Connection { place: self, stream, client, unsent: Unsent::default(), requests: 0 });
+                    return Ok(UpstreamConnection {
+                        permit: self,
+                        stream,
+                        client,
+                        unsent: Unsent::default(),
+                        requests: 0,
+                    });
                 }
             }
         }
     }
 }
 
-impl Endpoint {
+impl EndpointPool {
     /// There was no descriptor for one more connection, and an exchange that waits since `began_ns` may have one of those
     /// that there are.
     fn is_crowded(&self, began_ns: u64, patience: Duration, now_ns: u64) -> bool {
@@ -314,7 +320,7 @@ impl Endpoint {
         freshness: Freshness,
         host: &[u8],
         client: Option<SocketAddr>,
-    ) -> Option<Idle> {
+    ) -> Option<IdleConnection> {
         loop {
             let mut idle = match &self.tls {
                 None if client.is_none() => self.idle.borrow_mut().pop()?,
@@ -352,24 +358,24 @@ fn announced(exchange: &Exchange) -> SocketAddr {
     if client.addr == client.peer.ip() { client.peer } else { SocketAddr::new(client.addr, 0) }
 }
 
-impl Connection<'_> {
+impl UpstreamConnection<'_> {
     pub fn stream(&mut self) -> &mut Stream {
         self.stream.as_mut().expect(HAS_STREAM)
     }
 
     /// Puts the connection back for the next exchange. Only after a complete exchange with nothing left over.
     pub fn keep(mut self, now_ns: u64) {
-        let keepalive = self.place.endpoint.keepalive.get();
+        let keepalive = self.permit.endpoint.keepalive.get();
         let requests = self.requests + 1;
-        let mut idle = self.place.endpoint.idle.borrow_mut();
+        let mut idle = self.permit.endpoint.idle.borrow_mut();
         if requests < keepalive.requests && idle.len() < keepalive.size {
             let stream = self.stream.take().expect(HAS_STREAM);
-            idle.push(Idle { stream, client: self.client, requests, since_ns: now_ns });
+            idle.push(IdleConnection { stream, client: self.client, requests, since_ns: now_ns });
         }
     }
 }
 
-impl Sending for Connection<'_> {
+impl Sending for UpstreamConnection<'_> {
     fn end(&mut self, out: &mut Vec<u8>, coding: Coding, trailers: Option<&Trailers>) {
         if coding == Coding::Chunked {
             chunked::write_end(out, trailers);
@@ -378,7 +384,7 @@ impl Sending for Connection<'_> {
 
     fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
         let stream = self.stream.as_mut().expect(HAS_STREAM);
-        self.unsent.send(self.place.worker, stream, context, bytes)
+        self.unsent.send(self.permit.worker, stream, context, bytes)
     }
 
     fn is_blocked(&self) -> bool {
@@ -387,16 +393,16 @@ impl Sending for Connection<'_> {
 
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let stream = self.stream.as_mut().expect(HAS_STREAM);
-        self.unsent.poll_flush(self.place.worker, stream, context)
+        self.unsent.poll_flush(self.permit.worker, stream, context)
     }
 }
 
-impl UpstreamSide for Connection<'_> {
+impl UpstreamSide for UpstreamConnection<'_> {
     fn addr(&self) -> SocketAddr {
-        self.place.endpoint.addr
+        self.permit.endpoint.addr
     }
 
-    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &Terms<'_>) -> Coding {
+    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RelayTerms<'_>) -> Coding {
         forward::request_head(out, exchange, terms.pass_host, terms.endpoint)
     }
 
@@ -417,15 +423,15 @@ impl UpstreamSide for Connection<'_> {
     }
 
     fn answered(&mut self) {
-        self.place.answered();
+        self.permit.answered();
     }
 }
 
-impl Drop for Connection<'_> {
+impl Drop for UpstreamConnection<'_> {
     fn drop(&mut self) {
-        self.unsent.release(self.place.worker);
+        self.unsent.release(self.permit.worker);
         if self.stream.take().is_some() {
-            self.place.worker.metrics.upstream_connections_closed.increment();
+            self.permit.worker.metrics.upstream_connections_closed.increment();
         }
     }
 }

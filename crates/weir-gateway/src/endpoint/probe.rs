@@ -40,18 +40,18 @@ const PAUSE_INTERVALS: u32 = 4;
 pub struct Prober {
     table: Arc<HealthTable>,
     clock: Clock,
-    thread: Mutex<Option<Asking>>,
+    thread: Mutex<Option<ProberThread>>,
 }
 
-struct Asking {
-    wanted: mpsc::UnboundedSender<Wanted>,
+struct ProberThread {
+    wanted: mpsc::UnboundedSender<WantedChecks>,
     thread: JoinHandle<()>,
 }
 
 /// What is to be asked from now on, and nothing else.
-type Wanted = HashMap<(SocketAddr, Question), Order>;
+type WantedChecks = HashMap<(SocketAddr, Question), CheckOrder>;
 
-struct Order {
+struct CheckOrder {
     checks: Arc<ActiveChecks>,
     health: Arc<Health>,
     places: Arc<Semaphore>,
@@ -78,15 +78,15 @@ impl Prober {
         Ok(())
     }
 
-    fn wanted(&self, snapshot: &Snapshot) -> Wanted {
-        let mut wanted = Wanted::new();
+    fn wanted(&self, snapshot: &Snapshot) -> WantedChecks {
+        let mut wanted = WantedChecks::new();
         for upstream in &snapshot.upstreams {
             let mut places: Option<Arc<Semaphore>> = None;
             for endpoint in &upstream.endpoints {
                 let Some(checks) = &endpoint.checks else { continue };
                 let places = places.get_or_insert_with(|| Arc::new(Semaphore::new(checks.concurrency)));
                 // Where two upstreams ask the same, the first one's thresholds count.
-                wanted.entry((endpoint.addr, checks.question.clone())).or_insert_with(|| Order {
+                wanted.entry((endpoint.addr, checks.question.clone())).or_insert_with(|| CheckOrder {
                     checks: Arc::clone(checks),
                     health: self.table.endpoint(endpoint, self.clock.now_ns()),
                     places: Arc::clone(places),
@@ -96,21 +96,21 @@ impl Prober {
         wanted
     }
 
-    fn start(&self) -> io::Result<Asking> {
+    fn start(&self) -> io::Result<ProberThread> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (wanted, inbox) = mpsc::unbounded_channel();
         let (table, clock) = (Arc::clone(&self.table), self.clock);
         let thread = std::thread::Builder::new()
             .name("health".into())
             .spawn(move || runtime.block_on(supervise(inbox, table, clock)))?;
-        Ok(Asking { wanted, thread })
+        Ok(ProberThread { wanted, thread })
     }
 }
 
 impl Drop for Prober {
     fn drop(&mut self) {
         let asking = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Asking { wanted, thread }) = asking {
+        if let Some(ProberThread { wanted, thread }) = asking {
             drop(wanted);
             // A thread that panicked has said so already.
             let _ = thread.join();
@@ -118,14 +118,14 @@ impl Drop for Prober {
     }
 }
 
-struct Running {
+struct RunningCheck {
     terms: watch::Sender<Arc<ActiveChecks>>,
     task: AbortHandle,
 }
 
 /// Keeps one task for each question that is wanted.
-async fn supervise(mut inbox: mpsc::UnboundedReceiver<Wanted>, table: Arc<HealthTable>, clock: Clock) {
-    let mut running: HashMap<(SocketAddr, Question), Running> = HashMap::new();
+async fn supervise(mut inbox: mpsc::UnboundedReceiver<WantedChecks>, table: Arc<HealthTable>, clock: Clock) {
+    let mut running: HashMap<(SocketAddr, Question), RunningCheck> = HashMap::new();
     let dice = Dice::shaken();
     while let Some(mut wanted) = inbox.recv().await {
         running.retain(|question, running| {
@@ -135,7 +135,7 @@ async fn supervise(mut inbox: mpsc::UnboundedReceiver<Wanted>, table: Arc<Health
             }
             stays
         });
-        for (question, Order { checks, health, places }) in wanted.drain() {
+        for (question, CheckOrder { checks, health, places }) in wanted.drain() {
             match running.entry(question) {
                 Entry::Occupied(known) => {
                     known.get().terms.send_replace(checks);
@@ -145,7 +145,7 @@ async fn supervise(mut inbox: mpsc::UnboundedReceiver<Wanted>, table: Arc<Health
                     let (terms, told) = watch::channel(checks);
                     let endpoint = vacant.key().0;
                     let task = ask_again_and_again(endpoint, told, health, places, Arc::clone(&table), clock, delay);
-                    vacant.insert(Running { terms, task: tokio::spawn(task).abort_handle() });
+                    vacant.insert(RunningCheck { terms, task: tokio::spawn(task).abort_handle() });
                 }
             }
         }
@@ -162,7 +162,7 @@ async fn ask_again_and_again(
     delay: Duration,
 ) {
     tokio::time::sleep(delay).await;
-    let mut tally = Tally::default();
+    let mut tally = CheckTally::default();
     loop {
         let checks = Arc::clone(&terms.borrow());
         let outcome = {
@@ -170,27 +170,27 @@ async fn ask_again_and_again(
             tokio::time::timeout(checks.timeout, ask(endpoint, &checks)).await
         };
         let outcome = match outcome {
-            Ok(Ok(answer)) => Outcome::Answered(answer),
+            Ok(Ok(answer)) => CheckOutcome::Answered(answer),
             Ok(Err(error)) => {
                 tracing::debug!("health check of {endpoint}: {error}");
-                Outcome::Failed
+                CheckOutcome::Failed
             }
-            Err(_) => Outcome::TimedOut,
+            Err(_) => CheckOutcome::TimedOut,
         };
         match tally.count(outcome, &checks) {
-            Verdict::Healthy(enough) => {
+            CheckVerdict::Healthy(enough) => {
                 table.checks.healthy.fetch_add(1, Relaxed);
                 if enough {
                     health.checked_up(clock.now_ns());
                 }
             }
-            Verdict::Unhealthy(enough) => {
+            CheckVerdict::Unhealthy(enough) => {
                 table.checks.unhealthy.fetch_add(1, Relaxed);
                 if enough {
                     health.checked_down(checks.unhealthy_interval * PAUSE_INTERVALS, clock.now_ns());
                 }
             }
-            Verdict::Nothing => {}
+            CheckVerdict::Nothing => {}
         }
         let is_up = health.is_up(clock.now_ns());
         tokio::time::sleep(if is_up { checks.healthy_interval } else { checks.unhealthy_interval }).await;
@@ -198,15 +198,15 @@ async fn ask_again_and_again(
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Outcome {
-    Answered(Answer),
+enum CheckOutcome {
+    Answered(CheckAnswer),
     Failed,
     TimedOut,
 }
 
 /// What an endpoint has said of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum CheckAnswer {
     /// It takes connections, or says that it serves.
     Well,
     Ill,
@@ -216,7 +216,7 @@ enum Answer {
 
 /// What an outcome says, and whether it has been said often enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum CheckVerdict {
     Healthy(bool),
     Unhealthy(bool),
     Nothing,
@@ -224,41 +224,41 @@ enum Verdict {
 
 /// Outcomes of one kind in a row.
 #[derive(Debug, Default)]
-struct Tally {
+struct CheckTally {
     successes: u32,
     http_failures: u32,
     tcp_failures: u32,
     timeouts: u32,
 }
 
-impl Tally {
-    fn count(&mut self, outcome: Outcome, checks: &ActiveChecks) -> Verdict {
+impl CheckTally {
+    fn count(&mut self, outcome: CheckOutcome, checks: &ActiveChecks) -> CheckVerdict {
         let healthy = match outcome {
-            Outcome::Answered(Answer::Well) => true,
-            Outcome::Answered(Answer::Status(status)) if checks.healthy_statuses.contains(&status) => true,
+            CheckOutcome::Answered(CheckAnswer::Well) => true,
+            CheckOutcome::Answered(CheckAnswer::Status(status)) if checks.healthy_statuses.contains(&status) => true,
             // APISIX: a status in neither list says nothing.
-            Outcome::Answered(Answer::Status(status)) if !checks.unhealthy_statuses.contains(&status) => {
-                return Verdict::Nothing;
+            CheckOutcome::Answered(CheckAnswer::Status(status)) if !checks.unhealthy_statuses.contains(&status) => {
+                return CheckVerdict::Nothing;
             }
             _ => false,
         };
         if healthy {
-            *self = Tally { successes: self.successes.saturating_add(1), ..Tally::default() };
-            return Verdict::Healthy(self.successes >= checks.healthy_successes);
+            *self = CheckTally { successes: self.successes.saturating_add(1), ..CheckTally::default() };
+            return CheckVerdict::Healthy(self.successes >= checks.healthy_successes);
         }
         self.successes = 0;
         let (count, most) = match outcome {
-            Outcome::Answered(_) => (&mut self.http_failures, checks.http_failures),
-            Outcome::Failed => (&mut self.tcp_failures, checks.tcp_failures),
-            Outcome::TimedOut => (&mut self.timeouts, checks.timeouts),
+            CheckOutcome::Answered(_) => (&mut self.http_failures, checks.http_failures),
+            CheckOutcome::Failed => (&mut self.tcp_failures, checks.tcp_failures),
+            CheckOutcome::TimedOut => (&mut self.timeouts, checks.timeouts),
         };
         *count = count.saturating_add(1);
-        Verdict::Unhealthy(*count >= most)
+        CheckVerdict::Unhealthy(*count >= most)
     }
 }
 
 /// Asks once.
-async fn ask(endpoint: SocketAddr, checks: &ActiveChecks) -> io::Result<Answer> {
+async fn ask(endpoint: SocketAddr, checks: &ActiveChecks) -> io::Result<CheckAnswer> {
     let question = &checks.question;
     let addr = question.port.map_or(endpoint, |port| SocketAddr::new(endpoint.ip(), port));
     let mut tcp = TcpStream::connect(addr).await?;
@@ -266,14 +266,14 @@ async fn ask(endpoint: SocketAddr, checks: &ActiveChecks) -> io::Result<Answer> 
         tcp.write_all(&proxy_protocol::header(version, None)).await?;
     }
     if question.kind == CheckKind::Tcp {
-        return Ok(Answer::Well);
+        return Ok(CheckAnswer::Well);
     }
     let stream = match &checks.tls {
         None => Stream::plain(tcp),
         Some(tls) => connect(tcp, &tls.client, tls.name.clone()).await?,
     };
     match &question.kind {
-        CheckKind::Tcp => Ok(Answer::Well),
+        CheckKind::Tcp => Ok(CheckAnswer::Well),
         CheckKind::Http { asked, http2: true, .. } => http2::status(stream, asked).await,
         CheckKind::Http { asked, .. } => status(stream, asked).await,
         CheckKind::Grpc { service, host, .. } => http2::serves(stream, service, host).await,
@@ -281,7 +281,7 @@ async fn ask(endpoint: SocketAddr, checks: &ActiveChecks) -> io::Result<Answer> 
 }
 
 /// Sends a request in HTTP/1.1; its answer's status.
-async fn status(mut stream: Stream, asked: &Asked) -> io::Result<Answer> {
+async fn status(mut stream: Stream, asked: &Asked) -> io::Result<CheckAnswer> {
     let (method, request) = (Method::parse(asked.method.as_bytes()), request(asked));
     let mut unsent = request.as_bytes();
     while !unsent.is_empty() {
@@ -302,7 +302,7 @@ async fn status(mut stream: Stream, asked: &Asked) -> io::Result<Answer> {
                 Ok(None) => break,
                 // RFC 9110 §15.2: interim, the answer is still to come.
                 Ok(Some(length)) if head.status < 200 => drop(received.drain(..length)),
-                Ok(Some(_)) => return Ok(Answer::Status(head.status)),
+                Ok(Some(_)) => return Ok(CheckAnswer::Status(head.status)),
                 Err(bad) => return Err(io::Error::new(io::ErrorKind::InvalidData, bad.name())),
             }
         }
@@ -355,18 +355,18 @@ mod tests {
 
     #[test]
     fn outcomes_count_in_a_row_and_by_kind() {
-        let (mut tally, checks) = (Tally::default(), checks());
+        let (mut tally, checks) = (CheckTally::default(), checks());
         let mut count = |outcome| tally.count(outcome, &checks);
-        assert_eq!(count(Outcome::Failed), Verdict::Unhealthy(false));
-        assert_eq!(count(Outcome::Answered(Answer::Status(500))), Verdict::Unhealthy(false));
-        assert_eq!(count(Outcome::Failed), Verdict::Unhealthy(true));
-        assert_eq!(count(Outcome::TimedOut), Verdict::Unhealthy(true));
-        assert_eq!(count(Outcome::Answered(Answer::Status(200))), Verdict::Healthy(false));
-        assert_eq!(count(Outcome::Answered(Answer::Status(418))), Verdict::Nothing);
-        assert_eq!(count(Outcome::Answered(Answer::Well)), Verdict::Healthy(true));
-        assert_eq!(count(Outcome::Failed), Verdict::Unhealthy(false), "from the beginning");
-        let ill = [Outcome::Answered(Answer::Ill); 3].map(count);
-        assert_eq!(ill, [false, false, true].map(Verdict::Unhealthy));
+        assert_eq!(count(CheckOutcome::Failed), CheckVerdict::Unhealthy(false));
+        assert_eq!(count(CheckOutcome::Answered(CheckAnswer::Status(500))), CheckVerdict::Unhealthy(false));
+        assert_eq!(count(CheckOutcome::Failed), CheckVerdict::Unhealthy(true));
+        assert_eq!(count(CheckOutcome::TimedOut), CheckVerdict::Unhealthy(true));
+        assert_eq!(count(CheckOutcome::Answered(CheckAnswer::Status(200))), CheckVerdict::Healthy(false));
+        assert_eq!(count(CheckOutcome::Answered(CheckAnswer::Status(418))), CheckVerdict::Nothing);
+        assert_eq!(count(CheckOutcome::Answered(CheckAnswer::Well)), CheckVerdict::Healthy(true));
+        assert_eq!(count(CheckOutcome::Failed), CheckVerdict::Unhealthy(false), "from the beginning");
+        let ill = [CheckOutcome::Answered(CheckAnswer::Ill); 3].map(count);
+        assert_eq!(ill, [false, false, true].map(CheckVerdict::Unhealthy));
     }
 
     #[test]

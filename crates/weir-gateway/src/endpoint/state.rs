@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use weir_plugin::Stop;
 
-use crate::endpoint::persistence::Sessions;
+use crate::endpoint::persistence::StickySessions;
 use crate::snapshot::{Endpoint, PassiveChecks, Question};
 
 #[cfg(test)]
@@ -28,15 +28,15 @@ const UNTIL_CHECKED: u64 = u64::MAX;
 
 /// What all workers share. It is older than any snapshot.
 #[derive(Debug, Default)]
-pub struct Shared {
+pub struct SharedState {
     pub health: Arc<HealthTable>,
-    pub sessions: Arc<Sessions>,
+    pub sessions: Arc<StickySessions>,
 }
 
 /// One health view for the whole process.
 #[derive(Debug, Default)]
 pub struct HealthTable {
-    endpoints: Mutex<HashMap<Key, Arc<Health>>>,
+    endpoints: Mutex<HashMap<HealthKey, Arc<Health>>>,
     /// Traffic has begun: endpoints that come from here on join others.
     begun: AtomicBool,
     /// Checks made, by what came of them.
@@ -44,7 +44,7 @@ pub struct HealthTable {
 }
 
 /// Two upstreams that ask an endpoint different questions are told different things about it.
-type Key = (SocketAddr, Option<Question>);
+type HealthKey = (SocketAddr, Option<Question>);
 
 /// Active checks made since the process began.
 #[derive(Debug, Default)]

@@ -11,23 +11,23 @@ use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Stop};
 use weir_proto::Trailers;
 
-use crate::endpoint::persistence::{Persistence, Sessions};
+use crate::endpoint::persistence::{Persistence, StickySessions};
 use crate::message::forward::Coding;
 use crate::message::sides::{ClientSide, UpstreamSide};
 use crate::plugins::chain::Plugins;
 use crate::plugins::content;
 use crate::snapshot::{ClientSettings, Endpoint, PassHost, Timeouts};
-use crate::worker::{Phase, Worker};
+use crate::worker::{Worker, WorkerPhase};
 
 pub mod body;
 mod request;
 mod response;
 
-use body::Body;
+use body::BodyTransfer;
 
 /// How a relay ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RelayOutcome {
     /// The response is complete on its way to the client.
     Complete { client_reusable: bool, upstream_reusable: bool },
     /// The upstream has agreed to another protocol: from here on bytes go both ways unread.
@@ -35,7 +35,7 @@ pub enum Outcome {
 }
 
 /// What a relay needs to know of the configuration.
-pub struct Terms<'a> {
+pub struct RelayTerms<'a> {
     pub plugins: Plugins<'a>,
     pub clients: &'a ClientSettings,
     pub timeouts: Timeouts,
@@ -48,7 +48,7 @@ pub struct Terms<'a> {
 #[derive(Clone, Copy)]
 pub struct Persisting<'a> {
     pub persistence: &'a Persistence,
-    pub sessions: &'a Sessions,
+    pub sessions: &'a StickySessions,
     /// Its number in the upstream.
     pub endpoint: usize,
 }
@@ -59,8 +59,8 @@ pub async fn both_ways(
     client: &mut impl ClientSide,
     upstream: &mut impl UpstreamSide,
     exchange: &mut Exchange,
-    terms: &Terms<'_>,
-) -> Result<Outcome, Stop> {
+    terms: &RelayTerms<'_>,
+) -> Result<RelayOutcome, Stop> {
     let mut relay = Relay::new(worker, client, upstream, exchange, terms);
     let end = poll_fn(|context| relay.poll(context)).await;
     relay.release();
@@ -72,7 +72,7 @@ struct Relay<'a, C, U> {
     client: &'a mut C,
     upstream: &'a mut U,
     exchange: &'a mut Exchange,
-    terms: &'a Terms<'a>,
+    terms: &'a RelayTerms<'a>,
     request: RequestSide,
     response: ResponseSide<'a>,
     now_ns: u64,
@@ -80,7 +80,7 @@ struct Relay<'a, C, U> {
 
 /// The request on its way to the upstream.
 struct RequestSide {
-    body: Body,
+    body: BodyTransfer,
     coding: Coding,
     head_sent: bool,
     /// The upstream takes no more; what it has to say may still come.
@@ -99,10 +99,10 @@ struct RequestSide {
 struct ResponseSide<'a> {
     /// Received from the upstream and not understood yet: part of a head.
     stash: Vec<u8>,
-    body: Body,
+    body: BodyTransfer,
     coding: Coding,
     /// On its way through plugins, if any want it.
-    content: Option<Box<content::Response<'a>>>,
+    content: Option<Box<content::ResponseContent<'a>>>,
     head_done: bool,
     interim: u8,
     client_reusable: bool,
@@ -118,11 +118,11 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         client: &'a mut C,
         upstream: &'a mut U,
         exchange: &'a mut Exchange,
-        terms: &'a Terms<'a>,
+        terms: &'a RelayTerms<'a>,
     ) -> Relay<'a, C, U> {
         let now_ns = worker.now_ns();
         let request = RequestSide {
-            body: Body::new(exchange.request.framing, terms.clients.limits.head_bytes),
+            body: BodyTransfer::new(exchange.request.framing, terms.clients.limits.head_bytes),
             coding: Coding::None,
             head_sent: false,
             refused: false,
@@ -134,7 +134,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         };
         let response = ResponseSide {
             stash: Vec::new(),
-            body: Body::Done(Trailers::default()),
+            body: BodyTransfer::Done(Trailers::default()),
             coding: Coding::None,
             content: None,
             head_done: false,
@@ -154,7 +154,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         }
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Outcome, Stop>> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<RelayOutcome, Stop>> {
         // The first poll comes in the wake-up that brought the request.
         self.now_ns = if self.request.head_sent { self.worker.wake_up() } else { self.worker.now_ns() };
         loop {
@@ -179,17 +179,17 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         }
     }
 
-    fn outcome(&mut self) -> Option<Outcome> {
+    fn outcome(&mut self) -> Option<RelayOutcome> {
         let response = &self.response;
         if !response.head_done || !response.body.is_done() || self.client.is_blocked() {
             return None;
         }
         if response.tunnel {
-            return Some(Outcome::Tunnel);
+            return Some(RelayOutcome::Tunnel);
         }
         // RFC 9112 §9.5: an answer to an incomplete request ends the connection, on both sides.
         let request_complete = self.request_is_out() && !self.request.refused;
-        Some(Outcome::Complete {
+        Some(RelayOutcome::Complete {
             client_reusable: response.client_reusable && request_complete,
             upstream_reusable: response.upstream_reusable && request_complete,
         })
@@ -203,7 +203,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
 
     /// Nothing moves: has anybody run out of time?
     fn keep_deadlines(&mut self) -> Result<(), Stop> {
-        if self.worker.phase() == Phase::Stopping {
+        if self.worker.phase() == WorkerPhase::Stopping {
             return Err(Stop::Shutdown);
         }
         let waits_for_client = self.client.is_blocked();

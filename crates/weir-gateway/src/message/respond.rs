@@ -14,8 +14,8 @@ use crate::message::relay::body;
 use crate::message::sides::ClientSide;
 use crate::plugins::chain::Plugins;
 use crate::plugins::content;
-use crate::worker::current::Current;
-use crate::worker::{Phase, Worker};
+use crate::worker::snapshot::WorkerSnapshot;
+use crate::worker::{Worker, WorkerPhase};
 
 /// The largest request body read and thrown away, so that a connection can be used again after a refusal.
 const MOST_DRAINED: u64 = 64 * 1024;
@@ -24,7 +24,7 @@ const DRAIN_NS: u64 = 1_000_000_000;
 /// Ends an exchange, however it went; says what is to become of the client's connection.
 pub async fn finish(
     worker: &Rc<Worker>,
-    current: &Current,
+    current: &WorkerSnapshot,
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
     end: Result<After, Stop>,
@@ -41,7 +41,7 @@ pub async fn finish(
 /// Answers an exchange that ended early, if there is still somebody and something to answer.
 async fn refuse(
     worker: &Worker,
-    current: &Current,
+    current: &WorkerSnapshot,
     plugins: Plugins<'_>,
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
@@ -89,7 +89,7 @@ async fn refuse(
         && !ending.close
         && drainable.is_some()
         && !client.ended()
-        && worker.phase() == Phase::Serving
+        && worker.phase() == WorkerPhase::Serving
         && current.snapshot.clients.keepalive_requests.is_none_or(|most| exchange.client.connection_requests < most);
     if send(worker, current, client, exchange, !keep_alive).await.is_err() {
         return After::Abort;
@@ -119,7 +119,7 @@ fn grpc_status(stop: Stop) -> &'static [u8] {
 /// its own kind.
 async fn break_off(
     worker: &Worker,
-    current: &Current,
+    current: &WorkerSnapshot,
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
     coding: Coding,
@@ -174,7 +174,7 @@ fn write_answer(exchange: &mut Exchange, status: u16, stop: Stop) {
 /// Sends the answer that stands in the exchange.
 async fn send(
     worker: &Worker,
-    current: &Current,
+    current: &WorkerSnapshot,
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
     close: bool,
@@ -210,7 +210,7 @@ async fn send(
 /// Lets `send` give the client something, and waits until it has all of it.
 async fn flush<C: ClientSide>(
     worker: &Worker,
-    current: &Current,
+    current: &WorkerSnapshot,
     client: &mut C,
     send: impl FnOnce(&mut Context<'_>, &mut C) -> std::io::Result<usize>,
 ) -> std::io::Result<()> {
@@ -224,7 +224,7 @@ async fn flush<C: ClientSide>(
             send(context, client)?;
         }
         while client.is_blocked() {
-            if worker.now_ns() >= deadline_ns || worker.phase() == Phase::Stopping {
+            if worker.now_ns() >= deadline_ns || worker.phase() == WorkerPhase::Stopping {
                 return Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()));
             }
             ready!(client.poll_flush(context))?;
@@ -267,7 +267,7 @@ async fn drain(worker: &Worker, client: &mut impl ClientSide, mut rest: u64) -> 
             match read {
                 Poll::Ready(Ok(count)) if count > 0 => rest -= count as u64,
                 Poll::Ready(_) => return Poll::Ready(false),
-                Poll::Pending if worker.now_ns() >= deadline_ns || worker.phase() == Phase::Stopping => {
+                Poll::Pending if worker.now_ns() >= deadline_ns || worker.phase() == WorkerPhase::Stopping => {
                     return Poll::Ready(false);
                 }
                 Poll::Pending => return Poll::Pending,
@@ -279,7 +279,7 @@ async fn drain(worker: &Worker, client: &mut impl ClientSide, mut rest: u64) -> 
 }
 
 /// Counts what happened, and writes it down.
-fn record(worker: &Worker, current: &Current, plugins: Plugins<'_>, exchange: &mut Exchange) {
+fn record(worker: &Worker, current: &WorkerSnapshot, plugins: Plugins<'_>, exchange: &mut Exchange) {
     let now_ns = worker.now_ns();
     exchange.ended_ns = now_ns;
     let metrics = &worker.metrics;

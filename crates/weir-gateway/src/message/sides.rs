@@ -13,9 +13,9 @@ use weir_proto::h1::BadResponse;
 use weir_proto::{ResponseHead, Trailers};
 
 use crate::message::forward::Coding;
-use crate::message::relay::Terms;
+use crate::message::relay::RelayTerms;
 use crate::snapshot::ClientSettings;
-use crate::worker::{Phase, Worker};
+use crate::worker::{Worker, WorkerPhase};
 
 /// How a message leaves on a side. Heads and ends go through a buffer of the worker, in which a protocol that frames
 /// its messages by bytes writes them; one that frames them otherwise keeps them until the next [`Sending::send`].
@@ -73,7 +73,7 @@ pub trait ClientSide: Sending {
     fn poll_leave(&mut self, context: &mut Context<'_>) -> Poll<Stop> {
         let worker = self.worker();
         let now_ns = worker.wake_up();
-        if worker.phase() == Phase::Stopping {
+        if worker.phase() == WorkerPhase::Stopping {
             return Poll::Ready(Stop::Shutdown);
         }
         while let Poll::Ready(done) = self.poll_ahead(context) {
@@ -111,7 +111,7 @@ pub trait UpstreamSide: Sending {
     fn addr(&self) -> SocketAddr;
 
     /// Begins the request; says how its content will travel.
-    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &Terms<'_>) -> Coding;
+    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RelayTerms<'_>) -> Coding;
 
     /// Receives what there is of the response.
     fn poll_receive(

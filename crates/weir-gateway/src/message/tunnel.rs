@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 use weir_plugin::Exchange;
 
 use crate::connection::After;
-use crate::endpoint::pool::Connection;
+use crate::endpoint::pool::UpstreamConnection;
 use crate::message::sides::{ClientSide, Pipe};
-use crate::worker::{Phase, Worker};
+use crate::worker::{Worker, WorkerPhase};
 
 /// A tunnel in which nothing moves for this long is taken for dead. WebSocket pings keep one alive.
 const IDLE_NS: u64 = 3600 * 1_000_000_000;
@@ -25,7 +25,7 @@ struct Direction {
 pub async fn run(
     worker: &Worker,
     client: &mut impl ClientSide,
-    mut upstream: Connection<'_>,
+    mut upstream: UpstreamConnection<'_>,
     exchange: &mut Exchange,
 ) -> After {
     worker.metrics.tunnels_opened.increment();
@@ -53,7 +53,7 @@ pub async fn run(
                 }
             }
         }
-        if worker.phase() == Phase::Stopping || now_ns >= last_ns + IDLE_NS {
+        if worker.phase() == WorkerPhase::Stopping || now_ns >= last_ns + IDLE_NS {
             return Poll::Ready(());
         }
         client.set_deadline(last_ns + IDLE_NS);

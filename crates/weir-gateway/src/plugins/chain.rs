@@ -10,11 +10,11 @@ use std::task::{Context, Poll};
 
 use weir_plugin::{AsyncPlugin, Exchange, Plugin, Step, Stop, Waiting};
 
-use super::price::{Place, note};
+use super::price::{PricedPhase, note};
 use crate::connection::unless_left;
 use crate::snapshot::{Chain, Link, Overlay, Reach};
 use crate::worker::Worker;
-use crate::worker::current::Current;
+use crate::worker::snapshot::WorkerSnapshot;
 
 /// The plugins of an exchange: its route's, and once it is clear who the consumer is, also those of the consumer.
 ///
@@ -24,11 +24,11 @@ pub struct Plugins<'a> {
     chain: &'a Chain,
     overlays: &'a [Overlay],
     /// Where prices are written down; nowhere in some tests.
-    pub(super) site: Option<(&'a Rc<Worker>, &'a Current)>,
+    pub(super) site: Option<(&'a Rc<Worker>, &'a WorkerSnapshot)>,
 }
 
 impl<'a> Plugins<'a> {
-    pub fn of(worker: &'a Rc<Worker>, current: &'a Current, exchange: &Exchange) -> Plugins<'a> {
+    pub fn of(worker: &'a Rc<Worker>, current: &'a WorkerSnapshot, exchange: &Exchange) -> Plugins<'a> {
         let snapshot = &*current.snapshot;
         let chain = match &exchange.route {
             Some(route) => &snapshot.routes[route.number()].chain,
@@ -96,7 +96,7 @@ impl<'a> Plugins<'a> {
         exchange: &mut Exchange,
     ) -> Result<(), Stop> {
         let price = self.price_if::<MEASURED>(link, exchange);
-        self.measure(price, Place::Request, || guarded(|| plugin.on_request(exchange)))
+        self.measure(price, PricedPhase::Request, || guarded(|| plugin.on_request(exchange)))
             .inspect_err(|stop| self.stopped(link, exchange, *stop))
     }
 
@@ -108,7 +108,7 @@ impl<'a> Plugins<'a> {
         poll_leave: &mut impl FnMut(&mut Context<'_>) -> Poll<Stop>,
     ) -> Result<(), Stop> {
         let price = self.price_if::<MEASURED>(link, exchange);
-        note(price, Place::Request);
+        note(price, PricedPhase::Request);
         let waiting = waiting(|| plugin.on_request(exchange));
         let end = match MEASURED {
             true => self.attend(price, waiting, poll_leave).await,
@@ -128,7 +128,7 @@ impl<'a> Plugins<'a> {
     fn responses<const MEASURED: bool>(self, exchange: &mut Exchange) -> Result<(), Stop> {
         let respond = |link: &Link, exchange: &mut Exchange| {
             let price = self.price_if::<MEASURED>(link, exchange);
-            match self.measure(price, Place::Response, || guarded(|| link.step.on_response(exchange))) {
+            match self.measure(price, PricedPhase::Response, || guarded(|| link.step.on_response(exchange))) {
                 Err(Stop::Answered) => {
                     exchange.response_replaced = true;
                     Ok(())
@@ -190,7 +190,7 @@ impl<'a> Plugins<'a> {
             }
             // The exchange is over; there is nobody left to answer.
             let price = self.price_if::<MEASURED>(link, exchange);
-            let _ = self.measure(price, Place::Log, || {
+            let _ = self.measure(price, PricedPhase::Log, || {
                 guarded(|| {
                     link.step.on_log(exchange);
                     Ok(())

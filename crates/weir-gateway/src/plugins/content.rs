@@ -8,27 +8,27 @@ use weir_plugin::{Exchange, Filter, Filters, Step, Stop, Taken};
 use weir_proto::{Framing, Trailers};
 
 use super::chain::Plugins;
-use super::price::Place;
+use super::price::PricedPhase;
 use crate::message::forward::{self, Coding};
-use crate::message::relay::body::Body;
+use crate::message::relay::body::BodyTransfer;
 use crate::message::sides::ClientSide;
 use crate::snapshot::{ClientSettings, Link};
-use crate::worker::{Phase, Worker};
+use crate::worker::{Worker, WorkerPhase};
 
 /// Those that want all of one message's content, in order, and how much that may be.
-struct Whole<'a> {
+struct WholeBody<'a> {
     links: Vec<&'a Link>,
     limit: u64,
 }
 
-impl<'a> Whole<'a> {
+impl<'a> WholeBody<'a> {
     fn ask(
         plugins: Plugins<'a>,
-        (links, phase): (impl Iterator<Item = &'a Link>, Place),
+        (links, phase): (impl Iterator<Item = &'a Link>, PricedPhase),
         exchange: &mut Exchange,
         wants: impl Fn(&Step, &mut Exchange) -> Result<Option<u64>, Stop>,
-    ) -> Result<Whole<'a>, Stop> {
-        let mut whole = Whole { links: Vec::new(), limit: u64::MAX };
+    ) -> Result<WholeBody<'a>, Stop> {
+        let mut whole = WholeBody { links: Vec::new(), limit: u64::MAX };
         for link in links {
             plugins.meet_content(link, exchange, phase);
             if let Some(limit) = plugins.on_content(link, exchange, |exchange| wants(&link.step, exchange))? {
@@ -67,8 +67,8 @@ pub async fn request(
     if !exchange.request.framing.has_body() {
         return Ok(());
     }
-    let links = (plugins.request_bodies(exchange), Place::RequestContent);
-    let whole = Whole::ask(plugins, links, exchange, Step::whole_request)?;
+    let links = (plugins.request_bodies(exchange), PricedPhase::RequestContent);
+    let whole = WholeBody::ask(plugins, links, exchange, Step::whole_request)?;
     if whole.links.is_empty() {
         exchange.request_filters = filters_of_request(plugins, exchange)?;
         return Ok(());
@@ -123,10 +123,10 @@ async fn take_whole(
     if matches!(exchange.request.framing, Framing::Sized(length) if length > limit) {
         return Err(Stop::BodyTooLarge);
     }
-    let mut taking = Taking {
+    let mut taking = BodyReader {
         worker,
         settings,
-        body: Body::new(exchange.request.framing, settings.limits.head_bytes),
+        body: BodyTransfer::new(exchange.request.framing, settings.limits.head_bytes),
         content,
         limit,
         since_ns: worker.now_ns(),
@@ -166,16 +166,16 @@ fn invite(
 }
 
 /// A request's content while it is read.
-struct Taking<'a> {
+struct BodyReader<'a> {
     worker: &'a Worker,
     settings: &'a ClientSettings,
-    body: Body,
+    body: BodyTransfer,
     content: &'a mut Vec<u8>,
     limit: u64,
     since_ns: u64,
 }
 
-impl Taking<'_> {
+impl BodyReader<'_> {
     fn poll(
         &mut self,
         client: &mut impl ClientSide,
@@ -227,7 +227,7 @@ impl Taking<'_> {
     /// Nothing is there to be read: has the client run out of time?
     fn wait(&self, client: &impl ClientSide) -> Poll<Result<(), Stop>> {
         let now_ns = self.worker.now_ns();
-        if self.worker.phase() == Phase::Stopping {
+        if self.worker.phase() == WorkerPhase::Stopping {
             return Poll::Ready(Err(Stop::Shutdown));
         }
         let body_ns = self.settings.body_deadline_ns(self.since_ns, self.content.len() as u64);
@@ -248,10 +248,10 @@ impl Taking<'_> {
 }
 
 /// The content of a response from an upstream, on its way through plugins.
-pub struct Response<'a> {
+pub struct ResponseContent<'a> {
     plugins: Plugins<'a>,
     /// Those that want it whole; if there are any, nothing goes on before all of it is there.
-    whole: Whole<'a>,
+    whole: WholeBody<'a>,
     held: Vec<u8>,
     /// What it passes where nobody wants it whole.
     filters: Filters,
@@ -259,10 +259,10 @@ pub struct Response<'a> {
     is_flushed: bool,
 }
 
-impl<'a> Response<'a> {
+impl<'a> ResponseContent<'a> {
     /// Asks plugins what they want of the response whose head stands in the exchange. The head says from now on how the
     /// content leaves; nothing if it passes as it is.
-    pub fn new(plugins: Plugins<'a>, exchange: &mut Exchange) -> Result<Option<Box<Response<'a>>>, Stop> {
+    pub fn new(plugins: Plugins<'a>, exchange: &mut Exchange) -> Result<Option<Box<ResponseContent<'a>>>, Stop> {
         let whole = whole_of_response(plugins, exchange)?;
         let is_held = !whole.links.is_empty();
         let mut filters = Filters::default();
@@ -283,7 +283,7 @@ impl<'a> Response<'a> {
             _ if !is_held && !filters.only_observe() => exchange.response.framing = Framing::Chunked,
             _ => {}
         }
-        Ok(Some(Box::new(Response { plugins, whole, held: Vec::new(), filters, is_flushed: true })))
+        Ok(Some(Box::new(ResponseContent { plugins, whole, held: Vec::new(), filters, is_flushed: true })))
     }
 
     /// Nothing goes on before all of it is there.
@@ -326,7 +326,7 @@ impl<'a> Response<'a> {
 
 /// Shows all of a response's content to those who want it, and has it filtered. The framing is that of what goes on.
 fn seen(
-    whole: &Whole<'_>,
+    whole: &WholeBody<'_>,
     plugins: Plugins<'_>,
     exchange: &mut Exchange,
     mut body: Vec<u8>,
@@ -346,9 +346,9 @@ fn has_content(exchange: &Exchange) -> bool {
     !forward::is_bodiless(exchange.response.status)
 }
 
-fn whole_of_response<'a>(plugins: Plugins<'a>, exchange: &mut Exchange) -> Result<Whole<'a>, Stop> {
+fn whole_of_response<'a>(plugins: Plugins<'a>, exchange: &mut Exchange) -> Result<WholeBody<'a>, Stop> {
     let links = plugins.response_bodies(exchange).filter(|_| has_content(exchange)).collect::<Vec<_>>();
-    Whole::ask(plugins, (links.into_iter(), Place::ResponseContent), exchange, Step::whole_response)
+    WholeBody::ask(plugins, (links.into_iter(), PricedPhase::ResponseContent), exchange, Step::whole_response)
 }
 
 fn filters_of_response(plugins: Plugins<'_>, exchange: &mut Exchange) -> Result<Filters, Stop> {

@@ -16,7 +16,7 @@ use crate::worker::Worker;
 
 /// Places in [`PluginPrice::phases`].
 #[derive(Clone, Copy)]
-pub enum Place {
+pub enum PricedPhase {
     Request,
     Response,
     Log,
@@ -26,7 +26,7 @@ pub enum Place {
 
 impl<'a> Plugins<'a> {
     /// Runs a plugin in a phase, and writes down what that cost where there is a place for it.
-    pub(super) fn measure<T>(self, price: Option<&PluginPrice>, phase: Place, run: impl FnOnce() -> T) -> T {
+    pub(super) fn measure<T>(self, price: Option<&PluginPrice>, phase: PricedPhase, run: impl FnOnce() -> T) -> T {
         note(price, phase);
         self.spend(price, run)
     }
@@ -80,7 +80,7 @@ impl<'a> Plugins<'a> {
     }
 
     /// A plugin is about to be asked what it wants of a message's content.
-    pub fn meet_content(self, link: &Link, exchange: &Exchange, phase: Place) {
+    pub fn meet_content(self, link: &Link, exchange: &Exchange, phase: PricedPhase) {
         note(self.price_if_measured(link, exchange), phase);
     }
 
@@ -131,7 +131,7 @@ impl<'a> Plugins<'a> {
 }
 
 /// One exchange more that a plugin sees in a phase.
-pub(super) fn note(price: Option<&PluginPrice>, phase: Place) {
+pub(super) fn note(price: Option<&PluginPrice>, phase: PricedPhase) {
     if let Some(price) = price {
         price.phases[phase as usize].increment();
     }

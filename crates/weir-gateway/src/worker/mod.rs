@@ -1,9 +1,9 @@
 //! One worker: a thread with its own runtime, listeners, connections, pools and numbers. Workers share nothing on the
 //! path of a request.
 
-pub mod current;
 pub mod meter;
 pub mod rebalance;
+pub mod snapshot;
 
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
@@ -17,10 +17,10 @@ use weir_net::timer::Wheel;
 use weir_plugin::Exchange;
 use weir_telemetry::metrics::WorkerMetrics;
 
-use crate::access_log::AccessLog;
+use crate::access_log::AccessLogWriter;
 use crate::endpoint::pool::Pools;
-use crate::worker::current::Current;
 use crate::worker::meter::Meter;
+use crate::worker::snapshot::WorkerSnapshot;
 
 /// Bytes read from a socket at once.
 pub const READ_BYTES: usize = 64 * 1024;
@@ -37,9 +37,9 @@ pub struct Worker {
     pub wheel: Wheel,
     pub pools: Pools,
     pub metrics: Arc<WorkerMetrics>,
-    pub access_log: Option<AccessLog>,
+    pub access_log: Option<AccessLogWriter>,
     pub meter: Meter,
-    current: RefCell<Rc<Current>>,
+    current: RefCell<Rc<WorkerSnapshot>>,
     read_buffer: RefCell<Box<[u8]>>,
     write_buffer: RefCell<Vec<u8>>,
     // Boxed, since they are handed out: moving an exchange would copy half a kilobyte.
@@ -47,7 +47,7 @@ pub struct Worker {
     exchanges: RefCell<Vec<Box<Exchange>>>,
     buffers: RefCell<Vec<Vec<u8>>>,
     date: RefCell<Date>,
-    phase: Cell<Phase>,
+    phase: Cell<WorkerPhase>,
     phase_since_ns: Cell<u64>,
     phase_change: Notify,
     tasks: Cell<usize>,
@@ -63,7 +63,7 @@ struct Date {
 
 /// Where the worker is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub enum WorkerPhase {
     Serving,
     /// Accepts nothing new, ends connections when their exchange ends.
     Draining,
@@ -76,9 +76,9 @@ impl Worker {
         index: usize,
         clock: Clock,
         metrics: Arc<WorkerMetrics>,
-        access_log: Option<AccessLog>,
+        access_log: Option<AccessLogWriter>,
         pools: Pools,
-        current: Current,
+        current: WorkerSnapshot,
     ) -> Worker {
         let meter = Meter::default();
         meter.measure_one_in(current.snapshot.price_every);
@@ -96,7 +96,7 @@ impl Worker {
             exchanges: RefCell::default(),
             buffers: RefCell::default(),
             date: RefCell::default(),
-            phase: Cell::new(Phase::Serving),
+            phase: Cell::new(WorkerPhase::Serving),
             phase_since_ns: Cell::new(0),
             phase_change: Notify::new(),
             tasks: Cell::new(0),
@@ -119,11 +119,11 @@ impl Worker {
     }
 
     /// The configuration new exchanges see.
-    pub fn current(&self) -> Rc<Current> {
+    pub fn current(&self) -> Rc<WorkerSnapshot> {
         Rc::clone(&self.current.borrow())
     }
 
-    pub fn replace(&self, current: Current) {
+    pub fn replace(&self, current: WorkerSnapshot) {
         self.meter.measure_one_in(current.snapshot.price_every);
         self.current.replace(Rc::new(current));
     }
@@ -224,7 +224,7 @@ impl Worker {
         self.phase_change.notified().await;
     }
 
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> WorkerPhase {
         self.phase.get()
     }
 
@@ -234,7 +234,7 @@ impl Worker {
     }
 
     /// Enters a later phase and wakes every connection.
-    pub fn enter(&self, phase: Phase) {
+    pub fn enter(&self, phase: WorkerPhase) {
         if phase > self.phase.get() {
             self.phase.set(phase);
             self.phase_since_ns.set(self.wake_up());

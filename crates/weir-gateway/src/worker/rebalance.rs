@@ -14,12 +14,12 @@ use weir_telemetry::metrics::Metrics;
 const SLACK: u64 = 8;
 
 /// `C` is what workers are told.
-pub struct Crew<C> {
-    members: Vec<Member<C>>,
+pub struct ConnectionRebalancer<C> {
+    members: Vec<WorkerLoad<C>>,
     metrics: Arc<Metrics>,
 }
 
-struct Member<C> {
+struct WorkerLoad<C> {
     inbox: UnboundedSender<C>,
     /// Connections that are on their way to it.
     coming: AtomicU64,
@@ -27,10 +27,10 @@ struct Member<C> {
     leaves: AtomicBool,
 }
 
-impl<C> Crew<C> {
-    pub fn new(inboxes: Vec<UnboundedSender<C>>, metrics: Arc<Metrics>) -> Crew<C> {
-        let member = |inbox| Member { inbox, coming: AtomicU64::new(0), leaves: AtomicBool::new(false) };
-        Crew { members: inboxes.into_iter().map(member).collect(), metrics }
+impl<C> ConnectionRebalancer<C> {
+    pub fn new(inboxes: Vec<UnboundedSender<C>>, metrics: Arc<Metrics>) -> ConnectionRebalancer<C> {
+        let member = |inbox| WorkerLoad { inbox, coming: AtomicU64::new(0), leaves: AtomicBool::new(false) };
+        ConnectionRebalancer { members: inboxes.into_iter().map(member).collect(), metrics }
     }
 
     fn load(&self, worker: usize) -> u64 {
@@ -38,7 +38,7 @@ impl<C> Crew<C> {
     }
 
     /// Who should have a connection that this worker has accepted, if not this worker.
-    pub fn better_than(&self, worker: usize) -> Option<usize> {
+    pub fn less_loaded_than(&self, worker: usize) -> Option<usize> {
         let others = (0..self.members.len()).filter(|&other| other != worker);
         let (least, other) = others.map(|other| (self.load(other), other)).min()?;
         (self.load(worker) > least + least / SLACK).then_some(other)
@@ -85,38 +85,39 @@ mod tests {
     fn ten_connections_on_two_workers_are_five_and_five() {
         let metrics = Arc::new(Metrics::new(2));
         let (inboxes, mut outboxes): (Vec<_>, Vec<_>) = (0..2).map(|_| unbounded_channel()).unzip();
-        let crew = Crew::new(inboxes, Arc::clone(&metrics));
+        let rebalancer = ConnectionRebalancer::new(inboxes, Arc::clone(&metrics));
         for _ in 0..10 {
             // All of them land on the first.
-            match crew.better_than(0) {
-                Some(other) => crew.hand_over(other, ()).expect("it is there"),
+            match rebalancer.less_loaded_than(0) {
+                Some(other) => rebalancer.hand_over(other, ()).expect("it is there"),
                 None => metrics.worker(0).connections_held.increment(),
             }
         }
-        assert_eq!((crew.load(0), crew.load(1)), (5, 5));
+        assert_eq!((rebalancer.load(0), rebalancer.load(1)), (5, 5));
         while outboxes[1].try_recv().is_ok() {
             metrics.worker(1).connections_held.increment();
-            crew.arrived(1);
+            rebalancer.arrived(1);
         }
-        assert_eq!(crew.load(1), 5);
+        assert_eq!(rebalancer.load(1), 5);
         drop(outboxes);
-        assert_eq!(crew.hand_over(1, ()), Err(()), "it has ended");
-        assert_eq!(crew.load(1), 5);
+        assert_eq!(rebalancer.hand_over(1, ()), Err(()), "it has ended");
+        assert_eq!(rebalancer.load(1), 5);
     }
 
     #[test]
     fn f15_nothing_is_lost_that_is_handed_over_while_its_receiver_leaves() {
         for _ in 0..200 {
             let (inbox, mut outbox) = unbounded_channel();
-            let crew = Crew::new(vec![inbox], Arc::new(Metrics::new(1)));
+            let rebalancer = ConnectionRebalancer::new(vec![inbox], Arc::new(Metrics::new(1)));
             std::thread::scope(|scope| {
-                let given = scope.spawn(|| (0..100).take_while(|&number| crew.hand_over(0, number).is_ok()).count());
-                crew.leave(0);
+                let given =
+                    scope.spawn(|| (0..100).take_while(|&number| rebalancer.hand_over(0, number).is_ok()).count());
+                rebalancer.leave(0);
                 let mut taken = 0;
-                while crew.expects(0) {
+                while rebalancer.expects(0) {
                     if outbox.try_recv().is_ok() {
                         taken += 1;
-                        crew.arrived(0);
+                        rebalancer.arrived(0);
                     }
                 }
                 assert_eq!(outbox.try_recv().ok(), None);
@@ -129,11 +130,11 @@ mod tests {
     fn of_many_connections_few_are_moved() {
         let metrics = Arc::new(Metrics::new(2));
         let (inboxes, _outboxes): (Vec<_>, Vec<_>) = (0..2).map(|_| unbounded_channel::<()>()).unzip();
-        let crew = Crew::new(inboxes, Arc::clone(&metrics));
+        let rebalancer = ConnectionRebalancer::new(inboxes, Arc::clone(&metrics));
         metrics.worker(0).connections_held.set(1_100);
         metrics.worker(1).connections_held.set(1_000);
-        assert_eq!(crew.better_than(0), None);
+        assert_eq!(rebalancer.less_loaded_than(0), None);
         metrics.worker(0).connections_held.set(1_200);
-        assert_eq!((crew.better_than(0), crew.better_than(1)), (Some(1), None));
+        assert_eq!((rebalancer.less_loaded_than(0), rebalancer.less_loaded_than(1)), (Some(1), None));
     }
 }

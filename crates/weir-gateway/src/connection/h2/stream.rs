@@ -18,7 +18,7 @@ use crate::message::forward::Coding;
 use crate::message::sides::{ClientSide, Pipe, Sending};
 use crate::multiplexed::{Outgoing, broken, fields};
 use crate::snapshot::ClientSettings;
-use crate::worker::{Phase, Worker};
+use crate::worker::{Worker, WorkerPhase};
 
 /// As much of a response as is taken from its upstream at once: what a client does not take is held for each stream.
 const ROOM: usize = 16 * 1024;
@@ -117,7 +117,7 @@ impl Stream {
                         }
                     }
                     Poll::Ready(_) => return Poll::Ready(()),
-                    Poll::Pending if worker.now_ns() >= deadline_ns || worker.phase() != Phase::Serving => {
+                    Poll::Pending if worker.now_ns() >= deadline_ns || worker.phase() != WorkerPhase::Serving => {
                         return Poll::Ready(());
                     }
                     Poll::Pending => return Poll::Pending,

@@ -7,14 +7,14 @@ const FORGET_NS: f64 = 10e9;
 
 /// Times from an exchange's turn to the head of its answer, remembered in two ways.
 #[derive(Debug, Default)]
-pub struct Latency {
+pub struct LatencyEstimate {
     /// For `least_time`: an average in which older answers count less.
     pub mean: Average,
     /// For `ewma`: the same, except that a slower answer replaces what was remembered.
     pub peak: Average,
 }
 
-impl Latency {
+impl LatencyEstimate {
     pub fn record(&self, took_ns: u64, now_ns: u64) {
         let took_ns = took_ns as f64;
         self.mean.mix(took_ns, now_ns);
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_peak_counts_at_once_and_fades() {
-        let latency = Latency::default();
+        let latency = LatencyEstimate::default();
         latency.record(1_000_000, 1);
         latency.record(100_000_000, 2);
         assert!(latency.peak.cost(2, 0) > 99e6);

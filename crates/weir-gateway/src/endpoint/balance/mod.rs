@@ -25,8 +25,8 @@ mod seats;
 pub use budget::RetryBudget;
 use chash::Hashing;
 pub use dice::Dice;
-pub use latency::Latency;
-use random::Random;
+pub use latency::LatencyEstimate;
+use random::WeightedRandom;
 use round_robin::RoundRobin;
 use seats::Seat;
 pub use seats::tiers;
@@ -43,7 +43,7 @@ enum Policy {
     /// There is nothing to choose from.
     One,
     RoundRobin(Tiers<RoundRobin>),
-    Random(Tiers<Random>),
+    WeightedRandom(Tiers<WeightedRandom>),
     LeastConn,
     LeastTime,
     Ewma,
@@ -56,7 +56,7 @@ pub trait Loads {
     fn in_flight(&self, endpoint: usize) -> u32;
     /// A further exchange would not have to wait there.
     fn has_room(&self, endpoint: usize) -> bool;
-    fn latency(&self, endpoint: usize) -> &Latency;
+    fn latency(&self, endpoint: usize) -> &LatencyEstimate;
 }
 
 /// The endpoints an exchange has tried. They get no second attempt while another is left.
@@ -81,7 +81,7 @@ impl Balancer {
         let policy = match balance {
             _ if matches!(endpoints, [only] if only.weight > 0) => Policy::One,
             Balance::RoundRobin => Policy::RoundRobin(Tiers::new(endpoints, |seats| RoundRobin::new(seats, &dice))),
-            Balance::Random => Policy::Random(Tiers::new(endpoints, Random::new)),
+            Balance::Random => Policy::WeightedRandom(Tiers::new(endpoints, WeightedRandom::new)),
             Balance::LeastConn => Policy::LeastConn,
             Balance::LeastTime => Policy::LeastTime,
             Balance::Ewma => Policy::Ewma,
@@ -92,7 +92,7 @@ impl Balancer {
 
     /// Turns decide, and it does not matter to an exchange which endpoint it gets.
     pub fn is_by_turns(&self) -> bool {
-        matches!(self.policy, Policy::RoundRobin(_) | Policy::Random(_))
+        matches!(self.policy, Policy::RoundRobin(_) | Policy::WeightedRandom(_))
     }
 
     /// The endpoint whose turn it is among those that are `usable`; `None` if there is none.
@@ -113,7 +113,9 @@ impl Balancer {
             Policy::RoundRobin(tiers) => {
                 self.or_with_room(tiers.pick(|rotation| rotation.pick(dice, &usable))?, loads, usable)
             }
-            Policy::Random(tiers) => self.or_with_room(tiers.pick(|random| random.pick(dice, &usable))?, loads, usable),
+            Policy::WeightedRandom(tiers) => {
+                self.or_with_room(tiers.pick(|random| random.pick(dice, &usable))?, loads, usable)
+            }
             Policy::LeastConn => seats.pick(|seats| least::connections(seats, dice, loads, &usable)),
             Policy::LeastTime => seats.pick(|seats| least::time(seats, dice, loads, now_ns, &usable)),
             Policy::Ewma => seats.pick(|seats| ewma::pick(seats, dice, loads, now_ns, &usable)),

@@ -4,7 +4,7 @@
 use super::Dice;
 use super::seats::{self, Seat};
 
-pub struct Random {
+pub struct WeightedRandom {
     seats: Box<[Seat]>,
     columns: Box<[Column]>,
 }
@@ -19,9 +19,9 @@ struct Column {
 /// The whole of a column.
 const WHOLE: u64 = 1 << 32;
 
-impl Random {
-    pub fn new(seats: Vec<Seat>) -> Random {
-        Random { columns: columns(&seats), seats: seats.into() }
+impl WeightedRandom {
+    pub fn new(seats: Vec<Seat>) -> WeightedRandom {
+        WeightedRandom { columns: columns(&seats), seats: seats.into() }
     }
 
     pub fn pick(&self, dice: &Dice, usable: &impl Fn(usize) -> bool) -> Option<usize> {

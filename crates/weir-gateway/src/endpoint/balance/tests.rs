@@ -18,12 +18,12 @@ struct Made {
     in_flight: RefCell<Vec<u32>>,
     /// With so many in flight an endpoint is full.
     limit: Option<u32>,
-    latencies: Vec<Latency>,
+    latencies: Vec<LatencyEstimate>,
 }
 
 impl Made {
     fn idle(count: usize) -> Made {
-        let latencies = (0..count).map(|_| Latency::default()).collect();
+        let latencies = (0..count).map(|_| LatencyEstimate::default()).collect();
         Made { in_flight: RefCell::new(vec![0; count]), limit: None, latencies }
     }
 }
@@ -37,7 +37,7 @@ impl Loads for Made {
         self.limit.is_none_or(|limit| self.in_flight(endpoint) < limit)
     }
 
-    fn latency(&self, endpoint: usize) -> &Latency {
+    fn latency(&self, endpoint: usize) -> &LatencyEstimate {
         &self.latencies[endpoint]
     }
 }

@@ -2,7 +2,14 @@ use super::*;
 
 /// A closed loop of clients before an endpoint that can do `capacity` requests a second, each taking `service_ns`
 /// at least. Returns throughput a second at the end, and the limit.
-fn run(limiter: &Limiter, clients: u32, capacity: f64, service_ns: f64, seconds: f64, now_ns: &mut u64) -> (f64, u32) {
+fn run(
+    limiter: &ConcurrencyLimiter,
+    clients: u32,
+    capacity: f64,
+    service_ns: f64,
+    seconds: f64,
+    now_ns: &mut u64,
+) -> (f64, u32) {
     let end_ns = *now_ns + (seconds * 1e9) as u64;
     let mut last = 0.0;
     // They come all at once, and the clock ticks until the first of them is served.
@@ -29,8 +36,8 @@ fn run(limiter: &Limiter, clients: u32, capacity: f64, service_ns: f64, seconds:
     (last, limiter.limit())
 }
 
-fn warmed(service_ns: u64) -> (Limiter, u64) {
-    let limiter = Limiter::new(Concurrency::Auto);
+fn warmed(service_ns: u64) -> (ConcurrencyLimiter, u64) {
+    let limiter = ConcurrencyLimiter::new(Concurrency::Auto);
     limiter.completed(1, 1 + service_ns, false);
     (limiter, 1 + service_ns)
 }
@@ -60,18 +67,18 @@ fn a_sleeper_that_looks_busy_is_left_alone_after_a_trial() {
 
 #[test]
 fn a_load_that_is_heavy_from_the_start_is_understood() {
-    let limiter = Limiter::new(Concurrency::Auto);
+    let limiter = ConcurrencyLimiter::new(Concurrency::Auto);
     let mut now_ns = 1_000_000_000;
     let (rate, limit) = run(&limiter, 9000, 100_000.0, 50_000.0, 10.0, &mut now_ns);
     assert!(rate >= 95_000.0 && limit <= 64, "{rate} {limit}");
-    let limiter = Limiter::new(Concurrency::Auto);
+    let limiter = ConcurrencyLimiter::new(Concurrency::Auto);
     let (rate, _) = run(&limiter, 5000, 1e9, 1e9, 10.0, &mut now_ns);
     assert!(rate >= 4900.0, "{rate}");
 }
 
 #[test]
 fn a_first_look_at_clients_that_still_connect_does_not_last() {
-    let (limiter, mut now_ns) = (Limiter::new(Concurrency::Auto), 1_000_000_000);
+    let (limiter, mut now_ns) = (ConcurrencyLimiter::new(Concurrency::Auto), 1_000_000_000);
     run(&limiter, 2000, 24_000.0, 50_000.0, 0.06, &mut now_ns);
     assert_eq!(limiter.limit(), 2 * FIRST, "more is tried, and will look like a gain");
     let (rate, limit) = run(&limiter, 2000, 60_000.0, 50_000.0, 5.0, &mut now_ns);
@@ -123,7 +130,7 @@ fn a_limit_under_which_nothing_completes_is_lifted() {
 
 #[test]
 fn one_that_hangs_is_not_given_those_whom_its_fellows_serve() {
-    let (limiters, now_ns) = (fellows(2), 1_000_000_000);
+    let (limiters, now_ns) = (group(2), 1_000_000_000);
     let [hung, other] = &limiters[..] else { panic!("two") };
     limiters.iter().for_each(|limiter| limiter.completed(now_ns - 1_000_000, now_ns, true));
     for tick in 1..=20 {
@@ -142,7 +149,7 @@ fn one_that_hangs_is_not_given_those_whom_its_fellows_serve() {
 #[test]
 fn where_descriptors_run_out_fewer_do_for_a_while() {
     for setting in [Concurrency::Unlimited, Concurrency::Fixed(9000)] {
-        let limiter = Limiter::new(setting);
+        let limiter = ConcurrencyLimiter::new(setting);
         assert!(limiter.make_do(8000, 1));
         assert_eq!(limiter.limit(), 7000);
         assert!(limiter.make_do(7999, 1), "one of the same wave waits too");
@@ -156,7 +163,7 @@ fn where_descriptors_run_out_fewer_do_for_a_while() {
 
 #[test]
 fn fixed_and_unlimited_stay_what_they_are() {
-    let limiter = Limiter::new(Concurrency::Fixed(5));
+    let limiter = ConcurrencyLimiter::new(Concurrency::Fixed(5));
     let mut now_ns = 1;
     assert_eq!(run(&limiter, 100, 1e6, 1e6, 5.0, &mut now_ns).1, 5);
     limiter.configure(Concurrency::Unlimited);
@@ -165,7 +172,13 @@ fn fixed_and_unlimited_stay_what_they_are() {
 
 /// Endpoints on one processor that can do `capacity` requests a second, each serving as many as it has in flight by turns;
 /// enough clients wait at each. Returns the limits at the end.
-fn run_together(limiters: &[Limiter], capacity: f64, service_ns: f64, seconds: f64, now_ns: &mut u64) -> Vec<u32> {
+fn run_together(
+    limiters: &[ConcurrencyLimiter],
+    capacity: f64,
+    service_ns: f64,
+    seconds: f64,
+    now_ns: &mut u64,
+) -> Vec<u32> {
     let end_ns = *now_ns + (seconds * 1e9) as u64;
     while *now_ns < end_ns {
         let whole: f64 = limiters.iter().map(|limiter| f64::from(limiter.limit())).sum();
@@ -178,14 +191,14 @@ fn run_together(limiters: &[Limiter], capacity: f64, service_ns: f64, seconds: f
             }
         }
     }
-    limiters.iter().map(Limiter::limit).collect()
+    limiters.iter().map(ConcurrencyLimiter::limit).collect()
 }
 
-fn fellows(count: usize) -> Vec<Limiter> {
-    let fellows = Rc::default();
+fn group(count: usize) -> Vec<ConcurrencyLimiter> {
+    let group = Rc::default();
     let limiter = |_| {
-        let limiter = Limiter::new(Concurrency::Auto);
-        limiter.join(&fellows);
+        let limiter = ConcurrencyLimiter::new(Concurrency::Auto);
+        limiter.join(&group);
         limiter
     };
     (0..count).map(limiter).collect()
@@ -193,14 +206,14 @@ fn fellows(count: usize) -> Vec<Limiter> {
 
 #[test]
 fn nobody_gains_by_taking_from_fellows() {
-    let (limiters, mut now_ns) = (fellows(5), 1_000_000_000);
+    let (limiters, mut now_ns) = (group(5), 1_000_000_000);
     let limits = run_together(&limiters, 50_000.0, 50_000.0, 60.0, &mut now_ns);
     assert!(limits.iter().all(|&limit| limit <= 64), "{limits:?}");
 }
 
 #[test]
 fn fellows_that_were_given_too_much_give_it_back_together() {
-    let (limiters, mut now_ns) = (fellows(5), 1_000_000_000);
+    let (limiters, mut now_ns) = (group(5), 1_000_000_000);
     run_together(&limiters, 50_000.0, 50_000.0, 5.0, &mut now_ns);
     // They stall for a moment, and each gets all that waits.
     limiters
@@ -214,7 +227,7 @@ fn fellows_that_were_given_too_much_give_it_back_together() {
 #[test]
 fn a_sleeper_among_fellows_gets_what_it_needs() {
     // One of five takes 30 ms for each however many there are, and 600 wait for it; the others are busy.
-    let (limiters, mut now_ns) = (fellows(5), 1_000_000_000);
+    let (limiters, mut now_ns) = (group(5), 1_000_000_000);
     let (busy, sleeper) = (&limiters[..4], &limiters[4]);
     for _ in 0..400 {
         run_together(busy, 40_000.0, 50_000.0, 0.05, &mut now_ns);

@@ -19,9 +19,9 @@ use weir_proto::h1::Limits;
 use weir_proto::h2::response_head;
 use weir_proto::{Method, ResponseHead, Trailers};
 
-use super::{Endpoint, Freshness, Place, in_time};
+use super::{EndpointPool, Freshness, Permit, in_time};
 use crate::message::forward::{self, Coding};
-use crate::message::relay::Terms;
+use crate::message::relay::RelayTerms;
 use crate::message::sides::{NOT_PROCESSED, Received, Sending, UpstreamSide};
 use crate::multiplexed::{Io, Outgoing, broken, fields};
 use crate::snapshot::Timeouts;
@@ -54,7 +54,7 @@ impl Shared {
     fn can_take_more(&self) -> bool {
         let mut requests = self.requests.borrow_mut();
         let most = MOST_STREAMS.min(requests.current_max_send_streams());
-        // Not ready is as bad as gone: a new connection is quicker than a place on this one.
+        // Not ready is as bad as gone: a new connection is quicker than a stream on this one.
         let mut without_waiting = Context::from_waker(Waker::noop());
         !self.closed.get()
             && self.streams.get() < most
@@ -64,7 +64,7 @@ impl Shared {
 
 /// One stream: the upstream's side of one exchange.
 pub struct Stream<'w> {
-    place: Place<'w>,
+    permit: Permit<'w>,
     connection: Rc<Shared>,
     reused: bool,
     /// A head that leaves with what follows it.
@@ -79,7 +79,7 @@ pub struct Stream<'w> {
     limits: Limits,
 }
 
-impl<'w> Place<'w> {
+impl<'w> Permit<'w> {
     /// A stream for the exchange's request.
     pub async fn open_stream(
         self,
@@ -105,7 +105,7 @@ impl<'w> Place<'w> {
             endpoint.multiplexed.borrow_mut().retain(|shared| !Rc::ptr_eq(shared, &connection));
         }
         Ok(Stream {
-            place: self,
+            permit: self,
             connection,
             reused,
             head: None,
@@ -120,7 +120,7 @@ impl<'w> Place<'w> {
     }
 }
 
-impl Endpoint {
+impl EndpointPool {
     fn with_room(&self) -> Option<Rc<Shared>> {
         self.multiplexed.borrow().iter().find(|shared| shared.can_take_more()).cloned()
     }
@@ -242,7 +242,7 @@ impl Sending for Stream<'_> {
         if self.answer.is_none() && self.receiving.is_none() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        self.outgoing.send(self.place.worker, bytes)
+        self.outgoing.send(self.permit.worker, bytes)
     }
 
     fn is_blocked(&self) -> bool {
@@ -250,18 +250,18 @@ impl Sending for Stream<'_> {
     }
 
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        self.outgoing.poll_flush(self.place.worker, context)
+        self.outgoing.poll_flush(self.permit.worker, context)
     }
 }
 
 impl UpstreamSide for Stream<'_> {
     fn addr(&self) -> SocketAddr {
-        self.place.endpoint.addr
+        self.permit.endpoint.addr
     }
 
-    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &Terms<'_>) -> Coding {
+    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RelayTerms<'_>) -> Coding {
         (self.method, self.limits) = (exchange.request.method, terms.clients.limits);
-        let scheme = if self.place.endpoint.is_secured() { Scheme::HTTPS } else { Scheme::HTTP };
+        let scheme = if self.permit.endpoint.is_secured() { Scheme::HTTPS } else { Scheme::HTTP };
         let host = forward::host(exchange, terms.pass_host, terms.endpoint);
         match fields::request(exchange, scheme, host, out) {
             Ok((head, coding)) => {
@@ -306,14 +306,14 @@ impl UpstreamSide for Stream<'_> {
     }
 
     fn answered(&mut self) {
-        self.place.answered();
+        self.permit.answered();
     }
 }
 
 impl Drop for Stream<'_> {
     fn drop(&mut self) {
-        self.outgoing.release(self.place.worker);
+        self.outgoing.release(self.permit.worker);
         self.connection.streams.set(self.connection.streams.get() - 1);
-        self.connection.idle_since_ns.set(self.place.worker.now_ns());
+        self.connection.idle_since_ns.set(self.permit.worker.now_ns());
     }
 }

@@ -1,4 +1,4 @@
-//! Those who wait for a place at an endpoint: first come, first served, for so long and not more than so many. Who would
+//! Those who wait for a permit at an endpoint: first come, first served, for so long and not more than so many. Who would
 //! not have a turn in time is told at once, instead of when the time is over.
 //!
 //! A time that was asked for is there for bursts. Where some have waited without a break for all of it there is no burst
@@ -19,15 +19,15 @@ const STANDING: u32 = 10;
 /// and the least of it, so that the queue does not run dry between two looks at the pace.
 const STANDING_LEAST: Duration = Duration::from_millis(20);
 
-pub(super) struct Queue {
+pub(super) struct WaitQueue {
     waiting: RefCell<VecDeque<Rc<Ticket>>>,
     terms: Cell<snapshot::Queue>,
-    pace: Cell<Pace>,
+    pace: Cell<GrantRate>,
     /// Since when somebody waits.
     since_ns: Cell<u64>,
 }
 
-/// A place in the queue.
+/// A position in the queue.
 pub(super) struct Ticket {
     state: Cell<Turn>,
     since_ns: u64,
@@ -39,13 +39,13 @@ pub(super) struct Ticket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Waiting,
-    Ended(Outcome),
+    Ended(WaitOutcome),
     Left,
 }
 
 /// How waiting ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum WaitOutcome {
     /// By whom.
     Granted(usize),
     /// It took too long.
@@ -56,7 +56,7 @@ pub(super) enum Outcome {
 
 /// How fast turns come, while there are some who wait.
 #[derive(Clone, Copy, Default)]
-struct Pace {
+struct GrantRate {
     /// Turns since the last look.
     turns: u32,
     /// When that was; 0 if nobody waited then.
@@ -65,9 +65,14 @@ struct Pace {
     rate: f64,
 }
 
-impl Queue {
-    pub(super) fn new(terms: snapshot::Queue) -> Queue {
-        Queue { waiting: RefCell::default(), terms: Cell::new(terms), pace: Cell::default(), since_ns: Cell::new(0) }
+impl WaitQueue {
+    pub(super) fn new(terms: snapshot::Queue) -> WaitQueue {
+        WaitQueue {
+            waiting: RefCell::default(),
+            terms: Cell::new(terms),
+            pace: Cell::default(),
+            since_ns: Cell::new(0),
+        }
     }
 
     pub(super) fn configure(&self, terms: snapshot::Queue) {
@@ -122,8 +127,8 @@ impl Queue {
             let Some(ticket) = self.waiting.borrow_mut().pop_front() else { return false };
             if ticket.state.get() == Turn::Waiting {
                 let pace = self.pace.get();
-                self.pace.set(Pace { turns: pace.turns + 1, ..pace });
-                ticket.end(Outcome::Granted(by));
+                self.pace.set(GrantRate { turns: pace.turns + 1, ..pace });
+                ticket.end(WaitOutcome::Granted(by));
                 return true;
             }
         }
@@ -135,7 +140,7 @@ impl Queue {
         waiting
             .iter()
             .filter(|ticket| ticket.state.get() == Turn::Waiting)
-            .for_each(|ticket| ticket.end(Outcome::Again));
+            .for_each(|ticket| ticket.end(WaitOutcome::Again));
     }
 
     /// Called with every tick: nobody waits for ever, and the pace may have changed.
@@ -144,34 +149,34 @@ impl Queue {
         waiting.retain(|ticket| {
             let waits = ticket.state.get() == Turn::Waiting;
             if waits && ticket.until_ns <= now_ns {
-                ticket.end(Outcome::Expired);
+                ticket.end(WaitOutcome::Expired);
             }
             waits && ticket.until_ns > now_ns
         });
-        self.pace.set(if waiting.is_empty() { Pace::default() } else { self.pace.get().at(now_ns) });
+        self.pace.set(if waiting.is_empty() { GrantRate::default() } else { self.pace.get().at(now_ns) });
     }
 }
 
-impl Pace {
-    fn at(self, now_ns: u64) -> Pace {
+impl GrantRate {
+    fn at(self, now_ns: u64) -> GrantRate {
         let passed = now_ns.saturating_sub(self.looked_ns) as f64;
         let rate = match (self.looked_ns, self.rate) {
             (0, _) => 0.0,
             (_, 0.0) => f64::from(self.turns) / passed.max(1.0),
             (_, rate) => rate + (f64::from(self.turns) / passed.max(1.0) - rate) * passed / (passed + PACE_NS),
         };
-        Pace { turns: 0, looked_ns: now_ns, rate }
+        GrantRate { turns: 0, looked_ns: now_ns, rate }
     }
 }
 
 impl Ticket {
-    fn end(&self, outcome: Outcome) {
+    fn end(&self, outcome: WaitOutcome) {
         self.state.set(Turn::Ended(outcome));
         self.waker.borrow().wake_by_ref();
     }
 
     /// Waits for the end of waiting. Not after having left.
-    pub(super) async fn turn(&self) -> Outcome {
+    pub(super) async fn turn(&self) -> WaitOutcome {
         std::future::poll_fn(|context| match self.state.get() {
             Turn::Ended(outcome) => Poll::Ready(outcome),
             Turn::Waiting | Turn::Left => {
@@ -185,7 +190,7 @@ impl Ticket {
     /// Its holder does not wait any more. Says who had granted it a turn, if anybody had.
     pub(super) fn leave(&self) -> Option<usize> {
         match self.state.replace(Turn::Left) {
-            Turn::Ended(Outcome::Granted(by)) => Some(by),
+            Turn::Ended(WaitOutcome::Granted(by)) => Some(by),
             _ => None,
         }
     }
@@ -197,8 +202,8 @@ mod tests {
 
     const TICK_NS: u64 = 20_000_000;
 
-    fn queue(size: usize, timeout_ms: u64) -> Queue {
-        Queue::new(snapshot::Queue { size, timeout: Some(Duration::from_millis(timeout_ms)) })
+    fn queue(size: usize, timeout_ms: u64) -> WaitQueue {
+        WaitQueue::new(snapshot::Queue { size, timeout: Some(Duration::from_millis(timeout_ms)) })
     }
 
     #[test]
@@ -223,7 +228,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_longer_than_patience() {
-        let queue = Queue::new(snapshot::Queue::default());
+        let queue = WaitQueue::new(snapshot::Queue::default());
         let ticket = queue.enter(Duration::from_millis(5), 1, 1).expect("there is room");
         queue.look(5_000_000);
         assert!(!queue.is_empty());

@@ -9,7 +9,7 @@ use weir_net::tls::{Client, ServerName, connect};
 use crate::snapshot::{self, PassHost};
 
 /// How the connections to an endpoint are secured.
-pub(super) struct Secured {
+pub(super) struct UpstreamTls {
     client: Client,
     /// Who the endpoint has to be; `None` is whom the request is for.
     name: Option<ServerName<'static>>,
@@ -17,15 +17,15 @@ pub(super) struct Secured {
 
 /// What two pools of connections to one address differ in.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct Identity {
+pub(super) struct TlsIdentity {
     terms: [u8; 32],
     name: Option<ServerName<'static>>,
 }
 
-impl Secured {
+impl UpstreamTls {
     /// `None` in the clear. The name that is asked for is the one that is sent as `Host`, except that a node with a name
     /// has to be that node: a client that may say any `Host` does not decide who is believed.
-    pub(super) fn new(endpoint: &snapshot::Endpoint, upstream: &snapshot::Upstream) -> Option<Secured> {
+    pub(super) fn new(endpoint: &snapshot::Endpoint, upstream: &snapshot::Upstream) -> Option<UpstreamTls> {
         let client = upstream.tls.clone()?;
         let node = server_name(&endpoint.name);
         let name = match (&upstream.pass_host, node) {
@@ -33,16 +33,16 @@ impl Secured {
             (PassHost::Pass, Some(ServerName::IpAddress(_))) => None,
             (_, node) => node,
         };
-        Some(Secured { client, name })
+        Some(UpstreamTls { client, name })
     }
 
-    pub(super) fn identity(&self) -> Identity {
-        Identity { terms: self.client.id(), name: self.name.clone() }
+    pub(super) fn identity(&self) -> TlsIdentity {
+        TlsIdentity { terms: self.client.id(), name: self.name.clone() }
     }
 
     /// Resumption stays within one worker and one endpoint, so that workers share no lock.
-    pub(super) fn with_own_sessions(self) -> Secured {
-        Secured { client: self.client.apart(), ..self }
+    pub(super) fn with_own_sessions(self) -> UpstreamTls {
+        UpstreamTls { client: self.client.apart(), ..self }
     }
 
     /// Whether a connection is with the one that a request for `host` needs.

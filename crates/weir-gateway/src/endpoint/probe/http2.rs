@@ -14,7 +14,7 @@ use http::{HeaderMap, Method, Request, Response, Uri};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use weir_net::stream::Stream;
 
-use super::Answer;
+use super::CheckAnswer;
 use crate::multiplexed::broken;
 use crate::snapshot::Asked;
 
@@ -22,15 +22,15 @@ use crate::snapshot::Asked;
 const MOST: usize = 64 * 1024;
 
 /// Sends a request; its answer's status.
-pub async fn status(stream: Stream, asked: &Asked) -> io::Result<Answer> {
+pub async fn status(stream: Stream, asked: &Asked) -> io::Result<CheckAnswer> {
     let request = request(asked, stream.tls().is_some()).map_err(io::Error::other)?;
     let content = Bytes::copy_from_slice(asked.body.as_bytes());
-    let head = async |response: Response<RecvStream>| Ok(Answer::Status(response.status().as_u16()));
+    let head = async |response: Response<RecvStream>| Ok(CheckAnswer::Status(response.status().as_u16()));
     exchange(stream, request, content, head).await
 }
 
 /// Asks a gRPC server whether it serves (`grpc.health.v1.Health/Check`). Whatever it says else is that it does not.
-pub async fn serves(stream: Stream, service: &str, host: &str) -> io::Result<Answer> {
+pub async fn serves(stream: Stream, service: &str, host: &str) -> io::Result<CheckAnswer> {
     let asked = Asked { method: "POST".into(), path: "/grpc.health.v1.Health/Check".into(), ..Asked::of(host) };
     let mut request = request(&asked, stream.tls().is_some()).map_err(io::Error::other)?;
     request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
@@ -46,7 +46,7 @@ pub async fn serves(stream: Stream, service: &str, host: &str) -> io::Result<Ans
         }
         let trailers = body.trailers().await.map_err(broken)?.unwrap_or(head.headers);
         let is_good = trailers.get("grpc-status").is_some_and(|status| status == "0");
-        Ok(if is_good && serving(&content) { Answer::Well } else { Answer::Ill })
+        Ok(if is_good && serving(&content) { CheckAnswer::Well } else { CheckAnswer::Ill })
     };
     exchange(stream, request, question(service).into(), read).await
 }
@@ -61,7 +61,7 @@ async fn exchange<A>(
     if stream.tls().is_some_and(|session| session.protocol() != Some(b"h2")) {
         return Err(io::Error::other("it does not speak HTTP/2"));
     }
-    let handshake = Builder::new().enable_push(false).max_header_list_size(MOST as u32).handshake(Io(stream));
+    let handshake = Builder::new().enable_push(false).max_header_list_size(MOST as u32).handshake(ProbeIo(stream));
     let (mut requests, connection) = handshake.await.map_err(broken)?;
     let answer = async {
         let (response, mut sending) = requests.send_request(request, content.is_empty()).map_err(broken)?;
@@ -162,9 +162,9 @@ fn number(message: &mut &[u8]) -> Option<u64> {
 }
 
 /// The bytes of a connection as the library wants them.
-struct Io(Stream);
+struct ProbeIo(Stream);
 
-impl AsyncRead for Io {
+impl AsyncRead for ProbeIo {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let count = ready!(self.get_mut().0.poll_read(context, out.initialize_unfilled()))?;
         out.advance(count);
@@ -172,7 +172,7 @@ impl AsyncRead for Io {
     }
 }
 
-impl AsyncWrite for Io {
+impl AsyncWrite for ProbeIo {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.get_mut().0.poll_write(context, bytes)
     }

@@ -6,7 +6,7 @@ use weir_proto::{Framing, Trailers};
 use crate::message::forward::Coding;
 
 /// How much of a body is still to come.
-pub enum Body {
+pub enum BodyTransfer {
     Sized(u64),
     Chunked(Box<Decoder>),
     UntilClose,
@@ -17,7 +17,7 @@ pub enum Body {
 /// The body's framing is broken.
 pub struct Broken;
 
-/// What one call of [`Body::transfer`] did.
+/// What one call of [`BodyTransfer::transfer`] did.
 pub struct Moved {
     /// Bytes taken from the input; what is left belongs to the next message.
     pub consumed: usize,
@@ -25,24 +25,24 @@ pub struct Moved {
     pub content: u64,
 }
 
-impl Body {
-    pub fn new(framing: Framing, trailer_limit: usize) -> Body {
+impl BodyTransfer {
+    pub fn new(framing: Framing, trailer_limit: usize) -> BodyTransfer {
         match framing {
-            Framing::None | Framing::Sized(0) => Body::Done(Trailers::default()),
-            Framing::Sized(length) => Body::Sized(length),
-            Framing::Chunked => Body::Chunked(Box::new(Decoder::new(trailer_limit))),
-            Framing::UntilClose => Body::UntilClose,
+            Framing::None | Framing::Sized(0) => BodyTransfer::Done(Trailers::default()),
+            Framing::Sized(length) => BodyTransfer::Sized(length),
+            Framing::Chunked => BodyTransfer::Chunked(Box::new(Decoder::new(trailer_limit))),
+            Framing::UntilClose => BodyTransfer::UntilClose,
         }
     }
 
     pub fn is_done(&self) -> bool {
-        matches!(self, Body::Done(_))
+        matches!(self, BodyTransfer::Done(_))
     }
 
     /// What came after the content; `None` until all of it was there.
     pub fn trailers(&self) -> Option<&Trailers> {
         match self {
-            Body::Done(trailers) => Some(trailers),
+            BodyTransfer::Done(trailers) => Some(trailers),
             _ => None,
         }
     }
@@ -50,7 +50,7 @@ impl Body {
     /// The same, to be changed on its way.
     pub fn trailers_mut(&mut self) -> Option<&mut Trailers> {
         match self {
-            Body::Done(trailers) => Some(trailers),
+            BodyTransfer::Done(trailers) => Some(trailers),
             _ => None,
         }
     }
@@ -58,21 +58,21 @@ impl Body {
     /// Moves what `input` holds of this body to `out`, in the coding of the next hop.
     pub fn transfer(&mut self, input: &[u8], coding: Coding, out: &mut Vec<u8>) -> Result<Moved, Broken> {
         match self {
-            Body::Done(_) => Ok(Moved { consumed: 0, content: 0 }),
-            Body::UntilClose => {
+            BodyTransfer::Done(_) => Ok(Moved { consumed: 0, content: 0 }),
+            BodyTransfer::UntilClose => {
                 write(out, coding, input);
                 Ok(Moved { consumed: input.len(), content: input.len() as u64 })
             }
-            Body::Sized(remaining) => {
+            BodyTransfer::Sized(remaining) => {
                 let length = usize::try_from(*remaining).unwrap_or(usize::MAX).min(input.len());
                 write(out, coding, &input[..length]);
                 *remaining -= length as u64;
                 if *remaining == 0 {
-                    *self = Body::Done(Trailers::default());
+                    *self = BodyTransfer::Done(Trailers::default());
                 }
                 Ok(Moved { consumed: length, content: length as u64 })
             }
-            Body::Chunked(decoder) => {
+            BodyTransfer::Chunked(decoder) => {
                 let mut moved = Moved { consumed: 0, content: 0 };
                 while moved.consumed < input.len() {
                     match decoder.next(&input[moved.consumed..]).map_err(|_| Broken)? {
@@ -85,7 +85,7 @@ impl Body {
                         }
                         Step::End { consumed } => {
                             moved.consumed += consumed;
-                            *self = Body::Done(decoder.take_trailers());
+                            *self = BodyTransfer::Done(decoder.take_trailers());
                             break;
                         }
                     }
@@ -98,12 +98,12 @@ impl Body {
     /// The sender has closed its side. That is the end of some bodies and the truncation of others.
     pub fn close(&mut self, trailers: Trailers) -> Result<(), Broken> {
         match self {
-            Body::UntilClose => {
-                *self = Body::Done(trailers);
+            BodyTransfer::UntilClose => {
+                *self = BodyTransfer::Done(trailers);
                 Ok(())
             }
-            Body::Done(_) => Ok(()),
-            Body::Sized(_) | Body::Chunked(_) => Err(Broken),
+            BodyTransfer::Done(_) => Ok(()),
+            BodyTransfer::Sized(_) | BodyTransfer::Chunked(_) => Err(Broken),
         }
     }
 }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     fn run(framing: Framing, coding: Coding, input: &[u8]) -> Option<(String, usize, bool)> {
-        let mut body = Body::new(framing, 1000);
+        let mut body = BodyTransfer::new(framing, 1000);
         let mut out = Vec::new();
         let moved = body.transfer(input, coding, &mut out).ok()?;
         Some((String::from_utf8(out).expect("test bodies are text"), moved.consumed, body.is_done()))
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn trailers_are_there_at_the_end() {
-        let mut body = Body::new(Framing::Chunked, 1000);
+        let mut body = BodyTransfer::new(Framing::Chunked, 1000);
         assert!(body.transfer(b"1\r\nx\r\n", Coding::None, &mut Vec::new()).is_ok() && body.trailers().is_none());
         assert!(body.transfer(b"0\r\nA: b\r\n\r\n", Coding::None, &mut Vec::new()).is_ok());
         let trailers = body.trailers().expect("it is over");
@@ -155,9 +155,9 @@ mod tests {
 
     #[test]
     fn closing_ends_only_what_may_end_so() {
-        assert!(Body::new(Framing::UntilClose, 0).close(Trailers::default()).is_ok());
-        assert!(Body::new(Framing::Sized(1), 0).close(Trailers::default()).is_err());
-        assert!(Body::new(Framing::Chunked, 0).close(Trailers::default()).is_err());
-        assert!(Body::new(Framing::None, 0).close(Trailers::default()).is_ok());
+        assert!(BodyTransfer::new(Framing::UntilClose, 0).close(Trailers::default()).is_ok());
+        assert!(BodyTransfer::new(Framing::Sized(1), 0).close(Trailers::default()).is_err());
+        assert!(BodyTransfer::new(Framing::Chunked, 0).close(Trailers::default()).is_err());
+        assert!(BodyTransfer::new(Framing::None, 0).close(Trailers::default()).is_ok());
     }
 }

@@ -6,12 +6,12 @@ use weir_net::timer::NEVER;
 use weir_plugin::Stop;
 use weir_proto::h1::{BadResponse, parse_response};
 
-use super::body::{self, Body};
+use super::body::{self, BodyTransfer};
 use super::{Persisting, Relay, ns};
 use crate::message::forward::{self, Coding};
 use crate::message::sides::{ClientSide, NOT_PROCESSED, Received, UpstreamSide};
 use crate::plugins::content;
-use crate::worker::Phase;
+use crate::worker::WorkerPhase;
 
 /// Interim responses let through for one request; more are a storm.
 const MAX_INTERIM: u8 = 8;
@@ -194,7 +194,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
 
     /// Sends a response that plugins wanted whole, once all of it is there and they have seen it.
     fn send_held(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
-        let is_due = |content: &mut Box<content::Response<'_>>| content.is_held();
+        let is_due = |content: &mut Box<content::ResponseContent<'_>>| content.is_held();
         if !self.response.head_done || !self.response.body.is_done() {
             return Ok(());
         }
@@ -240,11 +240,11 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         }
         self.upstream_answers(status);
         self.response.upstream_reusable = self.exchange.response.keep_alive;
-        self.response.body = Body::new(self.exchange.response.framing, self.terms.clients.limits.head_bytes);
+        self.response.body = BodyTransfer::new(self.exchange.response.framing, self.terms.clients.limits.head_bytes);
         self.terms.plugins.on_response(self.exchange)?;
         forward::reframe(self.exchange);
         if self.terms.plugins.see_response_bodies(self.exchange) {
-            self.response.content = content::Response::new(self.terms.plugins, self.exchange)?;
+            self.response.content = content::ResponseContent::new(self.terms.plugins, self.exchange)?;
         }
         self.response.head_done = true;
         if !self.response.content.as_ref().is_some_and(|content| content.is_held()) {
@@ -260,7 +260,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             && self.response.coding != Coding::UntilClose
             && self.request.body.is_done()
             && !self.client.ended()
-            && self.worker.phase() == Phase::Serving
+            && self.worker.phase() == WorkerPhase::Serving
             && self.terms.clients.keepalive_requests.is_none_or(|most| self.exchange.client.connection_requests < most);
         self.exchange.response_begun = true;
         self.client.response_head(out, self.exchange, self.response.coding, !self.response.client_reusable);

@@ -1,50 +1,50 @@
-//! Places at an endpoint: as many as it should have exchanges in flight. Who finds none waits.
+//! Permits at an endpoint: as many as it should have exchanges in flight. Who finds none waits.
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use weir_plugin::Stop;
 
-use super::queue::{Outcome, Ticket};
-use super::{Endpoint, Line};
+use super::queue::{Ticket, WaitOutcome};
+use super::{EndpointPool, SharedQueue};
 use crate::worker::Worker;
 
 /// One of the exchanges in flight at an endpoint.
-pub struct Place<'w> {
+pub struct Permit<'w> {
     pub(super) worker: &'w Rc<Worker>,
-    pub(super) endpoint: Rc<Endpoint>,
+    pub(super) endpoint: Rc<EndpointPool>,
     /// When it was the exchange's turn, which lasts until the endpoint answers.
     since_ns: Option<u64>,
 }
 
-impl Endpoint {
-    /// A place, if the endpoint has fewer exchanges than it should.
-    pub fn place<'w>(self: &Rc<Endpoint>, worker: &'w Rc<Worker>) -> Option<Place<'w>> {
+impl EndpointPool {
+    /// A permit, if the endpoint has fewer exchanges than it should.
+    pub fn try_permit<'w>(self: &Rc<EndpointPool>, worker: &'w Rc<Worker>) -> Option<Permit<'w>> {
         if !self.has_room() {
             return None;
         }
         self.in_use.set(self.in_use.get() + 1);
         self.in_flight.set(self.in_flight.get() + 1);
-        Some(Place { worker, endpoint: Rc::clone(self), since_ns: Some(worker.now_ns()) })
+        Some(Permit { worker, endpoint: Rc::clone(self), since_ns: Some(worker.now_ns()) })
     }
 
-    /// A place as soon as there is one, `patience` after `since_ns` at the latest where no other time is set.
-    pub async fn wait_for_place<'w>(
-        self: &Rc<Endpoint>,
+    /// A permit as soon as there is one, `patience` after `since_ns` at the latest where no other time is set.
+    pub async fn wait_for_permit<'w>(
+        self: &Rc<EndpointPool>,
         worker: &'w Rc<Worker>,
         since_ns: u64,
         patience: Duration,
-    ) -> Result<Place<'w>, Stop> {
+    ) -> Result<Permit<'w>, Stop> {
         // In flight it is from now on.
         self.in_flight.set(self.in_flight.get() + 1);
-        let mut place = Place { worker, endpoint: Rc::clone(self), since_ns: None };
+        let mut permit = Permit { worker, endpoint: Rc::clone(self), since_ns: None };
         let ticket = self.queue.enter(patience, since_ns, worker.now_ns()).ok_or(Stop::Overloaded)?;
         match (Queued { worker, endpoints: std::slice::from_ref(self), ticket: &ticket }).turn().await {
-            Outcome::Granted(_) => {
-                place.since_ns = Some(worker.now_ns());
-                Ok(place)
+            WaitOutcome::Granted(_) => {
+                permit.since_ns = Some(worker.now_ns());
+                Ok(permit)
             }
-            Outcome::Expired | Outcome::Again => Err(Stop::Overloaded),
+            WaitOutcome::Expired | WaitOutcome::Again => Err(Stop::Overloaded),
         }
     }
 
@@ -55,11 +55,13 @@ impl Endpoint {
 
     /// Somebody would go on here if there were room.
     fn is_waited_for(&self, now_ns: u64) -> bool {
-        let waits = |(line, seat): &(Rc<Line>, usize)| !line.is_empty() && line.is_for(*seat, now_ns);
-        !self.queue.is_empty() || self.lines.borrow().iter().any(waits)
+        let waits = |(shared_queue, seat): &(Rc<SharedQueue>, usize)| {
+            !shared_queue.is_empty() && shared_queue.is_for(*seat, now_ns)
+        };
+        !self.queue.is_empty() || self.shared_queues.borrow().iter().any(waits)
     }
 
-    /// Gives a place back, and lets in those who wait longest, as far as the limit allows.
+    /// Gives a permit back, and lets in those who wait longest, as far as the limit allows.
     fn release(&self, now_ns: u64) {
         self.in_use.set(self.in_use.get() - 1);
         self.admit(now_ns);
@@ -71,13 +73,19 @@ impl Endpoint {
         }
     }
 
-    /// Gives a turn to who waits longest, for this endpoint alone or in a line; `false` if nobody does.
+    /// Gives a turn to who waits longest, for this endpoint alone or in a shared queue; `false` if nobody does.
     fn grant(&self, now_ns: u64) -> bool {
-        let lines = self.lines.borrow();
-        let serves = lines.iter().filter(|(line, seat)| line.is_for(*seat, now_ns) && line.has_share(*seat, now_ns));
-        let longest = serves.filter_map(|(line, seat)| Some((line.oldest_ns()?, line, *seat))).min_by_key(|one| one.0);
+        let shared_queues = self.shared_queues.borrow();
+        let serves = shared_queues
+            .iter()
+            .filter(|(shared_queue, seat)| shared_queue.is_for(*seat, now_ns) && shared_queue.has_share(*seat, now_ns));
+        let longest = serves
+            .filter_map(|(shared_queue, seat)| Some((shared_queue.oldest_ns()?, shared_queue, *seat)))
+            .min_by_key(|one| one.0);
         match (longest, self.queue.oldest_ns()) {
-            (Some((since_ns, line, seat)), own) if own.is_none_or(|own_ns| since_ns < own_ns) => line.grant(seat),
+            (Some((since_ns, shared_queue, seat)), own) if own.is_none_or(|own_ns| since_ns < own_ns) => {
+                shared_queue.grant(seat)
+            }
             (_, Some(_)) => self.queue.grant(0),
             (_, None) => false,
         }
@@ -85,7 +93,7 @@ impl Endpoint {
 
     /// Called with every tick: the limit may be too low, and nobody waits for ever.
     pub(super) fn look_after_queue(&self, now_ns: u64) {
-        self.lines.borrow_mut().retain(|(line, _)| !line.is_empty());
+        self.shared_queues.borrow_mut().retain(|(shared_queue, _)| !shared_queue.is_empty());
         if self.is_waited_for(now_ns) {
             // Who has room is not stalled, but has nothing to do.
             if !self.has_room() {
@@ -97,28 +105,28 @@ impl Endpoint {
     }
 }
 
-impl Line {
-    /// A place at whichever of the endpoints has one first, and which that is; `None` where it should be asked again who
+impl SharedQueue {
+    /// A permit at whichever of the endpoints has one first, and which that is; `None` where it should be asked again who
     /// is to have the exchange.
     pub async fn wait<'w>(
-        self: &Rc<Line>,
-        endpoints: &[Rc<Endpoint>],
+        self: &Rc<SharedQueue>,
+        endpoints: &[Rc<EndpointPool>],
         worker: &'w Rc<Worker>,
         since_ns: u64,
         patience: Duration,
-    ) -> Result<Option<(usize, Place<'w>)>, Stop> {
+    ) -> Result<Option<(usize, Permit<'w>)>, Stop> {
         if self.is_empty() {
-            worker.pools.line_up(self, endpoints);
+            worker.pools.register_waiters(self, endpoints);
         }
         let ticket = self.enter(patience, since_ns, worker.now_ns()).ok_or(Stop::Overloaded)?;
         match (Queued { worker, endpoints, ticket: &ticket }).turn().await {
-            Outcome::Granted(seat) => {
+            WaitOutcome::Granted(seat) => {
                 let endpoint = Rc::clone(&endpoints[seat]);
                 endpoint.in_flight.set(endpoint.in_flight.get() + 1);
-                Ok(Some((seat, Place { worker, endpoint, since_ns: Some(worker.now_ns()) })))
+                Ok(Some((seat, Permit { worker, endpoint, since_ns: Some(worker.now_ns()) })))
             }
-            Outcome::Again => Ok(None),
-            Outcome::Expired => Err(Stop::Overloaded),
+            WaitOutcome::Again => Ok(None),
+            WaitOutcome::Expired => Err(Stop::Overloaded),
         }
     }
 }
@@ -126,16 +134,16 @@ impl Line {
 /// Leaves the queue when dropped, also when the client has gone away meanwhile.
 struct Queued<'a> {
     worker: &'a Worker,
-    /// Those that may grant it a place.
-    endpoints: &'a [Rc<Endpoint>],
+    /// Those that may grant it a permit.
+    endpoints: &'a [Rc<EndpointPool>],
     ticket: &'a Ticket,
 }
 
 impl Queued<'_> {
-    async fn turn(self) -> Outcome {
+    async fn turn(self) -> WaitOutcome {
         self.worker.metrics.upstream_queued.increment();
         let outcome = self.ticket.turn().await;
-        self.ticket.leave(); // a place is ours now; leaving the queue must not give it away
+        self.ticket.leave(); // a permit is ours now; leaving the queue must not give it away
         outcome
     }
 }
@@ -149,22 +157,22 @@ impl Drop for Queued<'_> {
     }
 }
 
-impl<'w> Place<'w> {
+impl<'w> Permit<'w> {
     pub fn worker(&self) -> &'w Rc<Worker> {
         self.worker
     }
 
-    pub fn endpoint(&self) -> &Rc<Endpoint> {
+    pub fn endpoint(&self) -> &Rc<EndpointPool> {
         &self.endpoint
     }
 
-    /// Another place at the same endpoint, after those who wait already.
-    pub(super) async fn again(self, patience: Duration) -> Result<Place<'w>, Stop> {
+    /// Another permit at the same endpoint, after those who wait already.
+    pub(super) async fn again(self, patience: Duration) -> Result<Permit<'w>, Stop> {
         let (worker, endpoint) = (self.worker, Rc::clone(&self.endpoint));
         drop(self);
-        match endpoint.place(worker) {
-            Some(place) => Ok(place),
-            None => Box::pin(endpoint.wait_for_place(worker, worker.now_ns(), patience)).await,
+        match endpoint.try_permit(worker) {
+            Some(permit) => Ok(permit),
+            None => Box::pin(endpoint.wait_for_permit(worker, worker.now_ns(), patience)).await,
         }
     }
 
@@ -181,7 +189,7 @@ impl<'w> Place<'w> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         if self.since_ns.is_some() {
             self.endpoint.release(self.worker.now_ns());

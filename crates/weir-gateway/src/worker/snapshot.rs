@@ -7,50 +7,50 @@ use std::sync::Arc;
 use weir_plugin::{Exchange, RouteFacts, Routes};
 use weir_telemetry::metrics::{RouteMetrics, RouteSlot};
 
-use crate::endpoint::balance::{Balancer, Dice, Latency, Loads, RetryBudget, Tried};
-use crate::endpoint::persistence::Sessions;
-use crate::endpoint::pool::{Endpoint, Line, Pools};
-use crate::endpoint::state::{Health, Shared};
+use crate::endpoint::balance::{Balancer, Dice, LatencyEstimate, Loads, RetryBudget, Tried};
+use crate::endpoint::persistence::StickySessions;
+use crate::endpoint::pool::{EndpointPool, Pools, SharedQueue};
+use crate::endpoint::state::{Health, SharedState};
 use crate::snapshot::{self, AllDown, Snapshot, WhenGone};
 use crate::worker::Worker;
 
-pub struct Current {
+pub struct WorkerSnapshot {
     pub snapshot: Arc<Snapshot>,
     /// Beside [`Snapshot::upstreams`].
-    upstreams: Vec<Upstream>,
+    upstreams: Vec<WorkerUpstream>,
     /// Beside [`Snapshot::routes`].
     slots: Arc<[RouteSlot]>,
 }
 
 /// A worker's side of an upstream.
-pub struct Upstream {
-    pub endpoints: Vec<Rc<Endpoint>>,
+pub struct WorkerUpstream {
+    pub endpoints: Vec<Rc<EndpointPool>>,
     /// Beside the endpoints.
     pub health: Vec<Arc<Health>>,
     balancer: Balancer,
     /// Where it does not matter to an exchange which endpoint it gets.
-    line: Option<Rc<Line>>,
+    shared_queue: Option<Rc<SharedQueue>>,
     dice: Dice,
-    pub sessions: Arc<Sessions>,
+    pub sessions: Arc<StickySessions>,
     pub retries: RetryBudget,
 }
 
-impl Current {
+impl WorkerSnapshot {
     pub fn new(
         snapshot: Arc<Snapshot>,
         slots: Arc<[RouteSlot]>,
         pools: &Pools,
-        shared: &Shared,
+        shared: &SharedState,
         now_ns: u64,
-    ) -> Current {
+    ) -> WorkerSnapshot {
         let upstreams =
-            snapshot.upstreams.iter().map(|upstream| Upstream::new(upstream, pools, shared, now_ns)).collect();
+            snapshot.upstreams.iter().map(|upstream| WorkerUpstream::new(upstream, pools, shared, now_ns)).collect();
         pools.forget_unused();
         shared.health.forget_unused();
-        Current { snapshot, upstreams, slots }
+        WorkerSnapshot { snapshot, upstreams, slots }
     }
 
-    pub fn upstream(&self, number: usize) -> (&snapshot::Upstream, &Upstream) {
+    pub fn upstream(&self, number: usize) -> (&snapshot::Upstream, &WorkerUpstream) {
         (&self.snapshot.upstreams[number], &self.upstreams[number])
     }
 
@@ -78,19 +78,20 @@ impl Current {
 /// Endpoints that may be passed by because somebody else is finding out how they are, before one is taken anyway.
 const MAX_PASSED_BY: usize = 4;
 
-impl Upstream {
-    fn new(upstream: &snapshot::Upstream, pools: &Pools, shared: &Shared, now_ns: u64) -> Upstream {
+impl WorkerUpstream {
+    fn new(upstream: &snapshot::Upstream, pools: &Pools, shared: &SharedState, now_ns: u64) -> WorkerUpstream {
         let endpoints = pools.endpoints(upstream);
         let health: Vec<_> =
             upstream.endpoints.iter().map(|endpoint| shared.health.endpoint(endpoint, now_ns)).collect();
         let balancer = Balancer::new(&upstream.balance, &upstream.endpoints);
-        let line = || Rc::new(Line::new(&upstream.endpoints, &health, upstream.queue, upstream.slow_start));
-        let line = balancer.is_by_turns().then(line);
-        Upstream {
+        let shared_queue =
+            || Rc::new(SharedQueue::new(&upstream.endpoints, &health, upstream.queue, upstream.slow_start));
+        let shared_queue = balancer.is_by_turns().then(shared_queue);
+        WorkerUpstream {
             endpoints,
             health,
             balancer,
-            line,
+            shared_queue,
             dice: Dice::shaken(),
             sessions: Arc::clone(&shared.sessions),
             retries: RetryBudget::default(),
@@ -98,18 +99,18 @@ impl Upstream {
     }
 
     /// Where an exchange waits for whichever endpoint has a place first; nothing where it has to wait for the picked one.
-    pub fn line_for(
+    pub fn shared_queue_for(
         &self,
         settings: &snapshot::Upstream,
         exchange: &Exchange,
         picked: usize,
         tried: Tried,
         now_ns: u64,
-    ) -> Option<&Rc<Line>> {
-        let line = self.line.as_ref()?;
+    ) -> Option<&Rc<SharedQueue>> {
+        let shared_queue = self.shared_queue.as_ref()?;
         // Who is on trial, or asked because all are down or all others were, is asked on purpose.
         let is_any = self.health[picked].is_proven() && tried == Tried::default();
-        (is_any && self.home(settings, exchange, now_ns).is_none()).then_some(line)
+        (is_any && self.home(settings, exchange, now_ns).is_none()).then_some(shared_queue)
     }
 
     /// The endpoint where the client belongs, if there is one. Otherwise an endpoint in rotation that has not been
@@ -167,7 +168,7 @@ impl Upstream {
     }
 }
 
-impl Loads for [Rc<Endpoint>] {
+impl Loads for [Rc<EndpointPool>] {
     fn in_flight(&self, endpoint: usize) -> u32 {
         self[endpoint].in_flight()
     }
@@ -176,12 +177,12 @@ impl Loads for [Rc<Endpoint>] {
         self[endpoint].has_room()
     }
 
-    fn latency(&self, endpoint: usize) -> &Latency {
+    fn latency(&self, endpoint: usize) -> &LatencyEstimate {
         &self[endpoint].latency
     }
 }
 
-impl Routes for Current {
+impl Routes for WorkerSnapshot {
     fn facts(&self, route: usize) -> &RouteFacts {
         &self.snapshot.routes[route].facts
     }

@@ -1,4 +1,4 @@
-//! Those who wait for whichever endpoint of an upstream has a place first.
+//! Those who wait for whichever endpoint of an upstream has a permit first.
 //!
 //! Where turns decide, an exchange belongs to no endpoint, and must not wait at one: endpoints become slower and faster,
 //! and of those who wait at several, many who came first would be served last.
@@ -7,14 +7,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::queue::{Queue, Ticket};
+use super::queue::{Ticket, WaitQueue};
 use crate::endpoint::balance::{Dice, tiers};
 use crate::endpoint::state::Health;
 use crate::snapshot;
 
 /// One worker's, for one upstream.
-pub struct Line {
-    queue: Queue,
+pub struct SharedQueue {
+    queue: WaitQueue,
     /// Beside the upstream's endpoints; nothing where one takes no part.
     seats: Vec<Option<Seat>>,
     slow_start: Option<Duration>,
@@ -27,14 +27,14 @@ struct Seat {
     health: Arc<Health>,
 }
 
-impl Line {
+impl SharedQueue {
     /// `health` stands beside the endpoints. So many may wait as at all together that take part.
     pub fn new(
         endpoints: &[snapshot::Endpoint],
         health: &[Arc<Health>],
         snapshot::Queue { size, timeout }: snapshot::Queue,
         slow_start: Option<Duration>,
-    ) -> Line {
+    ) -> SharedQueue {
         let mut seats: Vec<_> = endpoints.iter().map(|_| None).collect();
         for (tier, members) in tiers(endpoints).into_iter().enumerate() {
             for member in members {
@@ -42,8 +42,9 @@ impl Line {
                 seats[member.endpoint] = Some(Seat { tier, health });
             }
         }
-        let queue = Queue::new(snapshot::Queue { size: size.saturating_mul(seats.iter().flatten().count()), timeout });
-        Line { queue, seats, slow_start, dice: Dice::shaken() }
+        let queue =
+            WaitQueue::new(snapshot::Queue { size: size.saturating_mul(seats.iter().flatten().count()), timeout });
+        SharedQueue { queue, seats, slow_start, dice: Dice::shaken() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -59,7 +60,7 @@ impl Line {
         self.queue.oldest_ns()
     }
 
-    /// Gives the place of an endpoint to who waits longest; `false` if nobody does.
+    /// Gives the permit of an endpoint to who waits longest; `false` if nobody does.
     pub(super) fn grant(&self, seat: usize) -> bool {
         self.queue.grant(seat)
     }
@@ -99,13 +100,13 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
-    use super::super::queue::Outcome;
+    use super::super::queue::WaitOutcome;
     use super::*;
 
     const LONG: Duration = Duration::from_secs(10);
 
     /// Two endpoints that share the load, a reserve, and one without a weight.
-    fn line(slow_start: Option<Duration>) -> (Line, Vec<Arc<Health>>) {
+    fn shared_queue(slow_start: Option<Duration>) -> (SharedQueue, Vec<Arc<Health>>) {
         let endpoints = [(1, 0), (1, 0), (1, -1), (0, 0)].map(|(weight, priority)| snapshot::Endpoint {
             name: "".into(),
             addr: ([127, 0, 0, 1], 1).into(),
@@ -115,56 +116,56 @@ mod tests {
             checks: None,
         });
         let health: Vec<_> = endpoints.iter().map(|_| Arc::default()).collect();
-        (Line::new(&endpoints, &health, snapshot::Queue::default(), slow_start), health)
+        (SharedQueue::new(&endpoints, &health, snapshot::Queue::default(), slow_start), health)
     }
 
-    fn enter(line: &Line) -> Rc<Ticket> {
-        line.enter(LONG, 1, 1).expect("there is room")
+    fn enter(shared_queue: &SharedQueue) -> Rc<Ticket> {
+        shared_queue.enter(LONG, 1, 1).expect("there is room")
     }
 
     /// Who may take from it.
-    fn takers(line: &Line) -> [bool; 4] {
-        [0, 1, 2, 3].map(|seat| line.is_for(seat, 2))
+    fn takers(shared_queue: &SharedQueue) -> [bool; 4] {
+        [0, 1, 2, 3].map(|seat| shared_queue.is_for(seat, 2))
     }
 
     #[test]
     fn only_endpoints_in_rotation_take_part_and_reserves_last() {
-        let (line, health) = line(None);
-        assert_eq!(takers(&line), [true, true, false, false]);
+        let (shared_queue, health) = shared_queue(None);
+        assert_eq!(takers(&shared_queue), [true, true, false, false]);
         health[0].checked_down(LONG, 2);
-        assert_eq!(takers(&line), [false, true, false, false]);
+        assert_eq!(takers(&shared_queue), [false, true, false, false]);
         health[1].checked_down(LONG, 2);
-        assert_eq!(takers(&line), [false, false, true, false]);
+        assert_eq!(takers(&shared_queue), [false, false, true, false]);
     }
 
     #[test]
     fn who_has_just_come_back_takes_its_share_unless_nobody_else_is_there() {
-        let (line, health) = line(Some(1000 * LONG));
+        let (shared_queue, health) = shared_queue(Some(1000 * LONG));
         let back_ns = 2 * LONG.as_nanos() as u64;
         health[0].checked_down(LONG, 2);
         health[0].checked_up(back_ns);
-        let taken = (0..1000).filter(|_| line.has_share(0, back_ns)).count();
+        let taken = (0..1000).filter(|_| shared_queue.has_share(0, back_ns)).count();
         assert!((10..200).contains(&taken), "{taken} of a thousand, where a twentieth is due");
-        assert!(line.has_share(1, back_ns));
+        assert!(shared_queue.has_share(1, back_ns));
         health[1].checked_down(LONG, back_ns);
-        assert!(line.is_for(2, back_ns), "the reserve goes on until it is warm");
-        let taken = (0..1000).filter(|_| line.has_share(0, back_ns)).count();
+        assert!(shared_queue.is_for(2, back_ns), "the reserve goes on until it is warm");
+        let taken = (0..1000).filter(|_| shared_queue.has_share(0, back_ns)).count();
         assert!((10..200).contains(&taken), "{taken} of a thousand, beside a reserve");
         health[2].checked_down(LONG, back_ns);
-        assert!((0..1000).all(|_| line.has_share(0, back_ns)), "nobody else could take what it leaves");
+        assert!((0..1000).all(|_| shared_queue.has_share(0, back_ns)), "nobody else could take what it leaves");
     }
 
     #[test]
     fn where_nobody_is_left_it_is_asked_again() {
-        let (line, health) = line(None);
-        let ticket = enter(&line);
-        line.look(2);
-        assert!(!line.is_empty());
+        let (shared_queue, health) = shared_queue(None);
+        let ticket = enter(&shared_queue);
+        shared_queue.look(2);
+        assert!(!shared_queue.is_empty());
         health.iter().for_each(|health| health.checked_down(LONG, 2));
-        line.look(3);
-        assert!(line.is_empty());
+        shared_queue.look(3);
+        assert!(shared_queue.is_empty());
         let mut outcome = std::pin::pin!(ticket.turn());
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        assert_eq!(outcome.as_mut().poll(&mut context), std::task::Poll::Ready(Outcome::Again));
+        assert_eq!(outcome.as_mut().poll(&mut context), std::task::Poll::Ready(WaitOutcome::Again));
     }
 }
