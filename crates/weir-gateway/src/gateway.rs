@@ -1,54 +1,26 @@
 //! The data plane from outside: start workers, publish snapshots, drain, stop.
 
-use std::cell::Cell;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tokio::net::TcpStream;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use weir_net::clock::Clock;
-use weir_net::stream::Stream;
-use weir_net::timer::TICK_NS;
 use weir_telemetry::access_log::LogSink;
 use weir_telemetry::metrics::{Metrics, RouteSlot};
 
-use crate::access_log::{AccessLogWriter, LineFormat};
-use crate::connection::accepted::Accepted;
-use crate::connection::{announced, h1, h2, secure};
-use crate::endpoint::pool::Pools;
+use crate::access_log::LineFormat;
+pub use crate::connection::listener::{Listener, ListenerProtocol};
 use crate::endpoint::probe::Prober;
 use crate::endpoint::state::SharedState;
 use crate::snapshot::{Endpoint, Snapshot, Upstream};
+use crate::worker::WorkerPhase;
+use crate::worker::commands::WorkerCommand;
+use crate::worker::progress::WorkerProgress;
 use crate::worker::rebalance::ConnectionRebalancer;
-use crate::worker::snapshot::WorkerSnapshot;
-use crate::worker::{Worker, WorkerPhase};
-
-/// How often idle upstream connections are looked through.
-const SWEEP: Duration = Duration::from_secs(1);
-/// How long accepting pauses when there is no descriptor left. Established connections go on meanwhile.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-
-/// A listening socket.
-#[derive(Debug)]
-pub struct Listener {
-    pub socket: TcpListener,
-    pub spoken: ListenerProtocol,
-}
-
-/// What clients speak on a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListenerProtocol {
-    pub tls: bool,
-    /// A balancer says first whom it speaks for.
-    pub proxy_protocol: bool,
-    /// HTTP/2 in the clear, and nothing else.
-    pub h2c: bool,
-}
+use crate::worker::thread::WorkerStart;
 
 /// What a gateway starts with.
 pub struct GatewayOptions {
@@ -91,46 +63,6 @@ struct WorkerHandle {
     commands: UnboundedSender<WorkerCommand>,
     thread: Option<JoinHandle<()>>,
 }
-
-enum WorkerCommand {
-    Publish(Arc<Snapshot>, Arc<[RouteSlot]>),
-    Enter(WorkerPhase),
-    /// A connection that another worker has accepted.
-    Take {
-        stream: std::net::TcpStream,
-        spoken: ListenerProtocol,
-        peer: SocketAddr,
-    },
-}
-
-/// What workers report, for those who wait for facts.
-#[derive(Debug)]
-struct WorkerProgress {
-    revisions: Vec<AtomicU64>,
-    running: AtomicUsize,
-    changed: Condvar,
-    lock: Mutex<()>,
-}
-
-impl WorkerProgress {
-    fn announce(&self) {
-        let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        self.changed.notify_all();
-    }
-
-    /// Waits until `done`, or the deadline; says whether it is done.
-    fn wait(&self, deadline: Instant, done: impl Fn(&WorkerProgress) -> bool) -> bool {
-        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if done(self) {
-                return true;
-            }
-            let Some(left) = deadline.checked_duration_since(Instant::now()) else { return false };
-            guard = self.changed.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-}
-
 impl Gateway {
     /// Starts the workers. They serve `snapshot` when this returns.
     pub fn start(options: GatewayOptions) -> io::Result<Gateway> {
@@ -287,206 +219,4 @@ impl Drop for Gateway {
 fn slots(metrics: &Metrics, snapshot: &Snapshot) -> Arc<[RouteSlot]> {
     let ids = snapshot.routes.iter().map(|route| &*route.facts.route_id);
     metrics.routes.assign(metrics.workers(), ids).into()
-}
-
-/// What a worker's thread is given.
-struct WorkerStart {
-    index: usize,
-    listeners: Vec<Listener>,
-    clock: Clock,
-    shared: Arc<SharedState>,
-    metrics: Arc<Metrics>,
-    log: Option<(LineFormat, LogSink)>,
-    snapshot: Arc<Snapshot>,
-    slots: Arc<[RouteSlot]>,
-    connections: usize,
-    progress: Arc<WorkerProgress>,
-    rebalancer: Arc<ConnectionRebalancer<WorkerCommand>>,
-    inbox: UnboundedReceiver<WorkerCommand>,
-}
-
-impl WorkerStart {
-    fn run(self) {
-        let progress = Arc::clone(&self.progress);
-        let index = self.index;
-        if let Err(error) = self.serve() {
-            tracing::error!("worker {index}: {error}");
-        }
-        progress.running.fetch_sub(1, Ordering::Release);
-        progress.announce();
-    }
-
-    fn serve(self) -> io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
-        let pools = Pools::default();
-        let shared = self.shared;
-        let current = WorkerSnapshot::new(self.snapshot, self.slots, &pools, &shared, self.clock.now_ns());
-        let revision = current.snapshot.revision;
-        let log = self.log.map(|(format, sink)| AccessLogWriter::new(format, sink));
-        let worker = Rc::new(Worker::new(self.index, self.clock, self.metrics.worker(self.index), log, pools, current));
-        runtime.block_on(async {
-            for Listener { socket, spoken } in self.listeners {
-                socket.set_nonblocking(true)?;
-                let socket = tokio::net::TcpListener::from_std(socket)?;
-                let accept = accept(Rc::clone(&worker), socket, spoken, self.connections, Arc::clone(&self.rebalancer));
-                tokio::task::spawn_local(accept);
-            }
-            tokio::task::spawn_local(tick(Rc::clone(&worker)));
-            self.progress.revisions[self.index].store(revision, Ordering::Release);
-            self.progress.announce();
-            run_commands(&worker, self.inbox, &shared, &self.rebalancer, &self.progress).await;
-            Ok(())
-        })
-    }
-}
-
-/// Follows commands until the worker has nothing left to do.
-async fn run_commands(
-    worker: &Rc<Worker>,
-    mut inbox: UnboundedReceiver<WorkerCommand>,
-    shared: &SharedState,
-    rebalancer: &ConnectionRebalancer<WorkerCommand>,
-    progress: &WorkerProgress,
-) {
-    let mut check = tokio::time::interval(Duration::from_millis(10));
-    loop {
-        let command = match worker.phase() {
-            WorkerPhase::Serving => inbox.recv().await,
-            // From here on it also looks whether the last connection has gone.
-            WorkerPhase::Draining | WorkerPhase::Stopping => tokio::select! {
-                command = inbox.recv() => command,
-                _ = check.tick() => {
-                    if worker.tasks() == 0 && !rebalancer.expects(worker.index()) {
-                        return;
-                    }
-                    continue;
-                }
-            },
-        };
-        match command {
-            Some(WorkerCommand::Publish(snapshot, slots)) => {
-                let revision = snapshot.revision;
-                let current = WorkerSnapshot::new(snapshot, slots, &worker.pools, shared, worker.wake_up());
-                worker.replace(current);
-                progress.revisions[worker.index()].store(revision, Ordering::Release);
-                progress.announce();
-            }
-            Some(WorkerCommand::Enter(phase)) => {
-                rebalancer.leave(worker.index());
-                worker.enter(phase);
-            }
-            Some(WorkerCommand::Take { stream, spoken, peer }) => {
-                // Without a place in the poller it is closed; the client sees what it sees of any full server.
-                if let Ok(stream) = TcpStream::from_std(stream) {
-                    begin(worker, stream, spoken, peer);
-                }
-                rebalancer.arrived(worker.index());
-            }
-            None => worker.enter(WorkerPhase::Stopping),
-        }
-    }
-}
-
-/// Drives deadlines, and what is done now and then.
-async fn tick(worker: Rc<Worker>) {
-    let mut ticks = tokio::time::interval(Duration::from_nanos(TICK_NS));
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let swept_ns = Cell::new(0);
-    loop {
-        ticks.tick().await;
-        let now_ns = worker.wake_up();
-        worker.wheel.advance(now_ns);
-        worker.pools.look_after_queues(now_ns);
-        if let Some(log) = &worker.access_log {
-            log.flush_if_due(now_ns);
-        }
-        if now_ns - swept_ns.get() >= SWEEP.as_nanos() as u64 {
-            swept_ns.set(now_ns);
-            worker.current().keep_none_of_those_out(&worker);
-            worker.pools.sweep(&worker);
-        }
-    }
-}
-
-/// Takes new connections until draining begins; then what has queued up until that moment, and no more. Closing the
-/// socket closes nothing for another process that accepts from the same queue.
-async fn accept(
-    worker: Rc<Worker>,
-    listener: tokio::net::TcpListener,
-    spoken: ListenerProtocol,
-    most: usize,
-    rebalancer: Arc<ConnectionRebalancer<WorkerCommand>>,
-) {
-    let _accepting = worker.task();
-    while worker.phase() == WorkerPhase::Serving {
-        if worker.tasks() >= most {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-            continue;
-        }
-        let accepted = tokio::select! {
-            biased;
-            accepted = listener.accept() => accepted,
-            () = worker.phase_change() => break,
-        };
-        match accepted {
-            Ok((stream, peer)) => match rebalancer.less_loaded_than(worker.index()) {
-                None => begin(&worker, stream, spoken, peer),
-                Some(other) => hand_over(&worker, &rebalancer, other, stream, spoken, peer),
-            },
-            Err(error) => {
-                worker.metrics.accept_errors.increment();
-                // A client that has gone again is no reason to pause; having no descriptor, and whatever else, is.
-                if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-    }
-    // The socket itself is asked: what the poller has not reported yet is waiting all the same, and would be reset.
-    let Ok(listener) = listener.into_std() else { return };
-    while let Ok((stream, peer)) = listener.accept() {
-        let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
-        if let Ok(stream) = stream {
-            begin(&worker, stream, spoken, peer);
-        }
-    }
-}
-
-/// Gives a new connection to a worker that has fewer.
-fn hand_over(
-    worker: &Rc<Worker>,
-    rebalancer: &ConnectionRebalancer<WorkerCommand>,
-    to: usize,
-    stream: TcpStream,
-    spoken: ListenerProtocol,
-    peer: SocketAddr,
-) {
-    // Only a poller that does not work would refuse; then the connection is lost here as there.
-    let Ok(stream) = stream.into_std() else { return };
-    match rebalancer.hand_over(to, WorkerCommand::Take { stream, spoken, peer }) {
-        Ok(()) => worker.metrics.connections_handed_over.increment(),
-        Err(WorkerCommand::Take { stream, spoken, peer }) => {
-            if let Ok(stream) = TcpStream::from_std(stream) {
-                begin(worker, stream, spoken, peer);
-            }
-        }
-        Err(_) => unreachable!("what comes back is what was given"),
-    }
-}
-
-fn begin(worker: &Rc<Worker>, stream: TcpStream, spoken: ListenerProtocol, peer: SocketAddr) {
-    match spoken {
-        ListenerProtocol { tls: false, proxy_protocol: false, h2c: false } => {
-            tokio::task::spawn_local(h1::run(Accepted::new(worker.task(), Stream::plain(stream), peer, None)))
-        }
-        ListenerProtocol { h2c: true, proxy_protocol: false, .. } => {
-            tokio::task::spawn_local(h2::run(Accepted::new(worker.task(), Stream::plain(stream), peer, None)))
-        }
-        ListenerProtocol { tls: true, proxy_protocol: false, .. } => {
-            tokio::task::spawn_local(secure::run(worker.task(), stream, peer))
-        }
-        ListenerProtocol { proxy_protocol: true, .. } => {
-            tokio::task::spawn_local(announced::run(worker.task(), stream, spoken, peer))
-        }
-    };
 }

@@ -7,8 +7,8 @@ use weir_net::proxy_protocol::receive;
 use weir_net::stream::Stream;
 
 use super::accepted::Accepted;
+use super::listener::ListenerProtocol;
 use super::{h1, h2, in_time, secure};
-use crate::gateway::ListenerProtocol;
 use crate::worker::{TaskGuard, Worker};
 
 /// Serves one connection from accept to close, as one of the client that is announced on it.

@@ -4,6 +4,7 @@ pub mod accepted;
 pub mod announced;
 pub mod h1;
 pub mod h2;
+pub mod listener;
 pub mod secure;
 
 use std::future::poll_fn;

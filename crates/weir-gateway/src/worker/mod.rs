@@ -1,9 +1,14 @@
 //! One worker: a thread with its own runtime, listeners, connections, pools and numbers. Workers share nothing on the
 //! path of a request.
 
+mod accept;
+pub mod commands;
 pub mod meter;
+pub mod progress;
 pub mod rebalance;
 pub mod snapshot;
+pub mod thread;
+mod tick;
 
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;

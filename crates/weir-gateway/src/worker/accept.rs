@@ -1,0 +1,103 @@
+//! Accepting connections, and starting the task that serves each.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use weir_net::stream::Stream;
+
+use super::commands::WorkerCommand;
+use super::rebalance::ConnectionRebalancer;
+use super::{Worker, WorkerPhase};
+use crate::connection::accepted::Accepted;
+use crate::connection::listener::ListenerProtocol;
+use crate::connection::{announced, h1, h2, secure};
+
+/// How long accepting pauses when there is no descriptor left. Established connections go on meanwhile.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Takes new connections until draining begins; then what has queued up until that moment, and no more. Closing the
+/// socket closes nothing for another process that accepts from the same queue.
+pub async fn accept(
+    worker: Rc<Worker>,
+    listener: tokio::net::TcpListener,
+    spoken: ListenerProtocol,
+    most: usize,
+    rebalancer: Arc<ConnectionRebalancer<WorkerCommand>>,
+) {
+    let _accepting = worker.task();
+    while worker.phase() == WorkerPhase::Serving {
+        if worker.tasks() >= most {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        }
+        let accepted = tokio::select! {
+            biased;
+            accepted = listener.accept() => accepted,
+            () = worker.phase_change() => break,
+        };
+        match accepted {
+            Ok((stream, peer)) => match rebalancer.less_loaded_than(worker.index()) {
+                None => begin(&worker, stream, spoken, peer),
+                Some(other) => hand_over(&worker, &rebalancer, other, stream, spoken, peer),
+            },
+            Err(error) => {
+                worker.metrics.accept_errors.increment();
+                // A client that has gone again is no reason to pause; having no descriptor, and whatever else, is.
+                if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+    // The socket itself is asked: what the poller has not reported yet is waiting all the same, and would be reset.
+    let Ok(listener) = listener.into_std() else { return };
+    while let Ok((stream, peer)) = listener.accept() {
+        let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+        if let Ok(stream) = stream {
+            begin(&worker, stream, spoken, peer);
+        }
+    }
+}
+
+/// Gives a new connection to a worker that has fewer.
+fn hand_over(
+    worker: &Rc<Worker>,
+    rebalancer: &ConnectionRebalancer<WorkerCommand>,
+    to: usize,
+    stream: TcpStream,
+    spoken: ListenerProtocol,
+    peer: SocketAddr,
+) {
+    // Only a poller that does not work would refuse; then the connection is lost here as there.
+    let Ok(stream) = stream.into_std() else { return };
+    match rebalancer.hand_over(to, WorkerCommand::Take { stream, spoken, peer }) {
+        Ok(()) => worker.metrics.connections_handed_over.increment(),
+        Err(WorkerCommand::Take { stream, spoken, peer }) => {
+            if let Ok(stream) = TcpStream::from_std(stream) {
+                begin(worker, stream, spoken, peer);
+            }
+        }
+        Err(_) => unreachable!("what comes back is what was given"),
+    }
+}
+
+pub fn begin(worker: &Rc<Worker>, stream: TcpStream, spoken: ListenerProtocol, peer: SocketAddr) {
+    match spoken {
+        ListenerProtocol { tls: false, proxy_protocol: false, h2c: false } => {
+            tokio::task::spawn_local(h1::run(Accepted::new(worker.task(), Stream::plain(stream), peer, None)))
+        }
+        ListenerProtocol { h2c: true, proxy_protocol: false, .. } => {
+            tokio::task::spawn_local(h2::run(Accepted::new(worker.task(), Stream::plain(stream), peer, None)))
+        }
+        ListenerProtocol { tls: true, proxy_protocol: false, .. } => {
+            tokio::task::spawn_local(secure::run(worker.task(), stream, peer))
+        }
+        ListenerProtocol { proxy_protocol: true, .. } => {
+            tokio::task::spawn_local(announced::run(worker.task(), stream, spoken, peer))
+        }
+    };
+}

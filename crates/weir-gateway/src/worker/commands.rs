@@ -1,0 +1,78 @@
+//! What a worker is told to do, and doing it.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::UnboundedReceiver;
+use weir_telemetry::metrics::RouteSlot;
+
+use super::accept::begin;
+use super::progress::WorkerProgress;
+use super::rebalance::ConnectionRebalancer;
+use super::snapshot::WorkerSnapshot;
+use super::{Worker, WorkerPhase};
+use crate::connection::listener::ListenerProtocol;
+use crate::endpoint::state::SharedState;
+use crate::snapshot::Snapshot;
+
+pub enum WorkerCommand {
+    Publish(Arc<Snapshot>, Arc<[RouteSlot]>),
+    Enter(WorkerPhase),
+    /// A connection that another worker has accepted.
+    Take {
+        stream: std::net::TcpStream,
+        spoken: ListenerProtocol,
+        peer: SocketAddr,
+    },
+}
+
+/// Follows commands until the worker has nothing left to do.
+pub async fn run_commands(
+    worker: &Rc<Worker>,
+    mut inbox: UnboundedReceiver<WorkerCommand>,
+    shared: &SharedState,
+    rebalancer: &ConnectionRebalancer<WorkerCommand>,
+    progress: &WorkerProgress,
+) {
+    let mut check = tokio::time::interval(Duration::from_millis(10));
+    loop {
+        let command = match worker.phase() {
+            WorkerPhase::Serving => inbox.recv().await,
+            // From here on it also looks whether the last connection has gone.
+            WorkerPhase::Draining | WorkerPhase::Stopping => tokio::select! {
+                command = inbox.recv() => command,
+                _ = check.tick() => {
+                    if worker.tasks() == 0 && !rebalancer.expects(worker.index()) {
+                        return;
+                    }
+                    continue;
+                }
+            },
+        };
+        match command {
+            Some(WorkerCommand::Publish(snapshot, slots)) => {
+                let revision = snapshot.revision;
+                let current = WorkerSnapshot::new(snapshot, slots, &worker.pools, shared, worker.wake_up());
+                worker.replace(current);
+                progress.revisions[worker.index()].store(revision, Ordering::Release);
+                progress.announce();
+            }
+            Some(WorkerCommand::Enter(phase)) => {
+                rebalancer.leave(worker.index());
+                worker.enter(phase);
+            }
+            Some(WorkerCommand::Take { stream, spoken, peer }) => {
+                // Without a place in the poller it is closed; the client sees what it sees of any full server.
+                if let Ok(stream) = TcpStream::from_std(stream) {
+                    begin(worker, stream, spoken, peer);
+                }
+                rebalancer.arrived(worker.index());
+            }
+            None => worker.enter(WorkerPhase::Stopping),
+        }
+    }
+}

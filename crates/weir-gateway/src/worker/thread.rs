@@ -1,0 +1,75 @@
+//! A worker's thread, from its start to its end.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::mpsc::UnboundedReceiver;
+use weir_net::clock::Clock;
+use weir_telemetry::access_log::LogSink;
+use weir_telemetry::metrics::{Metrics, RouteSlot};
+
+use super::Worker;
+use super::accept::accept;
+use super::commands::{WorkerCommand, run_commands};
+use super::progress::WorkerProgress;
+use super::rebalance::ConnectionRebalancer;
+use super::snapshot::WorkerSnapshot;
+use super::tick::tick;
+use crate::access_log::{AccessLogWriter, LineFormat};
+use crate::connection::listener::Listener;
+use crate::endpoint::pool::Pools;
+use crate::endpoint::state::SharedState;
+use crate::snapshot::Snapshot;
+
+/// What a worker's thread is given.
+pub struct WorkerStart {
+    pub index: usize,
+    pub listeners: Vec<Listener>,
+    pub clock: Clock,
+    pub shared: Arc<SharedState>,
+    pub metrics: Arc<Metrics>,
+    pub log: Option<(LineFormat, LogSink)>,
+    pub snapshot: Arc<Snapshot>,
+    pub slots: Arc<[RouteSlot]>,
+    pub connections: usize,
+    pub progress: Arc<WorkerProgress>,
+    pub rebalancer: Arc<ConnectionRebalancer<WorkerCommand>>,
+    pub inbox: UnboundedReceiver<WorkerCommand>,
+}
+
+impl WorkerStart {
+    pub fn run(self) {
+        let progress = Arc::clone(&self.progress);
+        let index = self.index;
+        if let Err(error) = self.serve() {
+            tracing::error!("worker {index}: {error}");
+        }
+        progress.running.fetch_sub(1, Ordering::Release);
+        progress.announce();
+    }
+
+    fn serve(self) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
+        let pools = Pools::default();
+        let shared = self.shared;
+        let current = WorkerSnapshot::new(self.snapshot, self.slots, &pools, &shared, self.clock.now_ns());
+        let revision = current.snapshot.revision;
+        let log = self.log.map(|(format, sink)| AccessLogWriter::new(format, sink));
+        let worker = Rc::new(Worker::new(self.index, self.clock, self.metrics.worker(self.index), log, pools, current));
+        runtime.block_on(async {
+            for Listener { socket, spoken } in self.listeners {
+                socket.set_nonblocking(true)?;
+                let socket = tokio::net::TcpListener::from_std(socket)?;
+                let accept = accept(Rc::clone(&worker), socket, spoken, self.connections, Arc::clone(&self.rebalancer));
+                tokio::task::spawn_local(accept);
+            }
+            tokio::task::spawn_local(tick(Rc::clone(&worker)));
+            self.progress.revisions[self.index].store(revision, Ordering::Release);
+            self.progress.announce();
+            run_commands(&worker, self.inbox, &shared, &self.rebalancer, &self.progress).await;
+            Ok(())
+        })
+    }
+}
