@@ -1,0 +1,272 @@
+//! A journal with its own thread, which commits in groups.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::log::{AppendError, Log, Removal, Shared, Status};
+use crate::options::{Options, Sync};
+use crate::reader::Reader;
+use crate::recovery::Recovery;
+use crate::storage::Storage;
+use crate::{Disk, Seq};
+
+/// Payload bytes that are written at once; also what a batch may be larger than a segment.
+const BATCH_BYTES: usize = 1 << 20;
+/// Bytes a [`Reader`] reads at a time.
+const READ_BYTES: usize = 64 << 10;
+
+/// Called on the journal's thread, with the record's number once it is committed.
+pub type OnCommit = Box<dyn FnOnce(Result<Seq, AppendError>) + Send>;
+
+/// A journal. Records come in from any thread; dropping it writes and syncs what has been handed over.
+pub struct Journal {
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    max_record_bytes: u32,
+    max_pending_bytes: usize,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Inbox {
+    state: Mutex<Pending>,
+    /// There is something to do.
+    wake: Condvar,
+    /// Something was committed.
+    committed: Condvar,
+}
+
+#[derive(Default)]
+struct Pending {
+    appends: VecDeque<(Vec<u8>, OnCommit)>,
+    bytes: usize,
+    release: Option<Seq>,
+    expire_before_ms: Option<u64>,
+    removals: Vec<Removal>,
+    is_closed: bool,
+}
+
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Journal {
+    /// Opens the journal in a directory, which is made if it is missing, and starts its thread.
+    ///
+    /// # Errors
+    /// The directory or a file in it cannot be read, or no thread can be started. Damaged contents are no error:
+    /// [`Recovery`] tells of them.
+    pub fn open(directory: impl Into<std::path::PathBuf>, options: Options) -> io::Result<(Journal, Recovery)> {
+        Journal::open_in(Arc::new(Disk::open(directory)?), options)
+    }
+
+    /// The same over any file layer.
+    ///
+    /// # Errors
+    /// As for [`Journal::open`].
+    pub fn open_in(storage: Arc<dyn Storage>, options: Options) -> io::Result<(Journal, Recovery)> {
+        let (max_record_bytes, max_pending_bytes, sync) =
+            (options.max_record_bytes, options.max_pending_bytes, options.sync);
+        let (log, recovery) = Log::open(storage, options)?;
+        let shared = Arc::clone(log.shared());
+        let inbox = Arc::new(Inbox::default());
+        let committer = Committer { log, inbox: Arc::clone(&inbox), sync, next_sync: None };
+        let thread = std::thread::Builder::new().name("journal".into()).spawn(move || committer.run())?;
+        Ok((Journal { shared, inbox, max_record_bytes, max_pending_bytes, thread: Some(thread) }, recovery))
+    }
+
+    /// Hands a record over to be written. `on_commit` is called once, on the journal's thread, unless an error is returned.
+    ///
+    /// # Errors
+    /// The record is too large, or too much waits already; it was not taken.
+    pub fn append(&self, payload: Vec<u8>, on_commit: OnCommit) -> Result<(), AppendError> {
+        let bytes = payload.len();
+        if bytes > self.max_record_bytes as usize {
+            return Err(AppendError::TooLarge { bytes, limit: self.max_record_bytes });
+        }
+        let mut pending = self.inbox.lock();
+        // One record is always taken, or a large one never could be.
+        if pending.bytes > 0 && pending.bytes + bytes > self.max_pending_bytes {
+            return Err(AppendError::Busy);
+        }
+        pending.bytes += bytes;
+        pending.appends.push_back((payload, on_commit));
+        drop(pending);
+        self.inbox.wake.notify_one();
+        Ok(())
+    }
+
+    /// Appends a record and waits until it is committed.
+    ///
+    /// # Errors
+    /// It was not written.
+    pub fn append_and_wait(&self, payload: Vec<u8>) -> Result<Seq, AppendError> {
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        self.append(payload, Box::new(move |result| drop(sender.send(result))))?;
+        receiver.recv().unwrap_or(Err(AppendError::Closed))
+    }
+
+    /// Reads the records after `after`; 0 is from the oldest on.
+    pub fn reader(&self, after: Seq) -> Reader {
+        Reader::new(Arc::clone(&self.shared), after, READ_BYTES)
+    }
+
+    /// The newest record that readers see; 0 before the first.
+    pub fn committed(&self) -> Seq {
+        self.shared.committed.load(Ordering::Acquire)
+    }
+
+    /// Waits until there is a record after this one; `false` if there was none in time.
+    pub fn wait_for_more(&self, after: Seq, patience: Duration) -> bool {
+        let pending = self.inbox.lock();
+        let is_waiting = |_: &mut Pending| self.committed() <= after;
+        let waited = self.inbox.committed.wait_timeout_while(pending, patience, is_waiting);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    /// Records up to and with this one are not needed any more. Segments without any other go, soon.
+    pub fn release(&self, seq: Seq) {
+        let mut pending = self.inbox.lock();
+        pending.release = pending.release.max(Some(seq));
+        drop(pending);
+        self.inbox.wake.notify_one();
+    }
+
+    /// Removes segments without a record younger than this, soon. [`Journal::take_removals`] says what has gone.
+    pub fn expire(&self, max_age: Duration) {
+        let before_ms = now_ms().saturating_sub(max_age.as_millis() as u64);
+        let mut pending = self.inbox.lock();
+        pending.expire_before_ms = pending.expire_before_ms.max(Some(before_ms));
+        drop(pending);
+        self.inbox.wake.notify_one();
+    }
+
+    /// What was removed before it was released, since the last call.
+    pub fn take_removals(&self) -> Vec<Removal> {
+        mem::take(&mut self.inbox.lock().removals)
+    }
+
+    pub fn status(&self) -> Status {
+        self.shared.status()
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.inbox.lock().is_closed = true;
+        self.inbox.wake.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+/// The journal's thread.
+struct Committer {
+    log: Log,
+    inbox: Arc<Inbox>,
+    sync: Sync,
+    /// With [`Sync::Every`]: when what was written has to be synced.
+    next_sync: Option<Instant>,
+}
+
+impl Committer {
+    fn run(mut self) {
+        loop {
+            let mut pending = self.wait();
+            let appends = mem::take(&mut pending.appends);
+            pending.bytes = 0;
+            let (release, expire) = (pending.release.take(), pending.expire_before_ms.take());
+            let is_closed = pending.is_closed;
+            drop(pending);
+            let is_idle = appends.is_empty();
+            let mut removals = Vec::new();
+            self.commit(appends, &mut removals);
+            // A segment that cannot be removed now is tried again with the next one.
+            if let Some(seq) = release {
+                let _ = self.log.release(seq);
+            }
+            if let Some(before_ms) = expire {
+                let _ = self.log.expire(before_ms, &mut removals);
+            }
+            self.sync_if_due(is_closed);
+            if !removals.is_empty() {
+                self.inbox.lock().removals.append(&mut removals);
+            }
+            if is_closed && is_idle {
+                return;
+            }
+        }
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&self) -> MutexGuard<'_, Pending> {
+        let mut pending = self.inbox.lock();
+        loop {
+            let is_wanted = !pending.appends.is_empty()
+                || pending.release.is_some()
+                || pending.expire_before_ms.is_some()
+                || pending.is_closed;
+            if is_wanted {
+                return pending;
+            }
+            pending = match self.next_sync {
+                None => self.inbox.wake.wait(pending).unwrap_or_else(PoisonError::into_inner),
+                Some(at) => match at.checked_duration_since(Instant::now()) {
+                    None => return pending,
+                    Some(left) => self.inbox.wake.wait_timeout(pending, left).unwrap_or_else(PoisonError::into_inner).0,
+                },
+            };
+        }
+    }
+
+    /// Writes what has come in, in batches, and tells everybody.
+    fn commit(&mut self, mut appends: VecDeque<(Vec<u8>, OnCommit)>, removals: &mut Vec<Removal>) {
+        while !appends.is_empty() {
+            let mut bytes = 0;
+            let count = appends.iter().take_while(|(payload, _)| {
+                let fits = bytes == 0 || bytes + payload.len() <= BATCH_BYTES;
+                bytes += payload.len();
+                fits
+            });
+            let count = count.count();
+            let (payloads, callbacks): (Vec<_>, Vec<_>) = appends.drain(..count).unzip();
+            let result = self.log.append(&payloads, now_ms(), removals);
+            if result.is_ok() {
+                // Under the lock, or a waiter that has just looked would miss it.
+                drop(self.inbox.lock());
+                self.inbox.committed.notify_all();
+            }
+            for (index, on_commit) in callbacks.into_iter().enumerate() {
+                on_commit(result.clone().map(|first| first + index as u64));
+            }
+        }
+    }
+
+    fn sync_if_due(&mut self, is_closed: bool) {
+        let Sync::Every(period) = self.sync else { return };
+        let now = Instant::now();
+        if is_closed || self.next_sync.is_some_and(|at| at <= now) {
+            // A failure stands in the status, and closes the segment.
+            let _ = self.log.sync();
+            self.next_sync = None;
+        } else if self.next_sync.is_none() && self.log.is_dirty() {
+            self.next_sync = Some(now + period);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

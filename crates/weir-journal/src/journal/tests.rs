@@ -1,0 +1,112 @@
+use std::sync::mpsc;
+
+use super::*;
+use crate::Item;
+use crate::simulation::{Faults, Simulated};
+
+const LONG: Duration = Duration::from_secs(30);
+
+fn open(storage: &Simulated, options: Options) -> (Journal, Recovery) {
+    Journal::open_in(Arc::new(storage.clone()), options).expect("it opens")
+}
+
+#[test]
+fn records_of_many_threads_are_committed_in_groups() {
+    let storage = Simulated::new(1);
+    let (journal, _) = open(&storage, Options::default());
+    let journal = Arc::new(journal);
+    let threads: Vec<_> = (0..8)
+        .map(|number| {
+            let journal = Arc::clone(&journal);
+            std::thread::spawn(move || {
+                (0..100).map(|_| journal.append_and_wait(vec![number; 50]).expect("written")).collect::<Vec<_>>()
+            })
+        })
+        .collect();
+    let mut numbers: Vec<_> = threads.into_iter().flat_map(|thread| thread.join().expect("it ends")).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (1..=800).collect::<Vec<_>>());
+    assert_eq!(journal.committed(), 800);
+}
+
+#[test]
+fn what_was_handed_over_is_written_when_the_journal_closes() {
+    let storage = Simulated::new(1);
+    let (journal, _) = open(&storage, Options { sync: Sync::Every(LONG), ..Options::default() });
+    for number in 0..1_000_u32 {
+        journal.append(number.to_le_bytes().to_vec(), Box::new(|_| {})).expect("there is room");
+    }
+    drop(journal);
+    let (journal, recovery) = open(&storage.after_crash(7), Options::default());
+    assert_eq!((recovery.records, recovery.damage), (1_000, vec![]));
+    let mut reader = journal.reader(998);
+    let item = reader.read().expect("readable");
+    assert!(matches!(item, Some(Item::Record { seq: 999, payload: [0xe6, 3, 0, 0], .. })), "{item:?}");
+}
+
+#[test]
+fn a_batch_that_cannot_be_written_is_told_to_each_of_its_records() {
+    let storage = Simulated::new(1);
+    let (journal, _) = open(&storage, Options::default());
+    storage.set_faults(Faults { write: 1.0, ..Faults::default() });
+    let error = journal.append_and_wait(b"lost".to_vec()).expect_err("nothing can be written");
+    assert!(matches!(error, AppendError::Io(_)), "{error}");
+    assert!(journal.status().error.is_some());
+    storage.set_faults(Faults::default());
+    assert_eq!(journal.append_and_wait(b"kept".to_vec()).expect("it can again"), 1);
+    assert_eq!(journal.status().error, None);
+}
+
+#[test]
+fn what_waits_is_bounded() {
+    let storage = Simulated::new(1);
+    let (journal, _) = open(&storage, Options { max_pending_bytes: 100, ..Options::default() });
+    let (hold, held) = mpsc::channel::<()>();
+    let (begun, has_begun) = mpsc::channel();
+    let stop = Box::new(move |_: Result<Seq, AppendError>| {
+        begun.send(()).expect("the test waits");
+        let _ = held.recv();
+    });
+    journal.append(vec![0; 200], stop).expect("one is always taken");
+    has_begun.recv_timeout(LONG).expect("its callback holds the thread up");
+    journal.append(vec![0; 60], Box::new(|_| {})).expect("there is room");
+    let refused = journal.append(vec![0; 60], Box::new(|_| {}));
+    assert!(matches!(refused, Err(AppendError::Busy)), "{refused:?}");
+    let too_large = journal.append(vec![0; (16 << 20) + 1], Box::new(|_| {}));
+    assert!(matches!(too_large, Err(AppendError::TooLarge { .. })), "{too_large:?}");
+    drop(hold);
+}
+
+#[test]
+fn a_waiter_is_woken_by_a_commit() {
+    let storage = Simulated::new(1);
+    let (journal, _) = open(&storage, Options::default());
+    let journal = Arc::new(journal);
+    let waiter = {
+        let journal = Arc::clone(&journal);
+        std::thread::spawn(move || journal.wait_for_more(0, LONG))
+    };
+    journal.append_and_wait(b"one".to_vec()).expect("written");
+    assert!(waiter.join().expect("it ends"));
+    assert!(!journal.wait_for_more(1, Duration::from_millis(1)));
+}
+
+#[test]
+fn release_and_expiry_are_done_by_the_thread() {
+    let storage = Simulated::new(1);
+    let (journal, _) = open(&storage, Options { segment_bytes: 1_000, ..Options::default() });
+    for _ in 0..10 {
+        journal.append_and_wait(vec![0; 900]).expect("written");
+    }
+    journal.release(5);
+    // Commands are done in order with what is appended.
+    journal.append_and_wait(vec![0; 900]).expect("written");
+    assert_eq!(journal.status().first_seq, 6);
+    assert_eq!(journal.take_removals(), []);
+    // All of them are older than no time at all, but for those of this millisecond.
+    std::thread::sleep(Duration::from_millis(2));
+    journal.expire(Duration::ZERO);
+    journal.append_and_wait(b"young".to_vec()).expect("written");
+    let expired: u64 = journal.take_removals().iter().map(|removal| removal.records).sum();
+    assert!(expired >= 5, "{expired}");
+}

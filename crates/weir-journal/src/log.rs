@@ -1,0 +1,396 @@
+//! The one writer of a journal.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::frame;
+use crate::options::{Options, Sync, WhenFull};
+use crate::recovery::{self, Recovery};
+use crate::segment::{HEADER_BYTES, Header, Segment};
+use crate::storage::{File, Storage};
+use crate::{Damage, Seq};
+
+/// Why a record was not appended.
+#[derive(Clone, Debug)]
+pub enum AppendError {
+    /// The payload is longer than [`Options::max_record_bytes`].
+    TooLarge { bytes: usize, limit: u32 },
+    /// [`Options::max_bytes`] or [`Options::reserve_free_bytes`] is reached.
+    Full,
+    /// More waits for the journal's thread than [`Options::max_pending_bytes`].
+    Busy,
+    /// The record may or may not be found after a restart; readers of this process do not see it.
+    Io(Arc<io::Error>),
+    /// The journal is being closed.
+    Closed,
+}
+
+impl fmt::Display for AppendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AppendError::TooLarge { bytes, limit } => {
+                write!(f, "the record has {bytes} bytes, and at most {limit} are allowed")
+            }
+            AppendError::Full => f.write_str("the journal has reached its size limit, or the disk its reserve"),
+            AppendError::Busy => f.write_str("too many bytes wait to be written"),
+            AppendError::Io(error) => write!(f, "the journal could not be written: {error}"),
+            AppendError::Closed => f.write_str("the journal is being closed"),
+        }
+    }
+}
+
+impl std::error::Error for AppendError {}
+
+/// Records that were removed before anybody released them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Removal {
+    pub reason: RemovalReason,
+    pub first: Seq,
+    pub last: Seq,
+    pub records: u64,
+    /// Of the file, frames included.
+    pub bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemovalReason {
+    /// [`WhenFull::DropOldest`].
+    Full,
+    /// They were older than allowed.
+    Expired,
+}
+
+/// A journal's size and position.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The oldest record there is, or the next one if there is none.
+    pub first_seq: Seq,
+    /// The newest record that readers see; 0 before the first.
+    pub committed: Seq,
+    pub records: u64,
+    pub bytes: u64,
+    pub segments: usize,
+    /// The last failure, until a record has been written again.
+    pub error: Option<String>,
+}
+
+/// What the writer and the readers share.
+pub struct Shared {
+    pub storage: Arc<dyn Storage>,
+    pub id: u64,
+    pub max_record_bytes: u32,
+    /// Oldest first.
+    segments: Mutex<VecDeque<Arc<Segment>>>,
+    pub committed: AtomicU64,
+    error: Mutex<Option<String>>,
+}
+
+impl Shared {
+    pub fn segments(&self) -> MutexGuard<'_, VecDeque<Arc<Segment>>> {
+        self.segments.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_error(&self, error: Option<String>) {
+        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
+    }
+
+    pub fn status(&self) -> Status {
+        let segments = self.segments();
+        let committed = self.committed.load(Ordering::Acquire);
+        Status {
+            first_seq: segments.front().map_or(committed + 1, |segment| segment.header.first_seq),
+            committed,
+            records: segments.iter().map(|segment| segment.records.load(Ordering::Relaxed)).sum(),
+            bytes: segments.iter().map(|segment| segment.bytes()).sum(),
+            segments: segments.len(),
+            error: self.error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+}
+
+/// Appends to the newest segment, begins new ones, and removes old ones.
+pub struct Log {
+    shared: Arc<Shared>,
+    options: Options,
+    current: Option<Writing>,
+    next_seq: Seq,
+    /// Frames of the batch that is being written.
+    buffer: Vec<u8>,
+    /// Something was written that has not been synced.
+    is_dirty: bool,
+}
+
+struct Writing {
+    segment: Arc<Segment>,
+    file: Arc<dyn File>,
+}
+
+impl Log {
+    /// # Errors
+    /// The directory, or a segment in it, cannot be read.
+    pub fn open(storage: Arc<dyn Storage>, options: Options) -> io::Result<(Log, Recovery)> {
+        let recovered = recovery::recover(&*storage, &options)?;
+        let shared = Shared {
+            storage,
+            id: recovered.id,
+            max_record_bytes: options.max_record_bytes,
+            committed: AtomicU64::new(recovered.recovery.last_seq),
+            segments: Mutex::new(recovered.segments),
+            error: Mutex::default(),
+        };
+        let log = Log {
+            shared: Arc::new(shared),
+            options,
+            current: None,
+            next_seq: recovered.next_seq,
+            buffer: Vec::new(),
+            is_dirty: false,
+        };
+        Ok((log, recovered.recovery))
+    }
+
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Appends records with one write, and syncs them where that is asked for; all of them or none. Gives the first one's
+    /// number. What had to make room for them is added to `removed`.
+    pub fn append(
+        &mut self,
+        payloads: &[impl AsRef<[u8]>],
+        now_ms: u64,
+        removed: &mut Vec<Removal>,
+    ) -> Result<Seq, AppendError> {
+        let result = self.try_append(payloads, now_ms, removed);
+        match &result {
+            Ok(_) => self.shared.set_error(None),
+            Err(error) => self.shared.set_error(Some(error.to_string())),
+        }
+        result
+    }
+
+    fn try_append(
+        &mut self,
+        payloads: &[impl AsRef<[u8]>],
+        now_ms: u64,
+        removed: &mut Vec<Removal>,
+    ) -> Result<Seq, AppendError> {
+        let limit = self.options.max_record_bytes;
+        let too_large = payloads.iter().map(|payload| payload.as_ref().len()).find(|bytes| *bytes > limit as usize);
+        if let Some(bytes) = too_large {
+            return Err(AppendError::TooLarge { bytes, limit });
+        }
+        let first = self.next_seq;
+        if payloads.is_empty() {
+            return Ok(first);
+        }
+        self.buffer.clear();
+        for (seq, payload) in (first..).zip(payloads) {
+            frame::encode(&mut self.buffer, self.shared.id, seq, now_ms, payload.as_ref());
+        }
+        self.make_room(self.buffer.len() as u64, removed)?;
+        let Writing { segment, file } = self.segment_for(self.buffer.len() as u64).map_err(failed)?;
+        let (segment, file, begin) = (Arc::clone(segment), Arc::clone(file), segment.bytes());
+        let end = begin + self.buffer.len() as u64;
+        if let Err(error) = file.write_at(&self.buffer, begin) {
+            // Part of it may be there. Cut off, its numbers are free again.
+            if file.set_len(begin).is_err() {
+                // What was written before still has to reach the disk.
+                let _ = self.sync();
+                self.abandon_segment(payloads.len() as u64);
+            }
+            return Err(failed(error));
+        }
+        self.is_dirty = true;
+        if self.options.sync == Sync::Always
+            && let Err(error) = file.sync()
+        {
+            // The kernel may have dropped the pages, and says so only once: nothing can be added behind them.
+            let _ = file.set_len(begin);
+            self.abandon_segment(payloads.len() as u64);
+            return Err(failed(error));
+        }
+        self.is_dirty = self.options.sync != Sync::Always;
+        let count = payloads.len() as u64;
+        let last = first + count - 1;
+        self.next_seq = last + 1;
+        segment.commit(end, last, count, now_ms);
+        self.shared.committed.store(last, Ordering::Release);
+        Ok(first)
+    }
+
+    /// The current segment takes no more, and the numbers are not used again.
+    fn abandon_segment(&mut self, numbers: u64) {
+        self.next_seq += numbers;
+        self.current = None;
+        self.is_dirty = false;
+    }
+
+    fn make_room(&mut self, bytes: u64, removed: &mut Vec<Removal>) -> Result<(), AppendError> {
+        let reserve = self.options.reserve_free_bytes;
+        loop {
+            // A new segment would be needed for its header as well.
+            let used: u64 = self.shared.segments().iter().map(|segment| segment.bytes()).sum::<u64>() + HEADER_BYTES;
+            let is_short_of_disk =
+                reserve > 0 && self.shared.storage.free_bytes().is_ok_and(|free| free < reserve.saturating_add(bytes));
+            if used + bytes <= self.options.max_bytes && !is_short_of_disk {
+                return Ok(());
+            }
+            if self.options.when_full == WhenFull::Refuse {
+                return Err(AppendError::Full);
+            }
+            let oldest = self.shared.segments().front().cloned().ok_or(AppendError::Full)?;
+            if self.is_current(&oldest) {
+                // It is all there is: it makes room as a whole, and a new one begins.
+                if oldest.records.load(Ordering::Relaxed) == 0 {
+                    return Err(AppendError::Full);
+                }
+                self.current = None;
+            }
+            removed.push(self.remove(&oldest, RemovalReason::Full).map_err(failed)?);
+        }
+    }
+
+    fn is_current(&self, segment: &Arc<Segment>) -> bool {
+        self.current.as_ref().is_some_and(|writing| Arc::ptr_eq(&writing.segment, segment))
+    }
+
+    /// The segment that a batch goes to.
+    fn segment_for(&mut self, bytes: u64) -> io::Result<&Writing> {
+        let fits = |writing: &Writing| {
+            let used = writing.segment.bytes();
+            used <= HEADER_BYTES || used + bytes <= self.options.segment_bytes
+        };
+        if !self.current.as_ref().is_some_and(fits) {
+            self.begin_segment()?;
+        }
+        Ok(self.current.as_ref().expect("one has been begun"))
+    }
+
+    fn begin_segment(&mut self) -> io::Result<()> {
+        // What was written to the segment before would not be synced later.
+        self.sync()?;
+        let header = Header {
+            id: self.shared.id,
+            first_seq: self.next_seq,
+            follows: self.shared.committed.load(Ordering::Relaxed),
+        };
+        // An empty segment of this name is left from before a restart, or from a batch that failed.
+        let leftover = self.shared.segments().back().filter(|last| last.header.first_seq == self.next_seq).cloned();
+        if let Some(leftover) = leftover {
+            self.remove_file(&leftover)?;
+        }
+        let (segment, file) = recovery::begin(&*self.shared.storage, header)?;
+        if self.options.sync != Sync::Never
+            && let Err(error) = file.sync().and_then(|()| self.shared.storage.sync())
+        {
+            let _ = self.shared.storage.remove(&segment.name);
+            return Err(error);
+        }
+        let segment = Arc::new(segment);
+        self.shared.segments().push_back(Arc::clone(&segment));
+        self.current = Some(Writing { segment, file });
+        Ok(())
+    }
+
+    /// Something was written that has not been synced.
+    pub fn is_dirty(&self) -> bool {
+        self.is_dirty
+    }
+
+    /// Forces to the disk what has been written.
+    pub fn sync(&mut self) -> io::Result<()> {
+        if !self.is_dirty || self.options.sync == Sync::Never {
+            return Ok(());
+        }
+        let Some(Writing { file, .. }) = &self.current else { return Ok(()) };
+        match file.sync() {
+            Ok(()) => {
+                self.is_dirty = false;
+                Ok(())
+            }
+            Err(error) => {
+                self.shared.set_error(Some(format!("the journal could not be synced: {error}")));
+                self.abandon_segment(0);
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes the segments whose records are all done with, up to and with `seq`.
+    pub fn release(&mut self, seq: Seq) -> io::Result<()> {
+        self.remove_while(|segment| segment.last_seq() <= seq, |_| {}, RemovalReason::Expired)
+    }
+
+    /// Removes the segments in which no record is younger than `oldest_ms`, in ms since 1970.
+    pub fn expire(&mut self, oldest_ms: u64, removed: &mut Vec<Removal>) -> io::Result<()> {
+        let is_old = |segment: &Segment| segment.newest_ms.load(Ordering::Relaxed) < oldest_ms;
+        self.remove_while(is_old, |removal| removed.push(removal), RemovalReason::Expired)
+    }
+
+    fn remove_while(
+        &mut self,
+        is_done: impl Fn(&Segment) -> bool,
+        mut report: impl FnMut(Removal),
+        reason: RemovalReason,
+    ) -> io::Result<()> {
+        loop {
+            let Some(oldest) = self.shared.segments().front().cloned() else { return Ok(()) };
+            if oldest.records.load(Ordering::Relaxed) == 0 || !is_done(&oldest) {
+                return Ok(());
+            }
+            // The newest segment's name says which numbers were given out: another one must stand there first.
+            if self.shared.segments().len() == 1 {
+                self.begin_segment()?;
+            }
+            report(self.remove(&oldest, reason)?);
+        }
+    }
+
+    fn remove(&mut self, segment: &Arc<Segment>, reason: RemovalReason) -> io::Result<Removal> {
+        let removal = Removal {
+            reason,
+            first: segment.header.first_seq,
+            last: segment.last_seq(),
+            records: segment.records.load(Ordering::Relaxed),
+            bytes: segment.bytes(),
+        };
+        self.remove_file(segment)?;
+        Ok(removal)
+    }
+
+    fn remove_file(&mut self, segment: &Arc<Segment>) -> io::Result<()> {
+        match self.shared.storage.remove(&segment.name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => self.shared.segments().retain(|other| !Arc::ptr_eq(other, segment)),
+        }
+        Ok(())
+    }
+}
+
+fn failed(error: io::Error) -> AppendError {
+    AppendError::Io(Arc::new(error))
+}
+
+impl Recovery {
+    /// One line for a log, or nothing where all was well.
+    pub fn summary(&self) -> Option<String> {
+        if self.damage.is_empty() {
+            return None;
+        }
+        let torn = |damage: &Damage| if let Damage::TornTail { bytes, .. } = damage { *bytes } else { 0 };
+        let set_aside = self.damage.iter().filter(|damage| matches!(damage, Damage::SetAside { .. })).count();
+        Some(format!(
+            "{} records recovered, {} lost, {} bytes of unfinished records cut off, {set_aside} unreadable segments set aside",
+            self.records,
+            self.lost(),
+            self.damage.iter().map(torn).sum::<u64>(),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests;

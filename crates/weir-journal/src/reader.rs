@@ -1,0 +1,116 @@
+//! Reading committed records in order.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::Seq;
+use crate::log::Shared;
+use crate::segment::{Frames, Peeked, Segment};
+
+/// What a reader finds next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Item<'a> {
+    Record {
+        seq: Seq,
+        time_ms: u64,
+        payload: &'a [u8],
+    },
+    /// These records were there and are not any more: released, expired, removed to make room, or damaged on disk.
+    Gone {
+        first: Seq,
+        last: Seq,
+    },
+}
+
+/// A position in a journal. Readers are independent of each other and of the writer.
+pub struct Reader {
+    shared: Arc<Shared>,
+    /// The last record that was handed out, or passed over.
+    seq: Seq,
+    chunk_bytes: usize,
+    open: Option<(Arc<Segment>, Frames)>,
+}
+
+impl Reader {
+    pub(crate) fn new(shared: Arc<Shared>, after: Seq, chunk_bytes: usize) -> Reader {
+        Reader { shared, seq: after, chunk_bytes, open: None }
+    }
+
+    /// The last record that was handed out, or passed over.
+    pub fn seq(&self) -> Seq {
+        self.seq
+    }
+
+    /// The next record, or the gap before it; nothing while there is none.
+    ///
+    /// # Errors
+    /// A segment cannot be read. The same record is tried again by the next call; [`Reader::skip_segment`] gives it up.
+    pub fn read(&mut self) -> io::Result<Option<Item<'_>>> {
+        if self.seq >= self.shared.committed.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        loop {
+            if self.open.is_none() {
+                let Some(segment) = self.segment_after(self.seq) else { return Ok(None) };
+                let follows = segment.header.follows;
+                if follows > self.seq {
+                    let first = self.seq + 1;
+                    self.seq = follows;
+                    return Ok(Some(Item::Gone { first, last: follows }));
+                }
+                self.seq = self.seq.max(segment.header.first_seq - 1);
+                match self.open_segment(segment) {
+                    // It was removed a moment ago, and is no longer in the list.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    opened => opened?,
+                }
+            }
+            // In this order: a segment that is not the newest takes no more frames.
+            let is_newest = self.is_newest();
+            let (segment, frames) = self.open.as_mut().expect("it has been opened");
+            match frames.peek(segment.bytes(), self.seq)? {
+                Peeked::Frame(seq) if seq > self.seq + 1 => {
+                    let first = self.seq + 1;
+                    self.seq = seq - 1;
+                    return Ok(Some(Item::Gone { first, last: seq - 1 }));
+                }
+                Peeked::Frame(_) => break,
+                Peeked::End { .. } if is_newest => return Ok(None),
+                Peeked::End { .. } => self.open = None,
+            }
+        }
+        self.seq += 1;
+        let (_, frames) = self.open.as_mut().expect("a frame was found in it");
+        let frame = frames.take();
+        Ok(Some(Item::Record { seq: frame.seq, time_ms: frame.time_ms, payload: frame.payload }))
+    }
+
+    /// Gives up the rest of a segment that cannot be read; says which records that passes over.
+    pub fn skip_segment(&mut self) -> Option<(Seq, Seq)> {
+        let segment = match self.open.take() {
+            Some((segment, _)) => segment,
+            None => self.segment_after(self.seq)?,
+        };
+        let (first, last) = (self.seq + 1, segment.last_seq());
+        self.seq = self.seq.max(last);
+        (first <= last).then_some((first, last))
+    }
+
+    /// The oldest segment with records after this one.
+    fn segment_after(&self, seq: Seq) -> Option<Arc<Segment>> {
+        self.shared.segments().iter().find(|segment| segment.last_seq() > seq).cloned()
+    }
+
+    fn is_newest(&self) -> bool {
+        let segments = self.shared.segments();
+        matches!((&self.open, segments.back()), (Some((open, _)), Some(newest)) if Arc::ptr_eq(open, newest))
+    }
+
+    fn open_segment(&mut self, segment: Arc<Segment>) -> io::Result<()> {
+        let file = self.shared.storage.open(&segment.name)?;
+        let header = segment.header;
+        self.open = Some((segment, Frames::new(file, header, self.shared.max_record_bytes, self.chunk_bytes)));
+        Ok(())
+    }
+}

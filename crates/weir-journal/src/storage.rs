@@ -1,0 +1,140 @@
+//! The file layer: what a journal asks of a directory.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A directory. Names are plain file names in it.
+pub trait Storage: Send + Sync + 'static {
+    /// The names of all files.
+    fn list(&self) -> io::Result<Vec<String>>;
+
+    /// A new, empty file; an error if the name is taken.
+    fn create(&self, name: &str) -> io::Result<Arc<dyn File>>;
+
+    /// An existing file, to read and write.
+    fn open(&self, name: &str) -> io::Result<Arc<dyn File>>;
+
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Makes what was created, removed and renamed survive a loss of power.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Bytes that an unprivileged process may still write to the file system.
+    fn free_bytes(&self) -> io::Result<u64>;
+}
+
+/// A file of a [`Storage`]. Readers and the writer use it at the same time, each with offsets of their own.
+pub trait File: Send + Sync {
+    fn len(&self) -> io::Result<u64>;
+
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Reads up to `buffer.len()` bytes at `offset`; fewer only at the end of the file.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes all of `bytes` at `offset`. After an error any part of them may have been written.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Makes what was written survive a loss of power (`fdatasync`).
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// A directory of the machine's file systems.
+#[derive(Debug)]
+pub struct Disk {
+    directory: PathBuf,
+}
+
+impl Disk {
+    /// Makes the directory, and those above it, where they are missing.
+    ///
+    /// # Errors
+    /// It cannot be made, or is no directory.
+    pub fn open(directory: impl Into<PathBuf>) -> io::Result<Disk> {
+        let directory = directory.into();
+        std::fs::create_dir_all(&directory)?;
+        Ok(Disk { directory })
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+}
+
+impl Storage for Disk {
+    fn list(&self) -> io::Result<Vec<String>> {
+        let names = std::fs::read_dir(&self.directory)?.map(|entry| Ok(entry?.file_name().into_string()));
+        // A name that is not UTF-8 is none of ours.
+        names.filter_map(|name: io::Result<Result<String, OsString>>| name.map(Result::ok).transpose()).collect()
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        let mut options = std::fs::OpenOptions::new();
+        Ok(Arc::new(options.read(true).write(true).create_new(true).open(self.path(name))?))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        Ok(Arc::new(std::fs::OpenOptions::new().read(true).write(true).open(self.path(name))?))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.path(name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.path(from), self.path(to))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        std::fs::File::open(&self.directory)?.sync_all()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let stat = rustix::fs::statvfs(&self.directory)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+impl File for std::fs::File {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match FileExt::read_at(self, &mut buffer[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        std::fs::File::set_len(self, len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
