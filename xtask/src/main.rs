@@ -2,6 +2,7 @@
 
 mod check;
 mod demo;
+mod dependencies;
 mod docs;
 mod schema_page;
 mod tidy;
@@ -12,7 +13,8 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "cargo xtask COMMAND
 
   check   format, lints, tidy, generated docs, dependencies
-  tidy    layering, banned crates, machine paths
+  tidy    layering, machine paths
+  deps    licences, banned and repeated crates (deny.toml)
   docs    writes docs/reference (with --check: compares)
   demo    starts weir before a demo backend and sends a first request (with --once: and stops)";
 
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
     let outcome = match arguments[..] {
         ["check"] => check::check(),
         ["tidy"] => tidy::tidy(),
+        ["deps"] => dependencies::dependencies(),
         ["docs"] => docs::write(),
         ["docs", "--check"] => docs::compare(),
         ["demo"] => demo::demo(false),

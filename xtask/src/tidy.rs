@@ -1,4 +1,4 @@
-//! Rules that no compiler knows: who may know whom, which crates are banned, and what sources must not mention.
+//! Rules that no compiler knows: who may know whom, and what sources must not mention.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,6 @@ use crate::{Problems, cargo, output};
 pub fn tidy() -> Result<(), Problems> {
     let mut problems = Vec::new();
     problems.extend(layering()?);
-    problems.extend(banned()?);
     problems.extend(sources()?);
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
@@ -80,22 +79,6 @@ fn gateway_from_control() -> Result<Problems, Problems> {
     Ok(problems)
 }
 
-/// Crates that deny.toml bans must not be built. `cargo deny` says the same, but is not installed everywhere. Cargo.lock
-/// alone would not do: it also holds what only features that nobody turns on would bring.
-fn banned() -> Result<Problems, Problems> {
-    let deny = read("deny.toml")?;
-    let line = deny.lines().find_map(|line| line.strip_prefix("deny = [")).unwrap_or_default();
-    let names: Vec<&str> = line.split('"').skip(1).step_by(2).collect();
-    if names.is_empty() {
-        return Err(vec!["deny.toml bans nothing any more; was its `deny = [` moved?".to_owned()]);
-    }
-    let arguments = ["tree", "--workspace", "--all-features", "--prefix", "none", "--format", "{p}"];
-    let tree = output(cargo().args(arguments))?;
-    let built: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
-    let found = names.iter().filter(|name| built.contains(*name));
-    Ok(found.map(|name| format!("{name} is built, which deny.toml bans; see `cargo tree -i {name}`")).collect())
-}
-
 /// Sources name no place on the machine they were written on, and nothing is left to be done later.
 fn sources() -> Result<Problems, Problems> {
     // Spelled in parts, so that this file is not a finding.
@@ -130,7 +113,7 @@ fn tracked() -> Result<Vec<String>, Problems> {
     Ok(list.split_terminator('\0').map(str::to_owned).collect())
 }
 
-fn read(path: &str) -> Result<String, Problems> {
+pub fn read(path: &str) -> Result<String, Problems> {
     fs::read_to_string(path).map_err(|error| vec![format!("{path}: {error}")])
 }
 
