@@ -1,6 +1,8 @@
 # Everything a newcomer or a CI machine needs. `make` alone lists it.
 
 .DEFAULT_GOAL := help
+# `make test SETUP=no` runs the tests with what is installed already; those that need more are reported as skipped.
+SETUP_TESTS := $(if $(filter no,$(SETUP)),true,scripts/setup)
 .PHONY: help run test test-full check fmt docs setup fuzz compare release
 
 help: ## Lists these commands
@@ -9,12 +11,12 @@ help: ## Lists these commands
 run: ## Builds weir, starts it before a demo backend, and sends a first request through it
 	@cargo run --package xtask -- demo
 
-test: ## Installs what the tests need, checks the sources, and runs all tests
-	@scripts/setup
+test: ## Installs what the tests need (SETUP=no: does not), checks the sources, and runs all tests
+	@$(SETUP_TESTS)
 	@scripts/test
 
 test-full: ## The same with full counts: millions of requests, gigabytes, many minutes
-	@scripts/setup
+	@$(SETUP_TESTS)
 	@WEIR_TEST_FULL=1 scripts/test
 
 check: ## The static part alone: format, lints, layering, generated docs, dependencies

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use weir_testkit::{Authority, DEADLINE, Gateway, Identity, TempDir, eventually};
+use weir_testkit::{Authority, DEADLINE, Gateway, Identity, TempDir, eventually, skipped};
 
 use crate::health::is_in_rotation as is_up;
 use crate::weir;
@@ -25,10 +25,7 @@ impl Patient {
         let python: PathBuf = root.join(".cache/python/bin/python");
         let imports = Command::new(&python).args(["-c", "import grpc_health.v1"]).stderr(Stdio::null()).status();
         if !imports.is_ok_and(|status| status.success()) {
-            let _ = writeln!(
-                std::io::stderr(),
-                "skipped: there is no Python with `grpcio-health-checking`; run scripts/setup"
-            );
+            skipped("there is no Python with `grpcio-health-checking`");
             return None;
         }
         let mut command = Command::new(python);

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
-use weir_testkit::{Client, DEADLINE, Origin, TempDir, eventually};
+use weir_testkit::{Client, DEADLINE, Origin, TempDir, eventually, skipped};
 
 use crate::{named, one_route, weir};
 
@@ -67,7 +67,7 @@ fn chash_places_keys_as_nginx_does() {
     };
     let servers = weighted(&|origin, weight| format!("server {} weight={weight};", origin.addr()), " ");
     let Some(nginx) = Nginx::start(&format!("hash $arg_k consistent; {servers}")) else {
-        eprintln!("skipped: nginx is not installed (Debian: apt-get install nginx-light)");
+        skipped("there is no nginx");
         return;
     };
     let nodes = weighted(&|origin, weight| format!("\"{}\": {weight}", origin.addr()), ", ");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_testkit::{Authority, Gate, Gateway, Identity};
+use weir_testkit::{Authority, Gate, Gateway, Identity, skipped};
 
 use crate::sides::{ClientSide, Http2, Length, Plain, Secure, UpstreamSide};
 
@@ -25,7 +25,7 @@ impl Peers {
         let python: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/python/bin/python");
         let imports = Command::new(&python).args(["-c", "import grpc"]).stderr(Stdio::null()).status();
         if !imports.is_ok_and(|status| status.success()) {
-            let _ = writeln!(std::io::stderr(), "skipped: there is no Python with `grpcio`; run scripts/setup");
+            skipped("there is no Python with `grpcio`");
             return None;
         }
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/behaviour/calls.py");

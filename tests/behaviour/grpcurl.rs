@@ -1,10 +1,10 @@
 //! gRPC by a client in Go that knows the server by reflection only.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use weir_testkit::{Authority, Gateway, Identity, Program};
+use weir_testkit::{Authority, Gateway, Identity, Program, skipped};
 
 /// The server; dropping it ends its process.
 struct Words(Child, String);
@@ -15,8 +15,7 @@ impl Words {
         let python = root.join(".cache/python/bin/python");
         let imports = Command::new(&python).args(["-c", "import grpc_reflection"]).stderr(Stdio::null()).status();
         if !imports.is_ok_and(|status| status.success()) {
-            let _ =
-                writeln!(std::io::stderr(), "skipped: there is no Python with `grpcio-reflection`; run scripts/setup");
+            skipped("there is no Python with `grpcio-reflection`");
             return None;
         }
         let mut command = Command::new(python);

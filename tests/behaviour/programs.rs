@@ -5,7 +5,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use weir_testkit::{Answer, Authority, DEADLINE, Gateway, Identity, Origin, Reading, TempDir, TlsServer, eventually};
+use weir_testkit::{
+    Answer, Authority, DEADLINE, Gateway, Identity, Origin, Reading, TempDir, TlsServer, eventually, skipped,
+};
 
 /// A Python that has `websockets`.
 fn python() -> Option<PathBuf> {
@@ -27,11 +29,6 @@ fn browser() -> Option<&'static str> {
         skipped("there is no Chromium");
     }
     found
-}
-
-/// Says so past the test runner, which keeps what the macros print to itself while a test passes.
-fn skipped(why: &str) {
-    let _ = writeln!(std::io::stderr(), "skipped: {why}; run scripts/setup");
 }
 
 fn start(yaml: &str) -> Gateway {

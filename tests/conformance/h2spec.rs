@@ -1,11 +1,10 @@
 //! h2spec, the conformance suite for servers of HTTP/2, in its strict mode. Where it is not installed the tests are
 //! skipped, and say so.
 
-use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use weir_testkit::{Authority, Identity, Origin, Reading};
+use weir_testkit::{Authority, Identity, Origin, Reading, skipped};
 
 use crate::harness::weir;
 
@@ -14,7 +13,7 @@ use crate::harness::weir;
 fn all_of_it(listen: &str, scheme: &str, options: &[&str]) {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/bin/h2spec");
     if !program.exists() {
-        let _ = writeln!(std::io::stderr(), "skipped: there is no h2spec; run scripts/setup");
+        skipped("there is no h2spec");
         return;
     }
     let origin = Origin::echo(Reading::Strict);

@@ -1,11 +1,10 @@
 //! Scanners of TLS by other people, against the defaults. Where one is not installed its tests are skipped, and say so.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use weir_testkit::{Authority, Gateway, Identity, KeyKind, Program, is_full};
+use weir_testkit::{Authority, Gateway, Identity, KeyKind, Program, is_full, skipped};
 
 use crate::harness::weir;
 
@@ -32,7 +31,7 @@ fn target(gateway: &Gateway) -> String {
 fn is_compliant(more: &str, configuration: &str) {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/sslyze/bin/sslyze");
     if !program.exists() {
-        let _ = writeln!(std::io::stderr(), "skipped: there is no sslyze; run scripts/setup");
+        skipped("there is no sslyze");
         return;
     }
     let (gateway, authority) = gateway(more);

@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    io::Write as _,
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::{Mutex, PoisonError},
@@ -12,6 +11,7 @@ use weir_bench::{
     lint,
     result::{Outcome, ResultFile},
 };
+use weir_testkit::skipped;
 
 const SCENARIO: &str = "
 name: smoke
@@ -160,7 +160,7 @@ fn installed(place: &Place, name: &str) -> bool {
     let output = if missing { place.lab(&["install", name, "--cache", KEPT]) } else { output };
     if !output.status.success() {
         let last = text(&output).lines().last().unwrap_or_default().to_owned();
-        let _ = writeln!(std::io::stderr(), "skipped: {last}");
+        skipped(&last);
     }
     output.status.success()
 }

@@ -165,7 +165,9 @@ impl Metrics {
 mod tests {
     use super::*;
     use std::io::Write;
-    use std::process::{Command, Stdio};
+    use std::process::Stdio;
+
+    use weir_testkit::Program;
 
     fn used() -> Metrics {
         let metrics = Metrics::new(2);
@@ -241,16 +243,9 @@ mod tests {
 
     #[test]
     fn promtool_finds_nothing_to_say() {
-        let check = Command::new("promtool")
-            .args(["check", "metrics"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
-        let Ok(mut promtool) = check else {
-            eprintln!("skipped: promtool is not installed (Debian: apt-get install prometheus)");
-            return;
-        };
+        let Some(mut check) = Program::find("promtool") else { return };
+        check.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut promtool = check.spawn().expect("it is installed");
         let page = used().scrape(Format::Prometheus, |_| {});
         promtool.stdin.take().expect("it is piped").write_all(page.as_bytes()).expect("promtool reads it");
         let output = promtool.wait_with_output().expect("promtool ends");

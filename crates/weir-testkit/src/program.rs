@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::{env, fs, io::Write};
+use std::{env, fs};
 
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 
 use crate::place::TempDir;
+use crate::skipped::skipped;
 
 /// A running server. Dropping it ends its process.
 pub struct Program {
@@ -28,8 +29,7 @@ impl Program {
             if let Some(folder) = installed.find(|folder| folder.join(name).exists()) {
                 return Some(Command::new(folder.join(name)));
             }
-            // Past the test runner, which keeps what the macros print to itself while a test passes.
-            let _ = writeln!(std::io::stderr(), "skipped: there is no {name}; run scripts/setup");
+            skipped(&format!("there is no {name}"));
             return None;
         };
         let mut command = Command::new(path);

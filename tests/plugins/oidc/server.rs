@@ -1,13 +1,12 @@
 //! `oidc-provider` from npm, as a process.
 
-use std::io::Write;
 use std::net::TcpStream;
 use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
-use weir_testkit::{Client, DEADLINE, Program, TempDir, eventually, free_port};
+use weir_testkit::{Client, DEADLINE, Program, TempDir, eventually, free_port, skipped};
 
 /// Of all clients. As it stands in a form: see [`Provider::token`].
 pub const SECRET: &str = "a secret: of 32 characters or so+";
@@ -33,7 +32,7 @@ impl Provider {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository");
         let modules = root.join(".cache/node");
         if !modules.join("node_modules/oidc-provider").exists() {
-            let _ = writeln!(std::io::stderr(), "skipped: there is no oidc-provider; run scripts/setup");
+            skipped("there is no oidc-provider");
             return None;
         }
         let mut command = Program::find("node")?;
