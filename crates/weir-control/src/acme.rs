@@ -24,8 +24,8 @@ use futures_util::future::{Either, join_all, select};
 use tokio::sync::{Semaphore, watch};
 use weir_net::tls::Client;
 
-use crate::diagnostic::Diagnostic;
 use crate::document::{AcmeHost, Challenge, ExternalAccount};
+use crate::text::diagnostic::Diagnostic;
 
 pub use challenges::{Challenges, PREFIX};
 use order::{Failure, Orders};

@@ -3,10 +3,10 @@
 use weir_plugin::Registry;
 
 use crate::compile::{Compiled, compile};
-use crate::diagnostic::Diagnostic;
 use crate::document::Document;
 use crate::stores::file::FileStore;
-use crate::yaml::Limits;
+use crate::text::diagnostic::Diagnostic;
+use crate::text::yaml::Limits;
 
 /// Checks a file, with the variables of this process. Names of hosts are not looked up.
 ///

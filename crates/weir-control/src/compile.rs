@@ -17,11 +17,11 @@ use weir_plugin::{Expression, Moment, Registry, RouteFacts};
 use weir_proto::Method;
 
 use crate::acme::Terms;
-use crate::diagnostic::{Diagnostic, Faults};
 use crate::document::{self, Challenge, Document, Origin, Reference, Service};
-use crate::read::join;
-use crate::suggest::{closest, meant};
-use crate::tree::Place;
+use crate::text::diagnostic::{Diagnostic, Faults};
+use crate::text::read::join;
+use crate::text::suggest::{closest, meant};
+use crate::text::tree::Place;
 
 pub(crate) use certificates::Presented;
 use chains::Chains;

@@ -11,8 +11,8 @@ use weir_plugin::{Exchange, Registry, Stage};
 use weir_proto::h1::parse_request;
 
 use crate::compile::{Compiled, compile};
-use crate::diagnostic::Diagnostic;
 use crate::document::{Document, Plugin, PluginSet, Reference};
+use crate::text::diagnostic::Diagnostic;
 
 /// A request as somebody would describe it.
 #[derive(Clone, Debug)]

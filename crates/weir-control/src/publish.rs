@@ -10,8 +10,8 @@ use weir_plugin::Registry;
 
 use crate::acme::Terms;
 use crate::compile::{Compiled, Presented, compile};
-use crate::diagnostic::Diagnostic;
 use crate::document::{Document, Settings};
+use crate::text::diagnostic::Diagnostic;
 
 /// A snapshot on its way to the workers.
 #[derive(Clone)]

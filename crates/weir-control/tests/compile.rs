@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use weir_control::document::{Meaning, Query};
-use weir_control::yaml::Limits;
+use weir_control::text::yaml::Limits;
 use weir_control::{Compiled, Document, compile};
 use weir_gateway::route::Lookup;
 use weir_gateway::snapshot::{Chain, Concurrency, Link, PassHost, Route, Snapshot, Target, Timeouts};

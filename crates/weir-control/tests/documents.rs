@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use weir_control::yaml::Limits;
+use weir_control::text::yaml::Limits;
 use weir_control::{Compiled, Diagnostic, Document, compile};
 
 fn environment(name: &str) -> Option<String> {

@@ -3,7 +3,7 @@
 mod plugins;
 
 use weir_control::explain::{Question, Unexplained, explain};
-use weir_control::yaml::Limits;
+use weir_control::text::yaml::Limits;
 use weir_control::{Document, Lookup};
 
 const FILE: &str = "

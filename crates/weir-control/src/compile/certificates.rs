@@ -10,9 +10,9 @@ use weir_gateway::snapshot::{Certificate, Certificates, Proof};
 use weir_net::tls::{self, CertificateDer, CertifiedKey, ClientTerms, Facts, KeyError, Server, ServerTerms};
 
 use super::Compiler;
-use crate::diagnostic::Diagnostic;
 use crate::document::{Pem, PemSource, ServerName, Ssl};
-use crate::read::shortened;
+use crate::text::diagnostic::Diagnostic;
+use crate::text::read::shortened;
 
 /// What is spoken inside TLS, with HTTP/2 and without.
 const PROTOCOLS: &[&str] = &["h2", "http/1.1"];

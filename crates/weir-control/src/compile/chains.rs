@@ -11,9 +11,9 @@ use weir_plugin::{Build, ConfigError, Registry, Shared};
 use super::consumers::{Known, Layers};
 use super::{Compiler, meta};
 use crate::document::{self, Origin, Plugin, PluginSet, Service, Share};
-use crate::read::{join, listed};
-use crate::suggest::closest;
-use crate::tree::{Path, Place};
+use crate::text::read::{join, listed};
+use crate::text::suggest::closest;
+use crate::text::tree::{Path, Place};
 
 /// What a resource says about one plugin: how it runs, or that it does not.
 struct Built {

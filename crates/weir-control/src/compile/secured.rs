@@ -7,7 +7,7 @@ use weir_net::tls::{CertifiedKey, Client, Trust, UpstreamTerms, Wrong};
 
 use super::Compiler;
 use crate::document::{self, Pem, PemSource, Ssl, UpstreamIdentity};
-use crate::read::join;
+use crate::text::read::join;
 
 /// What is spoken inside TLS: one or the other, as the configuration says.
 const HTTP1: &[&str] = &["http/1.1"];

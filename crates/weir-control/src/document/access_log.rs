@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use weir_plugin::{Moment, Template, Variable};
 
-use crate::read::{At, shortened};
-use crate::suggest::meant;
-use crate::tree::{Entry, Kind};
+use crate::text::read::{At, shortened};
+use crate::text::suggest::meant;
+use crate::text::tree::{Entry, Kind};
 
 /// Where the access log goes, and what a line looks like.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::certificate::{self, Pem};
 use super::resource::Origin;
-use crate::read::{At, Fields, shortened};
+use crate::text::read::{At, Fields, shortened};
 
 /// Certificates that an authority issues on request (RFC 8555).
 #[derive(Clone, Debug)]

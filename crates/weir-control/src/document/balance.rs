@@ -4,7 +4,7 @@ use weir_gateway::snapshot::HashKey;
 use weir_plugin::Variable;
 use weir_plugin::template::Template;
 
-use crate::read::{At, Fields, shortened};
+use crate::text::read::{At, Fields, shortened};
 
 /// How endpoints are chosen, as written. `random`, `least_time` and `ip_hash` are not in APISIX.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use weir_net::tls::Versions;
 
 use super::resource::{self, Origin, Reference};
-use crate::read::{At, Fields, shortened};
-use crate::tree::Place;
+use crate::text::read::{At, Fields, shortened};
+use crate::text::tree::Place;
 
 /// APISIX `ssl`.
 #[derive(Clone, Debug)]

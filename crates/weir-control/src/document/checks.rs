@@ -8,7 +8,7 @@ use weir_net::tls;
 
 use super::resource::host_pattern;
 use super::upstream::Scheme;
-use crate::read::{At, Fields};
+use crate::text::read::{At, Fields};
 
 /// APISIX `checks.active`: requests of our own that ask an endpoint how it is.
 #[derive(Clone, Debug, PartialEq, Eq)]

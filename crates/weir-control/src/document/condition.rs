@@ -2,7 +2,7 @@
 
 use weir_plugin::{Expression, Moment, Variable};
 
-use crate::read::At;
+use crate::text::read::At;
 
 /// A condition that is asked at this moment. Names that nobody knows are warned of later: in APISIX they may be somebody's.
 pub(super) fn read(at: &At, moment: Moment) -> Option<Expression> {

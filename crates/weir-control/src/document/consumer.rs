@@ -2,7 +2,7 @@
 
 use super::plugins::{self, Plugins};
 use super::resource::{self, Origin, Reference};
-use crate::read::{At, shortened};
+use crate::text::read::{At, shortened};
 
 /// APISIX `consumer`.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ pub(super) fn read(at: &At, _: usize) -> Option<Item> {
     resource::common(&fields);
     let id = fields.get("id");
     let text = id.as_ref().and_then(|id| match &id.node().kind {
-        crate::tree::Kind::Text(text) => Some(&**text),
+        crate::text::tree::Kind::Text(text) => Some(&**text),
         _ => None,
     });
     if let Some((id, (consumer, credential))) = id.as_ref().zip(text.and_then(|text| text.split_once("/credentials/")))

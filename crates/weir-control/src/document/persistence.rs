@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weir_gateway::snapshot::{Endpoint, WhenGone};
 
-use crate::read::{At, shortened};
+use crate::text::read::{At, shortened};
 
 /// How clients stay with their endpoint, as written.
 #[derive(Clone, PartialEq, Eq)]

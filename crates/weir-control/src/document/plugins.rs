@@ -5,8 +5,8 @@ use weir_plugin::{Expression, Moment};
 
 use super::condition;
 use super::shares::{self, Share};
-use crate::read::{At, Fields};
-use crate::tree::{Entry, Kind, Place};
+use crate::text::read::{At, Fields};
+use crate::text::tree::{Entry, Kind, Place};
 
 /// The plugins of one resource, in the order of the text. Names are unique.
 pub type Plugins = Vec<Plugin>;

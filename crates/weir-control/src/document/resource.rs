@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::read::{At, Fields, shortened};
-use crate::tree::{Kind, Place};
+use crate::text::read::{At, Fields, shortened};
+use crate::text::tree::{Kind, Place};
 
 /// Where a resource was written, for diagnostics that are found later.
 #[derive(Clone, Debug)]

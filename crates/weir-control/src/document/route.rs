@@ -9,7 +9,7 @@ use super::condition;
 use super::plugins::{self, Plugins};
 use super::resource::{self, COMMON, Origin, Reference};
 use super::upstream::{self, Upstream};
-use crate::read::{At, Fields, shortened};
+use crate::text::read::{At, Fields, shortened};
 
 /// APISIX `route`.
 #[derive(Clone, Debug)]

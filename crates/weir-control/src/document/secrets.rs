@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::resource;
-use crate::read::At;
+use crate::text::read::At;
 
 /// As long as APISIX keeps what it has fetched.
 const TTL: Duration = Duration::from_secs(300);

@@ -9,8 +9,8 @@ use weir_plugin::vars::parse_network;
 use super::access_log::{self, AccessLog};
 use super::certificate::{self, Pem};
 use super::names::DnsSettings;
-use crate::read::{At, Fields, shortened};
-use crate::tree::Kind;
+use crate::text::read::{At, Fields, shortened};
+use crate::text::tree::Kind;
 
 /// Settings of the node itself. Changes of some take a restart or binary upgrade: see `publish::unchangeable`.
 #[derive(Clone, Debug)]

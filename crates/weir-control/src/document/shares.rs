@@ -2,7 +2,7 @@
 
 use super::resource::{self, Origin, Reference};
 use super::upstream::{self, Upstream};
-use crate::read::At;
+use crate::text::read::At;
 
 /// The plugin whose options name upstreams.
 const PLUGIN: &str = "traffic-split";

@@ -12,8 +12,8 @@ use super::certificate::{self, UpstreamTls};
 use super::checks::{self, Active};
 use super::persistence::{self, Persistence};
 use super::resource::{self, COMMON, Origin};
-use crate::read::{At, Fields, shortened};
-use crate::tree::{Entry, Kind, Place};
+use crate::text::read::{At, Fields, shortened};
+use crate::text::tree::{Entry, Kind, Place};
 
 /// APISIX `upstream`, in a list of its own or inside a route or service.
 #[derive(Clone, Debug)]

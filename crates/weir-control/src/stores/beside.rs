@@ -9,7 +9,7 @@ use weir_net::tls::CertificateDer;
 
 use super::seen::Seen;
 use crate::document::Files;
-use crate::substitute::Lookup;
+use crate::text::substitute::Lookup;
 
 /// No certificate chain is longer.
 const MOST_BYTES: u64 = 1 << 20;

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::acme::Challenges;
-use crate::diagnostic::Diagnostic;
 use crate::document::{Document, Query};
-use crate::substitute::process_environment;
-use crate::tree::Place;
-use crate::yaml::Limits;
+use crate::text::diagnostic::Diagnostic;
+use crate::text::substitute::process_environment;
+use crate::text::tree::Place;
+use crate::text::yaml::Limits;
 
 mod watch;
 

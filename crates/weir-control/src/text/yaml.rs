@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
 
-use crate::diagnostic::{Diagnostic, Faults};
-use crate::read::join;
-use crate::substitute::{Lookup, Substituted, substitute};
-use crate::tree::{Entry, Kind, Node, Path, Place};
+use crate::text::diagnostic::{Diagnostic, Faults};
+use crate::text::read::join;
+use crate::text::substitute::{Lookup, Substituted, substitute};
+use crate::text::tree::{Entry, Kind, Node, Path, Place};
 
 /// What a text may cost. Beyond any of these it is refused with a diagnostic.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@
 
 use serde_json::Number;
 
-use crate::tree::Kind;
+use crate::text::tree::Kind;
 
 pub(super) fn resolve(text: &str) -> Kind {
     match text {
@@ -102,7 +102,7 @@ mod tests {
         ];
         for (text, expected) in cases {
             let kind = resolve(text);
-            assert_eq!(crate::tree::Node { place: Default::default(), kind }.to_json(), *expected, "{text}");
+            assert_eq!(crate::text::tree::Node { place: Default::default(), kind }.to_json(), *expected, "{text}");
         }
     }
 }

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::diagnostic::Diagnostic;
-use crate::tree::Place;
+use crate::text::diagnostic::Diagnostic;
+use crate::text::tree::Place;
 
 /// Looks up one environment variable.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use serde_json::Number;
 
-use crate::diagnostic::Faults;
-use crate::suggest::closest;
-use crate::tree::{Entry, Kind, Node, Path, Place, Step};
-use crate::units;
+use crate::text::diagnostic::Faults;
+use crate::text::suggest::closest;
+use crate::text::tree::{Entry, Kind, Node, Path, Place, Step};
+use crate::text::units;
 
 /// A value, where it is, and where to report what is wrong with it.
 #[derive(Clone, Copy)]

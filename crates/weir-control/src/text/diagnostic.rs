@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::tree::{Path, Place};
+use crate::text::tree::{Path, Place};
 
 /// One fault of a configuration. A configuration with a single diagnostic is refused whole.
 ///
@@ -128,7 +128,7 @@ impl Faults {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::Step;
+    use crate::text::tree::Step;
 
     #[test]
     fn a_diagnostic_reads_as_one_line() {

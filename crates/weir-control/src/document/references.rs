@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::diagnostic::Diagnostic;
-use crate::substitute::Lookup;
-use crate::tree::{Entry, Kind, Node, Path, Place, Step};
+use crate::text::diagnostic::Diagnostic;
+use crate::text::substitute::Lookup;
+use crate::text::tree::{Entry, Kind, Node, Path, Place, Step};
 
 /// Puts values in for references to the environment. What cannot be found is a fault: the reference itself must not
 /// become the password.

@@ -1,0 +1,10 @@
+//! The text of a configuration: YAML with variables put in becomes a tree whose nodes know their place in the text, and
+//! a diagnostic names such a place. Nothing here knows what the keys of a configuration mean.
+
+pub mod diagnostic;
+pub(crate) mod read;
+pub(crate) mod substitute;
+pub(crate) mod suggest;
+pub mod tree;
+mod units;
+pub mod yaml;
