@@ -28,14 +28,14 @@ use crate::document::{AcmeHost, Challenge, ExternalAccount};
 use crate::text::diagnostic::Diagnostic;
 
 pub use challenges::{Challenges, PREFIX};
-use order::{Failure, Orders};
+use order::{OrderFailure, Orders};
 use report::Board;
-pub use report::{HostReport, Report, Role};
-use storage::{Failures, Storage};
+pub use report::{AcmeReport, AcmeRole, HostReport};
+use storage::{AcmeStorage, Failures};
 
 /// What is to be got, and from whom.
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub struct AcmeTerms {
     /// What the places of hosts are places in.
     pub source: Arc<str>,
     pub hosts: Vec<AcmeHost>,
@@ -53,10 +53,10 @@ pub struct Terms {
     pub external_account: Option<ExternalAccount>,
 }
 
-impl Terms {
+impl AcmeTerms {
     /// Whether the same is to be got from the same authority, wherever in the file that stands.
-    fn are(&self, other: &Terms) -> bool {
-        let names = |terms: &Terms| terms.hosts.iter().map(|host| host.name.clone()).collect::<Vec<_>>();
+    fn are(&self, other: &AcmeTerms) -> bool {
+        let names = |terms: &AcmeTerms| terms.hosts.iter().map(|host| host.name.clone()).collect::<Vec<_>>();
         names(self) == names(other)
             && (&self.emails, &self.directory, self.client.id(), &self.folder)
                 == (&other.emails, &other.directory, other.client.id(), &other.folder)
@@ -79,52 +79,52 @@ type Tell = Box<dyn Fn(&str) + Send + Sync>;
 
 /// Keeps certificates as the configuration wants. Dropping it ends all orders, and lets go of the lock.
 pub struct Acme {
-    shared: Arc<Shared>,
-    stage: Mutex<Stage>,
+    shared: Arc<AcmeShared>,
+    stage: Mutex<AcmeStage>,
 }
 
 /// Where it is in its life.
-enum Stage {
+enum AcmeStage {
     /// Nothing was ever wanted.
     Idle,
-    Running(Running),
+    Running(RunningAcme),
     /// Nothing is done any more, whatever is wanted.
     Ended,
 }
 
-struct Running {
-    terms: watch::Sender<Option<Arc<Terms>>>,
+struct RunningAcme {
+    terms: watch::Sender<Option<Arc<AcmeTerms>>>,
     thread: JoinHandle<()>,
 }
 
-struct Shared {
+struct AcmeShared {
     challenges: Arc<Challenges>,
     board: Board,
     /// No order begins.
     paused: AtomicBool,
     /// The last configuration's, for the places.
-    latest: Mutex<Option<Arc<Terms>>>,
+    latest: Mutex<Option<Arc<AcmeTerms>>>,
     tell: Tell,
 }
 
 impl Acme {
     /// `challenges` are those that snapshots answer. `tell` gets a line for each certificate and each failure.
     pub fn new(challenges: Arc<Challenges>, tell: impl Fn(&str) + Send + Sync + 'static) -> Acme {
-        let shared = Shared {
+        let shared = AcmeShared {
             challenges,
             board: Board::default(),
             paused: AtomicBool::new(false),
             latest: Mutex::default(),
             tell: Box::new(tell),
         };
-        Acme { shared: Arc::new(shared), stage: Mutex::new(Stage::Idle) }
+        Acme { shared: Arc::new(shared), stage: Mutex::new(AcmeStage::Idle) }
     }
 
     /// Answers what a process before this one has open: the authority's question may come here. To be called before
     /// anybody can ask.
-    pub fn recall(&self, terms: Option<&Arc<Terms>>) {
+    pub fn recall(&self, terms: Option<&Arc<AcmeTerms>>) {
         if let Some(terms) = terms {
-            self.shared.challenges.replace(Storage::new(&terms.folder).challenges());
+            self.shared.challenges.replace(AcmeStorage::new(&terms.folder).challenges());
         }
     }
 
@@ -132,12 +132,12 @@ impl Acme {
     ///
     /// # Errors
     /// Where no thread can be made.
-    pub fn follow(&self, terms: Option<&Arc<Terms>>) -> io::Result<()> {
+    pub fn follow(&self, terms: Option<&Arc<AcmeTerms>>) -> io::Result<()> {
         *lock(&self.shared.latest) = terms.cloned();
         let mut stage = lock(&self.stage);
         match (&*stage, terms) {
-            (Stage::Idle, None) | (Stage::Ended, _) => {}
-            (Stage::Running(running), _) => {
+            (AcmeStage::Idle, None) | (AcmeStage::Ended, _) => {}
+            (AcmeStage::Running(running), _) => {
                 running.terms.send_if_modified(|current| {
                     let same = match (&*current, terms) {
                         (Some(current), Some(terms)) => current.are(terms),
@@ -149,13 +149,13 @@ impl Acme {
                     !same
                 });
             }
-            (Stage::Idle, Some(terms)) => {
+            (AcmeStage::Idle, Some(terms)) => {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
                 let (sender, receiver) = watch::channel(Some(Arc::clone(terms)));
                 let shared = Arc::clone(&self.shared);
                 let run = move || runtime.block_on(shared.run(receiver));
                 let thread = std::thread::Builder::new().name("acme".to_owned()).spawn(run)?;
-                *stage = Stage::Running(Running { terms: sender, thread });
+                *stage = AcmeStage::Running(RunningAcme { terms: sender, thread });
             }
         }
         Ok(())
@@ -168,8 +168,8 @@ impl Acme {
 
     /// Ends all orders, and lets another process begin its own.
     pub fn end(&self) {
-        let before = std::mem::replace(&mut *lock(&self.stage), Stage::Ended);
-        if let Stage::Running(Running { terms, thread }) = before {
+        let before = std::mem::replace(&mut *lock(&self.stage), AcmeStage::Ended);
+        if let AcmeStage::Running(RunningAcme { terms, thread }) = before {
             drop(terms);
             // A thread that panicked has said so already.
             let _ = thread.join();
@@ -177,7 +177,7 @@ impl Acme {
     }
 
     /// How it stands; nothing where the configuration wants nothing.
-    pub fn report(&self) -> Option<Report> {
+    pub fn report(&self) -> Option<AcmeReport> {
         let terms = lock(&self.shared.latest).clone()?;
         Some(self.shared.board.report(&terms))
     }
@@ -193,9 +193,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl AcmeShared {
     /// Until nobody wants anything any more.
-    async fn run(self: Arc<Self>, mut terms: watch::Receiver<Option<Arc<Terms>>>) {
+    async fn run(self: Arc<Self>, mut terms: watch::Receiver<Option<Arc<AcmeTerms>>>) {
         loop {
             let wanted = terms.borrow_and_update().clone();
             let changed = pin!(terms.changed());
@@ -213,11 +213,11 @@ impl Shared {
     }
 
     /// Keeps the certificates of one configuration.
-    async fn keep(&self, terms: &Arc<Terms>) -> Infallible {
-        let storage = Storage::new(&terms.folder);
+    async fn keep(&self, terms: &Arc<AcmeTerms>) -> Infallible {
+        let storage = AcmeStorage::new(&terms.folder);
         self.board.begin(&terms.hosts, |host| storage.validity(host));
         let _lock = self.lock_of(&storage, terms).await;
-        self.board.enter(Role::Ordering);
+        self.board.enter(AcmeRole::Ordering);
         let orders = Orders::new(Arc::clone(terms), storage.clone(), Arc::clone(&self.challenges));
         let permits = Semaphore::new(AT_A_TIME);
         join_all(terms.hosts.iter().map(|host| self.keep_host(terms, &host.name, &storage, &orders, &permits))).await;
@@ -225,7 +225,7 @@ impl Shared {
     }
 
     /// Waits until no other process orders.
-    async fn lock_of(&self, storage: &Storage, terms: &Terms) -> storage::Lock {
+    async fn lock_of(&self, storage: &AcmeStorage, terms: &AcmeTerms) -> storage::Lock {
         let mut said = None;
         let mut tries = 0_u32;
         loop {
@@ -240,7 +240,7 @@ impl Shared {
                     return lock;
                 }
                 Ok(None) => {
-                    self.board.enter(Role::Waiting);
+                    self.board.enter(AcmeRole::Waiting);
                     self.challenges.replace(storage.challenges());
                     if tries.is_multiple_of(60) {
                         self.board.begin(&terms.hosts, |host| storage.validity(host));
@@ -262,7 +262,14 @@ impl Shared {
     }
 
     /// Keeps the certificate of one host, for ever.
-    async fn keep_host(&self, terms: &Terms, host: &str, storage: &Storage, orders: &Orders, permits: &Semaphore) {
+    async fn keep_host(
+        &self,
+        terms: &AcmeTerms,
+        host: &str,
+        storage: &AcmeStorage,
+        orders: &Orders,
+        permits: &Semaphore,
+    ) {
         let mut failures = storage.failures(host);
         let mut not_before = failures.as_ref().map(|failures| {
             let pause = schedule::pause(failures.count, true, None, rand::random());
@@ -311,9 +318,9 @@ impl Shared {
     /// Says that an order came to nothing, and when the next one begins.
     fn failed(
         &self,
-        terms: &Terms,
+        terms: &AcmeTerms,
         host: &str,
-        failure: &Failure,
+        failure: &OrderFailure,
         count: u32,
         lifetime: Option<Duration>,
     ) -> SystemTime {
@@ -331,7 +338,7 @@ impl Shared {
     }
 
     /// Says a line with the place in the file, as it is by now.
-    fn tell(&self, terms: &Terms, path: &str, host: Option<&str>, problem: &str, advice: &str) {
+    fn tell(&self, terms: &AcmeTerms, path: &str, host: Option<&str>, problem: &str, advice: &str) {
         let latest = lock(&self.latest).clone();
         let hosts = latest.as_ref().map_or(&terms.hosts, |latest| &latest.hosts);
         let written = hosts.iter().find(|written| Some(&*written.name) == host).map(|written| &written.origin);

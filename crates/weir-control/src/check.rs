@@ -6,7 +6,7 @@ use crate::compile::{Compiled, compile};
 use crate::document::Document;
 use crate::stores::file::FileStore;
 use crate::text::diagnostic::Diagnostic;
-use crate::text::yaml::Limits;
+use crate::text::yaml::TextLimits;
 
 /// Checks a file, with the variables of this process. Names of hosts are not looked up.
 ///
@@ -22,7 +22,7 @@ pub fn check_file(path: &std::path::Path, registry: &Registry) -> Result<Vec<Dia
 /// # Errors
 /// As [`check_file`].
 pub fn check_text(text: &str) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
-    let document = Document::parse("text", text, &|_| None, Limits::default())?;
+    let document = Document::parse("text", text, &|_| None, TextLimits::default())?;
     compile(&document, &Registry::new(&[])).map(|Compiled { warnings, .. }| warnings)
 }
 

@@ -16,12 +16,12 @@ use weir_gateway::snapshot::{Route, RouteRule, RouteTable, Snapshot, Target};
 use weir_plugin::{Expression, Moment, Registry, RouteFacts};
 use weir_proto::Method;
 
-use crate::acme::Terms;
-use crate::document::{self, Challenge, Document, Origin, Reference, Service};
+use crate::acme::AcmeTerms;
+use crate::document::{self, Challenge, Document, Reference, ResourceOrigin, ServiceSpec};
 use crate::text::diagnostic::{Diagnostic, Faults};
 use crate::text::read::join;
 use crate::text::suggest::{closest, meant};
-use crate::text::tree::Place;
+use crate::text::tree::TextPosition;
 
 pub(crate) use certificates::Presented;
 use chains::Chains;
@@ -32,7 +32,7 @@ pub struct Compiled {
     /// With revision 0: numbers are given where snapshots are published.
     pub snapshot: Snapshot,
     /// The certificates that are to be got from an authority.
-    pub acme: Option<Arc<Terms>>,
+    pub acme: Option<Arc<AcmeTerms>>,
     /// What is accepted but probably not meant.
     pub warnings: Vec<Diagnostic>,
     pub(crate) presented: Presented,
@@ -75,9 +75,9 @@ struct Compiler<'a> {
 
 impl Compiler<'_> {
     /// Nothing only where a fault has been reported.
-    fn snapshot(&self, registry: &Registry) -> Option<(Snapshot, Option<Arc<Terms>>)> {
+    fn snapshot(&self, registry: &Registry) -> Option<(Snapshot, Option<Arc<AcmeTerms>>)> {
         let document = self.document;
-        let services: HashMap<&str, &Service> = by_id(&document.services, |service| &service.id);
+        let services: HashMap<&str, &ServiceSpec> = by_id(&document.services, |service| &service.id);
         let mut upstreams = Upstreams::new(self);
         let shares = upstreams.of_shares();
         let chains = Chains::new(self, registry, consumers::read(self, registry), shares);
@@ -156,7 +156,7 @@ impl Compiler<'_> {
         Some((snapshot, acme))
     }
 
-    fn report(&self, path: &str, place: Place, problem: impl Into<String>, advice: Option<String>) {
+    fn report(&self, path: &str, place: TextPosition, problem: impl Into<String>, advice: Option<String>) {
         self.faults.report_text(path, place, problem, advice);
     }
 
@@ -172,7 +172,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn report_rule(&self, sources: &[&document::Route], error: &BuildError) {
+    fn report_rule(&self, sources: &[&document::RouteSpec], error: &BuildError) {
         // The last rule may be one of our own.
         let Some(route) = sources.get(error.rule) else {
             let place = self.document.tree.place_of("acme");
@@ -192,7 +192,7 @@ impl Compiler<'_> {
     /// What a reference refers to. A reference to nothing is a fault.
     fn referred<T: Copy>(
         &self,
-        origin: &Origin,
+        origin: &ResourceOrigin,
         key: &str,
         reference: &Option<Reference>,
         all: &HashMap<&str, T>,
@@ -216,7 +216,7 @@ fn by_id<T>(all: &[T], id: impl Fn(&T) -> &str) -> HashMap<&str, &T> {
     all.iter().map(|one| (id(one), one)).collect()
 }
 
-fn rule(written: &document::Route, service: Option<&Service>, number: usize) -> RouteRule {
+fn rule(written: &document::RouteSpec, service: Option<&ServiceSpec>, number: usize) -> RouteRule {
     let hosts = match service {
         Some(service) if written.hosts.is_empty() => &service.hosts,
         _ => &written.hosts,

@@ -30,55 +30,55 @@ use weir_net::tls::CertificateDer;
 
 use crate::acme::Challenges;
 use crate::text::diagnostic::{Diagnostic, Faults};
-use crate::text::read::{At, Fields};
-use crate::text::substitute::Lookup;
-use crate::text::tree::{Kind, Node, Place};
-use crate::text::yaml::{self, Limits, Parsed};
+use crate::text::read::{MapReader, NodeReader};
+use crate::text::substitute::VariableLookup;
+use crate::text::tree::{NodeKind, TextPosition, TreeNode};
+use crate::text::yaml::{self, Parsed, TextLimits};
 
-pub use access_log::{AccessLog, AccessLogFormat};
-pub use acme::{Acme, AcmeHost, Challenge, ExternalAccount};
-pub use balance::Balance;
-pub use certificate::{Clients, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls};
-pub use checks::Active;
-pub use consumer::{Consumer, Credential};
-pub use names::{DnsSettings, Found, Meaning, Query, Target};
-pub use persistence::Persistence;
-pub use plugins::{ErrorResponse, Plugin, Plugins};
-pub use references::Secret;
-pub use resource::{Origin, Reference};
-pub use route::{Route, Service};
-pub use secrets::Manager;
-pub use settings::{Address, Listen, LogLevel, Settings};
-pub use shares::Share;
-pub use upstream::{NodeSpec, NodesFile, Scheme, Upstream};
+pub use access_log::{AccessLogFormat, AccessLogSpec};
+pub use acme::{AcmeHost, AcmeSpec, Challenge, ExternalAccount};
+pub use balance::BalanceSpec;
+pub use certificate::{ClientVerification, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls};
+pub use checks::ActiveChecksSpec;
+pub use consumer::{ConsumerSpec, CredentialSpec};
+pub use names::{DnsSettings, NameQuery, ResolvedName, ResolvedNames, ServiceTarget};
+pub use persistence::PersistenceSpec;
+pub use plugins::{ErrorResponse, PluginSpec, PluginSpecs};
+pub use references::SecretReference;
+pub use resource::{Reference, ResourceOrigin};
+pub use route::{RouteSpec, ServiceSpec};
+pub use secrets::SecretManager;
+pub use settings::{Listen, ListenAddress, LogLevel, NodeSettings};
+pub use shares::TrafficShare;
+pub use upstream::{NodeSpec, NodesFile, Scheme, UpstreamSpec};
 
 /// A configuration as written.
 #[derive(Debug)]
 pub struct Document {
     /// The name of the file, or of what else it came from.
     pub source: Arc<str>,
-    pub settings: Settings,
+    pub settings: NodeSettings,
     /// Hosts whose certificates come from an authority by themselves.
-    pub acme: Option<Acme>,
-    pub routes: Vec<Route>,
-    pub services: Vec<Service>,
-    pub upstreams: Vec<Upstream>,
+    pub acme: Option<AcmeSpec>,
+    pub routes: Vec<RouteSpec>,
+    pub services: Vec<ServiceSpec>,
+    pub upstreams: Vec<UpstreamSpec>,
     pub plugin_configs: Vec<PluginSet>,
     pub global_rules: Vec<PluginSet>,
     pub ssls: Vec<Ssl>,
-    pub consumers: Vec<Consumer>,
-    pub credentials: Vec<Credential>,
+    pub consumers: Vec<ConsumerSpec>,
+    pub credentials: Vec<CredentialSpec>,
     pub consumer_groups: Vec<PluginSet>,
     /// Settings of plugins that hold wherever these are used.
-    pub plugin_metadata: Vec<Plugin>,
+    pub plugin_metadata: Vec<PluginSpec>,
     /// Who keeps secrets that options of plugins refer to.
-    managers: Vec<Manager>,
+    managers: Vec<SecretManager>,
     /// What of them is referred to, and where.
-    secrets: Vec<(Secret, Place)>,
+    secrets: Vec<(SecretReference, TextPosition)>,
     /// APISIX's list `plugins`: if it is there, no other plugin may be used.
     pub enabled_plugins: Option<HashSet<Box<str>>>,
     /// What names among the upstreams stand for, as far as the store has looked them up.
-    pub found: Found,
+    pub found: ResolvedNames,
     /// The texts that stand in files and variables, as far as the store has read them.
     pub files: Files,
     /// Where names of files start from.
@@ -94,7 +94,7 @@ pub struct Document {
     /// What is wrong, as far as one can tell without knowing the plugins.
     pub faults: Vec<Diagnostic>,
     /// What all this was read from.
-    pub tree: Node,
+    pub tree: TreeNode,
 }
 
 /// The content of files by their names as written, or why they cannot be read. Reading is I/O, too.
@@ -103,9 +103,9 @@ pub type Files = HashMap<Box<str>, Result<Arc<[u8]>, String>>;
 /// Plugins that are shared: a plugin_config, a consumer_group, or a global_rule.
 #[derive(Clone, Debug)]
 pub struct PluginSet {
-    pub origin: Origin,
+    pub origin: ResourceOrigin,
     pub id: Box<str>,
-    pub plugins: Plugins,
+    pub plugins: PluginSpecs,
 }
 
 /// Parts of the object model that have a name and a place but are not carried out yet. An empty list is fine.
@@ -130,7 +130,12 @@ impl Document {
     ///
     /// # Errors
     /// Where the text is not even YAML. All other faults are in the document.
-    pub fn parse(source: &str, text: &str, lookup: Lookup, limits: Limits) -> Result<Document, Vec<Diagnostic>> {
+    pub fn parse(
+        source: &str,
+        text: &str,
+        lookup: VariableLookup,
+        limits: TextLimits,
+    ) -> Result<Document, Vec<Diagnostic>> {
         let source: Arc<str> = source.into();
         let Parsed { mut tree, mut faults } = yaml::parse(&source, text, lookup, limits)?;
         faults.extend(references::resolve(&source, &mut tree, lookup));
@@ -145,14 +150,14 @@ impl Document {
     }
 
     /// The secrets that options refer to, and who keeps them.
-    pub fn secrets(&self) -> impl Iterator<Item = (&Manager, &Secret)> {
+    pub fn secrets(&self) -> impl Iterator<Item = (&SecretManager, &SecretReference)> {
         self.secrets.iter().filter_map(|(secret, _)| Some((self.manager(secret)?, secret)))
     }
 
     /// The same configuration with secrets put in for what refers to them. What cannot be had is a fault.
-    pub fn with_secrets(self, value: impl Fn(&Manager, &Secret) -> Result<String, String>) -> Document {
+    pub fn with_secrets(self, value: impl Fn(&SecretManager, &SecretReference) -> Result<String, String>) -> Document {
         let Document { source, mut tree, managers, secrets, .. } = self;
-        let find = |secret: &Secret| {
+        let find = |secret: &SecretReference| {
             let keeper = managers.iter().find(|manager| manager.id == secret.manager);
             let keeper = keeper.ok_or_else(|| format!("there is no manager `{}`", secret.manager))?;
             value(keeper, secret)
@@ -164,7 +169,7 @@ impl Document {
         document
     }
 
-    fn manager(&self, secret: &Secret) -> Option<&Manager> {
+    fn manager(&self, secret: &SecretReference) -> Option<&SecretManager> {
         self.managers.iter().find(|manager| manager.id == secret.manager)
     }
 
@@ -177,11 +182,11 @@ impl Document {
     }
 
     /// Reads a tree, whether it came from a text or not.
-    pub fn read(source: Arc<str>, tree: Node) -> Document {
+    pub fn read(source: Arc<str>, tree: TreeNode) -> Document {
         let faults = Faults::new(source.clone());
         let mut document = Document {
             source,
-            settings: Settings::default(),
+            settings: NodeSettings::default(),
             acme: None,
             routes: Vec::new(),
             services: Vec::new(),
@@ -196,7 +201,7 @@ impl Document {
             managers: Vec::new(),
             secrets: Vec::new(),
             enabled_plugins: None,
-            found: Found::new(),
+            found: ResolvedNames::new(),
             files: Files::new(),
             directory: PathBuf::new(),
             challenges: Arc::default(),
@@ -204,9 +209,9 @@ impl Document {
             node_files: HashMap::new(),
             read_at: SystemTime::now(),
             faults: Vec::new(),
-            tree: Node { place: Place::default(), kind: Kind::Null },
+            tree: TreeNode { place: TextPosition::default(), kind: NodeKind::Null },
         };
-        let root = At::root(&tree, &faults);
+        let root = NodeReader::root(&tree, &faults);
         let known: Vec<&str> = [settings::KEYS, &["acme"], RESOURCES, NOT_YET].concat();
         if let Some(fields) = root.fields(&known) {
             document.settings = settings::read(&fields);
@@ -215,13 +220,14 @@ impl Document {
             document.services = resource::list(&fields, "services", route::read_service, |one| one.id.to_string());
             document.upstreams = resource::list(&fields, "upstreams", upstream::read_named, |one| one.id.to_string());
             let sets = |key, read| resource::list(&fields, key, read, |set: &PluginSet| set.id.to_string());
-            document.plugin_configs = sets("plugin_configs", read_plugin_config as fn(&At, usize) -> Option<PluginSet>);
+            document.plugin_configs =
+                sets("plugin_configs", read_plugin_config as fn(&NodeReader, usize) -> Option<PluginSet>);
             document.global_rules = sets("global_rules", read_global_rule);
             document.consumer_groups = sets("consumer_groups", read_plugin_config);
-            for item in resource::list(&fields, "consumers", consumer::read, consumer::Item::key) {
+            for item in resource::list(&fields, "consumers", consumer::read, consumer::ConsumerItem::key) {
                 match item {
-                    consumer::Item::Consumer(consumer) => document.consumers.push(consumer),
-                    consumer::Item::Credential(credential) => document.credentials.push(credential),
+                    consumer::ConsumerItem::Consumer(consumer) => document.consumers.push(consumer),
+                    consumer::ConsumerItem::Credential(credential) => document.credentials.push(credential),
                 }
             }
             document.plugin_metadata =
@@ -237,17 +243,17 @@ impl Document {
     }
 
     /// What must be looked up before endpoints have addresses.
-    pub fn queries(&self) -> BTreeSet<Query> {
-        let hosts = self.nodes().filter_map(NodeSpec::host_name).map(|name| Query::Host(name.into()));
+    pub fn queries(&self) -> BTreeSet<NameQuery> {
+        let hosts = self.nodes().filter_map(NodeSpec::host_name).map(|name| NameQuery::Host(name.into()));
         let services = self.all_upstreams().filter_map(|upstream| upstream.service.as_ref());
-        hosts.chain(services.map(|(name, _)| Query::Service(name.clone()))).collect()
+        hosts.chain(services.map(|(name, _)| NameQuery::Service(name.clone()))).collect()
     }
 
     /// Where the name stands that is looked up.
-    pub fn place_of(&self, query: &Query) -> Place {
+    pub fn place_of(&self, query: &NameQuery) -> TextPosition {
         let place = match query {
-            Query::Host(name) => self.nodes().find(|node| node.host_name() == Some(&**name)).map(|node| node.place),
-            Query::Service(name) => {
+            NameQuery::Host(name) => self.nodes().find(|node| node.host_name() == Some(&**name)).map(|node| node.place),
+            NameQuery::Service(name) => {
                 let mut services = self.all_upstreams().filter_map(|upstream| upstream.service.as_ref());
                 services.find(|(service, _)| service == name).map(|(_, place)| *place)
             }
@@ -271,7 +277,7 @@ impl Document {
 
     /// Whether some upstream, or an authority, must be vouched for by whom the system trusts.
     pub fn needs_system_roots(&self) -> bool {
-        let needs = |upstream: &Upstream| {
+        let needs = |upstream: &UpstreamSpec| {
             let verify = upstream.tls.verify.unwrap_or(self.settings.verifies_upstreams());
             let checks = upstream.active.as_ref().and_then(|active| active.verifies(verify));
             upstream.tls.authorities.is_none() && (upstream.scheme.is_secured() && verify || checks == Some(true))
@@ -281,7 +287,7 @@ impl Document {
     }
 
     /// Takes in the nodes that stand in files. What is wrong with them becomes a fault of the document.
-    pub fn read_nodes(&mut self, lookup: Lookup, limits: Limits) {
+    pub fn read_nodes(&mut self, lookup: VariableLookup, limits: TextLimits) {
         let named: Vec<NodesFile> = self.node_files_named().cloned().collect();
         for NodesFile { path, place, default_port } in named {
             let text = match self.files.get(&path) {
@@ -294,7 +300,7 @@ impl Document {
                 Ok(Ok(Parsed { tree, faults })) => {
                     self.faults.extend(faults);
                     let faults = Faults::new(source);
-                    self.node_files.insert(path, upstream::nodes(&At::root(&tree, &faults), default_port));
+                    self.node_files.insert(path, upstream::nodes(&NodeReader::root(&tree, &faults), default_port));
                     self.faults.extend(faults.into_diagnostics());
                 }
                 Ok(Err(faults)) => self.faults.extend(faults),
@@ -316,7 +322,7 @@ impl Document {
     }
 
     /// All upstreams, wherever they stand.
-    fn all_upstreams(&self) -> impl Iterator<Item = &Upstream> {
+    fn all_upstreams(&self) -> impl Iterator<Item = &UpstreamSpec> {
         let inline = self.routes.iter().filter_map(|route| route.upstream.as_ref());
         let of_services = self.services.iter().filter_map(|service| service.upstream.as_ref());
         let of_plugins = self.shares().filter_map(|(_, _, share)| share.upstream.as_ref());
@@ -324,7 +330,7 @@ impl Document {
     }
 
     /// The shares of traffic that plugins give to upstreams, with the kind and id of the resource the plugin stands in.
-    pub(crate) fn shares(&self) -> impl Iterator<Item = (&'static str, &str, &Share)> {
+    pub(crate) fn shares(&self) -> impl Iterator<Item = (&'static str, &str, &TrafficShare)> {
         let routes = self.routes.iter().map(|route| ("route", &*route.id, &route.plugins));
         let services = self.services.iter().map(|service| ("service", &*service.id, &service.plugins));
         let consumers = self.consumers.iter().map(|consumer| ("consumer", &*consumer.username, &consumer.plugins));
@@ -341,27 +347,27 @@ impl Document {
     }
 }
 
-fn read_plugin_config(at: &At, index: usize) -> Option<PluginSet> {
+fn read_plugin_config(at: &NodeReader, index: usize) -> Option<PluginSet> {
     let fields = at.fields(&["id", "name", "desc", "labels", "create_time", "update_time", "plugins"])?;
     resource::common(&fields);
     read_plugin_set(&fields, index)
 }
 
-fn read_global_rule(at: &At, index: usize) -> Option<PluginSet> {
+fn read_global_rule(at: &NodeReader, index: usize) -> Option<PluginSet> {
     let fields = at.fields(&["id", "create_time", "update_time", "plugins"])?;
     read_plugin_set(&fields, index)
 }
 
-fn read_plugin_set(fields: &Fields, index: usize) -> Option<PluginSet> {
+fn read_plugin_set(fields: &MapReader, index: usize) -> Option<PluginSet> {
     if !fields.has("plugins") {
         fields.at().report_advising("has no `plugins`", "add `plugins: {}`");
     }
     let plugins = plugins::read(fields);
-    Some(PluginSet { origin: Origin::of(fields.at()), id: resource::id(fields, index), plugins })
+    Some(PluginSet { origin: ResourceOrigin::of(fields.at()), id: resource::id(fields, index), plugins })
 }
 
 /// APISIX's list of plugins that are switched on: `[{ name: limit-count }, { name: mqtt-proxy, stream: true }]`.
-fn read_enabled_plugins(fields: &Fields) -> Option<HashSet<Box<str>>> {
+fn read_enabled_plugins(fields: &MapReader) -> Option<HashSet<Box<str>>> {
     let list = fields.get("plugins")?;
     let names = list.items().filter_map(|item| {
         let fields = item.fields(&["name", "stream"])?;
@@ -375,7 +381,7 @@ fn read_enabled_plugins(fields: &Fields) -> Option<HashSet<Box<str>>> {
     Some(names.collect())
 }
 
-fn refuse_what_is_not_served(fields: &Fields) {
+fn refuse_what_is_not_served(fields: &MapReader) {
     for list in NOT_YET.iter().filter_map(|key| fields.get(key)) {
         if !list.is_list() {
             list.report_advising("expected a list", "write `[]` or leave it out");

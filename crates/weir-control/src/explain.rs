@@ -11,12 +11,12 @@ use weir_plugin::{Exchange, Registry, Stage};
 use weir_proto::h1::parse_request;
 
 use crate::compile::{Compiled, compile};
-use crate::document::{Document, Plugin, PluginSet, Reference};
+use crate::document::{Document, PluginSet, PluginSpec, Reference};
 use crate::text::diagnostic::Diagnostic;
 
 /// A request as somebody would describe it.
 #[derive(Clone, Debug)]
-pub struct Question<'a> {
+pub struct RequestDescription<'a> {
     pub method: &'a str,
     /// `https://host/path?query`; without a scheme it is http.
     pub url: &'a str,
@@ -32,13 +32,13 @@ pub struct Explanation {
     /// In the order in which they are tried; each with the id of its route.
     candidates: Vec<(Box<str>, Candidate)>,
     /// In the order in which requests pass them.
-    plugins: Vec<Row>,
+    plugins: Vec<PluginRow>,
     /// Where a consumer is found out, its plugins come in.
     knows_consumers: bool,
 }
 
 #[derive(Debug)]
-struct Row {
+struct PluginRow {
     stage: Stage,
     reach: Reach,
     priority: i32,
@@ -63,7 +63,11 @@ pub enum Unexplained {
 ///
 /// # Errors
 /// Where the document is not valid, or the request is none.
-pub fn explain(document: &Document, registry: &Registry, question: &Question) -> Result<Explanation, Unexplained> {
+pub fn explain(
+    document: &Document,
+    registry: &Registry,
+    question: &RequestDescription,
+) -> Result<Explanation, Unexplained> {
     let Compiled { snapshot, .. } = compile(document, registry).map_err(Unexplained::Document)?;
     let exchange = exchange(document, question).map_err(Unexplained::Request)?;
     let request = &exchange.request;
@@ -96,7 +100,7 @@ impl Explanation {
     }
 }
 
-fn exchange(document: &Document, question: &Question) -> Result<Exchange, String> {
+fn exchange(document: &Document, question: &RequestDescription) -> Result<Exchange, String> {
     let (scheme, rest) = question.url.split_once("://").unwrap_or(("http", question.url));
     if !matches!(scheme, "http" | "https") {
         return Err(format!("`{scheme}` is neither http nor https"));
@@ -124,10 +128,10 @@ fn exchange(document: &Document, question: &Question) -> Result<Exchange, String
     Ok(exchange)
 }
 
-fn rows(document: &Document, registry: &Registry, route: Option<&str>) -> Vec<Row> {
-    let row = |source: String, reach: Reach, plugin: &Plugin| {
+fn rows(document: &Document, registry: &Registry, route: Option<&str>) -> Vec<PluginRow> {
+    let row = |source: String, reach: Reach, plugin: &PluginSpec| {
         let entry = registry.find(&plugin.name)?;
-        Some(Row {
+        Some(PluginRow {
             stage: entry.stage,
             reach,
             priority: plugin.priority.unwrap_or(entry.priority),
@@ -160,7 +164,7 @@ fn rows(document: &Document, registry: &Registry, route: Option<&str>) -> Vec<Ro
         }
     }
     rows.sort_by(|a, b| {
-        let rank = |row: &Row| (row.stage, row.reach, Reverse(row.priority));
+        let rank = |row: &PluginRow| (row.stage, row.reach, Reverse(row.priority));
         rank(a).cmp(&rank(b)).then_with(|| a.plugin.cmp(&b.plugin))
     });
     rows
@@ -178,7 +182,7 @@ impl fmt::Display for Explanation {
         for (id, candidate) in candidates {
             let host = candidate.host.as_deref().unwrap_or_default();
             let place = format!("{host}{}", candidate.uri);
-            writeln!(f, "  route/{id:<20} {place:<32} {}", Outcome(&candidate.verdict))?;
+            writeln!(f, "  route/{id:<20} {place:<32} {}", VerdictText(&candidate.verdict))?;
         }
         if !plugins.is_empty() {
             writeln!(f, "Plugins in the order of requests:")?;
@@ -196,9 +200,9 @@ impl fmt::Display for Explanation {
 }
 
 /// What became of a candidate, in words.
-struct Outcome<'a>(&'a Verdict);
+struct VerdictText<'a>(&'a Verdict);
 
-impl fmt::Display for Outcome<'_> {
+impl fmt::Display for VerdictText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             Verdict::Chosen => "chosen",

@@ -8,9 +8,9 @@ use serde::Serialize;
 use weir_gateway::snapshot::Snapshot;
 use weir_plugin::Registry;
 
-use crate::acme::Terms;
+use crate::acme::AcmeTerms;
 use crate::compile::{Compiled, Presented, compile};
-use crate::document::{Document, Settings};
+use crate::document::{Document, NodeSettings};
 use crate::text::diagnostic::Diagnostic;
 
 /// A snapshot on its way to the workers.
@@ -19,9 +19,9 @@ pub struct Publication {
     /// From 1, one more with every publication of this process; the snapshot carries it too.
     pub revision: u64,
     pub snapshot: Arc<Snapshot>,
-    pub settings: Arc<Settings>,
+    pub settings: Arc<NodeSettings>,
     /// The certificates that are to be got from an authority.
-    pub acme: Option<Arc<Terms>>,
+    pub acme: Option<Arc<AcmeTerms>>,
     /// What was accepted but probably not meant.
     pub warnings: Arc<[Diagnostic]>,
 }
@@ -53,12 +53,12 @@ pub struct ConfigStatus {
     pub reloads_failed: u64,
     pub warnings: Arc<[Diagnostic]>,
     /// The last change, if it was refused. A change that is published clears it.
-    pub last_error: Option<Refusal>,
+    pub last_error: Option<RefusedChange>,
 }
 
 /// A change that was refused.
 #[derive(Clone, Debug, Serialize)]
-pub struct Refusal {
+pub struct RefusedChange {
     #[serde(serialize_with = "unix_ms")]
     pub at: SystemTime,
     pub diagnostics: Arc<[Diagnostic]>,
@@ -76,13 +76,13 @@ pub struct Publisher {
     subscriber: Box<dyn Subscriber>,
     status: ArcSwap<ConfigStatus>,
     /// Held while something is published, so that revisions arrive in order.
-    state: Mutex<State>,
+    state: Mutex<PublisherState>,
 }
 
 #[derive(Default)]
-struct State {
+struct PublisherState {
     /// Those the node was started with: some of them cannot change later.
-    started_with: Option<Arc<Settings>>,
+    started_with: Option<Arc<NodeSettings>>,
     /// The certificates that serve.
     presented: Presented,
 }
@@ -169,26 +169,26 @@ impl Publisher {
         self.refuse_while(&self.lock(), diagnostics)
     }
 
-    fn refuse_while(&self, _order: &MutexGuard<'_, State>, diagnostics: Vec<Diagnostic>) -> Arc<[Diagnostic]> {
+    fn refuse_while(&self, _order: &MutexGuard<'_, PublisherState>, diagnostics: Vec<Diagnostic>) -> Arc<[Diagnostic]> {
         let diagnostics: Arc<[Diagnostic]> = diagnostics.into();
         self.subscriber.refused(&diagnostics);
         let status = self.status();
         self.status.store(Arc::new(ConfigStatus {
             reloads_failed: status.reloads_failed + u64::from(status.revision > 0),
-            last_error: Some(Refusal { at: SystemTime::now(), diagnostics: diagnostics.clone() }),
+            last_error: Some(RefusedChange { at: SystemTime::now(), diagnostics: diagnostics.clone() }),
             ..(*status).clone()
         }));
         diagnostics
     }
 
     /// A poisoned lock means that a subscriber has panicked; what it protects is whole at any time.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PublisherState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Warns of settings that a running node cannot change.
-fn unchangeable(document: &Document, started_with: &Settings) -> Vec<Diagnostic> {
+fn unchangeable(document: &Document, started_with: &NodeSettings) -> Vec<Diagnostic> {
     let settings = &document.settings;
     let changed = [
         ("listen", settings.listen != started_with.listen),

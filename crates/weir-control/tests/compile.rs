@@ -8,8 +8,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use weir_control::document::{Meaning, Query};
-use weir_control::text::yaml::Limits;
+use weir_control::document::{NameQuery, ResolvedName};
+use weir_control::text::yaml::TextLimits;
 use weir_control::{Compiled, Document, compile};
 use weir_gateway::route::Lookup;
 use weir_gateway::snapshot::{Chain, Concurrency, Link, PassHost, Route, Snapshot, Target, Timeouts};
@@ -17,7 +17,7 @@ use weir_plugin::{Exchange, Step, Stop};
 use weir_proto::Method;
 
 fn document(text: &str) -> Document {
-    Document::parse("weir.yaml", text, &|_| None, Limits::default()).expect("is YAML")
+    Document::parse("weir.yaml", text, &|_| None, TextLimits::default()).expect("is YAML")
 }
 
 fn compiled(text: &str) -> Snapshot {
@@ -238,9 +238,9 @@ fn names_become_addresses_where_they_are_known() {
     let mut document =
         document("routes: [{ uri: /a, upstream: { nodes: { 'Backend:81': 1, gone: 1 }, pass_host: node } }]");
     let queries = document.queries();
-    assert_eq!(queries.iter().map(Query::name).collect::<Vec<_>>(), ["backend", "gone"]);
+    assert_eq!(queries.iter().map(NameQuery::name).collect::<Vec<_>>(), ["backend", "gone"]);
     let addresses = vec!["10.0.0.1".parse().expect("an address"), "10.0.0.2".parse().expect("an address")];
-    document.found.insert(Query::Host("backend".into()), Meaning::Addresses(addresses));
+    document.found.insert(NameQuery::Host("backend".into()), ResolvedName::Addresses(addresses));
     let endpoints = &snapshot(&document).upstreams[0].endpoints;
     assert_eq!(endpoints.len(), 2);
     assert_eq!(&*endpoints[1].name, "backend:81");

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use weir_control::text::yaml::Limits;
+use weir_control::text::yaml::TextLimits;
 use weir_control::{Compiled, Diagnostic, Document, compile};
 
 fn environment(name: &str) -> Option<String> {
@@ -20,7 +20,7 @@ fn environment(name: &str) -> Option<String> {
 }
 
 fn outcome(source: &str, text: &str) -> String {
-    let result = Document::parse(source, text, &environment, Limits::default())
+    let result = Document::parse(source, text, &environment, TextLimits::default())
         .and_then(|document| compile(&document, &plugins::REGISTRY));
     let listed = |diagnostics: &[Diagnostic]| {
         diagnostics.iter().fold(String::new(), |mut all, diagnostic| {

@@ -2,9 +2,9 @@
 
 mod plugins;
 
-use weir_control::explain::{Question, Unexplained, explain};
-use weir_control::text::yaml::Limits;
-use weir_control::{Document, Lookup};
+use weir_control::explain::{RequestDescription, Unexplained, explain};
+use weir_control::text::yaml::TextLimits;
+use weir_control::{Document, VariableLookup};
 
 const FILE: &str = "
 global_rules: [{ id: g, plugins: { mark-access: { text: g } } }]
@@ -19,11 +19,11 @@ routes:
 ";
 
 fn explained(method: &str, url: &str, headers: &[&str]) -> Result<String, Unexplained> {
-    let lookup: Lookup = &|_| None;
-    let document = Document::parse("weir.yaml", FILE, lookup, Limits::default()).expect("is YAML");
+    let lookup: VariableLookup = &|_| None;
+    let document = Document::parse("weir.yaml", FILE, lookup, TextLimits::default()).expect("is YAML");
     let headers: Vec<String> = headers.iter().map(|header| (*header).to_owned()).collect();
     let from = "127.0.0.1".parse().expect("an address");
-    let question = Question { method, url, headers: &headers, from };
+    let question = RequestDescription { method, url, headers: &headers, from };
     explain(&document, &plugins::REGISTRY, &question).map(|explanation| explanation.to_string())
 }
 
@@ -56,9 +56,9 @@ fn candidates_and_why_each_lost_then_the_plugins_and_whose_they_are() {
 fn what_matches_nothing_and_what_is_off() {
     let text = explained("GET", "other.example", &[]).expect("explained");
     assert!(text.contains("mark-early") && text.contains("from route/all (off)"), "{text}");
-    let document = Document::parse("f", "routes: []", &|_| None, Limits::default()).expect("is YAML");
+    let document = Document::parse("f", "routes: []", &|_| None, TextLimits::default()).expect("is YAML");
     let from = "127.0.0.1".parse().expect("an address");
-    let question = Question { method: "GET", url: "http://a/", headers: &[], from };
+    let question = RequestDescription { method: "GET", url: "http://a/", headers: &[], from };
     let text = explain(&document, &plugins::REGISTRY, &question).expect("explained").to_string();
     assert_eq!(text, "No route matches; the answer is 404.\n");
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use weir_control::{ConfigStatus, Diagnostic, FileStore, Publication, Publisher, Subscriber, Watch, watch};
+use weir_control::{ConfigStatus, ConfigWatch, Diagnostic, FileStore, Publication, Publisher, Subscriber, watch};
 use weir_testkit::{DEADLINE, TempDir, eventually, eventually_some};
 
 /// What was published and refused, in order.
@@ -54,7 +54,7 @@ impl Subscriber for Heard {
 struct Node {
     publisher: Arc<Publisher>,
     heard: Heard,
-    watch: Watch,
+    watch: ConfigWatch,
 }
 
 fn start(path: &Path) -> Node {

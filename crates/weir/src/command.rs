@@ -20,36 +20,36 @@ use crate::exit;
 #[command(name = "weir", version, after_help = exit::HELP)]
 pub struct Weir {
     #[command(subcommand)]
-    command: Command,
+    command: WeirCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
-    Run(run::Run),
-    Check(check::Check),
+enum WeirCommand {
+    Run(run::RunCommand),
+    Check(check::CheckCommand),
     Explain(explain::Explain),
-    Plugins(plugins::Plugins),
-    Version(version::Version),
+    Plugins(plugins::PluginsCommand),
+    Version(version::VersionCommand),
     Completions(completions::Completions),
     Man(man::Man),
     Load(Box<weir_bench::cli_load::Args>),
     Backend(weir_bench::cli_backend::Args),
-    Bench(bench::Bench),
+    Bench(bench::BenchCommand),
 }
 
 impl Weir {
     pub fn execute(self) -> ExitCode {
         match self.command {
-            Command::Run(command) => command.execute(),
-            Command::Check(command) => command.execute(),
-            Command::Explain(command) => command.execute(),
-            Command::Plugins(command) => command.execute(),
-            Command::Version(command) => command.execute(),
-            Command::Completions(command) => command.execute(),
-            Command::Man(command) => command.execute(),
-            Command::Load(options) => weir_bench::cli_load::main(*options),
-            Command::Backend(options) => weir_bench::cli_backend::main(options),
-            Command::Bench(command) => command.execute(),
+            WeirCommand::Run(command) => command.execute(),
+            WeirCommand::Check(command) => command.execute(),
+            WeirCommand::Explain(command) => command.execute(),
+            WeirCommand::Plugins(command) => command.execute(),
+            WeirCommand::Version(command) => command.execute(),
+            WeirCommand::Completions(command) => command.execute(),
+            WeirCommand::Man(command) => command.execute(),
+            WeirCommand::Load(options) => weir_bench::cli_load::main(*options),
+            WeirCommand::Backend(options) => weir_bench::cli_backend::main(options),
+            WeirCommand::Bench(command) => command.execute(),
         }
     }
 }

@@ -8,7 +8,7 @@ pub const DONE: ExitCode = ExitCode::SUCCESS;
 /// Why it was not done. Code 2, wrong usage, is clap's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Failure {
+pub enum ExitFailure {
     /// The configuration is not valid, or cannot be read.
     Configuration = 1,
     /// An address cannot be listened on.
@@ -17,8 +17,8 @@ pub enum Failure {
     System = 4,
 }
 
-impl From<Failure> for ExitCode {
-    fn from(failure: Failure) -> Self {
+impl From<ExitFailure> for ExitCode {
+    fn from(failure: ExitFailure) -> Self {
         ExitCode::from(failure as u8)
     }
 }

@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use tokio::time::{Interval, interval};
-use weir_control::document::Settings;
-use weir_control::{Acme, FileStore, Publication, Publisher, Watch};
+use weir_control::document::NodeSettings;
+use weir_control::{Acme, ConfigWatch, FileStore, Publication, Publisher};
 use weir_gateway::{Gateway, GatewayOptions, Listener, ListenerProtocol};
 use weir_net::inherit::{Inherited, Place};
 use weir_net::limits::Limits;
@@ -33,18 +33,18 @@ use weir_telemetry::access_log::LogWriter;
 use weir_telemetry::error_log;
 use weir_telemetry::metrics::Metrics;
 
-use crate::exit::Failure;
+use crate::exit::ExitFailure;
 use crate::say::say;
-use configuration::Road;
-use signals::{Request, Signals};
+use configuration::SnapshotPublisher;
+use signals::{SignalRequest, Signals};
 use sockets::Sockets;
-use state::{Phase, State};
+use state::{NodePhase, NodeState};
 use status::StatusServer;
-use upgrade::{Attempt, Failed, Invocation};
+use upgrade::{Failed, Invocation, UpgradeAttempt};
 
 /// How a node is run; everything else is in its file.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct NodeOptions {
     pub file: PathBuf,
     pub log_shape: error_log::Shape,
     /// How long a new binary may take until it serves.
@@ -71,7 +71,7 @@ const PURPOSES: [(&str, ListenerProtocol); 6] = [
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
 /// A gateway that serves.
-pub struct Node {
+pub struct GatewayNode {
     runtime: Runtime,
     control: Control,
 }
@@ -84,12 +84,12 @@ struct Control {
     gateway: Arc<Gateway>,
     acme: Arc<Acme>,
     access_log: Option<LogWriter>,
-    watch: Watch,
-    road: Road,
+    watch: ConfigWatch,
+    road: SnapshotPublisher,
     signals: Signals,
-    state: Arc<State>,
+    state: Arc<NodeState>,
     invocation: Invocation,
-    options: Options,
+    options: NodeOptions,
 }
 
 /// Why a node ends.
@@ -101,10 +101,10 @@ enum End {
     HandOver,
 }
 
-impl Node {
+impl GatewayNode {
     /// Reads the file, opens every socket and starts the workers. Nothing serves before everything that can fail has
     /// succeeded. What went wrong has been said when this returns an error.
-    pub fn start(options: Options) -> Result<Self, Failure> {
+    pub fn start(options: NodeOptions) -> Result<Self, ExitFailure> {
         let invocation = Invocation::of_this_process();
         // SAFETY: the process has opened nothing yet, so whatever the environment names came from outside.
         let inherited = unsafe { Inherited::from_environment() };
@@ -120,14 +120,14 @@ impl Node {
         // How many workers there are is known from the file, and so is whether it can be served at all.
         let workers = loaded.as_ref().map_or(1, |loaded| workers(&loaded.document.settings));
         let metrics = Arc::new(Metrics::new(workers));
-        let road = Road::new(Arc::clone(&metrics));
+        let road = SnapshotPublisher::new(Arc::clone(&metrics));
         let publisher = Arc::new(Publisher::new(store.source(), PLUGINS, Box::new(road.clone())));
         let loaded = loaded.map_err(|diagnostics| {
             publisher.refuse(diagnostics);
-            Failure::Configuration
+            ExitFailure::Configuration
         })?;
         let first = publisher.publish(&loaded.document, loaded.hash.clone(), loaded.warnings.clone());
-        let Publication { snapshot, settings, acme: wanted, .. } = first.map_err(|_| Failure::Configuration)?;
+        let Publication { snapshot, settings, acme: wanted, .. } = first.map_err(|_| ExitFailure::Configuration)?;
         error_log::start(logs::level(settings.error_log_level), options.log_shape);
         say!("version {}, process {}, workers: {workers}", env!("CARGO_PKG_VERSION"), std::process::id());
         say!("limits: {limits}");
@@ -136,7 +136,7 @@ impl Node {
         let mut open = |purpose, addr, count| {
             sockets.open(Place { purpose, addr }, count, limits.backlog, &mut inherited).map_err(|error| {
                 say!("{error}");
-                Failure::Listen
+                ExitFailure::Listen
             })
         };
         let listening = settings.listen.iter().map(|listen| {
@@ -152,7 +152,7 @@ impl Node {
         }
 
         let access_log = logs::open(settings.enable_access_log.as_ref(), &metrics)?;
-        let state = Arc::new(State::new(Arc::clone(&metrics), limits, Arc::clone(&publisher)));
+        let state = Arc::new(NodeState::new(Arc::clone(&metrics), limits, Arc::clone(&publisher)));
         let no_thread = |error: io::Error| system("a thread or its runtime cannot be made", &error);
         let no_copy = |error: io::Error| system("a socket cannot be copied", &error);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
@@ -209,9 +209,9 @@ impl Node {
     }
 }
 
-fn system(what: &str, error: &io::Error) -> Failure {
+fn system(what: &str, error: &io::Error) -> ExitFailure {
     say!("{what}: {error}");
-    Failure::System
+    ExitFailure::System
 }
 
 /// Each worker's sockets for clients.
@@ -226,7 +226,7 @@ fn listeners(sockets: &Sockets, workers: usize) -> io::Result<Vec<Vec<Listener>>
     Ok(shares)
 }
 
-fn workers(settings: &Settings) -> usize {
+fn workers(settings: &NodeSettings) -> usize {
     match settings.worker_processes {
         Some(workers) => usize::from(workers),
         None => std::thread::available_parallelism().map_or(1, usize::from),
@@ -255,8 +255,8 @@ impl Control {
         listening: &[(SocketAddr, &str)],
         status_on: Option<SocketAddr>,
         inherited: &mut Inherited,
-    ) -> Result<(), Failure> {
-        self.state.enter(Phase::Serving);
+    ) -> Result<(), ExitFailure> {
+        self.state.enter(NodePhase::Serving);
         for (addr, purpose) in listening {
             say!("listening on {addr} ({purpose})");
         }
@@ -274,23 +274,23 @@ impl Control {
 
     /// Follows requests until one ends the node.
     async fn serve(&mut self) -> End {
-        let mut attempt: Option<Attempt> = None;
+        let mut attempt: Option<UpgradeAttempt> = None;
         let mut alive = systemd::alive_every().map(interval);
         let end = loop {
             tokio::select! {
                 request = self.signals.next() => match request {
-                    Request::Drain => break End::Drain,
-                    Request::Stop => break End::Stop,
-                    Request::Reload => {
+                    SignalRequest::Drain => break End::Drain,
+                    SignalRequest::Stop => break End::Stop,
+                    SignalRequest::Reload => {
                         systemd::reloading();
                         self.watch.reload();
                     }
-                    Request::ReopenLogs => self.reopen_logs(),
-                    Request::Upgrade => self.upgrade(&mut attempt),
+                    SignalRequest::ReopenLogs => self.reopen_logs(),
+                    SignalRequest::Upgrade => self.upgrade(&mut attempt),
                 },
                 outcome = outcome(&mut attempt) => match outcome {
                     Ok(()) => {
-                        systemd::handed_over(attempt.as_ref().and_then(Attempt::pid).unwrap_or_default());
+                        systemd::handed_over(attempt.as_ref().and_then(UpgradeAttempt::pid).unwrap_or_default());
                         return End::HandOver;
                     }
                     Err(failed) => {
@@ -317,13 +317,13 @@ impl Control {
         }
     }
 
-    fn upgrade(&self, attempt: &mut Option<Attempt>) {
+    fn upgrade(&self, attempt: &mut Option<UpgradeAttempt>) {
         if attempt.is_some() {
             return say!("an upgrade is going on already");
         }
         // An order that began now could be asked about at the new process, which would not know it.
         self.acme.pause(true);
-        match Attempt::start(&self.invocation, &self.sockets, self.options.upgrade_patience) {
+        match UpgradeAttempt::start(&self.invocation, &self.sockets, self.options.upgrade_patience) {
             Ok(started) => {
                 say!("upgrade: process {} was started", started.pid().unwrap_or_default());
                 self.state.upgrade_error(None);
@@ -359,7 +359,7 @@ impl Control {
         // A process that carries on waits for this.
         self.acme.end();
         // Readiness goes first, so that whoever asks sends nothing more here.
-        self.state.enter(Phase::Draining);
+        self.state.enter(NodePhase::Draining);
         if end != End::Stop {
             self.drain().await;
         }
@@ -389,9 +389,9 @@ impl Control {
                     }
                 }
                 request = self.signals.next() => match request {
-                    Request::Stop => return,
-                    Request::ReopenLogs => self.reopen_logs(),
-                    Request::Drain | Request::Reload | Request::Upgrade => say!("draining already"),
+                    SignalRequest::Stop => return,
+                    SignalRequest::ReopenLogs => self.reopen_logs(),
+                    SignalRequest::Drain | SignalRequest::Reload | SignalRequest::Upgrade => say!("draining already"),
                 },
             }
         }
@@ -399,7 +399,7 @@ impl Control {
 }
 
 /// The outcome of an attempt, if there is one.
-async fn outcome(attempt: &mut Option<Attempt>) -> Result<(), Failed> {
+async fn outcome(attempt: &mut Option<UpgradeAttempt>) -> Result<(), Failed> {
     match attempt {
         Some(attempt) => attempt.outcome().await,
         None => pending().await,

@@ -16,10 +16,10 @@ pub(super) const CERTIFICATE: &str = ".pem";
 
 /// The answers that are wanted now. Older than any snapshot, as an order is.
 #[derive(Default)]
-pub struct Challenges(ArcSwap<Open>);
+pub struct Challenges(ArcSwap<OpenChallenges>);
 
 #[derive(Default)]
-struct Open {
+struct OpenChallenges {
     /// All by name, as they are kept for other processes.
     all: HashMap<Box<str>, Arc<str>>,
     /// Those of HTTP, by token.
@@ -28,12 +28,12 @@ struct Open {
     servers: HashMap<Box<str>, Server>,
 }
 
-impl Open {
-    fn new(all: HashMap<Box<str>, Arc<str>>) -> Open {
+impl OpenChallenges {
+    fn new(all: HashMap<Box<str>, Arc<str>>) -> OpenChallenges {
         let is_certificate = |name: &str| name.ends_with(CERTIFICATE);
         let answers = all.iter().filter(|(name, _)| !is_certificate(name));
         let certificates = all.iter().filter(|(name, _)| is_certificate(name));
-        Open {
+        OpenChallenges {
             answers: answers.map(|(token, answer)| (token.clone(), Arc::clone(answer))).collect(),
             servers: certificates.filter_map(|(_, certificate)| server(certificate)).collect(),
             all,
@@ -70,7 +70,7 @@ impl Challenges {
     /// From now on these are answered, and no other.
     pub(super) fn replace(&self, all: HashMap<Box<str>, Arc<str>>) {
         if self.0.load().all != all {
-            self.0.store(Arc::new(Open::new(all)));
+            self.0.store(Arc::new(OpenChallenges::new(all)));
         }
     }
 
@@ -78,7 +78,7 @@ impl Challenges {
         self.0.rcu(|open| {
             let mut all = open.all.clone();
             change(&mut all);
-            Open::new(all)
+            OpenChallenges::new(all)
         });
     }
 }

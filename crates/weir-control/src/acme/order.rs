@@ -9,10 +9,10 @@ use instant_acme::{
 };
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 
-use super::Terms;
+use super::AcmeTerms;
 use super::challenges::{CERTIFICATE, Challenges};
 use super::http::{Http, NoAnswer};
-use super::storage::{Storage, Validity};
+use super::storage::{AcmeStorage, Validity};
 use crate::document::Challenge;
 
 /// How long an authority may take to look, and how long to issue. It is asked again ever more seldom.
@@ -21,7 +21,7 @@ const PATIENCE: RetryPolicy =
 
 /// Why there is no certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct OrderFailure {
     pub reason: String,
     /// The authority has said no, instead of nothing at all: it counts how often it does.
     pub refused: bool,
@@ -29,21 +29,21 @@ pub(super) struct Failure {
     pub wait_until: Option<SystemTime>,
 }
 
-impl Failure {
+impl OrderFailure {
     /// Something of our own went wrong. It is tried again as seldom as after a refusal.
-    fn own(reason: impl std::fmt::Display) -> Failure {
-        Failure { reason: reason.to_string(), refused: true, wait_until: None }
+    fn own(reason: impl std::fmt::Display) -> OrderFailure {
+        OrderFailure { reason: reason.to_string(), refused: true, wait_until: None }
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
+impl From<Error> for OrderFailure {
+    fn from(error: Error) -> OrderFailure {
         let silent = matches!(&error, Error::Other(inner) if inner.is::<NoAnswer>());
         let reason = match error {
             Error::Api(problem) => in_words(&problem),
             error => error.to_string(),
         };
-        Failure { refused: !silent, ..Failure::own(reason) }
+        OrderFailure { refused: !silent, ..OrderFailure::own(reason) }
     }
 }
 
@@ -59,27 +59,27 @@ fn in_words(problem: &Problem) -> String {
 
 /// Orders certificates from one authority, with one account.
 pub(super) struct Orders {
-    terms: Arc<Terms>,
+    terms: Arc<AcmeTerms>,
     http: Http,
-    storage: Storage,
+    storage: AcmeStorage,
     challenges: Arc<Challenges>,
     /// Found or made with the first order. The lock lets one make it where several orders begin.
     account: tokio::sync::Mutex<Option<Account>>,
 }
 
 impl Orders {
-    pub(super) fn new(terms: Arc<Terms>, storage: Storage, challenges: Arc<Challenges>) -> Orders {
+    pub(super) fn new(terms: Arc<AcmeTerms>, storage: AcmeStorage, challenges: Arc<Challenges>) -> Orders {
         let http = Http::new(&terms.client);
         Orders { terms, http, storage, challenges, account: tokio::sync::Mutex::default() }
     }
 
     /// Gets a certificate for a host, and saves it with a new key.
-    pub(super) async fn obtain(&self, host: &str) -> Result<Validity, Failure> {
+    pub(super) async fn obtain(&self, host: &str) -> Result<Validity, OrderFailure> {
         let obtained = self.ordered(host).await;
-        obtained.map_err(|failure| Failure { wait_until: self.http.told_to_wait(), ..failure })
+        obtained.map_err(|failure| OrderFailure { wait_until: self.http.told_to_wait(), ..failure })
     }
 
-    async fn ordered(&self, host: &str) -> Result<Validity, Failure> {
+    async fn ordered(&self, host: &str) -> Result<Validity, OrderFailure> {
         let account = self.account().await?;
         let identifiers = [Identifier::Dns(host.to_owned())];
         let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
@@ -94,17 +94,17 @@ impl Orders {
         let key = order.finalize().await?;
         let chain = order.poll_certificate(&PATIENCE).await?;
         let pem = format!("{key}{chain}");
-        let validity = Validity::of(pem.as_bytes(), host).map_err(Failure::own)?;
+        let validity = Validity::of(pem.as_bytes(), host).map_err(OrderFailure::own)?;
         if validity.until <= SystemTime::now() {
-            return Err(Failure::own("the certificate has expired already; is the clock right?"));
+            return Err(OrderFailure::own("the certificate has expired already; is the clock right?"));
         }
-        let unsaved = |error| Failure::own(format!("the certificate cannot be saved: {error}"));
+        let unsaved = |error| OrderFailure::own(format!("the certificate cannot be saved: {error}"));
         self.storage.save_certificate(host, &pem).map_err(unsaved)?;
         Ok(validity)
     }
 
     /// Answers each challenge of an order, and says that it can be looked at.
-    async fn prove(&self, order: &mut Order, host: &str) -> Result<Vec<Open<'_>>, Failure> {
+    async fn prove(&self, order: &mut Order, host: &str) -> Result<Vec<OpenChallenge<'_>>, OrderFailure> {
         let mut open = Vec::new();
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
@@ -112,7 +112,7 @@ impl Orders {
             match authorization.status {
                 AuthorizationStatus::Pending => {}
                 AuthorizationStatus::Valid => continue, // proved not long ago
-                status => return Err(Failure::own(format!("the authorization is {status:?} already"))),
+                status => return Err(OrderFailure::own(format!("the authorization is {status:?} already"))),
             }
             let (kind, otherwise) = match self.terms.challenge {
                 Challenge::Http01 => (ChallengeType::Http01, "the authority does not offer to ask over HTTP (http-01)"),
@@ -120,12 +120,12 @@ impl Orders {
                     (ChallengeType::TlsAlpn01, "the authority does not offer to ask in a handshake (tls-alpn-01)")
                 }
             };
-            let mut challenge = authorization.challenge(kind).ok_or_else(|| Failure::own(otherwise))?;
+            let mut challenge = authorization.challenge(kind).ok_or_else(|| OrderFailure::own(otherwise))?;
             let answer = challenge.key_authorization();
             open.push(match self.terms.challenge {
                 Challenge::Http01 => self.open(&challenge.token, "", answer.as_str())?,
                 Challenge::TlsAlpn01 => {
-                    let certificate = proof(host, answer.digest().as_ref()).map_err(Failure::own)?;
+                    let certificate = proof(host, answer.digest().as_ref()).map_err(OrderFailure::own)?;
                     self.open(&challenge.token, CERTIFICATE, &certificate)?
                 }
             });
@@ -135,21 +135,21 @@ impl Orders {
     }
 
     /// `kind` is what the name of an answer of its kind ends in.
-    fn open(&self, token: &str, kind: &str, answer: &str) -> Result<Open<'_>, Failure> {
+    fn open(&self, token: &str, kind: &str, answer: &str) -> Result<OpenChallenge<'_>, OrderFailure> {
         // In a file as well: a process that is about to carry on answers on the same sockets.
-        let unsaved = |error| Failure::own(format!("the answer to the challenge cannot be saved: {error}"));
+        let unsaved = |error| OrderFailure::own(format!("the answer to the challenge cannot be saved: {error}"));
         let name = self.storage.open_challenge(token, kind, answer).map_err(unsaved)?;
         self.challenges.open(&name, answer);
-        Ok(Open { orders: self, name })
+        Ok(OpenChallenge { orders: self, name })
     }
 
-    async fn account(&self) -> Result<Account, Failure> {
+    async fn account(&self) -> Result<Account, OrderFailure> {
         let mut account = self.account.lock().await;
         if let Some(account) = &*account {
             return Ok(account.clone());
         }
         let builder = Account::builder_with_http(Box::new(self.http.clone()));
-        let found = match self.storage.account::<AccountCredentials>().map_err(Failure::own)? {
+        let found = match self.storage.account::<AccountCredentials>().map_err(OrderFailure::own)? {
             Some(credentials) => builder.from_credentials(credentials).await?,
             None => {
                 let contact: Vec<String> = self.terms.emails.iter().map(|email| format!("mailto:{email}")).collect();
@@ -159,10 +159,10 @@ impl Orders {
                     let key = base64::Engine::decode(&base64::prelude::BASE64_URL_SAFE_NO_PAD, &*external.hmac_key);
                     key.map(|key| ExternalAccountKey::new(external.key_id.to_string(), &key))
                 });
-                let external = external.transpose().map_err(Failure::own)?;
+                let external = external.transpose().map_err(OrderFailure::own)?;
                 let directory = self.terms.directory.to_string();
                 let (account, credentials) = builder.create(&new, directory, external.as_ref()).await?;
-                let unsaved = |error| Failure::own(format!("the account cannot be saved: {error}"));
+                let unsaved = |error| OrderFailure::own(format!("the account cannot be saved: {error}"));
                 self.storage.save_account(&credentials).map_err(unsaved)?;
                 account
             }
@@ -172,12 +172,12 @@ impl Orders {
 }
 
 /// A challenge that is answered. Dropping it ends that.
-struct Open<'a> {
+struct OpenChallenge<'a> {
     orders: &'a Orders,
     name: Box<str>,
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenChallenge<'_> {
     fn drop(&mut self) {
         self.orders.challenges.close(&self.name);
         self.orders.storage.close_challenge(&self.name);
@@ -194,15 +194,15 @@ fn proof(host: &str, digest: &[u8]) -> Result<String, rcgen::Error> {
 }
 
 /// Why an order has come to nothing: the challenge knows it best.
-async fn refusal(order: &mut Order, of_order: Option<Failure>) -> Failure {
+async fn refusal(order: &mut Order, of_order: Option<OrderFailure>) -> OrderFailure {
     let mut authorizations = order.authorizations();
     while let Some(Ok(mut authorization)) = authorizations.next().await {
         // Where it cannot be asked again, what is known of it has to do.
         let _ = authorization.refresh().await;
         let problem = authorization.challenges.iter().find_map(|challenge| challenge.error.as_ref());
         if let Some(problem) = problem {
-            return Failure::own(in_words(problem));
+            return OrderFailure::own(in_words(problem));
         }
     }
-    of_order.unwrap_or_else(|| Failure::own("the order is invalid, and the authority does not say why"))
+    of_order.unwrap_or_else(|| OrderFailure::own("the order is invalid, and the authority does not say why"))
 }

@@ -7,15 +7,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::Terms;
+use super::AcmeTerms;
 use super::storage::{Failures, Validity};
 use crate::document::AcmeHost;
 
 /// All certificates, as `/status` shows them.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct AcmeReport {
     pub directory: Box<str>,
-    pub role: Role,
+    pub role: AcmeRole,
     /// Why nothing can be kept.
     pub storage_error: Option<String>,
     pub hosts: Vec<HostReport>,
@@ -27,7 +27,7 @@ pub struct Report {
 /// What this process does about certificates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
+pub enum AcmeRole {
     /// Another process orders.
     #[default]
     Waiting,
@@ -52,14 +52,14 @@ pub struct HostReport {
 /// Where it is written down.
 #[derive(Debug, Default)]
 pub(super) struct Board {
-    changing: Mutex<Changing>,
+    changing: Mutex<BoardState>,
     orders_ok: AtomicU64,
     orders_failed: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Changing {
-    role: Role,
+struct BoardState {
+    role: AcmeRole,
     storage_error: Option<String>,
     hosts: BTreeMap<Box<str>, HostReport>,
 }
@@ -79,7 +79,7 @@ impl Board {
         self.changing().hosts = hosts.iter().map(|host| (host.name.clone(), report(host))).collect();
     }
 
-    pub(super) fn enter(&self, role: Role) {
+    pub(super) fn enter(&self, role: AcmeRole) {
         let mut changing = self.changing();
         (changing.role, changing.storage_error) = (role, None);
     }
@@ -120,9 +120,9 @@ impl Board {
         self.orders_failed.fetch_add(1, Relaxed);
     }
 
-    pub(super) fn report(&self, terms: &Terms) -> Report {
+    pub(super) fn report(&self, terms: &AcmeTerms) -> AcmeReport {
         let changing = self.changing();
-        Report {
+        AcmeReport {
             directory: terms.directory.clone(),
             role: changing.role,
             storage_error: changing.storage_error.clone(),
@@ -132,7 +132,7 @@ impl Board {
         }
     }
 
-    fn changing(&self) -> MutexGuard<'_, Changing> {
+    fn changing(&self) -> MutexGuard<'_, BoardState> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

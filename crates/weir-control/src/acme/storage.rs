@@ -15,7 +15,7 @@ use weir_net::tls::{self, Facts};
 
 /// The folder of one authority.
 #[derive(Clone, Debug)]
-pub(super) struct Storage {
+pub(super) struct AcmeStorage {
     folder: PathBuf,
 }
 
@@ -44,9 +44,9 @@ const ACCOUNT: &str = "account.json";
 const LOCK: &str = "lock";
 const CHALLENGES: &str = "challenges";
 
-impl Storage {
-    pub(super) fn new(folder: &Path) -> Storage {
-        Storage { folder: folder.to_owned() }
+impl AcmeStorage {
+    pub(super) fn new(folder: &Path) -> AcmeStorage {
+        AcmeStorage { folder: folder.to_owned() }
     }
 
     /// Makes the folder where there is none.
@@ -205,8 +205,8 @@ mod tests {
     use super::*;
     use weir_testkit::{Authority, TempDir};
 
-    fn storage(directory: &TempDir) -> Storage {
-        let storage = Storage::new(&directory.join("acme/authority"));
+    fn storage(directory: &TempDir) -> AcmeStorage {
+        let storage = AcmeStorage::new(&directory.join("acme/authority"));
         storage.prepare().expect("a folder");
         storage
     }
@@ -221,7 +221,7 @@ mod tests {
         storage.save_certificate("a.test", "unfinished").expect("it can be written");
         assert_eq!(storage.validity("a.test"), None);
         storage.save_certificate("a.test", &pem).expect("it can be written");
-        let validity = Storage::new(&storage.folder).validity("a.test").expect("it is there");
+        let validity = AcmeStorage::new(&storage.folder).validity("a.test").expect("it is there");
         assert!(validity.since < validity.until);
         assert!(Validity::of(pem.as_bytes(), "b.test").is_err());
         let mode = |path: PathBuf| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;

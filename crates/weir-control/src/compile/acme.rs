@@ -9,7 +9,7 @@ use weir_plugin::{Exchange, Plugin, RouteFacts, Stage, Step, Stop};
 use weir_proto::Method;
 
 use super::Compiler;
-use crate::acme::{Challenges, PREFIX, Terms};
+use crate::acme::{AcmeTerms, Challenges, PREFIX};
 use crate::document::{AcmeHost, Challenge};
 
 /// What challenges are called where routes have ids; no route of a file can have this one.
@@ -17,7 +17,7 @@ const ROUTE: &str = "acme/http-01";
 
 impl Compiler<'_> {
     /// What is to be got: a certificate for each host that `ssls` has none for.
-    pub(super) fn acme(&self, configured: &Certificates) -> Option<Arc<Terms>> {
+    pub(super) fn acme(&self, configured: &Certificates) -> Option<Arc<AcmeTerms>> {
         let written = self.document.acme.as_ref()?;
         let own = match &written.authorities {
             Some(pem) => Some(self.chain(pem)?),
@@ -52,7 +52,7 @@ impl Compiler<'_> {
             self.warnings.report_text(&written.origin.path, written.origin.place, problem, Some(advice));
         }
         (!hosts.is_empty()).then(|| {
-            Arc::new(Terms {
+            Arc::new(AcmeTerms {
                 source: Arc::clone(&self.document.source),
                 hosts,
                 emails: written.emails.clone(),

@@ -10,10 +10,10 @@ use weir_plugin::{Build, ConfigError, Registry, Shared};
 
 use super::consumers::{Known, Layers};
 use super::{Compiler, meta};
-use crate::document::{self, Origin, Plugin, PluginSet, Service, Share};
+use crate::document::{self, PluginSet, PluginSpec, ResourceOrigin, ServiceSpec, TrafficShare};
 use crate::text::read::{join, listed};
 use crate::text::suggest::closest;
-use crate::text::tree::{Path, Place};
+use crate::text::tree::{TextPosition, TreePath};
 
 /// What a resource says about one plugin: how it runs, or that it does not.
 struct Built {
@@ -58,7 +58,7 @@ impl<'a> Chains<'a> {
             upstreams,
             shared: Rc::new(known.shared),
         };
-        for Service { id, origin, plugins, .. } in &document.services {
+        for ServiceSpec { id, origin, plugins, .. } in &document.services {
             chains.services.insert(id, chains.built(&format!("service/{id}"), origin, plugins));
         }
         for PluginSet { id, origin, plugins } in &document.plugin_configs {
@@ -92,7 +92,7 @@ impl<'a> Chains<'a> {
     }
 
     /// Each plugin is taken whole from the route, or else from its plugin_config, or else from its service.
-    pub(super) fn of_route(&self, route: &document::Route, service: Option<&Service>) -> Chain {
+    pub(super) fn of_route(&self, route: &document::RouteSpec, service: Option<&ServiceSpec>) -> Chain {
         let own = self.built(&format!("route/{}", route.id), &route.origin, &route.plugins);
         let reference = &route.plugin_config_id;
         let config = self
@@ -115,9 +115,10 @@ impl<'a> Chains<'a> {
         let overlay = |layers: &Layers| {
             let own = layers.consumer.map(|consumer| {
                 // Credentials have been read before.
-                let is_proof =
-                    |plugin: &Plugin| self.registry.find(&plugin.name).is_some_and(|entry| entry.credential.is_some());
-                let policies: Vec<Plugin> =
+                let is_proof = |plugin: &PluginSpec| {
+                    self.registry.find(&plugin.name).is_some_and(|entry| entry.credential.is_some())
+                };
+                let policies: Vec<PluginSpec> =
                     consumer.plugins.iter().filter(|plugin| !is_proof(plugin)).cloned().collect();
                 self.refuse_doors(&consumer.origin, &policies);
                 self.built(&format!("consumer/{}", consumer.username), &consumer.origin, &policies)
@@ -133,8 +134,8 @@ impl<'a> Chains<'a> {
     }
 
     /// Who may come in is a matter of routes: a plugin that finds it out is no policy of somebody who is in.
-    fn refuse_doors(&self, origin: &Origin, plugins: &[Plugin]) {
-        let is_door = |plugin: &&Plugin| self.registry.find(&plugin.name).is_some_and(|entry| entry.identifies);
+    fn refuse_doors(&self, origin: &ResourceOrigin, plugins: &[PluginSpec]) {
+        let is_door = |plugin: &&PluginSpec| self.registry.find(&plugin.name).is_some_and(|entry| entry.identifies);
         for plugin in plugins.iter().filter(is_door) {
             let problem = format!("`{}` finds out who a consumer is, which is known by then", plugin.name);
             self.report(
@@ -147,8 +148,8 @@ impl<'a> Chains<'a> {
     }
 
     /// The plugins of `owner`, a resource by kind and id.
-    fn built(&self, owner: &str, origin: &Origin, plugins: &[Plugin]) -> Vec<Built> {
-        let build = |plugin: &Plugin| {
+    fn built(&self, owner: &str, origin: &ResourceOrigin, plugins: &[PluginSpec]) -> Vec<Built> {
+        let build = |plugin: &PluginSpec| {
             let link = match plugin.disabled {
                 true => None,
                 false => Some(self.link(owner, origin, plugin)?),
@@ -162,7 +163,7 @@ impl<'a> Chains<'a> {
     }
 
     /// Nothing where a fault has been reported.
-    fn link(&self, owner: &str, origin: &Origin, plugin: &Plugin) -> Option<Link> {
+    fn link(&self, owner: &str, origin: &ResourceOrigin, plugin: &PluginSpec) -> Option<Link> {
         let Some(entry) = self.registry.find(&plugin.name) else {
             report_unknown(self.compiler, self.registry, &path_of(origin, plugin), plugin);
             return None;
@@ -172,7 +173,7 @@ impl<'a> Chains<'a> {
             self.report(origin, plugin, problem, Some(format!("add `- name: {}` there", plugin.name)));
             return None;
         }
-        let number = |share: &Share| Some((share.path.clone(), *self.upstreams.get(&*share.origin.path)?));
+        let number = |share: &TrafficShare| Some((share.path.clone(), *self.upstreams.get(&*share.origin.path)?));
         let upstreams = plugin.shares.iter().filter_map(number).collect();
         let mut build = Build::of(owner.to_owned(), &self.shared).with_upstreams(upstreams);
         let step = match (entry.build)(&plugin.options, &mut build) {
@@ -200,7 +201,7 @@ impl<'a> Chains<'a> {
         })
     }
 
-    fn report(&self, origin: &Origin, plugin: &Plugin, problem: String, advice: Option<String>) {
+    fn report(&self, origin: &ResourceOrigin, plugin: &PluginSpec, problem: String, advice: Option<String>) {
         self.compiler.report(&path_of(origin, plugin), plugin.place, problem, advice);
     }
 }
@@ -211,7 +212,7 @@ fn nearest<'b>(layers: impl IntoIterator<Item = Option<&'b Vec<Built>>>) -> impl
     layers.into_iter().flatten().flatten().filter(move |built| taken.insert(&built.name))
 }
 
-pub(super) fn report_unknown(compiler: &Compiler, registry: &Registry, path: &str, plugin: &Plugin) {
+pub(super) fn report_unknown(compiler: &Compiler, registry: &Registry, path: &str, plugin: &PluginSpec) {
     let names: Vec<&str> = registry.entries().iter().map(|entry| entry.name).collect();
     let advice = match closest(&plugin.name, names.iter().copied()) {
         Some(known) => format!("did you mean `{known}`?"),
@@ -222,7 +223,12 @@ pub(super) fn report_unknown(compiler: &Compiler, registry: &Registry, path: &st
 }
 
 /// The path and place of what is wrong inside the options at `path`.
-pub(super) fn inside(compiler: &Compiler, path: String, place: Place, error: &ConfigError) -> (String, Place) {
+pub(super) fn inside(
+    compiler: &Compiler,
+    path: String,
+    place: TextPosition,
+    error: &ConfigError,
+) -> (String, TextPosition) {
     if error.path.is_empty() {
         return (path, place);
     }
@@ -231,6 +237,6 @@ pub(super) fn inside(compiler: &Compiler, path: String, place: Place, error: &Co
     (path, place)
 }
 
-pub(super) fn path_of(origin: &Origin, plugin: &Plugin) -> String {
-    join(&origin.path, &format!("plugins{}", Path::suffix(&plugin.name)))
+pub(super) fn path_of(origin: &ResourceOrigin, plugin: &PluginSpec) -> String {
+    join(&origin.path, &format!("plugins{}", TreePath::suffix(&plugin.name)))
 }

@@ -7,7 +7,7 @@ use weir_plugin::{Consumer, Proof, Registry, Shared};
 
 use super::chains::{inside, path_of, report_unknown};
 use super::{Compiler, by_id};
-use crate::document::{self, Credential, Origin, Plugin, PluginSet};
+use crate::document::{self, CredentialSpec, PluginSet, PluginSpec, ResourceOrigin};
 
 /// What has to be known before any plugin can be built, and whose plugins become overlays.
 pub(super) struct Known<'a> {
@@ -19,7 +19,7 @@ pub(super) struct Known<'a> {
 /// Whose plugins make up an overlay. A consumer's own count before those of its group.
 #[derive(Clone, Copy)]
 pub(super) struct Layers<'a> {
-    pub(super) consumer: Option<&'a document::Consumer>,
+    pub(super) consumer: Option<&'a document::ConsumerSpec>,
     pub(super) group: Option<&'a PluginSet>,
 }
 
@@ -67,7 +67,7 @@ impl<'a> Reader<'a> {
         let groups: HashMap<&str, &PluginSet> = by_id(&document.consumer_groups, |group| &group.id);
         let mut proofs: HashMap<&str, Vec<Proof>> = HashMap::new();
         let consumers = by_id(&document.consumers, |consumer| &consumer.username);
-        for Credential { origin, id, consumer, plugins } in &document.credentials {
+        for CredentialSpec { origin, id, consumer, plugins } in &document.credentials {
             let known = self.compiler.referred(origin, "id", &Some(consumer.clone()), &consumers, "consumers");
             for plugin in plugins.iter().filter(|plugin| !plugin.disabled) {
                 match self.proof(origin, plugin, id) {
@@ -119,13 +119,13 @@ impl<'a> Reader<'a> {
         overlays
     }
 
-    fn is_auth(&self, plugin: &Plugin) -> bool {
+    fn is_auth(&self, plugin: &PluginSpec) -> bool {
         self.registry.find(&plugin.name).is_some_and(|entry| entry.credential.is_some())
     }
 
     /// A plugin's options as proof of who somebody is; nothing if it proves nothing. The inner nothing is a fault that
     /// has been reported.
-    fn proof(&mut self, origin: &'a Origin, plugin: &'a Plugin, id: &str) -> Option<Option<Proof>> {
+    fn proof(&mut self, origin: &'a ResourceOrigin, plugin: &'a PluginSpec, id: &str) -> Option<Option<Proof>> {
         let entry = self.registry.find(&plugin.name)?;
         let credential = entry.credential?;
         let key = match (credential.check)(&plugin.options) {

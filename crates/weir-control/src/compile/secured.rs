@@ -43,7 +43,7 @@ impl<'a> Secured<'a> {
     }
 
     /// `None` for upstreams in the clear, and where a fault has been reported.
-    pub(super) fn client(&mut self, written: &document::Upstream) -> Option<Client> {
+    pub(super) fn client(&mut self, written: &document::UpstreamSpec) -> Option<Client> {
         if !written.scheme.is_secured() {
             return None;
         }
@@ -53,7 +53,7 @@ impl<'a> Secured<'a> {
 
     /// Whoever comes from APISIX, where nobody is verified unless it is asked for, may not know that it happens here. Who
     /// says anything of it in the file does.
-    fn point_out(&self, written: &document::Upstream) {
+    fn point_out(&self, written: &document::UpstreamSpec) {
         let settings = &self.compiler.document.settings;
         let tls = &written.tls;
         let said = tls.verify.is_some() || tls.authorities.is_some();
@@ -67,17 +67,17 @@ impl<'a> Secured<'a> {
     }
 
     /// The same for active checks.
-    pub(super) fn checker(&mut self, written: &document::Upstream) -> Option<Client> {
+    pub(super) fn checker(&mut self, written: &document::UpstreamSpec) -> Option<Client> {
         let active = written.active.as_ref()?;
         let verify = active.verifies(self.verifies(written))?;
         self.on_terms(written, verify, active.is_http2(written.scheme, written.http2))
     }
 
-    fn verifies(&self, written: &document::Upstream) -> bool {
+    fn verifies(&self, written: &document::UpstreamSpec) -> bool {
         written.tls.verify.unwrap_or(self.compiler.document.settings.verifies_upstreams())
     }
 
-    fn on_terms(&mut self, written: &document::Upstream, verify: bool, http2: bool) -> Option<Client> {
+    fn on_terms(&mut self, written: &document::UpstreamSpec, verify: bool, http2: bool) -> Option<Client> {
         let settings = &self.compiler.document.settings;
         let authorities = written.tls.authorities.as_ref().or(settings.trusted.as_ref()).filter(|_| verify);
         let pair = match &written.tls.identity {
@@ -85,8 +85,10 @@ impl<'a> Secured<'a> {
             Some(UpstreamIdentity::Own(cert, key)) => Some((cert, key)),
             Some(UpstreamIdentity::Named(reference)) => {
                 let named = Some(reference.clone());
-                let origin =
-                    document::Origin { path: join(&written.origin.path, "tls").into(), place: written.origin.place };
+                let origin = document::ResourceOrigin {
+                    path: join(&written.origin.path, "tls").into(),
+                    place: written.origin.place,
+                };
                 let ssl = self.compiler.referred(&origin, "client_cert_id", &named, &self.identities, "ssls")?;
                 ssl.pairs.first().map(|(cert, key)| (cert, key))
             }
@@ -106,7 +108,7 @@ impl<'a> Secured<'a> {
 
     fn build(
         &self,
-        written: &document::Upstream,
+        written: &document::UpstreamSpec,
         verify: bool,
         http2: bool,
         authorities: Option<&Pem>,

@@ -11,7 +11,10 @@ use weir_net::tls;
 
 use super::Compiler;
 use super::secured::Secured;
-use crate::document::{self, Document, Found, Meaning, NodeSpec, Origin, Query, Reference, Scheme, Share, Target};
+use crate::document::{
+    self, Document, NameQuery, NodeSpec, Reference, ResolvedName, ResolvedNames, ResourceOrigin, Scheme, ServiceTarget,
+    TrafficShare,
+};
 
 /// More addresses of one name are not used: nobody has so many for one backend.
 const MAX_ADDRESSES: usize = 1_000;
@@ -36,8 +39,8 @@ impl<'a> Upstreams<'a> {
     /// The upstream of a route or service, if it has one of its own.
     pub(super) fn of(
         &mut self,
-        origin: &Origin,
-        inline: &Option<document::Upstream>,
+        origin: &ResourceOrigin,
+        inline: &Option<document::UpstreamSpec>,
         reference: &Option<Reference>,
         name: impl Fn() -> String,
     ) -> Option<usize> {
@@ -51,7 +54,7 @@ impl<'a> Upstreams<'a> {
     /// Those that plugins give shares of traffic to, by the path of the share.
     pub(super) fn of_shares(&mut self) -> HashMap<&'a str, u32> {
         let document = self.compiler.document;
-        let number = |(kind, id, share): (&str, &str, &'a Share)| {
+        let number = |(kind, id, share): (&str, &str, &'a TrafficShare)| {
             let name = || format!("{kind}/{id}/{}", share.path);
             let number = self.of(&share.origin, &share.upstream, &share.upstream_id, name)?;
             Some((&*share.origin.path, number as u32))
@@ -59,11 +62,11 @@ impl<'a> Upstreams<'a> {
         document.shares().filter_map(number).collect()
     }
 
-    fn add(&mut self, written: &document::Upstream, name: &str) {
+    fn add(&mut self, written: &document::UpstreamSpec, name: &str) {
         let (tls, checker) = (self.secured.client(written), self.secured.checker(written));
         let mut upstream = compiled(written, name, self.compiler.document, tls);
         for endpoint in &mut upstream.endpoints {
-            let checks = |active: &document::Active| {
+            let checks = |active: &document::ActiveChecksSpec| {
                 let http2 = active.is_http2(written.scheme, written.http2);
                 let mut checks = active.of_node(&endpoint.host, endpoint.addr, checker.as_ref(), http2);
                 // A port of its own is for checks alone, and need not expect the header.
@@ -80,14 +83,14 @@ impl<'a> Upstreams<'a> {
     }
 }
 
-fn compiled(written: &document::Upstream, name: &str, document: &Document, tls: Option<tls::Client>) -> Upstream {
+fn compiled(written: &document::UpstreamSpec, name: &str, document: &Document, tls: Option<tls::Client>) -> Upstream {
     let endpoints = endpoints(&placed(written, document), written.scheme);
     let further = endpoints.iter().filter(|endpoint| endpoint.weight > 0).skip(1).count();
     let further = u32::try_from(further).unwrap_or(u32::MAX);
     Upstream {
         name: name.into(),
         balance: match written.persistence {
-            Some(document::Persistence::ClientIp) => {
+            Some(document::PersistenceSpec::ClientIp) => {
                 Balance::Hash(Arc::new(Hashing::new(HashKey::ClientAddr, &endpoints)))
             }
             _ => balance(&written.balance, &endpoints),
@@ -114,14 +117,14 @@ fn compiled(written: &document::Upstream, name: &str, document: &Document, tls: 
     }
 }
 
-fn balance(written: &document::Balance, endpoints: &[Endpoint]) -> Balance {
+fn balance(written: &document::BalanceSpec, endpoints: &[Endpoint]) -> Balance {
     match written {
-        document::Balance::RoundRobin => Balance::RoundRobin,
-        document::Balance::Random => Balance::Random,
-        document::Balance::LeastConn => Balance::LeastConn,
-        document::Balance::LeastTime => Balance::LeastTime,
-        document::Balance::Ewma => Balance::Ewma,
-        document::Balance::Hash(key) => Balance::Hash(Arc::new(Hashing::new(key.clone(), endpoints))),
+        document::BalanceSpec::RoundRobin => Balance::RoundRobin,
+        document::BalanceSpec::Random => Balance::Random,
+        document::BalanceSpec::LeastConn => Balance::LeastConn,
+        document::BalanceSpec::LeastTime => Balance::LeastTime,
+        document::BalanceSpec::Ewma => Balance::Ewma,
+        document::BalanceSpec::Hash(key) => Balance::Hash(Arc::new(Hashing::new(key.clone(), endpoints))),
     }
 }
 
@@ -129,12 +132,12 @@ fn balance(written: &document::Balance, endpoints: &[Endpoint]) -> Balance {
 type Placed<'a> = (Cow<'a, NodeSpec>, Vec<IpAddr>);
 
 /// The nodes that have addresses, wherever they come from.
-fn placed<'a>(written: &'a document::Upstream, document: &'a Document) -> Vec<Placed<'a>> {
+fn placed<'a>(written: &'a document::UpstreamSpec, document: &'a Document) -> Vec<Placed<'a>> {
     if let Some((service, place)) = &written.service {
-        let Some(Meaning::Targets(targets)) = document.found.get(&Query::Service(service.clone())) else {
+        let Some(ResolvedName::Targets(targets)) = document.found.get(&NameQuery::Service(service.clone())) else {
             return Vec::new();
         };
-        let node = |target: &Target| NodeSpec {
+        let node = |target: &ServiceTarget| NodeSpec {
             host: target.host.clone(),
             port: target.port,
             weight: target.weight,
@@ -147,7 +150,7 @@ fn placed<'a>(written: &'a document::Upstream, document: &'a Document) -> Vec<Pl
     with_addresses(in_file.unwrap_or(&written.nodes), &document.found)
 }
 
-fn with_addresses<'a>(nodes: &'a [NodeSpec], found: &Found) -> Vec<Placed<'a>> {
+fn with_addresses<'a>(nodes: &'a [NodeSpec], found: &ResolvedNames) -> Vec<Placed<'a>> {
     let placed = nodes.iter().map(|node| (Cow::Borrowed(node), addresses_of(node, found)));
     placed.filter(|(_, found)| !found.is_empty()).collect()
 }
@@ -163,12 +166,12 @@ fn endpoints(placed: &[Placed], scheme: Scheme) -> Vec<Endpoint> {
     endpoints
 }
 
-fn addresses_of(node: &NodeSpec, found: &Found) -> Vec<IpAddr> {
+fn addresses_of(node: &NodeSpec, found: &ResolvedNames) -> Vec<IpAddr> {
     if let Some(address) = node.address() {
         return vec![address];
     }
-    match found.get(&Query::Host(node.host.clone())) {
-        Some(Meaning::Addresses(addresses)) => addresses.iter().copied().take(MAX_ADDRESSES).collect(),
+    match found.get(&NameQuery::Host(node.host.clone())) {
+        Some(ResolvedName::Addresses(addresses)) => addresses.iter().copied().take(MAX_ADDRESSES).collect(),
         _ => Vec::new(),
     }
 }
@@ -228,7 +231,7 @@ mod tests {
         let addresses = |all: &[&str]| all.iter().map(|one| one.parse().expect("an address")).collect();
         let found = addresses_of_names
             .iter()
-            .map(|(name, all)| (Query::Host((*name).into()), Meaning::Addresses(addresses(all))))
+            .map(|(name, all)| (NameQuery::Host((*name).into()), ResolvedName::Addresses(addresses(all))))
             .collect();
         endpoints(&with_addresses(nodes, &found), Scheme::Http)
             .iter()

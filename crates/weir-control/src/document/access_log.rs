@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use weir_plugin::{Moment, Template, Variable};
 
-use crate::text::read::{At, shortened};
+use crate::text::read::{NodeReader, shortened};
 use crate::text::suggest::meant;
-use crate::text::tree::{Entry, Kind};
+use crate::text::tree::{MapEntry, NodeKind};
 
 /// Where the access log goes, and what a line looks like.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AccessLog {
+pub struct AccessLogSpec {
     pub path: PathBuf,
     pub format: AccessLogFormat,
 }
@@ -28,30 +28,30 @@ pub enum AccessLogFormat {
 }
 
 /// `enable_access_log`: a path, or a map.
-pub(super) fn read(at: &At) -> Option<AccessLog> {
+pub(super) fn read(at: &NodeReader) -> Option<AccessLogSpec> {
     match &at.node().kind {
-        Kind::Bool(false) => None,
-        Kind::Bool(true) => {
+        NodeKind::Bool(false) => None,
+        NodeKind::Bool(true) => {
             at.report_advising("does not say where to", "name the file: `enable_access_log: logs/access.log`");
             None
         }
-        Kind::Map(_) => {
+        NodeKind::Map(_) => {
             let fields = at.fields(&["path", "format"])?;
             let Some(path) = fields.get("path") else {
                 at.report_advising("has no `path`", "add `path: logs/access.log`");
                 return None;
             };
             let format = fields.get("format").map_or(Some(AccessLogFormat::Combined), |at| format(&at));
-            Some(AccessLog { path: path.text_of(1..=4096)?.into(), format: format? })
+            Some(AccessLogSpec { path: path.text_of(1..=4096)?.into(), format: format? })
         }
-        _ => Some(AccessLog { path: at.text_of(1..=4096)?.into(), format: AccessLogFormat::Combined }),
+        _ => Some(AccessLogSpec { path: at.text_of(1..=4096)?.into(), format: AccessLogFormat::Combined }),
     }
 }
 
-fn format(at: &At) -> Option<AccessLogFormat> {
+fn format(at: &NodeReader) -> Option<AccessLogFormat> {
     if at.is_map() {
         let entries = at.entries()?.iter();
-        let field = |entry: &Entry| {
+        let field = |entry: &MapEntry| {
             let at = at.below(entry);
             Some((entry.key.to_string(), template_of(&at, at.text()?)?))
         };
@@ -70,7 +70,7 @@ fn format(at: &At) -> Option<AccessLogFormat> {
 }
 
 /// A text with variables, all of which may have a value.
-fn template_of(at: &At, text: &str) -> Option<String> {
+fn template_of(at: &NodeReader, text: &str) -> Option<String> {
     let template = Template::compile(text);
     let absent = |variable: &Variable| Some((variable.absence(Moment::Record)?, meant(variable)));
     let Some((problem, meant)) = template.variables().find_map(absent) else { return Some(text.to_owned()) };

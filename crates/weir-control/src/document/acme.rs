@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::certificate::{self, Pem};
-use super::resource::Origin;
-use crate::text::read::{At, Fields, shortened};
+use super::resource::ResourceOrigin;
+use crate::text::read::{MapReader, NodeReader, shortened};
 
 /// Certificates that an authority issues on request (RFC 8555).
 #[derive(Clone, Debug)]
-pub struct Acme {
-    pub origin: Origin,
+pub struct AcmeSpec {
+    pub origin: ResourceOrigin,
     /// One certificate each.
     pub hosts: Vec<AcmeHost>,
     /// Mail addresses that the authority may write to.
@@ -40,7 +40,7 @@ pub enum Challenge {
 pub struct AcmeHost {
     /// In lower case.
     pub name: Box<str>,
-    pub origin: Origin,
+    pub origin: ResourceOrigin,
 }
 
 /// What ties an account to one that the authority knows already (RFC 8555 §7.3.4).
@@ -63,7 +63,7 @@ const STORAGE: &str = "acme";
 /// More would take days to get, one by one, and are a matter for a certificate with a wildcard.
 const MOST_HOSTS: usize = 1_000;
 
-pub(super) fn read(at: &At) -> Option<Acme> {
+pub(super) fn read(at: &NodeReader) -> Option<AcmeSpec> {
     let fields = at.fields(&[
         "hosts",
         "email",
@@ -80,8 +80,8 @@ pub(super) fn read(at: &At) -> Option<Acme> {
         Some(agreed) if agreed.boolean() == Some(false) => agree(&agreed),
         Some(_) => {}
     }
-    Some(Acme {
-        origin: Origin::of(at),
+    Some(AcmeSpec {
+        origin: ResourceOrigin::of(at),
         hosts: hosts(&fields),
         emails: fields.get("email").map(|at| emails(&at)).unwrap_or_default(),
         challenge: fields
@@ -95,14 +95,14 @@ pub(super) fn read(at: &At) -> Option<Acme> {
     })
 }
 
-fn agree(at: &At) {
+fn agree(at: &NodeReader) {
     at.report_advising(
         "the authority gives certificates only to those who agree to its terms of service",
         "read them, and write `terms_of_service_agreed: true`",
     );
 }
 
-fn hosts(fields: &Fields) -> Vec<AcmeHost> {
+fn hosts(fields: &MapReader) -> Vec<AcmeHost> {
     let Some(list) = fields.get("hosts") else {
         fields.at().report_advising("has no `hosts`", "name those that need a certificate: `hosts: [www.example.com]`");
         return Vec::new();
@@ -119,7 +119,7 @@ fn hosts(fields: &Fields) -> Vec<AcmeHost> {
             );
             break;
         } else {
-            hosts.push(AcmeHost { name, origin: Origin::of(&item) });
+            hosts.push(AcmeHost { name, origin: ResourceOrigin::of(&item) });
         }
     }
     if list.is_list() && list.items().next().is_none() {
@@ -128,7 +128,7 @@ fn hosts(fields: &Fields) -> Vec<AcmeHost> {
     hosts
 }
 
-fn host(at: &At) -> Option<Box<str>> {
+fn host(at: &NodeReader) -> Option<Box<str>> {
     let text = at.text_of(1..=253)?;
     let label = |label: &str| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
@@ -151,8 +151,8 @@ fn host(at: &At) -> Option<Box<str>> {
     None
 }
 
-fn emails(at: &At) -> Vec<Box<str>> {
-    let email = |at: &At| {
+fn emails(at: &NodeReader) -> Vec<Box<str>> {
+    let email = |at: &NodeReader| {
         let text = at.text_of(3..=254)?;
         let plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'?' | b',' | b'<' | b'>'));
         let parts = text.split_once('@').filter(|(user, host)| !user.is_empty() && !host.is_empty());
@@ -168,7 +168,7 @@ fn emails(at: &At) -> Vec<Box<str>> {
     }
 }
 
-fn directory(at: &At) -> Option<Box<str>> {
+fn directory(at: &NodeReader) -> Option<Box<str>> {
     let text = at.text_of(1..=2048)?;
     let uri = text.parse::<http::Uri>().ok();
     let is_url = uri.as_ref().is_some_and(|uri| {
@@ -183,7 +183,7 @@ fn directory(at: &At) -> Option<Box<str>> {
     Some(text.into())
 }
 
-fn external_account(at: &At) -> Option<ExternalAccount> {
+fn external_account(at: &NodeReader) -> Option<ExternalAccount> {
     let fields = at.fields(&["key_id", "hmac_key"])?;
     let [key_id, hmac_key] = ["key_id", "hmac_key"].map(|key| {
         let value = fields.get(key);
@@ -202,7 +202,7 @@ fn external_account(at: &At) -> Option<ExternalAccount> {
     Some(ExternalAccount { key_id: key_id?.into(), hmac_key: hmac_key.into() })
 }
 
-impl Acme {
+impl AcmeSpec {
     /// Where things of this authority are kept, as it would stand in the configuration: those of another one, as of a
     /// staging directory, are not taken for its own.
     pub fn folder(&self) -> String {

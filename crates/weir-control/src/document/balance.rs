@@ -4,11 +4,11 @@ use weir_gateway::snapshot::HashKey;
 use weir_plugin::Variable;
 use weir_plugin::template::Template;
 
-use crate::text::read::{At, Fields, shortened};
+use crate::text::read::{MapReader, NodeReader, shortened};
 
 /// How endpoints are chosen, as written. `random`, `least_time` and `ip_hash` are not in APISIX.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Balance {
+pub enum BalanceSpec {
     #[default]
     RoundRobin,
     Random,
@@ -19,7 +19,7 @@ pub enum Balance {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Type {
+enum BalanceType {
     RoundRobin,
     Random,
     LeastConn,
@@ -29,14 +29,14 @@ enum Type {
     IpHash,
 }
 
-const TYPES: &[(&str, Type)] = &[
-    ("roundrobin", Type::RoundRobin),
-    ("chash", Type::Chash),
-    ("ewma", Type::Ewma),
-    ("least_conn", Type::LeastConn),
-    ("least_time", Type::LeastTime),
-    ("random", Type::Random),
-    ("ip_hash", Type::IpHash),
+const TYPES: &[(&str, BalanceType)] = &[
+    ("roundrobin", BalanceType::RoundRobin),
+    ("chash", BalanceType::Chash),
+    ("ewma", BalanceType::Ewma),
+    ("least_conn", BalanceType::LeastConn),
+    ("least_time", BalanceType::LeastTime),
+    ("random", BalanceType::Random),
+    ("ip_hash", BalanceType::IpHash),
 ];
 
 #[derive(Clone, Copy, PartialEq)]
@@ -70,28 +70,28 @@ const VARS: &[&str] = &[
     "mqtt_client_id",
 ];
 
-pub(super) fn read(fields: &Fields) -> Balance {
-    let kind = fields.get("type").and_then(|at| at.choice(TYPES)).unwrap_or(Type::RoundRobin);
+pub(super) fn read(fields: &MapReader) -> BalanceSpec {
+    let kind = fields.get("type").and_then(|at| at.choice(TYPES)).unwrap_or(BalanceType::RoundRobin);
     let hash_on = fields.get("hash_on").and_then(|at| at.choice(HASH_ON)).unwrap_or(HashOn::Vars);
     let key = fields.get("key").and_then(|at| Some((at.text()?, at)));
     match kind {
-        Type::RoundRobin => Balance::RoundRobin,
-        Type::Random => Balance::Random,
-        Type::LeastConn => Balance::LeastConn,
-        Type::LeastTime => Balance::LeastTime,
-        Type::Ewma => Balance::Ewma,
-        Type::IpHash => Balance::Hash(HashKey::ClientAddr),
-        Type::Chash => {
+        BalanceType::RoundRobin => BalanceSpec::RoundRobin,
+        BalanceType::Random => BalanceSpec::Random,
+        BalanceType::LeastConn => BalanceSpec::LeastConn,
+        BalanceType::LeastTime => BalanceSpec::LeastTime,
+        BalanceType::Ewma => BalanceSpec::Ewma,
+        BalanceType::IpHash => BalanceSpec::Hash(HashKey::ClientAddr),
+        BalanceType::Chash => {
             if key.is_none() && hash_on != HashOn::Consumer && !fields.has("key") {
                 fields.at().report_advising("`type: chash` needs a `key`", "add `key: remote_addr`");
             }
             let key = key.map_or(HashKey::ClientAddr, |(key, at)| hash_key(hash_on, key, &at));
-            Balance::Hash(if hash_on == HashOn::Consumer { HashKey::Variable(Variable::ConsumerName) } else { key })
+            BalanceSpec::Hash(if hash_on == HashOn::Consumer { HashKey::Variable(Variable::ConsumerName) } else { key })
         }
     }
 }
 
-fn hash_key(hash_on: HashOn, key: &str, at: &At) -> HashKey {
+fn hash_key(hash_on: HashOn, key: &str, at: &NodeReader) -> HashKey {
     let is_name =
         !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
     match hash_on {

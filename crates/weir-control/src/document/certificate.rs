@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use weir_net::tls::Versions;
 
-use super::resource::{self, Origin, Reference};
-use crate::text::read::{At, Fields, shortened};
-use crate::text::tree::Place;
+use super::resource::{self, Reference, ResourceOrigin};
+use crate::text::read::{MapReader, NodeReader, shortened};
+use crate::text::tree::TextPosition;
 
 /// APISIX `ssl`.
 #[derive(Clone, Debug)]
 pub struct Ssl {
-    pub origin: Origin,
+    pub origin: ResourceOrigin,
     pub id: Box<str>,
     /// APISIX `type: client`: shown to upstreams that ask for it by `tls.client_cert_id`.
     pub for_upstreams: bool,
@@ -19,7 +19,7 @@ pub struct Ssl {
     pub names: Vec<ServerName>,
     /// Certificates with their keys; several for several kinds of keys.
     pub pairs: Vec<(Pem, Pem)>,
-    pub clients: Option<Clients>,
+    pub clients: Option<ClientVerification>,
     /// APISIX `ssl_protocols`.
     pub versions: Versions,
     /// APISIX `status`.
@@ -29,16 +29,16 @@ pub struct Ssl {
 #[derive(Clone, Debug)]
 pub struct ServerName {
     pub name: Box<str>,
-    pub origin: Origin,
+    pub origin: ResourceOrigin,
 }
 
 /// APISIX `ssl.client`: whom clients must be certified by.
 #[derive(Clone, Debug)]
-pub struct Clients {
+pub struct ClientVerification {
     pub authorities: Pem,
     pub depth: usize,
     /// APISIX `skip_mtls_uri_regex`: paths that need no certificate.
-    pub except: Vec<(String, Origin)>,
+    pub except: Vec<(String, ResourceOrigin)>,
 }
 
 /// APISIX `upstream.tls`, and whom to believe, which APISIX has for the whole node.
@@ -63,7 +63,7 @@ pub enum UpstreamIdentity {
 /// Text in PEM, as written.
 #[derive(Clone, Debug)]
 pub struct Pem {
-    pub origin: Origin,
+    pub origin: ResourceOrigin,
     pub source: PemSource,
 }
 
@@ -91,7 +91,7 @@ const MOST_PATTERN: usize = 4096;
 /// A chain of certificates longer than this is nobody's.
 const MOST_DEPTH: usize = 16;
 
-pub(super) fn read(at: &At, index: usize) -> Option<Ssl> {
+pub(super) fn read(at: &NodeReader, index: usize) -> Option<Ssl> {
     const OWN: &[&str] = &[
         "type",
         "sni",
@@ -116,7 +116,7 @@ pub(super) fn read(at: &At, index: usize) -> Option<Ssl> {
     };
     let client = fields.get("client");
     Some(Ssl {
-        origin: Origin::of(at),
+        origin: ResourceOrigin::of(at),
         id: resource::id(&fields, index),
         for_upstreams,
         names,
@@ -127,7 +127,7 @@ pub(super) fn read(at: &At, index: usize) -> Option<Ssl> {
     })
 }
 
-fn names(fields: &Fields) -> Vec<ServerName> {
+fn names(fields: &MapReader) -> Vec<ServerName> {
     if !fields.exactly_one("sni", "snis") {
         return Vec::new();
     }
@@ -141,7 +141,7 @@ fn names(fields: &Fields) -> Vec<ServerName> {
     list.items().filter_map(|item| name(&item)).collect()
 }
 
-fn name(at: &At) -> Option<ServerName> {
+fn name(at: &NodeReader) -> Option<ServerName> {
     let text = at.text_of(1..=253)?;
     let name = text.strip_prefix("*.").unwrap_or(text);
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
@@ -155,12 +155,12 @@ fn name(at: &At) -> Option<ServerName> {
         at.report_advising("is an address, which clients never ask for by name", "use `*`");
         return None;
     }
-    Some(ServerName { name: text.to_ascii_lowercase().into(), origin: Origin::of(at) })
+    Some(ServerName { name: text.to_ascii_lowercase().into(), origin: ResourceOrigin::of(at) })
 }
 
-fn pairs(fields: &Fields) -> Vec<(Pem, Pem)> {
+fn pairs(fields: &MapReader) -> Vec<(Pem, Pem)> {
     let mut pairs = Vec::new();
-    let mut pair = |cert: Option<At>, key: Option<At>| {
+    let mut pair = |cert: Option<NodeReader>, key: Option<NodeReader>| {
         if let (Some(cert), Some(key)) = (cert.and_then(|at| pem(&at)), key.and_then(|at| pem(&at))) {
             pairs.push((cert, key));
         }
@@ -172,7 +172,7 @@ fn pairs(fields: &Fields) -> Vec<(Pem, Pem)> {
     }
     pair(fields.get("cert"), fields.get("key"));
     let (certs, keys) = (fields.get("certs"), fields.get("keys"));
-    let count = |at: &Option<At>| at.as_ref().filter(|at| at.is_list()).map_or(0, |at| at.items().count());
+    let count = |at: &Option<NodeReader>| at.as_ref().filter(|at| at.is_list()).map_or(0, |at| at.items().count());
     if count(&certs) != count(&keys)
         && let Some(at) = keys.as_ref().or(certs.as_ref())
     {
@@ -188,7 +188,7 @@ fn pairs(fields: &Fields) -> Vec<(Pem, Pem)> {
     pairs
 }
 
-pub(super) fn pem(at: &At) -> Option<Pem> {
+pub(super) fn pem(at: &NodeReader) -> Option<Pem> {
     let text = at.text_of(1..=MOST_PEM)?;
     if text.starts_with("$secret://") {
         at.report_advising(
@@ -205,10 +205,10 @@ pub(super) fn pem(at: &At) -> Option<Pem> {
         }
         false => PemSource::Elsewhere(text.into()),
     };
-    Some(Pem { origin: Origin::of(at), source })
+    Some(Pem { origin: ResourceOrigin::of(at), source })
 }
 
-fn clients(at: &At) -> Option<Clients> {
+fn clients(at: &NodeReader) -> Option<ClientVerification> {
     let fields = at.fields(&["ca", "depth", "skip_mtls_uri_regex"])?;
     let Some(ca) = fields.get("ca") else {
         at.report_advising("has no `ca`", "add the certificate that vouches for clients");
@@ -216,16 +216,16 @@ fn clients(at: &At) -> Option<Clients> {
     };
     let except = fields.get("skip_mtls_uri_regex");
     let except = except.iter().flat_map(|list| list.items());
-    Some(Clients {
+    Some(ClientVerification {
         authorities: pem(&ca)?,
         depth: fields.get("depth").and_then(|at| at.integer(0..=MOST_DEPTH as u32)).map_or(1, |depth| depth as usize),
         except: except
-            .filter_map(|item| Some((item.text_of(1..=MOST_PATTERN)?.to_owned(), Origin::of(&item))))
+            .filter_map(|item| Some((item.text_of(1..=MOST_PATTERN)?.to_owned(), ResourceOrigin::of(&item))))
             .collect(),
     })
 }
 
-fn versions(at: &At) -> Option<Versions> {
+fn versions(at: &NodeReader) -> Option<Versions> {
     let mut versions = Versions { tls12: false, tls13: false };
     let mut listed = BTreeSet::new();
     for item in at.items() {
@@ -243,7 +243,7 @@ fn versions(at: &At) -> Option<Versions> {
     Some(versions)
 }
 
-pub(super) fn read_upstream(at: &At) -> Option<UpstreamTls> {
+pub(super) fn read_upstream(at: &NodeReader) -> Option<UpstreamTls> {
     let fields = at.fields(&["client_cert", "client_key", "client_cert_id", "verify", "ca"])?;
     let own = match (fields.get("client_cert"), fields.get("client_key")) {
         (Some(cert), Some(key)) => pem(&cert).zip(pem(&key)).map(|(cert, key)| UpstreamIdentity::Own(cert, key)),
@@ -292,7 +292,7 @@ impl Pem {
         }
     }
 
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> TextPosition {
         self.origin.place
     }
 }

@@ -8,11 +8,11 @@ use weir_net::tls;
 
 use super::resource::host_pattern;
 use super::upstream::Scheme;
-use crate::text::read::{At, Fields};
+use crate::text::read::{MapReader, NodeReader};
 
 /// APISIX `checks.active`: requests of our own that ask an endpoint how it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Active {
+pub struct ActiveChecksSpec {
     /// What is the same for all nodes. Its question is a connection until [`Active::of_node`] puts in the request.
     checks: ActiveChecks,
     kind: CheckType,
@@ -24,7 +24,7 @@ pub struct Active {
     verify: Option<bool>,
 }
 
-impl Active {
+impl ActiveChecksSpec {
     /// Whether endpoints are asked over TLS, and have to prove who they are: `unless_said` counts where nothing is said.
     pub fn verifies(&self, unless_said: bool) -> Option<bool> {
         self.kind.is_secured().then(|| self.verify.unwrap_or(unless_said))
@@ -106,7 +106,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// Reads `checks`. Passive checks alone are fine here: an endpoint comes back by being tried again, while APISIX needs
 /// active checks for that.
-pub(super) fn read(at: &At) -> (Option<Active>, Option<PassiveChecks>) {
+pub(super) fn read(at: &NodeReader) -> (Option<ActiveChecksSpec>, Option<PassiveChecks>) {
     let Some(fields) = at.fields(&["active", "passive"]) else { return (None, None) };
     if !fields.has("active") && !fields.has("passive") {
         at.report_advising("holds no check", "add `passive: {}`");
@@ -116,7 +116,7 @@ pub(super) fn read(at: &At) -> (Option<Active>, Option<PassiveChecks>) {
     (active, passive)
 }
 
-fn active(at: &At) -> Option<Active> {
+fn active(at: &NodeReader) -> Option<ActiveChecksSpec> {
     const KEYS: &[&str] = &[
         "type",
         "timeout",
@@ -185,11 +185,11 @@ fn active(at: &At) -> Option<Active> {
         timeouts: count(unhealthy, "timeouts", 1, 254, 3),
     };
     let service = fields.get("grpc_service").and_then(|at| at.text_of(1..=1_024)).unwrap_or_default().into();
-    Some(Active { checks, kind, asked, service, verify })
+    Some(ActiveChecksSpec { checks, kind, asked, service, verify })
 }
 
 /// Reports what has no effect in a check of this kind.
-fn fitting(fields: &Fields, verdicts: [Option<Fields>; 2], kind: CheckType) {
+fn fitting(fields: &MapReader, verdicts: [Option<MapReader>; 2], kind: CheckType) {
     if !kind.is_grpc() {
         if let Some(at) = fields.get("grpc_service") {
             at.report_advising("is for checks by gRPC", "add `type: grpc`, or leave it out");
@@ -203,7 +203,7 @@ fn fitting(fields: &Fields, verdicts: [Option<Fields>; 2], kind: CheckType) {
     }
 }
 
-fn passive(at: &At) -> Option<PassiveChecks> {
+fn passive(at: &NodeReader) -> Option<PassiveChecks> {
     const HEALTHY: &[u16] =
         &[200, 201, 202, 203, 204, 205, 206, 207, 208, 226, 300, 301, 302, 303, 304, 305, 306, 307, 308];
     let fields = at.fields(&["type", "healthy", "unhealthy"])?;
@@ -225,16 +225,16 @@ fn passive(at: &At) -> Option<PassiveChecks> {
     })
 }
 
-fn count(fields: Option<Fields>, key: &str, least: u32, most: u32, default: u32) -> u32 {
+fn count(fields: Option<MapReader>, key: &str, least: u32, most: u32, default: u32) -> u32 {
     fields.and_then(|fields| fields.get(key)).and_then(|at| at.integer(least..=most)).unwrap_or(default)
 }
 
-fn interval(fields: Option<Fields>) -> Duration {
+fn interval(fields: Option<MapReader>) -> Duration {
     let at = fields.and_then(|fields| fields.get("interval"));
     at.and_then(|at| at.duration()).unwrap_or(Duration::from_secs(1))
 }
 
-fn statuses(fields: Option<Fields>, default: &[u16]) -> Vec<u16> {
+fn statuses(fields: Option<MapReader>, default: &[u16]) -> Vec<u16> {
     let Some(at) = fields.and_then(|fields| fields.get("http_statuses")) else { return default.to_vec() };
     let found: Vec<u16> = at.items().filter_map(|item| item.integer(200..=599)).collect();
     if at.is_list() && at.items().next().is_none() {

@@ -2,10 +2,10 @@
 
 use weir_plugin::{Expression, Moment, Variable};
 
-use crate::text::read::At;
+use crate::text::read::NodeReader;
 
 /// A condition that is asked at this moment. Names that nobody knows are warned of later: in APISIX they may be somebody's.
-pub(super) fn read(at: &At, moment: Moment) -> Option<Expression> {
+pub(super) fn read(at: &NodeReader, moment: Moment) -> Option<Expression> {
     let condition = match Expression::compile(&at.node().to_json()) {
         Ok(condition) => condition,
         Err(error) => {

@@ -1,55 +1,55 @@
 //! Who may use routes: consumers and their credentials, which stand in one list as Apache APISIX keeps them.
 
-use super::plugins::{self, Plugins};
-use super::resource::{self, Origin, Reference};
-use crate::text::read::{At, shortened};
+use super::plugins::{self, PluginSpecs};
+use super::resource::{self, Reference, ResourceOrigin};
+use crate::text::read::{NodeReader, shortened};
 
 /// APISIX `consumer`.
 #[derive(Clone, Debug)]
-pub struct Consumer {
-    pub origin: Origin,
+pub struct ConsumerSpec {
+    pub origin: ResourceOrigin,
     pub username: Box<str>,
     /// `labels.custom_id`; empty is none.
     pub custom_id: Box<str>,
     pub group_id: Option<Reference>,
     /// Options of auth plugins, which prove who somebody is, and policies for whatever the consumer does.
-    pub plugins: Plugins,
+    pub plugins: PluginSpecs,
 }
 
 /// APISIX `credential`: a further proof of who a consumer is. An item of `consumers` whose id is `jack/credentials/one`.
 #[derive(Clone, Debug)]
-pub struct Credential {
-    pub origin: Origin,
+pub struct CredentialSpec {
+    pub origin: ResourceOrigin,
     /// Without the consumer's name.
     pub id: Box<str>,
     pub consumer: Reference,
     /// One, of an auth plugin.
-    pub plugins: Plugins,
+    pub plugins: PluginSpecs,
 }
 
 /// An item of the list `consumers`.
-pub(super) enum Item {
-    Consumer(Consumer),
-    Credential(Credential),
+pub(super) enum ConsumerItem {
+    Consumer(ConsumerSpec),
+    Credential(CredentialSpec),
 }
 
-impl Item {
+impl ConsumerItem {
     /// What no two items may have in common.
     pub(super) fn key(&self) -> String {
         match self {
-            Item::Consumer(consumer) => consumer.username.to_string(),
-            Item::Credential(credential) => format!("{}/credentials/{}", credential.consumer.id, credential.id),
+            ConsumerItem::Consumer(consumer) => consumer.username.to_string(),
+            ConsumerItem::Credential(credential) => format!("{}/credentials/{}", credential.consumer.id, credential.id),
         }
     }
 }
 
-pub(super) fn read(at: &At, _: usize) -> Option<Item> {
+pub(super) fn read(at: &NodeReader, _: usize) -> Option<ConsumerItem> {
     const COMMON: &[&str] = &["id", "name", "desc", "labels", "create_time", "update_time", "plugins"];
     let fields = at.fields(&[COMMON, &["username", "group_id"]].concat())?;
     resource::common(&fields);
     let id = fields.get("id");
     let text = id.as_ref().and_then(|id| match &id.node().kind {
-        crate::text::tree::Kind::Text(text) => Some(&**text),
+        crate::text::tree::NodeKind::Text(text) => Some(&**text),
         _ => None,
     });
     if let Some((id, (consumer, credential))) = id.as_ref().zip(text.and_then(|text| text.split_once("/credentials/")))
@@ -68,7 +68,12 @@ pub(super) fn read(at: &At, _: usize) -> Option<Item> {
             return None;
         }
         let consumer = Reference { id: consumer.into(), place: id.place() };
-        return Some(Item::Credential(Credential { origin: Origin::of(at), id: credential.into(), consumer, plugins }));
+        return Some(ConsumerItem::Credential(CredentialSpec {
+            origin: ResourceOrigin::of(at),
+            id: credential.into(),
+            consumer,
+            plugins,
+        }));
     }
     let Some(username) = fields.get("username") else {
         at.report_advising("has no `username`", "add `username: <name>`, or `id: <consumer>/credentials/<id>`");
@@ -81,7 +86,7 @@ pub(super) fn read(at: &At, _: usize) -> Option<Item> {
         username.report_advising(problem, "use letters, digits, `-` and `_`");
         return None;
     }
-    let labels = fields.get("labels").filter(At::is_map);
+    let labels = fields.get("labels").filter(NodeReader::is_map);
     let custom_id = labels.as_ref().and_then(|labels| {
         let label = labels.entries()?.iter().find(|entry| &*entry.key == "custom_id")?;
         let at = labels.below(label);
@@ -92,8 +97,8 @@ pub(super) fn read(at: &At, _: usize) -> Option<Item> {
         }
         Some(text.into())
     });
-    Some(Item::Consumer(Consumer {
-        origin: Origin::of(at),
+    Some(ConsumerItem::Consumer(ConsumerSpec {
+        origin: ResourceOrigin::of(at),
         username: name.into(),
         custom_id: custom_id.unwrap_or_default(),
         group_id: resource::reference(&fields, "group_id"),

@@ -15,31 +15,31 @@ pub struct DnsSettings {
 
 /// What is looked up.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Query {
+pub enum NameQuery {
     /// The addresses of a host (A, AAAA).
     Host(Box<str>),
     /// The hosts and ports of a service (SRV).
     Service(Box<str>),
 }
 
-impl Query {
+impl NameQuery {
     pub fn name(&self) -> &str {
         match self {
-            Query::Host(name) | Query::Service(name) => name,
+            NameQuery::Host(name) | NameQuery::Service(name) => name,
         }
     }
 }
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Meaning {
+pub enum ResolvedName {
     Addresses(Vec<IpAddr>),
-    Targets(Vec<Target>),
+    Targets(Vec<ServiceTarget>),
 }
 
 /// An address of a target of a service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Target {
+pub struct ServiceTarget {
     /// Its name, which is what it proves to be where it speaks TLS.
     pub host: Box<str>,
     pub address: IpAddr,
@@ -50,4 +50,4 @@ pub struct Target {
 }
 
 /// What names have been found to stand for. Looking up is I/O, so the store does it before the document is compiled.
-pub type Found = HashMap<Query, Meaning>;
+pub type ResolvedNames = HashMap<NameQuery, ResolvedName>;

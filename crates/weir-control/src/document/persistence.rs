@@ -4,51 +4,57 @@ use std::time::Duration;
 
 use weir_gateway::snapshot::{Endpoint, WhenGone};
 
-use crate::text::read::{At, shortened};
+use crate::text::read::{NodeReader, shortened};
 
 /// How clients stay with their endpoint, as written.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Persistence {
+pub enum PersistenceSpec {
     ClientIp,
     Cookie { name: Box<str>, attributes: Box<str>, secret: Option<Box<str>>, when_gone: WhenGone },
     AppCookie { name: Box<str>, idle: Duration, when_gone: WhenGone },
 }
 
 /// Without the secret.
-impl std::fmt::Debug for Persistence {
+impl std::fmt::Debug for PersistenceSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Persistence::ClientIp => "ClientIp",
-            Persistence::Cookie { .. } => "Cookie",
-            Persistence::AppCookie { .. } => "AppCookie",
+            PersistenceSpec::ClientIp => "ClientIp",
+            PersistenceSpec::Cookie { .. } => "Cookie",
+            PersistenceSpec::AppCookie { .. } => "AppCookie",
         })
     }
 }
 
-impl Persistence {
+impl PersistenceSpec {
     /// `None` where the way of choosing endpoints does it.
     pub fn compile(&self, endpoints: &[Endpoint]) -> Option<weir_gateway::snapshot::Persistence> {
         use weir_gateway::snapshot::Persistence as Compiled;
         match self {
-            Persistence::ClientIp => None,
-            Persistence::Cookie { name, attributes, secret, when_gone } => {
+            PersistenceSpec::ClientIp => None,
+            PersistenceSpec::Cookie { name, attributes, secret, when_gone } => {
                 Some(Compiled::own_cookie(name, attributes, secret.as_deref(), *when_gone, endpoints))
             }
-            Persistence::AppCookie { name, idle, when_gone } => Some(Compiled::learnt_cookie(name, *idle, *when_gone)),
+            PersistenceSpec::AppCookie { name, idle, when_gone } => {
+                Some(Compiled::learnt_cookie(name, *idle, *when_gone))
+            }
         }
     }
 }
 
 #[derive(Clone, Copy)]
-enum Type {
+enum PersistenceType {
     None,
     ClientIp,
     Cookie,
     AppCookie,
 }
 
-const TYPES: &[(&str, Type)] =
-    &[("none", Type::None), ("client_ip", Type::ClientIp), ("cookie", Type::Cookie), ("app_cookie", Type::AppCookie)];
+const TYPES: &[(&str, PersistenceType)] = &[
+    ("none", PersistenceType::None),
+    ("client_ip", PersistenceType::ClientIp),
+    ("cookie", PersistenceType::Cookie),
+    ("app_cookie", PersistenceType::AppCookie),
+];
 const WHEN_GONE: &[(&str, WhenGone)] = &[("another", WhenGone::Another), ("refuse", WhenGone::Refuse)];
 const SAME_SITE: &[(&str, &str)] = &[("Lax", "Lax"), ("Strict", "Strict"), ("None", "None")];
 
@@ -58,7 +64,7 @@ const IDLE: Duration = Duration::from_secs(30 * 60);
 /// Shorter secrets can be found by trying.
 const MIN_SECRET: usize = 16;
 
-pub(super) fn read(at: &At) -> Option<Persistence> {
+pub(super) fn read(at: &NodeReader) -> Option<PersistenceSpec> {
     let any = at.fields(&[
         "type",
         "name",
@@ -78,26 +84,26 @@ pub(super) fn read(at: &At) -> Option<Persistence> {
     };
     let kind = kind_at.choice(TYPES)?;
     let own: &[&str] = match kind {
-        Type::None | Type::ClientIp => &["type"],
-        Type::Cookie => {
+        PersistenceType::None | PersistenceType::ClientIp => &["type"],
+        PersistenceType::Cookie => {
             &["type", "name", "path", "domain", "max_age", "secure", "http_only", "same_site", "secret", "when_gone"]
         }
-        Type::AppCookie => &["type", "name", "idle", "when_gone"],
+        PersistenceType::AppCookie => &["type", "name", "idle", "when_gone"],
     };
     let fields = at.fields(own)?;
     let name = fields.get("name").and_then(|at| cookie_name(&at));
     let when_gone = fields.get("when_gone").and_then(|at| at.choice(WHEN_GONE)).unwrap_or_default();
     match kind {
-        Type::None => None,
-        Type::ClientIp => Some(Persistence::ClientIp),
-        Type::AppCookie => {
+        PersistenceType::None => None,
+        PersistenceType::ClientIp => Some(PersistenceSpec::ClientIp),
+        PersistenceType::AppCookie => {
             if !fields.has("name") {
                 at.report_advising("has no `name`", "add the name of the application's cookie: `name: JSESSIONID`");
             }
             let idle = fields.get("idle").and_then(|at| at.duration()).unwrap_or(IDLE);
-            Some(Persistence::AppCookie { name: name?, idle, when_gone })
+            Some(PersistenceSpec::AppCookie { name: name?, idle, when_gone })
         }
-        Type::Cookie => {
+        PersistenceType::Cookie => {
             let part = |key: &str| fields.get(key).and_then(|at| attribute(&at));
             let secure = fields.get("secure").and_then(|at| at.boolean()).unwrap_or(false);
             let http_only = fields.get("http_only").and_then(|at| at.boolean()).unwrap_or(true);
@@ -117,13 +123,13 @@ pub(super) fn read(at: &At) -> Option<Persistence> {
             attributes += &format!("; SameSite={same_site}");
             let secret = fields.get("secret").and_then(|at| at.text_of(MIN_SECRET..=1_024)).map(Box::from);
             let name = name.unwrap_or(DEFAULT_NAME.into());
-            Some(Persistence::Cookie { name, attributes: attributes.into(), secret, when_gone })
+            Some(PersistenceSpec::Cookie { name, attributes: attributes.into(), secret, when_gone })
         }
     }
 }
 
 /// RFC 6265 §4.1.1: a token (RFC 9110 §5.6.2).
-fn cookie_name(at: &At) -> Option<Box<str>> {
+fn cookie_name(at: &NodeReader) -> Option<Box<str>> {
     let name = at.text()?;
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if name.is_empty() || !name.bytes().all(is_token) {
@@ -133,7 +139,7 @@ fn cookie_name(at: &At) -> Option<Box<str>> {
     Some(name.into())
 }
 
-fn attribute<'a>(at: &At<'a>) -> Option<&'a str> {
+fn attribute<'a>(at: &NodeReader<'a>) -> Option<&'a str> {
     let text = at.text()?;
     if text.is_empty() || text.bytes().any(|byte| !byte.is_ascii_graphic() || byte == b';') {
         at.report_advising(format!("`{}` does not belong in a cookie", shortened(text)), "leave out `;` and blanks");

@@ -4,18 +4,18 @@ use serde_json::Value;
 use weir_plugin::{Expression, Moment};
 
 use super::condition;
-use super::shares::{self, Share};
-use crate::text::read::{At, Fields};
-use crate::text::tree::{Entry, Kind, Place};
+use super::shares::{self, TrafficShare};
+use crate::text::read::{MapReader, NodeReader};
+use crate::text::tree::{MapEntry, NodeKind, TextPosition};
 
 /// The plugins of one resource, in the order of the text. Names are unique.
-pub type Plugins = Vec<Plugin>;
+pub type PluginSpecs = Vec<PluginSpec>;
 
 /// One plugin's configuration as written.
 #[derive(Clone, Debug)]
-pub struct Plugin {
+pub struct PluginSpec {
     pub name: Box<str>,
-    pub place: Place,
+    pub place: TextPosition,
     /// Without `_meta`.
     pub options: Value,
     /// `_meta.disable`: as if it were not there; its options may even be wrong.
@@ -27,7 +27,7 @@ pub struct Plugin {
     /// `_meta.error_response`: what the plugin answers instead of its own refusals.
     pub error_response: Option<ErrorResponse>,
     /// Upstreams that stand in the options.
-    pub shares: Vec<Share>,
+    pub shares: Vec<TrafficShare>,
 }
 
 /// The body that replaces those a plugin answers with a status of 400 or more.
@@ -37,17 +37,17 @@ pub enum ErrorResponse {
     Json(Value),
 }
 
-pub(super) fn read(fields: &Fields) -> Plugins {
+pub(super) fn read(fields: &MapReader) -> PluginSpecs {
     let Some(at) = fields.get("plugins") else { return Vec::new() };
     at.entries().unwrap_or_default().iter().filter_map(|entry| read_plugin(&at.below(entry), entry)).collect()
 }
 
-fn read_plugin(at: &At, entry: &Entry) -> Option<Plugin> {
+fn read_plugin(at: &NodeReader, entry: &MapEntry) -> Option<PluginSpec> {
     if at.is_null() {
         at.report_advising("has no options", format!("write `{}: {{}}`", entry.key));
         return None;
     }
-    let mut plugin = Plugin {
+    let mut plugin = PluginSpec {
         name: entry.key.clone(),
         place: entry.key_place,
         options: Value::Null,
@@ -57,7 +57,8 @@ fn read_plugin(at: &At, entry: &Entry) -> Option<Plugin> {
         error_response: None,
         shares: Vec::new(),
     };
-    let (meta, options): (Vec<&Entry>, Vec<&Entry>) = at.entries()?.iter().partition(|option| &*option.key == "_meta");
+    let (meta, options): (Vec<&MapEntry>, Vec<&MapEntry>) =
+        at.entries()?.iter().partition(|option| &*option.key == "_meta");
     meta.iter().for_each(|meta| read_meta(&at.below(meta), &mut plugin));
     if !plugin.disabled {
         plugin.shares = shares::read(&plugin.name, at);
@@ -68,8 +69,8 @@ fn read_plugin(at: &At, entry: &Entry) -> Option<Plugin> {
 }
 
 /// An item of `plugin_metadata`, whose id is the name of a plugin; everything else in it are options.
-pub(super) fn read_metadata(at: &At, _: usize) -> Option<Plugin> {
-    let (about, options): (Vec<&Entry>, Vec<&Entry>) =
+pub(super) fn read_metadata(at: &NodeReader, _: usize) -> Option<PluginSpec> {
+    let (about, options): (Vec<&MapEntry>, Vec<&MapEntry>) =
         at.entries()?.iter().partition(|entry| matches!(&*entry.key, "id" | "create_time" | "update_time"));
     let Some(id) = about.into_iter().find(|entry| &*entry.key == "id") else {
         at.report_advising("has no `id`", "add `id: <plugin>`");
@@ -80,7 +81,7 @@ pub(super) fn read_metadata(at: &At, _: usize) -> Option<Plugin> {
     let options = options.iter().map(|option| (option.key.to_string(), option.value.to_json()));
     let options = Value::Object(options.collect());
     let place = id.place();
-    Some(Plugin {
+    Some(PluginSpec {
         name,
         place,
         options,
@@ -92,7 +93,7 @@ pub(super) fn read_metadata(at: &At, _: usize) -> Option<Plugin> {
     })
 }
 
-fn read_meta(at: &At, plugin: &mut Plugin) {
+fn read_meta(at: &NodeReader, plugin: &mut PluginSpec) {
     let Some(fields) = at.fields(&["disable", "priority", "filter", "error_response", "pre_function"]) else { return };
     plugin.disabled = fields.get("disable").and_then(|at| at.boolean()).unwrap_or(false);
     plugin.priority = fields.get("priority").and_then(|at| at.integer(i32::MIN..=i32::MAX));
@@ -101,8 +102,8 @@ fn read_meta(at: &At, plugin: &mut Plugin) {
         .filter(|at| !at.is_list() || at.items().next().is_some())
         .and_then(|at| condition::read(&at, Moment::Answer));
     plugin.error_response = fields.get("error_response").and_then(|at| match &at.node().kind {
-        Kind::Text(text) => Some(ErrorResponse::Text(text.clone())),
-        Kind::Map(_) => Some(ErrorResponse::Json(at.node().to_json())),
+        NodeKind::Text(text) => Some(ErrorResponse::Text(text.clone())),
+        NodeKind::Map(_) => Some(ErrorResponse::Json(at.node().to_json())),
         _ => {
             at.report("expected text or a map");
             None

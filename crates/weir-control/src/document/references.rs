@@ -8,18 +8,18 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::text::diagnostic::Diagnostic;
-use crate::text::substitute::Lookup;
-use crate::text::tree::{Entry, Kind, Node, Path, Place, Step};
+use crate::text::substitute::VariableLookup;
+use crate::text::tree::{MapEntry, NodeKind, PathStep, TextPosition, TreeNode, TreePath};
 
 /// Puts values in for references to the environment. What cannot be found is a fault: the reference itself must not
 /// become the password.
-pub(crate) fn resolve(source: &Arc<str>, tree: &mut Node, lookup: Lookup) -> Vec<Diagnostic> {
+pub(crate) fn resolve(source: &Arc<str>, tree: &mut TreeNode, lookup: VariableLookup) -> Vec<Diagnostic> {
     replace(source, tree, &mut |text, _| variable(text, lookup))
 }
 
 /// A text that is kept by a manager of secrets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Secret {
+pub struct SecretReference {
     /// The manager's id, as `vault/1`.
     pub manager: Box<str>,
     /// Where the manager keeps it, with others.
@@ -29,9 +29,12 @@ pub struct Secret {
 }
 
 /// The secrets that options refer to, and where. What is no complete reference is a fault.
-pub(crate) fn secrets(source: &Arc<str>, tree: &mut Node) -> (Vec<(Secret, Place)>, Vec<Diagnostic>) {
+pub(crate) fn secrets(
+    source: &Arc<str>,
+    tree: &mut TreeNode,
+) -> (Vec<(SecretReference, TextPosition)>, Vec<Diagnostic>) {
     let mut found = Vec::new();
-    let faults = replace(source, tree, &mut |text, place| match Secret::parse(text)? {
+    let faults = replace(source, tree, &mut |text, place| match SecretReference::parse(text)? {
         Ok(secret) => {
             found.push((secret, place));
             None
@@ -44,10 +47,10 @@ pub(crate) fn secrets(source: &Arc<str>, tree: &mut Node) -> (Vec<(Secret, Place
 /// Puts values in for references to secrets.
 pub(crate) fn put_secrets(
     source: &Arc<str>,
-    tree: &mut Node,
-    value: &dyn Fn(&Secret) -> Result<String, String>,
+    tree: &mut TreeNode,
+    value: &dyn Fn(&SecretReference) -> Result<String, String>,
 ) -> Vec<Diagnostic> {
-    replace(source, tree, &mut |text, _| match Secret::parse(text)? {
+    replace(source, tree, &mut |text, _| match SecretReference::parse(text)? {
         Ok(secret) => Some(value(&secret).map_err(|problem| {
             (format!("the secret `{}/{}` cannot be had: {problem}", secret.path, secret.key), String::new())
         })),
@@ -56,16 +59,20 @@ pub(crate) fn put_secrets(
 }
 
 /// A problem and an advice.
-type Fault = (String, String);
+type ReferenceFault = (String, String);
 
-impl Secret {
+impl SecretReference {
     /// Nothing if it is no such reference.
-    fn parse(text: &str) -> Option<Result<Secret, Fault>> {
+    fn parse(text: &str) -> Option<Result<SecretReference, ReferenceFault>> {
         let reference = after(text, "$secret://")?;
         let parts: Vec<&str> = reference.split('/').collect();
         Some(match parts.as_slice() {
             [kind, id, path @ .., key] if !path.is_empty() && parts.iter().all(|part| !part.is_empty()) => {
-                Ok(Secret { manager: format!("{kind}/{id}").into(), path: path.join("/").into(), key: (*key).into() })
+                Ok(SecretReference {
+                    manager: format!("{kind}/{id}").into(),
+                    path: path.join("/").into(),
+                    key: (*key).into(),
+                })
             }
             _ => Err(("is no reference to a secret".to_owned(), "write as `$secret://vault/1/path/key`".to_owned())),
         })
@@ -89,7 +96,7 @@ fn after<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
 }
 
 /// What a text refers to in the environment; nothing if it is no reference.
-fn variable(text: &str, lookup: Lookup) -> Option<Result<String, Fault>> {
+fn variable(text: &str, lookup: VariableLookup) -> Option<Result<String, ReferenceFault>> {
     let reference = after(text, "$env://")?;
     let (name, member) = match reference.split_once('/') {
         Some((name, member)) => (name, Some(member)),
@@ -111,24 +118,24 @@ fn variable(text: &str, lookup: Lookup) -> Option<Result<String, Fault>> {
 }
 
 /// What a text stands for, or why it cannot be told; nothing leaves it as it is.
-type Meaning<'a> = &'a mut dyn FnMut(&str, Place) -> Option<Result<String, Fault>>;
+type ReferenceMeaning<'a> = &'a mut dyn FnMut(&str, TextPosition) -> Option<Result<String, ReferenceFault>>;
 
-fn replace(source: &Arc<str>, tree: &mut Node, meaning: Meaning) -> Vec<Diagnostic> {
-    let mut resolver = Resolver { source, meaning, faults: Vec::new() };
-    resolver.node(tree, &Path::ROOT, false);
+fn replace(source: &Arc<str>, tree: &mut TreeNode, meaning: ReferenceMeaning) -> Vec<Diagnostic> {
+    let mut resolver = ReferenceResolver { source, meaning, faults: Vec::new() };
+    resolver.node(tree, &TreePath::ROOT, false);
     resolver.faults
 }
 
-struct Resolver<'a> {
+struct ReferenceResolver<'a> {
     source: &'a Arc<str>,
-    meaning: Meaning<'a>,
+    meaning: ReferenceMeaning<'a>,
     faults: Vec<Diagnostic>,
 }
 
-impl Resolver<'_> {
-    fn node(&mut self, node: &mut Node, path: &Path<'_>, in_options: bool) {
+impl ReferenceResolver<'_> {
+    fn node(&mut self, node: &mut TreeNode, path: &TreePath<'_>, in_options: bool) {
         match &mut node.kind {
-            Kind::Text(text) if in_options => match (self.meaning)(text, node.place) {
+            NodeKind::Text(text) if in_options => match (self.meaning)(text, node.place) {
                 None => {}
                 Some(Ok(value)) => *text = value.into(),
                 Some(Err((problem, advice))) => {
@@ -137,17 +144,17 @@ impl Resolver<'_> {
                     self.faults.push(Diagnostic { path: path.to_string(), ..fault });
                 }
             },
-            Kind::List(items) => {
+            NodeKind::List(items) => {
                 for (index, item) in items.iter_mut().enumerate() {
-                    self.node(item, &Path::below(path, Step::Index(index)), in_options);
+                    self.node(item, &TreePath::below(path, PathStep::Index(index)), in_options);
                 }
             }
             // The options of a plugin that is switched off may even be wrong.
-            Kind::Map(entries) if in_options && is_disabled(entries) => {}
-            Kind::Map(entries) => {
-                for Entry { key, value, .. } in entries {
+            NodeKind::Map(entries) if in_options && is_disabled(entries) => {}
+            NodeKind::Map(entries) => {
+                for MapEntry { key, value, .. } in entries {
                     let in_options = in_options || matches!(&**key, "plugins" | "plugin_metadata" | "secrets");
-                    self.node(value, &Path::below(path, Step::Key(key)), in_options);
+                    self.node(value, &TreePath::below(path, PathStep::Key(key)), in_options);
                 }
             }
             _ => {}
@@ -155,9 +162,9 @@ impl Resolver<'_> {
     }
 }
 
-fn is_disabled(entries: &[Entry]) -> bool {
+fn is_disabled(entries: &[MapEntry]) -> bool {
     let meta = entries.iter().find(|entry| &*entry.key == "_meta");
-    meta.and_then(|meta| meta.value.entry("disable")).is_some_and(|entry| entry.value.kind == Kind::Bool(true))
+    meta.and_then(|meta| meta.value.entry("disable")).is_some_and(|entry| entry.value.kind == NodeKind::Bool(true))
 }
 
 #[cfg(test)]
@@ -167,7 +174,7 @@ mod tests {
     use super::*;
 
     fn resolved(value: Value) -> (Value, Vec<String>) {
-        let mut tree = Node::from(value);
+        let mut tree = TreeNode::from(value);
         let lookup = |name: &str| match name {
             "KEY" => Some("s3cret\": {".to_owned()),
             "JSON" => Some(r#"{"a": {"b": "deep", "n": 7}}"#.to_owned()),
@@ -195,16 +202,17 @@ mod tests {
     fn secrets_are_named_by_their_manager_their_path_and_their_key() {
         let (source, options) =
             ("f".into(), json!({"plugins": {"a": ["$secret://vault/1/jack/auth/key", "$SECRET://vault/1/key"]}}));
-        let mut tree = Node::from(options);
+        let mut tree = TreeNode::from(options);
         let (found, faults) = secrets(&source, &mut tree);
-        let secret = Secret { manager: "vault/1".into(), path: "jack/auth".into(), key: "key".into() };
-        assert_eq!(found, [(secret.clone(), Place::default())]);
+        let secret = SecretReference { manager: "vault/1".into(), path: "jack/auth".into(), key: "key".into() };
+        assert_eq!(found, [(secret.clone(), TextPosition::default())]);
         let faults: Vec<String> = faults.iter().map(Diagnostic::to_string).collect();
         assert_eq!(faults, ["f: plugins.a[1]: is no reference to a secret; write as `$secret://vault/1/path/key`"]);
         let mut tree =
-            Node::from(json!({"plugins": {"a": "$secret://vault/1/jack/auth/key", "b": "$secret://vault/1/x/y"}}));
-        let value =
-            |asked: &Secret| if *asked == secret { Ok("s3cret".to_owned()) } else { Err("nobody knows".to_owned()) };
+            TreeNode::from(json!({"plugins": {"a": "$secret://vault/1/jack/auth/key", "b": "$secret://vault/1/x/y"}}));
+        let value = |asked: &SecretReference| {
+            if *asked == secret { Ok("s3cret".to_owned()) } else { Err("nobody knows".to_owned()) }
+        };
         let faults: Vec<String> = put_secrets(&source, &mut tree, &value).iter().map(Diagnostic::to_string).collect();
         assert_eq!(tree.to_json()["plugins"]["a"], "s3cret");
         assert_eq!(faults, ["f: plugins.b: the secret `x/y` cannot be had: nobody knows"]);

@@ -2,20 +2,20 @@
 
 use std::collections::HashMap;
 
-use crate::text::read::{At, Fields, shortened};
-use crate::text::tree::{Kind, Place};
+use crate::text::read::{MapReader, NodeReader, shortened};
+use crate::text::tree::{NodeKind, TextPosition};
 
 /// Where a resource was written, for diagnostics that are found later.
 #[derive(Clone, Debug)]
-pub struct Origin {
+pub struct ResourceOrigin {
     /// As in `routes[2]`.
     pub path: Box<str>,
-    pub place: Place,
+    pub place: TextPosition,
 }
 
-impl Origin {
-    pub(super) fn of(at: &At) -> Self {
-        Origin { path: at.path().to_string().into(), place: at.place() }
+impl ResourceOrigin {
+    pub(super) fn of(at: &NodeReader) -> Self {
+        ResourceOrigin { path: at.path().to_string().into(), place: at.place() }
     }
 }
 
@@ -23,7 +23,7 @@ impl Origin {
 #[derive(Clone, Debug)]
 pub struct Reference {
     pub id: Box<str>,
-    pub place: Place,
+    pub place: TextPosition,
 }
 
 /// Metadata every resource may carry besides `id`.
@@ -31,9 +31,9 @@ pub(super) const COMMON: &[&str] = &["id", "name", "desc", "labels", "create_tim
 
 /// Reads a list of resources. An id that is there twice is reported.
 pub(super) fn list<T>(
-    fields: &Fields,
+    fields: &MapReader,
     key: &str,
-    read: impl Fn(&At, usize) -> Option<T>,
+    read: impl Fn(&NodeReader, usize) -> Option<T>,
     id: impl Fn(&T) -> String,
 ) -> Vec<T> {
     let Some(list) = fields.get(key) else { return Vec::new() };
@@ -51,22 +51,22 @@ pub(super) fn list<T>(
 }
 
 /// The id, or for want of one the name APISIX gives such an item: `arr_1` for the first.
-pub(super) fn id(fields: &Fields, index: usize) -> Box<str> {
+pub(super) fn id(fields: &MapReader, index: usize) -> Box<str> {
     fields.get("id").and_then(|at| read_id(&at)).unwrap_or_else(|| format!("arr_{}", index + 1).into())
 }
 
-pub(super) fn reference(fields: &Fields, key: &str) -> Option<Reference> {
+pub(super) fn reference(fields: &MapReader, key: &str) -> Option<Reference> {
     let at = fields.get(key)?;
     read_id(&at).map(|id| Reference { id, place: at.place() })
 }
 
-fn read_id(at: &At) -> Option<Box<str>> {
-    if let Kind::Number(number) = &at.node().kind
+fn read_id(at: &NodeReader) -> Option<Box<str>> {
+    if let NodeKind::Number(number) = &at.node().kind
         && number.as_u64().is_some_and(|number| number > 0)
     {
         return Some(number.to_string().into());
     }
-    if let Kind::Number(_) = &at.node().kind {
+    if let NodeKind::Number(_) = &at.node().kind {
         at.report("an id that is a number must be a whole number from 1");
         return None;
     }
@@ -80,7 +80,7 @@ fn read_id(at: &At) -> Option<Box<str>> {
 }
 
 /// Checks the metadata and returns the name.
-pub(super) fn common(fields: &Fields) -> Box<str> {
+pub(super) fn common(fields: &MapReader) -> Box<str> {
     let name = fields.get("name").and_then(|at| at.text_of(1..=256));
     if let Some(at) = fields.get("desc") {
         at.text_of(0..=256);
@@ -102,7 +102,7 @@ pub(super) fn common(fields: &Fields) -> Box<str> {
 
 /// A host name, address or pattern with a leading `*`, in lower case. APISIX's pattern of `host`, made a little
 /// stricter: a port or a `*` elsewhere would never match.
-pub(super) fn host_pattern(at: &At) -> Option<String> {
+pub(super) fn host_pattern(at: &NodeReader) -> Option<String> {
     let text = at.text()?;
     let name = text.strip_prefix('*').unwrap_or(text);
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b':' | b'[' | b']');

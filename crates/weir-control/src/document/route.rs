@@ -6,15 +6,15 @@ use weir_plugin::vars::parse_network;
 use weir_plugin::{Expression, Moment};
 
 use super::condition;
-use super::plugins::{self, Plugins};
-use super::resource::{self, COMMON, Origin, Reference};
-use super::upstream::{self, Upstream};
-use crate::text::read::{At, Fields, shortened};
+use super::plugins::{self, PluginSpecs};
+use super::resource::{self, COMMON, Reference, ResourceOrigin};
+use super::upstream::{self, UpstreamSpec};
+use crate::text::read::{MapReader, NodeReader, shortened};
 
 /// APISIX `route`.
 #[derive(Clone, Debug)]
-pub struct Route {
-    pub origin: Origin,
+pub struct RouteSpec {
+    pub origin: ResourceOrigin,
     pub id: Box<str>,
     pub name: Box<str>,
     /// At least one in a valid document.
@@ -31,25 +31,25 @@ pub struct Route {
     pub enabled: bool,
     pub timeouts: Option<Timeouts>,
     pub enable_websocket: Option<bool>,
-    pub plugins: Plugins,
+    pub plugins: PluginSpecs,
     pub plugin_config_id: Option<Reference>,
     pub service_id: Option<Reference>,
     pub upstream_id: Option<Reference>,
-    pub upstream: Option<Upstream>,
+    pub upstream: Option<UpstreamSpec>,
 }
 
 /// APISIX `service`: what routes have in common.
 #[derive(Clone, Debug)]
-pub struct Service {
-    pub origin: Origin,
+pub struct ServiceSpec {
+    pub origin: ResourceOrigin,
     pub id: Box<str>,
     pub name: Box<str>,
     /// For routes that name no host themselves.
     pub hosts: Vec<String>,
     pub enable_websocket: Option<bool>,
-    pub plugins: Plugins,
+    pub plugins: PluginSpecs,
     pub upstream_id: Option<Reference>,
-    pub upstream: Option<Upstream>,
+    pub upstream: Option<UpstreamSpec>,
 }
 
 const METHODS: &[(&str, &str)] = &[
@@ -67,7 +67,7 @@ const METHODS: &[(&str, &str)] = &[
 
 const LUA: &[&str] = &["filter_func", "script", "script_id"];
 
-pub(super) fn read_route(at: &At, index: usize) -> Option<Route> {
+pub(super) fn read_route(at: &NodeReader, index: usize) -> Option<RouteSpec> {
     const OWN: &[&str] = &[
         "uri",
         "uris",
@@ -96,8 +96,8 @@ pub(super) fn read_route(at: &At, index: usize) -> Option<Route> {
     fields.exactly_one("uri", "uris");
     fields.at_most_one("host", "hosts");
     fields.at_most_one("remote_addr", "remote_addrs");
-    Some(Route {
-        origin: Origin::of(at),
+    Some(RouteSpec {
+        origin: ResourceOrigin::of(at),
         id: resource::id(&fields, index),
         name: resource::common(&fields),
         uris: one_or_many(&fields, "uri", "uris", uri),
@@ -117,12 +117,12 @@ pub(super) fn read_route(at: &At, index: usize) -> Option<Route> {
     })
 }
 
-pub(super) fn read_service(at: &At, index: usize) -> Option<Service> {
+pub(super) fn read_service(at: &NodeReader, index: usize) -> Option<ServiceSpec> {
     const OWN: &[&str] = &["plugins", "upstream", "upstream_id", "script", "enable_websocket", "hosts"];
     let fields = at.fields(&[OWN, COMMON].concat())?;
     refuse_lua(&fields);
-    Some(Service {
-        origin: Origin::of(at),
+    Some(ServiceSpec {
+        origin: ResourceOrigin::of(at),
         id: resource::id(&fields, index),
         name: resource::common(&fields),
         hosts: fields.get("hosts").map(|at| at.texts(resource::host_pattern)).unwrap_or_default(),
@@ -133,13 +133,13 @@ pub(super) fn read_service(at: &At, index: usize) -> Option<Service> {
     })
 }
 
-fn refuse_lua(fields: &Fields) {
+fn refuse_lua(fields: &MapReader) {
     for at in LUA.iter().filter_map(|key| fields.get(key)) {
         at.report_advising("is Lua code, which is never run here", "say the same with `vars` or a plugin");
     }
 }
 
-fn require_something_to_do(fields: &Fields) {
+fn require_something_to_do(fields: &MapReader) {
     const ONE_OF: &[&str] = &["upstream", "upstream_id", "service_id", "plugins", "plugin_config_id", "script"];
     if !ONE_OF.iter().any(|key| fields.has(key)) {
         fields.at().report_advising(
@@ -149,12 +149,12 @@ fn require_something_to_do(fields: &Fields) {
     }
 }
 
-fn upstream_id(fields: &Fields) -> Option<Reference> {
+fn upstream_id(fields: &MapReader) -> Option<Reference> {
     fields.at_most_one("upstream", "upstream_id");
     resource::reference(fields, "upstream_id")
 }
 
-fn one_or_many(fields: &Fields, one: &str, many: &str, read: impl Fn(&At) -> Option<String>) -> Vec<String> {
+fn one_or_many(fields: &MapReader, one: &str, many: &str, read: impl Fn(&NodeReader) -> Option<String>) -> Vec<String> {
     match (fields.get(one), fields.get(many)) {
         (Some(at), _) => read(&at).into_iter().collect(),
         (None, Some(at)) => at.texts(read),
@@ -162,7 +162,7 @@ fn one_or_many(fields: &Fields, one: &str, many: &str, read: impl Fn(&At) -> Opt
     }
 }
 
-fn uri(at: &At) -> Option<String> {
+fn uri(at: &NodeReader) -> Option<String> {
     let text = at.text_of(1..=4096)?;
     if text == "*" {
         return Some("/*".to_owned());
@@ -180,7 +180,7 @@ fn uri(at: &At) -> Option<String> {
     Some(text.to_owned())
 }
 
-fn methods(fields: &Fields) -> Vec<String> {
+fn methods(fields: &MapReader) -> Vec<String> {
     let Some(at) = fields.get("methods") else { return Vec::new() };
     // An empty list means all, as in APISIX.
     if at.is_list() && at.items().next().is_none() {
@@ -189,7 +189,7 @@ fn methods(fields: &Fields) -> Vec<String> {
     at.texts(|item| item.choice(METHODS).map(str::to_owned))
 }
 
-fn networks(fields: &Fields) -> Vec<IpNet> {
+fn networks(fields: &MapReader) -> Vec<IpNet> {
     let texts = one_or_many(fields, "remote_addr", "remote_addrs", |at| {
         let text = at.text()?;
         if parse_network(text).is_none() {

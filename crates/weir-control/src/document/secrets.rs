@@ -4,14 +4,14 @@ use std::fmt;
 use std::time::Duration;
 
 use super::resource;
-use crate::text::read::At;
+use crate::text::read::NodeReader;
 
 /// As long as APISIX keeps what it has fetched.
 const TTL: Duration = Duration::from_secs(300);
 
 /// A Vault, or an OpenBao, which answers alike.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Manager {
+pub struct SecretManager {
     /// As `vault/1`.
     pub id: Box<str>,
     /// As `https://vault.example:8200`.
@@ -24,14 +24,14 @@ pub struct Manager {
     pub ttl: Duration,
 }
 
-impl fmt::Debug for Manager {
+impl fmt::Debug for SecretManager {
     /// Without the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Manager").field("id", &self.id).field("uri", &self.uri).finish_non_exhaustive()
     }
 }
 
-pub(super) fn read(at: &At, _: usize) -> Option<Manager> {
+pub(super) fn read(at: &NodeReader, _: usize) -> Option<SecretManager> {
     const OWN: &[&str] = &["uri", "prefix", "token", "namespace", "ttl"];
     let fields = at.fields(&[OWN, resource::COMMON].concat())?;
     resource::common(&fields);
@@ -69,7 +69,7 @@ pub(super) fn read(at: &At, _: usize) -> Option<Manager> {
         fields.get("uri")?.report_advising("is not the address of a Vault", "write as `https://vault.example:8200`");
         return None;
     }
-    Some(Manager {
+    Some(SecretManager {
         id: name.into(),
         uri: uri.into(),
         prefix: prefix?.trim_matches('/').into(),

@@ -6,20 +6,20 @@ use std::time::Duration;
 use weir_gateway::snapshot::ClientSettings;
 use weir_plugin::vars::parse_network;
 
-use super::access_log::{self, AccessLog};
+use super::access_log::{self, AccessLogSpec};
 use super::certificate::{self, Pem};
 use super::names::DnsSettings;
-use crate::text::read::{At, Fields, shortened};
-use crate::text::tree::Kind;
+use crate::text::read::{MapReader, NodeReader, shortened};
+use crate::text::tree::NodeKind;
 
 /// Settings of the node itself. Changes of some take a restart or binary upgrade: see `publish::unchangeable`.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct NodeSettings {
     /// Default: `:9080`.
     pub listen: Vec<Listen>,
     /// Worker threads; `None` is as many as there are processors this process may run on.
     pub worker_processes: Option<u16>,
-    pub enable_access_log: Option<AccessLog>,
+    pub enable_access_log: Option<AccessLogSpec>,
     pub error_log_level: LogLevel,
     /// Where `/status`, `/status/ready` and `/metrics` are served. Default: `127.0.0.1:7085`; `false` is nowhere.
     pub status: Option<SocketAddr>,
@@ -40,7 +40,7 @@ pub struct Settings {
 /// One address to accept clients on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
-    pub address: Address,
+    pub address: ListenAddress,
     /// TLS is spoken, with the certificates of `ssls`.
     pub tls: bool,
     /// A balancer says first whom it speaks for.
@@ -50,23 +50,23 @@ pub struct Listen {
 }
 
 impl Listen {
-    fn plain(address: Address) -> Listen {
+    fn plain(address: ListenAddress) -> Listen {
         Listen { address, tls: false, proxy_protocol: false, h2c: false }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Address {
+pub enum ListenAddress {
     /// `:9080`: every interface, IPv4 and where there is any IPv6.
     Everywhere(u16),
     One(SocketAddr),
 }
 
-impl Address {
+impl ListenAddress {
     pub fn port(self) -> u16 {
         match self {
-            Address::Everywhere(port) => port,
-            Address::One(address) => address.port(),
+            ListenAddress::Everywhere(port) => port,
+            ListenAddress::One(address) => address.port(),
         }
     }
 }
@@ -84,10 +84,10 @@ pub enum LogLevel {
     Debug,
 }
 
-impl Default for Settings {
+impl Default for NodeSettings {
     fn default() -> Self {
-        Settings {
-            listen: vec![Listen::plain(Address::Everywhere(9080))],
+        NodeSettings {
+            listen: vec![Listen::plain(ListenAddress::Everywhere(9080))],
             worker_processes: None,
             enable_access_log: None,
             error_log_level: LogLevel::Error,
@@ -103,7 +103,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl NodeSettings {
     /// Upstreams that speak TLS must prove who they are, unless they say otherwise.
     pub fn verifies_upstreams(&self) -> bool {
         self.upstream_tls_verify.unwrap_or(true)
@@ -143,8 +143,8 @@ pub(super) const KEYS: &[&str] = &[
     "price_every",
 ];
 
-pub(super) fn read(fields: &Fields) -> Settings {
-    let default = Settings::default();
+pub(super) fn read(fields: &MapReader) -> NodeSettings {
+    let default = NodeSettings::default();
     let clients = clients(fields);
     let listen = fields.get("listen").map_or(default.listen, |at| listen(&at));
     if listen.iter().any(|listen| listen.proxy_protocol)
@@ -162,7 +162,7 @@ pub(super) fn read(fields: &Fields) -> Settings {
     {
         at.report_advising("is off, and `listen` has an address for HTTP/2 alone", "leave one of them out");
     }
-    Settings {
+    NodeSettings {
         listen,
         worker_processes: fields.get("worker_processes").and_then(|at| worker_processes(&at)),
         enable_access_log: fields.get("enable_access_log").and_then(|at| access_log::read(&at)),
@@ -198,11 +198,11 @@ const LEVELS: &[(&str, LogLevel)] = &[
     ("debug", LogLevel::Debug),
 ];
 
-fn flag(fields: &Fields, key: &str) -> bool {
+fn flag(fields: &MapReader, key: &str) -> bool {
     fields.get(key).and_then(|at| at.boolean()).unwrap_or(false)
 }
 
-fn clients(fields: &Fields) -> ClientSettings {
+fn clients(fields: &MapReader) -> ClientSettings {
     let mut clients = ClientSettings::default();
     let duration = |key: &str, into: &mut Duration| {
         if let Some(value) = fields.get(key).and_then(|at| at.duration()) {
@@ -252,7 +252,7 @@ fn clients(fields: &Fields) -> ClientSettings {
 const MAX_STREAMS: u32 = 10_000;
 const MAX_FIELDS: u32 = weir_proto::h1::limits::MAX_FIELDS as u32;
 
-fn network(at: &At) -> Option<ipnet::IpNet> {
+fn network(at: &NodeReader) -> Option<ipnet::IpNet> {
     let text = at.text()?;
     let network = parse_network(text);
     if network.is_none() {
@@ -262,7 +262,7 @@ fn network(at: &At) -> Option<ipnet::IpNet> {
     network
 }
 
-fn listen(at: &At) -> Vec<Listen> {
+fn listen(at: &NodeReader) -> Vec<Listen> {
     if !at.is_list() {
         return one_listen(at).into_iter().collect();
     }
@@ -282,7 +282,7 @@ fn listen(at: &At) -> Vec<Listen> {
     listens
 }
 
-fn one_listen(at: &At) -> Option<Listen> {
+fn one_listen(at: &NodeReader) -> Option<Listen> {
     if !at.is_map() {
         return address(at).map(Listen::plain);
     }
@@ -300,16 +300,16 @@ fn one_listen(at: &At) -> Option<Listen> {
 }
 
 /// `:9080`, `127.0.0.1:9080`, `[::1]:9080`, or a port alone, as APISIX's `node_listen` has it.
-fn address(at: &At) -> Option<Address> {
-    if let Kind::Number(_) = &at.node().kind {
-        return at.integer(0..=u16::MAX).map(Address::Everywhere);
+fn address(at: &NodeReader) -> Option<ListenAddress> {
+    if let NodeKind::Number(_) = &at.node().kind {
+        return at.integer(0..=u16::MAX).map(ListenAddress::Everywhere);
     }
     let text = at.text()?;
     let port = text.strip_prefix(':').filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
     if let Some(port) = port.and_then(|port| port.parse().ok()) {
-        return Some(Address::Everywhere(port));
+        return Some(ListenAddress::Everywhere(port));
     }
-    let address = text.parse().ok().map(Address::One);
+    let address = text.parse().ok().map(ListenAddress::One);
     if address.is_none() {
         let problem = format!("`{}` is not an address to listen on", shortened(text));
         at.report_advising(problem, "write as `:9080`, `127.0.0.1:9080` or `[::1]:9080`");
@@ -317,13 +317,13 @@ fn address(at: &At) -> Option<Address> {
     address
 }
 
-fn status(at: &At) -> Option<SocketAddr> {
-    if matches!(at.node().kind, Kind::Bool(false)) {
+fn status(at: &NodeReader) -> Option<SocketAddr> {
+    if matches!(at.node().kind, NodeKind::Bool(false)) {
         return None;
     }
     match address(at)? {
-        Address::One(address) => Some(address),
-        Address::Everywhere(port) => {
+        ListenAddress::One(address) => Some(address),
+        ListenAddress::Everywhere(port) => {
             let advice = format!("write `127.0.0.1:{port}`, or `0.0.0.0:{port}` if everybody may read it");
             at.report_advising("the status address must name its interface", advice);
             None
@@ -331,8 +331,8 @@ fn status(at: &At) -> Option<SocketAddr> {
     }
 }
 
-fn dns_servers(at: &At) -> Vec<SocketAddr> {
-    let server = |at: &At| {
+fn dns_servers(at: &NodeReader) -> Vec<SocketAddr> {
+    let server = |at: &NodeReader| {
         let text = at.text()?;
         let address = text.parse::<SocketAddr>().or_else(|_| {
             text.trim_matches(['[', ']']).parse::<IpAddr>().map(|address| SocketAddr::new(address, DNS_PORT))
@@ -346,10 +346,10 @@ fn dns_servers(at: &At) -> Vec<SocketAddr> {
     at.items().filter_map(|item| server(&item)).collect()
 }
 
-fn worker_processes(at: &At) -> Option<u16> {
+fn worker_processes(at: &NodeReader) -> Option<u16> {
     match &at.node().kind {
-        Kind::Text(text) if &**text == "auto" => None,
-        Kind::Text(_) => {
+        NodeKind::Text(text) if &**text == "auto" => None,
+        NodeKind::Text(_) => {
             at.report_advising("expected a number of workers", "write `auto` or a number from 1 to 1024");
             None
         }

@@ -1,24 +1,24 @@
 //! Upstreams that stand in the options of a plugin: the shares of APISIX `traffic-split`.
 
-use super::resource::{self, Origin, Reference};
-use super::upstream::{self, Upstream};
-use crate::text::read::At;
+use super::resource::{self, Reference, ResourceOrigin};
+use super::upstream::{self, UpstreamSpec};
+use crate::text::read::NodeReader;
 
 /// The plugin whose options name upstreams.
 const PLUGIN: &str = "traffic-split";
 
 /// An item of `weighted_upstreams` that names an upstream, one way or the other.
 #[derive(Clone, Debug)]
-pub struct Share {
-    pub origin: Origin,
+pub struct TrafficShare {
+    pub origin: ResourceOrigin,
     /// Where it stands in the options: `rules[0].weighted_upstreams[1]`.
     pub path: Box<str>,
-    pub upstream: Option<Upstream>,
+    pub upstream: Option<UpstreamSpec>,
     pub upstream_id: Option<Reference>,
 }
 
 /// The shares in the options of a plugin. What is wrong with the shape of the options is for the plugin to say.
-pub(super) fn read(plugin: &str, options: &At) -> Vec<Share> {
+pub(super) fn read(plugin: &str, options: &NodeReader) -> Vec<TrafficShare> {
     let mut shares = Vec::new();
     if plugin != PLUGIN {
         return shares;
@@ -43,7 +43,7 @@ pub(super) fn read(plugin: &str, options: &At) -> Vec<Share> {
 }
 
 /// Nothing for the share that stays with the route's own upstream.
-fn share(item: &At, path: String) -> Option<Share> {
+fn share(item: &NodeReader, path: String) -> Option<TrafficShare> {
     // Keys that nobody knows are the plugin's to report.
     let known: Vec<&str> = item.entries()?.iter().map(|entry| &*entry.key).collect();
     let fields = item.fields(&known)?;
@@ -51,5 +51,5 @@ fn share(item: &At, path: String) -> Option<Share> {
     let upstream = fields.get("upstream").and_then(|at| upstream::read_inline(&at));
     let upstream_id = resource::reference(&fields, "upstream_id");
     let names_one = upstream.is_some() || upstream_id.is_some();
-    names_one.then(|| Share { origin: Origin::of(item), path: path.into(), upstream, upstream_id })
+    names_one.then(|| TrafficShare { origin: ResourceOrigin::of(item), path: path.into(), upstream, upstream_id })
 }

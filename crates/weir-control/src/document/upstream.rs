@@ -7,18 +7,18 @@ use std::time::Duration;
 use weir_gateway::snapshot::{AllDown, Concurrency, Keepalive, PassHost, PassiveChecks, Queue, Timeouts};
 use weir_net::proxy_protocol::Version;
 
-use super::balance::{self, Balance};
+use super::balance::{self, BalanceSpec};
 use super::certificate::{self, UpstreamTls};
-use super::checks::{self, Active};
-use super::persistence::{self, Persistence};
-use super::resource::{self, COMMON, Origin};
-use crate::text::read::{At, Fields, shortened};
-use crate::text::tree::{Entry, Kind, Place};
+use super::checks::{self, ActiveChecksSpec};
+use super::persistence::{self, PersistenceSpec};
+use super::resource::{self, COMMON, ResourceOrigin};
+use crate::text::read::{MapReader, NodeReader, shortened};
+use crate::text::tree::{MapEntry, NodeKind, TextPosition};
 
 /// APISIX `upstream`, in a list of its own or inside a route or service.
 #[derive(Clone, Debug)]
-pub struct Upstream {
-    pub origin: Origin,
+pub struct UpstreamSpec {
+    pub origin: ResourceOrigin,
     /// Empty when it stands inline without one.
     pub id: Box<str>,
     pub nodes: Vec<NodeSpec>,
@@ -29,11 +29,11 @@ pub struct Upstream {
     pub proxy_protocol: Option<Version>,
     pub tls: UpstreamTls,
     /// The name of a service whose SRV records say where its nodes are, and where the name stands.
-    pub service: Option<(Box<str>, Place)>,
+    pub service: Option<(Box<str>, TextPosition)>,
     /// Not in APISIX: nodes that stand in a file of their own.
     pub nodes_file: Option<NodesFile>,
-    pub balance: Balance,
-    pub persistence: Option<Persistence>,
+    pub balance: BalanceSpec,
+    pub persistence: Option<PersistenceSpec>,
     /// Not in APISIX: how long the share of an endpoint grows after it has come into rotation.
     pub slow_start: Option<Duration>,
     pub timeouts: Timeouts,
@@ -50,7 +50,7 @@ pub struct Upstream {
     pub concurrency: Concurrency,
     /// Not in APISIX: who waits for a place at an endpoint.
     pub queue: Queue,
-    pub active: Option<Active>,
+    pub active: Option<ActiveChecksSpec>,
     pub passive: Option<PassiveChecks>,
 }
 
@@ -59,7 +59,7 @@ pub struct Upstream {
 pub struct NodesFile {
     /// As written: relative to the directory of the configuration.
     pub path: Box<str>,
-    pub place: Place,
+    pub place: TextPosition,
     /// The port of nodes that name none.
     pub default_port: u16,
 }
@@ -74,7 +74,7 @@ pub struct NodeSpec {
     pub weight: u32,
     /// Higher is used first.
     pub priority: i64,
-    pub place: Place,
+    pub place: TextPosition,
 }
 
 impl NodeSpec {
@@ -125,16 +125,16 @@ const RETRY_BUDGET: u32 = 20;
 
 const ALL_DOWN: &[(&str, AllDown)] = &[("try", AllDown::Try), ("refuse", AllDown::Refuse)];
 
-pub(super) fn read_named(at: &At, index: usize) -> Option<Upstream> {
+pub(super) fn read_named(at: &NodeReader, index: usize) -> Option<UpstreamSpec> {
     let upstream = read_inline(at)?;
     let id = match upstream.id.is_empty() {
         true => format!("arr_{}", index + 1).into(),
         false => upstream.id,
     };
-    Some(Upstream { id, ..upstream })
+    Some(UpstreamSpec { id, ..upstream })
 }
 
-pub(super) fn read_inline(at: &At) -> Option<Upstream> {
+pub(super) fn read_inline(at: &NodeReader) -> Option<UpstreamSpec> {
     const OWN: &[&str] = &[
         "type",
         "nodes",
@@ -180,8 +180,8 @@ pub(super) fn read_inline(at: &At) -> Option<Upstream> {
     let scheme = scheme(&fields);
     let http2 = scheme.is_http2() || fields.get("http2").and_then(|at| at.boolean()).unwrap_or(false);
     let (active, passive) = fields.get("checks").map(|at| checks::read(&at)).unwrap_or_default();
-    Some(Upstream {
-        origin: Origin::of(at),
+    Some(UpstreamSpec {
+        origin: ResourceOrigin::of(at),
         id: resource::reference(&fields, "id").map(|id| id.id).unwrap_or_default(),
         nodes: found.unwrap_or_else(|| fields.get("nodes").map(|at| nodes(&at, scheme.port())).unwrap_or_default()),
         scheme,
@@ -214,11 +214,11 @@ enum Discovered {
     /// `name:port`: the addresses of a host.
     Node(NodeSpec),
     /// A name alone: the targets of a service.
-    Service(Box<str>, Place),
+    Service(Box<str>, TextPosition),
 }
 
 /// APISIX `service_name` and `discovery_type`.
-fn discovered(fields: &Fields) -> Option<Discovered> {
+fn discovered(fields: &MapReader) -> Option<Discovered> {
     if let Some(at) = fields.get("discovery_type")
         && at.text()? != "dns"
     {
@@ -249,7 +249,7 @@ fn discovered(fields: &Fields) -> Option<Discovered> {
     }
 }
 
-fn scheme(fields: &Fields) -> Scheme {
+fn scheme(fields: &MapReader) -> Scheme {
     const SCHEMES: &[(&str, Option<Scheme>)] = &[
         ("http", Some(Scheme::Http)),
         ("https", Some(Scheme::Https)),
@@ -272,7 +272,7 @@ fn scheme(fields: &Fields) -> Scheme {
 }
 
 /// APISIX `timeout`: all three or none.
-pub(super) fn timeouts(at: &At) -> Option<Timeouts> {
+pub(super) fn timeouts(at: &NodeReader) -> Option<Timeouts> {
     let fields = at.fields(&["connect", "send", "read"])?;
     let one = |key: &str| match fields.get(key) {
         Some(at) => at.duration(),
@@ -285,7 +285,7 @@ pub(super) fn timeouts(at: &At) -> Option<Timeouts> {
     Some(Timeouts { connect: connect?, send: send?, read: read? })
 }
 
-fn keepalive(at: &At) -> Option<Keepalive> {
+fn keepalive(at: &NodeReader) -> Option<Keepalive> {
     let default = Keepalive::default();
     let fields = at.fields(&["size", "idle_timeout", "requests"])?;
     Some(Keepalive {
@@ -298,7 +298,7 @@ fn keepalive(at: &At) -> Option<Keepalive> {
     })
 }
 
-fn proxy_protocol(at: &At, http2: bool) -> Option<Version> {
+fn proxy_protocol(at: &NodeReader, http2: bool) -> Option<Version> {
     let version = at.choice(&[("v1", Version::V1), ("v2", Version::V2)])?;
     if http2 {
         at.report_advising(
@@ -309,14 +309,14 @@ fn proxy_protocol(at: &At, http2: bool) -> Option<Version> {
     Some(version)
 }
 
-fn concurrency(at: &At) -> Option<Concurrency> {
+fn concurrency(at: &NodeReader) -> Option<Concurrency> {
     match at.node().kind {
-        Kind::Text(_) => at.choice(&[("auto", Concurrency::Auto), ("unlimited", Concurrency::Unlimited)]),
+        NodeKind::Text(_) => at.choice(&[("auto", Concurrency::Auto), ("unlimited", Concurrency::Unlimited)]),
         _ => at.integer(1..=1_000_000).map(Concurrency::Fixed),
     }
 }
 
-fn queue(at: &At) -> Option<Queue> {
+fn queue(at: &NodeReader) -> Option<Queue> {
     let fields = at.fields(&["size", "timeout"])?;
     let size = fields.get("size").and_then(|at| at.integer(0..=1_000_000_u32));
     Some(Queue {
@@ -325,7 +325,7 @@ fn queue(at: &At) -> Option<Queue> {
     })
 }
 
-fn pass_host(fields: &Fields) -> PassHost {
+fn pass_host(fields: &MapReader) -> PassHost {
     const CHOICES: &[(&str, &str)] = &[("pass", "pass"), ("node", "node"), ("rewrite", "rewrite")];
     let host = fields.get("upstream_host").and_then(|at| resource::host_pattern(&at));
     match fields.get("pass_host").map(|at| (at.choice(CHOICES), at)) {
@@ -344,10 +344,10 @@ fn pass_host(fields: &Fields) -> PassHost {
 }
 
 /// Either form: `{ "host:port": weight }` or `[{ host, port, weight, priority, metadata }]`.
-pub(super) fn nodes(at: &At, default_port: u16) -> Vec<NodeSpec> {
+pub(super) fn nodes(at: &NodeReader, default_port: u16) -> Vec<NodeSpec> {
     let mut all: Vec<NodeSpec> = Vec::new();
     let mut seen: HashSet<(Box<str>, u16)> = HashSet::new();
-    let mut add = |node: NodeSpec, at: &At| match seen.insert((node.host.clone(), node.port)) {
+    let mut add = |node: NodeSpec, at: &NodeReader| match seen.insert((node.host.clone(), node.port)) {
         true => all.push(node),
         false => at.report_advising("is there a second time", "add up the weights in one node"),
     };
@@ -370,7 +370,7 @@ pub(super) fn nodes(at: &At, default_port: u16) -> Vec<NodeSpec> {
     all
 }
 
-fn node_of_map(at: &At, entry: &Entry, default_port: u16) -> Option<NodeSpec> {
+fn node_of_map(at: &NodeReader, entry: &MapEntry, default_port: u16) -> Option<NodeSpec> {
     let weight = at.integer(0..=MAX_WEIGHT);
     let (host, port) = match host_and_port(&entry.key) {
         Ok(found) => found,
@@ -383,7 +383,7 @@ fn node_of_map(at: &At, entry: &Entry, default_port: u16) -> Option<NodeSpec> {
     Some(NodeSpec { host, port, weight: weight?, priority: 0, place: entry.key_place })
 }
 
-fn node_of_list(at: &At, default_port: u16) -> Option<NodeSpec> {
+fn node_of_list(at: &NodeReader, default_port: u16) -> Option<NodeSpec> {
     let fields = at.fields(&["host", "port", "weight", "priority", "metadata"])?;
     let Some(host_at) = fields.get("host") else {
         at.report_advising("has no `host`", "add `host: 127.0.0.1`");

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use weir_net::tls::CertificateDer;
 
-use super::seen::Seen;
+use super::seen::SeenFiles;
 use crate::document::Files;
-use crate::text::substitute::Lookup;
+use crate::text::substitute::VariableLookup;
 
 /// No certificate chain is longer.
 const MOST_BYTES: u64 = 1 << 20;
@@ -18,8 +18,8 @@ const MOST_BYTES: u64 = 1 << 20;
 pub(super) fn read<'n>(
     names: impl Iterator<Item = &'n str>,
     directory: &Path,
-    environment: Lookup,
-    seen: &mut Seen,
+    environment: VariableLookup,
+    seen: &mut SeenFiles,
 ) -> Files {
     let mut files = Files::new();
     for name in names {

@@ -6,28 +6,28 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::acme::Challenges;
-use crate::document::{Document, Query};
+use crate::document::{Document, NameQuery};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
-use crate::text::tree::Place;
-use crate::text::yaml::Limits;
+use crate::text::tree::TextPosition;
+use crate::text::yaml::TextLimits;
 
 mod watch;
 
 use super::beside;
-use super::names::Names;
+use super::names::FollowedNames;
 use super::secrets::Secrets;
-use super::seen::Seen;
+use super::seen::SeenFiles;
 
-pub use watch::{Watch, watch};
+pub use watch::{ConfigWatch, watch};
 
 /// A configuration file.
 #[derive(Debug)]
 pub struct FileStore {
     path: PathBuf,
     source: Arc<str>,
-    limits: Limits,
-    names: Names,
+    limits: TextLimits,
+    names: FollowedNames,
     challenges: Arc<Challenges>,
     secrets: Secrets,
     /// Whether the last version that was accepted ended with `#END`.
@@ -46,14 +46,14 @@ pub struct Loaded {
     old_secrets: Vec<Diagnostic>,
     marks_its_end: bool,
     /// The files it was read from.
-    seen: Seen,
+    seen: SeenFiles,
 }
 
 impl FileStore {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let source = path.to_string_lossy().into();
-        let (limits, names) = (Limits::default(), Names::default());
+        let (limits, names) = (TextLimits::default(), FollowedNames::default());
         FileStore {
             path,
             source,
@@ -89,7 +89,7 @@ impl FileStore {
     }
 
     fn read_with(&self, secrets: impl FnOnce(Document) -> (Document, Vec<String>)) -> Result<Loaded, Vec<Diagnostic>> {
-        let mut seen = Seen::default();
+        let mut seen = SeenFiles::default();
         seen.add(&self.path);
         let text = self.text().map_err(|fault| vec![fault])?;
         let mut document = Document::parse(&self.source, &text, &process_environment, self.limits)?;
@@ -143,7 +143,7 @@ impl FileStore {
         changed
     }
 
-    fn unresolved(&self, document: &Document, query: &Query, reason: &str) -> Diagnostic {
+    fn unresolved(&self, document: &Document, query: &NameQuery, reason: &str) -> Diagnostic {
         let problem = format!("the name `{}` cannot be resolved: {reason}", query.name());
         Diagnostic::at_place(&self.source, document.place_of(query), problem)
             .advise("its nodes get no requests until it can")
@@ -181,7 +181,8 @@ impl FileStore {
         let valid = String::from_utf8_lossy(&bytes[..valid]);
         let line = valid.matches('\n').count() as u32 + 1;
         let column = valid.rsplit('\n').next().unwrap_or_default().chars().count() as u32 + 1;
-        Diagnostic::at_place(&self.source, Place { line, column }, "is not UTF-8").advise("save the file as UTF-8")
+        Diagnostic::at_place(&self.source, TextPosition { line, column }, "is not UTF-8")
+            .advise("save the file as UTF-8")
     }
 }
 

@@ -11,10 +11,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::{JoinHandle as Task, LocalSet};
+use tokio::task::{JoinHandle as TaskHandle, LocalSet};
 
 use super::resolver::Resolver;
-use crate::document::{DnsSettings, Found, Meaning, Query};
+use crate::document::{DnsSettings, NameQuery, ResolvedName, ResolvedNames};
 
 /// How long a load waits for names that were never looked up. What comes later is put in when it comes.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -25,54 +25,54 @@ const MOST: Duration = Duration::from_secs(30);
 
 /// Names that are kept up to date, on a thread of its own. Dropping it ends the thread.
 #[derive(Default)]
-pub(super) struct Names {
-    shared: Arc<Shared>,
-    asking: Option<Asking>,
+pub(super) struct FollowedNames {
+    shared: Arc<SharedNames>,
+    asking: Option<LookupThread>,
 }
 
-struct Asking {
-    wanted: UnboundedSender<Wanted>,
+struct LookupThread {
+    wanted: UnboundedSender<NamesWanted>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// What is to be kept up to date from now on, and nothing else.
-struct Wanted {
-    queries: BTreeSet<Query>,
+struct NamesWanted {
+    queries: BTreeSet<NameQuery>,
     settings: DnsSettings,
 }
 
 #[derive(Default)]
-struct Shared {
-    known: Mutex<HashMap<Query, Known>>,
+struct SharedNames {
+    known: Mutex<HashMap<NameQuery, KnownName>>,
     learnt: Condvar,
     listener: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
 /// What came of asking so far.
 #[derive(Default)]
-struct Known {
-    meaning: Option<Meaning>,
+struct KnownName {
+    meaning: Option<ResolvedName>,
     failure: String,
 }
 
-impl Names {
+impl FollowedNames {
     /// From now on `listener` is called when a name has come to mean something else.
     pub(super) fn listen(&self, listener: impl Fn() + Send + 'static) {
         *self.shared.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(listener));
     }
 
     /// Keeps these names up to date, and waits for those that are new.
-    pub(super) fn follow(&mut self, queries: BTreeSet<Query>, settings: &DnsSettings) -> io::Result<()> {
+    pub(super) fn follow(&mut self, queries: BTreeSet<NameQuery>, settings: &DnsSettings) -> io::Result<()> {
         if queries.is_empty() && self.asking.is_none() {
             return Ok(());
         }
         if self.asking.is_none() {
-            self.asking = Some(Asking::start(Arc::clone(&self.shared))?);
+            self.asking = Some(LookupThread::start(Arc::clone(&self.shared))?);
         }
         self.shared.known().retain(|query, _| queries.contains(query));
         let asking = self.asking.as_ref().expect("it was started");
         // A thread that has ended has panicked, and said so; what is known stays in use.
-        let _ = asking.wanted.send(Wanted { queries: queries.clone(), settings: settings.clone() });
+        let _ = asking.wanted.send(NamesWanted { queries: queries.clone(), settings: settings.clone() });
         let deadline = Instant::now() + PATIENCE;
         let mut known = self.shared.known();
         while !queries.iter().all(|query| known.contains_key(query)) {
@@ -83,15 +83,15 @@ impl Names {
     }
 
     /// What these names stand for, and those that stand for nothing, with the reason.
-    pub(super) fn current(&self, queries: &BTreeSet<Query>) -> (Found, Vec<(Query, String)>) {
+    pub(super) fn current(&self, queries: &BTreeSet<NameQuery>) -> (ResolvedNames, Vec<(NameQuery, String)>) {
         let known = self.shared.known();
-        let (mut found, mut missing) = (Found::default(), Vec::new());
+        let (mut found, mut missing) = (ResolvedNames::default(), Vec::new());
         for query in queries {
             match known.get(query) {
-                Some(Known { meaning: Some(meaning), .. }) => {
+                Some(KnownName { meaning: Some(meaning), .. }) => {
                     found.insert(query.clone(), meaning.clone());
                 }
-                Some(Known { failure, .. }) => missing.push((query.clone(), failure.clone())),
+                Some(KnownName { failure, .. }) => missing.push((query.clone(), failure.clone())),
                 None => missing.push((query.clone(), "the resolver did not answer in time".to_owned())),
             }
         }
@@ -99,18 +99,18 @@ impl Names {
     }
 }
 
-impl fmt::Debug for Names {
+impl fmt::Debug for FollowedNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.shared.known().keys()).finish()
     }
 }
 
-impl Shared {
-    fn known(&self) -> MutexGuard<'_, HashMap<Query, Known>> {
+impl SharedNames {
+    fn known(&self) -> MutexGuard<'_, HashMap<NameQuery, KnownName>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn learn(&self, query: &Query, outcome: Result<Meaning, String>) {
+    fn learn(&self, query: &NameQuery, outcome: Result<ResolvedName, String>) {
         let mut all = self.known();
         let known = all.entry(query.clone()).or_default();
         let changed = match outcome {
@@ -133,19 +133,19 @@ impl Shared {
     }
 }
 
-impl Asking {
-    fn start(shared: Arc<Shared>) -> io::Result<Asking> {
+impl LookupThread {
+    fn start(shared: Arc<SharedNames>) -> io::Result<LookupThread> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (wanted, inbox) = unbounded_channel();
         let work = move || LocalSet::new().block_on(&runtime, supervise(inbox, shared));
         let thread = thread::Builder::new().name("names".to_owned()).spawn(work)?;
-        Ok(Asking { wanted, thread: Some(thread) })
+        Ok(LookupThread { wanted, thread: Some(thread) })
     }
 }
 
-impl Drop for Names {
+impl Drop for FollowedNames {
     fn drop(&mut self) {
-        if let Some(Asking { wanted, thread }) = self.asking.take() {
+        if let Some(LookupThread { wanted, thread }) = self.asking.take() {
             drop(wanted);
             if let Some(thread) = thread {
                 // A thread that panicked has said so already.
@@ -156,11 +156,11 @@ impl Drop for Names {
 }
 
 /// Keeps a task for each name that is wanted.
-async fn supervise(mut inbox: UnboundedReceiver<Wanted>, shared: Arc<Shared>) {
-    let mut tasks: HashMap<Query, Task<()>> = HashMap::new();
+async fn supervise(mut inbox: UnboundedReceiver<NamesWanted>, shared: Arc<SharedNames>) {
+    let mut tasks: HashMap<NameQuery, TaskHandle<()>> = HashMap::new();
     let mut serving: Option<DnsSettings> = None;
     let mut resolver = None;
-    while let Some(Wanted { queries, settings }) = inbox.recv().await {
+    while let Some(NamesWanted { queries, settings }) = inbox.recv().await {
         if serving.as_ref() != Some(&settings) {
             tasks.drain().for_each(|(_, task)| task.abort());
             resolver = Some(Resolver::new(settings.clone()));
@@ -182,7 +182,7 @@ async fn supervise(mut inbox: UnboundedReceiver<Wanted>, shared: Arc<Shared>) {
 }
 
 /// Keeps one name up to date.
-async fn keep(query: Query, resolver: Resolver, valid: Option<Duration>, shared: Arc<Shared>) {
+async fn keep(query: NameQuery, resolver: Resolver, valid: Option<Duration>, shared: Arc<SharedNames>) {
     let mut failures = 0;
     loop {
         let pause = match resolver.ask(&query).await {
@@ -210,23 +210,23 @@ mod tests {
         // RFC 6761 §6.4: `invalid` never resolves. No server is asked: nobody listens there.
         let nobody = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
         let settings = DnsSettings { servers: vec![nobody], valid: None };
-        let queries = BTreeSet::from([Query::Host("localhost".into()), Query::Host("gone.invalid".into())]);
-        let mut names = Names::default();
+        let queries = BTreeSet::from([NameQuery::Host("localhost".into()), NameQuery::Host("gone.invalid".into())]);
+        let mut names = FollowedNames::default();
         names.follow(queries.clone(), &settings).expect("a thread");
         let (found, missing) = names.current(&queries);
-        let Some(Meaning::Addresses(addresses)) = found.get(&Query::Host("localhost".into())) else {
+        let Some(ResolvedName::Addresses(addresses)) = found.get(&NameQuery::Host("localhost".into())) else {
             panic!("localhost is nowhere: {missing:?}")
         };
         assert!(!addresses.is_empty() && addresses.iter().all(|address| address.is_loopback()));
         assert_eq!(missing.len(), 1);
-        assert_eq!(missing[0].0, Query::Host("gone.invalid".into()));
+        assert_eq!(missing[0].0, NameQuery::Host("gone.invalid".into()));
     }
 
     #[test]
     fn f06_a_failure_keeps_the_last_answer() {
-        let names = Names::default();
-        let query = Query::Host("a".into());
-        let meaning = Meaning::Addresses(vec![[10, 0, 0, 1].into()]);
+        let names = FollowedNames::default();
+        let query = NameQuery::Host("a".into());
+        let meaning = ResolvedName::Addresses(vec![[10, 0, 0, 1].into()]);
         names.shared.learn(&query, Ok(meaning.clone()));
         names.shared.learn(&query, Err("no such name".to_owned()));
         let (found, missing) = names.current(&BTreeSet::from([query.clone()]));

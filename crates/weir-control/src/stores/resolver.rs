@@ -11,7 +11,7 @@ use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfi
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::rr::RData;
 
-use crate::document::{DnsSettings, Meaning, Query, Target};
+use crate::document::{DnsSettings, NameQuery, ResolvedName, ServiceTarget};
 
 /// A server that does not answer for so long is asked again, or the next one is.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -35,16 +35,16 @@ impl Resolver {
     }
 
     /// What a name stands for, and for how long. An error is a reason.
-    pub(super) async fn ask(&self, query: &Query) -> Result<(Meaning, Duration), String> {
+    pub(super) async fn ask(&self, query: &NameQuery) -> Result<(ResolvedName, Duration), String> {
         let resolver = self.resolver()?;
         match query {
-            Query::Host(name) => {
+            NameQuery::Host(name) => {
                 let (addresses, ttl) = addresses(&resolver, name).await?;
-                Ok((Meaning::Addresses(addresses), ttl))
+                Ok((ResolvedName::Addresses(addresses), ttl))
             }
-            Query::Service(name) => {
+            NameQuery::Service(name) => {
                 let (targets, ttl) = targets(&resolver, name).await?;
-                Ok((Meaning::Targets(targets), ttl))
+                Ok((ResolvedName::Targets(targets), ttl))
             }
         }
     }
@@ -101,7 +101,7 @@ async fn addresses(resolver: &TokioResolver, name: &str) -> Result<(Vec<IpAddr>,
 
 /// The targets of a service (RFC 2782), with their addresses. A lower SRV priority is used first, as a higher one of a
 /// node is.
-async fn targets(resolver: &TokioResolver, name: &str) -> Result<(Vec<Target>, Duration), String> {
+async fn targets(resolver: &TokioResolver, name: &str) -> Result<(Vec<ServiceTarget>, Duration), String> {
     let answer = resolver.srv_lookup(name).await.map_err(|error| error.to_string())?;
     let mut ttl = answer.valid_until().saturating_duration_since(Instant::now());
     let mut targets = Vec::new();
@@ -116,7 +116,7 @@ async fn targets(resolver: &TokioResolver, name: &str) -> Result<(Vec<Target>, D
         // Servers may answer in any case, and with the dot of the root; the name of an endpoint is the same all the time.
         let host = host.trim_end_matches('.').to_ascii_lowercase();
         ttl = ttl.min(of_target);
-        targets.extend(addresses.into_iter().map(|address| Target {
+        targets.extend(addresses.into_iter().map(|address| ServiceTarget {
             host: host.as_str().into(),
             address,
             port: srv.port,

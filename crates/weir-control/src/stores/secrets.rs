@@ -11,27 +11,27 @@ use tokio_rustls::TlsConnector;
 use weir_net::tls::{Client, Trust, UpstreamTerms};
 
 use super::beside;
-use crate::document::{Document, Manager, Secret};
+use crate::document::{Document, SecretManager, SecretReference};
 use crate::fetch::{Failure, fetch};
 
 /// A manager answers within this time, or does not.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is kept under one path of one manager.
-type Place = (Manager, Box<str>);
-type Content = Map<String, Value>;
+type SecretPath = (SecretManager, Box<str>);
+type SecretContent = Map<String, Value>;
 
 /// What has been fetched.
 #[derive(Debug, Default)]
 pub(super) struct Secrets {
-    kept: HashMap<Place, Kept>,
+    kept: HashMap<SecretPath, CachedSecret>,
     /// All of it is fetched again for the next document.
     distrusted: bool,
 }
 
 #[derive(Debug)]
-struct Kept {
-    content: Result<Content, String>,
+struct CachedSecret {
+    content: Result<SecretContent, String>,
     /// When it was fetched, or when that was tried.
     at: Instant,
 }
@@ -49,14 +49,14 @@ impl Secrets {
                 continue;
             }
             let known = before.remove(&place);
-            let young = |kept: &Kept| !distrusted && kept.content.is_ok() && kept.at.elapsed() < manager.ttl;
+            let young = |kept: &CachedSecret| !distrusted && kept.content.is_ok() && kept.at.elapsed() < manager.ttl;
             let kept = match known {
                 Some(kept) if young(&kept) => kept,
                 known => renewed(&place, known.map(|kept| kept.content), &mut complaints),
             };
             self.kept.insert(place, kept);
         }
-        let value = |manager: &Manager, secret: &Secret| {
+        let value = |manager: &SecretManager, secret: &SecretReference| {
             let kept = self.kept.get(&(manager.clone(), secret.path.clone())).expect("it was fetched above");
             kept.content.as_ref().map_err(Clone::clone).and_then(|content| secret.of(content))
         };
@@ -83,7 +83,11 @@ impl Secrets {
     }
 }
 
-fn renewed(place: &Place, before: Option<Result<Content, String>>, complaints: &mut Vec<String>) -> Kept {
+fn renewed(
+    place: &SecretPath,
+    before: Option<Result<SecretContent, String>>,
+    complaints: &mut Vec<String>,
+) -> CachedSecret {
     let content = match (asked(place), before) {
         (Err(problem), Some(Ok(content))) => {
             complaints.push(format!("secrets of `{}` under `{}` may be old: {problem}", place.0.id, place.1));
@@ -91,11 +95,11 @@ fn renewed(place: &Place, before: Option<Result<Content, String>>, complaints: &
         }
         (content, _) => content,
     };
-    Kept { content, at: Instant::now() }
+    CachedSecret { content, at: Instant::now() }
 }
 
 /// Asks on a thread of its own, since who calls may be part of a runtime, where nobody may wait.
-fn asked(place: &Place) -> Result<Content, String> {
+fn asked(place: &SecretPath) -> Result<SecretContent, String> {
     let asking = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.map_err(|error| error.to_string())?.block_on(read(place))
@@ -104,8 +108,8 @@ fn asked(place: &Place) -> Result<Content, String> {
 }
 
 /// Reads a path of a key/value engine, version 1 or 2 (Vault's HTTP API).
-async fn read((manager, path): &Place) -> Result<Content, String> {
-    let Manager { uri, prefix, token, namespace, .. } = manager;
+async fn read((manager, path): &SecretPath) -> Result<SecretContent, String> {
+    let SecretManager { uri, prefix, token, namespace, .. } = manager;
     let mut request = Request::get(format!("{uri}/v1/{prefix}/{path}")).header("X-Vault-Token", &**token);
     if let Some(namespace) = namespace {
         request = request.header("X-Vault-Namespace", &**namespace);

@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 
 /// The files of a configuration: its own, and those it names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Seen(Vec<(PathBuf, Option<Fingerprint>)>);
+pub(super) struct SeenFiles(Vec<(PathBuf, Option<Fingerprint>)>);
 
-impl Seen {
+impl SeenFiles {
     /// Adds a file as it is now. Before it is read: what is written meanwhile is seen as a change afterwards.
     pub(super) fn add(&mut self, path: &Path) {
         self.0.push((path.to_owned(), Fingerprint::of(path)));
     }
 
     /// The same files as they are now.
-    pub(super) fn now(&self) -> Seen {
-        Seen(self.0.iter().map(|(path, _)| (path.clone(), Fingerprint::of(path))).collect())
+    pub(super) fn now(&self) -> SeenFiles {
+        SeenFiles(self.0.iter().map(|(path, _)| (path.clone(), Fingerprint::of(path))).collect())
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::text::tree::{Path, Place};
+use crate::text::tree::{TextPosition, TreePath};
 
 /// One fault of a configuration. A configuration with a single diagnostic is refused whole.
 ///
@@ -40,11 +40,11 @@ impl Diagnostic {
         }
     }
 
-    pub(crate) fn at_place(source: &Arc<str>, place: Place, problem: impl Into<String>) -> Self {
+    pub(crate) fn at_place(source: &Arc<str>, place: TextPosition, problem: impl Into<String>) -> Self {
         Self::of_source(source, problem).placed(place)
     }
 
-    pub(crate) fn placed(mut self, place: Place) -> Self {
+    pub(crate) fn placed(mut self, place: TextPosition) -> Self {
         (self.line, self.column) = (place.known().then_some(place.line), place.known().then_some(place.column));
         self
     }
@@ -88,7 +88,13 @@ impl Faults {
         Faults { source, kept: RefCell::default(), unlisted: Cell::new(0) }
     }
 
-    pub(crate) fn report(&self, path: &Path<'_>, place: Place, problem: impl Into<String>, advice: Option<String>) {
+    pub(crate) fn report(
+        &self,
+        path: &TreePath<'_>,
+        place: TextPosition,
+        problem: impl Into<String>,
+        advice: Option<String>,
+    ) {
         self.report_text(&path.to_string(), place, problem, advice);
     }
 
@@ -98,7 +104,13 @@ impl Faults {
     }
 
     /// The same with a path that is text already.
-    pub(crate) fn report_text(&self, path: &str, place: Place, problem: impl Into<String>, advice: Option<String>) {
+    pub(crate) fn report_text(
+        &self,
+        path: &str,
+        place: TextPosition,
+        problem: impl Into<String>,
+        advice: Option<String>,
+    ) {
         let diagnostic = Diagnostic::at_place(&self.source, place, problem);
         self.add(Diagnostic { path: path.to_owned(), advice, ..diagnostic });
     }
@@ -128,12 +140,13 @@ impl Faults {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::tree::Step;
+    use crate::text::tree::PathStep;
 
     #[test]
     fn a_diagnostic_reads_as_one_line() {
         let source: Arc<str> = "weir.yaml".into();
-        let found = Diagnostic::at_place(&source, Place { line: 12, column: 7 }, "is empty").advise("name a node");
+        let found =
+            Diagnostic::at_place(&source, TextPosition { line: 12, column: 7 }, "is empty").advise("name a node");
         let found = Diagnostic { path: "routes[2].upstream.nodes".into(), ..found };
         assert_eq!(found.to_string(), "weir.yaml:12:7: routes[2].upstream.nodes: is empty; name a node");
         assert_eq!(Diagnostic::of_source(&source, "is not there").to_string(), "weir.yaml: is not there");
@@ -143,8 +156,8 @@ mod tests {
     fn too_many_faults_are_counted_and_the_rest_is_in_order() {
         let faults = Faults::new("x".into());
         for line in (1..=1_003).rev() {
-            let root = Path::ROOT;
-            faults.report(&Path::below(&root, Step::Key("a")), Place { line, column: 1 }, "wrong", None);
+            let root = TreePath::ROOT;
+            faults.report(&TreePath::below(&root, PathStep::Key("a")), TextPosition { line, column: 1 }, "wrong", None);
         }
         let all = faults.into_diagnostics();
         assert_eq!(all.len(), 1_001);

@@ -9,44 +9,44 @@ use serde_json::Number;
 
 use crate::text::diagnostic::Faults;
 use crate::text::suggest::closest;
-use crate::text::tree::{Entry, Kind, Node, Path, Place, Step};
+use crate::text::tree::{MapEntry, NodeKind, PathStep, TextPosition, TreeNode, TreePath};
 use crate::text::units;
 
 /// A value, where it is, and where to report what is wrong with it.
 #[derive(Clone, Copy)]
-pub(crate) struct At<'a> {
-    node: &'a Node,
-    path: Path<'a>,
+pub(crate) struct NodeReader<'a> {
+    node: &'a TreeNode,
+    path: TreePath<'a>,
     faults: &'a Faults,
 }
 
-impl<'a> At<'a> {
-    pub(crate) fn root(node: &'a Node, faults: &'a Faults) -> Self {
-        At { node, path: Path::ROOT, faults }
+impl<'a> NodeReader<'a> {
+    pub(crate) fn root(node: &'a TreeNode, faults: &'a Faults) -> Self {
+        NodeReader { node, path: TreePath::ROOT, faults }
     }
 
-    pub(crate) fn path(&self) -> &Path<'a> {
+    pub(crate) fn path(&self) -> &TreePath<'a> {
         &self.path
     }
 
-    pub(crate) fn node(&self) -> &'a Node {
+    pub(crate) fn node(&self) -> &'a TreeNode {
         self.node
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> TextPosition {
         self.node.place
     }
 
     pub(crate) fn is_null(&self) -> bool {
-        matches!(self.node.kind, Kind::Null)
+        matches!(self.node.kind, NodeKind::Null)
     }
 
     pub(crate) fn is_list(&self) -> bool {
-        matches!(self.node.kind, Kind::List(_))
+        matches!(self.node.kind, NodeKind::List(_))
     }
 
     pub(crate) fn is_map(&self) -> bool {
-        matches!(self.node.kind, Kind::Map(_))
+        matches!(self.node.kind, NodeKind::Map(_))
     }
 
     pub(crate) fn report(&self, problem: impl Into<String>) {
@@ -57,15 +57,15 @@ impl<'a> At<'a> {
         self.faults.report(&self.path, self.place(), problem, Some(advice.into()));
     }
 
-    /// A fault of something inside, which is not read through an `At` of its own.
+    /// A fault of something inside, which is not read through an `NodeReader` of its own.
     pub(crate) fn report_inside(&self, inner: &str, problem: impl Into<String>, advice: Option<String>) {
         self.faults.report_text(&join(&self.path.to_string(), inner), self.node.place_of(inner), problem, advice);
     }
 
     fn mismatch(&self, expected: &str) {
         let found = match &self.node.kind {
-            Kind::Null => "nothing".to_owned(),
-            Kind::Bool(value) => {
+            NodeKind::Null => "nothing".to_owned(),
+            NodeKind::Bool(value) => {
                 let advice = "`yes`, `no`, `on`, `off`, `true` and `false` are text only in quotes";
                 let problem = format!("expected {expected}, found the boolean {value}");
                 return if expected.starts_with("text") {
@@ -74,7 +74,7 @@ impl<'a> At<'a> {
                     self.report(problem);
                 };
             }
-            Kind::Number(value) => {
+            NodeKind::Number(value) => {
                 let problem = format!("expected {expected}, found the number {value}");
                 return if expected.starts_with("text") {
                     self.report_advising(problem, "put it in quotes");
@@ -82,17 +82,17 @@ impl<'a> At<'a> {
                     self.report(problem);
                 };
             }
-            Kind::Text(value) => format!("`{}`", shortened(value)),
-            Kind::List(_) => "a list".to_owned(),
-            Kind::Map(_) => "a map".to_owned(),
+            NodeKind::Text(value) => format!("`{}`", shortened(value)),
+            NodeKind::List(_) => "a list".to_owned(),
+            NodeKind::Map(_) => "a map".to_owned(),
         };
         self.report(format!("expected {expected}, found {found}"));
     }
 
     /// The fields of a map. Keys that are not among `known` are reported.
-    pub(crate) fn fields(&'a self, known: &[&str]) -> Option<Fields<'a>> {
+    pub(crate) fn fields(&'a self, known: &[&str]) -> Option<MapReader<'a>> {
         let entries = self.entries()?;
-        for Entry { key, key_place, .. } in entries {
+        for MapEntry { key, key_place, .. } in entries {
             if known.contains(&&**key) {
                 continue;
             }
@@ -102,16 +102,16 @@ impl<'a> At<'a> {
                 None if known.len() <= 8 => format!("known are {}", listed(known)),
                 None => "leave it out".to_owned(),
             };
-            let path = Path::below(&self.path, Step::Key(key));
+            let path = TreePath::below(&self.path, PathStep::Key(key));
             self.faults.report(&path, *key_place, format!("the key `{}` is not known", shortened(key)), Some(advice));
         }
-        Some(Fields { at: self, entries })
+        Some(MapReader { at: self, entries })
     }
 
     /// The entries of a map with keys of any name.
-    pub(crate) fn entries(&self) -> Option<&'a [Entry]> {
+    pub(crate) fn entries(&self) -> Option<&'a [MapEntry]> {
         match &self.node.kind {
-            Kind::Map(entries) => Some(entries),
+            NodeKind::Map(entries) => Some(entries),
             _ => {
                 self.mismatch("a map");
                 None
@@ -120,28 +120,36 @@ impl<'a> At<'a> {
     }
 
     /// The value of an entry of this map.
-    pub(crate) fn below(&'a self, entry: &'a Entry) -> At<'a> {
-        At { node: &entry.value, path: Path::below(&self.path, Step::Key(&entry.key)), faults: self.faults }
+    pub(crate) fn below(&'a self, entry: &'a MapEntry) -> NodeReader<'a> {
+        NodeReader {
+            node: &entry.value,
+            path: TreePath::below(&self.path, PathStep::Key(&entry.key)),
+            faults: self.faults,
+        }
     }
 
     /// The items of a list.
-    pub(crate) fn items(&'a self) -> impl Iterator<Item = At<'a>> {
-        let items: &[Node] = match &self.node.kind {
-            Kind::List(items) => items,
+    pub(crate) fn items(&'a self) -> impl Iterator<Item = NodeReader<'a>> {
+        let items: &[TreeNode] = match &self.node.kind {
+            NodeKind::List(items) => items,
             _ => {
                 self.mismatch("a list");
                 &[]
             }
         };
-        let item = |(index, node)| At { node, path: Path::below(&self.path, Step::Index(index)), faults: self.faults };
+        let item = |(index, node)| NodeReader {
+            node,
+            path: TreePath::below(&self.path, PathStep::Index(index)),
+            faults: self.faults,
+        };
         items.iter().enumerate().map(item)
     }
 
     /// The texts of a list that has at least one, none of them twice.
-    pub(crate) fn texts(&self, read: impl Fn(&At<'_>) -> Option<String>) -> Vec<String> {
+    pub(crate) fn texts(&self, read: impl Fn(&NodeReader<'_>) -> Option<String>) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         let mut seen: HashSet<String> = HashSet::new();
-        if matches!(&self.node.kind, Kind::List(items) if items.is_empty()) {
+        if matches!(&self.node.kind, NodeKind::List(items) if items.is_empty()) {
             self.report_advising("is empty", "leave the key out, or name one");
         }
         for item in self.items() {
@@ -156,7 +164,7 @@ impl<'a> At<'a> {
 
     pub(crate) fn text(&self) -> Option<&'a str> {
         match &self.node.kind {
-            Kind::Text(text) => Some(text),
+            NodeKind::Text(text) => Some(text),
             _ => {
                 self.mismatch("text");
                 None
@@ -178,7 +186,7 @@ impl<'a> At<'a> {
 
     pub(crate) fn boolean(&self) -> Option<bool> {
         match self.node.kind {
-            Kind::Bool(value) => Some(value),
+            NodeKind::Bool(value) => Some(value),
             _ => {
                 self.mismatch("true or false");
                 None
@@ -189,7 +197,7 @@ impl<'a> At<'a> {
     /// A whole number of any size.
     pub(crate) fn whole(&self) -> Option<i64> {
         let whole = match &self.node.kind {
-            Kind::Number(number) => as_whole(number),
+            NodeKind::Number(number) => as_whole(number),
             _ => None,
         };
         if whole.is_none() {
@@ -203,7 +211,7 @@ impl<'a> At<'a> {
         T: TryFrom<i64> + PartialOrd + Display + Copy,
     {
         let expected = || format!("a whole number from {} to {}", range.start(), range.end());
-        let Kind::Number(number) = &self.node.kind else {
+        let NodeKind::Number(number) = &self.node.kind else {
             self.mismatch(&expected());
             return None;
         };
@@ -228,8 +236,8 @@ impl<'a> At<'a> {
     /// A time that may be zero.
     pub(crate) fn any_duration(&self) -> Option<Duration> {
         let duration = match &self.node.kind {
-            Kind::Number(seconds) => seconds.as_f64().and_then(units::seconds),
-            Kind::Text(text) => units::duration(text),
+            NodeKind::Number(seconds) => seconds.as_f64().and_then(units::seconds),
+            NodeKind::Text(text) => units::duration(text),
             _ => {
                 self.mismatch("a time, as `10s` or a number of seconds");
                 return None;
@@ -245,8 +253,8 @@ impl<'a> At<'a> {
     /// A size: bytes as a number, or `8k`, `8KB`, `8KiB` and so on.
     pub(crate) fn size(&self) -> Option<u64> {
         let size = match &self.node.kind {
-            Kind::Number(bytes) => bytes.as_u64(),
-            Kind::Text(text) => units::size(text),
+            NodeKind::Number(bytes) => bytes.as_u64(),
+            NodeKind::Text(text) => units::size(text),
             _ => {
                 self.mismatch("a size, as `8MiB` or a number of bytes");
                 return None;
@@ -262,7 +270,7 @@ impl<'a> At<'a> {
     /// One of a few words.
     pub(crate) fn choice<T: Clone>(&self, choices: &[(&str, T)]) -> Option<T> {
         let words = || choices.iter().map(|(word, _)| *word).collect::<Vec<_>>();
-        let Kind::Text(text) = &self.node.kind else {
+        let NodeKind::Text(text) = &self.node.kind else {
             self.mismatch(&format!("one of {}", listed(&words())));
             return None;
         };
@@ -280,14 +288,14 @@ impl<'a> At<'a> {
 
 /// The fields of one map.
 #[derive(Clone, Copy)]
-pub(crate) struct Fields<'a> {
-    at: &'a At<'a>,
-    entries: &'a [Entry],
+pub(crate) struct MapReader<'a> {
+    at: &'a NodeReader<'a>,
+    entries: &'a [MapEntry],
 }
 
-impl<'a> Fields<'a> {
+impl<'a> MapReader<'a> {
     /// The value under `key`. A key without a value counts as absent.
-    pub(crate) fn get(&self, key: &str) -> Option<At<'a>> {
+    pub(crate) fn get(&self, key: &str) -> Option<NodeReader<'a>> {
         let entry = self.entries.iter().find(|entry| &*entry.key == key)?;
         Some(self.at.below(entry)).filter(|at| !at.is_null())
     }
@@ -296,7 +304,7 @@ impl<'a> Fields<'a> {
         self.get(key).is_some()
     }
 
-    pub(crate) fn at(&self) -> &'a At<'a> {
+    pub(crate) fn at(&self) -> &'a NodeReader<'a> {
         self.at
     }
 
@@ -358,9 +366,9 @@ pub(crate) fn join(outer: &str, inner: &str) -> String {
     }
 }
 
-fn scalar_text(node: &Node) -> String {
+fn scalar_text(node: &TreeNode) -> String {
     match &node.kind {
-        Kind::Text(text) => shortened(text),
-        kind => Node { place: node.place, kind: kind.clone() }.to_json().to_string(),
+        NodeKind::Text(text) => shortened(text),
+        kind => TreeNode { place: node.place, kind: kind.clone() }.to_json().to_string(),
     }
 }

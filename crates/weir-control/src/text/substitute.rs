@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use crate::text::diagnostic::Diagnostic;
-use crate::text::tree::Place;
+use crate::text::tree::TextPosition;
 
 /// Looks up one environment variable.
-pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub type VariableLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// The environment of this process. A variable that is not UTF-8 counts as absent.
 pub fn process_environment(name: &str) -> Option<String> {
@@ -31,8 +31,8 @@ struct Splice {
     end: usize,
     /// The line of `end` in the new text, and where the value's place begins and ends in the original; from 1.
     new_line: u32,
-    old_start: Place,
-    old_end: Place,
+    old_start: TextPosition,
+    old_end: TextPosition,
 }
 
 impl Substituted {
@@ -41,13 +41,13 @@ impl Substituted {
     }
 
     /// The place in the original of a character of the new text. Everything inside a value is where its `${{` was.
-    pub(crate) fn original(&self, index: usize, place: Place) -> Place {
+    pub(crate) fn original(&self, index: usize, place: TextPosition) -> TextPosition {
         let before = self.splices.partition_point(|splice| splice.start <= index);
         let Some(splice) = before.checked_sub(1).map(|last| &self.splices[last]) else { return place };
         if index < splice.end {
             return splice.old_start;
         }
-        Place {
+        TextPosition {
             line: splice.old_end.line + (place.line - splice.new_line),
             column: match place.line == splice.new_line {
                 // By characters: the parser's columns leave out byte order marks.
@@ -59,7 +59,11 @@ impl Substituted {
 }
 
 /// Replaces what can be replaced; each variable that is neither set nor has a default is a diagnostic.
-pub(crate) fn substitute(source: &Arc<str>, text: &str, lookup: Lookup) -> Result<Substituted, Vec<Diagnostic>> {
+pub(crate) fn substitute(
+    source: &Arc<str>,
+    text: &str,
+    lookup: VariableLookup,
+) -> Result<Substituted, Vec<Diagnostic>> {
     let mut faults = Vec::new();
     let mut replacements = Vec::new();
     let json = text.trim_start().starts_with(['{', '[']);
@@ -74,13 +78,13 @@ pub(crate) fn substitute(source: &Arc<str>, text: &str, lookup: Lookup) -> Resul
             let (length, outcome) = match line.as_bytes()[at] {
                 b'$' if at < closed_until => variable(&line[at..], lookup),
                 _ if json => surrogate_pair(&line[at..]),
-                _ => (1, Outcome::Leave),
+                _ => (1, SubstitutionOutcome::Leave),
             };
             match outcome {
-                Outcome::Leave => {}
-                Outcome::Put(value) => replacements.push((offset + at..offset + at + length, value)),
-                Outcome::Fault { problem, advice } => {
-                    let place = Place { line: number as u32 + 1, column: line[..at].chars().count() as u32 + 1 };
+                SubstitutionOutcome::Leave => {}
+                SubstitutionOutcome::Put(value) => replacements.push((offset + at..offset + at + length, value)),
+                SubstitutionOutcome::Fault { problem, advice } => {
+                    let place = TextPosition { line: number as u32 + 1, column: line[..at].chars().count() as u32 + 1 };
                     faults.push(Diagnostic::at_place(source, place, problem).advise(advice));
                 }
             }
@@ -94,22 +98,22 @@ pub(crate) fn substitute(source: &Arc<str>, text: &str, lookup: Lookup) -> Resul
     }
 }
 
-enum Outcome {
+enum SubstitutionOutcome {
     Leave,
     Put(String),
     Fault { problem: String, advice: String },
 }
 
 /// What `text`, which starts with a `$`, begins with, and how many bytes that takes.
-fn variable(text: &str, lookup: Lookup) -> (usize, Outcome) {
-    let Some(inner) = text.strip_prefix("${{").map(str::trim_start) else { return (1, Outcome::Leave) };
+fn variable(text: &str, lookup: VariableLookup) -> (usize, SubstitutionOutcome) {
+    let Some(inner) = text.strip_prefix("${{").map(str::trim_start) else { return (1, SubstitutionOutcome::Leave) };
     let name_end = inner.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(inner.len());
     let (name, rest) = inner.split_at(name_end);
     let goes_on = rest.trim_start().starts_with(['}', ':']);
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !goes_on {
-        return (1, Outcome::Leave);
+        return (1, SubstitutionOutcome::Leave);
     }
-    let Some((rest, after)) = rest.split_once("}}") else { return (1, Outcome::Leave) };
+    let Some((rest, after)) = rest.split_once("}}") else { return (1, SubstitutionOutcome::Leave) };
     let length = text.len() - after.len();
     let inner = inner[..name_end + rest.len()].trim_end();
     let default = match rest.trim() {
@@ -117,24 +121,30 @@ fn variable(text: &str, lookup: Lookup) -> (usize, Outcome) {
         rest if rest.starts_with(":=") => Some(rest[2..].trim_start()),
         rest if rest.starts_with(':') => {
             let problem = format!("`{inner}` is no variable with a default");
-            return (length, Outcome::Fault { problem, advice: format!("write `${{{{{name}:=default}}}}`") });
+            return (
+                length,
+                SubstitutionOutcome::Fault { problem, advice: format!("write `${{{{{name}:=default}}}}`") },
+            );
         }
-        _ => return (1, Outcome::Leave),
+        _ => return (1, SubstitutionOutcome::Leave),
     };
     match lookup(name).or_else(|| default.map(str::to_owned)) {
-        Some(value) => (length, Outcome::Put(value)),
+        Some(value) => (length, SubstitutionOutcome::Put(value)),
         None => {
             let problem = format!("the environment variable `{name}` is not set");
             (
                 length,
-                Outcome::Fault { problem, advice: format!("set it or give a default: `${{{{{name}:=default}}}}`") },
+                SubstitutionOutcome::Fault {
+                    problem,
+                    advice: format!("set it or give a default: `${{{{{name}:=default}}}}`"),
+                },
             )
         }
     }
 }
 
 /// JSON writes characters beyond U+FFFF as two escapes (RFC 8259 §7), which YAML does not know.
-fn surrogate_pair(text: &str) -> (usize, Outcome) {
+fn surrogate_pair(text: &str) -> (usize, SubstitutionOutcome) {
     const LENGTH: usize = r"\ud800\udc00".len();
     let unit = |from: usize| {
         let escape = text.get(from..from + LENGTH / 2)?.strip_prefix("\\u")?;
@@ -143,9 +153,9 @@ fn surrogate_pair(text: &str) -> (usize, Outcome) {
     let pair = unit(0).zip(unit(LENGTH / 2)).and_then(|(high, low)| String::from_utf16(&[high, low]).ok());
     match pair {
         // Two escapes that stand for two characters are YAML already.
-        Some(text) if text.chars().count() == 1 => (LENGTH, Outcome::Put(text)),
+        Some(text) if text.chars().count() == 1 => (LENGTH, SubstitutionOutcome::Put(text)),
         // Past the escaped character, which may itself be a backslash.
-        _ => (1 + text[1..].chars().next().map_or(0, char::len_utf8), Outcome::Leave),
+        _ => (1 + text[1..].chars().next().map_or(0, char::len_utf8), SubstitutionOutcome::Leave),
     }
 }
 
@@ -155,7 +165,7 @@ fn splice(text: &str, replacements: &[(std::ops::Range<usize>, String)]) -> Subs
     }
     let mut new = String::with_capacity(text.len());
     let mut splices = Vec::with_capacity(replacements.len());
-    let start = Place { line: 1, column: 1 };
+    let start = TextPosition { line: 1, column: 1 };
     let (mut old_place, mut new_place, mut new_index, mut copied) = (start, start, 0, 0);
     for (range, value) in replacements {
         let kept = &text[copied..range.start];
@@ -175,10 +185,10 @@ fn splice(text: &str, replacements: &[(std::ops::Range<usize>, String)]) -> Subs
 }
 
 /// The place reached after `text` when it begins at `place`.
-fn after(place: Place, text: &str) -> Place {
+fn after(place: TextPosition, text: &str) -> TextPosition {
     match text.rsplit_once('\n') {
-        None => Place { column: place.column + text.chars().count() as u32, ..place },
-        Some((before, last)) => Place {
+        None => TextPosition { column: place.column + text.chars().count() as u32, ..place },
+        Some((before, last)) => TextPosition {
             line: place.line + 1 + before.matches('\n').count() as u32,
             column: 1 + last.chars().count() as u32,
         },
@@ -240,7 +250,7 @@ mod tests {
         let done = substitute(&"f".into(), text, &environment).expect("nothing is missing");
         assert_eq!(done.text(text), "x: 9080 y a\nb z\nlast\n");
         let original = |index, line, column| {
-            let Place { line, column } = done.original(index, Place { line, column });
+            let TextPosition { line, column } = done.original(index, TextPosition { line, column });
             (line, column)
         };
         assert_eq!(original(0, 1, 1), (1, 1));

@@ -6,13 +6,13 @@ use serde_json::{Map, Number, Value};
 
 /// Line and column of a value or a key, both from 1. Zero where there is no text (a document that came as JSON values).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct TextPosition {
     pub line: u32,
     /// Counted in characters.
     pub column: u32,
 }
 
-impl Place {
+impl TextPosition {
     pub fn known(self) -> bool {
         self.line > 0
     }
@@ -20,34 +20,34 @@ impl Place {
 
 /// A value and where it stands. What an alias stands for keeps the place where it was written.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
-    pub place: Place,
-    pub kind: Kind,
+pub struct TreeNode {
+    pub place: TextPosition,
+    pub kind: NodeKind,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Kind {
+pub enum NodeKind {
     Null,
     Bool(bool),
     Number(Number),
     Text(Box<str>),
-    List(Vec<Node>),
+    List(Vec<TreeNode>),
     /// In the order of the text; keys are unique.
-    Map(Vec<Entry>),
+    Map(Vec<MapEntry>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct MapEntry {
     pub key: Box<str>,
-    pub key_place: Place,
-    pub value: Node,
+    pub key_place: TextPosition,
+    pub value: TreeNode,
 }
 
-impl Node {
+impl TreeNode {
     /// The entry of a map; nothing for what is no map.
-    pub fn entry(&self, key: &str) -> Option<&Entry> {
+    pub fn entry(&self, key: &str) -> Option<&MapEntry> {
         match &self.kind {
-            Kind::Map(entries) => entries.iter().find(|entry| &*entry.key == key),
+            NodeKind::Map(entries) => entries.iter().find(|entry| &*entry.key == key),
             _ => None,
         }
     }
@@ -55,12 +55,12 @@ impl Node {
     /// The same value without places.
     pub fn to_json(&self) -> Value {
         match &self.kind {
-            Kind::Null => Value::Null,
-            Kind::Bool(value) => Value::Bool(*value),
-            Kind::Number(value) => Value::Number(value.clone()),
-            Kind::Text(value) => Value::String(value.to_string()),
-            Kind::List(items) => Value::Array(items.iter().map(Node::to_json).collect()),
-            Kind::Map(entries) => {
+            NodeKind::Null => Value::Null,
+            NodeKind::Bool(value) => Value::Bool(*value),
+            NodeKind::Number(value) => Value::Number(value.clone()),
+            NodeKind::Text(value) => Value::String(value.to_string()),
+            NodeKind::List(items) => Value::Array(items.iter().map(TreeNode::to_json).collect()),
+            NodeKind::Map(entries) => {
                 let mut map = Map::with_capacity(entries.len());
                 map.extend(entries.iter().map(|entry| (entry.key.to_string(), entry.value.to_json())));
                 Value::Object(map)
@@ -71,14 +71,14 @@ impl Node {
     /// How many values the tree holds, itself included.
     pub fn size(&self) -> usize {
         1 + match &self.kind {
-            Kind::List(items) => items.iter().map(Node::size).sum(),
-            Kind::Map(entries) => entries.iter().map(|entry| entry.value.size()).sum(),
+            NodeKind::List(items) => items.iter().map(TreeNode::size).sum(),
+            NodeKind::Map(entries) => entries.iter().map(|entry| entry.value.size()).sum(),
             _ => 0,
         }
     }
 
     /// The place of a value inside this one, named as in `limits[0].count`; of the deepest part of the path that exists.
-    pub fn place_of(&self, path: &str) -> Place {
+    pub fn place_of(&self, path: &str) -> TextPosition {
         let (mut node, mut rest) = (self, path);
         while !rest.is_empty() {
             let next;
@@ -98,51 +98,55 @@ impl Node {
         node.place
     }
 
-    fn step(&self, step: &str) -> Option<&Node> {
+    fn step(&self, step: &str) -> Option<&TreeNode> {
         match &self.kind {
-            Kind::List(items) => items.get(step.parse::<usize>().ok()?),
+            NodeKind::List(items) => items.get(step.parse::<usize>().ok()?),
             _ => self.entry(step).map(|entry| &entry.value),
         }
     }
 }
 
-impl From<Value> for Node {
+impl From<Value> for TreeNode {
     fn from(value: Value) -> Self {
         let kind = match value {
-            Value::Null => Kind::Null,
-            Value::Bool(value) => Kind::Bool(value),
-            Value::Number(value) => Kind::Number(value),
-            Value::String(value) => Kind::Text(value.into()),
-            Value::Array(items) => Kind::List(items.into_iter().map(Node::from).collect()),
-            Value::Object(map) => Kind::Map(
+            Value::Null => NodeKind::Null,
+            Value::Bool(value) => NodeKind::Bool(value),
+            Value::Number(value) => NodeKind::Number(value),
+            Value::String(value) => NodeKind::Text(value.into()),
+            Value::Array(items) => NodeKind::List(items.into_iter().map(TreeNode::from).collect()),
+            Value::Object(map) => NodeKind::Map(
                 map.into_iter()
-                    .map(|(key, value)| Entry { key: key.into(), key_place: Place::default(), value: value.into() })
+                    .map(|(key, value)| MapEntry {
+                        key: key.into(),
+                        key_place: TextPosition::default(),
+                        value: value.into(),
+                    })
                     .collect(),
             ),
         };
-        Node { place: Place::default(), kind }
+        TreeNode { place: TextPosition::default(), kind }
     }
 }
 
 /// Where a reader stands in the tree. A chain on the stack: it costs nothing until a diagnostic prints it.
 #[derive(Clone, Copy, Debug)]
-pub struct Path<'a> {
-    parent: Option<&'a Path<'a>>,
-    step: Step<'a>,
+pub struct TreePath<'a> {
+    parent: Option<&'a TreePath<'a>>,
+    step: PathStep<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Step<'a> {
+pub enum PathStep<'a> {
     Root,
     Key(&'a str),
     Index(usize),
 }
 
-impl<'a> Path<'a> {
-    pub const ROOT: Path<'static> = Path { parent: None, step: Step::Root };
+impl<'a> TreePath<'a> {
+    pub const ROOT: TreePath<'static> = TreePath { parent: None, step: PathStep::Root };
 
-    pub fn below(parent: &'a Path<'a>, step: Step<'a>) -> Self {
-        Path { parent: Some(parent), step }
+    pub fn below(parent: &'a TreePath<'a>, step: PathStep<'a>) -> Self {
+        TreePath { parent: Some(parent), step }
     }
 
     /// What a key adds to a path that is not empty.
@@ -151,21 +155,21 @@ impl<'a> Path<'a> {
     }
 
     fn is_root(&self) -> bool {
-        matches!(self.step, Step::Root)
+        matches!(self.step, PathStep::Root)
     }
 }
 
-impl fmt::Display for Path<'_> {
+impl fmt::Display for TreePath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(parent) = self.parent {
             parent.fmt(f)?;
         }
-        let first = self.parent.is_none_or(Path::is_root);
+        let first = self.parent.is_none_or(TreePath::is_root);
         match self.step {
-            Step::Root => Ok(()),
-            Step::Index(index) => write!(f, "[{index}]"),
-            Step::Key(key) if first && is_plain(key) => f.write_str(key),
-            Step::Key(key) => f.write_str(&Path::suffix(key)),
+            PathStep::Root => Ok(()),
+            PathStep::Index(index) => write!(f, "[{index}]"),
+            PathStep::Key(key) if first && is_plain(key) => f.write_str(key),
+            PathStep::Key(key) => f.write_str(&TreePath::suffix(key)),
         }
     }
 }
@@ -182,19 +186,19 @@ mod tests {
 
     #[test]
     fn paths_read_as_one_would_write_them() {
-        let root = Path::ROOT;
-        let routes = Path::below(&root, Step::Key("routes"));
-        let second = Path::below(&routes, Step::Index(2));
-        let nodes = Path::below(&second, Step::Key("nodes"));
+        let root = TreePath::ROOT;
+        let routes = TreePath::below(&root, PathStep::Key("routes"));
+        let second = TreePath::below(&routes, PathStep::Index(2));
+        let nodes = TreePath::below(&second, PathStep::Key("nodes"));
         assert_eq!(root.to_string(), "");
         assert_eq!(nodes.to_string(), "routes[2].nodes");
-        assert_eq!(Path::below(&nodes, Step::Key("[::1]:80")).to_string(), "routes[2].nodes[\"[::1]:80\"]");
+        assert_eq!(TreePath::below(&nodes, PathStep::Key("[::1]:80")).to_string(), "routes[2].nodes[\"[::1]:80\"]");
     }
 
     #[test]
     fn json_comes_back_as_it_went_in() {
         let value = json!({ "b": [1, -2.5, "x", null], "a": { "": true } });
-        assert_eq!(Node::from(value.clone()).to_json(), value);
-        assert_eq!(Node::from(value).size(), 8);
+        assert_eq!(TreeNode::from(value.clone()).to_json(), value);
+        assert_eq!(TreeNode::from(value).size(), 8);
     }
 }

@@ -12,12 +12,12 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
 
 use crate::text::diagnostic::{Diagnostic, Faults};
 use crate::text::read::join;
-use crate::text::substitute::{Lookup, Substituted, substitute};
-use crate::text::tree::{Entry, Kind, Node, Path, Place};
+use crate::text::substitute::{Substituted, VariableLookup, substitute};
+use crate::text::tree::{MapEntry, NodeKind, TextPosition, TreeNode, TreePath};
 
 /// What a text may cost. Beyond any of these it is refused with a diagnostic.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct TextLimits {
     /// Size of the text, before and after variables are put in.
     pub bytes: usize,
     /// Lists and maps inside one another.
@@ -26,16 +26,16 @@ pub struct Limits {
     pub values: usize,
 }
 
-impl Default for Limits {
+impl Default for TextLimits {
     fn default() -> Self {
-        Limits { bytes: 50_000_000, depth: 64, values: 4_000_000 }
+        TextLimits { bytes: 50_000_000, depth: 64, values: 4_000_000 }
     }
 }
 
 /// A text that is YAML.
 #[derive(Debug)]
 pub struct Parsed {
-    pub tree: Node,
+    pub tree: TreeNode,
     /// Keys that are there twice. The tree has the first of each.
     pub faults: Vec<Diagnostic>,
 }
@@ -44,7 +44,12 @@ pub struct Parsed {
 ///
 /// # Errors
 /// Where the text is not YAML: what follows a syntax error could only be guessed.
-pub fn parse(source: &Arc<str>, text: &str, lookup: Lookup, limits: Limits) -> Result<Parsed, Vec<Diagnostic>> {
+pub fn parse(
+    source: &Arc<str>,
+    text: &str,
+    lookup: VariableLookup,
+    limits: TextLimits,
+) -> Result<Parsed, Vec<Diagnostic>> {
     let fits = |text: &str| match text.len() <= limits.bytes {
         true => Ok(()),
         false => {
@@ -69,33 +74,33 @@ struct Builder<'a> {
     /// With variables put in.
     text: &'a str,
     substituted: &'a Substituted,
-    limits: Limits,
+    limits: TextLimits,
     values: usize,
-    anchors: HashMap<usize, Anchor>,
+    anchors: HashMap<usize, YamlAnchor>,
     faults: Faults,
 }
 
-struct Anchor {
-    node: Node,
+struct YamlAnchor {
+    node: TreeNode,
     size: usize,
 }
 
 /// A list or map that is not yet complete.
-struct Open {
+struct OpenCollection {
     anchor: usize,
-    place: Place,
-    content: Content,
+    place: TextPosition,
+    content: CollectionContent,
 }
 
-enum Content {
-    List(Vec<Node>),
-    Map { entries: Vec<Entry>, merges: Vec<Node>, key: Option<(Box<str>, Place, bool)> },
+enum CollectionContent {
+    List(Vec<TreeNode>),
+    Map { entries: Vec<MapEntry>, merges: Vec<TreeNode>, key: Option<(Box<str>, TextPosition, bool)> },
 }
 
 impl Builder<'_> {
     fn document(mut self) -> Result<Parsed, Diagnostic> {
         let mut parser = Parser::new_from_str(self.text);
-        let mut open: Vec<Open> = Vec::new();
+        let mut open: Vec<OpenCollection> = Vec::new();
         let mut root = None;
         while let Some(event) = parser.next_event() {
             let (event, span) = event.map_err(|error| self.syntax(error.marker(), error.info()))?;
@@ -106,43 +111,46 @@ impl Builder<'_> {
                 }
                 Event::SequenceStart(anchor, tag) => {
                     self.collection(place, tag.as_deref(), "seq", open.len())?;
-                    open.push(Open { anchor, place, content: Content::List(Vec::new()) });
+                    open.push(OpenCollection { anchor, place, content: CollectionContent::List(Vec::new()) });
                     continue;
                 }
                 Event::MappingStart(anchor, tag) => {
                     self.collection(place, tag.as_deref(), "map", open.len())?;
-                    let content = Content::Map { entries: Vec::new(), merges: Vec::new(), key: None };
-                    open.push(Open { anchor, place, content });
+                    let content = CollectionContent::Map { entries: Vec::new(), merges: Vec::new(), key: None };
+                    open.push(OpenCollection { anchor, place, content });
                     continue;
                 }
                 Event::SequenceEnd | Event::MappingEnd => {
-                    let Open { anchor, place, content } = open.pop().expect("the parser ends only what it began");
+                    let OpenCollection { anchor, place, content } =
+                        open.pop().expect("the parser ends only what it began");
                     let kind = match content {
-                        Content::List(items) => Kind::List(items),
-                        Content::Map { entries, merges, .. } => {
+                        CollectionContent::List(items) => NodeKind::List(items),
+                        CollectionContent::Map { entries, merges, .. } => {
                             let entries = self.unique(entries, &open);
-                            Kind::Map(self.merged(entries, merges)?)
+                            NodeKind::Map(self.merged(entries, merges)?)
                         }
                     };
-                    (Node { place, kind }, anchor)
+                    (TreeNode { place, kind }, anchor)
                 }
                 Event::Scalar(text, style, anchor, tag) => {
                     self.count(1, place)?;
                     let tag = tag.as_deref();
-                    if let Some(Open { content: Content::Map { key: key @ None, .. }, .. }) = open.last_mut() {
+                    if let Some(OpenCollection { content: CollectionContent::Map { key: key @ None, .. }, .. }) =
+                        open.last_mut()
+                    {
                         // Keys are names: `80` and `yes` stay what is written.
                         let merge = &*text == "<<" && style == ScalarStyle::Plain;
                         if anchor > 0 {
-                            let kind = Kind::Text((*text).into());
-                            self.anchors.insert(anchor, Anchor { node: Node { place, kind }, size: 1 });
+                            let kind = NodeKind::Text((*text).into());
+                            self.anchors.insert(anchor, YamlAnchor { node: TreeNode { place, kind }, size: 1 });
                         }
                         *key = Some((text.into(), place, merge));
                         continue;
                     }
-                    (Node { place, kind: self.scalar(&text, style, tag, place)? }, anchor)
+                    (TreeNode { place, kind: self.scalar(&text, style, tag, place)? }, anchor)
                 }
                 Event::Alias(anchor) => {
-                    let Some(Anchor { node, size }) = self.anchors.get(&anchor) else {
+                    let Some(YamlAnchor { node, size }) = self.anchors.get(&anchor) else {
                         return Err(self.fault(place, "the alias stands inside what it stands for"));
                     };
                     let (node, size) = (node.clone(), *size);
@@ -155,19 +163,19 @@ impl Builder<'_> {
                 _ => continue,
             };
             if anchor > 0 {
-                self.anchors.insert(anchor, Anchor { size: node.size(), node: node.clone() });
+                self.anchors.insert(anchor, YamlAnchor { size: node.size(), node: node.clone() });
             }
             match open.last_mut().map(|open| &mut open.content) {
                 None => root = Some(node),
-                Some(Content::List(items)) => items.push(node),
-                Some(Content::Map { key: key @ None, .. }) => match node.kind {
-                    Kind::Text(text) => *key = Some((text, place, false)),
+                Some(CollectionContent::List(items)) => items.push(node),
+                Some(CollectionContent::Map { key: key @ None, .. }) => match node.kind {
+                    NodeKind::Text(text) => *key = Some((text, place, false)),
                     _ => return Err(self.fault(node.place, "a key is not text").advise("use a plain word as the key")),
                 },
-                Some(Content::Map { entries, merges, key: key @ Some(_) }) => {
+                Some(CollectionContent::Map { entries, merges, key: key @ Some(_) }) => {
                     match key.take().expect("matched above") {
                         (_, _, true) => merges.push(node),
-                        (key, key_place, false) => entries.push(Entry { key, key_place, value: node }),
+                        (key, key_place, false) => entries.push(MapEntry { key, key_place, value: node }),
                     }
                 }
             }
@@ -181,13 +189,13 @@ impl Builder<'_> {
     }
 
     /// Without the entries whose key was there before; those are reported.
-    fn unique(&self, entries: Vec<Entry>, above: &[Open]) -> Vec<Entry> {
+    fn unique(&self, entries: Vec<MapEntry>, above: &[OpenCollection]) -> Vec<MapEntry> {
         let duplicates = duplicates(&entries);
         if duplicates.is_empty() {
             return entries;
         }
         for (first, second) in &duplicates {
-            let Entry { key, key_place, .. } = &entries[*second];
+            let MapEntry { key, key_place, .. } = &entries[*second];
             let problem = format!("`{key}` is there a second time");
             let advice = format!("the first is in line {}; keep one", entries[*first].key_place.line);
             self.faults.report_text(&path(above, key), *key_place, problem, Some(advice));
@@ -198,7 +206,7 @@ impl Builder<'_> {
     }
 
     /// `<<` adds what is not there yet, as YAML 1.1 merge keys do.
-    fn merged(&self, mut entries: Vec<Entry>, merges: Vec<Node>) -> Result<Vec<Entry>, Diagnostic> {
+    fn merged(&self, mut entries: Vec<MapEntry>, merges: Vec<TreeNode>) -> Result<Vec<MapEntry>, Diagnostic> {
         let mut present: HashSet<Box<str>> = match merges.is_empty() {
             true => return Ok(entries),
             false => entries.iter().map(|entry| entry.key.clone()).collect(),
@@ -206,12 +214,12 @@ impl Builder<'_> {
         for merge in merges {
             let place = merge.place;
             let maps = match merge.kind {
-                Kind::Map(_) => vec![merge],
-                Kind::List(items) => items,
+                NodeKind::Map(_) => vec![merge],
+                NodeKind::List(items) => items,
                 _ => return Err(self.fault(place, "`<<` takes a map or a list of maps")),
             };
             for map in maps {
-                let Kind::Map(more) = map.kind else {
+                let NodeKind::Map(more) = map.kind else {
                     return Err(self.fault(map.place, "`<<` takes a map or a list of maps"));
                 };
                 entries.extend(more.into_iter().filter(|entry| present.insert(entry.key.clone())));
@@ -220,7 +228,13 @@ impl Builder<'_> {
         Ok(entries)
     }
 
-    fn collection(&mut self, place: Place, tag: Option<&Tag>, own: &str, depth: usize) -> Result<(), Diagnostic> {
+    fn collection(
+        &mut self,
+        place: TextPosition,
+        tag: Option<&Tag>,
+        own: &str,
+        depth: usize,
+    ) -> Result<(), Diagnostic> {
         self.count(1, place)?;
         if depth >= self.limits.depth {
             return Err(self.too_deep(place));
@@ -231,24 +245,30 @@ impl Builder<'_> {
         }
     }
 
-    fn scalar(&self, text: &str, style: ScalarStyle, tag: Option<&Tag>, place: Place) -> Result<Kind, Diagnostic> {
+    fn scalar(
+        &self,
+        text: &str,
+        style: ScalarStyle,
+        tag: Option<&Tag>,
+        place: TextPosition,
+    ) -> Result<NodeKind, Diagnostic> {
         let Some(tag) = tag else {
             return Ok(match style {
                 ScalarStyle::Plain => scalar::resolve(text),
-                _ => Kind::Text(text.into()),
+                _ => NodeKind::Text(text.into()),
             });
         };
         let kind = match (tag.is_yaml_core_schema(), tag.suffix.as_str()) {
-            (true, "str") => Some(Kind::Text(text.into())),
-            (true, "null") => Some(scalar::resolve(text)).filter(|kind| matches!(kind, Kind::Null)),
-            (true, "bool") => Some(scalar::resolve(text)).filter(|kind| matches!(kind, Kind::Bool(_))),
-            (true, "int" | "float") => Some(scalar::resolve(text)).filter(|kind| matches!(kind, Kind::Number(_))),
+            (true, "str") => Some(NodeKind::Text(text.into())),
+            (true, "null") => Some(scalar::resolve(text)).filter(|kind| matches!(kind, NodeKind::Null)),
+            (true, "bool") => Some(scalar::resolve(text)).filter(|kind| matches!(kind, NodeKind::Bool(_))),
+            (true, "int" | "float") => Some(scalar::resolve(text)).filter(|kind| matches!(kind, NodeKind::Number(_))),
             _ => return Err(self.unknown_tag(tag, place)),
         };
         kind.ok_or_else(|| self.fault(place, format!("`{text}` is not what its tag `!!{}` says", tag.suffix)))
     }
 
-    fn count(&mut self, more: usize, place: Place) -> Result<(), Diagnostic> {
+    fn count(&mut self, more: usize, place: TextPosition) -> Result<(), Diagnostic> {
         self.values = self.values.saturating_add(more);
         if self.values <= self.limits.values {
             return Ok(());
@@ -257,20 +277,20 @@ impl Builder<'_> {
         Err(self.fault(place, problem).advise("use fewer aliases, or split the configuration"))
     }
 
-    fn place(&self, marker: &Marker) -> Place {
-        let place = Place { line: marker.line() as u32, column: marker.col() as u32 + 1 };
+    fn place(&self, marker: &Marker) -> TextPosition {
+        let place = TextPosition { line: marker.line() as u32, column: marker.col() as u32 + 1 };
         self.substituted.original(marker.index(), place)
     }
 
-    fn fault(&self, place: Place, problem: impl Into<String>) -> Diagnostic {
+    fn fault(&self, place: TextPosition, problem: impl Into<String>) -> Diagnostic {
         Diagnostic::at_place(self.source, place, problem)
     }
 
-    fn too_deep(&self, place: Place) -> Diagnostic {
+    fn too_deep(&self, place: TextPosition) -> Diagnostic {
         self.fault(place, format!("more than {} lists and maps inside one another", self.limits.depth))
     }
 
-    fn unknown_tag(&self, tag: &Tag, place: Place) -> Diagnostic {
+    fn unknown_tag(&self, tag: &Tag, place: TextPosition) -> Diagnostic {
         let name = match tag.is_yaml_core_schema() {
             true => format!("!!{}", tag.suffix),
             false => tag.to_string(),
@@ -297,16 +317,16 @@ impl Builder<'_> {
 }
 
 /// The path of a key in the map that stands where `open` ends.
-fn path(open: &[Open], key: &str) -> String {
+fn path(open: &[OpenCollection], key: &str) -> String {
     let outer = open.iter().fold(String::new(), |path, open| match &open.content {
-        Content::List(items) => format!("{path}[{}]", items.len()),
-        Content::Map { key, .. } => join(&path, &Path::suffix(key.as_ref().map_or("", |(key, ..)| key))),
+        CollectionContent::List(items) => format!("{path}[{}]", items.len()),
+        CollectionContent::Map { key, .. } => join(&path, &TreePath::suffix(key.as_ref().map_or("", |(key, ..)| key))),
     });
-    join(&outer, &Path::suffix(key))
+    join(&outer, &TreePath::suffix(key))
 }
 
 /// The entries whose key was there before: the index of the first with that key, and their own, in order.
-fn duplicates(entries: &[Entry]) -> Vec<(usize, usize)> {
+fn duplicates(entries: &[MapEntry]) -> Vec<(usize, usize)> {
     // Nearly all maps are small; comparing a few keys is cheaper than hashing them.
     const FEW: usize = 16;
     let indices = 0..entries.len();
@@ -325,10 +345,10 @@ fn duplicates(entries: &[Entry]) -> Vec<(usize, usize)> {
 }
 
 /// How many lists and maps stand inside one another.
-fn depth(node: &Node) -> usize {
+fn depth(node: &TreeNode) -> usize {
     match &node.kind {
-        Kind::List(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        Kind::Map(entries) => 1 + entries.iter().map(|entry| depth(&entry.value)).max().unwrap_or(0),
+        NodeKind::List(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        NodeKind::Map(entries) => 1 + entries.iter().map(|entry| depth(&entry.value)).max().unwrap_or(0),
         _ => 0,
     }
 }

@@ -9,12 +9,12 @@ use crate::say::say;
 ///
 /// Ends with 0, with 1 when a result is invalid, or with 2 when there is no result.
 #[derive(Debug, Args)]
-pub struct Bench {
+pub struct BenchCommand {
     #[command(subcommand)]
     command: cli::Bench,
 }
 
-impl Bench {
+impl BenchCommand {
     pub fn execute(self) -> ExitCode {
         match cli::run(self.command) {
             Ok(status) => ExitCode::from(status),

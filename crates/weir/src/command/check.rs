@@ -3,7 +3,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::exit::{self, Failure};
+use crate::exit::{self, ExitFailure};
 use crate::node::PLUGINS;
 use crate::say::say;
 
@@ -11,12 +11,12 @@ use crate::say::say;
 ///
 /// Faults go to standard error, one a line, each with its place. Names of hosts are not looked up.
 #[derive(Debug, Args)]
-pub struct Check {
+pub struct CheckCommand {
     /// The configuration file.
     file: PathBuf,
 }
 
-impl Check {
+impl CheckCommand {
     pub fn of(file: PathBuf) -> Self {
         Self { file }
     }
@@ -37,7 +37,7 @@ impl Check {
                 }
                 let count = faults.len();
                 say!("{file} is not valid: {count} {}", if count == 1 { "fault" } else { "faults" });
-                Failure::Configuration.into()
+                ExitFailure::Configuration.into()
             }
         }
     }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 use weir_control::FileStore;
-use weir_control::explain::{Question, Unexplained, explain};
+use weir_control::explain::{RequestDescription, Unexplained, explain};
 
-use crate::exit::{self, Failure};
+use crate::exit::{self, ExitFailure};
 use crate::node::PLUGINS;
 use crate::say::say;
 
@@ -43,7 +43,8 @@ pub struct Explain {
 
 impl Explain {
     pub fn execute(self) -> ExitCode {
-        let question = Question { method: &self.method, url: &self.url, headers: &self.headers, from: self.from };
+        let question =
+            RequestDescription { method: &self.method, url: &self.url, headers: &self.headers, from: self.from };
         let explained = FileStore::new(&self.file)
             .read()
             .map_err(Unexplained::Document)
@@ -56,7 +57,7 @@ impl Explain {
                         Ok(prices) => prices,
                         Err(error) => {
                             say!("{status} does not say what plugins cost: {error}");
-                            return Failure::System.into();
+                            return ExitFailure::System.into();
                         }
                     },
                 };
@@ -71,7 +72,7 @@ impl Explain {
             Err(Unexplained::Document(faults)) => faults.iter().for_each(|fault| say!("{fault}")),
             Err(Unexplained::Request(problem)) => say!("{problem}"),
         }
-        Failure::Configuration.into()
+        ExitFailure::Configuration.into()
     }
 }
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory};
 
 use super::Weir;
-use crate::exit::{self, Failure};
+use crate::exit::{self, ExitFailure};
 use crate::say::say;
 
 /// Prints the manual page, to read with `weir man | man -l -`.
@@ -35,7 +35,7 @@ impl Man {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => exit::DONE,
             Err(error) => {
                 say!("the manual page cannot be written: {error}");
-                Failure::System.into()
+                ExitFailure::System.into()
             }
         }
     }

@@ -8,7 +8,7 @@ use weir_control::closest;
 use weir_plugin::Entry;
 use weir_plugin::options::{Row, description, rows};
 
-use crate::exit::{self, Failure};
+use crate::exit::{self, ExitFailure};
 use crate::node::PLUGINS;
 use crate::say::say;
 
@@ -16,25 +16,25 @@ use crate::say::say;
 ///
 /// The same stands in docs/reference/plugins.md. Which plugins a request meets, and in which order, says `weir explain`.
 #[derive(Debug, Args)]
-pub struct Plugins {
+pub struct PluginsCommand {
     /// The plugin; all of them in short when left out.
     name: Option<String>,
     /// Prints the JSON Schema of its options instead, or with `=consumer` of what consumers have of it, or with `=metadata` of
     /// its `plugin_metadata`.
     #[arg(long, value_enum, value_name = "OF", num_args = 0..=1, require_equals = true, default_missing_value = "options",
           requires = "name")]
-    schema: Option<Part>,
+    schema: Option<ReferencePart>,
 }
 
 /// What a plugin has a schema for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum ReferencePart {
     Options,
     Consumer,
     Metadata,
 }
 
-impl Plugins {
+impl PluginsCommand {
     pub fn execute(self) -> ExitCode {
         let text = match &self.name {
             None => Ok(table()),
@@ -134,17 +134,17 @@ fn wrap(prose: &str, indent: &str, text: &mut String) {
     text.push('\n');
 }
 
-fn schema(entry: &Entry, part: Part) -> Result<String, String> {
+fn schema(entry: &Entry, part: ReferencePart) -> Result<String, String> {
     let schema = match part {
-        Part::Options => Some(entry.schema),
-        Part::Consumer => entry.credential.map(|credential| credential.schema),
-        Part::Metadata => entry.metadata.map(|metadata| metadata.schema),
+        ReferencePart::Options => Some(entry.schema),
+        ReferencePart::Consumer => entry.credential.map(|credential| credential.schema),
+        ReferencePart::Metadata => entry.metadata.map(|metadata| metadata.schema),
     };
     let schema = schema.ok_or_else(|| match part {
-        Part::Options | Part::Consumer => {
+        ReferencePart::Options | ReferencePart::Consumer => {
             format!("consumers have nothing of `{}`, which is no way to log in", entry.name)
         }
-        Part::Metadata => format!("`{}` has nothing in `plugin_metadata`", entry.name),
+        ReferencePart::Metadata => format!("`{}` has nothing in `plugin_metadata`", entry.name),
     })?;
     Ok(format!("{:#}\n", schema()))
 }
@@ -154,7 +154,7 @@ fn print(text: &str) -> ExitCode {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             say!("the plugins cannot be shown: {error}");
-            Failure::System.into()
+            ExitFailure::System.into()
         }
         _ => exit::DONE,
     }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use weir_telemetry::error_log::Shape;
 
-use super::check::Check;
+use super::check::CheckCommand;
 use crate::exit;
-use crate::node::{Node, Options};
+use crate::node::{GatewayNode, NodeOptions};
 
 /// Runs the gateway from a configuration file.
 ///
@@ -16,7 +16,7 @@ use crate::node::{Node, Options};
 /// all of them are served.
 #[derive(Debug, Args)]
 #[command(after_help = SIGNALS)]
-pub struct Run {
+pub struct RunCommand {
     /// The configuration file.
     file: PathBuf,
 
@@ -48,12 +48,12 @@ enum LogFormat {
     Json,
 }
 
-impl Run {
+impl RunCommand {
     pub fn execute(self) -> ExitCode {
         if self.check {
-            return Check::of(self.file).execute();
+            return CheckCommand::of(self.file).execute();
         }
-        let options = Options {
+        let options = NodeOptions {
             file: self.file,
             log_shape: match self.log_format {
                 LogFormat::Text => Shape::Text,
@@ -64,7 +64,7 @@ impl Run {
         // The allocator asks for huge pages: 16 MiB more for 500 clients, and nothing gained (docs/decisions/huge-pages.md).
         // Where it cannot be said, nothing is lost but memory. What this process starts inherits it: a newer `weir`.
         let _ = rustix::thread::disable_transparent_huge_pages(true);
-        match Node::start(options) {
+        match GatewayNode::start(options) {
             Ok(node) => {
                 node.run();
                 weir_plugins::finish_logs(LAST_RECORDS);

@@ -7,9 +7,9 @@ use crate::exit;
 
 /// Prints the version.
 #[derive(Debug, Args)]
-pub struct Version {}
+pub struct VersionCommand {}
 
-impl Version {
+impl VersionCommand {
     pub fn execute(self) -> ExitCode {
         // A reader that has gone is no reason to fail.
         let _ = writeln!(std::io::stdout(), "weir {}", env!("CARGO_PKG_VERSION"));

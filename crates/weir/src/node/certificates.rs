@@ -1,9 +1,9 @@
 //! Certificates that the gateway gets for itself, in `/metrics`.
 
-use weir_control::acme::Report;
+use weir_control::acme::AcmeReport;
 use weir_telemetry::exposition::Page;
 
-pub fn write(report: &Report, page: &mut Page) {
+pub fn write(report: &AcmeReport, page: &mut Page) {
     page.gauge(
         "weir_acme_certificate_expiry_timestamp_seconds",
         "When the certificate of a host expires, in seconds since 1970.",

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use weir_control::document::Settings;
+use weir_control::document::NodeSettings;
 use weir_control::{Acme, Diagnostic, Publication, Subscriber};
 use weir_gateway::Gateway;
 use weir_telemetry::metrics::Metrics;
@@ -18,20 +18,25 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Takes each configuration to the workers, and says what became of it.
 #[derive(Clone)]
-pub struct Road(Arc<Shared>);
+pub struct SnapshotPublisher(Arc<PublisherState>);
 
-struct Shared {
+struct PublisherState {
     metrics: Arc<Metrics>,
     /// There is none before the first configuration, which the gateway is started with. It is not ours to keep alive.
     gateway: OnceLock<Weak<Gateway>>,
     /// The same for those who get certificates.
     acme: OnceLock<Weak<Acme>>,
-    settings: Mutex<Option<Arc<Settings>>>,
+    settings: Mutex<Option<Arc<NodeSettings>>>,
 }
 
-impl Road {
+impl SnapshotPublisher {
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self(Arc::new(Shared { metrics, gateway: OnceLock::new(), acme: OnceLock::new(), settings: Mutex::default() }))
+        Self(Arc::new(PublisherState {
+            metrics,
+            gateway: OnceLock::new(),
+            acme: OnceLock::new(),
+            settings: Mutex::default(),
+        }))
     }
 
     /// Names the gateway that later configurations go to, and who gets certificates for them.
@@ -42,12 +47,12 @@ impl Road {
     }
 
     /// The settings of the last configuration that was accepted.
-    pub fn settings(&self) -> Option<Arc<Settings>> {
+    pub fn settings(&self) -> Option<Arc<NodeSettings>> {
         self.0.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Subscriber for Road {
+impl Subscriber for SnapshotPublisher {
     fn published(&self, publication: &Publication) {
         let Publication { revision, snapshot, settings, acme, warnings } = publication;
         say_each(warnings);

@@ -3,27 +3,27 @@
 use std::sync::Arc;
 
 use tracing::level_filters::LevelFilter;
-use weir_control::document::{AccessLog, AccessLogFormat, LogLevel};
+use weir_control::document::{AccessLogFormat, AccessLogSpec, LogLevel};
 use weir_gateway::access_log::LineFormat;
 use weir_telemetry::access_log::{self, LogSink, LogWriter};
 use weir_telemetry::metrics::Metrics;
 
-use crate::exit::Failure;
+use crate::exit::ExitFailure;
 use crate::say::say;
 
 /// Opens the access log, if there is to be one.
-pub fn open(settings: Option<&AccessLog>, metrics: &Arc<Metrics>) -> Result<Option<LogWriter>, Failure> {
+pub fn open(settings: Option<&AccessLogSpec>, metrics: &Arc<Metrics>) -> Result<Option<LogWriter>, ExitFailure> {
     let Some(settings) = settings else { return Ok(None) };
     let path = &settings.path;
     LogWriter::open(path, Arc::clone(metrics)).map(Some).map_err(|error| {
         say!("the access log {} cannot be opened: {error}", path.display());
-        Failure::System
+        ExitFailure::System
     })
 }
 
 /// What workers need to write into it.
 pub fn for_workers(
-    settings: Option<&AccessLog>,
+    settings: Option<&AccessLogSpec>,
     log: Option<&LogWriter>,
     workers: usize,
 ) -> Option<(LineFormat, Vec<LogSink>)> {

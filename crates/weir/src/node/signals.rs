@@ -6,7 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What a signal asks a node to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Request {
+pub enum SignalRequest {
     /// SIGTERM, SIGQUIT: take nothing new, finish what was begun, end.
     Drain,
     /// SIGINT: end now.
@@ -42,15 +42,15 @@ impl Signals {
     }
 
     /// The next request. Nothing is lost when the future is dropped.
-    pub async fn next(&mut self) -> Request {
+    pub async fn next(&mut self) -> SignalRequest {
         tokio::select! {
             biased;
-            _ = self.interrupt.recv() => Request::Stop,
-            _ = self.terminate.recv() => Request::Drain,
-            _ = self.quit.recv() => Request::Drain,
-            _ = self.hangup.recv() => Request::Reload,
-            _ = self.user1.recv() => Request::ReopenLogs,
-            _ = self.user2.recv() => Request::Upgrade,
+            _ = self.interrupt.recv() => SignalRequest::Stop,
+            _ = self.terminate.recv() => SignalRequest::Drain,
+            _ = self.quit.recv() => SignalRequest::Drain,
+            _ = self.hangup.recv() => SignalRequest::Reload,
+            _ = self.user1.recv() => SignalRequest::ReopenLogs,
+            _ = self.user2.recv() => SignalRequest::Upgrade,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 
-use weir_control::document::Address;
+use weir_control::document::ListenAddress;
 use weir_net::inherit::{Inherited, Place};
 use weir_net::listener;
 
@@ -31,10 +31,10 @@ impl fmt::Display for CannotListen {
 }
 
 /// The address a socket is bound to. `[::]` takes IPv4 clients too.
-pub fn socket_addr(address: Address) -> SocketAddr {
+pub fn socket_addr(address: ListenAddress) -> SocketAddr {
     match address {
-        Address::Everywhere(port) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
-        Address::One(addr) => addr,
+        ListenAddress::Everywhere(port) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
+        ListenAddress::One(addr) => addr,
     }
 }
 

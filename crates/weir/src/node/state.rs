@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use weir_control::acme::Report;
+use weir_control::acme::AcmeReport;
 use weir_control::{Acme, Publisher};
 use weir_gateway::Gateway;
 use weir_net::limits::Limits;
@@ -27,7 +27,7 @@ fn records(page: &mut Page) {
 /// Where a node is in its life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub enum NodePhase {
     #[default]
     Starting,
     Serving,
@@ -36,7 +36,7 @@ pub enum Phase {
 }
 
 /// A node's state, shared between its control loop and its status address.
-pub struct State {
+pub struct NodeState {
     pub metrics: Arc<Metrics>,
     limits: Limits,
     pub publisher: Arc<Publisher>,
@@ -45,16 +45,16 @@ pub struct State {
     /// Whose endpoints are shown. It is not ours to keep alive.
     gateway: OnceLock<Weak<Gateway>>,
     acme: OnceLock<Weak<Acme>>,
-    changing: Mutex<Changing>,
+    changing: Mutex<NodeProgress>,
 }
 
 #[derive(Debug, Default)]
-struct Changing {
-    phase: Phase,
+struct NodeProgress {
+    phase: NodePhase,
     upgrade_error: Option<String>,
 }
 
-impl State {
+impl NodeState {
     pub fn new(metrics: Arc<Metrics>, limits: Limits, publisher: Arc<Publisher>) -> Self {
         Self {
             metrics,
@@ -105,11 +105,11 @@ impl State {
         self.gateway.get().and_then(Weak::upgrade)
     }
 
-    fn acme(&self) -> Option<Report> {
+    fn acme(&self) -> Option<AcmeReport> {
         self.acme.get().and_then(Weak::upgrade)?.report()
     }
 
-    pub fn enter(&self, phase: Phase) {
+    pub fn enter(&self, phase: NodePhase) {
         self.changing().phase = phase;
     }
 
@@ -121,9 +121,9 @@ impl State {
     /// Why no traffic should be sent here; `None` when it should.
     pub fn not_ready(&self) -> Option<&'static str> {
         match self.changing().phase {
-            Phase::Starting => return Some("starting"),
-            Phase::Draining => return Some("draining"),
-            Phase::Serving => {}
+            NodePhase::Starting => return Some("starting"),
+            NodePhase::Draining => return Some("draining"),
+            NodePhase::Serving => {}
         }
         self.revisions().contains(&0).then_some("a worker has no configuration yet")
     }
@@ -150,7 +150,7 @@ impl State {
             "pid": std::process::id(),
             "uptime_seconds": process::uptime_seconds(),
             "state": changing.phase,
-            "draining": changing.phase == Phase::Draining,
+            "draining": changing.phase == NodePhase::Draining,
             // What every worker serves at least.
             "revision": revisions.iter().min().copied().unwrap_or_default(),
             "workers": workers,
@@ -174,7 +174,7 @@ impl State {
         }
     }
 
-    fn changing(&self) -> MutexGuard<'_, Changing> {
+    fn changing(&self) -> MutexGuard<'_, NodeProgress> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

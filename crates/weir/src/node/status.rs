@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tracing::warn;
 use weir_telemetry::exposition::Format;
 
-use super::state::State;
+use super::state::NodeState;
 
 /// Connections served at a time. Whoever comes later waits in the listening socket's queue.
 const CONNECTIONS: usize = 64;
@@ -41,7 +41,7 @@ pub struct StatusServer {
 }
 
 impl StatusServer {
-    pub fn start(listeners: Vec<TcpListener>, state: Arc<State>) -> io::Result<Self> {
+    pub fn start(listeners: Vec<TcpListener>, state: Arc<NodeState>) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("status".into()).spawn(move || {
@@ -73,7 +73,7 @@ impl Drop for StatusServer {
     }
 }
 
-async fn accept(listener: TcpListener, state: Arc<State>, permits: Arc<Semaphore>, open: Arc<GracefulShutdown>) {
+async fn accept(listener: TcpListener, state: Arc<NodeState>, permits: Arc<Semaphore>, open: Arc<GracefulShutdown>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return warn!("the status address cannot be served: {error}"),
@@ -109,7 +109,7 @@ async fn accept(listener: TcpListener, state: Arc<State>, permits: Arc<Semaphore
 /// What may be asked.
 const PATHS: &str = "/status /status/ready /policies /metrics /livez /readyz /healthz";
 
-fn answer<B>(request: &Request<B>, state: &State) -> Response<Full<Bytes>> {
+fn answer<B>(request: &Request<B>, state: &NodeState) -> Response<Full<Bytes>> {
     if request.method() != Method::GET && request.method() != Method::HEAD {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered here\n".into());
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -156,8 +156,8 @@ fn respond(status: StatusCode, content_type: &'static str, body: String) -> Resp
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::configuration::Road;
-    use crate::node::state::Phase;
+    use crate::node::configuration::SnapshotPublisher;
+    use crate::node::state::NodePhase;
     use std::net::SocketAddr;
     use weir_control::{Publisher, check_text};
     use weir_net::limits::Limits;
@@ -165,11 +165,12 @@ mod tests {
     use weir_telemetry::metrics::Metrics;
     use weir_testkit::Client;
 
-    fn serve() -> (StatusServer, Arc<State>, SocketAddr) {
+    fn serve() -> (StatusServer, Arc<NodeState>, SocketAddr) {
         let limits = Limits { open_files: Some(100), open_files_before: Some(100), backlog: 16, ports: 10 };
         let metrics = Arc::new(Metrics::new(2));
-        let publisher = Publisher::new("weir.yaml", Registry::new(&[]), Box::new(Road::new(Arc::clone(&metrics))));
-        let state = Arc::new(State::new(metrics, limits, Arc::new(publisher)));
+        let publisher =
+            Publisher::new("weir.yaml", Registry::new(&[]), Box::new(SnapshotPublisher::new(Arc::clone(&metrics))));
+        let state = Arc::new(NodeState::new(metrics, limits, Arc::new(publisher)));
         let listeners = weir_net::listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), 1, 16).expect("a free port");
         let addr = listeners[0].local_addr().expect("it is bound");
         (StatusServer::start(listeners, Arc::clone(&state)).expect("a thread"), state, addr)
@@ -191,7 +192,7 @@ mod tests {
             assert_eq!((status, body["status"].as_str(), body["error"].as_str()), (503, Some("error"), Some(why)));
         };
         not_ready("starting");
-        state.enter(Phase::Serving);
+        state.enter(NodePhase::Serving);
         not_ready("a worker has no configuration yet");
 
         let revisions = Arc::new(std::sync::Mutex::new(vec![1, 0]));
@@ -204,7 +205,7 @@ mod tests {
         let status: serde_json::Value = serde_json::from_str(&ask("/status").1).expect("JSON");
         assert_eq!(status["revision"], 1, "what every worker serves at least");
 
-        state.enter(Phase::Draining);
+        state.enter(NodePhase::Draining);
         not_ready("draining");
     }
 

@@ -59,14 +59,14 @@ impl fmt::Display for Failed {
 
 /// A new process that does not serve yet.
 #[derive(Debug)]
-pub struct Attempt {
+pub struct UpgradeAttempt {
     child: Child,
     ready: pipe::Receiver,
     patience: Duration,
     deadline: Instant,
 }
 
-impl Attempt {
+impl UpgradeAttempt {
     /// Starts the binary again. Its path is looked up anew: the file there is expected to be another one.
     pub fn start(invocation: &Invocation, sockets: &Sockets, patience: Duration) -> Result<Self, Failed> {
         let (report, ready) = pipe::pipe().map_err(Failed::System)?;
@@ -125,7 +125,7 @@ mod tests {
     fn upgrade_to(script: &str, patience: Duration) -> Result<(), Failed> {
         let invocation = Invocation { program: "sh".into(), arguments: vec!["-c".into(), script.into()] };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(async { Attempt::start(&invocation, &Sockets::default(), patience)?.outcome().await })
+        runtime.block_on(async { UpgradeAttempt::start(&invocation, &Sockets::default(), patience)?.outcome().await })
     }
 
     const LONG: Duration = Duration::from_secs(30);
@@ -160,7 +160,7 @@ mod tests {
         let invocation = Invocation { program: "/nowhere/weir".into(), arguments: Vec::new() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let _guard = runtime.enter();
-        let failed = Attempt::start(&invocation, &Sockets::default(), LONG).expect_err("there is no such file");
+        let failed = UpgradeAttempt::start(&invocation, &Sockets::default(), LONG).expect_err("there is no such file");
         assert!(failed.to_string().starts_with("/nowhere/weir cannot be started: "), "{failed}");
     }
 }

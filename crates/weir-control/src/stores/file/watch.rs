@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 
-use super::{FileStore, Loaded, Seen};
+use super::{FileStore, Loaded, SeenFiles};
 use crate::publish::Publisher;
 
 /// Notifications can get lost (network file systems, links to elsewhere), so the file is looked at anyway.
@@ -19,12 +19,12 @@ const LOOK: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_millis(100);
 
 /// A watched file. Dropping it ends the watch.
-pub struct Watch {
-    wishes: SyncSender<Wish>,
+pub struct ConfigWatch {
+    wishes: SyncSender<WatchCommand>,
     thread: Option<JoinHandle<()>>,
 }
 
-enum Wish {
+enum WatchCommand {
     /// Something has happened near the file.
     Look,
     /// Load it now, changed or not.
@@ -32,17 +32,17 @@ enum Wish {
     End,
 }
 
-impl Watch {
+impl ConfigWatch {
     /// Loads the file at once, changed or not (SIGHUP). What became of it is told to the subscriber and in the status.
     pub fn reload(&self) {
         // Only fails when the thread is gone, which nothing but dropping the watch brings about.
-        let _ = self.wishes.send(Wish::Reload);
+        let _ = self.wishes.send(WatchCommand::Reload);
     }
 }
 
-impl Drop for Watch {
+impl Drop for ConfigWatch {
     fn drop(&mut self) {
-        let _ = self.wishes.send(Wish::End);
+        let _ = self.wishes.send(WatchCommand::End);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -53,28 +53,28 @@ impl Drop for Watch {
 ///
 /// # Errors
 /// Where no thread can be started.
-pub fn watch(mut store: FileStore, loaded: Loaded, publisher: Arc<Publisher>) -> std::io::Result<Watch> {
+pub fn watch(mut store: FileStore, loaded: Loaded, publisher: Arc<Publisher>) -> std::io::Result<ConfigWatch> {
     let (wishes, receiver) = sync_channel(8);
     let watcher = notifications(store.path(), wishes.clone());
     store.accepted(&loaded);
     let wake = wishes.clone();
     // A full channel already holds a wish that will wake the watch.
-    store.names.listen(move || drop(wake.try_send(Wish::Look)));
+    store.names.listen(move || drop(wake.try_send(WatchCommand::Look)));
     let seen = loaded.seen.clone();
     let serving = with_names(loaded);
     let watching = Watching { store, publisher, seen, serving, wishes: receiver, _watcher: watcher };
     let thread = thread::Builder::new().name("weir-config".to_owned()).spawn(move || watching.run())?;
-    Ok(Watch { wishes, thread: Some(thread) })
+    Ok(ConfigWatch { wishes, thread: Some(thread) })
 }
 
 /// Notifications about the directory of the file: the file itself may be replaced at any time. Without them (no inotify
 /// left) a look every second has to do.
-fn notifications(path: &Path, wishes: SyncSender<Wish>) -> Option<RecommendedWatcher> {
+fn notifications(path: &Path, wishes: SyncSender<WatchCommand>) -> Option<RecommendedWatcher> {
     let name = path.file_name().map(OsStr::to_owned)?;
     let handler = move |event: notify::Result<notify::Event>| {
         if event.is_ok_and(|event| event.need_rescan() || event.paths.iter().any(|path| concerns(path, &name))) {
             // A full channel already holds a wish to look.
-            let _ = wishes.try_send(Wish::Look);
+            let _ = wishes.try_send(WatchCommand::Look);
         }
     };
     let mut watcher = notify::recommended_watcher(handler).ok()?;
@@ -98,10 +98,10 @@ struct Watching {
     store: FileStore,
     publisher: Arc<Publisher>,
     /// The files that were loaded last, whether they were accepted or not.
-    seen: Seen,
+    seen: SeenFiles,
     /// The version that serves, if it has names that may come to mean something else.
     serving: Option<Loaded>,
-    wishes: Receiver<Wish>,
+    wishes: Receiver<WatchCommand>,
     _watcher: Option<RecommendedWatcher>,
 }
 
@@ -109,9 +109,9 @@ impl Watching {
     fn run(mut self) {
         loop {
             match self.wishes.recv_timeout(LOOK) {
-                Ok(Wish::End) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(Wish::Reload) => self.load(true),
-                Ok(Wish::Look) | Err(RecvTimeoutError::Timeout) => {
+                Ok(WatchCommand::End) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(WatchCommand::Reload) => self.load(true),
+                Ok(WatchCommand::Look) | Err(RecvTimeoutError::Timeout) => {
                     if self.seen.now() != self.seen && !self.settle() {
                         return;
                     }
@@ -139,12 +139,12 @@ impl Watching {
         let mut since = Instant::now();
         while since.elapsed() < QUIET {
             match self.wishes.recv_timeout(QUIET - since.elapsed().min(QUIET)) {
-                Ok(Wish::End) | Err(RecvTimeoutError::Disconnected) => return false,
-                Ok(Wish::Reload) => {
+                Ok(WatchCommand::End) | Err(RecvTimeoutError::Disconnected) => return false,
+                Ok(WatchCommand::Reload) => {
                     self.load(true);
                     return true;
                 }
-                Ok(Wish::Look) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(WatchCommand::Look) | Err(RecvTimeoutError::Timeout) => {}
             }
             let now = self.seen.now();
             if now != last {

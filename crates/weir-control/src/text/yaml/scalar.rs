@@ -5,14 +5,14 @@
 
 use serde_json::Number;
 
-use crate::text::tree::Kind;
+use crate::text::tree::NodeKind;
 
-pub(super) fn resolve(text: &str) -> Kind {
+pub(super) fn resolve(text: &str) -> NodeKind {
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => Kind::Null,
-        "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Kind::Bool(true),
-        "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" => Kind::Bool(false),
-        _ => number(text).map_or_else(|| Kind::Text(text.into()), Kind::Number),
+        "" | "~" | "null" | "Null" | "NULL" => NodeKind::Null,
+        "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => NodeKind::Bool(true),
+        "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" => NodeKind::Bool(false),
+        _ => number(text).map_or_else(|| NodeKind::Text(text.into()), NodeKind::Number),
     }
 }
 
@@ -102,7 +102,7 @@ mod tests {
         ];
         for (text, expected) in cases {
             let kind = resolve(text);
-            assert_eq!(crate::text::tree::Node { place: Default::default(), kind }.to_json(), *expected, "{text}");
+            assert_eq!(crate::text::tree::TreeNode { place: Default::default(), kind }.to_json(), *expected, "{text}");
         }
     }
 }

@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn tree(text: &str) -> Result<Node, String> {
+fn tree(text: &str) -> Result<TreeNode, String> {
     let source: Arc<str> = "f".into();
     let Parsed { tree, faults } =
-        parse(&source, text, &|_| None, Limits::default()).map_err(|faults| faults[0].to_string())?;
+        parse(&source, text, &|_| None, TextLimits::default()).map_err(|faults| faults[0].to_string())?;
     faults.first().map_or(Ok(tree), |fault| Err(fault.to_string()))
 }
 
@@ -37,7 +37,7 @@ fn keys_are_text_whatever_they_look_like() {
 fn values_and_keys_know_their_places() {
     let tree = tree("é: ü\nroutes:\n  - uri: /a\n    nodes: {\"127.0.0.1:80\": 1}\n").expect("is YAML");
     let place = |path: &str| {
-        let Place { line, column } = tree.place_of(path);
+        let TextPosition { line, column } = tree.place_of(path);
         (line, column)
     };
     assert_eq!(place("routes[0].uri"), (3, 10));
@@ -53,9 +53,9 @@ fn places_survive_substitution() {
     let source: Arc<str> = "f".into();
     let text = "a: ${{LONG}}\nb: [${{LONG}}, 1]\n";
     let long = |_: &str| Some("a-value-longer-than-its-name".to_owned());
-    let tree = parse(&source, text, &long, Limits::default()).expect("is YAML").tree;
-    assert_eq!(tree.place_of("b[1]"), Place { line: 2, column: 16 });
-    assert_eq!(tree.place_of("b[0]"), Place { line: 2, column: 5 });
+    let tree = parse(&source, text, &long, TextLimits::default()).expect("is YAML").tree;
+    assert_eq!(tree.place_of("b[1]"), TextPosition { line: 2, column: 16 });
+    assert_eq!(tree.place_of("b[0]"), TextPosition { line: 2, column: 5 });
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn aliases_and_merge_keys_stand_for_what_they_name() {
 fn duplicate_keys_are_found_all_at_once_and_the_first_stays() {
     let source: Arc<str> = "f".into();
     let text = "a: 1\nb:\n- {c: 1, c: 2, c: 3}\n\"a\": 2\n\"x.y\": {\"z.z\": 1, z.z: 2}\n";
-    let Parsed { tree, faults } = parse(&source, text, &|_| None, Limits::default()).expect("is YAML");
+    let Parsed { tree, faults } = parse(&source, text, &|_| None, TextLimits::default()).expect("is YAML");
     let lines: Vec<String> = faults.iter().map(Diagnostic::to_string).collect();
     assert_eq!(
         lines,
@@ -88,7 +88,7 @@ fn duplicate_keys_are_found_all_at_once_and_the_first_stays() {
     );
     assert_eq!(tree.to_json(), json!({ "a": 1, "b": [{ "c": 1 }], "x.y": { "z.z": 1 } }));
     let many: String = (0..50).map(|key| format!("k{}: 1\n", key % 40)).collect();
-    let Parsed { faults, .. } = parse(&source, &many, &|_| None, Limits::default()).expect("is YAML");
+    let Parsed { faults, .. } = parse(&source, &many, &|_| None, TextLimits::default()).expect("is YAML");
     assert_eq!(faults.len(), 10);
 }
 
@@ -146,7 +146,7 @@ fn r06_bombs_are_refused_quickly() {
             .contains("more than 64")
     );
     let source: Arc<str> = "f".into();
-    let limits = Limits { bytes: 10, ..Limits::default() };
+    let limits = TextLimits { bytes: 10, ..TextLimits::default() };
     let faults = parse(&source, "a: 12345678", &|_| None, limits).expect_err("too long");
     assert_eq!(faults[0].to_string(), "f: 11 bytes are more than a configuration may have; the limit is 10");
     let faults =
