@@ -193,18 +193,18 @@ impl Committer {
             drop(pending);
             let is_idle = appends.is_empty();
             let mut removals = Vec::new();
-            self.commit(appends, &mut removals);
-            // A segment that cannot be removed now is tried again with the next one.
+            // First what makes room. A segment that cannot be removed now is tried again with the next request.
             if let Some(seq) = release {
                 let _ = self.log.release(seq);
             }
             if let Some(before_ms) = expire {
                 let _ = self.log.expire(before_ms, &mut removals);
             }
-            self.sync_if_due(is_closed);
             if !removals.is_empty() {
                 self.inbox.lock().removals.append(&mut removals);
             }
+            self.commit(appends);
+            self.sync_if_due(is_closed);
             if is_closed && is_idle {
                 return;
             }
@@ -233,7 +233,7 @@ impl Committer {
     }
 
     /// Writes what has come in, in batches, and tells everybody.
-    fn commit(&mut self, mut appends: VecDeque<(Vec<u8>, OnCommit)>, removals: &mut Vec<Removal>) {
+    fn commit(&mut self, mut appends: VecDeque<(Vec<u8>, OnCommit)>) {
         while !appends.is_empty() {
             let mut bytes = 0;
             let count = appends.iter().take_while(|(payload, _)| {
@@ -243,7 +243,11 @@ impl Committer {
             });
             let count = count.count();
             let (payloads, callbacks): (Vec<_>, Vec<_>) = appends.drain(..count).unzip();
-            let result = self.log.append(&payloads, now_ms(), removals);
+            let mut removals = Vec::new();
+            let result = self.log.append(&payloads, now_ms(), &mut removals);
+            if !removals.is_empty() {
+                self.inbox.lock().removals.append(&mut removals);
+            }
             if result.is_ok() {
                 // Under the lock, or a waiter that has just looked would miss it.
                 drop(self.inbox.lock());

@@ -16,8 +16,12 @@ fn append(log: &mut Log, payloads: &[&[u8]]) -> Result<Seq, AppendError> {
     log.append(payloads, 1_000, &mut Vec::new())
 }
 
+type Records = BTreeMap<Seq, Vec<u8>>;
+/// First and last missing number of each.
+type Gaps = Vec<(Seq, Seq)>;
+
 /// All records after `after`, and the gaps between them.
-fn read_all(log: &Log, after: Seq) -> (BTreeMap<Seq, Vec<u8>>, Vec<(Seq, Seq)>) {
+fn read_all(log: &Log, after: Seq) -> (Records, Gaps) {
     let mut reader = Reader::new(Arc::clone(log.shared()), after, 100);
     let (mut records, mut gaps) = (BTreeMap::new(), Vec::new());
     while let Some(item) = reader.read().expect("segments can be read") {
