@@ -13,10 +13,10 @@ use weir_telemetry::metrics::{Metrics, RouteSlot};
 
 use crate::access_log::LineFormat;
 pub use crate::connection::listener::{Listener, ListenerProtocol};
+use crate::context::lifecycle::WorkerPhase;
 use crate::endpoint::probe::Prober;
 use crate::endpoint::state::SharedState;
 use crate::snapshot::{Endpoint, Snapshot, Upstream};
-use crate::worker::WorkerPhase;
 use crate::worker::commands::WorkerCommand;
 use crate::worker::progress::WorkerProgress;
 use crate::worker::rebalance::ConnectionRebalancer;

@@ -9,6 +9,7 @@ pub mod snapshot;
 
 mod certificates;
 mod connection;
+mod context;
 mod endpoint;
 mod message;
 mod multiplexed;

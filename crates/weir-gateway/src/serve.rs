@@ -7,12 +7,12 @@ use weir_plugin::{Exchange, MatchedRoute, Retry, Stop, Taken};
 use weir_proto::{Framing, Method};
 
 use crate::certificates::Admission;
-use crate::connection::{After, unless_left};
+use crate::connection::After;
 use crate::endpoint::balance::Tried;
 use crate::endpoint::pool::{EndpointPool, Freshness, Permit};
 use crate::message::relay::{self, Persisting, RelayOutcome, RelayTerms};
 use crate::message::respond;
-use crate::message::sides::ClientSide;
+use crate::message::sides::{ClientSide, unless_left};
 use crate::message::tunnel;
 use crate::plugins::chain::Plugins;
 use crate::plugins::content;
@@ -21,8 +21,7 @@ use crate::snapshot::{self, Route, Target};
 use crate::worker::Worker;
 use crate::worker::snapshot::{WorkerSnapshot, WorkerUpstream};
 
-pub async fn serve(client: &mut impl ClientSide, mut exchange: Box<Exchange>) -> After {
-    let worker = &client.worker();
+pub async fn serve(worker: &Rc<Worker>, client: &mut impl ClientSide, mut exchange: Box<Exchange>) -> After {
     worker.metrics.requests.increment();
     let current = worker.current(); // one configuration for the whole exchange
     if worker.meter.is_due() {
@@ -30,7 +29,7 @@ pub async fn serve(client: &mut impl ClientSide, mut exchange: Box<Exchange>) ->
     }
     let end = answer(worker, &current, client, &mut exchange).await;
     let after = respond::finish(worker, &current, client, &mut exchange, end).await; // where a Stop becomes a status
-    worker.give_exchange(exchange);
+    worker.buffers.give_exchange(exchange);
     after
 }
 
@@ -50,7 +49,7 @@ async fn measured(
     meter.learn();
     price.sampled.increment();
     price.cpu_ns.add(cpu_ns);
-    worker.give_exchange(exchange);
+    worker.buffers.give_exchange(exchange);
     after
 }
 
@@ -349,7 +348,7 @@ async fn attempt_in_stream(
     exchange: &mut Exchange,
 ) -> Result<After, (Stop, bool)> {
     let worker = permit.worker();
-    let opening = permit.open_stream(freshness, terms.timeouts, exchange);
+    let opening = permit.open_stream(freshness, terms.timeouts, terms.clients.limits.head_bytes, exchange);
     let opened = unless_left(opening, |context| client.poll_leave(context)).await;
     let mut stream = opened.map_err(|stop| (stop, false))?;
     let reused = stream.is_reused();

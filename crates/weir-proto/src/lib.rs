@@ -2,6 +2,7 @@
 //!
 //! This crate decides what is *valid*; what is *allowed* is decided above it. Every rule cites its RFC section.
 
+pub mod address;
 pub mod authority;
 pub mod decimal;
 pub mod field;

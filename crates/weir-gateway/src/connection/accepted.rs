@@ -10,7 +10,8 @@ use weir_net::stream::Stream;
 use weir_net::timer::Timer;
 use weir_plugin::{Exchange, Tls};
 
-use crate::worker::{TaskGuard, WorkerPhase};
+use crate::context::lifecycle::WorkerPhase;
+use crate::worker::TaskGuard;
 
 /// The bytes of one client, and who that is. Most connections are idle, so it is kept small.
 pub struct Accepted {
@@ -79,7 +80,7 @@ impl Accepted {
         poll_fn(|context| {
             worker.wake_up();
             loop {
-                match worker.with_read_buffer(|buffer| self.poll_read(context, buffer)) {
+                match worker.buffers.with_read_buffer(|buffer| self.poll_read(context, buffer)) {
                     Poll::Ready(Ok(count)) if count > 0 && thrown_away < MOST_BYTES => thrown_away += count,
                     Poll::Ready(_) => return Poll::Ready(()),
                     Poll::Pending if worker.now_ns() >= deadline_ns || worker.phase() == WorkerPhase::Stopping => {
@@ -110,7 +111,7 @@ impl Accepted {
 
 impl Drop for Accepted {
     fn drop(&mut self) {
-        self.worker.release(&mut self.stash);
+        self.worker.buffers.release(&mut self.stash);
         self.worker.wheel.remove(&self.timer);
         self.worker.metrics.connections_closed.increment();
     }

@@ -15,12 +15,14 @@ use weir_proto::{Trailers, Version};
 
 use super::accepted::Accepted;
 use super::{After, h2};
+use crate::context::WorkerContext;
+use crate::context::buffers::READ_BYTES;
+use crate::context::lifecycle::WorkerPhase;
 use crate::message::forward::{self, Coding};
 use crate::message::sides::{ClientSide, Sending};
 use crate::message::unsent::Unsent;
 use crate::serve::serve;
 use crate::snapshot::ClientSettings;
-use crate::worker::{READ_BYTES, Worker, WorkerPhase};
 
 /// How long an idle connection may still bring a request once draining has begun, so that a request already on its way
 /// is answered (with `Connection: close`) instead of reset.
@@ -33,7 +35,7 @@ const PRIOR_KNOWLEDGE: &[u8] = PREFACE.split_at(16).0;
 const MAX_AHEAD: usize = 16 * 1024;
 
 /// The client's side of its exchanges. Most connections are idle, so it is kept small.
-pub struct Client {
+pub struct H1Client {
     /// In its stash: a partial head, the start of a body, pipelined requests.
     connection: Accepted,
     unsent: Unsent,
@@ -45,13 +47,14 @@ pub struct Client {
 /// Serves one connection from accept to close. Not an `async fn`, which would keep its arguments beside the client that
 /// is made of them, for as long as the connection lives.
 pub fn run(connection: Accepted) -> impl Future<Output = ()> {
-    let mut client = Client { connection, unsent: Unsent::default(), requests: 0, ended_ns: 0 };
+    let mut client = H1Client { connection, unsent: Unsent::default(), requests: 0, ended_ns: 0 };
     async move {
         client.connection.watch().await;
+        let worker = Rc::clone(&client.connection.worker);
         while let Some(exchange) = client.next().await {
             // Boxed for as long as the exchange lasts: the state of serving is twice that of an idle connection, and
             // most connections are idle. Costs some hundred instructions.
-            match Box::pin(serve(&mut client, exchange)).await {
+            match Box::pin(serve(&worker, &mut client, exchange)).await {
                 After::KeepAlive => {}
                 After::Close if client.ended() => return,
                 After::Close => return Box::pin(client.connection.linger()).await,
@@ -66,7 +69,7 @@ pub fn run(connection: Accepted) -> impl Future<Output = ()> {
     }
 }
 
-impl Client {
+impl H1Client {
     /// Waits for the next request. A request that was refused comes with its reason in `stop`. `None` when the
     /// connection is over.
     async fn next(&mut self) -> Option<Box<Exchange>> {
@@ -86,7 +89,7 @@ impl Client {
                     }
                     parse_stash = false;
                 }
-                let read = worker.with_read_buffer(|buffer| {
+                let read = worker.buffers.with_read_buffer(|buffer| {
                     let count = match self.poll_read(context, buffer) {
                         Poll::Pending => return Poll::Pending,
                         Poll::Ready(Ok(count)) if count > 0 => count,
@@ -97,12 +100,12 @@ impl Client {
                     if !self.connection.stash.is_empty() {
                         parse_stash = memchr::memchr(b'\n', received).is_some()
                             || self.connection.stash.len() + count > settings.limits.target_bytes;
-                        worker.stash(&mut self.connection.stash, received);
+                        worker.buffers.stash(&mut self.connection.stash, received);
                         return Poll::Ready(Some(None));
                     }
                     head_since_ns = Some(now_ns);
                     let (exchange, used) = self.parse(received, settings, now_ns);
-                    worker.stash(&mut self.connection.stash, &received[used..]);
+                    worker.buffers.stash(&mut self.connection.stash, &received[used..]);
                     Poll::Ready(Some(exchange))
                 });
                 match read {
@@ -134,8 +137,8 @@ impl Client {
             None => waiting_since_ns + settings.idle_timeout.as_nanos() as u64,
         };
         if phase == WorkerPhase::Draining && head_since_ns.is_none() {
-            deadline_ns =
-                deadline_ns.min(waiting_since_ns.max(self.connection.worker.phase_since_ns()) + DRAIN_IDLE_NS);
+            deadline_ns = deadline_ns
+                .min(waiting_since_ns.max(self.connection.worker.lifecycle.phase_since_ns()) + DRAIN_IDLE_NS);
         }
         if deadline_ns > now_ns {
             self.set_deadline(deadline_ns);
@@ -152,16 +155,16 @@ impl Client {
         let stash = std::mem::take(&mut self.connection.stash);
         let (exchange, used) = self.parse(&stash, settings, now_ns);
         self.connection.stash = stash;
-        self.connection.worker.consume(&mut self.connection.stash, used);
+        self.connection.worker.buffers.consume(&mut self.connection.stash, used);
         exchange
     }
 
     /// Tries to make an exchange of what was received; says how many bytes of it belong to the head.
     fn parse(&mut self, received: &[u8], settings: &ClientSettings, now_ns: u64) -> (Option<Box<Exchange>>, usize) {
-        let mut exchange = self.connection.worker.take_exchange();
+        let mut exchange = self.connection.worker.buffers.take_exchange();
         match parse_request(received, &settings.limits, &mut exchange.request) {
             Ok(None) => {
-                self.connection.worker.give_exchange(exchange);
+                self.connection.worker.buffers.give_exchange(exchange);
                 (None, 0)
             }
             Ok(Some(length)) => {
@@ -170,7 +173,7 @@ impl Client {
                 (Some(exchange), length)
             }
             Err(Reject::Version) if settings.http2 && self.may_begin_http2(received) => {
-                self.connection.worker.give_exchange(exchange);
+                self.connection.worker.buffers.give_exchange(exchange);
                 (None, 0)
             }
             Err(reject) => {
@@ -195,7 +198,7 @@ impl Client {
 
     /// An exchange without a request that could be understood.
     fn exchange(&mut self, now_ns: u64) -> Box<Exchange> {
-        let mut exchange = self.connection.worker.take_exchange();
+        let mut exchange = self.connection.worker.buffers.take_exchange();
         self.describe(&mut exchange, now_ns);
         exchange
     }
@@ -209,7 +212,7 @@ impl Client {
     }
 }
 
-impl Sending for Client {
+impl Sending for H1Client {
     fn end(&mut self, out: &mut Vec<u8>, coding: Coding, trailers: Option<&Trailers>) {
         if coding == Coding::Chunked {
             chunked::write_end(out, trailers);
@@ -235,11 +238,11 @@ impl Sending for Client {
     }
 }
 
-impl ClientSide for Client {
+impl ClientSide for H1Client {
     type Pipe = Stream;
 
-    fn worker(&self) -> Rc<Worker> {
-        Rc::clone(&self.connection.worker)
+    fn context(&self) -> Rc<WorkerContext> {
+        Rc::clone(self.connection.worker.context())
     }
 
     fn set_deadline(&self, deadline_ns: u64) {
@@ -271,11 +274,11 @@ impl ClientSide for Client {
         if self.ended() || self.connection.stash.len() >= MAX_AHEAD {
             return Poll::Pending;
         }
-        let worker = self.worker();
-        worker.with_read_buffer(|buffer| match self.poll_read(context, &mut buffer[..MAX_AHEAD]) {
+        let worker = self.context();
+        worker.buffers.with_read_buffer(|buffer| match self.poll_read(context, &mut buffer[..MAX_AHEAD]) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(count)) => {
-                worker.stash(&mut self.connection.stash, &buffer[..count]);
+                worker.buffers.stash(&mut self.connection.stash, &buffer[..count]);
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::ClientGone)),
@@ -290,6 +293,13 @@ impl ClientSide for Client {
         match self.ended_ns {
             0 => NEVER,
             ended_ns => ended_ns + settings.half_close_timeout.as_nanos() as u64,
+        }
+    }
+
+    fn leave_deadline_ns(&self) -> u64 {
+        match self.ended() {
+            true => self.half_close_deadline_ns(&self.connection.worker.current().snapshot.clients),
+            false => NEVER,
         }
     }
 

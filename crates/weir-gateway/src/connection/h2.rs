@@ -20,11 +20,12 @@ use weir_proto::h2::Watch;
 
 use super::accepted::Accepted;
 use super::{After, in_time};
+use crate::context::lifecycle::WorkerPhase;
 use crate::message::sides::Pipe;
 use crate::multiplexed::{Io, fields};
 use crate::serve::serve;
 use crate::snapshot::ClientSettings;
-use crate::worker::{Worker, WorkerPhase};
+use crate::worker::Worker;
 
 use heads::Heads;
 use stream::Stream;
@@ -171,7 +172,7 @@ impl Connection<'_> {
             // RFC 9113 §8.7: it may be sent again, when others have ended.
             return respond.send_reset(Reason::REFUSED_STREAM);
         }
-        let mut exchange = worker.take_exchange();
+        let mut exchange = worker.buffers.take_exchange();
         shared.accepted.borrow().describe(&mut exchange, self.requests, now_ns);
         let ended = request.body().is_end_stream();
         let current = worker.current();
@@ -180,17 +181,18 @@ impl Connection<'_> {
             Ok(()) => {}
             Err(Reject::Malformed) => {
                 worker.metrics.errors.increment(Reject::Malformed.name());
-                worker.give_exchange(exchange);
+                worker.buffers.give_exchange(exchange);
                 return respond.send_reset(Reason::PROTOCOL_ERROR);
             }
             Err(reject) => exchange.stop = Some(Stop::Rejected(reject)),
         }
         exchange.request_bytes = size;
+        let worker = Rc::clone(&shared.worker);
         let mut stream = Stream::new(Rc::clone(shared), &exchange.request, request.into_body(), respond);
         // Boxed, as the runtime moves what it is given from place to place.
         tokio::task::spawn_local(Box::pin(async move {
             stream.watch().await;
-            match serve(&mut stream, exchange).await {
+            match serve(&worker, &mut stream, exchange).await {
                 After::KeepAlive | After::Close => stream.discard_rest().await,
                 After::Abort | After::Reset => stream.reset(),
             }
@@ -208,7 +210,7 @@ impl Connection<'_> {
         let head_since_ns = shared.watch.borrow().head_since_ns();
         let head_ns = head_since_ns.map_or(u64::MAX, |since_ns| since_ns + settings.header_timeout.as_nanos() as u64);
         let idle_ns = match (shared.streams.get(), self.last_words_ns) {
-            (0, Some(_)) => shared.idle_since_ns.get().max(shared.worker.phase_since_ns()) + FAREWELL_NS,
+            (0, Some(_)) => shared.idle_since_ns.get().max(shared.worker.lifecycle.phase_since_ns()) + FAREWELL_NS,
             (0, None) => shared.idle_since_ns.get() + settings.idle_timeout.as_nanos() as u64,
             _ => u64::MAX,
         };
@@ -275,7 +277,7 @@ impl Pipe for Watched {
             0 => std::task::ready!(accepted.poll_read(context, buffer))?,
             count => {
                 buffer[..count].copy_from_slice(&accepted.stash[..count]);
-                shared.worker.consume(&mut accepted.stash, count);
+                shared.worker.buffers.consume(&mut accepted.stash, count);
                 count
             }
         };

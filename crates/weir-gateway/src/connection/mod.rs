@@ -9,11 +9,10 @@ pub mod secure;
 
 use std::future::poll_fn;
 use std::pin::pin;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
-use weir_plugin::Stop;
-
-use crate::worker::{Worker, WorkerPhase};
+use crate::context::WorkerContext;
+use crate::context::lifecycle::WorkerPhase;
 
 /// What a connection does after an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,21 +26,8 @@ pub enum After {
     Reset,
 }
 
-/// Waits for somebody other than the client, as long as there is a point in it: see [`crate::message::sides::ClientSide::poll_leave`].
-pub async fn unless_left<T>(
-    waiting: impl Future<Output = Result<T, Stop>>,
-    mut poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
-) -> Result<T, Stop> {
-    let mut waiting = pin!(waiting);
-    poll_fn(|context| match waiting.as_mut().poll(context) {
-        Poll::Pending => poll_leave(context).map(Err),
-        done => done,
-    })
-    .await
-}
-
 /// `None` if it takes too long, or the worker must end.
-async fn in_time<T>(worker: &Worker, timeout_ns: u64, task: impl Future<Output = T>) -> Option<T> {
+async fn in_time<T>(worker: &WorkerContext, timeout_ns: u64, task: impl Future<Output = T>) -> Option<T> {
     let deadline_ns = worker.now_ns().saturating_add(timeout_ns);
     let timer = worker.wheel.add();
     worker.wheel.watch(&timer, poll_fn(|context| Poll::Ready(context.waker().clone())).await);

@@ -14,7 +14,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use weir_plugin::{Exchange, Variable, Variables};
 
-use crate::snapshot::Endpoint;
+use crate::snapshot::endpoint::Endpoint;
 
 /// How an upstream's clients stay with their endpoint.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,14 +22,13 @@ use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::chunked;
 use weir_proto::{ResponseHead, Trailers};
 
+use crate::context::WorkerContext;
 use crate::endpoint::balance::LatencyEstimate;
 use crate::endpoint::concurrency::{ConcurrencyLimiter, LimiterGroup};
 use crate::message::forward::{self, Coding};
-use crate::message::relay::RelayTerms;
-use crate::message::sides::{Received, Sending, UpstreamSide};
+use crate::message::sides::{Received, RequestTerms, Sending, UpstreamSide};
 use crate::message::unsent::Unsent;
 use crate::snapshot::{self, Keepalive, Timeouts};
-use crate::worker::Worker;
 
 use connect::{connect, is_shortage};
 pub use permit::Permit;
@@ -41,7 +40,7 @@ pub use shared_queue::SharedQueue;
 #[derive(Default)]
 pub struct Pools {
     endpoints: RefCell<HashMap<PoolKey, Rc<EndpointPool>>>,
-    /// Those in which somebody waits.
+    /// Those that have waiters.
     shared_queues: RefCell<Vec<Rc<SharedQueue>>>,
 }
 
@@ -49,6 +48,8 @@ type PoolKey = (SocketAddr, bool, Option<Version>, Option<secure::TlsIdentity>);
 
 /// One worker's connections to one endpoint.
 pub struct EndpointPool {
+    /// The pools it is one of.
+    pools: Weak<Pools>,
     pub addr: SocketAddr,
     /// How its connections are secured, if they are.
     tls: Option<UpstreamTls>,
@@ -86,13 +87,13 @@ struct IdleConnection {
 
 impl Pools {
     /// Those of an upstream, in its order.
-    pub fn endpoints(&self, upstream: &snapshot::Upstream) -> Vec<Rc<EndpointPool>> {
+    pub fn endpoints(self: &Rc<Pools>, upstream: &snapshot::Upstream) -> Vec<Rc<EndpointPool>> {
         let group = Rc::default();
         upstream.endpoints.iter().map(|endpoint| self.endpoint(endpoint, upstream, &group)).collect()
     }
 
     fn endpoint(
-        &self,
+        self: &Rc<Pools>,
         endpoint: &snapshot::Endpoint,
         upstream: &snapshot::Upstream,
         group: &Rc<LimiterGroup>,
@@ -102,6 +103,7 @@ impl Pools {
         let key = (endpoint.addr, upstream.http2, upstream.proxy_protocol, tls.as_ref().map(UpstreamTls::identity));
         let shared = endpoints.entry(key).or_insert_with(|| {
             Rc::new(EndpointPool {
+                pools: Rc::downgrade(self),
                 addr: endpoint.addr,
                 tls: tls.map(UpstreamTls::with_own_sessions),
                 keepalive: Cell::new(upstream.keepalive),
@@ -149,7 +151,7 @@ impl Pools {
     }
 
     /// Closes the idle connection that has waited longest, to have its descriptor; `false` if there is none.
-    fn close_oldest_idle(&self, worker: &Worker) -> bool {
+    fn close_oldest_idle(&self, worker: &WorkerContext) -> bool {
         let endpoints = self.endpoints.borrow();
         let oldest = endpoints
             .values()
@@ -173,7 +175,7 @@ impl Pools {
     }
 
     /// Closes idle connections that their endpoint has closed, or that have waited too long. Called now and then.
-    pub fn sweep(&self, worker: &Worker) {
+    pub fn sweep(&self, worker: &WorkerContext) {
         let now_ns = worker.now_ns();
         let mut idle_total = 0;
         for endpoint in self.endpoints.borrow().values() {
@@ -270,9 +272,14 @@ impl EndpointPool {
         now_ns - began_ns < patience.as_nanos() as u64 && self.limiter.make_do(self.in_use.get(), now_ns)
     }
 
-    async fn connect(&self, worker: &Worker, send_timeout: Duration, exchange: &Exchange) -> Result<Stream, Stop> {
+    async fn connect(
+        &self,
+        worker: &WorkerContext,
+        send_timeout: Duration,
+        exchange: &Exchange,
+    ) -> Result<Stream, Stop> {
         let mut connected = connect(self.addr, send_timeout).await;
-        if connected.as_ref().is_err_and(is_shortage) && worker.pools.close_oldest_idle(worker) {
+        if connected.as_ref().is_err_and(is_shortage) && self.close_an_idle_connection(worker) {
             // Its descriptor is free now, if nobody was quicker.
             connected = connect(self.addr, send_timeout).await;
         }
@@ -298,6 +305,11 @@ impl EndpointPool {
         Ok(stream)
     }
 
+    /// Closes an idle connection of any endpoint, to have its descriptor; `false` if there is none.
+    fn close_an_idle_connection(&self, worker: &WorkerContext) -> bool {
+        self.pools.upgrade().is_some_and(|pools| pools.close_oldest_idle(worker))
+    }
+
     /// Its connections are in TLS.
     pub fn is_secured(&self) -> bool {
         self.tls.is_some()
@@ -308,7 +320,7 @@ impl EndpointPool {
     }
 
     /// Keeps no connection for later. What nobody answers on looks alive until the system has given up on it.
-    pub fn keep_none(&self, worker: &Worker) {
+    pub fn keep_none(&self, worker: &WorkerContext) {
         worker.metrics.upstream_connections_closed.add(self.idle.borrow_mut().drain(..).len() as u64);
         self.multiplexed.borrow_mut().clear();
     }
@@ -316,7 +328,7 @@ impl EndpointPool {
     /// The last one that is with whom a request for `host` needs, and for this client where it was announced for one.
     fn take_idle(
         &self,
-        worker: &Worker,
+        worker: &WorkerContext,
         freshness: Freshness,
         host: &[u8],
         client: Option<SocketAddr>,
@@ -341,7 +353,7 @@ impl EndpointPool {
 
 /// Makes a connection. Boxed, so that the state of connecting is not part of every client connection's task.
 async fn in_time<T>(
-    worker: &Worker,
+    worker: &WorkerContext,
     patience: Duration,
     connecting: impl Future<Output = Result<T, Stop>>,
 ) -> Result<T, Stop> {
@@ -402,7 +414,7 @@ impl UpstreamSide for UpstreamConnection<'_> {
         self.permit.endpoint.addr
     }
 
-    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RelayTerms<'_>) -> Coding {
+    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> Coding {
         forward::request_head(out, exchange, terms.pass_host, terms.endpoint)
     }
 

@@ -11,13 +11,14 @@ use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Stop};
 use weir_proto::Trailers;
 
+use crate::context::WorkerContext;
+use crate::context::lifecycle::WorkerPhase;
 use crate::endpoint::persistence::{Persistence, StickySessions};
 use crate::message::forward::Coding;
-use crate::message::sides::{ClientSide, UpstreamSide};
+use crate::message::sides::{ClientSide, RequestTerms, UpstreamSide};
 use crate::plugins::chain::Plugins;
 use crate::plugins::content;
 use crate::snapshot::{ClientSettings, Endpoint, PassHost, Timeouts};
-use crate::worker::{Worker, WorkerPhase};
 
 pub mod body;
 mod request;
@@ -44,6 +45,12 @@ pub struct RelayTerms<'a> {
     pub persistence: Option<Persisting<'a>>,
 }
 
+impl RelayTerms<'_> {
+    fn request(&self) -> RequestTerms<'_> {
+        RequestTerms { pass_host: self.pass_host, endpoint: self.endpoint, limits: &self.clients.limits }
+    }
+}
+
 /// How the client is to find the endpoint again.
 #[derive(Clone, Copy)]
 pub struct Persisting<'a> {
@@ -55,7 +62,7 @@ pub struct Persisting<'a> {
 
 /// Sends the request to the upstream and its response to the client.
 pub async fn both_ways(
-    worker: &Worker,
+    worker: &WorkerContext,
     client: &mut impl ClientSide,
     upstream: &mut impl UpstreamSide,
     exchange: &mut Exchange,
@@ -68,7 +75,7 @@ pub async fn both_ways(
 }
 
 struct Relay<'a, C, U> {
-    worker: &'a Worker,
+    worker: &'a WorkerContext,
     client: &'a mut C,
     upstream: &'a mut U,
     exchange: &'a mut Exchange,
@@ -114,7 +121,7 @@ struct ResponseSide<'a> {
 
 impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
     fn new(
-        worker: &'a Worker,
+        worker: &'a WorkerContext,
         client: &'a mut C,
         upstream: &'a mut U,
         exchange: &'a mut Exchange,
@@ -148,7 +155,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
     }
 
     fn release(mut self) {
-        self.worker.release(&mut self.response.stash);
+        self.worker.buffers.release(&mut self.response.stash);
         if let Some(content) = self.response.content.take() {
             self.exchange.broken_filters = content.into_filters();
         }

@@ -9,13 +9,14 @@ use weir_proto::head::reason;
 use weir_proto::{Framing, Known, Method, Trailers, Version};
 
 use crate::connection::After;
+use crate::context::WorkerContext;
+use crate::context::lifecycle::WorkerPhase;
 use crate::message::forward::{self, Coding};
 use crate::message::relay::body;
 use crate::message::sides::ClientSide;
 use crate::plugins::chain::Plugins;
 use crate::plugins::content;
 use crate::worker::snapshot::WorkerSnapshot;
-use crate::worker::{Worker, WorkerPhase};
 
 /// The largest request body read and thrown away, so that a connection can be used again after a refusal.
 const MOST_DRAINED: u64 = 64 * 1024;
@@ -23,7 +24,7 @@ const DRAIN_NS: u64 = 1_000_000_000;
 
 /// Ends an exchange, however it went; says what is to become of the client's connection.
 pub async fn finish(
-    worker: &Rc<Worker>,
+    worker: &Rc<WorkerContext>,
     current: &WorkerSnapshot,
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
@@ -40,7 +41,7 @@ pub async fn finish(
 
 /// Answers an exchange that ended early, if there is still somebody and something to answer.
 async fn refuse(
-    worker: &Worker,
+    worker: &WorkerContext,
     current: &WorkerSnapshot,
     plugins: Plugins<'_>,
     client: &mut impl ClientSide,
@@ -118,7 +119,7 @@ fn grpc_status(stop: Stop) -> &'static [u8] {
 /// Tells a client of gRPC that its call cannot go on, in the trailers it waits for, since it takes a reset for a fault of
 /// its own kind.
 async fn break_off(
-    worker: &Worker,
+    worker: &WorkerContext,
     current: &WorkerSnapshot,
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
@@ -173,7 +174,7 @@ fn write_answer(exchange: &mut Exchange, status: u16, stop: Stop) {
 
 /// Sends the answer that stands in the exchange.
 async fn send(
-    worker: &Worker,
+    worker: &WorkerContext,
     current: &WorkerSnapshot,
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
@@ -184,7 +185,7 @@ async fn send(
     exchange.response.framing = if bodiless { Framing::None } else { Framing::Sized(exchange.body.len() as u64) };
     let head = &mut exchange.response.head;
     if head.known(Known::Date).is_none() {
-        let added = worker.with_date(worker.now_ns(), |date| head.add(b"Date", date.as_bytes()));
+        let added = worker.clock.with_date(worker.now_ns(), |date| head.add(b"Date", date.as_bytes()));
         added.expect("a date is a valid value");
     }
     if head.known(Known::Server).is_none() {
@@ -192,7 +193,7 @@ async fn send(
     }
     exchange.response_begun = true;
     flush(worker, current, client, |context, client| {
-        worker.with_write_buffer(|out| {
+        worker.buffers.with_write_buffer(|out| {
             let coding = if bodiless { Coding::None } else { Coding::Plain };
             client.response_head(out, exchange, coding, close);
             if !bodiless && exchange.request.client_method() != Method::Head {
@@ -209,7 +210,7 @@ async fn send(
 
 /// Lets `send` give the client something, and waits until it has all of it.
 async fn flush<C: ClientSide>(
-    worker: &Worker,
+    worker: &WorkerContext,
     current: &WorkerSnapshot,
     client: &mut C,
     send: impl FnOnce(&mut Context<'_>, &mut C) -> std::io::Result<usize>,
@@ -248,9 +249,9 @@ fn drainable(exchange: &Exchange) -> Option<u64> {
 }
 
 /// Throws the rest of a request's body away; `false` if it does not come.
-async fn drain(worker: &Worker, client: &mut impl ClientSide, mut rest: u64) -> bool {
+async fn drain(worker: &WorkerContext, client: &mut impl ClientSide, mut rest: u64) -> bool {
     let stashed = (client.stash().len() as u64).min(rest);
-    worker.consume(client.stash(), stashed as usize);
+    worker.buffers.consume(client.stash(), stashed as usize);
     rest -= stashed;
     if rest == 0 {
         return true;
@@ -260,7 +261,7 @@ async fn drain(worker: &Worker, client: &mut impl ClientSide, mut rest: u64) -> 
     poll_fn(|context| {
         worker.wake_up();
         while rest > 0 {
-            let read = worker.with_read_buffer(|buffer| {
+            let read = worker.buffers.with_read_buffer(|buffer| {
                 let most = buffer.len().min(rest as usize);
                 client.poll_read(context, &mut buffer[..most])
             });
@@ -279,7 +280,7 @@ async fn drain(worker: &Worker, client: &mut impl ClientSide, mut rest: u64) -> 
 }
 
 /// Counts what happened, and writes it down.
-fn record(worker: &Worker, current: &WorkerSnapshot, plugins: Plugins<'_>, exchange: &mut Exchange) {
+fn record(worker: &WorkerContext, current: &WorkerSnapshot, plugins: Plugins<'_>, exchange: &mut Exchange) {
     let now_ns = worker.now_ns();
     exchange.ended_ns = now_ns;
     let metrics = &worker.metrics;

@@ -1,21 +1,23 @@
 //! The two sides of an exchange, whatever protocols they speak. The stations between them are generic over both and
 //! compiled for each pair, so that one protocol costs the others nothing.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use weir_net::stream::Stream;
 use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Stop};
-use weir_proto::h1::BadResponse;
+use weir_proto::h1::{BadResponse, Limits};
 use weir_proto::{ResponseHead, Trailers};
 
+use crate::context::WorkerContext;
+use crate::context::lifecycle::WorkerPhase;
 use crate::message::forward::Coding;
-use crate::message::relay::RelayTerms;
-use crate::snapshot::ClientSettings;
-use crate::worker::{Worker, WorkerPhase};
+use crate::snapshot::{ClientSettings, Endpoint, PassHost};
 
 /// How a message leaves on a side. Heads and ends go through a buffer of the worker, in which a protocol that frames
 /// its messages by bytes writes them; one that frames them otherwise keeps them until the next [`Sending::send`].
@@ -37,8 +39,8 @@ pub trait Sending {
 pub trait ClientSide: Sending {
     type Pipe: Pipe;
 
-    /// The worker that serves the client.
-    fn worker(&self) -> Rc<Worker>;
+    /// That of the worker that serves the client.
+    fn context(&self) -> Rc<WorkerContext>;
 
     /// When the task is woken at the latest.
     fn set_deadline(&self, deadline_ns: u64);
@@ -69,10 +71,15 @@ pub trait ClientSide: Sending {
         NEVER
     }
 
-    /// For whoever waits on behalf of the client: ready when there is no point in it any more.
+    /// The half-close deadline by the configuration of now, while the exchange waits for its turn.
+    fn leave_deadline_ns(&self) -> u64 {
+        NEVER
+    }
+
+    /// Polled beside everything that is awaited on behalf of the client: ready when the client no longer needs it.
+    /// Deadlines go by the worker's last reading of the clock, which is no older than a tick.
     fn poll_leave(&mut self, context: &mut Context<'_>) -> Poll<Stop> {
-        let worker = self.worker();
-        let now_ns = worker.wake_up();
+        let worker = self.context();
         if worker.phase() == WorkerPhase::Stopping {
             return Poll::Ready(Stop::Shutdown);
         }
@@ -81,15 +88,14 @@ pub trait ClientSide: Sending {
                 return Poll::Ready(stop);
             }
         }
-        let deadline_ns = self.half_close_deadline_ns(&worker.current().snapshot.clients);
-        if deadline_ns <= now_ns {
+        let (leave_ns, call_ns) = (self.leave_deadline_ns(), self.call_deadline_ns());
+        if leave_ns <= worker.now_ns() {
             return Poll::Ready(Stop::ClientGone);
         }
-        let call_ns = self.call_deadline_ns();
-        if call_ns <= now_ns {
+        if call_ns <= worker.now_ns() {
             return Poll::Ready(Stop::CallTimeout);
         }
-        self.set_deadline(deadline_ns.min(call_ns));
+        self.set_deadline(leave_ns.min(call_ns));
         Poll::Pending
     }
 
@@ -106,12 +112,34 @@ pub trait ClientSide: Sending {
     fn pipe(&mut self) -> &mut Self::Pipe;
 }
 
+/// Awaits something for an exchange, and gives up when the client leaves: see [`ClientSide::poll_leave`].
+pub async fn unless_left<T>(
+    waiting: impl Future<Output = Result<T, Stop>>,
+    mut poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
+) -> Result<T, Stop> {
+    let mut waiting = pin!(waiting);
+    poll_fn(|context| match waiting.as_mut().poll(context) {
+        Poll::Pending => poll_leave(context).map(Err),
+        done => done,
+    })
+    .await
+}
+
+/// What a request's head depends on beside the exchange.
+#[derive(Clone, Copy)]
+pub struct RequestTerms<'a> {
+    pub pass_host: &'a PassHost,
+    pub endpoint: &'a Endpoint,
+    /// For the heads of responses.
+    pub limits: &'a Limits,
+}
+
 /// What an exchange needs of its upstream.
 pub trait UpstreamSide: Sending {
     fn addr(&self) -> SocketAddr;
 
     /// Begins the request; says how its content will travel.
-    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RelayTerms<'_>) -> Coding;
+    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> Coding;
 
     /// Receives what there is of the response.
     fn poll_receive(

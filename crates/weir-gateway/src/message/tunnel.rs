@@ -7,9 +7,10 @@ use std::task::{Context, Poll};
 use weir_plugin::Exchange;
 
 use crate::connection::After;
+use crate::context::WorkerContext;
+use crate::context::lifecycle::WorkerPhase;
 use crate::endpoint::pool::UpstreamConnection;
 use crate::message::sides::{ClientSide, Pipe};
-use crate::worker::{Worker, WorkerPhase};
 
 /// A tunnel in which nothing moves for this long is taken for dead. WebSocket pings keep one alive.
 const IDLE_NS: u64 = 3600 * 1_000_000_000;
@@ -23,7 +24,7 @@ struct Direction {
 }
 
 pub async fn run(
-    worker: &Worker,
+    worker: &WorkerContext,
     client: &mut impl ClientSide,
     mut upstream: UpstreamConnection<'_>,
     exchange: &mut Exchange,
@@ -60,8 +61,8 @@ pub async fn run(
         Poll::Pending
     })
     .await;
-    worker.release(&mut up.held);
-    worker.release(&mut down.held);
+    worker.buffers.release(&mut up.held);
+    worker.buffers.release(&mut down.held);
     worker.metrics.tunnels_closed.increment();
     // A stream of HTTP/2 that both have ended must not be reset: its end may not have left.
     if up.shut && down.shut { After::Close } else { After::Abort }
@@ -72,13 +73,13 @@ impl Direction {
     fn poll(
         &mut self,
         context: &mut Context<'_>,
-        worker: &Worker,
+        worker: &WorkerContext,
         from: &mut impl Pipe,
         to: &mut impl Pipe,
     ) -> Poll<io::Result<usize>> {
         if !self.held.is_empty() {
             let count = std::task::ready!(to.poll_write(context, &self.held))?;
-            worker.consume(&mut self.held, count);
+            worker.buffers.consume(&mut self.held, count);
             return Poll::Ready(Ok(count));
         }
         if self.shut {
@@ -89,7 +90,7 @@ impl Direction {
             self.shut = true;
             return Poll::Ready(Ok(0));
         }
-        worker.with_read_buffer(|buffer| {
+        worker.buffers.with_read_buffer(|buffer| {
             let count = std::task::ready!(from.poll_read(context, buffer))?;
             let bytes = &buffer[..count];
             self.ended = bytes.is_empty();
@@ -100,7 +101,7 @@ impl Direction {
                     Poll::Pending => break,
                 }
             }
-            worker.stash(&mut self.held, &bytes[sent..]);
+            worker.buffers.stash(&mut self.held, &bytes[sent..]);
             Poll::Ready(Ok(sent))
         })
     }

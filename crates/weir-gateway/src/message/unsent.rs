@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 
 use weir_net::stream::Stream;
 
-use crate::worker::Worker;
+use crate::context::WorkerContext;
 
 /// What a stream has not taken yet. Empty, it owns no memory.
 #[derive(Default)]
@@ -19,7 +19,7 @@ impl Unsent {
     /// Sends what it can of `bytes` after what waits already, and keeps the rest; says how much was taken of them.
     pub fn send(
         &mut self,
-        worker: &Worker,
+        worker: &WorkerContext,
         stream: &mut Stream,
         context: &mut Context<'_>,
         bytes: &[u8],
@@ -32,14 +32,14 @@ impl Unsent {
                 Poll::Pending => break,
             }
         }
-        worker.stash(&mut self.0, &bytes[sent..]);
+        worker.buffers.stash(&mut self.0, &bytes[sent..]);
         Ok(sent)
     }
 
     /// Sends some of what waits; ready with how much was taken.
     pub fn poll_flush(
         &mut self,
-        worker: &Worker,
+        worker: &WorkerContext,
         stream: &mut Stream,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
@@ -48,13 +48,13 @@ impl Unsent {
         }
         let written = ready!(stream.poll_write(context, &self.0));
         match &written {
-            Ok(count) => worker.consume(&mut self.0, *count),
+            Ok(count) => worker.buffers.consume(&mut self.0, *count),
             Err(_) => self.release(worker),
         }
         Poll::Ready(written)
     }
 
-    pub fn release(&mut self, worker: &Worker) {
-        worker.release(&mut self.0);
+    pub fn release(&mut self, worker: &WorkerContext) {
+        worker.buffers.release(&mut self.0);
     }
 }

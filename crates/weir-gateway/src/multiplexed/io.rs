@@ -7,26 +7,27 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::context::WorkerContext;
+use crate::context::buffers::READ_BYTES;
 use crate::message::sides::Pipe;
-use crate::worker::{READ_BYTES, Worker};
 
 /// Frames of one wake-up leave together, in one call. What the socket does not take waits here; that it does so stops
 /// the library from making more.
 pub struct Io<P> {
     pipe: P,
-    worker: Rc<Worker>,
+    worker: Rc<WorkerContext>,
     unsent: Vec<u8>,
 }
 
 impl<P: Pipe + Unpin> Io<P> {
-    pub fn new(pipe: P, worker: Rc<Worker>) -> Io<P> {
+    pub fn new(pipe: P, worker: Rc<WorkerContext>) -> Io<P> {
         Io { pipe, worker, unsent: Vec::new() }
     }
 
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.unsent.is_empty() {
             let count = ready!(self.pipe.poll_write(context, &self.unsent))?;
-            self.worker.consume(&mut self.unsent, count);
+            self.worker.buffers.consume(&mut self.unsent, count);
         }
         Poll::Ready(Ok(()))
     }
@@ -36,7 +37,7 @@ impl<P: Pipe + Unpin> AsyncRead for Io<P> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         // By way of the worker's buffer: the library's would have to be filled with zeros first.
-        this.worker.with_read_buffer(|buffer| {
+        this.worker.buffers.with_read_buffer(|buffer| {
             let room = out.remaining().min(READ_BYTES);
             let count = ready!(this.pipe.poll_read(context, &mut buffer[..room]))?;
             out.put_slice(&buffer[..count]);
@@ -51,7 +52,7 @@ impl<P: Pipe + Unpin> AsyncWrite for Io<P> {
         if this.unsent.len() + bytes.len() > READ_BYTES {
             ready!(this.poll_send(context))?;
         }
-        this.worker.stash(&mut this.unsent, bytes);
+        this.worker.buffers.stash(&mut this.unsent, bytes);
         Poll::Ready(Ok(bytes.len()))
     }
 
@@ -68,6 +69,6 @@ impl<P: Pipe + Unpin> AsyncWrite for Io<P> {
 
 impl<P> Drop for Io<P> {
     fn drop(&mut self) {
-        self.worker.release(&mut self.unsent);
+        self.worker.buffers.release(&mut self.unsent);
     }
 }

@@ -9,7 +9,7 @@ use http::HeaderMap;
 use weir_proto::Trailers;
 
 use super::{broken, fields};
-use crate::worker::Worker;
+use crate::context::WorkerContext;
 
 /// Content for which the peer has opened no window yet waits here, so that the library never holds more than it sends.
 #[derive(Default)]
@@ -51,19 +51,19 @@ impl Outgoing {
     }
 
     /// Sends what the peer takes and keeps the rest; says how much it took.
-    pub fn send(&mut self, worker: &Worker, bytes: &[u8]) -> io::Result<usize> {
+    pub fn send(&mut self, worker: &WorkerContext, bytes: &[u8]) -> io::Result<usize> {
         let taken = if self.is_blocked() { 0 } else { self.pass(bytes)? };
-        worker.stash(&mut self.unsent, &bytes[taken..]);
+        worker.buffers.stash(&mut self.unsent, &bytes[taken..]);
         Ok(taken)
     }
 
-    pub fn poll_flush(&mut self, worker: &Worker, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    pub fn poll_flush(&mut self, worker: &WorkerContext, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         ready!(self.poll_capacity(context))?;
         let unsent = std::mem::take(&mut self.unsent);
         let taken = self.pass(&unsent);
         self.unsent = unsent;
         if let Ok(taken) = taken {
-            worker.consume(&mut self.unsent, taken);
+            worker.buffers.consume(&mut self.unsent, taken);
         }
         Poll::Ready(taken)
     }
@@ -116,7 +116,7 @@ impl Outgoing {
         self.stream.as_mut()
     }
 
-    pub fn release(&mut self, worker: &Worker) {
-        worker.release(&mut self.unsent);
+    pub fn release(&mut self, worker: &WorkerContext) {
+        worker.buffers.release(&mut self.unsent);
     }
 }

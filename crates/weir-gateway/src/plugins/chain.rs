@@ -11,9 +11,9 @@ use std::task::{Context, Poll};
 use weir_plugin::{AsyncPlugin, Exchange, Plugin, Step, Stop, Waiting};
 
 use super::price::{PricedPhase, note};
-use crate::connection::unless_left;
+use crate::context::WorkerContext;
+use crate::message::sides::unless_left;
 use crate::snapshot::{Chain, Link, Overlay, Reach};
-use crate::worker::Worker;
 use crate::worker::snapshot::WorkerSnapshot;
 
 /// The plugins of an exchange: its route's, and once it is clear who the consumer is, also those of the consumer.
@@ -24,11 +24,11 @@ pub struct Plugins<'a> {
     chain: &'a Chain,
     overlays: &'a [Overlay],
     /// Where prices are written down; nowhere in some tests.
-    pub(super) site: Option<(&'a Rc<Worker>, &'a WorkerSnapshot)>,
+    pub(super) site: Option<(&'a Rc<WorkerContext>, &'a WorkerSnapshot)>,
 }
 
 impl<'a> Plugins<'a> {
-    pub fn of(worker: &'a Rc<Worker>, current: &'a WorkerSnapshot, exchange: &Exchange) -> Plugins<'a> {
+    pub fn of(worker: &'a Rc<WorkerContext>, current: &'a WorkerSnapshot, exchange: &Exchange) -> Plugins<'a> {
         let snapshot = &*current.snapshot;
         let chain = match &exchange.route {
             Some(route) => &snapshot.routes[route.number()].chain,

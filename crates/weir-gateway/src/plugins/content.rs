@@ -9,11 +9,12 @@ use weir_proto::{Framing, Trailers};
 
 use super::chain::Plugins;
 use super::price::PricedPhase;
+use crate::context::WorkerContext;
+use crate::context::lifecycle::WorkerPhase;
 use crate::message::forward::{self, Coding};
 use crate::message::relay::body::BodyTransfer;
 use crate::message::sides::ClientSide;
 use crate::snapshot::{ClientSettings, Link};
-use crate::worker::{Worker, WorkerPhase};
 
 /// Those that want all of one message's content, in order, and how much that may be.
 struct WholeBody<'a> {
@@ -58,7 +59,7 @@ fn filters<'a>(
 
 /// Lets plugins have the content of a request before anything is forwarded, or has it changed on its way.
 pub async fn request(
-    worker: &Worker,
+    worker: &WorkerContext,
     settings: &ClientSettings,
     plugins: Plugins<'_>,
     client: &mut impl ClientSide,
@@ -112,7 +113,7 @@ fn filters_of_request(plugins: Plugins<'_>, exchange: &mut Exchange) -> Result<F
 
 /// Reads all of a request's content, as far as it comes.
 async fn take_whole(
-    worker: &Worker,
+    worker: &WorkerContext,
     settings: &ClientSettings,
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
@@ -149,14 +150,14 @@ async fn take_whole(
 
 /// RFC 9110 §10.1.1: the client waits for it, and nobody else is there yet to say it.
 fn invite(
-    worker: &Worker,
+    worker: &WorkerContext,
     client: &mut impl ClientSide,
     exchange: &mut Exchange,
     context: &mut Context<'_>,
 ) -> Result<(), Stop> {
     exchange.response.clear();
     exchange.response.status = 100;
-    let sent = worker.with_write_buffer(|out| {
+    let sent = worker.buffers.with_write_buffer(|out| {
         client.interim_head(out, exchange);
         exchange.response_bytes += out.len() as u64;
         client.send(context, out)
@@ -167,7 +168,7 @@ fn invite(
 
 /// A request's content while it is read.
 struct BodyReader<'a> {
-    worker: &'a Worker,
+    worker: &'a WorkerContext,
     settings: &'a ClientSettings,
     body: BodyTransfer,
     content: &'a mut Vec<u8>,
@@ -187,16 +188,16 @@ impl BodyReader<'_> {
             if !client.stash().is_empty() {
                 let mut stash = std::mem::take(client.stash());
                 let used = self.take(&stash, exchange);
-                worker.consume(&mut stash, *used.as_ref().unwrap_or(&0));
+                worker.buffers.consume(&mut stash, *used.as_ref().unwrap_or(&0));
                 *client.stash() = stash;
                 used?;
                 continue;
             }
-            let read = worker.with_read_buffer(|buffer| match client.poll_read(context, buffer) {
+            let read = worker.buffers.with_read_buffer(|buffer| match client.poll_read(context, buffer) {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(Ok(count)) if count > 0 => {
                     let used = self.take(&buffer[..count], exchange)?;
-                    worker.stash(client.stash(), &buffer[used..count]);
+                    worker.buffers.stash(client.stash(), &buffer[used..count]);
                     Poll::Ready(Ok(()))
                 }
                 Poll::Ready(Ok(_)) => {

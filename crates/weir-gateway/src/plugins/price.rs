@@ -10,9 +10,9 @@ use weir_telemetry::metrics::RouteSlot;
 use weir_telemetry::price::PluginPrice;
 
 use super::chain::{Plugins, guarded, waiting};
-use crate::connection::unless_left;
+use crate::context::WorkerContext;
+use crate::message::sides::unless_left;
 use crate::snapshot::Link;
-use crate::worker::Worker;
 
 /// Places in [`PluginPrice::phases`].
 #[derive(Clone, Copy)]
@@ -140,7 +140,7 @@ pub(super) fn note(price: Option<&PluginPrice>, phase: PricedPhase) {
 /// A filter of an exchange that is measured.
 struct Priced {
     filter: Box<dyn Filter>,
-    worker: Rc<Worker>,
+    worker: Rc<WorkerContext>,
     slot: RouteSlot,
     plugin: u16,
 }

@@ -9,12 +9,13 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use weir_net::stream::Stream;
 
+use super::Worker;
 use super::commands::WorkerCommand;
 use super::rebalance::ConnectionRebalancer;
-use super::{Worker, WorkerPhase};
 use crate::connection::accepted::Accepted;
 use crate::connection::listener::ListenerProtocol;
 use crate::connection::{announced, h1, h2, secure};
+use crate::context::lifecycle::WorkerPhase;
 
 /// How long accepting pauses when there is no descriptor left. Established connections go on meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
@@ -30,14 +31,14 @@ pub async fn accept(
 ) {
     let _accepting = worker.task();
     while worker.phase() == WorkerPhase::Serving {
-        if worker.tasks() >= most {
+        if worker.lifecycle.tasks() >= most {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         }
         let accepted = tokio::select! {
             biased;
             accepted = listener.accept() => accepted,
-            () = worker.phase_change() => break,
+            () = worker.lifecycle.phase_change() => break,
         };
         match accepted {
             Ok((stream, peer)) => match rebalancer.less_loaded_than(worker.index()) {

@@ -10,12 +10,13 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
 use weir_telemetry::metrics::RouteSlot;
 
+use super::Worker;
 use super::accept::begin;
 use super::progress::WorkerProgress;
 use super::rebalance::ConnectionRebalancer;
 use super::snapshot::WorkerSnapshot;
-use super::{Worker, WorkerPhase};
 use crate::connection::listener::ListenerProtocol;
+use crate::context::lifecycle::WorkerPhase;
 use crate::endpoint::state::SharedState;
 use crate::snapshot::Snapshot;
 
@@ -46,7 +47,7 @@ pub async fn run_commands(
             WorkerPhase::Draining | WorkerPhase::Stopping => tokio::select! {
                 command = inbox.recv() => command,
                 _ = check.tick() => {
-                    if worker.tasks() == 0 && !rebalancer.expects(worker.index()) {
+                    if worker.lifecycle.tasks() == 0 && !rebalancer.expects(worker.index()) {
                         return;
                     }
                     continue;

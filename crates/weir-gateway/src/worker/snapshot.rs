@@ -7,12 +7,12 @@ use std::sync::Arc;
 use weir_plugin::{Exchange, RouteFacts, Routes};
 use weir_telemetry::metrics::{RouteMetrics, RouteSlot};
 
+use crate::context::WorkerContext;
 use crate::endpoint::balance::{Balancer, Dice, LatencyEstimate, Loads, RetryBudget, Tried};
 use crate::endpoint::persistence::StickySessions;
 use crate::endpoint::pool::{EndpointPool, Pools, SharedQueue};
 use crate::endpoint::state::{Health, SharedState};
 use crate::snapshot::{self, AllDown, Snapshot, WhenGone};
-use crate::worker::Worker;
 
 pub struct WorkerSnapshot {
     pub snapshot: Arc<Snapshot>,
@@ -39,7 +39,7 @@ impl WorkerSnapshot {
     pub fn new(
         snapshot: Arc<Snapshot>,
         slots: Arc<[RouteSlot]>,
-        pools: &Pools,
+        pools: &Rc<Pools>,
         shared: &SharedState,
         now_ns: u64,
     ) -> WorkerSnapshot {
@@ -55,7 +55,7 @@ impl WorkerSnapshot {
     }
 
     /// Whoever is out of rotation may have died in silence: when it is back, requests go over new connections.
-    pub fn keep_none_of_those_out(&self, worker: &Worker) {
+    pub fn keep_none_of_those_out(&self, worker: &WorkerContext) {
         for upstream in &self.upstreams {
             let endpoints = upstream.endpoints.iter().zip(&upstream.health);
             endpoints
@@ -65,7 +65,7 @@ impl WorkerSnapshot {
     }
 
     /// A worker's cells for the route of an exchange.
-    pub fn metrics_of<'a>(&self, worker: &'a Worker, exchange: &Exchange) -> &'a RouteMetrics {
+    pub fn metrics_of<'a>(&self, worker: &'a WorkerContext, exchange: &Exchange) -> &'a RouteMetrics {
         worker.metrics.route(self.slot_of(exchange))
     }
 
@@ -79,7 +79,7 @@ impl WorkerSnapshot {
 const MAX_PASSED_BY: usize = 4;
 
 impl WorkerUpstream {
-    fn new(upstream: &snapshot::Upstream, pools: &Pools, shared: &SharedState, now_ns: u64) -> WorkerUpstream {
+    fn new(upstream: &snapshot::Upstream, pools: &Rc<Pools>, shared: &SharedState, now_ns: u64) -> WorkerUpstream {
         let endpoints = pools.endpoints(upstream);
         let health: Vec<_> =
             upstream.endpoints.iter().map(|endpoint| shared.health.endpoint(endpoint, now_ns)).collect();

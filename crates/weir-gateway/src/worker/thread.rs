@@ -19,6 +19,7 @@ use super::snapshot::WorkerSnapshot;
 use super::tick::tick;
 use crate::access_log::{AccessLogWriter, LineFormat};
 use crate::connection::listener::Listener;
+use crate::context::WorkerContext;
 use crate::endpoint::pool::Pools;
 use crate::endpoint::state::SharedState;
 use crate::snapshot::Snapshot;
@@ -52,12 +53,13 @@ impl WorkerStart {
 
     fn serve(self) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
-        let pools = Pools::default();
+        let pools = Rc::new(Pools::default());
         let shared = self.shared;
         let current = WorkerSnapshot::new(self.snapshot, self.slots, &pools, &shared, self.clock.now_ns());
         let revision = current.snapshot.revision;
         let log = self.log.map(|(format, sink)| AccessLogWriter::new(format, sink));
-        let worker = Rc::new(Worker::new(self.index, self.clock, self.metrics.worker(self.index), log, pools, current));
+        let context = Rc::new(WorkerContext::new(self.clock, self.metrics.worker(self.index), log));
+        let worker = Rc::new(Worker::new(self.index, context, pools, current));
         runtime.block_on(async {
             for Listener { socket, spoken } in self.listeners {
                 socket.set_nonblocking(true)?;

@@ -5,6 +5,7 @@ mod config;
 mod connect;
 mod facts;
 mod keys;
+mod server_name;
 mod session;
 mod tickets;
 mod verify;
@@ -20,6 +21,7 @@ pub use facts::Facts;
 pub use keys::{KeyError, certificates, certified, unchecked};
 pub use rustls::pki_types::{CertificateDer, ServerName};
 pub use rustls::sign::CertifiedKey;
+pub use server_name::server_name;
 pub use session::Session;
 pub use tickets::{Scope, TicketKeys};
 

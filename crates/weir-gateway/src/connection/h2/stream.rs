@@ -14,11 +14,12 @@ use weir_plugin::{Exchange, Stop};
 use weir_proto::{Framing, RequestHead, Trailers};
 
 use super::{STREAM_WINDOW, Shared};
+use crate::context::WorkerContext;
+use crate::context::lifecycle::WorkerPhase;
 use crate::message::forward::Coding;
 use crate::message::sides::{ClientSide, Pipe, Sending};
 use crate::multiplexed::{Outgoing, broken, fields};
 use crate::snapshot::ClientSettings;
-use crate::worker::{Worker, WorkerPhase};
 
 /// As much of a response as is taken from its upstream at once: what a client does not take is held for each stream.
 const ROOM: usize = 16 * 1024;
@@ -104,7 +105,7 @@ impl Stream {
         if self.receiving.is_end_stream() || !fits {
             return;
         }
-        let worker = self.worker();
+        let worker = self.context();
         let deadline_ns = worker.now_ns() + DISCARD_NS;
         self.set_deadline(deadline_ns);
         poll_fn(|context| {
@@ -159,8 +160,8 @@ impl Sending for Stream {
 impl ClientSide for Stream {
     type Pipe = Stream;
 
-    fn worker(&self) -> Rc<Worker> {
-        Rc::clone(&self.connection.worker)
+    fn context(&self) -> Rc<WorkerContext> {
+        Rc::clone(self.connection.worker.context())
     }
 
     fn set_deadline(&self, deadline_ns: u64) {

@@ -12,8 +12,8 @@ use weir_plugin::{Exchange, Variable, Variables};
 
 use super::round_robin::gcd;
 use super::seats::{self, Seat};
-use crate::message::forward::write_ip;
-use crate::snapshot::Endpoint;
+use crate::snapshot::endpoint::Endpoint;
+use weir_proto::address::write_ip;
 
 const POINTS: u32 = 160;
 /// Points of one ring. Weights that would make more are rounded, each to 1 at least.

@@ -1,7 +1,7 @@
 //! Weighted random: each pick is independent of all others. Vose's alias method, so that a pick costs two numbers and
 //! one look, however many endpoints there are.
 
-use super::Dice;
+use super::dice::Dice;
 use super::seats::{self, Seat};
 
 pub struct WeightedRandom {

@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use super::Dice;
+use super::dice::Dice;
 use super::seats::{self, Seat};
 
 /// Turns are worked out beforehand up to this number,

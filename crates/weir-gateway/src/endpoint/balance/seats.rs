@@ -1,7 +1,7 @@
 //! The endpoints that take part, and drawing among them.
 
-use super::Dice;
-use crate::snapshot::Endpoint;
+use super::dice::Dice;
+use crate::snapshot::endpoint::Endpoint;
 
 /// An endpoint that takes part.
 #[derive(Clone, Copy, Debug)]

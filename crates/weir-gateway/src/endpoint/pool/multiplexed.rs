@@ -20,12 +20,11 @@ use weir_proto::h2::response_head;
 use weir_proto::{Method, ResponseHead, Trailers};
 
 use super::{EndpointPool, Freshness, Permit, in_time};
+use crate::context::WorkerContext;
 use crate::message::forward::{self, Coding};
-use crate::message::relay::RelayTerms;
-use crate::message::sides::{NOT_PROCESSED, Received, Sending, UpstreamSide};
+use crate::message::sides::{NOT_PROCESSED, Received, RequestTerms, Sending, UpstreamSide};
 use crate::multiplexed::{Io, Outgoing, broken, fields};
 use crate::snapshot::Timeouts;
-use crate::worker::Worker;
 
 /// Exchanges on one connection before another is made: one connection is one lock and one window.
 const MOST_STREAMS: usize = 100;
@@ -85,6 +84,7 @@ impl<'w> Permit<'w> {
         self,
         freshness: Freshness,
         timeouts: Timeouts,
+        head_bytes: usize,
         exchange: &Exchange,
     ) -> Result<Stream<'w>, Stop> {
         let (worker, endpoint) = (self.worker, &*self.endpoint);
@@ -92,7 +92,7 @@ impl<'w> Permit<'w> {
         let (connection, reused) = match ready {
             Some(connection) => (connection, true),
             None => {
-                let connecting = endpoint.join_or_connect(worker, freshness, timeouts.send, exchange);
+                let connecting = endpoint.join_or_connect(worker, freshness, (timeouts.send, head_bytes), exchange);
                 in_time(worker, timeouts.connect, connecting).await?
             }
         };
@@ -128,9 +128,9 @@ impl EndpointPool {
     /// A connection, and whether it was there already. One is made at a time: who comes meanwhile shares it.
     async fn join_or_connect(
         &self,
-        worker: &Rc<Worker>,
+        worker: &Rc<WorkerContext>,
         freshness: Freshness,
-        send_timeout: Duration,
+        (send_timeout, head_bytes): (Duration, usize),
         exchange: &Exchange,
     ) -> Result<(Rc<Shared>, bool), Stop> {
         let _turn = self.connecting.lock().await;
@@ -139,13 +139,13 @@ impl EndpointPool {
         {
             return Ok((shared, true));
         }
-        Ok((self.connect_multiplexed(worker, send_timeout, exchange).await?, false))
+        Ok((self.connect_multiplexed(worker, (send_timeout, head_bytes), exchange).await?, false))
     }
 
     async fn connect_multiplexed(
         &self,
-        worker: &Rc<Worker>,
-        send_timeout: Duration,
+        worker: &Rc<WorkerContext>,
+        (send_timeout, head_bytes): (Duration, usize),
         exchange: &Exchange,
     ) -> Result<Rc<Shared>, Stop> {
         let stream = self.connect(worker, send_timeout, exchange).await?;
@@ -158,7 +158,7 @@ impl EndpointPool {
             .enable_push(false)
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_header_list_size(worker.current().snapshot.clients.limits.head_bytes as u32)
+            .max_header_list_size(head_bytes as u32)
             .max_send_buffer_size(SEND_BUFFER)
             .handshake(io);
         let (requests, driver) = handshake.await.map_err(|error| {
@@ -259,8 +259,8 @@ impl UpstreamSide for Stream<'_> {
         self.permit.endpoint.addr
     }
 
-    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RelayTerms<'_>) -> Coding {
-        (self.method, self.limits) = (exchange.request.method, terms.clients.limits);
+    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> Coding {
+        (self.method, self.limits) = (exchange.request.method, *terms.limits);
         let scheme = if self.permit.endpoint.is_secured() { Scheme::HTTPS } else { Scheme::HTTP };
         let host = forward::host(exchange, terms.pass_host, terms.endpoint);
         match fields::request(exchange, scheme, host, out) {

@@ -7,11 +7,11 @@ use weir_plugin::Stop;
 
 use super::queue::{Ticket, WaitOutcome};
 use super::{EndpointPool, SharedQueue};
-use crate::worker::Worker;
+use crate::context::WorkerContext;
 
 /// One of the exchanges in flight at an endpoint.
 pub struct Permit<'w> {
-    pub(super) worker: &'w Rc<Worker>,
+    pub(super) worker: &'w Rc<WorkerContext>,
     pub(super) endpoint: Rc<EndpointPool>,
     /// When it was the exchange's turn, which lasts until the endpoint answers.
     since_ns: Option<u64>,
@@ -19,7 +19,7 @@ pub struct Permit<'w> {
 
 impl EndpointPool {
     /// A permit, if the endpoint has fewer exchanges than it should.
-    pub fn try_permit<'w>(self: &Rc<EndpointPool>, worker: &'w Rc<Worker>) -> Option<Permit<'w>> {
+    pub fn try_permit<'w>(self: &Rc<EndpointPool>, worker: &'w Rc<WorkerContext>) -> Option<Permit<'w>> {
         if !self.has_room() {
             return None;
         }
@@ -31,7 +31,7 @@ impl EndpointPool {
     /// A permit as soon as there is one, `patience` after `since_ns` at the latest where no other time is set.
     pub async fn wait_for_permit<'w>(
         self: &Rc<EndpointPool>,
-        worker: &'w Rc<Worker>,
+        worker: &'w Rc<WorkerContext>,
         since_ns: u64,
         patience: Duration,
     ) -> Result<Permit<'w>, Stop> {
@@ -111,12 +111,13 @@ impl SharedQueue {
     pub async fn wait<'w>(
         self: &Rc<SharedQueue>,
         endpoints: &[Rc<EndpointPool>],
-        worker: &'w Rc<Worker>,
+        worker: &'w Rc<WorkerContext>,
         since_ns: u64,
         patience: Duration,
     ) -> Result<Option<(usize, Permit<'w>)>, Stop> {
         if self.is_empty() {
-            worker.pools.register_waiters(self, endpoints);
+            let pools = endpoints.first().and_then(|endpoint| endpoint.pools.upgrade());
+            pools.expect("the worker's pools outlive its exchanges").register_waiters(self, endpoints);
         }
         let ticket = self.enter(patience, since_ns, worker.now_ns()).ok_or(Stop::Overloaded)?;
         match (Queued { worker, endpoints, ticket: &ticket }).turn().await {
@@ -133,7 +134,7 @@ impl SharedQueue {
 
 /// Leaves the queue when dropped, also when the client has gone away meanwhile.
 struct Queued<'a> {
-    worker: &'a Worker,
+    worker: &'a WorkerContext,
     /// Those that may grant it a permit.
     endpoints: &'a [Rc<EndpointPool>],
     ticket: &'a Ticket,
@@ -158,7 +159,7 @@ impl Drop for Queued<'_> {
 }
 
 impl<'w> Permit<'w> {
-    pub fn worker(&self) -> &'w Rc<Worker> {
+    pub fn worker(&self) -> &'w Rc<WorkerContext> {
         self.worker
     }
 

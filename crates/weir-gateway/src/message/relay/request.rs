@@ -42,15 +42,15 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             let stash = std::mem::take(self.client.stash());
             let moved = self.move_request(context, &stash);
             *self.client.stash() = stash;
-            self.worker.consume(self.client.stash(), moved?);
+            self.worker.buffers.consume(self.client.stash(), moved?);
             return Poll::Ready(Ok(()));
         }
         let worker = self.worker;
-        worker.with_read_buffer(|buffer| match self.client.poll_read(context, buffer) {
+        worker.buffers.with_read_buffer(|buffer| match self.client.poll_read(context, buffer) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(count)) if count > 0 => {
                 let used = self.move_request(context, &buffer[..count])?;
-                worker.stash(self.client.stash(), &buffer[used..count]);
+                worker.buffers.stash(self.client.stash(), &buffer[used..count]);
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Ok(_)) => Poll::Ready(self.client_ended(context)),
@@ -62,7 +62,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     fn send_head(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
         let worker = self.worker;
         self.request.head_sent = true;
-        worker.with_write_buffer(|out| {
+        worker.buffers.with_write_buffer(|out| {
             self.request.coding = self.request_head(out);
             if self.request.body.is_done() {
                 self.end_request(out)?;
@@ -70,7 +70,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 let stash = std::mem::take(self.client.stash());
                 let moved = self.take_body(&stash, out);
                 *self.client.stash() = stash;
-                worker.consume(self.client.stash(), moved?);
+                worker.buffers.consume(self.client.stash(), moved?);
             }
             self.send(context, out)
         })
@@ -78,11 +78,11 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
 
     fn request_head(&mut self, out: &mut Vec<u8>) -> Coding {
         if self.exchange.request_filters.only_observe() {
-            return self.upstream.request_head(out, self.exchange, self.terms);
+            return self.upstream.request_head(out, self.exchange, &self.terms.request());
         }
         // Who filters does not know beforehand how much it will be.
         let framing = std::mem::replace(&mut self.exchange.request.framing, Framing::Chunked);
-        let coding = self.upstream.request_head(out, self.exchange, self.terms);
+        let coding = self.upstream.request_head(out, self.exchange, &self.terms.request());
         self.exchange.request.framing = framing;
         coding
     }
@@ -103,7 +103,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     fn client_ended(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
         self.request.body.close(self.client.take_trailers()).map_err(|_| Stop::ClientGone)?;
         self.exchange.body_taken = Taken::All;
-        self.worker.with_write_buffer(|out| {
+        self.worker.buffers.with_write_buffer(|out| {
             self.end_request(out)?;
             self.send(context, out)
         })
@@ -111,7 +111,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
 
     /// Moves part of the body on; says how much of `received` belonged to it.
     fn move_request(&mut self, context: &mut Context<'_>, received: &[u8]) -> Result<usize, Stop> {
-        self.worker.with_write_buffer(|out| {
+        self.worker.buffers.with_write_buffer(|out| {
             let used = self.take_body(received, out)?;
             self.send(context, out)?;
             Ok(used)

@@ -8,10 +8,10 @@ use weir_proto::h1::{BadResponse, parse_response};
 
 use super::body::{self, BodyTransfer};
 use super::{Persisting, Relay, ns};
+use crate::context::lifecycle::WorkerPhase;
 use crate::message::forward::{self, Coding};
 use crate::message::sides::{ClientSide, NOT_PROCESSED, Received, UpstreamSide};
 use crate::plugins::content;
-use crate::worker::WorkerPhase;
 
 /// Interim responses let through for one request; more are a storm.
 const MAX_INTERIM: u8 = 8;
@@ -35,7 +35,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             return Poll::Pending;
         }
         let (worker, room) = (self.worker, self.client.room());
-        worker.with_read_buffer(|buffer| {
+        worker.buffers.with_read_buffer(|buffer| {
             match self.upstream.poll_receive(context, &mut buffer[..room], &mut self.exchange.response) {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(Ok(Received::Head(parsed))) => Poll::Ready(self.received_head(context, parsed)),
@@ -67,7 +67,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             return Err(self.upstream_lost());
         }
         self.response.upstream_reusable = false;
-        self.worker.with_write_buffer(|out| {
+        self.worker.buffers.with_write_buffer(|out| {
             self.response.body.close(self.upstream.take_trailers()).map_err(|_| Stop::UpstreamAborted)?;
             self.end_response(out)?;
             self.send_to_client(context, out)
@@ -82,7 +82,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         if !self.upstream.is_blocked() {
             self.expect_response();
         }
-        self.worker.with_write_buffer(|out| {
+        self.worker.buffers.with_write_buffer(|out| {
             self.take_head(out)?;
             if self.response.head_done && self.response.body.is_done() {
                 self.end_response(out)?;
@@ -94,14 +94,14 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
 
     /// Makes what it can of bytes from the upstream.
     fn received(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Result<(), Stop> {
-        self.worker.with_write_buffer(|out| {
+        self.worker.buffers.with_write_buffer(|out| {
             let done = match self.response.stash.is_empty() {
                 true => self.take_response(bytes, out),
                 false => {
-                    self.worker.stash(&mut self.response.stash, bytes);
+                    self.worker.buffers.stash(&mut self.response.stash, bytes);
                     let mut stash = std::mem::take(&mut self.response.stash);
                     let done = self.take_response(&stash, out);
-                    self.worker.release(&mut stash);
+                    self.worker.buffers.release(&mut stash);
                     done
                 }
             };
@@ -118,7 +118,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             let parsed = parse_response(bytes, limits, self.exchange.request.method, &mut self.exchange.response);
             match parsed.map_err(Stop::BadResponse)? {
                 None => {
-                    self.worker.stash(&mut self.response.stash, bytes);
+                    self.worker.buffers.stash(&mut self.response.stash, bytes);
                     return Ok(());
                 }
                 Some(length) => bytes = &bytes[length..],
@@ -186,7 +186,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         if kept.is_empty() {
             return Ok(());
         }
-        self.worker.with_write_buffer(|out| {
+        self.worker.buffers.with_write_buffer(|out| {
             self.write_content(&kept, out);
             self.send_to_client(context, out)
         })
@@ -202,13 +202,13 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         let mut body = Vec::new();
         let trailers = self.response.body.trailers_mut().expect("all of it was there");
         content.end(self.exchange, trailers, &mut body)?;
-        self.worker.with_write_buffer(|out| {
+        self.worker.buffers.with_write_buffer(|out| {
             self.begin_response(out);
             self.send_to_client(context, out)
         })?;
         self.exchange.body_bytes += body.len() as u64;
         self.send_to_client(context, &body)?;
-        self.worker.with_write_buffer(|out| {
+        self.worker.buffers.with_write_buffer(|out| {
             self.end_response(out)?;
             self.send_to_client(context, out)
         })

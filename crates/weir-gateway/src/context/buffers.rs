@@ -1,0 +1,92 @@
+//! The buffers of a worker. They are lent for one step of work, so that an idle connection owns none.
+
+use std::cell::RefCell;
+
+use weir_plugin::Exchange;
+
+/// Bytes read from a socket at once.
+pub const READ_BYTES: usize = 64 * 1024;
+/// Exchanges and buffers kept for the next user; more are given back to the allocator.
+const KEEP: usize = 512;
+/// An exchange that has grown larger than this, in bytes, is not kept: few are, and somebody might make all of them so.
+const KEPT_EXCHANGE: usize = 32 * 1024;
+
+pub struct Buffers {
+    read: RefCell<Box<[u8]>>,
+    write: RefCell<Vec<u8>>,
+    // Boxed, since they are handed out: moving an exchange would copy half a kilobyte.
+    #[allow(clippy::vec_box)]
+    exchanges: RefCell<Vec<Box<Exchange>>>,
+    spare: RefCell<Vec<Vec<u8>>>,
+}
+
+impl Default for Buffers {
+    fn default() -> Buffers {
+        Buffers {
+            read: RefCell::new(vec![0; READ_BYTES].into_boxed_slice()),
+            write: RefCell::new(Vec::with_capacity(2 * READ_BYTES)),
+            exchanges: RefCell::default(),
+            spare: RefCell::default(),
+        }
+    }
+}
+
+impl Buffers {
+    /// Reads into the worker's buffer; it must not be held across a wait.
+    pub fn with_read_buffer<T>(&self, read: impl FnOnce(&mut [u8]) -> T) -> T {
+        read(&mut self.read.borrow_mut())
+    }
+
+    /// Lends an empty buffer to write into; it must not be held across a wait.
+    pub fn with_write_buffer<T>(&self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        let mut buffer = self.write.borrow_mut();
+        buffer.clear();
+        write(&mut buffer)
+    }
+
+    pub fn take_exchange(&self) -> Box<Exchange> {
+        self.exchanges.borrow_mut().pop().unwrap_or_default()
+    }
+
+    pub fn give_exchange(&self, mut exchange: Box<Exchange>) {
+        exchange.clear();
+        let mut exchanges = self.exchanges.borrow_mut();
+        if exchanges.len() < KEEP && exchange.capacity() <= KEPT_EXCHANGE {
+            exchanges.push(exchange);
+        }
+    }
+
+    /// Puts bytes aside that a peer does not take yet, or that are not understood yet.
+    pub fn stash(&self, stash: &mut Vec<u8>, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        if stash.capacity() == 0
+            && let Some(buffer) = self.spare.borrow_mut().pop()
+        {
+            *stash = buffer;
+        }
+        stash.extend_from_slice(bytes);
+    }
+
+    /// Takes the first `count` bytes out of a stash. Empty, it gives its memory back: idle connections own no buffer.
+    pub fn consume(&self, stash: &mut Vec<u8>, count: usize) {
+        if count < stash.len() {
+            stash.drain(..count);
+            return;
+        }
+        self.release(stash);
+    }
+
+    pub fn release(&self, stash: &mut Vec<u8>) {
+        if stash.capacity() == 0 {
+            return;
+        }
+        let mut buffer = std::mem::take(stash);
+        let mut buffers = self.spare.borrow_mut();
+        if buffers.len() < KEEP && buffer.capacity() <= 2 * READ_BYTES {
+            buffer.clear();
+            buffers.push(buffer);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! IP addresses as text.
+
+use std::io::Write;
+use std::net::IpAddr;
+
+/// The decimal digits of each octet, left-aligned, and how many there are.
+const OCTETS: [[u8; 4]; 256] = {
+    let mut table = [[0; 4]; 256];
+    let mut octet = 0;
+    while octet < 256 {
+        let (a, b, c) = (b'0' + (octet / 100) as u8, b'0' + (octet / 10 % 10) as u8, b'0' + (octet % 10) as u8);
+        table[octet] = match octet {
+            0..=9 => [c, 0, 0, 1],
+            10..=99 => [b, c, 0, 2],
+            _ => [a, b, c, 3],
+        };
+        octet += 1;
+    }
+    table
+};
+
+/// Writes an address; IPv4 without the formatting machinery, since it is part of every request.
+pub fn write_ip(out: &mut Vec<u8>, addr: IpAddr) {
+    match addr.to_canonical() {
+        IpAddr::V4(addr) => {
+            let mut text = [0; 16];
+            let mut length = 0;
+            for octet in addr.octets() {
+                let [a, b, c, digits] = OCTETS[usize::from(octet)];
+                text[length..length + 4].copy_from_slice(&[a, b, c, b'.']);
+                length += usize::from(digits);
+                text[length] = b'.';
+                length += 1;
+            }
+            out.extend_from_slice(&text[..length - 1]);
+        }
+        IpAddr::V6(addr) => write!(out, "{addr}").expect("a Vec takes everything"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_written_as_the_library_writes_them() {
+        for octet in 0..=255u8 {
+            let addr = IpAddr::from([octet, 0, 255, octet]);
+            let mut out = Vec::new();
+            write_ip(&mut out, addr);
+            assert_eq!(out, addr.to_string().as_bytes());
+        }
+        let mut out = Vec::new();
+        write_ip(&mut out, "::ffff:1.2.3.4".parse().unwrap());
+        assert_eq!(out, b"1.2.3.4");
+    }
+}
