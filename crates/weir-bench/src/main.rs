@@ -11,16 +11,16 @@ enum CommandLine {
     #[command(flatten)]
     Bench(weir_bench::cli::Bench),
     /// Load a URL
-    Load(Box<weir_bench::cli_load::Args>),
+    Load(Box<weir_bench::cli::load::Args>),
     /// Run a built-in backend
-    Backend(weir_bench::cli_backend::Args),
+    Backend(weir_bench::cli::backend::Args),
 }
 
 fn main() -> ExitCode {
     let command = match CommandLine::parse() {
         CommandLine::Bench(command) => command,
-        CommandLine::Load(arguments) => return weir_bench::cli_load::main(*arguments),
-        CommandLine::Backend(arguments) => return weir_bench::cli_backend::main(arguments),
+        CommandLine::Load(arguments) => return weir_bench::cli::load::main(*arguments),
+        CommandLine::Backend(arguments) => return weir_bench::cli::backend::main(arguments),
     };
     match weir_bench::cli::run(command) {
         Ok(status) => ExitCode::from(status),

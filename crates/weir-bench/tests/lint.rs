@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use weir_bench::lint::{
+use weir_bench::analysis::lint::{
     self, Evidence, Scaling,
     Severity::{self, Invalid, Warning},
     judge, worst,
@@ -130,7 +130,7 @@ fn a_clean_result_draws_nothing() {
 }
 
 /// Changes one thing about the clean closed-loop run and expects one finding.
-fn spoiled(rule: &str, spoil: impl FnOnce(&mut weir_bench::lint::RowEvidence)) -> Severity {
+fn spoiled(rule: &str, spoil: impl FnOnce(&mut weir_bench::analysis::lint::RowEvidence)) -> Severity {
     let mut evidence = publication("clean.yaml");
     spoil(&mut evidence.rows[0]);
     let verdicts = judge(&evidence);
@@ -149,21 +149,22 @@ fn each_way_to_spoil_a_run_is_named() {
     assert_eq!(spoiled("upstream-not-reused", |row| row.upstream_connects = Some(890_000)), Severity::Invalid);
     assert_eq!(spoiled("in-flight-count", |row| row.in_flight = Some(20.0)), Severity::Invalid);
     assert_eq!(spoiled("target-errors", |row| row.target_errors.push("upstream timed out".into())), Severity::Warning);
-    let crowded = |row: &mut weir_bench::lint::RowEvidence| (row.workers, row.target_cpus) = (Some(2), Some(1));
+    let crowded =
+        |row: &mut weir_bench::analysis::lint::RowEvidence| (row.workers, row.target_cpus) = (Some(2), Some(1));
     assert_eq!(spoiled("workers-share", crowded), Severity::Warning);
     assert_eq!(spoiled("stand-in", |row| row.stand_ins.push("limit-count is a bucket".into())), Severity::Note);
     assert_eq!(spoiled("records-lost", |row| row.records_lost = Some(0.001)), Severity::Warning);
     assert_eq!(spoiled("records-lost", |row| row.records_lost = Some(0.2)), Severity::Invalid);
     assert_eq!(spoiled("coordinated-omission", |row| row.corrected_p99_ms = Some(900.0)), Severity::Note);
-    let warming = |row: &mut weir_bench::lint::RowEvidence| {
+    let warming = |row: &mut weir_bench::analysis::lint::RowEvidence| {
         row.slices_rps = (0..10).map(|slice| 20_000.0 + 1_000.0 * f64::from(slice)).collect();
     };
     assert_eq!(spoiled("warm-up-trend", warming), Severity::Warning);
-    let generator = |row: &mut weir_bench::lint::RowEvidence| {
+    let generator = |row: &mut weir_bench::analysis::lint::RowEvidence| {
         (row.target_cpu, row.generator_cpu) = (Some(0.6), Some(0.58));
     };
     assert_eq!(spoiled("generator-saturated", generator), Severity::Invalid);
-    let backend = |row: &mut weir_bench::lint::RowEvidence| {
+    let backend = |row: &mut weir_bench::analysis::lint::RowEvidence| {
         (row.target_cpu, row.backend_cpu) = (Some(0.6), Some(0.68));
     };
     assert_eq!(spoiled("backend-saturated", backend), Severity::Invalid);
@@ -171,7 +172,7 @@ fn each_way_to_spoil_a_run_is_named() {
 
 #[test]
 fn whose_limit_it_was_that_connections_were_not_held_is_said() {
-    let says = |spoil: &dyn Fn(&mut weir_bench::lint::RowEvidence)| {
+    let says = |spoil: &dyn Fn(&mut weir_bench::analysis::lint::RowEvidence)| {
         let mut evidence = publication("clean.yaml");
         let row = &mut evidence.rows[0];
         (row.connections, row.held, row.error_share) = (Some(30_000), Some(19_255), Some(0.3));

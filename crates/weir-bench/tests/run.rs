@@ -8,7 +8,7 @@ use std::{
 };
 
 use weir_bench::{
-    lint,
+    analysis::lint,
     result::{Outcome, ResultFile},
 };
 use weir_testkit::skipped;

@@ -32,8 +32,8 @@ enum WeirCommand {
     Version(version::VersionCommand),
     Completions(completions::Completions),
     Man(man::Man),
-    Load(Box<weir_bench::cli_load::Args>),
-    Backend(weir_bench::cli_backend::Args),
+    Load(Box<weir_bench::cli::load::Args>),
+    Backend(weir_bench::cli::backend::Args),
     Bench(bench::BenchCommand),
 }
 
@@ -47,8 +47,8 @@ impl Weir {
             WeirCommand::Version(command) => command.execute(),
             WeirCommand::Completions(command) => command.execute(),
             WeirCommand::Man(command) => command.execute(),
-            WeirCommand::Load(options) => weir_bench::cli_load::main(*options),
-            WeirCommand::Backend(options) => weir_bench::cli_backend::main(options),
+            WeirCommand::Load(options) => weir_bench::cli::load::main(*options),
+            WeirCommand::Backend(options) => weir_bench::cli::backend::main(options),
             WeirCommand::Bench(command) => command.execute(),
         }
     }

@@ -9,16 +9,18 @@ use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 
 use super::run::{Common, finish, options, say, show};
 use crate::{
-    compare::{circumstances, differences},
+    analysis::{
+        compare::{circumstances, differences},
+        lint::{self, Severity},
+        summary,
+    },
+    cli::print::out,
     export::{self, Format},
-    lint::{self, Severity},
     plot::Unit,
-    print::out,
     report,
     result::ResultFile,
     run,
     stats::Comparison,
-    summary,
 };
 
 #[derive(Debug, Args)]

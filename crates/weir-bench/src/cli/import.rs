@@ -2,7 +2,8 @@ use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use clap::Args;
 
-use crate::{cli_load, engine, jmx, print::out};
+use super::load;
+use crate::{cli::print::out, engine, jmx};
 
 #[derive(Debug, Args)]
 pub struct Import {
@@ -40,7 +41,7 @@ pub fn import(arguments: Import) -> Result<u8, String> {
         }
         let result = engine::run(&plan, &mut |_| {}).map_err(|error| format!("{name}: {error}"))?;
         out!("{name}");
-        print!("{}", cli_load::report(&plan, &result));
+        print!("{}", load::report(&plan, &result));
     }
     Ok(0)
 }

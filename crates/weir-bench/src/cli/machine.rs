@@ -4,10 +4,10 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::{
+    cli::print::out,
     doctor,
     engine::Interruptions,
     manifest::{Manifest, Pinning},
-    print::out,
     run::{self, counters_available},
     scenario,
     target::{self, Peer},

@@ -1,8 +1,11 @@
 //! `weir bench`: the command line of the lab.
 
+pub mod backend;
 mod files;
 mod import;
+pub mod load;
 mod machine;
+pub(crate) mod print;
 mod run;
 mod schema;
 

@@ -9,13 +9,15 @@ use std::{
 use clap::Args;
 
 use crate::{
-    lint::{Severity, Verdict},
-    print::out,
+    analysis::{
+        lint::{Severity, Verdict},
+        summary::{self, Findings},
+    },
+    cli::print::out,
     report,
     result::ResultFile,
     run::{self, Options},
     scenario::{self, BackendKind, Row, Scenario},
-    summary::{self, Findings},
 };
 
 /// Run a scenario and write its result.

@@ -1,7 +1,7 @@
 use clap::{Args, ValueEnum};
 use schemars::schema_for;
 
-use crate::{lint::Evidence, print::out, scenario::Scenario};
+use crate::{analysis::lint::Evidence, cli::print::out, scenario::Scenario};
 
 /// Print what a file may say, for editors and for the reference.
 #[derive(Debug, Args)]

@@ -5,6 +5,7 @@
 
 pub mod clock;
 pub mod histogram;
+pub mod pacing;
 pub mod plan;
 pub mod result;
 

@@ -1,9 +1,9 @@
 use std::fmt::Write as _;
 
 use crate::{
+    analysis::summary::{Summary, findings},
     result::ResultFile,
     stats::Interval,
-    summary::{Summary, findings},
 };
 
 type Figure = fn(&Summary<'_>) -> Option<Interval>;

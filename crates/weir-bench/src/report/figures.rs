@@ -1,10 +1,10 @@
 use super::{holds_connections, shortened, with_workers};
 use crate::{
+    analysis::summary::{Findings, Summary},
     plot::{Bar, BarFigure, HALF, LineFigure, Mark, Scale, Series, Unit, WIDTH, colour},
     result::{Cell, Role, Run},
     scenario::{Row, Speak},
     stats::Interval,
-    summary::{Findings, Summary},
 };
 
 /// A figure with the name its file gets.

@@ -5,10 +5,12 @@ use super::{
     processors, published_after, schedule_of, target_name, with_interval, with_workers,
 };
 use crate::{
-    lint::{Severity, Verdict},
+    analysis::{
+        lint::{Severity, Verdict},
+        summary::{Findings, Summary},
+    },
     plot::{Unit, escape},
     scenario::Column,
-    summary::{Findings, Summary},
 };
 
 const STYLE: &str = include_str!("style.css");

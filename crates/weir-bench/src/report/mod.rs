@@ -10,13 +10,15 @@ pub use self::{
     table::{costs, knees, searches, table},
 };
 use crate::{
-    lint::Verdict,
+    analysis::{
+        lint::Verdict,
+        summary::{Findings, Summary},
+    },
     manifest::Pinning,
     plot::{Unit, holds_zero},
     result::{Attempt, Knee, ResultFile},
     scenario::{Column, Published},
     stats::{Comparison, Interval},
-    summary::{Findings, Summary},
 };
 
 /// A difference and its interval, marked where that holds 0: no difference was found.

@@ -4,7 +4,11 @@ use super::{
     against, difference, extra, extra_headers, holds_connections, knee_figures, level, plain, published_after,
     schedule_of, shortened, target_name, with_interval, with_workers,
 };
-use crate::{lint::Severity, plot::Unit, scenario::Column, summary::Findings};
+use crate::{
+    analysis::{lint::Severity, summary::Findings},
+    plot::Unit,
+    scenario::Column,
+};
 
 /// The table of a result for a terminal, `width` characters wide when given.
 pub fn table(findings: &Findings<'_>, width: Option<u16>) -> String {

@@ -20,8 +20,8 @@ use super::{
 use crate::{
     engine::{self, Interruptions, LoadPlan, Stop},
     manifest::Pinning,
-    plan::{self, Destination},
     result::{Cell, Check, Configuration, Level, Outcome, Role, Run},
+    run::plan::{self, Destination},
     sample::{Sampler, Watched, open_files_limit, rss_bytes},
     scenario::{Row, Scenario, Speak},
     target::{self, Child, Inputs, Peer, Readiness, credentials, wait_until_listening},

@@ -5,7 +5,9 @@ mod cell;
 mod counters;
 mod generators;
 mod place;
+pub mod plan;
 mod records;
+mod search;
 mod turns;
 
 use std::{
@@ -25,12 +27,10 @@ use self::{
 };
 pub use self::{counters::available as counters_available, place::usable_cpus};
 use crate::{
-    knee,
+    analysis::knee,
     manifest::{Cpu, LogicalCpu, Manifest, Pinning},
-    plan,
     result::{Attempt, Cell, Level, Outcome, ResultFile, SCHEMA, TargetRecord},
     scenario::{RateOf, Scenario},
-    search,
     target::{self, Installed, Peer},
 };
 
@@ -316,7 +316,7 @@ impl Lab<'_> {
         if matches!(row.speak, crate::scenario::Speak::Http2 { .. }) {
             needs.push("http2");
         }
-        peer.lacks(row, &needs).or_else(|| installed.as_ref().err().cloned())
+        peer.lacks(row.policies.keys(), &needs).or_else(|| installed.as_ref().err().cloned())
     }
 
     fn cell(&mut self, group: &plan::Group, level: Level, change: impl FnOnce(&mut Cell)) {

@@ -8,8 +8,8 @@ use super::{
     cell::{Started, Task},
 };
 use crate::{
-    plan::Group,
     result::{HostSample, Instructions, Level, ProcessSample, Records, Run, Slice},
+    run::plan::Group,
     scenario::Row,
 };
 

@@ -5,7 +5,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{library, scenario::Row};
+use crate::library;
 
 /// What `peers/NAME/peer.yaml` says about a system under test, or `backends/NAME/backend.yaml` about what stands behind it.
 ///
@@ -151,12 +151,12 @@ fn read_from(folder: String, file: &str, name: &str) -> Result<Option<Peer>, Str
 }
 
 impl Peer {
-    /// Why the peer cannot run a row, as far as its folder knows. `needs` are the row's own and those of its load.
-    pub fn lacks(&self, row: &Row, needs: &[&str]) -> Option<String> {
+    /// Why the peer cannot run a row with these policies, as far as its folder knows. `needs` are features of the row and its load.
+    pub fn lacks<'a>(&self, policies: impl IntoIterator<Item = &'a String>, needs: &[&str]) -> Option<String> {
         if let Some(feature) = self.lacks_feature(needs) {
             return Some(feature);
         }
-        let policy = row.policies.keys().find(|policy| match &self.policies {
+        let policy = policies.into_iter().find(|policy| match &self.policies {
             Policies::Named(names) => !names.contains(policy),
             Policies::Word(_) => false,
         })?;
@@ -229,11 +229,11 @@ mod tests {
 
     #[test]
     fn says_what_a_peer_lacks() {
-        let row: Row = serde_saphyr::from_str("{name: a, policies: {limit-count: {}}}").unwrap();
-        assert_eq!(read("haproxy").unwrap().lacks(&row, &[]).unwrap(), "not supported by haproxy: limit-count");
-        assert_eq!(read("nginx").unwrap().lacks(&row, &[]), None);
-        assert_eq!(read("weir").unwrap().lacks(&row, &[]), None);
-        assert_eq!(read("none").unwrap().lacks(&row, &["websub"]).unwrap(), "not supported by none: websub");
+        let policies = ["limit-count".to_owned()];
+        assert_eq!(read("haproxy").unwrap().lacks(&policies, &[]).unwrap(), "not supported by haproxy: limit-count");
+        assert_eq!(read("nginx").unwrap().lacks(&policies, &[]), None);
+        assert_eq!(read("weir").unwrap().lacks(&policies, &[]), None);
+        assert_eq!(read("none").unwrap().lacks(&policies, &["websub"]).unwrap(), "not supported by none: websub");
         assert!(read("ngnix").unwrap_err().contains("there are: "));
     }
 }

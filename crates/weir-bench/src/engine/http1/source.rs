@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 
+use crate::engine::pacing::{Arrivals, Pauses, client_start};
 use crate::engine::plan::{LoadPlan, Pacing};
 use crate::engine::prepare::Prepared;
 use crate::engine::recorder::Window;
-use crate::pacing::{Arrivals, Pauses, client_start};
 
 /// What makes requests due.
 pub(super) enum Source {

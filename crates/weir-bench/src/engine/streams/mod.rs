@@ -26,7 +26,7 @@ use super::plan::{LoadPlan, Pacing, Protocol};
 use super::prepare::Prepared;
 use super::recorder::{Cause, Recorder, Window};
 use super::result::Connections;
-use crate::pacing::client_start;
+use crate::engine::pacing::client_start;
 
 /// Connections being opened at the same time: a listener's backlog must not overflow.
 const CONNECT_BURST: usize = 64;

@@ -11,9 +11,9 @@ use tokio::time::sleep;
 use super::ticker::Ticker;
 use super::{Answered, Exchange, RETRY, Shared, sleep_until};
 use crate::engine::clock::now_ns;
+use crate::engine::pacing::{Arrivals, Pauses};
 use crate::engine::plan::Pacing;
 use crate::engine::recorder::Cause;
-use crate::pacing::{Arrivals, Pauses};
 
 /// Does one exchange; `slot` is numbered from 0 in this thread.
 pub(super) trait Exchanges: 'static {

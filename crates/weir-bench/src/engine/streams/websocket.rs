@@ -17,10 +17,10 @@ use super::slots::{self, Exchanges};
 use super::{Answered, Exchange, Lobby, RETRY, Shared, all, sleep_until};
 use crate::engine::clock::now_ns;
 use crate::engine::job::Job;
+use crate::engine::pacing::{Arrivals, Pauses};
 use crate::engine::plan::{EchoCheck, Pacing};
 use crate::engine::prepare::filler;
 use crate::engine::recorder::Cause;
-use crate::pacing::{Arrivals, Pauses};
 
 type WebSocket = WebSocketStream<Stream>;
 

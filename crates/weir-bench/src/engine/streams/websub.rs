@@ -22,10 +22,10 @@ use crate::chunked::Chunked;
 use crate::engine::clock::now_ns;
 use crate::engine::http1::{ResponseReader, Step};
 use crate::engine::job::Job;
+use crate::engine::pacing::Arrivals;
 use crate::engine::prepare::filler;
 use crate::engine::recorder::Cause;
 use crate::engine::socket::stream_cause;
-use crate::pacing::Arrivals;
 
 /// Subscriptions being made at the same time.
 const SUBSCRIBING: usize = 32;

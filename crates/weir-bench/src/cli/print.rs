@@ -10,6 +10,6 @@ pub fn line(text: Arguments) {
 
 /// As `println!`, but for a reader that has gone.
 macro_rules! out {
-    ($($format:tt)*) => { $crate::print::line(format_args!($($format)*)) };
+    ($($format:tt)*) => { $crate::cli::print::line(format_args!($($format)*)) };
 }
 pub(crate) use out;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::backend::behaviour::parse_duration;
 use crate::backend::{Answer, Backend, Behaviour, Config, Delay, Failure, TlsFiles};
+use crate::cli::print::out;
 use crate::engine::allow_files;
-use crate::print::out;
 
 /// Run a backend that does what it is told: constant, sized, echoed, slow or failing answers; HTTP/1.1, HTTP/2 and
 /// gRPC, WebSocket and server-sent events, in the clear or over TLS.

@@ -1,9 +1,11 @@
 //! What a result says, in numbers: one summary per cell, comparisons between targets, cost of policies. Pure.
 
 use crate::{
-    knee,
-    lint::{self, Severity, Verdict},
-    recovery,
+    analysis::{
+        knee,
+        lint::{self, Severity, Verdict},
+        recovery,
+    },
     result::{Cell, Knee, Level, Outcome, ResultFile, Role, Run, Slice},
     scenario::{NO_POLICY, Row, Scenario},
     stats::{Comparison, Interval, Scalability, compare, fit_scalability, median_interval, ratios, sliced_ratio},

@@ -17,11 +17,11 @@ use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 
 use crate::backend::behaviour::{parse_bytes, parse_duration};
+use crate::cli::print::out;
 use crate::engine::{
     Body, EchoCheck, LoadPlan, LoadResult, Pacing, PlanError, Progress, Protocol, Rate, RequestTemplate, Spacing, Stop,
     Think, Timeouts, Tls, run_until,
 };
-use crate::print::out;
 
 pub use self::report::report;
 pub use self::verdict::verdict;

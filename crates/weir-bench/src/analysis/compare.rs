@@ -1,9 +1,9 @@
 //! Two results of the same scenario, cell by cell. Pure.
 
 use crate::{
+    analysis::summary::values,
     result::{Cell, ResultFile, Run},
     stats::{Comparison, compare_apart},
-    summary::values,
 };
 
 /// A cell that both results have, and how the second differs from the first.

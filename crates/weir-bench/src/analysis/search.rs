@@ -1,12 +1,6 @@
-//! Searches: the highest rate within an objective.
+//! How a search finds the highest rate that keeps an objective.
 
-use std::collections::BTreeMap;
-
-use crate::{
-    result::{Attempt, Level, Search, TargetRecord},
-    run::{Found, Lab},
-    scenario::Objective,
-};
+use crate::{result::Attempt, scenario::Objective};
 
 /// Share of a rate that must be carried for it to count as kept.
 const CARRIED: f64 = 0.98;
@@ -52,43 +46,6 @@ pub fn kept(objective: &Objective, attempt: &Attempt) -> bool {
         && objective.mean_ms.is_none_or(|limit| attempt.mean_ms <= limit)
         && objective.p99_ms.is_none_or(|limit| attempt.p99_ms <= limit)
         && objective.sent_within_us.is_none_or(|limit| attempt.sent_within_us.is_some_and(|us| us <= limit))
-}
-
-/// The scenario's searches, on its first row, for every target that can run it and every number of workers.
-pub fn all(
-    lab: &mut Lab<'_>,
-    peers: &BTreeMap<String, Found>,
-    records: &mut [TargetRecord],
-) -> Result<Vec<Search>, String> {
-    let scenario = lab.scenario;
-    let mut searches = Vec::new();
-    let Some(row) = scenario.rows.first().filter(|_| !scenario.searches.is_empty()) else { return Ok(searches) };
-    let rate = scenario.rate(row);
-    let levels =
-        scenario.workers.iter().map(|workers| Level { connections: scenario.levels(row)[0], rate, workers: *workers });
-    let levels: Vec<Level> = levels.collect();
-    for (target, at) in scenario.targets.iter().flat_map(|target| levels.iter().map(move |at| (target, *at))) {
-        let Some(first) = lab.median_rate(&row.name, target, at) else { continue };
-        for objective in &scenario.searches {
-            let found = lab.search(row, target, at, &peers[target], records, |tries| {
-                highest(first, |rate| {
-                    let attempt = tries(rate)?;
-                    Ok(Attempt { kept: kept(objective, &attempt), ..attempt })
-                })
-            })?;
-            let (rate, attempts) = found;
-            searches.push(Search {
-                objective: objective.name.clone(),
-                row: row.name.clone(),
-                target: target.clone(),
-                connections: at.connections,
-                workers: at.workers,
-                rate,
-                attempts,
-            });
-        }
-    }
-    Ok(searches)
 }
 
 #[cfg(test)]

@@ -1,0 +1,8 @@
+//! What follows from a result: pure functions over what was measured. Nothing here starts a process or reads a clock.
+
+pub mod compare;
+pub mod knee;
+pub mod lint;
+pub mod recovery;
+pub mod search;
+pub mod summary;

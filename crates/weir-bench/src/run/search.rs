@@ -1,0 +1,46 @@
+//! Searches of a scenario: what is tried on which target.
+
+use std::collections::BTreeMap;
+
+use super::{Found, Lab};
+use crate::{
+    analysis::search::{highest, kept},
+    result::{Attempt, Level, Search, TargetRecord},
+};
+
+/// The scenario's searches, on its first row, for every target that can run it and every number of workers.
+pub fn all(
+    lab: &mut Lab<'_>,
+    peers: &BTreeMap<String, Found>,
+    records: &mut [TargetRecord],
+) -> Result<Vec<Search>, String> {
+    let scenario = lab.scenario;
+    let mut searches = Vec::new();
+    let Some(row) = scenario.rows.first().filter(|_| !scenario.searches.is_empty()) else { return Ok(searches) };
+    let rate = scenario.rate(row);
+    let levels =
+        scenario.workers.iter().map(|workers| Level { connections: scenario.levels(row)[0], rate, workers: *workers });
+    let levels: Vec<Level> = levels.collect();
+    for (target, at) in scenario.targets.iter().flat_map(|target| levels.iter().map(move |at| (target, *at))) {
+        let Some(first) = lab.median_rate(&row.name, target, at) else { continue };
+        for objective in &scenario.searches {
+            let found = lab.search(row, target, at, &peers[target], records, |tries| {
+                highest(first, |rate| {
+                    let attempt = tries(rate)?;
+                    Ok(Attempt { kept: kept(objective, &attempt), ..attempt })
+                })
+            })?;
+            let (rate, attempts) = found;
+            searches.push(Search {
+                objective: objective.name.clone(),
+                row: row.name.clone(),
+                target: target.clone(),
+                connections: at.connections,
+                workers: at.workers,
+                rate,
+                attempts,
+            });
+        }
+    }
+    Ok(searches)
+}
