@@ -4,7 +4,7 @@ use memchr::memchr;
 
 /// The peer does not speak HTTP/1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub(crate) struct MalformedChunk;
 
 /// Where in a chunked body the reader is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,11 @@ impl Default for Chunked {
 impl Chunked {
     /// Reads on, and hands the body's own bytes to `content`. Returns how many of the bytes belong to the body when it
     /// ends among them.
-    pub(crate) fn feed(&mut self, data: &[u8], mut content: impl FnMut(&[u8])) -> Result<Option<usize>, Malformed> {
+    pub(crate) fn feed(
+        &mut self,
+        data: &[u8],
+        mut content: impl FnMut(&[u8]),
+    ) -> Result<Option<usize>, MalformedChunk> {
         let mut at = 0;
         while at < data.len() {
             let byte = data[at];
@@ -42,12 +46,12 @@ impl Chunked {
                 Chunked::Size { size, digits } => {
                     at += 1;
                     *self = match (byte as char).to_digit(16) {
-                        Some(_) if digits == 16 => return Err(Malformed),
+                        Some(_) if digits == 16 => return Err(MalformedChunk),
                         Some(digit) => Chunked::Size { size: size << 4 | u64::from(digit), digits: digits + 1 },
-                        None if digits == 0 => return Err(Malformed),
+                        None if digits == 0 => return Err(MalformedChunk),
                         None if byte == b'\n' => Self::after_size(size),
                         None if matches!(byte, b'\r' | b';' | b' ' | b'\t') => Chunked::SizeLine(size),
-                        None => return Err(Malformed),
+                        None => return Err(MalformedChunk),
                     };
                 }
                 Chunked::SizeLine(size) => match memchr(b'\n', &data[at..]) {
@@ -68,7 +72,7 @@ impl Chunked {
                     match byte {
                         b'\r' => {}
                         b'\n' => *self = Chunked::default(),
-                        _ => return Err(Malformed),
+                        _ => return Err(MalformedChunk),
                     }
                 }
                 Chunked::Trailer => {

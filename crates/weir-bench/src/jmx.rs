@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use quick_xml::{Reader, XmlVersion, events::Event};
 
-use crate::engine::{Body, LoadPlan, Pacing, RequestTemplate, Selection, Stop, Think, Timeouts};
+use crate::engine::{LoadPlan, LoadTimeouts, Pacing, RequestBody, RequestTemplate, Selection, StopCondition, Think};
 
 /// What a plan became.
 #[derive(Clone, Debug, Default)]
@@ -16,17 +16,17 @@ pub struct Imported {
 }
 
 #[derive(Debug, Default)]
-struct Group {
+struct ThreadGroup {
     name: String,
     /// Properties by their JMeter names: `ThreadGroup.num_threads`.
     properties: BTreeMap<String, String>,
-    samplers: Vec<Sampler>,
+    samplers: Vec<JmxSampler>,
     headers: Vec<(String, String)>,
     think_ms: Option<String>,
 }
 
 #[derive(Debug, Default)]
-struct Sampler {
+struct JmxSampler {
     name: String,
     properties: BTreeMap<String, String>,
     arguments: Vec<(String, String)>,
@@ -57,12 +57,12 @@ pub fn import(text: &str, properties: &BTreeMap<String, String>) -> Result<Impor
 }
 
 /// Collects properties by name: JMeter's names say what they belong to, so an excerpt without its end tags is readable.
-fn read(text: &str, notes: &mut Vec<String>) -> Result<Vec<Group>, String> {
+fn read(text: &str, notes: &mut Vec<String>) -> Result<Vec<ThreadGroup>, String> {
     let mut reader = Reader::from_str(text);
     let config = reader.config_mut();
     (config.check_end_names, config.allow_unmatched_ends, config.trim_text_start, config.trim_text_end) =
         (false, true, true, true);
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<ThreadGroup> = Vec::new();
     let mut property: Option<(String, String)> = None;
     let mut header: Option<String> = None;
     let mut argument: Option<String> = None;
@@ -97,9 +97,9 @@ fn read(text: &str, notes: &mut Vec<String>) -> Result<Vec<Group>, String> {
                     continue;
                 }
                 match class.as_str() {
-                    "ThreadGroup" => groups.push(Group { name, ..Group::default() }),
+                    "ThreadGroup" => groups.push(ThreadGroup { name, ..ThreadGroup::default() }),
                     "HTTPSamplerProxy" | "HTTPSampler" => match groups.last_mut() {
-                        Some(group) => group.samplers.push(Sampler { name, ..Sampler::default() }),
+                        Some(group) => group.samplers.push(JmxSampler { name, ..JmxSampler::default() }),
                         None => notes.push(format!("{name}: a sampler outside of a thread group, left out")),
                     },
                     "HeaderManager" | "ConstantTimer" => {}
@@ -154,7 +154,7 @@ fn read(text: &str, notes: &mut Vec<String>) -> Result<Vec<Group>, String> {
     Ok(groups)
 }
 
-fn plan(group: &Group, evaluate: &dyn Fn(&str) -> String, notes: &mut Vec<String>) -> Result<LoadPlan, String> {
+fn plan(group: &ThreadGroup, evaluate: &dyn Fn(&str) -> String, notes: &mut Vec<String>) -> Result<LoadPlan, String> {
     let property = |name: &str| group.properties.get(name).map(|text| evaluate(text)).filter(|text| !text.is_empty());
     let number = |name: &str| -> Result<Option<f64>, String> {
         let Some(text) = property(name) else { return Ok(None) };
@@ -171,11 +171,11 @@ fn plan(group: &Group, evaluate: &dyn Fn(&str) -> String, notes: &mut Vec<String
     for sampler in &group.samplers {
         requests.push(request(sampler, &group.headers, evaluate, notes));
     }
-    let stop = Stop {
+    let stop = StopCondition {
         duration_ms: duration_s.map(|seconds| (seconds * 1e3) as u64),
         count: (!forever).then(|| (loops as u64) * threads as u64 * requests.len() as u64),
     };
-    if stop == Stop::default() {
+    if stop == StopCondition::default() {
         return Err(format!("{}: it loops forever without a scheduler; give the thread group a duration", group.name));
     }
     if let Some(delay) = property("ThreadGroup.delay").filter(|delay| delay != "0") {
@@ -196,9 +196,9 @@ fn plan(group: &Group, evaluate: &dyn Fn(&str) -> String, notes: &mut Vec<String
     };
     let keep_alive = samplers("HTTPSampler.use_keepalive").iter().all(|value| value != "false");
     let timeout = |name: &str| samplers(name).iter().filter_map(|text| text.parse::<u64>().ok()).max();
-    let timeouts = Timeouts {
-        connect_ms: timeout("HTTPSampler.connect_timeout").unwrap_or(Timeouts::default().connect_ms),
-        response_ms: timeout("HTTPSampler.response_timeout").unwrap_or(Timeouts::default().response_ms),
+    let timeouts = LoadTimeouts {
+        connect_ms: timeout("HTTPSampler.connect_timeout").unwrap_or(LoadTimeouts::default().connect_ms),
+        response_ms: timeout("HTTPSampler.response_timeout").unwrap_or(LoadTimeouts::default().response_ms),
     };
     Ok(LoadPlan {
         requests,
@@ -211,7 +211,7 @@ fn plan(group: &Group, evaluate: &dyn Fn(&str) -> String, notes: &mut Vec<String
 }
 
 fn request(
-    sampler: &Sampler,
+    sampler: &JmxSampler,
     headers: &[(String, String)],
     evaluate: &dyn Fn(&str) -> String,
     notes: &mut Vec<String>,
@@ -241,11 +241,11 @@ fn request(
     let pairs = pairs.collect::<Vec<_>>().join("&");
     let mut headers: Vec<(String, String)> =
         headers.iter().map(|(name, value)| (evaluate(name), evaluate(value))).collect();
-    let (mut body, mut query) = (Body::Empty, String::new());
+    let (mut body, mut query) = (RequestBody::Empty, String::new());
     if raw {
-        body = Body::Text(arguments.iter().map(|(_, value)| value.as_str()).collect());
+        body = RequestBody::Text(arguments.iter().map(|(_, value)| value.as_str()).collect());
     } else if !pairs.is_empty() && method == "POST" {
-        body = Body::Text(pairs);
+        body = RequestBody::Text(pairs);
         headers.push(("Content-Type".to_owned(), "application/x-www-form-urlencoded".to_owned()));
     } else if !pairs.is_empty() {
         query = format!("{}{pairs}", if path.contains('?') { '&' } else { '?' });
@@ -311,7 +311,7 @@ mod tests {
         let imported = import(PLAN, &properties(&[("threads", "1000"), ("seconds", "600")])).unwrap();
         let (name, plan) = &imported.groups[0];
         assert_eq!((name.as_str(), plan.connections), ("Thread Group", 1000));
-        assert_eq!(plan.stop, Stop::after_ms(600_000));
+        assert_eq!(plan.stop, StopCondition::after_ms(600_000));
         assert_eq!(plan.pacing, Pacing::Closed { think: Think::None, ramp_up_ms: 5_000 });
         assert_eq!(plan.requests[0].url, "http://10.0.0.5:30080/apigateway/test");
         assert!(plan.keep_alive);
@@ -322,7 +322,7 @@ mod tests {
     fn properties_have_defaults() {
         let imported = import(PLAN, &BTreeMap::new()).unwrap();
         let plan = &imported.groups[0].1;
-        assert_eq!((plan.connections, plan.stop), (10, Stop::after_ms(30_000)));
+        assert_eq!((plan.connections, plan.stop), (10, StopCondition::after_ms(30_000)));
     }
 
     #[test]

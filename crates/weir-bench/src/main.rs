@@ -9,11 +9,11 @@ use clap::Parser;
 #[command(version)]
 enum CommandLine {
     #[command(flatten)]
-    Bench(weir_bench::cli::Bench),
+    Bench(weir_bench::cli::LabCommand),
     /// Load a URL
-    Load(Box<weir_bench::cli::load::Args>),
+    Load(Box<weir_bench::cli::load::LoadArguments>),
     /// Run a built-in backend
-    Backend(weir_bench::cli::backend::Args),
+    Backend(weir_bench::cli::backend::BackendArguments),
 }
 
 fn main() -> ExitCode {

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::{Interruptions, LoadPlan, LoadResult, Phase, Protocol},
+    engine::{Interruptions, LoadPhase, LoadPlan, LoadResult, Protocol},
     manifest::Manifest,
     scenario::Scenario,
 };
@@ -79,7 +79,7 @@ pub struct Search {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
     /// Every rate that was tried, in order.
-    pub attempts: Vec<Attempt>,
+    pub attempts: Vec<SearchAttempt>,
 }
 
 fn one() -> u32 {
@@ -88,7 +88,7 @@ fn one() -> u32 {
 
 /// One rate tried by a search.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Attempt {
+pub struct SearchAttempt {
     pub rate: f64,
     pub achieved: f64,
     /// Milliseconds from when requests were due.
@@ -99,7 +99,7 @@ pub struct Attempt {
     /// a connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_within_us: Option<f64>,
-    /// What the machine allowed just before, by [`Run::noticed_within_us`].
+    /// What the machine allowed just before, by [`MeasuredRun::noticed_within_us`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noticed_within_us: Option<f64>,
     pub kept: bool,
@@ -127,11 +127,11 @@ pub struct Configuration {
     pub sha256: String,
     pub command: Vec<String>,
     /// What the target's own checker said: `None` when it has no checker.
-    pub check: Option<Check>,
+    pub check: Option<ConfigurationCheck>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Check {
+pub struct ConfigurationCheck {
     pub command: Vec<String>,
     pub passed: bool,
     pub output: String,
@@ -143,13 +143,13 @@ pub struct Check {
 pub struct Cell {
     pub row: String,
     pub target: String,
-    pub level: Level,
-    pub outcome: Outcome,
+    pub level: LoadLevel,
+    pub outcome: CellOutcome,
 }
 
 /// Where on the scenario's axis a cell stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Level {
+pub struct LoadLevel {
     pub connections: u32,
     /// Requests (or messages) per second asked for; absent in a closed loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,9 +159,9 @@ pub struct Level {
 }
 
 #[derive(Clone, Debug)]
-pub enum Outcome {
+pub enum CellOutcome {
     Measured {
-        runs: Vec<Run>,
+        runs: Vec<MeasuredRun>,
     },
     /// The target cannot do what the row asks.
     Unsupported {
@@ -170,7 +170,7 @@ pub enum Outcome {
     /// The target should have, and did not: it failed to start, to become ready or to stay alive.
     Failed {
         reason: String,
-        runs: Vec<Run>,
+        runs: Vec<MeasuredRun>,
     },
 }
 
@@ -179,12 +179,12 @@ pub enum Outcome {
 struct CellForm {
     row: String,
     target: String,
-    level: Level,
+    level: LoadLevel,
     status: Status,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    runs: Vec<Run>,
+    runs: Vec<MeasuredRun>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -199,9 +199,9 @@ impl From<CellForm> for Cell {
     fn from(form: CellForm) -> Cell {
         let reason = form.reason.unwrap_or_default();
         let outcome = match form.status {
-            Status::Measured => Outcome::Measured { runs: form.runs },
-            Status::Unsupported => Outcome::Unsupported { reason },
-            Status::Failed => Outcome::Failed { reason, runs: form.runs },
+            Status::Measured => CellOutcome::Measured { runs: form.runs },
+            Status::Unsupported => CellOutcome::Unsupported { reason },
+            Status::Failed => CellOutcome::Failed { reason, runs: form.runs },
         };
         Cell { row: form.row, target: form.target, level: form.level, outcome }
     }
@@ -210,9 +210,9 @@ impl From<CellForm> for Cell {
 impl From<Cell> for CellForm {
     fn from(cell: Cell) -> CellForm {
         let (status, reason, runs) = match cell.outcome {
-            Outcome::Measured { runs } => (Status::Measured, None, runs),
-            Outcome::Unsupported { reason } => (Status::Unsupported, Some(reason), Vec::new()),
-            Outcome::Failed { reason, runs } => (Status::Failed, Some(reason), runs),
+            CellOutcome::Measured { runs } => (Status::Measured, None, runs),
+            CellOutcome::Unsupported { reason } => (Status::Unsupported, Some(reason), Vec::new()),
+            CellOutcome::Failed { reason, runs } => (Status::Failed, Some(reason), runs),
         };
         CellForm { row: cell.row, target: cell.target, level: cell.level, status, reason, runs }
     }
@@ -220,17 +220,17 @@ impl From<Cell> for CellForm {
 
 impl Cell {
     /// The runs that took place, also those before a failure.
-    pub fn runs(&self) -> &[Run] {
+    pub fn runs(&self) -> &[MeasuredRun] {
         match &self.outcome {
-            Outcome::Measured { runs } | Outcome::Failed { runs, .. } => runs,
-            Outcome::Unsupported { .. } => &[],
+            CellOutcome::Measured { runs } | CellOutcome::Failed { runs, .. } => runs,
+            CellOutcome::Unsupported { .. } => &[],
         }
     }
 }
 
 /// One repeat of one cell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Run {
+pub struct MeasuredRun {
     pub repeat: u32,
     /// Position in the interleaved order of the whole scenario, from 0.
     pub order: u32,
@@ -242,7 +242,7 @@ pub struct Run {
     pub load: LoadResult,
     /// The turns it consists of, when there were several, in the order of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub slices: Vec<Slice>,
+    pub slices: Vec<RunSlice>,
     /// Processors the generator was allowed to use.
     pub generator_cpus: Vec<u32>,
     /// Processes other than the generator, sampled over the measured part.
@@ -259,7 +259,7 @@ pub struct Run {
     pub instructions: Option<Instructions>,
     /// Of a target that records requests in a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub records: Option<Records>,
+    pub records: Option<AccessRecords>,
     /// Resident bytes of the target before its first load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rss_before_bytes: Option<u64>,
@@ -273,14 +273,14 @@ pub struct Run {
 
 /// What a target that records every request wrote in a run, warm-up and drain included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Records {
+pub struct AccessRecords {
     /// Requests that were answered.
     pub answered: u64,
     /// Records that reached the file. A few more than were answered: of the requests that tried the target before.
     pub written: u64,
 }
 
-impl Records {
+impl AccessRecords {
     /// Share of the answered requests without a record, 0 to 1.
     pub fn lost_share(self) -> f64 {
         self.answered.saturating_sub(self.written) as f64 / self.answered.max(1) as f64
@@ -289,7 +289,7 @@ impl Records {
 
 /// One of the turns of a run: what comparisons are made from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Slice {
+pub struct RunSlice {
     /// Requests (or messages) per second.
     pub rps: f64,
     /// CPU microseconds of the target for each.
@@ -300,7 +300,7 @@ pub struct Slice {
 /// Who sets the pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Pacing {
+pub enum PacingKind {
     /// The next request waits for the last response.
     Closed,
     /// Requests are due at their own times, whatever the responses do.
@@ -309,7 +309,7 @@ pub enum Pacing {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Role {
+pub enum ProcessRole {
     Target,
     Backend,
 }
@@ -317,7 +317,7 @@ pub enum Role {
 /// A process tree over time: a target with several processes is one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Process {
-    pub role: Role,
+    pub role: ProcessRole,
     pub name: String,
     /// Processors it is pinned to; empty when it may use all.
     pub cpus: Vec<u32>,
@@ -396,7 +396,7 @@ pub struct Instructions {
     pub kernel: u64,
 }
 
-impl Run {
+impl MeasuredRun {
     /// Idle connections that were open to the end.
     pub fn held(&self) -> Option<u64> {
         let idle = matches!(self.plan.protocol, Protocol::Idle { .. });
@@ -413,7 +413,7 @@ impl Run {
 
     /// Answers with an expected status per second, of those that came while the load went on.
     pub fn goodput(&self) -> f64 {
-        let measured = self.load.intervals.iter().filter(|interval| interval.phase == Phase::Measured);
+        let measured = self.load.intervals.iter().filter(|interval| interval.phase == LoadPhase::Measured);
         let (good, ns) = measured.fold((0, 0), |(good, ns), interval| {
             (good + interval.tally.completed - interval.tally.unexpected, ns + interval.length_ns)
         });
@@ -462,7 +462,7 @@ impl Run {
         bad as f64 / (total.due.max(1)) as f64
     }
 
-    pub fn role(&self, role: Role) -> impl Iterator<Item = &Process> {
+    pub fn role(&self, role: ProcessRole) -> impl Iterator<Item = &Process> {
         self.processes.iter().filter(move |process| process.role == role)
     }
 
@@ -470,13 +470,13 @@ impl Run {
     ///
     /// Samples and requests cover slightly different spans, so both are taken as rates.
     pub fn target_cpu_us(&self) -> Option<f64> {
-        let target = self.role(Role::Target).next()?;
+        let target = self.role(ProcessRole::Target).next()?;
         let rate = self.throughput();
         (rate > 0.0 && target.span_s() > 0.0).then(|| target.cpu_s() / target.span_s() / rate * 1e6)
     }
 
     /// Share of the processors given to the processes of this role that they used: 1 is all of them.
-    pub fn utilisation(&self, role: Role) -> Option<f64> {
+    pub fn utilisation(&self, role: ProcessRole) -> Option<f64> {
         let mut cpus: Vec<u32> = Vec::new();
         let mut used = 0.0;
         for process in self.role(role).filter(|process| process.span_s() > 0.0) {
@@ -496,7 +496,7 @@ impl Run {
     }
 
     pub fn rss_peak_bytes(&self) -> Option<u64> {
-        self.role(Role::Target).next().map(Process::rss_peak_bytes)
+        self.role(ProcessRole::Target).next().map(Process::rss_peak_bytes)
     }
 
     /// Connections opened on this host during the measured part that the generator's clients did not open: with

@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use weir_bench::analysis::lint::{
-    self, Evidence, Scaling,
+    self, Evidence, ScalingEvidence,
     Severity::{self, Invalid, Warning},
     judge, worst,
 };
@@ -211,7 +211,7 @@ fn what_needs_rows_of_its_own_is_a_note_where_it_is_missing() {
 #[test]
 fn each_thing_that_was_measured_at_several_sizes_is_judged_by_itself() {
     let mut evidence = publication("clean.yaml");
-    let size = |name: &str, cores, rps| Scaling { name: Some(name.to_owned()), cores, rps };
+    let size = |name: &str, cores, rps| ScalingEvidence { name: Some(name.to_owned()), cores, rps };
     evidence.scaling =
         vec![size("a", 1.0, 100.0), size("b", 1.0, 1_000.0), size("a", 2.0, 230.0), size("b", 2.0, 1_900.0)];
     let verdicts = judge(&evidence);

@@ -9,7 +9,7 @@ use std::{
 
 use weir_bench::{
     analysis::lint,
-    result::{Outcome, ResultFile},
+    result::{CellOutcome, ResultFile},
 };
 use weir_testkit::skipped;
 
@@ -82,7 +82,7 @@ fn a_scenario_becomes_a_result_a_report_and_exports() {
     let result = ResultFile::read(&file).unwrap();
     assert_eq!(result.cells.len(), 4);
     for cell in result.cells.iter().filter(|cell| cell.row == "GET") {
-        let Outcome::Measured { runs } = &cell.outcome else { panic!("{:?}", cell.outcome) };
+        let CellOutcome::Measured { runs } = &cell.outcome else { panic!("{:?}", cell.outcome) };
         assert_eq!(runs.len(), 2);
         for run in runs {
             assert!(run.load.total.class(2) > 0, "{:?}", run.load.total.statuses);
@@ -132,7 +132,7 @@ fn judged_by_what_it_holds(result: &ResultFile) {
     scaled.cells[0].target = "weir".to_owned();
     let mut two = scaled.cells[0].clone();
     two.level.workers = 2;
-    if let Outcome::Measured { runs } = &mut two.outcome {
+    if let CellOutcome::Measured { runs } = &mut two.outcome {
         runs.iter_mut().for_each(|run| run.load.total.completed *= 3);
     }
     scaled.cells.push(two);

@@ -30,7 +30,7 @@ const QUEUE_CHUNKS: usize = 128;
 /// How often a file that cannot be written is complained about.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
-enum Message {
+enum LogCommand {
     Chunk { text: Vec<u8>, lines: u64 },
     Reopen(SyncSender<io::Result<()>>),
     Stop,
@@ -38,7 +38,7 @@ enum Message {
 
 /// An open access log. Dropping it writes what was handed over before, and ends its thread.
 pub struct LogWriter {
-    queue: SyncSender<Message>,
+    queue: SyncSender<LogCommand>,
     metrics: Arc<Metrics>,
     thread: Option<JoinHandle<()>>,
 }
@@ -47,7 +47,7 @@ impl LogWriter {
     /// Opens `path` for appending, and creates it where it does not exist. `/dev/stdout` and `/dev/stderr` mean the
     /// process's own streams, also where these are sockets, as under systemd.
     pub fn open(path: &Path, metrics: Arc<Metrics>) -> io::Result<Self> {
-        let target = Target::open(path)?;
+        let target = LogFile::open(path)?;
         let (queue, messages) = sync_channel(QUEUE_CHUNKS);
         let thread_metrics = Arc::clone(&metrics);
         let thread = std::thread::Builder::new()
@@ -72,14 +72,14 @@ impl LogWriter {
     pub fn reopen(&self) -> io::Result<()> {
         let (done, outcome) = sync_channel(1);
         let ended = || io::Error::other("the log's thread has ended");
-        self.queue.send(Message::Reopen(done)).map_err(|_| ended())?;
+        self.queue.send(LogCommand::Reopen(done)).map_err(|_| ended())?;
         outcome.recv().map_err(|_| ended())?
     }
 }
 
 impl Drop for LogWriter {
     fn drop(&mut self) {
-        if self.queue.send(Message::Stop).is_ok()
+        if self.queue.send(LogCommand::Stop).is_ok()
             && let Some(thread) = self.thread.take()
         {
             // A thread that panicked has reported that itself.
@@ -90,7 +90,7 @@ impl Drop for LogWriter {
 
 /// One worker's end of the log: a buffer, and the queue it goes to. Dropping it hands over what it holds.
 pub struct LogSink {
-    queue: SyncSender<Message>,
+    queue: SyncSender<LogCommand>,
     metrics: Arc<Metrics>,
     chunk: Vec<u8>,
     lines: u64,
@@ -135,11 +135,11 @@ impl LogSink {
             return;
         }
         let lines = std::mem::take(&mut self.lines);
-        match self.queue.try_send(Message::Chunk { text: std::mem::take(&mut self.chunk), lines }) {
+        match self.queue.try_send(LogCommand::Chunk { text: std::mem::take(&mut self.chunk), lines }) {
             Ok(()) => {}
             Err(TrySendError::Full(message) | TrySendError::Disconnected(message)) => {
                 self.metrics.log_lines_dropped.fetch_add(lines, Relaxed);
-                if let Message::Chunk { mut text, .. } = message {
+                if let LogCommand::Chunk { mut text, .. } = message {
                     text.clear();
                     self.chunk = text;
                 }
@@ -155,11 +155,11 @@ impl Drop for LogSink {
 }
 
 /// The writer's thread.
-fn write_all(mut target: Target, messages: &Receiver<Message>, metrics: &Metrics) {
+fn write_all(mut target: LogFile, messages: &Receiver<LogCommand>, metrics: &Metrics) {
     let mut complain_after: Option<Instant> = None;
     while let Ok(message) = messages.recv() {
         match message {
-            Message::Chunk { text, lines } => {
+            LogCommand::Chunk { text, lines } => {
                 let (written, outcome) = target.append(&text);
                 metrics.log_lines.fetch_add(written, Relaxed);
                 if let Err(error) = outcome {
@@ -172,26 +172,26 @@ fn write_all(mut target: Target, messages: &Receiver<Message>, metrics: &Metrics
                     }
                 }
             }
-            Message::Reopen(done) => {
-                let outcome = Target::open(&target.path).map(|opened| target = opened);
+            LogCommand::Reopen(done) => {
+                let outcome = LogFile::open(&target.path).map(|opened| target = opened);
                 complain_after = None;
                 // Whoever asked may have stopped waiting.
                 let _ = done.send(outcome);
             }
-            Message::Stop => break,
+            LogCommand::Stop => break,
         }
     }
 }
 
 /// The file that lines are appended to.
-struct Target {
+struct LogFile {
     path: PathBuf,
     file: File,
     /// The last write broke off within a line.
     torn: bool,
 }
 
-impl Target {
+impl LogFile {
     fn open(path: &Path) -> io::Result<Self> {
         let own_stream = match path.to_str() {
             Some("/dev/stdout") => Some(io::stdout().as_fd().try_clone_to_owned()?),
@@ -314,7 +314,7 @@ mod tests {
     fn a_line_cut_off_by_an_error_does_not_swallow_the_next() {
         let directory = TempDir::new();
         let path = directory.join("access.log");
-        let mut target = Target::open(&path).expect("a directory of our own");
+        let mut target = LogFile::open(&path).expect("a directory of our own");
         target.file.write_all(b"whole\ncut of").expect("there is room");
         target.torn = true;
         let (written, outcome) = target.append(b"next\n");

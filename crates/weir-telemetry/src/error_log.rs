@@ -6,7 +6,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// How lines look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Shape {
+pub enum LineFormat {
     #[default]
     Text,
     /// One JSON object a line.
@@ -14,20 +14,20 @@ pub enum Shape {
 }
 
 /// Sends what is logged from now on, by any thread, to stderr. The first call decides for the life of the process.
-pub fn start(level: LevelFilter, shape: Shape) {
+pub fn start(level: LevelFilter, shape: LineFormat) {
     // A second call finds a log in place, which is what was asked for.
     let _ = tracing::subscriber::set_global_default(subscriber(level, shape, std::io::stderr));
 }
 
 fn subscriber(
     level: LevelFilter,
-    shape: Shape,
+    shape: LineFormat,
     writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static,
 ) -> Box<dyn Subscriber + Send + Sync> {
     let builder = tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(writer);
     match shape {
-        Shape::Text => Box::new(builder.with_target(false).finish()),
-        Shape::Json => Box::new(builder.json().flatten_event(true).finish()),
+        LineFormat::Text => Box::new(builder.with_target(false).finish()),
+        LineFormat::Json => Box::new(builder.json().flatten_event(true).finish()),
     }
 }
 
@@ -50,7 +50,7 @@ mod tests {
         }
     }
 
-    fn logged(level: LevelFilter, shape: Shape, log: impl FnOnce()) -> String {
+    fn logged(level: LevelFilter, shape: LineFormat, log: impl FnOnce()) -> String {
         let memory = Memory::default();
         let writer = memory.clone();
         tracing::subscriber::with_default(subscriber(level, shape, move || writer.clone()), log);
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn only_what_is_as_grave_as_the_level_is_written() {
-        let text = logged(LevelFilter::WARN, Shape::Text, || {
+        let text = logged(LevelFilter::WARN, LineFormat::Text, || {
             tracing::info!("quiet");
             tracing::warn!("loud");
         });
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn p14_a_message_in_json_stays_one_line() {
-        let text = logged(LevelFilter::ERROR, Shape::Json, || tracing::error!("a\nb\u{1b}[2J\"}}"));
+        let text = logged(LevelFilter::ERROR, LineFormat::Json, || tracing::error!("a\nb\u{1b}[2J\"}}"));
         assert_eq!(text.lines().count(), 1);
         let line: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(line["level"], "ERROR");

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::cell::{Counter, Gauge, Histogram};
 use crate::price::RoutePrice;
-use crate::routes::{Routes, SLOTS};
+use crate::routes::{RouteSlots, SLOTS};
 
 /// Counters by a word of the program's own, such as the name of what ended an exchange early. Words are found by
 /// looking through the few that have occurred, which is for what goes wrong, not for every request.
@@ -120,7 +120,7 @@ pub struct WorkerMetrics {
     /// Exchanges that wait for a place at an upstream.
     pub upstream_queued: Gauge,
 
-    /// One for each slot of [`Routes`].
+    /// One for each slot of [`RouteSlots`].
     routes: Box<[RouteMetrics]>,
 }
 
@@ -214,7 +214,7 @@ impl ControlMetrics {
 #[derive(Debug)]
 pub struct Metrics {
     workers: Vec<Arc<WorkerMetrics>>,
-    pub routes: Routes,
+    pub routes: RouteSlots,
     pub control: ControlMetrics,
     /// Lines of the access log that were written, and those lost because the disk did not keep up or failed.
     pub log_lines: AtomicU64,
@@ -226,7 +226,7 @@ impl Metrics {
     pub fn new(workers: usize) -> Self {
         Self {
             workers: (0..workers).map(|_| Arc::new(WorkerMetrics::new())).collect(),
-            routes: Routes::default(),
+            routes: RouteSlots::default(),
             control: ControlMetrics::default(),
             log_lines: AtomicU64::new(0),
             log_lines_dropped: AtomicU64::new(0),

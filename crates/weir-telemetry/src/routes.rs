@@ -76,7 +76,7 @@ struct Owner {
 
 /// The owners of the slots. Written when a configuration is published, read by a scrape, unknown to the path.
 #[derive(Debug, Default)]
-pub struct Routes(Mutex<Owners>);
+pub struct RouteSlots(Mutex<Owners>);
 
 #[derive(Debug, Default)]
 struct Owners {
@@ -85,7 +85,7 @@ struct Owners {
     by_id: HashMap<String, u16>,
 }
 
-impl Routes {
+impl RouteSlots {
     /// Gives each route of a configuration its slot, in the order asked. Ids keep the slot they had; when all slots
     /// are taken, those of routes no longer configured are given away, and what is left over counts as [`OTHER`].
     pub fn assign<'a>(

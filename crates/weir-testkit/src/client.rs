@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::Request;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
-use crate::http2::{self, Http2};
+use crate::http2::{self, Http2Connection};
 use crate::origin::Reading;
 use crate::tls::{Agreed, TlsClient, Wire};
 use crate::wait::DEADLINE;
@@ -64,7 +64,7 @@ pub struct Client {
     local: SocketAddr,
     /// Requests go over HTTP/2, on a connection beside this one.
     by_http2: bool,
-    http2: Option<Http2>,
+    http2: Option<Http2Connection>,
 }
 
 impl Client {
@@ -249,7 +249,7 @@ impl Client {
         let http2 = match &mut self.http2 {
             Some(http2) => http2,
             none => {
-                let address = self.stream.tcp().peer_addr().and_then(Http2::connect);
+                let address = self.stream.tcp().peer_addr().and_then(Http2Connection::connect);
                 none.insert(address.map_err(|error| ReadError::Reset { partial: format!("cannot connect: {error}") })?)
             }
         };

@@ -8,11 +8,11 @@ use crate::wait::DEADLINE;
 /// Clones are the same gate.
 #[derive(Clone, Debug, Default)]
 pub struct Gate {
-    inner: Arc<(Mutex<State>, Condvar)>,
+    inner: Arc<(Mutex<GateState>, Condvar)>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct GateState {
     open: bool,
     permits: usize,
     arrived: usize,
@@ -66,7 +66,7 @@ impl Gate {
         assert!(!timeout.timed_out(), "{} of {count} came to this gate within {DEADLINE:?}", state.arrived);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GateState> {
         self.inner.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -170,8 +170,8 @@ impl Gateway {
 
     /// What `/metrics` says.
     #[track_caller]
-    pub fn metrics(&self) -> Metrics {
-        Metrics::parse(&self.ask_status("/metrics").text())
+    pub fn metrics(&self) -> ScrapedMetrics {
+        ScrapedMetrics::parse(&self.ask_status("/metrics").text())
     }
 
     /// The revision of the configuration that all workers serve; `None` while they differ.
@@ -274,13 +274,13 @@ fn complete(yaml: &str) -> String {
 
 /// The samples of a Prometheus page by series, as `name{label="value"}`.
 #[derive(Clone, Debug, Default)]
-pub struct Metrics(BTreeMap<String, f64>);
+pub struct ScrapedMetrics(BTreeMap<String, f64>);
 
-impl Metrics {
-    fn parse(text: &str) -> Metrics {
+impl ScrapedMetrics {
+    fn parse(text: &str) -> ScrapedMetrics {
         let samples = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
         let split = samples.filter_map(|line| line.rsplit_once(' '));
-        Metrics(split.filter_map(|(series, value)| Some((series.to_owned(), value.parse().ok()?))).collect())
+        ScrapedMetrics(split.filter_map(|(series, value)| Some((series.to_owned(), value.parse().ok()?))).collect())
     }
 
     /// The value of one series, spelled as on the page.
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn sums_series_by_label() {
         let page = "# TYPE a counter\na{class=\"2xx\",route=\"r\"} 3\na{class=\"5xx\",route=\"r\"} 4\nab 9\n";
-        let metrics = Metrics::parse(page);
+        let metrics = ScrapedMetrics::parse(page);
         assert_eq!(metrics.sum("a", &[]), 7.0);
         assert_eq!(metrics.sum("a", &["class=\"5xx\""]), 4.0);
         assert_eq!(metrics.get("ab"), Some(9.0));

@@ -21,13 +21,13 @@ pub(crate) fn is_wanted() -> bool {
 }
 
 /// One connection, with one request at a time.
-pub(crate) struct Http2 {
+pub(crate) struct Http2Connection {
     runtime: Runtime,
     requests: SendRequest<Bytes>,
 }
 
-impl Http2 {
-    pub(crate) fn connect(address: SocketAddr) -> std::io::Result<Http2> {
+impl Http2Connection {
+    pub(crate) fn connect(address: SocketAddr) -> std::io::Result<Http2Connection> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let requests = runtime.block_on(async {
             let tcp = TcpStream::connect(address).await?;
@@ -37,7 +37,7 @@ impl Http2 {
             tokio::spawn(async move { drop(connection.await) });
             Ok::<_, std::io::Error>(requests)
         })?;
-        Ok(Http2 { runtime, requests })
+        Ok(Http2Connection { runtime, requests })
     }
 
     pub(crate) fn ask(&mut self, request: Request<Bytes>) -> Result<Response, ReadError> {

@@ -24,7 +24,7 @@ mod wire;
 pub use client::{Client, ReadError};
 pub use dns::Dns;
 pub use gate::Gate;
-pub use gateway::{Gateway, Launcher, Metrics};
+pub use gateway::{Gateway, Launcher, ScrapedMetrics};
 pub use origin::{Answer, Connection, Origin, Reading};
 pub use place::{TempDir, free_port, shrink_backlog};
 pub use program::Program;

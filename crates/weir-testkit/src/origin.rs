@@ -154,11 +154,11 @@ impl Origin {
                     return;
                 }
                 let Ok(stream) = stream else { continue };
-                let Ok(prepared) = Prepared::new(stream, &own) else { continue };
+                let Ok(prepared) = AcceptedConnection::new(stream, &own) else { continue };
                 let (script, own, tls) = (Arc::clone(&script), Arc::clone(&own), tls.clone());
                 own.open.fetch_add(1, Ordering::AcqRel);
                 thread::spawn(move || {
-                    let _open = Open(Arc::clone(&own));
+                    let _open = OpenGuard(Arc::clone(&own));
                     let Ok(mut connection) = prepared.begin(tls.as_ref(), reading, own) else { return };
                     script(&mut connection);
                     connection.close();
@@ -272,9 +272,9 @@ fn by_request(answer: impl Fn(&Request) -> Answer) -> impl Fn(&mut Connection) {
 }
 
 /// Counts a connection as open while its script runs, also when the script panics.
-struct Open(Arc<Log>);
+struct OpenGuard(Arc<Log>);
 
-impl Drop for Open {
+impl Drop for OpenGuard {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::AcqRel);
     }
@@ -291,14 +291,14 @@ pub struct Connection {
 }
 
 /// An accepted connection before anything was said on it.
-struct Prepared {
+struct AcceptedConnection {
     stream: TcpStream,
     recording: Recording,
     index: usize,
 }
 
-impl Prepared {
-    fn new(stream: TcpStream, log: &Log) -> std::io::Result<Prepared> {
+impl AcceptedConnection {
+    fn new(stream: TcpStream, log: &Log) -> std::io::Result<AcceptedConnection> {
         stream.set_nodelay(true)?;
         // An idle connection in the gateway's pool may outlive a test, so reads wait longer than a test's deadline.
         stream.set_read_timeout(Some(DEADLINE * 30))?;
@@ -310,7 +310,7 @@ impl Prepared {
         if let Some(long_ago) = index.checked_sub(MOST_HELD) {
             connections[long_ago].1 = None;
         }
-        Ok(Prepared { stream, recording, index })
+        Ok(AcceptedConnection { stream, recording, index })
     }
 
     fn begin(self, tls: Option<&TlsServer>, reading: Reading, log: Arc<Log>) -> std::io::Result<Connection> {

@@ -32,8 +32,8 @@ enum WeirCommand {
     Version(version::VersionCommand),
     Completions(completions::Completions),
     Man(man::Man),
-    Load(Box<weir_bench::cli::load::Args>),
-    Backend(weir_bench::cli::backend::Args),
+    Load(Box<weir_bench::cli::load::LoadArguments>),
+    Backend(weir_bench::cli::backend::BackendArguments),
     Bench(bench::BenchCommand),
 }
 

@@ -46,7 +46,7 @@ use upgrade::{Failed, Invocation, UpgradeAttempt};
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
     pub file: PathBuf,
-    pub log_shape: error_log::Shape,
+    pub log_shape: error_log::LineFormat,
     /// How long a new binary may take until it serves.
     pub upgrade_patience: Duration,
 }

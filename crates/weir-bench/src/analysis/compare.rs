@@ -2,7 +2,7 @@
 
 use crate::{
     analysis::summary::values,
-    result::{Cell, ResultFile, Run},
+    result::{Cell, MeasuredRun, ResultFile},
     stats::{Comparison, compare_apart},
 };
 
@@ -30,13 +30,13 @@ pub fn differences<'a>(before: &'a ResultFile, after: &ResultFile) -> Vec<Differ
         .iter()
         .filter_map(|cell| {
             let other = same(cell).filter(|other| !other.runs().is_empty() && !cell.runs().is_empty())?;
-            let of = |figure: &dyn Fn(&Run) -> Option<f64>| {
+            let of = |figure: &dyn Fn(&MeasuredRun) -> Option<f64>| {
                 compare_apart(&values(cell.runs(), figure), &values(other.runs(), figure), confidence, before.seed)
             };
             Some(Difference {
                 cell,
                 throughput: of(&|run| Some(run.throughput())),
-                cpu: of(&Run::target_cpu_us),
+                cpu: of(&MeasuredRun::target_cpu_us),
                 p99: of(&|run| Some(run.latency_ms(99.0))),
             })
         })

@@ -1,8 +1,8 @@
 //! The knee of each curve of a result: from its levels, nothing is measured.
 
 use crate::{
-    result::{Cell, Knee, Run},
-    scenario::{Row, Scenario},
+    result::{Cell, Knee, MeasuredRun},
+    scenario::{Scenario, ScenarioRow},
     stats::{NoKnee, knee, median},
 };
 
@@ -20,13 +20,18 @@ pub fn knees(scenario: &Scenario, cells: &[Cell]) -> Vec<Knee> {
     curves.filter_map(|(row, target, workers)| of_curve(cells, row, target, workers)).collect()
 }
 
-fn of_curve(cells: &[Cell], row: &Row, target: &str, workers: u32) -> Option<Knee> {
+fn of_curve(cells: &[Cell], row: &ScenarioRow, target: &str, workers: u32) -> Option<Knee> {
     let mut levels: Vec<(u32, f64, f64)> = cells
         .iter()
         .filter(|cell| cell.row == row.name && cell.target == target && cell.level.workers == workers)
         .filter_map(|cell| {
-            let median_of = |figure: fn(&Run) -> f64| median(&cell.runs().iter().map(figure).collect::<Vec<_>>());
-            Some((cell.level.connections, median_of(Run::throughput)?, median_of(Run::mean_latency_ms)?))
+            let median_of =
+                |figure: fn(&MeasuredRun) -> f64| median(&cell.runs().iter().map(figure).collect::<Vec<_>>());
+            Some((
+                cell.level.connections,
+                median_of(MeasuredRun::throughput)?,
+                median_of(MeasuredRun::mean_latency_ms)?,
+            ))
         })
         .collect();
     levels.sort_by_key(|level| level.0);

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::{
-    backend::Delay,
-    engine::{Interval, Phase},
-    result::{Cell, ResultFile, Run},
+    backend::BackendDelay,
+    engine::{LoadInterval, LoadPhase},
+    result::{Cell, MeasuredRun, ResultFile},
     stats::median,
 };
 
@@ -16,7 +16,7 @@ const ENOUGH: f64 = 0.9;
 /// longest to follow. A change that was not followed before the next counts with the whole time between.
 ///
 /// `None` where the backend does not change, or did not during the measurement.
-pub fn longest_s(result: &ResultFile, cell: &Cell, run: &Run) -> Option<f64> {
+pub fn longest_s(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> Option<f64> {
     let every = every(result, cell)?;
     let reachable = [0, 1].map(|speed| reachable(result, cell, every, speed));
     let pieces = pieces(run, every);
@@ -35,7 +35,7 @@ pub fn longest_s(result: &ResultFile, cell: &Cell, run: &Run) -> Option<f64> {
 fn every(result: &ResultFile, cell: &Cell) -> Option<Duration> {
     let row = result.scenario.row(&cell.row)?;
     match result.scenario.backend(row).delay.as_deref()?.parse() {
-        Ok(Delay::Alternate { every, .. }) => Some(every),
+        Ok(BackendDelay::Alternate { every, .. }) => Some(every),
         _ => None,
     }
 }
@@ -62,12 +62,12 @@ struct Piece {
     rate: f64,
 }
 
-fn pieces(run: &Run, every: Duration) -> Vec<Piece> {
-    let measured = run.load.intervals.iter().filter(|interval| interval.phase == Phase::Measured);
+fn pieces(run: &MeasuredRun, every: Duration) -> Vec<Piece> {
+    let measured = run.load.intervals.iter().filter(|interval| interval.phase == LoadPhase::Measured);
     measured.map(|interval| piece(run.load.started_unix_ns, interval, every)).collect()
 }
 
-fn piece(started_unix_ns: u64, interval: &Interval, every: Duration) -> Piece {
+fn piece(started_unix_ns: u64, interval: &LoadInterval, every: Duration) -> Piece {
     let from_ns = u128::from(started_unix_ns) + u128::from(interval.start_ns);
     let since_s = (from_ns % every.as_nanos()) as f64 / 1e9;
     let length_s = interval.length_ns as f64 / 1e9;
@@ -82,16 +82,16 @@ fn piece(started_unix_ns: u64, interval: &Interval, every: Duration) -> Piece {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{CpuTime, Tally};
+    use crate::engine::{CpuTime, LoadTally};
 
     #[test]
     fn an_interval_belongs_to_the_stretch_it_begins_in() {
         let every = Duration::from_secs(10);
-        let at = |start_ms: u64| Interval {
-            phase: Phase::Measured,
+        let at = |start_ms: u64| LoadInterval {
+            phase: LoadPhase::Measured,
             start_ns: start_ms * 1_000_000,
             length_ns: 100_000_000,
-            tally: Tally { completed: 50, ..Tally::default() },
+            tally: LoadTally { completed: 50, ..LoadTally::default() },
             cpu: CpuTime::default(),
         };
         // The run began three seconds before a change.

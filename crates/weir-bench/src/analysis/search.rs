@@ -1,6 +1,6 @@
 //! How a search finds the highest rate that keeps an objective.
 
-use crate::{result::Attempt, scenario::Objective};
+use crate::{result::SearchAttempt, scenario::Objective};
 
 /// Share of a rate that must be carried for it to count as kept.
 const CARRIED: f64 = 0.98;
@@ -14,9 +14,9 @@ const MOST_RATES: usize = 12;
 /// that follows. Returns the rate with all attempts in order; `None` when nothing was kept above a hundredth of `first`.
 pub fn highest<E>(
     first: f64,
-    mut attempt: impl FnMut(f64) -> Result<Attempt, E>,
-) -> Result<(Option<f64>, Vec<Attempt>), E> {
-    let mut attempts: Vec<Attempt> = Vec::new();
+    mut attempt: impl FnMut(f64) -> Result<SearchAttempt, E>,
+) -> Result<(Option<f64>, Vec<SearchAttempt>), E> {
+    let mut attempts: Vec<SearchAttempt> = Vec::new();
     let (mut low, mut high): (f64, Option<f64>) = (0.0, None);
     let mut rate = first;
     for _ in 0..MOST_RATES {
@@ -40,7 +40,7 @@ pub fn highest<E>(
 }
 
 /// Whether a rate was carried within the objective.
-pub fn kept(objective: &Objective, attempt: &Attempt) -> bool {
+pub fn kept(objective: &Objective, attempt: &SearchAttempt) -> bool {
     attempt.achieved >= attempt.rate * CARRIED
         && attempt.error_share < 0.001
         && objective.mean_ms.is_none_or(|limit| attempt.mean_ms <= limit)
@@ -52,9 +52,9 @@ pub fn kept(objective: &Objective, attempt: &Attempt) -> bool {
 mod tests {
     use super::*;
 
-    fn attempt(rate: f64, capacity: f64) -> Attempt {
+    fn attempt(rate: f64, capacity: f64) -> SearchAttempt {
         let p99_ms = if rate < capacity { 1.0 / (1.0 - rate / capacity) } else { 1e3 };
-        Attempt { rate, achieved: rate.min(capacity), mean_ms: p99_ms / 3.0, p99_ms, ..Attempt::default() }
+        SearchAttempt { rate, achieved: rate.min(capacity), mean_ms: p99_ms / 3.0, p99_ms, ..SearchAttempt::default() }
     }
 
     fn p99_within(ms: f64) -> Objective {
@@ -65,7 +65,7 @@ mod tests {
     fn find(objective: &Objective, first: f64) -> (Option<f64>, usize) {
         let (rate, attempts) = highest::<()>(first, |rate| {
             let attempt = attempt(rate, 10_000.0);
-            Ok(Attempt { kept: kept(objective, &attempt), ..attempt })
+            Ok(SearchAttempt { kept: kept(objective, &attempt), ..attempt })
         })
         .unwrap();
         let mut rates: Vec<f64> = attempts.iter().map(|attempt| attempt.rate).collect();
@@ -94,7 +94,7 @@ mod tests {
             let hiccup = !tried.contains(&rate);
             tried.push(rate);
             let attempt = attempt(rate, 10_000.0);
-            Ok(Attempt { kept: kept(&objective, &attempt) && !hiccup, ..attempt })
+            Ok(SearchAttempt { kept: kept(&objective, &attempt) && !hiccup, ..attempt })
         })
         .unwrap();
         assert!((7_800.0..=8_000.0).contains(&rate.unwrap()), "{rate:?}");
@@ -110,7 +110,8 @@ mod tests {
     #[test]
     fn a_schedule_is_kept_when_nearly_all_are_sent_in_time_and_none_had_to_wait() {
         let objective = Objective { name: "schedule".to_owned(), sent_within_us: Some(100.0), ..Objective::default() };
-        let on_schedule = |sent_within_us| kept(&objective, &Attempt { sent_within_us, ..attempt(1_000.0, 10_000.0) });
+        let on_schedule =
+            |sent_within_us| kept(&objective, &SearchAttempt { sent_within_us, ..attempt(1_000.0, 10_000.0) });
         assert_eq!([Some(99.0), Some(101.0), None].map(on_schedule), [true, false, false]);
     }
 }

@@ -3,41 +3,43 @@
 use crate::{
     analysis::{
         knee,
-        lint::{self, Severity, Verdict},
+        lint::{self, LintVerdict, Severity},
         recovery,
     },
-    result::{Cell, Knee, Level, Outcome, ResultFile, Role, Run, Slice},
-    scenario::{NO_POLICY, Row, Scenario},
-    stats::{Comparison, Interval, Scalability, compare, fit_scalability, median_interval, ratios, sliced_ratio},
+    result::{Cell, CellOutcome, Knee, LoadLevel, MeasuredRun, ProcessRole, ResultFile, RunSlice},
+    scenario::{NO_POLICY, Scenario, ScenarioRow},
+    stats::{
+        Comparison, ConfidenceInterval, Scalability, compare, fit_scalability, median_interval, ratios, sliced_ratio,
+    },
 };
 
 /// A cell's figures over its repeats.
 #[derive(Clone, Debug)]
-pub struct Summary<'a> {
+pub struct CellSummary<'a> {
     pub cell: &'a Cell,
     /// Requests (or messages) per second.
-    pub rps: Option<Interval>,
-    pub mean_ms: Option<Interval>,
-    pub p50_ms: Option<Interval>,
-    pub p95_ms: Option<Interval>,
-    pub p99_ms: Option<Interval>,
-    pub p999_ms: Option<Interval>,
+    pub rps: Option<ConfidenceInterval>,
+    pub mean_ms: Option<ConfidenceInterval>,
+    pub p50_ms: Option<ConfidenceInterval>,
+    pub p95_ms: Option<ConfidenceInterval>,
+    pub p99_ms: Option<ConfidenceInterval>,
+    pub p999_ms: Option<ConfidenceInterval>,
     /// CPU microseconds of the target for each request, and how it divides.
-    pub cpu_us: Option<Interval>,
-    pub cpu_user_us: Option<Interval>,
-    pub rss_bytes: Option<Interval>,
-    pub rss_after_bytes: Option<Interval>,
+    pub cpu_us: Option<ConfidenceInterval>,
+    pub cpu_user_us: Option<ConfidenceInterval>,
+    pub rss_bytes: Option<ConfidenceInterval>,
+    pub rss_after_bytes: Option<ConfidenceInterval>,
     /// Bytes of the target for each connection held: idle connections only.
-    pub bytes_per_connection: Option<Interval>,
-    pub error_share: Option<Interval>,
-    pub open_connections: Option<Interval>,
-    pub goodput: Option<Interval>,
-    pub refusal_p99_ms: Option<Interval>,
-    pub instructions: Option<Interval>,
-    pub recovery_s: Option<Interval>,
-    pub sent_within_us: Option<Interval>,
-    pub noticed_within_us: Option<Interval>,
-    pub target_use: Option<Interval>,
+    pub bytes_per_connection: Option<ConfidenceInterval>,
+    pub error_share: Option<ConfidenceInterval>,
+    pub open_connections: Option<ConfidenceInterval>,
+    pub goodput: Option<ConfidenceInterval>,
+    pub refusal_p99_ms: Option<ConfidenceInterval>,
+    pub instructions: Option<ConfidenceInterval>,
+    pub recovery_s: Option<ConfidenceInterval>,
+    pub sent_within_us: Option<ConfidenceInterval>,
+    pub noticed_within_us: Option<ConfidenceInterval>,
+    pub target_use: Option<ConfidenceInterval>,
     /// Of throughput against the baseline target in the same row and level.
     pub against_baseline: Option<Comparison>,
     /// Of CPU time per request against the baseline.
@@ -53,21 +55,21 @@ pub struct Summary<'a> {
 pub struct PolicyCost<'a> {
     /// The policy, where the two rows differ in one alone by `--ablation`.
     pub policy: Option<&'a str>,
-    pub row: &'a Row,
-    pub base: &'a Row,
+    pub row: &'a ScenarioRow,
+    pub base: &'a ScenarioRow,
     pub target: &'a str,
-    pub level: Level,
+    pub level: LoadLevel,
     /// CPU microseconds for each request, more than without.
-    pub cpu_us: Option<Interval>,
+    pub cpu_us: Option<ConfidenceInterval>,
     /// Microseconds more between two completed requests: 1/X with and without. What publications of throughput imply.
-    pub time_us: Option<Interval>,
+    pub time_us: Option<ConfidenceInterval>,
     /// The same from the published figures.
     pub published_us: Option<f64>,
 }
 
 /// Scaling of a target over workers, in a row.
 #[derive(Clone, Debug)]
-pub struct Scaling<'a> {
+pub struct TargetScaling<'a> {
     pub row: &'a str,
     pub target: &'a str,
     pub fit: Scalability,
@@ -76,11 +78,11 @@ pub struct Scaling<'a> {
 /// Everything a report shows.
 pub struct Findings<'a> {
     pub result: &'a ResultFile,
-    pub cells: Vec<Summary<'a>>,
+    pub cells: Vec<CellSummary<'a>>,
     pub costs: Vec<PolicyCost<'a>>,
-    pub scaling: Vec<Scaling<'a>>,
+    pub scaling: Vec<TargetScaling<'a>>,
     pub knees: Vec<Knee>,
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<LintVerdict>,
 }
 
 /// Derives everything from a result; the same result gives the same findings.
@@ -98,15 +100,16 @@ pub fn findings(result: &ResultFile) -> Findings<'_> {
 }
 
 /// One figure of each run, where every run has it.
-pub fn values(runs: &[Run], figure: impl Fn(&Run) -> Option<f64>) -> Vec<f64> {
+pub fn values(runs: &[MeasuredRun], figure: impl Fn(&MeasuredRun) -> Option<f64>) -> Vec<f64> {
     let values: Vec<f64> = runs.iter().filter_map(&figure).collect();
     if values.len() == runs.len() { values } else { Vec::new() }
 }
 
-fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[Verdict]) -> Summary<'a> {
+fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict]) -> CellSummary<'a> {
     let runs = cell.runs();
     let confidence = result.scenario.method.confidence;
-    let of = |figure: &dyn Fn(&Run) -> Option<f64>| median_interval(&values(runs, figure), confidence, result.seed);
+    let of =
+        |figure: &dyn Fn(&MeasuredRun) -> Option<f64>| median_interval(&values(runs, figure), confidence, result.seed);
     let subject = lint::subject(cell);
     let baseline = (cell.target != result.scenario.baseline)
         .then(|| {
@@ -115,12 +118,12 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[Verdict]) -> 
             })
         })
         .flatten();
-    let against = |figure: &dyn Fn(&Run) -> Option<f64>, turns: &dyn Fn(&Slice) -> Option<f64>| {
+    let against = |figure: &dyn Fn(&MeasuredRun) -> Option<f64>, turns: &dyn Fn(&RunSlice) -> Option<f64>| {
         let theirs = baseline?.runs();
         let within = within_repeats(theirs, runs, figure, turns);
         compare(&values(theirs, figure), &values(runs, figure), &within, confidence, result.seed)
     };
-    Summary {
+    CellSummary {
         cell,
         rps: of(&|run| Some(run.throughput())),
         mean_ms: of(&|run| Some(run.mean_latency_ms())),
@@ -128,9 +131,9 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[Verdict]) -> 
         p95_ms: of(&|run| Some(run.latency_ms(95.0))),
         p99_ms: of(&|run| Some(run.latency_ms(99.0))),
         p999_ms: of(&|run| Some(run.latency_ms(99.9))),
-        cpu_us: of(&Run::target_cpu_us),
+        cpu_us: of(&MeasuredRun::target_cpu_us),
         cpu_user_us: of(&|run| {
-            let target = run.role(Role::Target).next()?;
+            let target = run.role(ProcessRole::Target).next()?;
             let (user, _) = target.cpu_split_s();
             let rate = run.throughput();
             (rate > 0.0 && target.span_s() > 0.0).then(|| user / target.span_s() / rate * 1e6)
@@ -142,14 +145,14 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[Verdict]) -> 
         open_connections: of(&|run| Some(run.held().unwrap_or(run.load.connections.open_max) as f64)),
         goodput: of(&|run| Some(run.goodput())),
         refusal_p99_ms: of(&|run| run.refusal_ms(99.0)),
-        instructions: of(&Run::instructions_per_request),
+        instructions: of(&MeasuredRun::instructions_per_request),
         recovery_s: of(&|run| recovery::longest_s(result, cell, run)),
-        sent_within_us: of(&Run::sent_within_us),
-        noticed_within_us: of(&Run::noticed_within_us),
-        target_use: of(&|run| run.utilisation(Role::Target)),
+        sent_within_us: of(&MeasuredRun::sent_within_us),
+        noticed_within_us: of(&MeasuredRun::noticed_within_us),
+        target_use: of(&|run| run.utilisation(ProcessRole::Target)),
         against_baseline: against(&|run| Some(run.throughput()), &|turn| Some(turn.rps)),
-        cpu_against_baseline: against(&Run::target_cpu_us, &|turn| turn.target_cpu_us),
-        instructions_against_baseline: against(&Run::instructions_per_request, &|_| None),
+        cpu_against_baseline: against(&MeasuredRun::target_cpu_us, &|turn| turn.target_cpu_us),
+        instructions_against_baseline: against(&MeasuredRun::instructions_per_request, &|_| None),
         worst: verdicts
             .iter()
             .filter(|verdict| verdict.subject.as_ref() == Some(&subject))
@@ -161,32 +164,32 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[Verdict]) -> 
 /// A figure of `b` to that of `a` in each repeat: from turn to turn where the two took turns, otherwise of the whole
 /// runs. Empty unless every repeat has both.
 fn within_repeats(
-    a: &[Run],
-    b: &[Run],
-    figure: &dyn Fn(&Run) -> Option<f64>,
-    turns: &dyn Fn(&Slice) -> Option<f64>,
+    a: &[MeasuredRun],
+    b: &[MeasuredRun],
+    figure: &dyn Fn(&MeasuredRun) -> Option<f64>,
+    turns: &dyn Fn(&RunSlice) -> Option<f64>,
 ) -> Vec<f64> {
     if a.len() != b.len() || a.iter().zip(b).any(|(a, b)| a.repeat != b.repeat) {
         return Vec::new();
     }
-    let of_turns = |run: &Run| run.slices.iter().map(turns).collect::<Option<Vec<f64>>>().unwrap_or_default();
+    let of_turns = |run: &MeasuredRun| run.slices.iter().map(turns).collect::<Option<Vec<f64>>>().unwrap_or_default();
     let sliced = a.iter().zip(b).map(|(a, b)| sliced_ratio(&of_turns(a), &of_turns(b)));
     sliced.collect::<Option<Vec<f64>>>().unwrap_or_else(|| ratios(&values(a, figure), &values(b, figure)))
 }
 
-fn bytes_per_connection(run: &Run) -> Option<f64> {
+fn bytes_per_connection(run: &MeasuredRun) -> Option<f64> {
     let held = run.held().filter(|held| *held > 0)?;
     let grown = run.rss_peak_bytes()?.saturating_sub(run.rss_before_bytes?);
     Some(grown as f64 / held as f64)
 }
 
 /// Rows and what they are compared with: a policy's two rows, or a row and the one it names.
-fn compared(scenario: &Scenario) -> Vec<(Option<&str>, &Row, &Row)> {
+fn compared(scenario: &Scenario) -> Vec<(Option<&str>, &ScenarioRow, &ScenarioRow)> {
     let by_policy = scenario
         .ablations
         .iter()
         .filter_map(|one| Some((Some(one.policy.as_str()), scenario.row(&one.with)?, scenario.row(&one.without)?)));
-    let mut pairs: Vec<(Option<&str>, &Row, &Row)> = by_policy.collect();
+    let mut pairs: Vec<(Option<&str>, &ScenarioRow, &ScenarioRow)> = by_policy.collect();
     for row in &scenario.rows {
         let Some(base) = row.compare_with.as_deref().and_then(|name| scenario.row(name)) else { continue };
         if !pairs.iter().any(|(_, with, without)| with.name == row.name && without.name == base.name) {
@@ -207,20 +210,20 @@ fn costs(result: &ResultFile) -> Vec<PolicyCost<'_>> {
                 .iter()
                 .find(|other| other.row == base.name && other.target == cell.target && other.level == cell.level);
             let Some(without) = without.filter(|other| other.runs().len() == cell.runs().len()) else { continue };
-            let difference = |figure: &dyn Fn(&Run) -> Option<f64>| {
+            let difference = |figure: &dyn Fn(&MeasuredRun) -> Option<f64>| {
                 let (with, without) = (values(cell.runs(), figure), values(without.runs(), figure));
                 // The same repeat of both: what the machine did then, it did to both.
                 let pairs: Vec<f64> = with.iter().zip(&without).map(|(with, without)| with - without).collect();
                 median_interval(&pairs, confidence, seed)
             };
-            let published = |row: &Row| row.published.iter().find_map(|one| one.rps);
+            let published = |row: &ScenarioRow| row.published.iter().find_map(|one| one.rps);
             costs.push(PolicyCost {
                 policy,
                 row,
                 base,
                 target: &cell.target,
                 level: cell.level,
-                cpu_us: difference(&Run::target_cpu_us),
+                cpu_us: difference(&MeasuredRun::target_cpu_us),
                 time_us: difference(&|run| (run.throughput() > 0.0).then(|| 1e6 / run.throughput())),
                 published_us: published(row).zip(published(base)).map(|(with, without)| 1e6 / with - 1e6 / without),
             });
@@ -230,7 +233,7 @@ fn costs(result: &ResultFile) -> Vec<PolicyCost<'_>> {
 }
 
 /// A fit over workers for every target and row with at least three numbers of them.
-fn scaling(result: &ResultFile) -> Vec<Scaling<'_>> {
+fn scaling(result: &ResultFile) -> Vec<TargetScaling<'_>> {
     let mut fits = Vec::new();
     for row in &result.scenario.rows {
         for target in &result.scenario.targets {
@@ -239,19 +242,19 @@ fn scaling(result: &ResultFile) -> Vec<Scaling<'_>> {
                 .flat_map(|cell| cell.runs().iter().map(|run| (f64::from(cell.level.workers), run.throughput())))
                 .collect();
             if let Some(fit) = fit_scalability(&points) {
-                fits.push(Scaling { row: &row.name, target, fit });
+                fits.push(TargetScaling { row: &row.name, target, fit });
             }
         }
     }
     fits
 }
 
-impl Summary<'_> {
+impl CellSummary<'_> {
     /// Why there are no figures, if there are none.
     pub fn absent(&self) -> Option<&str> {
         match &self.cell.outcome {
-            Outcome::Unsupported { reason } | Outcome::Failed { reason, .. } => Some(reason),
-            Outcome::Measured { .. } => None,
+            CellOutcome::Unsupported { reason } | CellOutcome::Failed { reason, .. } => Some(reason),
+            CellOutcome::Measured { .. } => None,
         }
     }
 }

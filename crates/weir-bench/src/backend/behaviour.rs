@@ -6,25 +6,25 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::stats::Random;
+use crate::stats::SeededRandom;
 
 /// How a backend treats the requests that do not ask for something special.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Behaviour {
-    pub answer: Answer,
-    pub delay: Delay,
+    pub answer: BackendAnswer,
+    pub delay: BackendDelay,
     /// Processor time burnt per request, ns.
     pub work_ns: u64,
     /// How many requests fail, and how.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub failure: Option<Failure>,
+    pub failure: Option<InjectedFailure>,
 }
 
 /// The content of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum BackendAnswer {
     /// `OK`, as text: nginx's `return 200 'OK'`.
     #[default]
     Ok,
@@ -37,7 +37,7 @@ pub enum Answer {
 /// How long an answer is held back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Delay {
+pub enum BackendDelay {
     #[default]
     None,
     Fixed(Duration),
@@ -67,29 +67,29 @@ pub enum Delay {
     },
 }
 
-impl Delay {
+impl BackendDelay {
     /// The delay of a request that comes `since_start` after the backend's start.
-    pub fn draw(&self, random: &mut Random, since_start: Duration) -> Duration {
+    pub fn draw(&self, random: &mut SeededRandom, since_start: Duration) -> Duration {
         match *self {
-            Delay::None => Duration::ZERO,
-            Delay::Fixed(delay) => delay,
-            Delay::Uniform { from, to } => from + (to - from).mul_f64(random.unit()),
-            Delay::Exponential(mean) => mean.mul_f64(-(1.0 - random.unit()).ln()),
-            Delay::Bimodal { often, seldom, share } => {
+            BackendDelay::None => Duration::ZERO,
+            BackendDelay::Fixed(delay) => delay,
+            BackendDelay::Uniform { from, to } => from + (to - from).mul_f64(random.unit()),
+            BackendDelay::Exponential(mean) => mean.mul_f64(-(1.0 - random.unit()).ln()),
+            BackendDelay::Bimodal { often, seldom, share } => {
                 if random.unit() < share {
                     seldom
                 } else {
                     often
                 }
             }
-            Delay::Alternate { one, other, every } => {
+            BackendDelay::Alternate { one, other, every } => {
                 if stretch(SystemTime::now(), every).is_multiple_of(2) {
                     one
                 } else {
                     other
                 }
             }
-            Delay::Stall { lasting, every } => {
+            BackendDelay::Stall { lasting, every } => {
                 let into = since_start.as_nanos() % every.as_nanos().max(1);
                 if into + lasting.as_nanos() > every.as_nanos() {
                     Duration::from_nanos((every.as_nanos() - into) as u64)
@@ -109,15 +109,15 @@ fn stretch(now: SystemTime, every: Duration) -> u128 {
 /// Requests that are not answered as they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Failure {
+pub struct InjectedFailure {
     /// Share of the requests that fail, 0.0 to 1.0.
     pub share: f64,
-    pub how: FailureKind,
+    pub how: InjectedFailureKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FailureKind {
+pub enum InjectedFailureKind {
     /// An answer with this status.
     Status(u16),
     /// The connection is closed without an answer.
@@ -129,22 +129,22 @@ pub enum FailureKind {
 }
 
 /// `ok`, `echo`, or a number of bytes.
-impl FromStr for Answer {
+impl FromStr for BackendAnswer {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            "ok" => Ok(Answer::Ok),
-            "echo" => Ok(Answer::Echo),
+            "ok" => Ok(BackendAnswer::Ok),
+            "echo" => Ok(BackendAnswer::Echo),
             _ => parse_bytes(text)
-                .map(Answer::Sized)
+                .map(BackendAnswer::Sized)
                 .ok_or_else(|| format!("{text:?} is not an answer; try `ok`, `echo` or a size such as `1KiB`")),
         }
     }
 }
 
 /// `10ms`, `5ms..50ms`, `exp:20ms`, `bimodal:1ms,100ms@0.05`, `alternate:5ms,50ms/10s`, `stall:1s/10s`.
-impl FromStr for Delay {
+impl FromStr for BackendDelay {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -156,28 +156,28 @@ impl FromStr for Delay {
         };
         let parse = || -> Option<Self> {
             if text == "none" {
-                Some(Delay::None)
+                Some(BackendDelay::None)
             } else if let Some(mean) = text.strip_prefix("exp:") {
-                Some(Delay::Exponential(parse_duration(mean)?))
+                Some(BackendDelay::Exponential(parse_duration(mean)?))
             } else if let Some(rest) = text.strip_prefix("bimodal:") {
                 let (times, share) = rest.split_once('@')?;
                 let (often, seldom) = times.split_once(',')?;
                 let share = share.parse().ok().filter(|share| (0.0..=1.0).contains(share))?;
-                Some(Delay::Bimodal { often: parse_duration(often)?, seldom: parse_duration(seldom)?, share })
+                Some(BackendDelay::Bimodal { often: parse_duration(often)?, seldom: parse_duration(seldom)?, share })
             } else if let Some(rest) = text.strip_prefix("alternate:") {
                 let (times, every) = rest.split_once('/')?;
                 let (one, other) = times.split_once(',')?;
                 let every = parse_duration(every).filter(|every| !every.is_zero())?;
-                Some(Delay::Alternate { one: parse_duration(one)?, other: parse_duration(other)?, every })
+                Some(BackendDelay::Alternate { one: parse_duration(one)?, other: parse_duration(other)?, every })
             } else if let Some(rest) = text.strip_prefix("stall:") {
                 let (lasting, every) = rest.split_once('/')?;
                 let (lasting, every) = (parse_duration(lasting)?, parse_duration(every)?);
-                (lasting < every).then_some(Delay::Stall { lasting, every })
+                (lasting < every).then_some(BackendDelay::Stall { lasting, every })
             } else if let Some((from, to)) = text.split_once("..") {
                 let (from, to) = (parse_duration(from)?, parse_duration(to)?);
-                (from <= to).then_some(Delay::Uniform { from, to })
+                (from <= to).then_some(BackendDelay::Uniform { from, to })
             } else {
-                parse_duration(text).map(Delay::Fixed)
+                parse_duration(text).map(BackendDelay::Fixed)
             }
         };
         parse().ok_or_else(wrong)
@@ -185,7 +185,7 @@ impl FromStr for Delay {
 }
 
 /// `0.01:503`, `1%:reset`, `5%:close`, `5%:hang`.
-impl FromStr for Failure {
+impl FromStr for InjectedFailure {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -196,23 +196,25 @@ impl FromStr for Failure {
                 None => share.parse().ok()?,
             };
             let how = match how {
-                "close" => FailureKind::Close,
-                "reset" => FailureKind::Reset,
-                "hang" => FailureKind::Hang,
-                status => FailureKind::Status(status.parse().ok().filter(|status| (200..=599).contains(status))?),
+                "close" => InjectedFailureKind::Close,
+                "reset" => InjectedFailureKind::Reset,
+                "hang" => InjectedFailureKind::Hang,
+                status => {
+                    InjectedFailureKind::Status(status.parse().ok().filter(|status| (200..=599).contains(status))?)
+                }
             };
-            (0.0..=1.0).contains(&share).then_some(Failure { share, how })
+            (0.0..=1.0).contains(&share).then_some(InjectedFailure { share, how })
         };
         parse().ok_or_else(|| format!("{text:?} is not a failure; try `1%:503`, `1%:close`, `1%:reset` or `1%:hang`"))
     }
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for BackendAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Answer::Ok => f.write_str("ok"),
-            Answer::Echo => f.write_str("echo"),
-            Answer::Sized(bytes) => write!(f, "{bytes}"),
+            BackendAnswer::Ok => f.write_str("ok"),
+            BackendAnswer::Echo => f.write_str("echo"),
+            BackendAnswer::Sized(bytes) => write!(f, "{bytes}"),
         }
     }
 }
@@ -257,39 +259,42 @@ mod tests {
     #[test]
     fn reads_what_the_command_line_says() {
         let ms = Duration::from_millis;
-        assert_eq!("10ms".parse(), Ok(Delay::Fixed(ms(10))));
-        assert_eq!("5ms..50ms".parse(), Ok(Delay::Uniform { from: ms(5), to: ms(50) }));
-        assert_eq!("exp:1.5ms".parse(), Ok(Delay::Exponential(Duration::from_micros(1_500))));
-        assert_eq!("bimodal:1ms,100ms@0.05".parse(), Ok(Delay::Bimodal { often: ms(1), seldom: ms(100), share: 0.05 }));
-        let alternate = Delay::Alternate { one: ms(5), other: ms(50), every: ms(10_000) };
+        assert_eq!("10ms".parse(), Ok(BackendDelay::Fixed(ms(10))));
+        assert_eq!("5ms..50ms".parse(), Ok(BackendDelay::Uniform { from: ms(5), to: ms(50) }));
+        assert_eq!("exp:1.5ms".parse(), Ok(BackendDelay::Exponential(Duration::from_micros(1_500))));
+        assert_eq!(
+            "bimodal:1ms,100ms@0.05".parse(),
+            Ok(BackendDelay::Bimodal { often: ms(1), seldom: ms(100), share: 0.05 })
+        );
+        let alternate = BackendDelay::Alternate { one: ms(5), other: ms(50), every: ms(10_000) };
         assert_eq!("alternate:5ms,50ms/10s".parse(), Ok(alternate));
-        assert_eq!("stall:1s/10s".parse(), Ok(Delay::Stall { lasting: ms(1_000), every: ms(10_000) }));
-        assert_eq!("1KiB".parse(), Ok(Answer::Sized(1_024)));
-        assert_eq!("1%:503".parse(), Ok(Failure { share: 0.01, how: FailureKind::Status(503) }));
+        assert_eq!("stall:1s/10s".parse(), Ok(BackendDelay::Stall { lasting: ms(1_000), every: ms(10_000) }));
+        assert_eq!("1KiB".parse(), Ok(BackendAnswer::Sized(1_024)));
+        assert_eq!("1%:503".parse(), Ok(InjectedFailure { share: 0.01, how: InjectedFailureKind::Status(503) }));
         for bad in ["", "10", "fast", "2s..1s", "stall:10s/1s", "bimodal:1ms@2", "alternate:1ms,2ms/0"] {
-            assert!(bad == "10" || bad.parse::<Delay>().is_err(), "{bad}");
+            assert!(bad == "10" || bad.parse::<BackendDelay>().is_err(), "{bad}");
         }
         for bad in ["", "503", "2:503", "1%:99", "1%:explode"] {
-            assert!(bad.parse::<Failure>().is_err(), "{bad}");
+            assert!(bad.parse::<InjectedFailure>().is_err(), "{bad}");
         }
     }
 
     #[test]
     fn delays_have_their_distribution() {
-        let mut random = Random::new(1);
-        let mut mean = |delay: Delay| {
+        let mut random = SeededRandom::new(1);
+        let mut mean = |delay: BackendDelay| {
             (0..20_000).map(|_| delay.draw(&mut random, Duration::ZERO).as_secs_f64()).sum::<f64>() / 20_000.0 * 1e3
         };
         let ms = Duration::from_millis;
-        assert!((mean(Delay::Exponential(ms(10))) - 10.0).abs() < 0.3);
-        assert!((mean(Delay::Uniform { from: ms(10), to: ms(20) }) - 15.0).abs() < 0.1);
-        assert!((mean(Delay::Bimodal { often: ms(0), seldom: ms(100), share: 0.1 }) - 10.0).abs() < 1.0);
+        assert!((mean(BackendDelay::Exponential(ms(10))) - 10.0).abs() < 0.3);
+        assert!((mean(BackendDelay::Uniform { from: ms(10), to: ms(20) }) - 15.0).abs() < 0.1);
+        assert!((mean(BackendDelay::Bimodal { often: ms(0), seldom: ms(100), share: 0.1 }) - 10.0).abs() < 1.0);
     }
 
     #[test]
     fn a_stall_lasts_until_the_end_of_its_period() {
-        let stall = Delay::Stall { lasting: Duration::from_secs(1), every: Duration::from_secs(10) };
-        let at = |ms| stall.draw(&mut Random::new(1), Duration::from_millis(ms)).as_millis();
+        let stall = BackendDelay::Stall { lasting: Duration::from_secs(1), every: Duration::from_secs(10) };
+        let at = |ms| stall.draw(&mut SeededRandom::new(1), Duration::from_millis(ms)).as_millis();
         assert_eq!((at(0), at(8_900), at(9_250), at(9_999), at(10_000)), (0, 0, 750, 1, 0));
     }
 }

@@ -6,9 +6,9 @@ use std::rc::Rc;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::prefixed::Prefixed;
-use super::request::{Wish, wish};
-use super::{Answer, Connection, FailureKind, Host, http2, sse, websocket};
-use crate::chunked::{Chunked, Malformed};
+use super::request::{BackendRequest, wish};
+use super::{BackendAnswer, BackendConnection, BackendState, InjectedFailureKind, http2, sse, websocket};
+use crate::chunked::{Chunked, MalformedChunk};
 use crate::engine::filler;
 
 /// The longest head taken, in bytes.
@@ -21,10 +21,10 @@ const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Lengt
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// What the head of a request says.
-struct Head {
+struct RequestHead {
     length: usize,
     target: std::ops::Range<usize>,
-    body: Framing,
+    body: RequestFraming,
     keep_alive: bool,
     /// HTTP/1.0 must be told that the connection stays open.
     old: bool,
@@ -33,13 +33,13 @@ struct Head {
     expects_continue: bool,
 }
 
-enum Framing {
+enum RequestFraming {
     Length(u64),
     Chunked,
 }
 
 /// Serves a connection to its end.
-pub(super) async fn connection(mut stream: impl Connection, host: Rc<Host>) -> io::Result<()> {
+pub(super) async fn connection(mut stream: impl BackendConnection, host: Rc<BackendState>) -> io::Result<()> {
     // Grows with what comes; an idle connection keeps what its largest request needed.
     let mut buffer: Vec<u8> = Vec::with_capacity(1024);
     loop {
@@ -65,20 +65,24 @@ pub(super) async fn connection(mut stream: impl Connection, host: Rc<Host>) -> i
             stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
         }
         let wish = match target.as_ref() {
-            target if host.is_plain() && target == "/" => Wish::Answer { status: 200, answer: host.behaviour.answer },
+            target if host.is_plain() && target == "/" => {
+                BackendRequest::Answer { status: 200, answer: host.behaviour.answer }
+            }
             target => wish(&host, target).await,
         };
-        let echoes = matches!(wish, Wish::Answer { answer: Answer::Echo, .. });
+        let echoes = matches!(wish, BackendRequest::Answer { answer: BackendAnswer::Echo, .. });
         let body = body(&mut stream, &mut buffer, &head, echoes).await?;
         match wish {
-            Wish::Answer { status: 200, answer: Answer::Ok } if head.keep_alive && !head.old && !head.head_only => {
+            BackendRequest::Answer { status: 200, answer: BackendAnswer::Ok }
+                if head.keep_alive && !head.old && !head.head_only =>
+            {
                 stream.write_all(OK).await?;
             }
-            Wish::Answer { status, answer } => {
+            BackendRequest::Answer { status, answer } => {
                 let body = match answer {
-                    Answer::Ok => b"OK".to_vec(),
-                    Answer::Sized(bytes) => filler(bytes as usize),
-                    Answer::Echo => body,
+                    BackendAnswer::Ok => b"OK".to_vec(),
+                    BackendAnswer::Sized(bytes) => filler(bytes as usize),
+                    BackendAnswer::Echo => body,
                 };
                 let mut response = format!(
                     "HTTP/1.1 {status} {}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n",
@@ -97,16 +101,16 @@ pub(super) async fn connection(mut stream: impl Connection, host: Rc<Host>) -> i
                 }
                 stream.write_all(&response).await?;
             }
-            Wish::Events(events) => return sse::events(stream, events).await,
-            Wish::Fail(FailureKind::Hang) => {
+            BackendRequest::Events(events) => return sse::events(stream, events).await,
+            BackendRequest::Fail(InjectedFailureKind::Hang) => {
                 let mut rest = [0; 512];
                 while stream.read(&mut rest).await? > 0 {}
                 return Ok(());
             }
-            Wish::Fail(FailureKind::Reset) => {
+            BackendRequest::Fail(InjectedFailureKind::Reset) => {
                 return socket2::SockRef::from(stream.socket()).set_linger(Some(std::time::Duration::ZERO));
             }
-            Wish::Fail(_) => return Ok(()),
+            BackendRequest::Fail(_) => return Ok(()),
         }
         if !head.keep_alive {
             return stream.shutdown().await;
@@ -114,15 +118,17 @@ pub(super) async fn connection(mut stream: impl Connection, host: Rc<Host>) -> i
     }
 }
 
-impl Host {
+impl BackendState {
     /// Whether ordinary requests cost nothing but their answer.
     fn is_plain(&self) -> bool {
-        self.behaviour.delay == super::Delay::None && self.behaviour.work_ns == 0 && self.behaviour.failure.is_none()
+        self.behaviour.delay == super::BackendDelay::None
+            && self.behaviour.work_ns == 0
+            && self.behaviour.failure.is_none()
     }
 }
 
 /// Reads a head; none while it is incomplete.
-fn parse(data: &[u8]) -> io::Result<Option<Head>> {
+fn parse(data: &[u8]) -> io::Result<Option<RequestHead>> {
     if data.is_empty() || PREFACE.starts_with(data) || data.starts_with(PREFACE) {
         return Ok(None);
     }
@@ -133,10 +139,10 @@ fn parse(data: &[u8]) -> io::Result<Option<Head>> {
     let target = request.path.ok_or_else(malformed)?;
     let start = target.as_ptr() as usize - data.as_ptr() as usize;
     let old = request.version == Some(0);
-    let mut head = Head {
+    let mut head = RequestHead {
         length,
         target: start..start + target.len(),
-        body: Framing::Length(0),
+        body: RequestFraming::Length(0),
         keep_alive: !old,
         old,
         head_only: request.method == Some("HEAD"),
@@ -150,9 +156,9 @@ fn parse(data: &[u8]) -> io::Result<Option<Head>> {
         match field.name.len() {
             14 if field.name.eq_ignore_ascii_case("content-length") => {
                 let value = std::str::from_utf8(field.value).ok().and_then(|value| value.trim().parse().ok());
-                head.body = Framing::Length(value.ok_or_else(malformed)?);
+                head.body = RequestFraming::Length(value.ok_or_else(malformed)?);
             }
-            17 if field.name.eq_ignore_ascii_case("transfer-encoding") => head.body = Framing::Chunked,
+            17 if field.name.eq_ignore_ascii_case("transfer-encoding") => head.body = RequestFraming::Chunked,
             10 if field.name.eq_ignore_ascii_case("connection") => {
                 if has(b"close") {
                     head.keep_alive = false;
@@ -169,9 +175,14 @@ fn parse(data: &[u8]) -> io::Result<Option<Head>> {
 }
 
 /// Takes the request, head and body, out of the buffer, and reads what is missing. Returns the body if it is `wanted`.
-async fn body(stream: &mut impl Connection, buffer: &mut Vec<u8>, head: &Head, wanted: bool) -> io::Result<Vec<u8>> {
+async fn body(
+    stream: &mut impl BackendConnection,
+    buffer: &mut Vec<u8>,
+    head: &RequestHead,
+    wanted: bool,
+) -> io::Result<Vec<u8>> {
     let mut kept = Vec::new();
-    if let Framing::Length(length) = head.body {
+    if let RequestFraming::Length(length) = head.body {
         if length > LONGEST_BODY {
             return Err(malformed());
         }
@@ -183,7 +194,7 @@ async fn body(stream: &mut impl Connection, buffer: &mut Vec<u8>, head: &Head, w
     }
     buffer.drain(..head.length);
     match head.body {
-        Framing::Length(length) => {
+        RequestFraming::Length(length) => {
             let mut left = length as usize;
             loop {
                 let here = left.min(buffer.len());
@@ -198,7 +209,7 @@ async fn body(stream: &mut impl Connection, buffer: &mut Vec<u8>, head: &Head, w
                 read_on(stream, buffer).await?;
             }
         }
-        Framing::Chunked => {
+        RequestFraming::Chunked => {
             let mut chunked = Chunked::default();
             loop {
                 let end = chunked.feed(buffer, |content| {
@@ -206,7 +217,7 @@ async fn body(stream: &mut impl Connection, buffer: &mut Vec<u8>, head: &Head, w
                         kept.extend_from_slice(content);
                     }
                 });
-                match end.map_err(|Malformed| malformed())? {
+                match end.map_err(|MalformedChunk| malformed())? {
                     Some(used) => {
                         buffer.drain(..used);
                         return Ok(kept);
@@ -220,7 +231,7 @@ async fn body(stream: &mut impl Connection, buffer: &mut Vec<u8>, head: &Head, w
     }
 }
 
-async fn read_on(stream: &mut impl Connection, buffer: &mut Vec<u8>) -> io::Result<()> {
+async fn read_on(stream: &mut impl BackendConnection, buffer: &mut Vec<u8>) -> io::Result<()> {
     buffer.reserve(16 * 1024);
     match stream.read_buf(buffer).await? {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),

@@ -10,15 +10,15 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::spawn_local;
 
-use super::request::{Wish, wish};
-use super::{Answer, Host};
+use super::request::{BackendRequest, wish};
+use super::{BackendAnswer, BackendState};
 use crate::engine::filler;
 
 /// Flow-control window: large enough never to be what is measured.
 const WINDOW: u32 = 16 * 1024 * 1024;
 
 /// Serves a connection to its end.
-pub(super) async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, host: Rc<Host>) -> io::Result<()> {
+pub(super) async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, host: Rc<BackendState>) -> io::Result<()> {
     let mut connection = h2::server::Builder::new()
         .initial_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
@@ -37,7 +37,7 @@ pub(super) async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, host
 async fn answer(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
-    host: Rc<Host>,
+    host: Rc<BackendState>,
 ) -> Result<(), h2::Error> {
     let (head, body) = request.into_parts();
     let is_grpc = head
@@ -49,18 +49,18 @@ async fn answer(
     }
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     let (status, content) = match wish(&host, target).await {
-        Wish::Answer { status, answer } => {
+        BackendRequest::Answer { status, answer } => {
             let body = collect(body).await?;
             let content = match answer {
-                Answer::Ok => Bytes::from_static(b"OK"),
-                Answer::Sized(bytes) => filler(bytes as usize).into(),
-                Answer::Echo => body,
+                BackendAnswer::Ok => Bytes::from_static(b"OK"),
+                BackendAnswer::Sized(bytes) => filler(bytes as usize).into(),
+                BackendAnswer::Echo => body,
             };
             (status, content)
         }
         // Events are HTTP/1.1 only here; a failing stream is a reset one, whatever way was asked for.
-        Wish::Events(_) => (501, Bytes::from_static(b"events are sent over HTTP/1.1")),
-        Wish::Fail(_) => {
+        BackendRequest::Events(_) => (501, Bytes::from_static(b"events are sent over HTTP/1.1")),
+        BackendRequest::Fail(_) => {
             respond.send_reset(h2::Reason::INTERNAL_ERROR);
             return Ok(());
         }

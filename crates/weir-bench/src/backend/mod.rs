@@ -40,8 +40,8 @@ use tokio::sync::watch;
 use tokio::task::{LocalSet, spawn_local};
 use tokio_rustls::TlsAcceptor;
 
-pub use self::behaviour::{Answer, Behaviour, Delay, Failure, FailureKind};
-use crate::stats::Random;
+pub use self::behaviour::{BackendAnswer, BackendDelay, Behaviour, InjectedFailure, InjectedFailureKind};
+use crate::stats::SeededRandom;
 
 /// Connections the kernel keeps ready for us; its own limit (`net.core.somaxconn`) applies.
 const BACKLOG: i32 = 4096;
@@ -78,13 +78,13 @@ pub enum TlsFiles {
 }
 
 /// A running backend. Dropping it stops it.
-pub struct Backend {
+pub struct BackendServer {
     addresses: Vec<SocketAddr>,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Backend {
+impl BackendServer {
     /// Starts a backend; when this returns, it listens.
     pub fn start(config: &Config) -> io::Result<Self> {
         let tls = config.tls.as_ref().map(tls::acceptor).transpose()?;
@@ -101,9 +101,9 @@ impl Backend {
             }
             let behaviour = config.behaviour.clone();
             let (tls, stopped) = (tls.clone(), stopped.clone());
-            let random = Random::new(thread as u64 + 1);
+            let random = SeededRandom::new(thread as u64 + 1);
             let work = move || {
-                let host = Rc::new(Host { behaviour, started, random: RefCell::new(random) });
+                let host = Rc::new(BackendState { behaviour, started, random: RefCell::new(random) });
                 serve(listeners, &host, tls, stopped);
             };
             backend.threads.push(std::thread::Builder::new().name(format!("backend-{thread}")).spawn(work)?);
@@ -117,7 +117,7 @@ impl Backend {
     }
 }
 
-impl Drop for Backend {
+impl Drop for BackendServer {
     fn drop(&mut self) {
         let _ = self.stop.send(true);
         for thread in self.threads.drain(..) {
@@ -127,18 +127,18 @@ impl Drop for Backend {
 }
 
 /// What the connections of a thread share.
-struct Host {
+struct BackendState {
     behaviour: Behaviour,
     started: Instant,
-    random: RefCell<Random>,
+    random: RefCell<SeededRandom>,
 }
 
-impl Host {
+impl BackendState {
     fn delay(&self) -> Duration {
         self.behaviour.delay.draw(&mut self.random.borrow_mut(), self.started.elapsed())
     }
 
-    fn failure(&self) -> Option<FailureKind> {
+    fn failure(&self) -> Option<InjectedFailureKind> {
         let failure = self.behaviour.failure?;
         (self.random.borrow_mut().unit() < failure.share).then_some(failure.how)
     }
@@ -156,7 +156,7 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 /// The life of a thread.
 fn serve(
     listeners: Vec<std::net::TcpListener>,
-    host: &Rc<Host>,
+    host: &Rc<BackendState>,
     tls: Option<Arc<rustls::ServerConfig>>,
     mut stopped: watch::Receiver<bool>,
 ) {
@@ -173,7 +173,7 @@ fn serve(
     });
 }
 
-async fn accept(listener: TcpListener, host: Rc<Host>, tls: Option<TlsAcceptor>) {
+async fn accept(listener: TcpListener, host: Rc<BackendState>, tls: Option<TlsAcceptor>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors: connections must end before others can begin.
@@ -196,18 +196,18 @@ async fn accept(listener: TcpListener, host: Rc<Host>, tls: Option<TlsAcceptor>)
 }
 
 /// A connection, in the clear or through TLS.
-trait Connection: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static {
+trait BackendConnection: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static {
     /// Its socket.
     fn socket(&self) -> &TcpStream;
 }
 
-impl Connection for TcpStream {
+impl BackendConnection for TcpStream {
     fn socket(&self) -> &TcpStream {
         self
     }
 }
 
-impl Connection for tokio_rustls::server::TlsStream<TcpStream> {
+impl BackendConnection for tokio_rustls::server::TlsStream<TcpStream> {
     fn socket(&self) -> &TcpStream {
         self.get_ref().0
     }

@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use super::behaviour::{parse_bytes, parse_duration};
 use super::work::work;
-use super::{Answer, FailureKind, Host};
+use super::{BackendAnswer, BackendState, InjectedFailureKind};
 
 /// What is to be done with a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Wish {
+pub(super) enum BackendRequest {
     /// Answer.
-    Answer { status: u16, answer: Answer },
+    Answer { status: u16, answer: BackendAnswer },
     /// Fail in a way that is not an answer.
-    Fail(FailureKind),
+    Fail(InjectedFailureKind),
     /// Send events.
-    Events(Events),
+    Events(EventStream),
 }
 
 /// A stream of server-sent events.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Events {
+pub(super) struct EventStream {
     /// Events per second.
     pub rate: f64,
     /// Bytes of one event, its framing included.
@@ -30,7 +30,7 @@ pub(super) struct Events {
 
 /// Decides on a request, after the waiting and the work it costs.
 #[inline]
-pub(super) async fn wish(host: &Host, target: &str) -> Wish {
+pub(super) async fn wish(host: &BackendState, target: &str) -> BackendRequest {
     if let Some(wish) = special(target).await {
         return wish;
     }
@@ -42,23 +42,23 @@ pub(super) async fn wish(host: &Host, target: &str) -> Wish {
         work(Duration::from_nanos(host.behaviour.work_ns));
     }
     match host.failure() {
-        None => Wish::Answer { status: 200, answer: host.behaviour.answer },
-        Some(FailureKind::Status(status)) => Wish::Answer { status, answer: Answer::Ok },
-        Some(how) => Wish::Fail(how),
+        None => BackendRequest::Answer { status: 200, answer: host.behaviour.answer },
+        Some(InjectedFailureKind::Status(status)) => BackendRequest::Answer { status, answer: BackendAnswer::Ok },
+        Some(how) => BackendRequest::Fail(how),
     }
 }
 
 /// The paths that always do the same.
-async fn special(target: &str) -> Option<Wish> {
+async fn special(target: &str) -> Option<BackendRequest> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let ok = Wish::Answer { status: 200, answer: Answer::Ok };
+    let ok = BackendRequest::Answer { status: 200, answer: BackendAnswer::Ok };
     let (name, argument) = path.strip_prefix('/')?.split_once('/').unwrap_or((&path[1..], ""));
     match name {
-        "echo" => Some(Wish::Answer { status: 200, answer: Answer::Echo }),
-        "bytes" => Some(Wish::Answer { status: 200, answer: Answer::Sized(parse_bytes(argument)?) }),
+        "echo" => Some(BackendRequest::Answer { status: 200, answer: BackendAnswer::Echo }),
+        "bytes" => Some(BackendRequest::Answer { status: 200, answer: BackendAnswer::Sized(parse_bytes(argument)?) }),
         "status" => {
             let status = argument.parse().ok().filter(|status| (200..=999).contains(status))?;
-            Some(Wish::Answer { status, answer: Answer::Ok })
+            Some(BackendRequest::Answer { status, answer: BackendAnswer::Ok })
         }
         "delay" => {
             tokio::time::sleep(parse_duration(argument)?).await;
@@ -68,16 +68,16 @@ async fn special(target: &str) -> Option<Wish> {
             work(parse_duration(argument)?);
             Some(ok)
         }
-        "sse" => Some(Wish::Events(events(query))),
+        "sse" => Some(BackendRequest::Events(events(query))),
         _ => None,
     }
 }
 
-fn events(query: &str) -> Events {
+fn events(query: &str) -> EventStream {
     let value = |name: &str| {
         query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value)
     };
-    Events {
+    EventStream {
         rate: value("rate").and_then(|rate| rate.parse().ok()).filter(|rate| *rate > 0.0).unwrap_or(10.0),
         bytes: value("bytes").and_then(|bytes| bytes.parse().ok()).unwrap_or(82),
         count: value("count").and_then(|count| count.parse().ok()).unwrap_or(0),
@@ -88,7 +88,7 @@ fn events(query: &str) -> Events {
 mod tests {
     use super::*;
 
-    fn asked(target: &str) -> Option<Wish> {
+    fn asked(target: &str) -> Option<BackendRequest> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
         runtime.block_on(special(target))
     }
@@ -98,10 +98,13 @@ mod tests {
         assert_eq!(asked("/"), None);
         assert_eq!(asked("/orders/7"), None);
         assert_eq!(asked("/bytes/x"), None);
-        assert_eq!(asked("/bytes/5k"), Some(Wish::Answer { status: 200, answer: Answer::Sized(5_120) }));
-        assert_eq!(asked("/status/404"), Some(Wish::Answer { status: 404, answer: Answer::Ok }));
-        assert_eq!(asked("/echo?a"), Some(Wish::Answer { status: 200, answer: Answer::Echo }));
-        let events = Events { rate: 2.5, bytes: 82, count: 3 };
-        assert_eq!(asked("/sse?rate=2.5&count=3"), Some(Wish::Events(events)));
+        assert_eq!(
+            asked("/bytes/5k"),
+            Some(BackendRequest::Answer { status: 200, answer: BackendAnswer::Sized(5_120) })
+        );
+        assert_eq!(asked("/status/404"), Some(BackendRequest::Answer { status: 404, answer: BackendAnswer::Ok }));
+        assert_eq!(asked("/echo?a"), Some(BackendRequest::Answer { status: 200, answer: BackendAnswer::Echo }));
+        let events = EventStream { rate: 2.5, bytes: 82, count: 3 };
+        assert_eq!(asked("/sse?rate=2.5&count=3"), Some(BackendRequest::Events(events)));
     }
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use tokio::io::AsyncWriteExt as _;
 
-use super::Connection;
-use super::request::Events;
+use super::BackendConnection;
+use super::request::EventStream;
 use crate::engine::clock::unix_ns;
 use crate::engine::filler;
 
@@ -14,7 +14,7 @@ use crate::engine::filler;
 ///
 /// An event is `id: N`, and `data:` with the Unix time in ns at which it was due, followed by filler up to the size
 /// asked for. Ends with the connection, so that every gateway can pass it on.
-pub(super) async fn events(mut stream: impl Connection, events: Events) -> io::Result<()> {
+pub(super) async fn events(mut stream: impl BackendConnection, events: EventStream) -> io::Result<()> {
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n\
                 Transfer-Encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).await?;

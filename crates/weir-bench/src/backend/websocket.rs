@@ -7,14 +7,14 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_websockets::{Message, ServerBuilder};
 
-use super::Host;
+use super::BackendState;
 
 /// Upgrades the connection, and answers every message until the peer closes.
 ///
 /// A message waits for the answer to the one before it, so a delay also bounds the rate of a connection.
 pub(super) async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    host: Rc<Host>,
+    host: Rc<BackendState>,
     reverse: bool,
 ) -> io::Result<()> {
     let (_, mut websocket) = ServerBuilder::new().accept(stream).await.map_err(io::Error::other)?;

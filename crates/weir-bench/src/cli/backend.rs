@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::backend::behaviour::parse_duration;
-use crate::backend::{Answer, Backend, Behaviour, Config, Delay, Failure, TlsFiles};
+use crate::backend::{BackendAnswer, BackendDelay, BackendServer, Behaviour, Config, InjectedFailure, TlsFiles};
 use crate::cli::print::out;
 use crate::engine::allow_files;
 
@@ -16,7 +16,7 @@ use crate::engine::allow_files;
 /// Whatever the options say, some paths always do the same: /echo, /bytes/N, /status/N, /delay/10ms, /cpu/50us,
 /// /sse?rate=10&bytes=82. WebSocket messages come back, reversed when the path ends in /reverse.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub struct BackendArguments {
     /// Where to listen; several times for several backends in one process
     #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
     listen: Vec<SocketAddr>,
@@ -24,17 +24,17 @@ pub struct Args {
     #[arg(short, long, default_value_t = 1)]
     threads: usize,
     /// The answer: ok (nginx's `return 200 'OK'`), echo, or a size such as 1KiB
-    #[arg(short, long, default_value_t = Answer::Ok)]
-    answer: Answer,
+    #[arg(short, long, default_value_t = BackendAnswer::Ok)]
+    answer: BackendAnswer,
     /// Hold answers back: 10ms, 5ms..50ms, exp:20ms, bimodal:1ms,100ms@0.05, alternate:5ms,50ms/10s, stall:1s/10s
     #[arg(long, value_name = "DELAY")]
-    delay: Option<Delay>,
+    delay: Option<BackendDelay>,
     /// Burn this much processor time per request, such as 50us
     #[arg(long, value_name = "TIME", value_parser = time)]
     work: Option<Duration>,
     /// Fail a share of the requests: 1%:503, 1%:close, 1%:reset, 1%:hang
     #[arg(long, value_name = "SHARE:HOW")]
-    fail: Option<Failure>,
+    fail: Option<InjectedFailure>,
     /// Speak TLS, with a certificate made at start unless --cert and --key are given
     #[arg(long)]
     tls: bool,
@@ -47,7 +47,7 @@ pub struct Args {
 }
 
 /// Runs the backend until the process is ended.
-pub fn main(args: Args) -> ExitCode {
+pub fn main(args: BackendArguments) -> ExitCode {
     let tls = match (args.cert, args.key) {
         (Some(certificate), Some(key)) => Some(TlsFiles::Files { certificate, key }),
         _ => args.tls.then_some(TlsFiles::SelfSigned),
@@ -65,7 +65,7 @@ pub fn main(args: Args) -> ExitCode {
     };
     // As many connections as the limit of the system allows.
     let _ = allow_files(1 << 20);
-    let backend = match Backend::start(&config) {
+    let backend = match BackendServer::start(&config) {
         Ok(backend) => backend,
         Err(error) => {
             eprintln!("weir backend: {error}");

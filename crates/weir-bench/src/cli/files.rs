@@ -15,7 +15,7 @@ use crate::{
         summary,
     },
     cli::print::out,
-    export::{self, Format},
+    export::{self, ExportFormat},
     plot::Unit,
     report,
     result::ResultFile,
@@ -24,12 +24,12 @@ use crate::{
 };
 
 #[derive(Debug, Args)]
-pub struct Compare {
+pub struct CompareArguments {
     pub before: PathBuf,
     pub after: PathBuf,
 }
 
-pub fn compare(arguments: Compare) -> Result<u8, String> {
+pub fn compare(arguments: CompareArguments) -> Result<u8, String> {
     show_differences(&ResultFile::read(&arguments.before)?, &ResultFile::read(&arguments.after)?)
 }
 
@@ -75,7 +75,7 @@ fn change(comparison: Option<Comparison>) -> String {
 }
 
 #[derive(Debug, Args)]
-pub struct Report {
+pub struct ReportArguments {
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
     /// Also write each figure as an SVG file into a directory beside the report
@@ -86,7 +86,7 @@ pub struct Report {
     pub png: bool,
 }
 
-pub fn report(arguments: Report) -> Result<u8, String> {
+pub fn report(arguments: ReportArguments) -> Result<u8, String> {
     let mut worst = 0;
     for path in &arguments.files {
         let result = ResultFile::read(path)?;
@@ -138,13 +138,13 @@ fn rasterise(svg: &Path, text: &str) -> Result<(), String> {
 }
 
 #[derive(Debug, Args)]
-pub struct Replay {
+pub struct ReplayArguments {
     pub file: PathBuf,
     #[command(flatten)]
     pub common: Common,
 }
 
-pub fn replay(arguments: Replay) -> Result<u8, String> {
+pub fn replay(arguments: ReplayArguments) -> Result<u8, String> {
     let before = ResultFile::read(&arguments.file)?;
     let options = options(&arguments.common, before.quick, before.seed)?;
     let after = run::run(before.scenario.clone(), &options)?;
@@ -155,10 +155,10 @@ pub fn replay(arguments: Replay) -> Result<u8, String> {
 }
 
 #[derive(Debug, Args)]
-pub struct Export {
+pub struct ExportArguments {
     pub file: PathBuf,
     #[arg(long, value_enum)]
-    pub format: Format,
+    pub format: ExportFormat,
     /// Row whose name contains this
     #[arg(long)]
     pub row: Option<String>,
@@ -168,7 +168,7 @@ pub struct Export {
     pub connections: Option<u32>,
 }
 
-pub fn export(arguments: Export) -> Result<u8, String> {
+pub fn export(arguments: ExportArguments) -> Result<u8, String> {
     let result = ResultFile::read(&arguments.file)?;
     let cells: Vec<_> = result
         .cells
@@ -195,12 +195,12 @@ pub fn export(arguments: Export) -> Result<u8, String> {
 }
 
 #[derive(Debug, Args)]
-pub struct Judge {
+pub struct JudgeArguments {
     /// What the publication says, as YAML or JSON; `bench/publications` has examples
     pub file: PathBuf,
 }
 
-pub fn judge(arguments: Judge) -> Result<u8, String> {
+pub fn judge(arguments: JudgeArguments) -> Result<u8, String> {
     let place = arguments.file.display().to_string();
     let text = fs::read_to_string(&arguments.file).map_err(|error| format!("{place}: {error}"))?;
     let evidence = lint::read(&place, &text)?;
@@ -213,14 +213,14 @@ pub fn judge(arguments: Judge) -> Result<u8, String> {
 }
 
 #[derive(Debug, Args)]
-pub struct Capacity {
+pub struct CapacityArguments {
     pub file: PathBuf,
     /// Requests per second that are to be carried
     #[arg(long)]
     pub rate: f64,
 }
 
-pub fn capacity(arguments: Capacity) -> Result<u8, String> {
+pub fn capacity(arguments: CapacityArguments) -> Result<u8, String> {
     let result = ResultFile::read(&arguments.file)?;
     let findings = summary::findings(&result);
     if findings.scaling.is_empty() {

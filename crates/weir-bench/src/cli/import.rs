@@ -6,7 +6,7 @@ use super::load;
 use crate::{cli::print::out, engine, jmx};
 
 #[derive(Debug, Args)]
-pub struct Import {
+pub struct ImportArguments {
     /// A JMeter test plan
     pub plan: PathBuf,
     /// Property, as JMeter's -J: NAME=VALUE
@@ -25,7 +25,7 @@ fn name_and_value(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-pub fn import(arguments: Import) -> Result<u8, String> {
+pub fn import(arguments: ImportArguments) -> Result<u8, String> {
     let place = arguments.plan.display();
     let text = fs::read_to_string(&arguments.plan).map_err(|error| format!("{place}: {error}"))?;
     let properties: BTreeMap<String, String> = arguments.properties.into_iter().collect();

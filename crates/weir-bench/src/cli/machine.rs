@@ -10,17 +10,17 @@ use crate::{
     manifest::{Manifest, Pinning},
     run::{self, counters_available},
     scenario,
-    target::{self, Peer},
+    target::{self, PeerDefinition},
 };
 
 #[derive(Debug, Args)]
-pub struct List {
+pub struct ListArguments {
     /// Where installed peers are
     #[arg(long, env = "WEIR_BENCH_CACHE", default_value = ".cache/bench")]
     pub cache: PathBuf,
 }
 
-pub fn list(arguments: List) -> Result<u8, String> {
+pub fn list(arguments: ListArguments) -> Result<u8, String> {
     out!("Scenarios");
     for name in scenario::names() {
         let scenario = scenario::read(&name)?;
@@ -39,7 +39,7 @@ pub fn list(arguments: List) -> Result<u8, String> {
 }
 
 /// A line about what is started: where it is, or how to get it.
-fn show(peer: &Peer, cache: &Path) {
+fn show(peer: &PeerDefinition, cache: &Path) {
     let state = if peer.direct {
         "always there".to_owned()
     } else {
@@ -55,9 +55,9 @@ fn show(peer: &Peer, cache: &Path) {
 const WATCH: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
-pub struct Doctor {}
+pub struct DoctorArguments {}
 
-pub fn doctor(_: Doctor) -> Result<u8, String> {
+pub fn doctor(_: DoctorArguments) -> Result<u8, String> {
     let mut manifest = Manifest::read(Pinning::default());
     manifest.counters = counters_available();
     let watched = run::usable_cpus(&manifest.cpu).into_iter().map(|cpu| cpu.id);
@@ -75,7 +75,7 @@ pub fn doctor(_: Doctor) -> Result<u8, String> {
 }
 
 #[derive(Debug, Args)]
-pub struct Install {
+pub struct InstallArguments {
     /// Targets and backends, by the names of their folders
     #[arg(required = true)]
     pub targets: Vec<String>,
@@ -84,7 +84,7 @@ pub struct Install {
     pub cache: PathBuf,
 }
 
-pub fn install(arguments: Install) -> Result<u8, String> {
+pub fn install(arguments: InstallArguments) -> Result<u8, String> {
     for name in &arguments.targets {
         let peer = match target::read(name) {
             Ok(peer) => peer,

@@ -13,47 +13,47 @@ use clap::Subcommand;
 
 /// What `weir bench` can do.
 #[derive(Debug, Subcommand)]
-pub enum Bench {
+pub enum LabCommand {
     /// Run a scenario: a table, a report, a result file, and a verdict
     Run(run::Arguments),
     /// List scenarios and targets
-    List(machine::List),
+    List(machine::ListArguments),
     /// Compare two results cell by cell
-    Compare(files::Compare),
+    Compare(files::CompareArguments),
     /// Draw reports from result files
-    Report(files::Report),
+    Report(files::ReportArguments),
     /// Run the scenario of a result file again and compare
-    Replay(files::Replay),
+    Replay(files::ReplayArguments),
     /// Write a result in another tool's format
-    Export(files::Export),
+    Export(files::ExportArguments),
     /// Say how many nodes a rate needs, from a result over several numbers of workers
-    Capacity(files::Capacity),
+    Capacity(files::CapacityArguments),
     /// Judge figures that somebody published, as results of the lab are judged
-    Judge(files::Judge),
+    Judge(files::JudgeArguments),
     /// Print what a scenario or a publication may say, as JSON Schema
-    Schema(schema::Schema),
+    Schema(schema::SchemaArguments),
     /// Look at this machine: limits, settings, topology, and what to change
-    Doctor(machine::Doctor),
+    Doctor(machine::DoctorArguments),
     /// Take a JMeter test plan
-    Import(import::Import),
+    Import(import::ImportArguments),
     /// Install a target or a backend from the registry its folder names
-    Install(machine::Install),
+    Install(machine::InstallArguments),
 }
 
 /// Runs a command. The number is the exit status: 0, or 1 when a result is invalid or differs.
-pub fn run(command: Bench) -> Result<u8, String> {
+pub fn run(command: LabCommand) -> Result<u8, String> {
     match command {
-        Bench::Run(arguments) => run::run(arguments),
-        Bench::List(arguments) => machine::list(arguments),
-        Bench::Compare(arguments) => files::compare(arguments),
-        Bench::Report(arguments) => files::report(arguments),
-        Bench::Replay(arguments) => files::replay(arguments),
-        Bench::Export(arguments) => files::export(arguments),
-        Bench::Capacity(arguments) => files::capacity(arguments),
-        Bench::Judge(arguments) => files::judge(arguments),
-        Bench::Schema(arguments) => schema::schema(arguments),
-        Bench::Doctor(arguments) => machine::doctor(arguments),
-        Bench::Import(arguments) => import::import(arguments),
-        Bench::Install(arguments) => machine::install(arguments),
+        LabCommand::Run(arguments) => run::run(arguments),
+        LabCommand::List(arguments) => machine::list(arguments),
+        LabCommand::Compare(arguments) => files::compare(arguments),
+        LabCommand::Report(arguments) => files::report(arguments),
+        LabCommand::Replay(arguments) => files::replay(arguments),
+        LabCommand::Export(arguments) => files::export(arguments),
+        LabCommand::Capacity(arguments) => files::capacity(arguments),
+        LabCommand::Judge(arguments) => files::judge(arguments),
+        LabCommand::Schema(arguments) => schema::schema(arguments),
+        LabCommand::Doctor(arguments) => machine::doctor(arguments),
+        LabCommand::Import(arguments) => import::import(arguments),
+        LabCommand::Install(arguments) => machine::install(arguments),
     }
 }

@@ -10,14 +10,14 @@ use clap::Args;
 
 use crate::{
     analysis::{
-        lint::{Severity, Verdict},
+        lint::{LintVerdict, Severity},
         summary::{self, Findings},
     },
     cli::print::out,
     report,
     result::ResultFile,
-    run::{self, Options},
-    scenario::{self, BackendKind, Row, Scenario},
+    run::{self, RunOptions},
+    scenario::{self, BackendKind, Scenario, ScenarioRow},
 };
 
 /// Run a scenario and write its result.
@@ -83,8 +83,8 @@ pub fn run(arguments: Arguments) -> Result<u8, String> {
     finish(&run::run(scenario, &options)?, &arguments.common.out)
 }
 
-pub fn options(common: &Common, quick: bool, seed: u64) -> Result<Options, String> {
-    Ok(Options {
+pub fn options(common: &Common, quick: bool, seed: u64) -> Result<RunOptions, String> {
+    Ok(RunOptions {
         quick,
         programs: common.programs.iter().cloned().collect::<BTreeMap<_, _>>(),
         cache: common.cache.clone(),
@@ -131,7 +131,7 @@ pub fn show(findings: &Findings<'_>) {
 }
 
 /// Prints verdicts, those of one rule together.
-pub fn say(verdicts: &[Verdict]) {
+pub fn say(verdicts: &[LintVerdict]) {
     for group in report::grouped(verdicts) {
         let verdict = group[0];
         let subject = verdict.subject.as_ref().map_or(String::new(), |subject| format!("{subject}: "));
@@ -154,7 +154,7 @@ pub fn chosen(scenario: Scenario, arguments: &Arguments) -> Result<Scenario, Str
     }
     if let Some(part) = &arguments.row {
         let names: Vec<String> = scenario.rows.iter().map(|row| row.name.clone()).collect();
-        let chosen = |row: &Row| row.name.contains(part.as_str());
+        let chosen = |row: &ScenarioRow| row.name.contains(part.as_str());
         let rates = scenario.rows.iter().filter(|row| chosen(row)).filter_map(|row| row.rate_of.as_ref());
         let needed: Vec<String> = rates.map(|rate_of| rate_of.row.clone()).collect();
         scenario.rows.retain(|row| chosen(row) || needed.contains(&row.name));

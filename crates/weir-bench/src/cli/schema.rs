@@ -5,24 +5,24 @@ use crate::{analysis::lint::Evidence, cli::print::out, scenario::Scenario};
 
 /// Print what a file may say, for editors and for the reference.
 #[derive(Debug, Args)]
-pub struct Schema {
+pub struct SchemaArguments {
     /// Which kind of file
-    #[arg(value_enum, default_value_t = Kind::Scenario)]
-    pub of: Kind,
+    #[arg(value_enum, default_value_t = SchemaKind::Scenario)]
+    pub of: SchemaKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
+pub enum SchemaKind {
     /// What `weir bench run` reads
     Scenario,
     /// What `weir bench judge` reads
     Publication,
 }
 
-pub fn schema(arguments: Schema) -> Result<u8, String> {
+pub fn schema(arguments: SchemaArguments) -> Result<u8, String> {
     let schema = match arguments.of {
-        Kind::Scenario => schema_for!(Scenario),
-        Kind::Publication => schema_for!(Evidence),
+        SchemaKind::Scenario => schema_for!(Scenario),
+        SchemaKind::Publication => schema_for!(Evidence),
     };
     out!("{}", serde_json::to_string_pretty(&schema).expect("a schema has string keys"));
     Ok(0)

@@ -18,20 +18,20 @@ type Hdr = hdrhistogram::Histogram<u64>;
 ///
 /// Serialised as the base64 of HdrHistogram's compressed V2 form, which every HdrHistogram library reads.
 #[derive(Clone)]
-pub struct Histogram(Form);
+pub struct LatencyHistogram(HistogramForm);
 
 /// A histogram that counts is 270 KB of counters, nearly all of them zero; one that is only kept, as a run keeps three
 /// for each interval, is packed into a few KB.
 #[derive(Clone)]
-enum Form {
+enum HistogramForm {
     Counting(Hdr),
     /// The V2 form.
     Packed(Vec<u8>),
 }
 
-impl Histogram {
+impl LatencyHistogram {
     pub fn new() -> Self {
-        Self(Form::Counting(empty()))
+        Self(HistogramForm::Counting(empty()))
     }
 
     /// Counts one time.
@@ -51,19 +51,19 @@ impl Histogram {
     /// Forgets all counts and keeps the memory.
     pub fn clear(&mut self) {
         match &mut self.0 {
-            Form::Counting(hdr) => hdr.reset(),
-            Form::Packed(_) => *self = Self::new(),
+            HistogramForm::Counting(hdr) => hdr.reset(),
+            HistogramForm::Packed(_) => *self = Self::new(),
         }
     }
 
     /// The same histogram in little memory. It unpacks itself when something is added.
     pub fn packed(&self) -> Self {
         match &self.0 {
-            Form::Packed(bytes) => Self(Form::Packed(bytes.clone())),
-            Form::Counting(hdr) => {
+            HistogramForm::Packed(bytes) => Self(HistogramForm::Packed(bytes.clone())),
+            HistogramForm::Counting(hdr) => {
                 let mut bytes = Vec::new();
                 V2Serializer::new().serialize(hdr, &mut bytes).expect("writing to memory does not fail");
-                Self(Form::Packed(bytes))
+                Self(HistogramForm::Packed(bytes))
             }
         }
     }
@@ -71,8 +71,10 @@ impl Histogram {
     /// The histogram itself, for several questions at once, for iteration and for export.
     pub fn as_hdr(&self) -> Cow<'_, Hdr> {
         match &self.0 {
-            Form::Counting(hdr) => Cow::Borrowed(hdr),
-            Form::Packed(bytes) => Cow::Owned(unpack(bytes).expect("it was packed here, or read before it was kept")),
+            HistogramForm::Counting(hdr) => Cow::Borrowed(hdr),
+            HistogramForm::Packed(bytes) => {
+                Cow::Owned(unpack(bytes).expect("it was packed here, or read before it was kept"))
+            }
         }
     }
 
@@ -121,12 +123,12 @@ impl Histogram {
 
     #[inline]
     fn counting(&mut self) -> &mut Hdr {
-        if matches!(self.0, Form::Packed(_)) {
-            self.0 = Form::Counting(self.as_hdr().into_owned());
+        if matches!(self.0, HistogramForm::Packed(_)) {
+            self.0 = HistogramForm::Counting(self.as_hdr().into_owned());
         }
         match &mut self.0 {
-            Form::Counting(hdr) => hdr,
-            Form::Packed(_) => unreachable!("unpacked above"),
+            HistogramForm::Counting(hdr) => hdr,
+            HistogramForm::Packed(_) => unreachable!("unpacked above"),
         }
     }
 }
@@ -149,27 +151,27 @@ fn unpack(mut bytes: &[u8]) -> Result<Hdr, hdrhistogram::serialization::Deserial
     Ok(hdr)
 }
 
-impl Default for Histogram {
+impl Default for LatencyHistogram {
     fn default() -> Self {
         Self::new()
     }
 }
 
 /// Thousands of counters help nobody.
-impl fmt::Debug for Histogram {
+impl fmt::Debug for LatencyHistogram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hdr = self.as_hdr();
         write!(f, "Histogram({} times, median {} ns, max {} ns)", hdr.len(), hdr.value_at_quantile(0.5), hdr.max())
     }
 }
 
-impl PartialEq for Histogram {
+impl PartialEq for LatencyHistogram {
     fn eq(&self, other: &Self) -> bool {
         *self.as_hdr() == *other.as_hdr()
     }
 }
 
-impl Serialize for Histogram {
+impl Serialize for LatencyHistogram {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut bytes = Vec::new();
         V2DeflateSerializer::new().serialize(&*self.as_hdr(), &mut bytes).map_err(serde::ser::Error::custom)?;
@@ -177,11 +179,11 @@ impl Serialize for Histogram {
     }
 }
 
-impl<'de> Deserialize<'de> for Histogram {
+impl<'de> Deserialize<'de> for LatencyHistogram {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let bytes = STANDARD.decode(String::deserialize(deserializer)?).map_err(D::Error::custom)?;
         let hdr = unpack(&bytes).map_err(D::Error::custom)?;
-        Ok(Self(Form::Counting(hdr)).packed())
+        Ok(Self(HistogramForm::Counting(hdr)).packed())
     }
 }
 
@@ -191,12 +193,12 @@ mod tests {
 
     #[test]
     fn survives_packing_and_serialisation() {
-        let mut histogram = Histogram::new();
+        let mut histogram = LatencyHistogram::new();
         for ns in [1, 999, 80_000, 1_000_000_007, LONGEST_NS * 2] {
             histogram.record(ns);
         }
         let text = serde_json::to_string(&histogram).expect("serialises");
-        let back: Histogram = serde_json::from_str(&text).expect("reads its own form");
+        let back: LatencyHistogram = serde_json::from_str(&text).expect("reads its own form");
         assert_eq!(back, histogram);
         assert_eq!(histogram.packed(), histogram);
         let mut sum = back;
@@ -207,13 +209,13 @@ mod tests {
     #[test]
     fn refuses_what_is_not_a_histogram() {
         for bad in ["\"\"", "\"AAAA\"", "\"%%\"", "7"] {
-            assert!(serde_json::from_str::<Histogram>(bad).is_err(), "{bad}");
+            assert!(serde_json::from_str::<LatencyHistogram>(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn an_empty_one_has_no_surprises() {
-        for histogram in [Histogram::new(), Histogram::new().packed()] {
+        for histogram in [LatencyHistogram::new(), LatencyHistogram::new().packed()] {
             assert_eq!((histogram.quantile(0.99), histogram.min(), histogram.max()), (0, 0, 0));
             assert_eq!((histogram.mean(), histogram.share_within(1)), (0.0, 1.0));
         }

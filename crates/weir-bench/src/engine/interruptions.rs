@@ -7,7 +7,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
 use super::clock::now_ns;
-use super::histogram::Histogram;
+use super::histogram::LatencyHistogram;
 
 /// Less than this between two readings of the clock is the reading itself.
 const SHORTEST_NS: u64 = 1_000;
@@ -22,7 +22,7 @@ pub struct Interruptions {
     /// How long the clock was read.
     pub watched_ns: u64,
     /// How long each one took, ns.
-    pub lengths: Histogram,
+    pub lengths: LatencyHistogram,
 }
 
 impl Interruptions {
@@ -34,7 +34,7 @@ impl Interruptions {
                 set.set(cpu);
                 let _ = sched_setaffinity(None, &set);
             }
-            let mut lengths = Histogram::new();
+            let mut lengths = LatencyHistogram::new();
             let start = now_ns();
             let (mut last, end) = (start, start + length.as_nanos() as u64);
             while last < end {

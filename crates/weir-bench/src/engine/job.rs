@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 
 use super::plan::{LoadPlan, Selection};
-use super::prepare::Prepared;
-use super::recorder::{Message, Recorder, Slice, Window};
-use crate::stats::Random;
+use super::prepare::PreparedLoad;
+use super::recorder::{MeasuredWindow, RecordedInterval, Recorder, RecorderMessage};
+use crate::stats::SeededRandom;
 
 /// One thread's part of a run.
 pub(super) struct Job {
     pub thread: usize,
     /// Clients of this thread, numbered over the whole run.
     pub clients: std::ops::Range<usize>,
-    pub prepared: Arc<Prepared>,
-    pub tickets: Tickets,
-    pub gate: Gate,
+    pub prepared: Arc<PreparedLoad>,
+    pub tickets: RequestBudget,
+    pub gate: StartBarrier,
 }
 
 impl Job {
@@ -27,18 +27,18 @@ impl Job {
 }
 
 /// Where threads wait for each other, so that connecting is over before the clock starts.
-pub(super) struct Gate {
+pub(super) struct StartBarrier {
     pub thread: usize,
     pub requests: usize,
     pub ready: Sender<()>,
-    pub go: Receiver<Window>,
-    pub out: Sender<Message>,
-    pub spare: Receiver<Box<Slice>>,
+    pub go: Receiver<MeasuredWindow>,
+    pub out: Sender<RecorderMessage>,
+    pub spare: Receiver<Box<RecordedInterval>>,
 }
 
-impl Gate {
+impl StartBarrier {
     /// Reports readiness and waits for the others. None when the run was given up meanwhile.
-    pub(super) fn pass(self) -> Option<(Recorder, Window)> {
+    pub(super) fn pass(self) -> Option<(Recorder, MeasuredWindow)> {
         self.ready.send(()).ok()?;
         let window = self.go.recv().ok()?;
         Some((Recorder::new(self.thread, window, self.requests, self.out, self.spare), window))
@@ -47,12 +47,12 @@ impl Gate {
 
 /// What is left of a run that a count ends, and whether somebody wants it to stop.
 #[derive(Clone)]
-pub(super) struct Tickets {
+pub(super) struct RequestBudget {
     left: Option<Arc<AtomicU64>>,
     stop: Arc<AtomicBool>,
 }
 
-impl Tickets {
+impl RequestBudget {
     pub(super) fn new(count: Option<u64>, stop: Arc<AtomicBool>) -> Self {
         Self { left: count.map(|count| Arc::new(AtomicU64::new(count))), stop }
     }
@@ -75,7 +75,7 @@ impl Tickets {
 pub(super) enum Chooser {
     Only,
     Weighted {
-        random: Random,
+        random: SeededRandom,
         /// Running sums of the weights.
         sums: Vec<u64>,
     },
@@ -97,7 +97,7 @@ impl Chooser {
                     sum
                 });
                 let seed = plan.seed ^ (thread as u64 + 1).wrapping_mul(0xD1B5_4A32_D192_ED03);
-                Chooser::Weighted { random: Random::new(seed), sums: sums.collect() }
+                Chooser::Weighted { random: SeededRandom::new(seed), sums: sums.collect() }
             }
         }
     }
@@ -124,10 +124,10 @@ impl Chooser {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::plan::{RequestTemplate, Stop};
+    use crate::engine::plan::{RequestTemplate, StopCondition};
 
     fn plan(selection: Selection) -> LoadPlan {
-        let mut plan = LoadPlan::closed("http://a/", 1, Stop::after_count(1));
+        let mut plan = LoadPlan::closed("http://a/", 1, StopCondition::after_count(1));
         plan.requests = [1, 0, 3].map(|weight| RequestTemplate { weight, ..RequestTemplate::get("http://a/") }).into();
         plan.selection = selection;
         plan
@@ -153,8 +153,8 @@ mod tests {
 
     #[test]
     fn tickets_run_out() {
-        let tickets = Tickets::new(Some(2), Arc::default());
+        let tickets = RequestBudget::new(Some(2), Arc::default());
         assert_eq!([tickets.take(), tickets.take(), tickets.take()], [true, true, false]);
-        assert!(Tickets::new(None, Arc::default()).take());
+        assert!(RequestBudget::new(None, Arc::default()).take());
     }
 }

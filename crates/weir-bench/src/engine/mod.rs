@@ -19,13 +19,15 @@ mod socket;
 mod streams;
 mod tls;
 
-pub use histogram::Histogram;
+pub use histogram::LatencyHistogram;
 pub use interruptions::Interruptions;
 pub use plan::{
-    Body, EchoCheck, LoadPlan, Pacing, PlanError, Protocol, Rate, RateStep, RequestTemplate, Selection, Spacing, Stop,
-    Think, Timeouts, Tls,
+    ClientTls, EchoCheck, LoadPlan, LoadTimeouts, Pacing, PlanError, Protocol, Rate, RateStep, RequestBody,
+    RequestTemplate, Selection, Spacing, StopCondition, Think,
 };
 pub(crate) use prepare::{allow_files, check_pacing, filler};
-pub use result::{Connections, CpuTime, Errors, Generator, Interval, LoadResult, Phase, Progress, RequestTally, Tally};
+pub use result::{
+    Connections, CpuTime, Errors, Generator, LoadInterval, LoadPhase, LoadProgress, LoadResult, LoadTally, RequestTally,
+};
 pub use run::{run, run_until};
 pub(crate) use tls::provider;

@@ -30,12 +30,12 @@ pub struct LoadPlan {
     #[serde(default)]
     pub pacing: Pacing,
     /// When the run ends. Warm-up does not count.
-    pub stop: Stop,
+    pub stop: StopCondition,
     /// Load before measuring starts; what was due in it is left out of the totals.
     #[serde(default)]
     pub warm_up_ms: u64,
     #[serde(default)]
-    pub timeouts: Timeouts,
+    pub timeouts: LoadTimeouts,
     /// Keep connections open between requests. Without it, each request opens and closes one.
     #[serde(default = "yes")]
     pub keep_alive: bool,
@@ -47,7 +47,7 @@ pub struct LoadPlan {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connect_to: Option<String>,
     #[serde(default)]
-    pub tls: Tls,
+    pub tls: ClientTls,
     /// Length of one interval of the result's time series.
     #[serde(default = "one_second_ms")]
     pub interval_ms: u64,
@@ -77,8 +77,8 @@ pub struct RequestTemplate {
     /// Sent in this order. `Host`, `Content-Length`, and `Connection: close` where needed, are added unless given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
-    #[serde(default, skip_serializing_if = "Body::is_empty")]
-    pub body: Body,
+    #[serde(default, skip_serializing_if = "RequestBody::is_empty")]
+    pub body: RequestBody,
     /// Share of this request among all under [`Selection::Weighted`].
     #[serde(default = "one_u32")]
     pub weight: u32,
@@ -95,7 +95,7 @@ impl RequestTemplate {
             method: get(),
             url: url.into(),
             headers: Vec::new(),
-            body: Body::Empty,
+            body: RequestBody::Empty,
             weight: 1,
             expect_status: Vec::new(),
         }
@@ -110,7 +110,7 @@ impl RequestTemplate {
 /// The body of a request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Body {
+pub enum RequestBody {
     #[default]
     Empty,
     Text(String),
@@ -122,9 +122,9 @@ pub enum Body {
     File(PathBuf),
 }
 
-impl Body {
+impl RequestBody {
     pub fn is_empty(&self) -> bool {
-        matches!(self, Body::Empty)
+        matches!(self, RequestBody::Empty)
     }
 }
 
@@ -326,7 +326,7 @@ pub enum Spacing {
 /// When a run ends: whichever comes first. At least one is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stop {
+pub struct StopCondition {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     /// Requests due after warm-up.
@@ -334,7 +334,7 @@ pub struct Stop {
     pub count: Option<u64>,
 }
 
-impl Stop {
+impl StopCondition {
     pub fn after_ms(duration_ms: u64) -> Self {
         Self { duration_ms: Some(duration_ms), count: None }
     }
@@ -347,14 +347,14 @@ impl Stop {
 /// How long the generator waits before it counts an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Timeouts {
+pub struct LoadTimeouts {
     /// TCP connect, and TLS or upgrade handshake.
     pub connect_ms: u64,
     /// From sending a request to its complete answer. Also the longest a run waits for answers after its end.
     pub response_ms: u64,
 }
 
-impl Default for Timeouts {
+impl Default for LoadTimeouts {
     fn default() -> Self {
         Self { connect_ms: 5_000, response_ms: 10_000 }
     }
@@ -364,7 +364,7 @@ impl Default for Timeouts {
 /// none is verified.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Tls {
+pub struct ClientTls {
     /// PEM file of the authorities to trust; given, certificates are verified.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<PathBuf>,
@@ -377,7 +377,7 @@ pub struct Tls {
 
 impl LoadPlan {
     /// A closed loop of `connections` clients asking for `url` until `stop`, everything else at its default.
-    pub fn closed(url: impl Into<String>, connections: usize, stop: Stop) -> Self {
+    pub fn closed(url: impl Into<String>, connections: usize, stop: StopCondition) -> Self {
         Self {
             requests: vec![RequestTemplate::get(url)],
             selection: Selection::Weighted,
@@ -387,11 +387,11 @@ impl LoadPlan {
             pacing: Pacing::default(),
             stop,
             warm_up_ms: 0,
-            timeouts: Timeouts::default(),
+            timeouts: LoadTimeouts::default(),
             keep_alive: true,
             source_addresses: Vec::new(),
             connect_to: None,
-            tls: Tls::default(),
+            tls: ClientTls::default(),
             interval_ms: 1_000,
             cpus: Vec::new(),
             spin_ns: default_spin_ns(),
@@ -400,7 +400,7 @@ impl LoadPlan {
     }
 
     /// An open loop of `rate` requests per second, evenly spaced, over at most `connections` connections.
-    pub fn open(url: impl Into<String>, rate: f64, connections: usize, stop: Stop) -> Self {
+    pub fn open(url: impl Into<String>, rate: f64, connections: usize, stop: StopCondition) -> Self {
         Self {
             pacing: Pacing::Open { rate: Rate::Constant(rate), spacing: Spacing::Even },
             ..Self::closed(url, connections, stop)

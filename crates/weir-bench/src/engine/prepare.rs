@@ -8,7 +8,7 @@ use http::uri::Scheme;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::pki_types::ServerName;
 
-use super::plan::{Body, LoadPlan, Pacing, PlanError, Protocol, Rate, RequestTemplate, Think};
+use super::plan::{LoadPlan, Pacing, PlanError, Protocol, Rate, RequestBody, RequestTemplate, Think};
 use super::tls;
 
 /// File descriptors the engine needs beside its connections: epoll, standard streams, files of the command.
@@ -16,15 +16,15 @@ const OTHER_FILES: u64 = 64;
 
 /// A plan that can be run.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedLoad {
     pub plan: LoadPlan,
-    pub origins: Vec<Origin>,
+    pub origins: Vec<LoadOrigin>,
     pub requests: Vec<PreparedRequest>,
 }
 
 /// Where connections go.
 #[derive(Debug, PartialEq)]
-pub struct Origin {
+pub struct LoadOrigin {
     pub address: SocketAddr,
     /// `host` or `host:port`, as the `Host` field says it.
     pub authority: String,
@@ -47,7 +47,7 @@ impl PartialEq for OriginTls {
 /// A request as it goes on the wire.
 #[derive(Debug)]
 pub struct PreparedRequest {
-    /// Index into [`Prepared::origins`].
+    /// Index into [`PreparedLoad::origins`].
     pub origin: usize,
     pub template: RequestTemplate,
     /// Path and query.
@@ -69,11 +69,11 @@ impl PreparedRequest {
     }
 }
 
-impl Prepared {
+impl PreparedLoad {
     pub fn new(plan: &LoadPlan) -> Result<Self, PlanError> {
         check_counts(plan)?;
         check_pacing(&plan.pacing)?;
-        let mut origins: Vec<Origin> = Vec::new();
+        let mut origins: Vec<LoadOrigin> = Vec::new();
         let mut requests = Vec::new();
         for (index, template) in plan.requests.iter().enumerate() {
             let field = |name: &str| format!("requests[{index}].{name}");
@@ -170,7 +170,7 @@ pub fn check_pacing(pacing: &Pacing) -> Result<(), PlanError> {
 }
 
 /// The origin of a request and its target (RFC 9112 §3.2.1).
-fn locate(plan: &LoadPlan, template: &RequestTemplate, field: &str) -> Result<(Origin, String), PlanError> {
+fn locate(plan: &LoadPlan, template: &RequestTemplate, field: &str) -> Result<(LoadOrigin, String), PlanError> {
     let wrong = |problem: String| PlanError::new(field, problem);
     let url = &template.url;
     let uri: Uri = url.parse().map_err(|error| wrong(format!("{url:?} is not a URL: {error}")))?;
@@ -205,20 +205,22 @@ fn locate(plan: &LoadPlan, template: &RequestTemplate, field: &str) -> Result<(O
         }
     };
     let target = uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
-    Ok((Origin { address, authority, tls }, target))
+    Ok((LoadOrigin { address, authority, tls }, target))
 }
 
 /// The bytes of a body.
-fn content(body: &Body) -> Result<Vec<u8>, String> {
+fn content(body: &RequestBody) -> Result<Vec<u8>, String> {
     use base64::Engine as _;
     match body {
-        Body::Empty => Ok(Vec::new()),
-        Body::Text(text) => Ok(text.clone().into_bytes()),
-        Body::Base64(text) => {
+        RequestBody::Empty => Ok(Vec::new()),
+        RequestBody::Text(text) => Ok(text.clone().into_bytes()),
+        RequestBody::Base64(text) => {
             base64::engine::general_purpose::STANDARD.decode(text).map_err(|error| format!("is not base64: {error}"))
         }
-        Body::Sized(bytes) => Ok(filler(*bytes as usize)),
-        Body::File(path) => std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display())),
+        RequestBody::Sized(bytes) => Ok(filler(*bytes as usize)),
+        RequestBody::File(path) => {
+            std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+        }
     }
 }
 
@@ -293,14 +295,14 @@ pub(crate) fn allow_files(wanted: u64) -> Result<(), PlanError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::plan::Stop;
+    use crate::engine::plan::StopCondition;
 
     fn plan(url: &str) -> LoadPlan {
-        LoadPlan::closed(url, 2, Stop::after_count(1))
+        LoadPlan::closed(url, 2, StopCondition::after_count(1))
     }
 
     fn problem(plan: &LoadPlan) -> String {
-        Prepared::new(plan).expect_err("the plan is wrong").to_string()
+        PreparedLoad::new(plan).expect_err("the plan is wrong").to_string()
     }
 
     #[test]
@@ -308,8 +310,8 @@ mod tests {
         let mut plan = plan("http://127.0.0.1:8080/a?b=c");
         plan.requests[0].method = "POST".into();
         plan.requests[0].headers = vec![("X-Key".into(), "k".into())];
-        plan.requests[0].body = Body::Sized(3);
-        let prepared = Prepared::new(&plan).expect("a good plan");
+        plan.requests[0].body = RequestBody::Sized(3);
+        let prepared = PreparedLoad::new(&plan).expect("a good plan");
         assert_eq!(
             String::from_utf8_lossy(&prepared.requests[0].wire),
             "POST /a?b=c HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nX-Key: k\r\nContent-Length: 3\r\n\r\nabc"
@@ -321,7 +323,7 @@ mod tests {
         let mut plan = plan("http://127.0.0.1:8080/a");
         plan.requests.push(RequestTemplate::get("http://127.0.0.1:8080/b"));
         plan.requests.push(RequestTemplate::get("http://127.0.0.1:8081/b"));
-        assert_eq!(Prepared::new(&plan).expect("a good plan").origins.len(), 2);
+        assert_eq!(PreparedLoad::new(&plan).expect("a good plan").origins.len(), 2);
     }
 
     #[test]
@@ -336,7 +338,7 @@ mod tests {
         assert!(wrong(|plan| plan.requests[0].url = "ftp://a/".into()).contains("must start with http://"));
         assert!(wrong(|plan| plan.connections = 0).starts_with("connections: "));
         assert!(wrong(|plan| plan.threads = 3).starts_with("threads: "));
-        assert!(wrong(|plan| plan.stop = Stop::default()).starts_with("stop: "));
+        assert!(wrong(|plan| plan.stop = StopCondition::default()).starts_with("stop: "));
         assert!(wrong(|plan| plan.requests[0].method = "G T".into()).contains("not a method"));
         assert!(wrong(|plan| plan.requests[0].headers.push(("a".into(), "b\r\nc".into()))).contains("line break"));
         assert!(wrong(|plan| plan.pacing = Pacing::Replay { at_ns: vec![2, 1] }).starts_with("pacing.at_ns: "));

@@ -3,11 +3,11 @@
 use std::sync::mpsc::{Receiver, Sender};
 
 use super::clock::thread_cpu;
-use super::result::{Connections, CpuTime, Errors, Phase, Tally};
+use super::result::{Connections, CpuTime, Errors, LoadPhase, LoadTally};
 
 /// The window of a run, in ns of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
-pub struct Window {
+pub struct MeasuredWindow {
     /// The run starts, with warm-up if there is one.
     pub start: u64,
     /// Warm-up is over.
@@ -48,39 +48,39 @@ impl Errors {
 }
 
 /// One interval of one thread.
-pub(super) struct Slice {
+pub(super) struct RecordedInterval {
     /// Position in the series, the same in all threads.
     pub index: usize,
-    pub phase: Phase,
+    pub phase: LoadPhase,
     /// Monotonic clock.
     pub start: u64,
     pub end: u64,
     /// Per request of the plan.
-    pub tallies: Vec<Counts>,
+    pub tallies: Vec<TallyCounter>,
     pub cpu: CpuTime,
 }
 
 /// A tally while it is counted: statuses are cells, not a map.
-pub(super) struct Counts {
-    pub tally: Tally,
+pub(super) struct TallyCounter {
+    pub tally: LoadTally,
     pub statuses: Vec<u64>,
 }
 
 /// Statuses are three digits; those from here on are counted under the last cell.
 const STATUSES: usize = 1_000;
 
-impl Counts {
+impl TallyCounter {
     fn new() -> Self {
-        Self { tally: Tally::default(), statuses: vec![0; STATUSES] }
+        Self { tally: LoadTally::default(), statuses: vec![0; STATUSES] }
     }
 
     fn clear(&mut self) {
-        let Tally { latency, service_time, refused, lag, .. } = &mut self.tally;
+        let LoadTally { latency, service_time, refused, lag, .. } = &mut self.tally;
         for histogram in [latency, service_time, refused, lag] {
             histogram.clear();
         }
-        let Tally { latency, service_time, refused, lag, .. } = std::mem::take(&mut self.tally);
-        self.tally = Tally { latency, service_time, refused, lag, ..Tally::default() };
+        let LoadTally { latency, service_time, refused, lag, .. } = std::mem::take(&mut self.tally);
+        self.tally = LoadTally { latency, service_time, refused, lag, ..LoadTally::default() };
         self.statuses.fill(0);
     }
 
@@ -92,28 +92,28 @@ impl Counts {
     }
 }
 
-impl Slice {
+impl RecordedInterval {
     pub(super) fn new(requests: usize) -> Box<Self> {
         Box::new(Self {
             index: 0,
-            phase: Phase::WarmUp,
+            phase: LoadPhase::WarmUp,
             start: 0,
             end: 0,
-            tallies: (0..requests).map(|_| Counts::new()).collect(),
+            tallies: (0..requests).map(|_| TallyCounter::new()).collect(),
             cpu: CpuTime::default(),
         })
     }
 }
 
 /// What a thread tells the one that collects.
-pub(super) enum Message {
-    Slice { thread: usize, slice: Box<Slice> },
-    Done { thread: usize, summary: Box<Summary> },
+pub(super) enum RecorderMessage {
+    Slice { thread: usize, slice: Box<RecordedInterval> },
+    Done { thread: usize, summary: Box<RecorderSummary> },
 }
 
 /// What a thread has to say once, at its end.
 #[derive(Default)]
-pub(super) struct Summary {
+pub(super) struct RecorderSummary {
     /// The moment nothing was due any more (a stop by count or on request), monotonic clock.
     pub ended: u64,
     /// Last answer to a measured exchange, monotonic clock; 0 for none.
@@ -129,8 +129,8 @@ pub(super) struct Summary {
 /// Counts for one thread.
 pub(super) struct Recorder {
     thread: usize,
-    window: Window,
-    slice: Box<Slice>,
+    window: MeasuredWindow,
+    slice: Box<RecordedInterval>,
     next_roll: u64,
     cpu_mark: CpuTime,
     measured_from: Option<CpuTime>,
@@ -139,25 +139,25 @@ pub(super) struct Recorder {
     in_flight_since: u64,
     /// The end of the measured part, as soon as that is known.
     in_flight_until: u64,
-    summary: Box<Summary>,
-    out: Sender<Message>,
+    summary: Box<RecorderSummary>,
+    out: Sender<RecorderMessage>,
     /// Emptied slices coming back.
-    spare: Receiver<Box<Slice>>,
+    spare: Receiver<Box<RecordedInterval>>,
 }
 
 impl Recorder {
     pub(super) fn new(
         thread: usize,
-        window: Window,
+        window: MeasuredWindow,
         requests: usize,
-        out: Sender<Message>,
-        spare: Receiver<Box<Slice>>,
+        out: Sender<RecorderMessage>,
+        spare: Receiver<Box<RecordedInterval>>,
     ) -> Self {
         let cpu = thread_cpu();
         let mut recorder = Self {
             thread,
             window,
-            slice: Slice::new(requests),
+            slice: RecordedInterval::new(requests),
             next_roll: 0,
             cpu_mark: cpu,
             measured_from: None,
@@ -313,13 +313,14 @@ impl Recorder {
         }
         self.summary.connections = connections;
         // The collector is gone only when it has failed itself.
-        let _ = self.out.send(Message::Done { thread: self.thread, summary: std::mem::take(&mut self.summary) });
+        let _ =
+            self.out.send(RecorderMessage::Done { thread: self.thread, summary: std::mem::take(&mut self.summary) });
     }
 
     /// In warm-up everything is counted, for the series; afterwards what was due in warm-up no longer is.
     #[inline]
     fn belongs(&self, due: u64) -> bool {
-        due >= self.window.measure || self.slice.phase == Phase::WarmUp
+        due >= self.window.measure || self.slice.phase == LoadPhase::WarmUp
     }
 
     fn cpu_with_spin(&self) -> CpuTime {
@@ -327,13 +328,13 @@ impl Recorder {
     }
 
     fn open_slice(&mut self, index: usize, start: u64) {
-        let Window { measure, end, interval, .. } = self.window;
+        let MeasuredWindow { measure, end, interval, .. } = self.window;
         let (phase, limit) = match start {
-            start if start < measure => (Phase::WarmUp, measure),
-            start if start < end => (Phase::Measured, end),
-            _ => (Phase::Drain, u64::MAX),
+            start if start < measure => (LoadPhase::WarmUp, measure),
+            start if start < end => (LoadPhase::Measured, end),
+            _ => (LoadPhase::Drain, u64::MAX),
         };
-        if phase == Phase::Measured && self.measured_from.is_none() {
+        if phase == LoadPhase::Measured && self.measured_from.is_none() {
             self.measured_from = Some(self.cpu_mark);
         }
         self.slice.index = index;
@@ -341,8 +342,8 @@ impl Recorder {
         self.slice.start = start;
         self.next_roll = match phase {
             // Warm-up may end inside an interval: the measurement starts with a whole one.
-            Phase::WarmUp | Phase::Measured => (start + interval).min(limit),
-            Phase::Drain => u64::MAX,
+            LoadPhase::WarmUp | LoadPhase::Measured => (start + interval).min(limit),
+            LoadPhase::Drain => u64::MAX,
         };
     }
 
@@ -352,17 +353,17 @@ impl Recorder {
         self.slice.cpu = since(cpu, self.cpu_mark);
         self.cpu_mark = cpu;
         let requests = self.slice.tallies.len();
-        let fresh = self.spare.try_recv().unwrap_or_else(|_| Slice::new(requests));
+        let fresh = self.spare.try_recv().unwrap_or_else(|_| RecordedInterval::new(requests));
         let slice = std::mem::replace(&mut self.slice, fresh);
         self.slice.index = slice.index;
-        let _ = self.out.send(Message::Slice { thread: self.thread, slice });
+        let _ = self.out.send(RecorderMessage::Slice { thread: self.thread, slice });
     }
 }
 
-impl Slice {
+impl RecordedInterval {
     /// Empties the slice for its next use.
     pub(super) fn clear(&mut self) {
-        self.tallies.iter_mut().for_each(Counts::clear);
+        self.tallies.iter_mut().for_each(TallyCounter::clear);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::histogram::Histogram;
+use super::histogram::LatencyHistogram;
 use super::plan::Statuses;
 
 /// Everything one run measured.
@@ -23,12 +23,12 @@ pub struct LoadResult {
     /// From the end of the measurement to the last answer, ns.
     pub drain_ns: u64,
     /// The whole measurement.
-    pub total: Tally,
+    pub total: LoadTally,
     /// Each request of the plan, in its order; absent when there is only one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub requests: Vec<RequestTally>,
     /// In order of time, warm-up first.
-    pub intervals: Vec<Interval>,
+    pub intervals: Vec<LoadInterval>,
     pub connections: Connections,
     pub generator: Generator,
 }
@@ -36,20 +36,20 @@ pub struct LoadResult {
 /// One stretch of the time series.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Interval {
-    pub phase: Phase,
+pub struct LoadInterval {
+    pub phase: LoadPhase,
     /// From the start of the run (warm-up included), ns.
     pub start_ns: u64,
     pub length_ns: u64,
     /// What was answered (or given up) in this interval.
-    pub tally: Tally,
+    pub tally: LoadTally,
     /// CPU time of the generator in this interval.
     pub cpu: CpuTime,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Phase {
+pub enum LoadPhase {
     #[default]
     WarmUp,
     Measured,
@@ -60,7 +60,7 @@ pub enum Phase {
 /// Counts and times of a set of exchanges.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tally {
+pub struct LoadTally {
     /// Requests that were due (closed loop: started). In an interval: that became due in it.
     pub due: u64,
     /// Complete answers, whatever their status.
@@ -78,18 +78,18 @@ pub struct Tally {
     /// Heads and bodies, without TLS.
     pub bytes_received: u64,
     /// From when a request was due to its complete answer, ns.
-    pub latency: Histogram,
+    pub latency: LatencyHistogram,
     /// From when a request was sent to its complete answer, ns.
-    pub service_time: Histogram,
+    pub service_time: LatencyHistogram,
     /// The same of answers whose status is none of those expected, ns.
-    #[serde(default, skip_serializing_if = "Histogram::is_empty")]
-    pub refused: Histogram,
+    #[serde(default, skip_serializing_if = "LatencyHistogram::is_empty")]
+    pub refused: LatencyHistogram,
     /// How late the generator itself was, ns. Open loop: from the moment a request was due *and* a connection was free
     /// to its sending. Closed loop: how long an answer lay ready before the generator came to read it.
-    pub lag: Histogram,
+    pub lag: LatencyHistogram,
 }
 
-impl Tally {
+impl LoadTally {
     pub fn add(&mut self, other: &Self) {
         self.due += other.due;
         self.completed += other.completed;
@@ -132,7 +132,7 @@ impl Tally {
 #[serde(deny_unknown_fields)]
 pub struct RequestTally {
     pub name: String,
-    pub tally: Tally,
+    pub tally: LoadTally,
 }
 
 /// Exchanges without a complete answer, by cause.
@@ -210,7 +210,7 @@ pub struct Connections {
     pub handshakes: u64,
     pub resumed: u64,
     /// From the start of connecting until requests can be sent (TCP, TLS, upgrade), ns.
-    pub connect_time: Histogram,
+    pub connect_time: LatencyHistogram,
 }
 
 impl Connections {
@@ -305,7 +305,8 @@ impl LoadResult {
         self.drain_ns += later.drain_ns;
         self.total.add(&later.total);
         self.add_requests(&later.requests);
-        let moved = |interval: &Interval| Interval { start_ns: interval.start_ns + offset_ns, ..interval.clone() };
+        let moved =
+            |interval: &LoadInterval| LoadInterval { start_ns: interval.start_ns + offset_ns, ..interval.clone() };
         self.intervals.extend(later.intervals.iter().map(moved));
         let open_max = self.connections.open_max.max(later.connections.open_max);
         self.connections.add(&later.connections);
@@ -347,8 +348,8 @@ fn per_second(count: u64, ns: u64) -> f64 {
 
 /// State of a run while it goes on.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Progress {
-    pub phase: Phase,
+pub struct LoadProgress {
+    pub phase: LoadPhase,
     /// Since the start of the run, warm-up included, ns.
     pub elapsed_ns: u64,
     /// Planned length of the run, warm-up included, ns; none when only a count ends it.
@@ -373,7 +374,7 @@ mod tests {
 
     #[test]
     fn what_waited_for_a_connection_was_not_on_time() {
-        let mut tally = Tally { due: 1_000, ..Tally::default() };
+        let mut tally = LoadTally { due: 1_000, ..LoadTally::default() };
         (0..1_000).for_each(|_| tally.lag.record(100));
         assert_eq!(tally.sent_within(0.999), Some(100));
         // A request that waited counts as late, whatever the engine's own part of it was.
@@ -384,12 +385,12 @@ mod tests {
         assert_eq!(tally.sent_within(0.99), Some(100));
         tally.missed = 20;
         assert_eq!(tally.sent_within(0.99), None);
-        assert_eq!(Tally::default().sent_within(0.5), None);
+        assert_eq!(LoadTally::default().sent_within(0.5), None);
     }
 
     #[test]
     fn the_latest_of_a_thousand_does_not_count() {
-        let mut tally = Tally { due: 2_000, ..Tally::default() };
+        let mut tally = LoadTally { due: 2_000, ..LoadTally::default() };
         (0..1_998).for_each(|_| tally.lag.record(100));
         (0..2).for_each(|_| tally.lag.record(900));
         assert_eq!(tally.sent_within(0.999), Some(100));

@@ -12,11 +12,11 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, set_current_t
 
 use super::clock::{now_ns, unix_ns};
 use super::http1;
-use super::job::{Gate, Job, Tickets};
+use super::job::{Job, RequestBudget, StartBarrier};
 use super::plan::{LoadPlan, PlanError, Protocol};
-use super::prepare::Prepared;
-use super::recorder::{Message, Slice, Summary, Window};
-use super::result::{CpuTime, Generator, Interval, LoadResult, Phase, Progress, RequestTally, Tally};
+use super::prepare::PreparedLoad;
+use super::recorder::{MeasuredWindow, RecordedInterval, RecorderMessage, RecorderSummary};
+use super::result::{CpuTime, Generator, LoadInterval, LoadPhase, LoadProgress, LoadResult, LoadTally, RequestTally};
 use super::streams;
 
 /// How often progress is reported.
@@ -27,7 +27,7 @@ const HEAD_START_NS: u64 = 1_000_000;
 /// Runs a plan to its end; `progress` is called several times a second from the calling thread.
 ///
 /// Errors of the network are counted in the result. An `Err` means that the plan cannot be run at all.
-pub fn run(plan: &LoadPlan, progress: &mut dyn FnMut(&Progress)) -> Result<LoadResult, PlanError> {
+pub fn run(plan: &LoadPlan, progress: &mut dyn FnMut(&LoadProgress)) -> Result<LoadResult, PlanError> {
     run_until(plan, &Arc::default(), progress)
 }
 
@@ -35,11 +35,11 @@ pub fn run(plan: &LoadPlan, progress: &mut dyn FnMut(&Progress)) -> Result<LoadR
 pub fn run_until(
     plan: &LoadPlan,
     stop: &Arc<AtomicBool>,
-    progress: &mut dyn FnMut(&Progress),
+    progress: &mut dyn FnMut(&LoadProgress),
 ) -> Result<LoadResult, PlanError> {
-    let prepared = Arc::new(Prepared::new(plan)?);
+    let prepared = Arc::new(PreparedLoad::new(plan)?);
     let count = threads(plan);
-    let tickets = Tickets::new(plan.stop.count, stop.clone());
+    let tickets = RequestBudget::new(plan.stop.count, stop.clone());
     let (ready, is_ready) = channel();
     let (out, messages) = channel();
     let mut threads = Vec::new();
@@ -47,8 +47,14 @@ pub fn run_until(
         let (go, gone) = channel();
         let (give_back, spare) = channel();
         let share = |thread: usize| plan.connections * thread / count;
-        let gate =
-            Gate { thread, requests: plan.requests.len(), ready: ready.clone(), go: gone, out: out.clone(), spare };
+        let gate = StartBarrier {
+            thread,
+            requests: plan.requests.len(),
+            ready: ready.clone(),
+            go: gone,
+            out: out.clone(),
+            spare,
+        };
         let job = Job {
             thread,
             clients: share(thread)..share(thread + 1),
@@ -108,8 +114,8 @@ impl Drop for Aside {
 
 struct Thread {
     handle: thread::JoinHandle<()>,
-    go: Sender<Window>,
-    give_back: Sender<Box<Slice>>,
+    go: Sender<MeasuredWindow>,
+    give_back: Sender<Box<RecordedInterval>>,
 }
 
 /// WebSub's publisher and subscribers share one thread: each delivery is waited for by the one that published.
@@ -117,9 +123,9 @@ fn threads(plan: &LoadPlan) -> usize {
     if matches!(plan.protocol, Protocol::WebSub { .. }) { 1 } else { plan.threads }
 }
 
-fn window(plan: &LoadPlan, start: u64) -> Window {
+fn window(plan: &LoadPlan, start: u64) -> MeasuredWindow {
     let measure = start + plan.warm_up_ms * 1_000_000;
-    Window {
+    MeasuredWindow {
         start,
         measure,
         end: plan.stop.duration_ms.map_or(u64::MAX, |ms| measure + ms * 1_000_000),
@@ -147,44 +153,49 @@ fn work(job: Job) {
 /// Puts together what the threads hand over.
 struct Collector<'a> {
     plan: &'a LoadPlan,
-    window: Window,
+    window: MeasuredWindow,
     started_unix_ns: u64,
     /// Intervals some threads have handed over, with the number of these.
-    open: BTreeMap<usize, (usize, Interval)>,
-    intervals: Vec<Interval>,
-    requests: Vec<Tally>,
-    summaries: BTreeMap<usize, Box<Summary>>,
-    progress: Progress,
+    open: BTreeMap<usize, (usize, LoadInterval)>,
+    intervals: Vec<LoadInterval>,
+    requests: Vec<LoadTally>,
+    summaries: BTreeMap<usize, Box<RecorderSummary>>,
+    progress: LoadProgress,
 }
 
 impl<'a> Collector<'a> {
-    fn new(plan: &'a LoadPlan, window: Window, started_unix_ns: u64) -> Self {
+    fn new(plan: &'a LoadPlan, window: MeasuredWindow, started_unix_ns: u64) -> Self {
         Self {
             plan,
             window,
             started_unix_ns,
             open: BTreeMap::new(),
             intervals: Vec::new(),
-            requests: plan.requests.iter().map(|_| Tally::default()).collect(),
+            requests: plan.requests.iter().map(|_| LoadTally::default()).collect(),
             summaries: BTreeMap::new(),
-            progress: Progress {
+            progress: LoadProgress {
                 planned_ns: plan.stop.duration_ms.map(|ms| (plan.warm_up_ms + ms) * 1_000_000),
                 planned_count: plan.stop.count,
-                ..Progress::default()
+                ..LoadProgress::default()
             },
         }
     }
 
-    fn collect(&mut self, messages: &Receiver<Message>, threads: &[Thread], progress: &mut dyn FnMut(&Progress)) {
+    fn collect(
+        &mut self,
+        messages: &Receiver<RecorderMessage>,
+        threads: &[Thread],
+        progress: &mut dyn FnMut(&LoadProgress),
+    ) {
         let mut last_report = now_ns();
         while self.summaries.len() < threads.len() {
             match messages.recv_timeout(REPORT) {
-                Ok(Message::Slice { thread, mut slice }) => {
+                Ok(RecorderMessage::Slice { thread, mut slice }) => {
                     self.take(&mut slice, threads.len());
                     slice.clear();
                     let _ = threads[thread].give_back.send(slice);
                 }
-                Ok(Message::Done { thread, summary }) => {
+                Ok(RecorderMessage::Done { thread, summary }) => {
                     self.summaries.insert(thread, summary);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -196,9 +207,9 @@ impl<'a> Collector<'a> {
                 last_report = now;
                 self.progress.elapsed_ns = now.saturating_sub(self.window.start);
                 self.progress.phase = match now {
-                    now if now < self.window.measure => Phase::WarmUp,
-                    now if now < self.window.end => Phase::Measured,
-                    _ => Phase::Drain,
+                    now if now < self.window.measure => LoadPhase::WarmUp,
+                    now if now < self.window.end => LoadPhase::Measured,
+                    _ => LoadPhase::Drain,
                 };
                 progress(&self.progress);
             }
@@ -209,13 +220,13 @@ impl<'a> Collector<'a> {
     }
 
     /// Takes in one thread's interval.
-    fn take(&mut self, slice: &mut Slice, threads: usize) {
+    fn take(&mut self, slice: &mut RecordedInterval, threads: usize) {
         let (taken, interval) = self.open.entry(slice.index).or_insert_with(|| {
-            let empty = Interval {
+            let empty = LoadInterval {
                 phase: slice.phase,
                 start_ns: slice.start - self.window.start,
                 length_ns: 0,
-                tally: Tally::default(),
+                tally: LoadTally::default(),
                 cpu: CpuTime::default(),
             };
             (0, empty)
@@ -225,7 +236,7 @@ impl<'a> Collector<'a> {
         for (counts, request) in slice.tallies.iter_mut().zip(&mut self.requests) {
             counts.settle();
             interval.tally.add(&counts.tally);
-            if slice.phase != Phase::WarmUp {
+            if slice.phase != LoadPhase::WarmUp {
                 request.add(&counts.tally);
             }
         }
@@ -238,10 +249,10 @@ impl<'a> Collector<'a> {
     }
 
     /// An interval is complete.
-    fn close(&mut self, mut interval: Interval) {
+    fn close(&mut self, mut interval: LoadInterval) {
         let tally = &interval.tally;
         let seconds = interval.length_ns.max(1) as f64 / 1e9;
-        if interval.phase != Phase::WarmUp {
+        if interval.phase != LoadPhase::WarmUp {
             self.progress.completed += tally.completed;
             self.progress.errors += tally.errors.sum();
         } else if tally.due + tally.completed + tally.errors.sum() + tally.missed == 0 && interval.length_ns == 0 {
@@ -251,7 +262,7 @@ impl<'a> Collector<'a> {
         self.progress.p50_ns = tally.latency.quantile(0.5);
         self.progress.p99_ns = tally.latency.quantile(0.99);
         self.progress.lag_p999_ns = tally.lag.quantile(0.999);
-        let Tally { latency, service_time, lag, .. } = &mut interval.tally;
+        let LoadTally { latency, service_time, lag, .. } = &mut interval.tally;
         for histogram in [latency, service_time, lag] {
             *histogram = histogram.packed();
         }
@@ -271,7 +282,7 @@ impl<'a> Collector<'a> {
             ended => ended.max(last_answer),
         };
         let measured_ns = end.saturating_sub(self.window.measure);
-        let mut total = Tally::default();
+        let mut total = LoadTally::default();
         for tally in &self.requests {
             total.add(tally);
         }
@@ -292,8 +303,8 @@ impl<'a> Collector<'a> {
             generator.in_flight_mean += summary.in_flight_area / measured_ns.max(1) as f64;
         }
         for interval in &mut self.intervals {
-            if interval.phase == Phase::Measured && self.window.start + interval.start_ns >= end {
-                interval.phase = Phase::Drain;
+            if interval.phase == LoadPhase::Measured && self.window.start + interval.start_ns >= end {
+                interval.phase = LoadPhase::Drain;
             }
         }
         self.intervals.sort_by_key(|interval| (interval.start_ns, interval.phase));

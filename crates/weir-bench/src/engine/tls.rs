@@ -9,10 +9,10 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-use super::plan::{PlanError, Protocol, Tls};
+use super::plan::{ClientTls, PlanError, Protocol};
 
 /// The client side of TLS for a plan.
-pub(super) fn client_config(tls: &Tls, protocol: &Protocol) -> Result<Arc<ClientConfig>, PlanError> {
+pub(super) fn client_config(tls: &ClientTls, protocol: &Protocol) -> Result<Arc<ClientConfig>, PlanError> {
     let provider = provider();
     let algorithms = provider.signature_verification_algorithms;
     let builder = ClientConfig::builder_with_provider(provider)

@@ -6,7 +6,7 @@ use std::{
 use hdrhistogram::serialization::{V2DeflateSerializer, interval_log::IntervalLogWriterBuilder};
 
 use crate::{
-    engine::{Histogram, Phase},
+    engine::{LatencyHistogram, LoadPhase},
     result::Cell,
 };
 
@@ -14,7 +14,7 @@ use crate::{
 const STEPS_PER_HALF: u32 = 5;
 
 /// The percentile distribution that HdrHistogram's plotters read, in milliseconds.
-pub fn distribution(latency: &Histogram) -> String {
+pub fn distribution(latency: &LatencyHistogram) -> String {
     let hdr = latency.as_hdr();
     let mut text = String::from("       Value     Percentile TotalCount 1/(1-Percentile)\n\n");
     for step in hdr.iter_quantiles(STEPS_PER_HALF) {
@@ -58,7 +58,7 @@ pub fn interval_log(cell: &Cell) -> Result<String, String> {
     for run in cell.runs() {
         let offset =
             Duration::from_nanos(run.load.started_unix_ns) - start.duration_since(UNIX_EPOCH).unwrap_or_default();
-        for interval in run.load.intervals.iter().filter(|interval| interval.phase == Phase::Measured) {
+        for interval in run.load.intervals.iter().filter(|interval| interval.phase == LoadPhase::Measured) {
             let from = offset + Duration::from_nanos(interval.start_ns);
             let length = Duration::from_nanos(interval.length_ns);
             writer

@@ -1,4 +1,4 @@
-use crate::{engine::Phase, result::Cell};
+use crate::{engine::LoadPhase, result::Cell};
 
 const COLUMNS: [&str; 19] = [
     "timeStamp",
@@ -31,7 +31,7 @@ pub fn text(cell: &Cell) -> Result<String, String> {
     for run in cell.runs() {
         let clients = run.plan.connections.to_string();
         let url = run.plan.requests.first().map_or(String::new(), |request| request.url.clone());
-        for interval in run.load.intervals.iter().filter(|interval| interval.phase == Phase::Measured) {
+        for interval in run.load.intervals.iter().filter(|interval| interval.phase == LoadPhase::Measured) {
             let tally = &interval.tally;
             let status = tally.statuses.iter().max_by_key(|(_, count)| **count).map(|(status, _)| *status);
             let errors = tally.errors.sum() + tally.unexpected;

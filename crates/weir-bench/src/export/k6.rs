@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use crate::engine::{Histogram, LoadResult};
+use crate::engine::{LatencyHistogram, LoadResult};
 
 /// What k6 hands to `handleSummary`, for the metrics a load of requests has.
 pub fn text(load: &LoadResult) -> String {
@@ -38,7 +38,7 @@ pub fn text(load: &LoadResult) -> String {
     text
 }
 
-fn trend(times: &Histogram) -> Value {
+fn trend(times: &LatencyHistogram) -> Value {
     let ms = |share: f64| times.quantile(share) as f64 / 1e6;
     json!({
         "type": "trend",

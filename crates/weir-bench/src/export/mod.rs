@@ -15,7 +15,7 @@ use crate::{
 
 /// A format that other tools read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum ExportFormat {
     /// What wrk2 prints, with its detailed percentile spectrum.
     Wrk2,
     /// HdrHistogram percentile distribution.
@@ -30,26 +30,26 @@ pub enum Format {
     Openmetrics,
 }
 
-impl Format {
+impl ExportFormat {
     /// Whether the format holds one cell only.
     pub fn is_of_one_cell(self) -> bool {
-        self != Format::Openmetrics
+        self != ExportFormat::Openmetrics
     }
 }
 
 /// Text of a cell, or of the whole result for formats that can hold it.
-pub fn export(result: &ResultFile, cell: &Cell, format: Format) -> Result<String, String> {
-    if format == Format::Openmetrics {
+pub fn export(result: &ResultFile, cell: &Cell, format: ExportFormat) -> Result<String, String> {
+    if format == ExportFormat::Openmetrics {
         return Ok(openmetrics::text(result));
     }
     let merged = merged(cell).ok_or_else(|| format!("{} · {} was not measured", cell.row, cell.target))?;
     Ok(match format {
-        Format::Wrk2 => wrk2::text(cell, &merged),
-        Format::Hgrm => hdr::distribution(&merged.total.latency),
-        Format::Hlog => hdr::interval_log(cell)?,
-        Format::K6 => k6::text(&merged),
-        Format::Jtl => jtl::text(cell)?,
-        Format::Openmetrics => openmetrics::text(result),
+        ExportFormat::Wrk2 => wrk2::text(cell, &merged),
+        ExportFormat::Hgrm => hdr::distribution(&merged.total.latency),
+        ExportFormat::Hlog => hdr::interval_log(cell)?,
+        ExportFormat::K6 => k6::text(&merged),
+        ExportFormat::Jtl => jtl::text(cell)?,
+        ExportFormat::Openmetrics => openmetrics::text(result),
     })
 }
 
@@ -69,16 +69,16 @@ fn merged(cell: &Cell) -> Option<LoadResult> {
 mod tests {
     use super::*;
     use crate::{
-        engine::{Histogram, LoadPlan, Stop},
-        result::{Level, Outcome, Run},
+        engine::{LatencyHistogram, LoadPlan, StopCondition},
+        result::{CellOutcome, LoadLevel, MeasuredRun},
     };
 
     fn cell() -> Cell {
-        let mut latency = Histogram::new();
+        let mut latency = LatencyHistogram::new();
         for value in 1..=1_000u64 {
             latency.record(value * 10_000);
         }
-        let tally = crate::engine::Tally {
+        let tally = crate::engine::LoadTally {
             due: 1_000,
             completed: 1_000,
             statuses: [(200, 990), (503, 10)].into(),
@@ -87,8 +87,8 @@ mod tests {
             latency,
             ..Default::default()
         };
-        let interval = crate::engine::Interval {
-            phase: crate::engine::Phase::Measured,
+        let interval = crate::engine::LoadInterval {
+            phase: crate::engine::LoadPhase::Measured,
             start_ns: 500_000_000,
             length_ns: 1_000_000_000,
             tally: tally.clone(),
@@ -105,11 +105,11 @@ mod tests {
             connections: Default::default(),
             generator: Default::default(),
         };
-        let run = Run {
+        let run = MeasuredRun {
             repeat: 0,
             order: 0,
             started_at: "2026-11-21T00:00:00Z".to_owned(),
-            plan: LoadPlan::closed("http://localhost:1/", 64, Stop::after_ms(1_000)),
+            plan: LoadPlan::closed("http://localhost:1/", 64, StopCondition::after_ms(1_000)),
             load,
             slices: Vec::new(),
             generator_cpus: vec![1],
@@ -126,8 +126,8 @@ mod tests {
         Cell {
             row: "GET".to_owned(),
             target: "weir".to_owned(),
-            level: Level { connections: 64, rate: None, workers: 1 },
-            outcome: Outcome::Measured { runs: vec![run.clone(), run] },
+            level: LoadLevel { connections: 64, rate: None, workers: 1 },
+            outcome: CellOutcome::Measured { runs: vec![run.clone(), run] },
         }
     }
 

@@ -1,12 +1,12 @@
 use std::fmt::Write as _;
 
 use crate::{
-    analysis::summary::{Summary, findings},
+    analysis::summary::{CellSummary, findings},
     result::ResultFile,
-    stats::Interval,
+    stats::ConfidenceInterval,
 };
 
-type Figure = fn(&Summary<'_>) -> Option<Interval>;
+type Figure = fn(&CellSummary<'_>) -> Option<ConfidenceInterval>;
 
 /// Every cell as gauges: medians over the repeats. <https://prometheus.io/docs/specs/om/open_metrics_spec/>
 pub fn text(result: &ResultFile) -> String {
@@ -52,12 +52,12 @@ pub fn text(result: &ResultFile) -> String {
     text
 }
 
-fn seconds(milliseconds: Option<Interval>) -> Option<Interval> {
+fn seconds(milliseconds: Option<ConfidenceInterval>) -> Option<ConfidenceInterval> {
     milliseconds.map(|one| scaled(one, 1e-3))
 }
 
-fn scaled(one: Interval, factor: f64) -> Interval {
-    Interval { median: one.median * factor, low: one.low * factor, high: one.high * factor }
+fn scaled(one: ConfidenceInterval, factor: f64) -> ConfidenceInterval {
+    ConfidenceInterval { median: one.median * factor, low: one.low * factor, high: one.high * factor }
 }
 
 fn escape(label: &str) -> String {

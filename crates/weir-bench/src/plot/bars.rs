@@ -1,7 +1,7 @@
 use super::{
     PUBLISHED,
     axis::{Axis, Scale, Unit},
-    svg::{Anchor, FAINT, GRID, INK, Svg, width_of},
+    svg::{FAINT, GRID, INK, Svg, TextAnchor, width_of},
 };
 
 /// Horizontal bars with intervals, in groups.
@@ -48,10 +48,10 @@ impl BarFigure {
         let top = if has_published { 58.0 } else { 40.0 };
         let height = top + rows + 44.0;
         let mut svg = Svg::new(self.width, height, &self.title);
-        svg.text((16.0, 22.0), Anchor::Start, "font-size=\"15\" font-weight=\"600\"", INK, &self.title);
+        svg.text((16.0, 22.0), TextAnchor::Start, "font-size=\"15\" font-weight=\"600\"", INK, &self.title);
         if has_published {
             svg.diamond((24.0, 41.0), PUBLISHED, "published");
-            svg.text((38.0, 45.0), Anchor::Start, "", INK, "published, on another machine");
+            svg.text((38.0, 45.0), TextAnchor::Start, "", INK, "published, on another machine");
         }
         let values = bars().filter(|bar| bar.absent.is_none()).flat_map(|bar| {
             let published = bar.published.as_ref().map(|(_, value)| *value);
@@ -67,13 +67,13 @@ impl BarFigure {
         for tick in axis.ticks(self.axis.1) {
             let at = axis.place(tick);
             svg.line((at, top), (at, bottom), GRID, 1.0, "");
-            svg.text((at, bottom + 16.0), Anchor::Middle, "", FAINT, &self.axis.1.label(tick));
+            svg.text((at, bottom + 16.0), TextAnchor::Middle, "", FAINT, &self.axis.1.label(tick));
         }
-        svg.text(((left + self.width - RIGHT) / 2.0, bottom + 34.0), Anchor::Middle, "", FAINT, &self.axis.0);
+        svg.text(((left + self.width - RIGHT) / 2.0, bottom + 34.0), TextAnchor::Middle, "", FAINT, &self.axis.0);
         let mut line = top;
         for (name, bars) in &self.groups {
             if !name.is_empty() {
-                svg.text((16.0, line + 18.0), Anchor::Start, "font-weight=\"600\"", INK, name);
+                svg.text((16.0, line + 18.0), TextAnchor::Start, "font-weight=\"600\"", INK, name);
             }
             line += if name.is_empty() { 8.0 } else { 26.0 };
             let first = line;
@@ -92,9 +92,9 @@ impl BarFigure {
 
     fn bar(&self, svg: &mut Svg, bar: &Bar, axis: &Axis, left: f64, line: f64) {
         let middle = line + BAR / 2.0;
-        svg.text((left - 8.0, middle + 4.0), Anchor::End, "", INK, &bar.name);
+        svg.text((left - 8.0, middle + 4.0), TextAnchor::End, "", INK, &bar.name);
         if let Some(words) = &bar.absent {
-            svg.text((left + 6.0, middle + 4.0), Anchor::Start, "font-style=\"italic\"", FAINT, words);
+            svg.text((left + 6.0, middle + 4.0), TextAnchor::Start, "font-style=\"italic\"", FAINT, words);
             return;
         }
         let sign = if bar.interval.is_some_and(holds_zero) { "≈ " } else { "" };
@@ -118,7 +118,7 @@ impl BarFigure {
                 end = at + 6.0;
             }
         }
-        svg.text((end + 8.0, middle + 4.0), Anchor::Start, "font-weight=\"600\"", INK, &label);
+        svg.text((end + 8.0, middle + 4.0), TextAnchor::Start, "font-weight=\"600\"", INK, &label);
     }
 }
 

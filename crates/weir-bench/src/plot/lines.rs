@@ -1,7 +1,7 @@
 use super::{
     PUBLISHED,
     axis::{Axis, Scale, Unit},
-    svg::{Anchor, FAINT, GRID, INK, Svg, width_of},
+    svg::{FAINT, GRID, INK, Svg, TextAnchor, width_of},
 };
 
 /// A figure of lines over a common axis.
@@ -11,7 +11,7 @@ pub struct LineFigure {
     pub x: (String, Scale, Unit),
     pub y: (String, Scale, Unit),
     pub series: Vec<Series>,
-    pub marks: Vec<Mark>,
+    pub marks: Vec<PlotMark>,
     pub width: f64,
 }
 
@@ -30,7 +30,7 @@ pub struct Series {
 
 /// A published figure beside ours: at a place, or across the whole axis when its place is not known.
 #[derive(Clone, Debug)]
-pub struct Mark {
+pub struct PlotMark {
     pub name: String,
     pub x: Option<f64>,
     pub y: f64,
@@ -60,7 +60,7 @@ impl LineFigure {
         });
         let bottom = height - BOTTOM;
         let y = Axis::around(self.y.1, ys.chain(marks.map(|mark| mark.y)), bottom, top);
-        svg.text((LEFT - 58.0, 22.0), Anchor::Start, "font-size=\"15\" font-weight=\"600\"", INK, &self.title);
+        svg.text((LEFT - 58.0, 22.0), TextAnchor::Start, "font-size=\"15\" font-weight=\"600\"", INK, &self.title);
         for (row, entries) in legend.iter().enumerate() {
             let mut place = LEFT - 58.0;
             for (name, colour, dashed) in entries {
@@ -76,7 +76,7 @@ impl LineFigure {
                         if *dashed { "5 4" } else { "" },
                     );
                 }
-                svg.text((place + 24.0, line), Anchor::Start, "", INK, name);
+                svg.text((place + 24.0, line), TextAnchor::Start, "", INK, name);
                 place += 24.0 + width_of(name) + 18.0;
             }
         }
@@ -120,7 +120,7 @@ fn grid(svg: &mut Svg, figure: &LineFigure, x: &Axis, y: &Axis, (top, bottom): (
     for tick in y.ticks(figure.y.2) {
         let at = y.place(tick);
         svg.line((LEFT, at), (right, at), GRID, 1.0, "");
-        svg.text((LEFT - 8.0, at + 4.0), Anchor::End, "", FAINT, &figure.y.2.label(tick));
+        svg.text((LEFT - 8.0, at + 4.0), TextAnchor::End, "", FAINT, &figure.y.2.label(tick));
     }
     let mut free_from = f64::NEG_INFINITY;
     for tick in x.ticks(figure.x.2) {
@@ -128,13 +128,13 @@ fn grid(svg: &mut Svg, figure: &LineFigure, x: &Axis, y: &Axis, (top, bottom): (
         svg.line((at, top), (at, bottom), GRID, 1.0, "");
         let half = width_of(&label) / 2.0;
         if at - half > free_from {
-            svg.text((at, bottom + 18.0), Anchor::Middle, "", FAINT, &label);
+            svg.text((at, bottom + 18.0), TextAnchor::Middle, "", FAINT, &label);
             free_from = at + half + 6.0;
         }
     }
     svg.line((LEFT, bottom), (right, bottom), FAINT, 1.0, "");
-    svg.text(((LEFT + right) / 2.0, bottom + 38.0), Anchor::Middle, "", FAINT, &figure.x.0);
-    svg.text((LEFT - 8.0, top - 8.0), Anchor::End, "", FAINT, &figure.y.0);
+    svg.text(((LEFT + right) / 2.0, bottom + 38.0), TextAnchor::Middle, "", FAINT, &figure.x.0);
+    svg.text((LEFT - 8.0, top - 8.0), TextAnchor::End, "", FAINT, &figure.y.0);
 }
 
 type Entry = (String, &'static str, bool);
@@ -177,7 +177,7 @@ mod tests {
                 points: vec![(10.0, 1_000.0), (100.0, 20_000.0)],
                 band: vec![(10.0, 900.0, 1_100.0), (100.0, 19_000.0, 21_000.0)],
             }],
-            marks: vec![Mark { name: "published".to_owned(), x: Some(100.0), y: 15_000.0 }],
+            marks: vec![PlotMark { name: "published".to_owned(), x: Some(100.0), y: 15_000.0 }],
             width: 500.0,
         };
         let svg = figure.svg();

@@ -8,7 +8,7 @@ mod svg;
 pub use self::{
     axis::{Scale, Unit},
     bars::{Bar, BarFigure, holds_zero},
-    lines::{LineFigure, Mark, Series},
+    lines::{LineFigure, PlotMark, Series},
     svg::escape,
 };
 

@@ -11,7 +11,7 @@ pub const FAINT: &str = "#6c757d";
 pub const GRID: &str = "#e9ecef";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Anchor {
+pub enum TextAnchor {
     Start,
     Middle,
     End,
@@ -93,11 +93,11 @@ impl Svg {
         );
     }
 
-    pub fn text(&mut self, at: (f64, f64), anchor: Anchor, style: &str, colour: &str, words: &str) {
+    pub fn text(&mut self, at: (f64, f64), anchor: TextAnchor, style: &str, colour: &str, words: &str) {
         let anchor = match anchor {
-            Anchor::Start => "start",
-            Anchor::Middle => "middle",
-            Anchor::End => "end",
+            TextAnchor::Start => "start",
+            TextAnchor::Middle => "middle",
+            TextAnchor::End => "end",
         };
         let _ = write!(
             self.text,

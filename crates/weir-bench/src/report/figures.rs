@@ -1,10 +1,10 @@
 use super::{holds_connections, shortened, with_workers};
 use crate::{
-    analysis::summary::{Findings, Summary},
-    plot::{Bar, BarFigure, HALF, LineFigure, Mark, Scale, Series, Unit, WIDTH, colour},
-    result::{Cell, Role, Run},
-    scenario::{Row, Speak},
-    stats::Interval,
+    analysis::summary::{CellSummary, Findings},
+    plot::{Bar, BarFigure, HALF, LineFigure, PlotMark, Scale, Series, Unit, WIDTH, colour},
+    result::{Cell, MeasuredRun, ProcessRole},
+    scenario::{ScenarioRow, Speak},
+    stats::ConfidenceInterval,
 };
 
 /// A figure with the name its file gets.
@@ -20,7 +20,7 @@ pub struct Figure {
 /// Every figure that a result has the data for, in the order of the report.
 pub fn figures(findings: &Findings<'_>) -> Vec<Figure> {
     let mut figures = Vec::new();
-    let mut add = |name: &str, row: Option<&Row>, svg: Option<String>| {
+    let mut add = |name: &str, row: Option<&ScenarioRow>, svg: Option<String>| {
         if let Some(svg) = svg {
             let row_name = row.map(|row| row.name.clone());
             let name = row.map_or(name.to_owned(), |row| format!("{}-{name}", slug(&row.name)));
@@ -41,8 +41,8 @@ pub fn figures(findings: &Findings<'_>) -> Vec<Figure> {
         add("latency", Some(row), latency(findings, row));
         add("errors", Some(row), errors(findings, row));
         add("percentiles", Some(row), percentiles(findings, row));
-        add("memory", Some(row), over_time(findings, row, Watch::Memory));
-        add("cpu", Some(row), over_time(findings, row, Watch::Cpu));
+        add("memory", Some(row), over_time(findings, row, TimePlot::Memory));
+        add("cpu", Some(row), over_time(findings, row, TimePlot::Cpu));
     }
     figures
 }
@@ -59,7 +59,7 @@ fn slug(name: &str) -> String {
     slug.trim_matches('-').to_owned()
 }
 
-fn summaries<'a>(findings: &'a Findings<'_>, row: &str, target: &str) -> Vec<&'a Summary<'a>> {
+fn summaries<'a>(findings: &'a Findings<'_>, row: &str, target: &str) -> Vec<&'a CellSummary<'a>> {
     let found = findings.cells.iter().filter(|summary| summary.cell.row == row && summary.cell.target == target);
     found.filter(|summary| summary.rps.is_some()).collect()
 }
@@ -93,7 +93,7 @@ fn by_row(
     title: &str,
     axis: &str,
     unit: Unit,
-    value: impl Fn(&Summary<'_>) -> Option<Interval>,
+    value: impl Fn(&CellSummary<'_>) -> Option<ConfidenceInterval>,
     published: impl Fn(&crate::scenario::Published) -> Option<f64>,
 ) -> String {
     let mut groups = Vec::new();
@@ -183,10 +183,10 @@ fn searches(findings: &Findings<'_>) -> Option<String> {
 
 fn line(
     findings: &Findings<'_>,
-    row: &Row,
+    row: &ScenarioRow,
     name: impl Fn(&str) -> String,
     dashed: bool,
-    value: impl Fn(&Summary<'_>) -> Option<Interval>,
+    value: impl Fn(&CellSummary<'_>) -> Option<ConfidenceInterval>,
 ) -> Vec<Series> {
     let mut series = Vec::new();
     for target in &findings.result.scenario.targets {
@@ -218,18 +218,20 @@ fn clients() -> (String, Scale, Unit) {
     ("concurrent clients".to_owned(), Scale::Log, Unit::Count)
 }
 
-fn several_levels(findings: &Findings<'_>, row: &Row) -> bool {
+fn several_levels(findings: &Findings<'_>, row: &ScenarioRow) -> bool {
     findings.result.scenario.levels(row).len() > 1
 }
 
-fn marks(row: &Row, value: impl Fn(&crate::scenario::Published) -> Option<f64>) -> Vec<Mark> {
+fn marks(row: &ScenarioRow, value: impl Fn(&crate::scenario::Published) -> Option<f64>) -> Vec<PlotMark> {
     row.published
         .iter()
-        .filter_map(|one| Some(Mark { name: one.system.clone(), x: one.connections.map(f64::from), y: value(one)? }))
+        .filter_map(|one| {
+            Some(PlotMark { name: one.system.clone(), x: one.connections.map(f64::from), y: value(one)? })
+        })
         .collect()
 }
 
-fn throughput(findings: &Findings<'_>, row: &Row) -> Option<String> {
+fn throughput(findings: &Findings<'_>, row: &ScenarioRow) -> Option<String> {
     let series = line(findings, row, str::to_owned, false, |summary| summary.rps);
     let what = match row.speak {
         Speak::Http1 | Speak::Http2 { .. } => "requests/s",
@@ -249,7 +251,7 @@ fn throughput(findings: &Findings<'_>, row: &Row) -> Option<String> {
     })
 }
 
-fn latency(findings: &Findings<'_>, row: &Row) -> Option<String> {
+fn latency(findings: &Findings<'_>, row: &ScenarioRow) -> Option<String> {
     let mut series = line(findings, row, |target| format!("{target} p50"), false, |summary| summary.p50_ms);
     for one in &mut series {
         one.dashed = false;
@@ -268,8 +270,8 @@ fn latency(findings: &Findings<'_>, row: &Row) -> Option<String> {
     })
 }
 
-fn errors(findings: &Findings<'_>, row: &Row) -> Option<String> {
-    let percent = |interval: Interval| Interval {
+fn errors(findings: &Findings<'_>, row: &ScenarioRow) -> Option<String> {
+    let percent = |interval: ConfidenceInterval| ConfidenceInterval {
         median: interval.median * 100.0,
         low: interval.low * 100.0,
         high: interval.high * 100.0,
@@ -289,7 +291,7 @@ fn errors(findings: &Findings<'_>, row: &Row) -> Option<String> {
     })
 }
 
-fn memory_per_connection(findings: &Findings<'_>, row: &Row) -> Option<String> {
+fn memory_per_connection(findings: &Findings<'_>, row: &ScenarioRow) -> Option<String> {
     let series = line(findings, row, str::to_owned, false, |summary| summary.bytes_per_connection);
     (!series.is_empty()).then(|| {
         LineFigure {
@@ -305,14 +307,14 @@ fn memory_per_connection(findings: &Findings<'_>, row: &Row) -> Option<String> {
 }
 
 /// The run in the middle by throughput: what is shown where one run has to stand for all.
-fn typical(cell: &Cell) -> Option<&Run> {
-    let mut runs: Vec<&Run> = cell.runs().iter().collect();
+fn typical(cell: &Cell) -> Option<&MeasuredRun> {
+    let mut runs: Vec<&MeasuredRun> = cell.runs().iter().collect();
     runs.sort_by(|a, b| a.throughput().total_cmp(&b.throughput()));
     runs.get(runs.len() / 2).copied()
 }
 
 /// The cells of a row at its highest level, one for each target.
-fn at_highest<'a>(findings: &'a Findings<'_>, row: &'a Row) -> impl Iterator<Item = &'a Cell> {
+fn at_highest<'a>(findings: &'a Findings<'_>, row: &'a ScenarioRow) -> impl Iterator<Item = &'a Cell> {
     let highest = findings.result.scenario.levels(row).last().copied();
     let workers = findings.result.scenario.workers.first().copied();
     findings.result.cells.iter().filter(move |cell| {
@@ -323,10 +325,10 @@ fn at_highest<'a>(findings: &'a Findings<'_>, row: &'a Row) -> impl Iterator<Ite
 /// How many places a percentile curve has for each nine.
 const STEPS_PER_NINE: u32 = 12;
 
-fn percentiles(findings: &Findings<'_>, row: &Row) -> Option<String> {
+fn percentiles(findings: &Findings<'_>, row: &ScenarioRow) -> Option<String> {
     let mut series = Vec::new();
     for cell in at_highest(findings, row) {
-        let mut all = crate::engine::Histogram::new();
+        let mut all = crate::engine::LatencyHistogram::new();
         for run in cell.runs() {
             all.add(&run.load.total.latency);
         }
@@ -364,18 +366,18 @@ fn percentiles(findings: &Findings<'_>, row: &Row) -> Option<String> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Watch {
+enum TimePlot {
     Memory,
     Cpu,
 }
 
-fn over_time(findings: &Findings<'_>, row: &Row, watch: Watch) -> Option<String> {
+fn over_time(findings: &Findings<'_>, row: &ScenarioRow, watch: TimePlot) -> Option<String> {
     let mut series = Vec::new();
     for cell in at_highest(findings, row) {
-        let Some(process) = typical(cell).and_then(|run| run.role(Role::Target).next()) else { continue };
+        let Some(process) = typical(cell).and_then(|run| run.role(ProcessRole::Target).next()) else { continue };
         let points: Vec<(f64, f64)> = match watch {
-            Watch::Memory => process.samples.iter().map(|sample| (sample.at_s, sample.rss_bytes as f64)).collect(),
-            Watch::Cpu => process
+            TimePlot::Memory => process.samples.iter().map(|sample| (sample.at_s, sample.rss_bytes as f64)).collect(),
+            TimePlot::Cpu => process
                 .samples
                 .windows(2)
                 .filter(|pair| pair[1].at_s - pair[0].at_s > 0.02)
@@ -398,8 +400,8 @@ fn over_time(findings: &Findings<'_>, row: &Row, watch: Watch) -> Option<String>
     }
     let level = findings.result.scenario.levels(row).last()?;
     let (title, unit) = match watch {
-        Watch::Memory => (format!("Memory of the target, {level} clients"), Unit::Bytes),
-        Watch::Cpu => (format!("CPU of the target, {level} clients, 100 % is one processor"), Unit::Percent),
+        TimePlot::Memory => (format!("Memory of the target, {level} clients"), Unit::Bytes),
+        TimePlot::Cpu => (format!("CPU of the target, {level} clients, 100 % is one processor"), Unit::Percent),
     };
     (!series.is_empty()).then(|| {
         LineFigure {

@@ -6,11 +6,11 @@ use super::{
 };
 use crate::{
     analysis::{
-        lint::{Severity, Verdict},
-        summary::{Findings, Summary},
+        lint::{LintVerdict, Severity},
+        summary::{CellSummary, Findings},
     },
     plot::{Unit, escape},
-    scenario::Column,
+    scenario::TableColumn,
 };
 
 const STYLE: &str = include_str!("style.css");
@@ -216,7 +216,7 @@ fn published_rows(findings: &Findings<'_>, index: usize, columns: usize, page: &
     }
 }
 
-fn cells(summary: &Summary<'_>, idle: bool, page: &mut String) {
+fn cells(summary: &CellSummary<'_>, idle: bool, page: &mut String) {
     let errors = summary.error_share.map_or(0.0, |share| share.median);
     let errors = if errors == 0.0 { "0".to_owned() } else { Unit::Percent.label(errors * 100.0) };
     let values = if idle {
@@ -291,7 +291,7 @@ fn searches(findings: &Findings<'_>, page: &mut String) {
             "<section><h2>Searches</h2><div class=\"scroll\"><table><thead><tr><th>Highest rate with<th>Row\
              <th class=\"n\">Clients<th>Target<th class=\"n\">Requests/s<th>Rates tried</thead><tbody>",
         );
-        let by_schedule = findings.result.scenario.columns.contains(&Column::Schedule);
+        let by_schedule = findings.result.scenario.columns.contains(&TableColumn::Schedule);
         for search in &findings.result.searches {
             let tried: Vec<String> = search
                 .attempts
@@ -368,7 +368,7 @@ fn verdicts(findings: &Findings<'_>, page: &mut String) {
     }
     page.push_str("<ul class=\"verdicts\">");
     for group in grouped(&findings.verdicts) {
-        let Verdict { rule, severity, subject, words, .. } = group[0];
+        let LintVerdict { rule, severity, subject, words, .. } = group[0];
         let subject = subject.as_ref().map_or(String::new(), |subject| format!("<b>{}</b>: ", escape(subject)));
         let _ = write!(
             page,

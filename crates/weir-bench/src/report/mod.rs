@@ -11,19 +11,19 @@ pub use self::{
 };
 use crate::{
     analysis::{
-        lint::Verdict,
-        summary::{Findings, Summary},
+        lint::LintVerdict,
+        summary::{CellSummary, Findings},
     },
     manifest::Pinning,
     plot::{Unit, holds_zero},
-    result::{Attempt, Knee, ResultFile},
-    scenario::{Column, Published},
-    stats::{Comparison, Interval},
+    result::{Knee, ResultFile, SearchAttempt},
+    scenario::{Published, TableColumn},
+    stats::{Comparison, ConfidenceInterval},
 };
 
 /// A difference and its interval, marked where that holds 0: no difference was found.
-fn difference(interval: Option<Interval>, unit: Unit) -> String {
-    let Some(Interval { median, low, high }) = interval else { return "–".to_owned() };
+fn difference(interval: Option<ConfidenceInterval>, unit: Unit) -> String {
+    let Some(ConfidenceInterval { median, low, high }) = interval else { return "–".to_owned() };
     if low == high {
         return unit.label(median);
     }
@@ -32,17 +32,17 @@ fn difference(interval: Option<Interval>, unit: Unit) -> String {
 }
 
 /// `12.3k (12.1k–12.6k)`, or a dash.
-fn with_interval(interval: Option<Interval>, unit: Unit) -> String {
+fn with_interval(interval: Option<ConfidenceInterval>, unit: Unit) -> String {
     match interval {
         None => "–".to_owned(),
-        Some(Interval { median, low, high }) if low == high => unit.label(median),
-        Some(Interval { median, low, high }) => {
+        Some(ConfidenceInterval { median, low, high }) if low == high => unit.label(median),
+        Some(ConfidenceInterval { median, low, high }) => {
             format!("{} ({}–{})", unit.label(median), unit.label(low), unit.label(high))
         }
     }
 }
 
-fn plain(interval: Option<Interval>, unit: Unit) -> String {
+fn plain(interval: Option<ConfidenceInterval>, unit: Unit) -> String {
     interval.map_or("–".to_owned(), |interval| unit.label(interval.median))
 }
 
@@ -56,45 +56,45 @@ fn against(comparison: Option<Comparison>) -> String {
 }
 
 /// How the columns are headed that a scenario asks for.
-fn extra_headers(column: Column) -> Vec<&'static str> {
+fn extra_headers(column: TableColumn) -> Vec<&'static str> {
     match column {
-        Column::Instructions => vec!["instr/req", "vs"],
-        Column::Goodput => vec!["good/s"],
-        Column::Refusals => vec!["refused p99"],
-        Column::Schedule => vec!["sent within", "machine"],
-        Column::Recovery => vec!["90 % after"],
+        TableColumn::Instructions => vec!["instr/req", "vs"],
+        TableColumn::Goodput => vec!["good/s"],
+        TableColumn::Refusals => vec!["refused p99"],
+        TableColumn::Schedule => vec!["sent within", "machine"],
+        TableColumn::Recovery => vec!["90 % after"],
     }
 }
 
 /// What stands in them.
-fn extra(column: Column, summary: &Summary<'_>) -> Vec<String> {
+fn extra(column: TableColumn, summary: &CellSummary<'_>) -> Vec<String> {
     match column {
-        Column::Instructions => {
+        TableColumn::Instructions => {
             let against = summary.instructions_against_baseline;
             let percent = |one: Comparison| format!("{:+.1} %", (one.ratio.median - 1.0) * 100.0);
             vec![plain(summary.instructions, Unit::Count), against.map_or(String::new(), percent)]
         }
-        Column::Goodput => vec![plain(summary.goodput, Unit::Count)],
-        Column::Refusals => vec![plain(summary.refusal_p99_ms, Unit::Milliseconds)],
-        Column::Schedule => {
+        TableColumn::Goodput => vec![plain(summary.goodput, Unit::Count)],
+        TableColumn::Refusals => vec![plain(summary.refusal_p99_ms, Unit::Milliseconds)],
+        TableColumn::Schedule => {
             vec![
                 plain(summary.sent_within_us, Unit::Microseconds),
                 plain(summary.noticed_within_us, Unit::Microseconds),
             ]
         }
-        Column::Recovery => vec![plain(summary.recovery_s, Unit::Seconds)],
+        TableColumn::Recovery => vec![plain(summary.recovery_s, Unit::Seconds)],
     }
 }
 
-/// The columns of [`Column::Schedule`] for one rate that was tried.
-fn schedule_of(attempt: Option<&Attempt>) -> [String; 2] {
+/// The columns of [`TableColumn::Schedule`] for one rate that was tried.
+fn schedule_of(attempt: Option<&SearchAttempt>) -> [String; 2] {
     let times = attempt.map_or([None, None], |one| [one.sent_within_us, one.noticed_within_us]);
     times.map(|us| us.map_or("–".to_owned(), |us| Unit::Microseconds.label(us)))
 }
 
 /// Verdicts of one rule together, in the order of their first.
-pub fn grouped(verdicts: &[Verdict]) -> Vec<Vec<&Verdict>> {
-    let mut groups: Vec<Vec<&Verdict>> = Vec::new();
+pub fn grouped(verdicts: &[LintVerdict]) -> Vec<Vec<&LintVerdict>> {
+    let mut groups: Vec<Vec<&LintVerdict>> = Vec::new();
     for verdict in verdicts {
         let same =
             groups.iter_mut().find(|group| (&group[0].rule, group[0].severity) == (&verdict.rule, verdict.severity));

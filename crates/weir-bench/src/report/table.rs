@@ -7,7 +7,7 @@ use super::{
 use crate::{
     analysis::{lint::Severity, summary::Findings},
     plot::Unit,
-    scenario::Column,
+    scenario::TableColumn,
 };
 
 /// The table of a result for a terminal, `width` characters wide when given.
@@ -119,9 +119,9 @@ pub fn searches(findings: &Findings<'_>) -> Option<String> {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
     let mut header = vec!["highest rate with", "row", "clients", "target", "req/s", "attempts"];
-    let schedule = findings.result.scenario.columns.contains(&Column::Schedule);
+    let schedule = findings.result.scenario.columns.contains(&TableColumn::Schedule);
     if schedule {
-        header.extend(extra_headers(Column::Schedule));
+        header.extend(extra_headers(TableColumn::Schedule));
     }
     table.set_header(header);
     for search in &findings.result.searches {

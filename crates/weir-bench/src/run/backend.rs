@@ -6,26 +6,26 @@ use std::{
 };
 
 use super::{
-    Options,
+    RunOptions,
     cell::write,
-    place::{Place, free_port},
+    place::{RunDirectory, free_port},
 };
 use crate::{
     manifest::Pinning,
-    result::{Configuration, Role, TargetRecord},
-    sample::Watched,
-    scenario::{Backend, BackendKind, Scenario},
-    target::{self, Child, Endpoint, Inputs, Installed, Peer, Readiness, wait_until_listening},
+    result::{Configuration, ProcessRole, TargetRecord},
+    sample::WatchedProcess,
+    scenario::{BackendKind, BackendSettings, Scenario},
+    target::{self, BackendAddress, Child, Inputs, Installed, PeerDefinition, Readiness, wait_until_listening},
 };
 
 /// The programs behind the targets, as far as they are not the lab's own.
 pub struct Backends {
-    found: BTreeMap<BackendKind, (Peer, Installed)>,
+    found: BTreeMap<BackendKind, (PeerDefinition, Installed)>,
 }
 
 impl Backends {
     /// Finds what the scenario's rows stand before; what belongs into the lab's cache and is not there is installed.
-    pub fn provide(scenario: &Scenario, options: &Options) -> Result<Backends, String> {
+    pub fn provide(scenario: &Scenario, options: &RunOptions) -> Result<Backends, String> {
         let mut found = BTreeMap::new();
         for kind in scenario.rows.iter().map(|row| scenario.backend(row).kind) {
             let Some(name) = kind.folder().filter(|_| !found.contains_key(&kind)) else { continue };
@@ -39,7 +39,7 @@ impl Backends {
     }
 
     pub fn records(&self) -> Vec<TargetRecord> {
-        let record = |(peer, installed): &(Peer, Installed)| TargetRecord {
+        let record = |(peer, installed): &(PeerDefinition, Installed)| TargetRecord {
             name: peer.name.clone(),
             version: installed.version.clone(),
             ..TargetRecord::default()
@@ -49,27 +49,27 @@ impl Backends {
 }
 
 /// The backends of a row, all in one process.
-pub struct Running {
+pub struct RunningBackends {
     process: Child,
-    pub endpoints: Vec<Endpoint>,
+    pub endpoints: Vec<BackendAddress>,
     pub tls: bool,
     /// Of a program that is not the lab's own.
     pub configuration: Option<Configuration>,
     cpus: Vec<u32>,
 }
 
-impl Running {
+impl RunningBackends {
     /// Starts the backends of a row, which has a name.
     pub fn start(
-        place: &Place,
+        place: &RunDirectory,
         backends: &Backends,
-        (backend, row): (&Backend, &str),
+        (backend, row): (&BackendSettings, &str),
         workers: u32,
         pinning: &Pinning,
-    ) -> Result<Running, String> {
+    ) -> Result<RunningBackends, String> {
         let mut endpoints = Vec::new();
         while endpoints.len() < backend.instances.max(1) as usize {
-            let endpoint = Endpoint { host: "127.0.0.1".to_owned(), port: free_port()? };
+            let endpoint = BackendAddress { host: "127.0.0.1".to_owned(), port: free_port()? };
             // A port that is free may be named twice.
             if !endpoints.contains(&endpoint) {
                 endpoints.push(endpoint);
@@ -88,7 +88,7 @@ impl Running {
             }
         };
         let process = Child::start(&command, &BTreeMap::new(), Vec::new(), &dir, &cpus)?;
-        let mut running = Running { process, endpoints, tls: backend.tls, configuration, cpus };
+        let mut running = RunningBackends { process, endpoints, tls: backend.tls, configuration, cpus };
         for endpoint in &running.endpoints {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, endpoint.port));
             match wait_until_listening(&mut running.process, address) {
@@ -106,12 +106,17 @@ impl Running {
     }
 
     /// What to sample, all backends together.
-    pub fn watched(&self) -> Watched {
-        Watched { role: Role::Backend, name: "backend".to_owned(), cpus: self.cpus.clone(), root: self.process.pid() }
+    pub fn watched(&self) -> WatchedProcess {
+        WatchedProcess {
+            role: ProcessRole::Backend,
+            name: "backend".to_owned(),
+            cpus: self.cpus.clone(),
+            root: self.process.pid(),
+        }
     }
 }
 
-fn body(backend: &Backend) -> String {
+fn body(backend: &BackendSettings) -> String {
     match (&backend.body, backend.body_bytes) {
         (Some(body), _) => body.clone(),
         (None, Some(bytes)) => "x".repeat(bytes as usize),
@@ -120,7 +125,13 @@ fn body(backend: &Backend) -> String {
 }
 
 /// What the templates of a backend may speak of.
-fn inputs(place: &Place, backend: &Backend, endpoints: &[Endpoint], workers: u32, dir: &Path) -> Inputs {
+fn inputs(
+    place: &RunDirectory,
+    backend: &BackendSettings,
+    endpoints: &[BackendAddress],
+    workers: u32,
+    dir: &Path,
+) -> Inputs {
     Inputs {
         dir: dir.display().to_string(),
         port: 0,
@@ -145,7 +156,13 @@ fn inputs(place: &Place, backend: &Backend, endpoints: &[Endpoint], workers: u32
 }
 
 /// Writes the files of a backend; what they say is part of the result, but for where this machine keeps things.
-fn configure(place: &Place, peer: &Peer, inputs: &Inputs, dir: &Path, row: &str) -> Result<Configuration, String> {
+fn configure(
+    place: &RunDirectory,
+    peer: &PeerDefinition,
+    inputs: &Inputs,
+    dir: &Path,
+    row: &str,
+) -> Result<Configuration, String> {
     let mut files = target::render(peer, inputs)?;
     for (name, text) in &mut files {
         write(&dir.join(name), text)?;
@@ -164,7 +181,12 @@ fn configure(place: &Place, peer: &Peer, inputs: &Inputs, dir: &Path, row: &str)
 }
 
 /// The command for the lab's own backends: this program again as `weir backend`, all of them in one process.
-fn builtin(place: &Place, backend: &Backend, endpoints: &[Endpoint], threads: usize) -> Result<Vec<String>, String> {
+fn builtin(
+    place: &RunDirectory,
+    backend: &BackendSettings,
+    endpoints: &[BackendAddress],
+    threads: usize,
+) -> Result<Vec<String>, String> {
     let program = env::current_exe().map_err(|error| format!("the lab's own program: {error}"))?;
     let mut command = vec![program.display().to_string(), "backend".to_owned()];
     let mut option = |name: &str, value: String| command.extend([name.to_owned(), value]);

@@ -11,28 +11,28 @@ use std::{
 
 use super::{
     Found,
-    backend::Running,
+    backend::RunningBackends,
     counters::Counting,
     generators,
-    place::{Place, free_port},
+    place::{RunDirectory, free_port},
     records,
 };
 use crate::{
-    engine::{self, Interruptions, LoadPlan, Stop},
+    engine::{self, Interruptions, LoadPlan, StopCondition},
     manifest::Pinning,
-    result::{Cell, Check, Configuration, Level, Outcome, Role, Run},
-    run::plan::{self, Destination},
-    sample::{Sampler, Watched, open_files_limit, rss_bytes},
-    scenario::{Row, Scenario, Speak},
-    target::{self, Child, Inputs, Peer, Readiness, credentials, wait_until_listening},
+    result::{Cell, CellOutcome, Configuration, ConfigurationCheck, LoadLevel, MeasuredRun, ProcessRole},
+    run::plan::{self, LoadDestination},
+    sample::{ProcessSampler, WatchedProcess, open_files_limit, rss_bytes},
+    scenario::{Scenario, ScenarioRow, Speak},
+    target::{self, Child, Inputs, PeerDefinition, Readiness, credentials, wait_until_listening},
 };
 
 /// A target that is up, with one configuration, in front of the backends.
 pub struct Started {
-    peer: Peer,
+    peer: PeerDefinition,
     child: Option<Child>,
     dir: PathBuf,
-    destination: Destination,
+    destination: LoadDestination,
     pinning: Pinning,
     /// What it records requests in.
     records: Option<PathBuf>,
@@ -50,39 +50,39 @@ impl Drop for Started {
 }
 
 /// Why a target did not come up.
-pub struct Failure {
-    pub kind: FailureKind,
+pub struct StartFailure {
+    pub kind: StartFailureKind,
     pub reason: String,
     pub configuration: Option<Configuration>,
 }
 
 #[derive(Clone, Copy)]
-pub enum FailureKind {
+pub enum StartFailureKind {
     /// It says itself that it cannot do this.
     Unsupported,
     Failed,
 }
 
-impl FailureKind {
-    pub fn outcome(self, reason: String, cell: &Cell) -> Outcome {
+impl StartFailureKind {
+    pub fn outcome(self, reason: String, cell: &Cell) -> CellOutcome {
         match self {
-            FailureKind::Unsupported => Outcome::Unsupported { reason },
-            FailureKind::Failed => Outcome::Failed { reason, runs: cell.runs().to_vec() },
+            StartFailureKind::Unsupported => CellOutcome::Unsupported { reason },
+            StartFailureKind::Failed => CellOutcome::Failed { reason, runs: cell.runs().to_vec() },
         }
     }
 }
 
-impl From<String> for Box<Failure> {
-    fn from(reason: String) -> Box<Failure> {
-        Box::new(Failure { kind: FailureKind::Failed, reason, configuration: None })
+impl From<String> for Box<StartFailure> {
+    fn from(reason: String) -> Box<StartFailure> {
+        Box::new(StartFailure { kind: StartFailureKind::Failed, reason, configuration: None })
     }
 }
 
 /// What all targets of a row have in common.
 pub struct Setting<'a> {
-    pub place: &'a Place,
+    pub place: &'a RunDirectory,
     pub scenario: &'a Scenario,
-    pub row: &'a Row,
+    pub row: &'a ScenarioRow,
     pub workers: u32,
     pub pinning: &'a Pinning,
     /// What the target's upstream has more than others.
@@ -90,10 +90,10 @@ pub struct Setting<'a> {
 }
 
 /// What one run is.
-pub struct Task<'a> {
+pub struct RunTask<'a> {
     pub scenario: &'a Scenario,
-    pub row: &'a Row,
-    pub level: Level,
+    pub row: &'a ScenarioRow,
+    pub level: LoadLevel,
     pub repeat: u32,
     pub order: u32,
     pub seed: u64,
@@ -114,15 +114,15 @@ impl Started {
     pub fn start(
         setting: &Setting<'_>,
         (peer, installed): &Found,
-        backend: &Running,
+        backend: &RunningBackends,
         connections: u32,
-    ) -> Result<Started, Box<Failure>> {
+    ) -> Result<Started, Box<StartFailure>> {
         let Setting { place, scenario, row, workers, pinning, .. } = setting;
         let authority = |tls: bool| tls.then(|| PathBuf::from(&place.certificate.cert_file));
         let dir = place.directory(&peer.name)?;
         let Ok(Some(installed)) = installed else {
             let port = backend.endpoints[0].port;
-            let destination = Destination { port, tls: backend.tls, authority: authority(backend.tls) };
+            let destination = LoadDestination { port, tls: backend.tls, authority: authority(backend.tls) };
             let pinning = (*pinning).clone();
             return Ok(Started {
                 peer: peer.clone(),
@@ -157,14 +157,14 @@ impl Started {
         };
         let environment = peer.environment(&inputs.dir, *workers);
         if !peer.check.is_empty() {
-            let Check { passed, output, .. } = check(&command(&peer.check), &environment, &dir)?;
-            let check = Check { command: recorded(&peer.check), passed, output: place.left_out(&output) };
+            let ConfigurationCheck { passed, output, .. } = check(&command(&peer.check), &environment, &dir)?;
+            let check = ConfigurationCheck { command: recorded(&peer.check), passed, output: place.left_out(&output) };
             let refused = (!check.passed).then(|| check.output.clone());
             configuration.check = Some(check);
             if let Some(output) = refused {
                 let unsupported = matches!(peer.policies, target::Policies::Word(_));
-                return Err(Box::new(Failure {
-                    kind: if unsupported { FailureKind::Unsupported } else { FailureKind::Failed },
+                return Err(Box::new(StartFailure {
+                    kind: if unsupported { StartFailureKind::Unsupported } else { StartFailureKind::Failed },
                     reason: format!(
                         "not supported by {}: {}",
                         peer.name,
@@ -177,7 +177,7 @@ impl Started {
         let stop = command(&peer.stop);
         let mut child = Child::start(&command(&peer.start), &environment, stop, &dir, &pinning.target)?;
         let failure = |reason: String, configuration: Configuration| {
-            Box::new(Failure { kind: FailureKind::Failed, reason, configuration: Some(configuration) })
+            Box::new(StartFailure { kind: StartFailureKind::Failed, reason, configuration: Some(configuration) })
         };
         match wait_until_listening(&mut child, SocketAddr::from((Ipv4Addr::LOCALHOST, port))) {
             Readiness::Ready => {}
@@ -188,7 +188,7 @@ impl Started {
             }
         }
         let tls = scenario.load.tls;
-        let destination = Destination { port, tls, authority: authority(tls) };
+        let destination = LoadDestination { port, tls, authority: authority(tls) };
         let mut started = Started {
             peer: peer.clone(),
             child: Some(child),
@@ -208,11 +208,11 @@ impl Started {
 
     /// One request on the first and on the last route of the row, again and again until both are answered with 2xx: some
     /// targets listen before they have read their routes.
-    fn probe(&self, scenario: &Scenario, row: &Row) -> Result<(), String> {
+    fn probe(&self, scenario: &Scenario, row: &ScenarioRow) -> Result<(), String> {
         if !matches!(row.speak, Speak::Http1 | Speak::Http2 { .. } | Speak::Idle) {
             return Ok(());
         }
-        let level = Level { connections: 1, rate: None, workers: 1 };
+        let level = LoadLevel { connections: 1, rate: None, workers: 1 };
         let whole = plan::load(scenario, row, level, &self.destination, &self.pinning, 0);
         let protocol = match &whole.protocol {
             engine::Protocol::Idle { .. } => engine::Protocol::Http1,
@@ -223,7 +223,7 @@ impl Started {
                 requests: vec![whole.requests[request].clone()],
                 protocol: protocol.clone(),
                 pacing: engine::Pacing::default(),
-                stop: Stop::after_count(1),
+                stop: StopCondition::after_count(1),
                 warm_up_ms: 0,
                 ..whole.clone()
             };
@@ -250,17 +250,17 @@ impl Started {
     /// One run. The outer error is of the lab, the inner one of the target.
     pub fn measure(
         &mut self,
-        task: Task<'_>,
-        backend: &mut Running,
+        task: RunTask<'_>,
+        backend: &mut RunningBackends,
         stop: &Arc<AtomicBool>,
-    ) -> Result<Result<Run, String>, String> {
-        let Task { scenario, row, level, repeat, order, seed, counters } = task;
+    ) -> Result<Result<MeasuredRun, String>, String> {
+        let RunTask { scenario, row, level, repeat, order, seed, counters } = task;
         let mut plan = plan::load(scenario, row, level, &self.destination, &self.pinning, seed);
         let pids: Vec<u32> = self.child.as_ref().map(Child::tree).unwrap_or_default();
         let mut watched = Vec::new();
         if let Some(child) = &self.child {
-            watched.push(Watched {
-                role: Role::Target,
+            watched.push(WatchedProcess {
+                role: ProcessRole::Target,
                 name: self.peer.name.clone(),
                 cpus: self.pinning.target.clone(),
                 root: child.pid(),
@@ -275,7 +275,7 @@ impl Started {
         let interval = (measured / 20).clamp(Duration::from_millis(100), Duration::from_secs(1));
         let warm_up = Duration::from_millis(plan.warm_up_ms);
         let started_at = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
-        let sampler = Sampler::start(watched, warm_up, interval, measured);
+        let sampler = ProcessSampler::start(watched, warm_up, interval, measured);
         let counting = counters.then(|| {
             let pids = pids.clone();
             thread::spawn(move || {
@@ -320,7 +320,7 @@ impl Started {
             .take(KEPT_ERRORS)
             .map(str::to_owned)
             .collect();
-        Ok(Ok(Run {
+        Ok(Ok(MeasuredRun {
             repeat,
             order,
             started_at,
@@ -358,7 +358,7 @@ impl Started {
 }
 
 impl Setting<'_> {
-    fn inputs(&self, backend: &Running, dir: &Path, port: u16, connections: u32) -> Result<Inputs, String> {
+    fn inputs(&self, backend: &RunningBackends, dir: &Path, port: u16, connections: u32) -> Result<Inputs, String> {
         let Setting { place, scenario, row, workers, .. } = self;
         let (routes, consumers) = credentials(row.routes, row.consumers);
         let scheme = if backend.tls { "https" } else { "http" };
@@ -386,7 +386,7 @@ impl Setting<'_> {
     }
 }
 
-fn check(command: &[String], environment: &BTreeMap<String, String>, dir: &Path) -> Result<Check, String> {
+fn check(command: &[String], environment: &BTreeMap<String, String>, dir: &Path) -> Result<ConfigurationCheck, String> {
     let output = Command::new(&command[0])
         .args(&command[1..])
         .envs(environment)
@@ -396,7 +396,7 @@ fn check(command: &[String], environment: &BTreeMap<String, String>, dir: &Path)
     let text = [output.stdout, output.stderr].concat();
     // Where the lab put the file is of no interest.
     let output_text = String::from_utf8_lossy(&text).trim().replace(&format!("{}/", dir.display()), "");
-    Ok(Check { command: command.to_vec(), passed: output.status.success(), output: output_text })
+    Ok(ConfigurationCheck { command: command.to_vec(), passed: output.status.success(), output: output_text })
 }
 
 pub fn write(path: &Path, text: &str) -> Result<(), String> {

@@ -106,11 +106,11 @@ fn result(output: &Output) -> Result<LoadResult, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Stop;
+    use crate::engine::StopCondition;
 
     #[test]
     fn every_client_is_in_one_process_with_addresses_of_its_own() {
-        let plan = LoadPlan::closed("http://localhost:1/", 100_001, Stop::after_ms(1));
+        let plan = LoadPlan::closed("http://localhost:1/", 100_001, StopCondition::after_ms(1));
         let shares = shares(&plan, 4);
         assert_eq!(shares.iter().map(|share| share.connections).sum::<usize>(), 100_001);
         let addresses: Vec<String> =

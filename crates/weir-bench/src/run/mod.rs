@@ -20,23 +20,23 @@ use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 
 use self::{
-    backend::{Backends, Running},
+    backend::{Backends, RunningBackends},
     cell::{Setting, Started},
-    place::Place,
+    place::RunDirectory,
     turns::Up,
 };
 pub use self::{counters::available as counters_available, place::usable_cpus};
 use crate::{
     analysis::knee,
     manifest::{Cpu, LogicalCpu, Manifest, Pinning},
-    result::{Attempt, Cell, Level, Outcome, ResultFile, SCHEMA, TargetRecord},
+    result::{Cell, CellOutcome, LoadLevel, ResultFile, SCHEMA, SearchAttempt, TargetRecord},
     scenario::{RateOf, Scenario},
-    target::{self, Installed, Peer},
+    target::{self, Installed, PeerDefinition},
 };
 
 /// What the user may choose besides the scenario.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct RunOptions {
     pub quick: bool,
     /// Programs of peers given by path.
     pub programs: BTreeMap<String, PathBuf>,
@@ -49,9 +49,9 @@ pub struct Options {
 }
 
 /// Runs the whole scenario. Failures of single cells are part of the result; an `Err` is of the lab itself.
-pub fn run(scenario: Scenario, options: &Options) -> Result<ResultFile, String> {
+pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, String> {
     let started_at = Timestamp::now();
-    let place = Place::new(options)?;
+    let place = RunDirectory::new(options)?;
     let cpus = place::usable_cpus(&Cpu::read());
     let workers = scenario.workers.iter().copied().max().unwrap_or(1);
     let mut peers = BTreeMap::new();
@@ -120,7 +120,7 @@ pub fn run(scenario: Scenario, options: &Options) -> Result<ResultFile, String> 
 }
 
 /// A peer and where it is, or why it is not.
-pub type Found = (Peer, Result<Option<Installed>, String>);
+pub type Found = (PeerDefinition, Result<Option<Installed>, String>);
 
 /// Where the processes of a run go.
 struct Placement {
@@ -147,8 +147,8 @@ impl Placement {
 /// What is shared by all cells of a run.
 pub struct Lab<'a> {
     pub scenario: &'a Scenario,
-    options: &'a Options,
-    place: &'a Place,
+    options: &'a RunOptions,
+    place: &'a RunDirectory,
     placement: Placement,
     backends: Backends,
     backend_records: Vec<TargetRecord>,
@@ -164,7 +164,7 @@ impl Lab<'_> {
     fn row(
         &mut self,
         repeat: u32,
-        groups: &[plan::Group],
+        groups: &[plan::CellGroup],
         peers: &BTreeMap<String, Found>,
         records: &mut [TargetRecord],
     ) -> Result<(), String> {
@@ -184,7 +184,9 @@ impl Lab<'_> {
                 let upstream = scenario.variant(&group.target).upstream;
                 if let Some(reason) = self.unsupported(row, peer, installed, !upstream.is_empty()) {
                     for level in &group.levels {
-                        self.cell(group, *level, |cell| cell.outcome = Outcome::Unsupported { reason: reason.clone() });
+                        self.cell(group, *level, |cell| {
+                            cell.outcome = CellOutcome::Unsupported { reason: reason.clone() }
+                        });
                     }
                     self.bar.inc(group.levels.len() as u64);
                     continue;
@@ -221,9 +223,14 @@ impl Lab<'_> {
     }
 
     /// The backends of a row, up.
-    fn backend(&mut self, row: &crate::scenario::Row, workers: u32, pinning: &Pinning) -> Result<Running, String> {
+    fn backend(
+        &mut self,
+        row: &crate::scenario::ScenarioRow,
+        workers: u32,
+        pinning: &Pinning,
+    ) -> Result<RunningBackends, String> {
         let backend = self.scenario.backend(row);
-        let mut running = Running::start(self.place, &self.backends, (backend, &row.name), workers, pinning)?;
+        let mut running = RunningBackends::start(self.place, &self.backends, (backend, &row.name), workers, pinning)?;
         if let Some(name) = backend.kind.folder() {
             record(&mut self.backend_records, name, running.configuration.take());
         }
@@ -236,30 +243,30 @@ impl Lab<'_> {
         let cells = self.cells.iter().filter(|cell| cell.row == of.row && cell.target == *baseline);
         let highest = cells.max_by_key(|cell| cell.level.connections);
         let run = highest.and_then(|cell| cell.runs().iter().find(|run| run.repeat == repeat));
-        let rate = run.map(crate::result::Run::throughput).filter(|rate| *rate > 0.0);
+        let rate = run.map(crate::result::MeasuredRun::throughput).filter(|rate| *rate > 0.0);
         let rate = rate.ok_or_else(|| format!("\"{}\" gave no rate: {baseline} was not measured there", of.row))?;
         Ok(rate * of.times)
     }
 
     /// Median throughput of a target in a row at a level, when it was measured.
-    pub fn median_rate(&self, row: &str, target: &str, at: Level) -> Option<f64> {
+    pub fn median_rate(&self, row: &str, target: &str, at: LoadLevel) -> Option<f64> {
         let mut cells = self.cells.iter().filter(|cell| cell.row == row && cell.target == target);
         let cell = cells.find(|cell| cell.level == at)?;
-        let rates: Vec<f64> = cell.runs().iter().map(crate::result::Run::throughput).collect();
+        let rates: Vec<f64> = cell.runs().iter().map(crate::result::MeasuredRun::throughput).collect();
         crate::stats::median(&rates).filter(|rate| *rate > 0.0)
     }
 
     /// Starts a target for a row and lets `body` try rates on it, each in a run of its own.
     pub fn search<T>(
         &mut self,
-        row: &crate::scenario::Row,
+        row: &crate::scenario::ScenarioRow,
         target: &str,
-        at: Level,
+        at: LoadLevel,
         found: &Found,
         records: &mut [TargetRecord],
-        body: impl FnOnce(&mut dyn FnMut(f64) -> Result<Attempt, String>) -> Result<T, String>,
+        body: impl FnOnce(&mut dyn FnMut(f64) -> Result<SearchAttempt, String>) -> Result<T, String>,
     ) -> Result<T, String> {
-        let Level { connections, workers, .. } = at;
+        let LoadLevel { connections, workers, .. } = at;
         let pinning = self.placement.pinning(workers);
         place::keep_to(&self.placement.own(&pinning));
         let mut backend = self.backend(row, workers, &pinning)?;
@@ -271,12 +278,12 @@ impl Lab<'_> {
         record(records, target, started.configuration.take());
         body(&mut |rate| {
             self.bar.set_message(format!("{} · {target} · search at {rate:.0}/s", row.name));
-            let level = Level { rate: Some(rate), ..at };
+            let level = LoadLevel { rate: Some(rate), ..at };
             let (order, seed) = (self.order, self.options.seed);
             self.order += 1;
-            let task = cell::Task { scenario: self.scenario, row, level, repeat: 0, order, seed, counters: false };
+            let task = cell::RunTask { scenario: self.scenario, row, level, repeat: 0, order, seed, counters: false };
             let run = started.measure(task, &mut backend, &self.options.stop)??;
-            Ok(Attempt {
+            Ok(SearchAttempt {
                 rate,
                 achieved: run.throughput(),
                 mean_ms: run.mean_latency_ms(),
@@ -292,8 +299,8 @@ impl Lab<'_> {
     /// Why a target cannot run a row, as far as can be told without trying.
     fn unsupported(
         &self,
-        row: &crate::scenario::Row,
-        peer: &Peer,
+        row: &crate::scenario::ScenarioRow,
+        peer: &PeerDefinition,
         installed: &Result<Option<Installed>, String>,
         settings: bool,
     ) -> Option<String> {
@@ -319,7 +326,7 @@ impl Lab<'_> {
         peer.lacks(row.policies.keys(), &needs).or_else(|| installed.as_ref().err().cloned())
     }
 
-    fn cell(&mut self, group: &plan::Group, level: Level, change: impl FnOnce(&mut Cell)) {
+    fn cell(&mut self, group: &plan::CellGroup, level: LoadLevel, change: impl FnOnce(&mut Cell)) {
         let position = self
             .cells
             .iter()
@@ -329,7 +336,7 @@ impl Lab<'_> {
                 row: group.row.clone(),
                 target: group.target.clone(),
                 level,
-                outcome: Outcome::Measured { runs: Vec::new() },
+                outcome: CellOutcome::Measured { runs: Vec::new() },
             });
             self.cells.len() - 1
         });
@@ -338,16 +345,16 @@ impl Lab<'_> {
 }
 
 impl Cell {
-    fn add(&mut self, run: crate::result::Run) {
+    fn add(&mut self, run: crate::result::MeasuredRun) {
         match &mut self.outcome {
-            Outcome::Measured { runs } | Outcome::Failed { runs, .. } => runs.push(run),
-            Outcome::Unsupported { .. } => {}
+            CellOutcome::Measured { runs } | CellOutcome::Failed { runs, .. } => runs.push(run),
+            CellOutcome::Unsupported { .. } => {}
         }
     }
 
     fn fail(&mut self, reason: String) {
         let runs = self.runs().to_vec();
-        self.outcome = Outcome::Failed { reason, runs };
+        self.outcome = CellOutcome::Failed { reason, runs };
     }
 }
 

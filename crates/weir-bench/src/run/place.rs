@@ -10,19 +10,19 @@ use rustix::{
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 
-use super::Options;
+use super::RunOptions;
 use crate::{
     manifest::{Cpu, LogicalCpu},
-    target::Certificate,
+    target::RunCertificate,
 };
 
 /// Directory of a run: configurations, logs, a certificate. Removed at the end.
-pub struct Place {
+pub struct RunDirectory {
     directory: PathBuf,
     next: AtomicU32,
     /// Where installed peers and backends are.
     pub cache: PathBuf,
-    pub certificate: Certificate,
+    pub certificate: RunCertificate,
     /// Open files every process of the run may have.
     pub open_files: u64,
 }
@@ -30,14 +30,14 @@ pub struct Place {
 /// Enough for 100,000 clients through a proxy, where the machine lets the lab raise its limit.
 const WANTED_FILES: u64 = 262_144;
 
-impl Place {
-    pub fn new(options: &Options) -> Result<Place, String> {
+impl RunDirectory {
+    pub fn new(options: &RunOptions) -> Result<RunDirectory, String> {
         let directory = options.cache.join(format!("run-{}", std::process::id()));
         let name = |error: io::Error| format!("{}: {error}", directory.display());
         fs::create_dir_all(&directory).map_err(name)?;
         let directory = directory.canonicalize().map_err(name)?;
         let certificate = certificate(&directory)?;
-        Ok(Place {
+        Ok(RunDirectory {
             directory,
             next: AtomicU32::new(0),
             cache: options.cache.clone(),
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for RunDirectory {
     fn drop(&mut self) {
         // Left behind it is only untidy: it lies in the cache.
         let _ = fs::remove_dir_all(&self.directory);
@@ -90,7 +90,7 @@ fn without_private_keys(text: &str) -> String {
 }
 
 /// A certificate for localhost that signs itself, for the run only.
-fn certificate(directory: &Path) -> Result<Certificate, String> {
+fn certificate(directory: &Path) -> Result<RunCertificate, String> {
     let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
     let made = rcgen::generate_simple_self_signed(names).map_err(|error| format!("certificate: {error}"))?;
     let (cert_pem, key_pem) = (made.cert.pem(), made.signing_key.serialize_pem());
@@ -100,7 +100,7 @@ fn certificate(directory: &Path) -> Result<Certificate, String> {
         Ok::<String, String>(path.display().to_string())
     };
     let (cert_file, key_file) = (write("cert.pem", &cert_pem)?, write("key.pem", &key_pem)?);
-    Ok(Certificate { cert_pem, key_pem, cert_file, key_file })
+    Ok(RunCertificate { cert_pem, key_pem, cert_file, key_file })
 }
 
 /// Raises the soft limit of open files, and the hard one where that is allowed; returns what it is now.

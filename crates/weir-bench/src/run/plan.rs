@@ -5,17 +5,20 @@ use std::path::PathBuf;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use crate::{
-    engine::{Body, EchoCheck, LoadPlan, Pacing, Protocol, Rate, RequestTemplate, Spacing, Stop, Think, Timeouts, Tls},
+    engine::{
+        ClientTls, EchoCheck, LoadPlan, LoadTimeouts, Pacing, Protocol, Rate, RequestBody, RequestTemplate, Spacing,
+        StopCondition, Think,
+    },
     manifest::{LogicalCpu, Pinning},
-    result::Level,
-    scenario::{Column, Request, Row, Scenario, Speak},
-    stats::Random,
+    result::LoadLevel,
+    scenario::{RequestSpec, Scenario, ScenarioRow, Speak, TableColumn},
+    stats::SeededRandom,
     target::credentials,
 };
 
 /// Where a load goes.
 #[derive(Clone, Debug)]
-pub struct Destination {
+pub struct LoadDestination {
     pub port: u16,
     pub tls: bool,
     /// Authority that signed the certificate of the destination.
@@ -59,29 +62,29 @@ pub fn pinning(cpus: &[LogicalCpu], workers: u32, alone: bool) -> Pinning {
 
 /// A target with one configuration: started once, then loaded at each of its levels.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Group {
+pub struct CellGroup {
     pub row: String,
     pub target: String,
-    pub levels: Vec<Level>,
+    pub levels: Vec<LoadLevel>,
 }
 
 /// The groups of one repeat. Rows come in an order of chance, targets within a row too, so that what the machine does
 /// over minutes hits all alike and what it does over seconds hits none always.
-pub fn order(scenario: &Scenario, repeat: u32, seed: u64) -> Vec<Vec<Group>> {
-    let mut random = Random::new(seed ^ u64::from(repeat).wrapping_mul(0x9E37_79B9));
-    let mut rows: Vec<Vec<Group>> = Vec::new();
+pub fn order(scenario: &Scenario, repeat: u32, seed: u64) -> Vec<Vec<CellGroup>> {
+    let mut random = SeededRandom::new(seed ^ u64::from(repeat).wrapping_mul(0x9E37_79B9));
+    let mut rows: Vec<Vec<CellGroup>> = Vec::new();
     for row in &scenario.rows {
         for workers in &scenario.workers {
             let rate = scenario.rate(row);
-            let levels: Vec<Level> = scenario
+            let levels: Vec<LoadLevel> = scenario
                 .levels(row)
                 .iter()
-                .map(|connections| Level { connections: *connections, rate, workers: *workers })
+                .map(|connections| LoadLevel { connections: *connections, rate, workers: *workers })
                 .collect();
-            let mut groups: Vec<Group> = scenario
+            let mut groups: Vec<CellGroup> = scenario
                 .targets
                 .iter()
-                .map(|target| Group { row: row.name.clone(), target: target.clone(), levels: levels.clone() })
+                .map(|target| CellGroup { row: row.name.clone(), target: target.clone(), levels: levels.clone() })
                 .collect();
             random.shuffle(&mut groups);
             rows.push(groups);
@@ -100,7 +103,14 @@ pub fn order(scenario: &Scenario, repeat: u32, seed: u64) -> Vec<Vec<Group>> {
 const ALONE_SPIN_NS: u64 = 1_000_000;
 
 /// What the engine is asked for one run.
-pub fn load(scenario: &Scenario, row: &Row, level: Level, to: &Destination, pinning: &Pinning, seed: u64) -> LoadPlan {
+pub fn load(
+    scenario: &Scenario,
+    row: &ScenarioRow,
+    level: LoadLevel,
+    to: &LoadDestination,
+    pinning: &Pinning,
+    seed: u64,
+) -> LoadPlan {
     let connections = level.connections as usize;
     let method = &scenario.method;
     let share_ms = |seconds: f64| (seconds * 1e3 / f64::from(method.slices)) as u64;
@@ -124,7 +134,7 @@ pub fn load(scenario: &Scenario, row: &Row, level: Level, to: &Destination, pinn
             ramp_up_ms: ((load.ramp_up_s * 1e3) as u64).min(warm_up_ms),
         },
     };
-    let usual = LoadPlan::closed("", connections, Stop::default());
+    let usual = LoadPlan::closed("", connections, StopCondition::default());
     // A generator that waits spinning takes half of a processor from the backend it shares it with, or from the target.
     let shares = |cpus: &[u32]| pinning.generator.iter().any(|cpu| cpus.contains(cpu));
     let spin_ns = if shares(&pinning.backend) || shares(&pinning.target) { 0 } else { ALONE_SPIN_NS };
@@ -134,14 +144,14 @@ pub fn load(scenario: &Scenario, row: &Row, level: Level, to: &Destination, pinn
         protocol,
         threads: pinning.generator.len().clamp(1, connections.max(1)),
         pacing,
-        stop: Stop { duration_ms: Some(measured_ms), count: load.count },
+        stop: StopCondition { duration_ms: Some(measured_ms), count: load.count },
         warm_up_ms,
-        timeouts: Timeouts { response_ms: (load.timeout_s * 1e3) as u64, ..Timeouts::default() },
+        timeouts: LoadTimeouts { response_ms: (load.timeout_s * 1e3) as u64, ..LoadTimeouts::default() },
         keep_alive: load.keep_alive,
         connect_to: Some(format!("127.0.0.1:{}", to.port)),
-        tls: Tls { ca_file: to.authority.clone(), server_name: None, resume: load.keep_alive },
+        tls: ClientTls { ca_file: to.authority.clone(), server_name: None, resume: load.keep_alive },
         // A recovery is looked for to a tenth of a second.
-        interval_ms: if scenario.columns.contains(&Column::Recovery) {
+        interval_ms: if scenario.columns.contains(&TableColumn::Recovery) {
             100
         } else {
             (measured_ms / 10).clamp(100, 1_000)
@@ -153,7 +163,7 @@ pub fn load(scenario: &Scenario, row: &Row, level: Level, to: &Destination, pinn
     }
 }
 
-fn protocol(row: &Row, tls: &bool) -> (Protocol, &'static str) {
+fn protocol(row: &ScenarioRow, tls: &bool) -> (Protocol, &'static str) {
     let web = if *tls { "https" } else { "http" };
     match &row.speak {
         Speak::Http1 => (Protocol::Http1, web),
@@ -180,7 +190,7 @@ fn protocol(row: &Row, tls: &bool) -> (Protocol, &'static str) {
 const ROUTES_ASKED: usize = 4;
 
 /// One request of each kind for each route asked for, evenly from the first to the last, with the credentials of one consumer each.
-fn requests(row: &Row, scheme: &str, port: u16) -> Vec<RequestTemplate> {
+fn requests(row: &ScenarioRow, scheme: &str, port: u16) -> Vec<RequestTemplate> {
     let (routes, consumers) = credentials(row.routes, row.consumers);
     let kinds = if row.requests.is_empty() { std::slice::from_ref(&row.request) } else { &row.requests };
     let asked = routes.len().min(ROUTES_ASKED);
@@ -205,7 +215,7 @@ fn requests(row: &Row, scheme: &str, port: u16) -> Vec<RequestTemplate> {
                 name: kind.name.clone(),
                 method: kind.method.clone(),
                 headers,
-                body: if kind.body_bytes > 0 { Body::Sized(kind.body_bytes) } else { Body::Empty },
+                body: if kind.body_bytes > 0 { RequestBody::Sized(kind.body_bytes) } else { RequestBody::Empty },
                 weight: kind.weight,
                 expect_status: kind.expect_status.clone(),
                 ..RequestTemplate::get(format!(
@@ -220,7 +230,7 @@ fn requests(row: &Row, scheme: &str, port: u16) -> Vec<RequestTemplate> {
 }
 
 /// Where the built-in backend does what the row speaks of; the row's own path for requests.
-fn path(row: &Row, kind: &Request) -> String {
+fn path(row: &ScenarioRow, kind: &RequestSpec) -> String {
     match &row.speak {
         Speak::WebSocket { .. } => "/reverse".to_owned(),
         Speak::Sse { event_bytes, per_second } => format!("/sse?rate={per_second}&bytes={event_bytes}"),
@@ -243,8 +253,8 @@ mod tests {
         let scenario = scenario::parse("a.yaml", text).unwrap();
         let spin_ns = |cores: u32| {
             let (to, level) = (
-                Destination { port: 1, tls: false, authority: None },
-                Level { connections: 1, rate: Some(1.0), workers: 1 },
+                LoadDestination { port: 1, tls: false, authority: None },
+                LoadLevel { connections: 1, rate: Some(1.0), workers: 1 },
             );
             load(&scenario, &scenario.rows[0], level, &to, &pinning(&cpus(cores, 1), 1, false), 0).spin_ns
         };
@@ -292,8 +302,8 @@ mod tests {
     fn rows_become_requests_with_credentials() {
         let scenario = scenario::read("api7").unwrap();
         let row = scenario.row("key-auth, 100 routes, 100 consumers").unwrap();
-        let to = Destination { port: 9080, tls: false, authority: None };
-        let level = Level { connections: 64, rate: None, workers: 1 };
+        let to = LoadDestination { port: 9080, tls: false, authority: None };
+        let level = LoadLevel { connections: 64, rate: None, workers: 1 };
         let plan = load(&scenario, row, level, &to, &pinning(&cpus(2, 1), 1, false), 7);
         assert_eq!(plan.requests.len(), 4);
         assert_eq!(plan.requests[3].url, "http://localhost:9080/route-99/get");
@@ -304,8 +314,8 @@ mod tests {
     #[test]
     fn every_websocket_client_sends_for_itself_and_one_publisher_for_all_subscribers() {
         let scenario = scenario::read("wso2-streaming").unwrap();
-        let to = Destination { port: 9080, tls: false, authority: None };
-        let level = Level { connections: 1000, rate: None, workers: 1 };
+        let to = LoadDestination { port: 9080, tls: false, authority: None };
+        let level = LoadLevel { connections: 1000, rate: None, workers: 1 };
         let plan =
             |row: &str| load(&scenario, scenario.row(row).unwrap(), level, &to, &pinning(&cpus(2, 1), 1, false), 7);
         let rate = |rate| Pacing::Open { rate: Rate::Constant(rate), spacing: Spacing::Even };
@@ -321,7 +331,7 @@ mod tests {
         );
         let scenario = scenario::parse("a.yaml", &text).unwrap();
         let level = order(&scenario, 0, 1)[0][0].levels[0];
-        let to = Destination { port: 9080, tls: false, authority: None };
+        let to = LoadDestination { port: 9080, tls: false, authority: None };
         load(&scenario, &scenario.rows[0], level, &to, &pinning(&cpus(2, 1), 1, false), 7)
     }
 

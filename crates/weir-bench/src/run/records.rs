@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{engine::LoadResult, result::Records};
+use crate::{engine::LoadResult, result::AccessRecords};
 
 /// The policy that writes it, and the option that names it.
 const POLICY: &str = "file-logger";
@@ -23,7 +23,7 @@ pub fn file(policies: &std::collections::BTreeMap<String, serde_json::Value>) ->
 
 /// Counts the records of a run, once they are all there or are not coming. The file is empty afterwards: over hours, what
 /// targets write would fill a disk.
-pub fn count(path: &Path, load: &LoadResult) -> Records {
+pub fn count(path: &Path, load: &LoadResult) -> AccessRecords {
     // Warm-up and drain are recorded as well.
     let answered = load.intervals.iter().map(|interval| interval.tally.completed).sum();
     let deadline = Instant::now() + PATIENCE;
@@ -37,7 +37,7 @@ pub fn count(path: &Path, load: &LoadResult) -> Records {
     }
     // Targets append, so they go on at the new end.
     let _ = fs::OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(0));
-    Records { answered, written }
+    AccessRecords { answered, written }
 }
 
 /// How many lines end after `at`, which moves to the end.

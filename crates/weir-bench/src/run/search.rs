@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Found, Lab};
 use crate::{
     analysis::search::{highest, kept},
-    result::{Attempt, Level, Search, TargetRecord},
+    result::{LoadLevel, Search, SearchAttempt, TargetRecord},
 };
 
 /// The scenario's searches, on its first row, for every target that can run it and every number of workers.
@@ -18,16 +18,19 @@ pub fn all(
     let mut searches = Vec::new();
     let Some(row) = scenario.rows.first().filter(|_| !scenario.searches.is_empty()) else { return Ok(searches) };
     let rate = scenario.rate(row);
-    let levels =
-        scenario.workers.iter().map(|workers| Level { connections: scenario.levels(row)[0], rate, workers: *workers });
-    let levels: Vec<Level> = levels.collect();
+    let levels = scenario.workers.iter().map(|workers| LoadLevel {
+        connections: scenario.levels(row)[0],
+        rate,
+        workers: *workers,
+    });
+    let levels: Vec<LoadLevel> = levels.collect();
     for (target, at) in scenario.targets.iter().flat_map(|target| levels.iter().map(move |at| (target, *at))) {
         let Some(first) = lab.median_rate(&row.name, target, at) else { continue };
         for objective in &scenario.searches {
             let found = lab.search(row, target, at, &peers[target], records, |tries| {
                 highest(first, |rate| {
                     let attempt = tries(rate)?;
-                    Ok(Attempt { kept: kept(objective, &attempt), ..attempt })
+                    Ok(SearchAttempt { kept: kept(objective, &attempt), ..attempt })
                 })
             })?;
             let (rate, attempts) = found;

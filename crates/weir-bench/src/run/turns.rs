@@ -4,22 +4,22 @@ use std::borrow::Cow;
 
 use super::{
     Lab,
-    backend::Running,
-    cell::{Started, Task},
+    backend::RunningBackends,
+    cell::{RunTask, Started},
 };
 use crate::{
-    result::{HostSample, Instructions, Level, ProcessSample, Records, Run, Slice},
-    run::plan::Group,
-    scenario::Row,
+    result::{AccessRecords, HostSample, Instructions, LoadLevel, MeasuredRun, ProcessSample, RunSlice},
+    run::plan::CellGroup,
+    scenario::ScenarioRow,
 };
 
 /// A target that is up for a row.
 pub struct Up<'a> {
-    group: &'a Group,
-    row: Cow<'a, Row>,
+    group: &'a CellGroup,
+    row: Cow<'a, ScenarioRow>,
     started: Started,
     /// What has been measured at the level so far.
-    run: Option<Run>,
+    run: Option<MeasuredRun>,
     /// Why there will be no more at this level, or at none of them.
     ended: Option<Ended>,
 }
@@ -30,7 +30,7 @@ enum Ended {
 }
 
 impl<'a> Up<'a> {
-    pub fn new(group: &'a Group, row: Cow<'a, Row>, started: Started) -> Up<'a> {
+    pub fn new(group: &'a CellGroup, row: Cow<'a, ScenarioRow>, started: Started) -> Up<'a> {
         Up { group, row, started, run: None, ended: None }
     }
 }
@@ -41,9 +41,9 @@ impl Lab<'_> {
     pub fn level(
         &mut self,
         up: &mut Vec<Up<'_>>,
-        level: Level,
+        level: LoadLevel,
         repeat: u32,
-        backend: &mut Running,
+        backend: &mut RunningBackends,
     ) -> Result<(), String> {
         let first = self.order;
         self.order += up.len() as u32;
@@ -62,7 +62,7 @@ impl Lab<'_> {
                     self.cell(one.group, level, |cell| cell.fail(reason.clone()));
                 }
                 None => {
-                    let run = run.map(|run| Run { rss_after_bytes: one.started.settled_bytes(), ..run });
+                    let run = run.map(|run| MeasuredRun { rss_after_bytes: one.started.settled_bytes(), ..run });
                     self.cell(one.group, level, |cell| run.into_iter().for_each(|run| cell.add(run)));
                 }
             }
@@ -76,10 +76,10 @@ impl Lab<'_> {
     fn turn(
         &self,
         one: &mut Up<'_>,
-        level: Level,
+        level: LoadLevel,
         repeat: u32,
         order: u32,
-        backend: &mut Running,
+        backend: &mut RunningBackends,
     ) -> Result<(), String> {
         let rate = match one.row.rate_of.as_ref().map(|rate_of| self.rate_of(rate_of, repeat)) {
             None => level.rate,
@@ -89,10 +89,10 @@ impl Lab<'_> {
                 return Ok(());
             }
         };
-        let task = Task {
+        let task = RunTask {
             scenario: self.scenario,
             row: &one.row,
-            level: Level { rate, ..level },
+            level: LoadLevel { rate, ..level },
             repeat,
             order,
             seed: self.options.seed ^ u64::from(repeat),
@@ -109,9 +109,9 @@ impl Lab<'_> {
     }
 }
 
-impl Run {
+impl MeasuredRun {
     /// Adds the next turn of the same target at the same level, as if there had been nothing in between.
-    fn follow(&mut self, next: Run) {
+    fn follow(&mut self, next: MeasuredRun) {
         if self.slices.is_empty() {
             self.slices.push(self.slice());
         }
@@ -151,15 +151,15 @@ impl Run {
             .instructions
             .zip(next.instructions)
             .map(|(ours, theirs)| Instructions { user: ours.user + theirs.user, kernel: ours.kernel + theirs.kernel });
-        self.records = self.records.zip(next.records).map(|(ours, theirs)| Records {
+        self.records = self.records.zip(next.records).map(|(ours, theirs)| AccessRecords {
             answered: ours.answered + theirs.answered,
             written: ours.written + theirs.written,
         });
         self.rss_after_bytes = next.rss_after_bytes;
     }
 
-    fn slice(&self) -> Slice {
-        Slice { rps: self.throughput(), target_cpu_us: self.target_cpu_us() }
+    fn slice(&self) -> RunSlice {
+        RunSlice { rps: self.throughput(), target_cpu_us: self.target_cpu_us() }
     }
 }
 
@@ -167,12 +167,12 @@ impl Run {
 mod tests {
     use super::*;
     use crate::{
-        engine::{LoadPlan, LoadResult, Stop},
-        result::{Process, Role},
+        engine::{LoadPlan, LoadResult, StopCondition},
+        result::{Process, ProcessRole},
     };
 
     /// A turn of a second with so many requests, each of which cost the target 10 µs.
-    fn turn(completed: u64, started_unix_ns: u64) -> Run {
+    fn turn(completed: u64, started_unix_ns: u64) -> MeasuredRun {
         let mut load = LoadResult {
             started_unix_ns,
             warm_up_ns: 0,
@@ -187,14 +187,18 @@ mod tests {
         load.total.completed = completed;
         load.connections.open_max = 32;
         let used = |at_s: f64| ProcessSample { at_s, cpu_user_s: at_s * completed as f64 * 1e-5, ..Default::default() };
-        let target =
-            Process { role: Role::Target, name: "weir".to_owned(), cpus: vec![0], samples: vec![used(0.0), used(1.0)] };
+        let target = Process {
+            role: ProcessRole::Target,
+            name: "weir".to_owned(),
+            cpus: vec![0],
+            samples: vec![used(0.0), used(1.0)],
+        };
         let host = |at_s: f64| HostSample { at_s, cpu_steal_s: at_s * 0.1, ..Default::default() };
-        Run {
+        MeasuredRun {
             repeat: 0,
             order: 0,
             started_at: String::new(),
-            plan: LoadPlan::closed("http://localhost:1/", 32, Stop::after_ms(1_000)),
+            plan: LoadPlan::closed("http://localhost:1/", 32, StopCondition::after_ms(1_000)),
             load,
             slices: Vec::new(),
             generator_cpus: vec![1],

@@ -13,12 +13,12 @@ use std::{
 };
 
 pub use self::process::{open_files_limit, process_tree, rss_bytes};
-use crate::result::{HostSample, Process, ProcessSample, Role};
+use crate::result::{HostSample, Process, ProcessRole, ProcessSample};
 
 /// A process tree to watch.
 #[derive(Clone, Debug)]
-pub struct Watched {
-    pub role: Role,
+pub struct WatchedProcess {
+    pub role: ProcessRole,
     pub name: String,
     pub cpus: Vec<u32>,
     /// Its first process; those below are found when sampling begins, since some listen before they have their workers.
@@ -26,14 +26,19 @@ pub struct Watched {
 }
 
 /// A thread that samples until it is told to stop.
-pub struct Sampler {
+pub struct ProcessSampler {
     stop: Arc<AtomicBool>,
     thread: thread::JoinHandle<(Vec<Process>, Vec<HostSample>)>,
 }
 
-impl Sampler {
+impl ProcessSampler {
     /// Takes the first sample after `delay` (the warm-up), then one every `interval`, the last one after `length`.
-    pub fn start(watched: Vec<Watched>, delay: Duration, interval: Duration, length: Duration) -> Sampler {
+    pub fn start(
+        watched: Vec<WatchedProcess>,
+        delay: Duration,
+        interval: Duration,
+        length: Duration,
+    ) -> ProcessSampler {
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();
         let start = Instant::now() + delay;
@@ -41,7 +46,7 @@ impl Sampler {
             .name("sampler".to_owned())
             .spawn(move || collect(watched, &told, start, interval, length))
             .expect("the system has room for one more thread");
-        Sampler { stop, thread }
+        ProcessSampler { stop, thread }
     }
 
     /// The samples; if the time was not over, up to now.
@@ -53,7 +58,7 @@ impl Sampler {
 }
 
 fn collect(
-    watched: Vec<Watched>,
+    watched: Vec<WatchedProcess>,
     stop: &AtomicBool,
     start: Instant,
     interval: Duration,
@@ -120,8 +125,14 @@ mod tests {
 
     #[test]
     fn samples_this_process_while_it_works() {
-        let own = Watched { role: Role::Target, name: "own".to_owned(), cpus: vec![0], root: std::process::id() };
-        let sampler = Sampler::start(vec![own], Duration::ZERO, Duration::from_millis(10), Duration::from_secs(3600));
+        let own = WatchedProcess {
+            role: ProcessRole::Target,
+            name: "own".to_owned(),
+            cpus: vec![0],
+            root: std::process::id(),
+        };
+        let sampler =
+            ProcessSampler::start(vec![own], Duration::ZERO, Duration::from_millis(10), Duration::from_secs(3600));
         let used = || {
             let sample = process::read(&[std::process::id()]);
             sample.cpu_user_s + sample.cpu_system_s

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Row, Scenario};
+use super::{Scenario, ScenarioRow};
 
 /// Two rows that differ in one policy: its cost is their difference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -27,7 +27,7 @@ impl Scenario {
     /// The scenario with what it takes to tell what each policy costs: for every row with policies the same row without
     /// any, with each alone, and with all but each. A row that is there already is not measured twice.
     pub fn ablated(mut self) -> Result<Scenario, String> {
-        let rows: Vec<Row> = self.rows.iter().filter(|row| !row.policies.is_empty()).cloned().collect();
+        let rows: Vec<ScenarioRow> = self.rows.iter().filter(|row| !row.policies.is_empty()).cloned().collect();
         if rows.is_empty() {
             return Err("--ablation: no row has policies to switch off".to_owned());
         }
@@ -49,8 +49,8 @@ impl Scenario {
     }
 
     /// Whether `--ablation` made this row of another.
-    pub fn is_variation(&self, row: &Row) -> bool {
-        let of = |other: &Row| row.name.strip_prefix(&other.name).is_some_and(|rest| rest.starts_with(": "));
+    pub fn is_variation(&self, row: &ScenarioRow) -> bool {
+        let of = |other: &ScenarioRow| row.name.strip_prefix(&other.name).is_some_and(|rest| rest.starts_with(": "));
         let compared = |one: &Ablation| one.with == row.name || one.without == row.name;
         self.ablations.iter().any(compared) && self.rows.iter().any(of)
     }
@@ -63,10 +63,10 @@ impl Scenario {
     }
 
     /// The name of the row that is `row` with these policies; it is added when there is none.
-    fn variation(&mut self, row: &Row, what: &str, policies: BTreeMap<String, Value>) -> String {
+    fn variation(&mut self, row: &ScenarioRow, what: &str, policies: BTreeMap<String, Value>) -> String {
         // Consumers without a policy that asks who they are would be a different workload, and refused by some targets.
         let known = policies.keys().any(|policy| policy.ends_with("-auth"));
-        let wanted = Row {
+        let wanted = ScenarioRow {
             name: format!("{}: {what}", row.name),
             policies,
             consumers: if known { row.consumers } else { 0 },
@@ -84,8 +84,8 @@ impl Scenario {
 }
 
 /// What a row asks, whatever it is called and whatever it is compared with.
-fn workload(row: &Row) -> Value {
-    let bare = Row { name: String::new(), compare_with: None, published: Vec::new(), ..row.clone() };
+fn workload(row: &ScenarioRow) -> Value {
+    let bare = ScenarioRow { name: String::new(), compare_with: None, published: Vec::new(), ..row.clone() };
     serde_json::to_value(bare).expect("a row has string keys and finite numbers")
 }
 

@@ -1,7 +1,7 @@
 use std::path::Path;
 
-use super::{Row, Scenario};
-use crate::{backend::Delay, library, target};
+use super::{Scenario, ScenarioRow};
+use crate::{backend::BackendDelay, library, target};
 
 /// Names of the scenarios that come with the lab.
 pub fn names() -> Vec<String> {
@@ -67,7 +67,7 @@ fn problems(scenario: &Scenario) -> Vec<String> {
         format!("method.confidence: {} is not between 0.5 and 1; 0.95 is usual", method.confidence),
     );
     for (index, row) in scenario.rows.iter().enumerate() {
-        let Row { name, connections, compare_with, .. } = row;
+        let ScenarioRow { name, connections, compare_with, .. } = row;
         claim(
             scenario.rows[..index].iter().all(|other| other.name != *name),
             format!("rows[{index}].name: \"{name}\" is already another row's"),
@@ -84,7 +84,7 @@ fn problems(scenario: &Scenario) -> Vec<String> {
             );
             claim(rate_of.times > 0.0, format!("rows[{index}].rate_of.times: more than 0"));
         }
-        let delay = scenario.backend(row).delay.as_deref().map(str::parse::<Delay>);
+        let delay = scenario.backend(row).delay.as_deref().map(str::parse::<BackendDelay>);
         if let Some(Err(problem)) = delay {
             claim(false, format!("the backend of rows[{index}], delay: {problem}"));
         }

@@ -20,7 +20,7 @@ use crate::{
 
 pub use ablation::{Ablation, NO_POLICY};
 pub use load::{names, parse, read};
-pub use workload::{Load, Request, Speak};
+pub use workload::{LoadSettings, RequestSpec, Speak};
 
 /// What is measured, on which targets, how often, and what others published for the same.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -34,7 +34,7 @@ pub struct Scenario {
     pub about: String,
     /// The publication whose figures stand beside ours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
+    pub source: Option<PublishedIn>,
     /// Peers by the names of their folders, in the order of the tables.
     pub targets: Vec<String>,
     /// Targets by names of their own: a peer with settings that others of its kind do not have.
@@ -49,24 +49,24 @@ pub struct Scenario {
     pub connections: Vec<u32>,
     /// What stands behind the targets.
     #[serde(default)]
-    pub backend: Backend,
+    pub backend: BackendSettings,
     /// How load is made, unless a row says otherwise.
     #[serde(default)]
-    pub load: Load,
+    pub load: LoadSettings,
     /// How it is measured.
     #[serde(default)]
-    pub method: Method,
+    pub method: MeasuringMethod,
     /// Look for the highest rate that keeps this, after the levels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub searches: Vec<Objective>,
     /// The lines of the table.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ScenarioRow>,
     /// Pairs of rows whose difference is the cost of a policy; `--ablation` adds them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ablations: Vec<Ablation>,
     /// What the table shows besides what every table shows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub columns: Vec<Column>,
+    pub columns: Vec<TableColumn>,
     /// What changes for a run of a few minutes.
     #[serde(default)]
     pub quick: Quick,
@@ -89,7 +89,7 @@ pub struct Variant {
 /// A figure not every scenario is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Column {
+pub enum TableColumn {
     /// The target's instructions per request, where counters can be read, and against the baseline.
     Instructions,
     /// Answers with an expected status per second, of those that came while the load went on.
@@ -107,7 +107,7 @@ pub enum Column {
 /// Where published figures come from.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Source {
+pub struct PublishedIn {
     /// What it is called.
     pub title: String,
     /// Where it stands.
@@ -123,7 +123,7 @@ pub struct Source {
 /// What stands behind the targets.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Backend {
+pub struct BackendSettings {
     /// What it is.
     pub kind: BackendKind,
     /// It has processors that the generator does not use, also where the generator then shares the target's: for loads that
@@ -146,9 +146,9 @@ pub struct Backend {
     pub tls: bool,
 }
 
-impl Default for Backend {
+impl Default for BackendSettings {
     fn default() -> Self {
-        Backend {
+        BackendSettings {
             kind: BackendKind::Builtin,
             alone: false,
             instances: 1,
@@ -189,7 +189,7 @@ impl BackendKind {
 /// How it is measured.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Method {
+pub struct MeasuringMethod {
     /// Seconds before measuring starts, in each repeat.
     pub warmup_s: f64,
     /// Seconds measured in each repeat.
@@ -204,9 +204,9 @@ pub struct Method {
     pub confidence: f64,
 }
 
-impl Default for Method {
+impl Default for MeasuringMethod {
     fn default() -> Self {
-        Method { warmup_s: 5.0, measured_s: 30.0, slices: 1, repeats: 5, confidence: 0.95 }
+        MeasuringMethod { warmup_s: 5.0, measured_s: 30.0, slices: 1, repeats: 5, confidence: 0.95 }
     }
 }
 
@@ -230,7 +230,7 @@ pub struct Objective {
 /// One line of the scenario's table: one configuration of the targets under one workload.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Row {
+pub struct ScenarioRow {
     /// How tables and `--row` call it.
     pub name: String,
     /// Features a target must have; `peer.yaml` names them.
@@ -253,10 +253,10 @@ pub struct Row {
     pub speak: Speak,
     /// What they ask.
     #[serde(default)]
-    pub request: Request,
+    pub request: RequestSpec,
     /// Several kinds of requests, instead of `request`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub requests: Vec<Request>,
+    pub requests: Vec<RequestSpec>,
     /// How one of several is chosen.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub selection: Selection,
@@ -274,7 +274,7 @@ pub struct Row {
     pub rate_of: Option<RateOf>,
     /// What stands behind the targets, instead of the scenario's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub backend: Option<Backend>,
+    pub backend: Option<BackendSettings>,
     /// The row is about a backend that can do no more, or that changes its speed: neither makes a figure invalid.
     #[serde(default)]
     pub backend_limits: bool,
@@ -344,7 +344,7 @@ pub struct Quick {
     pub count: Option<u64>,
     /// How it is measured, as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub method: Option<Method>,
+    pub method: Option<MeasuringMethod>,
 }
 
 impl Scenario {
@@ -375,11 +375,11 @@ impl Scenario {
         self
     }
 
-    pub fn levels<'a>(&'a self, row: &'a Row) -> &'a [u32] {
+    pub fn levels<'a>(&'a self, row: &'a ScenarioRow) -> &'a [u32] {
         row.connections.as_deref().unwrap_or(&self.connections)
     }
 
-    pub fn backend<'a>(&'a self, row: &'a Row) -> &'a Backend {
+    pub fn backend<'a>(&'a self, row: &'a ScenarioRow) -> &'a BackendSettings {
         row.backend.as_ref().unwrap_or(&self.backend)
     }
 
@@ -425,7 +425,7 @@ impl Scenario {
     }
 
     /// A row as a target is asked for it.
-    pub fn row_for<'a>(&self, target: &str, row: &'a Row) -> Cow<'a, Row> {
+    pub fn row_for<'a>(&self, target: &str, row: &'a ScenarioRow) -> Cow<'a, ScenarioRow> {
         match self.variant(target).path {
             None => Cow::Borrowed(row),
             Some(path) => {
@@ -437,12 +437,12 @@ impl Scenario {
         }
     }
 
-    pub fn row(&self, name: &str) -> Option<&Row> {
+    pub fn row(&self, name: &str) -> Option<&ScenarioRow> {
         self.rows.iter().find(|row| row.name == name)
     }
 }
 
-impl Row {
+impl ScenarioRow {
     /// The policies, with the directory of the run where their options say `{dir}`.
     pub fn policies_in(&self, dir: &str) -> BTreeMap<String, Value> {
         fn place(value: &mut Value, dir: &str) {

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Row, Scenario};
+use super::{Scenario, ScenarioRow};
 use crate::engine::{Pacing, Rate, check_pacing};
 
 /// How load is made, unless a row says otherwise.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Load {
+pub struct LoadSettings {
     /// HTTPS between the clients and the target.
     pub tls: bool,
     /// Requests per second over all clients, evenly spaced. Absent: a closed loop.
@@ -39,9 +39,9 @@ pub struct Load {
     pub keep_alive: bool,
 }
 
-impl Default for Load {
+impl Default for LoadSettings {
     fn default() -> Self {
-        Load {
+        LoadSettings {
             tls: false,
             rate: None,
             pacing: None,
@@ -95,7 +95,7 @@ pub enum Speak {
 /// What is sent.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Request {
+pub struct RequestSpec {
     /// How results call it, where there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -118,9 +118,9 @@ pub struct Request {
     pub expect_status: Vec<u16>,
 }
 
-impl Default for Request {
+impl Default for RequestSpec {
     fn default() -> Self {
-        Request {
+        RequestSpec {
             name: None,
             method: "GET".to_owned(),
             path: "/get".to_owned(),
@@ -135,14 +135,14 @@ impl Default for Request {
 
 impl Scenario {
     /// When a row's requests are due, where it says so in the engine's words.
-    pub fn pacing<'a>(&'a self, row: &'a Row) -> Option<&'a Pacing> {
+    pub fn pacing<'a>(&'a self, row: &'a ScenarioRow) -> Option<&'a Pacing> {
         // A rate of the row's own goes before the pacing of all rows, and the other way round.
         let of_all = || self.load.pacing.as_ref().filter(|_| row.rate.is_none() && row.rate_of.is_none());
         row.pacing.as_ref().or_else(of_all)
     }
 
     /// Requests per second, where that is one number and known beforehand.
-    pub fn rate(&self, row: &Row) -> Option<f64> {
+    pub fn rate(&self, row: &ScenarioRow) -> Option<f64> {
         match self.pacing(row) {
             Some(Pacing::Open { rate: Rate::Constant(rate), .. }) => Some(*rate),
             Some(_) => None,
@@ -151,14 +151,14 @@ impl Scenario {
     }
 
     /// Whether a row's clients wait for answers before they ask again.
-    pub fn is_closed(&self, row: &Row) -> bool {
+    pub fn is_closed(&self, row: &ScenarioRow) -> bool {
         self.pacing(row).map_or(self.rate(row).is_none() && row.rate_of.is_none(), |pacing| !pacing.is_open())
     }
 
     /// What is wrong with when and what is asked.
     pub(super) fn workload_problems(&self) -> Vec<String> {
         let mut problems = pacing_problems("load", self.load.pacing.as_ref(), self.method.slices);
-        let Load { rate, ramp_up_s, think_ms, .. } = self.load;
+        let LoadSettings { rate, ramp_up_s, think_ms, .. } = self.load;
         if self.load.pacing.is_some() && (rate.is_some() || ramp_up_s > 0.0 || think_ms > 0.0) {
             problems.push("load.pacing: stands instead of rate, ramp_up_s and think_ms; say either".to_owned());
         }
@@ -210,9 +210,9 @@ fn pacing_problems(place: &str, pacing: Option<&Pacing>, slices: u32) -> Vec<Str
     problems
 }
 
-fn request_problems(place: &str, request: &Request, tls: bool) -> Vec<String> {
+fn request_problems(place: &str, request: &RequestSpec, tls: bool) -> Vec<String> {
     let mut problems = Vec::new();
-    let Request { method, path, host, expect_status, .. } = request;
+    let RequestSpec { method, path, host, expect_status, .. } = request;
     if !path.starts_with('/') {
         problems.push(format!("{place}.path: \"{path}\" does not start with /"));
     }

@@ -1,10 +1,10 @@
 use serde::{Deserialize, Serialize};
 
-use super::{Random, median};
+use super::{SeededRandom, median};
 
 /// A median with the interval that resampling gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Interval {
+pub struct ConfidenceInterval {
     pub median: f64,
     pub low: f64,
     pub high: f64,
@@ -13,9 +13,9 @@ pub struct Interval {
 const RESAMPLES: usize = 2_000;
 
 /// Median and percentile bootstrap interval at `confidence` (0.95 is usual). `None` for no values.
-pub fn median_interval(values: &[f64], confidence: f64, seed: u64) -> Option<Interval> {
+pub fn median_interval(values: &[f64], confidence: f64, seed: u64) -> Option<ConfidenceInterval> {
     let centre = median(values)?;
-    let mut random = Random::new(seed);
+    let mut random = SeededRandom::new(seed);
     let mut sample = vec![0.0; values.len()];
     let medians = resample(|| {
         for slot in &mut sample {
@@ -32,10 +32,10 @@ fn resample(mut statistic: impl FnMut() -> f64) -> Vec<f64> {
     values
 }
 
-fn bounds(centre: f64, sorted: Vec<f64>, confidence: f64) -> Interval {
+fn bounds(centre: f64, sorted: Vec<f64>, confidence: f64) -> ConfidenceInterval {
     let tail = (1.0 - confidence) / 2.0;
     let at = |share: f64| sorted[((sorted.len() - 1) as f64 * share).round() as usize];
-    Interval { median: centre, low: at(tail), high: at(1.0 - tail) }
+    ConfidenceInterval { median: centre, low: at(tail), high: at(1.0 - tail) }
 }
 
 #[cfg(test)]
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn interval_covers_the_true_median_about_as_often_as_it_says() {
-        let mut random = Random::new(1);
+        let mut random = SeededRandom::new(1);
         let covered = (0..400)
             .filter(|round| {
                 let values: Vec<f64> = (0..15).map(|_| 100.0 + random.normal()).collect();

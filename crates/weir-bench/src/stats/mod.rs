@@ -11,11 +11,11 @@ mod scalability;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 pub use self::{
-    bootstrap::{Interval, median_interval},
+    bootstrap::{ConfidenceInterval, median_interval},
     knee::{ENOUGH_LEVELS, NoKnee, knee},
     queueing::{LittlesLaw, littles_law},
-    random::Random,
-    ranks::{Comparison, Test, compare, compare_apart, mann_kendall, mann_whitney, wilcoxon},
+    random::SeededRandom,
+    ranks::{Comparison, RankTest, compare, compare_apart, mann_kendall, mann_whitney, wilcoxon},
     ratios::{ratios, sliced_ratio},
     scalability::{Scalability, fit_scalability},
 };

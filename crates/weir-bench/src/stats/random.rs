@@ -1,10 +1,10 @@
 /// SplitMix64: small, seeded, the same on every machine. Good enough for resampling, not for secrets.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct SeededRandom(u64);
 
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
+impl SeededRandom {
+    pub fn new(seed: u64) -> SeededRandom {
+        SeededRandom(seed)
     }
 
     pub fn bits(&mut self) -> u64 {

@@ -1,12 +1,12 @@
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal};
 
-use super::{Interval, median_interval};
+use super::{ConfidenceInterval, median_interval};
 
 /// Which test a p-value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Test {
+pub enum RankTest {
     /// Two independent samples.
     MannWhitney,
     /// Pairs: the same repeat of two targets.
@@ -17,8 +17,8 @@ pub enum Test {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Comparison {
     /// Of `b / a`: above 1 when `b` is larger.
-    pub ratio: Interval,
-    pub test: Test,
+    pub ratio: ConfidenceInterval,
+    pub test: RankTest,
     pub p: f64,
     /// Whether `p` is below `1 - confidence`.
     pub different: bool,
@@ -36,7 +36,7 @@ pub fn compare(a: &[f64], b: &[f64], ratios: &[f64], confidence: f64, seed: u64)
         return Some(Comparison { ratio, ..compare_apart(a, b, confidence, seed)? });
     }
     let p = wilcoxon(ratios);
-    Some(Comparison { ratio, test: Test::Wilcoxon, p, different: p < 1.0 - confidence })
+    Some(Comparison { ratio, test: RankTest::Wilcoxon, p, different: p < 1.0 - confidence })
 }
 
 /// Pairs needed for Wilcoxon's test to be able to say anything at 95 %.
@@ -45,9 +45,10 @@ const ENOUGH_PAIRS: usize = 6;
 /// Whether `b` differs from `a` when the two were not measured side by side: always Mann and Whitney's test.
 pub fn compare_apart(a: &[f64], b: &[f64], confidence: f64, seed: u64) -> Option<Comparison> {
     let (from, to) = (median_interval(a, confidence, seed)?, median_interval(b, confidence, seed)?);
-    let ratio = Interval { median: to.median / from.median, low: to.low / from.high, high: to.high / from.low };
+    let ratio =
+        ConfidenceInterval { median: to.median / from.median, low: to.low / from.high, high: to.high / from.low };
     let p = mann_whitney(a, b);
-    Some(Comparison { ratio, test: Test::MannWhitney, p, different: p < 1.0 - confidence })
+    Some(Comparison { ratio, test: RankTest::MannWhitney, p, different: p < 1.0 - confidence })
 }
 
 /// Two-sided p-value of the Mann-Whitney U test: exact without ties up to 20 + 20 values, else by the normal
@@ -173,7 +174,7 @@ fn ranks(values: &[f64]) -> (Vec<f64>, f64) {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{Random, ratios, sliced_ratio},
+        super::{SeededRandom, ratios, sliced_ratio},
         *,
     };
 
@@ -203,7 +204,7 @@ mod tests {
     }
 
     /// Machine phases that both targets share, and noise of each run: what an interleaved A/A test sees.
-    fn phased(random: &mut Random, repeats: usize, slowdown: f64) -> (Vec<f64>, Vec<f64>) {
+    fn phased(random: &mut SeededRandom, repeats: usize, slowdown: f64) -> (Vec<f64>, Vec<f64>) {
         let mut a = Vec::new();
         let mut b = Vec::new();
         for _ in 0..repeats {
@@ -217,7 +218,7 @@ mod tests {
     #[test]
     fn the_same_target_twice_is_called_different_no_more_often_than_stated() {
         for repeats in [5, 6, 10] {
-            let mut random = Random::new(42);
+            let mut random = SeededRandom::new(42);
             let called = (0..2_000)
                 .filter(|_| {
                     let (a, b) = phased(&mut random, repeats, 0.0);
@@ -231,7 +232,7 @@ mod tests {
 
     /// Turns of two targets within repeats, on a machine whose speed wanders by tens of percent from turn to turn and
     /// hiccups now and then; each start of a target has luck of its own, which lasts for its repeat.
-    fn sliced(random: &mut Random, slowdown: f64) -> Comparison {
+    fn sliced(random: &mut SeededRandom, slowdown: f64) -> Comparison {
         let (mut a, mut b, mut within) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..10 {
             let luck = [0.007 * random.normal(), 0.007 * random.normal() - slowdown];
@@ -255,7 +256,7 @@ mod tests {
 
     #[test]
     fn turns_find_three_percent_and_do_not_find_what_is_not_there() {
-        let mut random = Random::new(11);
+        let mut random = SeededRandom::new(11);
         let called = (0..1_000).filter(|_| sliced(&mut random, 0.0).different).count();
         // 5 % of 1,000 is 50; three standard deviations above that is 71.
         assert!(called <= 71, "{called} of 1000");
@@ -265,7 +266,7 @@ mod tests {
 
     #[test]
     fn three_percent_is_found_in_ten_repeats_through_phases_that_halve_the_speed() {
-        let mut random = Random::new(7);
+        let mut random = SeededRandom::new(7);
         let found = (0..200)
             .filter(|_| {
                 let (a, b) = phased(&mut random, 10, 0.03);

@@ -118,7 +118,7 @@ fn solve(mut matrix: [[f64; 4]; 3], size: usize) -> Option<Vec<f64>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Random, *};
+    use super::{super::SeededRandom, *};
 
     fn law(rate: f64, contention: f64, coherency: f64) -> Scalability {
         Scalability { rate, contention, coherency, error: 0.0 }
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn noise_shows_as_error_and_never_as_a_negative_coefficient() {
-        let mut random = Random::new(5);
+        let mut random = SeededRandom::new(5);
         let truth = law(1_000.0, 0.0, 0.0);
         let points: Vec<_> =
             (1..=8).map(|n| (f64::from(n), truth.throughput(f64::from(n)) * (1.0 + 0.02 * random.normal()))).collect();

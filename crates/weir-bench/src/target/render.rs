@@ -6,7 +6,7 @@ use minijinja::{Environment, UndefinedBehavior, syntax::SyntaxConfig, value::Ser
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Peer;
+use super::PeerDefinition;
 use crate::library;
 
 /// What a template may speak of.
@@ -22,33 +22,33 @@ pub struct Inputs {
     pub open_files: u64,
     /// Idle upstream connections worth keeping: as many as there are clients, at least 512.
     pub upstream_connections: u32,
-    pub backends: Vec<Endpoint>,
+    pub backends: Vec<BackendAddress>,
     /// The backends as URLs.
     pub hosts: Vec<String>,
     pub backend_tls: bool,
     /// Present when the clients speak TLS.
-    pub tls: Option<Certificate>,
+    pub tls: Option<RunCertificate>,
     pub http2: bool,
     pub websocket: bool,
     pub sse: bool,
-    pub routes: Vec<Route>,
-    pub consumers: Vec<Consumer>,
+    pub routes: Vec<TemplateRoute>,
+    pub consumers: Vec<TemplateConsumer>,
     pub policies: BTreeMap<String, Value>,
     /// More settings of the upstream.
     pub upstream: BTreeMap<String, Value>,
     /// Backends only: certificate and body.
-    pub certificate: Option<Certificate>,
+    pub certificate: Option<RunCertificate>,
     pub body: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Endpoint {
+pub struct BackendAddress {
     pub host: String,
     pub port: u16,
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Certificate {
+pub struct RunCertificate {
     pub cert_pem: String,
     pub key_pem: String,
     pub cert_file: String,
@@ -56,14 +56,14 @@ pub struct Certificate {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Route {
+pub struct TemplateRoute {
     pub name: String,
     /// Of the path; empty for a single route, which takes everything.
     pub prefix: String,
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Consumer {
+pub struct TemplateConsumer {
     pub name: String,
     pub key: String,
     pub password: String,
@@ -72,15 +72,15 @@ pub struct Consumer {
 }
 
 /// The routes and consumers of a row: `route-0`, `route-1`…
-pub fn credentials(routes: u32, consumers: u32) -> (Vec<Route>, Vec<Consumer>) {
-    let routes = (0..routes).map(|index| Route {
+pub fn credentials(routes: u32, consumers: u32) -> (Vec<TemplateRoute>, Vec<TemplateConsumer>) {
+    let routes = (0..routes).map(|index| TemplateRoute {
         name: format!("route-{index}"),
         prefix: if routes == 1 { String::new() } else { format!("/route-{index}") },
     });
     let consumers = (0..consumers).map(|index| {
         let password = format!("password-{index}");
         let sha1 = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, password.as_bytes());
-        Consumer {
+        TemplateConsumer {
             name: format!("consumer{index}"),
             key: format!("key-{index}"),
             password,
@@ -91,7 +91,7 @@ pub fn credentials(routes: u32, consumers: u32) -> (Vec<Route>, Vec<Consumer>) {
 }
 
 /// Renders the templates of a peer: the files of its configuration by name. Pure.
-pub fn render(peer: &Peer, inputs: &Inputs) -> Result<BTreeMap<String, String>, String> {
+pub fn render(peer: &PeerDefinition, inputs: &Inputs) -> Result<BTreeMap<String, String>, String> {
     let mut files = BTreeMap::new();
     for file in &peer.files {
         let path = format!("{}/{file}", peer.folder);
@@ -136,7 +136,7 @@ pub(crate) mod tests {
 
     pub fn inputs() -> Inputs {
         let (routes, consumers) = credentials(2, 2);
-        let tls = Certificate {
+        let tls = RunCertificate {
             cert_pem: "CERT\n".to_owned(),
             key_pem: "KEY\n".to_owned(),
             cert_file: "/d/cert.pem".to_owned(),
@@ -150,8 +150,8 @@ pub(crate) mod tests {
             open_files: 20_000,
             upstream_connections: 512,
             backends: vec![
-                Endpoint { host: "127.0.0.1".to_owned(), port: 9001 },
-                Endpoint { host: "127.0.0.1".to_owned(), port: 9002 },
+                BackendAddress { host: "127.0.0.1".to_owned(), port: 9001 },
+                BackendAddress { host: "127.0.0.1".to_owned(), port: 9002 },
             ],
             hosts: vec!["http://127.0.0.1:9001".to_owned(), "http://127.0.0.1:9002".to_owned()],
             backend_tls: true,

@@ -2,12 +2,15 @@
 
 use std::process::Command;
 
-use weir_bench::backend::{Answer, Backend, Behaviour, Config, Delay, Failure, FailureKind, TlsFiles};
-use weir_bench::engine::{Body, Errors, LoadPlan, LoadResult, Stop, run};
+use weir_bench::backend::{
+    BackendAnswer, BackendDelay, BackendServer, Behaviour, Config, InjectedFailure, InjectedFailureKind, TlsFiles,
+};
+use weir_bench::engine::{Errors, LoadPlan, LoadResult, RequestBody, StopCondition, run};
 
-fn backend(behaviour: Behaviour, tls: bool) -> (Backend, String) {
+fn backend(behaviour: Behaviour, tls: bool) -> (BackendServer, String) {
     let tls_files = tls.then_some(TlsFiles::SelfSigned);
-    let backend = Backend::start(&Config { behaviour, tls: tls_files, ..Config::default() }).expect("a free port");
+    let backend =
+        BackendServer::start(&Config { behaviour, tls: tls_files, ..Config::default() }).expect("a free port");
     let url = format!("{}://{}", if tls { "https" } else { "http" }, backend.addresses()[0]);
     (backend, url)
 }
@@ -19,7 +22,7 @@ fn curl(arguments: &[&str]) -> String {
 }
 
 fn load(url: &str, change: impl FnOnce(&mut LoadPlan)) -> LoadResult {
-    let mut plan = LoadPlan::closed(url, 4, Stop::after_count(400));
+    let mut plan = LoadPlan::closed(url, 4, StopCondition::after_count(400));
     change(&mut plan);
     run(&plan, &mut |_| {}).expect("the plan is good")
 }
@@ -49,14 +52,14 @@ fn answers_curl_over_every_protocol() {
 #[test]
 fn the_engine_gets_what_the_backend_says() {
     for tls in [false, true] {
-        let (_backend, url) = backend(Behaviour { answer: Answer::Sized(50_000), ..Behaviour::default() }, tls);
+        let (_backend, url) = backend(Behaviour { answer: BackendAnswer::Sized(50_000), ..Behaviour::default() }, tls);
         let result = load(&url, |_| {});
         assert_eq!((result.total.completed, result.total.errors), (400, Errors::default()));
         assert!(result.total.bytes_received > 400 * 50_000);
         assert_eq!(result.connections.handshakes, if tls { 4 } else { 0 });
         let echoed = load(&format!("{url}/echo"), |plan| {
             plan.requests[0].method = "POST".into();
-            plan.requests[0].body = Body::Sized(200_000);
+            plan.requests[0].body = RequestBody::Sized(200_000);
         });
         assert_eq!((echoed.total.completed, echoed.total.errors), (400, Errors::default()));
         assert!(echoed.total.bytes_received > 400 * 200_000 && echoed.total.bytes_sent > 400 * 200_000);
@@ -70,7 +73,7 @@ fn tls_sessions_are_resumed_only_when_asked() {
         let result = load(&url, |plan| {
             plan.keep_alive = false;
             plan.tls.resume = resume;
-            plan.stop = Stop::after_count(40);
+            plan.stop = StopCondition::after_count(40);
         });
         assert_eq!((result.total.completed, result.connections.handshakes), (40, 40));
         result.connections.resumed
@@ -87,7 +90,7 @@ fn a_certificate_nobody_vouches_for_is_refused_when_asked() {
     std::fs::write(&file, made.cert.pem()).expect("a temporary file");
     let result = load(&url, |plan| {
         plan.tls.ca_file = Some(file.clone());
-        plan.stop = Stop::after_count(1);
+        plan.stop = StopCondition::after_count(1);
     });
     let _ = std::fs::remove_file(&file);
     assert_eq!(result.total.errors, Errors { tls: 1, ..Errors::default() });
@@ -95,31 +98,31 @@ fn a_certificate_nobody_vouches_for_is_refused_when_asked() {
 
 #[test]
 fn delays_and_failures_are_seen() {
-    let fixed = Behaviour { delay: Delay::Fixed(std::time::Duration::from_millis(20)), ..Behaviour::default() };
+    let fixed = Behaviour { delay: BackendDelay::Fixed(std::time::Duration::from_millis(20)), ..Behaviour::default() };
     let (_backend, url) = backend(fixed, false);
-    let result = load(&url, |plan| plan.stop = Stop::after_count(40));
+    let result = load(&url, |plan| plan.stop = StopCondition::after_count(40));
     assert!(result.total.service_time.min() >= 20_000_000);
 
     let failing = |how| {
-        let behaviour = Behaviour { failure: Some(Failure { share: 1.0, how }), ..Behaviour::default() };
+        let behaviour = Behaviour { failure: Some(InjectedFailure { share: 1.0, how }), ..Behaviour::default() };
         let (_backend, url) = backend(behaviour, false);
         load(&url, |plan| {
-            plan.stop = Stop::after_count(4);
+            plan.stop = StopCondition::after_count(4);
             plan.timeouts.response_ms = 200;
         })
         .total
     };
-    assert_eq!(failing(FailureKind::Status(503)).statuses[&503], 4);
-    assert_eq!(failing(FailureKind::Close).errors.closed, 4);
-    assert_eq!(failing(FailureKind::Reset).errors.reset, 4);
-    assert_eq!(failing(FailureKind::Hang).errors.timeout, 4);
+    assert_eq!(failing(InjectedFailureKind::Status(503)).statuses[&503], 4);
+    assert_eq!(failing(InjectedFailureKind::Close).errors.closed, 4);
+    assert_eq!(failing(InjectedFailureKind::Reset).errors.reset, 4);
+    assert_eq!(failing(InjectedFailureKind::Hang).errors.timeout, 4);
 }
 
 #[test]
 fn several_addresses_and_threads_are_served() {
     let free = Config::default().listen[0];
     let config = Config { listen: vec![free; 3], threads: 2, ..Config::default() };
-    let backend = Backend::start(&config).expect("free ports");
+    let backend = BackendServer::start(&config).expect("free ports");
     for address in backend.addresses() {
         assert_eq!(curl(&[&format!("http://{address}/")]), "OK");
     }

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::peer::{Peer, Then, answer};
+use crate::peer::{PeerDefinition, Then, answer};
 use weir_bench::engine::{
-    Body, Errors, LoadPlan, LoadResult, Pacing, Phase, Rate, RequestTemplate, Selection, Spacing, Stop, Think, run,
+    Errors, LoadPhase, LoadPlan, LoadResult, Pacing, Rate, RequestBody, RequestTemplate, Selection, Spacing,
+    StopCondition, Think, run,
 };
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK";
@@ -21,16 +22,16 @@ fn load(plan: &LoadPlan) -> LoadResult {
     assert_eq!(total.completed, total.latency.count());
     assert_eq!(total.completed, total.service_time.count());
     assert_eq!(total.completed, total.statuses.values().sum::<u64>());
-    let measured = result.intervals.iter().filter(|interval| interval.phase != Phase::WarmUp);
+    let measured = result.intervals.iter().filter(|interval| interval.phase != LoadPhase::WarmUp);
     assert_eq!(measured.map(|interval| interval.tally.completed).sum::<u64>(), total.completed);
     result
 }
 
 #[test]
 fn sends_a_fixed_count_and_no_more() {
-    let peer = Peer::ok();
+    let peer = PeerDefinition::ok();
     for threads in [1, 2] {
-        let mut plan = LoadPlan::closed(peer.url(), 5, Stop::after_count(1_001));
+        let mut plan = LoadPlan::closed(peer.url(), 5, StopCondition::after_count(1_001));
         plan.threads = threads;
         let before = (peer.requests(), peer.connections());
         let result = load(&plan);
@@ -46,8 +47,8 @@ fn sends_a_fixed_count_and_no_more() {
 
 #[test]
 fn a_duration_ends_a_closed_loop() {
-    let peer = Peer::ok();
-    let mut plan = LoadPlan::closed(peer.url(), 4, Stop::after_ms(300));
+    let peer = PeerDefinition::ok();
+    let mut plan = LoadPlan::closed(peer.url(), 4, StopCondition::after_ms(300));
     plan.warm_up_ms = 150;
     plan.interval_ms = 100;
     let result = load(&plan);
@@ -62,12 +63,12 @@ fn a_duration_ends_a_closed_loop() {
 fn after_a_warm_up_a_count_ends_when_its_last_request_is_due() {
     // Answers to the warm-up come for as long as one takes and count for nobody: the last ones count outside, too.
     const HELD: Duration = Duration::from_millis(20);
-    let peer = Peer::start(|_, stream| {
+    let peer = PeerDefinition::start(|_, stream| {
         sleep(HELD);
         answer(stream, OK)
     });
     // Four clients send together: one of them takes the last ticket, and the next finds none.
-    let mut plan = LoadPlan::closed(peer.url(), 4, Stop::after_count(41));
+    let mut plan = LoadPlan::closed(peer.url(), 4, StopCondition::after_count(41));
     assert_eq!(load(&plan).drain_ns, 0, "without a warm-up every answer is within");
     plan.warm_up_ms = 50;
     let result = load(&plan);
@@ -78,8 +79,8 @@ fn after_a_warm_up_a_count_ends_when_its_last_request_is_due() {
 
 #[test]
 fn progress_is_reported_while_it_runs() {
-    let peer = Peer::ok();
-    let mut plan = LoadPlan::closed(peer.url(), 1, Stop::after_ms(900));
+    let peer = PeerDefinition::ok();
+    let mut plan = LoadPlan::closed(peer.url(), 1, StopCondition::after_ms(900));
     plan.interval_ms = 100;
     let mut seen = Vec::new();
     run(&plan, &mut |progress| seen.push(progress.clone())).expect("the plan is good");
@@ -89,7 +90,7 @@ fn progress_is_reported_while_it_runs() {
 
 #[test]
 fn takes_bodies_of_every_framing() {
-    let peer = Peer::start(|seen, stream| match seen.number % 4 {
+    let peer = PeerDefinition::start(|seen, stream| match seen.number % 4 {
         0 => answer(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"),
         1 => {
             for piece in ["HTTP/1.1 20", "0 OK\r\nContent-Le", "ngth: 10\r\n\r\n01234", "56789"] {
@@ -108,7 +109,7 @@ fn takes_bodies_of_every_framing() {
             Then::Close
         }
     });
-    let result = load(&LoadPlan::closed(peer.url(), 1, Stop::after_count(40)));
+    let result = load(&LoadPlan::closed(peer.url(), 1, StopCondition::after_count(40)));
     assert_eq!((result.total.completed, result.total.errors), (40, Errors::default()));
     assert!(result.total.bytes_received > 3_000_000);
     assert_eq!(peer.connections(), 10);
@@ -118,14 +119,14 @@ fn takes_bodies_of_every_framing() {
 fn sends_what_the_template_says() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = seen.clone();
-    let peer = Peer::start(move |request, stream| {
+    let peer = PeerDefinition::start(move |request, stream| {
         log.lock().expect("no panic").push(request.clone());
         answer(stream, "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
     });
-    let mut plan = LoadPlan::closed(format!("{}a/b?c=d", peer.url()), 1, Stop::after_count(1));
+    let mut plan = LoadPlan::closed(format!("{}a/b?c=d", peer.url()), 1, StopCondition::after_count(1));
     plan.requests[0].method = "POST".into();
     plan.requests[0].headers = vec![("X-Key".into(), "secret".into())];
-    plan.requests[0].body = Body::Sized(3_000_000);
+    plan.requests[0].body = RequestBody::Sized(3_000_000);
     plan.requests[0].expect_status = vec![200];
     plan.source_addresses = vec!["127.0.0.9".parse().expect("an address")];
     let result = load(&plan);
@@ -139,11 +140,11 @@ fn sends_what_the_template_says() {
 
 #[test]
 fn without_keep_alive_every_request_has_its_connection() {
-    let peer = Peer::start(|_, stream| {
+    let peer = PeerDefinition::start(|_, stream| {
         answer(stream, OK);
         Then::Close
     });
-    let mut plan = LoadPlan::closed(peer.url(), 3, Stop::after_count(60));
+    let mut plan = LoadPlan::closed(peer.url(), 3, StopCondition::after_count(60));
     plan.keep_alive = false;
     let result = load(&plan);
     assert_eq!((result.total.completed, result.connections.opened, peer.connections()), (60, 60, 60));
@@ -151,19 +152,19 @@ fn without_keep_alive_every_request_has_its_connection() {
 
 #[test]
 fn a_connection_the_peer_closes_is_opened_again() {
-    let peer = Peer::start(|seen, stream| {
+    let peer = PeerDefinition::start(|seen, stream| {
         answer(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nOK");
         if seen.number % 2 == 0 { Then::Close } else { Then::Next }
     });
-    let result = load(&LoadPlan::closed(peer.url(), 2, Stop::after_count(6)));
+    let result = load(&LoadPlan::closed(peer.url(), 2, StopCondition::after_count(6)));
     assert_eq!((result.total.completed, result.total.errors), (6, Errors::default()));
 }
 
 #[test]
 fn errors_are_counted_by_cause() {
     let errors = |script: fn(&mut std::net::TcpStream) -> Then| {
-        let peer = Peer::start(move |_, stream| script(stream));
-        let mut plan = LoadPlan::closed(peer.url(), 1, Stop::after_count(3));
+        let peer = PeerDefinition::start(move |_, stream| script(stream));
+        let mut plan = LoadPlan::closed(peer.url(), 1, StopCondition::after_count(3));
         plan.timeouts.response_ms = 200;
         load(&plan).total.errors
     };
@@ -184,18 +185,18 @@ fn errors_are_counted_by_cause() {
 fn a_refused_connection_is_an_error_and_not_a_busy_loop() {
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
     let url = format!("http://{free}/");
-    let result = load(&LoadPlan::closed(&url, 2, Stop::after_ms(500)));
+    let result = load(&LoadPlan::closed(&url, 2, StopCondition::after_ms(500)));
     assert_eq!(result.total.completed, 0);
     assert!((2..=14).contains(&result.total.errors.connect), "{:?}", result.total.errors);
-    let result = load(&LoadPlan::open(&url, 1_000.0, 2, Stop::after_ms(200)));
+    let result = load(&LoadPlan::open(&url, 1_000.0, 2, StopCondition::after_ms(200)));
     assert_eq!((result.total.due, result.total.errors.connect + result.total.missed), (200, 200));
 }
 
 #[test]
 fn an_open_loop_offers_its_rate() {
-    let peer = Peer::ok();
+    let peer = PeerDefinition::ok();
     for spacing in [Spacing::Even, Spacing::Poisson] {
-        let mut plan = LoadPlan::open(peer.url(), 1_000.0, 20, Stop::after_ms(500));
+        let mut plan = LoadPlan::open(peer.url(), 1_000.0, 20, StopCondition::after_ms(500));
         plan.pacing = Pacing::Open { rate: Rate::Constant(1_000.0), spacing };
         plan.threads = 2;
         let result = load(&plan);
@@ -207,10 +208,10 @@ fn an_open_loop_offers_its_rate() {
 
 #[test]
 fn an_open_loop_ends_with_its_count_or_its_schedule() {
-    let peer = Peer::ok();
-    let result = load(&LoadPlan::open(peer.url(), 2_000.0, 4, Stop::after_count(150)));
+    let peer = PeerDefinition::ok();
+    let result = load(&LoadPlan::open(peer.url(), 2_000.0, 4, StopCondition::after_count(150)));
     assert_eq!((result.total.due, result.total.completed), (150, 150));
-    let mut plan = LoadPlan::open(peer.url(), 1.0, 4, Stop::after_count(1_000));
+    let mut plan = LoadPlan::open(peer.url(), 1.0, 4, StopCondition::after_count(1_000));
     plan.pacing = Pacing::Replay { at_ns: (0..70).map(|at| at * 1_000_000).collect() };
     assert_eq!(load(&plan).total.completed, 70);
 }
@@ -218,14 +219,14 @@ fn an_open_loop_ends_with_its_count_or_its_schedule() {
 #[test]
 fn a_stall_shows_in_latency_and_not_in_service_time() {
     // One connection, 200 requests/s, and one answer that takes 400 ms: 80 requests become due meanwhile.
-    let peer = Peer::start(|seen, stream| {
+    let peer = PeerDefinition::start(|seen, stream| {
         if seen.number == 50 {
             sleep(Duration::from_millis(400));
         }
         answer(stream, OK)
     });
-    let result = load(&LoadPlan::open(peer.url(), 200.0, 1, Stop::after_ms(1_500)));
-    let over = |histogram: &weir_bench::engine::Histogram| 1.0 - histogram.share_within(50_000_000);
+    let result = load(&LoadPlan::open(peer.url(), 200.0, 1, StopCondition::after_ms(1_500)));
+    let over = |histogram: &weir_bench::engine::LatencyHistogram| 1.0 - histogram.share_within(50_000_000);
     assert!(over(&result.total.latency) > 0.15, "{}", over(&result.total.latency));
     assert!(over(&result.total.service_time) < 0.1, "{}", over(&result.total.service_time));
     assert!(result.total.queued >= 60, "{}", result.total.queued);
@@ -233,11 +234,11 @@ fn a_stall_shows_in_latency_and_not_in_service_time() {
 
 #[test]
 fn what_was_never_sent_is_missed() {
-    let peer = Peer::start(|_, stream| {
+    let peer = PeerDefinition::start(|_, stream| {
         sleep(Duration::from_millis(100));
         answer(stream, OK)
     });
-    let result = load(&LoadPlan::open(peer.url(), 1_000.0, 2, Stop::after_ms(500)));
+    let result = load(&LoadPlan::open(peer.url(), 1_000.0, 2, StopCondition::after_ms(500)));
     assert_eq!(result.total.due, 500);
     assert!(result.total.missed > 400, "{}", result.total.missed);
     assert!(result.drain_ns > 0, "answers to what was due are waited for");
@@ -245,8 +246,8 @@ fn what_was_never_sent_is_missed() {
 
 #[test]
 fn clients_think_and_start_one_after_another() {
-    let peer = Peer::ok();
-    let mut plan = LoadPlan::closed(peer.url(), 4, Stop::after_ms(400));
+    let peer = PeerDefinition::ok();
+    let mut plan = LoadPlan::closed(peer.url(), 4, StopCondition::after_ms(400));
     plan.pacing = Pacing::Closed { think: Think::FixedMs(50.0), ramp_up_ms: 200 };
     let result = load(&plan);
     // Clients start at 0, 50, 100 and 150 ms and send every 50 ms: at most 8 + 7 + 6 + 5.
@@ -255,13 +256,13 @@ fn clients_think_and_start_one_after_another() {
 
 #[test]
 fn several_requests_go_to_several_places() {
-    let (one, two) = (Peer::ok(), Peer::ok());
+    let (one, two) = (PeerDefinition::ok(), PeerDefinition::ok());
     let named = |name: &str, url: String, weight| RequestTemplate {
         name: Some(name.into()),
         weight,
         ..RequestTemplate::get(url)
     };
-    let mut plan = LoadPlan::closed(one.url(), 4, Stop::after_count(4_000));
+    let mut plan = LoadPlan::closed(one.url(), 4, StopCondition::after_count(4_000));
     plan.requests = vec![named("often", one.url(), 3), named("seldom", two.url(), 1)];
     let result = load(&plan);
     let names: Vec<&str> = result.requests.iter().map(|request| request.name.as_str()).collect();
@@ -271,16 +272,16 @@ fn several_requests_go_to_several_places() {
     assert!(one.requests().abs_diff(3_000) < 200);
 
     plan.selection = Selection::Sequence;
-    plan.stop = Stop::after_count(400);
+    plan.stop = StopCondition::after_count(400);
     // Each of the four clients may be in the middle of its sequence at the end.
     assert!(load(&plan).requests[1].tally.completed.abs_diff(200) <= 4);
 }
 
 #[test]
 fn stopping_keeps_what_was_measured() {
-    let peer = Peer::ok();
+    let peer = PeerDefinition::ok();
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let plan = LoadPlan::closed(peer.url(), 1, Stop::after_ms(60_000));
+    let plan = LoadPlan::closed(peer.url(), 1, StopCondition::after_ms(60_000));
     let calls = AtomicUsize::new(0);
     let result = weir_bench::engine::run_until(&plan, &stop, &mut |_| {
         calls.fetch_add(1, Ordering::SeqCst);
@@ -293,15 +294,15 @@ fn stopping_keeps_what_was_measured() {
 
 #[test]
 fn results_survive_their_file() {
-    let peer = Peer::ok();
-    let result = load(&LoadPlan::closed(peer.url(), 1, Stop::after_count(10)));
+    let peer = PeerDefinition::ok();
+    let result = load(&LoadPlan::closed(peer.url(), 1, StopCondition::after_count(10)));
     let text = serde_json::to_string(&result).expect("serialises");
     let mut back: LoadResult = serde_json::from_str(&text).expect("reads its own form");
     // A mean may lose its last digit.
     assert!((back.generator.in_flight_mean - result.generator.in_flight_mean).abs() < 1e-9);
     back.generator.in_flight_mean = result.generator.in_flight_mean;
     assert_eq!(back, result);
-    let plan = LoadPlan::open(peer.url(), 5.0, 1, Stop::after_count(10));
+    let plan = LoadPlan::open(peer.url(), 5.0, 1, StopCondition::after_count(10));
     let text = serde_json::to_string(&plan).expect("serialises");
     assert_eq!(serde_json::from_str::<LoadPlan>(&text).expect("reads its own form"), plan);
 }

@@ -26,13 +26,13 @@ pub struct Seen {
     pub from: SocketAddr,
 }
 
-pub struct Peer {
+pub struct PeerDefinition {
     pub address: SocketAddr,
     pub connections: Arc<AtomicUsize>,
     pub requests: Arc<AtomicUsize>,
 }
 
-impl Peer {
+impl PeerDefinition {
     /// Starts a peer that answers every request as `script` does.
     pub fn start(script: impl Fn(&Seen, &mut TcpStream) -> Then + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

@@ -4,18 +4,18 @@ use std::io::Write as _;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::peer::{Peer, Then, answer};
-use weir_bench::backend::{Backend, Config, TlsFiles};
+use crate::peer::{PeerDefinition, Then, answer};
+use weir_bench::backend::{BackendServer, Config, TlsFiles};
 use weir_bench::engine::{
-    Body, EchoCheck, Errors, LoadPlan, LoadResult, Pacing, Protocol, Rate, Spacing, Stop, Think, run,
+    EchoCheck, Errors, LoadPlan, LoadResult, Pacing, Protocol, Rate, RequestBody, Spacing, StopCondition, Think, run,
 };
 
-fn backend(tls: bool) -> Backend {
+fn backend(tls: bool) -> BackendServer {
     let tls = tls.then_some(TlsFiles::SelfSigned);
-    Backend::start(&Config { tls, ..Config::default() }).expect("a free port")
+    BackendServer::start(&Config { tls, ..Config::default() }).expect("a free port")
 }
 
-fn plan(url: &str, protocol: Protocol, stop: Stop) -> LoadPlan {
+fn plan(url: &str, protocol: Protocol, stop: StopCondition) -> LoadPlan {
     LoadPlan { protocol, ..LoadPlan::closed(url, 5, stop) }
 }
 
@@ -38,7 +38,7 @@ fn websocket_messages_come_back() {
         let base = format!("{}://{}", if tls { "wss" } else { "ws" }, backend.addresses()[0]);
         for (path, check) in [("/", EchoCheck::Same), ("/reverse", EchoCheck::Reversed)] {
             let protocol = Protocol::WebSocket { message_bytes: 500, check };
-            let mut plan = plan(&format!("{base}{path}"), protocol, Stop::after_count(203));
+            let mut plan = plan(&format!("{base}{path}"), protocol, StopCondition::after_count(203));
             plan.threads = 2;
             for pacing in [Pacing::default(), open(2_000.0)] {
                 plan.pacing = pacing;
@@ -56,7 +56,7 @@ fn websocket_messages_come_back() {
 fn a_wrong_echo_is_a_mismatch() {
     let backend = backend(false);
     let protocol = Protocol::WebSocket { message_bytes: 40, check: EchoCheck::Reversed };
-    let mut plan = plan(&format!("ws://{}/", backend.addresses()[0]), protocol, Stop::after_count(20));
+    let mut plan = plan(&format!("ws://{}/", backend.addresses()[0]), protocol, StopCondition::after_count(20));
     for pacing in [Pacing::default(), open(1_000.0)] {
         plan.pacing = pacing;
         assert_eq!(load(&plan).total.errors, Errors { mismatch: 20, ..Errors::default() });
@@ -65,10 +65,10 @@ fn a_wrong_echo_is_a_mismatch() {
 
 #[test]
 fn a_refused_upgrade_is_said_so() {
-    let peer = Peer::ok();
+    let peer = PeerDefinition::ok();
     let url = peer.url().replace("http", "ws");
     let protocol = Protocol::WebSocket { message_bytes: 40, check: EchoCheck::Any };
-    let result = load(&plan(&url, protocol, Stop::after_count(5)));
+    let result = load(&plan(&url, protocol, StopCondition::after_count(5)));
     assert_eq!(result.total.errors, Errors { protocol: 5, ..Errors::default() });
     assert!(result.connections.failed.protocol >= 5);
 }
@@ -77,7 +77,7 @@ fn a_refused_upgrade_is_said_so() {
 fn connect_storms_connect_and_close() {
     let backend = backend(false);
     let url = format!("ws://{}/", backend.addresses()[0]);
-    let result = load(&plan(&url, Protocol::WebSocketConnect, Stop::after_count(60)));
+    let result = load(&plan(&url, Protocol::WebSocketConnect, StopCondition::after_count(60)));
     assert_eq!((result.total.completed, result.total.errors), (60, Errors::default()));
     assert_eq!((result.connections.opened, result.connections.open_at_end), (60, 0));
 }
@@ -89,7 +89,7 @@ fn messages_without_an_answer_time_out() {
     let backend = backend(false);
     let stalled = stalling_proxy(backend.addresses()[0], 400);
     let protocol = Protocol::WebSocket { message_bytes: 100, check: EchoCheck::Same };
-    let mut plan = plan(&format!("ws://{stalled}/"), protocol, Stop::after_ms(400));
+    let mut plan = plan(&format!("ws://{stalled}/"), protocol, StopCondition::after_ms(400));
     plan.connections = 1;
     plan.pacing = open(50.0);
     plan.timeouts.response_ms = 200;
@@ -128,7 +128,7 @@ fn events_are_counted_and_timed() {
         let backend = backend(tls);
         let scheme = if tls { "https" } else { "http" };
         let url = format!("{scheme}://{}/sse?rate=100&bytes=82", backend.addresses()[0]);
-        let mut plan = plan(&url, Protocol::Sse, Stop::after_ms(600));
+        let mut plan = plan(&url, Protocol::Sse, StopCondition::after_ms(600));
         plan.warm_up_ms = 200;
         let result = load(&plan);
         assert_eq!(result.total.errors, Errors::default());
@@ -141,24 +141,24 @@ fn events_are_counted_and_timed() {
 
 #[test]
 fn lost_events_and_broken_streams_are_errors() {
-    let peer = Peer::start(|_, stream| {
+    let peer = PeerDefinition::start(|_, stream| {
         let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
         answer(stream, &format!("{head}id: 1\ndata: a\n\nid: 2\ndata: b\n\nid: 5\ndata: c\n\n"));
         sleep(Duration::from_millis(300));
         Then::Close
     });
-    let mut plan = plan(&peer.url(), Protocol::Sse, Stop::after_ms(200));
+    let mut plan = plan(&peer.url(), Protocol::Sse, StopCondition::after_ms(200));
     plan.connections = 1;
     let result = load(&plan);
     assert_eq!((result.total.completed, result.total.errors.mismatch, result.total.errors.closed), (3, 2, 0));
-    plan.stop = Stop::after_ms(350);
+    plan.stop = StopCondition::after_ms(350);
     assert_eq!(load(&plan).total.errors.closed, 1);
 }
 
 #[test]
 fn what_is_no_event_stream_is_refused() {
-    let peer = Peer::ok();
-    let mut plan = plan(&peer.url(), Protocol::Sse, Stop::after_ms(50));
+    let peer = PeerDefinition::ok();
+    let mut plan = plan(&peer.url(), Protocol::Sse, StopCondition::after_ms(50));
     plan.connections = 1;
     assert_eq!(load(&plan).total.errors, Errors { protocol: 1, ..Errors::default() });
 }
@@ -168,9 +168,9 @@ fn http2_in_the_clear_and_over_tls() {
     for tls in [false, true] {
         let backend = backend(tls);
         let url = format!("{}://{}/echo", if tls { "https" } else { "http" }, backend.addresses()[0]);
-        let mut plan = plan(&url, Protocol::Http2 { streams: 4 }, Stop::after_count(1_000));
+        let mut plan = plan(&url, Protocol::Http2 { streams: 4 }, StopCondition::after_count(1_000));
         plan.requests[0].method = "POST".into();
-        plan.requests[0].body = Body::Sized(3_000);
+        plan.requests[0].body = RequestBody::Sized(3_000);
         plan.threads = 2;
         for pacing in [Pacing::default(), open(5_000.0)] {
             plan.pacing = pacing;
@@ -187,7 +187,7 @@ fn http2_in_the_clear_and_over_tls() {
 fn http2_misses_what_it_cannot_send() {
     let backend = backend(false);
     let url = format!("http://{}/delay/100ms", backend.addresses()[0]);
-    let mut plan = plan(&url, Protocol::Http2 { streams: 2 }, Stop::after_ms(500));
+    let mut plan = plan(&url, Protocol::Http2 { streams: 2 }, StopCondition::after_ms(500));
     plan.pacing = open(1_000.0);
     let result = load(&plan);
     assert_eq!(result.total.due, 500);
@@ -199,18 +199,18 @@ fn idle_connections_are_held() {
     for tls in [false, true] {
         let backend = backend(tls);
         let url = format!("{}://{}/", if tls { "https" } else { "http" }, backend.addresses()[0]);
-        let mut plan = plan(&url, Protocol::Idle { first_request: true }, Stop::after_ms(400));
+        let mut plan = plan(&url, Protocol::Idle { first_request: true }, StopCondition::after_ms(400));
         plan.connections = 200;
         plan.source_addresses = vec!["127.0.0.2".parse().expect("an address"), "127.0.0.3".parse().expect("one")];
         let result = load(&plan);
         assert_eq!((result.total.completed, result.total.errors), (200, Errors::default()));
         assert_eq!((result.connections.open_at_end, result.connections.closed_idle), (200, 0));
     }
-    let peer = Peer::start(|_, stream| {
+    let peer = PeerDefinition::start(|_, stream| {
         answer(stream, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
         Then::Close
     });
-    let result = load(&plan(&peer.url(), Protocol::Idle { first_request: true }, Stop::after_ms(300)));
+    let result = load(&plan(&peer.url(), Protocol::Idle { first_request: true }, StopCondition::after_ms(300)));
     assert_eq!((result.connections.opened, result.connections.closed_idle, result.connections.open_at_end), (5, 5, 0));
 }
 
@@ -218,7 +218,7 @@ fn idle_connections_are_held() {
 fn clients_of_streams_start_one_after_another() {
     let backend = backend(false);
     let protocol = Protocol::WebSocket { message_bytes: 40, check: EchoCheck::Same };
-    let mut plan = plan(&format!("ws://{}/", backend.addresses()[0]), protocol, Stop::after_ms(300));
+    let mut plan = plan(&format!("ws://{}/", backend.addresses()[0]), protocol, StopCondition::after_ms(300));
     plan.pacing = Pacing::Closed { think: Think::FixedMs(50.0), ramp_up_ms: 250 };
     let result = load(&plan);
     // Started at 0, 50, 100, 150 and 200 ms, a message every 50 ms: at most 6 + 5 + 4 + 3 + 2.

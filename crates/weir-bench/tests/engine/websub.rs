@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use aws_lc_rs::hmac;
-use weir_bench::engine::{Errors, LoadPlan, LoadResult, Pacing, Protocol, Rate, Spacing, Stop, run};
+use weir_bench::engine::{Errors, LoadPlan, LoadResult, Pacing, Protocol, Rate, Spacing, StopCondition, run};
 
-use crate::peer::{Peer, Then, answer};
+use crate::peer::{PeerDefinition, Then, answer};
 
 /// What the hub does with a delivery.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,9 +21,9 @@ enum Hub {
 }
 
 /// A hub that verifies intent and delivers at once, one connection per call.
-fn hub(kind: Hub) -> Peer {
+fn hub(kind: Hub) -> PeerDefinition {
     let callbacks: Arc<Mutex<Vec<String>>> = Arc::default();
-    Peer::start(move |seen, stream| {
+    PeerDefinition::start(move |seen, stream| {
         if seen.line.contains("hub.mode=publish") {
             assert!(seen.line.contains("hub.topic=news%2Fall"), "{}", seen.line);
             let secret = if kind == Hub::WrongSecret { "other" } else { "s3cret" };
@@ -71,7 +71,7 @@ fn call(method: &str, url: &str, head: &str, content: &[u8]) -> String {
 fn load(kind: Hub) -> LoadResult {
     let hub = hub(kind);
     let protocol = Protocol::WebSub { topic: "news/all".into(), secret: Some("s3cret".into()), payload_bytes: 8_192 };
-    let mut plan = LoadPlan { protocol, ..LoadPlan::closed(hub.url(), 20, Stop::after_count(5)) };
+    let mut plan = LoadPlan { protocol, ..LoadPlan::closed(hub.url(), 20, StopCondition::after_count(5)) };
     plan.pacing = Pacing::Open { rate: Rate::Constant(20.0), spacing: Spacing::Even };
     plan.timeouts.response_ms = 2_000;
     let result = run(&plan, &mut |_| {}).expect("the plan is good");
@@ -101,6 +101,6 @@ fn what_is_not_delivered_times_out() {
 #[test]
 fn a_closed_loop_of_publications_is_refused() {
     let protocol = Protocol::WebSub { topic: "t".into(), secret: None, payload_bytes: 10 };
-    let plan = LoadPlan { protocol, ..LoadPlan::closed("http://127.0.0.1:1/", 1, Stop::after_count(1)) };
+    let plan = LoadPlan { protocol, ..LoadPlan::closed("http://127.0.0.1:1/", 1, StopCondition::after_count(1)) };
     assert!(run(&plan, &mut |_| {}).expect_err("the plan is wrong").to_string().starts_with("pacing: "));
 }

@@ -11,7 +11,7 @@ use crate::say::say;
 #[derive(Debug, Args)]
 pub struct BenchCommand {
     #[command(subcommand)]
-    command: cli::Bench,
+    command: cli::LabCommand,
 }
 
 impl BenchCommand {

@@ -3,7 +3,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use weir_telemetry::error_log::Shape;
+use weir_telemetry::error_log::LineFormat;
 
 use super::check::CheckCommand;
 use crate::exit;
@@ -56,8 +56,8 @@ impl RunCommand {
         let options = NodeOptions {
             file: self.file,
             log_shape: match self.log_format {
-                LogFormat::Text => Shape::Text,
-                LogFormat::Json => Shape::Json,
+                LogFormat::Text => LineFormat::Text,
+                LogFormat::Json => LineFormat::Json,
             },
             upgrade_patience: self.upgrade_timeout,
         };

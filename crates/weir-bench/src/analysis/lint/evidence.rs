@@ -1,7 +1,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::result::Pacing;
+use crate::result::PacingKind;
 
 /// What can be known of a result. Absent means not stated.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -25,7 +25,7 @@ pub struct Evidence {
     /// The figures.
     pub rows: Vec<RowEvidence>,
     /// Throughput at several sizes, the smallest first.
-    pub scaling: Vec<Scaling>,
+    pub scaling: Vec<ScalingEvidence>,
     /// Why scaling is as it is, shown by a measurement.
     pub scaling_cause: Option<String>,
     /// What it says in words that its table should show.
@@ -74,7 +74,7 @@ pub struct RowEvidence {
     /// No gateway in between: the backend is what is measured.
     pub direct: bool,
     /// Who sets the pace.
-    pub pacing: Option<Pacing>,
+    pub pacing: Option<PacingKind>,
     /// Clients, or connections.
     pub connections: Option<u32>,
     /// Requests that one connection may have in flight.
@@ -180,7 +180,7 @@ pub enum LatencyFrom {
 /// Throughput at one size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Scaling {
+pub struct ScalingEvidence {
     /// What was measured at several sizes, where there is more than one such thing.
     #[serde(default)]
     pub name: Option<String>,

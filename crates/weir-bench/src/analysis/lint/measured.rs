@@ -1,9 +1,9 @@
 //! What a result of this lab measured, of what it should have, and how its targets scale.
 
-use super::Scaling;
+use super::ScalingEvidence;
 use crate::{
     engine::Protocol,
-    result::{Cell, ResultFile, Role, Run},
+    result::{Cell, MeasuredRun, ProcessRole, ResultFile},
     stats::median,
     target,
 };
@@ -16,7 +16,7 @@ pub fn measured(result: &ResultFile) -> Vec<String> {
     let runs = || result.cells.iter().flat_map(Cell::runs);
     // Of a load engine and its backend alone, what a gateway needs is nobody's.
     let no_gateway = result.scenario.targets.iter().all(|name| direct(result, name));
-    let any = |holds: fn(&Run) -> bool| runs().any(holds);
+    let any = |holds: fn(&MeasuredRun) -> bool| runs().any(holds);
     let values = |cell: &Cell| cell.runs().iter().map(|run| run.load.total.latency.count()).sum::<u64>();
     [
         ("p99.9", result.cells.iter().any(|cell| values(cell) >= ENOUGH_FOR_P999)),
@@ -52,17 +52,18 @@ fn costs(result: &ResultFile) -> bool {
 }
 
 /// Median throughput over the numbers of workers, where each worker had a processor of its own.
-pub fn scaling(result: &ResultFile) -> Vec<Scaling> {
+pub fn scaling(result: &ResultFile) -> Vec<ScalingEvidence> {
     let sizes = result.cells.iter().filter(|cell| {
-        let alone = |run: &Run| run.role(Role::Target).all(|one| one.cpus.len() >= cell.level.workers as usize);
+        let alone =
+            |run: &MeasuredRun| run.role(ProcessRole::Target).all(|one| one.cpus.len() >= cell.level.workers as usize);
         // Connections that idle, or events that come by the clock, do not grow with workers.
-        let requests = |run: &Run| matches!(run.plan.protocol, Protocol::Http1 | Protocol::Http2 { .. });
+        let requests = |run: &MeasuredRun| matches!(run.plan.protocol, Protocol::Http1 | Protocol::Http2 { .. });
         !direct(result, &cell.target)
             && cell.runs().iter().all(|run| alone(run) && requests(run) && !run.plan.pacing.is_open())
     });
     let points = sizes.filter_map(|cell| {
-        let rates: Vec<f64> = cell.runs().iter().map(Run::throughput).collect();
-        Some(Scaling {
+        let rates: Vec<f64> = cell.runs().iter().map(MeasuredRun::throughput).collect();
+        Some(ScalingEvidence {
             name: Some(format!("{}: {}, {} connections", cell.target, cell.row, cell.level.connections)),
             cores: f64::from(cell.level.workers),
             rps: median(&rates)?,

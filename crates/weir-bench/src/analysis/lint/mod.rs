@@ -14,7 +14,7 @@ mod trend;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
-    evidence::{Claim, Evidence, LatencyFrom, Machine, RowEvidence, Scaling},
+    evidence::{Claim, Evidence, LatencyFrom, Machine, RowEvidence, ScalingEvidence},
     own::{evidence_of, subject},
 };
 
@@ -38,7 +38,7 @@ impl Severity {
 
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct LintVerdict {
     /// Short name of the rule, for scripts: `littles-law`.
     pub rule: String,
     pub severity: Severity,
@@ -64,13 +64,13 @@ pub fn read(place: &str, text: &str) -> Result<Evidence, String> {
 }
 
 /// Judges everything there is to judge, the worst first.
-pub fn judge(evidence: &Evidence) -> Vec<Verdict> {
+pub fn judge(evidence: &Evidence) -> Vec<LintVerdict> {
     let mut verdicts = publication::judge(evidence);
     for row in &evidence.rows {
         verdicts.extend(row::judge(row));
     }
     verdicts.extend(trend::judge(&evidence.rows));
-    let mut merged: Vec<Verdict> = Vec::new();
+    let mut merged: Vec<LintVerdict> = Vec::new();
     for verdict in verdicts {
         let same = merged.iter_mut().find(|have| {
             (&have.rule, &have.subject) == (&verdict.rule, &verdict.subject) && have.severity == verdict.severity
@@ -92,10 +92,10 @@ pub fn judge(evidence: &Evidence) -> Vec<Verdict> {
 }
 
 /// The worst there is, or nothing.
-pub fn worst(verdicts: &[Verdict]) -> Option<Severity> {
+pub fn worst(verdicts: &[LintVerdict]) -> Option<Severity> {
     verdicts.iter().map(|verdict| verdict.severity).max()
 }
 
-fn about_all(rule: &str, severity: Severity, words: String) -> Verdict {
-    Verdict { rule: rule.to_owned(), severity, subject: None, words, runs: 0 }
+fn about_all(rule: &str, severity: Severity, words: String) -> LintVerdict {
+    LintVerdict { rule: rule.to_owned(), severity, subject: None, words, runs: 0 }
 }

@@ -2,8 +2,8 @@
 
 use super::{Evidence, LatencyFrom, Machine, RowEvidence, measured};
 use crate::{
-    engine::{self, Phase, Protocol},
-    result::{Cell, Pacing, ResultFile, Role, Run},
+    engine::{self, LoadPhase, Protocol},
+    result::{Cell, MeasuredRun, PacingKind, ProcessRole, ResultFile},
 };
 
 /// Every run of a result, with what was recorded about the machine.
@@ -37,14 +37,14 @@ pub fn subject(cell: &Cell) -> String {
     format!("{}: {}, {} connections{rate}{workers}", cell.target, cell.row, cell.level.connections)
 }
 
-fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
+fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
     let total = &run.load.total;
     let open = run.plan.pacing.is_open();
     let requests = matches!(run.plan.protocol, Protocol::Http1 | Protocol::Http2 { .. });
     let histogram = if open { &total.latency } else { &total.service_time };
     let quantile_ms = |share: f64| (!histogram.is_empty()).then(|| histogram.quantile(share) as f64 / 1e6);
     let direct = measured::direct(result, &cell.target);
-    let backend_cpus: Vec<u32> = run.role(Role::Backend).flat_map(|process| process.cpus.clone()).collect();
+    let backend_cpus: Vec<u32> = run.role(ProcessRole::Backend).flat_map(|process| process.cpus.clone()).collect();
     let check = result
         .targets
         .iter()
@@ -58,13 +58,13 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
         (elapsed > 0.0).then(|| (last.cpu_steal_s - first.cpu_steal_s) / elapsed)
     });
     // Of the process that has most of them, over time.
-    let holder = run.role(if direct { Role::Backend } else { Role::Target }).next();
+    let holder = run.role(if direct { ProcessRole::Backend } else { ProcessRole::Target }).next();
     let files: Vec<u64> = holder.iter().flat_map(|one| one.samples.iter().map(|sample| sample.fds_most)).collect();
     let others_cpu = host.map(|(first, last)| others(first, last, run));
     RowEvidence {
         name: subject(cell),
         direct,
-        pacing: Some(if open { Pacing::Open } else { Pacing::Closed }),
+        pacing: Some(if open { PacingKind::Open } else { PacingKind::Closed }),
         connections: Some(cell.level.connections),
         streams: match run.plan.protocol {
             Protocol::Http2 { streams } => Some(streams as u32),
@@ -110,9 +110,13 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
         configuration_error: check.filter(|check| !check.passed).map(|check| check.output.clone()),
         configuration_loaded: None,
         workers: Some(cell.level.workers),
-        target_cpus: run.role(Role::Target).map(|process| process.cpus.len() as u32).next().filter(|cpus| *cpus > 0),
-        target_cpu: run.utilisation(Role::Target),
-        backend_cpu: run.utilisation(Role::Backend),
+        target_cpus: run
+            .role(ProcessRole::Target)
+            .map(|process| process.cpus.len() as u32)
+            .next()
+            .filter(|cpus| *cpus > 0),
+        target_cpu: run.utilisation(ProcessRole::Target),
+        backend_cpu: run.utilisation(ProcessRole::Backend),
         generator_cpu: Some(run.generator_cpus_used() / run.generator_cpus.len().max(1) as f64),
         generator_with_backend: backend_cpus.iter().any(|cpu| run.generator_cpus.contains(cpu)),
         backend_was_limit: None,
@@ -132,7 +136,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &Run) -> RowEvidence {
             .stand_ins(&cell.row, &cell.target)
             .map(|(policy, instead)| format!("{policy} is {instead}"))
             .collect(),
-        records_lost: run.records.map(crate::result::Records::lost_share),
+        records_lost: run.records.map(crate::result::AccessRecords::lost_share),
     }
 }
 
@@ -143,7 +147,7 @@ fn is_level(pacing: &engine::Pacing) -> bool {
 
 /// Share of the machine's processor time that processes used which neither are the lab nor were started by it, while all
 /// of it ran. The kernel delivers what is sent over loopback in soft interrupts: that is nobody else's.
-fn others(first: &crate::result::HostSample, last: &crate::result::HostSample, run: &Run) -> f64 {
+fn others(first: &crate::result::HostSample, last: &crate::result::HostSample, run: &MeasuredRun) -> f64 {
     let busy = last.cpu_busy_s - first.cpu_busy_s;
     let interrupts = last.cpu_interrupts_s - first.cpu_interrupts_s;
     let all = busy + last.cpu_idle_s - first.cpu_idle_s;
@@ -159,13 +163,13 @@ fn others(first: &crate::result::HostSample, last: &crate::result::HostSample, r
 
 /// Throughput of each whole interval of the measured part, from when answers to what was asked in it are all that comes:
 /// what was due in a warm-up and is answered after it is counted nowhere.
-fn slices(run: &Run) -> Vec<f64> {
+fn slices(run: &MeasuredRun) -> Vec<f64> {
     let load = &run.load;
     let longest = load.intervals.iter().map(|interval| interval.length_ns).max().unwrap_or(0);
     let answered_ns = load.total.service_time.quantile(0.99);
     let (mut slices, mut warming, mut begin_ns) = (Vec::new(), false, 0);
     for interval in &load.intervals {
-        if interval.phase == Phase::Measured {
+        if interval.phase == LoadPhase::Measured {
             if std::mem::take(&mut warming) {
                 begin_ns = interval.start_ns + answered_ns;
             }
@@ -173,7 +177,7 @@ fn slices(run: &Run) -> Vec<f64> {
                 slices.push(interval.tally.completed as f64 * 1e9 / interval.length_ns as f64);
             }
         }
-        warming |= interval.phase == Phase::WarmUp;
+        warming |= interval.phase == LoadPhase::WarmUp;
     }
     slices
 }

@@ -1,10 +1,10 @@
 //! Rules about a result as a whole.
 
 use super::{
-    Evidence, Severity, Verdict, about_all,
+    Evidence, LintVerdict, Severity, about_all,
     evidence::{ALWAYS, EXPECTED},
 };
-use crate::result::Pacing;
+use crate::result::PacingKind;
 
 /// Fewer repeats than this and an interval says nothing: with 4 + 4 runs, no order of them is rarer than 1 in 35.
 const ENOUGH_REPEATS: u32 = 5;
@@ -37,7 +37,7 @@ fn burstable_type(machine: &str) -> Option<&str> {
     })
 }
 
-pub fn judge(evidence: &Evidence) -> Vec<Verdict> {
+pub fn judge(evidence: &Evidence) -> Vec<LintVerdict> {
     let mut verdicts = Vec::new();
     burstable(evidence, &mut verdicts);
     placement(evidence, &mut verdicts);
@@ -50,7 +50,7 @@ pub fn judge(evidence: &Evidence) -> Vec<Verdict> {
     verdicts
 }
 
-fn burstable(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
+fn burstable(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
     if let Some(instance) = evidence.machine.instance.as_deref().and_then(burstable_type) {
         let words = format!(
             "{instance} is a burstable machine: its processors are shared and throttled, so the figure depends on what ran \
@@ -60,7 +60,7 @@ fn burstable(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
     }
 }
 
-fn placement(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
+fn placement(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
     let says = |words: &str| evidence.topology.iter().any(|one| one.contains(words));
     if says("one machine") && says("separate machines") {
         let words = "it says both that everything ran on one machine and that it ran on separate ones".to_owned();
@@ -80,7 +80,7 @@ fn placement(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
     }
 }
 
-fn repeats(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
+fn repeats(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
     match evidence.repeats {
         Some(repeats) if repeats < ENOUGH_REPEATS => {
             let times = if repeats == 1 { "once".to_owned() } else { format!("{repeats} times") };
@@ -102,13 +102,13 @@ fn repeats(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
     }
 }
 
-fn unstated(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
+fn unstated(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
     let any = |missing: fn(&super::RowEvidence) -> bool| evidence.rows.iter().any(missing);
     let mut missing = Vec::new();
     if any(|row| row.connections.is_none()) {
         missing.push("connections");
     }
-    if any(|row| row.pacing.is_none() || (row.pacing == Some(Pacing::Open) && row.target_rps.is_none())) {
+    if any(|row| row.pacing.is_none() || (row.pacing == Some(PacingKind::Open) && row.target_rps.is_none())) {
         missing.push("the rate or the kind of loop");
     }
     if evidence.machine.cpu_model.is_none() {
@@ -120,7 +120,7 @@ fn unstated(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
     }
 }
 
-fn resolution(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
+fn resolution(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
     let Some(resolution) = evidence.resolution_ms else { return };
     let tool = evidence.tool.as_deref().unwrap_or("the tool");
     let below: Vec<f64> = evidence
@@ -139,7 +139,7 @@ fn resolution(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
     }
 }
 
-fn scaling(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
+fn scaling(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
     for (index, first) in evidence.scaling.iter().enumerate() {
         if evidence.scaling[..index].iter().any(|before| before.name == first.name) {
             continue;
@@ -156,11 +156,11 @@ fn scaling(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
             size.cores, first.cores
         );
         let subject = first.name.clone();
-        verdicts.push(Verdict { subject, ..about_all("super-linear-scaling", Severity::Warning, words) });
+        verdicts.push(LintVerdict { subject, ..about_all("super-linear-scaling", Severity::Warning, words) });
     }
 }
 
-fn claims(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
+fn claims(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
     for claim in &evidence.claims {
         let rows = evidence.rows.iter().filter(|row| row.name == claim.row);
         let highest = rows.clone().filter_map(|row| row.connections).max();
@@ -172,7 +172,7 @@ fn claims(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
             });
             let words =
                 format!("\"{}\": it claims {claimed} connections, the table ends at {shown}{errors}", claim.words);
-            verdicts.push(Verdict {
+            verdicts.push(LintVerdict {
                 subject: Some(claim.row.clone()),
                 ..about_all("claim-beyond-table", Severity::Invalid, words)
             });
@@ -180,7 +180,7 @@ fn claims(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
     }
 }
 
-fn not_measured(evidence: &Evidence, verdicts: &mut Vec<Verdict>) {
+fn not_measured(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
     let is_missing = |name: &&'static str| !evidence.measured.iter().any(|have| have == name);
     let missing: Vec<&str> = EXPECTED.iter().filter(|name| is_missing(name)).copied().collect();
     if !missing.is_empty() {

@@ -1,7 +1,7 @@
 //! Rules about one figure, or one run behind it.
 
-use super::{LatencyFrom, RowEvidence, Severity, Verdict};
-use crate::{result::Pacing, stats::littles_law};
+use super::{LatencyFrom, LintVerdict, RowEvidence, Severity};
+use crate::{result::PacingKind, stats::littles_law};
 
 /// Above this share of its processors a role has none left: sampling and scheduling take the rest.
 const SATURATED: f64 = 0.95;
@@ -14,7 +14,7 @@ const MOST_PER_CONNECTION: f64 = 1e6;
 /// Answers a second from one load tool, over however many connections: their heads alone would be 15 Gbit/s.
 const MOST_PER_TOOL: f64 = 1e8;
 
-pub fn judge(row: &RowEvidence) -> Vec<Verdict> {
+pub fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
     let rules: [(&str, Rule); 24] = [
         ("littles-law", little),
         ("in-flight-count", in_flight),
@@ -45,7 +45,7 @@ pub fn judge(row: &RowEvidence) -> Vec<Verdict> {
         .iter()
         .filter_map(|(rule, check)| {
             let (severity, words) = check(row)?;
-            Some(Verdict { rule: (*rule).to_owned(), severity, subject: Some(row.name.clone()), words, runs: 1 })
+            Some(LintVerdict { rule: (*rule).to_owned(), severity, subject: Some(row.name.clone()), words, runs: 1 })
         })
         .collect()
 }
@@ -56,7 +56,7 @@ type Rule = fn(&RowEvidence) -> Finding;
 fn little(row: &RowEvidence) -> Finding {
     let (rps, mean_ms) = (row.rps?, row.mean_ms?);
     // Latency from when a request was due includes waiting for a connection, which is not in flight.
-    if row.latency_from == Some(LatencyFrom::Due) && row.pacing == Some(Pacing::Open) {
+    if row.latency_from == Some(LatencyFrom::Due) && row.pacing == Some(PacingKind::Open) {
         return None;
     }
     let slots = f64::from(row.connections?) * f64::from(row.streams.unwrap_or(1));
@@ -129,7 +129,7 @@ fn workers_share(row: &RowEvidence) -> Finding {
 }
 
 fn generator_late(row: &RowEvidence) -> Finding {
-    if row.pacing != Some(Pacing::Open) {
+    if row.pacing != Some(PacingKind::Open) {
         return None;
     }
     let share = row.on_time_share?;
@@ -364,7 +364,7 @@ fn stand_in(row: &RowEvidence) -> Finding {
 }
 
 fn coordinated_omission(row: &RowEvidence) -> Finding {
-    if row.pacing != Some(Pacing::Closed) || (row.mean_ms.is_none() && row.p99_ms.is_none()) {
+    if row.pacing != Some(PacingKind::Closed) || (row.mean_ms.is_none() && row.p99_ms.is_none()) {
         return None;
     }
     let Some(corrected) = row.corrected_p99_ms else {

@@ -3,7 +3,7 @@
 //! The intervals of one run follow one another, so a machine that is fast for a second makes a slope by itself; runs do
 //! not. A trend is what nearly all runs of a figure do alike, by a size that matters.
 
-use super::{RowEvidence, Severity, Verdict};
+use super::{LintVerdict, RowEvidence, Severity};
 use crate::stats::{deviation, mann_kendall, median, moderated_t_test, t_test};
 
 /// From the first to the last third of a run: less is nobody's concern.
@@ -18,7 +18,7 @@ const OTHERS_COUNT: f64 = 12.0;
 const MATTERS_IN_ONE: f64 = 0.1;
 const BY_CHANCE_IN_ONE: f64 = 0.01;
 
-pub fn judge(rows: &[RowEvidence]) -> Vec<Verdict> {
+pub fn judge(rows: &[RowEvidence]) -> Vec<LintVerdict> {
     let mut figures: Vec<(&str, Vec<Change>)> = Vec::new();
     for row in rows.iter().filter(|row| !row.backend_limits) {
         let Some(change) = change(&row.slices_rps) else { continue };
@@ -31,7 +31,7 @@ pub fn judge(rows: &[RowEvidence]) -> Vec<Verdict> {
     let variance = pooled_variance(figures.iter().map(|(_, changes)| &**changes));
     let found = figures.into_iter().filter_map(|(name, changes)| {
         let words = trend(&changes, variance, BY_CHANCE / count)?;
-        Some(Verdict {
+        Some(LintVerdict {
             rule: "warm-up-trend".to_owned(),
             severity: Severity::Warning,
             subject: Some(name.to_owned()),
@@ -103,7 +103,7 @@ fn trend(changes: &[Change], variance: Option<f64>, by_chance: f64) -> Option<St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Random;
+    use crate::stats::SeededRandom;
 
     fn run(name: &str, slices: impl IntoIterator<Item = f64>) -> RowEvidence {
         RowEvidence { name: name.to_owned(), slices_rps: slices.into_iter().collect(), ..RowEvidence::default() }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     /// Noise whose neighbours are alike, as on a machine that has phases of a second: deviation about a tenth.
-    fn moody(random: &mut Random) -> Vec<f64> {
+    fn moody(random: &mut SeededRandom) -> Vec<f64> {
         let mut noise = || (0..12).map(|_| random.unit()).sum::<f64>() - 6.0;
         let mut mood = 0.1 * noise();
         let mut next = || {
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn moods_of_the_machine_are_no_trend() {
-        let mut random = Random::new(5);
+        let mut random = SeededRandom::new(5);
         let mut accused = 0;
         for _ in 0..400 {
             let rows: Vec<RowEvidence> =
@@ -139,11 +139,11 @@ mod tests {
 
     #[test]
     fn a_warm_up_that_every_run_repeats_is_found_through_moods() {
-        let mut random = Random::new(6);
+        let mut random = SeededRandom::new(6);
         let mut found = 0;
         for _ in 0..100 {
             // It begins a quarter below and comes up.
-            let warming = |random: &mut Random| {
+            let warming = |random: &mut SeededRandom| {
                 let mood = moody(random).into_iter().enumerate();
                 run("a", mood.map(|(at, rps)| (rps - 50_000.0) / 3.0 + 50_000.0 * (1.0 - 0.25 * (-(at as f64)).exp2())))
             };
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_warm_up_is_found_among_many_figures() {
-        let mut random = Random::new(7);
+        let mut random = SeededRandom::new(7);
         let mut found = 0;
         for _ in 0..50 {
             let mut rows: Vec<RowEvidence> =

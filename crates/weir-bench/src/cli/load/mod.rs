@@ -19,8 +19,8 @@ use signal_hook::flag;
 use crate::backend::behaviour::{parse_bytes, parse_duration};
 use crate::cli::print::out;
 use crate::engine::{
-    Body, EchoCheck, LoadPlan, LoadResult, Pacing, PlanError, Progress, Protocol, Rate, RequestTemplate, Spacing, Stop,
-    Think, Timeouts, Tls, run_until,
+    ClientTls, EchoCheck, LoadPlan, LoadProgress, LoadResult, LoadTimeouts, Pacing, PlanError, Protocol, Rate,
+    RequestBody, RequestTemplate, Spacing, StopCondition, Think, run_until,
 };
 
 pub use self::report::report;
@@ -30,7 +30,7 @@ pub use self::verdict::verdict;
 ///
 /// Latency counts from when a request was due, service time from when it was sent; both are always printed.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub struct LoadArguments {
     /// http://, https://, ws:// or wss://; several are taken in turn at random
     #[arg(required_unless_present = "plan")]
     url: Vec<String>,
@@ -153,7 +153,7 @@ enum EchoName {
 }
 
 /// Runs the load and prints what it measured. Fails when the plan cannot be run or nothing was answered.
-pub fn main(args: Args) -> ExitCode {
+pub fn main(args: LoadArguments) -> ExitCode {
     let json = args.json.clone();
     let quiet = args.quiet;
     let outcome = plan(args).and_then(|plan| {
@@ -189,7 +189,7 @@ fn write_json(path: &PathBuf, result: &LoadResult) -> io::Result<()> {
 }
 
 /// The plan the options describe.
-fn plan(args: Args) -> Result<LoadPlan, String> {
+fn plan(args: LoadArguments) -> Result<LoadPlan, String> {
     if let Some(path) = &args.plan {
         let mut text = String::new();
         let read = if path.as_os_str() == "-" {
@@ -202,11 +202,11 @@ fn plan(args: Args) -> Result<LoadPlan, String> {
     }
     let body = match (args.data, args.data_size) {
         (Some(text), _) => match text.strip_prefix('@') {
-            Some(path) => Body::File(path.into()),
-            None => Body::Text(text),
+            Some(path) => RequestBody::File(path.into()),
+            None => RequestBody::Text(text),
         },
-        (None, Some(bytes)) => Body::Sized(bytes),
-        (None, None) => Body::Empty,
+        (None, Some(bytes)) => RequestBody::Sized(bytes),
+        (None, None) => RequestBody::Empty,
     };
     let method = args.method.unwrap_or_else(|| if body.is_empty() { "GET" } else { "POST" }.to_owned());
     let requests = args.url.iter().map(|url| RequestTemplate {
@@ -249,14 +249,18 @@ fn plan(args: Args) -> Result<LoadPlan, String> {
         threads: args.threads,
         pacing,
         warm_up_ms: ms(args.warmup),
-        timeouts: Timeouts { connect_ms: ms(args.connect_timeout), response_ms: ms(args.timeout) },
+        timeouts: LoadTimeouts { connect_ms: ms(args.connect_timeout), response_ms: ms(args.timeout) },
         keep_alive: !args.no_keepalive,
         source_addresses: args.source.into_iter().flatten().collect(),
         connect_to: args.connect_to,
-        tls: Tls { ca_file: args.cacert, server_name: args.sni, resume: args.tls_resume },
+        tls: ClientTls { ca_file: args.cacert, server_name: args.sni, resume: args.tls_resume },
         cpus: args.cpus,
         seed: args.seed,
-        ..LoadPlan::closed(first, args.connections, Stop { duration_ms: duration.map(ms), count: args.requests })
+        ..LoadPlan::closed(
+            first,
+            args.connections,
+            StopCondition { duration_ms: duration.map(ms), count: args.requests },
+        )
     })
 }
 
@@ -278,7 +282,7 @@ fn run_with_progress(plan: &LoadPlan, quiet: bool) -> Result<LoadResult, PlanErr
     result
 }
 
-fn show(bar: &ProgressBar, progress: &Progress) {
+fn show(bar: &ProgressBar, progress: &LoadProgress) {
     match (progress.planned_ns, progress.planned_count) {
         (Some(planned), _) => {
             bar.set_length(planned);
@@ -355,7 +359,7 @@ mod tests {
     #[derive(clap::Parser)]
     struct Command {
         #[command(flatten)]
-        args: Args,
+        args: LoadArguments,
     }
 
     fn parsed(line: &str) -> Result<LoadPlan, String> {
@@ -366,15 +370,18 @@ mod tests {
     #[test]
     fn takes_the_options_people_know() {
         let wrk = parsed("-t2 -c100 -d30s --latency http://127.0.0.1:8080/").expect("wrk's options");
-        assert_eq!((wrk.threads, wrk.connections, wrk.stop), (2, 100, Stop::after_ms(30_000)));
+        assert_eq!((wrk.threads, wrk.connections, wrk.stop), (2, 100, StopCondition::after_ms(30_000)));
         let wrk2 = parsed("-c 10 -d 5 -R 2000 -H X-A:b 127.0.0.1/x").expect("wrk2's options");
         assert_eq!(wrk2.pacing, Pacing::Open { rate: Rate::Constant(2_000.0), spacing: Spacing::Even });
         assert_eq!(wrk2.requests[0].url, "http://127.0.0.1/x");
         assert_eq!(wrk2.requests[0].headers, [("X-A".to_owned(), "b".to_owned())]);
         let ab = parsed("-n 1000 -c 5 http://a/").expect("ab's options");
-        assert_eq!(ab.stop, Stop::after_count(1_000));
+        assert_eq!(ab.stop, StopCondition::after_count(1_000));
         let hey = parsed("-z 3s -m PUT --data hello http://a/").expect("hey's options");
-        assert_eq!((hey.requests[0].method.as_str(), &hey.requests[0].body), ("PUT", &Body::Text("hello".into())));
+        assert_eq!(
+            (hey.requests[0].method.as_str(), &hey.requests[0].body),
+            ("PUT", &RequestBody::Text("hello".into()))
+        );
         let websocket = parsed("ws://a/ --echo reversed").expect("a WebSocket URL");
         assert_eq!(websocket.protocol, Protocol::WebSocket { message_bytes: 500, check: EchoCheck::Reversed });
         assert_eq!(parsed("http://a/ --source 127.0.0.2-127.0.0.4").expect("a range").source_addresses.len(), 3);

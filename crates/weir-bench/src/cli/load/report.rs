@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::verdict::verdict;
-use crate::engine::{Histogram, LoadPlan, LoadResult, Pacing, Rate, Spacing, Think};
+use crate::engine::{LatencyHistogram, LoadPlan, LoadResult, Pacing, Rate, Spacing, Think};
 
 /// Shares of the percentile table.
 const SHARES: [(&str, f64); 7] = [
@@ -115,7 +115,7 @@ pub fn report(plan: &LoadPlan, result: &LoadResult) -> String {
     text
 }
 
-fn percentiles(latency: &Histogram, service_time: &Histogram) -> String {
+fn percentiles(latency: &LatencyHistogram, service_time: &LatencyHistogram) -> String {
     let (latency, service_time) = (latency.as_hdr(), service_time.as_hdr());
     let mut table = String::new();
     let mut row = |name: &str, latency: &str, service_time: &str| {

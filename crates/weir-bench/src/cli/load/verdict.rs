@@ -59,12 +59,12 @@ pub fn verdict(plan: &LoadPlan, result: &LoadResult) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{CpuTime, Errors, Stop};
+    use crate::engine::{CpuTime, Errors, StopCondition};
 
     fn result() -> LoadResult {
         let mut result: LoadResult = serde_json::from_value(serde_json::json!({
             "started_unix_ns": 0, "warm_up_ns": 0, "measured_ns": 1_000_000_000, "drain_ns": 0,
-            "total": crate::engine::Tally::default(), "intervals": [],
+            "total": crate::engine::LoadTally::default(), "intervals": [],
             "connections": crate::engine::Connections::default(), "generator": crate::engine::Generator::default(),
         }))
         .expect("the fields of a result");
@@ -75,13 +75,13 @@ mod tests {
 
     #[test]
     fn a_good_run_draws_no_remark() {
-        let plan = LoadPlan::closed("http://a/", 1, Stop::after_ms(1_000));
+        let plan = LoadPlan::closed("http://a/", 1, StopCondition::after_ms(1_000));
         assert_eq!(verdict(&plan, &result()), Vec::<String>::new());
     }
 
     #[test]
     fn each_weakness_is_said() {
-        let plan = LoadPlan::open("http://a/", 1.0, 1, Stop::after_ms(1_000));
+        let plan = LoadPlan::open("http://a/", 1.0, 1, StopCondition::after_ms(1_000));
         let said = |change: fn(&mut LoadResult)| {
             let mut result = result();
             change(&mut result);

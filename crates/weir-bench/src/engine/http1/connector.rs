@@ -7,9 +7,9 @@ use rustix::time::Timespec;
 
 use super::SWEEP_NS;
 use super::response::ResponseReader;
-use super::stream::{Buffers, Stream};
+use super::stream::{Buffers, ClientStream};
 use crate::engine::clock::now_ns;
-use crate::engine::prepare::Prepared;
+use crate::engine::prepare::PreparedLoad;
 use crate::engine::recorder::Cause;
 use crate::engine::result::Connections;
 use crate::engine::socket;
@@ -19,8 +19,8 @@ const CONNECT_BURST: usize = 128;
 
 /// A connection's place: it belongs to one client and one origin, and outlives single connections.
 pub(super) struct Slot {
-    pub(super) stream: Option<Stream>,
-    pub(super) state: State,
+    pub(super) stream: Option<ClientStream>,
+    pub(super) state: ConnectionState,
     /// Told apart from its predecessors in events that come late.
     pub(super) generation: u32,
     /// An exchange is waiting for its connection, or under way.
@@ -39,7 +39,7 @@ pub(super) struct Slot {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ConnectionState {
     Empty,
     Connecting,
     Handshaking,
@@ -52,7 +52,7 @@ pub(super) enum State {
 
 /// All connections of a thread, and how they come to be.
 pub(super) struct Connector<'a> {
-    pub(super) prepared: &'a Prepared,
+    pub(super) prepared: &'a PreparedLoad,
     pub(super) epoll: OwnedFd,
     pub(super) slots: Vec<Slot>,
     pub(super) buffers: Buffers,
@@ -71,10 +71,10 @@ pub(super) enum Became {
 }
 
 impl<'a> Connector<'a> {
-    pub(super) fn new(prepared: &'a Prepared, clients: &std::ops::Range<usize>) -> Self {
+    pub(super) fn new(prepared: &'a PreparedLoad, clients: &std::ops::Range<usize>) -> Self {
         let slots = (0..clients.len() * prepared.origins.len()).map(|_| Slot {
             stream: None,
-            state: State::Empty,
+            state: ConnectionState::Empty,
             generation: 0,
             occupied: false,
             request: 0,
@@ -117,7 +117,7 @@ impl<'a> Connector<'a> {
             for event in &events {
                 if let Some(index) = self.slot_of(event) {
                     match self.slots[index].state {
-                        State::Connecting | State::Handshaking => {
+                        ConnectionState::Connecting | ConnectionState::Handshaking => {
                             self.advance(index, event.flags, now);
                         }
                         _ => {
@@ -129,7 +129,9 @@ impl<'a> Connector<'a> {
             self.events = events;
             for index in 0..next {
                 let slot = &self.slots[index];
-                if matches!(slot.state, State::Connecting | State::Handshaking) && now >= slot.deadline {
+                if matches!(slot.state, ConnectionState::Connecting | ConnectionState::Handshaking)
+                    && now >= slot.deadline
+                {
                     self.connect_failed(index, Cause::ConnectTimeout);
                 }
             }
@@ -147,7 +149,7 @@ impl<'a> Connector<'a> {
         slot.opened = now;
         slot.deadline = now + plan.timeouts.connect_ms * 1_000_000;
         let opened = socket::connect(origin.address, source)
-            .and_then(|socket| Stream::new(socket, origin.tls.as_ref()).map_err(|_| Cause::Tls));
+            .and_then(|socket| ClientStream::new(socket, origin.tls.as_ref()).map_err(|_| Cause::Tls));
         let stream = match opened {
             Ok(stream) => stream,
             Err(cause) => {
@@ -163,7 +165,7 @@ impl<'a> Connector<'a> {
             return Err(Cause::Local);
         }
         slot.stream = Some(stream);
-        slot.state = State::Connecting;
+        slot.state = ConnectionState::Connecting;
         self.connecting += 1;
         Ok(())
     }
@@ -173,21 +175,21 @@ impl<'a> Connector<'a> {
         let slot = &mut self.slots[index];
         let Some(stream) = slot.stream.as_mut() else { return Became::Unchanged };
         stream.saw_event(flags);
-        if slot.state == State::Connecting {
+        if slot.state == ConnectionState::Connecting {
             if !flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
                 return Became::Unchanged;
             }
             if let Err(error) = stream.connected() {
                 return self.connect_failed(index, socket::connect_cause(&error));
             }
-            slot.state = State::Handshaking;
+            slot.state = ConnectionState::Handshaking;
         }
         match stream.handshake(&mut self.buffers) {
             Ok(false) => return Became::Unchanged,
             Ok(true) => {}
             Err(_) => return self.connect_failed(index, Cause::Tls),
         }
-        slot.state = State::Ready;
+        slot.state = ConnectionState::Ready;
         self.connecting -= 1;
         self.open += 1;
         self.connections.opened += 1;
@@ -218,12 +220,12 @@ impl<'a> Connector<'a> {
     pub(super) fn close(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         match slot.state {
-            State::Empty => {}
-            State::Connecting | State::Handshaking => self.connecting -= 1,
-            State::Ready | State::Busy | State::Lingering => self.open -= 1,
+            ConnectionState::Empty => {}
+            ConnectionState::Connecting | ConnectionState::Handshaking => self.connecting -= 1,
+            ConnectionState::Ready | ConnectionState::Busy | ConnectionState::Lingering => self.open -= 1,
         }
         slot.stream = None;
-        slot.state = State::Empty;
+        slot.state = ConnectionState::Empty;
     }
 
     /// The slot an event is for, unless its connection is gone already.

@@ -13,15 +13,15 @@ use std::io::ErrorKind;
 
 use rustix::event::epoll::EventFlags;
 
-use self::connector::{Became, Connector, State};
-pub(super) use self::response::{ResponseReader, Step};
-use self::source::Source;
-use self::stream::Stream;
+use self::connector::{Became, ConnectionState, Connector};
+pub(super) use self::response::{ResponseReader, ResponseStep};
+use self::source::RequestSource;
+use self::stream::ClientStream;
 use super::clock::now_ns;
-use super::job::{Chooser, Job, Tickets};
+use super::job::{Chooser, Job, RequestBudget};
 use super::plan::Pacing;
-use super::prepare::Prepared;
-use super::recorder::{Cause, Recorder, Window};
+use super::prepare::PreparedLoad;
+use super::recorder::{Cause, MeasuredWindow, Recorder};
 use super::socket;
 
 /// How often time-outs are looked for.
@@ -44,8 +44,8 @@ pub(super) fn run(job: Job) {
         connector.connect_all();
     }
     let Some((recorder, window)) = gate.pass() else { return };
-    let source = Source::new(plan, &prepared, thread, &clients, window);
-    Worker {
+    let source = RequestSource::new(plan, &prepared, thread, &clients, window);
+    ClientThread {
         prepared: &prepared,
         connector,
         source,
@@ -62,14 +62,14 @@ pub(super) fn run(job: Job) {
     .run();
 }
 
-struct Worker<'a> {
-    prepared: &'a Prepared,
+struct ClientThread<'a> {
+    prepared: &'a PreparedLoad,
     connector: Connector<'a>,
-    source: Source,
+    source: RequestSource,
     chooser: Chooser,
-    tickets: Tickets,
+    tickets: RequestBudget,
     recorder: Recorder,
-    window: Window,
+    window: MeasuredWindow,
     /// The clock as it was last read.
     now: u64,
     /// When the last wait ended.
@@ -81,7 +81,7 @@ struct Worker<'a> {
     failed: Vec<(usize, Cause)>,
 }
 
-impl Worker<'_> {
+impl ClientThread<'_> {
     fn run(mut self) {
         let mut next_sweep = self.window.start + SWEEP_NS;
         let spin = self.prepared.plan.spin_ns;
@@ -112,16 +112,16 @@ impl Worker<'_> {
             if !self.over {
                 until = until.min(self.window.end);
                 match &self.source {
-                    Source::Closed { timers, .. } => {
+                    RequestSource::Closed { timers, .. } => {
                         if let Some(Reverse((due, _))) = timers.peek() {
                             until = until.min(*due);
                         }
                     }
-                    Source::Open { next: Some(due), .. } => {
+                    RequestSource::Open { next: Some(due), .. } => {
                         spins = due.saturating_sub(self.now) <= spin;
                         until = until.min(due.saturating_sub(spin));
                     }
-                    Source::Open { next: None, .. } => {}
+                    RequestSource::Open { next: None, .. } => {}
                 }
             }
             let longest = if spins { 0 } else { until.saturating_sub(self.now) };
@@ -140,7 +140,7 @@ impl Worker<'_> {
             }
             self.connector.events = events;
         }
-        let Worker { mut recorder, mut connector, now, .. } = self;
+        let ClientThread { mut recorder, mut connector, now, .. } = self;
         connector.connections.open_at_end = connector.open;
         recorder.finish(now, connector.connections);
     }
@@ -148,7 +148,7 @@ impl Worker<'_> {
     /// Sends what is due, in an open loop only, without reading the clock.
     #[inline]
     fn send_due_now(&mut self) {
-        if let Source::Open { next: Some(due), .. } = &self.source
+        if let RequestSource::Open { next: Some(due), .. } = &self.source
             && *due <= self.now
         {
             self.send_due();
@@ -162,7 +162,7 @@ impl Worker<'_> {
         }
         loop {
             match &mut self.source {
-                Source::Closed { timers, .. } => {
+                RequestSource::Closed { timers, .. } => {
                     let Some(Reverse((due, client))) = timers.peek().copied() else { return };
                     if due > self.now {
                         return;
@@ -173,7 +173,7 @@ impl Worker<'_> {
                     }
                     self.now = now_ns();
                 }
-                Source::Open { arrivals, next, free, backlog } => {
+                RequestSource::Open { arrivals, next, free, backlog } => {
                     let Some(due) = *next else { return };
                     if due > self.now || due >= self.window.end {
                         return;
@@ -230,15 +230,15 @@ impl Worker<'_> {
         slot.received = 0;
         slot.reader.reset();
         match slot.state {
-            State::Ready => self.send(index),
-            State::Empty => {
+            ConnectionState::Ready => self.send(index),
+            ConnectionState::Empty => {
                 if let Err(cause) = self.connector.connect(index, self.now) {
                     self.fail(index, cause);
                 }
             }
             // It is being connected already.
-            State::Connecting | State::Handshaking => {}
-            State::Busy | State::Lingering => unreachable!("a slot in use is not free"),
+            ConnectionState::Connecting | ConnectionState::Handshaking => {}
+            ConnectionState::Busy | ConnectionState::Lingering => unreachable!("a slot in use is not free"),
         }
     }
 
@@ -247,8 +247,8 @@ impl Worker<'_> {
     fn send(&mut self, index: usize) {
         let slot = &mut self.connector.slots[index];
         let wire = &self.prepared.requests[slot.request as usize].wire;
-        if slot.state == State::Ready {
-            slot.state = State::Busy;
+        if slot.state == ConnectionState::Ready {
+            slot.state = ConnectionState::Busy;
             slot.deadline = self.now + self.prepared.plan.timeouts.response_ms * 1_000_000;
         }
         let stream = slot.stream.as_mut().expect("a ready slot has a connection");
@@ -266,22 +266,24 @@ impl Worker<'_> {
     fn handle(&mut self, index: usize, flags: EventFlags) {
         let slot = &mut self.connector.slots[index];
         match slot.state {
-            State::Empty => {}
-            State::Connecting | State::Handshaking => match self.connector.advance(index, flags, self.now) {
-                Became::Unchanged => {}
-                Became::Ready => {
-                    if self.connector.slots[index].occupied {
-                        self.send(index);
+            ConnectionState::Empty => {}
+            ConnectionState::Connecting | ConnectionState::Handshaking => {
+                match self.connector.advance(index, flags, self.now) {
+                    Became::Unchanged => {}
+                    Became::Ready => {
+                        if self.connector.slots[index].occupied {
+                            self.send(index);
+                        }
+                    }
+                    Became::Failed(cause) => {
+                        if self.connector.slots[index].occupied {
+                            self.fail(index, cause);
+                        }
                     }
                 }
-                Became::Failed(cause) => {
-                    if self.connector.slots[index].occupied {
-                        self.fail(index, cause);
-                    }
-                }
-            },
-            State::Ready | State::Lingering => {
-                let lingered = slot.state == State::Lingering;
+            }
+            ConnectionState::Ready | ConnectionState::Lingering => {
+                let lingered = slot.state == ConnectionState::Lingering;
                 if self.connector.idle(index, flags) {
                     if lingered {
                         self.release(index);
@@ -290,13 +292,13 @@ impl Worker<'_> {
                     }
                 }
             }
-            State::Busy => {
+            ConnectionState::Busy => {
                 slot.stream.as_mut().expect("a busy slot has a connection").saw_event(flags);
                 let request = &self.prepared.requests[slot.request as usize];
                 if slot.written < request.wire.len() && flags.contains(EventFlags::OUT) {
                     self.send(index);
                 } else if flags.contains(EventFlags::OUT)
-                    && let Some(Err(error)) = slot.stream.as_mut().map(Stream::flush)
+                    && let Some(Err(error)) = slot.stream.as_mut().map(ClientStream::flush)
                 {
                     return self.fail(index, socket::stream_cause(&error));
                 }
@@ -310,7 +312,7 @@ impl Worker<'_> {
     fn receive(&mut self, index: usize) {
         loop {
             let slot = &mut self.connector.slots[index];
-            if slot.state != State::Busy {
+            if slot.state != ConnectionState::Busy {
                 return;
             }
             let request = &self.prepared.requests[slot.request as usize];
@@ -332,10 +334,10 @@ impl Worker<'_> {
             }
             slot.received += read as u64;
             match slot.reader.feed(&self.connector.buffers.plain[..read], request.head_only) {
-                Ok(Step::More) => {}
-                Ok(Step::Done { used }) if used == read => return self.complete(index),
+                Ok(ResponseStep::More) => {}
+                Ok(ResponseStep::Done { used }) if used == read => return self.complete(index),
                 // Bytes after the response answer nothing that was asked.
-                Ok(Step::Done { .. }) | Err(_) => return self.fail(index, Cause::Protocol),
+                Ok(ResponseStep::Done { .. }) | Err(_) => return self.fail(index, Cause::Protocol),
             }
         }
     }
@@ -354,7 +356,7 @@ impl Worker<'_> {
         slot.occupied = false;
         let all_sent = slot.written == prepared.wire.len();
         if slot.reader.keeps_alive() && all_sent && self.prepared.plan.keep_alive {
-            slot.state = State::Ready;
+            slot.state = ConnectionState::Ready;
             let stream = slot.stream.as_mut().expect("the response came over it");
             // The peer's close may have come with the response; no event will tell of it again.
             if !matches!(stream.receive(&mut self.connector.buffers), Ok(None)) {
@@ -364,7 +366,7 @@ impl Worker<'_> {
             return self.release(index);
         }
         // Who closes first keeps the port in TIME_WAIT: that is to be the peer, which said it would close.
-        slot.state = State::Lingering;
+        slot.state = ConnectionState::Lingering;
         slot.deadline = self.now + LINGER_NS;
         let stream = slot.stream.as_mut().expect("the response came over it");
         let closes_later =
@@ -390,7 +392,7 @@ impl Worker<'_> {
     fn release(&mut self, index: usize) {
         let origins = self.connector.origins();
         match &mut self.source {
-            Source::Closed { pauses, timers } => {
+            RequestSource::Closed { pauses, timers } => {
                 let client = index / origins;
                 match pauses.draw() {
                     0 => {
@@ -399,7 +401,7 @@ impl Worker<'_> {
                     pause => timers.push(Reverse((self.now + pause, client))),
                 }
             }
-            Source::Open { free, backlog, .. } => match backlog[index % origins].pop_front() {
+            RequestSource::Open { free, backlog, .. } => match backlog[index % origins].pop_front() {
                 Some((due, request)) => {
                     // The answer that freed the connection lay ready when the wait ended, if not before.
                     self.recorder.sent(request as usize, due, self.now.saturating_sub(due.max(self.woken)));
@@ -413,7 +415,7 @@ impl Worker<'_> {
     fn after_failure(&mut self, index: usize, cause: Cause) {
         let connected = !matches!(cause, Cause::Connect | Cause::ConnectTimeout | Cause::Tls | Cause::Local);
         match &mut self.source {
-            Source::Closed { timers, .. } if !connected => {
+            RequestSource::Closed { timers, .. } if !connected => {
                 timers.push(Reverse((self.now + RETRY_NS, index / self.connector.origins())));
             }
             _ => self.release(index),
@@ -427,15 +429,16 @@ impl Worker<'_> {
         }
         for index in 0..self.connector.slots.len() {
             let slot = &self.connector.slots[index];
-            if slot.state == State::Empty || slot.state == State::Ready || self.now < slot.deadline {
+            if slot.state == ConnectionState::Empty || slot.state == ConnectionState::Ready || self.now < slot.deadline
+            {
                 continue;
             }
             match slot.state {
-                State::Lingering => {
+                ConnectionState::Lingering => {
                     self.connector.close(index);
                     self.release(index);
                 }
-                State::Busy => self.fail(index, Cause::Timeout),
+                ConnectionState::Busy => self.fail(index, Cause::Timeout),
                 _ => {
                     let occupied = slot.occupied;
                     self.connector.connect_failed(index, Cause::ConnectTimeout);
@@ -455,7 +458,7 @@ impl Worker<'_> {
 
     /// Time is up: nothing is due from now on, and what was due and has not been sent never will be.
     fn cut(&mut self) {
-        if let Source::Open { arrivals, next, backlog, .. } = &mut self.source {
+        if let RequestSource::Open { arrivals, next, backlog, .. } = &mut self.source {
             let end = self.now.min(self.window.end);
             while let Some(due) = *next
                 && due < end
@@ -476,7 +479,7 @@ impl Worker<'_> {
 
     /// A schedule of limited length ends a run that no time ends.
     fn end_with_schedule(&mut self) {
-        let exhausted = matches!(self.source, Source::Open { next: None, .. });
+        let exhausted = matches!(self.source, RequestSource::Open { next: None, .. });
         if exhausted && self.window.end == u64::MAX && !self.over {
             self.end();
         }

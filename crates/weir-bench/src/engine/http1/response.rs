@@ -2,7 +2,7 @@
 
 use httparse::Status;
 
-use crate::chunked::{Chunked, Malformed};
+use crate::chunked::{Chunked, MalformedChunk};
 
 /// The longest head taken, in bytes.
 const LONGEST_HEAD: usize = 256 * 1024;
@@ -12,7 +12,7 @@ const MOST_FIELDS: usize = 128;
 /// Reads one response after another from one connection.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct ResponseReader {
-    phase: Phase,
+    phase: ResponsePhase,
     /// The beginning of a head that came in pieces.
     partial: Vec<u8>,
     status: u16,
@@ -20,7 +20,7 @@ pub(in crate::engine) struct ResponseReader {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Phase {
+enum ResponsePhase {
     #[default]
     Head,
     /// Bytes of the body still to come.
@@ -31,7 +31,7 @@ enum Phase {
 
 /// What the bytes fed so far amount to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum Step {
+pub(in crate::engine) enum ResponseStep {
     More,
     /// The response ended after this many of the bytes fed.
     Done {
@@ -43,7 +43,7 @@ impl ResponseReader {
     /// Gets ready for the next response.
     #[inline]
     pub(in crate::engine) fn reset(&mut self) {
-        self.phase = Phase::Head;
+        self.phase = ResponsePhase::Head;
         self.partial.clear();
     }
 
@@ -61,42 +61,42 @@ impl ResponseReader {
 
     /// The peer has closed: whether that completes the response.
     pub(in crate::engine) fn ends_at_close(&self) -> bool {
-        self.phase == Phase::UntilClose
+        self.phase == ResponsePhase::UntilClose
     }
 
     /// Reads on. `head_only`: the response to a HEAD request.
     #[inline]
-    pub(in crate::engine) fn feed(&mut self, data: &[u8], head_only: bool) -> Result<Step, Malformed> {
+    pub(in crate::engine) fn feed(&mut self, data: &[u8], head_only: bool) -> Result<ResponseStep, MalformedChunk> {
         let mut used = 0;
-        while self.phase == Phase::Head {
+        while self.phase == ResponsePhase::Head {
             match self.head(&data[used..], head_only)? {
-                None => return Ok(Step::More),
+                None => return Ok(ResponseStep::More),
                 Some(length) => used += length,
             }
             // An interim response (1xx) is followed by the final one.
-            if self.phase == Phase::Head && used == data.len() {
-                return Ok(Step::More);
+            if self.phase == ResponsePhase::Head && used == data.len() {
+                return Ok(ResponseStep::More);
             }
         }
         let rest = &data[used..];
         match &mut self.phase {
-            Phase::Head => unreachable!("the head has been read"),
-            Phase::Length(left) => {
+            ResponsePhase::Head => unreachable!("the head has been read"),
+            ResponsePhase::Length(left) => {
                 if *left <= rest.len() as u64 {
-                    return Ok(Step::Done { used: used + *left as usize });
+                    return Ok(ResponseStep::Done { used: used + *left as usize });
                 }
                 *left -= rest.len() as u64;
-                Ok(Step::More)
+                Ok(ResponseStep::More)
             }
-            Phase::Chunked(state) => {
-                Ok(state.feed(rest, |_| {})?.map_or(Step::More, |length| Step::Done { used: used + length }))
-            }
-            Phase::UntilClose => Ok(Step::More),
+            ResponsePhase::Chunked(state) => Ok(state
+                .feed(rest, |_| {})?
+                .map_or(ResponseStep::More, |length| ResponseStep::Done { used: used + length })),
+            ResponsePhase::UntilClose => Ok(ResponseStep::More),
         }
     }
 
     /// Reads a head; returns how many of the bytes belong to it, or none while it is incomplete.
-    fn head(&mut self, data: &[u8], head_only: bool) -> Result<Option<usize>, Malformed> {
+    fn head(&mut self, data: &[u8], head_only: bool) -> Result<Option<usize>, MalformedChunk> {
         if self.partial.is_empty() {
             let length = self.parse(data, head_only)?;
             if length.is_none() {
@@ -114,25 +114,25 @@ impl ResponseReader {
         Ok(length.map(|length| length - before))
     }
 
-    fn parse(&mut self, data: &[u8], head_only: bool) -> Result<Option<usize>, Malformed> {
+    fn parse(&mut self, data: &[u8], head_only: bool) -> Result<Option<usize>, MalformedChunk> {
         let mut fields = [const { std::mem::MaybeUninit::uninit() }; MOST_FIELDS];
         let mut response = httparse::Response::new(&mut []);
         let parsed = httparse::ParserConfig::default()
             .parse_response_with_uninit_headers(&mut response, data, &mut fields)
-            .map_err(|_| Malformed)?;
+            .map_err(|_| MalformedChunk)?;
         let Status::Complete(length) = parsed else {
-            return if data.len() > LONGEST_HEAD { Err(Malformed) } else { Ok(None) };
+            return if data.len() > LONGEST_HEAD { Err(MalformedChunk) } else { Ok(None) };
         };
-        self.status = response.code.ok_or(Malformed)?;
+        self.status = response.code.ok_or(MalformedChunk)?;
         self.keep_alive = response.version == Some(1);
         let mut content_length = None;
         let mut transfer_coding = None;
         for field in response.headers.iter() {
             match field.name.len() {
                 14 if field.name.eq_ignore_ascii_case("content-length") => {
-                    let value = decimal(field.value).ok_or(Malformed)?;
+                    let value = decimal(field.value).ok_or(MalformedChunk)?;
                     if content_length.replace(value).is_some_and(|other| other != value) {
-                        return Err(Malformed);
+                        return Err(MalformedChunk);
                     }
                 }
                 17 if field.name.eq_ignore_ascii_case("transfer-encoding") => {
@@ -153,15 +153,15 @@ impl ResponseReader {
         }
         // RFC 9112 §6.3, in its order.
         self.phase = match (self.status, transfer_coding, content_length) {
-            (101, ..) => return Err(Malformed),
-            (100..=199, ..) => Phase::Head,
-            (204 | 304, ..) => Phase::Length(0),
-            _ if head_only => Phase::Length(0),
-            (_, Some(true), _) => Phase::Chunked(Chunked::default()),
-            (_, None, Some(length)) => Phase::Length(length),
+            (101, ..) => return Err(MalformedChunk),
+            (100..=199, ..) => ResponsePhase::Head,
+            (204 | 304, ..) => ResponsePhase::Length(0),
+            _ if head_only => ResponsePhase::Length(0),
+            (_, Some(true), _) => ResponsePhase::Chunked(Chunked::default()),
+            (_, None, Some(length)) => ResponsePhase::Length(length),
             (_, Some(false), _) | (_, None, None) => {
                 self.keep_alive = false;
-                Phase::UntilClose
+                ResponsePhase::UntilClose
             }
         };
         Ok(Some(length))
@@ -179,17 +179,17 @@ mod tests {
     use super::*;
 
     /// Feeds the response whole and byte by byte: (status, keep-alive, length) must not depend on it.
-    fn read(response: &str) -> Result<(u16, bool, usize), Malformed> {
+    fn read(response: &str) -> Result<(u16, bool, usize), MalformedChunk> {
         let mut whole = ResponseReader::default();
         let at_once = whole.feed(response.as_bytes(), false);
         let mut reader = ResponseReader::default();
         for (at, byte) in response.bytes().enumerate() {
-            if let Step::Done { used } = reader.feed(&[byte], false)? {
-                assert_eq!(at_once, Ok(Step::Done { used: at + used }));
+            if let ResponseStep::Done { used } = reader.feed(&[byte], false)? {
+                assert_eq!(at_once, Ok(ResponseStep::Done { used: at + used }));
                 return Ok((reader.status(), reader.keeps_alive(), at + used));
             }
         }
-        assert_eq!(at_once, Ok(Step::More));
+        assert_eq!(at_once, Ok(ResponseStep::More));
         Ok((reader.status(), reader.keeps_alive(), usize::MAX))
     }
 
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn a_body_without_length_ends_at_close() {
         let mut reader = ResponseReader::default();
-        assert_eq!(reader.feed(b"HTTP/1.1 200 OK\r\n\r\nany", false), Ok(Step::More));
+        assert_eq!(reader.feed(b"HTTP/1.1 200 OK\r\n\r\nany", false), Ok(ResponseStep::More));
         assert!(reader.ends_at_close() && !reader.keeps_alive());
     }
 
@@ -219,7 +219,7 @@ mod tests {
     fn head_responses_have_no_body() {
         let mut reader = ResponseReader::default();
         let head = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
-        assert_eq!(reader.feed(head, true), Ok(Step::Done { used: head.len() }));
+        assert_eq!(reader.feed(head, true), Ok(ResponseStep::Done { used: head.len() }));
     }
 
     #[test]
@@ -240,7 +240,7 @@ mod tests {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz",
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab",
         ] {
-            assert_eq!(read(bad), Err(Malformed), "{bad:?}");
+            assert_eq!(read(bad), Err(MalformedChunk), "{bad:?}");
         }
     }
 }

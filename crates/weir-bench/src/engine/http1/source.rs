@@ -6,11 +6,11 @@ use std::ops::Range;
 
 use crate::engine::pacing::{Arrivals, Pauses, client_start};
 use crate::engine::plan::{LoadPlan, Pacing};
-use crate::engine::prepare::Prepared;
-use crate::engine::recorder::Window;
+use crate::engine::prepare::PreparedLoad;
+use crate::engine::recorder::MeasuredWindow;
 
 /// What makes requests due.
-pub(super) enum Source {
+pub(super) enum RequestSource {
     Closed {
         pauses: Pauses,
         /// When clients that pause, or have not started, want to send.
@@ -26,19 +26,19 @@ pub(super) enum Source {
     },
 }
 
-impl Source {
+impl RequestSource {
     pub(super) fn new(
         plan: &LoadPlan,
-        prepared: &Prepared,
+        prepared: &PreparedLoad,
         thread: usize,
         clients: &Range<usize>,
-        window: Window,
+        window: MeasuredWindow,
     ) -> Self {
         match (&plan.pacing, Arrivals::new(&plan.pacing, plan.seed, thread, plan.threads)) {
             (_, Some(mut arrivals)) => {
                 let origins = prepared.origins.len();
                 let slots_of = |origin: usize| (0..clients.len()).map(|client| client * origins + origin).collect();
-                Source::Open {
+                RequestSource::Open {
                     next: arrivals.next().map(|at| window.start + at),
                     arrivals,
                     free: (0..origins).map(slots_of).collect(),
@@ -47,7 +47,7 @@ impl Source {
             }
             (Pacing::Closed { think, ramp_up_ms }, None) => {
                 let start = |client| window.start + client_start(client, plan.connections, *ramp_up_ms);
-                Source::Closed {
+                RequestSource::Closed {
                     pauses: Pauses::new(*think, plan.seed, thread),
                     timers: clients.clone().map(|client| Reverse((start(client), client - clients.start))).collect(),
                 }
@@ -57,8 +57,8 @@ impl Source {
     }
 }
 
-impl Source {
+impl RequestSource {
     pub(super) fn has_backlog(&self) -> bool {
-        matches!(self, Source::Open { backlog, .. } if backlog.iter().any(|queue| !queue.is_empty()))
+        matches!(self, RequestSource::Open { backlog, .. } if backlog.iter().any(|queue| !queue.is_empty()))
     }
 }

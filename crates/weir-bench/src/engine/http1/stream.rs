@@ -10,7 +10,7 @@ use rustls::ClientConnection;
 use crate::engine::prepare::OriginTls;
 
 /// A connected, or connecting, non-blocking socket.
-pub(super) struct Stream {
+pub(super) struct ClientStream {
     socket: OwnedFd,
     tls: Option<Box<ClientConnection>>,
     /// The kernel may have bytes for us: set by an event, unset by a read that got less than it asked for. Events are
@@ -33,7 +33,7 @@ impl Buffers {
     }
 }
 
-impl Stream {
+impl ClientStream {
     pub(super) fn new(socket: OwnedFd, tls: Option<&OriginTls>) -> Result<Self, rustls::Error> {
         let tls = tls.map(|tls| {
             let mut client = ClientConnection::new(tls.config.clone(), tls.name.clone())?;

@@ -1,8 +1,8 @@
 //! Open loop: the times at which requests are due.
 
-use super::rate::Walk;
+use super::rate::RateWalk;
 use crate::engine::plan::{Pacing, Spacing};
-use crate::stats::Random;
+use crate::stats::SeededRandom;
 
 /// The times at which one thread's requests are due, in ns from the start of the run, ascending.
 ///
@@ -10,15 +10,15 @@ use crate::stats::Random;
 /// a whole follows the plan, however many threads share it.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
-    all: Source,
+    all: ArrivalSource,
     /// Arrivals to pass over before the next one of this thread.
     skip: usize,
     threads: usize,
 }
 
 #[derive(Clone, Debug)]
-enum Source {
-    Rate { walk: Walk, poisson: Option<Random>, first: bool },
+enum ArrivalSource {
+    Rate { walk: RateWalk, poisson: Option<SeededRandom>, first: bool },
     Times(std::vec::IntoIter<u64>),
 }
 
@@ -27,12 +27,12 @@ impl Arrivals {
     pub fn new(pacing: &Pacing, seed: u64, thread: usize, threads: usize) -> Option<Self> {
         let all = match pacing {
             Pacing::Closed { .. } => return None,
-            Pacing::Open { rate, spacing } => Source::Rate {
-                walk: Walk::new(rate),
-                poisson: (*spacing == Spacing::Poisson).then(|| Random::new(seed)),
+            Pacing::Open { rate, spacing } => ArrivalSource::Rate {
+                walk: RateWalk::new(rate),
+                poisson: (*spacing == Spacing::Poisson).then(|| SeededRandom::new(seed)),
                 first: true,
             },
-            Pacing::Replay { at_ns } => Source::Times(at_ns.clone().into_iter()),
+            Pacing::Replay { at_ns } => ArrivalSource::Times(at_ns.clone().into_iter()),
         };
         Some(Self { all, skip: thread, threads })
     }
@@ -50,19 +50,19 @@ impl Iterator for Arrivals {
     }
 }
 
-impl Iterator for Source {
+impl Iterator for ArrivalSource {
     type Item = u64;
 
     fn next(&mut self) -> Option<u64> {
         match self {
-            Source::Rate { walk, poisson, first } => {
+            ArrivalSource::Rate { walk, poisson, first } => {
                 // Evenly spaced arrivals stand in the middle of their gaps: 500 per second for a second are 500. Of a Poisson process, the gaps measured in accumulated rate are exponential with mean 1, whatever the
                 // rate does meanwhile.
                 let even = if std::mem::take(first) { 0.5 } else { 1.0 };
                 let amount = poisson.as_mut().map_or(even, |random| -(1.0 - random.unit()).ln());
                 walk.advance(amount).map(|seconds| (seconds * 1e9) as u64)
             }
-            Source::Times(times) => times.next(),
+            ArrivalSource::Times(times) => times.next(),
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::engine::plan::Rate;
 
 /// A stretch of time over which the rate goes linearly from `from` to `to` (requests per second).
 #[derive(Clone, Copy, Debug)]
-struct Segment {
+struct RateSegment {
     from: f64,
     to: f64,
     /// Seconds; infinite for the last one.
@@ -13,27 +13,27 @@ struct Segment {
 
 /// Walks along a [`Rate`]: how long until so much of it has accumulated.
 #[derive(Clone, Debug)]
-pub(super) struct Walk {
-    segments: std::vec::IntoIter<Segment>,
-    segment: Segment,
+pub(super) struct RateWalk {
+    segments: std::vec::IntoIter<RateSegment>,
+    segment: RateSegment,
     /// Seconds from the start of the walk to the start of the segment.
     segment_start: f64,
     /// Seconds walked inside the segment.
     inside: f64,
 }
 
-impl Walk {
+impl RateWalk {
     pub(super) fn new(rate: &Rate) -> Self {
-        let flat = |rate| Segment { from: rate, to: rate, length: f64::INFINITY };
+        let flat = |rate| RateSegment { from: rate, to: rate, length: f64::INFINITY };
         let segments = match rate {
             Rate::Constant(rate) => vec![flat(*rate)],
             Rate::Steps(steps) => {
                 let last = steps.last().map_or(0.0, |step| step.rate);
-                let step = |rate: f64, ms: u64| Segment { from: rate, to: rate, length: ms as f64 / 1e3 };
+                let step = |rate: f64, ms: u64| RateSegment { from: rate, to: rate, length: ms as f64 / 1e3 };
                 steps.iter().map(|each| step(each.rate, each.for_ms)).chain([flat(last)]).collect()
             }
             Rate::Ramp { from, to, over_ms } => {
-                vec![Segment { from: *from, to: *to, length: *over_ms as f64 / 1e3 }, flat(*to)]
+                vec![RateSegment { from: *from, to: *to, length: *over_ms as f64 / 1e3 }, flat(*to)]
             }
         };
         let mut segments = segments.into_iter();
@@ -45,7 +45,7 @@ impl Walk {
     /// `None` when the rate has come to rest at zero.
     pub(super) fn advance(&mut self, mut amount: f64) -> Option<f64> {
         loop {
-            let Segment { from, to, length } = self.segment;
+            let RateSegment { from, to, length } = self.segment;
             let slope = if length.is_finite() && length > 0.0 { (to - from) / length } else { 0.0 };
             let here = from + slope * self.inside;
             let left = length - self.inside;
@@ -74,7 +74,7 @@ mod tests {
     use crate::engine::plan::RateStep;
 
     fn times(rate: &Rate, count: usize) -> Vec<f64> {
-        let mut walk = Walk::new(rate);
+        let mut walk = RateWalk::new(rate);
         (0..count).map_while(|_| walk.advance(1.0)).collect()
     }
 

@@ -1,21 +1,21 @@
 //! Closed loop: how long a client pauses, and when it starts.
 
 use crate::engine::plan::Think;
-use crate::stats::Random;
+use crate::stats::SeededRandom;
 
 /// The pauses of a thread's clients between an answer and the next request.
 #[derive(Clone, Debug)]
 pub struct Pauses {
     think: Think,
-    random: Random,
+    random: SeededRandom,
 }
 
 impl Pauses {
     pub fn new(think: Think, seed: u64, thread: usize) -> Self {
         // Threads must not think in step.
-        let mut random = Random::new(seed);
+        let mut random = SeededRandom::new(seed);
         for _ in 0..=thread {
-            random = Random::new(random.bits());
+            random = SeededRandom::new(random.bits());
         }
         Self { think, random }
     }

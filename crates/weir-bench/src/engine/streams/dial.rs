@@ -12,12 +12,12 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::Lobby;
-use crate::engine::prepare::Prepared;
+use crate::engine::prepare::PreparedLoad;
 use crate::engine::recorder::Cause;
 use crate::engine::socket;
 
 /// A connection, in the clear or through TLS.
-pub(in crate::engine) enum Stream {
+pub(in crate::engine) enum DialedStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
@@ -25,8 +25,8 @@ pub(in crate::engine) enum Stream {
 /// Opens a connection for a request of the plan. `client` is numbered over the whole run.
 ///
 /// Neither success nor failure is counted: a protocol may have more to say before a connection is ready.
-pub(in crate::engine) async fn dial(lobby: &Lobby, client: usize, request: usize) -> Result<Stream, Cause> {
-    let prepared: &Prepared = &lobby.prepared;
+pub(in crate::engine) async fn dial(lobby: &Lobby, client: usize, request: usize) -> Result<DialedStream, Cause> {
+    let prepared: &PreparedLoad = &lobby.prepared;
     let plan = &prepared.plan;
     let origin = &prepared.origins[prepared.requests[request].origin];
     let source =
@@ -39,46 +39,46 @@ pub(in crate::engine) async fn dial(lobby: &Lobby, client: usize, request: usize
             Ok(None) => {}
             Ok(Some(error)) | Err(error) => return Err(socket::connect_cause(&error)),
         }
-        let Some(tls) = &origin.tls else { return Ok(Stream::Plain(stream)) };
+        let Some(tls) = &origin.tls else { return Ok(DialedStream::Plain(stream)) };
         let connector = TlsConnector::from(tls.config.clone());
         let stream = connector.connect(tls.name.clone(), stream).await.map_err(|_| Cause::Tls)?;
         let mut connections = lobby.connections.borrow_mut();
         connections.handshakes += 1;
         let resumed = stream.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
         connections.resumed += u64::from(resumed);
-        Ok(Stream::Tls(Box::new(stream)))
+        Ok(DialedStream::Tls(Box::new(stream)))
     };
     timeout(Duration::from_millis(plan.timeouts.connect_ms), attempt).await.unwrap_or(Err(Cause::ConnectTimeout))
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for DialedStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match &mut *self {
-            Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            DialedStream::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            DialedStream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for DialedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         match &mut *self {
-            Stream::Plain(stream) => Pin::new(stream).poll_write(cx, data),
-            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, data),
+            DialedStream::Plain(stream) => Pin::new(stream).poll_write(cx, data),
+            DialedStream::Tls(stream) => Pin::new(stream).poll_write(cx, data),
         }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut *self {
-            Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            DialedStream::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            DialedStream::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut *self {
-            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            DialedStream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            DialedStream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

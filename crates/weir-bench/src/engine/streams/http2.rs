@@ -10,10 +10,10 @@ use tokio::task::spawn_local;
 
 use super::dial::dial;
 use super::slots::{self, Exchanges};
-use super::{Answered, Exchange, Lobby, Shared, all};
+use super::{Answered, Lobby, StreamExchange, StreamsState, all};
 use crate::engine::clock::now_ns;
 use crate::engine::job::Job;
-use crate::engine::prepare::{Prepared, PreparedRequest};
+use crate::engine::prepare::{PreparedLoad, PreparedRequest};
 use crate::engine::recorder::Cause;
 
 /// Flow-control window: large enough never to be what is measured.
@@ -23,7 +23,7 @@ pub(super) async fn run(job: Job, streams: usize) {
     let lobby = Lobby::new(job.prepared.clone());
     let clients = job.clients.clone();
     let requests: Vec<Request<()>> = job.prepared.requests.iter().map(|request| head(&job.prepared, request)).collect();
-    let http2 = Rc::new(Http2 {
+    let http2 = Rc::new(Http2Clients {
         lobby: lobby.clone(),
         streams,
         first_client: clients.start,
@@ -36,13 +36,13 @@ pub(super) async fn run(job: Job, streams: usize) {
         // What fails is tried again when it is needed.
         all(0..clients.len(), async |client| drop(http2.sender(client, 0).await)).await;
     }
-    let Some(shared) = Shared::start(job, lobby) else { return };
+    let Some(shared) = StreamsState::start(job, lobby) else { return };
     let slots = clients.len() * streams;
     let tasks = slots::run(&shared, slots, streams, &http2);
     shared.conclude(tasks).await;
 }
 
-struct Http2 {
+struct Http2Clients {
     lobby: Rc<Lobby>,
     streams: usize,
     first_client: usize,
@@ -53,7 +53,7 @@ struct Http2 {
     bodies: Vec<Bytes>,
 }
 
-impl Http2 {
+impl Http2Clients {
     /// A connection of the client that can take a request: the one it has, or a new one.
     async fn sender(&self, client: usize, request: usize) -> Result<SendRequest<Bytes>, Cause> {
         let origin = self.lobby.prepared.requests[request].origin;
@@ -86,8 +86,8 @@ impl Http2 {
     }
 }
 
-impl Exchanges for Http2 {
-    async fn exchange(&self, slot: usize, exchange: Exchange) -> Result<Answered, Cause> {
+impl Exchanges for Http2Clients {
+    async fn exchange(&self, slot: usize, exchange: StreamExchange) -> Result<Answered, Cause> {
         let mut sender = self.sender(slot / self.streams, exchange.request).await?;
         let body = &self.bodies[exchange.request];
         let (response, mut send) = sender
@@ -111,7 +111,7 @@ impl Exchanges for Http2 {
 }
 
 /// The head of a request. Fields of a connection have no place in HTTP/2 (RFC 9113 §8.2.2).
-fn head(prepared: &Prepared, request: &PreparedRequest) -> Request<()> {
+fn head(prepared: &PreparedLoad, request: &PreparedRequest) -> Request<()> {
     let origin = &prepared.origins[request.origin];
     let scheme = if origin.tls.is_some() { "https" } else { "http" };
     let named = |wanted: &str| {

@@ -5,24 +5,24 @@ use std::rc::Rc;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::spawn_local;
 
-use super::dial::{Stream, dial};
-use super::{Answered, Lobby, Shared, sleep_until};
+use super::dial::{DialedStream, dial};
+use super::{Answered, Lobby, StreamsState, sleep_until};
 use crate::engine::clock::now_ns;
-use crate::engine::http1::{ResponseReader, Step};
+use crate::engine::http1::{ResponseReader, ResponseStep};
 use crate::engine::job::Job;
 use crate::engine::recorder::Cause;
 use crate::engine::socket::stream_cause;
 
 pub(super) async fn run(job: Job, first_request: bool) {
     let lobby = Lobby::new(job.prepared.clone());
-    let Some(shared) = Shared::start(job, lobby) else { return };
+    let Some(shared) = StreamsState::start(job, lobby) else { return };
     let tasks = (0..shared.clients.len()).map(|client| spawn_local(hold(shared.clone(), client, first_request)));
     let tasks = tasks.collect();
     shared.conclude(tasks).await;
 }
 
 /// One connection: opened once, and watched until the run is over.
-async fn hold(shared: Rc<Shared>, client: usize, first_request: bool) {
+async fn hold(shared: Rc<StreamsState>, client: usize, first_request: bool) {
     let lobby = shared.lobby().clone();
     tokio::select! {
         () = sleep_until(shared.client_start(client)) => {}
@@ -56,7 +56,7 @@ async fn hold(shared: Rc<Shared>, client: usize, first_request: bool) {
 }
 
 /// Opens a connection, and has its first request answered if it is to send one.
-async fn open(lobby: &Lobby, client: usize, request: usize, ask: bool) -> Result<(Stream, Answered), Cause> {
+async fn open(lobby: &Lobby, client: usize, request: usize, ask: bool) -> Result<(DialedStream, Answered), Cause> {
     let mut stream = dial(lobby, client, request).await?;
     let mut answered = Answered::default();
     if !ask {
@@ -74,7 +74,7 @@ async fn open(lobby: &Lobby, client: usize, request: usize, ask: bool) -> Result
             return Err(Cause::Closed);
         }
         answered.received += read as u64;
-        if let Step::Done { .. } = reader.feed(&buffer, request.head_only).map_err(|_| Cause::Protocol)? {
+        if let ResponseStep::Done { .. } = reader.feed(&buffer, request.head_only).map_err(|_| Cause::Protocol)? {
             answered.status = Some(reader.status());
             return Ok((stream, answered));
         }
@@ -82,7 +82,7 @@ async fn open(lobby: &Lobby, client: usize, request: usize, ask: bool) -> Result
 }
 
 /// Returns when the peer has closed.
-async fn closed(mut stream: Stream) {
+async fn closed(mut stream: DialedStream) {
     let mut rest = [0; 64];
     while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
 }

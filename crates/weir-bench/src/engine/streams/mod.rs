@@ -21,10 +21,10 @@ use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
 use super::clock::now_ns;
-use super::job::{Chooser, Job, Tickets};
+use super::job::{Chooser, Job, RequestBudget};
 use super::plan::{LoadPlan, Pacing, Protocol};
-use super::prepare::Prepared;
-use super::recorder::{Cause, Recorder, Window};
+use super::prepare::PreparedLoad;
+use super::recorder::{Cause, MeasuredWindow, Recorder};
 use super::result::Connections;
 use crate::engine::pacing::client_start;
 
@@ -56,13 +56,13 @@ pub(super) fn run(job: Job) {
 }
 
 /// What the tasks of a thread share.
-pub(super) struct Shared {
-    pub prepared: std::sync::Arc<Prepared>,
-    pub window: Window,
+pub(super) struct StreamsState {
+    pub prepared: std::sync::Arc<PreparedLoad>,
+    pub window: MeasuredWindow,
     /// Clients of this thread, numbered over the whole run.
     pub clients: Range<usize>,
     pub thread: usize,
-    tickets: Tickets,
+    tickets: RequestBudget,
     chooser: RefCell<Chooser>,
     recorder: RefCell<Recorder>,
     lobby: Rc<Lobby>,
@@ -72,14 +72,14 @@ pub(super) struct Shared {
 
 /// What is known before the clock starts: connections.
 pub(super) struct Lobby {
-    pub prepared: std::sync::Arc<Prepared>,
+    pub prepared: std::sync::Arc<PreparedLoad>,
     pub connections: RefCell<Connections>,
     open: Cell<u64>,
     pub dialing: Semaphore,
 }
 
 impl Lobby {
-    fn new(prepared: std::sync::Arc<Prepared>) -> Rc<Self> {
+    fn new(prepared: std::sync::Arc<PreparedLoad>) -> Rc<Self> {
         Rc::new(Self {
             prepared,
             connections: RefCell::default(),
@@ -108,7 +108,7 @@ impl Lobby {
 
 /// An exchange under way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Exchange {
+pub(super) struct StreamExchange {
     pub request: usize,
     pub due: u64,
     pub started: u64,
@@ -122,7 +122,7 @@ pub(super) struct Answered {
     pub received: u64,
 }
 
-impl Shared {
+impl StreamsState {
     /// Waits until every thread is ready; none when the run was given up meanwhile.
     pub(super) fn start(job: Job, lobby: Rc<Lobby>) -> Option<Rc<Self>> {
         let Job { thread, clients, prepared, tickets, gate } = job;
@@ -200,17 +200,17 @@ impl Shared {
     }
 
     /// An exchange that became due is sent now. `waited`: the target, not the generator, made it wait.
-    pub(super) fn begin(&self, request: usize, due: u64, waited: bool) -> Exchange {
+    pub(super) fn begin(&self, request: usize, due: u64, waited: bool) -> StreamExchange {
         let now = now_ns();
         let lag = if waited { 0 } else { now.saturating_sub(due) };
         self.recorder.borrow_mut().sent(request, due, lag);
         self.change_in_flight(1, now);
-        Exchange { request, due, started: now }
+        StreamExchange { request, due, started: now }
     }
 
-    pub(super) fn finish(&self, exchange: Exchange, outcome: Result<Answered, Cause>) {
+    pub(super) fn finish(&self, exchange: StreamExchange, outcome: Result<Answered, Cause>) {
         let now = now_ns();
-        let Exchange { request, due, started } = exchange;
+        let StreamExchange { request, due, started } = exchange;
         let mut recorder = self.recorder.borrow_mut();
         match outcome {
             Ok(answered) => {

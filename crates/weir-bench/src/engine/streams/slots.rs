@@ -9,7 +9,7 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::sleep;
 
 use super::ticker::Ticker;
-use super::{Answered, Exchange, RETRY, Shared, sleep_until};
+use super::{Answered, RETRY, StreamExchange, StreamsState, sleep_until};
 use crate::engine::clock::now_ns;
 use crate::engine::pacing::{Arrivals, Pauses};
 use crate::engine::plan::Pacing;
@@ -17,11 +17,11 @@ use crate::engine::recorder::Cause;
 
 /// Does one exchange; `slot` is numbered from 0 in this thread.
 pub(super) trait Exchanges: 'static {
-    async fn exchange(&self, slot: usize, exchange: Exchange) -> Result<Answered, Cause>;
+    async fn exchange(&self, slot: usize, exchange: StreamExchange) -> Result<Answered, Cause>;
 }
 
 /// Free places, and what waits for one.
-struct Desk {
+struct SlotPool {
     free: VecDeque<usize>,
     /// Request and when it was due.
     backlog: VecDeque<(usize, u64)>,
@@ -29,7 +29,7 @@ struct Desk {
 
 /// Runs `slots` places, `per_client` of which belong to each client, until the run is over.
 pub(super) fn run(
-    shared: &Rc<Shared>,
+    shared: &Rc<StreamsState>,
     slots: usize,
     per_client: usize,
     exchanges: &Rc<impl Exchanges>,
@@ -48,7 +48,7 @@ pub(super) fn run(
 }
 
 async fn closed(
-    shared: Rc<Shared>,
+    shared: Rc<StreamsState>,
     slot: usize,
     client: usize,
     exchanges: Rc<impl Exchanges>,
@@ -72,8 +72,13 @@ async fn closed(
     }
 }
 
-fn open(shared: &Rc<Shared>, slots: usize, exchanges: &Rc<impl Exchanges>, arrivals: Arrivals) -> Vec<JoinHandle<()>> {
-    let desk = Rc::new(RefCell::new(Desk { free: (0..slots).collect(), backlog: VecDeque::new() }));
+fn open(
+    shared: &Rc<StreamsState>,
+    slots: usize,
+    exchanges: &Rc<impl Exchanges>,
+    arrivals: Arrivals,
+) -> Vec<JoinHandle<()>> {
+    let desk = Rc::new(RefCell::new(SlotPool { free: (0..slots).collect(), backlog: VecDeque::new() }));
     let mut inboxes = Vec::new();
     let mut tasks = Vec::new();
     for slot in 0..slots {
@@ -87,9 +92,9 @@ fn open(shared: &Rc<Shared>, slots: usize, exchanges: &Rc<impl Exchanges>, arriv
 
 /// Hands out what becomes due, until the run is over; then the places close when what they have is done.
 async fn hand_out(
-    shared: Rc<Shared>,
+    shared: Rc<StreamsState>,
     arrivals: Arrivals,
-    desk: Rc<RefCell<Desk>>,
+    desk: Rc<RefCell<SlotPool>>,
     inboxes: Vec<mpsc::UnboundedSender<(usize, u64)>>,
 ) {
     let cut = due(&shared, arrivals, |request, due| {
@@ -113,7 +118,7 @@ async fn hand_out(
 
 /// Calls `send` for each request as it becomes due. True when the run was cut short, by time or on request: what still
 /// waits will never be sent.
-pub(super) async fn due(shared: &Shared, mut arrivals: Arrivals, mut send: impl FnMut(usize, u64)) -> bool {
+pub(super) async fn due(shared: &StreamsState, mut arrivals: Arrivals, mut send: impl FnMut(usize, u64)) -> bool {
     let ticker = Ticker::new().expect("the plan's check left room for a descriptor");
     let mut next = arrivals.next().map(|at| shared.window.start + at);
     while let Some(due) = next.filter(|due| *due < shared.window.end) {
@@ -145,10 +150,10 @@ pub(super) async fn due(shared: &Shared, mut arrivals: Arrivals, mut send: impl 
 }
 
 async fn work(
-    shared: Rc<Shared>,
+    shared: Rc<StreamsState>,
     slot: usize,
     exchanges: Rc<impl Exchanges>,
-    desk: Rc<RefCell<Desk>>,
+    desk: Rc<RefCell<SlotPool>>,
     mut orders: mpsc::UnboundedReceiver<(usize, u64)>,
 ) {
     while let Some((request, due)) = orders.recv().await {

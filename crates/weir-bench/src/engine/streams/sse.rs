@@ -7,9 +7,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-use super::dial::{Stream, dial};
-use super::{Lobby, RETRY, Shared, sleep_until};
-use crate::chunked::{Chunked, Malformed};
+use super::dial::{DialedStream, dial};
+use super::{Lobby, RETRY, StreamsState, sleep_until};
+use crate::chunked::{Chunked, MalformedChunk};
 use crate::engine::clock::{now_ns, unix_ns};
 use crate::engine::job::Job;
 use crate::engine::recorder::Cause;
@@ -20,14 +20,14 @@ const LONGEST_HEAD: usize = 64 * 1024;
 
 pub(super) async fn run(job: Job) {
     let lobby = Lobby::new(job.prepared.clone());
-    let Some(shared) = Shared::start(job, lobby) else { return };
+    let Some(shared) = StreamsState::start(job, lobby) else { return };
     let tasks = (0..shared.clients.len()).map(|client| spawn_local(listen(shared.clone(), client)));
     let tasks = tasks.collect();
     shared.conclude(tasks).await;
 }
 
 /// One client: listens until the run is over, again when the stream breaks.
-async fn listen(shared: Rc<Shared>, client: usize) {
+async fn listen(shared: Rc<StreamsState>, client: usize) {
     let start = shared.client_start(client);
     tokio::select! {
         () = sleep_until(start) => {}
@@ -49,7 +49,7 @@ async fn listen(shared: Rc<Shared>, client: usize) {
 }
 
 /// One subscription, until it breaks: why it did.
-async fn subscription(shared: &Shared, client: usize) -> Cause {
+async fn subscription(shared: &StreamsState, client: usize) -> Cause {
     let lobby = shared.lobby();
     let opened = {
         let _turn = lobby.dialing.acquire().await;
@@ -69,11 +69,11 @@ async fn subscription(shared: &Shared, client: usize) -> Cause {
 }
 
 struct Subscription {
-    stream: Stream,
+    stream: DialedStream,
     chunked: Option<Chunked>,
     /// Received and not yet read.
     buffer: Vec<u8>,
-    events: Events,
+    events: EventSplitter,
 }
 
 /// Connects, asks, and reads the head of the response.
@@ -99,14 +99,14 @@ async fn open(lobby: &Lobby, client: usize) -> Result<Subscription, Cause> {
                 }
                 let chunked = field("transfer-encoding").map(|_| Chunked::default());
                 buffer.drain(..length);
-                return Ok(Subscription { stream, chunked, buffer, events: Events::default() });
+                return Ok(Subscription { stream, chunked, buffer, events: EventSplitter::default() });
             }
         }
     }
 }
 
 impl Subscription {
-    async fn read(&mut self, shared: &Shared) -> Cause {
+    async fn read(&mut self, shared: &StreamsState) -> Cause {
         loop {
             let events = &mut self.events;
             let ended = match &mut self.chunked {
@@ -120,7 +120,7 @@ impl Subscription {
             match ended {
                 Ok(None) => {}
                 Ok(Some(_)) => return Cause::Closed,
-                Err(Malformed) => return Cause::Protocol,
+                Err(MalformedChunk) => return Cause::Protocol,
             }
             match self.stream.read_buf(&mut self.buffer).await {
                 Ok(0) => return Cause::Closed,
@@ -133,7 +133,7 @@ impl Subscription {
 
 /// Cuts a stream into events (WHATWG HTML §9.2.6), and reads of each what is measured.
 #[derive(Default)]
-struct Events {
+struct EventSplitter {
     line: Vec<u8>,
     /// The last byte was a carriage return: a line feed after it belongs to it.
     after_return: bool,
@@ -146,8 +146,8 @@ struct Events {
     last_at: Option<u64>,
 }
 
-impl Events {
-    fn feed(&mut self, data: &[u8], to: &impl Sink) {
+impl EventSplitter {
+    fn feed(&mut self, data: &[u8], to: &impl EventReceiver) {
         let mut rest = data;
         while !rest.is_empty() {
             if std::mem::take(&mut self.after_return) && rest[0] == b'\n' {
@@ -174,7 +174,7 @@ impl Events {
         }
     }
 
-    fn line(&mut self, line: &[u8], to: &impl Sink) {
+    fn line(&mut self, line: &[u8], to: &impl EventReceiver) {
         self.bytes += line.len() as u64 + 1;
         if line.is_empty() {
             return self.dispatch(to);
@@ -194,7 +194,7 @@ impl Events {
     }
 
     /// An event is complete. One without data is none.
-    fn dispatch(&mut self, to: &impl Sink) {
+    fn dispatch(&mut self, to: &impl EventReceiver) {
         let (bytes, sent) = (std::mem::take(&mut self.bytes), self.sent_unix_ns.take());
         let number = self.number.take();
         if !std::mem::take(&mut self.has_data) {
@@ -210,12 +210,12 @@ impl Events {
 }
 
 /// Where events go.
-trait Sink {
+trait EventReceiver {
     /// `last_at`: when the event before it came, if there was one.
     fn event(&self, sent_unix_ns: Option<u64>, last_at: &mut Option<u64>, bytes: u64, lost: u64);
 }
 
-impl Sink for Shared {
+impl EventReceiver for StreamsState {
     fn event(&self, sent_unix_ns: Option<u64>, last_at: &mut Option<u64>, bytes: u64, lost: u64) {
         for _ in 0..lost {
             self.lost(Cause::Mismatch);
@@ -253,7 +253,7 @@ mod tests {
 
     type Seen = (Option<u64>, u64, u64);
 
-    impl Sink for RefCell<Vec<Seen>> {
+    impl EventReceiver for RefCell<Vec<Seen>> {
         fn event(&self, sent_unix_ns: Option<u64>, _: &mut Option<u64>, bytes: u64, lost: u64) {
             self.borrow_mut().push((sent_unix_ns, bytes, lost));
         }
@@ -261,8 +261,8 @@ mod tests {
 
     fn read(text: &str) -> Vec<Seen> {
         let (whole, pieces) = (RefCell::default(), RefCell::default());
-        Events::default().feed(text.as_bytes(), &whole);
-        let mut events = Events::default();
+        EventSplitter::default().feed(text.as_bytes(), &whole);
+        let mut events = EventSplitter::default();
         text.bytes().for_each(|byte| events.feed(&[byte], &pieces));
         assert_eq!(whole, pieces, "events do not depend on how they are cut");
         whole.into_inner()

@@ -10,7 +10,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::yield_now;
 
-use super::Shared;
+use super::StreamsState;
 use crate::engine::clock::now_ns;
 
 /// One turn of the runtime without anything to do takes no longer than this; what is longer was work.
@@ -27,7 +27,7 @@ impl Ticker {
     }
 
     /// Returns at this moment of the monotonic clock; the last stretch is waited out awake, as the plan says.
-    pub(super) async fn until(&self, at: u64, shared: &Shared) {
+    pub(super) async fn until(&self, at: u64, shared: &StreamsState) {
         let spin = shared.plan().spin_ns;
         let mut now = now_ns();
         if at > now + spin {

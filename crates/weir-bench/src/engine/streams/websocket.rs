@@ -12,9 +12,9 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::sleep;
 use tokio_websockets::{ClientBuilder, Error, Message, WebSocketStream};
 
-use super::dial::{Stream, dial};
+use super::dial::{DialedStream, dial};
 use super::slots::{self, Exchanges};
-use super::{Answered, Exchange, Lobby, RETRY, Shared, all, sleep_until};
+use super::{Answered, Lobby, RETRY, StreamExchange, StreamsState, all, sleep_until};
 use crate::engine::clock::now_ns;
 use crate::engine::job::Job;
 use crate::engine::pacing::{Arrivals, Pauses};
@@ -22,7 +22,7 @@ use crate::engine::plan::{EchoCheck, Pacing};
 use crate::engine::prepare::filler;
 use crate::engine::recorder::Cause;
 
-type WebSocket = WebSocketStream<Stream>;
+type WebSocket = WebSocketStream<DialedStream>;
 
 /// Digits at the start of a message that tell it from others, if it is long enough.
 const NUMBER: usize = 16;
@@ -55,7 +55,7 @@ async fn open(lobby: &Lobby, client: usize, request: usize) -> Result<WebSocket,
 /// A connect storm: an exchange is connect, upgrade and close.
 pub(super) async fn storm(job: Job) {
     let lobby = Lobby::new(job.prepared.clone());
-    let Some(shared) = Shared::start(job, lobby.clone()) else { return };
+    let Some(shared) = StreamsState::start(job, lobby.clone()) else { return };
     let storm = Rc::new(Storm { lobby, first_client: shared.clients.start });
     let tasks = slots::run(&shared, shared.clients.len(), 1, &storm);
     shared.conclude(tasks).await;
@@ -67,7 +67,7 @@ struct Storm {
 }
 
 impl Exchanges for Storm {
-    async fn exchange(&self, slot: usize, exchange: Exchange) -> Result<Answered, Cause> {
+    async fn exchange(&self, slot: usize, exchange: StreamExchange) -> Result<Answered, Cause> {
         let mut websocket = open(&self.lobby, self.first_client + slot, exchange.request).await?;
         let closed = async {
             websocket.close().await?;
@@ -93,8 +93,8 @@ pub(super) async fn messages(job: Job, message_bytes: usize, check: EchoCheck) {
         true => clients.clone().map(|_| None).collect(),
         false => all(clients.clone(), async |client| open(&lobby, client, 0).await.ok()).await,
     };
-    let Some(shared) = Shared::start(job, lobby) else { return };
-    let form = Rc::new(Form { filler: filler(message_bytes), check, next: Cell::new(0) });
+    let Some(shared) = StreamsState::start(job, lobby) else { return };
+    let form = Rc::new(MessageForm { filler: filler(message_bytes), check, next: Cell::new(0) });
     let plan = shared.plan();
     let tasks = match Arrivals::new(&plan.pacing, plan.seed, shared.thread, plan.threads) {
         None => closed(&shared, connected, &form),
@@ -104,13 +104,13 @@ pub(super) async fn messages(job: Job, message_bytes: usize, check: EchoCheck) {
 }
 
 /// How messages look.
-struct Form {
+struct MessageForm {
     filler: Vec<u8>,
     check: EchoCheck,
     next: Cell<u64>,
 }
 
-impl Form {
+impl MessageForm {
     /// The next message, and its number.
     fn message(&self) -> (u64, Message) {
         let number = self.next.get();
@@ -138,7 +138,7 @@ impl Form {
 }
 
 /// Closed loop: a client sends its next message when the last one has been answered.
-fn closed(shared: &Rc<Shared>, connected: Vec<Option<WebSocket>>, form: &Rc<Form>) -> Vec<JoinHandle<()>> {
+fn closed(shared: &Rc<StreamsState>, connected: Vec<Option<WebSocket>>, form: &Rc<MessageForm>) -> Vec<JoinHandle<()>> {
     let Pacing::Closed { think, .. } = shared.plan().pacing else { unreachable!("the others have arrivals") };
     let pauses = Rc::new(RefCell::new(Pauses::new(think, shared.plan().seed, shared.thread)));
     let client =
@@ -147,10 +147,10 @@ fn closed(shared: &Rc<Shared>, connected: Vec<Option<WebSocket>>, form: &Rc<Form
 }
 
 async fn converse(
-    shared: Rc<Shared>,
+    shared: Rc<StreamsState>,
     client: usize,
     mut connected: Option<WebSocket>,
-    form: Rc<Form>,
+    form: Rc<MessageForm>,
     pauses: Rc<RefCell<Pauses>>,
 ) {
     let lobby = shared.lobby().clone();
@@ -217,9 +217,9 @@ async fn next_message(
 
 /// Open loop: messages are due by the clock, over the connections in turn; several may be under way on one.
 fn paced(
-    shared: &Rc<Shared>,
+    shared: &Rc<StreamsState>,
     connected: Vec<Option<WebSocket>>,
-    form: &Rc<Form>,
+    form: &Rc<MessageForm>,
     arrivals: Arrivals,
 ) -> Vec<JoinHandle<()>> {
     let mut inboxes = Vec::new();
@@ -243,14 +243,14 @@ fn paced(
 }
 
 /// Messages under way on one connection, oldest first.
-type Pending = Rc<RefCell<VecDeque<(u64, Exchange)>>>;
+type Pending = Rc<RefCell<VecDeque<(u64, StreamExchange)>>>;
 
 /// One connection of an open loop, opened again when it fails.
 async fn carry(
-    shared: Rc<Shared>,
+    shared: Rc<StreamsState>,
     client: usize,
     mut connected: Option<WebSocket>,
-    form: Rc<Form>,
+    form: Rc<MessageForm>,
     mut orders: mpsc::UnboundedReceiver<(usize, u64)>,
 ) {
     let lobby = shared.lobby().clone();
@@ -294,9 +294,9 @@ async fn carry(
 
 /// Sends what is ordered. Ends well when no more orders come and all have been answered.
 async fn send(
-    shared: &Shared,
+    shared: &StreamsState,
     sink: &mut SplitSink<WebSocket, Message>,
-    form: &Form,
+    form: &MessageForm,
     pending: &Pending,
     orders: &mut mpsc::UnboundedReceiver<(usize, u64)>,
 ) -> Result<(), Cause> {
@@ -314,9 +314,9 @@ async fn send(
 
 /// Takes answers, in the order of the messages. Never ends well.
 async fn answers(
-    shared: &Shared,
+    shared: &StreamsState,
     mut stream: SplitStream<WebSocket>,
-    form: &Form,
+    form: &MessageForm,
     pending: &Pending,
 ) -> Result<(), Cause> {
     loop {

@@ -16,11 +16,11 @@ use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-use super::dial::{Stream, dial};
-use super::{Exchange, Lobby, Shared, slots};
+use super::dial::{DialedStream, dial};
+use super::{Lobby, StreamExchange, StreamsState, slots};
 use crate::chunked::Chunked;
 use crate::engine::clock::now_ns;
-use crate::engine::http1::{ResponseReader, Step};
+use crate::engine::http1::{ResponseReader, ResponseStep};
 use crate::engine::job::Job;
 use crate::engine::pacing::Arrivals;
 use crate::engine::prepare::filler;
@@ -39,7 +39,7 @@ pub(super) async fn run(job: Job, topic: String, secret: Option<String>, payload
     let source = job.plan().source_addresses.first().copied();
     let listener = TcpListener::bind((source.unwrap_or(std::net::Ipv4Addr::LOCALHOST.into()), 0)).await;
     let listener = listener.expect("the plan's check left room for a listener");
-    let desk = Rc::new(Desk {
+    let desk = Rc::new(SubscriptionBook {
         callback: format!("http://{}/", listener.local_addr().expect("a bound listener has an address")),
         topic,
         secret,
@@ -52,12 +52,12 @@ pub(super) async fn run(job: Job, topic: String, secret: Option<String>, payload
     spawn_local(accept(listener, desk.clone()));
     subscribe_all(&desk, &lobby).await;
 
-    let Some(shared) = Shared::start(job, lobby.clone()) else { return };
+    let Some(shared) = StreamsState::start(job, lobby.clone()) else { return };
     *desk.shared.borrow_mut() = Some(shared.clone());
     let plan = shared.plan();
     let arrivals = Arrivals::new(&plan.pacing, plan.seed, 0, 1).expect("the plan's check asks for an open loop");
     let numbers = Cell::new(0);
-    let publisher = Rc::new(Publisher { desk: desk.clone(), lobby });
+    let publisher = Rc::new(TopicPublisher { desk: desk.clone(), lobby });
     slots::due(&shared, arrivals, |request, due| {
         let number = numbers.replace(numbers.get() + 1);
         // Further subscribers' deliveries become due with the first one's, and are of the same publication.
@@ -78,7 +78,7 @@ pub(super) async fn run(job: Job, topic: String, secret: Option<String>, payload
 }
 
 /// All subscriptions, and what is expected on them.
-struct Desk {
+struct SubscriptionBook {
     /// URL under which callbacks are numbered.
     callback: String,
     topic: String,
@@ -89,22 +89,22 @@ struct Desk {
     /// Somebody was verified.
     news: Notify,
     /// By number.
-    publications: RefCell<HashMap<u64, Publication>>,
+    publications: RefCell<HashMap<u64, TimedPublication>>,
     /// Once the clock runs.
-    shared: RefCell<Option<Rc<Shared>>>,
+    shared: RefCell<Option<Rc<StreamsState>>>,
 }
 
-struct Publication {
+struct TimedPublication {
     /// What each subscriber waits for; none once it has come.
-    awaited: Vec<Option<Exchange>>,
+    awaited: Vec<Option<StreamExchange>>,
     left: usize,
 }
 
-impl Desk {
+impl SubscriptionBook {
     /// A publication is due: so is its delivery to every verified subscriber.
-    fn expect(&self, shared: &Shared, number: u64, request: usize, due: u64) {
+    fn expect(&self, shared: &StreamsState, number: u64, request: usize, due: u64) {
         let mut first = true;
-        let awaited: Vec<Option<Exchange>> = self
+        let awaited: Vec<Option<StreamExchange>> = self
             .verified
             .iter()
             .map(|verified| {
@@ -122,7 +122,7 @@ impl Desk {
             let exchange = shared.begin(request, due, false);
             return shared.finish(exchange, Err(Cause::Closed));
         }
-        self.publications.borrow_mut().insert(number, Publication { awaited, left });
+        self.publications.borrow_mut().insert(number, TimedPublication { awaited, left });
     }
 
     /// A subscriber received this.
@@ -177,7 +177,7 @@ fn bytes_of(digits: &str) -> Option<Vec<u8>> {
 }
 
 /// Makes every subscription, and waits until the hub has verified it.
-async fn subscribe_all(desk: &Rc<Desk>, lobby: &Rc<Lobby>) {
+async fn subscribe_all(desk: &Rc<SubscriptionBook>, lobby: &Rc<Lobby>) {
     let next = Cell::new(0);
     let workers = (0..SUBSCRIBING.min(desk.verified.len())).map(|_| async {
         let mut connection = None;
@@ -197,10 +197,10 @@ async fn subscribe_all(desk: &Rc<Desk>, lobby: &Rc<Lobby>) {
 }
 
 async fn subscribe(
-    desk: &Desk,
+    desk: &SubscriptionBook,
     lobby: &Lobby,
     subscriber: usize,
-    connection: &mut Option<Stream>,
+    connection: &mut Option<DialedStream>,
 ) -> Result<(), Cause> {
     let mut form = format!(
         "hub.mode=subscribe&hub.topic={}&hub.callback={}",
@@ -226,12 +226,12 @@ async fn subscribe(
     timeout(limit, made).await.unwrap_or(Err(Cause::Timeout))
 }
 
-struct Publisher {
-    desk: Rc<Desk>,
+struct TopicPublisher {
+    desk: Rc<SubscriptionBook>,
     lobby: Rc<Lobby>,
 }
 
-impl Publisher {
+impl TopicPublisher {
     async fn publish(self: Rc<Self>, number: u64) {
         let desk = &self.desk;
         let mut content = desk.payload.clone();
@@ -277,7 +277,12 @@ fn post(mut head: String, kind: &str, content: &[u8]) -> Vec<u8> {
 }
 
 /// Sends a request over the connection, or a new one, and returns the status of the answer.
-async fn ask(lobby: &Lobby, origin_of: usize, request: &[u8], connection: &mut Option<Stream>) -> Result<u16, Cause> {
+async fn ask(
+    lobby: &Lobby,
+    origin_of: usize,
+    request: &[u8],
+    connection: &mut Option<DialedStream>,
+) -> Result<u16, Cause> {
     let mut stream = match connection.take() {
         Some(stream) => stream,
         None => dial(lobby, 0, origin_of).await?,
@@ -291,7 +296,7 @@ async fn ask(lobby: &Lobby, origin_of: usize, request: &[u8], connection: &mut O
         let done = match read {
             0 if reader.ends_at_close() => true,
             0 => return Err(Cause::Closed),
-            _ => matches!(reader.feed(&buffer, false).map_err(|_| Cause::Protocol)?, Step::Done { .. }),
+            _ => matches!(reader.feed(&buffer, false).map_err(|_| Cause::Protocol)?, ResponseStep::Done { .. }),
         };
         if done {
             if reader.keeps_alive() {
@@ -303,7 +308,7 @@ async fn ask(lobby: &Lobby, origin_of: usize, request: &[u8], connection: &mut O
 }
 
 /// Serves the callbacks.
-async fn accept(listener: TcpListener, desk: Rc<Desk>) {
+async fn accept(listener: TcpListener, desk: Rc<SubscriptionBook>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => drop(spawn_local(callbacks(stream, desk.clone()))),
@@ -313,7 +318,7 @@ async fn accept(listener: TcpListener, desk: Rc<Desk>) {
 }
 
 /// One connection of the hub, to its end.
-async fn callbacks(mut stream: TcpStream, desk: Rc<Desk>) -> Option<()> {
+async fn callbacks(mut stream: TcpStream, desk: Rc<SubscriptionBook>) -> Option<()> {
     let _ = stream.set_nodelay(true);
     let mut buffer = Vec::with_capacity(8 * 1024);
     loop {
@@ -327,13 +332,13 @@ async fn callbacks(mut stream: TcpStream, desk: Rc<Desk>) -> Option<()> {
         };
         buffer.drain(..used);
         let answer = match &call {
-            Call::Verify { subscriber, topic, challenge } if *topic == desk.topic => {
+            HubCallback::Verify { subscriber, topic, challenge } if *topic == desk.topic => {
                 desk.verified.get(*subscriber)?.set(true);
                 desk.news.notify_waiters();
                 format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{challenge}", challenge.len())
             }
-            Call::Verify { .. } => "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned(),
-            Call::Delivery { subscriber, content, signature } => {
+            HubCallback::Verify { .. } => "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned(),
+            HubCallback::Delivery { subscriber, content, signature } => {
                 desk.delivered(*subscriber, content, signature.as_deref());
                 "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_owned()
             }
@@ -343,13 +348,13 @@ async fn callbacks(mut stream: TcpStream, desk: Rc<Desk>) -> Option<()> {
 }
 
 /// What a hub wants of a callback.
-enum Call {
+enum HubCallback {
     Verify { subscriber: usize, topic: String, challenge: String },
     Delivery { subscriber: usize, content: Vec<u8>, signature: Option<Vec<u8>> },
 }
 
 /// Reads a call and its length; `Some(None)` while it is incomplete, none when it is not one.
-fn call(data: &[u8]) -> Option<Option<(Call, usize)>> {
+fn call(data: &[u8]) -> Option<Option<(HubCallback, usize)>> {
     let mut fields = [httparse::EMPTY_HEADER; 64];
     let mut request = httparse::Request::new(&mut fields);
     let httparse::Status::Complete(head) = request.parse(data).ok()? else { return Some(None) };
@@ -361,7 +366,7 @@ fn call(data: &[u8]) -> Option<Option<(Call, usize)>> {
             let pair = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name);
             pair.map(|(_, value)| unescaped(value))
         };
-        let call = Call::Verify { subscriber, topic: value("hub.topic")?, challenge: value("hub.challenge")? };
+        let call = HubCallback::Verify { subscriber, topic: value("hub.topic")?, challenge: value("hub.challenge")? };
         return Some(Some((call, head)));
     }
     let mut content = Vec::new();
@@ -379,7 +384,7 @@ fn call(data: &[u8]) -> Option<Option<(Call, usize)>> {
         head + length
     };
     let signature = field("x-hub-signature").map(|field| field.value.to_vec());
-    Some(Some((Call::Delivery { subscriber, content, signature }, used)))
+    Some(Some((HubCallback::Delivery { subscriber, content, signature }, used)))
 }
 
 /// Percent-encoding of everything but unreserved characters (RFC 3986 §2.3).
@@ -428,13 +433,13 @@ mod tests {
     #[test]
     fn calls_are_read_whole() {
         let verify = b"GET /7?hub.mode=subscribe&hub.topic=a%2Fb&hub.challenge=xyz HTTP/1.1\r\nHost: a\r\n\r\n";
-        let Some(Some((Call::Verify { subscriber, topic, challenge }, used))) = call(verify) else {
+        let Some(Some((HubCallback::Verify { subscriber, topic, challenge }, used))) = call(verify) else {
             panic!("a verification")
         };
         assert_eq!((subscriber, topic.as_str(), challenge.as_str(), used), (7, "a/b", "xyz", verify.len()));
         let deliver = b"POST /3 HTTP/1.1\r\nContent-Length: 2\r\nX-Hub-Signature: sha256=00\r\n\r\nhi";
         assert!(matches!(call(&deliver[..deliver.len() - 1]), Some(None)));
-        assert!(matches!(call(deliver), Some(Some((Call::Delivery { subscriber: 3, .. }, _)))));
+        assert!(matches!(call(deliver), Some(Some((HubCallback::Delivery { subscriber: 3, .. }, _)))));
         assert!(call(b"POST /x HTTP/1.1\r\nContent-Length: 0\r\n\r\n").is_none());
     }
 }
