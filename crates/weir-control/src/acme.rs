@@ -4,8 +4,8 @@
 //! storage: from there certificates go the way of every file that a configuration names, and a watch brings them to the
 //! workers. Only who holds the storage's lock orders, so of two processes one does.
 
+mod authority;
 mod challenges;
-mod http;
 mod order;
 mod report;
 mod schedule;
@@ -22,6 +22,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::{Either, join_all, select};
 use tokio::sync::{Semaphore, watch};
+use weir_client::HttpClient;
 use weir_net::tls::Client;
 
 use crate::document::{AcmeHost, Challenge, ExternalAccount};
@@ -44,7 +45,9 @@ pub struct AcmeTerms {
     pub challenge: Challenge,
     /// The URL of the authority's directory.
     pub directory: Box<str>,
-    /// How its server is spoken to.
+    /// Resolves its name as the node does.
+    pub http: HttpClient,
+    /// How its server proves who it is.
     pub client: Client,
     /// The folder for this authority.
     pub folder: PathBuf,
@@ -60,6 +63,7 @@ impl AcmeTerms {
         names(self) == names(other)
             && (&self.emails, &self.directory, self.client.id(), &self.folder)
                 == (&other.emails, &other.directory, other.client.id(), &other.folder)
+            && self.http.settings() == other.http.settings()
             && (self.challenge, self.renew_before, &self.external_account)
                 == (other.challenge, other.renew_before, &other.external_account)
     }

@@ -4,6 +4,7 @@ mod acme;
 mod certificates;
 mod chains;
 mod consumers;
+mod http_client;
 mod meta;
 mod secured;
 mod upstreams;
@@ -11,6 +12,7 @@ mod upstreams;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use weir_client::HttpClient;
 use weir_gateway::route::{BuildError, MethodSet};
 use weir_gateway::snapshot::{Route, RouteRule, RouteTable, Snapshot, Target};
 use weir_plugin::{Expression, Moment, Registry, RouteFacts};
@@ -44,12 +46,14 @@ pub struct Compiled {
 /// # Errors
 /// Everything that is wrong with the document, in the order of its text.
 pub fn compile(document: &Document, registry: &Registry) -> Result<Compiled, Vec<Diagnostic>> {
-    let compiler = Compiler {
+    let mut compiler = Compiler {
         document,
         faults: Faults::new(document.source.clone()),
         warnings: Faults::new(document.source.clone()),
         presented: Presented::default(),
+        http: HttpClient::default(),
     };
+    compiler.http = compiler.http_client();
     let compiled = compiler.snapshot(registry);
     let mut faults = document.faults.clone();
     faults.extend(compiler.faults.into_diagnostics());
@@ -71,6 +75,8 @@ struct Compiler<'a> {
     faults: Faults,
     warnings: Faults,
     presented: Presented,
+    /// For the gateway's own requests.
+    http: HttpClient,
 }
 
 impl Compiler<'_> {

@@ -41,7 +41,7 @@ pub use balance::BalanceSpec;
 pub use certificate::{ClientVerification, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls};
 pub use checks::ActiveChecksSpec;
 pub use consumer::{ConsumerSpec, CredentialSpec};
-pub use names::{DnsSettings, NameQuery, ResolvedName, ResolvedNames, ServiceTarget};
+pub use names::{NameQuery, ResolvedName, ResolvedNames};
 pub use persistence::PersistenceSpec;
 pub use plugins::{ErrorResponse, PluginSpec, PluginSpecs};
 pub use references::SecretReference;

@@ -10,7 +10,6 @@ mod check;
 pub mod compile;
 pub mod document;
 pub mod explain;
-mod fetch;
 pub mod publish;
 pub mod stores;
 pub mod text;

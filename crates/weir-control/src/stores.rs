@@ -3,6 +3,6 @@
 mod beside;
 pub mod file;
 mod names;
-mod resolver;
 mod secrets;
 mod seen;
+mod trusted;

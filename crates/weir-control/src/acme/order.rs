@@ -10,8 +10,8 @@ use instant_acme::{
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 
 use super::AcmeTerms;
+use super::authority::{AuthorityClient, NoAnswer};
 use super::challenges::{CERTIFICATE, Challenges};
-use super::http::{Http, NoAnswer};
 use super::storage::{AcmeStorage, Validity};
 use crate::document::Challenge;
 
@@ -60,7 +60,7 @@ fn in_words(problem: &Problem) -> String {
 /// Orders certificates from one authority, with one account.
 pub(super) struct Orders {
     terms: Arc<AcmeTerms>,
-    http: Http,
+    http: AuthorityClient,
     storage: AcmeStorage,
     challenges: Arc<Challenges>,
     /// Found or made with the first order. The lock lets one make it where several orders begin.
@@ -69,7 +69,7 @@ pub(super) struct Orders {
 
 impl Orders {
     pub(super) fn new(terms: Arc<AcmeTerms>, storage: AcmeStorage, challenges: Arc<Challenges>) -> Orders {
-        let http = Http::new(&terms.client);
+        let http = AuthorityClient::new(terms.http.clone(), &terms.client);
         Orders { terms, http, storage, challenges, account: tokio::sync::Mutex::default() }
     }
 

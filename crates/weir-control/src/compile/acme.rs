@@ -58,6 +58,7 @@ impl Compiler<'_> {
                 emails: written.emails.clone(),
                 challenge,
                 directory: written.directory.clone(),
+                http: self.http.clone(),
                 client,
                 folder: self.document.directory.join(written.folder()),
                 renew_before: written.renew_before,

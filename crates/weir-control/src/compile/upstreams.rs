@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use weir_client::ServiceTarget;
 use weir_gateway::snapshot::{Balance, Endpoint, HashKey, Hashing, PassiveChecks, Upstream};
 
 use weir_net::tls;
@@ -12,8 +13,7 @@ use weir_net::tls;
 use super::Compiler;
 use super::secured::Secured;
 use crate::document::{
-    self, Document, NameQuery, NodeSpec, Reference, ResolvedName, ResolvedNames, ResourceOrigin, Scheme, ServiceTarget,
-    TrafficShare,
+    self, Document, NameQuery, NodeSpec, Reference, ResolvedName, ResolvedNames, ResourceOrigin, Scheme, TrafficShare,
 };
 
 /// More addresses of one name are not used: nobody has so many for one backend.

@@ -3,12 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use weir_client::DnsSettings;
 use weir_gateway::snapshot::ClientSettings;
 use weir_plugin::vars::parse_network;
 
 use super::access_log::{self, AccessLogSpec};
 use super::certificate::{self, Pem};
-use super::names::DnsSettings;
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::NodeKind;
 

@@ -18,6 +18,7 @@ use super::beside;
 use super::names::FollowedNames;
 use super::secrets::Secrets;
 use super::seen::SeenFiles;
+use super::trusted;
 
 pub use watch::{ConfigWatch, watch};
 
@@ -98,7 +99,7 @@ impl FileStore {
         if document.faults.is_empty() {
             (document, complaints) = secrets(document);
         }
-        let directory = self.path.parent().unwrap_or(Path::new(""));
+        let directory = self.directory();
         let to_come: Vec<String> = document.files_to_come().collect();
         let names = document.file_names().into_iter().chain(to_come.iter().map(String::as_str));
         document.files = beside::read(names, directory, &process_environment, &mut seen);
@@ -113,6 +114,11 @@ impl FileStore {
         Ok(Loaded { document, hash, warnings: Vec::new(), old_secrets, marks_its_end: marks_its_end(&text), seen })
     }
 
+    /// Where relative names of files start from.
+    fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new(""))
+    }
+
     fn complaints(&self, problems: Vec<String>) -> Vec<Diagnostic> {
         problems.into_iter().map(|problem| Diagnostic::of_source(&self.source, problem)).collect()
     }
@@ -123,7 +129,10 @@ impl FileStore {
     /// Where the file cannot be read or is not YAML.
     pub fn load(&mut self) -> Result<Loaded, Vec<Diagnostic>> {
         let mut secrets = std::mem::take(&mut self.secrets);
-        let loaded = self.read_with(|document| secrets.put_into(document));
+        let loaded = self.read_with(|document| {
+            let http = trusted::http_client(&document, self.directory(), &process_environment);
+            secrets.put_into(document, http)
+        });
         self.secrets = secrets;
         let mut loaded = loaded?;
         self.names.follow(loaded.document.queries(), &loaded.document.settings.dns).map_err(|error| {

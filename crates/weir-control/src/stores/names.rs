@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::{JoinHandle as TaskHandle, LocalSet};
 
-use super::resolver::Resolver;
-use crate::document::{DnsSettings, NameQuery, ResolvedName, ResolvedNames};
+use weir_client::{DnsSettings, Resolver};
+
+use crate::document::{NameQuery, ResolvedName, ResolvedNames};
 
 /// How long a load waits for names that were never looked up. What comes later is put in when it comes.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -181,11 +182,25 @@ async fn supervise(mut inbox: UnboundedReceiver<NamesWanted>, shared: Arc<Shared
     }
 }
 
+/// What a name stands for, and for how long. An error is a reason.
+async fn ask(resolver: &Resolver, query: &NameQuery) -> Result<(ResolvedName, Duration), String> {
+    match query {
+        NameQuery::Host(name) => {
+            let (addresses, ttl) = resolver.lookup_addresses(name).await?;
+            Ok((ResolvedName::Addresses(addresses), ttl))
+        }
+        NameQuery::Service(name) => {
+            let (targets, ttl) = resolver.lookup_service(name).await?;
+            Ok((ResolvedName::Targets(targets), ttl))
+        }
+    }
+}
+
 /// Keeps one name up to date.
 async fn keep(query: NameQuery, resolver: Resolver, valid: Option<Duration>, shared: Arc<SharedNames>) {
     let mut failures = 0;
     loop {
-        let pause = match resolver.ask(&query).await {
+        let pause = match ask(&resolver, &query).await {
             Ok((meaning, ttl)) => {
                 failures = 0;
                 shared.learn(&query, Ok(meaning));

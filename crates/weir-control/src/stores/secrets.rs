@@ -1,21 +1,18 @@
 //! What managers of secrets keep: fetched when a configuration is loaded, and again when it is old.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::{Request, StatusCode};
 use serde_json::{Map, Value};
-use tokio_rustls::TlsConnector;
-use weir_net::tls::{Client, Trust, UpstreamTerms};
+use weir_client::{CallSettings, HttpClient, ServiceUrl};
 
-use super::beside;
 use crate::document::{Document, SecretManager, SecretReference};
-use crate::fetch::{Failure, fetch};
 
 /// A manager answers within this time, or does not.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What is kept under one path of one manager.
 type SecretPath = (SecretManager, Box<str>);
@@ -25,6 +22,8 @@ type SecretContent = Map<String, Value>;
 #[derive(Debug, Default)]
 pub(super) struct Secrets {
     kept: HashMap<SecretPath, CachedSecret>,
+    /// Asks for them, as the last document says.
+    http: HttpClient,
     /// All of it is fetched again for the next document.
     distrusted: bool,
 }
@@ -39,7 +38,8 @@ struct CachedSecret {
 impl Secrets {
     /// Puts them into a document; what nothing refers to any more is forgotten. Where nobody answers, what was fetched
     /// before still holds: the second value says why it was needed.
-    pub(super) fn put_into(&mut self, document: Document) -> (Document, Vec<String>) {
+    pub(super) fn put_into(&mut self, document: Document, http: HttpClient) -> (Document, Vec<String>) {
+        self.http = http;
         let mut before = std::mem::take(&mut self.kept);
         let distrusted = std::mem::take(&mut self.distrusted);
         let mut complaints = Vec::new();
@@ -52,7 +52,7 @@ impl Secrets {
             let young = |kept: &CachedSecret| !distrusted && kept.content.is_ok() && kept.at.elapsed() < manager.ttl;
             let kept = match known {
                 Some(kept) if young(&kept) => kept,
-                known => renewed(&place, known.map(|kept| kept.content), &mut complaints),
+                known => renewed(&self.http, &place, known.map(|kept| kept.content), &mut complaints),
             };
             self.kept.insert(place, kept);
         }
@@ -76,7 +76,7 @@ impl Secrets {
                 continue;
             }
             let before = kept.content.clone();
-            *kept = renewed(place, Some(before.clone()), &mut complaints);
+            *kept = renewed(&self.http, place, Some(before.clone()), &mut complaints);
             changed |= kept.content != before;
         }
         (changed, complaints)
@@ -84,11 +84,12 @@ impl Secrets {
 }
 
 fn renewed(
+    http: &HttpClient,
     place: &SecretPath,
     before: Option<Result<SecretContent, String>>,
     complaints: &mut Vec<String>,
 ) -> CachedSecret {
-    let content = match (asked(place), before) {
+    let content = match (asked(http, place), before) {
         (Err(problem), Some(Ok(content))) => {
             complaints.push(format!("secrets of `{}` under `{}` may be old: {problem}", place.0.id, place.1));
             Ok(content)
@@ -98,27 +99,26 @@ fn renewed(
     CachedSecret { content, at: Instant::now() }
 }
 
-/// Asks on a thread of its own, since who calls may be part of a runtime, where nobody may wait.
-fn asked(place: &SecretPath) -> Result<SecretContent, String> {
+/// Asks on a thread of its own, since who calls may be part of a runtime, where nothing may block.
+fn asked(http: &HttpClient, place: &SecretPath) -> Result<SecretContent, String> {
     let asking = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.map_err(|error| error.to_string())?.block_on(read(place))
+        runtime.map_err(|error| error.to_string())?.block_on(read(http, place))
     };
     thread::scope(|scope| scope.spawn(asking).join()).unwrap_or_else(|_| Err("the request failed".to_owned()))
 }
 
 /// Reads a path of a key/value engine, version 1 or 2 (Vault's HTTP API).
-async fn read((manager, path): &SecretPath) -> Result<SecretContent, String> {
+async fn read(http: &HttpClient, (manager, path): &SecretPath) -> Result<SecretContent, String> {
     let SecretManager { uri, prefix, token, namespace, .. } = manager;
-    let mut request = Request::get(format!("{uri}/v1/{prefix}/{path}")).header("X-Vault-Token", &**token);
+    let url = ServiceUrl::parse(&format!("{uri}/v1/{prefix}/{path}")).map_err(|error| error.to_string())?;
+    let mut request = Request::get(url.target().as_str()).header("X-Vault-Token", &**token);
     if let Some(namespace) = namespace {
         request = request.header("X-Vault-Namespace", &**namespace);
     }
-    let request = request.body(String::new()).map_err(|error| error.to_string())?;
-    let tls = if uri.starts_with("https:") { Some(connector()?) } else { None };
-    let answer = tokio::time::timeout(PATIENCE, fetch(request, tls.as_ref())).await;
-    let answer = answer.map_err(|_| format!("no answer within {} s", PATIENCE.as_secs()))?;
-    let answer = answer.map_err(|error: Failure| error.to_string())?;
+    let request = request.body(Bytes::new()).map_err(|error| error.to_string())?;
+    let settings = CallSettings { connect_timeout: TIMEOUT, timeout: TIMEOUT, ..CallSettings::default() };
+    let answer = http.call(&url, request, &settings).await.map_err(|error| error.to_string())?;
     match answer.status() {
         StatusCode::OK => {}
         StatusCode::NOT_FOUND => return Err("there is nothing under this path".to_owned()),
@@ -139,12 +139,4 @@ async fn read((manager, path): &SecretPath) -> Result<SecretContent, String> {
         Some(Value::Object(content)) => Ok(content),
         _ => Err("the manager's answer has no `data`".to_owned()),
     }
-}
-
-/// Believes whom this system trusts.
-fn connector() -> Result<TlsConnector, String> {
-    let roots = beside::system_roots();
-    let terms = UpstreamTerms { trust: Trust::System(&roots), identity: None, protocols: &[] };
-    let client = Client::new(&terms).map_err(|error| error.to_string())?;
-    Ok(Arc::clone(client.config()).into())
 }

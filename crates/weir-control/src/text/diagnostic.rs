@@ -121,6 +121,10 @@ impl Faults {
             self.unlisted.set(self.unlisted.get() + 1);
             return;
         }
+        // What several resources refer to is wrong once.
+        if kept.contains(&diagnostic) {
+            return;
+        }
         kept.push(diagnostic);
     }
 

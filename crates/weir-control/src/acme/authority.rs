@@ -10,20 +10,19 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{Request, Response, StatusCode};
-use http_body_util::Full;
-use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
-use tokio_rustls::TlsConnector;
-use weir_net::tls::Client;
-
-use crate::fetch::fetch;
+use http_body_util::{BodyExt, Full};
+use instant_acme::{BodyWrapper, BytesResponse, Error};
+use weir_client::{CallSettings, HttpClient, HttpProtocol, ServerVerification, ServiceUrl};
+use weir_net::tls;
 
 /// An answer takes no longer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Asks over HTTPS, in HTTP/1.1.
+/// Sends the requests of `instant-acme`.
 #[derive(Clone)]
-pub(super) struct Http {
-    tls: TlsConnector,
+pub(super) struct AuthorityClient {
+    http: HttpClient,
+    settings: CallSettings,
     told_to_wait: Arc<Mutex<Option<SystemTime>>>,
 }
 
@@ -39,9 +38,16 @@ impl fmt::Display for NoAnswer {
 
 impl StdError for NoAnswer {}
 
-impl Http {
-    pub(super) fn new(client: &Client) -> Http {
-        Http { tls: Arc::clone(client.config()).into(), told_to_wait: Arc::default() }
+impl AuthorityClient {
+    pub(super) fn new(http: HttpClient, tls: &tls::Client) -> AuthorityClient {
+        let settings = CallSettings {
+            connect_timeout: TIMEOUT,
+            timeout: TIMEOUT,
+            protocol: HttpProtocol::Negotiate,
+            verification: ServerVerification::Terms(tls.clone()),
+            ..CallSettings::default()
+        };
+        AuthorityClient { http, settings, told_to_wait: Arc::default() }
     }
 
     /// Until when the authority wants to be left alone, if it has said so since this was asked last.
@@ -52,14 +58,13 @@ impl Http {
     async fn ask(self, request: Request<BodyWrapper<Bytes>>) -> Result<Response<Full<Bytes>>, NoAnswer> {
         let host = request.uri().host().unwrap_or_default().to_owned();
         let no_answer = |error: &dyn fmt::Display| NoAnswer(format!("{host} gives no answer: {error}"));
-        match tokio::time::timeout(PATIENCE, fetch(request, Some(&self.tls))).await {
-            Ok(Ok(response)) => {
-                self.note(&response);
-                Ok(response.map(Full::new))
-            }
-            Ok(Err(error)) => Err(no_answer(&error)),
-            Err(_) => Err(no_answer(&format_args!("none within {} s", PATIENCE.as_secs()))),
-        }
+        let to = ServiceUrl::of(request.uri()).map_err(|error| no_answer(&error))?;
+        let (head, content) = request.into_parts();
+        let content = content.collect().await.map_err(|error| no_answer(&error))?.to_bytes();
+        let answer = self.http.call(&to, Request::from_parts(head, content), &self.settings).await;
+        let answer = answer.map_err(|error| no_answer(&error))?;
+        self.note(&answer);
+        Ok(answer.map(Full::new))
     }
 
     /// Remembers what an authority that is asked too often says of it.
@@ -76,7 +81,7 @@ impl Http {
     }
 }
 
-impl HttpClient for Http {
+impl instant_acme::HttpClient for AuthorityClient {
     fn request(
         &self,
         request: Request<BodyWrapper<Bytes>>,

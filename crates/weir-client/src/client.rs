@@ -1,0 +1,216 @@
+//! Calls.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::HOST;
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{Request, Response, Uri, Version};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsConnector;
+
+use crate::content::AnswerContent;
+use crate::error::CallError;
+use crate::pool::{self, ConnectionKey, PooledConnection, SendError};
+use crate::redirect;
+use crate::resolver::Resolver;
+use crate::settings::{CallSettings, HttpClientSettings, SharedSettings};
+use crate::tls::{TlsConfigs, TlsKey};
+use crate::url::ServiceUrl;
+
+/// An HTTP client. Making one opens nothing; clones, and clients with equal settings, share connections of a thread.
+#[derive(Clone, Debug)]
+pub struct HttpClient(Arc<ClientState>);
+
+#[derive(Debug)]
+struct ClientState {
+    settings: SharedSettings,
+    resolver: Resolver,
+    tls: TlsConfigs,
+}
+
+impl Default for HttpClient {
+    fn default() -> Self {
+        HttpClient::new(HttpClientSettings::default())
+    }
+}
+
+impl HttpClient {
+    pub fn new(settings: HttpClientSettings) -> HttpClient {
+        let resolver = Resolver::new(settings.dns.clone());
+        HttpClient(Arc::new(ClientState {
+            settings: SharedSettings::new(settings),
+            resolver,
+            tls: TlsConfigs::default(),
+        }))
+    }
+
+    pub fn settings(&self) -> &HttpClientSettings {
+        self.0.settings.get()
+    }
+
+    pub fn resolver(&self) -> &Resolver {
+        &self.0.resolver
+    }
+
+    /// Makes what TLS with these settings takes, so that no call has to: reading the system's authorities blocks.
+    ///
+    /// # Errors
+    /// Where an authority cannot be used, or the system has none.
+    pub fn prepare_tls(&self, how: &CallSettings) -> std::io::Result<()> {
+        self.tls_connector(how).map(drop)
+    }
+
+    pub(crate) fn tls_connector(&self, how: &CallSettings) -> std::io::Result<TlsConnector> {
+        self.0.tls.connector(&self.settings().authorities, &how.verification, how.protocol)
+    }
+
+    /// Sends a request and waits for the whole answer. The request's URI is a path and query, or empty for those of
+    /// `to`; `Host` is set unless it is there. An answer with any status is an answer.
+    ///
+    /// # Errors
+    /// Where there is no complete answer within [`CallSettings::timeout`].
+    pub async fn call(
+        &self,
+        to: &ServiceUrl,
+        request: Request<Bytes>,
+        how: &CallSettings,
+    ) -> Result<Response<Bytes>, CallError> {
+        let deadline = Instant::now() + how.timeout;
+        let (head, content) = self.follow(to, request, how, deadline).await?.into_parts();
+        Ok(Response::from_parts(head, content.collect(deadline).await?))
+    }
+
+    /// As [`HttpClient::call`], but returns with the head of the answer; its content is read piece by piece.
+    ///
+    /// # Errors
+    /// Where there is no head of an answer within [`CallSettings::timeout`].
+    pub async fn open(
+        &self,
+        to: &ServiceUrl,
+        request: Request<Bytes>,
+        how: &CallSettings,
+    ) -> Result<Response<AnswerContent>, CallError> {
+        self.follow(to, request, how, Instant::now() + how.timeout).await
+    }
+
+    async fn follow(
+        &self,
+        to: &ServiceUrl,
+        mut request: Request<Bytes>,
+        how: &CallSettings,
+        deadline: Instant,
+    ) -> Result<Response<AnswerContent>, CallError> {
+        if request.uri().path_and_query().is_none_or(|target| target == "/") && request.uri().authority().is_none() {
+            *request.uri_mut() = to.target().clone().into();
+        }
+        let mut to = to.clone();
+        let mut left = how.max_redirects;
+        loop {
+            let answer = self.exchange(&to, &request, how, deadline).await?;
+            if how.max_redirects == 0 {
+                return Ok(answer);
+            }
+            let Some(redirected) = redirect::next(&to, &request, answer.status(), answer.headers())? else {
+                return Ok(answer);
+            };
+            if left == 0 {
+                let reason = format!("there were {} before it", how.max_redirects);
+                return Err(CallError::Redirect { origin: to.origin().to_string(), reason });
+            }
+            left -= 1;
+            (to, request) = redirected;
+        }
+    }
+
+    /// On an idle connection, or on a new one.
+    async fn exchange(
+        &self,
+        to: &ServiceUrl,
+        request: &Request<Bytes>,
+        how: &CallSettings,
+        deadline: Instant,
+    ) -> Result<Response<AnswerContent>, CallError> {
+        let key = ConnectionKey {
+            settings: self.0.settings.clone(),
+            origin: Arc::clone(&to.origin),
+            tls: to.origin.is_https.then(|| TlsKey::of(&how.verification, how.protocol)),
+            protocol: how.protocol,
+        };
+        let late = || CallError::AnswerTimedOut { origin: to.origin.to_string(), after: how.timeout };
+        while let Some(mut connection) = pool::take(&key) {
+            let sent = connection.send(prepared(to, request, connection.is_http2())?);
+            let sent = timeout_at(deadline, sent).await.map_err(|_| late())?;
+            if sent.is_err() && connection.is_http2() {
+                pool::forget_http2(&key);
+            }
+            match sent {
+                Ok(answer) => return Ok(streamed(answer, key, connection, how)),
+                // Closed by the server while it was idle. Nothing of the request was sent, or repeating it does no harm
+                // (RFC 9110 §9.2.2).
+                Err(SendError { unsent: true, .. }) => {}
+                Err(SendError { error, .. }) if is_stale(&error) && request.method().is_idempotent() => {}
+                Err(SendError { error, .. }) => {
+                    return Err(CallError::Broken { origin: to.origin.to_string(), error });
+                }
+            }
+        }
+        let mut connection = match timeout_at(deadline, self.connect(&to.origin, how)).await {
+            Ok(connected) => connected?,
+            Err(_) => return Err(late()),
+        };
+        let sent = connection.send(prepared(to, request, connection.is_http2())?);
+        match timeout_at(deadline, sent).await.map_err(|_| late())? {
+            Ok(answer) => {
+                // Others can send on it at once.
+                if let PooledConnection::Http2(sender) = &connection {
+                    pool::keep(&key, PooledConnection::Http2(sender.clone()), how.idle);
+                }
+                Ok(streamed(answer, key, connection, how))
+            }
+            Err(SendError { error, .. }) => Err(CallError::Broken { origin: to.origin.to_string(), error }),
+        }
+    }
+}
+
+fn streamed(
+    answer: Response<Incoming>,
+    key: ConnectionKey,
+    connection: PooledConnection,
+    how: &CallSettings,
+) -> Response<AnswerContent> {
+    answer.map(|incoming| AnswerContent::new(incoming, key, connection, how.clone()))
+}
+
+/// The request as the protocol wants it: HTTP/1.1 has path and `Host`, HTTP/2 scheme and authority.
+fn prepared(to: &ServiceUrl, request: &Request<Bytes>, is_http2: bool) -> Result<Request<Full<Bytes>>, CallError> {
+    let mut request = request.clone().map(Full::new);
+    let target = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    if !is_http2 {
+        *request.uri_mut() = target.into();
+        request.headers_mut().entry(HOST).or_insert_with(|| to.authority.clone());
+        return Ok(request);
+    }
+    let invalid = |error: &dyn std::fmt::Display| CallError::Request(error.to_string());
+    let host = request.headers_mut().remove(HOST).unwrap_or_else(|| to.authority.clone());
+    let authority = Authority::try_from(host.as_bytes()).map_err(|error| invalid(&error))?;
+    let scheme = if to.origin.is_https { Scheme::HTTPS } else { Scheme::HTTP };
+    let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query(target).build();
+    *request.uri_mut() = uri.map_err(|error| invalid(&error))?;
+    *request.version_mut() = Version::HTTP_2;
+    Ok(request)
+}
+
+/// Whether a reused connection was closed before a byte of an answer came.
+fn is_stale(error: &hyper::Error) -> bool {
+    error.is_incomplete_message() || error.is_canceled() || error.is_closed() || is_reset(error)
+}
+
+fn is_reset(error: &hyper::Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    source.is_some_and(|error| {
+        matches!(error.kind(), std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe)
+    })
+}

@@ -1,0 +1,143 @@
+//! From an origin to a connection: name, address, TCP, TLS, HTTP. Each step has what is left of the time for all.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::client::TlsStream;
+use weir_net::tls::ServerName;
+
+use crate::client::HttpClient;
+use crate::error::CallError;
+use crate::pool::PooledConnection;
+use crate::settings::{CallSettings, HttpProtocol};
+use crate::url::UrlOrigin;
+
+/// A head of an answer that is larger ends its connection.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+/// An address that does not answer gets this part of the time at most while there are others.
+const MIN_PER_ADDRESS: Duration = Duration::from_millis(250);
+
+/// By when a connection must stand, and how long that is.
+#[derive(Clone, Copy)]
+struct ConnectDeadline {
+    at: Instant,
+    after: Duration,
+}
+
+impl HttpClient {
+    pub(crate) async fn connect(
+        &self,
+        origin: &Arc<UrlOrigin>,
+        how: &CallSettings,
+    ) -> Result<PooledConnection, CallError> {
+        let after = how.connect_timeout.min(how.timeout);
+        let deadline = ConnectDeadline { at: Instant::now() + after, after };
+        let addresses = self.allowed_addresses(origin, deadline).await?;
+        let (address, tcp) = connect_tcp(origin, &addresses, deadline).await?;
+        if !origin.is_https {
+            let http2 = how.protocol == HttpProtocol::Http2;
+            return handshake(origin, tcp, http2).await;
+        }
+        let tls = self.connect_tls(origin, address, tcp, how, deadline).await?;
+        let http2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
+        handshake(origin, tls, http2).await
+    }
+
+    async fn allowed_addresses(&self, origin: &UrlOrigin, deadline: ConnectDeadline) -> Result<Vec<IpAddr>, CallError> {
+        let host = &origin.host;
+        let found: Vec<IpAddr> = match host.parse::<IpAddr>() {
+            Ok(address) => vec![address],
+            Err(_) => match timeout_at(deadline.at, self.resolver().addresses(host)).await {
+                Ok(Ok(addresses)) => addresses.to_vec(),
+                Ok(Err(reason)) => return Err(CallError::NameLookup { host: host.clone(), reason }),
+                Err(_) => return Err(CallError::NameLookupTimedOut { host: host.clone(), after: deadline.after }),
+            },
+        };
+        let filter = &self.settings().addresses;
+        let allowed: Vec<IpAddr> = found.into_iter().filter(|address| filter.allows(*address)).collect();
+        if allowed.is_empty() { Err(CallError::AddressDenied { host: host.clone() }) } else { Ok(allowed) }
+    }
+
+    async fn connect_tls(
+        &self,
+        origin: &UrlOrigin,
+        address: SocketAddr,
+        tcp: TcpStream,
+        how: &CallSettings,
+        deadline: ConnectDeadline,
+    ) -> Result<TlsStream<TcpStream>, CallError> {
+        let host = &origin.host;
+        let failed = |error| CallError::Tls { host: host.clone(), address, error };
+        let name = ServerName::try_from(host.to_string()).map_err(|error| failed(std::io::Error::other(error)))?;
+        let connector = self.tls_connector(how).map_err(failed)?;
+        match timeout_at(deadline.at, connector.connect(name, tcp)).await {
+            Ok(connected) => connected.map_err(failed),
+            Err(_) => Err(CallError::TlsTimedOut { host: host.clone(), address, after: deadline.after }),
+        }
+    }
+}
+
+/// Tries one address after the other. The last failure is the one that is told.
+async fn connect_tcp(
+    origin: &UrlOrigin,
+    addresses: &[IpAddr],
+    deadline: ConnectDeadline,
+) -> Result<(SocketAddr, TcpStream), CallError> {
+    let host = &origin.host;
+    let mut failure = None;
+    for (number, address) in addresses.iter().enumerate() {
+        let address = SocketAddr::new(*address, origin.port);
+        let now = Instant::now();
+        let left = (addresses.len() - number) as u32;
+        let share = (deadline.at.saturating_duration_since(now) / left).max(MIN_PER_ADDRESS);
+        match timeout_at(deadline.at.min(now + share), TcpStream::connect(address)).await {
+            Ok(Ok(tcp)) => {
+                // Whole requests are written at once; waiting for more would only delay them.
+                let delayed = |error| CallError::Connect { host: host.clone(), address, error };
+                tcp.set_nodelay(true).map_err(delayed)?;
+                return Ok((address, tcp));
+            }
+            Ok(Err(error)) => failure = Some(CallError::Connect { host: host.clone(), address, error }),
+            Err(_) => {
+                let after = deadline.after.min(share);
+                failure = Some(CallError::ConnectTimedOut { host: host.clone(), address, after });
+            }
+        }
+        if Instant::now() >= deadline.at {
+            break;
+        }
+    }
+    Err(failure.expect("there is at least one address"))
+}
+
+/// The connection is driven by a task of its own, which ends when nobody can send on it any more.
+async fn handshake(
+    origin: &UrlOrigin,
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    http2: bool,
+) -> Result<PooledConnection, CallError> {
+    let broken = |error| CallError::Broken { origin: origin.to_string(), error };
+    let stream = TokioIo::new(stream);
+    // A failure of the connection is told to whoever waits for an answer on it.
+    if http2 {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new()).max_header_list_size(MAX_HEAD_BYTES as u32);
+        let (sender, connection) = builder.handshake::<_, Full<Bytes>>(stream).await.map_err(broken)?;
+        tokio::spawn(async { drop(connection.await) });
+        Ok(PooledConnection::Http2(sender))
+    } else {
+        let mut builder = http1::Builder::new();
+        builder.max_buf_size(MAX_HEAD_BYTES);
+        let (sender, connection) = builder.handshake::<_, Full<Bytes>>(stream).await.map_err(broken)?;
+        tokio::spawn(async { drop(connection.await) });
+        Ok(PooledConnection::Http1(sender))
+    }
+}

@@ -1,0 +1,25 @@
+//! The HTTP client and the resolver of the gateway's own requests: auth services, log receivers, certificate
+//! authorities, managers of secrets.
+//!
+//! Connections are pooled per thread, so a call takes no lock that another thread holds. A client works on any tokio
+//! runtime; a connection is used only on the runtime that opened it.
+
+mod client;
+mod connect;
+mod content;
+mod error;
+mod filter;
+mod pool;
+mod redirect;
+mod resolver;
+mod settings;
+mod tls;
+mod url;
+
+pub use client::HttpClient;
+pub use content::AnswerContent;
+pub use error::CallError;
+pub use filter::AddressFilter;
+pub use resolver::{DnsSettings, Resolver, ServiceTarget};
+pub use settings::{Authorities, CallSettings, HttpClientSettings, HttpProtocol, IdleConnections, ServerVerification};
+pub use url::{ServiceUrl, UrlError, UrlOrigin};

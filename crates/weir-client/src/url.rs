@@ -1,0 +1,137 @@
+//! Where a request goes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::Uri;
+use http::header::HeaderValue;
+use http::uri::{PathAndQuery, Scheme};
+
+/// An absolute `http` or `https` URL without user and password.
+#[derive(Clone, Debug)]
+pub struct ServiceUrl {
+    pub(crate) origin: Arc<UrlOrigin>,
+    /// Host and port as written, as they stand in `Host`.
+    pub(crate) authority: HeaderValue,
+    /// `/` where there is none.
+    target: PathAndQuery,
+}
+
+/// Scheme, host and port (RFC 6454): requests to one origin share connections.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct UrlOrigin {
+    pub is_https: bool,
+    /// A name in lower case, or an IP address without brackets.
+    pub host: Box<str>,
+    pub port: u16,
+}
+
+/// Why a text is not a URL that can be called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UrlError {
+    Syntax,
+    Scheme,
+    /// RFC 9110 §4.2.4: user information in a URL is deprecated, and would end up in logs.
+    UserInformation,
+}
+
+impl fmt::Display for UrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            UrlError::Syntax => "it is not an absolute URL, such as `http://auth.example:8080/check`",
+            UrlError::Scheme => "its scheme is neither `http` nor `https`",
+            UrlError::UserInformation => "it contains a user name; send credentials in a header field",
+        })
+    }
+}
+
+impl std::error::Error for UrlError {}
+
+impl ServiceUrl {
+    /// # Errors
+    /// Where the text is not an absolute `http` or `https` URL.
+    pub fn parse(url: &str) -> Result<ServiceUrl, UrlError> {
+        Self::of(&url.parse().map_err(|_| UrlError::Syntax)?)
+    }
+
+    /// # Errors
+    /// As [`ServiceUrl::parse`].
+    pub fn of(uri: &Uri) -> Result<ServiceUrl, UrlError> {
+        let authority = uri.authority().ok_or(UrlError::Syntax)?;
+        let is_https = match uri.scheme() {
+            Some(scheme) if *scheme == Scheme::HTTP => false,
+            Some(scheme) if *scheme == Scheme::HTTPS => true,
+            _ => return Err(UrlError::Scheme),
+        };
+        if authority.as_str().contains('@') {
+            return Err(UrlError::UserInformation);
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
+        if host.is_empty() {
+            return Err(UrlError::Syntax);
+        }
+        let port = authority.port_u16().unwrap_or(if is_https { 443 } else { 80 });
+        Ok(ServiceUrl {
+            origin: Arc::new(UrlOrigin { is_https, host: host.into(), port }),
+            authority: HeaderValue::from_str(authority.as_str()).map_err(|_| UrlError::Syntax)?,
+            target: uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/")),
+        })
+    }
+
+    /// Scheme, host and port: what may stand in logs, since path and query may hold secrets.
+    pub fn origin(&self) -> &UrlOrigin {
+        &self.origin
+    }
+
+    /// Host and port as written.
+    pub fn authority(&self) -> &HeaderValue {
+        &self.authority
+    }
+
+    /// Path and query; `/` where there are none.
+    pub fn target(&self) -> &PathAndQuery {
+        &self.target
+    }
+}
+
+/// As `https://[::1]:8443`.
+impl fmt::Display for UrlOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_https { "https" } else { "http" };
+        match self.host.contains(':') {
+            true => write!(f, "{scheme}://[{}]:{}", self.host, self.port),
+            false => write!(f, "{scheme}://{}:{}", self.host, self.port),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_name_an_origin_and_a_target() {
+        for (url, origin, target) in [
+            ("http://a.example", "http://a.example:80", "/"),
+            ("https://A.example/check?b=1", "https://a.example:443", "/check?b=1"),
+            ("http://[::1]:9000/x", "http://[::1]:9000", "/x"),
+        ] {
+            let url = ServiceUrl::parse(url).unwrap_or_else(|error| panic!("{url}: {error}"));
+            assert_eq!((url.origin().to_string().as_str(), url.target().as_str()), (origin, target));
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for (url, error) in [
+            ("a.example", UrlError::Scheme),
+            ("/check", UrlError::Syntax),
+            ("ftp://a.example", UrlError::Scheme),
+            ("http://user@a.example/", UrlError::UserInformation),
+            ("http://", UrlError::Syntax),
+            ("http://a b/", UrlError::Syntax),
+        ] {
+            assert_eq!(ServiceUrl::parse(url).map(|_| ()), Err(error), "{url}");
+        }
+    }
+}

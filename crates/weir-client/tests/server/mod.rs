@@ -1,0 +1,188 @@
+//! Servers that do what a test says.
+
+use std::convert::Infallible;
+use std::net::{SocketAddr, TcpStream as BlockingStream};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio_rustls::TlsAcceptor;
+use weir_testkit::{Identity, TlsServer};
+
+/// What a server does with a connection. Requests have no content, or one that comes with their head.
+#[derive(Clone)]
+pub enum Script {
+    /// Answers each request with these bytes.
+    Answers(&'static str),
+    /// Closes each connection after its first answer.
+    OneAnswerEach(&'static str),
+    /// Answers the first request of a connection, and closes it when it has read the second.
+    ClosesAtSecond(&'static str),
+    /// Reads, and never writes.
+    Silent,
+    /// Answers with a piece, and with another when the gate opens.
+    TwoPieces(Arc<Notify>),
+}
+
+pub struct Server {
+    pub address: SocketAddr,
+    log: Arc<Log>,
+}
+
+#[derive(Default)]
+struct Log {
+    connections: AtomicUsize,
+    requests: AtomicUsize,
+    recorded: Mutex<String>,
+}
+
+impl Server {
+    pub async fn start(script: Script) -> Server {
+        Self::listen(move |stream, log| tokio::spawn(follow(stream, script.clone(), log))).await
+    }
+
+    pub async fn start_tls(identity: &Identity, protocols: &[&str], script: Script) -> Server {
+        let acceptor = acceptor(identity, protocols);
+        Self::listen(move |stream, log| {
+            let (acceptor, script) = (acceptor.clone(), script.clone());
+            tokio::spawn(async move {
+                if let Ok(stream) = acceptor.accept(stream).await {
+                    follow(stream, script, log).await;
+                }
+            })
+        })
+        .await
+    }
+
+    /// Answers `h2` to each request, with TLS if there is an identity for it.
+    pub async fn start_http2(identity: Option<&Identity>) -> Server {
+        let acceptor = identity.map(|identity| acceptor(identity, &["h2"]));
+        Self::listen(move |stream, log| {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                match acceptor {
+                    None => serve_http2(stream, log).await,
+                    Some(acceptor) => serve_http2(acceptor.accept(stream).await.expect("a handshake"), log).await,
+                }
+            })
+        })
+        .await
+    }
+
+    async fn listen<T>(serve: impl Fn(tokio::net::TcpStream, Arc<Log>) -> T + Send + 'static) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let log: Arc<Log> = Arc::default();
+        let shared = Arc::clone(&log);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                shared.connections.fetch_add(1, Relaxed);
+                serve(stream, Arc::clone(&shared));
+            }
+        });
+        Server { address, log }
+    }
+
+    pub fn url(&self, target: &str) -> String {
+        format!("http://{}{target}", self.address)
+    }
+
+    pub fn connections(&self) -> usize {
+        self.log.connections.load(Relaxed)
+    }
+
+    pub fn requests(&self) -> usize {
+        self.log.requests.load(Relaxed)
+    }
+
+    /// All requests so far, one after the other.
+    pub fn recorded(&self) -> String {
+        self.log.recorded.lock().expect("no test panics with it").clone()
+    }
+}
+
+fn acceptor(identity: &Identity, protocols: &[&str]) -> TlsAcceptor {
+    Arc::clone(TlsServer::new(identity).speaking(protocols).config()).into()
+}
+
+async fn serve_http2(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, log: Arc<Log>) {
+    let answer = service_fn(move |_| {
+        log.requests.fetch_add(1, Relaxed);
+        async { Ok::<_, Infallible>(http::Response::new(Full::new(Bytes::from_static(b"h2")))) }
+    });
+    let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    let _ = builder.serve_connection(TokioIo::new(stream), answer).await;
+}
+
+async fn follow(mut stream: impl AsyncRead + AsyncWrite + Unpin, script: Script, log: Arc<Log>) {
+    for number in 0.. {
+        if !read_request(&mut stream, &log).await {
+            return;
+        }
+        let written = match &script {
+            Script::Silent => continue,
+            Script::ClosesAtSecond(_) if number > 0 => return,
+            Script::Answers(answer) | Script::OneAnswerEach(answer) | Script::ClosesAtSecond(answer) => {
+                stream.write_all(answer.as_bytes()).await
+            }
+            Script::TwoPieces(gate) => two_pieces(&mut stream, gate).await,
+        };
+        if written.is_err() || stream.flush().await.is_err() || matches!(script, Script::OneAnswerEach(_)) {
+            return;
+        }
+    }
+}
+
+async fn two_pieces(stream: &mut (impl AsyncWrite + Unpin), gate: &Notify) -> std::io::Result<()> {
+    stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n").await?;
+    gate.notified().await;
+    stream.write_all(b"3\r\ntwo\r\n0\r\n\r\n").await
+}
+
+/// Reads to the end of a head; what follows it at once is its content. False at the end of the connection.
+async fn read_request(stream: &mut (impl AsyncRead + Unpin), log: &Log) -> bool {
+    let mut head = Vec::new();
+    let mut piece = [0; 4096];
+    while !head.windows(4).any(|window| window == b"\r\n\r\n") {
+        match stream.read(&mut piece).await {
+            Ok(0) | Err(_) => return false,
+            Ok(length) => head.extend_from_slice(&piece[..length]),
+        }
+    }
+    log.requests.fetch_add(1, Relaxed);
+    log.recorded.lock().expect("no test panics with it").push_str(&String::from_utf8_lossy(&head));
+    true
+}
+
+/// A port that nothing listens on.
+pub fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    listener.local_addr().expect("it is bound").port()
+}
+
+/// An address where connecting takes for ever: its backlog is full, and the kernel drops further SYNs.
+pub struct FullBacklog {
+    pub address: SocketAddr,
+    _listener: socket2::Socket,
+    _waiting: Vec<BlockingStream>,
+}
+
+pub fn with_full_backlog() -> FullBacklog {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("loopback has a free port");
+    socket.listen(0).expect("a bound socket can listen");
+    let address = socket.local_addr().expect("it is bound").as_socket().expect("of IPv4");
+    let mut waiting = Vec::new();
+    let soon = std::time::Duration::from_millis(100);
+    while let Ok(stream) = BlockingStream::connect_timeout(&address, soon) {
+        waiting.push(stream);
+        assert!(waiting.len() < 100, "the kernel keeps to the backlog");
+    }
+    FullBacklog { address, _listener: socket, _waiting: waiting }
+}
