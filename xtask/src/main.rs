@@ -5,6 +5,7 @@ mod demo;
 mod dependencies;
 mod docs;
 mod schema_page;
+mod structure;
 mod tidy;
 
 use std::path::{Path, PathBuf};

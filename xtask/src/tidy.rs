@@ -6,13 +6,14 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::{Problems, cargo, output};
+use crate::{Problems, cargo, output, structure};
 
 /// Checks all of them.
 pub fn tidy() -> Result<(), Problems> {
     let mut problems = Vec::new();
     problems.extend(layering()?);
     problems.extend(sources()?);
+    problems.extend(structure::structure()?);
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
@@ -108,7 +109,7 @@ fn sources() -> Result<Problems, Problems> {
 }
 
 /// Every file under version control.
-fn tracked() -> Result<Vec<String>, Problems> {
+pub fn tracked() -> Result<Vec<String>, Problems> {
     let list = output(Command::new("git").args(["ls-files", "-z"]))?;
     Ok(list.split_terminator('\0').map(str::to_owned).collect())
 }

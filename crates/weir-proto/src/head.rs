@@ -474,6 +474,7 @@ fn is_grpc(head: &Head) -> bool {
 
 /// The reason phrases of the IANA registry; empty for others, which RFC 9112 §4 allows.
 pub fn reason(status: u16) -> &'static str {
+    // Long, since it is a table.
     match status {
         100 => "Continue",
         101 => "Switching Protocols",

@@ -104,19 +104,12 @@ fn derive(request: &mut RequestHead, limits: &Limits) -> Result<(), Reject> {
         // Identity is only ever said by an auth plugin; what a client claims goes no further.
         field.removed = field.known.is_hop_by_hop() || field.known == Known::Identity;
     }
-    let mut close = false;
-    let mut keep_alive = false;
-    let mut upgrade = false;
+    let mut options = ConnectionOptions::default();
     if seen.connection {
-        for field in request.head.fields.iter().filter(|field| field.known == Known::Connection) {
-            for option in field::list(request.head.slice(field.value)) {
-                close |= option.eq_ignore_ascii_case(b"close");
-                keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
-                upgrade |= option.eq_ignore_ascii_case(b"upgrade");
-            }
-        }
+        options = ConnectionOptions::of(request);
         lines::remove_nominated(&mut request.head);
     }
+    let ConnectionOptions { close, keep_alive, upgrade } = options;
     // RFC 9112 §9.3: persistent unless said otherwise; with HTTP/1.0 the other way round.
     request.keep_alive = !close && (request.version != Version::Http10 || keep_alive);
     request.framing = framing(request, &seen)?;
@@ -135,15 +128,38 @@ fn derive(request: &mut RequestHead, limits: &Limits) -> Result<(), Reject> {
         && request.version == Version::Http11
         && request.method == Method::Get
         && request.framing == Framing::None
-        && seen.upgrade.is_some_and(|value| {
-            !field::list(request.head.slice(value)).any(|protocol| {
-                let name = protocol.split(|&byte| byte == b'/').next().unwrap_or_default();
-                name.eq_ignore_ascii_case(b"h2c")
-                    || name.eq_ignore_ascii_case(b"h2")
-                    || name.eq_ignore_ascii_case(b"tls")
-            })
-        });
+        && seen.upgrade.is_some_and(|value| !names_h2c_or_tls(request.head.slice(value)));
     target(request, seen.host)
+}
+
+/// What the `Connection` fields of a request say of the connection itself.
+#[derive(Default)]
+struct ConnectionOptions {
+    close: bool,
+    keep_alive: bool,
+    upgrade: bool,
+}
+
+impl ConnectionOptions {
+    fn of(request: &RequestHead) -> ConnectionOptions {
+        let mut options = ConnectionOptions::default();
+        for field in request.head.fields.iter().filter(|field| field.known == Known::Connection) {
+            for option in field::list(request.head.slice(field.value)) {
+                options.close |= option.eq_ignore_ascii_case(b"close");
+                options.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+                options.upgrade |= option.eq_ignore_ascii_case(b"upgrade");
+            }
+        }
+        options
+    }
+}
+
+/// An `Upgrade` field asks for a protocol that must not be agreed to.
+fn names_h2c_or_tls(upgrade: &[u8]) -> bool {
+    field::list(upgrade).any(|protocol| {
+        let name = protocol.split(|&byte| byte == b'/').next().unwrap_or_default();
+        [&b"h2c"[..], b"h2", b"tls"].iter().any(|refused| name.eq_ignore_ascii_case(refused))
+    })
 }
 
 /// Field values that may stand once only.

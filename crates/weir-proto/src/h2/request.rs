@@ -116,6 +116,7 @@ fn read_fields<'a>(
     limits: &Limits,
     request: &mut RequestHead,
 ) -> Result<Seen, Reject> {
+    // Long, since each field of a request is looked at once, and what it may be stands in one place.
     let mut seen = Seen::default();
     let head = &mut request.head;
     if let Some(authority) = pseudo.authority {
