@@ -48,10 +48,6 @@ async fn refuse(
     exchange: &mut Exchange,
     stop: Stop,
 ) -> After {
-    if exchange.request.query().is_some() {
-        // The plugin that knows the secret may not have been asked, as on a path with a typing mistake.
-        exchange.secret_arguments.extend(current.snapshot.secret_arguments.iter().cloned());
-    }
     let ending = stop.ending();
     if ending.blame != Blame::Policy {
         exchange.stop = Some(stop);
@@ -283,6 +279,10 @@ async fn drain(worker: &WorkerContext, client: &mut impl ClientSide, mut rest: u
 fn record(worker: &WorkerContext, current: &WorkerSnapshot, plugins: Plugins<'_>, exchange: &mut Exchange) {
     let now_ns = worker.now_ns();
     exchange.ended_ns = now_ns;
+    if !current.snapshot.secret_arguments.is_empty() {
+        // The plugin that knows the secret may not have been asked: on another route, or on a path with a typing mistake.
+        exchange.secret_arguments.extend(current.snapshot.secret_arguments.iter().cloned());
+    }
     let metrics = &worker.metrics;
     let status = exchange.response.status;
     let is_tunnel = status == 101;

@@ -9,6 +9,8 @@ use crate::variable::{Variable, Variables};
 
 /// Stands for a secret.
 const MASK: &[u8] = b"***";
+/// The field that says where a link was found, with the query there.
+const REFERER: &str = "referer";
 
 /// The variables of an exchange, with the values of its secret arguments replaced by `***`.
 pub struct Logged<'a>(pub &'a Exchange);
@@ -23,13 +25,9 @@ impl Variables for Logged<'_> {
         match variable {
             Variable::Argument(name) if self.is_secret(name.as_bytes()) => value.map(|_| Cow::Borrowed(MASK)),
             Variable::Query => Some(Cow::Owned(self.masked(&value?))),
-            Variable::RequestUri | Variable::UpstreamUri | Variable::RequestLine => {
-                let text = value?;
-                let Some(mark) = text.iter().position(|&byte| byte == b'?') else { return Some(text) };
-                // A target holds no blank; a request line goes on after one.
-                let end = text[mark..].iter().position(|&byte| byte == b' ').map_or(text.len(), |blank| mark + blank);
-                Some(Cow::Owned([&text[..=mark], &self.masked(&text[mark + 1..end]), &text[end..]].concat()))
-            }
+            Variable::RequestUri | Variable::UpstreamUri | Variable::RequestLine => Some(self.without_secrets(value?)),
+            // The page before may have been asked for with the same secret.
+            Variable::Header(name) if name.eq_ignore_ascii_case(REFERER) => Some(self.without_secrets(value?)),
             _ => value,
         }
     }
@@ -46,6 +44,22 @@ impl Variables for Logged<'_> {
 impl Logged<'_> {
     fn is_secret(&self, name: &[u8]) -> bool {
         self.0.secret_arguments.iter().any(|secret| **secret == *name)
+    }
+
+    /// A value of a field as logs show it.
+    pub fn field<'v>(&self, name: &[u8], value: &'v [u8]) -> Cow<'v, [u8]> {
+        match name.eq_ignore_ascii_case(REFERER.as_bytes()) && !self.0.secret_arguments.is_empty() {
+            true => self.without_secrets(Cow::Borrowed(value)),
+            false => Cow::Borrowed(value),
+        }
+    }
+
+    /// A target, a URL or a request line, in whose query secrets are masked.
+    fn without_secrets<'v>(&self, text: Cow<'v, [u8]>) -> Cow<'v, [u8]> {
+        let Some(mark) = text.iter().position(|&byte| byte == b'?') else { return text };
+        // A target holds no blank; a request line goes on after one, and a URL after a `#`.
+        let end = text[mark..].iter().position(|byte| matches!(byte, b' ' | b'#')).map_or(text.len(), |end| mark + end);
+        Cow::Owned([&text[..=mark], &self.masked(&text[mark + 1..end]), &text[end..]].concat())
     }
 
     /// A query in which secrets are masked, in whatever spelling their names are.
@@ -91,5 +105,18 @@ mod tests {
         ] {
             assert_eq!(shown(&exchange, name), want, "{name}");
         }
+    }
+
+    #[test]
+    fn u08_secrets_are_masked_in_the_referer() {
+        let mut exchange = Exchange::default();
+        let head = "GET / HTTP/1.1\r\nHost: h\r\nReferer: http://h/a?b=1&apikey=k#c\r\n\r\n";
+        parse_request(head.as_bytes(), &Limits::default(), &mut exchange.request).expect("valid").expect("complete");
+        exchange.secret_arguments.push(b"apikey"[..].into());
+        let logged = Logged(&exchange);
+        let shown = logged.variable(&Variable::named("http_referer")).expect("there");
+        assert_eq!(&*shown, b"http://h/a?b=1&apikey=***#c");
+        assert_eq!(&*logged.field(b"Referer", b"/?apikey=k"), b"/?apikey=***");
+        assert_eq!(&*logged.field(b"X", b"/?apikey=k"), b"/?apikey=k");
     }
 }

@@ -320,11 +320,15 @@ impl Plugin for Door {
             Ok(credential) => credential,
             Err(fault) => return self.unproved.receive(exchange, fault),
         };
-        match source {
-            _ if !self.hide => {}
-            Some(Source::Query) => hide_argument(exchange, &self.query_name)?,
-            Some(Source::Cookie) => hide_cookie(exchange, &self.cookie_name)?,
-            _ => _ = exchange.request.head.remove(&self.header),
+        if self.hide {
+            // Wherever it stands: what was not looked at is as secret as what was.
+            exchange.request.head.remove(&self.header);
+            if exchange.variable(&self.query).is_some() {
+                hide_argument(exchange, &self.query_name)?;
+            }
+            if exchange.variable(&self.cookie).is_some() {
+                hide_cookie(exchange, &self.cookie_name)?;
+            }
         }
         exchange.identify(&found)
     }
@@ -396,6 +400,22 @@ mod tests {
 
     fn now() -> u64 {
         SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
+    }
+
+    #[test]
+    fn u08_every_token_is_hidden_wherever_it_stands() {
+        let token = good(&json!({"key": "k1"}));
+        let head = format!(
+            "GET /?a=1&jwt={token}&jwt=x HTTP/1.1\nHost: h\nAuthorization: {token}\nCookie: jwt={token}; jwt=x; c=d"
+        );
+        let mut shown = exchange(&head);
+        assert_eq!(on_request(&door(json!({}), &[]), &mut shown), Ok(()));
+        let request = &shown.request;
+        assert_eq!((request.query(), request.head.value(b"authorization")), (Some(&b"a=1"[..]), None));
+        assert_eq!(request.head.values(b"cookie").collect::<Vec<_>>(), [b"c=d"]);
+        let mut kept = exchange(&head);
+        assert_eq!(on_request(&door(json!({"hide_credentials": false}), &[]), &mut kept), Ok(()));
+        assert!(kept.request.head.value(b"authorization").is_some());
     }
 
     #[test]

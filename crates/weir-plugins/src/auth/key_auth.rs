@@ -157,9 +157,10 @@ impl Plugin for Door {
             }
         };
         if self.hide {
-            match in_query {
-                true => hide_argument(exchange, &self.query_name)?,
-                false => _ = exchange.request.head.remove(&self.header),
+            // Wherever it stands: what was not looked at is as secret as what was.
+            exchange.request.head.remove(&self.header);
+            if exchange.variable(&self.query).is_some() {
+                hide_argument(exchange, &self.query_name)?;
             }
         }
         exchange.identify(&found)

@@ -93,7 +93,7 @@ impl Entry {
             request.text("url", &url(exchange, &target));
             request.text("uri", &target);
             request.text("method", &value(&Variable::Method).unwrap_or_default());
-            fields(&mut request.object("headers"), &exchange.request.head, &secrets);
+            fields(&mut request.object("headers"), &logged, &exchange.request.head, &secrets);
             query(&mut request.object("querystring"), value(&Variable::Query).as_deref().unwrap_or_default());
             request.number("size", exchange.request_bytes);
             bodies.with_request(exchange, |body| request.text("body", body));
@@ -101,7 +101,7 @@ impl Entry {
         if !self.is_extra("response") {
             let mut response = record.object("response");
             response.number("status", exchange.response.status.into());
-            fields(&mut response.object("headers"), &exchange.response.head, &secrets);
+            fields(&mut response.object("headers"), &logged, &exchange.response.head, &secrets);
             response.number("size", exchange.response_bytes);
             bodies.with_response(exchange, |body| response.text("body", body));
         }
@@ -310,13 +310,15 @@ pub fn latencies_ms(exchange: &Exchange) -> (f64, Option<f64>) {
 }
 
 /// Names in lower case; a field that comes several times is a list.
-fn fields(object: &mut Object<'_>, head: &Head, secrets: &BTreeSet<Box<[u8]>>) {
-    let pair = |(name, value): (&[u8], _)| -> Pair<'_> {
+fn fields(object: &mut Object<'_>, logged: &Logged<'_>, head: &Head, secrets: &BTreeSet<Box<[u8]>>) {
+    let mut pairs: Vec<Pair<'_>> = Vec::new();
+    for (name, value) in head.fields() {
         let name = name.to_ascii_lowercase();
         let is_secret = SECRET_FIELDS.iter().any(|secret| secret.as_bytes() == name) || secrets.contains(&*name);
-        (Cow::Owned(name), Cow::Borrowed(if is_secret { b"***" } else { value }))
-    };
-    object.grouped(head.fields().map(pair).collect());
+        let value = if is_secret { Cow::Borrowed(&b"***"[..]) } else { logged.field(&name, value) };
+        pairs.push((Cow::Owned(name), value));
+    }
+    object.grouped(pairs);
 }
 
 /// Not decoded.
@@ -345,7 +347,7 @@ mod tests {
     #[test]
     fn p14_everything_is_one_line_without_secrets() {
         let mut exchange = exchange(
-            "GET /a?b=1&key=k&b=2%0a HTTP/1.1\nHost: h.example\nAuthorization: Bearer t\nX-Key: k\nX: a\nX: \u{2028}\"b",
+            "GET /a?b=1&key=k&b=2%0a HTTP/1.1\nHost: h.example\nAuthorization: Bearer t\nReferer: /a?key=k\nX-Key: k\nX: a\nX: \u{2028}\"b",
         );
         exchange.secret_arguments.push(b"key"[..].into());
         (exchange.started_ns, exchange.ended_ns) = (1, 2_000_001);
@@ -359,6 +361,7 @@ mod tests {
         assert_eq!(request["uri"], "/a?b=1&key=***&b=2%0a");
         assert_eq!(request["querystring"], json!({"b": ["1", "2%0a"], "key": "***"}));
         assert_eq!(request["headers"]["authorization"], "***");
+        assert_eq!(request["headers"]["referer"], "/a?key=***");
         assert_eq!(request["headers"]["x"], json!(["a", "\u{2028}\"b"]));
         assert_eq!((&entry["client_ip"], &entry["response"]["status"]), (&json!("192.0.2.7"), &json!(200)));
         assert_eq!((&entry["latency"], &entry["upstream_latency"]), (&json!(2.0), &Value::Null));
