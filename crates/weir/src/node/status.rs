@@ -4,14 +4,15 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::http::uri::Authority;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -88,9 +89,10 @@ async fn accept(listener: TcpListener, state: Arc<NodeState>, permits: Arc<Semap
                 continue;
             }
         };
+        let Ok(local) = stream.local_addr() else { continue };
         let state = Arc::clone(&state);
         let service = service_fn(move |request| {
-            let response = answer(&request, &state);
+            let response = answer(&request, local.ip(), &state);
             async { Ok::<_, Infallible>(response) }
         });
         let connection = http1::Builder::new()
@@ -109,7 +111,23 @@ async fn accept(listener: TcpListener, state: Arc<NodeState>, permits: Arc<Semap
 /// What may be asked.
 const PATHS: &str = "/status /status/ready /policies /metrics /livez /readyz /healthz";
 
-fn answer<B>(request: &Request<B>, state: &NodeState) -> Response<Full<Bytes>> {
+/// Whether the address may be asked for under this name. Who can make a browser on this machine ask for its own name, and
+/// have that name mean this machine (DNS rebinding), would read what is for this machine alone. Such names have dots. An
+/// address that others can reach goes by any name.
+fn is_own_name(host: &str, local: IpAddr) -> bool {
+    let name = host.parse::<Authority>().map(|authority| authority.host().to_ascii_lowercase());
+    let Ok(name) = name else { return false };
+    let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    !local.is_loopback() || is_address || !name.contains('.') || name.ends_with(".localhost")
+}
+
+fn answer<B>(request: &Request<B>, local: IpAddr, state: &NodeState) -> Response<Full<Bytes>> {
+    let named = request.headers().get(HOST).and_then(|value| value.to_str().ok());
+    let named = request.uri().authority().map(Authority::as_str).or(named);
+    if named.is_some_and(|host| !is_own_name(host, local)) {
+        let problem = "this address is on loopback: ask for it as 127.0.0.1, [::1] or localhost\n";
+        return text(StatusCode::MISDIRECTED_REQUEST, problem.into());
+    }
     if request.method() != Method::GET && request.method() != Method::HEAD {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered here\n".into());
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -207,6 +225,29 @@ mod tests {
 
         state.enter(NodePhase::Draining);
         not_ready("draining");
+    }
+
+    #[test]
+    fn u08_a_loopback_address_answers_to_its_own_names() {
+        let (_server, _state, addr) = serve();
+        for (host, status) in [
+            ("localhost:7085", 200),
+            ("127.0.0.1", 200),
+            ("[::1]:7085", 200),
+            ("status.localhost", 200),
+            ("weir", 200),
+            ("rebound.example", 421),
+            ("rebound.example:7085", 421),
+            ("localhost.example", 421),
+        ] {
+            for target in ["/status", &format!("http://{host}/status")] {
+                let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+                let answer = Client::connect(addr).ask(request).expect("an answer");
+                assert_eq!(answer.status, status, "{target} {host}");
+            }
+        }
+        let everywhere = "10.1.2.3".parse().expect("an address");
+        assert!(is_own_name("weir.example:7085", everywhere), "who lets others read says so");
     }
 
     #[test]
