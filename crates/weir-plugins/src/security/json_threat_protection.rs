@@ -101,7 +101,7 @@ impl Plugin for JsonThreatProtection {
     }
 
     fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
-        let is_json = exchange.request.head.values(b"content-type").any(content_type::is_json);
+        let is_json = content_type::of_request(exchange)?.is_some_and(content_type::is_json);
         let passes = self.only_json_types && !is_json;
         Ok(if passes { None } else { Some(self.max_body_size) })
     }
@@ -220,6 +220,10 @@ mod tests {
         let lenient = build::<JsonThreatProtection>(json!({"only_json_types": true}));
         assert!(matches!(lenient.whole_request(&mut other()), Ok(None)));
         assert!(matches!(lenient.whole_request(&mut json()), Ok(Some(_))));
+        let both = || exchange("POST / HTTP/1.1\nHost: h\nContent-Type: text/plain, application/json");
+        for step in [&strict, &lenient] {
+            assert!(matches!(step.whole_request(&mut both()), Err(Stop::Answered)), "u06: two readers, two types");
+        }
     }
 
     #[test]

@@ -171,10 +171,9 @@ impl Plugin for Validation {
 
     fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
         let Some(schema) = &self.body else { return Ok(()) };
+        let is_form = content_type::of_request(exchange)?.is_some_and(content_type::is_form);
         let head = &exchange.request.head;
         let plain = coding::plain(head, body, self.limit).map_err(|opaque| Stop::Respond(opaque.status()))?;
-        let is_form =
-            head.values(b"content-type").any(|value| content_type::is(value, "application/x-www-form-urlencoded"));
         let problem = match if is_form { Ok(read_form(&plain)) } else { read_json(&plain) } {
             Ok(value) => schema.validate(&value).err().map(|error| said(&error)),
             Err(problem) => Some(problem.into_owned()),
@@ -300,6 +299,19 @@ mod tests {
         let form = "application/x-www-form-urlencoded; charset=utf-8";
         assert_eq!(problem(schema.clone(), form, "a=1&b=x+y&a=2"), None);
         assert_eq!(problem(schema, form, "a=1").as_deref().map(|said| &said[..3]), Some("400"));
+    }
+
+    #[test]
+    fn u06_a_type_that_can_be_read_in_two_ways_is_refused() {
+        let form = "application/x-www-form-urlencoded";
+        for types in [
+            &format!("{form}\nContent-Type: application/json"),
+            &format!("application/json\nContent-Type: {form}"),
+            &format!("{form}, application/json"),
+        ] {
+            let said = problem(json!({}), types, r#"{"a": 1}"#);
+            assert!(said.as_deref().is_some_and(|said| said.starts_with("400 Content-Type")), "{types}: {said:?}");
+        }
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl Plugin for XmlThreatProtection {
     }
 
     fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
-        let is_xml = exchange.request.head.values(b"content-type").any(content_type::is_xml);
+        let is_xml = content_type::of_request(exchange)?.is_some_and(content_type::is_xml);
         let passes = self.only_xml_types && !is_xml;
         Ok(if passes { None } else { Some(self.max_body_size) })
     }

@@ -109,7 +109,7 @@ impl Plugin for Translator {
                 return Err(stop);
             }
         }
-        let value = exchange.request.head.value(b"content-type").unwrap_or_default();
+        let value = content_type::of(&exchange.request.head).ok().flatten().unwrap_or_default();
         let Some(number) = FORMS.iter().position(|form| content_type::is(value, form.web)) else {
             let problem = "the content type must be application/grpc-web or application/grpc-web-text";
             return Err(Refusal::error(400, Some(problem)).send(exchange));

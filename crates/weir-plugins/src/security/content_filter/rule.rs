@@ -67,10 +67,11 @@ impl Rule {
 
     /// Whether a response of this type is looked at. Requests are, whatever they say: who sends them is not believed.
     pub fn suits(&self, head: &Head) -> bool {
-        let content_type = head.value(b"content-type").unwrap_or_default();
+        // What some would read as one type and some as another is looked at as both.
+        let may_be = |test: fn(&[u8]) -> bool| content_type::of(head).map_or(true, |said| said.is_some_and(test));
         match self.place {
-            Where::Json(_) => content_type::is_json(content_type),
-            Where::Xml(_) => content_type::is_xml(content_type),
+            Where::Json(_) => may_be(content_type::is_json),
+            Where::Xml(_) => may_be(content_type::is_xml),
             _ => true,
         }
     }
