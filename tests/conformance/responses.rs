@@ -1,9 +1,9 @@
 //! S24: upstreams that answer badly. The client gets 502 or a response it can see is cut short, the connection to the
 //! upstream is never used again, and nobody gets somebody else's bytes.
 
-use weir_testkit::{Gate, Origin, ReadError, Reading, latin1_bytes};
+use weir_testkit::{Gate, Gateway, Origin, ReadError, Reading, latin1_bytes};
 
-use crate::harness::{Rig, own_answer};
+use crate::harness::{Rig, own_answer, routes, weir};
 
 /// An origin that answers `/bad` with these bytes and the rest as an echo, on the same connections.
 fn bad(bytes: Vec<u8>, then_close: bool) -> Origin {
@@ -252,4 +252,51 @@ fn s24_lenient_where_nothing_is_doubtful() {
         let answer = rig.gateway.get("/bad");
         assert_eq!((answer.status, answer.text().as_str()), (status, body), "{bytes:?}");
     }
+}
+
+/// A gateway whose upstream is forgiven these faults, before an origin that has them.
+fn forgiving(tolerate: &str, answer: &'static str) -> (Gateway, Origin) {
+    let origin = bad(answer.as_bytes().to_vec(), false);
+    let config = routes(origin.addr()).replace("type: roundrobin", &format!("type: roundrobin, tolerate: {tolerate}"));
+    (weir().start(&config), origin)
+}
+
+#[test]
+fn u10_faults_of_an_upstream_can_be_forgiven_by_name() {
+    for (answer, tolerate, status) in [
+        ("HTTP/1.1 999 X\r\nContent-Length: 2\r\n\r\nok", "[extended_status]", 999),
+        ("HTTP/1.1 600 X\r\nContent-Length: 2\r\n\r\nok", "[repeated_content_length]", 502),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nok", "[repeated_content_length]", 200),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 2, 2\r\n\r\nok", "[repeated_content_length, extended_status]", 200),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok", "[repeated_content_length]", 502),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 2, 2\r\n\r\nok", "[]", 502),
+    ] {
+        let (gateway, _origin) = forgiving(tolerate, answer);
+        let mut client = gateway.client();
+        let got = client.get("/bad").expect("an answer");
+        assert_eq!(got.status, status, "{answer:?} {tolerate}");
+        if status != 502 {
+            assert_eq!((got.text().as_str(), got.headers.all("Content-Length").count()), ("ok", 1), "{answer:?}");
+        }
+        own_answer(&client.get("/after").expect("an answer"), "GET", "/after", 0).unwrap_or_else(|e| panic!("{e}"));
+    }
+}
+
+#[test]
+fn u10_a_204_has_no_length() {
+    let rig = Rig::before(bad(b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\nX: y\r\n\r\n".to_vec(), false));
+    let mut client = rig.gateway.client();
+    let answer = client.get("/bad").expect("an answer");
+    assert_eq!((answer.status, answer.headers.get("Content-Length"), answer.headers.get("X")), (204, None, Some("y")));
+    own_answer(&client.get("/after").expect("an answer"), "GET", "/after", 0).unwrap_or_else(|what| panic!("{what}"));
+}
+
+#[test]
+fn u09_a_101_to_another_protocol_is_a_broken_answer() {
+    let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n";
+    let rig = Rig::before(bad(answer.as_bytes().to_vec(), false));
+    let mut client = rig.gateway.client();
+    let request = "GET /bad HTTP/1.1\r\nHost: t\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    assert_eq!(client.ask(request).expect("an answer").status, 502);
+    rig.canary("/canary").unwrap_or_else(|what| panic!("{what}"));
 }

@@ -10,6 +10,7 @@ use crate::certificates::Admission;
 use crate::connection::After;
 use crate::endpoint::balance::Tried;
 use crate::endpoint::pool::{EndpointPool, Freshness, Permit};
+use crate::message::final_recipient;
 use crate::message::relay::{self, Persisting, RelayOutcome, RelayTerms};
 use crate::message::respond;
 use crate::message::sides::{ClientSide, unless_left};
@@ -65,7 +66,7 @@ async fn answer(
     admit(current, exchange)?;
     let Some(route) = matched(current, exchange) else {
         Plugins::of(worker, current, exchange).on_request(exchange, |context| client.poll_leave(context)).await?;
-        return Err(Stop::NoRoute);
+        return Err(final_recipient::without_route(exchange));
     };
     if exchange.request.encoded_separator && !route.encoded_separators {
         return Err(Stop::EncodedSeparator);
@@ -73,6 +74,7 @@ async fn answer(
     exchange.request.upgrade &= route.upgrades;
     let plugins = Plugins::of(worker, current, exchange);
     plugins.on_request(exchange, |context| client.poll_leave(context)).await?;
+    final_recipient::count_hop(exchange)?;
     if plugins.see_request_bodies(exchange) {
         Box::pin(content::request(worker, &current.snapshot.clients, plugins, client, exchange)).await?;
     }
@@ -177,6 +179,7 @@ async fn proxy(
             plugins: Plugins::of(worker, current, exchange),
             clients: &current.snapshot.clients,
             timeouts,
+            tolerance: settings.tolerance,
             pass_host: &settings.pass_host,
             endpoint: &settings.endpoints[endpoint],
             persistence: settings.persistence.as_deref().map(|persistence| Persisting {

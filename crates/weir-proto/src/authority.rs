@@ -20,9 +20,18 @@ impl<'a> Authority<'a> {
             inside.parse::<std::net::Ipv6Addr>().map_err(|_| BadAuthority)?;
             (&value[..=end], &value[end + 1..])
         } else {
-            let end = value.iter().position(|&byte| !NAME[usize::from(byte)]).unwrap_or(value.len());
-            let host = &value[..end];
-            (host.strip_suffix(b".").unwrap_or(host), &value[end..])
+            let (mut last, mut empty_label) = (b'.', false);
+            let end = value.iter().position(|&byte| {
+                empty_label |= byte == b'.' && last == b'.';
+                last = byte;
+                !NAME[usize::from(byte)]
+            });
+            // A label cannot be empty (RFC 1035 §2.3.1), and a name that others may take for a shorter one is none.
+            if empty_label {
+                return Err(BadAuthority);
+            }
+            let (host, rest) = value.split_at(end.unwrap_or(value.len()));
+            (host.strip_suffix(b".").unwrap_or(host), rest)
         };
         if host.is_empty() {
             return Err(BadAuthority);
@@ -73,6 +82,13 @@ mod tests {
         assert_eq!(Authority::parse(b"a.example").unwrap(), Authority { host: b"a.example", port: None });
         assert_eq!(Authority::parse(b"a.example.:8080").unwrap(), Authority { host: b"a.example", port: Some(8080) });
         assert_eq!(Authority::parse(b"[::1]:443").unwrap(), Authority { host: b"[::1]", port: Some(443) });
+    }
+
+    #[test]
+    fn u07_names_with_empty_labels_are_no_hosts() {
+        for bad in ["a.example..", "a..example", ".a.example", "..", "a.example..:80"] {
+            assert_eq!(Authority::parse(bad.as_bytes()), Err(BadAuthority), "{bad}");
+        }
     }
 
     #[test]

@@ -144,6 +144,11 @@ fn hex(digit: &u8) -> Option<u8> {
     (*digit as char).to_digit(16).map(|value| value as u8)
 }
 
+/// Whether a segment of a canonical path has parameters (RFC 3986 §3.3), or would have them once it is decoded.
+pub fn has_parameters(path: &[u8]) -> bool {
+    memchr::memchr(b';', path).is_some() || memchr::memmem::find(path, b"%3B").is_some()
+}
+
 /// A query may hold any visible character but `#`; its meaning belongs to the upstream, so it is passed unchanged.
 pub fn is_query(query: &[u8]) -> bool {
     query.iter().all(|&byte| (0x21..0x7f).contains(&byte) && byte != b'#')

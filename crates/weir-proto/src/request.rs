@@ -2,6 +2,7 @@
 
 use crate::authority::Authority;
 use crate::field::Known;
+use crate::h1::Limits;
 use crate::head::{RequestHead, Span};
 use crate::method::Method;
 use crate::path::{self, BadPath, Canonical};
@@ -24,6 +25,10 @@ pub enum Reject {
     Expectation,
     /// Not HTTP/1.0 or HTTP/1.1.
     Version,
+    /// Lower-case letters in the method: some upstreams take `delete` for `DELETE`, which it is not (RFC 9110 §9.1).
+    Method,
+    /// A method longer than any that exists (RFC 9112 §3).
+    MethodTooLong,
     TargetTooLong,
     HeadTooLarge,
     /// What HTTP/2 calls malformed: its stream is reset, and nobody answers (RFC 9113 §8.1.1).
@@ -34,8 +39,10 @@ impl Reject {
     /// The status that answers it.
     pub fn status(self) -> u16 {
         match self {
-            Reject::Syntax | Reject::Host | Reject::Target | Reject::Framing | Reject::Malformed => 400,
-            Reject::TransferCoding => 501,
+            Reject::Syntax | Reject::Method | Reject::Host | Reject::Target | Reject::Framing | Reject::Malformed => {
+                400
+            }
+            Reject::TransferCoding | Reject::MethodTooLong => 501,
             Reject::Expectation => 417,
             Reject::Version => 505,
             Reject::TargetTooLong => 414,
@@ -47,17 +54,26 @@ impl Reject {
     pub fn name(self) -> &'static str {
         match self {
             Reject::Syntax => "bad_syntax",
+            Reject::Method => "bad_method",
             Reject::Host => "bad_host",
             Reject::Target => "bad_target",
             Reject::Framing => "bad_framing",
             Reject::TransferCoding => "unknown_transfer_coding",
             Reject::Expectation => "unknown_expectation",
             Reject::Version => "unsupported_version",
+            Reject::MethodTooLong => "method_too_long",
             Reject::TargetTooLong => "target_too_long",
             Reject::HeadTooLarge => "head_too_large",
             Reject::Malformed => "malformed",
         }
     }
+}
+
+/// What a request is for, by its name on the wire.
+pub(crate) fn method(name: &[u8]) -> Result<Method, Reject> {
+    let method = Method::parse(name);
+    let is_doubtful = method == Method::Other && name.iter().any(u8::is_ascii_lowercase);
+    if is_doubtful { Err(Reject::Method) } else { Ok(method) }
 }
 
 /// Whether a field goes no further because of a `_` in its name: always where an upstream that takes `_` for `-`, as CGI
@@ -90,7 +106,13 @@ pub(crate) fn set_host(request: &mut RequestHead, authority: Span) -> Result<(),
 }
 
 /// Keeps the query, and the path in canonical form. `target` is the part of the head's bytes where both stand.
-pub(crate) fn set_target_path(request: &mut RequestHead, target: Span) -> Result<(), Reject> {
+pub(crate) fn set_target_path(request: &mut RequestHead, limits: &Limits, target: Span) -> Result<(), Reject> {
+    set_query_and_path(request, target)?;
+    let refused = limits.refuse_path_parameters && path::has_parameters(request.path());
+    if refused { Err(Reject::Target) } else { Ok(()) }
+}
+
+fn set_query_and_path(request: &mut RequestHead, target: Span) -> Result<(), Reject> {
     let bytes = &request.head.bytes[target.range()];
     let question = memchr::memchr(b'?', bytes);
     if let Some(question) = question {

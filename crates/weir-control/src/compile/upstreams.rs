@@ -102,6 +102,7 @@ fn compiled(written: &document::UpstreamSpec, name: &str, document: &Document, t
         retries: written.retries.unwrap_or(further),
         retry_timeout: written.retry_timeout,
         retry_budget: written.retry_budget,
+        tolerance: written.tolerance,
         all_down: written.all_down,
         pass_host: written.pass_host.clone(),
         tls,

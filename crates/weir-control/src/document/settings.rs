@@ -124,6 +124,8 @@ pub(super) const KEYS: &[&str] = &[
     "trusted_addresses",
     "allow_encoded_slashes",
     "underscores_in_headers",
+    "absolute_target_replaces_host",
+    "refuse_path_parameters",
     "ssl_handshake_timeout",
     "ssl_trusted_certificate",
     "upstream_tls_verify",
@@ -231,6 +233,8 @@ fn clients(fields: &MapReader) -> ClientSettings {
         limits.fields = most as usize;
     }
     limits.underscores_in_names = flag(fields, "underscores_in_headers");
+    limits.refuse_path_parameters = flag(fields, "refuse_path_parameters");
+    limits.target_replaces_host = flag(fields, "absolute_target_replaces_host");
     // As in nginx, 0 is no limit.
     clients.body_bytes = fields.get("client_max_body_size").and_then(|at| at.size()).filter(|size| *size > 0);
     let requests = fields.get("keepalive_requests").and_then(|at| at.integer(0..=u32::MAX));

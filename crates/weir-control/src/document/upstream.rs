@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use weir_gateway::snapshot::{AllDown, Concurrency, Keepalive, PassHost, PassiveChecks, Queue, Timeouts};
 use weir_net::proxy_protocol::Version;
+use weir_proto::h1::Tolerance;
 
 use super::balance::{self, BalanceSpec};
 use super::certificate::{self, UpstreamTls};
@@ -44,6 +45,8 @@ pub struct UpstreamSpec {
     pub retry_budget: u32,
     /// Not in APISIX: what happens while every endpoint is out of rotation.
     pub all_down: AllDown,
+    /// Not in APISIX: what is forgiven in its responses.
+    pub tolerance: Tolerance,
     pub pass_host: PassHost,
     pub keepalive: Keepalive,
     /// Not in APISIX: how many requests an endpoint may have in flight from one worker.
@@ -146,6 +149,7 @@ pub(super) fn read_inline(at: &NodeReader) -> Option<UpstreamSpec> {
         "retry_timeout",
         "retry_budget",
         "all_down",
+        "tolerate",
         "timeout",
         "scheme",
         "http2",
@@ -201,12 +205,25 @@ pub(super) fn read_inline(at: &NodeReader) -> Option<UpstreamSpec> {
         retry_timeout: fields.get("retry_timeout").and_then(|at| at.any_duration()).filter(|time| !time.is_zero()),
         retry_budget: fields.get("retry_budget").and_then(|at| at.integer(0..=1_000)).unwrap_or(RETRY_BUDGET),
         all_down: fields.get("all_down").and_then(|at| at.choice(ALL_DOWN)).unwrap_or_default(),
+        tolerance: fields.get("tolerate").map(|at| tolerance(&at)).unwrap_or_default(),
         pass_host: pass_host(&fields),
         keepalive: fields.get("keepalive_pool").and_then(|at| keepalive(&at)).unwrap_or_default(),
         concurrency: fields.get("concurrency").and_then(|at| concurrency(&at)).unwrap_or_default(),
         queue: fields.get("queue").and_then(|at| queue(&at)).unwrap_or_default(),
         active,
         passive,
+    })
+}
+
+/// Not in APISIX: faults of responses that are forgiven, by name.
+fn tolerance(at: &NodeReader) -> Tolerance {
+    const FAULTS: &[(&str, Tolerance)] = &[
+        ("extended_status", Tolerance { extended_status: true, repeated_length: false }),
+        ("repeated_content_length", Tolerance { extended_status: false, repeated_length: true }),
+    ];
+    at.items().filter_map(|item| item.choice(FAULTS)).fold(Tolerance::default(), |sum, one| Tolerance {
+        extended_status: sum.extended_status | one.extended_status,
+        repeated_length: sum.repeated_length | one.repeated_length,
     })
 }
 

@@ -21,7 +21,7 @@ use weir_net::clock::Clock;
 use weir_net::proxy_protocol;
 use weir_net::stream::Stream;
 use weir_net::tls::connect;
-use weir_proto::h1::{Limits, parse_response};
+use weir_proto::h1::{Limits, Tolerance, parse_response};
 use weir_proto::{Method, ResponseHead};
 
 use crate::endpoint::balance::Dice;
@@ -298,7 +298,7 @@ async fn status(mut stream: Stream, asked: &Asked) -> io::Result<CheckAnswer> {
         }
         loop {
             head.clear();
-            match parse_response(&received, &Limits::default(), method, &mut head) {
+            match parse_response(&received, &Limits::default(), Tolerance::default(), method, &mut head) {
                 Ok(None) => break,
                 // RFC 9110 §15.2: interim, the answer is still to come.
                 Ok(Some(length)) if head.status < 200 => drop(received.drain(..length)),

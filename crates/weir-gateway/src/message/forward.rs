@@ -2,6 +2,7 @@
 
 use weir_plugin::{Client, Exchange};
 use weir_proto::address::write_ip;
+use weir_proto::field;
 use weir_proto::head::write_field;
 use weir_proto::{Field, Framing, Known, Method, Version};
 
@@ -196,8 +197,9 @@ pub fn response_coding(exchange: &Exchange) -> Coding {
 pub fn response_head(out: &mut Vec<u8>, exchange: &Exchange, coding: Coding, close: bool) {
     status_line(out, exchange);
     let response = &exchange.response;
-    // A length on a response without a body (HEAD, 304) describes what GET would bring; it is passed on.
-    let keep_length = coding == Coding::None;
+    // A length on a response without a body (HEAD, 304) describes what GET would bring; it is passed on. A 204 has none,
+    // whoever says so (RFC 9110 §8.6).
+    let keep_length = coding == Coding::None && response.status != 204;
     response.head.write_fields(out, |field| field.known != Known::ContentLength || keep_length);
     match (coding, response.framing) {
         (Coding::Plain, Framing::Sized(length)) => content_length(out, length),
@@ -217,6 +219,14 @@ pub fn interim_head(out: &mut Vec<u8>, exchange: &Exchange) {
     status_line(out, exchange);
     exchange.response.head.write_fields(out, |field| field.known != Known::ContentLength);
     out.extend_from_slice(b"\r\n");
+}
+
+/// Whether a 101 switches to a protocol that the client has named (RFC 9110 §7.8). One that does not say to which is taken
+/// at its word.
+pub fn switches_as_asked(exchange: &Exchange) -> bool {
+    let asked = exchange.request.head.known(Known::Upgrade).unwrap_or_default();
+    let mut switched = exchange.response.head.received(b"Upgrade").flat_map(field::list);
+    switched.all(|protocol| field::list(asked).any(|asked| asked.eq_ignore_ascii_case(protocol)))
 }
 
 /// Writes the 101 that turns the connection into a tunnel.
@@ -245,7 +255,7 @@ fn status_line(out: &mut Vec<u8>, exchange: &Exchange) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_proto::h1::{Limits, parse_request};
+    use weir_proto::h1::{Limits, Tolerance, parse_request, parse_response};
 
     fn endpoint() -> Endpoint {
         let addr = ([127, 0, 0, 1], 8001).into();
@@ -318,5 +328,28 @@ mod tests {
         let out =
             forwarded("GET / HTTP/1.1\r\nHost: t\r\nConnection: close, X-Forwarded-For, X-Real-IP\r\n\r\n", false);
         assert!(out.contains("X-Forwarded-For: 10.200.3.45\r\n") && out.contains("X-Real-IP: "), "{out}");
+    }
+
+    #[test]
+    fn u09_a_101_switches_to_what_was_asked_for() {
+        for (asked, switched, want) in [
+            ("websocket", "Upgrade: websocket\r\n", true),
+            ("websocket", "Upgrade: WebSocket\r\n", true),
+            ("a/1, b", "Upgrade: b\r\n", true),
+            ("websocket", "", true),
+            ("websocket", "Upgrade: h2c\r\n", false),
+            ("websocket", "Upgrade: websocket, tls\r\n", false),
+            ("websocket", "Upgrade: websocket\r\nUpgrade: x\r\n", false),
+        ] {
+            let mut exchange = Exchange::default();
+            let head = format!("GET / HTTP/1.1\r\nHost: t\r\nConnection: upgrade\r\nUpgrade: {asked}\r\n\r\n");
+            parse_request(head.as_bytes(), &Limits::default(), &mut exchange.request)
+                .expect("valid")
+                .expect("complete");
+            let head = format!("HTTP/1.1 101 S\r\nConnection: upgrade\r\n{switched}\r\n");
+            let (limits, tolerance) = (Limits::default(), Tolerance::default());
+            parse_response(head.as_bytes(), &limits, tolerance, Method::Get, &mut exchange.response).expect("valid");
+            assert_eq!(switches_as_asked(&exchange), want, "{asked:?} {switched:?}");
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Stop};
 use weir_proto::Trailers;
+use weir_proto::h1::Tolerance;
 
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
@@ -40,6 +41,7 @@ pub struct RelayTerms<'a> {
     pub plugins: Plugins<'a>,
     pub clients: &'a ClientSettings,
     pub timeouts: Timeouts,
+    pub tolerance: Tolerance,
     pub pass_host: &'a PassHost,
     pub endpoint: &'a Endpoint,
     pub persistence: Option<Persisting<'a>>,

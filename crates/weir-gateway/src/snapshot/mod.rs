@@ -12,7 +12,7 @@ use weir_net::proxy_protocol::Version;
 use weir_net::timer::NEVER;
 use weir_net::tls::Client;
 use weir_plugin::{RouteFacts, Stage, Step};
-use weir_proto::h1::Limits;
+use weir_proto::h1::{Limits, Tolerance};
 
 pub use endpoint::{ActiveChecks, Asked, CheckIdentity, CheckKind, CheckTls, Endpoint, Question};
 
@@ -216,6 +216,8 @@ pub struct Upstream {
     /// Retries that requests may cause, in percent of the requests.
     pub retry_budget: u32,
     pub all_down: AllDown,
+    /// What is forgiven in heads of its responses in HTTP/1.
+    pub tolerance: Tolerance,
     pub pass_host: PassHost,
     /// How its endpoints are spoken to in TLS; `None` is in the clear.
     pub tls: Option<Client>,

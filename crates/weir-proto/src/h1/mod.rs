@@ -12,4 +12,4 @@ pub(crate) use lines::content_length;
 pub use crate::request::Reject;
 pub use limits::Limits;
 pub use request::parse_request;
-pub use response::{BadResponse, parse_response};
+pub use response::{BadResponse, Tolerance, parse_response};

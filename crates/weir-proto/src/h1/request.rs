@@ -4,7 +4,7 @@ use crate::authority::Authority;
 use crate::field::{self, Known};
 use crate::head::{Framing, RequestHead, Span, Version};
 use crate::method::Method;
-use crate::request::{Reject, is_doubtful, set_host, set_target_path};
+use crate::request::{Reject, is_doubtful, method, set_host, set_target_path};
 
 use super::limits::{Limits, MAX_FIELDS};
 use super::lines::{self, BadLines};
@@ -30,11 +30,14 @@ pub fn parse_request(bytes: &[u8], limits: &Limits, request: &mut RequestHead) -
     Ok(Some(skipped + length))
 }
 
+/// The longest method that is read, in bytes. The longest one registered has 17.
+const MAX_METHOD: usize = 64;
+
 /// `method SP request-target SP HTTP-version CRLF` (RFC 9112 §3). Returns where the next line starts.
 fn request_line(bytes: &[u8], limits: &Limits, request: &mut RequestHead) -> Result<Option<usize>, Reject> {
     let method_end = bytes.iter().position(|&byte| !field::is_token_byte(byte)).unwrap_or(bytes.len());
     match bytes.get(method_end) {
-        None if bytes.len() > limits.target_bytes => return Err(Reject::TargetTooLong),
+        _ if method_end > MAX_METHOD => return Err(Reject::MethodTooLong),
         None => return Ok(None),
         Some(b' ') if method_end > 0 => {}
         // A CR may yet become the empty line before a request.
@@ -57,6 +60,8 @@ fn request_line(bytes: &[u8], limits: &Limits, request: &mut RequestHead) -> Res
     request.version = match bytes.get(target_end + 1..line_end) {
         Some(b"HTTP/1.1\r\n") => Version::Http11,
         Some(b"HTTP/1.0\r\n") => Version::Http10,
+        // RFC 9110 §2.5: a higher minor version of a major version that we have is processed as the highest we have.
+        Some([b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9', b'\r', b'\n']) => Version::Http11,
         // RFC 9110 §15.6.6: a version that exists, or could, has a status of its own.
         Some([b'H', b'T', b'T', b'P', b'/', major, b'.', minor, b'\r', b'\n'])
             if major.is_ascii_digit() && minor.is_ascii_digit() =>
@@ -71,7 +76,7 @@ fn request_line(bytes: &[u8], limits: &Limits, request: &mut RequestHead) -> Res
             return if fits { Ok(None) } else { Err(Reject::Syntax) };
         }
     };
-    request.method = Method::parse(&bytes[..method_end]);
+    request.method = method(&bytes[..method_end])?;
     request.method_name = Span::new(0, method_end);
     request.target = Span::new(target_start, target_end);
     Ok(Some(line_end))
@@ -129,7 +134,7 @@ fn derive(request: &mut RequestHead, limits: &Limits) -> Result<(), Reject> {
         && request.method == Method::Get
         && request.framing == Framing::None
         && seen.upgrade.is_some_and(|value| !names_h2c_or_tls(request.head.slice(value)));
-    target(request, seen.host)
+    target(request, limits, seen.host)
 }
 
 /// What the `Connection` fields of a request say of the connection itself.
@@ -213,7 +218,7 @@ fn transfer_coding(value: &[u8]) -> Result<Framing, Reject> {
 }
 
 /// The request target in its four forms (RFC 9112 §3.2), and the host it is for.
-fn target(request: &mut RequestHead, host: Option<Span>) -> Result<(), Reject> {
+fn target(request: &mut RequestHead, limits: &Limits, host: Option<Span>) -> Result<(), Reject> {
     let Span { start, end } = request.target;
     let host_value = host.map(|host| request.head.slice(host));
     if host_value.is_none() && request.version == Version::Http11 {
@@ -231,16 +236,18 @@ fn target(request: &mut RequestHead, host: Option<Span>) -> Result<(), Reject> {
         [b'/', ..] => {}
         b"*" if request.method == Method::Options => {}
         target => {
-            // RFC 9112 §3.2.2: the authority of an absolute target replaces Host. We insist that both agree.
+            // RFC 9112 §3.2.2: the authority of an absolute target replaces Host. We insist that both agree, unless told
+            // otherwise.
             let starts = |scheme: &[u8]| target.get(..scheme.len()).is_some_and(|it| it.eq_ignore_ascii_case(scheme));
-            let scheme = match (starts(b"http://"), starts(b"https://")) {
-                (true, _) => 7,
-                (_, true) => 8,
+            let (scheme, default_port) = match (starts(b"http://"), starts(b"https://")) {
+                (true, _) => (7, 80),
+                (_, true) => (8, 443),
                 _ => return Err(Reject::Target),
             };
             let rest = &target[scheme..];
             let length = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
-            if host_value.is_some_and(|host| !host.eq_ignore_ascii_case(&rest[..length])) {
+            let same = |host: &[u8]| is_same_authority(host, &rest[..length], default_port);
+            if !limits.target_replaces_host && host_value.is_some_and(|host| !same(host)) {
                 return Err(Reject::Host);
             }
             authority = Some(Span { start: start + scheme as u32, end: start + (scheme + length) as u32 });
@@ -251,7 +258,13 @@ fn target(request: &mut RequestHead, host: Option<Span>) -> Result<(), Reject> {
     if let Some(authority) = authority {
         set_host(request, authority)?;
     }
-    set_target_path(request, Span { start: path_start, end })
+    set_target_path(request, limits, Span { start: path_start, end })
+}
+
+/// Whether both name the same host and port, where `default_port` is the one that need not be written (RFC 9110 §4.2.3).
+fn is_same_authority(one: &[u8], other: &[u8], default_port: u16) -> bool {
+    let (Ok(one), Ok(other)) = (Authority::parse(one), Authority::parse(other)) else { return false };
+    one.host.eq_ignore_ascii_case(other.host) && one.port.unwrap_or(default_port) == other.port.unwrap_or(default_port)
 }
 
 #[cfg(test)]

@@ -27,15 +27,25 @@ impl BadResponse {
     }
 }
 
+/// What an upstream is forgiven that others are refused for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tolerance {
+    /// Statuses from 600 to 999, which RFC 9110 §15 knows no class for.
+    pub extended_status: bool,
+    /// `Content-Length` several times, or as a list, of equal values (RFC 9110 §8.6).
+    pub repeated_length: bool,
+}
+
 /// Parses the response head at the start of `bytes` into `response`, which must be clear; `method` is the one of the
 /// request it answers. Returns the length of the head, or `None` while it is incomplete.
 pub fn parse_response(
     bytes: &[u8],
     limits: &Limits,
+    tolerance: Tolerance,
     method: Method,
     response: &mut ResponseHead,
 ) -> Result<Option<usize>, BadResponse> {
-    let Some(line_end) = status_line(bytes, limits, response)? else { return Ok(None) };
+    let Some(line_end) = status_line(bytes, limits, tolerance, response)? else { return Ok(None) };
     let most = limits.fields.min(MAX_FIELDS);
     let length = match lines::fields(bytes, line_end, most, &mut response.head) {
         Ok(Some(length)) => length,
@@ -47,13 +57,18 @@ pub fn parse_response(
     if length > limits.head_bytes {
         return Err(BadResponse::HeadTooLarge);
     }
-    derive(response, method)?;
+    derive(response, tolerance, method)?;
     Ok(Some(length))
 }
 
 /// `HTTP-version SP status-code [ SP [ reason-phrase ] ] CRLF` (RFC 9112 §4); the second blank may be missing with the
 /// phrase. Returns where the next line starts.
-fn status_line(bytes: &[u8], limits: &Limits, response: &mut ResponseHead) -> Result<Option<usize>, BadResponse> {
+fn status_line(
+    bytes: &[u8],
+    limits: &Limits,
+    tolerance: Tolerance,
+    response: &mut ResponseHead,
+) -> Result<Option<usize>, BadResponse> {
     const STATUS: usize = "HTTP/1.1 ".len();
     const REASON: usize = "HTTP/1.1 200".len();
     let Some(start) = bytes.get(..REASON) else {
@@ -66,7 +81,8 @@ fn status_line(bytes: &[u8], limits: &Limits, response: &mut ResponseHead) -> Re
         _ => return Err(BadResponse::Syntax),
     };
     let digits = &start[STATUS..];
-    if !digits.iter().all(u8::is_ascii_digit) || !(b'1'..=b'5').contains(&digits[0]) {
+    let last_class = if tolerance.extended_status { b'9' } else { b'5' };
+    if !digits.iter().all(u8::is_ascii_digit) || !(b'1'..=last_class).contains(&digits[0]) {
         return Err(BadResponse::Syntax);
     }
     response.status = digits.iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0'));
@@ -85,7 +101,7 @@ fn status_line(bytes: &[u8], limits: &Limits, response: &mut ResponseHead) -> Re
     Ok(Some(line_end + 2))
 }
 
-fn derive(response: &mut ResponseHead, method: Method) -> Result<(), BadResponse> {
+fn derive(response: &mut ResponseHead, tolerance: Tolerance, method: Method) -> Result<(), BadResponse> {
     let mut length = None;
     let mut chunked = false;
     let mut close = false;
@@ -97,8 +113,9 @@ fn derive(response: &mut ResponseHead, method: Method) -> Result<(), BadResponse
         match field.known {
             Known::Other => continue,
             Known::ContentLength => {
-                let value = lines::content_length(value).ok_or(BadResponse::Framing)?;
-                if length.replace(value).is_some() {
+                let value = length_of(value, tolerance).ok_or(BadResponse::Framing)?;
+                let before = length.replace(value);
+                if before.is_some_and(|before| before != value || !tolerance.repeated_length) {
                     return Err(BadResponse::Framing);
                 }
             }
@@ -123,6 +140,9 @@ fn derive(response: &mut ResponseHead, method: Method) -> Result<(), BadResponse
         }
         response.head.fields[index].removed = field.known.is_hop_by_hop() && !is_for_the_client(field.known);
     }
+    if matches!(response.status, 100..=199 | 204) {
+        response.head.remove_known(Known::ContentLength); // RFC 9110 §8.6
+    }
     if nominated {
         lines::remove_nominated(&mut response.head);
     }
@@ -140,6 +160,16 @@ fn derive(response: &mut ResponseHead, method: Method) -> Result<(), BadResponse
     Ok(())
 }
 
+/// The length that a `Content-Length` says; a list of equal ones only where that is tolerated.
+fn length_of(value: &[u8], tolerance: Tolerance) -> Option<u64> {
+    if !tolerance.repeated_length {
+        return lines::content_length(value);
+    }
+    let mut lengths = value.split(|&byte| byte == b',').map(|length| lines::content_length(field::trim(length)));
+    let first = lengths.next()??;
+    lengths.all(|length| length == Some(first)).then_some(first)
+}
+
 /// An upstream that asks for proxy credentials asks the client's side of us: passed on as every gateway does.
 fn is_for_the_client(known: Known) -> bool {
     matches!(known, Known::ProxyAuthenticate | Known::ProxyAuthenticationInfo)
@@ -151,7 +181,8 @@ mod tests {
 
     fn parse(bytes: &[u8]) -> Result<Option<ResponseHead>, BadResponse> {
         let mut response = ResponseHead::default();
-        Ok(parse_response(bytes, &Limits::default(), Method::Get, &mut response)?.map(|_| response))
+        Ok(parse_response(bytes, &Limits::default(), Tolerance::default(), Method::Get, &mut response)?
+            .map(|_| response))
     }
 
     fn complete(bytes: &str) -> ResponseHead {
@@ -167,7 +198,7 @@ mod tests {
         assert_eq!(complete("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n").framing, Framing::None);
         let mut response = ResponseHead::default();
         let head = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
-        parse_response(head, &Limits::default(), Method::Head, &mut response).unwrap();
+        parse_response(head, &Limits::default(), Tolerance::default(), Method::Head, &mut response).unwrap();
         assert_eq!(response.framing, Framing::None);
     }
 
@@ -206,6 +237,45 @@ mod tests {
             let bytes = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
             assert_eq!(parse(bytes.as_bytes()).err(), Some(BadResponse::Framing), "{fields:?}");
         }
+    }
+
+    #[test]
+    fn u10_a_204_loses_its_length() {
+        for status in ["204 No Content", "103 Early Hints"] {
+            let response = complete(&format!("HTTP/1.1 {status}\r\nA: b\r\nContent-Length: 5\r\n\r\n"));
+            assert_eq!(response.framing, Framing::None, "{status}");
+            assert_eq!(response.head.fields().collect::<Vec<_>>(), [(&b"A"[..], &b"b"[..])], "{status}");
+        }
+        let response = complete("HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n");
+        assert_eq!(response.head.value(b"content-length"), Some(&b"5"[..]));
+    }
+
+    #[test]
+    fn u10_tolerance_is_for_what_it_names() {
+        let with = |tolerance, bytes: &str| {
+            let mut response = ResponseHead::default();
+            let parsed = parse_response(bytes.as_bytes(), &Limits::default(), tolerance, Method::Get, &mut response);
+            parsed.map(|_| (response.status, response.framing))
+        };
+        let extended = Tolerance { extended_status: true, ..Tolerance::default() };
+        assert_eq!(with(extended, "HTTP/1.1 999 X\r\nContent-Length: 1\r\n\r\n"), Ok((999, Framing::Sized(1))));
+        assert_eq!(with(extended, "HTTP/1.1 099 X\r\n\r\n"), Err(BadResponse::Syntax));
+        let repeated = Tolerance { repeated_length: true, ..Tolerance::default() };
+        for fields in ["Content-Length: 5\r\nContent-Length: 5", "Content-Length: 5, 5", "Content-Length: 5 ,5"] {
+            let bytes = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n");
+            assert_eq!(with(repeated, &bytes), Ok((200, Framing::Sized(5))), "{fields:?}");
+            assert_eq!(with(extended, &bytes), Err(BadResponse::Framing), "{fields:?}");
+        }
+        for fields in [
+            "Content-Length: 5\r\nContent-Length: 6",
+            "Content-Length: 5, 6",
+            "Content-Length: 5,",
+            "Content-Length: 5\r\nContent-Length: 5\r\nTransfer-Encoding: chunked",
+        ] {
+            let bytes = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n");
+            assert_eq!(with(repeated, &bytes), Err(BadResponse::Framing), "{fields:?}");
+        }
+        assert_eq!(with(repeated, "HTTP/1.1 600 X\r\n\r\n"), Err(BadResponse::Syntax));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::h1::Limits;
 use crate::h1::content_length;
 use crate::head::{Framing, RequestHead, Span, Version};
 use crate::method::Method;
-use crate::request::{Reject, is_doubtful, set_host, set_target_path};
+use crate::request::{Reject, is_doubtful, method, set_host, set_target_path};
 
 /// The pseudo-fields of a request, and whether it is over with its head.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,7 +52,7 @@ pub fn request_head<'a>(
         request.target = request.authority; // RFC 9113 §8.5: it has no path
         return Ok(());
     }
-    set_target_path(request, request.target)
+    set_target_path(request, limits, request.target)
 }
 
 /// Method, target and, in the form HTTP/1 has for it, what is asked for beyond them.
@@ -60,7 +60,7 @@ fn start(pseudo: &Pseudo<'_>, limits: &Limits, request: &mut RequestHead) -> Res
     if !field::is_name(pseudo.method) {
         return Err(Reject::Malformed);
     }
-    request.method = Method::parse(pseudo.method);
+    request.method = method(pseudo.method)?;
     request.method_name = request.head.append(pseudo.method);
     let is_websocket = pseudo.protocol == Some(b"websocket");
     if request.method == Method::Connect && pseudo.protocol.is_none() {

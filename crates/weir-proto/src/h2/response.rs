@@ -39,6 +39,9 @@ pub fn response_head<'a>(
             }
         }
     }
+    if matches!(status, 100..=199 | 204) {
+        head.remove_known(Known::ContentLength); // RFC 9110 §8.6
+    }
     response.keep_alive = true;
     let is_bodiless = method == Method::Head || matches!(status, 100..=199 | 204 | 304);
     response.framing = match length {
@@ -71,6 +74,12 @@ mod tests {
         assert_eq!(framing(304, &[("content-length", "5")], true), Ok(Framing::None));
         assert_eq!(framing(200, &[("content-length", "5")], true), Err(BadResponse::Framing));
         assert_eq!(framing(200, &[("content-length", "5"), ("content-length", "5")], false), Err(BadResponse::Framing));
+    }
+
+    #[test]
+    fn u10_a_204_loses_its_length() {
+        let response = parse(204, &[("a", "b"), ("content-length", "5")], true).expect("valid");
+        assert_eq!(response.head.fields().collect::<Vec<_>>(), [(&b"a"[..], &b"b"[..])]);
     }
 
     #[test]

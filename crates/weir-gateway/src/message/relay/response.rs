@@ -115,7 +115,8 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         while !self.response.head_done {
             self.exchange.response.clear();
             let limits = &self.terms.clients.limits;
-            let parsed = parse_response(bytes, limits, self.exchange.request.method, &mut self.exchange.response);
+            let (tolerance, method) = (self.terms.tolerance, self.exchange.request.method);
+            let parsed = parse_response(bytes, limits, tolerance, method, &mut self.exchange.response);
             match parsed.map_err(Stop::BadResponse)? {
                 None => {
                     self.worker.buffers.stash(&mut self.response.stash, bytes);
@@ -217,7 +218,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     fn take_head(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
         let status = self.exchange.response.status;
         if status == 101 {
-            if !self.exchange.request.upgrade {
+            if !self.exchange.request.upgrade || !forward::switches_as_asked(self.exchange) {
                 return Err(Stop::BadInterim);
             }
             self.upstream_answers(status);

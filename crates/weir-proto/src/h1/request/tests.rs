@@ -140,9 +140,77 @@ fn what_is_known_of_a_refused_request_can_be_read() {
 
 #[test]
 fn other_versions_are_named_as_such() {
-    for version in ["HTTP/1.9", "HTTP/2.0", "HTTP/0.9"] {
+    for version in ["HTTP/2.0", "HTTP/3.1", "HTTP/0.9"] {
         let got = parse(&format!("GET / {version}\r\nHost: t\r\n\r\n"));
         assert_eq!(got.err(), Some(Reject::Version), "{version}");
+    }
+}
+
+#[test]
+fn u07_methods_in_lower_case_are_refused() {
+    for method in ["delete", "Delete", "get", "m-search", "QUERy"] {
+        let got = parse(&format!("{method} / HTTP/1.1\r\nHost: t\r\n\r\n"));
+        assert_eq!(got.err(), Some(Reject::Method), "{method}");
+    }
+    assert!(parse("M-SEARCH / HTTP/1.1\r\nHost: t\r\n\r\n").is_ok());
+}
+
+#[test]
+fn u07_path_parameters_can_be_refused() {
+    let limits = Limits { refuse_path_parameters: true, ..Limits::default() };
+    for (path, status) in
+        [("/admin;x", 400), ("/;x/admin", 400), ("/admin%3Bx", 400), ("/admin%3bx", 400), ("/a?b;c", 200)]
+    {
+        let bytes = format!("GET {path} HTTP/1.1\r\nHost: t\r\n\r\n");
+        let got = parse_request(bytes.as_bytes(), &limits, &mut RequestHead::default());
+        assert_eq!(got.err().map_or(200, Reject::status), status, "{path}");
+        assert!(parse(&bytes).is_ok(), "{path}");
+    }
+}
+
+#[test]
+fn u10_higher_minor_versions_are_processed_as_1_1() {
+    for version in ["HTTP/1.2", "HTTP/1.9"] {
+        let request = parse(&format!("GET / {version}\r\nHost: t\r\n\r\n")).expect(version);
+        assert_eq!((request.version, request.keep_alive), (Version::Http11, true), "{version}");
+    }
+    assert_eq!(parse("GET / HTTP/1.2\r\n\r\n").err(), Some(Reject::Host), "the rules of 1.1 hold");
+}
+
+#[test]
+fn u10_a_method_longer_than_any_is_not_implemented() {
+    let run = |bytes: &str| parse_request(bytes.as_bytes(), &Limits::default(), &mut RequestHead::default());
+    let method = |length: usize| "M".repeat(length);
+    assert_eq!(run(&method(100_000)), Err(Reject::MethodTooLong));
+    assert_eq!(run(&format!("{} / HTTP/1.1\r\nHost: t\r\n\r\n", method(65))), Err(Reject::MethodTooLong));
+    assert_eq!(run(&method(64)), Ok(None));
+    assert!(run(&format!("{} / HTTP/1.1\r\nHost: t\r\n\r\n", method(64))).is_ok());
+    assert_eq!(Reject::MethodTooLong.status(), 501);
+}
+
+#[test]
+fn u10_the_same_authority_with_its_default_port() {
+    for (target, host) in [
+        ("http://a.example:80/", "a.example"),
+        ("http://a.example/", "a.example:80"),
+        ("http://A.example./", "a.EXAMPLE:80"),
+        ("https://a.example:443/", "a.example"),
+    ] {
+        let request = parse(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n")).expect(target);
+        assert_eq!((request.host(), request.path()), (&b"a.example"[..], &b"/"[..]), "{target} {host}");
+    }
+    for (target, host) in [
+        ("http://a.example:81/", "a.example"),
+        ("https://a.example:80/", "a.example"),
+        ("http://b.example/", "a.example"),
+        ("http://a.example/", "a.example:443"),
+    ] {
+        let bytes = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        assert_eq!(parse(&bytes).err(), Some(Reject::Host), "{target} {host}");
+        let limits = Limits { target_replaces_host: true, ..Limits::default() };
+        let mut request = RequestHead::default();
+        assert!(parse_request(bytes.as_bytes(), &limits, &mut request).is_ok(), "{target} {host}");
+        assert_ne!(request.authority(), host.as_bytes(), "the target's counts");
     }
 }
 
