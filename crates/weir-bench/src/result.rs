@@ -438,8 +438,10 @@ impl MeasuredRun {
         self.load.total.latency.quantile(percentile / 100.0) as f64 / 1e6
     }
 
+    /// 0 when nothing was answered.
     pub fn mean_latency_ms(&self) -> f64 {
-        self.load.total.latency.mean() / 1e6
+        let latency = &self.load.total.latency;
+        if latency.is_empty() { 0.0 } else { latency.mean() / 1e6 }
     }
 
     /// Open loop: microseconds within which 99.9 % of the requests were sent after they were due; `None` when more of them
@@ -456,6 +458,12 @@ impl MeasuredRun {
     }
 
     /// Share of the exchanges that did not end well, 0 to 1: errors, missed sends and unexpected statuses.
+    /// Share of what was due that was never sent or had no complete answer, 0 to 1: latency says nothing of these.
+    pub fn lost_share(&self) -> f64 {
+        let total = &self.load.total;
+        (total.errors.sum() + total.missed) as f64 / total.due.max(1) as f64
+    }
+
     pub fn error_share(&self) -> f64 {
         let total = &self.load.total;
         let bad = total.errors.sum() + total.missed + total.unexpected;

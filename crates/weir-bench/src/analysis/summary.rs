@@ -48,7 +48,15 @@ pub struct CellSummary<'a> {
     pub instructions_against_baseline: Option<Comparison>,
     /// The worst that was found about the cell.
     pub worst: Option<Severity>,
+    /// Open loop: the share of requests that were lost, where that is so many that the latency of the others is not the
+    /// latency of the requests. Latencies are absent then.
+    pub survivors_only: Option<f64>,
 }
+
+/// Open loop: above this share of lost requests the latency of those that were answered is not shown.
+const LOST_TOO_MANY: f64 = 0.01;
+/// Rules that make throughput a lower bound and leave the processor time of a request as it is.
+const OF_THROUGHPUT_ALONE: [&str; 2] = ["generator-saturated", "backend-saturated"];
 
 /// What a policy costs on a target: the row with it against the row without.
 #[derive(Clone, Debug)]
@@ -123,14 +131,32 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         let within = within_repeats(theirs, runs, figure, turns);
         compare(&values(theirs, figure), &values(runs, figure), &within, confidence, result.seed)
     };
+    // What is invalid is compared with nothing, and nothing with it.
+    let invalid = |rules: &dyn Fn(&str) -> bool| {
+        let subjects = [Some(subject.clone()), baseline.map(lint::subject)];
+        verdicts.iter().any(|verdict| {
+            verdict.severity == Severity::Invalid
+                && (verdict.subject.is_some() && subjects.contains(&verdict.subject))
+                && rules(&verdict.rule)
+        })
+    };
+    let rates_compare = !invalid(&|_| true);
+    let costs_compare = !invalid(&|rule| !OF_THROUGHPUT_ALONE.contains(&rule));
+    let lost = median_interval(&values(runs, |run| Some(run.lost_share())), confidence, result.seed);
+    let open = runs.iter().any(|run| run.plan.pacing.is_open());
+    let survivors_only = lost.map(|lost| lost.median).filter(|lost| open && *lost > LOST_TOO_MANY);
+    let latency = |figure: &dyn Fn(&MeasuredRun) -> f64| {
+        let answered = |run: &MeasuredRun| (!run.load.total.latency.is_empty()).then(|| figure(run));
+        if survivors_only.is_some() { None } else { of(&answered) }
+    };
     CellSummary {
         cell,
         rps: of(&|run| Some(run.throughput())),
-        mean_ms: of(&|run| Some(run.mean_latency_ms())),
-        p50_ms: of(&|run| Some(run.latency_ms(50.0))),
-        p95_ms: of(&|run| Some(run.latency_ms(95.0))),
-        p99_ms: of(&|run| Some(run.latency_ms(99.0))),
-        p999_ms: of(&|run| Some(run.latency_ms(99.9))),
+        mean_ms: latency(&MeasuredRun::mean_latency_ms),
+        p50_ms: latency(&|run| run.latency_ms(50.0)),
+        p95_ms: latency(&|run| run.latency_ms(95.0)),
+        p99_ms: latency(&|run| run.latency_ms(99.0)),
+        p999_ms: latency(&|run| run.latency_ms(99.9)),
         cpu_us: of(&MeasuredRun::target_cpu_us),
         cpu_user_us: of(&|run| {
             let target = run.role(ProcessRole::Target).next()?;
@@ -150,14 +176,17 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         sent_within_us: of(&MeasuredRun::sent_within_us),
         noticed_within_us: of(&MeasuredRun::noticed_within_us),
         target_use: of(&|run| run.utilisation(ProcessRole::Target)),
-        against_baseline: against(&|run| Some(run.throughput()), &|turn| Some(turn.rps)),
-        cpu_against_baseline: against(&MeasuredRun::target_cpu_us, &|turn| turn.target_cpu_us),
-        instructions_against_baseline: against(&MeasuredRun::instructions_per_request, &|_| None),
+        against_baseline: against(&|run| Some(run.throughput()), &|turn| Some(turn.rps)).filter(|_| rates_compare),
+        cpu_against_baseline: against(&MeasuredRun::target_cpu_us, &|turn| turn.target_cpu_us)
+            .filter(|_| costs_compare),
+        instructions_against_baseline: against(&MeasuredRun::instructions_per_request, &|_| None)
+            .filter(|_| costs_compare),
         worst: verdicts
             .iter()
             .filter(|verdict| verdict.subject.as_ref() == Some(&subject))
             .map(|verdict| verdict.severity)
             .max(),
+        survivors_only,
     }
 }
 

@@ -120,14 +120,30 @@ pub fn finish(result: &ResultFile, out: &Path) -> Result<u8, String> {
 
 /// Prints the table, what follows from it, and verdicts.
 pub fn show(findings: &Findings<'_>) {
+    if let Some(reason) = report::headline(findings) {
+        out!("{reason}\n");
+    }
     // Beyond a terminal there is no width to fit into.
-    let width = (!std::io::stdout().is_terminal()).then_some(180);
+    let width = if std::io::stdout().is_terminal() { comfy_table::Table::new().width() } else { None };
     out!("{}", report::table(findings, width));
+    for line in report::legend(findings) {
+        out!("  {line}");
+    }
+    let left_out = report::left_out(findings);
+    if !left_out.is_empty() {
+        out!("not in the table:");
+    }
+    for line in left_out {
+        out!("  {line}");
+    }
     for table in [report::costs, report::searches, report::knees].iter().filter_map(|table| table(findings)) {
         out!("{table}");
     }
     out!("processors  {}", report::processors(findings.result));
-    say(&findings.verdicts);
+    let counts = report::counted(findings);
+    if !counts.is_empty() {
+        out!("findings    {}; the report has each in words", counts.join(", "));
+    }
 }
 
 /// Prints verdicts, those of one rule together.

@@ -27,7 +27,8 @@ pub use plan::{
 };
 pub(crate) use prepare::{allow_files, check_pacing, filler};
 pub use result::{
-    Connections, CpuTime, Errors, Generator, LoadInterval, LoadPhase, LoadProgress, LoadResult, LoadTally, RequestTally,
+    Connections, CpuTime, Errors, Generator, LoadInterval, LoadPhase, LoadProgress, LoadResult, LoadTally, PERCENTILES,
+    RequestTally,
 };
 pub use run::{run, run_until};
 pub(crate) use tls::provider;

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::histogram::LatencyHistogram;
 use super::plan::Statuses;
 
+/// What `weir load --json` writes beside the fields of a [`LoadResult`]: percentiles in milliseconds, absent ones as `null`.
+pub const PERCENTILES: &str = "percentiles_ms";
+
 /// Everything one run measured.
 ///
 /// An exchange belongs to the measurement when it was *due* after warm-up and before the end; answers to those are

@@ -111,6 +111,15 @@ impl LineFigure {
                 let hover = format!("{}: {} at {}", one.name, self.y.2.label(point.1), self.x.2.label(point.0));
                 svg.circle(*place, 4.0, one.colour, &hover);
             }
+            // A curve has no dots to point at: its points answer all the same, as far apart as a pointer can tell.
+            let mut free_from = f64::NEG_INFINITY;
+            for (point, place) in one.points.iter().zip(&points).filter(|_| !one.dots) {
+                if place.0 >= free_from {
+                    let hover = format!("{}: {} at {}", one.name, self.y.2.label(point.1), self.x.2.label(point.0));
+                    svg.target(*place, 7.0, one.colour, &hover);
+                    free_from = place.0 + 6.0;
+                }
+            }
         }
     }
 }
@@ -134,7 +143,7 @@ fn grid(svg: &mut Svg, figure: &LineFigure, x: &Axis, y: &Axis, (top, bottom): (
     }
     svg.line((LEFT, bottom), (right, bottom), FAINT, 1.0, "");
     svg.text(((LEFT + right) / 2.0, bottom + 38.0), TextAnchor::Middle, "", FAINT, &figure.x.0);
-    svg.text((LEFT - 8.0, top - 8.0), TextAnchor::End, "", FAINT, &figure.y.0);
+    svg.text((LEFT - 58.0, top - 9.0), TextAnchor::Start, "", FAINT, &figure.y.0);
 }
 
 type Entry = (String, &'static str, bool);

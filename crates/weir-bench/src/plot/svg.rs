@@ -67,6 +67,18 @@ impl Svg {
         );
     }
 
+    /// A place that shows a value when it is pointed at.
+    pub fn target(&mut self, at: (f64, f64), radius: f64, colour: &str, hover: &str) {
+        let _ = write!(
+            self.text,
+            "<circle class=\"hover\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\" fill=\"{colour}\" fill-opacity=\"0\">\
+             <title>{}</title></circle>",
+            at.0,
+            at.1,
+            escape(hover)
+        );
+    }
+
     pub fn diamond(&mut self, at: (f64, f64), colour: &str, hover: &str) {
         let (x, y) = at;
         let _ = write!(

@@ -1,8 +1,9 @@
 use super::{holds_connections, shortened, with_workers};
 use crate::{
     analysis::summary::{CellSummary, Findings},
+    engine::{LoadInterval, LoadPhase},
     plot::{Bar, BarFigure, HALF, LineFigure, PlotMark, Scale, Series, Unit, WIDTH, colour},
-    result::{Cell, MeasuredRun, ProcessRole},
+    result::{Cell, MeasuredRun, Process, ProcessRole, ProcessSample},
     scenario::{ScenarioRow, Speak},
     stats::ConfidenceInterval,
 };
@@ -36,6 +37,13 @@ pub fn figures(findings: &Findings<'_>) -> Vec<Figure> {
     for row in &scenario.rows {
         if idle {
             add("per-connection", Some(row), memory_per_connection(findings, row));
+        }
+        for (name, watch) in [
+            ("throughput-over-time", TimePlot::Throughput),
+            ("errors-over-time", TimePlot::Errors),
+            ("latency-over-time", TimePlot::Latency),
+        ] {
+            add(name, Some(row), over_time(findings, row, watch));
         }
         add("throughput", Some(row), throughput(findings, row));
         add("latency", Some(row), latency(findings, row));
@@ -261,7 +269,7 @@ fn latency(findings: &Findings<'_>, row: &ScenarioRow) -> Option<String> {
         LineFigure {
             title: "Latency from when a request was due".to_owned(),
             x: clients(),
-            y: ("time".to_owned(), Scale::Log, Unit::Milliseconds),
+            y: ("latency".to_owned(), Scale::Log, Unit::Milliseconds),
             series,
             marks: marks(row, |one| one.mean_ms.or(one.p99_ms)),
             width: HALF,
@@ -282,7 +290,7 @@ fn errors(findings: &Findings<'_>, row: &ScenarioRow) -> Option<String> {
         LineFigure {
             title: "Messages that failed".to_owned(),
             x: clients(),
-            y: ("share".to_owned(), Scale::Linear, Unit::Percent),
+            y: ("failed messages".to_owned(), Scale::Linear, Unit::Percent),
             series,
             marks,
             width: HALF,
@@ -297,7 +305,7 @@ fn memory_per_connection(findings: &Findings<'_>, row: &ScenarioRow) -> Option<S
         LineFigure {
             title: "Memory of the target for each idle connection".to_owned(),
             x: ("open connections".to_owned(), Scale::Log, Unit::Count),
-            y: ("memory".to_owned(), Scale::Linear, Unit::Bytes),
+            y: ("memory per connection".to_owned(), Scale::Linear, Unit::Bytes),
             series,
             marks: Vec::new(),
             width: HALF,
@@ -356,7 +364,7 @@ fn percentiles(findings: &Findings<'_>, row: &ScenarioRow) -> Option<String> {
         LineFigure {
             title: format!("Latency by percentile, {level} clients, all repeats"),
             x: ("percentile".to_owned(), Scale::Nines, Unit::Percentile),
-            y: ("time".to_owned(), Scale::Log, Unit::Milliseconds),
+            y: ("latency".to_owned(), Scale::Log, Unit::Milliseconds),
             series,
             marks: Vec::new(),
             width: HALF,
@@ -367,51 +375,94 @@ fn percentiles(findings: &Findings<'_>, row: &ScenarioRow) -> Option<String> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TimePlot {
+    Throughput,
+    Errors,
+    Latency,
     Memory,
     Cpu,
 }
 
-fn over_time(findings: &Findings<'_>, row: &ScenarioRow, watch: TimePlot) -> Option<String> {
+fn over_time(findings: &Findings<'_>, row: &ScenarioRow, plot: TimePlot) -> Option<String> {
+    let of_load = matches!(plot, TimePlot::Throughput | TimePlot::Errors | TimePlot::Latency);
+    if of_load && row.speak == Speak::Idle {
+        return None;
+    }
     let mut series = Vec::new();
     for cell in at_highest(findings, row) {
-        let Some(process) = typical(cell).and_then(|run| run.role(ProcessRole::Target).next()) else { continue };
-        let points: Vec<(f64, f64)> = match watch {
-            TimePlot::Memory => process.samples.iter().map(|sample| (sample.at_s, sample.rss_bytes as f64)).collect(),
-            TimePlot::Cpu => process
-                .samples
-                .windows(2)
-                .filter(|pair| pair[1].at_s - pair[0].at_s > 0.02)
-                .map(|pair| {
-                    let used = |sample: &crate::result::ProcessSample| sample.cpu_user_s + sample.cpu_system_s;
-                    (pair[1].at_s, (used(&pair[1]) - used(&pair[0])) / (pair[1].at_s - pair[0].at_s) * 100.0)
-                })
-                .collect(),
+        let Some(run) = typical(cell) else { continue };
+        let points = match plot {
+            TimePlot::Memory | TimePlot::Cpu => run.role(ProcessRole::Target).next().map(|one| of_process(one, plot)),
+            TimePlot::Throughput | TimePlot::Errors | TimePlot::Latency => Some(of_intervals(run, plot)),
         };
-        if points.len() > 1 {
-            series.push(Series {
-                name: cell.target.clone(),
-                colour: colour(&cell.target),
-                dashed: false,
-                dots: false,
-                points,
-                band: Vec::new(),
-            });
-        }
+        let Some(points) = points.filter(|points| points.len() > 1) else { continue };
+        series.push(Series {
+            name: cell.target.clone(),
+            colour: colour(&cell.target),
+            dashed: cell.target == "none",
+            dots: false,
+            points,
+            band: Vec::new(),
+        });
+    }
+    // A figure of nothing but zeros says less than the column of errors.
+    if plot == TimePlot::Errors && series.iter().all(|one| one.points.iter().all(|point| point.1 == 0.0)) {
+        return None;
     }
     let level = findings.result.scenario.levels(row).last()?;
-    let (title, unit) = match watch {
-        TimePlot::Memory => (format!("Memory of the target, {level} clients"), Unit::Bytes),
-        TimePlot::Cpu => (format!("CPU of the target, {level} clients, 100 % is one processor"), Unit::Percent),
+    let messages = if row.speak.asks() { "requests/s" } else { "messages/s" };
+    let (title, axis, scale, unit) = match plot {
+        TimePlot::Throughput => ("Throughput over time", messages, Scale::Linear, Unit::Count),
+        TimePlot::Errors => ("Errors over time", "failed or refused per second", Scale::Linear, Unit::Count),
+        TimePlot::Latency => ("Latency over time, p99 from when due", "p99 latency", Scale::Log, Unit::Milliseconds),
+        TimePlot::Memory => ("Memory of the target", "resident memory", Scale::Linear, Unit::Bytes),
+        TimePlot::Cpu => ("CPU of the target", "share of one processor", Scale::Linear, Unit::Percent),
     };
     (!series.is_empty()).then(|| {
         LineFigure {
-            title,
-            x: ("measured time, a typical run".to_owned(), Scale::Linear, Unit::Seconds),
-            y: (String::new(), Scale::Linear, unit),
+            title: format!("{title}, {level} clients"),
+            x: (
+                "seconds of the measured part, the run with the median throughput".to_owned(),
+                Scale::Linear,
+                Unit::Seconds,
+            ),
+            y: (axis.to_owned(), scale, unit),
             series,
             marks: Vec::new(),
             width: HALF,
         }
         .svg()
     })
+}
+
+/// What a process used, by the time since its first sample.
+fn of_process(process: &Process, plot: TimePlot) -> Vec<(f64, f64)> {
+    if plot == TimePlot::Memory {
+        return process.samples.iter().map(|sample| (sample.at_s, sample.rss_bytes as f64)).collect();
+    }
+    let used = |sample: &ProcessSample| sample.cpu_user_s + sample.cpu_system_s;
+    let pairs = process.samples.windows(2).filter(|pair| pair[1].at_s - pair[0].at_s > 0.02);
+    pairs
+        .map(|pair| (pair[1].at_s, (used(&pair[1]) - used(&pair[0])) / (pair[1].at_s - pair[0].at_s) * 100.0))
+        .collect()
+}
+
+/// What the load engine counted, by the time since the measured part began. The last interval may be a short one, whose rate
+/// would be a matter of chance.
+fn of_intervals(run: &MeasuredRun, plot: TimePlot) -> Vec<(f64, f64)> {
+    let measured = || run.load.intervals.iter().filter(|interval| interval.phase == LoadPhase::Measured);
+    let longest = measured().map(|interval| interval.length_ns).max().unwrap_or(0);
+    let first = measured().map(|interval| interval.start_ns).min().unwrap_or(0);
+    let whole = measured().filter(|interval| interval.length_ns * 2 > longest);
+    let point = |interval: &LoadInterval| {
+        let tally = &interval.tally;
+        let per_second = |count: u64| count as f64 * 1e9 / interval.length_ns.max(1) as f64;
+        let value = match plot {
+            TimePlot::Errors => per_second(tally.errors.sum() + tally.missed + tally.unexpected),
+            TimePlot::Latency if tally.latency.is_empty() => return None,
+            TimePlot::Latency => tally.latency.quantile(0.99) as f64 / 1e6,
+            _ => per_second(tally.completed),
+        };
+        Some(((interval.start_ns + interval.length_ns - first) as f64 / 1e9, value))
+    };
+    whole.filter_map(point).collect()
 }

@@ -1,8 +1,8 @@
 use std::fmt::Write as _;
 
 use super::{
-    against, difference, extra, extra_headers, figures, grouped, holds_connections, knee_figures, level, plain,
-    processors, published_after, schedule_of, target_name, with_interval, with_workers,
+    against, difference, extra, extra_headers, figures, grouped, headline, holds_connections, knee_figures, latency,
+    left_out, legend, level, plain, processors, published_after, schedule_of, target_name, with_interval, with_workers,
 };
 use crate::{
     analysis::{
@@ -10,6 +10,7 @@ use crate::{
         summary::{CellSummary, Findings},
     },
     plot::{Unit, escape},
+    result::CellOutcome,
     scenario::TableColumn,
 };
 
@@ -83,19 +84,17 @@ pub fn html(findings: &Findings<'_>) -> String {
 }
 
 fn verdict_banner(findings: &Findings<'_>, page: &mut String) {
-    let count = |severity| findings.verdicts.iter().filter(|verdict| verdict.severity == severity).count();
-    let (invalid, warnings) = (count(Severity::Invalid), count(Severity::Warning));
-    let (class, words) = match findings.worst() {
-        Some(Severity::Invalid) => {
-            ("invalid", format!("{invalid} findings make figures of this result invalid, {warnings} are warnings."))
-        }
-        Some(Severity::Warning) => ("warning", format!("Valid, with {warnings} warnings.")),
-        _ => ("valid", "Valid: no finding.".to_owned()),
+    let (class, title) = match findings.worst() {
+        Some(Severity::Invalid) => ("invalid", "Invalid."),
+        Some(Severity::Warning) => ("warning", "Verdict."),
+        _ => ("valid", "Valid."),
     };
-    let _ = write!(
-        page,
-        "<p class=\"banner {class}\"><strong>Verdict.</strong> {words} <a href=\"#verdicts\">In words</a></p>"
-    );
+    let reason = headline(findings).unwrap_or_else(|| "No finding.".to_owned());
+    let all = match findings.verdicts.len() {
+        0 | 1 => String::new(),
+        count => format!(" <a href=\"#verdicts\">All {count} findings</a>"),
+    };
+    let _ = write!(page, "<p class=\"banner {class}\"><strong>{title}</strong> {}{all}</p>", escape(&reason));
 }
 
 fn facts(findings: &Findings<'_>, page: &mut String) {
@@ -140,34 +139,34 @@ fn facts(findings: &Findings<'_>, page: &mut String) {
 
 fn results_table(findings: &Findings<'_>, page: &mut String) {
     let idle = holds_connections(findings.result);
-    let baseline = &findings.result.scenario.baseline;
     page.push_str(
-        "<section><h2>Figures</h2><div class=\"scroll\"><table><thead><tr><th>Row<th class=\"n\">Clients<th>Target",
+        "<section><h2>Figures</h2><div class=\"scroll\"><table class=\"figures\"><thead><tr><th>Row<th class=\"n\">Clients<th>Target",
     );
-    let columns = if idle {
-        page.push_str("<th class=\"n\">Held<th class=\"n\">Memory<th class=\"n\">Per connection<th class=\"n\">Errors");
-        4
+    let against = format!("vs {}", findings.result.scenario.baseline);
+    let mut headers: Vec<&str> = if idle {
+        vec!["Held", "Memory", "Per connection", "Errors"]
     } else {
-        let _ = write!(
-            page,
-            "<th class=\"n\">Requests/s<th class=\"n\">vs {0}<th class=\"n\">p50<th class=\"n\">p99<th class=\"n\">p99.9\
-             <th class=\"n\">CPU/request<th class=\"n\">vs {0}<th class=\"n\">Memory<th class=\"n\">after<th class=\"n\">Errors",
-            escape(baseline)
-        );
-        10
+        let times = ["p50", "p99", "p99.9", "CPU/request"];
+        let first = ["Requests/s", &against].into_iter().chain(times);
+        first.chain([&*against, "Memory", "Memory after", "Errors"]).collect()
     };
+    let columns = headers.len();
     let extras = &findings.result.scenario.columns;
-    let headers: Vec<&str> = extras.iter().flat_map(|column| extra_headers(*column)).collect();
-    headers.iter().for_each(|header| page.push_str(&format!("<th class=\"n\">{header}")));
+    headers.extend(extras.iter().flat_map(|column| extra_headers(*column)));
+    headers.iter().for_each(|header| page.push_str(&format!("<th class=\"n\">{}", escape(header))));
     page.push_str("<th>Verdict</thead><tbody>");
     let mut last = "";
     for (index, summary) in findings.cells.iter().enumerate() {
         let cell = summary.cell;
+        if matches!(cell.outcome, CellOutcome::Unsupported { .. }) {
+            published_rows(findings, index, columns, page);
+            continue;
+        }
         let first = cell.row != last;
         last = &cell.row;
         let _ = write!(
             page,
-            "<tr{}><td>{}<td class=\"n\">{}<td><span class=\"swatch\" style=\"background:{}\"></span>{}",
+            "<tr{}><td>{}<td class=\"n\" data-name=\"Clients\">{}<td><span class=\"swatch\" style=\"background:{}\"></span>{}",
             if first { " class=\"first\"" } else { "" },
             if first { escape(&cell.row) } else { String::new() },
             escape(&level(cell.level.connections, cell.level.workers)),
@@ -175,22 +174,37 @@ fn results_table(findings: &Findings<'_>, page: &mut String) {
             escape(&target_name(findings, cell))
         );
         if let Some(reason) = summary.absent() {
-            let span = columns + headers.len() + 1;
+            let span = headers.len() + 1;
             let line = reason.lines().next().unwrap_or_default();
             let _ =
                 write!(page, "<td colspan=\"{span}\" class=\"absent\" title=\"{}\">{}", escape(reason), escape(line));
             continue;
         }
-        cells(summary, idle, page);
-        for value in extras.iter().flat_map(|column| extra(*column, summary)) {
-            let _ = write!(page, "<td class=\"n\">{}", escape(&value));
+        let mut values = figures_of(summary, idle);
+        values.extend(extras.iter().flat_map(|column| extra(*column, summary)));
+        for (name, value) in headers.iter().zip(&values) {
+            let _ = write!(page, "<td class=\"n\" data-name=\"{}\">{}", escape(name), split_interval(value));
         }
         let word =
             summary.worst.map_or("ok", |severity| if severity == Severity::Note { "ok" } else { severity.word() });
         let _ = write!(page, "<td><span class=\"badge {word}\">{word}</span>");
         published_rows(findings, index, columns, page);
     }
-    page.push_str("</tbody></table></div></section>");
+    page.push_str("</tbody></table></div>");
+    list("legend", "", &legend(findings), page);
+    list("legend", "Not in the table:", &left_out(findings), page);
+    page.push_str("</section>");
+}
+
+fn list(class: &str, title: &str, lines: &[String], page: &mut String) {
+    if lines.is_empty() {
+        return;
+    }
+    let _ = write!(page, "<div class=\"{class}\">{title}<ul>");
+    for line in lines {
+        let _ = write!(page, "<li>{}", escape(line));
+    }
+    page.push_str("</ul></div>");
 }
 
 /// What others published, as lines of the table.
@@ -216,10 +230,10 @@ fn published_rows(findings: &Findings<'_>, index: usize, columns: usize, page: &
     }
 }
 
-fn cells(summary: &CellSummary<'_>, idle: bool, page: &mut String) {
+fn figures_of(summary: &CellSummary<'_>, idle: bool) -> Vec<String> {
     let errors = summary.error_share.map_or(0.0, |share| share.median);
     let errors = if errors == 0.0 { "0".to_owned() } else { Unit::Percent.label(errors * 100.0) };
-    let values = if idle {
+    if idle {
         vec![
             plain(summary.open_connections, Unit::Count),
             plain(summary.rss_bytes, Unit::Bytes),
@@ -230,18 +244,15 @@ fn cells(summary: &CellSummary<'_>, idle: bool, page: &mut String) {
         vec![
             with_interval(summary.rps, Unit::Count),
             against(summary.against_baseline),
-            plain(summary.p50_ms, Unit::Milliseconds),
-            plain(summary.p99_ms, Unit::Milliseconds),
-            plain(summary.p999_ms, Unit::Milliseconds),
+            latency(summary, summary.p50_ms, true),
+            latency(summary, summary.p99_ms, false),
+            latency(summary, summary.p999_ms, false),
             with_interval(summary.cpu_us, Unit::Microseconds),
             against(summary.cpu_against_baseline),
             plain(summary.rss_bytes, Unit::Bytes),
             plain(summary.rss_after_bytes, Unit::Bytes),
             errors,
         ]
-    };
-    for value in values {
-        let _ = write!(page, "<td class=\"n\">{}", split_interval(&value));
     }
 }
 

@@ -11,12 +11,12 @@ pub use self::{
 };
 use crate::{
     analysis::{
-        lint::LintVerdict,
+        lint::{LintVerdict, Severity},
         summary::{CellSummary, Findings},
     },
     manifest::Pinning,
     plot::{Unit, holds_zero},
-    result::{Knee, ResultFile, SearchAttempt},
+    result::{CellOutcome, Knee, ResultFile, SearchAttempt},
     scenario::{Published, TableColumn},
     stats::{Comparison, ConfidenceInterval},
 };
@@ -50,6 +50,7 @@ fn plain(interval: Option<ConfidenceInterval>, unit: Unit) -> String {
 fn against(comparison: Option<Comparison>) -> String {
     match comparison {
         None => String::new(),
+        Some(one) if !one.ratio.median.is_finite() => String::new(),
         Some(one) if one.different => format!("{:+.1} %", (one.ratio.median - 1.0) * 100.0),
         Some(_) => "≈".to_owned(),
     }
@@ -104,6 +105,99 @@ pub fn grouped(verdicts: &[LintVerdict]) -> Vec<Vec<&LintVerdict>> {
         }
     }
     groups
+}
+
+/// The one reason that stands on top: of the worst findings the one that most figures have, in the words of the first.
+pub fn headline(findings: &Findings<'_>) -> Option<String> {
+    let worst = findings.worst()?;
+    let groups = grouped(&findings.verdicts);
+    let most = groups.iter().filter(|group| group[0].severity == worst).max_by_key(|group| group.len())?;
+    let first = most[0];
+    let figures = findings.cells.iter().filter(|summary| summary.absent().is_none()).count();
+    let with = findings.cells.iter().filter(|summary| summary.worst == Some(worst)).count();
+    let subject = first.subject.as_ref().map_or(String::new(), |subject| format!("{subject}: "));
+    Some(match (worst, with) {
+        (Severity::Invalid, 0) | (Severity::Note, _) => format!("{subject}{}", first.words),
+        (Severity::Invalid, _) => format!("{with} of {figures} figures are invalid. {subject}{}", first.words),
+        (Severity::Warning, 0) => format!("Valid, with a warning. {subject}{}", first.words),
+        (Severity::Warning, _) => {
+            format!("Valid, with a warning about {with} of {figures} figures. {subject}{}", first.words)
+        }
+    })
+}
+
+/// How many findings there are by rule, the worst first: `generator-saturated ×12 (invalid)`.
+pub fn counted(findings: &Findings<'_>) -> Vec<String> {
+    let line = |group: Vec<&LintVerdict>| {
+        let times = if group.len() > 1 { format!(" ×{}", group.len()) } else { String::new() };
+        format!("{}{times} ({})", group[0].rule, group[0].severity.word())
+    };
+    grouped(&findings.verdicts).into_iter().map(line).collect()
+}
+
+/// What targets can't do, each with the rows it concerns: once below the table instead of as rows without figures.
+pub fn left_out(findings: &Findings<'_>) -> Vec<String> {
+    let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
+    for cell in findings.cells.iter().map(|summary| summary.cell) {
+        let CellOutcome::Unsupported { reason } = &cell.outcome else { continue };
+        let reason = reason.lines().next().unwrap_or_default();
+        let reason = reason.strip_prefix("not supported by ").unwrap_or(reason);
+        let known = reasons.iter_mut().find(|(target, known, _)| (*target, *known) == (&*cell.target, reason));
+        match known {
+            Some((_, _, rows)) if rows.contains(&cell.row.as_str()) => {}
+            Some((_, _, rows)) => rows.push(&cell.row),
+            None => reasons.push((&cell.target, reason, vec![&cell.row])),
+        }
+    }
+    let all = findings.result.scenario.rows.len();
+    let line = |(target, reason, rows): (&str, &str, Vec<&str>)| {
+        let reason = match reason.strip_prefix(&format!("{target}: ")) {
+            Some(feature) => format!("does not do {feature}"),
+            None => reason.to_owned(),
+        };
+        let of = if rows.len() == all { "every row".to_owned() } else { rows.join(", ") };
+        format!("{target}: {reason} ({of})")
+    };
+    reasons.into_iter().map(line).collect()
+}
+
+/// What the marks of the table mean, as far as it has them.
+pub fn legend(findings: &Findings<'_>) -> Vec<String> {
+    let scenario = &findings.result.scenario;
+    let percent = scenario.method.confidence * 100.0;
+    let mut lines = Vec::new();
+    let compared = |summary: &CellSummary<'_>| {
+        [summary.against_baseline, summary.cpu_against_baseline].into_iter().flatten().any(|one| !one.different)
+    };
+    if findings.cells.iter().any(compared) {
+        lines.push(format!("≈ no difference from {} was found at {percent:.0} % confidence", scenario.baseline));
+    }
+    if findings.cells.iter().any(|summary| summary.worst == Some(Severity::Invalid)) {
+        lines.push("invalid figures are compared with nothing; the verdicts say why".to_owned());
+    }
+    if findings.cells.iter().any(|summary| summary.survivors_only.is_some()) {
+        lines.push(
+            "lost N %: so many requests of an open loop were never sent or not answered; the latency of the others is \
+             not shown, as it is not the latency of the requests"
+                .to_owned(),
+        );
+    }
+    if findings.cells.iter().any(|summary| summary.rps.is_some_and(|rps| rps.low < rps.high)) {
+        lines.push(format!("(low–high) is the {percent:.0} % bootstrap interval of the median over repeats"));
+    }
+    if scenario.rows.iter().any(|row| !row.published.is_empty()) {
+        lines.push("published figures come from another machine: compare shapes, not heights".to_owned());
+    }
+    lines
+}
+
+/// A latency; where only survivors have one, the share that was lost stands in its place, once.
+fn latency(summary: &CellSummary<'_>, interval: Option<ConfidenceInterval>, first: bool) -> String {
+    match summary.survivors_only {
+        Some(lost) if first => format!("lost {:.0} %", (lost * 100.0).max(1.0)),
+        Some(_) => "–".to_owned(),
+        None => plain(interval, Unit::Milliseconds),
+    }
 }
 
 fn with_workers(target: &str, workers: u32) -> String {

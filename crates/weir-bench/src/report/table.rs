@@ -1,114 +1,198 @@
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 
 use super::{
-    against, difference, extra, extra_headers, holds_connections, knee_figures, level, plain, published_after,
+    against, difference, extra, extra_headers, holds_connections, knee_figures, latency, level, plain, published_after,
     schedule_of, shortened, target_name, with_interval, with_workers,
 };
 use crate::{
-    analysis::{lint::Severity, summary::Findings},
+    analysis::{
+        lint::Severity,
+        summary::{CellSummary, Findings},
+    },
     plot::Unit,
-    scenario::TableColumn,
+    result::CellOutcome,
+    scenario::{Published, TableColumn},
 };
 
-/// The table of a result for a terminal, `width` characters wide when given.
+/// The figures of a result for a terminal: a table where one fits into `width` characters without wrapping, otherwise a
+/// block for each figure. Without a width a table of any width is printed.
 pub fn table(findings: &Findings<'_>, width: Option<u16>) -> String {
+    let header = header(findings);
     let mut table = Table::new();
-    table.load_style(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
-    if let Some(width) = width {
-        table.set_width(width);
-    }
-    let idle = holds_connections(findings.result);
-    let baseline = format!("vs {}", findings.result.scenario.baseline);
-    let mut header = vec!["row", "clients", "target"];
-    if idle {
-        header.extend(["held", "memory", "per connection", "errors"]);
-    } else {
-        header.extend(["req/s", baseline.as_str(), "p50", "p99", "p99.9", "CPU/req", "memory", "errors"]);
-    }
-    header.extend(findings.result.scenario.columns.iter().flat_map(|column| extra_headers(*column)));
-    header.push("verdict");
-    table.set_header(header);
-    let columns = table.header().map_or(0, |header| header.cell_count());
+    table.load_style(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(header.clone());
+    let lines = lines(findings, &header);
     let mut last_row = "";
+    for line in &lines {
+        let name = if line.row == last_row { "" } else { line.row };
+        last_row = line.row;
+        let mut cells = vec![Cell::new(name)];
+        cells.extend(line.values.iter().enumerate().map(|(column, value)| line.cell(column, value)));
+        table.add_row(cells);
+    }
+    let text = table.to_string();
+    let needed = text.lines().map(|line| line.chars().filter(|one| !one.is_control()).count()).max().unwrap_or(0);
+    match width {
+        Some(width) if needed > usize::from(width) => blocks(&header, &lines, usize::from(width)),
+        _ => text,
+    }
+}
+
+fn header(findings: &Findings<'_>) -> Vec<String> {
+    let scenario = &findings.result.scenario;
+    let mut header = vec!["row".to_owned(), "clients".to_owned(), "target".to_owned()];
+    if holds_connections(findings.result) {
+        header.extend(["held", "memory", "per connection", "errors"].map(str::to_owned));
+    } else {
+        header.extend(["req/s".to_owned(), format!("vs {}", scenario.baseline)]);
+        header.extend(["p50", "p99", "p99.9", "CPU/req", "memory", "errors"].map(str::to_owned));
+    }
+    header.extend(scenario.columns.iter().flat_map(|column| extra_headers(*column)).map(str::to_owned));
+    header.push("verdict".to_owned());
+    header
+}
+
+/// One line: a figure, or what others published for it. `values` are what stands behind the row's name.
+struct Line<'a> {
+    row: &'a str,
+    values: Vec<String>,
+    colour: Option<Color>,
+}
+
+/// Behind the row's name: clients and target are words, and the verdict is.
+const WORDS: usize = 2;
+
+impl Line<'_> {
+    fn cell(&self, column: usize, value: &str) -> Cell {
+        let cell = Cell::new(value);
+        let cell = if column < WORDS || column + 1 == self.values.len() {
+            cell
+        } else {
+            cell.set_alignment(CellAlignment::Right)
+        };
+        match self.colour {
+            Some(colour) if colour == Color::Magenta || column + 1 == self.values.len() => cell.fg(colour),
+            _ => cell,
+        }
+    }
+}
+
+/// Every figure that there is. What a target can't do is no line: [`super::left_out`] says it.
+fn lines<'a>(findings: &'a Findings<'_>, header: &[String]) -> Vec<Line<'a>> {
+    let mut lines = Vec::new();
     for (index, summary) in findings.cells.iter().enumerate() {
         let cell = summary.cell;
-        let name = if cell.row == last_row { "" } else { cell.row.as_str() };
-        last_row = &cell.row;
-        let mut line = vec![
-            Cell::new(name),
-            Cell::new(level(cell.level.connections, cell.level.workers)),
-            Cell::new(target_name(findings, cell)),
-        ];
-        let number = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
-        if let Some(reason) = summary.absent() {
-            let reason = reason.lines().next().unwrap_or_default();
-            line.extend((4..columns).map(|_| Cell::new("–").set_alignment(CellAlignment::Right)));
-            line.push(Cell::new(shortened(reason, 48)).fg(Color::DarkGrey));
-            table.add_row(line);
-            add_published(&mut table, findings, index, columns);
-            continue;
+        if !matches!(cell.outcome, CellOutcome::Unsupported { .. }) {
+            let mut values = vec![level(cell.level.connections, cell.level.workers), target_name(findings, cell)];
+            let colour = match summary.absent() {
+                Some(reason) => {
+                    values.extend((values.len() + 2..header.len()).map(|_| "–".to_owned()));
+                    values.push(shortened(&format!("failed: {reason}"), 60));
+                    Some(Color::Red)
+                }
+                None => {
+                    values.extend(figures(findings, summary));
+                    values.push(verdict(summary).to_owned());
+                    Some(match summary.worst {
+                        Some(Severity::Invalid) => Color::Red,
+                        Some(Severity::Warning) => Color::Yellow,
+                        Some(Severity::Note) | None => Color::Green,
+                    })
+                }
+            };
+            lines.push(Line { row: &cell.row, values, colour });
         }
-        if idle {
-            line.push(number(plain(summary.open_connections, Unit::Count)));
-            line.push(number(plain(summary.rss_bytes, Unit::Bytes)));
-            line.push(number(with_interval(summary.bytes_per_connection, Unit::Bytes)));
-        } else {
-            line.push(number(with_interval(summary.rps, Unit::Count)));
-            line.push(number(against(summary.against_baseline)));
-            for latency in [summary.p50_ms, summary.p99_ms, summary.p999_ms] {
-                line.push(number(plain(latency, Unit::Milliseconds)));
-            }
-            // Against the baseline, in the same way as throughput.
-            let cpu =
-                format!("{} {}", plain(summary.cpu_us, Unit::Microseconds), against(summary.cpu_against_baseline));
-            line.push(number(cpu.trim_end().to_owned()));
-            line.push(number(plain(summary.rss_bytes, Unit::Bytes)));
-        }
-        line.push(number(errors(summary.error_share.map_or(0.0, |share| share.median))));
-        let extras = findings.result.scenario.columns.iter();
-        line.extend(extras.flat_map(|column| extra(*column, summary)).map(number));
-        line.push(match summary.worst {
-            Some(Severity::Invalid) => Cell::new("invalid").fg(Color::Red),
-            Some(Severity::Warning) => Cell::new("warning").fg(Color::Yellow),
-            Some(Severity::Note) | None => Cell::new("ok").fg(Color::Green),
-        });
-        table.add_row(line);
-        add_published(&mut table, findings, index, columns);
+        lines.extend(published(findings, index, header));
     }
-    table.to_string()
+    lines
+}
+
+fn verdict(summary: &CellSummary<'_>) -> &'static str {
+    match summary.worst {
+        Some(Severity::Invalid) => "invalid",
+        Some(Severity::Warning) => "warning",
+        Some(Severity::Note) | None => "ok",
+    }
+}
+
+fn figures(findings: &Findings<'_>, summary: &CellSummary<'_>) -> Vec<String> {
+    let mut values = if holds_connections(findings.result) {
+        vec![
+            plain(summary.open_connections, Unit::Count),
+            plain(summary.rss_bytes, Unit::Bytes),
+            with_interval(summary.bytes_per_connection, Unit::Bytes),
+        ]
+    } else {
+        // Against the baseline, in the same way as throughput.
+        let cpu = format!("{} {}", plain(summary.cpu_us, Unit::Microseconds), against(summary.cpu_against_baseline));
+        vec![
+            with_interval(summary.rps, Unit::Count),
+            against(summary.against_baseline),
+            latency(summary, summary.p50_ms, true),
+            latency(summary, summary.p99_ms, false),
+            latency(summary, summary.p999_ms, false),
+            cpu.trim_end().to_owned(),
+            plain(summary.rss_bytes, Unit::Bytes),
+        ]
+    };
+    values.push(errors(summary.error_share.map_or(0.0, |share| share.median)));
+    values.extend(findings.result.scenario.columns.iter().flat_map(|column| extra(*column, summary)));
+    values
 }
 
 /// What others published for the row and level that end with this cell, as lines of the table.
-fn add_published(table: &mut Table, findings: &Findings<'_>, index: usize, columns: usize) {
-    let idle = holds_connections(findings.result);
-    for published in published_after(findings, index) {
-        let mut line = vec![Cell::new(""), Cell::new(""), Cell::new(&published.system).fg(Color::Magenta)];
-        line.extend((4..columns).map(|_| Cell::new("")));
-        line.push(Cell::new("published").fg(Color::Magenta));
-        if let Some(rps) = published.rps {
-            line[3] = Cell::new(Unit::Count.label(rps)).set_alignment(CellAlignment::Right).fg(Color::Magenta);
-        }
-        if !idle {
-            if let Some(p99) = published.p99_ms {
-                line[6] =
-                    Cell::new(Unit::Milliseconds.label(p99)).set_alignment(CellAlignment::Right).fg(Color::Magenta);
+fn published<'a>(findings: &'a Findings<'_>, index: usize, header: &[String]) -> Vec<Line<'a>> {
+    let row = findings.cells[index].cell.row.as_str();
+    let line = |one: &Published| {
+        let mut values = vec![String::new(); header.len() - 1];
+        let mut set = |name: &str, value: Option<String>| {
+            if let (Some(at), Some(value)) = (header.iter().position(|have| have == name), value) {
+                values[at - 1] = value;
             }
-            if let Some(mean) = published.mean_ms {
-                let text = format!("mean {}", Unit::Milliseconds.label(mean));
-                line[5] = Cell::new(text).set_alignment(CellAlignment::Right).fg(Color::Magenta);
-            }
-        }
-        if let Some(percent) = published.error_percent {
-            line[errors_at(idle)] =
-                Cell::new(format!("{percent} %")).set_alignment(CellAlignment::Right).fg(Color::Magenta);
-        }
-        table.add_row(line);
-    }
+        };
+        set("target", Some(one.system.clone()));
+        set("req/s", one.rps.map(|rps| Unit::Count.label(rps)));
+        set("p50", one.mean_ms.map(|mean| format!("mean {}", Unit::Milliseconds.label(mean))));
+        set("p99", one.p99_ms.map(|p99| Unit::Milliseconds.label(p99)));
+        set("errors", one.error_percent.map(|percent| format!("{percent} %")));
+        set("verdict", Some("published".to_owned()));
+        Line { row, values, colour: Some(Color::Magenta) }
+    };
+    published_after(findings, index).into_iter().map(line).collect()
 }
 
-/// The column of errors.
-fn errors_at(idle: bool) -> usize {
-    if idle { 6 } else { 10 }
+/// The same figures below each other: a line for each row's name, and a paragraph for each figure.
+fn blocks(header: &[String], lines: &[Line<'_>], width: usize) -> String {
+    let mut text = String::new();
+    let mut last_row = "";
+    for line in lines {
+        if line.row != last_row {
+            text.push_str(if text.is_empty() { "" } else { "\n" });
+            text.push_str(line.row);
+            text.push('\n');
+            last_row = line.row;
+        }
+        let (clients, target) = (&line.values[0], &line.values[1]);
+        let verdict = line.values.last().map_or("", String::as_str);
+        let clients = if clients.is_empty() { String::new() } else { format!(", {clients} clients") };
+        text.push_str(&format!("  {target}{clients}: {verdict}\n"));
+        let figures = header[WORDS + 1..].iter().zip(&line.values[WORDS..]);
+        let named = figures.filter(|(name, value)| !value.is_empty() && *value != "–" && *name != "verdict");
+        let mut used = 0;
+        for (name, value) in named {
+            let figure = format!("{name} {value}");
+            if used > 0 && used + 3 + figure.chars().count() > width {
+                text.push('\n');
+                used = 0;
+            }
+            let lead = if used == 0 { "    " } else { " · " };
+            text.push_str(lead);
+            text.push_str(&figure);
+            used += lead.chars().count() + figure.chars().count();
+        }
+        text.push_str(if used > 0 { "\n" } else { "" });
+    }
+    text.trim_end().to_owned()
 }
 
 /// The table of searches, when there are any.

@@ -15,7 +15,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::engine::{LoadPlan, LoadResult};
+use crate::engine::{LoadPlan, LoadResult, PERCENTILES};
 
 /// Connections from one local address to one destination: the kernel's usual range of ports has 28,232.
 const PORTS: usize = 20_000;
@@ -97,7 +97,11 @@ fn start() -> Result<Child, String> {
 }
 
 fn result(output: &Output) -> Result<LoadResult, String> {
-    serde_json::from_slice(&output.stdout).map_err(|_| {
+    let read = serde_json::from_slice(&output.stdout).and_then(|mut whole: serde_json::Value| {
+        whole.as_object_mut().map(|members| members.remove(PERCENTILES));
+        serde_json::from_value(whole)
+    });
+    read.map_err(|_| {
         let said = String::from_utf8_lossy(&output.stderr);
         format!("a generator ended with {}: {}", output.status, said.trim())
     })

@@ -101,6 +101,8 @@ pub struct RowEvidence {
     pub drain_s: Option<f64>,
     /// Requests that were announced.
     pub asked_count: Option<u64>,
+    /// Requests that were sent.
+    pub sent: Option<u64>,
     /// Requests that were answered.
     pub completed: Option<u64>,
     /// Share of exchanges that failed, 0 to 1.

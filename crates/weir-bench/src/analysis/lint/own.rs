@@ -89,6 +89,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
         duration_s: Some(run.measured_s()),
         drain_s: Some(run.load.drain_ns as f64 / 1e9),
         asked_count: run.plan.stop.count,
+        sent: Some(total.due.saturating_sub(total.missed)),
         completed: Some(total.completed),
         error_share: Some((total.errors.sum() + total.missed) as f64 / total.due.max(1) as f64),
         failed_connections: Some(run.load.connections.failed.sum()),

@@ -15,6 +15,11 @@ const MOST_PER_CONNECTION: f64 = 1e6;
 const MOST_PER_TOOL: f64 = 1e8;
 
 pub fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
+    // Without a single answer, whatever other rules would find follows from that.
+    if let Some((severity, words)) = nothing_measured(row) {
+        let rule = "nothing-measured".to_owned();
+        return vec![LintVerdict { rule, severity, subject: Some(row.name.clone()), words, runs: 1 }];
+    }
     let rules: [(&str, Rule); 24] = [
         ("littles-law", little),
         ("in-flight-count", in_flight),
@@ -52,6 +57,20 @@ pub fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
 
 type Finding = Option<(Severity, String)>;
 type Rule = fn(&RowEvidence) -> Finding;
+
+fn nothing_measured(row: &RowEvidence) -> Finding {
+    // Idle connections are not asked for anything.
+    if row.held.is_some() || row.completed? > 0 {
+        return None;
+    }
+    let failed = row.failed_connections.filter(|failed| *failed > 0);
+    let connections = failed.map_or(String::new(), |failed| format!("; {failed} connections could not be opened"));
+    let words = match row.sent? {
+        0 => format!("nothing was sent in the measured part{connections}: there is no figure to show"),
+        sent => format!("{sent} requests were sent and none was answered{connections}: there is no figure to show"),
+    };
+    Some((Severity::Invalid, words))
+}
 
 fn little(row: &RowEvidence) -> Finding {
     let (rps, mean_ms) = (row.rps?, row.mean_ms?);

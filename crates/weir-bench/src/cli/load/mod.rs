@@ -3,6 +3,7 @@
 mod report;
 mod verdict;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, IsTerminal as _, Read as _};
 use std::net::IpAddr;
@@ -19,8 +20,8 @@ use signal_hook::flag;
 use crate::backend::behaviour::{parse_bytes, parse_duration};
 use crate::cli::print::out;
 use crate::engine::{
-    ClientTls, EchoCheck, LoadPlan, LoadProgress, LoadResult, LoadTimeouts, Pacing, PlanError, Protocol, Rate,
-    RequestBody, RequestTemplate, Spacing, StopCondition, Think, run_until,
+    ClientTls, EchoCheck, LatencyHistogram, LoadPlan, LoadProgress, LoadResult, LoadTimeouts, PERCENTILES, Pacing,
+    PlanError, Protocol, Rate, RequestBody, RequestTemplate, Spacing, StopCondition, Think, run_until,
 };
 
 pub use self::report::report;
@@ -180,12 +181,30 @@ pub fn main(args: LoadArguments) -> ExitCode {
 }
 
 fn write_json(path: &PathBuf, result: &LoadResult) -> io::Result<()> {
-    let text = serde_json::to_string(result)?;
+    let text = serde_json::to_string(&with_percentiles(result)?)?;
     if path.as_os_str() == "-" {
         out!("{text}");
         return Ok(());
     }
     fs::write(path, text)
+}
+
+/// The result with percentiles in milliseconds beside the histograms, for readers that do not decode those.
+fn with_percentiles(result: &LoadResult) -> io::Result<serde_json::Value> {
+    let mut value = serde_json::to_value(result)?;
+    let percentiles = |histogram: &LatencyHistogram| {
+        let ms = |share: f64| (!histogram.is_empty()).then(|| histogram.quantile(share) as f64 / 1e6);
+        let mean = (!histogram.is_empty()).then(|| histogram.mean() / 1e6);
+        let shares = [("p50", 0.5), ("p75", 0.75), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999)];
+        let named = shares.into_iter().map(|(name, share)| (name, ms(share)));
+        let all = named.chain([("p99.99", ms(0.9999)), ("max", ms(1.0)), ("mean", mean)]);
+        all.map(|(name, ms)| (name.to_owned(), ms)).collect::<BTreeMap<_, _>>()
+    };
+    value[PERCENTILES] = serde_json::json!({
+        "latency": percentiles(&result.total.latency),
+        "service_time": percentiles(&result.total.service_time),
+    });
+    Ok(value)
 }
 
 /// The plan the options describe.

@@ -39,7 +39,7 @@ pub fn report(plan: &LoadPlan, result: &LoadResult) -> String {
         line(
             "due",
             format!(
-                "{}, {} per second; {} waited for a connection, {} were never sent",
+                "{}, {} per second; {} were sent late because no connection was free, {} were never sent",
                 thousands(total.due),
                 rate(result.offered_rate()),
                 thousands(total.queued),
@@ -92,7 +92,11 @@ pub fn report(plan: &LoadPlan, result: &LoadResult) -> String {
             time(total.lag.quantile(0.999) as f64)
         ),
     );
-    let _ = writeln!(text, "\n{}", percentiles(&total.latency, &total.service_time));
+    if total.completed > 0 {
+        let _ = writeln!(text, "\n{}", percentiles(&total.latency, &total.service_time));
+    } else {
+        let _ = writeln!(text, "\nNo latency: nothing was answered.\n");
+    }
     for request in &result.requests {
         let tally = &request.tally;
         let _ = writeln!(

@@ -1,6 +1,6 @@
 //! What a single run says about itself: whether the generator, and not the target, was measured.
 
-use crate::engine::{LoadPlan, LoadResult};
+use crate::engine::{LoadPlan, LoadResult, Protocol};
 
 /// A thread busier than this has no room left to be on time.
 const BUSY: f64 = 0.9;
@@ -9,11 +9,25 @@ const LAG_SHARE: f64 = 0.1;
 const LAG_FLOOR_NS: f64 = 1e6;
 /// Below this many answers the 99.9th percentile is the luck of a few.
 const FEW: u64 = 10_000;
+/// An open loop that is answered at less than this share of its rate has missed its schedule.
+const KEPT_UP: f64 = 0.98;
 
 /// Sentences about what limits the meaning of the result; none when nothing does.
 pub fn verdict(plan: &LoadPlan, result: &LoadResult) -> Vec<String> {
     let mut sentences = Vec::new();
     let total = &result.total;
+    let idle = matches!(plan.protocol, Protocol::Idle { .. });
+    if total.completed == 0 && !idle {
+        sentences.push(no_answers(result));
+    }
+    if plan.pacing.is_open() && total.completed > 0 && result.rate() < result.offered_rate() * KEPT_UP {
+        sentences.push(format!(
+            "The schedule was missed: {:.0} requests per second were due and {:.0} answered. Latency counts from when \
+             each was due, so it grows with the length of the run; a lower rate (-R) shows what the target carries.",
+            result.offered_rate(),
+            result.rate()
+        ));
+    }
     let busy = result.generator_busy();
     if busy > BUSY {
         let advice = if plan.threads == 1 { "; try more threads (-t)" } else { "" };
@@ -36,7 +50,7 @@ pub fn verdict(plan: &LoadPlan, result: &LoadResult) -> Vec<String> {
             total.missed, total.due
         ));
     }
-    if total.errors.sum() > 0 {
+    if total.errors.sum() > 0 && total.completed > 0 {
         sentences
             .push(format!("{} requests had no complete answer; latency is that of the others.", total.errors.sum()));
     }
@@ -54,6 +68,27 @@ pub fn verdict(plan: &LoadPlan, result: &LoadResult) -> Vec<String> {
         ));
     }
     sentences
+}
+
+/// Why there is not one answer.
+fn no_answers(result: &LoadResult) -> String {
+    let total = &result.total;
+    let mut causes = total.errors;
+    causes.add(&result.connections.failed);
+    let most = causes.by_cause().into_iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > 0);
+    let why = match most {
+        Some(("connect" | "connect_timeout", _)) => ": no connection could be opened; does the target listen there?",
+        Some(("tls", _)) => ": TLS failed; is it HTTPS, and its certificate signed by one of --cacert?",
+        Some(("timeout", _)) => ": every answer took longer than --timeout",
+        Some(("closed" | "reset", _)) => ": the target closed its connections before it answered",
+        Some(("protocol", _)) => ": what came back is not the protocol that was asked for (-p)",
+        Some(("local", _)) => ": this machine ran out of ports or file descriptors",
+        _ => "",
+    };
+    match total.due - total.missed {
+        0 => format!("Nothing was sent in the measured time{why}."),
+        sent => format!("No answers: {sent} requests were sent and none was answered{why}."),
+    }
 }
 
 #[cfg(test)]
@@ -77,6 +112,26 @@ mod tests {
     fn a_good_run_draws_no_remark() {
         let plan = LoadPlan::closed("http://a/", 1, StopCondition::after_ms(1_000));
         assert_eq!(verdict(&plan, &result()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_run_without_an_answer_says_why() {
+        let plan = LoadPlan::closed("http://a/", 1, StopCondition::after_ms(1_000));
+        let mut empty = result();
+        empty.total.completed = 0;
+        assert_eq!(verdict(&plan, &empty), ["Nothing was sent in the measured time."]);
+        empty.total.due = 7;
+        empty.total.errors.timeout = 7;
+        assert!(verdict(&plan, &empty)[0].contains("7 requests were sent and none was answered: every answer took"));
+    }
+
+    #[test]
+    fn a_schedule_that_was_missed_is_said_with_both_rates() {
+        let plan = LoadPlan::open("http://a/", 20_000.0, 1, StopCondition::after_ms(1_000));
+        let mut late = result();
+        late.total.due = 20_000;
+        let said = verdict(&plan, &late).join(" ");
+        assert!(said.contains("20000 requests per second were due and 10000 answered"), "{said}");
     }
 
     #[test]
