@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 # `make test SETUP=no` runs the tests with what is installed already; those that need more are reported as skipped.
 SETUP_TESTS := $(if $(filter no,$(SETUP)),true,scripts/setup)
-.PHONY: help run test test-full check fmt docs setup fuzz compare release
+.PHONY: help run test test-full check fmt docs setup fuzz compare results release
 
 help: ## Lists these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -34,8 +34,11 @@ setup: ## Installs what the tests need, and nothing that is there already
 fuzz: ## Fuzzes every parser for FUZZ_SECONDS (default 600) each; needs a nightly toolchain and cargo-fuzz
 	@scripts/fuzz
 
-compare: ## Compares weir with the gateways this machine has, and prints a table
-	@bench/compare/run
+compare: release ## Compares weir with the gateways this machine has: `weir bench run compare --quick`
+	@target/release/weir bench run compare --quick
+
+results: release ## Draws docs/reference/results.md from the stored results in bench/results
+	@target/release/weir bench page bench/results/*.json --to docs/reference/results.md
 
 release: ## Builds the optimised binary: target/release/weir
 	@cargo build --release --package weir

@@ -43,9 +43,20 @@ pub struct ResultFile {
     /// Highest rates that kept an objective.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub searches: Vec<Search>,
+    /// User instructions, counted by valgrind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counts: Vec<InstructionCount>,
     /// Where curves over the number of clients bend.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub knees: Vec<Knee>,
+}
+
+/// User instructions of a target for one request of a row, counted by valgrind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct InstructionCount {
+    pub row: String,
+    pub target: String,
+    pub per_request: f64,
 }
 
 /// The level of a curve beyond which throughput gains less than it costs in latency.
@@ -394,6 +405,14 @@ pub struct HostSample {
 pub struct Instructions {
     pub user: u64,
     pub kernel: u64,
+}
+
+impl ResultFile {
+    /// User instructions of a target for one request of a row, where valgrind counted them.
+    pub fn counted(&self, row: &str, target: &str) -> Option<f64> {
+        let one = self.counts.iter().find(|one| one.row == row && one.target == target);
+        one.map(|one| one.per_request)
+    }
 }
 
 impl MeasuredRun {

@@ -71,7 +71,9 @@ pub struct PolicyCost<'a> {
     pub cpu_us: Option<ConfidenceInterval>,
     /// Microseconds more between two completed requests: 1/X with and without. What publications of throughput imply.
     pub time_us: Option<ConfidenceInterval>,
-    /// The same from the published figures.
+    /// User instructions for each request, more than without; counted by valgrind.
+    pub instructions: Option<f64>,
+    /// The same as `time_us` from the published figures.
     pub published_us: Option<f64>,
 }
 
@@ -171,7 +173,10 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         open_connections: of(&|run| Some(run.held().unwrap_or(run.load.connections.open_max) as f64)),
         goodput: of(&|run| Some(run.goodput())),
         refusal_p99_ms: of(&|run| run.refusal_ms(99.0)),
-        instructions: of(&MeasuredRun::instructions_per_request),
+        instructions: of(&MeasuredRun::instructions_per_request).or_else(|| {
+            let counted = result.counted(&cell.row, &cell.target)?;
+            Some(ConfidenceInterval { median: counted, low: counted, high: counted })
+        }),
         recovery_s: of(&|run| recovery::longest_s(result, cell, run)),
         sent_within_us: of(&MeasuredRun::sent_within_us),
         noticed_within_us: of(&MeasuredRun::noticed_within_us),
@@ -254,6 +259,10 @@ fn costs(result: &ResultFile) -> Vec<PolicyCost<'_>> {
                 level: cell.level,
                 cpu_us: difference(&MeasuredRun::target_cpu_us),
                 time_us: difference(&|run| (run.throughput() > 0.0).then(|| 1e6 / run.throughput())),
+                instructions: result
+                    .counted(&row.name, &cell.target)
+                    .zip(result.counted(&base.name, &cell.target))
+                    .map(|(with, without)| with - without),
                 published_us: published(row).zip(published(base)).map(|(with, without)| 1e6 / with - 1e6 / without),
             });
         }

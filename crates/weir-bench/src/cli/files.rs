@@ -17,7 +17,7 @@ use crate::{
     cli::print::out,
     export::{self, ExportFormat},
     plot::Unit,
-    report,
+    report::{self, markdown},
     result::ResultFile,
     run,
     stats::Comparison,
@@ -109,6 +109,35 @@ pub fn report(arguments: ReportArguments) -> Result<u8, String> {
         worst = worst.max(u8::from(findings.worst() == Some(Severity::Invalid)));
     }
     Ok(worst)
+}
+
+#[derive(Debug, Args)]
+pub struct PageArguments {
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// The page of what each policy costs, from results with an ablation
+    #[arg(long)]
+    pub prices: bool,
+    /// Write the page here instead of to stdout
+    #[arg(long)]
+    pub to: Option<PathBuf>,
+}
+
+/// Draws a page of Markdown from stored results: nothing is measured.
+pub fn page(arguments: PageArguments) -> Result<u8, String> {
+    let head = if arguments.prices { markdown::PRICES_HEAD } else { markdown::RESULTS_HEAD };
+    let mut page = head.to_owned();
+    for path in &arguments.files {
+        let result = ResultFile::read(path)?;
+        let findings = summary::findings(&result);
+        let section = if arguments.prices { markdown::prices(&findings) } else { markdown::results(&findings) };
+        page.push_str(&section);
+    }
+    match &arguments.to {
+        Some(path) => write(path, &page)?,
+        None => out!("{}", page.trim_end()),
+    }
+    Ok(0)
 }
 
 /// Draws an SVG file into a PNG beside it, at twice its size.

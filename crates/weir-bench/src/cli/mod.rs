@@ -22,6 +22,8 @@ pub enum LabCommand {
     Compare(files::CompareArguments),
     /// Draw reports from result files
     Report(files::ReportArguments),
+    /// Write a page of Markdown from stored results: figures with their spread, or what each policy costs
+    Page(files::PageArguments),
     /// Run the scenario of a result file again and compare
     Replay(files::ReplayArguments),
     /// Write a result in another tool's format
@@ -47,6 +49,7 @@ pub fn run(command: LabCommand) -> Result<u8, String> {
         LabCommand::List(arguments) => machine::list(arguments),
         LabCommand::Compare(arguments) => files::compare(arguments),
         LabCommand::Report(arguments) => files::report(arguments),
+        LabCommand::Page(arguments) => files::page(arguments),
         LabCommand::Replay(arguments) => files::replay(arguments),
         LabCommand::Export(arguments) => files::export(arguments),
         LabCommand::Capacity(arguments) => files::capacity(arguments),

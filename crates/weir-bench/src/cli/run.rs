@@ -37,6 +37,10 @@ pub struct Arguments {
     /// Each policy of a row switched off by itself, and each alone: what it costs.
     #[arg(long)]
     pub ablation: bool,
+    /// After the repeats, count user instructions under valgrind: exact also where times are noise. `--repeats 0` counts
+    /// and measures nothing else.
+    #[arg(long)]
+    pub valgrind: bool,
     /// Numbers of clients, ascending.
     #[arg(long, value_delimiter = ',')]
     pub connections: Vec<u32>,
@@ -79,7 +83,8 @@ fn name_and_path(text: &str) -> Result<(String, PathBuf), String> {
 
 pub fn run(arguments: Arguments) -> Result<u8, String> {
     let scenario = chosen(scenario::read(&arguments.scenario)?, &arguments)?;
-    let options = options(&arguments.common, arguments.quick, arguments.seed)?;
+    let options =
+        RunOptions { valgrind: arguments.valgrind, ..options(&arguments.common, arguments.quick, arguments.seed)? };
     finish(&run::run(scenario, &options)?, &arguments.common.out)
 }
 
@@ -89,6 +94,7 @@ pub fn options(common: &Common, quick: bool, seed: u64) -> Result<RunOptions, St
         programs: common.programs.iter().cloned().collect::<BTreeMap<_, _>>(),
         cache: common.cache.clone(),
         seed,
+        valgrind: false,
         command: command_line(),
         stop: interrupt()?,
     })

@@ -2,6 +2,7 @@
 
 mod figures;
 mod html;
+pub mod markdown;
 mod table;
 
 pub use self::{

@@ -234,7 +234,7 @@ pub fn costs(findings: &Findings<'_>) -> Option<String> {
     }
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
-    table.set_header(["cost of", "clients", "target", "CPU more", "time more"]);
+    table.set_header(["cost of", "clients", "target", "CPU more", "time more", "instructions more"]);
     for cost in findings.costs.iter().filter(|cost| cost.policy.is_some()) {
         table.add_row([
             cost.name(),
@@ -242,6 +242,7 @@ pub fn costs(findings: &Findings<'_>) -> Option<String> {
             cost.target.to_owned(),
             difference(cost.cpu_us, Unit::Microseconds),
             difference(cost.time_us, Unit::Microseconds),
+            cost.instructions.map_or("–".to_owned(), |count| Unit::Count.label(count)),
         ]);
     }
     Some(table.to_string())

@@ -8,13 +8,16 @@ use std::{
 use super::{
     RunOptions,
     cell::write,
+    events::send,
     place::{RunDirectory, free_port},
 };
+use rustix::process::Signal;
+
 use crate::{
     manifest::Pinning,
     result::{Configuration, ProcessRole, TargetRecord},
     sample::WatchedProcess,
-    scenario::{BackendKind, BackendSettings, Scenario},
+    scenario::{BackendKind, BackendSettings, Scenario, ScenarioRow},
     target::{self, BackendAddress, Child, Inputs, Installed, PeerDefinition, Readiness, wait_until_listening},
 };
 
@@ -48,9 +51,11 @@ impl Backends {
     }
 }
 
-/// The backends of a row, all in one process.
+/// The backends of a row, all in one process; each in its own where something happens to one of them.
 pub struct RunningBackends {
-    process: Child,
+    processes: Vec<Child>,
+    /// Starts the first of them again.
+    first: (Vec<String>, PathBuf),
     pub endpoints: Vec<BackendAddress>,
     pub tls: bool,
     /// Of a program that is not the lab's own.
@@ -63,7 +68,7 @@ impl RunningBackends {
     pub fn start(
         place: &RunDirectory,
         backends: &Backends,
-        (backend, row): (&BackendSettings, &str),
+        (backend, row): (&BackendSettings, &ScenarioRow),
         workers: u32,
         pinning: &Pinning,
     ) -> Result<RunningBackends, String> {
@@ -78,20 +83,26 @@ impl RunningBackends {
         let cpus = pinning.backend.clone();
         let dir = place.directory("backend")?;
         let mut configuration = None;
-        let command = match backends.found.get(&backend.kind) {
-            None => builtin(place, backend, &endpoints, cpus.len())?,
+        let apart = if row.events.is_empty() { endpoints.len() } else { 1 };
+        let commands = match backends.found.get(&backend.kind) {
+            None => {
+                let each = endpoints.chunks(apart).map(|some| builtin(place, backend, some, cpus.len()));
+                each.collect::<Result<Vec<_>, String>>()?
+            }
             Some((peer, installed)) => {
                 let inputs = inputs(place, backend, &endpoints, workers.min(cpus.len() as u32).max(1), &dir);
-                configuration = Some(configure(place, peer, &inputs, &dir, row)?);
+                configuration = Some(configure(place, peer, &inputs, &dir, &row.name)?);
                 let program = installed.program.display().to_string();
-                peer.command(&peer.start, &program, &inputs.dir, inputs.workers)
+                vec![peer.command(&peer.start, &program, &inputs.dir, inputs.workers)]
             }
         };
-        let process = Child::start(&command, &BTreeMap::new(), Vec::new(), &dir, &cpus)?;
-        let mut running = RunningBackends { process, endpoints, tls: backend.tls, configuration, cpus };
+        let start = |command: &Vec<String>| Child::start(command, &BTreeMap::new(), Vec::new(), &dir, &cpus);
+        let processes = commands.iter().map(start).collect::<Result<Vec<_>, String>>()?;
+        let first = (commands.into_iter().next().unwrap_or_default(), dir);
+        let mut running = RunningBackends { processes, first, endpoints, tls: backend.tls, configuration, cpus };
         for endpoint in &running.endpoints {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, endpoint.port));
-            match wait_until_listening(&mut running.process, address) {
+            match wait_until_listening(&mut running.processes[0], address) {
                 Readiness::Ready => {}
                 Readiness::Ended(reason) => return Err(format!("the backend did not start: {reason}")),
                 Readiness::TimedOut => return Err("the backend does not listen".to_owned()),
@@ -102,16 +113,33 @@ impl RunningBackends {
 
     /// Its processes.
     pub fn pids(&self) -> Vec<u32> {
-        self.process.tree()
+        self.processes.iter().flat_map(Child::tree).collect()
+    }
+
+    /// Sends a signal to the first backend.
+    pub fn signal_first(&self, signal: Signal) -> Result<(), String> {
+        send(self.processes[0].pid(), signal)
+    }
+
+    /// Has the first backend answer again, on the same port.
+    pub fn restore_first(&mut self) -> Result<(), String> {
+        if self.processes[0].ended().is_none() {
+            return self.signal_first(Signal::CONT);
+        }
+        let (command, dir) = &self.first;
+        self.processes[0] = Child::start(command, &BTreeMap::new(), Vec::new(), dir, &self.cpus)?;
+        Ok(())
     }
 
     /// What to sample, all backends together.
     pub fn watched(&self) -> WatchedProcess {
+        // Where each has a process, the last stands for them: the first may be the one that is killed.
+        let sampled = self.processes.last().expect("a row has a backend");
         WatchedProcess {
             role: ProcessRole::Backend,
             name: "backend".to_owned(),
             cpus: self.cpus.clone(),
-            root: self.process.pid(),
+            root: sampled.pid(),
         }
     }
 }
@@ -142,6 +170,7 @@ fn inputs(
         backends: endpoints.to_vec(),
         hosts: Vec::new(),
         backend_tls: backend.tls,
+        backend_http2: backend.http2,
         tls: None,
         http2: false,
         websocket: false,
@@ -150,6 +179,7 @@ fn inputs(
         consumers: Vec::new(),
         policies: BTreeMap::new(),
         upstream: BTreeMap::new(),
+        node: BTreeMap::new(),
         certificate: Some(place.certificate.clone()),
         body: body(backend),
     }

@@ -13,7 +13,7 @@ use super::{
     Found,
     backend::RunningBackends,
     counters::Counting,
-    generators,
+    events, generators,
     place::{RunDirectory, free_port},
     records,
 };
@@ -23,7 +23,7 @@ use crate::{
     result::{Cell, CellOutcome, Configuration, ConfigurationCheck, LoadLevel, MeasuredRun, ProcessRole},
     run::plan::{self, LoadDestination},
     sample::{ProcessSampler, WatchedProcess, open_files_limit, rss_bytes},
-    scenario::{Scenario, ScenarioRow, Speak},
+    scenario::{EventAction, Scenario, ScenarioRow, Speak, Variant},
     target::{self, Child, Inputs, PeerDefinition, Readiness, credentials, wait_until_listening},
 };
 
@@ -85,8 +85,10 @@ pub struct Setting<'a> {
     pub row: &'a ScenarioRow,
     pub workers: u32,
     pub pinning: &'a Pinning,
-    /// What the target's upstream has more than others.
-    pub upstream: BTreeMap<String, serde_json::Value>,
+    /// What the target has more than others.
+    pub variant: Variant,
+    /// What the target's command is run under; empty for nothing.
+    pub under: Vec<String>,
 }
 
 /// What one run is.
@@ -175,7 +177,8 @@ impl Started {
             }
         }
         let stop = command(&peer.stop);
-        let mut child = Child::start(&command(&peer.start), &environment, stop, &dir, &pinning.target)?;
+        let started = [setting.under.clone(), command(&peer.start)].concat();
+        let mut child = Child::start(&started, &environment, stop, &dir, &pinning.target)?;
         let failure = |reason: String, configuration: Configuration| {
             Box::new(StartFailure { kind: StartFailureKind::Failed, reason, configuration: Some(configuration) })
         };
@@ -187,7 +190,7 @@ impl Started {
                 return Err(failure(reason, configuration));
             }
         }
-        let tls = scenario.load.tls;
+        let tls = scenario.tls(row);
         let destination = LoadDestination { port, tls, authority: authority(tls) };
         let mut started = Started {
             peer: peer.clone(),
@@ -283,10 +286,19 @@ impl Started {
                 Counting::start(&pids, measured.as_secs_f64()).and_then(Counting::finish)
             })
         });
-        let load = match scenario.load.processes {
-            1 => engine::run_until(&plan, stop, &mut |_| {}).map_err(|error| error.to_string()),
-            processes => generators::run(&plan, processes as usize, stop),
-        };
+        let drains = row.events.iter().any(|event| event.action == EventAction::DrainTarget);
+        let target = self.child.as_ref().map(Child::pid);
+        let load = thread::scope(|scope| {
+            if !row.events.is_empty() {
+                let backend = &mut *backend;
+                scope.spawn(move || events::play(&row.events, warm_up, backend, target));
+            }
+            let load = match scenario.load.processes {
+                1 => engine::run_until(&plan, stop, &mut |_| {}).map_err(|error| error.to_string()),
+                processes => generators::run(&plan, processes as usize, stop),
+            };
+            load
+        });
         let load = load.map_err(|error| format!("{}: {error}", row.name));
         // Asked for now: some raise their own limit after they listen.
         let held_by = if pids.is_empty() { backend.pids() } else { pids.clone() };
@@ -310,7 +322,7 @@ impl Started {
             interval.tally.lag.clear();
             interval.tally.refused.clear();
         }
-        if let Some(reason) = self.child.as_mut().and_then(Child::ended) {
+        if let Some(reason) = self.child.as_mut().and_then(Child::ended).filter(|_| !drains) {
             return Ok(Err(reason));
         }
         let log = self.log();
@@ -340,6 +352,36 @@ impl Started {
         }))
     }
 
+    /// Sends so many requests of a row, and measures nothing.
+    pub fn load_count(
+        &self,
+        scenario: &Scenario,
+        row: &ScenarioRow,
+        level: LoadLevel,
+        count: u64,
+    ) -> Result<(), String> {
+        let whole = plan::load(scenario, row, level, &self.destination, &self.pinning, 0);
+        let plan = LoadPlan {
+            pacing: engine::Pacing::default(),
+            stop: StopCondition::after_count(count),
+            warm_up_ms: 0,
+            timeouts: engine::LoadTimeouts { response_ms: 60_000, ..whole.timeouts },
+            ..whole
+        };
+        let result = engine::run(&plan, &mut |_| {}).map_err(|error| error.to_string())?;
+        let answered = result.total.completed;
+        if answered == count {
+            Ok(())
+        } else {
+            Err(format!("{}: {answered} of {count} requests were answered", row.name))
+        }
+    }
+
+    /// Ends the target and returns what it printed until then.
+    pub fn end(mut self, limit: Duration) -> String {
+        self.child.take().map_or(String::new(), |child| child.end(limit))
+    }
+
     /// Resident bytes of the target a moment after a load.
     pub fn settled_bytes(&self) -> Option<u64> {
         let child = self.child.as_ref()?;
@@ -361,6 +403,7 @@ impl Setting<'_> {
     fn inputs(&self, backend: &RunningBackends, dir: &Path, port: u16, connections: u32) -> Result<Inputs, String> {
         let Setting { place, scenario, row, workers, .. } = self;
         let (routes, consumers) = credentials(row.routes, row.consumers);
+        let first = backend.endpoints.first().map_or(String::new(), |one| format!("{}:{}", one.host, one.port));
         let scheme = if backend.tls { "https" } else { "http" };
         Ok(Inputs {
             dir: dir.display().to_string(),
@@ -372,14 +415,16 @@ impl Setting<'_> {
             hosts: backend.endpoints.iter().map(|one| format!("{scheme}://{}:{}", one.host, one.port)).collect(),
             backends: backend.endpoints.clone(),
             backend_tls: backend.tls,
-            tls: scenario.load.tls.then(|| place.certificate.clone()),
+            tls: scenario.tls(row).then(|| place.certificate.clone()),
+            backend_http2: scenario.backend(row).http2,
             http2: matches!(row.speak, Speak::Http2 { .. }),
             websocket: matches!(row.speak, Speak::WebSocket { .. }),
             sse: matches!(row.speak, Speak::Sse { .. }),
             routes,
             consumers,
-            policies: row.policies_in(&dir.display().to_string()),
-            upstream: self.upstream.clone(),
+            policies: row.policies_in(&dir.display().to_string(), &first),
+            upstream: self.variant.upstream.clone(),
+            node: self.variant.node.clone(),
             certificate: None,
             body: String::new(),
         })

@@ -3,7 +3,10 @@
 mod backend;
 mod cell;
 mod counters;
+mod credentials;
+mod events;
 mod generators;
+mod instructions;
 mod place;
 pub mod plan;
 mod records;
@@ -43,6 +46,8 @@ pub struct RunOptions {
     /// Where installed peers are kept.
     pub cache: PathBuf,
     pub seed: u64,
+    /// Count user instructions under valgrind, besides.
+    pub valgrind: bool,
     pub command: Vec<String>,
     /// Turns true when the user interrupts: what runs is stopped, nothing is written.
     pub stop: Arc<AtomicBool>,
@@ -98,6 +103,7 @@ pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, Strin
         }
     }
     let searches = search::all(&mut lab, &peers, &mut records)?;
+    let counts = if options.valgrind { lab.count_instructions(&peers, &mut records)? } else { Vec::new() };
     lab.bar.finish_and_clear();
     let mut cells = lab.cells;
     in_scenario_order(&scenario, &mut cells);
@@ -115,6 +121,7 @@ pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, Strin
         knees: knee::knees(&scenario, &cells),
         cells,
         searches,
+        counts,
         scenario: scenario.clone(),
     })
 }
@@ -181,8 +188,8 @@ impl Lab<'_> {
             for group in groups {
                 let (peer, installed) = &peers[&group.target];
                 self.bar.set_message(format!("{} · {} · repeat {}", group.row, group.target, repeat + 1));
-                let upstream = scenario.variant(&group.target).upstream;
-                if let Some(reason) = self.unsupported(row, peer, installed, !upstream.is_empty()) {
+                let variant = scenario.variant(&group.target);
+                if let Some(reason) = self.unsupported(row, peer, installed, variant.has_settings()) {
                     for level in &group.levels {
                         self.cell(group, *level, |cell| {
                             cell.outcome = CellOutcome::Unsupported { reason: reason.clone() }
@@ -197,7 +204,15 @@ impl Lab<'_> {
                 let backend = backend.as_ref().expect("it was started above");
                 let highest = group.levels.iter().map(|level| level.connections).max().unwrap_or(1);
                 let row = scenario.row_for(&group.target, row);
-                let setting = Setting { place: self.place, scenario, row: &row, workers, pinning: &pinning, upstream };
+                let setting = Setting {
+                    place: self.place,
+                    scenario,
+                    row: &row,
+                    workers,
+                    pinning: &pinning,
+                    variant,
+                    under: Vec::new(),
+                };
                 match Started::start(&setting, &peers[&group.target], backend, highest) {
                     Ok(mut started) => {
                         record(records, &group.target, started.configuration.take());
@@ -230,7 +245,7 @@ impl Lab<'_> {
         pinning: &Pinning,
     ) -> Result<RunningBackends, String> {
         let backend = self.scenario.backend(row);
-        let mut running = RunningBackends::start(self.place, &self.backends, (backend, &row.name), workers, pinning)?;
+        let mut running = RunningBackends::start(self.place, &self.backends, (backend, row), workers, pinning)?;
         if let Some(name) = backend.kind.folder() {
             record(&mut self.backend_records, name, running.configuration.take());
         }
@@ -271,8 +286,16 @@ impl Lab<'_> {
         place::keep_to(&self.placement.own(&pinning));
         let mut backend = self.backend(row, workers, &pinning)?;
         let row = &*self.scenario.row_for(target, row);
-        let upstream = self.scenario.variant(target).upstream;
-        let setting = Setting { place: self.place, scenario: self.scenario, row, workers, pinning: &pinning, upstream };
+        let variant = self.scenario.variant(target);
+        let setting = Setting {
+            place: self.place,
+            scenario: self.scenario,
+            row,
+            workers,
+            pinning: &pinning,
+            variant,
+            under: Vec::new(),
+        };
         let started = Started::start(&setting, found, &backend, connections);
         let mut started = started.map_err(|failure| format!("{target}: {}", failure.reason))?;
         record(records, target, started.configuration.take());
@@ -314,11 +337,15 @@ impl Lab<'_> {
         if row.consumers > 0 && !peer.direct {
             needs.push("consumers");
         }
-        if self.scenario.load.tls {
+        if self.scenario.tls(row) {
             needs.push("tls");
         }
-        if self.scenario.backend(row).tls && !peer.direct {
+        let backend = self.scenario.backend(row);
+        if backend.tls && !peer.direct {
             needs.push("upstream-tls");
+        }
+        if backend.http2 && !peer.direct {
+            needs.push("upstream-http2");
         }
         if matches!(row.speak, crate::scenario::Speak::Http2 { .. }) {
             needs.push("http2");

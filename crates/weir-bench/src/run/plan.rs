@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-
+use super::credentials;
 use crate::{
     engine::{
         ClientTls, EchoCheck, LoadPlan, LoadTimeouts, Pacing, Protocol, Rate, RequestBody, RequestTemplate, Spacing,
@@ -13,7 +12,7 @@ use crate::{
     result::LoadLevel,
     scenario::{RequestSpec, Scenario, ScenarioRow, Speak, TableColumn},
     stats::SeededRandom,
-    target::credentials,
+    target,
 };
 
 /// Where a load goes.
@@ -116,6 +115,7 @@ pub fn load(
     let share_ms = |seconds: f64| (seconds * 1e3 / f64::from(method.slices)) as u64;
     let (warm_up_ms, measured_ms) = (share_ms(method.warmup_s), share_ms(method.measured_s));
     let load = &scenario.load;
+    let keep_alive = row.keep_alive.unwrap_or(load.keep_alive);
     let (protocol, scheme) = protocol(row, &to.tls);
     let rate = level.rate.or_else(|| {
         let per_second = row.speak.per_second()?;
@@ -147,9 +147,9 @@ pub fn load(
         stop: StopCondition { duration_ms: Some(measured_ms), count: load.count },
         warm_up_ms,
         timeouts: LoadTimeouts { response_ms: (load.timeout_s * 1e3) as u64, ..LoadTimeouts::default() },
-        keep_alive: load.keep_alive,
+        keep_alive,
         connect_to: Some(format!("127.0.0.1:{}", to.port)),
-        tls: ClientTls { ca_file: to.authority.clone(), server_name: None, resume: load.keep_alive },
+        tls: ClientTls { ca_file: to.authority.clone(), server_name: None, resume: keep_alive },
         // A recovery is looked for to a tenth of a second.
         interval_ms: if scenario.columns.contains(&TableColumn::Recovery) {
             100
@@ -191,7 +191,7 @@ const ROUTES_ASKED: usize = 4;
 
 /// One request of each kind for each route asked for, evenly from the first to the last, with the credentials of one consumer each.
 fn requests(row: &ScenarioRow, scheme: &str, port: u16) -> Vec<RequestTemplate> {
-    let (routes, consumers) = credentials(row.routes, row.consumers);
+    let (routes, consumers) = target::credentials(row.routes, row.consumers);
     let kinds = if row.requests.is_empty() { std::slice::from_ref(&row.request) } else { &row.requests };
     let asked = routes.len().min(ROUTES_ASKED);
     let spread = |step: usize| if asked > 1 { step * (routes.len() - 1) / (asked - 1) } else { 0 };
@@ -203,19 +203,17 @@ fn requests(row: &ScenarioRow, scheme: &str, port: u16) -> Vec<RequestTemplate> 
             let mut headers: Vec<(String, String)> = headers.collect();
             if !consumers.is_empty() {
                 let consumer = &consumers[index % consumers.len()];
-                if row.policies.contains_key("key-auth") {
-                    headers.push(("apikey".to_owned(), consumer.key.clone()));
-                }
-                if row.policies.contains_key("basic-auth") {
-                    let pair = STANDARD.encode(format!("{}:{}", consumer.name, consumer.password));
-                    headers.push(("Authorization".to_owned(), format!("Basic {pair}")));
-                }
+                headers.extend(credentials::fields(row, consumer, &format!("{}{}", route.prefix, path(row, kind))));
             }
             RequestTemplate {
                 name: kind.name.clone(),
                 method: kind.method.clone(),
                 headers,
-                body: if kind.body_bytes > 0 { RequestBody::Sized(kind.body_bytes) } else { RequestBody::Empty },
+                body: match (&kind.body, kind.body_bytes) {
+                    (Some(text), _) => RequestBody::Text(text.clone()),
+                    (None, 0) => RequestBody::Empty,
+                    (None, bytes) => RequestBody::Sized(bytes),
+                },
                 weight: kind.weight,
                 expect_status: kind.expect_status.clone(),
                 ..RequestTemplate::get(format!(

@@ -88,6 +88,15 @@ fn problems(scenario: &Scenario) -> Vec<String> {
         if let Some(Err(problem)) = delay {
             claim(false, format!("the backend of rows[{index}], delay: {problem}"));
         }
+        let levels = scenario.levels(row).len() * scenario.workers.len();
+        claim(
+            row.events.is_empty() || (levels == 1 && method.slices == 1),
+            format!("rows[{index}].events: need one level, one number of workers and method.slices: 1"),
+        );
+        claim(
+            row.events.iter().all(|event| (0.0..method.measured_s).contains(&event.at_s)),
+            format!("rows[{index}].events: at_s is between 0 and method.measured_s"),
+        );
         claim(row.routes > 0, format!("rows[{index}].routes: 1 or more"));
         if let Some(other) = compare_with {
             claim(scenario.row(other).is_some(), format!("rows[{index}].compare_with: there is no row \"{other}\""));

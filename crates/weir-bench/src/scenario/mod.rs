@@ -81,6 +81,9 @@ pub struct Variant {
     /// More settings of the upstream, by Weir's names; only peers that support `upstream-settings` take them.
     #[serde(default)]
     pub upstream: BTreeMap<String, Value>,
+    /// More settings of the node, by Weir's names; only peers that support `upstream-settings` take them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node: BTreeMap<String, Value>,
     /// What it is asked for instead of the row's path: a difference that is put there on purpose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
@@ -144,6 +147,9 @@ pub struct BackendSettings {
     pub delay: Option<String>,
     /// HTTPS between the target and the backend.
     pub tls: bool,
+    /// HTTP/2 between the target and the backend, by prior knowledge.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub http2: bool,
 }
 
 impl Default for BackendSettings {
@@ -156,6 +162,7 @@ impl Default for BackendSettings {
             body: None,
             delay: None,
             tls: false,
+            http2: false,
         }
     }
 }
@@ -242,7 +249,8 @@ pub struct ScenarioRow {
     /// Consumers the target knows, with credentials for the row's policies.
     #[serde(default)]
     pub consumers: u32,
-    /// Policies on every route, by their Apache APISIX plugin names. `{dir}` in an option is the directory of the run.
+    /// Policies on every route, by their Apache APISIX plugin names. In their options `{dir}` is the directory of the run and
+    /// `{backend}` the address of the first backend.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub policies: BTreeMap<String, Value>,
     /// The row without these policies: what its cost is counted from.
@@ -272,6 +280,15 @@ pub struct ScenarioRow {
     /// Instead of `rate`: relative to the throughput of another row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_of: Option<RateOf>,
+    /// HTTPS between the clients and the target, instead of what the scenario's `load` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<bool>,
+    /// Whether clients keep their connections, instead of what the scenario's `load` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_alive: Option<bool>,
+    /// What happens while the row is measured, by the time since the measured part began. A row with events has one level.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<RowEvent>,
     /// What stands behind the targets, instead of the scenario's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendSettings>,
@@ -281,6 +298,30 @@ pub struct ScenarioRow {
     /// What was published for this row.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub published: Vec<Published>,
+}
+
+/// Something that happens while a row is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RowEvent {
+    /// Seconds since the measured part began.
+    pub at_s: f64,
+    /// What happens.
+    pub action: EventAction,
+}
+
+/// What can happen to a process while a row is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EventAction {
+    /// The first backend gets SIGKILL: its connections are reset, and its port refuses new ones.
+    KillBackend,
+    /// The first backend gets SIGSTOP: its port still accepts, and nothing is answered.
+    FreezeBackend,
+    /// The first backend is there again, on the same port: started anew after a kill, continued after a freeze.
+    RestoreBackend,
+    /// The target gets SIGTERM.
+    DrainTarget,
 }
 
 /// A rate known only once another row has been measured: the same for all targets, so many times what the baseline
@@ -401,6 +442,7 @@ impl Scenario {
             let Some(name) = backend.kind.folder() else { continue };
             let needs = [
                 ("tls", backend.tls),
+                ("http2", backend.http2),
                 ("delay", backend.delay.is_some()),
                 ("websocket", matches!(row.speak, Speak::WebSocket { .. })),
                 ("sse", matches!(row.speak, Speak::Sse { .. })),
@@ -420,7 +462,8 @@ impl Scenario {
 
     /// The peer behind a target, and what its upstream has more than others.
     pub fn variant(&self, target: &str) -> Variant {
-        let plain = || Variant { peer: target.to_owned(), upstream: BTreeMap::new(), path: None };
+        let plain =
+            || Variant { peer: target.to_owned(), upstream: BTreeMap::new(), node: BTreeMap::new(), path: None };
         self.variants.get(target).cloned().unwrap_or_else(plain)
     }
 
@@ -437,24 +480,37 @@ impl Scenario {
         }
     }
 
+    /// Whether a row's clients speak TLS.
+    pub fn tls(&self, row: &ScenarioRow) -> bool {
+        row.tls.unwrap_or(self.load.tls)
+    }
+
     pub fn row(&self, name: &str) -> Option<&ScenarioRow> {
         self.rows.iter().find(|row| row.name == name)
     }
 }
 
+impl Variant {
+    /// Whether it asks for settings that not every peer takes.
+    pub fn has_settings(&self) -> bool {
+        !self.upstream.is_empty() || !self.node.is_empty()
+    }
+}
+
 impl ScenarioRow {
-    /// The policies, with the directory of the run where their options say `{dir}`.
-    pub fn policies_in(&self, dir: &str) -> BTreeMap<String, Value> {
-        fn place(value: &mut Value, dir: &str) {
+    /// The policies, with the directory of the run where their options say `{dir}`, and the address of the first backend
+    /// where they say `{backend}`.
+    pub fn policies_in(&self, dir: &str, backend: &str) -> BTreeMap<String, Value> {
+        fn place(value: &mut Value, dir: &str, backend: &str) {
             match value {
-                Value::String(text) => *text = text.replace("{dir}", dir),
-                Value::Array(values) => values.iter_mut().for_each(|value| place(value, dir)),
-                Value::Object(members) => members.values_mut().for_each(|value| place(value, dir)),
+                Value::String(text) => *text = text.replace("{dir}", dir).replace("{backend}", backend),
+                Value::Array(values) => values.iter_mut().for_each(|value| place(value, dir, backend)),
+                Value::Object(members) => members.values_mut().for_each(|value| place(value, dir, backend)),
                 _ => {}
             }
         }
         let mut policies = self.policies.clone();
-        policies.values_mut().for_each(|options| place(options, dir));
+        policies.values_mut().for_each(|options| place(options, dir, backend));
         policies
     }
 }

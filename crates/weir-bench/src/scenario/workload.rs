@@ -110,6 +110,9 @@ pub struct RequestSpec {
     pub headers: BTreeMap<String, String>,
     /// Length of its body.
     pub body_bytes: u64,
+    /// Its body, instead of `body_bytes`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
     /// Share among several, where they are chosen at random.
     #[serde(skip_serializing_if = "super::is_one")]
     pub weight: u32,
@@ -127,6 +130,7 @@ impl Default for RequestSpec {
             host: None,
             headers: BTreeMap::new(),
             body_bytes: 0,
+            body: None,
             weight: 1,
             expect_status: Vec::new(),
         }
@@ -179,7 +183,7 @@ impl Scenario {
                     .push(format!("{place}: pacing is of requests; what it speaks says `per_second`, or holds still"));
             }
             if row.requests.is_empty() {
-                problems.extend(request_problems(&format!("{place}.request"), &row.request, self.load.tls));
+                problems.extend(request_problems(&format!("{place}.request"), &row.request, self.tls(row)));
                 continue;
             }
             if !row.speak.asks() {
@@ -189,7 +193,7 @@ impl Scenario {
                 problems.push(format!("{place}.requests: at least one needs a weight above 0"));
             }
             for (step, request) in row.requests.iter().enumerate() {
-                problems.extend(request_problems(&format!("{place}.requests[{step}]"), request, self.load.tls));
+                problems.extend(request_problems(&format!("{place}.requests[{step}]"), request, self.tls(row)));
             }
         }
         problems

@@ -2,6 +2,7 @@
 
 mod bootstrap;
 mod knee;
+mod modes;
 mod queueing;
 mod random;
 mod ranks;
@@ -13,6 +14,7 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 pub use self::{
     bootstrap::{ConfidenceInterval, median_interval},
     knee::{ENOUGH_LEVELS, NoKnee, knee},
+    modes::{Modes, modes},
     queueing::{LittlesLaw, littles_law},
     random::SeededRandom,
     ranks::{Comparison, RankTest, compare, compare_apart, mann_kendall, mann_whitney, wilcoxon},

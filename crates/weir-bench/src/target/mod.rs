@@ -9,5 +9,5 @@ pub use self::{
     install::{Installed, install, locate, provide},
     peer::{InstallSource, PeerDefinition, Policies, backend_names, names, read, read_backend},
     process::{Child, Readiness, wait_until_listening},
-    render::{BackendAddress, Inputs, RunCertificate, credentials, hash, render},
+    render::{BackendAddress, Inputs, RunCertificate, TemplateConsumer, credentials, hash, render},
 };

@@ -82,6 +82,18 @@ impl Child {
         lines[lines.len().saturating_sub(5)..].join(" | ")
     }
 
+    /// Asks the process to end, waits for that up to `limit`, and returns everything it printed.
+    pub fn end(mut self, limit: Duration) -> String {
+        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let deadline = Instant::now() + limit;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.output()
+    }
+
     /// Everything the process printed.
     pub fn output(&self) -> String {
         fs::read_to_string(&self.output).unwrap_or_default()

@@ -26,6 +26,7 @@ pub struct Inputs {
     /// The backends as URLs.
     pub hosts: Vec<String>,
     pub backend_tls: bool,
+    pub backend_http2: bool,
     /// Present when the clients speak TLS.
     pub tls: Option<RunCertificate>,
     pub http2: bool,
@@ -36,6 +37,8 @@ pub struct Inputs {
     pub policies: BTreeMap<String, Value>,
     /// More settings of the upstream.
     pub upstream: BTreeMap<String, Value>,
+    /// More settings of the node.
+    pub node: BTreeMap<String, Value>,
     /// Backends only: certificate and body.
     pub certificate: Option<RunCertificate>,
     pub body: String,
@@ -66,6 +69,8 @@ pub struct TemplateRoute {
 pub struct TemplateConsumer {
     pub name: String,
     pub key: String,
+    /// What tokens and signatures are made with.
+    pub secret: String,
     pub password: String,
     /// The password in the `{SHA}` form of htpasswd files.
     pub sha1: String,
@@ -83,6 +88,7 @@ pub fn credentials(routes: u32, consumers: u32) -> (Vec<TemplateRoute>, Vec<Temp
         TemplateConsumer {
             name: format!("consumer{index}"),
             key: format!("key-{index}"),
+            secret: format!("secret-of-consumer-{index}-0123456789abcdef"),
             password,
             sha1: format!("{{SHA}}{}", STANDARD.encode(sha1)),
         }
@@ -154,6 +160,7 @@ pub(crate) mod tests {
                 BackendAddress { host: "127.0.0.1".to_owned(), port: 9002 },
             ],
             hosts: vec!["http://127.0.0.1:9001".to_owned(), "http://127.0.0.1:9002".to_owned()],
+            backend_http2: false,
             backend_tls: true,
             tls: Some(tls.clone()),
             http2: true,
@@ -162,6 +169,7 @@ pub(crate) mod tests {
             routes,
             consumers,
             policies: BTreeMap::new(),
+            node: BTreeMap::new(),
             upstream: BTreeMap::new(),
             certificate: Some(tls),
             body: "OK".to_owned(),

@@ -1,0 +1,177 @@
+//! Pages for the docs, drawn from stored results alone.
+
+use std::fmt::Write as _;
+
+use super::{level, target_name};
+use crate::{
+    analysis::{
+        lint::Severity,
+        summary::{CellSummary, Findings, PolicyCost},
+    },
+    plot::Unit,
+    result::MeasuredRun,
+    stats::{Comparison, ConfidenceInterval, median, modes},
+};
+
+/// The head of a page of figures.
+pub const RESULTS_HEAD: &str = "# Results\n\n\
+    Each table is a stored result of the lab, in [bench/results](../../bench/results), with the machine, all configurations and \
+    histograms. Figures are medians over the repeats with the lowest and the highest in brackets; where the repeats have two \
+    modes, both stand there with the number of repeats each has. Ratios are medians of the ratios within each repeat; figures \
+    that the lab found invalid have none.\n";
+
+/// The head of the page of prices.
+pub const PRICES_HEAD: &str = "# What each policy costs\n\n\
+    What a plugin adds to the same request on a route without it: instructions in user space, and processor time of the \
+    gateway, kernel included. Plugins that answer by themselves, as `mocking` and `redirect`, spare the way to the upstream \
+    and cost less than nothing. The options are typical ones and stand, with the requests, in \
+    [bench/scenarios/policies.yaml](../../bench/scenarios/policies.yaml).\n\n\
+    Instructions repeat to a few per cent anywhere; times belong to the machine and its day. Of what costs less than a \
+    microsecond they say nothing, as a policy more also makes the gateway wait less for a backend that shares its processor \
+    with the load: there the instructions tell. `/policies` on the status address tells the prices of your own traffic.\n";
+
+/// One result as a section: what it is, how it was measured, and its figures.
+pub fn results(findings: &Findings<'_>) -> String {
+    let result = findings.result;
+    let scenario = &result.scenario;
+    let mut page = format!("\n## {}\n\n{}\n\n{}\n", scenario.title, scenario.about.trim(), measured(findings));
+    if let Some(reason) = super::headline(findings) {
+        let _ = writeln!(page, "\n> {reason}");
+    }
+    let idle = super::holds_connections(result);
+    let baseline = &scenario.baseline;
+    page.push_str(&match idle {
+        true => "\n| row | clients | target | held | memory of each | errors |\n|---|--:|---|--:|--:|--:|\n".to_owned(),
+        false => format!(
+            "\n| row | clients | target | requests/s | / {baseline} | CPU a request | / {baseline} | p50 | p99 | memory | \
+             errors |\n|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|\n"
+        ),
+    });
+    for summary in findings.cells.iter().filter(|summary| !summary.cell.runs().is_empty()) {
+        let cell = summary.cell;
+        let _ = writeln!(
+            page,
+            "| {} | {} | {} | {} |",
+            cell.row,
+            level(cell.level.connections, cell.level.workers),
+            target_name(findings, cell),
+            figures(summary, idle).join(" | ")
+        );
+    }
+    for line in super::left_out(findings) {
+        let _ = writeln!(page, "\nNot in the table: {line}.");
+    }
+    page
+}
+
+/// Where and how a result was measured, and the command that repeats it.
+fn measured(findings: &Findings<'_>) -> String {
+    let result = findings.result;
+    let (manifest, method) = (&result.manifest, &result.scenario.method);
+    let day = result.started_at.split('T').next().unwrap_or_default();
+    let command = result.command.iter().map(String::as_str).skip_while(|word| *word != "bench").collect::<Vec<_>>();
+    format!(
+        "{}, {} processors, Linux {}, {day}; {} interleaved repeats of {} s. Again: `weir {}`",
+        manifest.cpu.model,
+        manifest.cpu.logical,
+        manifest.kernel.split(['-', '+']).next().unwrap_or_default(),
+        method.repeats,
+        method.measured_s,
+        command.join(" ")
+    )
+}
+
+fn figures(summary: &CellSummary<'_>, idle: bool) -> Vec<String> {
+    let runs = summary.cell.runs();
+    let errors = summary.error_share.map_or(0.0, |share| share.median);
+    let errors = if errors == 0.0 { "0".to_owned() } else { Unit::Percent.label(errors * 100.0) };
+    let memory = summary.rss_bytes.map_or("–".to_owned(), |bytes| Unit::Bytes.label(bytes.median));
+    if idle {
+        let each = summary.bytes_per_connection.map_or("–".to_owned(), |bytes| Unit::Bytes.label(bytes.median));
+        let held = summary.open_connections.map_or("–".to_owned(), |held| Unit::Count.label(held.median));
+        return vec![held, each, errors];
+    }
+    let invalid = if summary.worst == Some(Severity::Invalid) { " (invalid)" } else { "" };
+    let latency = |interval: Option<ConfidenceInterval>, percentile: f64| match interval {
+        None => "–".to_owned(),
+        Some(_) => spread(runs, |run| Some(run.latency_ms(percentile)), Unit::Milliseconds),
+    };
+    vec![
+        format!("{}{invalid}", spread(runs, |run| Some(run.throughput()), Unit::Count)),
+        ratio(summary.against_baseline),
+        spread(runs, MeasuredRun::target_cpu_us, Unit::Microseconds),
+        ratio(summary.cpu_against_baseline),
+        latency(summary.p50_ms, 50.0),
+        latency(summary.p99_ms, 99.0),
+        memory,
+        errors,
+    ]
+}
+
+fn ratio(comparison: Option<Comparison>) -> String {
+    let known = comparison.map(|one| one.ratio.median).filter(|ratio| ratio.is_finite());
+    known.map_or("–".to_owned(), |ratio| format!("{ratio:.2}"))
+}
+
+/// Median with the lowest and the highest; both modes where there are two.
+fn spread(runs: &[MeasuredRun], figure: impl Fn(&MeasuredRun) -> Option<f64>, unit: Unit) -> String {
+    let values: Vec<f64> = runs.iter().filter_map(figure).filter(|value| value.is_finite()).collect();
+    if let Some(two) = modes(&values) {
+        let mode = |(value, count): (f64, usize)| format!("{} ×{count}", unit.label(value));
+        return format!("{} or {}", mode(two.low), mode(two.high));
+    }
+    let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(low, high), one| (low.min(*one), high.max(*one)));
+    match median(&values) {
+        None => "–".to_owned(),
+        Some(middle) if low == high => unit.label(middle),
+        Some(middle) => format!("{} ({}–{})", unit.label(middle), unit.label(low), unit.label(high)),
+    }
+}
+
+/// What each policy costs, from a result with an ablation: instructions where they were counted, times where they were
+/// measured.
+pub fn prices(findings: &Findings<'_>) -> String {
+    let result = findings.result;
+    let mut page = format!("\n{}.\n\n| plugin | instructions | time |\n|---|--:|--:|\n", measured(findings));
+    let mut lines: Vec<(String, String, String)> = Vec::new();
+    for one in &result.scenario.ablations {
+        let counted = result
+            .scenario
+            .targets
+            .iter()
+            .find_map(|target| Some(result.counted(&one.with, target)? - result.counted(&one.without, target)?));
+        let cost = findings.costs.iter().find(|cost| cost.row.name == one.with && cost.base.name == one.without);
+        let time = cost.and_then(|cost: &PolicyCost<'_>| cost.cpu_us);
+        let time = time.map_or("–".to_owned(), |us| format!("{:.2} µs ({:.2}–{:.2})", us.median, us.low, us.high));
+        let counted = counted.map_or("–".to_owned(), thousands);
+        lines.push((one.policy.clone(), counted, time));
+    }
+    lines.sort();
+    for (policy, counted, time) in lines {
+        let _ = writeln!(page, "| `{policy}` | {counted} | {time} |");
+    }
+    page
+}
+
+/// `-4,546`.
+fn thousands(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut text = String::new();
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if value < 0.0 { format!("-{text}") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instructions_are_grouped_by_thousands() {
+        assert_eq!([-4_546.0, 999.4, 2_517_245.0].map(thousands), ["-4,546", "999", "2,517,245"]);
+    }
+}

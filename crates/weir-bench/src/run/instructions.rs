@@ -1,0 +1,115 @@
+//! User instructions of a target for each request, counted by valgrind: where the machine has no counters, and exact to a few
+//! parts in a hundred anywhere, also where times are noise.
+
+use std::{collections::BTreeMap, env, time::Duration};
+
+use super::{
+    Found, Lab,
+    cell::{Setting, Started},
+    record,
+};
+use crate::{
+    result::{InstructionCount, LoadLevel, TargetRecord},
+    scenario::ScenarioRow,
+};
+
+/// Two runs that differ in the number of requests alone: their difference is what requests cost, without start and stop.
+const REQUESTS: [u64; 2] = [1_280, 6_400];
+const CONNECTIONS: u32 = 64;
+/// How long a target under valgrind may take to end, which is when it says what was counted.
+const END_LIMIT: Duration = Duration::from_secs(60);
+
+/// What a target's command is run under. Valgrind counts each byte of a `rep movsb` as an instruction, which no processor
+/// does: copies are made without it.
+pub fn valgrind() -> Result<Vec<String>, String> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    if !env::split_paths(&path).any(|directory| directory.join("valgrind").is_file()) {
+        return Err("--valgrind: valgrind is not installed; on Debian: apt-get install valgrind".to_owned());
+    }
+    let words = [
+        "env",
+        "GLIBC_TUNABLES=glibc.cpu.x86_rep_movsb_threshold=1073741824",
+        "valgrind",
+        "--tool=cachegrind",
+        "--cache-sim=no",
+        "--cachegrind-out-file=/dev/null",
+        "--trace-children=yes",
+        "--max-threads=64",
+    ];
+    Ok(words.map(str::to_owned).to_vec())
+}
+
+impl Lab<'_> {
+    /// Counts every row on every target that can run it, at one worker.
+    pub fn count_instructions(
+        &mut self,
+        peers: &BTreeMap<String, Found>,
+        records: &mut [TargetRecord],
+    ) -> Result<Vec<InstructionCount>, String> {
+        let under = valgrind()?;
+        let scenario = self.scenario;
+        let mut counts = Vec::new();
+        let asking = scenario.rows.iter().filter(|row| row.speak.asks() && row.events.is_empty());
+        for (row, target) in asking.flat_map(|row| scenario.targets.iter().map(move |target| (row, target))) {
+            let (peer, installed) = &peers[target];
+            let settings = scenario.variant(target).has_settings();
+            if peer.direct || self.unsupported(row, peer, installed, settings).is_some() {
+                continue;
+            }
+            self.bar.set_message(format!("{} · {target} · under valgrind", row.name));
+            let few = self.counted(row, target, &peers[target], &under, REQUESTS[0], records)?;
+            let many = self.counted(row, target, &peers[target], &under, REQUESTS[1], records)?;
+            let per_request = many.saturating_sub(few) as f64 / (REQUESTS[1] - REQUESTS[0]) as f64;
+            counts.push(InstructionCount { row: row.name.clone(), target: target.clone(), per_request });
+        }
+        Ok(counts)
+    }
+
+    /// Instructions of a target from its start to its end, over so many requests.
+    fn counted(
+        &mut self,
+        row: &ScenarioRow,
+        target: &str,
+        found: &Found,
+        under: &[String],
+        requests: u64,
+        records: &mut [TargetRecord],
+    ) -> Result<u64, String> {
+        let pinning = self.placement.pinning(1);
+        let backend = self.backend(row, 1, &pinning)?;
+        let row = &*self.scenario.row_for(target, row);
+        let variant = self.scenario.variant(target);
+        let under = under.to_vec();
+        let setting =
+            Setting { place: self.place, scenario: self.scenario, row, workers: 1, pinning: &pinning, variant, under };
+        let started = Started::start(&setting, found, &backend, CONNECTIONS);
+        let mut started = started.map_err(|failure| format!("{target}: {}: {}", row.name, failure.reason))?;
+        record(records, target, started.configuration.take());
+        let level = LoadLevel { connections: CONNECTIONS, rate: None, workers: 1 };
+        started.load_count(self.scenario, row, level, requests)?;
+        let said = started.end(END_LIMIT);
+        instructions(&said)
+            .ok_or_else(|| format!("{target}: {}: valgrind counted nothing; it printed: {said}", row.name))
+    }
+}
+
+/// The sum over all processes of what cachegrind says: `==1== I refs:      1,234,567`.
+fn instructions(text: &str) -> Option<u64> {
+    let counts = text.lines().filter_map(|line| {
+        let (_, count) = line.split_once("refs:").filter(|(before, _)| before.trim_end().ends_with('I'))?;
+        count.trim().replace(',', "").parse::<u64>().ok()
+    });
+    counts.reduce(|sum, count| sum + count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_all_processes_are_added_up() {
+        assert_eq!(instructions("==7== I refs:        1,200\n==8== I refs:  34\n"), Some(1_234));
+        assert_eq!(instructions("==7== I   refs:        1,200\n"), Some(1_200));
+        assert_eq!(instructions("nothing"), None);
+    }
+}
