@@ -1,11 +1,13 @@
 //! The backend's HTTP/2, and gRPC: every message comes back.
 
+use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
+use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
-use h2::RecvStream;
 use h2::server::SendResponse;
+use h2::{RecvStream, SendStream};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::spawn_local;
@@ -52,14 +54,14 @@ async fn answer(
         BackendRequest::Answer { status, answer } => {
             let body = collect(body).await?;
             let content = match answer {
-                BackendAnswer::Ok => Bytes::from_static(b"OK"),
-                BackendAnswer::Sized(bytes) => filler(bytes as usize).into(),
-                BackendAnswer::Echo => body,
+                BackendAnswer::Ok => Content::Whole(Bytes::from_static(b"OK")),
+                BackendAnswer::Sized(bytes) => Content::Sized { sent: 0, length: bytes },
+                BackendAnswer::Echo => Content::Whole(body),
             };
             (status, content)
         }
         // Events are HTTP/1.1 only here; a failing stream is a reset one, whatever way was asked for.
-        BackendRequest::Events(_) => (501, Bytes::from_static(b"events are sent over HTTP/1.1")),
+        BackendRequest::Events(_) => (501, Content::Whole(Bytes::from_static(b"events are sent over HTTP/1.1"))),
         BackendRequest::Fail(_) => {
             respond.send_reset(h2::Reason::INTERNAL_ERROR);
             return Ok(());
@@ -71,12 +73,59 @@ async fn answer(
         .header("content-length", content.len())
         .body(())
         .expect("the parts are valid");
-    let without_body = head.method == http::Method::HEAD || content.is_empty();
+    let without_body = head.method == http::Method::HEAD || content.len() == 0;
     let mut send = respond.send_response(response, without_body)?;
-    if !without_body {
-        send.send_data(content, true)?;
+    if without_body { Ok(()) } else { content.send(&mut send).await }
+}
+
+/// The content of an answer. It is made when the peer's windows have room for it: a peer that opens none, on thousands of
+/// streams, would otherwise cost the thread the time and the memory of all their contents, and other peers would wait.
+enum Content {
+    Whole(Bytes),
+    /// Printable bytes, as [`filler`] makes them.
+    Sized {
+        sent: u64,
+        length: u64,
+    },
+}
+
+/// How much of a content is sent at once.
+const PIECE: usize = 64 * 1024;
+/// After how many bytes the filler repeats.
+const PERIOD: usize = 36;
+/// Filler for a piece that begins anywhere in the period.
+static FILLER: LazyLock<Bytes> = LazyLock::new(|| filler(PIECE + PERIOD).into());
+
+impl Content {
+    fn len(&self) -> u64 {
+        match self {
+            Content::Whole(bytes) => bytes.len() as u64,
+            Content::Sized { sent, length } => length - sent,
+        }
     }
-    Ok(())
+
+    fn take(&mut self, most: usize) -> Bytes {
+        match self {
+            Content::Whole(bytes) => bytes.split_to(most.min(bytes.len())),
+            Content::Sized { sent, length } => {
+                let from = (*sent % PERIOD as u64) as usize;
+                let piece = most.min(PIECE).min((*length - *sent) as usize);
+                *sent += piece as u64;
+                FILLER.slice(from..from + piece)
+            }
+        }
+    }
+
+    async fn send(mut self, send: &mut SendStream<Bytes>) -> Result<(), h2::Error> {
+        while self.len() > 0 {
+            send.reserve_capacity(self.len().min(PIECE as u64) as usize);
+            // None: the peer has reset the stream.
+            let Some(room) = poll_fn(|context| send.poll_capacity(context)).await else { return Ok(()) };
+            let piece = self.take(room?);
+            send.send_data(piece, self.len() == 0)?;
+        }
+        Ok(())
+    }
 }
 
 /// Each length-prefixed message goes back as it comes; the call ends with status 0.

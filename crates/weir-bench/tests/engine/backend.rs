@@ -130,3 +130,40 @@ fn several_addresses_and_threads_are_served() {
     drop(backend);
     assert!(std::net::TcpStream::connect(addresses[0]).is_err(), "a dropped backend is gone");
 }
+
+/// What the backend sends waits for the peer's window, so a peer that never opens it costs the others nothing.
+#[test]
+fn a_peer_with_a_window_of_zero_does_not_hold_up_others() {
+    let (backend, url) = backend(Behaviour::default(), false);
+    let address = backend.addresses()[0];
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let (sent, all_sent) = std::sync::mpsc::channel();
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let silent = std::thread::spawn(move || {
+        runtime.block_on(async move {
+            let stream = tokio::net::TcpStream::connect(address).await.expect("the backend listens");
+            let (client, connection) =
+                h2::client::Builder::new().initial_window_size(0).handshake::<_, bytes::Bytes>(stream).await.unwrap();
+            let connection = tokio::spawn(connection);
+            let mut client = client.ready().await.unwrap();
+            let mut responses = Vec::new();
+            for _ in 0..500 {
+                let request = http::Request::get(format!("http://{address}/bytes/64m")).body(()).unwrap();
+                client = client.ready().await.unwrap();
+                responses.push(client.send_request(request, true).unwrap().0);
+            }
+            // The heads come without a window; their content never does.
+            for response in responses.drain(..1) {
+                assert_eq!(response.await.unwrap().status(), 200);
+            }
+            sent.send(()).unwrap();
+            let _ = ended.await;
+            connection.abort();
+        });
+    });
+    all_sent.recv_timeout(std::time::Duration::from_secs(60)).expect("500 requests are sent");
+    assert_eq!(curl(&["--http1.1", &url]), "OK");
+    assert_eq!(curl(&["--http2-prior-knowledge", &format!("{url}/bytes/100k")]).len(), 100 * 1024);
+    end.send(()).unwrap();
+    silent.join().unwrap();
+}
