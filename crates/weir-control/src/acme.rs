@@ -16,8 +16,7 @@ use std::io;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::{Either, join_all, select};
@@ -78,6 +77,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// How long to leave a storage alone that cannot be used.
 const AFTER_STORAGE: Duration = Duration::from_secs(30);
 
+/// How long a process that ends waits for orders to be let go.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
 /// Says a line to the operator.
 type Tell = Box<dyn Fn(&str) + Send + Sync>;
 
@@ -98,7 +100,8 @@ enum AcmeStage {
 
 struct RunningAcme {
     terms: watch::Sender<Option<Arc<AcmeTerms>>>,
-    thread: JoinHandle<()>,
+    /// Closed when the thread has ended.
+    ended: mpsc::Receiver<()>,
 }
 
 struct AcmeShared {
@@ -157,9 +160,13 @@ impl Acme {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
                 let (sender, receiver) = watch::channel(Some(Arc::clone(terms)));
                 let shared = Arc::clone(&self.shared);
-                let run = move || runtime.block_on(shared.run(receiver));
-                let thread = std::thread::Builder::new().name("acme".to_owned()).spawn(run)?;
-                *stage = AcmeStage::Running(RunningAcme { terms: sender, thread });
+                let (alive, ended) = mpsc::channel();
+                let run = move || {
+                    let _alive = alive;
+                    runtime.block_on(shared.run(receiver));
+                };
+                std::thread::Builder::new().name("acme".to_owned()).spawn(run)?;
+                *stage = AcmeStage::Running(RunningAcme { terms: sender, ended });
             }
         }
         Ok(())
@@ -173,10 +180,10 @@ impl Acme {
     /// Ends all orders, and lets another process begin its own.
     pub fn end(&self) {
         let before = std::mem::replace(&mut *lock(&self.stage), AcmeStage::Ended);
-        if let AcmeStage::Running(RunningAcme { terms, thread }) = before {
+        if let AcmeStage::Running(RunningAcme { terms, ended }) = before {
             drop(terms);
-            // A thread that panicked has said so already.
-            let _ = thread.join();
+            // A thread that waits for a file system does not keep the process, nor one that has panicked.
+            let _ = ended.recv_timeout(END_LIMIT);
         }
     }
 

@@ -4,7 +4,7 @@ use weir_plugin::Registry;
 
 use crate::compile::{Compiled, compile};
 use crate::document::Document;
-use crate::stores::file::FileStore;
+use crate::stores::DocumentLoader;
 use crate::text::diagnostic::Diagnostic;
 use crate::text::yaml::TextLimits;
 
@@ -13,7 +13,7 @@ use crate::text::yaml::TextLimits;
 /// # Errors
 /// Everything that is wrong with it; what is in the `Ok` is accepted but probably not meant.
 pub fn check_file(path: &std::path::Path, registry: &Registry) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
-    let loaded = FileStore::new(path).read()?;
+    let loaded = DocumentLoader::of_file_directly(path).read()?;
     compile(&loaded.document, registry).map(|Compiled { warnings, .. }| warnings)
 }
 

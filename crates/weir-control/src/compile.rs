@@ -18,7 +18,7 @@ use weir_gateway::snapshot::{Route, RouteRule, RouteTable, Snapshot, Target};
 use weir_plugin::{Expression, Moment, Registry, RouteFacts};
 use weir_proto::Method;
 
-use crate::acme::AcmeTerms;
+use crate::acme::{AcmeTerms, Challenges};
 use crate::document::{self, Challenge, Document, Reference, ResourceOrigin, ServiceSpec};
 use crate::text::diagnostic::{Diagnostic, Faults};
 use crate::text::read::join;
@@ -46,12 +46,22 @@ pub struct Compiled {
 /// # Errors
 /// Everything that is wrong with the document, in the order of its text.
 pub fn compile(document: &Document, registry: &Registry) -> Result<Compiled, Vec<Diagnostic>> {
+    compile_answering(document, registry, &Arc::default())
+}
+
+/// The same, for a node that answers these challenges of an authority while orders are open.
+pub(crate) fn compile_answering(
+    document: &Document,
+    registry: &Registry,
+    challenges: &Arc<Challenges>,
+) -> Result<Compiled, Vec<Diagnostic>> {
     let mut compiler = Compiler {
         document,
         faults: Faults::new(document.source.clone()),
         warnings: Faults::new(document.source.clone()),
         presented: Presented::default(),
         http: HttpClient::default(),
+        challenges: Arc::clone(challenges),
     };
     compiler.http = compiler.http_client();
     let compiled = compiler.snapshot(registry);
@@ -77,6 +87,7 @@ struct Compiler<'a> {
     presented: Presented,
     /// For the gateway's own requests.
     http: HttpClient,
+    challenges: Arc<Challenges>,
 }
 
 impl Compiler<'_> {
@@ -140,7 +151,7 @@ impl Compiler<'_> {
                     rules.push(rule);
                     routes.push(route);
                 }
-                Challenge::TlsAlpn01 => certificates.answer_with(Arc::clone(&document.challenges) as _),
+                Challenge::TlsAlpn01 => certificates.answer_with(Arc::clone(&self.challenges) as _),
             }
         }
         self.warn_of_silence(&certificates);

@@ -28,7 +28,6 @@ use std::time::SystemTime;
 
 use weir_net::tls::CertificateDer;
 
-use crate::acme::Challenges;
 use crate::text::diagnostic::{Diagnostic, Faults};
 use crate::text::read::{MapReader, NodeReader};
 use crate::text::substitute::VariableLookup;
@@ -83,8 +82,6 @@ pub struct Document {
     pub files: Files,
     /// Where names of files start from.
     pub directory: PathBuf,
-    /// What an authority may be asking for at this moment. The store has one for all its documents.
-    pub challenges: Arc<Challenges>,
     /// Certificates of those the system trusts, DER, where they are needed.
     pub system_roots: Vec<CertificateDer<'static>>,
     /// The nodes that stand in files of their own.
@@ -204,7 +201,6 @@ impl Document {
             found: ResolvedNames::new(),
             files: Files::new(),
             directory: PathBuf::new(),
-            challenges: Arc::default(),
             system_roots: Vec::new(),
             node_files: HashMap::new(),
             read_at: SystemTime::now(),

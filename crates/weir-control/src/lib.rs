@@ -2,7 +2,7 @@
 //! with it.
 //!
 //! ```text
-//! stores::file -> Document (as written) -> compile (pure) -> Snapshot (as meant) -> publish -> workers
+//! source -> loader -> Document (as written) -> compile (pure) -> Snapshot (as meant) -> publish -> workers
 //! ```
 
 pub mod acme;
@@ -19,7 +19,7 @@ pub use check::{check_file, check_text};
 pub use compile::{Compiled, compile};
 pub use document::Document;
 pub use publish::{ConfigStatus, Publication, Publisher, RefusedChange, Subscriber};
-pub use stores::file::{ConfigWatch, FileStore, watch};
+pub use stores::{ConfigWatch, DocumentLoader, LoadedDocument, watch};
 pub use text::diagnostic::Diagnostic;
 pub use text::substitute::{VariableLookup, process_environment};
 pub use text::suggest::closest;

@@ -8,8 +8,8 @@ use serde::Serialize;
 use weir_gateway::snapshot::Snapshot;
 use weir_plugin::Registry;
 
-use crate::acme::AcmeTerms;
-use crate::compile::{Compiled, Presented, compile};
+use crate::acme::{AcmeTerms, Challenges};
+use crate::compile::{Compiled, Presented, compile_answering};
 use crate::document::{Document, NodeSettings};
 use crate::text::diagnostic::Diagnostic;
 
@@ -74,6 +74,8 @@ fn unix_ms<S: serde::Serializer>(time: &SystemTime, serializer: S) -> Result<S::
 pub struct Publisher {
     registry: Registry,
     subscriber: Box<dyn Subscriber>,
+    /// What an authority may be asking for at this moment: every snapshot answers that.
+    challenges: Arc<Challenges>,
     status: ArcSwap<ConfigStatus>,
     /// Held while something is published, so that revisions arrive in order.
     state: Mutex<PublisherState>,
@@ -102,7 +104,13 @@ impl Publisher {
             warnings: Arc::default(),
             last_error: None,
         };
-        Publisher { registry, subscriber, status: ArcSwap::from_pointee(status), state: Mutex::default() }
+        let status = ArcSwap::from_pointee(status);
+        Publisher { registry, subscriber, challenges: Arc::default(), status, state: Mutex::default() }
+    }
+
+    /// What an authority may be asking for at this moment. All snapshots answer it.
+    pub fn challenges(&self) -> &Arc<Challenges> {
+        &self.challenges
     }
 
     pub fn status(&self) -> Arc<ConfigStatus> {
@@ -120,7 +128,7 @@ impl Publisher {
         warnings: Vec<Diagnostic>,
     ) -> Result<Publication, Arc<[Diagnostic]>> {
         let begin = Instant::now();
-        let compiled = compile(document, &self.registry);
+        let compiled = compile_answering(document, &self.registry, &self.challenges);
         let mut state = self.lock();
         let Compiled { mut snapshot, acme, warnings: of_compiler, presented } = match compiled {
             Ok(compiled) => compiled,

@@ -6,8 +6,11 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use weir_control::{ConfigStatus, ConfigWatch, Diagnostic, FileStore, Publication, Publisher, Subscriber, watch};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use weir_control::stores::{FileAccess, FileSource};
+use weir_control::{ConfigStatus, ConfigWatch, Diagnostic, DocumentLoader, Publication, Publisher, Subscriber, watch};
 use weir_testkit::{DEADLINE, TempDir, eventually, eventually_some};
 
 /// What was published and refused, in order.
@@ -58,14 +61,17 @@ struct Node {
 }
 
 fn start(path: &Path) -> Node {
+    start_with(DocumentLoader::of_file(path))
+}
+
+fn start_with(mut loader: DocumentLoader) -> Node {
     let heard = Heard::default();
-    let mut store = FileStore::new(path);
-    let publisher = Arc::new(Publisher::new(store.source(), plugins::REGISTRY, Box::new(heard.clone())));
-    let loaded = store.load().expect("the first version is good");
+    let publisher = Arc::new(Publisher::new(loader.source_name(), plugins::REGISTRY, Box::new(heard.clone())));
+    let loaded = loader.load().expect("the first version is good");
     publisher
-        .publish(&loaded.document, loaded.hash.clone(), loaded.warnings.clone())
+        .publish(&loaded.document, loaded.revision.clone(), loaded.warnings.clone())
         .expect("the first version is published");
-    let watch = watch(store, loaded, publisher.clone()).expect("a thread can be started");
+    let watch = watch(loader, loaded, publisher.clone()).expect("a thread can be started");
     Node { publisher, heard, watch }
 }
 
@@ -263,4 +269,21 @@ fn dropping_the_watch_ends_it() {
     eventually("the watch lets go of the publisher", DEADLINE, || Arc::strong_count(&publisher) == 1);
     directory.write("weir.yaml", routes(2));
     assert!(matches!(heard.last(), Some(Event::Published { revision: 1, .. })));
+}
+
+/// A FIFO in the place of the file: opened for reading, it would wait for a writer for ever.
+#[test]
+fn p12_a_file_that_cannot_be_read_to_its_end_is_refused_and_wedges_nothing() {
+    let directory = TempDir::new();
+    let path = directory.write("weir.yaml", routes(1));
+    let files = FileAccess::limited_to(Duration::from_millis(500));
+    let node = start_with(DocumentLoader::new(FileSource::new(&path, files.clone()), files));
+    let fifo = directory.join("new");
+    mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a directory of our own");
+    fs::rename(&fifo, &path).expect("the file can be replaced");
+    node.refuses("cannot be read: nothing was written to it in time");
+    // More than any queue holds, and none waits.
+    (0..1_000).for_each(|_| node.watch.reload());
+    replace(&directory, routes(2));
+    node.serves(2);
 }

@@ -3,17 +3,18 @@
 //! A worker collects lines in a chunk of its own and passes full chunks on through a bounded queue. When the disk does
 //! not keep up, or is full, lines are dropped and counted; no request waits for a log.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::metrics::Metrics;
+use crate::room;
 
 /// nginx's `combined` format.
 pub const COMBINED: &str = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent""#;
@@ -30,17 +31,36 @@ const QUEUE_CHUNKS: usize = 128;
 /// How often a file that cannot be written is complained about.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
+/// How long a log that ends may stall before what is left of it is dropped.
+const LAST_LINES: Duration = Duration::from_secs(2);
+/// How often a writer that waits for a reader looks for commands.
+const LOOK: Duration = Duration::from_millis(50);
+/// A pipe that has room takes this much without waiting (PIPE_BUF, pipe(7)).
+const PIPE_PIECE: usize = 4096;
+
+/// Is told what became of opening the path again, on the log's thread.
+type ReopenReport = Box<dyn FnOnce(io::Result<()>) + Send>;
+
 enum LogCommand {
     Chunk { text: Vec<u8>, lines: u64 },
-    Reopen(SyncSender<io::Result<()>>),
+    Reopen(ReopenReport),
     Stop,
 }
 
-/// An open access log. Dropping it writes what was handed over before, and ends its thread.
+/// Commands that do not wait in the queue, which is full when the log stalls.
+#[derive(Default)]
+struct UrgentCommands {
+    reopen: Mutex<Option<ReopenReport>>,
+    stop: AtomicBool,
+}
+
+/// An open access log. Dropping it writes what was handed over before, unless the log stalls, and ends its thread.
 pub struct LogWriter {
     queue: SyncSender<LogCommand>,
+    urgent: Arc<UrgentCommands>,
     metrics: Arc<Metrics>,
-    thread: Option<JoinHandle<()>>,
+    /// Closed when the thread has ended.
+    ended: Receiver<()>,
 }
 
 impl LogWriter {
@@ -49,11 +69,20 @@ impl LogWriter {
     pub fn open(path: &Path, metrics: Arc<Metrics>) -> io::Result<Self> {
         let target = LogFile::open(path)?;
         let (queue, messages) = sync_channel(QUEUE_CHUNKS);
-        let thread_metrics = Arc::clone(&metrics);
-        let thread = std::thread::Builder::new()
-            .name("access-log".into())
-            .spawn(move || write_all(target, &messages, &thread_metrics))?;
-        Ok(Self { queue, metrics, thread: Some(thread) })
+        let (alive, ended) = sync_channel(0);
+        let urgent = Arc::new(UrgentCommands::default());
+        let mut thread = WriterThread {
+            target,
+            urgent: Arc::clone(&urgent),
+            metrics: Arc::clone(&metrics),
+            complain_after: None,
+            give_up: None,
+        };
+        std::thread::Builder::new().name("access-log".into()).spawn(move || {
+            let _alive = alive;
+            thread.run(&messages);
+        })?;
+        Ok(Self { queue, urgent, metrics, ended })
     }
 
     /// A worker's end of the log.
@@ -67,24 +96,33 @@ impl LogWriter {
         }
     }
 
-    /// Opens the path again, after the file was moved away, and waits until that has happened. What was handed over
-    /// before goes to the old file. On an error the old file stays in use.
-    pub fn reopen(&self) -> io::Result<()> {
-        let (done, outcome) = sync_channel(1);
-        let ended = || io::Error::other("the log's thread has ended");
-        self.queue.send(LogCommand::Reopen(done)).map_err(|_| ended())?;
-        outcome.recv().map_err(|_| ended())?
+    /// Opens the path again, after the file was moved away, and waits for nothing: `report` is told the outcome. What was
+    /// handed over before goes to the old file, unless that stalls. On an error the old file stays in use.
+    pub fn reopen(&self, report: impl FnOnce(io::Result<()>) + Send + 'static) {
+        match self.queue.try_send(LogCommand::Reopen(Box::new(report))) {
+            Ok(()) => {}
+            Err(TrySendError::Full(LogCommand::Reopen(report))) => *self.urgent.reopen() = Some(report),
+            Err(TrySendError::Disconnected(LogCommand::Reopen(report))) => {
+                report(Err(io::Error::other("the log's thread has ended")));
+            }
+            Err(_) => unreachable!("a command comes back as it was"),
+        }
     }
 }
 
 impl Drop for LogWriter {
     fn drop(&mut self) {
-        if self.queue.send(LogCommand::Stop).is_ok()
-            && let Some(thread) = self.thread.take()
-        {
-            // A thread that panicked has reported that itself.
-            let _ = thread.join();
-        }
+        self.urgent.stop.store(true, Release);
+        // A full queue holds what wakes the thread, too.
+        let _ = self.queue.try_send(LogCommand::Stop);
+        // A file system that does not answer keeps the thread for longer, and not the process.
+        let _ = self.ended.recv_timeout(LAST_LINES * 2);
+    }
+}
+
+impl UrgentCommands {
+    fn reopen(&self) -> MutexGuard<'_, Option<ReopenReport>> {
+        self.reopen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -154,32 +192,86 @@ impl Drop for LogSink {
     }
 }
 
-/// The writer's thread.
-fn write_all(mut target: LogFile, messages: &Receiver<LogCommand>, metrics: &Metrics) {
-    let mut complain_after: Option<Instant> = None;
-    while let Ok(message) = messages.recv() {
-        match message {
-            LogCommand::Chunk { text, lines } => {
-                let (written, outcome) = target.append(&text);
-                metrics.log_lines.fetch_add(written, Relaxed);
-                if let Err(error) = outcome {
-                    metrics.log_write_errors.fetch_add(1, Relaxed);
-                    metrics.log_lines_dropped.fetch_add(lines - written, Relaxed);
-                    let now = Instant::now();
-                    if complain_after.is_none_or(|after| after <= now) {
-                        complain_after = Some(now + COMPLAIN_EVERY);
-                        tracing::error!("access log {}: {error}; lines are lost", target.path.display());
+/// What the log's thread works with.
+struct WriterThread {
+    target: LogFile,
+    urgent: Arc<UrgentCommands>,
+    metrics: Arc<Metrics>,
+    complain_after: Option<Instant>,
+    /// Set once the log is to end: when a log that stalls is left.
+    give_up: Option<Instant>,
+}
+
+impl WriterThread {
+    fn run(&mut self, commands: &Receiver<LogCommand>) {
+        loop {
+            let command = match self.urgent.stop.load(Acquire) {
+                false => commands.recv().ok(),
+                // What the queue held when it was full has been written or given up by now.
+                true => commands.try_recv().ok(),
+            };
+            match command {
+                Some(LogCommand::Chunk { text, lines }) => self.write(&text, lines),
+                Some(LogCommand::Reopen(report)) => self.reopen(report),
+                Some(LogCommand::Stop) | None => return,
+            }
+            let urgent = self.urgent.reopen().take();
+            if let Some(report) = urgent {
+                self.reopen(report);
+            }
+        }
+    }
+
+    fn write(&mut self, text: &[u8], lines: u64) {
+        if self.give_up.is_some_and(|at| at <= Instant::now()) {
+            self.metrics.log_lines_dropped.fetch_add(lines, Relaxed);
+            return;
+        }
+        let (mut written, mut rest) = (0, text);
+        let outcome = loop {
+            let (count, bytes, outcome) = self.target.append(rest);
+            written += count;
+            rest = &rest[bytes..];
+            match outcome {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if let Err(stalled) = self.follow_urgent() {
+                        break Err(stalled);
                     }
                 }
+                outcome => break outcome,
             }
-            LogCommand::Reopen(done) => {
-                let outcome = LogFile::open(&target.path).map(|opened| target = opened);
-                complain_after = None;
-                // Whoever asked may have stopped waiting.
-                let _ = done.send(outcome);
-            }
-            LogCommand::Stop => break,
+        };
+        self.metrics.log_lines.fetch_add(written, Relaxed);
+        let Err(error) = outcome else { return };
+        self.metrics.log_write_errors.fetch_add(1, Relaxed);
+        self.metrics.log_lines_dropped.fetch_add(lines.saturating_sub(written), Relaxed);
+        let now = Instant::now();
+        if self.complain_after.is_none_or(|after| after <= now) {
+            self.complain_after = Some(now + COMPLAIN_EVERY);
+            tracing::error!("access log {}: {error}; lines are lost", self.target.path.display());
         }
+    }
+
+    /// While the log stalls. An error ends the wait.
+    fn follow_urgent(&mut self) -> io::Result<()> {
+        let report = self.urgent.reopen().take();
+        if let Some(report) = report {
+            self.reopen(report);
+        }
+        if !self.urgent.stop.load(Acquire) {
+            return Ok(());
+        }
+        let give_up = *self.give_up.get_or_insert_with(|| Instant::now() + LAST_LINES);
+        match Instant::now() < give_up {
+            true => Ok(()),
+            false => Err(io::Error::new(ErrorKind::TimedOut, "the reader of the log does not read")),
+        }
+    }
+
+    fn reopen(&mut self, report: ReopenReport) {
+        let opened = LogFile::open(&self.target.path);
+        self.complain_after = None;
+        report(opened.map(|opened| self.target = opened));
     }
 }
 
@@ -187,6 +279,8 @@ fn write_all(mut target: LogFile, messages: &Receiver<LogCommand>, metrics: &Met
 struct LogFile {
     path: PathBuf,
     file: File,
+    /// A pipe, a socket, a terminal: somebody must read what is written.
+    has_reader: bool,
     /// The last write broke off within a line.
     torn: bool,
 }
@@ -198,20 +292,27 @@ impl LogFile {
             Some("/dev/stderr") => Some(io::stderr().as_fd().try_clone_to_owned()?),
             _ => None,
         };
+        let mut options = OpenOptions::new();
         let file = match own_stream {
             Some(stream) => File::from(stream),
-            None => OpenOptions::new().append(true).create(true).open(path)?,
+            // Opened for writing alone, it would wait for a reader.
+            None if fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo()) => {
+                options.read(true).write(true).open(path)?
+            }
+            None => options.append(true).create(true).open(path)?,
         };
-        Ok(Self { path: path.to_owned(), file, torn: false })
+        let has_reader = !file.metadata()?.is_file();
+        Ok(Self { path: path.to_owned(), file, has_reader, torn: false })
     }
 
-    /// Writes whole lines and returns how many of them arrived, also when an error came in between. A line that was
-    /// cut off is ended before the next one begins, so that two never become one.
-    fn append(&mut self, lines: &[u8]) -> (u64, io::Result<()>) {
+    /// Writes whole lines. Returns how many of them arrived, and how many bytes, also when an error came in between; that
+    /// the reader has no room is one ([`ErrorKind::WouldBlock`]), after a moment. A line that was cut off by another error
+    /// is ended before the next one begins, so that two never become one.
+    fn append(&mut self, lines: &[u8]) -> (u64, usize, io::Result<()>) {
         if self.torn {
-            match self.file.write_all(b"\n") {
-                Ok(()) => self.torn = false,
-                Err(error) => return (0, Err(error)),
+            match self.write(b"\n") {
+                Ok(_) => self.torn = false,
+                Err(error) => return (0, 0, Err(error)),
             }
         }
         let mut written = 0;
@@ -219,16 +320,27 @@ impl LogFile {
             if written == lines.len() {
                 break Ok(());
             }
-            match self.file.write(&lines[written..]) {
-                Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+            match self.write(&lines[written..]) {
+                Ok(0) => break Err(ErrorKind::WriteZero.into()),
                 Ok(count) => written += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => break Err(error),
             }
         };
-        let written = &lines[..written];
-        self.torn = written.last().is_some_and(|&byte| byte != b'\n');
-        (written.iter().filter(|&&byte| byte == b'\n').count() as u64, outcome)
+        let stalled = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+        let arrived = &lines[..written];
+        self.torn = !stalled && arrived.last().is_some_and(|&byte| byte != b'\n');
+        (arrived.iter().filter(|&&byte| byte == b'\n').count() as u64, written, outcome)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.has_reader {
+            return self.file.write(bytes);
+        }
+        if !room::is_there(&self.file, LOOK)? {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        self.file.write(&bytes[..bytes.len().min(PIPE_PIECE)])
     }
 }
 
@@ -288,7 +400,9 @@ mod tests {
         sink.line(1, |line| line.extend_from_slice(b"old"));
         sink.flush();
         fs::rename(&path, &moved).expect("a directory of our own");
-        writer.reopen().expect("the directory is still there");
+        let (report, outcome) = sync_channel(1);
+        writer.reopen(move |reopened| report.send(reopened).expect("the test waits"));
+        outcome.recv().expect("it is reported").expect("the directory is still there");
         sink.line(1, |line| line.extend_from_slice(b"new"));
         drop(sink);
         drop(writer);
@@ -317,9 +431,52 @@ mod tests {
         let mut target = LogFile::open(&path).expect("a directory of our own");
         target.file.write_all(b"whole\ncut of").expect("there is room");
         target.torn = true;
-        let (written, outcome) = target.append(b"next\n");
+        let (written, _, outcome) = target.append(b"next\n");
         assert_eq!((written, outcome.is_ok(), target.torn), (1, true, false));
         assert_eq!(fs::read(&path).expect("it was written"), b"whole\ncut of\nnext\n");
+    }
+
+    fn fifo(directory: &TempDir) -> PathBuf {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let path = directory.join("pipe");
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a directory of our own");
+        path
+    }
+
+    fn stall(writer: &LogWriter) -> LogSink {
+        let mut sink = writer.sink();
+        for _ in 0..QUEUE_CHUNKS + 10 {
+            sink.line(1, |line| line.resize(CHUNK_BYTES, b'x'));
+        }
+        sink
+    }
+
+    #[test]
+    fn p12_a_log_that_stalls_keeps_no_process_from_ending() {
+        let directory = TempDir::new();
+        let (writer, metrics) = open(&fifo(&directory));
+        let sink = stall(&writer);
+        let begin = Instant::now();
+        drop((writer, sink));
+        assert!(begin.elapsed() < LAST_LINES * 2, "{:?}", begin.elapsed());
+        let lost = metrics.log_lines_dropped.load(Relaxed) + metrics.log_lines.load(Relaxed);
+        assert!(lost > 10, "{lost} lines are accounted for");
+    }
+
+    #[test]
+    fn p12_a_log_that_stalls_is_opened_again_at_once() {
+        let directory = TempDir::new();
+        let path = fifo(&directory);
+        let (writer, metrics) = open(&path);
+        let _sink = stall(&writer);
+        fs::rename(&path, directory.join("moved")).expect("a directory of our own");
+        let (report, outcome) = sync_channel(1);
+        writer.reopen(move |reopened| report.send(reopened).expect("the test waits"));
+        outcome.recv_timeout(DEADLINE).expect("it is reported").expect("a new file");
+        eventually("what waited is in the new file", DEADLINE, || {
+            metrics.log_lines.load(Relaxed) + metrics.log_lines_dropped.load(Relaxed) >= QUEUE_CHUNKS as u64 + 10
+        });
+        assert!(fs::metadata(&path).expect("it is there").len() > CHUNK_BYTES as u64);
     }
 
     #[test]

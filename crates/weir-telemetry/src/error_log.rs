@@ -4,6 +4,8 @@ use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::stderr::StderrLines;
+
 /// How lines look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LineFormat {
@@ -16,7 +18,7 @@ pub enum LineFormat {
 /// Sends what is logged from now on, by any thread, to stderr. The first call decides for the life of the process.
 pub fn start(level: LevelFilter, shape: LineFormat) {
     // A second call finds a log in place, which is what was asked for.
-    let _ = tracing::subscriber::set_global_default(subscriber(level, shape, std::io::stderr));
+    let _ = tracing::subscriber::set_global_default(subscriber(level, shape, StderrLines::default));
 }
 
 fn subscriber(

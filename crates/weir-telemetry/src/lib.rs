@@ -10,5 +10,7 @@ pub mod exposition;
 pub mod metrics;
 pub mod price;
 pub mod process;
+mod room;
 pub mod routes;
 mod scrape;
+pub mod stderr;

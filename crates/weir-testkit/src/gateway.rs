@@ -149,6 +149,17 @@ impl Gateway {
         self.stderr.wait(what, wanted)
     }
 
+    /// From now on its standard error is a pipe that nobody reads.
+    pub fn stop_reading_stderr(&self) {
+        self.stderr.state().paused = true;
+    }
+
+    /// Reads what it wrote meanwhile, and goes on reading.
+    pub fn resume_reading_stderr(&self) {
+        self.stderr.state().paused = false;
+        self.stderr.0.1.notify_all();
+    }
+
     /// Asks the status address. The answer is whatever it is, 503 included.
     #[track_caller]
     pub fn ask_status(&self, target: &str) -> Response {
@@ -320,6 +331,8 @@ struct Stderr(Arc<(Mutex<Lines>, Condvar)>);
 #[derive(Default)]
 struct Lines {
     lines: Vec<String>,
+    /// Nothing more is read for now.
+    paused: bool,
     ended: bool,
 }
 
@@ -330,6 +343,11 @@ impl Stderr {
         thread::spawn(move || {
             let mut line = Vec::new();
             while source.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+                let mut state = own.state();
+                while state.paused {
+                    state = own.0.1.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+                drop(state);
                 own.state().lines.push(String::from_utf8_lossy(&line).trim_end().to_owned());
                 own.0.1.notify_all();
                 line.clear();

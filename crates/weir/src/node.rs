@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::time::{Interval, interval};
 use weir_control::document::NodeSettings;
-use weir_control::{Acme, ConfigWatch, FileStore, Publication, Publisher};
+use weir_control::{Acme, ConfigWatch, DocumentLoader, Publication, Publisher};
 use weir_gateway::{Gateway, GatewayOptions, Listener, ListenerProtocol};
 use weir_net::inherit::{Inherited, Place};
 use weir_net::limits::Limits;
@@ -114,19 +114,18 @@ impl GatewayNode {
         }
         let limits = Limits::raise();
 
-        let mut store = FileStore::new(&options.file);
-        let challenges = Arc::clone(store.challenges());
-        let loaded = store.load();
+        let mut loader = DocumentLoader::of_file(&options.file);
+        let loaded = loader.load();
         // How many workers there are is known from the file, and so is whether it can be served at all.
         let workers = loaded.as_ref().map_or(1, |loaded| workers(&loaded.document.settings));
         let metrics = Arc::new(Metrics::new(workers));
         let road = SnapshotPublisher::new(Arc::clone(&metrics));
-        let publisher = Arc::new(Publisher::new(store.source(), PLUGINS, Box::new(road.clone())));
+        let publisher = Arc::new(Publisher::new(loader.source_name(), PLUGINS, Box::new(road.clone())));
         let loaded = loaded.map_err(|diagnostics| {
             publisher.refuse(diagnostics);
             ExitFailure::Configuration
         })?;
-        let first = publisher.publish(&loaded.document, loaded.hash.clone(), loaded.warnings.clone());
+        let first = publisher.publish(&loaded.document, loaded.revision.clone(), loaded.warnings.clone());
         let Publication { snapshot, settings, acme: wanted, .. } = first.map_err(|_| ExitFailure::Configuration)?;
         error_log::start(logs::level(settings.error_log_level), options.log_shape);
         say!("version {}, process {}, workers: {workers}", env!("CARGO_PKG_VERSION"), std::process::id());
@@ -163,7 +162,7 @@ impl GatewayNode {
         let status = sockets.share(STATUS, 1).map_err(no_copy)?.remove(0);
         let status = StatusServer::start(status, Arc::clone(&state)).map_err(no_thread)?;
 
-        let acme = Arc::new(Acme::new(Arc::clone(&challenges), |line| say!("{line}")));
+        let acme = Arc::new(Acme::new(Arc::clone(publisher.challenges()), |line| say!("{line}")));
         acme.recall(wanted.as_ref());
         let gateway = Gateway::start(GatewayOptions {
             listeners: listeners(&sockets, workers).map_err(no_copy)?,
@@ -179,7 +178,7 @@ impl GatewayNode {
         state.watches(&gateway, &acme);
 
         // From here on, so that no change gets lost between reading the file and watching it.
-        let watch = weir_control::watch(store, loaded, publisher).map_err(no_thread)?;
+        let watch = weir_control::watch(loader, loaded, publisher).map_err(no_thread)?;
         // Last of all: who cannot start asks nobody for certificates, however often it is tried.
         acme.follow(wanted.as_ref()).map_err(no_thread)?;
 
@@ -310,10 +309,10 @@ impl Control {
 
     fn reopen_logs(&self) {
         if let Some(log) = &self.access_log {
-            match log.reopen() {
+            log.reopen(|reopened| match reopened {
                 Ok(()) => say!("the access log was opened again"),
                 Err(error) => say!("the access log cannot be opened again, the old file stays in use: {error}"),
-            }
+            });
         }
     }
 

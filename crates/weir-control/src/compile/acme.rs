@@ -105,7 +105,7 @@ impl Compiler<'_> {
     /// Challenges are a route like any other, so requests that are none of them pay nothing. It takes only the tokens of
     /// orders that are open, and no plugin of anybody stands before it: an authority cannot log in.
     pub(super) fn challenge_route(&self, hosts: &[AcmeHost], number: usize) -> (RouteRule, Route) {
-        let challenges = &self.document.challenges;
+        let challenges = &self.challenges;
         let rule = RouteRule {
             uris: vec![format!("{PREFIX}*")],
             hosts: hosts.iter().map(|host| host.name.to_string()).collect(),

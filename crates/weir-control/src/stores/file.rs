@@ -1,198 +1,121 @@
-//! One file, watched.
+//! One file.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::acme::Challenges;
-use crate::document::{Document, NameQuery};
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+
+use super::file_access::{FileAccess, FileStall, Unreadable, read};
+use super::seen::SeenFiles;
+use super::source::{Source, SourceDocument, SourceVersion, Wake};
+use crate::document::Document;
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
 use crate::text::tree::TextPosition;
 use crate::text::yaml::TextLimits;
 
-mod watch;
-
-use super::beside;
-use super::names::FollowedNames;
-use super::secrets::Secrets;
-use super::seen::SeenFiles;
-use super::trusted;
-
-pub use watch::{ConfigWatch, watch};
-
-/// A configuration file.
-#[derive(Debug)]
-pub struct FileStore {
+/// A configuration file, with the variables of this process in it.
+pub struct FileSource {
     path: PathBuf,
-    source: Arc<str>,
+    name: Arc<str>,
     limits: TextLimits,
-    names: FollowedNames,
-    challenges: Arc<Challenges>,
-    secrets: Secrets,
-    /// Whether the last version that was accepted ended with `#END`.
-    marks_its_end: bool,
+    files: FileAccess,
+    /// Whether the last version that was read, and the last that was accepted, ended with `#END`.
+    read_ends: bool,
+    accepted_ends: bool,
+    watcher: Option<RecommendedWatcher>,
 }
 
-/// A version of the file.
-#[derive(Debug)]
-pub struct Loaded {
-    pub document: Document,
-    /// Of the text as it is in the file.
-    pub hash: String,
-    /// Nodes that get no endpoint for now, and secrets that may be old.
-    pub warnings: Vec<Diagnostic>,
-    /// Those of secrets.
-    old_secrets: Vec<Diagnostic>,
-    marks_its_end: bool,
-    /// The files it was read from.
-    seen: SeenFiles,
-}
-
-impl FileStore {
-    pub fn new(path: impl Into<PathBuf>) -> Self {
+impl FileSource {
+    pub fn new(path: impl Into<PathBuf>, files: FileAccess) -> FileSource {
         let path = path.into();
-        let source = path.to_string_lossy().into();
-        let (limits, names) = (TextLimits::default(), FollowedNames::default());
-        FileStore {
-            path,
-            source,
-            limits,
-            names,
-            secrets: Secrets::default(),
-            challenges: Arc::default(),
-            marks_its_end: false,
-        }
-    }
-
-    /// What an authority of certificates may be asking for at this moment. All documents of this store share it.
-    pub fn challenges(&self) -> &Arc<Challenges> {
-        &self.challenges
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The name of the file, as it stands in diagnostics.
-    pub fn source(&self) -> &str {
-        &self.source
-    }
-
-    /// Reads and parses the file as it is now, with the files it names. Looks up no hosts and fetches no secrets: that is
-    /// what `weir check` does.
-    ///
-    /// # Errors
-    /// Where the file cannot be read or is not YAML.
-    pub fn read(&self) -> Result<Loaded, Vec<Diagnostic>> {
-        self.read_with(|document| (document, Vec::new()))
-    }
-
-    fn read_with(&self, secrets: impl FnOnce(Document) -> (Document, Vec<String>)) -> Result<Loaded, Vec<Diagnostic>> {
-        let mut seen = SeenFiles::default();
-        seen.add(&self.path);
-        let text = self.text().map_err(|fault| vec![fault])?;
-        let mut document = Document::parse(&self.source, &text, &process_environment, self.limits)?;
-        let mut complaints = Vec::new();
-        // What is refused anyway needs none.
-        if document.faults.is_empty() {
-            (document, complaints) = secrets(document);
-        }
-        let directory = self.directory();
-        let to_come: Vec<String> = document.files_to_come().collect();
-        let names = document.file_names().into_iter().chain(to_come.iter().map(String::as_str));
-        document.files = beside::read(names, directory, &process_environment, &mut seen);
-        document.directory = directory.to_owned();
-        document.challenges = Arc::clone(&self.challenges);
-        if document.needs_system_roots() {
-            document.system_roots = beside::system_roots();
-        }
-        document.read_nodes(&process_environment, self.limits);
-        let hash = hash(text.as_bytes());
-        let old_secrets = self.complaints(complaints);
-        Ok(Loaded { document, hash, warnings: Vec::new(), old_secrets, marks_its_end: marks_its_end(&text), seen })
-    }
-
-    /// Where relative names of files start from.
-    fn directory(&self) -> &Path {
-        self.path.parent().unwrap_or(Path::new(""))
-    }
-
-    fn complaints(&self, problems: Vec<String>) -> Vec<Diagnostic> {
-        problems.into_iter().map(|problem| Diagnostic::of_source(&self.source, problem)).collect()
-    }
-
-    /// Reads and parses the file, fetches the secrets it refers to, and looks up the names of its nodes.
-    ///
-    /// # Errors
-    /// Where the file cannot be read or is not YAML.
-    pub fn load(&mut self) -> Result<Loaded, Vec<Diagnostic>> {
-        let mut secrets = std::mem::take(&mut self.secrets);
-        let loaded = self.read_with(|document| {
-            let http = trusted::http_client(&document, self.directory(), &process_environment);
-            secrets.put_into(document, http)
-        });
-        self.secrets = secrets;
-        let mut loaded = loaded?;
-        self.names.follow(loaded.document.queries(), &loaded.document.settings.dns).map_err(|error| {
-            vec![Diagnostic::of_source(&self.source, format!("names cannot be looked up: {error}"))]
-        })?;
-        self.look_up(&mut loaded);
-        Ok(loaded)
-    }
-
-    /// What names stand for by now. Says whether any of them has changed its meaning.
-    fn look_up(&self, loaded: &mut Loaded) -> bool {
-        let (found, missing) = self.names.current(&loaded.document.queries());
-        let unresolved = missing.iter().map(|(query, reason)| self.unresolved(&loaded.document, query, reason));
-        loaded.warnings = loaded.old_secrets.iter().cloned().chain(unresolved).collect();
-        let changed = loaded.document.found != found;
-        loaded.document.found = found;
-        changed
-    }
-
-    fn unresolved(&self, document: &Document, query: &NameQuery, reason: &str) -> Diagnostic {
-        let problem = format!("the name `{}` cannot be resolved: {reason}", query.name());
-        Diagnostic::at_place(&self.source, document.place_of(query), problem)
-            .advise("its nodes get no requests until it can")
-    }
-
-    /// Remembers a version that was accepted.
-    fn accepted(&mut self, loaded: &Loaded) {
-        self.marks_its_end = loaded.marks_its_end;
-    }
-
-    /// A version without the `#END` that the last one had is probably still being written.
-    fn cut_off(&self, loaded: &Loaded) -> Option<Diagnostic> {
-        let fault = Diagnostic::of_source(&self.source, "lacks the `#END` that the last version ended with");
-        (self.marks_its_end && !loaded.marks_its_end)
-            .then(|| fault.advise("complete the file, or reload with SIGHUP if it is meant to go without"))
+        let name = path.to_string_lossy().into();
+        let limits = TextLimits::default();
+        FileSource { path, name, limits, files, read_ends: false, accepted_ends: false, watcher: None }
     }
 
     fn text(&self) -> Result<String, Diagnostic> {
-        let unreadable = |error: io::Error| Diagnostic::of_source(&self.source, format!("cannot be read: {error}"));
-        let file = File::open(&self.path).map_err(unreadable)?;
-        if file.metadata().map_err(unreadable)?.is_dir() {
-            return Err(Diagnostic::of_source(&self.source, "is a directory").advise("name the file in it"));
-        }
-        let mut bytes = Vec::new();
-        let most = self.limits.bytes as u64;
-        file.take(most + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-        if bytes.len() as u64 > most {
-            let problem = format!("is larger than {most} bytes");
-            return Err(Diagnostic::of_source(&self.source, problem).advise("split the configuration"));
-        }
+        let (path, max_bytes, deadline) = (self.path.clone(), self.limits.bytes as u64, self.files.deadline());
+        let bytes = self.files.run(move || read(&path, max_bytes, deadline)).map_err(|stall| self.stalled(&stall))?;
+        let bytes = bytes.map_err(|unreadable| match unreadable {
+            Unreadable::Io(error) => Diagnostic::of_source(&self.name, format!("cannot be read: {error}")),
+            Unreadable::Directory => Diagnostic::of_source(&self.name, "is a directory").advise("name the file in it"),
+            Unreadable::TooLarge => Diagnostic::of_source(&self.name, format!("is larger than {max_bytes} bytes"))
+                .advise("split the configuration"),
+        })?;
         String::from_utf8(bytes).map_err(|error| self.not_utf8(error.as_bytes(), error.utf8_error().valid_up_to()))
+    }
+
+    fn stalled(&self, stall: &FileStall) -> Diagnostic {
+        Diagnostic::of_source(&self.name, format!("cannot be read: {stall}"))
+            .advise("use a file on a file system that is reachable")
     }
 
     fn not_utf8(&self, bytes: &[u8], valid: usize) -> Diagnostic {
         let valid = String::from_utf8_lossy(&bytes[..valid]);
         let line = valid.matches('\n').count() as u32 + 1;
         let column = valid.rsplit('\n').next().unwrap_or_default().chars().count() as u32 + 1;
-        Diagnostic::at_place(&self.source, TextPosition { line, column }, "is not UTF-8")
-            .advise("save the file as UTF-8")
+        Diagnostic::at_place(&self.name, TextPosition { line, column }, "is not UTF-8").advise("save the file as UTF-8")
     }
+}
+
+impl Source for FileSource {
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new(""))
+    }
+
+    fn version(&mut self) -> Result<SourceVersion, Diagnostic> {
+        let path = self.path.clone();
+        let seen = self.files.run(move || SeenFiles::of([&*path]));
+        seen.map(|seen| SourceVersion::of(&seen)).map_err(|stall| self.stalled(&stall))
+    }
+
+    fn read(&mut self) -> Result<SourceDocument, Vec<Diagnostic>> {
+        let version = self.version().map_err(|fault| vec![fault])?;
+        let text = self.text().map_err(|fault| vec![fault])?;
+        let document = Document::parse(&self.name, &text, &process_environment, self.limits)?;
+        self.read_ends = marks_its_end(&text);
+        let incomplete = (self.accepted_ends && !self.read_ends).then(|| {
+            Diagnostic::of_source(&self.name, "lacks the `#END` that the last version ended with")
+                .advise("complete the file, or reload with SIGHUP if it is meant to go without")
+        });
+        Ok(SourceDocument { document, version, revision: hash(text.as_bytes()), incomplete })
+    }
+
+    /// Notifications about the directory of the file: the file itself may be replaced at any time. Without them (no inotify
+    /// left) the look every second has to do.
+    fn notify(&mut self, wake: Wake) {
+        let Some(name) = self.path.file_name().map(OsStr::to_owned) else { return };
+        let handler = move |event: notify::Result<notify::Event>| {
+            if event.is_ok_and(|event| event.need_rescan() || event.paths.iter().any(|path| concerns(path, &name))) {
+                wake();
+            }
+        };
+        let directory = match self.directory() {
+            nothing if nothing.as_os_str().is_empty() => PathBuf::from("."),
+            directory => directory.to_owned(),
+        };
+        let watcher = self.files.run(move || {
+            let mut watcher = notify::recommended_watcher(handler).ok()?;
+            watcher.watch(&directory, RecursiveMode::NonRecursive).ok()?;
+            Some(watcher)
+        });
+        self.watcher = watcher.ok().flatten();
+    }
+
+    fn accepted(&mut self) {
+        self.accepted_ends = self.read_ends;
+    }
+}
+
+/// Other files of the directory, such as a log, change often. `..data` is the link Kubernetes turns.
+fn concerns(path: &Path, name: &OsString) -> bool {
+    path.file_name().is_some_and(|changed| changed == name || changed.as_encoded_bytes().starts_with(b".."))
 }
 
 /// APISIX's mark at the end of a complete file.
@@ -220,9 +143,9 @@ mod tests {
 
     #[test]
     fn a_file_that_is_no_text_says_where() {
-        let store = FileStore::new("f");
+        let source = FileSource::new("f", FileAccess::direct());
         assert_eq!(
-            store.not_utf8(b"a: 1\nb\xc3\xa9: \xff", 10).to_string(),
+            source.not_utf8(b"a: 1\nb\xc3\xa9: \xff", 10).to_string(),
             "f:2:5: is not UTF-8; save the file as UTF-8"
         );
     }

@@ -5,13 +5,19 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The files of a configuration: its own, and those it names.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct SeenFiles(Vec<(PathBuf, Option<Fingerprint>)>);
 
 impl SeenFiles {
     /// Adds a file as it is now. Before it is read: what is written meanwhile is seen as a change afterwards.
     pub(super) fn add(&mut self, path: &Path) {
         self.0.push((path.to_owned(), Fingerprint::of(path)));
+    }
+
+    pub(super) fn of<'p>(paths: impl IntoIterator<Item = &'p Path>) -> SeenFiles {
+        let mut seen = SeenFiles::default();
+        paths.into_iter().for_each(|path| seen.add(path));
+        seen
     }
 
     /// The same files as they are now.
@@ -21,7 +27,7 @@ impl SeenFiles {
 }
 
 /// What changes when a file does, also when a link on the way to it is turned, as with Kubernetes' ConfigMaps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Fingerprint {
     device: u64,
     inode: u64,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::Value;
-use weir_control::FileStore;
+use weir_control::DocumentLoader;
 use weir_control::explain::{RequestDescription, Unexplained, explain};
 
 use crate::exit::{self, ExitFailure};
@@ -45,7 +45,7 @@ impl Explain {
     pub fn execute(self) -> ExitCode {
         let question =
             RequestDescription { method: &self.method, url: &self.url, headers: &self.headers, from: self.from };
-        let explained = FileStore::new(&self.file)
+        let explained = DocumentLoader::of_file_directly(&self.file)
             .read()
             .map_err(Unexplained::Document)
             .and_then(|loaded| explain(&loaded.document, &PLUGINS, &question));

@@ -1,0 +1,251 @@
+//! File operations that may take for ever: a FIFO that nothing writes to, a network file system whose server is gone. The
+//! kernel has no time-out for them, so they run on a thread of their own, and whoever needs the outcome waits for a limit.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+/// A file system that answers at all does so within this time.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Operations that may be stuck at a time. Each holds a thread.
+const MAX_STUCK: usize = 8;
+
+/// Runs file operations. Clones share the thread.
+#[derive(Clone, Debug)]
+pub struct FileAccess(Option<Arc<FileThread>>);
+
+#[derive(Debug)]
+struct FileThread {
+    limit: Duration,
+    /// Begun with the first operation, and left behind where one does not end.
+    jobs: Mutex<Option<Sender<Job>>>,
+    /// Operations that have exceeded their limit, and go on.
+    stuck: Arc<AtomicUsize>,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Why there is no outcome.
+#[derive(Debug)]
+pub enum FileStall {
+    TimedOut(Duration),
+    /// That many operations have timed out and not ended, so none is begun.
+    StillStuck,
+    NoThread(io::Error),
+}
+
+/// Why a file has no content.
+#[derive(Debug)]
+pub(super) enum Unreadable {
+    Io(io::Error),
+    Directory,
+    TooLarge,
+}
+
+impl fmt::Display for FileStall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FileStall::TimedOut(limit) => write!(f, "the file system did not answer within {} s", limit.as_secs_f32()),
+            FileStall::StillStuck => f.write_str("the file system still does not answer"),
+            FileStall::NoThread(error) => write!(f, "a thread for it cannot be started: {error}"),
+        }
+    }
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unreadable::Io(error) => error.fmt(f),
+            Unreadable::Directory => f.write_str("it is a directory"),
+            Unreadable::TooLarge => f.write_str("it is too large"),
+        }
+    }
+}
+
+impl FileAccess {
+    /// For a process that does nothing else: operations run on the thread that asks, without a limit.
+    pub fn direct() -> FileAccess {
+        FileAccess(None)
+    }
+
+    /// On a thread of its own.
+    pub fn limited() -> FileAccess {
+        Self::limited_to(LIMIT)
+    }
+
+    /// The same with a limit of one's own.
+    pub fn limited_to(limit: Duration) -> FileAccess {
+        FileAccess(Some(Arc::new(FileThread { limit, jobs: Mutex::default(), stuck: Arc::default() })))
+    }
+
+    /// By when an operation that can wait with a limit is to give up.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        // A little earlier than the operation is given up, so that it says why.
+        self.0.as_ref().map(|thread| Instant::now() + thread.limit.mul_f32(0.9))
+    }
+
+    /// # Errors
+    /// Where there is no outcome within the limit.
+    pub(super) fn run<T: Send + 'static>(
+        &self,
+        operation: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, FileStall> {
+        match &self.0 {
+            None => Ok(operation()),
+            Some(thread) => thread.run(operation),
+        }
+    }
+}
+
+impl FileThread {
+    fn run<T: Send + 'static>(&self, operation: impl FnOnce() -> T + Send + 'static) -> Result<T, FileStall> {
+        if self.stuck.load(Acquire) >= MAX_STUCK {
+            return Err(FileStall::StillStuck);
+        }
+        let (done, outcome) = sync_channel(1);
+        let is_late = Arc::new(AtomicBool::new(false));
+        let (stuck, late) = (Arc::clone(&self.stuck), Arc::clone(&is_late));
+        let job = move || {
+            let result = operation();
+            if late.swap(true, AcqRel) {
+                stuck.fetch_sub(1, AcqRel);
+            }
+            // Whoever asked may have stopped waiting.
+            let _ = done.send(result);
+        };
+        self.send(Box::new(job)).map_err(FileStall::NoThread)?;
+        match outcome.recv_timeout(self.limit) {
+            Ok(outcome) => Ok(outcome),
+            Err(RecvTimeoutError::Disconnected) => Err(FileStall::NoThread(io::Error::other("it has panicked"))),
+            Err(RecvTimeoutError::Timeout) => {
+                self.stuck.fetch_add(1, AcqRel);
+                if is_late.swap(true, AcqRel) {
+                    // It has ended after all, just now.
+                    self.stuck.fetch_sub(1, AcqRel);
+                    return outcome.recv().map_err(|_| FileStall::TimedOut(self.limit));
+                }
+                // The next operation gets a thread of its own: what holds this one up may not concern it.
+                *self.jobs() = None;
+                Err(FileStall::TimedOut(self.limit))
+            }
+        }
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, Option<Sender<Job>>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send(&self, job: Job) -> io::Result<()> {
+        let mut jobs = self.jobs();
+        let job = match &*jobs {
+            None => job,
+            Some(sender) => match sender.send(job) {
+                Ok(()) => return Ok(()),
+                // The thread has panicked, and said so.
+                Err(unsent) => unsent.0,
+            },
+        };
+        let (sender, receiver) = channel::<Job>();
+        thread::Builder::new().name("weir-files".to_owned()).spawn(move || receiver.iter().for_each(|job| job()))?;
+        sender.send(job).expect("the thread has the other end");
+        *jobs = Some(sender);
+        Ok(())
+    }
+}
+
+/// The content of a file. One of a FIFO is waited for until the deadline: opening it does not wait for a writer.
+pub(super) fn read(path: &Path, max_bytes: u64, deadline: Option<Instant>) -> Result<Vec<u8>, Unreadable> {
+    let options = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).clone();
+    let mut file = options.open(path).map_err(Unreadable::Io)?;
+    let kind = file.metadata().map_err(Unreadable::Io)?.file_type();
+    if kind.is_dir() {
+        return Err(Unreadable::Directory);
+    }
+    let mut content = Vec::new();
+    let mut piece = [0; 64 << 10];
+    let mut waits = kind.is_fifo() || kind.is_char_device() || kind.is_socket();
+    loop {
+        if waits {
+            wait_readable(&file, deadline).map_err(Unreadable::Io)?;
+        }
+        match file.read(&mut piece) {
+            Ok(0) => return Ok(content),
+            Ok(length) => content.extend_from_slice(&piece[..length]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => waits = true,
+            Err(error) => return Err(Unreadable::Io(error)),
+        }
+        if content.len() as u64 > max_bytes {
+            return Err(Unreadable::TooLarge);
+        }
+    }
+}
+
+/// Until there is something to read, or the other end has been closed.
+fn wait_readable(file: &File, deadline: Option<Instant>) -> io::Result<()> {
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let left = left.map(|left| Timespec::try_from(left).expect("limits are seconds"));
+    match poll(&mut [PollFd::new(file, PollFlags::IN)], left.as_ref()) {
+        Ok(0) => Err(io::Error::new(ErrorKind::TimedOut, "nothing was written to it in time")),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn an_operation_that_does_not_end_holds_up_nobody_for_longer_than_the_limit() {
+        let files = FileAccess::limited_to(Duration::from_millis(50));
+        assert_eq!(files.run(|| 1).expect("it ends"), 1);
+        let gate = Arc::new(Barrier::new(2));
+        let held = Arc::clone(&gate);
+        let stalled = files.run(move || drop(held.wait())).expect_err("it does not end").to_string();
+        assert_eq!(stalled, "the file system did not answer within 0.05 s");
+        assert_eq!(files.run(|| 2).expect("it has a thread of its own"), 2);
+        let more: Vec<_> = (1..MAX_STUCK).map(|_| Arc::new(Barrier::new(2))).collect();
+        for gate in &more {
+            let held = Arc::clone(gate);
+            files.run(move || drop(held.wait())).expect_err("it does not end");
+        }
+        let stalled = files.run(|| 3).expect_err("too many threads are stuck").to_string();
+        assert_eq!(stalled, "the file system still does not answer");
+        more.iter().for_each(|gate| drop(gate.wait()));
+        gate.wait();
+        weir_testkit::eventually("operations have ended", weir_testkit::DEADLINE, || files.run(|| 4).is_ok());
+    }
+
+    #[test]
+    fn a_fifo_is_read_to_its_end_and_not_waited_for_beyond_the_deadline() {
+        let directory = weir_testkit::TempDir::new();
+        let path = directory.join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a FIFO");
+        let soon = Some(Instant::now() + Duration::from_millis(50));
+        let error = read(&path, 10, soon).expect_err("nothing writes to it").to_string();
+        assert_eq!(error, "nothing was written to it in time");
+        let writer = path.clone();
+        let writer = thread::spawn(move || std::fs::write(writer, "content").expect("it is read"));
+        assert_eq!(read(&path, 10, None).expect("something writes to it"), b"content");
+        writer.join().expect("it has written");
+    }
+
+    #[test]
+    fn without_a_thread_operations_run_where_they_are_asked_for() {
+        let here = thread::current().id();
+        assert_eq!(FileAccess::direct().run(|| thread::current().id()).expect("it ends"), here);
+    }
+}

@@ -1,0 +1,193 @@
+//! From a source's document to one that can be compiled: secrets, files and what names stand for are put in. Compiling then
+//! needs no I/O.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::beside;
+use super::file::FileSource;
+use super::file_access::{FileAccess, FileStall};
+use super::names::FollowedNames;
+use super::secrets::Secrets;
+use super::seen::SeenFiles;
+use super::source::{Source, SourceVersion, Wake};
+use super::trusted;
+use crate::document::{Document, NameQuery};
+use crate::text::diagnostic::Diagnostic;
+use crate::text::substitute::process_environment;
+use crate::text::yaml::TextLimits;
+
+/// Loads documents of one source.
+pub struct DocumentLoader {
+    source: Box<dyn Source>,
+    files: FileAccess,
+    limits: TextLimits,
+    names: FollowedNames,
+    secrets: Secrets,
+}
+
+/// A document with everything it takes to compile it.
+#[derive(Debug)]
+pub struct LoadedDocument {
+    pub document: Document,
+    /// As the source gives it.
+    pub revision: String,
+    /// Nodes that get no endpoint for now, and secrets that may be old.
+    pub warnings: Vec<Diagnostic>,
+    /// Those of secrets.
+    pub(super) old_secrets: Vec<Diagnostic>,
+    pub(super) incomplete: Option<Diagnostic>,
+    pub(super) inputs: Inputs,
+}
+
+/// What a document was made from, to tell whether it has changed: the source's version, and the files beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Inputs {
+    version: SourceVersion,
+    files: SeenFiles,
+}
+
+impl DocumentLoader {
+    pub fn new(source: impl Source + 'static, files: FileAccess) -> DocumentLoader {
+        DocumentLoader {
+            source: Box::new(source),
+            files,
+            limits: TextLimits::default(),
+            names: FollowedNames::default(),
+            secrets: Secrets::default(),
+        }
+    }
+
+    /// Loads a file for a process that serves it: no file system holds it up for ever.
+    pub fn of_file(path: impl Into<PathBuf>) -> DocumentLoader {
+        let files = FileAccess::limited();
+        Self::new(FileSource::new(path, files.clone()), files)
+    }
+
+    /// Loads a file for a process that does nothing else, and starts no thread.
+    pub fn of_file_directly(path: impl Into<PathBuf>) -> DocumentLoader {
+        let files = FileAccess::direct();
+        Self::new(FileSource::new(path, files.clone()), files)
+    }
+
+    /// The name of the source, as it stands in diagnostics.
+    pub fn source_name(&self) -> &Arc<str> {
+        self.source.name()
+    }
+
+    pub(super) fn source(&mut self) -> &mut dyn Source {
+        &mut *self.source
+    }
+
+    /// Reads the document as it is now, with the files it names. Looks up no hosts and fetches no secrets: that is what
+    /// `weir check` does.
+    ///
+    /// # Errors
+    /// Where there is no document that can be parsed.
+    pub fn read(&mut self) -> Result<LoadedDocument, Vec<Diagnostic>> {
+        self.read_with(|_, document| Ok((document, Vec::new())))
+    }
+
+    /// Reads the document, fetches the secrets it refers to, and looks up the names of its nodes.
+    ///
+    /// # Errors
+    /// As [`DocumentLoader::read`].
+    pub fn load(&mut self) -> Result<LoadedDocument, Vec<Diagnostic>> {
+        let mut loaded = self.read_with(|loader, document| {
+            let directory = loader.source.directory();
+            let http = trusted::http_client(&document, directory, &loader.files)?;
+            Ok(loader.secrets.put_into(document, http))
+        })?;
+        self.names.follow(loaded.document.queries(), &loaded.document.settings.dns).map_err(|error| {
+            vec![Diagnostic::of_source(self.source.name(), format!("names cannot be looked up: {error}"))]
+        })?;
+        self.update_names(&mut loaded);
+        Ok(loaded)
+    }
+
+    fn read_with(
+        &mut self,
+        fetch: impl FnOnce(&mut Self, Document) -> Result<(Document, Vec<String>), FileStall>,
+    ) -> Result<LoadedDocument, Vec<Diagnostic>> {
+        let read = self.source.read()?;
+        let (mut document, mut problems) = (read.document, Vec::new());
+        // What is refused anyway needs no secrets.
+        if document.faults.is_empty() {
+            (document, problems) = fetch(self, document).map_err(|stall| vec![self.stalled(&stall)])?;
+        }
+        let directory = self.source.directory().to_owned();
+        let files = self.put_files_into(&mut document, &directory).map_err(|stall| vec![self.stalled(&stall)])?;
+        document.directory = directory;
+        document.read_nodes(&process_environment, self.limits);
+        Ok(LoadedDocument {
+            document,
+            revision: read.revision,
+            warnings: Vec::new(),
+            old_secrets: self.complaints(problems),
+            incomplete: read.incomplete,
+            inputs: Inputs { version: read.version, files },
+        })
+    }
+
+    fn put_files_into(&self, document: &mut Document, directory: &Path) -> Result<SeenFiles, FileStall> {
+        let to_come: Vec<String> = document.files_to_come().collect();
+        let names = document.file_names().into_iter().chain(to_come.iter().map(String::as_str));
+        let read = beside::read(names, directory, &self.files)?;
+        document.files = read.content;
+        if document.needs_system_roots() {
+            document.system_roots = self.files.run(beside::system_roots)?;
+        }
+        Ok(read.seen)
+    }
+
+    fn stalled(&self, stall: &FileStall) -> Diagnostic {
+        Diagnostic::of_source(self.source.name(), format!("the files it names cannot be read: {stall}"))
+            .advise("name regular files on a file system that is reachable")
+    }
+
+    fn complaints(&self, problems: Vec<String>) -> Vec<Diagnostic> {
+        problems.into_iter().map(|problem| Diagnostic::of_source(self.source.name(), problem)).collect()
+    }
+
+    /// What the source and these files are now.
+    pub(super) fn inputs_now(&mut self, before: &Inputs) -> Result<Inputs, Diagnostic> {
+        let version = self.source.version()?;
+        let files = before.files.clone();
+        let files = self.files.run(move || files.now()).map_err(|stall| self.stalled(&stall))?;
+        Ok(Inputs { version, files })
+    }
+
+    /// What names stand for by now. Says whether any of them has changed its meaning.
+    pub(super) fn update_names(&self, loaded: &mut LoadedDocument) -> bool {
+        let (found, missing) = self.names.current(&loaded.document.queries());
+        let unresolved = missing.iter().map(|(query, reason)| self.unresolved(&loaded.document, query, reason));
+        loaded.warnings = loaded.old_secrets.iter().cloned().chain(unresolved).collect();
+        let changed = loaded.document.found != found;
+        loaded.document.found = found;
+        changed
+    }
+
+    fn unresolved(&self, document: &Document, query: &NameQuery, reason: &str) -> Diagnostic {
+        let problem = format!("the name `{}` cannot be resolved: {reason}", query.name());
+        Diagnostic::at_place(self.source.name(), document.place_of(query), problem)
+            .advise("its nodes get no requests until it can")
+    }
+
+    /// Fetches again the secrets that are old. Says whether any has changed, and what could not be fetched.
+    pub(super) fn refresh_secrets(&mut self) -> (bool, Vec<Diagnostic>) {
+        let (changed, problems) = self.secrets.refresh();
+        (changed, self.complaints(problems))
+    }
+
+    /// The next load fetches all secrets again.
+    pub(super) fn distrust_secrets(&mut self) {
+        self.secrets.distrust();
+    }
+
+    /// `wake` is called when the source has something new, or a name has come to mean something else.
+    pub(super) fn notify(&mut self, wake: &Wake) {
+        self.source.notify(Arc::clone(wake));
+        let wake = Arc::clone(wake);
+        self.names.listen(move || wake());
+    }
+}

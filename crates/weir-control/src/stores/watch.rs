@@ -1,0 +1,233 @@
+//! Watching: what happens to a source is published, or refused and reported.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::loader::{DocumentLoader, Inputs, LoadedDocument};
+use super::source::Wake;
+use crate::publish::Publisher;
+
+/// Notifications can get lost (network file systems, links to elsewhere), so the source is looked at anyway.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A file that was just written to may be only half written: it is read when nothing has happened to it for so long.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// How long a process that ends waits for the thread. It may be waiting for a file system.
+const END_LIMIT: Duration = Duration::from_secs(1);
+
+/// A watched source. Dropping it ends the watch.
+pub struct ConfigWatch {
+    commands: Sender<WatchCommand>,
+    /// Closed when the thread has ended.
+    ended: Receiver<()>,
+}
+
+enum WatchCommand {
+    /// Something may have happened to the source.
+    Look,
+    /// Load it now, changed or not.
+    Reload,
+    End,
+}
+
+impl ConfigWatch {
+    /// Loads the document at once, changed or not (SIGHUP), and waits for nothing. What became of it is told to the
+    /// subscriber and in the status.
+    pub fn reload(&self) {
+        // Only fails when the thread is gone, which nothing but dropping the watch brings about.
+        let _ = self.commands.send(WatchCommand::Reload);
+    }
+}
+
+impl Drop for ConfigWatch {
+    fn drop(&mut self) {
+        let _ = self.commands.send(WatchCommand::End);
+        let _ = self.ended.recv_timeout(END_LIMIT);
+    }
+}
+
+/// Watches a source from the version on that has been published from `loaded`.
+///
+/// # Errors
+/// Where no thread can be started.
+pub fn watch(
+    mut loader: DocumentLoader,
+    loaded: LoadedDocument,
+    publisher: Arc<Publisher>,
+) -> std::io::Result<ConfigWatch> {
+    let (commands, receiver) = channel();
+    let looks = Arc::new(AtomicBool::new(false));
+    loader.notify(&wake(commands.clone(), Arc::clone(&looks)));
+    loader.source().accepted();
+    let inputs = loaded.inputs.clone();
+    let serving = with_names(loaded);
+    let (alive, ended) = channel();
+    let watching = Watching { loader, publisher, inputs, serving, commands: receiver, looks, is_stalled: false };
+    thread::Builder::new().name("weir-config".to_owned()).spawn(move || {
+        let _alive = alive;
+        watching.run();
+    })?;
+    Ok(ConfigWatch { commands, ended })
+}
+
+/// One command to look is enough, however often something happens before it is followed.
+fn wake(commands: Sender<WatchCommand>, looks: Arc<AtomicBool>) -> Wake {
+    Arc::new(move || {
+        if !looks.swap(true, AcqRel) {
+            let _ = commands.send(WatchCommand::Look);
+        }
+    })
+}
+
+struct Watching {
+    loader: DocumentLoader,
+    publisher: Arc<Publisher>,
+    /// Those of the document that was loaded last, whether it was accepted or not.
+    inputs: Inputs,
+    /// The version that serves, if it has names that may come to mean something else.
+    serving: Option<LoadedDocument>,
+    commands: Receiver<WatchCommand>,
+    /// A command to look is on its way.
+    looks: Arc<AtomicBool>,
+    /// The source did not answer when it was looked at last, which has been reported.
+    is_stalled: bool,
+}
+
+/// What a wait for a command came to.
+enum Woken {
+    Look,
+    Reload,
+    End,
+}
+
+impl Watching {
+    fn run(mut self) {
+        loop {
+            match self.wait(LOOK) {
+                Woken::End => return,
+                Woken::Reload => self.load(true),
+                Woken::Look => {
+                    if self.has_changed() && !self.settle() {
+                        return;
+                    }
+                }
+            }
+            self.fetch_again();
+            self.look_up_again();
+        }
+    }
+
+    fn wait(&self, limit: Duration) -> Woken {
+        match self.commands.recv_timeout(limit) {
+            Ok(WatchCommand::End) | Err(RecvTimeoutError::Disconnected) => Woken::End,
+            Ok(WatchCommand::Reload) => Woken::Reload,
+            Ok(WatchCommand::Look) => {
+                // From here on, what happens is worth another command.
+                self.looks.store(false, Release);
+                Woken::Look
+            }
+            Err(RecvTimeoutError::Timeout) => Woken::Look,
+        }
+    }
+
+    /// A source that does not answer is reported once, and asked again until it does.
+    fn inputs_now(&mut self) -> Option<Inputs> {
+        match self.loader.inputs_now(&self.inputs) {
+            Ok(inputs) => {
+                self.is_stalled = false;
+                Some(inputs)
+            }
+            Err(diagnostic) => {
+                if !std::mem::replace(&mut self.is_stalled, true) {
+                    self.publisher.refuse(vec![diagnostic]);
+                }
+                None
+            }
+        }
+    }
+
+    fn has_changed(&mut self) -> bool {
+        self.inputs_now().is_some_and(|now| now != self.inputs)
+    }
+
+    /// Loads the document once more if secrets it refers to have changed.
+    fn fetch_again(&mut self) {
+        let (changed, problems) = self.loader.refresh_secrets();
+        if !problems.is_empty() {
+            self.publisher.refuse(problems);
+        }
+        if changed {
+            self.load(false);
+        }
+    }
+
+    /// Waits until the source rests, then loads it. False when the watch is to end.
+    fn settle(&mut self) -> bool {
+        let Some(mut last) = self.inputs_now() else { return true };
+        let mut since = Instant::now();
+        while since.elapsed() < QUIET {
+            match self.wait(QUIET.saturating_sub(since.elapsed())) {
+                Woken::End => return false,
+                Woken::Reload => {
+                    self.load(true);
+                    return true;
+                }
+                Woken::Look => {}
+            }
+            let Some(now) = self.inputs_now() else { return true };
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+        }
+        if last != self.inputs {
+            self.load(false);
+        }
+        true
+    }
+
+    fn load(&mut self, asked_for: bool) {
+        let before = self.loader.inputs_now(&self.inputs);
+        if asked_for {
+            self.loader.distrust_secrets();
+        }
+        let loaded = match self.loader.load() {
+            Ok(loaded) => loaded,
+            Err(diagnostics) => {
+                // It is loaded again when it changes, or when a source that did not answer does.
+                if let Ok(before) = before {
+                    self.inputs = before;
+                }
+                self.publisher.refuse(diagnostics);
+                return;
+            }
+        };
+        self.inputs.clone_from(&loaded.inputs);
+        if let Some(incomplete) = &loaded.incomplete
+            && !asked_for
+        {
+            self.publisher.refuse(vec![incomplete.clone()]);
+            return;
+        }
+        if self.publisher.publish(&loaded.document, loaded.revision.clone(), loaded.warnings.clone()).is_ok() {
+            self.loader.source().accepted();
+            self.serving = with_names(loaded);
+        }
+    }
+
+    /// Publishes what serves once more if a name has come to mean something else.
+    fn look_up_again(&mut self) {
+        let Some(loaded) = &mut self.serving else { return };
+        if self.loader.update_names(loaded) {
+            // It has compiled before, and addresses cannot make it wrong.
+            let _ = self.publisher.publish(&loaded.document, loaded.revision.clone(), loaded.warnings.clone());
+        }
+    }
+}
+
+fn with_names(loaded: LoadedDocument) -> Option<LoadedDocument> {
+    (!loaded.document.queries().is_empty()).then_some(loaded)
+}

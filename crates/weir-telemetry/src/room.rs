@@ -1,0 +1,18 @@
+//! Whether a write would wait for a reader.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+/// Waits until a descriptor has room, or has an error that a write will tell; false when it has neither in time.
+pub(crate) fn is_there(fd: &impl AsFd, limit: Duration) -> io::Result<bool> {
+    let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
+    match poll(&mut [PollFd::new(fd, PollFlags::OUT)], Some(&limit)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
