@@ -1,8 +1,10 @@
 //! The command itself: what it accepts, what it says, how it ends.
 
+use std::io::Write;
 use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
 
+use serde_json::{Value, json};
 use weir_testkit::{DEADLINE, Signal, TempDir, eventually};
 
 use crate::load::{origin, routes};
@@ -39,6 +41,62 @@ fn check_says_what_is_wrong_and_ends_with_1() {
     ends(&["run", &bad], 1, "bad.yaml:1:1: lisen:");
     ends(&["check", "/nowhere.yaml"], 1, "/nowhere.yaml: cannot be read: No such file");
     ends(&["run", "/nowhere.yaml"], 1, "/nowhere.yaml: cannot be read: No such file");
+}
+
+#[test]
+fn check_reads_directories_and_standard_input() {
+    let place = TempDir::new();
+    place.write("a.yaml", FILE);
+    std::fs::create_dir(place.join("below")).expect("its own directory");
+    place.write("below/b.yml", "lisen: []\n");
+    place.write("below/notes.txt", "not: [a configuration\n");
+    let directory = place.path().to_str().expect("ASCII");
+    ends(&["check", directory], 1, "a.yaml is valid");
+    ends(&["check", directory], 1, "below/b.yml is not valid: 1 fault");
+    let empty = TempDir::new();
+    ends(&["check", empty.path().to_str().expect("ASCII")], 1, "no file to check");
+    for (text, code, says) in [(FILE, 0, "standard input is valid"), ("lisen: []\n", 1, "standard input:1:1: lisen:")] {
+        let mut check = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let mut check =
+            check.args(["check", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it was built");
+        check.stdin.take().expect("it is piped").write_all(text.as_bytes()).expect("it reads");
+        let output = check.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(code) && said.contains(says), "{said}");
+    }
+}
+
+#[test]
+fn check_writes_formats_that_programs_read_and_may_refuse_warnings() {
+    let place = TempDir::new();
+    let bad = place.write("bad.yaml", "lisen: []\n");
+    let bad = bad.to_str().expect("ASCII");
+    let printed = |arguments: &[&str]| {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let json: Value = serde_json::from_str(&printed(&["check", "--format", "json", bad])).expect("JSON");
+    assert_eq!(json["files"], json!([{"file": bad, "valid": false}]));
+    let finding = &json["findings"][0];
+    assert_eq!(
+        (&finding["severity"], &finding["line"], &finding["path"]),
+        (&json!("error"), &json!(1), &json!("lisen"))
+    );
+    let github = printed(&["check", "--format", "github", bad]);
+    assert!(github.starts_with(&format!("::error file={bad},line=1,col=1::lisen: ")), "{github}");
+    let sarif: Value = serde_json::from_str(&printed(&["check", "--format", "sarif", bad])).expect("JSON");
+    let result = &sarif["runs"][0]["results"][0];
+    assert_eq!(result["level"], "error");
+    assert_eq!(result["locations"][0]["physicalLocation"]["region"]["startLine"], 1);
+    // An upstream over TLS that does not say whether it is verified is warned of.
+    let warned = place.write(
+        "warned.yaml",
+        "listen: [\"127.0.0.1:0\"]\nroutes: [{ uri: /*, upstream: { scheme: https, nodes: { \"127.0.0.1:1\": 1 } } }]\n",
+    );
+    let warned = warned.to_str().expect("ASCII");
+    ends(&["check", warned], 0, "warned.yaml is valid");
+    ends(&["check", "--deny-warnings", warned], 1, "--deny-warnings refuses 1 warning");
 }
 
 #[test]

@@ -13,7 +13,19 @@ use crate::text::yaml::TextLimits;
 /// # Errors
 /// Everything that is wrong with it; what is in the `Ok` is accepted but probably not meant.
 pub fn check_file(path: &std::path::Path, registry: &Registry) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
-    let loaded = DocumentLoader::of_file_directly(path).read()?;
+    check(DocumentLoader::of_file_directly(path), registry)
+}
+
+/// As [`check_file`], of what standard input says.
+///
+/// # Errors
+/// As [`check_file`].
+pub fn check_standard_input(registry: &Registry) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
+    check(DocumentLoader::of_standard_input(), registry)
+}
+
+fn check(mut loader: DocumentLoader, registry: &Registry) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
+    let loaded = loader.read()?;
     compile(&loaded.document, registry).map(|Compiled { warnings, .. }| warnings)
 }
 

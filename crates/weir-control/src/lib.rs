@@ -15,7 +15,7 @@ pub mod stores;
 pub mod text;
 
 pub use acme::Acme;
-pub use check::{check_file, check_text};
+pub use check::{check_file, check_standard_input, check_text};
 pub use compile::{Compiled, compile};
 pub use document::Document;
 pub use publish::{ConfigStatus, Publication, Publisher, RefusedChange, Subscriber};

@@ -18,6 +18,8 @@ use crate::text::yaml::TextLimits;
 /// A configuration file, with the variables of this process in it.
 pub struct FileSource {
     path: PathBuf,
+    /// Where relative names of files in it start from.
+    directory: PathBuf,
     name: Arc<str>,
     limits: TextLimits,
     files: FileAccess,
@@ -31,8 +33,15 @@ impl FileSource {
     pub fn new(path: impl Into<PathBuf>, files: FileAccess) -> FileSource {
         let path = path.into();
         let name = path.to_string_lossy().into();
+        let directory = path.parent().unwrap_or(Path::new("")).to_owned();
         let limits = TextLimits::default();
-        FileSource { path, name, limits, files, read_ends: false, accepted_ends: false, watcher: None }
+        FileSource { path, directory, name, limits, files, read_ends: false, accepted_ends: false, watcher: None }
+    }
+
+    /// Standard input, which can be read once. Files that it names are looked for in the current directory.
+    pub fn standard_input(files: FileAccess) -> FileSource {
+        let name = "standard input".into();
+        FileSource { directory: PathBuf::new(), name, ..FileSource::new("/dev/stdin", files) }
     }
 
     fn text(&self) -> Result<String, Diagnostic> {
@@ -66,7 +75,7 @@ impl Source for FileSource {
     }
 
     fn directory(&self) -> &Path {
-        self.path.parent().unwrap_or(Path::new(""))
+        &self.directory
     }
 
     fn version(&mut self) -> Result<SourceVersion, Diagnostic> {

@@ -70,6 +70,12 @@ impl DocumentLoader {
         Self::new(FileSource::new(path, files.clone()), files)
     }
 
+    /// As [`DocumentLoader::of_file_directly`], of standard input.
+    pub fn of_standard_input() -> DocumentLoader {
+        let files = FileAccess::direct();
+        Self::new(FileSource::standard_input(files.clone()), files)
+    }
+
     /// The name of the source, as it stands in diagnostics.
     pub fn source_name(&self) -> &Arc<str> {
         self.source.name()

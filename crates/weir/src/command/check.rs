@@ -1,44 +1,127 @@
-use std::path::PathBuf;
-use std::process::ExitCode;
+mod report;
 
-use clap::Args;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::{fs, io};
+
+use clap::{Args, ValueEnum};
 
 use crate::exit::{self, ExitFailure};
 use crate::node::PLUGINS;
 use crate::say::say;
+use report::{CheckFinding, CheckSeverity, CheckedFile};
 
-/// Checks a configuration file and prints everything that is wrong with it.
+/// Checks configuration files and prints everything that is wrong with them.
 ///
-/// Faults go to standard error, one a line, each with its place. Names of hosts are not looked up.
+/// Faults go to standard error, one a line, each with its place; other formats go to standard output. Names of hosts are not
+/// looked up.
 #[derive(Debug, Args)]
 pub struct CheckCommand {
-    /// The configuration file.
-    file: PathBuf,
+    /// Configuration files; `-` is standard input, and a directory stands for every .yaml, .yml and .json file in it and below.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// How the findings are written.
+    #[arg(long, value_enum, default_value_t = CheckFormat::Text)]
+    format: CheckFormat,
+    /// Ends with 1 if there are warnings, too.
+    #[arg(long)]
+    deny_warnings: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CheckFormat {
+    /// Lines to read.
+    Text,
+    /// One JSON object: `files` and `findings`.
+    Json,
+    /// Annotations of GitHub Actions.
+    Github,
+    /// SARIF 2.1.0, for code scanning.
+    Sarif,
 }
 
 impl CheckCommand {
     pub fn of(file: PathBuf) -> Self {
-        Self { file }
+        Self { files: vec![file], format: CheckFormat::Text, deny_warnings: false }
     }
 
     pub fn execute(self) -> ExitCode {
-        let file = self.file.display();
-        match weir_control::check_file(&self.file, &PLUGINS) {
-            Ok(warnings) => {
-                for warning in warnings {
-                    say!("warning: {warning}");
-                }
-                say!("{file} is valid");
-                exit::DONE
-            }
-            Err(faults) => {
-                for fault in &faults {
-                    say!("{fault}");
-                }
-                let count = faults.len();
-                say!("{file} is not valid: {count} {}", if count == 1 { "fault" } else { "faults" });
-                ExitFailure::Configuration.into()
+        let mut files = Vec::new();
+        for path in &self.files {
+            if let Err(error) = add_files(path, &mut files) {
+                say!("{}: cannot be read: {error}", path.display());
+                return ExitFailure::Configuration.into();
             }
         }
+        if files.is_empty() {
+            say!("no file to check: the directories hold no .yaml, .yml or .json file");
+            return ExitFailure::Configuration.into();
+        }
+        let checked: Vec<CheckedFile> = files.iter().map(|file| check(file)).collect();
+        match self.format {
+            CheckFormat::Text => say_lines(&checked, self.deny_warnings),
+            CheckFormat::Json => print(&report::json(&checked)),
+            CheckFormat::Github => print(&report::github(&checked)),
+            CheckFormat::Sarif => print(&report::sarif(&checked)),
+        }
+        let is_refused = |file: &CheckedFile| !file.is_valid || self.deny_warnings && !file.findings.is_empty();
+        if checked.iter().any(is_refused) { ExitFailure::Configuration.into() } else { exit::DONE }
     }
+}
+
+/// The file itself, or those in a directory, in the order of their names.
+fn add_files(path: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+    if !path.is_dir() {
+        files.push(path.to_owned());
+        return Ok(());
+    }
+    let mut entries = fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
+    entries.sort();
+    for entry in entries {
+        let is_configuration =
+            entry.extension().is_some_and(|name| ["yaml", "yml", "json"].iter().any(|own| name == *own));
+        if is_configuration || entry.is_dir() {
+            add_files(&entry, files)?;
+        }
+    }
+    Ok(())
+}
+
+fn check(file: &Path) -> CheckedFile {
+    let (name, outcome) = if file == Path::new("-") {
+        ("standard input".to_owned(), weir_control::check_standard_input(&PLUGINS))
+    } else {
+        (file.display().to_string(), weir_control::check_file(file, &PLUGINS))
+    };
+    let (is_valid, severity, diagnostics) = match outcome {
+        Ok(warnings) => (true, CheckSeverity::Warning, warnings),
+        Err(faults) => (false, CheckSeverity::Error, faults),
+    };
+    let findings = diagnostics.into_iter().map(|diagnostic| CheckFinding { severity, diagnostic }).collect();
+    CheckedFile { name, is_valid, findings }
+}
+
+fn say_lines(checked: &[CheckedFile], deny_warnings: bool) {
+    for CheckedFile { name, is_valid, findings } in checked {
+        for CheckFinding { severity, diagnostic } in findings {
+            match severity {
+                CheckSeverity::Warning => say!("warning: {diagnostic}"),
+                CheckSeverity::Error => say!("{diagnostic}"),
+            }
+        }
+        let count = findings.len();
+        let counted = |what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+        match is_valid {
+            true if deny_warnings && count > 0 => {
+                say!("{name} is valid, but --deny-warnings refuses {}", counted("warning"));
+            }
+            true => say!("{name} is valid"),
+            false => say!("{name} is not valid: {}", counted("fault")),
+        }
+    }
+}
+
+/// Writes to standard output. A reader that has gone is no failure of the check.
+fn print(text: &str) {
+    let _ = io::Write::write_all(&mut io::stdout(), text.as_bytes());
 }

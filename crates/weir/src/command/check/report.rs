@@ -1,0 +1,99 @@
+//! CheckFindings in the formats that other programs read.
+
+use serde::Serialize;
+use serde_json::json;
+use weir_control::Diagnostic;
+
+/// One file, and what was found in it.
+pub struct CheckedFile {
+    pub name: String,
+    /// Whether it would be served.
+    pub is_valid: bool,
+    pub findings: Vec<CheckFinding>,
+}
+
+#[derive(Serialize)]
+pub struct CheckFinding {
+    pub severity: CheckSeverity,
+    #[serde(flatten)]
+    pub diagnostic: Diagnostic,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckSeverity {
+    Error,
+    Warning,
+}
+
+impl CheckSeverity {
+    /// The word for it in GitHub's commands and in SARIF.
+    fn name(self) -> &'static str {
+        match self {
+            CheckSeverity::Error => "error",
+            CheckSeverity::Warning => "warning",
+        }
+    }
+}
+
+impl CheckFinding {
+    /// What is wrong and what would be right, without the place.
+    fn message(&self) -> String {
+        let Diagnostic { path, problem, advice, .. } = &self.diagnostic;
+        let path = if path.is_empty() { String::new() } else { format!("{path}: ") };
+        let advice = advice.as_ref().map(|advice| format!("; {advice}")).unwrap_or_default();
+        format!("{path}{problem}{advice}")
+    }
+}
+
+fn findings(checked: &[CheckedFile]) -> impl Iterator<Item = &CheckFinding> {
+    checked.iter().flat_map(|file| &file.findings)
+}
+
+/// `{"files": [{"file", "valid"}], "findings": [{"severity", "source", "line", …}]}`.
+pub fn json(checked: &[CheckedFile]) -> String {
+    let files: Vec<_> = checked.iter().map(|file| json!({"file": file.name, "valid": file.is_valid})).collect();
+    let findings: Vec<&CheckFinding> = findings(checked).collect();
+    format!("{:#}\n", json!({"files": files, "findings": findings}))
+}
+
+/// Workflow commands of GitHub Actions, one a line.
+pub fn github(checked: &[CheckedFile]) -> String {
+    let data = |text: &str| text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A");
+    let property = |text: &str| data(text).replace(':', "%3A").replace(',', "%2C");
+    let line = |finding: &CheckFinding| {
+        let Diagnostic { source, line, column, .. } = &finding.diagnostic;
+        let place = match (line, column) {
+            (Some(line), Some(column)) => format!(",line={line},col={column}"),
+            _ => String::new(),
+        };
+        format!("::{} file={}{place}::{}\n", finding.severity.name(), property(source), data(&finding.message()))
+    };
+    findings(checked).map(line).collect()
+}
+
+/// A log of one run.
+pub fn sarif(checked: &[CheckedFile]) -> String {
+    let result = |finding: &CheckFinding| {
+        let Diagnostic { source, line, column, .. } = &finding.diagnostic;
+        let mut place = json!({"artifactLocation": {"uri": source}});
+        if let (Some(line), Some(column)) = (line, column) {
+            place["region"] = json!({"startLine": line, "startColumn": column});
+        }
+        json!({
+            "ruleId": "configuration",
+            "level": finding.severity.name(),
+            "message": {"text": finding.message()},
+            "locations": [{"physicalLocation": place}],
+        })
+    };
+    let results: Vec<_> = findings(checked).map(result).collect();
+    let rule = json!({"id": "configuration", "shortDescription": {"text": "The configuration is not as it should be"}});
+    let driver = json!({"name": "weir", "version": env!("CARGO_PKG_VERSION"), "rules": [rule]});
+    let log = json!({
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}],
+    });
+    format!("{log:#}\n")
+}
