@@ -140,3 +140,28 @@ fn vars() {
 fn configuration() {
     replay("configuration");
 }
+
+#[test]
+fn proxy_header() {
+    replay("proxy_header");
+}
+
+#[test]
+fn template() {
+    replay("template");
+}
+
+#[test]
+fn json() {
+    replay("json");
+}
+
+#[test]
+fn xml() {
+    replay("xml");
+}
+
+#[test]
+fn grpc_web() {
+    replay("grpc_web");
+}

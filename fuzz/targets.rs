@@ -1,7 +1,12 @@
 //! What is fuzzed: each function takes any bytes and panics when an invariant does not hold. `fuzz_targets/` hands them
 //! to libFuzzer; `smoke.rs` replays the corpus with small changes on a stable toolchain.
 
-use weir_plugin::Expression;
+use std::borrow::Cow;
+
+use weir_net::proxy_protocol;
+use weir_plugin::template::Style;
+use weir_plugin::{Expression, Filter, Template, Variable, Variables};
+use weir_plugins::fuzzing::{GrpcWebDecoder, json as json_text, xml as xml_text};
 use weir_proto::h1::chunked::{Decoder, Step};
 use weir_proto::h1::{Limits, Tolerance, parse_request, parse_response};
 use weir_proto::h2::{Pseudo, Watch, request_head as h2_request_head, response_head as h2_response_head};
@@ -21,6 +26,11 @@ pub const ALL: &[(&str, Target)] = &[
     ("path", path),
     ("vars", vars),
     ("configuration", configuration),
+    ("proxy_header", proxy_header),
+    ("template", template),
+    ("json", json),
+    ("xml", xml),
+    ("grpc_web", grpc_web),
 ];
 
 /// A head is complete at one length and not before, and whatever came of it can be looked at: a refused one is answered
@@ -212,5 +222,106 @@ pub fn configuration(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Err(diagnostics) = weir_control::check_text(text) {
         assert!(!diagnostics.is_empty(), "refused without a reason");
+    }
+}
+
+/// A PROXY header is complete at its length and not before, and what is written for its client is read as the same one.
+pub fn proxy_header(data: &[u8]) {
+    let Ok(Some(announced)) = proxy_protocol::parse(data) else { return };
+    let length = announced.length();
+    assert!(length <= data.len(), "longer than what was given");
+    for cut in 0..length {
+        assert_eq!(proxy_protocol::parse(&data[..cut]), Ok(None), "complete, or refused, without its end");
+    }
+    let Some(client) = announced.client else { return };
+    for version in [proxy_protocol::Version::V1, proxy_protocol::Version::V2] {
+        let written = proxy_protocol::header(version, Some((client, client)));
+        let read = proxy_protocol::parse(&written).expect("our own header").expect("all of it");
+        let address = |client: std::net::SocketAddr| (client.ip().to_canonical(), client.port());
+        assert_eq!(read.client.map(address), Some(address(client)), "{version:?}");
+    }
+}
+
+/// Every text is a template, which writes the same each time, and within a JSON string nothing that ends the string.
+pub fn template(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    for variables in [Fixed(None), Fixed(Some(data))] {
+        for style in [Style::PLAIN, Style::JSON, Style::LOG_LINE] {
+            let template = Template::compile_within(text, style);
+            let _ = template.variables().count();
+            let (mut once, mut again) = (Vec::new(), Vec::new());
+            template.render_as(style, &variables, &mut once);
+            template.render_as(style, &variables, &mut again);
+            assert_eq!(once, again);
+            if let Some(constant) = template.constant() {
+                assert_eq!(constant, once, "a constant is what is written");
+            }
+        }
+        let mut string = b"\"".to_vec();
+        Template::compile_within(text, Style::JSON).render_as(Style::JSON, &variables, &mut string);
+        string.push(b'"');
+        assert!(serde_json::from_slice::<String>(&string).is_ok(), "{}", string.escape_ascii());
+    }
+}
+
+/// Every variable has this value.
+struct Fixed<'a>(Option<&'a [u8]>);
+
+impl Variables for Fixed<'_> {
+    fn variable(&self, _: &Variable) -> Option<Cow<'_, [u8]>> {
+        self.0.map(Cow::Borrowed)
+    }
+}
+
+/// The scanner takes what another parser takes and refuses what that refuses; its tokens stand in order.
+pub fn json(data: &[u8]) {
+    const DEPTH: usize = 64;
+    let Ok(mut scanner) = json_text::Scanner::new(data, DEPTH) else { return };
+    let mut end = 0;
+    let outcome = loop {
+        match scanner.next() {
+            Ok(Some(json_text::Token::Name(span) | json_text::Token::Text(span))) => {
+                assert!(end <= span.start && span.end <= data.len(), "tokens overlap");
+                end = span.end;
+                let _ = scanner.unquoted(&span);
+            }
+            Ok(Some(json_text::Token::Plain(span))) => {
+                assert!(end <= span.start && span.end <= data.len(), "tokens overlap");
+                end = span.end;
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => break Ok(()),
+            Err(fault) => break Err(fault),
+        }
+    };
+    if serde_json::from_slice::<serde_json::Value>(data).is_ok() {
+        assert!(matches!(outcome, Ok(()) | Err(json_text::Fault::Depth)), "JSON is refused: {outcome:?}");
+    }
+    if let Some(path) = json_text::path::Path::parse("$..a[*]") {
+        let _ = path.find(data, DEPTH);
+    }
+}
+
+/// What is found in XML lies within it.
+pub fn xml(data: &[u8]) {
+    for path in ["//a", "/a/*/b", "//a/@b"] {
+        let path = xml_text::Path::parse(path).expect("a path");
+        for found in path.find(data, 64).into_iter().flatten() {
+            assert!(found.spans.iter().all(|span| span.start <= span.end && span.end <= data.len()), "beyond the end");
+        }
+    }
+}
+
+/// However gRPC-Web's text is cut, it is decoded to the same bytes, or refused.
+pub fn grpc_web(data: &[u8]) {
+    let decode = |piece: usize| {
+        let (mut decoder, mut out) = (GrpcWebDecoder::default(), Vec::new());
+        data.chunks(piece).try_for_each(|bytes| decoder.piece(bytes, &mut out)).ok()?;
+        decoder.end(&mut out).ok()?;
+        Some(out)
+    };
+    let whole = decode(data.len().max(1));
+    for piece in [1, 2, 3, 4, 7] {
+        assert_eq!(decode(piece), whole, "cut in pieces of {piece}");
     }
 }

@@ -82,9 +82,16 @@ fn header_2(ends: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
     header
 }
 
+impl Announced {
+    /// Bytes of the header.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+}
+
 /// It is no header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Malformed;
+pub struct Malformed;
 
 /// Reads the header, and nothing behind it.
 ///
@@ -112,7 +119,10 @@ pub async fn receive(tcp: &TcpStream) -> io::Result<Announced> {
 }
 
 /// `None` while there may be more to come.
-fn parse(seen: &[u8]) -> Result<Option<Announced>, Malformed> {
+///
+/// # Errors
+/// Where the bytes do not begin with a header.
+pub fn parse(seen: &[u8]) -> Result<Option<Announced>, Malformed> {
     let common = seen.len().min(SIGNATURE.len());
     if seen[..common] == SIGNATURE[..common] {
         return if common < SIGNATURE.len() { Ok(None) } else { version_2(seen) };

@@ -9,6 +9,8 @@ mod callout;
 mod clock;
 mod complaint;
 mod content;
+#[doc(hidden)]
+pub mod fuzzing;
 mod limit;
 mod log;
 mod observe;

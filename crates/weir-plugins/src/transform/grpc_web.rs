@@ -202,7 +202,7 @@ fn call(path: &[u8]) -> Option<&[u8]> {
 
 /// Base64 to bytes. Each message may have been coded for itself, so padding may stand after any group of four.
 #[derive(Default)]
-struct Decoder {
+pub struct Decoder {
     /// Less than a group.
     kept: Vec<u8>,
 }
