@@ -3,13 +3,15 @@
 .DEFAULT_GOAL := help
 # `make test SETUP=no` runs the tests with what is installed already; those that need more are reported as skipped.
 SETUP_TESTS := $(if $(filter no,$(SETUP)),true,scripts/setup)
-.PHONY: help run test test-full check fmt docs setup fuzz compare results release
+.PHONY: help run test test-full check fmt docs setup fuzz compare results release dist package
 
 help: ## Lists these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 run: ## Builds weir, starts it before a demo backend, and sends a first request through it
-	@cargo run --package xtask -- demo
+	@echo 'Building weir: some 350 crates, about 6 minutes of processor time at the first run, seconds later.'
+	@cargo build --package weir --package xtask
+	@cargo run --quiet --package weir --package xtask --bin xtask -- demo
 
 test: ## Installs what the tests need (SETUP=no: does not), checks the sources, and runs all tests
 	@$(SETUP_TESTS)
@@ -25,7 +27,7 @@ check: ## The static part alone: format, lints, layering, generated docs, depend
 fmt: ## Formats the sources
 	@cargo fmt --all
 
-docs: ## Writes the generated pages under docs/reference
+docs: ## Writes the generated pages under docs/reference, and checks the links of all pages
 	@cargo xtask docs
 
 setup: ## Installs what the tests need, and nothing that is there already
@@ -40,5 +42,11 @@ compare: release ## Compares weir with the gateways this machine has: `weir benc
 results: release ## Draws docs/reference/results.md from the stored results in bench/results
 	@target/release/weir bench page bench/results/*.json --to docs/reference/results.md
 
-release: ## Builds the optimised binary: target/release/weir
-	@cargo build --release --package weir
+release: ## Builds the optimised binary, target/release/weir, in minutes, with debug symbols in weir.debug beside it
+	@scripts/release release
+
+dist: ## Builds the binary that is shipped and measured, target/dist/weir: one unit, a little faster, slow to build
+	@scripts/release dist
+
+package: ## Packages of target/dist/weir, in target/packages: .deb, OCI image, tarball, SBOM and checksums
+	@cargo xtask package

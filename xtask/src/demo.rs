@@ -13,21 +13,30 @@ use crate::{Problems, binary, cargo, step};
 const EXAMPLE: &str = "demo/weir.yaml";
 const FILE: &str = "weir.yaml";
 
-/// Runs until interrupted, or with `once` until the first answer.
+/// Builds weir, and runs it until interrupted, or with `once` until the first answer.
 pub fn demo(once: bool) -> Result<(), Problems> {
-    step("weir does not build", cargo().args(["build", "--package", "weir"]))?;
+    // With the features of both, as this program was built, so that nothing is compiled twice.
+    step("weir does not build", cargo().args(["build", "--quiet", "--package", "weir", "--package", "xtask"]))?;
     if !Path::new(FILE).exists() {
         fs::copy(EXAMPLE, FILE).map_err(|error| vec![format!("{FILE}: {error}")])?;
     }
+    let binary = binary()?;
+    let here = std::env::current_dir().map_err(|error| vec![error.to_string()])?;
+    run(binary.strip_prefix(&here).unwrap_or(&binary), FILE, once)
+}
+
+/// Runs a binary with a file before a backend of its own.
+pub fn run(binary: &Path, file: &str, once: bool) -> Result<(), Problems> {
     let backend = backend().map_err(|error| vec![format!("the demo backend: {error}")])?;
-    let mut weir = Command::new(binary()?)
-        .args(["run", FILE])
+    let mut weir = Command::new(binary)
+        .args(["run", file])
         .env("DEMO_BACKEND", backend.to_string())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| vec![format!("weir: {error}")])?;
     let stderr = BufReader::new(weir.stderr.take().expect("stderr is piped"));
-    let outcome = follow(stderr, once);
+    let check = format!("{} check {file}", binary.display());
+    let outcome = follow(stderr, &check, once);
     if once {
         // It may have ended already; there is nothing more to wait for either way.
         let _ = weir.kill();
@@ -42,7 +51,7 @@ pub fn demo(once: bool) -> Result<(), Problems> {
 
 /// Passes on what weir says, and once it is ready asks it something. Returns when weir has ended, or after the first
 /// answer.
-fn follow(stderr: impl BufRead, once: bool) -> Result<(), Problems> {
+fn follow(stderr: impl BufRead, check: &str, once: bool) -> Result<(), Problems> {
     let (mut listens, mut status) = (None, None);
     let address =
         |line: &str, before: &str| -> Option<SocketAddr> { line.strip_prefix(before)?.split(' ').next()?.parse().ok() };
@@ -54,7 +63,7 @@ fn follow(stderr: impl BufRead, once: bool) -> Result<(), Problems> {
         if line.starts_with("weir: ready")
             && let (Some(listens), Some(status)) = (listens, status)
         {
-            first_request(listens, status).map_err(|error| vec![format!("the first request: {error}")])?;
+            first_request(listens, status, check).map_err(|error| vec![format!("the first request: {error}")])?;
             answered = true;
             if once {
                 return Ok(());
@@ -64,7 +73,7 @@ fn follow(stderr: impl BufRead, once: bool) -> Result<(), Problems> {
     if answered { Ok(()) } else { Err(vec!["weir ended before it was ready; see above".to_owned()]) }
 }
 
-fn first_request(listens: SocketAddr, status: SocketAddr) -> std::io::Result<()> {
+fn first_request(listens: SocketAddr, status: SocketAddr, check: &str) -> std::io::Result<()> {
     let mut stream = TcpStream::connect(listens)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     stream.write_all(format!("GET /hello HTTP/1.1\r\nHost: {listens}\r\nConnection: close\r\n\r\n").as_bytes())?;
@@ -80,14 +89,15 @@ fn first_request(listens: SocketAddr, status: SocketAddr) -> std::io::Result<()>
         "
 Try next, from another terminal:
 
-    curl -i http://{listens}/anything            through weir to the demo backend
-    curl -i http://{listens}/fixed               answered by weir itself (the mocking plugin)
-    curl -N http://{listens}/events              a stream, event by event
-    curl http://{status}/status             the configuration each worker serves
-    curl http://{status}/metrics            everything it counts
+    curl -i http://{listens}/anything            # through weir to the demo backend
+    curl -i http://{listens}/fixed               # answered by weir itself (the mocking plugin)
+    curl -N http://{listens}/events              # a stream, event by event; Ctrl-C ends it
+    curl http://{status}/status                  # the configuration each worker serves
+    curl http://{status}/metrics                 # everything it counts
+    {check}                   # whether the file is valid, and what is wrong with it
 
-Edit {FILE} and save: the next request is served by the new file. A mistake is refused whole and named here,
-and the last good file keeps serving. Ctrl-C stops.
+Edit the file and save: the next request is served by the new version. A mistake is refused whole and named here,
+and the last good version keeps serving. Ctrl-C stops.
 "
     );
     println!("{text}");

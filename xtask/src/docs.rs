@@ -1,5 +1,6 @@
 //! Pages under docs/reference that follow from the program: they are written from it, and compared with it in CI.
 
+mod links;
 mod metrics;
 mod statuses;
 mod variables;
@@ -24,7 +25,7 @@ pub fn write() -> Result<(), Problems> {
         let path = Path::new(FOLDER).join(name);
         fs::write(&path, text).map_err(|error| vec![format!("{}: {error}", path.display())])?;
     }
-    Ok(())
+    links::check()
 }
 
 /// Says which page is not what it would be if it were written now.
@@ -36,6 +37,7 @@ pub fn compare() -> Result<(), Problems> {
     };
     let mut problems: Problems = pages()?.into_iter().filter_map(stale).collect();
     problems.extend(statuses::compare().err().into_iter().flatten());
+    problems.extend(links::check().err().into_iter().flatten());
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 

@@ -4,6 +4,7 @@ mod check;
 mod demo;
 mod dependencies;
 mod docs;
+mod package;
 mod schema_page;
 mod structure;
 mod tidy;
@@ -17,7 +18,10 @@ const USAGE: &str = "cargo xtask COMMAND
   tidy    layering, machine paths
   deps    licences, banned and repeated crates (deny.toml)
   docs    writes docs/reference (with --check: compares)
-  demo    starts weir before a demo backend and sends a first request (with --once: and stops)";
+  package writes a tarball, a Debian package, an OCI image, SBOM and checksums to target/packages, or to the folder named
+          (with --binary FILE: of this binary, instead of building the profile `dist`)
+  demo    starts weir before a demo backend and sends a first request (with --once: and stops;
+          with --binary BINARY FILE: of this binary with this file, instead of building one)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -31,6 +35,10 @@ fn main() -> ExitCode {
         ["docs", "--check"] => docs::compare(),
         ["demo"] => demo::demo(false),
         ["demo", "--once"] => demo::demo(true),
+        ["demo", "--binary", binary, file] => demo::run(Path::new(binary), file, false),
+        ["package", "--binary", binary, out] => package::Package { binary: Some(binary), out }.make(),
+        ["package", out] => package::Package { binary: None, out }.make(),
+        ["package"] => package::Package { binary: None, out: "target/packages" }.make(),
         _ => Err(vec![USAGE.to_owned()]),
     };
     match outcome {
