@@ -5,24 +5,24 @@ use weir_plugin::{Exchange, Stop};
 
 /// A refusal, ready to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RefusalResponse {
     status: u16,
     /// Without one, the gateway's own short answer is sent.
     body: Option<Box<[u8]>>,
 }
 
-impl Refusal {
+impl RefusalResponse {
     /// `{"member":"text"}` with a status.
-    pub fn new(status: u16, member: &str, text: &str) -> Refusal {
+    pub fn new(status: u16, member: &str, text: &str) -> RefusalResponse {
         let body = format!("{}\n", json!({ member: text }));
-        Refusal { status, body: Some(body.into_bytes().into()) }
+        RefusalResponse { status, body: Some(body.into_bytes().into()) }
     }
 
     /// A status, and `{"error_msg":"text"}` where there is a text.
-    pub fn error(status: u16, text: Option<&str>) -> Refusal {
+    pub fn error(status: u16, text: Option<&str>) -> RefusalResponse {
         match text {
-            Some(text) => Refusal::new(status, "error_msg", text),
-            None => Refusal { status, body: None },
+            Some(text) => RefusalResponse::new(status, "error_msg", text),
+            None => RefusalResponse { status, body: None },
         }
     }
 

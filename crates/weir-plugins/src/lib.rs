@@ -7,7 +7,6 @@ mod answer;
 mod auth;
 mod callout;
 mod clock;
-mod complaint;
 mod content;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -15,6 +14,7 @@ mod limit;
 mod log;
 mod observe;
 mod options;
+mod rate_limited_log;
 mod security;
 mod store;
 #[cfg(test)]
@@ -23,8 +23,8 @@ mod traffic;
 mod transform;
 mod trust;
 
-pub use log::sink::{Tally, finish as finish_logs, tallies as log_tallies};
-pub use observe::prometheus::{BOUNDS_MS, KINDS as LATENCIES, Labels, Latency, Totals, totals};
+pub use log::sink::{SinkTally, finish as finish_logs, tallies as log_tallies};
+pub use observe::prometheus::{BOUNDS_MS, KINDS as LATENCIES, LatencyHistogram, SeriesLabels, Totals, totals};
 pub use traffic::proxy_mirror::tallies as mirror_tallies;
 
 /// Every plugin of this binary.

@@ -4,11 +4,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Authenticator, Build, ConfigError, Credential, Definition, Exchange, Plugin, Stage, Step, Stop};
 
-use crate::auth::credentials::{Unproved, name_and_password};
+use crate::auth::credentials::{Unauthenticated, name_and_password};
 
 mod names;
 
-use names::Names;
+use names::NameTable;
 
 /// Lets only consumers in, who show their name and password (RFC 7617).
 ///
@@ -53,10 +53,10 @@ impl Definition for BasicAuth {
     const EXAMPLE: &'static str = "basic-auth: { realm: orders }";
 
     fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
-        Ok(Step::new(Door {
+        Ok(Step::new(BasicAuthenticator {
             hide: self.hide_credentials,
-            names: build.consumers().index(Names::new),
-            unproved: Unproved::new("Basic", &self.realm, self.anonymous_consumer.as_deref(), build)?,
+            names: build.consumers().index(NameTable::new),
+            unauthenticated: Unauthenticated::new("Basic", &self.realm, self.anonymous_consumer.as_deref(), build)?,
         }))
     }
 }
@@ -76,13 +76,13 @@ impl Authenticator for BasicAuth {
     }
 }
 
-struct Door {
+struct BasicAuthenticator {
     hide: bool,
-    names: Arc<Names>,
-    unproved: Unproved,
+    names: Arc<NameTable>,
+    unauthenticated: Unauthenticated,
 }
 
-impl Door {
+impl BasicAuthenticator {
     /// Whose credential it is, and the name that was shown.
     fn find(&self, exchange: &Exchange) -> Result<(&Arc<Credential>, Vec<u8>), &'static str> {
         let (name, password) = name_and_password(exchange)?;
@@ -91,11 +91,11 @@ impl Door {
     }
 }
 
-impl Plugin for Door {
+impl Plugin for BasicAuthenticator {
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let (found, name) = match self.find(exchange) {
             Ok((credential, name)) => (Arc::clone(credential), name),
-            Err(fault) => return self.unproved.receive(exchange, fault),
+            Err(fault) => return self.unauthenticated.receive(exchange, fault),
         };
         if self.hide {
             exchange.remote_user = name;

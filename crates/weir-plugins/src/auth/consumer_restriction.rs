@@ -2,7 +2,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Variable, Variables};
 
-use crate::answer::Refusal;
+use crate::answer::RefusalResponse;
 
 /// Lets only some consumers use a route, or only some routes and services be used, and says by which methods.
 ///
@@ -93,27 +93,27 @@ impl Definition for ConsumerRestriction {
         };
         let unknown = format!("The request is rejected, please check the {name} for this request");
         let refused = self.rejected_msg.unwrap_or_else(|| format!("The {name} is forbidden."));
-        Ok(Step::new(Restriction {
+        Ok(Step::new(ConsumerAccessList {
             variable,
             whitelist: self.whitelist,
             blacklist: self.blacklist.unwrap_or_default(),
             by_methods: self.allowed_by_methods.unwrap_or_default(),
-            unknown: Refusal::new(401, "message", &unknown),
-            refusal: Refusal::new(self.rejected_code, "message", &refused),
+            unknown: RefusalResponse::new(401, "message", &unknown),
+            refusal: RefusalResponse::new(self.rejected_code, "message", &refused),
         }))
     }
 }
 
-struct Restriction {
+struct ConsumerAccessList {
     variable: Variable,
     whitelist: Option<Vec<String>>,
     blacklist: Vec<String>,
     by_methods: Vec<MethodRule>,
-    unknown: Refusal,
-    refusal: Refusal,
+    unknown: RefusalResponse,
+    refusal: RefusalResponse,
 }
 
-impl Restriction {
+impl ConsumerAccessList {
     /// Nothing where there is nobody to ask about.
     fn lets_in(&self, exchange: &Exchange) -> Option<bool> {
         let subject = exchange.variable(&self.variable)?;
@@ -133,7 +133,7 @@ impl Restriction {
     }
 }
 
-impl Plugin for Restriction {
+impl Plugin for ConsumerAccessList {
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         match self.lets_in(exchange) {
             Some(true) => Ok(()),

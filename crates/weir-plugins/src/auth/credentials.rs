@@ -9,16 +9,21 @@ use weir_plugin::proto::field;
 use weir_plugin::{Build, ConfigError, Credential, Exchange, Stop, form};
 
 /// What becomes of a client that has not proved who it is.
-pub struct Unproved {
+pub struct Unauthenticated {
     /// The consumer it is taken for.
     anonymous: Option<Arc<Credential>>,
     /// Or what it is asked for (RFC 9110 §11.6.1).
     challenge: Box<str>,
 }
 
-impl Unproved {
+impl Unauthenticated {
     /// From the options `anonymous_consumer` and `realm`, which all auth plugins have.
-    pub fn new(scheme: &str, realm: &str, anonymous: Option<&str>, build: &Build) -> Result<Unproved, ConfigError> {
+    pub fn new(
+        scheme: &str,
+        realm: &str,
+        anonymous: Option<&str>,
+        build: &Build,
+    ) -> Result<Unauthenticated, ConfigError> {
         let is_quotable = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
         if !(1..=128).contains(&realm.len()) || !realm.bytes().all(is_quotable) {
             let problem = "must have from 1 to 128 visible ASCII characters, without quotes and backslashes";
@@ -30,7 +35,10 @@ impl Unproved {
             })?;
             Ok(Arc::new(Credential { consumer: Arc::clone(consumer), id: Box::default(), options: json!({}) }))
         });
-        Ok(Unproved { anonymous: anonymous.transpose()?, challenge: format!("{scheme} realm=\"{realm}\"").into() })
+        Ok(Unauthenticated {
+            anonymous: anonymous.transpose()?,
+            challenge: format!("{scheme} realm=\"{realm}\"").into(),
+        })
     }
 
     /// Lets the client in as somebody else, or refuses it and says why.

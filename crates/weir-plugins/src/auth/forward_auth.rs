@@ -13,8 +13,8 @@ use weir_plugin::{
 };
 
 use crate::callout::{Keepalive, Service};
-use crate::complaint::Complaint;
 use crate::options::headers::{Scalar, header_name};
+use crate::rate_limited_log::RateLimitedLog;
 
 /// Asks a service whether a request may pass, over HTTP, as `auth_request` of nginx and `ForwardAuth` of Traefik do.
 ///
@@ -139,7 +139,7 @@ impl Definition for ForwardAuth {
             let template = value.template(&path, build)?;
             Ok((field_name(&name, &path)?, template))
         };
-        Ok(Step::waiting(Door {
+        Ok(Step::waiting(ForwardAuthorizer {
             service,
             method: self.request_method,
             most_content: self.max_req_body_size,
@@ -149,7 +149,7 @@ impl Definition for ForwardAuth {
             client_headers: field_names(&self.client_headers, "client_headers")?,
             allow_degradation: self.allow_degradation,
             status_on_error: self.status_on_error,
-            complaint: Complaint::default(),
+            failures: RateLimitedLog::default(),
         }))
     }
 }
@@ -163,7 +163,7 @@ fn field_name(name: &str, path: &str) -> Result<HeaderName, ConfigError> {
     HeaderName::from_bytes(checked).map_err(|_| ConfigError::new(path, "is not the name of a header field"))
 }
 
-struct Door {
+struct ForwardAuthorizer {
     service: Service,
     method: RequestMethod,
     most_content: u64,
@@ -173,10 +173,10 @@ struct Door {
     client_headers: Box<[HeaderName]>,
     allow_degradation: bool,
     status_on_error: u16,
-    complaint: Complaint,
+    failures: RateLimitedLog,
 }
 
-impl AsyncPlugin for Door {
+impl AsyncPlugin for ForwardAuthorizer {
     fn phases(&self) -> Phases {
         match self.method {
             RequestMethod::Get => Phases::REQUEST,
@@ -214,7 +214,7 @@ const TOLD: [(&str, &Variable); 4] = [
     ("x-forwarded-uri", &Variable::RequestUri),
 ];
 
-impl Door {
+impl ForwardAuthorizer {
     /// When the request's content is there.
     fn asks_later(&self, exchange: &Exchange) -> bool {
         self.method == RequestMethod::Post && exchange.request.framing.has_body()
@@ -226,7 +226,7 @@ impl Door {
             Ok(answer) if answer.status().as_u16() < 300 => self.admit(exchange, &answer),
             Ok(answer) => Err(self.refuse(exchange, &answer)),
             Err(failure) => {
-                self.complaint.say(format_args!("forward-auth: {}: {failure}", self.service.name()));
+                self.failures.error(format_args!("forward-auth: {}: {failure}", self.service.name()));
                 match self.allow_degradation {
                     // What only the service may say, nobody has said.
                     true => {
@@ -316,11 +316,11 @@ mod tests {
     use super::*;
     use crate::testing::{exchange, refused};
 
-    fn door(options: serde_json::Value) -> Door {
+    fn door(options: serde_json::Value) -> ForwardAuthorizer {
         let options: ForwardAuth = serde_json::from_value(options).expect("valid");
         let names = |names: &[String]| field_names(names, "").expect("valid");
         let keepalive = Keepalive { most: 0, idle: Duration::ZERO };
-        Door {
+        ForwardAuthorizer {
             method: options.request_method,
             most_content: options.max_req_body_size,
             service: Service::parse(&options.uri, false, Duration::ZERO, keepalive, "").expect("valid"),
@@ -330,7 +330,7 @@ mod tests {
             client_headers: names(&options.client_headers),
             allow_degradation: false,
             status_on_error: 403,
-            complaint: Complaint::default(),
+            failures: RateLimitedLog::default(),
         }
     }
 

@@ -12,7 +12,7 @@ use weir_plugin::{
     Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Phases, Plugin, Stage, Step, Stop,
 };
 
-use crate::auth::credentials::Unproved;
+use crate::auth::credentials::Unauthenticated;
 
 mod body;
 
@@ -29,7 +29,7 @@ pub struct HmacAuth {
     /// The algorithms that are accepted.
     #[serde(default = "every_algorithm")]
     #[schemars(length(min = 1))]
-    allowed_algorithms: Vec<Algorithm>,
+    allowed_algorithms: Vec<HmacAlgorithm>,
     /// Seconds by which the field `Date` may differ from the gateway's clock.
     #[serde(default = "five_minutes")]
     #[schemars(range(min = 1))]
@@ -71,7 +71,7 @@ pub struct SigningCredential {
 
 /// How a request is signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-enum Algorithm {
+enum HmacAlgorithm {
     #[serde(rename = "hmac-sha1")]
     Sha1,
     #[serde(rename = "hmac-sha256")]
@@ -80,28 +80,28 @@ enum Algorithm {
     Sha512,
 }
 
-impl Algorithm {
-    fn parse(name: &str) -> Option<Algorithm> {
+impl HmacAlgorithm {
+    fn parse(name: &str) -> Option<HmacAlgorithm> {
         Some(match name {
-            "hmac-sha1" => Algorithm::Sha1,
-            "hmac-sha256" => Algorithm::Sha256,
-            "hmac-sha512" => Algorithm::Sha512,
+            "hmac-sha1" => HmacAlgorithm::Sha1,
+            "hmac-sha256" => HmacAlgorithm::Sha256,
+            "hmac-sha512" => HmacAlgorithm::Sha512,
             _ => return None,
         })
     }
 
     fn key(self, secret: &[u8]) -> hmac::Key {
         let algorithm = match self {
-            Algorithm::Sha1 => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,
-            Algorithm::Sha256 => hmac::HMAC_SHA256,
-            Algorithm::Sha512 => hmac::HMAC_SHA512,
+            HmacAlgorithm::Sha1 => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,
+            HmacAlgorithm::Sha256 => hmac::HMAC_SHA256,
+            HmacAlgorithm::Sha512 => hmac::HMAC_SHA512,
         };
         hmac::Key::new(algorithm, secret)
     }
 }
 
-fn every_algorithm() -> Vec<Algorithm> {
-    vec![Algorithm::Sha1, Algorithm::Sha256, Algorithm::Sha512]
+fn every_algorithm() -> Vec<HmacAlgorithm> {
+    vec![HmacAlgorithm::Sha1, HmacAlgorithm::Sha256, HmacAlgorithm::Sha512]
 }
 
 fn five_minutes() -> u64 {
@@ -149,14 +149,14 @@ impl Definition for HmacAuth {
                 return Err(ConfigError::new(format!("signed_headers[{index}]"), problem));
             }
         }
-        Ok(Step::new(Door {
+        Ok(Step::new(HmacAuthenticator {
             algorithms: self.allowed_algorithms,
             skew: Duration::from_secs(self.clock_skew),
             required: self.signed_headers,
             hide: self.hide_credentials,
             body: self.validate_request_body.then(|| Digested::new(self.max_req_body_size)),
-            keys: build.consumers().index(Keys::new),
-            unproved: Unproved::new("hmac", &self.realm, self.anonymous_consumer.as_deref(), build)?,
+            keys: build.consumers().index(HmacKeys::new),
+            unauthenticated: Unauthenticated::new("hmac", &self.realm, self.anonymous_consumer.as_deref(), build)?,
         }))
     }
 }
@@ -178,22 +178,22 @@ impl Authenticator for HmacAuth {
 }
 
 /// The secrets of all consumers, by id.
-struct Keys(HashMap<Box<str>, Known>);
+struct HmacKeys(HashMap<Box<str>, HmacKey>);
 
-struct Known {
+struct HmacKey {
     secret: Box<[u8]>,
     credential: Arc<Credential>,
 }
 
-impl Keys {
-    fn new(consumers: &Consumers) -> Keys {
+impl HmacKeys {
+    fn new(consumers: &Consumers) -> HmacKeys {
         let known = consumers.credentials(HmacAuth::NAME).iter().filter_map(|credential| {
             // Others have been reported where they stand.
             let SigningCredential { key_id, secret_key } = SigningCredential::deserialize(&credential.options).ok()?;
-            let known = Known { secret: secret_key.into_bytes().into(), credential: Arc::clone(credential) };
+            let known = HmacKey { secret: secret_key.into_bytes().into(), credential: Arc::clone(credential) };
             Some((key_id.into(), known))
         });
-        Keys(known.collect())
+        HmacKeys(known.collect())
     }
 }
 
@@ -202,17 +202,17 @@ const TARGET: &str = "@request-target";
 
 /// What a request says about its signature.
 #[derive(Default)]
-struct Shown<'a> {
+struct SignatureFields<'a> {
     key_id: Option<&'a str>,
     algorithm: Option<&'a str>,
     headers: Option<&'a str>,
     signature: Option<&'a str>,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> SignatureFields<'a> {
     /// `name="value"` separated by commas. Nothing where something is there twice, or is not understood.
-    fn parse(text: &'a str) -> Option<Shown<'a>> {
-        let mut shown = Shown::default();
+    fn parse(text: &'a str) -> Option<SignatureFields<'a>> {
+        let mut shown = SignatureFields::default();
         let mut rest = text.trim_ascii();
         loop {
             let (name, after) = rest.split_once("=\"")?;
@@ -236,19 +236,19 @@ impl<'a> Shown<'a> {
     }
 }
 
-struct Door {
-    algorithms: Vec<Algorithm>,
+struct HmacAuthenticator {
+    algorithms: Vec<HmacAlgorithm>,
     skew: Duration,
     required: Vec<String>,
     hide: bool,
     body: Option<Digested>,
-    keys: Arc<Keys>,
-    unproved: Unproved,
+    keys: Arc<HmacKeys>,
+    unauthenticated: Unauthenticated,
 }
 
 const INVALID: &str = "client request can't be validated";
 
-impl Door {
+impl HmacAuthenticator {
     fn find(&self, exchange: &Exchange) -> Result<&Arc<Credential>, &'static str> {
         let value = exchange.request.head.value(b"authorization");
         let value = value.ok_or("client request can't be validated: missing Authorization header")?;
@@ -261,9 +261,10 @@ impl Door {
     }
 
     fn verified(&self, exchange: &Exchange, text: &str) -> Option<&Arc<Credential>> {
-        let shown = Shown::parse(text)?;
+        let shown = SignatureFields::parse(text)?;
         let (key_id, signature) = (shown.key_id?, STANDARD.decode(shown.signature?).ok()?);
-        let algorithm = Algorithm::parse(shown.algorithm?).filter(|algorithm| self.algorithms.contains(algorithm))?;
+        let algorithm =
+            HmacAlgorithm::parse(shown.algorithm?).filter(|algorithm| self.algorithms.contains(algorithm))?;
         let signed: Vec<&str> = shown.headers.unwrap_or_default().split_ascii_whitespace().collect();
         if !self.required.iter().all(|name| signed.iter().any(|signed| signed.eq_ignore_ascii_case(name))) {
             return None;
@@ -304,7 +305,7 @@ fn signing_text(exchange: &Exchange, key_id: &str, signed: &[&str]) -> Vec<u8> {
     text
 }
 
-impl Plugin for Door {
+impl Plugin for HmacAuthenticator {
     fn phases(&self) -> Phases {
         if self.body.is_some() { Phases::REQUEST.and(Phases::REQUEST_BODY) } else { Phases::REQUEST }
     }
@@ -316,17 +317,17 @@ impl Plugin for Door {
     fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
         match self.body.as_ref().is_none_or(|digested| digested.is_right(exchange, body)) {
             true => Ok(()),
-            false => Err(self.unproved.refuse(exchange, INVALID)),
+            false => Err(self.unauthenticated.refuse(exchange, INVALID)),
         }
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let found = match self.find(exchange) {
             Ok(credential) => Arc::clone(credential),
-            Err(fault) => return self.unproved.receive(exchange, fault),
+            Err(fault) => return self.unauthenticated.receive(exchange, fault),
         };
         if self.body.as_ref().is_some_and(|body| !body.pass(exchange)) {
-            return self.unproved.receive(exchange, INVALID);
+            return self.unauthenticated.receive(exchange, INVALID);
         }
         if self.hide {
             exchange.request.head.remove(b"Authorization");
@@ -354,7 +355,7 @@ mod tests {
     }
 
     /// A request signed as the documentation of the plugin says.
-    fn signed(algorithm: Algorithm, name: &str, date: &str, headers: &str, secret: &str) -> String {
+    fn signed(algorithm: HmacAlgorithm, name: &str, date: &str, headers: &str, secret: &str) -> String {
         let lines = headers.split(' ').map(|header| match header {
             TARGET => "GET /a?b=1\n".to_owned(),
             "date" => format!("date: {date}\n"),
@@ -369,14 +370,16 @@ mod tests {
     }
 
     fn good() -> String {
-        signed(Algorithm::Sha256, "hmac-sha256", &now(0), "@request-target date", "secret")
+        signed(HmacAlgorithm::Sha256, "hmac-sha256", &now(0), "@request-target date", "secret")
     }
 
     #[test]
     fn a_signature_tells_who_somebody_is() {
-        for (algorithm, name) in
-            [(Algorithm::Sha1, "hmac-sha1"), (Algorithm::Sha256, "hmac-sha256"), (Algorithm::Sha512, "hmac-sha512")]
-        {
+        for (algorithm, name) in [
+            (HmacAlgorithm::Sha1, "hmac-sha1"),
+            (HmacAlgorithm::Sha256, "hmac-sha256"),
+            (HmacAlgorithm::Sha512, "hmac-sha512"),
+        ] {
             let mut exchange = exchange(&signed(algorithm, name, &now(0), "@request-target date X-A", "secret"));
             assert_eq!(on_request(&door(json!({})), &mut exchange), Ok(()), "{name}");
             assert_eq!(&*exchange.identity.as_ref().expect("known").consumer.username, "jack");
@@ -386,8 +389,9 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused() {
-        let sha256 =
-            |date: &str, headers: &str, secret: &str| signed(Algorithm::Sha256, "hmac-sha256", date, headers, secret);
+        let sha256 = |date: &str, headers: &str, secret: &str| {
+            signed(HmacAlgorithm::Sha256, "hmac-sha256", date, headers, secret)
+        };
         let refused = |options: Value, head: &str| {
             let mut exchange = exchange(head);
             assert_eq!(on_request(&door(options), &mut exchange), Err(Stop::Answered), "{head}");
@@ -402,8 +406,8 @@ mod tests {
             sha256(&now(400), "date", "secret"),
             sha256("yesterday", "date", "secret"),
             sha256(&now(0), "@request-target", "secret"),
-            signed(Algorithm::Sha256, "hmac-sha512", &now(0), "date", "secret"),
-            signed(Algorithm::Sha256, "none", &now(0), "date", "secret"),
+            signed(HmacAlgorithm::Sha256, "hmac-sha512", &now(0), "date", "secret"),
+            signed(HmacAlgorithm::Sha256, "none", &now(0), "date", "secret"),
             good().replace("/a?b=1", "/a?b=2"),
             good().replace("GET", "PUT"),
             good().replace("keyId=\"id\"", "keyId=\"other\""),

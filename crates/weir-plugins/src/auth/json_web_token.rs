@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 /// Longer tokens are nobody's.
 const MAX_BYTES: usize = 16 << 10;
 
-pub struct Token<'a> {
+pub struct WebToken<'a> {
     header: Map<String, Value>,
     payload: Map<String, Value>,
     /// What the signature is of.
@@ -40,16 +40,17 @@ impl Claims {
     }
 }
 
-impl<'a> Token<'a> {
-    pub fn parse(token: &'a [u8]) -> Option<Token<'a>> {
+impl<'a> WebToken<'a> {
+    pub fn parse(token: &'a [u8]) -> Option<WebToken<'a>> {
         let text = str::from_utf8(token).ok().filter(|text| text.len() <= MAX_BYTES)?;
         let (signed, signature) = text.rsplit_once('.')?;
         let (header, payload) = signed.split_once('.')?;
         if payload.contains('.') || signature.is_empty() {
             return None;
         }
-        let object = |part| Some(serde_json::from_slice::<Object>(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()?.0);
-        let token = Token { header: object(header)?, payload: object(payload)?, signed: signed.as_bytes(), signature };
+        let object = |part| Some(serde_json::from_slice::<UniqueObject>(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()?.0);
+        let token =
+            WebToken { header: object(header)?, payload: object(payload)?, signed: signed.as_bytes(), signature };
         // RFC 7515 §4.1.11: what is critical and not understood makes a token invalid, and nothing is understood here.
         (!token.header.contains_key("crit")).then_some(token)
     }
@@ -80,30 +81,30 @@ impl<'a> Token<'a> {
 }
 
 /// A JSON object without a name that is there twice (RFC 7519 §4).
-struct Object(Map<String, Value>);
+struct UniqueObject(Map<String, Value>);
 
-impl<'de> Deserialize<'de> for Object {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Object, D::Error> {
-        struct Members;
+impl<'de> Deserialize<'de> for UniqueObject {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<UniqueObject, D::Error> {
+        struct UniqueMembers;
 
-        impl<'de> Visitor<'de> for Members {
-            type Value = Object;
+        impl<'de> Visitor<'de> for UniqueMembers {
+            type Value = UniqueObject;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<UniqueObject, A::Error> {
                 let mut members = Map::new();
                 while let Some((name, value)) = map.next_entry::<String, Value>()? {
                     if members.insert(name, value).is_some() {
                         return Err(A::Error::custom("a name is there twice"));
                     }
                 }
-                Ok(Object(members))
+                Ok(UniqueObject(members))
             }
         }
 
-        deserializer.deserialize_map(Members)
+        deserializer.deserialize_map(UniqueMembers)
     }
 }

@@ -13,8 +13,8 @@ use weir_plugin::{
     Variable, Variables,
 };
 
-use crate::auth::credentials::{Unproved, hide_argument, hide_cookie};
-use crate::auth::json_web_token::{Claims, Token};
+use crate::auth::credentials::{Unauthenticated, hide_argument, hide_cookie};
+use crate::auth::json_web_token::{Claims, WebToken};
 use crate::options::headers::header_name;
 
 mod verified;
@@ -134,7 +134,7 @@ impl Definition for JwtAuth {
         let query_name: Arc<[u8]> = self.query.as_bytes().into();
         build.secret_argument(&query_name);
         build.secret_field(self.header.as_bytes());
-        Ok(Step::new(Door {
+        Ok(Step::new(JwtAuthenticator {
             header: header_name(&self.header, "header")?.into(),
             query: Variable::Argument(self.query.as_str().into()),
             query_name,
@@ -144,8 +144,8 @@ impl Definition for JwtAuth {
             claim: self.key_claim_name.into(),
             needs_exp: self.claims_to_verify.contains(&TimeClaim::Exp),
             needs_nbf: self.claims_to_verify.contains(&TimeClaim::Nbf),
-            keys: build.consumers().index(Keys::new),
-            unproved: Unproved::new("Bearer", &self.realm, self.anonymous_consumer.as_deref(), build)?,
+            keys: build.consumers().index(JwtKeys::new),
+            unauthenticated: Unauthenticated::new("Bearer", &self.realm, self.anonymous_consumer.as_deref(), build)?,
         }))
     }
 }
@@ -211,35 +211,35 @@ impl TokenCredential {
 }
 
 /// The keys of all consumers, by what tokens call them.
-struct Keys {
+struct JwtKeys {
     by_name: HashMap<Box<str>, u32>,
-    known: Vec<Known>,
+    known: Vec<JwtKey>,
     seal: Seal,
 }
 
-struct Known {
+struct JwtKey {
     algorithm: Algorithm,
     key: DecodingKey,
     grace_s: f64,
     credential: Arc<Credential>,
 }
 
-impl Keys {
-    fn new(consumers: &Consumers) -> Keys {
-        let mut keys = Keys { by_name: HashMap::new(), known: Vec::new(), seal: Seal::new() };
+impl JwtKeys {
+    fn new(consumers: &Consumers) -> JwtKeys {
+        let mut keys = JwtKeys { by_name: HashMap::new(), known: Vec::new(), seal: Seal::new() };
         for credential in consumers.credentials(JwtAuth::NAME) {
             // Others have been reported where they stand.
             let Ok(options) = TokenCredential::deserialize(&credential.options) else { continue };
             let Ok((algorithm, key)) = options.decoding_key() else { continue };
             keys.by_name.insert(options.key.into(), keys.known.len() as u32);
             let grace_s = f64::from(options.lifetime_grace_period);
-            keys.known.push(Known { algorithm, key, grace_s, credential: Arc::clone(credential) });
+            keys.known.push(JwtKey { algorithm, key, grace_s, credential: Arc::clone(credential) });
         }
         keys
     }
 }
 
-struct Door {
+struct JwtAuthenticator {
     header: Box<[u8]>,
     query: Variable,
     query_name: Arc<[u8]>,
@@ -249,29 +249,29 @@ struct Door {
     claim: Box<str>,
     needs_exp: bool,
     needs_nbf: bool,
-    keys: Arc<Keys>,
-    unproved: Unproved,
+    keys: Arc<JwtKeys>,
+    unauthenticated: Unauthenticated,
 }
 
 /// Where a token was found.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum TokenSource {
     Header,
     Query,
     Cookie,
 }
 
-impl Door {
-    fn shown<'a>(&self, exchange: &'a Exchange) -> Option<(Source, Cow<'a, [u8]>)> {
+impl JwtAuthenticator {
+    fn shown<'a>(&self, exchange: &'a Exchange) -> Option<(TokenSource, Cow<'a, [u8]>)> {
         if let Some(value) = exchange.request.head.value(&self.header).filter(|value| !value.is_empty()) {
             let bare = match value.split_at_checked(7) {
                 Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => token.trim_ascii(),
                 _ => value,
             };
-            return Some((Source::Header, Cow::Borrowed(bare)));
+            return Some((TokenSource::Header, Cow::Borrowed(bare)));
         }
-        let in_query = exchange.variable(&self.query).map(|token| (Source::Query, token));
-        in_query.or_else(|| exchange.variable(&self.cookie).map(|token| (Source::Cookie, token)))
+        let in_query = exchange.variable(&self.query).map(|token| (TokenSource::Query, token));
+        in_query.or_else(|| exchange.variable(&self.cookie).map(|token| (TokenSource::Cookie, token)))
     }
 
     fn find(&self, shown: &[u8]) -> Result<&Arc<Credential>, &'static str> {
@@ -288,10 +288,10 @@ impl Door {
 
     /// Verifies what does not change with time, and remembers it.
     fn verify(&self, shown: &[u8]) -> Result<verified::Verified, &'static str> {
-        let token = Token::parse(shown).ok_or("JWT token invalid")?;
+        let token = WebToken::parse(shown).ok_or("JWT token invalid")?;
         let name = token.text(&self.claim).ok_or("missing user key in JWT token")?;
         let known = *self.keys.by_name.get(name).ok_or("Invalid user key in JWT token")?;
-        let Known { algorithm, key, .. } = &self.keys.known[known as usize];
+        let JwtKey { algorithm, key, .. } = &self.keys.known[known as usize];
         let claims = token.claims().ok_or("failed to verify jwt")?;
         // RFC 8725 §3.1: who verifies decides how; the token may only agree.
         let agrees = token.algorithm() == Some(*algorithm);
@@ -304,7 +304,7 @@ impl Door {
     }
 }
 
-impl Plugin for Door {
+impl Plugin for JwtAuthenticator {
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let shown = self.shown(exchange);
         let source = shown.as_ref().map(|(source, _)| *source);
@@ -313,12 +313,12 @@ impl Plugin for Door {
             None => Err("Missing JWT token in request"),
         };
         drop(shown);
-        if source == Some(Source::Query) {
+        if source == Some(TokenSource::Query) {
             exchange.secret_arguments.push(Arc::clone(&self.query_name));
         }
         let found = match found {
             Ok(credential) => credential,
-            Err(fault) => return self.unproved.receive(exchange, fault),
+            Err(fault) => return self.unauthenticated.receive(exchange, fault),
         };
         if self.hide {
             // Wherever it stands: what was not looked at is as secret as what was.

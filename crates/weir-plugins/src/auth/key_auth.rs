@@ -10,7 +10,7 @@ use weir_plugin::{
     Variable, Variables,
 };
 
-use crate::auth::credentials::{Unproved, hide_argument};
+use crate::auth::credentials::{Unauthenticated, hide_argument};
 use crate::options::headers::header_name;
 
 /// Lets only consumers in, who show a key in a header field or in the query.
@@ -68,13 +68,13 @@ impl Definition for KeyAuth {
         let query_name: Arc<[u8]> = self.query.as_bytes().into();
         build.secret_argument(&query_name);
         build.secret_field(self.header.as_bytes());
-        Ok(Step::new(Door {
+        Ok(Step::new(KeyAuthenticator {
             header: header_name(&self.header, "header")?.into(),
             query: Variable::Argument(self.query.as_str().into()),
             query_name,
             hide: self.hide_credentials,
-            keys: build.consumers().index(Keys::new),
-            unproved: Unproved::new("apikey", &self.realm, self.anonymous_consumer.as_deref(), build)?,
+            keys: build.consumers().index(ApiKeys::new),
+            unauthenticated: Unauthenticated::new("apikey", &self.realm, self.anonymous_consumer.as_deref(), build)?,
         }))
     }
 }
@@ -91,25 +91,25 @@ impl Authenticator for KeyAuth {
 }
 
 /// The keys of all consumers, by a hash that nobody outside can compute.
-struct Keys {
+struct ApiKeys {
     secret: RandomState,
     /// The hashes are secret already; the map's own need not be.
-    by_hash: HashMap<u64, Vec<Known>, foldhash::fast::RandomState>,
+    by_hash: HashMap<u64, Vec<ApiKey>, foldhash::fast::RandomState>,
 }
 
-struct Known {
+struct ApiKey {
     key: Box<[u8]>,
     credential: Arc<Credential>,
 }
 
-impl Keys {
-    fn new(consumers: &Consumers) -> Keys {
-        let mut keys = Keys { secret: RandomState::new(), by_hash: HashMap::default() };
+impl ApiKeys {
+    fn new(consumers: &Consumers) -> ApiKeys {
+        let mut keys = ApiKeys { secret: RandomState::new(), by_hash: HashMap::default() };
         for credential in consumers.credentials(KeyAuth::NAME) {
             // Others have been reported where they stand.
             if let Some(key) = credential.options["key"].as_str() {
                 let hash = keys.hash(key.as_bytes());
-                let known = Known { key: key.as_bytes().into(), credential: Arc::clone(credential) };
+                let known = ApiKey { key: key.as_bytes().into(), credential: Arc::clone(credential) };
                 keys.by_hash.entry(hash).or_default().push(known);
             }
         }
@@ -131,16 +131,16 @@ impl Keys {
     }
 }
 
-struct Door {
+struct KeyAuthenticator {
     header: Box<[u8]>,
     query: Variable,
     query_name: Arc<[u8]>,
     hide: bool,
-    keys: Arc<Keys>,
-    unproved: Unproved,
+    keys: Arc<ApiKeys>,
+    unauthenticated: Unauthenticated,
 }
 
-impl Plugin for Door {
+impl Plugin for KeyAuthenticator {
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let (found, in_query) = match exchange.request.head.value(&self.header).filter(|key| !key.is_empty()) {
             Some(key) => (Some(self.keys.find(key)), false),
@@ -153,7 +153,7 @@ impl Plugin for Door {
             Some(Some(credential)) => Arc::clone(credential),
             other => {
                 let fault = if other.is_some() { "Invalid API key in request" } else { "Missing API key in request" };
-                return self.unproved.receive(exchange, fault);
+                return self.unauthenticated.receive(exchange, fault);
             }
         };
         if self.hide {
@@ -229,7 +229,7 @@ mod tests {
         let others: Vec<String> = (0..1_000).map(|number| format!("k{number}")).collect();
         let every = others.iter().map(String::as_str).chain([text]);
         let consumers: Vec<_> = every.map(|key| (key, "key-auth", json!({ "key": key }))).collect();
-        let keys = with_consumers(&consumers).consumers.index(Keys::new);
+        let keys = with_consumers(&consumers).consumers.index(ApiKeys::new);
         assert!(keys.find(&valid).is_some());
         assert_same_time(
             "key-auth: keys that begin as a valid one does, and others",

@@ -11,14 +11,14 @@ use weir_plugin::{
     Waiting,
 };
 
-use crate::auth::credentials::{Unproved, name_and_password};
-use crate::auth::recent::{Mark, Recent};
-use crate::complaint::Complaint;
+use crate::auth::credentials::{Unauthenticated, name_and_password};
+use crate::auth::recent::{RecentResults, SecretDigest};
+use crate::rate_limited_log::RateLimitedLog;
 use crate::trust::Trust;
 
 mod directory;
 
-use directory::{Directory, Verdict};
+use directory::{BindResult, Directory};
 
 /// Lets only consumers in, whose name and password (RFC 7617) an LDAP directory knows.
 ///
@@ -130,16 +130,16 @@ impl Definition for LdapAuth {
             }
         }
         let directory = self.directory(build)?;
-        Ok(Step::waiting(Door {
+        Ok(Step::waiting(LdapAuthenticator {
             base_dn: self.base_dn,
             uid: self.uid,
             timeout: Duration::from_millis(self.timeout),
             cache_ttl: Duration::from_secs(self.cache_ttl),
             hide: self.hide_credentials,
             directory,
-            names: build.consumers().index(Names::new),
-            unproved: Unproved::new("Basic", &self.realm, self.anonymous_consumer.as_deref(), build)?,
-            complaint: Complaint::default(),
+            names: build.consumers().index(DistinguishedNames::new),
+            unauthenticated: Unauthenticated::new("Basic", &self.realm, self.anonymous_consumer.as_deref(), build)?,
+            failures: RateLimitedLog::default(),
         }))
     }
 }
@@ -196,40 +196,40 @@ impl Authenticator for LdapAuth {
 }
 
 /// Consumers by their distinguished names.
-struct Names(HashMap<Box<str>, Arc<Credential>>);
+struct DistinguishedNames(HashMap<Box<str>, Arc<Credential>>);
 
-impl Names {
-    fn new(consumers: &Consumers) -> Names {
+impl DistinguishedNames {
+    fn new(consumers: &Consumers) -> DistinguishedNames {
         let credentials = consumers.credentials(LdapAuth::NAME).iter();
         // Others have been reported where they stand.
         let named =
             |credential: &Arc<Credential>| Some((credential.options["user_dn"].as_str()?.into(), credential.clone()));
-        Names(credentials.filter_map(named).collect())
+        DistinguishedNames(credentials.filter_map(named).collect())
     }
 }
 
-struct Door {
+struct LdapAuthenticator {
     base_dn: String,
     uid: String,
     directory: Directory,
     timeout: Duration,
     cache_ttl: Duration,
     hide: bool,
-    names: Arc<Names>,
-    unproved: Unproved,
-    complaint: Complaint,
+    names: Arc<DistinguishedNames>,
+    unauthenticated: Unauthenticated,
+    failures: RateLimitedLog,
 }
 
 /// Passwords that each worker remembers to be right.
 const REMEMBERED: usize = 4096;
 
 thread_local! {
-    static RIGHT: RefCell<Recent<()>> = RefCell::new(Recent::new(REMEMBERED));
+    static RIGHT: RefCell<RecentResults<()>> = RefCell::new(RecentResults::new(REMEMBERED));
 }
 
 const WRONG: &str = "Invalid user authorization";
 
-impl Door {
+impl LdapAuthenticator {
     /// The distinguished name for a name that was shown (RFC 4514 §2.4).
     fn distinguished(&self, name: &str) -> String {
         format!("{}={},{}", self.uid, ldap3::dn_escape(name), self.base_dn)
@@ -237,20 +237,20 @@ impl Door {
 
     /// Whether name and password belong together; `Err` where that cannot be found out.
     async fn is_right(&self, name: &str, password: &str) -> Result<bool, Stop> {
-        let mark = Mark::of(&[&self.directory.identity(), name.as_bytes(), password.as_bytes()]);
+        let mark = SecretDigest::of(&[&self.directory.identity(), name.as_bytes(), password.as_bytes()]);
         if !self.cache_ttl.is_zero() && RIGHT.with_borrow(|right| right.find(mark)).is_some() {
             return Ok(true);
         }
         match self.directory.ask(name, password, self.timeout).await {
-            Ok(Verdict::Right) => {
+            Ok(BindResult::Right) => {
                 if !self.cache_ttl.is_zero() {
                     RIGHT.with_borrow_mut(|right| right.keep(mark, (), Instant::now() + self.cache_ttl));
                 }
                 Ok(true)
             }
-            Ok(Verdict::Wrong) => Ok(false),
+            Ok(BindResult::Wrong) => Ok(false),
             Err(failure) => {
-                self.complaint.say(format_args!("ldap-auth: {}: {failure}", self.directory.url));
+                self.failures.error(format_args!("ldap-auth: {}: {failure}", self.directory.url));
                 Err(Stop::Respond(503))
             }
         }
@@ -259,21 +259,21 @@ impl Door {
     async fn enter(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let (name, password) = match name_and_password(exchange) {
             Ok(shown) => shown,
-            Err(fault) => return self.unproved.receive(exchange, fault),
+            Err(fault) => return self.unauthenticated.receive(exchange, fault),
         };
         let (Ok(name), Ok(password)) = (String::from_utf8(name), String::from_utf8(password)) else {
-            return self.unproved.receive(exchange, WRONG);
+            return self.unauthenticated.receive(exchange, WRONG);
         };
         // RFC 4513 §5.1.2: a bind without a password succeeds, whoever asks, and proves nothing.
         if name.is_empty() || password.is_empty() {
-            return self.unproved.receive(exchange, WRONG);
+            return self.unauthenticated.receive(exchange, WRONG);
         }
         let name = self.distinguished(&name);
         if !self.is_right(&name, &password).await? {
-            return self.unproved.receive(exchange, WRONG);
+            return self.unauthenticated.receive(exchange, WRONG);
         }
         let Some(credential) = self.names.0.get(&*name) else {
-            return self.unproved.receive(exchange, "Missing related consumer");
+            return self.unauthenticated.receive(exchange, "Missing related consumer");
         };
         if self.hide {
             exchange.request.head.remove(b"Authorization");
@@ -282,7 +282,7 @@ impl Door {
     }
 }
 
-impl AsyncPlugin for Door {
+impl AsyncPlugin for LdapAuthenticator {
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
         Box::pin(self.enter(exchange))
     }
@@ -297,20 +297,20 @@ mod tests {
     use super::*;
     use crate::testing::{body, build, build_with, exchange, on_request, refused, with_consumers};
 
-    fn door(base_dn: &str, uid: &str) -> Door {
+    fn door(base_dn: &str, uid: &str) -> LdapAuthenticator {
         let options = json!({"base_dn": base_dn, "uid": uid, "ldap_uri": "localhost:1"});
         let options: LdapAuth = serde_json::from_value(options).expect("valid");
         let mut build = Build::default();
-        Door {
+        LdapAuthenticator {
             directory: options.directory(&mut build).expect("valid"),
             base_dn: options.base_dn,
             uid: options.uid,
             timeout: Duration::ZERO,
             cache_ttl: Duration::ZERO,
             hide: true,
-            names: Arc::new(Names(HashMap::new())),
-            unproved: Unproved::new("Basic", "ldap", None, &build).expect("valid"),
-            complaint: Complaint::default(),
+            names: Arc::new(DistinguishedNames(HashMap::new())),
+            unauthenticated: Unauthenticated::new("Basic", "ldap", None, &build).expect("valid"),
+            failures: RateLimitedLog::default(),
         }
     }
 

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_plugin::{AsyncPlugin, Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop, Waiting};
 
-use crate::answer::Refusal;
+use crate::answer::RefusalResponse;
 
 /// Lets consumers in by the first of several auth plugins that knows them.
 ///
@@ -41,14 +41,14 @@ impl Definition for MultiAuth {
         if doors.len() < 2 {
             return Err(ConfigError::new("auth_plugins", "needs at least two plugins; one can stand alone"));
         }
-        let refusal = Refusal::new(401, "message", "Authorization Failed");
+        let refusal = RefusalResponse::new(401, "message", "Authorization Failed");
         let quick = |step: &Step| match step {
             Step::Sync(plugin) => Some(Arc::clone(plugin)),
             Step::Async(_) => None,
         };
         match doors.iter().map(quick).collect() {
-            Some(doors) => Ok(Step::new(Doors { doors, refusal })),
-            None => Ok(Step::waiting(WaitingDoors { doors: doors.into(), refusal })),
+            Some(doors) => Ok(Step::new(AuthenticatorChain { doors, refusal })),
+            None => Ok(Step::waiting(AsyncAuthenticatorChain { doors: doors.into(), refusal })),
         }
     }
 }
@@ -75,7 +75,7 @@ impl Refused {
     }
 
     /// Nobody has let the client in.
-    fn answer(self, exchange: &mut Exchange, refusal: &Refusal) -> Stop {
+    fn answer(self, exchange: &mut Exchange, refusal: &RefusalResponse) -> Stop {
         let stop = refusal.send(exchange);
         // RFC 9110 §11.6.1: a client may choose among challenges.
         for challenge in self.0 {
@@ -87,13 +87,13 @@ impl Refused {
     }
 }
 
-/// Doors of which none waits for anybody.
-struct Doors {
+/// Tries methods none of which waits for a server.
+struct AuthenticatorChain {
     doors: Box<[Arc<dyn Plugin>]>,
-    refusal: Refusal,
+    refusal: RefusalResponse,
 }
 
-impl Plugin for Doors {
+impl Plugin for AuthenticatorChain {
     fn phases(&self) -> Phases {
         self.doors.iter().fold(Phases::REQUEST, |phases, door| phases.and(door.phases()))
     }
@@ -125,13 +125,13 @@ impl Plugin for Doors {
     }
 }
 
-/// Doors some of which ask somebody.
-struct WaitingDoors {
+/// Tries methods some of which wait for a server.
+struct AsyncAuthenticatorChain {
     doors: Box<[Step]>,
-    refusal: Refusal,
+    refusal: RefusalResponse,
 }
 
-impl AsyncPlugin for WaitingDoors {
+impl AsyncPlugin for AsyncAuthenticatorChain {
     fn phases(&self) -> Phases {
         self.doors.iter().fold(Phases::REQUEST, |phases, door| phases.and(door.phases()))
     }
@@ -152,7 +152,7 @@ impl AsyncPlugin for WaitingDoors {
         })
     }
 
-    /// As [`Doors::whole_request`].
+    /// As [`AuthenticatorChain::whole_request`].
     fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
         for door in self.doors.iter().filter(|door| door.phases().request_body) {
             if let Some(limit) = door.whole_request(exchange)? {

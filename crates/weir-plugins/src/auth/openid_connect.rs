@@ -6,20 +6,20 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_plugin::{Build, ConfigError, Definition, Stage, Step};
 
-use crate::complaint::Complaint;
 use crate::options::headers::header_name;
+use crate::rate_limited_log::RateLimitedLog;
 
+mod authenticator;
 mod bearer;
-mod door;
 mod login;
 mod options;
 mod provider;
 mod session;
 
-use bearer::{Bearer, Rules, Verifier};
-use door::{Door, Shown};
+use authenticator::{ForwardedFields, OpenidAuthenticator};
+use bearer::{Bearer, TokenRules, Verifier};
 use options::LoginOptions;
-use provider::{Client, Proof, Provider};
+use provider::{ClientAuthMethod, OpenidClient, Provider};
 
 /// Lets in who has logged in at an OpenID Connect provider: browsers by a login with redirects, and requests that bring an
 /// access token, as `Authorization: Bearer` or `X-Access-Token`.
@@ -227,7 +227,7 @@ impl Definition for OpenidConnect {
         let algorithms = self.token_signing_alg_values_expected.as_deref().map(algorithms).transpose()?;
         let ClaimValidator { issuer, audience } = self.claim_validator;
         // A token of identity is always for who has asked for it (OpenID Connect Core 1.0 §3.1.3.7).
-        let of_identity = Rules {
+        let of_identity = TokenRules {
             algorithms: algorithms.clone(),
             issuers: issuer.valid_issuers.clone(),
             audience: "aud".to_owned(),
@@ -239,7 +239,7 @@ impl Definition for OpenidConnect {
             true => None,
             false => Some(self.login.build(&self.client_id, of_identity, self.set_userinfo_header)?),
         };
-        let rules = Rules {
+        let rules = TokenRules {
             algorithms,
             issuers: issuer.valid_issuers,
             audience: audience.claim,
@@ -247,7 +247,7 @@ impl Definition for OpenidConnect {
             for_client: audience.match_with_client_id.then(|| self.client_id.clone()),
             iat_slack_s: f64::from(self.iat_slack),
         };
-        let client = Client { id: self.client_id, secret: self.client_secret.unwrap_or_default() };
+        let client = OpenidClient { id: self.client_id, secret: self.client_secret.unwrap_or_default() };
         let provider = Provider::new(
             &self.discovery,
             self.ssl_verify,
@@ -257,7 +257,7 @@ impl Definition for OpenidConnect {
         )?;
         let remembers = !self.jwt_verification_cache_ignore;
         let bearer = verifier.map(|verifier| Bearer { verifier, rules, remembers, seal: build.identity().into() });
-        let shown = Shown {
+        let shown = ForwardedFields {
             access_token: self.set_access_token_header && !self.access_token_in_authorization_header,
             authorization: self.access_token_in_authorization_header,
             userinfo: self.set_userinfo_header,
@@ -265,7 +265,7 @@ impl Definition for OpenidConnect {
             raw_identity: self.login.set_raw_id_token_header,
             refresh_token: self.login.set_refresh_token_header,
         };
-        Ok(Step::waiting(Door {
+        Ok(Step::waiting(OpenidAuthenticator {
             provider,
             bearer,
             login,
@@ -274,7 +274,7 @@ impl Definition for OpenidConnect {
             denies: self.unauth_action == UnauthAction::Deny,
             passes: self.unauth_action == UnauthAction::Pass,
             realm: self.realm,
-            complaint: Complaint::default(),
+            failures: RateLimitedLog::default(),
         }))
     }
 }
@@ -316,10 +316,10 @@ impl OpenidConnect {
 }
 
 /// How a client shows who it is.
-fn proof(method: &str, place: &str) -> Result<Proof, ConfigError> {
+fn proof(method: &str, place: &str) -> Result<ClientAuthMethod, ConfigError> {
     match method {
-        "client_secret_basic" => Ok(Proof::Basic),
-        "client_secret_post" => Ok(Proof::Post),
+        "client_secret_basic" => Ok(ClientAuthMethod::Basic),
+        "client_secret_post" => Ok(ClientAuthMethod::Post),
         _ => Err(ConfigError::new(place, "must be `client_secret_basic` or `client_secret_post`")),
     }
 }

@@ -9,11 +9,11 @@ use aws_lc_rs::rand::SystemRandom;
 
 /// Stands for a secret: nobody without this process's memory can tell which.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Mark([u8; 32]);
+pub struct SecretDigest([u8; 32]);
 
-impl Mark {
+impl SecretDigest {
     /// Of parts that belong together.
-    pub fn of(parts: &[&[u8]]) -> Mark {
+    pub fn of(parts: &[&[u8]]) -> SecretDigest {
         static KEY: LazyLock<hmac::Key> = LazyLock::new(|| {
             hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).expect("the system has random numbers")
         });
@@ -23,26 +23,26 @@ impl Mark {
             context.update(&(part.len() as u64).to_be_bytes());
             context.update(part);
         }
-        Mark(context.sign().as_ref().try_into().expect("SHA-256 has 32 bytes"))
+        SecretDigest(context.sign().as_ref().try_into().expect("SHA-256 has 32 bytes"))
     }
 }
 
 /// Belongs to one thread. When it is full, what has expired goes; when it still is, it begins anew.
-pub struct Recent<T> {
+pub struct RecentResults<T> {
     most: usize,
-    known: HashMap<Mark, (Instant, T)>,
+    known: HashMap<SecretDigest, (Instant, T)>,
 }
 
-impl<T: Clone> Recent<T> {
-    pub fn new(most: usize) -> Recent<T> {
-        Recent { most, known: HashMap::new() }
+impl<T: Clone> RecentResults<T> {
+    pub fn new(most: usize) -> RecentResults<T> {
+        RecentResults { most, known: HashMap::new() }
     }
 
-    pub fn find(&self, mark: Mark) -> Option<T> {
+    pub fn find(&self, mark: SecretDigest) -> Option<T> {
         self.known.get(&mark).filter(|(until, _)| Instant::now() < *until).map(|(_, what)| what.clone())
     }
 
-    pub fn keep(&mut self, mark: Mark, what: T, until: Instant) {
+    pub fn keep(&mut self, mark: SecretDigest, what: T, until: Instant) {
         if self.known.len() >= self.most {
             let now = Instant::now();
             self.known.retain(|_, (until, _)| now < *until);
@@ -62,9 +62,9 @@ mod tests {
 
     #[test]
     fn it_forgets_in_time_and_never_grows() {
-        let mut recent = Recent::new(2);
+        let mut recent = RecentResults::new(2);
         let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(3600));
-        let mark = |text: &str| Mark::of(&[text.as_bytes()]);
+        let mark = |text: &str| SecretDigest::of(&[text.as_bytes()]);
         recent.keep(mark("a"), 1, later);
         recent.keep(mark("b"), 2, now);
         assert_eq!((recent.find(mark("a")), recent.find(mark("b"))), (Some(1), None));
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn parts_are_told_apart() {
-        assert!(Mark::of(&[b"ab", b"c"]) != Mark::of(&[b"a", b"bc"]));
-        assert!(Mark::of(&[b"ab", b"c"]) == Mark::of(&[b"ab", b"c"]));
+        assert!(SecretDigest::of(&[b"ab", b"c"]) != SecretDigest::of(&[b"a", b"bc"]));
+        assert!(SecretDigest::of(&[b"ab", b"c"]) == SecretDigest::of(&[b"ab", b"c"]));
     }
 }

@@ -8,7 +8,7 @@ pub mod path;
 
 /// A piece of a JSON text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Token {
+pub enum JsonToken {
     Open(Container),
     Close(Container),
     /// The name of a member, with its quotes.
@@ -27,7 +27,7 @@ pub enum Container {
 
 /// It is not JSON, or nested deeper than was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum JsonError {
     /// From this byte on.
     Syntax(usize),
     Depth,
@@ -56,13 +56,13 @@ enum Expects {
 
 impl<'a> Scanner<'a> {
     /// RFC 8259 §8.1: JSON is UTF-8.
-    pub fn new(body: &'a [u8], max_depth: usize) -> Result<Scanner<'a>, Fault> {
-        let text = str::from_utf8(body).map_err(|error| Fault::Syntax(error.valid_up_to()))?;
+    pub fn new(body: &'a [u8], max_depth: usize) -> Result<Scanner<'a>, JsonError> {
+        let text = str::from_utf8(body).map_err(|error| JsonError::Syntax(error.valid_up_to()))?;
         Ok(Scanner { text, at: 0, open: Vec::new(), max_depth, expects: Expects::Value })
     }
 
     /// The next token; nothing at the end of a complete text.
-    pub fn next(&mut self) -> Result<Option<Token>, Fault> {
+    pub fn next(&mut self) -> Result<Option<JsonToken>, JsonError> {
         self.skip_blanks();
         if self.expects == Expects::More {
             match (self.open.last(), self.byte()) {
@@ -85,13 +85,13 @@ impl<'a> Scanner<'a> {
     }
 
     /// The text of a name or a string.
-    pub fn unquoted(&self, span: &Range<usize>) -> Result<Cow<'a, str>, Fault> {
+    pub fn unquoted(&self, span: &Range<usize>) -> Result<Cow<'a, str>, JsonError> {
         let inner = &self.text[span.start + 1..span.end - 1];
         if !inner.contains('\\') {
             return Ok(Cow::Borrowed(inner));
         }
         // What is left to be wrong are halves of surrogate pairs.
-        serde_json::from_str(&self.text[span.clone()]).map(Cow::Owned).map_err(|_| Fault::Syntax(span.start))
+        serde_json::from_str(&self.text[span.clone()]).map(Cow::Owned).map_err(|_| JsonError::Syntax(span.start))
     }
 
     fn byte(&self) -> Option<u8> {
@@ -104,11 +104,11 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn fault<T>(&self) -> Result<T, Fault> {
-        Err(Fault::Syntax(self.at))
+    fn fault<T>(&self) -> Result<T, JsonError> {
+        Err(JsonError::Syntax(self.at))
     }
 
-    fn close(&mut self, container: Container) -> Result<Token, Fault> {
+    fn close(&mut self, container: Container) -> Result<JsonToken, JsonError> {
         let bracket = if container == Container::Object { b'}' } else { b']' };
         if self.byte() != Some(bracket) {
             return self.fault();
@@ -116,10 +116,10 @@ impl<'a> Scanner<'a> {
         self.at += 1;
         self.open.pop();
         self.expects = Expects::More;
-        Ok(Token::Close(container))
+        Ok(JsonToken::Close(container))
     }
 
-    fn name(&mut self) -> Result<Token, Fault> {
+    fn name(&mut self) -> Result<JsonToken, JsonError> {
         let span = self.string()?;
         self.skip_blanks();
         if self.byte() != Some(b':') {
@@ -127,31 +127,31 @@ impl<'a> Scanner<'a> {
         }
         self.at += 1;
         self.expects = Expects::Value;
-        Ok(Token::Name(span))
+        Ok(JsonToken::Name(span))
     }
 
-    fn value(&mut self, first: u8) -> Result<Token, Fault> {
+    fn value(&mut self, first: u8) -> Result<JsonToken, JsonError> {
         let container = match first {
             b'{' => Container::Object,
             b'[' => Container::List,
             b'"' => {
                 let span = self.string()?;
                 self.expects = Expects::More;
-                return Ok(Token::Text(span));
+                return Ok(JsonToken::Text(span));
             }
             _ => return self.plain(),
         };
         if self.open.len() >= self.max_depth {
-            return Err(Fault::Depth);
+            return Err(JsonError::Depth);
         }
         self.at += 1;
         self.open.push(container);
         self.expects = if container == Container::Object { Expects::NameOrEnd } else { Expects::ValueOrEnd };
-        Ok(Token::Open(container))
+        Ok(JsonToken::Open(container))
     }
 
     /// RFC 8259 §7.
-    fn string(&mut self) -> Result<Range<usize>, Fault> {
+    fn string(&mut self) -> Result<Range<usize>, JsonError> {
         let start = self.at;
         self.at += 1;
         loop {
@@ -180,7 +180,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn plain(&mut self) -> Result<Token, Fault> {
+    fn plain(&mut self) -> Result<JsonToken, JsonError> {
         let rest = &self.text.as_bytes()[self.at..];
         let word = [&b"true"[..], b"false", b"null"].into_iter().find(|word| rest.starts_with(word));
         let length = word.map(<[u8]>::len).or_else(|| number(rest));
@@ -190,7 +190,7 @@ impl<'a> Scanner<'a> {
         let span = self.at..self.at + length;
         self.at += length;
         self.expects = Expects::More;
-        Ok(Token::Plain(span))
+        Ok(JsonToken::Plain(span))
     }
 }
 
@@ -223,18 +223,18 @@ fn number(text: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn all(text: &str) -> Result<Vec<String>, Fault> {
+    fn all(text: &str) -> Result<Vec<String>, JsonError> {
         let mut scanner = Scanner::new(text.as_bytes(), 16)?;
         let mut tokens = Vec::new();
         while let Some(token) = scanner.next()? {
             tokens.push(match token {
-                Token::Open(Container::Object) => "{".to_owned(),
-                Token::Open(Container::List) => "[".to_owned(),
-                Token::Close(Container::Object) => "}".to_owned(),
-                Token::Close(Container::List) => "]".to_owned(),
-                Token::Name(span) => format!("{}:", scanner.unquoted(&span)?),
-                Token::Text(span) => format!("'{}'", scanner.unquoted(&span)?),
-                Token::Plain(span) => text[span].to_owned(),
+                JsonToken::Open(Container::Object) => "{".to_owned(),
+                JsonToken::Open(Container::List) => "[".to_owned(),
+                JsonToken::Close(Container::Object) => "}".to_owned(),
+                JsonToken::Close(Container::List) => "]".to_owned(),
+                JsonToken::Name(span) => format!("{}:", scanner.unquoted(&span)?),
+                JsonToken::Text(span) => format!("'{}'", scanner.unquoted(&span)?),
+                JsonToken::Plain(span) => text[span].to_owned(),
             });
         }
         Ok(tokens)
@@ -295,8 +295,8 @@ mod tests {
     fn r06_depth_is_bounded() {
         let deep = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert!(all(&deep(16)).is_ok());
-        assert_eq!(all(&deep(17)), Err(Fault::Depth));
-        assert_eq!(all(&"[".repeat(100_000)), Err(Fault::Depth));
-        assert_eq!(all("[1"), Err(Fault::Syntax(2)));
+        assert_eq!(all(&deep(17)), Err(JsonError::Depth));
+        assert_eq!(all(&"[".repeat(100_000)), Err(JsonError::Depth));
+        assert_eq!(all("[1"), Err(JsonError::Syntax(2)));
     }
 }

@@ -8,7 +8,7 @@ use quick_xml::reader::Reader;
 
 /// Why a text is not looked into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum XmlError {
     Syntax,
     Depth,
     /// A document type, which could define entities that grow without bounds, or read files.
@@ -22,13 +22,13 @@ pub enum Fault {
 /// `/order/customer/name`, `//password`, `/a/*/c`, `//item/@id`. A step without a prefix names elements in any
 /// namespace. What is within an element belongs to it.
 #[derive(Clone, Debug)]
-pub struct Path {
-    steps: Box<[Step]>,
+pub struct XmlPath {
+    steps: Box<[XmlPathStep]>,
     attribute: Option<Box<str>>,
 }
 
 #[derive(Clone, Debug)]
-struct Step {
+struct XmlPathStep {
     /// `None` is any.
     name: Option<Box<str>>,
     /// At any depth below: `//`.
@@ -40,16 +40,16 @@ const MAX_STEPS: usize = 63;
 
 /// A text that a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct XmlMatch {
     /// As it is meant: without escapes, and with the parts put together that comments separate.
     pub text: String,
     /// The places of its parts.
     pub spans: Vec<Range<usize>>,
 }
 
-impl Path {
+impl XmlPath {
     /// `None` if it is none, or uses what is not supported.
-    pub fn parse(text: &str) -> Option<Path> {
+    pub fn parse(text: &str) -> Option<XmlPath> {
         let mut rest = text.strip_suffix("/text()").unwrap_or(text);
         let mut steps = Vec::new();
         let mut attribute = None;
@@ -61,31 +61,31 @@ impl Path {
                 Some(name) if after.is_empty() && is_name(name) => {
                     attribute = Some(name.into());
                     if anywhere {
-                        steps.push(Step { name: None, anywhere });
+                        steps.push(XmlPathStep { name: None, anywhere });
                     }
                 }
-                None if name == "*" => steps.push(Step { name: None, anywhere }),
-                None if is_name(name) => steps.push(Step { name: Some(name.into()), anywhere }),
+                None if name == "*" => steps.push(XmlPathStep { name: None, anywhere }),
+                None if is_name(name) => steps.push(XmlPathStep { name: Some(name.into()), anywhere }),
                 _ => return None,
             }
             rest = after;
         }
-        (1..=MAX_STEPS).contains(&steps.len()).then(|| Path { steps: steps.into(), attribute })
+        (1..=MAX_STEPS).contains(&steps.len()).then(|| XmlPath { steps: steps.into(), attribute })
     }
 
-    pub fn find(&self, body: &[u8], max_depth: usize) -> Result<Vec<Found>, Fault> {
-        let text = str::from_utf8(body).map_err(|_| Fault::Encoding)?;
+    pub fn find(&self, body: &[u8], max_depth: usize) -> Result<Vec<XmlMatch>, XmlError> {
+        let text = str::from_utf8(body).map_err(|_| XmlError::Encoding)?;
         let mut reader = Reader::from_str(text);
-        let mut open = vec![Level { reached: 1, found: None }];
+        let mut open = vec![XmlLevel { reached: 1, found: None }];
         let mut found = Vec::new();
         loop {
             let start = reader.buffer_position() as usize;
-            let event = reader.read_event().map_err(|_| Fault::Syntax)?;
+            let event = reader.read_event().map_err(|_| XmlError::Syntax)?;
             let span = start..reader.buffer_position() as usize;
             match event {
                 Event::Start(element) => {
                     if open.len() > max_depth {
-                        return Err(Fault::Depth);
+                        return Err(XmlError::Depth);
                     }
                     let level = self.enter(&element, open.last().map_or(0, |level| level.reached), text, &mut found)?;
                     open.push(level);
@@ -99,37 +99,46 @@ impl Path {
                 Event::CData(part) => take(&mut open, span, &part.xml10_content()),
                 Event::GeneralRef(reference) => take(&mut open, span, &resolved(&reference)?),
                 Event::Decl(declaration) => check_encoding(&declaration)?,
-                Event::DocType(_) => return Err(Fault::Doctype),
+                Event::DocType(_) => return Err(XmlError::Doctype),
                 Event::Comment(_) | Event::PI(_) => {}
-                Event::Eof if open.len() > 1 => return Err(Fault::Syntax),
+                Event::Eof if open.len() > 1 => return Err(XmlError::Syntax),
                 Event::Eof => return Ok(found),
             }
         }
     }
 
-    fn enter(&self, element: &BytesStart<'_>, before: u64, text: &str, found: &mut Vec<Found>) -> Result<Level, Fault> {
+    fn enter(
+        &self,
+        element: &BytesStart<'_>,
+        before: u64,
+        text: &str,
+        found: &mut Vec<XmlMatch>,
+    ) -> Result<XmlLevel, XmlError> {
         let reached = self.advance(before, element.name().as_ref());
         let is_end = reached & (1 << self.steps.len()) != 0;
         let Some(wanted) = &self.attribute else {
-            return Ok(Level { reached, found: is_end.then(|| Found { text: String::new(), spans: Vec::new() }) });
+            return Ok(XmlLevel {
+                reached,
+                found: is_end.then(|| XmlMatch { text: String::new(), spans: Vec::new() }),
+            });
         };
         if is_end {
             for attribute in element.attributes().with_checks(false) {
-                let attribute = attribute.map_err(|_| Fault::Syntax)?;
+                let attribute = attribute.map_err(|_| XmlError::Syntax)?;
                 if is_named(attribute.key.as_ref(), wanted) {
                     let value = attribute.value.as_ref();
                     // It stands in the text, of which the reader makes no copy.
                     let start = (value.as_ptr() as usize).wrapping_sub(text.as_ptr() as usize);
                     if text.get(start..start.wrapping_add(value.len())) != Some(value) {
-                        return Err(Fault::Syntax);
+                        return Err(XmlError::Syntax);
                     }
-                    let meant = quick_xml::escape::unescape(value).map_err(|_| Fault::Entity)?;
+                    let meant = quick_xml::escape::unescape(value).map_err(|_| XmlError::Entity)?;
                     let span = start..start + value.len();
-                    found.push(Found { text: meant.into_owned(), spans: std::iter::once(span).collect() });
+                    found.push(XmlMatch { text: meant.into_owned(), spans: std::iter::once(span).collect() });
                 }
             }
         }
-        Ok(Level { reached, found: None })
+        Ok(XmlLevel { reached, found: None })
     }
 
     /// What is reached within an element. Bit n says that n steps have been taken; what is below the end is at the end.
@@ -151,33 +160,33 @@ impl Path {
 }
 
 /// An element that is open, or the document.
-struct Level {
+struct XmlLevel {
     reached: u64,
     /// Its own text, if the path leads there.
-    found: Option<Found>,
+    found: Option<XmlMatch>,
 }
 
-fn take(open: &mut [Level], span: Range<usize>, part: &str) {
-    if let Some(Level { found: Some(found), .. }) = open.last_mut() {
+fn take(open: &mut [XmlLevel], span: Range<usize>, part: &str) {
+    if let Some(XmlLevel { found: Some(found), .. }) = open.last_mut() {
         found.text.push_str(part);
         found.spans.push(span);
     }
 }
 
 /// What `&name;` stands for.
-pub fn resolved(reference: &BytesRef<'_>) -> Result<String, Fault> {
-    if let Some(char) = reference.resolve_char_ref().map_err(|_| Fault::Syntax)? {
+pub fn resolved(reference: &BytesRef<'_>) -> Result<String, XmlError> {
+    if let Some(char) = reference.resolve_char_ref().map_err(|_| XmlError::Syntax)? {
         return Ok(char.to_string());
     }
-    resolve_predefined_entity(&reference.xml10_content()).map(str::to_owned).ok_or(Fault::Entity)
+    resolve_predefined_entity(&reference.xml10_content()).map(str::to_owned).ok_or(XmlError::Entity)
 }
 
 /// Whoever reads it in another encoding than we do would see another text.
-pub fn check_encoding(declaration: &BytesDecl<'_>) -> Result<(), Fault> {
+pub fn check_encoding(declaration: &BytesDecl<'_>) -> Result<(), XmlError> {
     match declaration.encoding() {
         None => Ok(()),
         Some(Ok(name)) if name.eq_ignore_ascii_case("utf-8") || name.eq_ignore_ascii_case("us-ascii") => Ok(()),
-        Some(_) => Err(Fault::Encoding),
+        Some(_) => Err(XmlError::Encoding),
     }
 }
 
@@ -203,7 +212,7 @@ mod tests {
         J<!-- -->a&#99;k &lt;<![CDATA[<b>]]></name><item><name>x</name><empty id=\"2\"/></item>tail</o:order>";
 
     fn found(path: &str) -> Vec<String> {
-        let found = Path::parse(path).expect("a path").find(TEXT.as_bytes(), 16).expect("XML");
+        let found = XmlPath::parse(path).expect("a path").find(TEXT.as_bytes(), 16).expect("XML");
         found.into_iter().map(|found| found.text).collect()
     }
 
@@ -232,7 +241,7 @@ mod tests {
     #[test]
     fn spans_are_the_parts_as_they_are_written() {
         let spans = |path: &str| {
-            let found = Path::parse(path).expect("a path").find(TEXT.as_bytes(), 16).expect("XML");
+            let found = XmlPath::parse(path).expect("a path").find(TEXT.as_bytes(), 16).expect("XML");
             found.into_iter().flat_map(|found| found.spans).map(|span| &TEXT[span]).collect::<Vec<_>>()
         };
         assert_eq!(spans("/order/name"), ["J", "a", "&#99;", "k ", "&lt;", "<![CDATA[<b>]]>"]);
@@ -241,16 +250,16 @@ mod tests {
 
     #[test]
     fn what_could_be_read_differently_is_refused() {
-        let fault = |text: &str| Path::parse("//a").expect("a path").find(text.as_bytes(), 4).expect_err("refused");
-        assert_eq!(fault("<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>"), Fault::Doctype);
-        assert_eq!(fault("<a>&b;</a>"), Fault::Entity);
-        assert_eq!(fault("<?xml version='1.0' encoding='utf-16'?><a/>"), Fault::Encoding);
-        assert_eq!(fault("<a><a><a><a><a/>x</a></a></a></a><"), Fault::Syntax);
-        assert_eq!(fault("<a><a><a><a><a>"), Fault::Depth);
-        assert_eq!(fault("<a><b></a></b>"), Fault::Syntax);
-        assert_eq!(fault("<a>"), Fault::Syntax);
+        let fault = |text: &str| XmlPath::parse("//a").expect("a path").find(text.as_bytes(), 4).expect_err("refused");
+        assert_eq!(fault("<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>"), XmlError::Doctype);
+        assert_eq!(fault("<a>&b;</a>"), XmlError::Entity);
+        assert_eq!(fault("<?xml version='1.0' encoding='utf-16'?><a/>"), XmlError::Encoding);
+        assert_eq!(fault("<a><a><a><a><a/>x</a></a></a></a><"), XmlError::Syntax);
+        assert_eq!(fault("<a><a><a><a><a>"), XmlError::Depth);
+        assert_eq!(fault("<a><b></a></b>"), XmlError::Syntax);
+        assert_eq!(fault("<a>"), XmlError::Syntax);
         for text in ["", "a", "/", "//", "/a/", "/a b", "/@", "/a[1]", "@a", "/a/@b/c", "/@a"] {
-            assert!(Path::parse(text).is_none(), "{text}");
+            assert!(XmlPath::parse(text).is_none(), "{text}");
         }
     }
 }

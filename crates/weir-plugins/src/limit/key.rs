@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_plugin::{Build, ConfigError, Exchange, Moment, Template, Variable, Variables};
 
-use crate::store::counters::{Counter, Key, Table};
+use crate::store::counters::{Counter, CounterKey, Table};
 
 /// How the option `key` is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -27,7 +27,7 @@ pub enum KeyType {
 #[derive(Debug)]
 pub enum LimitKey {
     /// The client's address: by far the most common, and not worth being printed.
-    Address,
+    RedisAddress,
     Variable(Variable),
     Combination(Template),
     Constant(Box<[u8]>),
@@ -39,7 +39,7 @@ impl LimitKey {
         match kind {
             KeyType::Constant => Ok(LimitKey::Constant(text.as_bytes().into())),
             KeyType::Var => match Variable::named(text.strip_prefix('$').unwrap_or(text)) {
-                Variable::RemoteAddr => Ok(LimitKey::Address),
+                Variable::RemoteAddr => Ok(LimitKey::RedisAddress),
                 variable => {
                     build.warnings.extend(check(&variable));
                     Ok(LimitKey::Variable(variable))
@@ -59,16 +59,16 @@ impl LimitKey {
     /// Whether the request has anything of it to count.
     pub fn is_present(&self, exchange: &Exchange) -> bool {
         match self {
-            LimitKey::Address | LimitKey::Constant(_) => true,
+            LimitKey::RedisAddress | LimitKey::Constant(_) => true,
             LimitKey::Variable(variable) => exchange.variable(variable).is_some(),
             LimitKey::Combination(template) => template.variables().any(|name| exchange.variable(name).is_some()),
         }
     }
 
     /// The key in a table, for a limit of this name.
-    pub fn in_table<C: Counter>(&self, table: &Table<C>, name: u64, exchange: &Exchange) -> Key {
+    pub fn in_table<C: Counter>(&self, table: &Table<C>, name: u64, exchange: &Exchange) -> CounterKey {
         match self {
-            LimitKey::Address => of_address(table, name, exchange.client.addr),
+            LimitKey::RedisAddress => of_address(table, name, exchange.client.addr),
             LimitKey::Constant(text) => table.key(name, text),
             LimitKey::Variable(variable) => match exchange.variable(variable) {
                 Some(value) => table.key(name, &value),
@@ -127,7 +127,7 @@ pub fn digest(bytes: &[u8]) -> String {
     digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn of_address<C: Counter>(table: &Table<C>, name: u64, address: IpAddr) -> Key {
+fn of_address<C: Counter>(table: &Table<C>, name: u64, address: IpAddr) -> CounterKey {
     match address.to_canonical() {
         IpAddr::V4(address) => table.key(name, &address.octets()),
         IpAddr::V6(address) => table.key(name, &address.octets()),

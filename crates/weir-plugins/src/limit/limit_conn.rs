@@ -8,16 +8,16 @@ use weir_plugin::{
     AsyncPlugin, Build, ConfigError, Definition, Exchange, NoteKey, Phases, Plugin, Stage, Step, Stop, Waiting,
 };
 
-use crate::answer::Refusal;
+use crate::answer::RefusalResponse;
 use crate::clock;
 use crate::limit::key::{Amount, KeyType, LimitKey, digest};
 use crate::limit::limit_req::rest;
 use crate::limit::policy::counted_somewhere;
-use crate::store::counters::{self, Counter, Key, Table};
+use crate::store::counters::{self, Counter, CounterKey, Table};
 
 mod remote;
 
-use remote::Remote;
+use remote::RedisConnLimiter;
 
 counted_somewhere! {
 /// Limits how many requests are under way at the same time, for each client, key or tenant.
@@ -46,7 +46,7 @@ pub struct LimitConn {
     key_type: KeyType,
     /// Several limits instead of `conn`, `burst` and `key`. The first that is reached refuses.
     #[schemars(length(min = 1))]
-    rules: Option<Vec<RuleOptions>>,
+    rules: Option<Vec<ConnRuleOptions>>,
     /// The status of a refusal, 200 to 599.
     #[serde(default = "unavailable")]
     #[schemars(range(min = 200, max = 599))]
@@ -69,7 +69,7 @@ pub struct LimitConn {
 /// One of several limits.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct RuleOptions {
+struct ConnRuleOptions {
     /// Requests that may be under way at once; or a `$variable` that holds the number.
     #[schemars(extend("type" = ["integer", "string"]))]
     conn: Value,
@@ -115,15 +115,15 @@ impl Definition for LimitConn {
         let quotas = match (self.conn, self.burst, self.key, self.rules) {
             (Some(conn), Some(burst), Some(key), None) => {
                 let key = LimitKey::compile(&key, self.key_type, "key", build)?;
-                vec![Quota::new(&conn, &burst, key, "", build.identity(), false)?]
+                vec![ConnQuota::new(&conn, &burst, key, "", build.identity(), false)?]
             }
             (None, None, None, Some(rules)) if !rules.is_empty() => {
-                let quota = |(index, rule): (usize, RuleOptions)| {
+                let quota = |(index, rule): (usize, ConnRuleOptions)| {
                     let path = format!("rules[{index}].");
                     let key = LimitKey::compile(&rule.key, KeyType::VarCombination, "", build)
                         .or_else(|_| LimitKey::compile(&rule.key, KeyType::Constant, "", build))?;
                     let name = format!("{} rule {index}", build.identity());
-                    Quota::new(&rule.conn, &rule.burst, key, &path, &name, true)
+                    ConnQuota::new(&rule.conn, &rule.burst, key, &path, &name, true)
                 };
                 rules.into_iter().enumerate().map(quota).collect::<Result<_, _>>()?
             }
@@ -133,39 +133,39 @@ impl Definition for LimitConn {
             _ => return Err(ConfigError::new("", "needs `conn`, `burst` and `key`, or `rules`")),
         };
         let waits = quotas.iter().any(|quota| quota.burst != Amount::Fixed(0));
-        let limiter = Limiter {
+        let limiter = ConnLimiter {
             quotas: quotas.into(),
             pause: Pause {
                 name: counters::name(&format!("{} pause", build.identity())),
                 default: Duration::from_secs_f64(self.default_conn_delay),
                 learns: !self.only_use_default_delay && waits,
             },
-            refusal: Refusal::error(self.rejected_code, self.rejected_msg.as_deref()),
+            refusal: RefusalResponse::error(self.rejected_code, self.rejected_msg.as_deref()),
             allow_degradation: self.allow_degradation,
         };
         Ok(match (server, waits) {
             (None, false) => Step::new(limiter),
-            (None, true) => Step::waiting(Patient(limiter)),
+            (None, true) => Step::waiting(DelayingConnLimiter(limiter)),
             (Some(_), _) if !(1..=MAX_TTL_S).contains(&self.key_ttl) => {
                 return Err(ConfigError::new("key_ttl", format!("must be from 1 to {MAX_TTL_S} seconds")));
             }
             (Some(server), waits) => {
                 let forget_after = Duration::from_secs(self.key_ttl);
-                Step::waiting(Remote { limiter, server, forget_after, waits })
+                Step::waiting(RedisConnLimiter { limiter, server, forget_after, waits })
             }
         })
     }
 }
 
-struct Limiter {
-    quotas: Box<[Quota]>,
+struct ConnLimiter {
+    quotas: Box<[ConnQuota]>,
     pause: Pause,
-    refusal: Refusal,
+    refusal: RefusalResponse,
     allow_degradation: bool,
 }
 
 /// One limit.
-struct Quota {
+struct ConnQuota {
     conn: Amount,
     burst: Amount,
     key: LimitKey,
@@ -178,7 +178,7 @@ struct Quota {
     note: NoteKey,
 }
 
-impl Quota {
+impl ConnQuota {
     fn new(
         conn: &Value,
         burst: &Value,
@@ -186,8 +186,8 @@ impl Quota {
         path: &str,
         name: &str,
         is_rule: bool,
-    ) -> Result<Quota, ConfigError> {
-        Ok(Quota {
+    ) -> Result<ConnQuota, ConfigError> {
+        Ok(ConnQuota {
             conn: Amount::compile(conn, 1..=MAX_CONN, &format!("{path}conn"))?,
             burst: Amount::compile(burst, 0..=MAX_CONN, &format!("{path}burst"))?,
             key,
@@ -245,7 +245,7 @@ struct Pause {
 }
 
 impl Pause {
-    fn key(&self, table: &Table<UnderWay>) -> Key {
+    fn key(&self, table: &Table<UnderWay>) -> CounterKey {
         table.key(self.name, b"")
     }
 
@@ -266,18 +266,18 @@ impl Pause {
 }
 
 /// Counts a request in: how long it has to wait, in pauses; nothing when it is one too many.
-fn enter(table: &Table<UnderWay>, key: Key, conn: u64, burst: u64) -> Option<u64> {
+fn enter(table: &Table<UnderWay>, key: CounterKey, conn: u64, burst: u64) -> Option<u64> {
     table.update(key, 0, |UnderWay(count)| match count >= conn + burst {
         true => (None, None),
         false => (Some(UnderWay(count + 1)), Some(count / conn)),
     })
 }
 
-fn leave(table: &Table<UnderWay>, key: Key) {
+fn leave(table: &Table<UnderWay>, key: CounterKey) {
     table.update(key, 0, |UnderWay(count)| (count.checked_sub(1).map(UnderWay), ()));
 }
 
-impl Limiter {
+impl ConnLimiter {
     fn admit(&self, exchange: &mut Exchange) -> Result<Duration, Stop> {
         let mut pauses = 0;
         for quota in &self.quotas {
@@ -309,7 +309,7 @@ impl Limiter {
     fn end(&self, exchange: &Exchange) {
         for quota in &self.quotas {
             let Some([key, entered_ns, _]) = exchange.notes.read(quota.note) else { continue };
-            leave(&TABLE, Key::from_number(key));
+            leave(&TABLE, CounterKey::from_number(key));
             self.learn(entered_ns);
         }
     }
@@ -317,7 +317,7 @@ impl Limiter {
 
 const PHASES: Phases = Phases::REQUEST.and(Phases::LOG);
 
-impl Plugin for Limiter {
+impl Plugin for ConnLimiter {
     fn phases(&self) -> Phases {
         PHASES
     }
@@ -332,9 +332,9 @@ impl Plugin for Limiter {
 }
 
 /// A limiter with a burst, whose requests wait.
-struct Patient(Limiter);
+struct DelayingConnLimiter(ConnLimiter);
 
-impl AsyncPlugin for Patient {
+impl AsyncPlugin for DelayingConnLimiter {
     fn phases(&self) -> Phases {
         PHASES
     }

@@ -7,10 +7,10 @@ use weir_plugin::{
     AsyncPlugin, Build, ConfigError, Definition, Described, Exchange, Phases, Plugin, Stage, Step, Stop, Waiting,
 };
 
-use crate::answer::Refusal;
+use crate::answer::RefusalResponse;
 use crate::clock;
 use crate::limit::key::{KeyType, LimitKey};
-use crate::limit::policy::{Policy, counted_somewhere};
+use crate::limit::policy::{CounterPolicy, counted_somewhere};
 use crate::options::headers::header_name;
 use crate::store::redis_server::Unanswered;
 
@@ -21,11 +21,11 @@ mod remote;
 #[cfg(test)]
 mod tests;
 
-use delayed::Delayed;
+use delayed::DelayedSync;
 #[cfg(test)]
 pub use local::Fixed;
-use quota::{Quota, Shown};
-use remote::Remote;
+use quota::{CountQuota, LimitHeaders};
+use remote::RedisCountLimiter;
 
 counted_somewhere! {
 /// Lets through so many requests in a time, for each client, key or tenant.
@@ -53,7 +53,7 @@ pub struct LimitCount {
     key_type: KeyType,
     /// Several limits instead of `count`, `time_window` and `key`. The first that is used up refuses.
     #[schemars(length(min = 1))]
-    rules: Option<Vec<RuleOptions>>,
+    rules: Option<Vec<CountRuleOptions>>,
     /// Shares the counters with every plugin that names the same group. All options of those must be the same.
     group: Option<String>,
     /// The status of a refusal, 200 to 599.
@@ -85,7 +85,7 @@ pub struct LimitCount {
 /// One of several limits.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct RuleOptions {
+struct CountRuleOptions {
     /// Requests let through in one window; or a `$variable` that holds the number.
     #[schemars(extend("type" = ["integer", "string"]))]
     count: Value,
@@ -176,18 +176,18 @@ impl Definition for LimitCount {
         let quotas = match (self.count, self.time_window, self.rules) {
             (Some(count), Some(window), None) => {
                 let key = LimitKey::compile(&self.key, self.key_type, "key", build)?;
-                let mut quota = Quota::new(&count, &window, key, "", &identity, None)?;
+                let mut quota = CountQuota::new(&count, &window, key, "", &identity, None)?;
                 quota.rename(&build.metadata::<LimitCount>())?;
                 vec![quota]
             }
             (None, None, Some(rules)) if !rules.is_empty() => {
-                let quota = |(index, rule): (usize, RuleOptions)| {
+                let quota = |(index, rule): (usize, CountRuleOptions)| {
                     let path = format!("rules[{index}].");
                     let key = LimitKey::compile(&rule.key, KeyType::VarCombination, &format!("{path}key"), build)
                         .or_else(|_| LimitKey::compile(&rule.key, KeyType::Constant, "", build))?;
                     let prefix = rule.header_prefix.unwrap_or_else(|| (index + 1).to_string());
                     let name = format!("{identity} rule {index}");
-                    Quota::new(&rule.count, &rule.time_window, key, &path, &name, Some(prefix))
+                    CountQuota::new(&rule.count, &rule.time_window, key, &path, &name, Some(prefix))
                 };
                 rules.into_iter().enumerate().map(quota).collect::<Result<_, _>>()?
             }
@@ -199,18 +199,21 @@ impl Definition for LimitCount {
                 return Err(ConfigError::new("", format!("needs `{missing}`, or `rules`")));
             }
         };
-        let limiter = Limiter {
+        let limiter = CountLimiter {
             quotas: quotas.into(),
             window: self.window_type,
-            refusal: Refusal::error(self.rejected_code, self.rejected_msg.as_deref()),
+            refusal: RefusalResponse::error(self.rejected_code, self.rejected_msg.as_deref()),
             allow_degradation: self.allow_degradation,
-            shown: Shown { usual: self.show_limit_quota_header, ietf: self.ietf_headers },
+            shown: LimitHeaders { usual: self.show_limit_quota_header, ietf: self.ietf_headers },
         };
         Ok(match server {
             None => Step::new(limiter),
             Some(server) => {
-                let delayed = delay.map(|interval| Delayed::new(interval, &identity));
-                Step::waiting(Elsewhere { remote: Remote { server, window: self.window_type, delayed }, limiter })
+                let delayed = delay.map(|interval| DelayedSync::new(interval, &identity));
+                Step::waiting(Elsewhere {
+                    remote: RedisCountLimiter { server, window: self.window_type, delayed },
+                    limiter,
+                })
             }
         })
     }
@@ -227,7 +230,7 @@ impl LimitCount {
         };
         match self.sync_interval {
             -1.0 => Ok(None),
-            _ if self.policy == Policy::Local => wrong("has no meaning with the policy `local`; leave it out"),
+            _ if self.policy == CounterPolicy::Local => wrong("has no meaning with the policy `local`; leave it out"),
             _ if self.window_type == WindowType::Sliding => wrong("is not for sliding windows; leave it out"),
             // As in APISIX.
             seconds if !(0.1..=86_400.0).contains(&seconds) => wrong("must be from 0.1 to 86400 seconds, or -1"),
@@ -249,15 +252,15 @@ impl Described for LimitCount {
     }
 }
 
-struct Limiter {
-    quotas: Box<[Quota]>,
+struct CountLimiter {
+    quotas: Box<[CountQuota]>,
     window: WindowType,
-    refusal: Refusal,
+    refusal: RefusalResponse,
     allow_degradation: bool,
-    shown: Shown,
+    shown: LimitHeaders,
 }
 
-impl Plugin for Limiter {
+impl Plugin for CountLimiter {
     fn phases(&self) -> Phases {
         if self.shown.usual || self.shown.ietf { Phases::REQUEST.and(Phases::RESPONSE) } else { Phases::REQUEST }
     }
@@ -282,8 +285,8 @@ impl Plugin for Limiter {
 
 /// Limits that a server counts.
 struct Elsewhere {
-    limiter: Limiter,
-    remote: Remote,
+    limiter: CountLimiter,
+    remote: RedisCountLimiter,
 }
 
 impl AsyncPlugin for Elsewhere {
@@ -292,7 +295,7 @@ impl AsyncPlugin for Elsewhere {
     }
 
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
-        let Limiter { quotas, refusal, allow_degradation, .. } = &self.limiter;
+        let CountLimiter { quotas, refusal, allow_degradation, .. } = &self.limiter;
         Box::pin(async move {
             for quota in quotas {
                 let Some(asked) = quota.ask(exchange, *allow_degradation)? else { continue };

@@ -5,15 +5,15 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{AsyncPlugin, Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Waiting};
 
-use crate::answer::Refusal;
+use crate::answer::RefusalResponse;
 use crate::clock;
 use crate::limit::key::{KeyType, LimitKey, digest};
 use crate::limit::policy::counted_somewhere;
-use crate::store::counters::{self, Counter, Key, Table};
+use crate::store::counters::{self, Counter, CounterKey, Table};
 
 mod remote;
 
-use remote::Remote;
+use remote::RedisReqLimiter;
 
 counted_somewhere! {
 /// Lets requests through at a steady rate: those that come too early wait for their turn, up to a point (leaky bucket).
@@ -83,19 +83,25 @@ impl Definition for LimitReq {
             patience_ns: (self.burst * interval_ns as f64) as u64,
             key: LimitKey::compile(&self.key, self.key_type, "key", build)?,
             name: counters::name(build.identity()),
-            refusal: Refusal::error(self.rejected_code, self.rejected_msg.as_deref()),
+            refusal: RefusalResponse::error(self.rejected_code, self.rejected_msg.as_deref()),
         };
         let waits = !self.nodelay && self.burst > 0.0;
         Ok(match (server, waits) {
             (None, false) => Step::new(bucket),
-            (None, true) => Step::waiting(Patient(bucket)),
+            (None, true) => Step::waiting(DelayingBucket(bucket)),
             // Servers tell time in microseconds.
             (Some(_), _) if interval_ns < 1000 => {
                 return Err(ConfigError::new("rate", "must be at most 1,000,000 a second where a server counts"));
             }
             (Some(server), waits) => {
                 let title = format!("weir:limit-req:{}", digest(build.identity().as_bytes()));
-                Step::waiting(Remote { bucket, server, title, waits, allow_degradation: self.allow_degradation })
+                Step::waiting(RedisReqLimiter {
+                    bucket,
+                    server,
+                    title,
+                    waits,
+                    allow_degradation: self.allow_degradation,
+                })
             }
         })
     }
@@ -133,12 +139,12 @@ struct Bucket {
     patience_ns: u64,
     key: LimitKey,
     name: u64,
-    refusal: Refusal,
+    refusal: RefusalResponse,
 }
 
 impl Bucket {
     /// How long the request has to wait; nothing when that is too long.
-    fn take(&self, table: &Table<Due>, key: Key, now: Duration) -> Option<Duration> {
+    fn take(&self, table: &Table<Due>, key: CounterKey, now: Duration) -> Option<Duration> {
         let now_ns = now.as_nanos() as u64;
         table.update(key, now_ns, |Due(due_ns)| {
             let turn_ns = due_ns.max(now_ns);
@@ -163,9 +169,9 @@ impl Plugin for Bucket {
 }
 
 /// A bucket whose early requests wait.
-struct Patient(Bucket);
+struct DelayingBucket(Bucket);
 
-impl AsyncPlugin for Patient {
+impl AsyncPlugin for DelayingBucket {
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
         Box::pin(async move {
             rest(self.0.admit(exchange)?).await;
@@ -193,9 +199,9 @@ mod tests {
         Bucket {
             interval_ns,
             patience_ns: burst * interval_ns,
-            key: LimitKey::Address,
+            key: LimitKey::RedisAddress,
             name: 0,
-            refusal: Refusal::error(503, None),
+            refusal: RefusalResponse::error(503, None),
         }
     }
 

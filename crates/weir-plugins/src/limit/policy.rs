@@ -7,12 +7,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_plugin::ConfigError;
 
-use crate::store::redis_server::{Address, Login, RedisServer, Topology};
+use crate::store::redis_server::{RedisAddress, RedisLogin, RedisServer, Topology};
 
 /// Where limits are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Policy {
+pub enum CounterPolicy {
     /// In this process, exactly over all its workers.
     #[default]
     Local,
@@ -44,7 +44,7 @@ macro_rules! counted_somewhere {
             $($fields)*
             /// Where counters are: in this process, or in Redis or Valkey, where several gateways share them.
             #[serde(default)]
-            policy: $crate::limit::policy::Policy,
+            policy: $crate::limit::policy::CounterPolicy,
             /// `redis`: the server's name or address.
             #[schemars(length(min = 2))]
             redis_host: Option<String>,
@@ -180,24 +180,24 @@ pub struct RedisOptions {
 const MAX_TIMEOUT_MS: u64 = 86_400_000;
 
 impl RedisOptions {
-    pub fn server(self, policy: Policy) -> Result<Option<Arc<RedisServer>>, ConfigError> {
+    pub fn server(self, policy: CounterPolicy) -> Result<Option<Arc<RedisServer>>, ConfigError> {
         let (path, topology, timeout_ms) = match policy {
-            Policy::Local => return Ok(None),
-            Policy::Redis => {
+            CounterPolicy::Local => return Ok(None),
+            CounterPolicy::Redis => {
                 let host = self.host.filter(|host| !host.is_empty());
                 let host = host.ok_or_else(|| needed("redis_host", "redis"))?;
-                let address = Address { host, port: checked_port(self.port, "redis_port")? };
+                let address = RedisAddress { host, port: checked_port(self.port, "redis_port")? };
                 let topology = Topology::Single { address, tls: self.tls.then_some(self.verify) };
                 ("redis_timeout", topology, self.timeout_ms)
             }
-            Policy::RedisCluster => {
+            CounterPolicy::RedisCluster => {
                 let nodes = self.nodes.filter(|nodes| !nodes.is_empty());
                 let nodes = nodes.ok_or_else(|| needed("redis_cluster_nodes", "redis-cluster"))?;
                 if self.database != 0 {
                     return Err(ConfigError::new("redis_database", "must be 0: a cluster has no other"));
                 }
                 let node = |(index, node): (usize, String)| {
-                    Address::parse(&node).ok_or_else(|| {
+                    RedisAddress::parse(&node).ok_or_else(|| {
                         let problem = format!("`{node}` is no `host:port`");
                         ConfigError::new(format!("redis_cluster_nodes[{index}]"), problem)
                     })
@@ -206,7 +206,7 @@ impl RedisOptions {
                 let topology = Topology::Cluster { nodes, tls: self.cluster_tls.then_some(self.cluster_verify) };
                 ("redis_timeout", topology, self.timeout_ms)
             }
-            Policy::RedisSentinel => {
+            CounterPolicy::RedisSentinel => {
                 let sentinels = self.sentinels.filter(|sentinels| !sentinels.is_empty());
                 let sentinels = sentinels.ok_or_else(|| needed("redis_sentinels", "redis-sentinel"))?;
                 let master = self.master.ok_or_else(|| needed("redis_master_name", "redis-sentinel"))?;
@@ -215,10 +215,10 @@ impl RedisOptions {
                 }
                 let sentinel = |(index, Sentinel { host, port }): (usize, Sentinel)| {
                     let path = format!("redis_sentinels[{index}].port");
-                    Ok(Address { host, port: checked_port(port, &path)? })
+                    Ok(RedisAddress { host, port: checked_port(port, &path)? })
                 };
                 let sentinels = sentinels.into_iter().enumerate().map(sentinel).collect::<Result<_, _>>()?;
-                let login = Login::new(self.sentinel_username, self.sentinel_password);
+                let login = RedisLogin::new(self.sentinel_username, self.sentinel_password);
                 let topology = Topology::Sentinels { sentinels, master, login };
                 let timeout_ms = self.connect_timeout_ms.saturating_add(self.read_timeout_ms);
                 ("redis_read_timeout", topology, timeout_ms)
@@ -227,7 +227,7 @@ impl RedisOptions {
         if !(1..=MAX_TIMEOUT_MS).contains(&timeout_ms) {
             return Err(ConfigError::new(path, format!("must be from 1 to {MAX_TIMEOUT_MS} milliseconds")));
         }
-        let login = Login::new(self.username, self.password);
+        let login = RedisLogin::new(self.username, self.password);
         let timeout = Duration::from_millis(timeout_ms);
         Ok(Some(RedisServer::of(topology, login, self.database, timeout)))
     }

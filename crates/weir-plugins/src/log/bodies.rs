@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use weir_plugin::{Build, ConfigError, Exchange, Expression, Filter, NoteKey, Phases};
 
-use crate::content::onlooker::Onlooker;
+use crate::content::body_recorder::BodyRecorder;
 
 /// Whether records say what exchanges carried.
 #[derive(Deserialize, JsonSchema)]
@@ -38,7 +38,7 @@ fn half_mib() -> usize {
 const MOST: usize = 64 << 20;
 
 /// Content of one direction.
-struct Wanted {
+struct BodyCapture {
     key: NoteKey,
     only: Option<Expression>,
     most: usize,
@@ -46,29 +46,29 @@ struct Wanted {
 
 /// What a logger wants of the content of exchanges.
 pub struct Bodies {
-    request: Option<Wanted>,
-    response: Option<Wanted>,
+    request: Option<BodyCapture>,
+    response: Option<BodyCapture>,
 }
 
-impl Wanted {
+impl BodyCapture {
     fn compile(
         include: bool,
         only: Option<&Value>,
         most: usize,
         names: [&str; 2],
         build: &mut Build,
-    ) -> Result<Option<Wanted>, ConfigError> {
+    ) -> Result<Option<BodyCapture>, ConfigError> {
         let [only_name, most_name] = names;
         if !(1..=MOST).contains(&most) {
             return Err(ConfigError::new(most_name, format!("must be from 1 to {MOST}")));
         }
         let only = only.map(|only| build.condition_of_record(only, only_name)).transpose()?;
-        Ok(include.then(|| Wanted { key: NoteKey::unique(), only, most }))
+        Ok(include.then(|| BodyCapture { key: NoteKey::unique(), only, most }))
     }
 
     fn filter(&self, exchange: &mut Exchange) -> Option<Box<dyn Filter>> {
         let is_wanted = self.only.as_ref().is_none_or(|only| only.holds(&*exchange));
-        is_wanted.then(|| Onlooker::filter(exchange.notes.keep(self.key), self.most))
+        is_wanted.then(|| BodyRecorder::filter(exchange.notes.keep(self.key), self.most))
     }
 
     fn with_kept(&self, exchange: &Exchange, tell: impl FnOnce(&[u8])) {
@@ -81,14 +81,14 @@ impl Wanted {
 
 impl Bodies {
     pub fn compile(options: &BodyOptions, build: &mut Build) -> Result<Bodies, ConfigError> {
-        let request = Wanted::compile(
+        let request = BodyCapture::compile(
             options.include_req_body,
             options.include_req_body_expr.as_ref(),
             options.max_req_body_bytes,
             ["include_req_body_expr", "max_req_body_bytes"],
             build,
         )?;
-        let response = Wanted::compile(
+        let response = BodyCapture::compile(
             options.include_resp_body,
             options.include_resp_body_expr.as_ref(),
             options.max_resp_body_bytes,

@@ -21,42 +21,42 @@ const SECRET_FIELDS: [&str; 6] =
 const MAX_DEPTH: usize = 8;
 
 /// How records are made.
-pub struct Entry {
+pub struct RecordFormat {
     /// Instead of everything.
-    format: Option<Members>,
+    format: Option<RecordFields>,
     /// Besides it.
-    extra: Members,
+    extra: RecordFields,
     /// Fields that plugins have said to carry secrets.
     secrets: Arc<SecretFields>,
     hostname: Vec<u8>,
 }
 
-type Members = Vec<(String, Member)>;
+type RecordFields = Vec<(String, RecordField)>;
 
-enum Member {
+enum RecordField {
     /// Left out where a variable alone is missing.
     Variable(Variable),
     Text(Template),
     Fixed(Value),
-    Object(Members),
+    JsonObjectWriter(RecordFields),
 }
 
-impl Entry {
+impl RecordFormat {
     /// From the options `log_format` and `log_format_extra`.
     pub fn compile(
         format: Option<&Map<String, Value>>,
         extra: Option<&Map<String, Value>>,
         build: &mut Build,
-    ) -> Result<Entry, ConfigError> {
+    ) -> Result<RecordFormat, ConfigError> {
         let format = format.map(|format| members(format, "log_format", 1, build)).transpose()?;
         let extra = extra.map_or(Ok(Vec::new()), |extra| members(extra, "log_format_extra", 1, build))?;
         let hostname = Exchange::default().variable(&Variable::Hostname).map(Cow::into_owned).unwrap_or_default();
-        Ok(Entry { format, extra, secrets: build.secret_fields(), hostname })
+        Ok(RecordFormat { format, extra, secrets: build.secret_fields(), hostname })
     }
 
     pub fn write(&self, exchange: &Exchange, bodies: &Bodies) -> Vec<u8> {
         let mut out = Vec::with_capacity(1024);
-        let mut record = Object::begin(&mut out);
+        let mut record = JsonObjectWriter::begin(&mut out);
         match &self.format {
             None => self.everything(&mut record, exchange, bodies),
             Some(format) => {
@@ -82,7 +82,7 @@ impl Entry {
     }
 
     /// The record of Apache APISIX.
-    fn everything(&self, record: &mut Object<'_>, exchange: &Exchange, bodies: &Bodies) {
+    fn everything(&self, record: &mut JsonObjectWriter<'_>, exchange: &Exchange, bodies: &Bodies) {
         let (logged, secrets) = (Logged(exchange), self.secrets.names());
         let value = |variable: &Variable| logged.variable(variable);
         let (latency_ms, upstream_ms) = latencies_ms(exchange);
@@ -144,7 +144,7 @@ impl Entry {
 
 /// A JSON object that is written as it comes: a tree of values would cost several times as much. Its brace is closed when it
 /// is dropped.
-struct Object<'a> {
+struct JsonObjectWriter<'a> {
     out: &'a mut Vec<u8>,
     is_empty: bool,
 }
@@ -155,10 +155,10 @@ type Pair<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
 /// As many pairs are compared with each other; more are sorted.
 const FEW: usize = 32;
 
-impl Object<'_> {
-    fn begin(out: &mut Vec<u8>) -> Object<'_> {
+impl JsonObjectWriter<'_> {
+    fn begin(out: &mut Vec<u8>) -> JsonObjectWriter<'_> {
         out.push(b'{');
-        Object { out, is_empty: true }
+        JsonObjectWriter { out, is_empty: true }
     }
 
     fn name(&mut self, name: &[u8]) {
@@ -169,9 +169,9 @@ impl Object<'_> {
         self.out.push(b':');
     }
 
-    fn object(&mut self, name: &str) -> Object<'_> {
+    fn object(&mut self, name: &str) -> JsonObjectWriter<'_> {
         self.name(name.as_bytes());
-        Object::begin(self.out)
+        JsonObjectWriter::begin(self.out)
     }
 
     fn text(&mut self, name: &str, value: &[u8]) {
@@ -231,26 +231,26 @@ impl Object<'_> {
     }
 
     /// What a format says, but for some names.
-    fn members(&mut self, members: &Members, exchange: &Exchange, is_left_out: impl Fn(&str) -> bool) {
+    fn members(&mut self, members: &RecordFields, exchange: &Exchange, is_left_out: impl Fn(&str) -> bool) {
         for (name, member) in members.iter().filter(|(name, _)| !is_left_out(name)) {
             match member {
-                Member::Variable(variable) => self.text_if(name, Logged(exchange).variable(variable).as_deref()),
-                Member::Text(template) => {
+                RecordField::Variable(variable) => self.text_if(name, Logged(exchange).variable(variable).as_deref()),
+                RecordField::Text(template) => {
                     let mut value = Vec::new();
                     template.render(&Logged(exchange), &mut value);
                     self.text(name, &value);
                 }
-                Member::Fixed(value) => {
+                RecordField::Fixed(value) => {
                     self.name(name.as_bytes());
                     serde_json::to_writer(&mut *self.out, value).expect("a Vec takes everything");
                 }
-                Member::Object(inner) => self.object(name).members(inner, exchange, no_name),
+                RecordField::JsonObjectWriter(inner) => self.object(name).members(inner, exchange, no_name),
             }
         }
     }
 }
 
-impl Drop for Object<'_> {
+impl Drop for JsonObjectWriter<'_> {
     fn drop(&mut self) {
         self.out.push(b'}');
     }
@@ -279,22 +279,27 @@ fn url(exchange: &Exchange, target: &[u8]) -> Vec<u8> {
     url
 }
 
-fn members(format: &Map<String, Value>, path: &str, depth: usize, build: &mut Build) -> Result<Members, ConfigError> {
+fn members(
+    format: &Map<String, Value>,
+    path: &str,
+    depth: usize,
+    build: &mut Build,
+) -> Result<RecordFields, ConfigError> {
     if depth > MAX_DEPTH {
         return Err(ConfigError::new(path, format!("has more than {MAX_DEPTH} levels")));
     }
     let member = |(name, value): (&String, &Value)| {
         let path = format!("{path}.{name}");
         let member = match value {
-            Value::Object(inner) => Member::Object(members(inner, &path, depth + 1, build)?),
+            Value::Object(inner) => RecordField::JsonObjectWriter(members(inner, &path, depth + 1, build)?),
             Value::String(text) => {
                 let variable = text.strip_prefix('$').and_then(Variable::parse);
                 match variable {
-                    Some(variable) => Member::Variable(variable),
-                    None => Member::Text(build.template_of_record(text, &path)),
+                    Some(variable) => RecordField::Variable(variable),
+                    None => RecordField::Text(build.template_of_record(text, &path)),
                 }
             }
-            fixed => Member::Fixed(fixed.clone()),
+            fixed => RecordField::Fixed(fixed.clone()),
         };
         Ok((name.clone(), member))
     };
@@ -310,7 +315,7 @@ pub fn latencies_ms(exchange: &Exchange) -> (f64, Option<f64>) {
 }
 
 /// Names in lower case; a field that comes several times is a list.
-fn fields(object: &mut Object<'_>, logged: &Logged<'_>, head: &Head, secrets: &BTreeSet<Box<[u8]>>) {
+fn fields(object: &mut JsonObjectWriter<'_>, logged: &Logged<'_>, head: &Head, secrets: &BTreeSet<Box<[u8]>>) {
     let mut pairs: Vec<Pair<'_>> = Vec::new();
     for (name, value) in head.fields() {
         let name = name.to_ascii_lowercase();
@@ -322,7 +327,7 @@ fn fields(object: &mut Object<'_>, logged: &Logged<'_>, head: &Head, secrets: &B
 }
 
 /// Not decoded.
-fn query(object: &mut Object<'_>, query: &[u8]) {
+fn query(object: &mut JsonObjectWriter<'_>, query: &[u8]) {
     let pairs = query.split(|&byte| byte == b'&').filter(|pair| !pair.is_empty()).map(|pair| -> Pair<'_> {
         let equals = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());
         (Cow::Borrowed(&pair[..equals]), Cow::Borrowed(pair.get(equals + 1..).unwrap_or_default()))
@@ -337,7 +342,7 @@ mod tests {
     use super::*;
     use crate::testing::exchange;
 
-    fn written(entry: &Entry, exchange: &Exchange) -> Value {
+    fn written(entry: &RecordFormat, exchange: &Exchange) -> Value {
         let none = serde_json::from_value(json!({})).expect("all have defaults");
         let text = entry.write(exchange, &Bodies::compile(&none, &mut Build::default()).expect("valid"));
         assert!(!text.contains(&b'\n'), "one record is one line");
@@ -353,7 +358,7 @@ mod tests {
         (exchange.started_ns, exchange.ended_ns) = (1, 2_000_001);
         exchange.response.status = 200;
         let mut build = Build::default();
-        let compiled = Entry::compile(None, None, &mut build).expect("valid");
+        let compiled = RecordFormat::compile(None, None, &mut build).expect("valid");
         build.secret_field(b"X-Key");
         let entry = written(&compiled, &exchange);
         let request = &entry["request"];
@@ -371,12 +376,12 @@ mod tests {
     fn a_format_says_what_stands_in_a_record() {
         let format = json!({"host": "$host", "none": "$arg_x", "line": "$request_method of $host", "n": 1,
             "inner": {"path": "$uri"}});
-        let entry = Entry::compile(format.as_object(), None, &mut Build::default()).expect("valid");
+        let entry = RecordFormat::compile(format.as_object(), None, &mut Build::default()).expect("valid");
         let exchange = exchange("GET /a HTTP/1.1\nHost: h");
         let expected = json!({"host": "h", "line": "GET of h", "n": 1, "inner": {"path": "/a"}});
         assert_eq!(written(&entry, &exchange), expected);
         let extra = json!({"team": "a", "response": {"code": "$status"}, "route_id": "mine"});
-        let entry = Entry::compile(None, extra.as_object(), &mut Build::default()).expect("valid");
+        let entry = RecordFormat::compile(None, extra.as_object(), &mut Build::default()).expect("valid");
         let record = written(&entry, &exchange);
         assert_eq!((&record["team"], &record["request"]["method"]), (&json!("a"), &json!("GET")));
         assert_eq!((&record["route_id"], &record["response"]), (&json!("mine"), &json!({})), "the extra counts");
@@ -384,7 +389,7 @@ mod tests {
 
     #[test]
     fn values_of_one_name_are_a_list_however_many_names_there_are() {
-        let entry = Entry::compile(None, None, &mut Build::default()).expect("valid");
+        let entry = RecordFormat::compile(None, None, &mut Build::default()).expect("valid");
         for names in [1, 40] {
             let query: Vec<String> = (0..3 * names).map(|number| format!("n{}={number}", number % names)).collect();
             let record = written(&entry, &exchange(&format!("GET /?{} HTTP/1.1\nHost: h", query.join("&"))));

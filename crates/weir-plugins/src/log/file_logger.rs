@@ -12,8 +12,8 @@ use weir_plugin::{
 };
 
 use crate::log::bodies::{Bodies, BodyOptions};
-use crate::log::entry::Entry;
-use crate::log::sink::{Batching, Sink};
+use crate::log::entry::RecordFormat;
+use crate::log::sink::{Batching, RecordSink};
 
 /// Appends a record of each exchange to a file: one JSON object in each line.
 ///
@@ -69,17 +69,17 @@ impl Definition for FileLogger {
         let metadata = build.metadata::<FileLogger>();
         let path = self.path.or(metadata.path).filter(|path| !path.is_empty());
         let path = PathBuf::from(path.ok_or_else(|| ConfigError::new("path", "is needed: the file to write"))?);
-        let entry = Entry::compile(
+        let entry = RecordFormat::compile(
             self.log_format.as_ref().or(metadata.log_format.as_ref()),
             self.log_format_extra.as_ref().or(metadata.log_format_extra.as_ref()),
             build,
         )?;
         let only = self.only.as_ref().map(|only| build.condition_of_record(only, "match")).transpose()?;
         let name = format!("file-logger {}", path.display());
-        let sink = Sink::of(name.clone(), name, BATCHING, move || {
+        let sink = RecordSink::of(name.clone(), name, BATCHING, move || {
             Ok(move |batch: &[Vec<u8>]| append(&path, batch).map_err(|error| error.to_string()))
         })?;
-        Ok(Step::new(Logger { entry, bodies, only, sink }))
+        Ok(Step::new(FileRecordLogger { entry, bodies, only, sink }))
     }
 }
 
@@ -89,7 +89,7 @@ impl Described for FileLogger {
     fn check_metadata(metadata: FileLoggerMetadata) -> Result<(), ConfigError> {
         // What is warned of is said where the settings are used.
         let build = &mut Build::default();
-        Entry::compile(metadata.log_format.as_ref(), metadata.log_format_extra.as_ref(), build).map(drop)
+        RecordFormat::compile(metadata.log_format.as_ref(), metadata.log_format_extra.as_ref(), build).map(drop)
     }
 }
 
@@ -99,14 +99,14 @@ fn append(path: &Path, batch: &[Vec<u8>]) -> std::io::Result<()> {
     OpenOptions::new().append(true).create(true).open(path)?.write_all(&lines)
 }
 
-struct Logger {
-    entry: Entry,
+struct FileRecordLogger {
+    entry: RecordFormat,
     bodies: Bodies,
     only: Option<Expression>,
-    sink: Arc<Sink>,
+    sink: Arc<RecordSink>,
 }
 
-impl Plugin for Logger {
+impl Plugin for FileRecordLogger {
     fn phases(&self) -> Phases {
         self.bodies.phases()
     }

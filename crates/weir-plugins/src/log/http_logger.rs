@@ -12,8 +12,8 @@ use weir_plugin::{Build, ConfigError, Definition, Described, Exchange, Filter, P
 
 use crate::callout::{Keepalive, Service};
 use crate::log::bodies::{Bodies, BodyOptions};
-use crate::log::entry::Entry;
-use crate::log::sink::{Batching, Sink};
+use crate::log::entry::RecordFormat;
+use crate::log::sink::{Batching, RecordSink};
 
 /// Sends a record of each exchange to a service over HTTP, in batches of JSON.
 ///
@@ -142,7 +142,7 @@ impl Definition for HttpLogger {
             return Err(ConfigError::new("batch_max_size", "must be at least 1"));
         }
         let metadata = build.metadata::<HttpLogger>();
-        let entry = Entry::compile(
+        let entry = RecordFormat::compile(
             self.log_format.as_ref().or(metadata.log_format.as_ref()),
             self.log_format_extra.as_ref().or(metadata.log_format_extra.as_ref()),
             build,
@@ -169,11 +169,11 @@ impl Definition for HttpLogger {
         let identity = format!("http-logger {} {options}", batching.pending);
         let parcel = Parcel { service, authorization, method: self.concat_method, is_single: self.batch_max_size == 1 };
         let name = format!("http-logger {}", parcel.service.name());
-        let sink = Sink::of(identity, name, batching, move || {
+        let sink = RecordSink::of(identity, name, batching, move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
             Ok(move |batch: &[Vec<u8>]| runtime.block_on(parcel.deliver(batch)))
         })?;
-        Ok(Step::new(Logger { entry, bodies, sink }))
+        Ok(Step::new(HttpRecordLogger { entry, bodies, sink }))
     }
 }
 
@@ -186,18 +186,18 @@ impl Described for HttpLogger {
         }
         // What is warned of is said where the settings are used.
         let build = &mut Build::default();
-        Entry::compile(metadata.log_format.as_ref(), metadata.log_format_extra.as_ref(), build).map(drop)
+        RecordFormat::compile(metadata.log_format.as_ref(), metadata.log_format_extra.as_ref(), build).map(drop)
     }
 }
 
 /// Records each exchange.
-struct Logger {
-    entry: Entry,
+struct HttpRecordLogger {
+    entry: RecordFormat,
     bodies: Bodies,
-    sink: Arc<Sink>,
+    sink: Arc<RecordSink>,
 }
 
-impl Plugin for Logger {
+impl Plugin for HttpRecordLogger {
     fn phases(&self) -> Phases {
         self.bodies.phases()
     }

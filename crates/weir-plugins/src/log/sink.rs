@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use weir_plugin::ConfigError;
 
-use crate::complaint::Complaint;
+use crate::rate_limited_log::RateLimitedLog;
 
 /// When a batch is sent, and what becomes of one that cannot be.
 #[derive(Clone, Copy, Debug)]
@@ -33,14 +33,14 @@ pub struct Batching {
 
 /// How many records were delivered, and how many were lost.
 #[derive(Debug, Default)]
-struct Counts {
+struct SinkCounts {
     delivered: AtomicU64,
     dropped: AtomicU64,
 }
 
 /// What became of the records of sinks of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tally {
+pub struct SinkTally {
     pub sink: String,
     pub delivered: u64,
     pub dropped: u64,
@@ -48,27 +48,27 @@ pub struct Tally {
 
 /// The entrance of a queue.
 #[derive(Debug)]
-pub struct Sink {
+pub struct RecordSink {
     queue: SyncSender<Vec<u8>>,
-    counts: Arc<Counts>,
+    counts: Arc<SinkCounts>,
 }
 
 #[derive(Default)]
-struct Known {
-    sinks: HashMap<String, Weak<Sink>>,
-    counts: BTreeMap<String, Arc<Counts>>,
+struct KnownSinks {
+    sinks: HashMap<String, Weak<RecordSink>>,
+    counts: BTreeMap<String, Arc<SinkCounts>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+static KNOWN: LazyLock<Mutex<KnownSinks>> = LazyLock::new(Mutex::default);
 
-fn known() -> MutexGuard<'static, Known> {
+fn known() -> MutexGuard<'static, KnownSinks> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What became of all records so far, by sink.
-pub fn tallies() -> Vec<Tally> {
-    let tally = |(sink, counts): (&String, &Arc<Counts>)| Tally {
+pub fn tallies() -> Vec<SinkTally> {
+    let tally = |(sink, counts): (&String, &Arc<SinkCounts>)| SinkTally {
         sink: sink.clone(),
         delivered: counts.delivered.load(Relaxed),
         dropped: counts.dropped.load(Relaxed),
@@ -85,7 +85,7 @@ pub fn finish(patience: Duration) {
     }
 }
 
-impl Sink {
+impl RecordSink {
     /// The sink with this identity; where there is none yet, one that sends batches with what `start` makes on its thread.
     /// `name` stands in metrics and logs.
     pub fn of<D>(
@@ -93,7 +93,7 @@ impl Sink {
         name: String,
         batching: Batching,
         start: impl FnOnce() -> std::io::Result<D> + Send + 'static,
-    ) -> Result<Arc<Sink>, ConfigError>
+    ) -> Result<Arc<RecordSink>, ConfigError>
     where
         D: FnMut(&[Vec<u8>]) -> Result<(), String>,
     {
@@ -113,7 +113,7 @@ impl Sink {
         let thread = std::thread::Builder::new().name("log-sink".into()).spawn(run);
         let thread = thread.map_err(|error| ConfigError::new("", format!("no thread can be had for it: {error}")))?;
         known.threads.push(thread);
-        let sink = Arc::new(Sink { queue, counts });
+        let sink = Arc::new(RecordSink { queue, counts });
         known.sinks.insert(identity, Arc::downgrade(&sink));
         Ok(sink)
     }
@@ -128,12 +128,12 @@ impl Sink {
 
 fn run(
     records: &Receiver<Vec<u8>>,
-    counts: &Counts,
+    counts: &SinkCounts,
     name: &str,
     batching: Batching,
     mut deliver: impl FnMut(&[Vec<u8>]) -> Result<(), String>,
 ) {
-    let complaint = Complaint::default();
+    let failures = RateLimitedLog::default();
     while let Ok(first) = records.recv() {
         let batch = collect(first, records, batching);
         let mut outcome = deliver(&batch);
@@ -147,7 +147,7 @@ fn run(
         match outcome {
             Ok(()) => counts.delivered.fetch_add(batch.len() as u64, Relaxed),
             Err(error) => {
-                complaint.say(format_args!("{name}: {error}; records are lost"));
+                failures.error(format_args!("{name}: {error}; records are lost"));
                 counts.dropped.fetch_add(batch.len() as u64, Relaxed)
             }
         };
@@ -202,7 +202,7 @@ mod tests {
                 delivered.send(batch.to_vec()).map_err(|error| error.to_string())
             })
         };
-        let sink = Sink::of("a".into(), "test a".into(), BATCHING, start).expect("a thread");
+        let sink = RecordSink::of("a".into(), "test a".into(), BATCHING, start).expect("a thread");
         for text in ["1", "2", "3", "4"] {
             sink.record(text.into());
         }
@@ -224,7 +224,7 @@ mod tests {
                 Ok(())
             })
         };
-        let sink = Sink::of("b".into(), "test b".into(), BATCHING, start).expect("a thread");
+        let sink = RecordSink::of("b".into(), "test b".into(), BATCHING, start).expect("a thread");
         // Two in the batch at most, four in the queue.
         (0..100).for_each(|_| sink.record(Vec::new()));
         let (_, dropped) = tally("test b");

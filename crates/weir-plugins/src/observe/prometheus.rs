@@ -44,7 +44,7 @@ const OTHER: &str = "(other)";
 
 /// The labels of a series.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Labels {
+pub struct SeriesLabels {
     pub route: String,
     pub service: String,
     pub consumer: String,
@@ -53,7 +53,7 @@ pub struct Labels {
 
 /// How long something took: how often within each bound, and above the last one.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Latency {
+pub struct LatencyHistogram {
     pub buckets: [u64; BOUNDS_MS.len() + 1],
     pub sum_ms: f64,
 }
@@ -67,12 +67,12 @@ pub struct Totals {
     pub ingress: u64,
     pub egress: u64,
     /// As [`KINDS`].
-    pub latencies: [Latency; KINDS.len()],
+    pub latencies: [LatencyHistogram; KINDS.len()],
 }
 
 /// What one worker counts under some labels and a status. It is the only one that writes here.
 #[derive(Debug, Default)]
-struct Counts {
+struct SeriesCounts {
     ingress: AtomicU64,
     egress: AtomicU64,
     buckets: [[AtomicU64; BOUNDS_MS.len() + 1]; KINDS.len()],
@@ -85,17 +85,17 @@ fn add(number: &AtomicU64, amount: u64) {
 }
 
 #[derive(Default)]
-struct Known {
-    seen: HashSet<(Labels, u16)>,
-    counts: Vec<(Labels, u16, Arc<Counts>)>,
+struct KnownSeries {
+    seen: HashSet<(SeriesLabels, u16)>,
+    counts: Vec<(SeriesLabels, u16, Arc<SeriesCounts>)>,
 }
 
-static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+static KNOWN: LazyLock<Mutex<KnownSeries>> = LazyLock::new(Mutex::default);
 
 /// Everything that was counted so far, by labels.
-pub fn totals() -> BTreeMap<Labels, Totals> {
+pub fn totals() -> BTreeMap<SeriesLabels, Totals> {
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut all = BTreeMap::<Labels, Totals>::new();
+    let mut all = BTreeMap::<SeriesLabels, Totals>::new();
     for (labels, status, counts) in &known.counts {
         let totals = all.entry(labels.clone()).or_default();
         totals.ingress += counts.ingress.load(Relaxed);
@@ -117,7 +117,7 @@ pub fn totals() -> BTreeMap<Labels, Totals> {
 struct Own {
     /// Where the key of an exchange is written, so that nothing is allocated for one that is known.
     key: Vec<u8>,
-    counts: HashMap<Box<[u8]>, Arc<Counts>>,
+    counts: HashMap<Box<[u8]>, Arc<SeriesCounts>>,
 }
 
 thread_local! {
@@ -144,16 +144,16 @@ impl Observer {
 
 /// The counts of a worker for these labels, made where there are none yet.
 #[cold]
-fn register([route, service, consumer]: [&str; 3], node: String, status: u16) -> Arc<Counts> {
+fn register([route, service, consumer]: [&str; 3], node: String, status: u16) -> Arc<SeriesCounts> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut labels =
-        Labels { route: route.to_owned(), service: service.to_owned(), consumer: consumer.to_owned(), node };
+        SeriesLabels { route: route.to_owned(), service: service.to_owned(), consumer: consumer.to_owned(), node };
     if known.seen.len() >= LIMIT && !known.seen.contains(&(labels.clone(), status)) {
-        labels = Labels { route: OTHER.to_owned(), ..Labels::default() };
+        labels = SeriesLabels { route: OTHER.to_owned(), ..SeriesLabels::default() };
     } else {
         known.seen.insert((labels.clone(), status));
     }
-    let counts = Arc::<Counts>::default();
+    let counts = Arc::<SeriesCounts>::default();
     known.counts.push((labels, status, Arc::clone(&counts)));
     counts
 }
@@ -197,7 +197,7 @@ impl Plugin for Observer {
     }
 }
 
-impl Counts {
+impl SeriesCounts {
     fn note(&self, exchange: &Exchange) {
         add(&self.ingress, exchange.request_bytes);
         add(&self.egress, exchange.response_bytes);
@@ -231,7 +231,7 @@ mod tests {
         exchange.client.connection_requests += 1;
         route.on_log(&exchange);
         let all = totals();
-        let totals = &all[&Labels::default()];
+        let totals = &all[&SeriesLabels::default()];
         assert_eq!((totals.statuses[&299], totals.ingress), (2, 20));
         assert_eq!((totals.latencies[0].buckets[2], totals.latencies[0].sum_ms), (2, 6.0));
         assert_eq!(totals.latencies[1].buckets.iter().sum::<u64>(), 0, "no upstream was asked");

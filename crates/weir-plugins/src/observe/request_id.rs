@@ -20,7 +20,7 @@ pub struct RequestId {
     include_in_response: bool,
     /// How ids are made.
     #[serde(default)]
-    algorithm: Algorithm,
+    algorithm: IdAlgorithm,
     /// What ids of `range_id` look like.
     #[serde(default)]
     range_id: RangeId,
@@ -29,7 +29,7 @@ pub struct RequestId {
 /// How ids are made.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Algorithm {
+enum IdAlgorithm {
     /// A random UUID (RFC 9562, version 4).
     #[default]
     Uuid,
@@ -96,11 +96,11 @@ impl Definition for RequestId {
             return Err(ConfigError::new("range_id.char_set", "needs at least 6 visible ASCII characters"));
         }
         let maker = match self.algorithm {
-            Algorithm::Uuid => Maker::Uuid,
-            Algorithm::UuidV7 => Maker::UuidV7,
-            Algorithm::NanoId => Maker::Characters { length: 21, of: NANO_ID.into() },
-            Algorithm::RangeId => Maker::Characters { length, of: char_set.into_bytes().into() },
-            Algorithm::Ksuid => Maker::Ksuid,
+            IdAlgorithm::Uuid => Maker::Uuid,
+            IdAlgorithm::UuidV7 => Maker::UuidV7,
+            IdAlgorithm::NanoId => Maker::Characters { length: 21, of: NANO_ID.into() },
+            IdAlgorithm::RangeId => Maker::Characters { length, of: char_set.into_bytes().into() },
+            IdAlgorithm::Ksuid => Maker::Ksuid,
         };
         Ok(Step::new(Identifier { name, maker, include_in_response: self.include_in_response }))
     }

@@ -177,9 +177,9 @@ impl HeaderOptions {
     }
 }
 
-type Fields = Vec<(Box<[u8]>, Vec<Template>)>;
+type TemplatedFields = Vec<(Box<[u8]>, Vec<Template>)>;
 
-fn compile_fields(fields: &Map<String, Value>, path: &str, build: &mut Build) -> Result<Fields, ConfigError> {
+fn compile_fields(fields: &Map<String, Value>, path: &str, build: &mut Build) -> Result<TemplatedFields, ConfigError> {
     let compile = |(name, value): (&String, &Value)| {
         let path = format!("{path}.{name}");
         let values = match value {

@@ -7,9 +7,9 @@ mod rule;
 #[cfg(test)]
 mod tests;
 
-use rule::{Action, Rule, Where, Wrong, pass_arguments, pass_fields};
+use rule::{ContentRejection, ContentRule, FilterAction, Where, pass_arguments, pass_fields};
 
-use crate::answer::Refusal;
+use crate::answer::RefusalResponse;
 use crate::content::coding;
 use crate::content::json;
 use crate::content::xml;
@@ -27,7 +27,7 @@ use crate::options::pattern;
 pub struct ContentFilter {
     /// The rules, in the order in which they are applied.
     #[schemars(length(min = 1))]
-    rules: Vec<RuleOptions>,
+    rules: Vec<ContentRuleOptions>,
     /// The largest body looked at, in bytes, plain. A larger request is refused with 413, a larger response with 502.
     #[serde(default = "one_mebibyte")]
     #[schemars(range(min = 1))]
@@ -44,13 +44,13 @@ pub struct ContentFilter {
 /// What is looked for, where, and what is done about it.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct RuleOptions {
+struct ContentRuleOptions {
     /// `request` or `response`.
     #[serde(default)]
-    on: Side,
+    on: RuleDirection,
     /// `header`, `query` (of requests) or `body`.
     #[serde(rename = "in")]
-    place: Place,
+    place: TextLocation,
     /// The name of a field or an argument. Without it all are looked at.
     name: Option<String>,
     /// A place in the body, and what is within it: in JSON as `$.card.number`, `$.items[*].id`, `$..password`; in XML as
@@ -62,7 +62,7 @@ struct RuleOptions {
     #[serde(default)]
     ignore_case: bool,
     /// `block` refuses what matches, `allow` refuses what does not, `mask` replaces what matches.
-    action: Action,
+    action: FilterAction,
     /// What matches are replaced by; `$1`, `$2`... are groups of the pattern.
     #[serde(default = "stars")]
     replacement: String,
@@ -70,7 +70,7 @@ struct RuleOptions {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Side {
+enum RuleDirection {
     #[default]
     Request,
     Response,
@@ -78,7 +78,7 @@ enum Side {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Place {
+enum TextLocation {
     Header,
     Query,
     Body,
@@ -120,45 +120,45 @@ impl Definition for ContentFilter {
         if !(400..=599).contains(&self.rejected_code) {
             return Err(ConfigError::new("rejected_code", "must be from 400 to 599"));
         }
-        let rule = |(index, options): (usize, RuleOptions)| options.compile(&format!("rules[{index}]"));
+        let rule = |(index, options): (usize, ContentRuleOptions)| options.compile(&format!("rules[{index}]"));
         let rules: Vec<_> = self.rules.into_iter().enumerate().map(rule).collect::<Result<_, _>>()?;
-        let (requests, responses) = rules.into_iter().partition(|(side, _)| *side == Side::Request);
-        let of = |rules: Vec<(Side, Rule)>, status| Rules {
+        let (requests, responses) = rules.into_iter().partition(|(side, _)| *side == RuleDirection::Request);
+        let of = |rules: Vec<(RuleDirection, ContentRule)>, status| ContentRules {
             rules: rules.into_iter().map(|(_, rule)| rule).collect(),
             limit: self.max_body_size,
-            refusal: Refusal::new(status, "message", &self.message),
+            refusal: RefusalResponse::new(status, "message", &self.message),
         };
         Ok(Step::new(Filter { requests: of(requests, self.rejected_code), responses: of(responses, 502) }))
     }
 }
 
-impl RuleOptions {
-    fn compile(self, path: &str) -> Result<(Side, Rule), ConfigError> {
+impl ContentRuleOptions {
+    fn compile(self, path: &str) -> Result<(RuleDirection, ContentRule), ConfigError> {
         let wrong = |option: &str, problem: &str| Err(ConfigError::new(format!("{path}.{option}"), problem));
-        if self.name.is_some() && self.place == Place::Body {
+        if self.name.is_some() && self.place == TextLocation::Body {
             return wrong("name", "names nothing in a body; use `path`");
         }
-        if self.path.is_some() && self.place != Place::Body {
+        if self.path.is_some() && self.place != TextLocation::Body {
             return wrong("path", "leads into bodies only");
         }
-        if self.place == Place::Query && self.on == Side::Response {
+        if self.place == TextLocation::Query && self.on == RuleDirection::Response {
             return wrong("in", "a response has no query");
         }
         let place = match (self.place, self.path) {
-            (Place::Header, _) => {
+            (TextLocation::Header, _) => {
                 let name = match &self.name {
                     Some(name) => Some(header_name(name, &format!("{path}.name"))?.into()),
-                    None if self.action == Action::Mask => return wrong("name", "is needed to mask a field"),
+                    None if self.action == FilterAction::Mask => return wrong("name", "is needed to mask a field"),
                     None => None,
                 };
                 Where::Fields(name)
             }
-            (Place::Query, _) => Where::Arguments(self.name.map(|name| name.into_bytes().into())),
-            (Place::Body, None) => Where::Raw,
-            (Place::Body, Some(text)) => {
+            (TextLocation::Query, _) => Where::Arguments(self.name.map(|name| name.into_bytes().into())),
+            (TextLocation::Body, None) => Where::Raw,
+            (TextLocation::Body, Some(text)) => {
                 let found = match text.starts_with('$') {
-                    true => json::path::Path::parse(&text).map(Where::Json),
-                    false => xml::Path::parse(&text).map(Where::Xml),
+                    true => json::path::JsonPath::parse(&text).map(Where::Json),
+                    false => xml::XmlPath::parse(&text).map(Where::Xml),
                 };
                 let Some(place) = found else {
                     return wrong("path", "is neither a JSON path such as `$.a[*].b`, nor an XML path such as `/a/b`");
@@ -167,35 +167,35 @@ impl RuleOptions {
             }
         };
         let regex = pattern::compile(&self.pattern, self.ignore_case, &format!("{path}.pattern"))?;
-        Ok((self.on, Rule { place, regex, action: self.action, replacement: self.replacement.into_bytes() }))
+        Ok((self.on, ContentRule { place, regex, action: self.action, replacement: self.replacement.into_bytes() }))
     }
 }
 
 struct Filter {
-    requests: Rules,
-    responses: Rules,
+    requests: ContentRules,
+    responses: ContentRules,
 }
 
 /// The rules of one side.
-struct Rules {
-    rules: Box<[Rule]>,
+struct ContentRules {
+    rules: Box<[ContentRule]>,
     limit: u64,
-    refusal: Refusal,
+    refusal: RefusalResponse,
 }
 
-impl Rules {
+impl ContentRules {
     fn look_into_bodies(&self) -> bool {
-        self.rules.iter().any(Rule::is_for_bodies)
+        self.rules.iter().any(ContentRule::is_for_bodies)
     }
 
     /// Fields and arguments. `false` refuses.
-    fn pass_head(&self, exchange: &mut Exchange, side: Side) -> Result<bool, Stop> {
+    fn pass_head(&self, exchange: &mut Exchange, side: RuleDirection) -> Result<bool, Stop> {
         for rule in &self.rules {
             let passes = match &rule.place {
                 Where::Fields(name) => {
                     let head = match side {
-                        Side::Request => &mut exchange.request.head,
-                        Side::Response => &mut exchange.response.head,
+                        RuleDirection::Request => &mut exchange.request.head,
+                        RuleDirection::Response => &mut exchange.response.head,
                     };
                     pass_fields(rule, name.as_deref(), head)?
                 }
@@ -210,10 +210,10 @@ impl Rules {
     }
 
     /// The content as it goes on, plain; nothing if it stays as it came.
-    fn pass_body(&self, head: &Head, body: &[u8], side: Side) -> Result<Option<Vec<u8>>, Wrong> {
-        let plain = coding::plain(head, body, self.limit).map_err(Wrong::Opaque)?;
+    fn pass_body(&self, head: &Head, body: &[u8], side: RuleDirection) -> Result<Option<Vec<u8>>, ContentRejection> {
+        let plain = coding::plain(head, body, self.limit).map_err(ContentRejection::Opaque)?;
         let mut content: Option<Vec<u8>> = None;
-        for rule in self.rules.iter().filter(|rule| side == Side::Request || rule.suits(head)) {
+        for rule in self.rules.iter().filter(|rule| side == RuleDirection::Request || rule.suits(head)) {
             if let Some(new) = rule.apply(content.as_deref().unwrap_or(&plain))? {
                 content = Some(new);
             }
@@ -241,7 +241,7 @@ impl Plugin for Filter {
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        if !self.requests.pass_head(exchange, Side::Request)? {
+        if !self.requests.pass_head(exchange, RuleDirection::Request)? {
             return Err(self.requests.refusal.send(exchange));
         }
         if self.responses.look_into_bodies() {
@@ -258,21 +258,21 @@ impl Plugin for Filter {
         if body.is_empty() {
             return Ok(());
         }
-        match self.requests.pass_body(&exchange.request.head, body, Side::Request) {
+        match self.requests.pass_body(&exchange.request.head, body, RuleDirection::Request) {
             Ok(None) => Ok(()),
             Ok(Some(content)) => {
                 *body = content;
                 OF_THE_CONTENT.into_iter().for_each(|name| _ = exchange.request.head.remove(name));
                 Ok(())
             }
-            Err(Wrong::Refused) => Err(self.requests.refusal.send(exchange)),
-            Err(Wrong::Unreadable) => Err(Stop::Respond(400)),
-            Err(Wrong::Opaque(opaque)) => Err(Stop::Respond(opaque.status())),
+            Err(ContentRejection::Refused) => Err(self.requests.refusal.send(exchange)),
+            Err(ContentRejection::Unreadable) => Err(Stop::Respond(400)),
+            Err(ContentRejection::Opaque(opaque)) => Err(Stop::Respond(opaque.status())),
         }
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        match self.responses.pass_head(exchange, Side::Response)? {
+        match self.responses.pass_head(exchange, RuleDirection::Response)? {
             true => Ok(()),
             false => Err(self.responses.refusal.send(exchange)),
         }
@@ -290,7 +290,7 @@ impl Plugin for Filter {
         if body.is_empty() {
             return Ok(());
         }
-        match self.responses.pass_body(&exchange.response.head, body, Side::Response) {
+        match self.responses.pass_body(&exchange.response.head, body, RuleDirection::Response) {
             Ok(None) => Ok(()),
             Ok(Some(content)) => {
                 *body = content;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use weir_plugin::proto::{Method, field};
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop, Variable, Variables};
 
-use crate::answer::Refusal;
+use crate::answer::RefusalResponse;
 
 /// Protects against requests that a foreign page makes in its visitor's name (CSRF), by a double-submit token.
 ///
@@ -73,7 +73,7 @@ struct Guard {
 
 /// What a token says, as JSON in base64.
 #[derive(Serialize, Deserialize)]
-struct Token {
+struct CsrfToken {
     random: String,
     /// Seconds since 1970.
     expires: u64,
@@ -89,13 +89,13 @@ impl Guard {
         let random = format!("{:032x}", rand::random::<u128>());
         let expires = now + self.expires;
         let sign = STANDARD.encode(hmac::sign(&self.key, signed(&random, expires).as_bytes()));
-        STANDARD.encode(serde_json::to_vec(&Token { random, expires, sign }).expect("strings and numbers are JSON"))
+        STANDARD.encode(serde_json::to_vec(&CsrfToken { random, expires, sign }).expect("strings and numbers are JSON"))
     }
 
     /// The token was issued here, and is not too old.
     fn is_good(&self, token: &[u8], now: u64) -> bool {
-        let parsed = STANDARD.decode(token).ok().and_then(|json| serde_json::from_slice::<Token>(&json).ok());
-        let Some(Token { random, expires, sign }) = parsed else { return false };
+        let parsed = STANDARD.decode(token).ok().and_then(|json| serde_json::from_slice::<CsrfToken>(&json).ok());
+        let Some(CsrfToken { random, expires, sign }) = parsed else { return false };
         let Ok(sign) = STANDARD.decode(sign) else { return false };
         let is_ours = hmac::verify(&self.key, signed(&random, expires).as_bytes(), &sign).is_ok();
         is_ours && (self.expires == 0 || now <= expires)
@@ -132,7 +132,7 @@ impl Plugin for Guard {
         }
         match self.fault(exchange) {
             None => Ok(()),
-            Some(fault) => Err(Refusal::new(401, "error_msg", fault).send(exchange)),
+            Some(fault) => Err(RefusalResponse::new(401, "error_msg", fault).send(exchange)),
         }
     }
 

@@ -2,7 +2,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop};
 
-use crate::answer::Refusal;
+use crate::answer::RefusalResponse;
 use crate::options::addresses::AddressSet;
 
 /// Lets requests through, or refuses them, by the address of the client.
@@ -51,22 +51,22 @@ impl Definition for IpRestriction {
         if !(403..=404).contains(&self.response_code) {
             return Err(ConfigError::new("response_code", "must be 403 or 404"));
         }
-        Ok(Step::new(Restriction {
+        Ok(Step::new(IpAccessList {
             addresses: AddressSet::compile(&addresses, path)?,
             allowed,
-            refusal: Refusal::new(self.response_code, "message", &self.message),
+            refusal: RefusalResponse::new(self.response_code, "message", &self.message),
         }))
     }
 }
 
-struct Restriction {
+struct IpAccessList {
     addresses: AddressSet,
     /// The addresses are let through, rather than refused.
     allowed: bool,
-    refusal: Refusal,
+    refusal: RefusalResponse,
 }
 
-impl Plugin for Restriction {
+impl Plugin for IpAccessList {
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         match self.addresses.contains(exchange.client.addr) == self.allowed {
             true => Ok(()),

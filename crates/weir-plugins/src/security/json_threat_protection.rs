@@ -5,7 +5,7 @@ use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop};
 
 use crate::content::content_type;
-use crate::content::json::{Container, Fault, Scanner, Token};
+use crate::content::json::{Container, JsonError, JsonToken, Scanner};
 use crate::security::threat::Bounds;
 
 /// Refuses requests whose JSON bodies could harm who reads them: nested too deep, with too many or too long parts, with
@@ -112,7 +112,7 @@ impl Plugin for JsonThreatProtection {
 }
 
 /// An object or a list that is open.
-struct Level {
+struct ContainerLevel {
     parts: u64,
     names: HashSet<Box<str>>,
 }
@@ -123,15 +123,15 @@ impl JsonThreatProtection {
     }
 
     fn check(&self, body: &[u8]) -> Result<(), &'static str> {
-        let fault = |fault: Fault| match fault {
-            Fault::Syntax(_) => "The body is not JSON",
-            Fault::Depth => "The body is nested too deep",
+        let fault = |fault: JsonError| match fault {
+            JsonError::Syntax(_) => "The body is not JSON",
+            JsonError::Depth => "The body is nested too deep",
         };
         let mut scanner = Scanner::new(body, self.max_depth).map_err(fault)?;
-        let mut open: Vec<Level> = Vec::new();
+        let mut open: Vec<ContainerLevel> = Vec::new();
         let mut in_list: Vec<bool> = Vec::new();
         while let Some(token) = scanner.next().map_err(fault)? {
-            if in_list.last() == Some(&true) && !matches!(token, Token::Close(_) | Token::Name(_)) {
+            if in_list.last() == Some(&true) && !matches!(token, JsonToken::Close(_) | JsonToken::Name(_)) {
                 let level = open.last_mut().expect("a list is open");
                 level.parts += 1;
                 if level.parts > self.max_items {
@@ -139,15 +139,15 @@ impl JsonThreatProtection {
                 }
             }
             match token {
-                Token::Open(container) => {
-                    open.push(Level { parts: 0, names: HashSet::new() });
+                JsonToken::Open(container) => {
+                    open.push(ContainerLevel { parts: 0, names: HashSet::new() });
                     in_list.push(container == Container::List);
                 }
-                Token::Close(_) => {
+                JsonToken::Close(_) => {
                     open.pop();
                     in_list.pop();
                 }
-                Token::Name(span) => {
+                JsonToken::Name(span) => {
                     let name = scanner.unquoted(&span).map_err(fault)?;
                     let level = open.last_mut().expect("an object is open");
                     level.parts += 1;
@@ -161,15 +161,15 @@ impl JsonThreatProtection {
                         return Err("An object of the body has a name twice");
                     }
                 }
-                Token::Text(span) => {
+                JsonToken::Text(span) => {
                     if scanner.unquoted(&span).map_err(fault)?.len() > self.max_string_length {
                         return Err("A string in the body is too long");
                     }
                 }
-                Token::Plain(span) if span.len() > self.max_number_length => {
+                JsonToken::Plain(span) if span.len() > self.max_number_length => {
                     return Err("A number in the body is too long");
                 }
-                Token::Plain(_) => {}
+                JsonToken::Plain(_) => {}
             }
         }
         Ok(())

@@ -13,16 +13,16 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Phases, Plug
 pub struct MessageSize {
     /// The size of request bodies.
     #[serde(default)]
-    request: Range,
+    request: SizeRange,
     /// The size of response bodies.
     #[serde(default)]
-    response: Range,
+    response: SizeRange,
 }
 
 /// From and to, both included, in bytes as they are sent.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Range {
+struct SizeRange {
     /// The smallest body that passes.
     #[serde(default)]
     min: u64,
@@ -42,22 +42,22 @@ impl Definition for MessageSize {
                 return Err(ConfigError::new(format!("{name}.max"), "is less than `min`"));
             }
         }
-        if self.request == Range::default() && self.response == Range::default() {
+        if self.request == SizeRange::default() && self.response == SizeRange::default() {
             build.warnings.push(ConfigError::new("", "has neither `min` nor `max`, so it limits nothing"));
         }
         Ok(Step::new(self))
     }
 }
 
-impl Range {
+impl SizeRange {
     fn is_over(&self, length: u64) -> bool {
         self.max.is_some_and(|max| length > max)
     }
 
     fn count(self, too_large: Stop, too_small: Stop) -> Option<Box<dyn Filter>> {
-        match self == Range::default() {
+        match self == SizeRange::default() {
             true => None,
-            false => Some(Box::new(Count { range: self, so_far: 0, too_large, too_small })),
+            false => Some(Box::new(SizeLimitFilter { range: self, so_far: 0, too_large, too_small })),
         }
     }
 }
@@ -69,7 +69,7 @@ impl Plugin for MessageSize {
     fn phases(&self) -> Phases {
         let request = Phases::REQUEST.and(Phases::REQUEST_BODY);
         let response = Phases::RESPONSE.and(Phases::RESPONSE_BODY);
-        match (self.request == Range::default(), self.response == Range::default()) {
+        match (self.request == SizeRange::default(), self.response == SizeRange::default()) {
             (false, true) => request,
             (true, false) => response,
             _ => request.and(response),
@@ -121,14 +121,14 @@ impl Plugin for MessageSize {
 }
 
 /// Counts content that does not say how long it is.
-struct Count {
-    range: Range,
+struct SizeLimitFilter {
+    range: SizeRange,
     so_far: u64,
     too_large: Stop,
     too_small: Stop,
 }
 
-impl Filter for Count {
+impl Filter for SizeLimitFilter {
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
         self.so_far += piece.len() as u64;
         if self.range.is_over(self.so_far) {

@@ -3,7 +3,7 @@ use serde::Deserialize;
 use weir_plugin::proto::authority::Authority;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop};
 
-use crate::answer::Refusal;
+use crate::answer::RefusalResponse;
 
 /// Lets requests through, or refuses them, by the host in their `Referer`.
 #[derive(Deserialize, JsonSchema)]
@@ -47,11 +47,11 @@ impl Definition for RefererRestriction {
                 ConfigError::new(format!("{path}[{index}]"), problem)
             })
         };
-        Ok(Step::new(Restriction {
+        Ok(Step::new(RefererAccessList {
             hosts: texts.iter().enumerate().map(host).collect::<Result<_, _>>()?,
             allowed,
             bypass_missing: self.bypass_missing,
-            refusal: Refusal::new(403, "message", &self.message),
+            refusal: RefusalResponse::new(403, "message", &self.message),
         }))
     }
 }
@@ -84,15 +84,15 @@ impl HostPattern {
     }
 }
 
-struct Restriction {
+struct RefererAccessList {
     hosts: Box<[HostPattern]>,
     /// The hosts are let through, rather than refused.
     allowed: bool,
     bypass_missing: bool,
-    refusal: Refusal,
+    refusal: RefusalResponse,
 }
 
-impl Plugin for Restriction {
+impl Plugin for RefererAccessList {
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let passes = match exchange.request.head.value(b"referer").and_then(host_of) {
             None => self.bypass_missing,

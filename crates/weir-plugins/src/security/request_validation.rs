@@ -11,7 +11,7 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stag
 
 use crate::content::coding;
 use crate::content::content_type;
-use crate::content::json::{Fault, Scanner, Token};
+use crate::content::json::{JsonError, JsonToken, Scanner};
 
 /// Lets only requests through whose fields and bodies are as JSON Schemas say.
 ///
@@ -194,23 +194,23 @@ fn read_form(body: &[u8]) -> Value {
 }
 
 fn read_json(body: &[u8]) -> Result<Value, Cow<'static, str>> {
-    let fault = |fault: Fault| match fault {
-        Fault::Syntax(at) => Cow::Owned(format!("the body is not JSON from byte {} on", at + 1)),
-        Fault::Depth => Cow::Borrowed("the body is nested too deep"),
+    let fault = |fault: JsonError| match fault {
+        JsonError::Syntax(at) => Cow::Owned(format!("the body is not JSON from byte {} on", at + 1)),
+        JsonError::Depth => Cow::Borrowed("the body is nested too deep"),
     };
     let mut scanner = Scanner::new(body, MAX_DEPTH).map_err(fault)?;
     let mut open: Vec<HashSet<String>> = Vec::new();
     while let Some(token) = scanner.next().map_err(fault)? {
         match token {
-            Token::Open(_) => open.push(HashSet::new()),
-            Token::Close(_) => _ = open.pop(),
-            Token::Name(span) => {
+            JsonToken::Open(_) => open.push(HashSet::new()),
+            JsonToken::Close(_) => _ = open.pop(),
+            JsonToken::Name(span) => {
                 let name = scanner.unquoted(&span).map_err(fault)?;
                 if open.last_mut().is_some_and(|names| !names.insert(name.clone().into_owned())) {
                     return Err(Cow::Owned(format!("the body has the name {name:?} twice in one object")));
                 }
             }
-            Token::Text(_) | Token::Plain(_) => {}
+            JsonToken::Text(_) | JsonToken::Plain(_) => {}
         }
     }
     serde_json::from_slice(body).map_err(|_| Cow::Borrowed("the body has a number or a text beyond what can be read"))

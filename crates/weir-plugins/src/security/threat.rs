@@ -2,7 +2,7 @@
 
 use weir_plugin::{ConfigError, Exchange, Stop};
 
-use crate::answer::Refusal;
+use crate::answer::RefusalResponse;
 use crate::content::coding;
 
 /// What is asked of every document. A body that breaks it is not forwarded.
@@ -39,6 +39,6 @@ impl Bounds {
         }
         let plain = coding::plain(&exchange.request.head, body, self.max_body_size);
         let plain = plain.map_err(|opaque| Stop::Respond(opaque.status()))?;
-        judge(&plain).map_err(|threat| Refusal::new(self.rejected_code, "message", threat).send(exchange))
+        judge(&plain).map_err(|threat| RefusalResponse::new(self.rejected_code, "message", threat).send(exchange))
     }
 }

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop};
 
-use crate::answer::Refusal;
+use crate::answer::RefusalResponse;
 
 /// Lets requests through at certain times only: office hours, maintenance windows.
 ///
@@ -102,26 +102,26 @@ impl Definition for TimeRestriction {
             ConfigError::new("time_zone", format!("`{}` is no time zone; write as `Europe/Zurich`", self.time_zone))
         })?;
         let windows = |options: &[WindowOptions], name: &str| {
-            let window = |(index, options)| Window::new(options, &format!("{name}[{index}]"));
+            let window = |(index, options)| TimeWindow::new(options, &format!("{name}[{index}]"));
             options.iter().enumerate().map(window).collect::<Result<_, _>>()
         };
         Ok(Step::new(Times {
             allow: windows(&self.allow, "allow")?,
             deny: windows(&self.deny, "deny")?,
             zone,
-            refusal: Refusal::new(self.rejected_code, "message", &self.message),
+            refusal: RefusalResponse::new(self.rejected_code, "message", &self.message),
         }))
     }
 }
 
 struct Times {
-    allow: Box<[Window]>,
-    deny: Box<[Window]>,
+    allow: Box<[TimeWindow]>,
+    deny: Box<[TimeWindow]>,
     zone: TimeZone,
-    refusal: Refusal,
+    refusal: RefusalResponse,
 }
 
-struct Window {
+struct TimeWindow {
     /// A bit for each day of the week, Monday's the lowest.
     days: u8,
     /// Minutes since midnight; `until` is beyond the day where it is over on the day after.
@@ -129,8 +129,8 @@ struct Window {
     until: u16,
 }
 
-impl Window {
-    fn new(options: &WindowOptions, path: &str) -> Result<Window, ConfigError> {
+impl TimeWindow {
+    fn new(options: &WindowOptions, path: &str) -> Result<TimeWindow, ConfigError> {
         let time = |text: &str, name: &str| {
             minutes(text).ok_or_else(|| {
                 ConfigError::new(format!("{path}.{name}"), format!("`{text}` is no time of day; write as `08:00`"))
@@ -142,7 +142,7 @@ impl Window {
         }
         let days = options.days.iter().fold(0, |days, &day| days | 1 << day as u8);
         let until = if to > from { to } else { to + DAY };
-        Ok(Window { days: if days == 0 { 0x7f } else { days }, from, until })
+        Ok(TimeWindow { days: if days == 0 { 0x7f } else { days }, from, until })
     }
 
     fn covers(&self, day: Weekday, minute: u16) -> bool {
@@ -166,7 +166,7 @@ fn minutes(text: &str) -> Option<u16> {
 impl Times {
     fn are_open(&self, now: &Zoned) -> bool {
         let (day, minute) = (now.weekday(), now.hour() as u16 * 60 + now.minute() as u16);
-        let covered = |windows: &[Window]| windows.iter().any(|window| window.covers(day, minute));
+        let covered = |windows: &[TimeWindow]| windows.iter().any(|window| window.covers(day, minute));
         (self.allow.is_empty() || covered(&self.allow)) && !covered(&self.deny)
     }
 }
@@ -189,10 +189,10 @@ mod tests {
     fn open(window: Value, zone: &str, times: &[&str]) -> Vec<bool> {
         let options: WindowOptions = serde_json::from_value(window).expect("a window");
         let times_open = Times {
-            allow: Box::new([Window::new(&options, "").expect("a window")]),
+            allow: Box::new([TimeWindow::new(&options, "").expect("a window")]),
             deny: Box::default(),
             zone: TimeZone::get(zone).expect("a zone"),
-            refusal: Refusal::error(403, None),
+            refusal: RefusalResponse::error(403, None),
         };
         let at = |time: &&str| time.parse::<Timestamp>().expect("a time").to_zoned(times_open.zone.clone());
         times.iter().map(|time| times_open.are_open(&at(time))).collect()

@@ -3,7 +3,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop};
 
-use crate::answer::Refusal;
+use crate::answer::RefusalResponse;
 use crate::options::pattern;
 
 /// Lets requests through, or refuses them, by their `User-Agent`.
@@ -41,30 +41,30 @@ impl Definition for UaRestriction {
             (None, Some(texts)) => (texts, "denylist", false),
             _ => return Err(ConfigError::new("", "needs one of `allowlist` and `denylist`")),
         };
-        Ok(Step::new(Restriction {
+        Ok(Step::new(UserAgentAccessList {
             patterns: pattern::compile_set(&texts, false, path)?,
             allowed,
             bypass_missing: self.bypass_missing,
-            refusal: Refusal::new(403, "message", &self.message),
+            refusal: RefusalResponse::new(403, "message", &self.message),
         }))
     }
 }
 
-struct Restriction {
+struct UserAgentAccessList {
     patterns: RegexSet,
     /// Who matches is let through, rather than refused.
     allowed: bool,
     bypass_missing: bool,
-    refusal: Refusal,
+    refusal: RefusalResponse,
 }
 
-impl Plugin for Restriction {
+impl Plugin for UserAgentAccessList {
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         if self.lets_through(exchange) { Ok(()) } else { Err(self.refusal.send(exchange)) }
     }
 }
 
-impl Restriction {
+impl UserAgentAccessList {
     fn lets_through(&self, exchange: &Exchange) -> bool {
         let mut agents = exchange.request.head.values(b"user-agent").peekable();
         match agents.peek() {

@@ -3,7 +3,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Variable, Variables};
 
-use crate::answer::Refusal;
+use crate::answer::RefusalResponse;
 use crate::options::pattern;
 
 /// Refuses requests whose path and query match a regular expression.
@@ -43,14 +43,14 @@ impl Definition for UriBlocker {
         }
         Ok(Step::new(Blocker {
             rules: pattern::compile_set(&self.block_rules, self.case_insensitive, "block_rules")?,
-            refusal: Refusal::error(self.rejected_code, self.rejected_msg.as_deref()),
+            refusal: RefusalResponse::error(self.rejected_code, self.rejected_msg.as_deref()),
         }))
     }
 }
 
 struct Blocker {
     rules: RegexSet,
-    refusal: Refusal,
+    refusal: RefusalResponse,
 }
 
 impl Plugin for Blocker {

@@ -15,7 +15,7 @@ use portable_atomic::{AtomicU128, Ordering};
 
 mod siphash;
 
-use siphash::Secret;
+use siphash::SipKey;
 
 /// Cells a key may stand in: this many groups of [`GROUP`] neighbours.
 const GROUPS: usize = 4;
@@ -41,7 +41,7 @@ pub struct Table<C> {
     cells: Box<[AtomicU128]>,
     /// Each guards the taking of cells in its part of the table.
     parts: Box<[Mutex<()>]>,
-    secret: Secret,
+    secret: SipKey,
     kind: std::marker::PhantomData<fn() -> C>,
 }
 
@@ -53,16 +53,16 @@ pub fn name(text: &str) -> u64 {
 
 /// A key of a table. Made with a secret, so that nobody can choose where keys stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key(u64);
+pub struct CounterKey(u64);
 
-impl Key {
+impl CounterKey {
     /// For notes that an exchange carries.
     pub fn number(self) -> u64 {
         self.0
     }
 
-    pub fn from_number(number: u64) -> Key {
-        Key(number)
+    pub fn from_number(number: u64) -> CounterKey {
+        CounterKey(number)
     }
 }
 
@@ -77,20 +77,20 @@ impl<C: Counter> Table<C> {
         Table {
             cells,
             parts: (0..PARTS).map(|_| Mutex::default()).collect(),
-            secret: Secret::random(),
+            secret: SipKey::random(),
             kind: std::marker::PhantomData,
         }
     }
 
     /// The key for a value under a name.
     #[inline]
-    pub fn key(&self, name: u64, value: &[u8]) -> Key {
-        Key(self.secret.hash(name, value))
+    pub fn key(&self, name: u64, value: &[u8]) -> CounterKey {
+        CounterKey(self.secret.hash(name, value))
     }
 
     /// Changes the counter of a key, as one step. `change` gets what is counted, which may be nothing or out of date, and
     /// gives the new counter, or `None` to leave it; it may be called more than once.
-    pub fn update<T>(&self, key: Key, now: u64, change: impl FnMut(C) -> (Option<C>, T)) -> T {
+    pub fn update<T>(&self, key: CounterKey, now: u64, change: impl FnMut(C) -> (Option<C>, T)) -> T {
         let mut change = change;
         loop {
             let result = match self.find(key) {
@@ -104,16 +104,16 @@ impl<C: Counter> Table<C> {
     }
 
     /// The counter of a key; zero when there is none.
-    pub fn read(&self, key: Key) -> C {
+    pub fn read(&self, key: CounterKey) -> C {
         self.update(key, 0, |counter| (None, counter))
     }
 
-    fn part(&self, key: Key) -> usize {
+    fn part(&self, key: CounterKey) -> usize {
         (key.0 as usize) % PARTS
     }
 
     /// The cells of a key. All lie in its part of the table.
-    fn cells(&self, key: Key) -> impl Iterator<Item = &AtomicU128> {
+    fn cells(&self, key: CounterKey) -> impl Iterator<Item = &AtomicU128> {
         let part_len = self.cells.len() / PARTS;
         let groups = part_len / GROUP;
         let part = &self.cells[self.part(key) * part_len..][..part_len];
@@ -122,12 +122,12 @@ impl<C: Counter> Table<C> {
         (0..GROUPS).flat_map(move |step| &part[((first + step) & (groups - 1)) * GROUP..][..GROUP])
     }
 
-    fn find(&self, key: Key) -> Option<&AtomicU128> {
+    fn find(&self, key: CounterKey) -> Option<&AtomicU128> {
         self.cells(key).find(|cell| tag_of(cell.load(Ordering::Acquire)) == tag(key))
     }
 
     /// `None`: the cell has changed meanwhile.
-    fn change<T>(&self, cell: &AtomicU128, key: Key, change: &mut impl FnMut(C) -> (Option<C>, T)) -> Option<T> {
+    fn change<T>(&self, cell: &AtomicU128, key: CounterKey, change: &mut impl FnMut(C) -> (Option<C>, T)) -> Option<T> {
         let mut word = cell.load(Ordering::Acquire);
         loop {
             if tag_of(word) != tag(key) {
@@ -144,7 +144,7 @@ impl<C: Counter> Table<C> {
 
     /// `None`: somebody else was faster.
     #[cold]
-    fn insert<T>(&self, key: Key, now: u64, change: &mut impl FnMut(C) -> (Option<C>, T)) -> Option<T> {
+    fn insert<T>(&self, key: CounterKey, now: u64, change: &mut impl FnMut(C) -> (Option<C>, T)) -> Option<T> {
         let (new, result) = change(C::from_bits(0));
         let Some(new) = new else { return Some(result) };
         // It guards no data that a panic could leave half-changed.
@@ -166,7 +166,7 @@ impl<C: Counter> Table<C> {
 const COUNTER_MASK: u128 = (1 << COUNTER_BITS) - 1;
 
 /// The part of the key that a cell holds; which group it stands in says more of it. Never zero, as an empty cell is.
-fn tag(key: Key) -> u128 {
+fn tag(key: CounterKey) -> u128 {
     u128::from((key.0 >> 24) | 1)
 }
 
@@ -174,7 +174,7 @@ fn tag_of(word: u128) -> u128 {
     word >> COUNTER_BITS
 }
 
-fn pack(key: Key, counter: impl Counter) -> u128 {
+fn pack(key: CounterKey, counter: impl Counter) -> u128 {
     debug_assert_eq!(counter.bits() & !COUNTER_MASK, 0, "a counter has 88 bits");
     tag(key) << COUNTER_BITS | counter.bits()
 }
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    fn add(table: &Table<Until>, key: Key, now: u64, time: u64) -> u64 {
+    fn add(table: &Table<Until>, key: CounterKey, now: u64, time: u64) -> u64 {
         table.update(key, now, |counter| {
             let count = if counter.is_live(now) { counter.count + 1 } else { 1 };
             (Some(Until { time, count }), count)
@@ -226,7 +226,7 @@ mod tests {
     fn every_change_counts_whoever_makes_it() {
         const EACH: u64 = 20_000;
         let table = Table::<Until>::new(0);
-        let keys: Vec<Key> = (0..50u64).map(|index| table.key(1, &index.to_le_bytes())).collect();
+        let keys: Vec<CounterKey> = (0..50u64).map(|index| table.key(1, &index.to_le_bytes())).collect();
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn what_was_used_least_gives_way() {
         let table = Table::<Until>::new(0);
-        let busy: Vec<Key> = (0..100u64).map(|index| table.key(1, &index.to_le_bytes())).collect();
+        let busy: Vec<CounterKey> = (0..100u64).map(|index| table.key(1, &index.to_le_bytes())).collect();
         for &key in &busy {
             add(&table, key, 1, 1000);
             add(&table, key, 1, 1000);

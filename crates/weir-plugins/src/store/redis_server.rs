@@ -19,46 +19,46 @@ use redis::{
     ScriptInvocation,
 };
 
-use crate::complaint::Complaint;
+use crate::rate_limited_log::RateLimitedLog;
 
 /// Where servers are, and how they are found.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Topology {
     Single {
-        address: Address,
+        address: RedisAddress,
         /// Speaks TLS, and whether the server must prove who it is.
         tls: Option<bool>,
     },
     Cluster {
-        nodes: Vec<Address>,
+        nodes: Vec<RedisAddress>,
         tls: Option<bool>,
     },
     Sentinels {
-        sentinels: Vec<Address>,
+        sentinels: Vec<RedisAddress>,
         master: String,
         /// At the sentinels.
-        login: Login,
+        login: RedisLogin,
     },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Address {
+pub struct RedisAddress {
     pub host: String,
     pub port: u16,
 }
 
-impl Address {
+impl RedisAddress {
     /// From `host:port` or `[v6]:port`.
-    pub fn parse(text: &str) -> Option<Address> {
+    pub fn parse(text: &str) -> Option<RedisAddress> {
         let (host, port) = text.rsplit_once(':')?;
         let host = host.strip_prefix('[').map_or(Some(host), |v6| v6.strip_suffix(']'))?;
         let port = port.parse().ok().filter(|port| *port != 0)?;
-        (!host.is_empty()).then(|| Address { host: host.to_owned(), port })
+        (!host.is_empty()).then(|| RedisAddress { host: host.to_owned(), port })
     }
 
     /// `tls` as in [`Topology`].
     fn connection(&self, tls: Option<bool>) -> ConnectionAddr {
-        let Address { host, port } = self.clone();
+        let RedisAddress { host, port } = self.clone();
         match tls {
             None => ConnectionAddr::Tcp(host, port),
             Some(verify) => ConnectionAddr::TcpTls { host, port, insecure: !verify, tls_params: None },
@@ -68,16 +68,16 @@ impl Address {
 
 /// Who the gateway is there. Secrets are not shown.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
-pub struct Login {
+pub struct RedisLogin {
     username: Option<String>,
     password: Option<String>,
 }
 
-impl Login {
+impl RedisLogin {
     /// What is empty is not there.
-    pub fn new(username: Option<String>, password: Option<String>) -> Login {
+    pub fn new(username: Option<String>, password: Option<String>) -> RedisLogin {
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
-        Login { username: given(username), password: given(password) }
+        RedisLogin { username: given(username), password: given(password) }
     }
 
     fn info(&self, database: u32) -> RedisConnectionInfo {
@@ -92,17 +92,17 @@ impl Login {
     }
 }
 
-impl fmt::Debug for Login {
+impl fmt::Debug for RedisLogin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Login").field("username", &self.username).finish_non_exhaustive()
+        f.debug_struct("RedisLogin").field("username", &self.username).finish_non_exhaustive()
     }
 }
 
 /// Everything that makes two servers the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Identity {
+struct RedisIdentity {
     topology: Topology,
-    login: Login,
+    login: RedisLogin,
     database: u32,
     timeout: Duration,
 }
@@ -110,8 +110,8 @@ struct Identity {
 /// A server, or several that are one to their users.
 #[derive(Debug)]
 pub struct RedisServer {
-    identity: Identity,
-    complaint: Complaint,
+    identity: RedisIdentity,
+    failures: RateLimitedLog,
 }
 
 /// It did not answer, or not in time.
@@ -120,15 +120,15 @@ pub struct Unanswered;
 
 impl RedisServer {
     /// The server with these properties. Plugins and documents that name the same one share it.
-    pub fn of(topology: Topology, login: Login, database: u32, timeout: Duration) -> Arc<RedisServer> {
-        static KNOWN: LazyLock<Mutex<HashMap<Identity, Weak<RedisServer>>>> = LazyLock::new(Mutex::default);
-        let identity = Identity { topology, login, database, timeout };
+    pub fn of(topology: Topology, login: RedisLogin, database: u32, timeout: Duration) -> Arc<RedisServer> {
+        static KNOWN: LazyLock<Mutex<HashMap<RedisIdentity, Weak<RedisServer>>>> = LazyLock::new(Mutex::default);
+        let identity = RedisIdentity { topology, login, database, timeout };
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(server) = known.get(&identity).and_then(Weak::upgrade) {
             return server;
         }
         known.retain(|_, server| server.strong_count() > 0);
-        let server = Arc::new(RedisServer { identity: identity.clone(), complaint: Complaint::default() });
+        let server = Arc::new(RedisServer { identity: identity.clone(), failures: RateLimitedLog::default() });
         known.insert(identity, Arc::downgrade(&server));
         server
     }
@@ -158,17 +158,19 @@ impl RedisServer {
                 format!("no answer within {} ms", self.identity.timeout.as_millis())
             }
         };
-        self.complaint.say(format_args!("limits cannot be counted in {}: {failure}", self.identity.topology));
+        self.failures.error(format_args!("limits cannot be counted in {}: {failure}", self.identity.topology));
         Err(Unanswered)
     }
 
-    async fn connect(&self) -> RedisResult<Connection> {
-        let Identity { topology, login, database, timeout } = &self.identity;
+    async fn connect(&self) -> RedisResult<RedisConnection> {
+        let RedisIdentity { topology, login, database, timeout } = &self.identity;
         match topology {
             Topology::Single { address, tls } => {
                 let info = address.connection(*tls).into_connection_info()?.set_redis_settings(login.info(*database));
                 let client = redis::Client::open(info)?;
-                Ok(Connection::Single(client.get_multiplexed_async_connection_with_config(&terms(*timeout)).await?))
+                Ok(RedisConnection::Single(
+                    client.get_multiplexed_async_connection_with_config(&terms(*timeout)).await?,
+                ))
             }
             Topology::Cluster { nodes, tls } => {
                 let nodes = nodes.iter().map(|node| node.connection(*tls).into_connection_info());
@@ -180,7 +182,7 @@ impl RedisServer {
                     Some(true) => builder.tls(TlsMode::Secure),
                     Some(false) => builder.tls(TlsMode::Insecure),
                 };
-                Ok(Connection::Cluster(builder.build()?.get_async_connection().await?))
+                Ok(RedisConnection::Cluster(builder.build()?.get_async_connection().await?))
             }
             Topology::Sentinels { sentinels, master, login: at_sentinels } => {
                 let sentinels = sentinels.iter().map(|sentinel| sentinel.connection(None));
@@ -199,7 +201,7 @@ impl RedisServer {
                     builder = builder.set_client_to_sentinel_password(password);
                 }
                 let mut client = builder.build()?;
-                Ok(Connection::Single(client.get_async_connection_with_config(&terms(*timeout)).await?))
+                Ok(RedisConnection::Single(client.get_async_connection_with_config(&terms(*timeout)).await?))
             }
         }
     }
@@ -212,14 +214,14 @@ fn terms(timeout: Duration) -> AsyncConnectionConfig {
 
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |f: &mut fmt::Formatter<'_>, addresses: &[Address]| {
-            addresses.iter().enumerate().try_for_each(|(index, Address { host, port })| {
+        let list = |f: &mut fmt::Formatter<'_>, addresses: &[RedisAddress]| {
+            addresses.iter().enumerate().try_for_each(|(index, RedisAddress { host, port })| {
                 let comma = if index == 0 { "" } else { ", " };
                 write!(f, "{comma}{host}:{port}")
             })
         };
         match self {
-            Topology::Single { address: Address { host, port }, .. } => write!(f, "the Redis at {host}:{port}"),
+            Topology::Single { address: RedisAddress { host, port }, .. } => write!(f, "the Redis at {host}:{port}"),
             Topology::Cluster { nodes, .. } => {
                 f.write_str("the Redis cluster of ")?;
                 list(f, nodes)
@@ -233,49 +235,49 @@ impl fmt::Display for Topology {
 }
 
 #[derive(Clone)]
-enum Connection {
+enum RedisConnection {
     Single(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
 
-impl Connection {
+impl RedisConnection {
     async fn ask(&mut self, invocation: &ScriptInvocation<'_>) -> RedisResult<Vec<i64>> {
         match self {
-            Connection::Single(connection) => invocation.invoke_async(connection).await,
-            Connection::Cluster(connection) => invocation.invoke_async(connection).await,
+            RedisConnection::Single(connection) => invocation.invoke_async(connection).await,
+            RedisConnection::Cluster(connection) => invocation.invoke_async(connection).await,
         }
     }
 }
 
 /// A worker's connection to a server.
 #[derive(Default)]
-struct Place {
-    connection: RefCell<Option<Connection>>,
+struct WorkerConnection {
+    connection: RefCell<Option<RedisConnection>>,
     /// Whoever connects holds it; the others wait for the connection.
     connecting: tokio::sync::Mutex<()>,
 }
 
 /// A server and this worker's connection to it.
-type Visited = (Weak<RedisServer>, Rc<Place>);
+type KnownConnection = (Weak<RedisServer>, Rc<WorkerConnection>);
 
 thread_local! {
-    static PLACES: RefCell<Vec<Visited>> = const { RefCell::new(Vec::new()) };
+    static PLACES: RefCell<Vec<KnownConnection>> = const { RefCell::new(Vec::new()) };
 }
 
-fn place_of(server: &Arc<RedisServer>) -> Rc<Place> {
+fn place_of(server: &Arc<RedisServer>) -> Rc<WorkerConnection> {
     PLACES.with_borrow_mut(|places| {
         if let Some((_, place)) = places.iter().find(|(known, _)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(server))) {
             return Rc::clone(place);
         }
         // Connections to servers that no configuration names any more end here.
         places.retain(|(known, _)| known.strong_count() > 0);
-        let place = Rc::<Place>::default();
+        let place = Rc::<WorkerConnection>::default();
         places.push((Arc::downgrade(server), Rc::clone(&place)));
         place
     })
 }
 
-impl Place {
+impl WorkerConnection {
     async fn ask(&self, server: &RedisServer, invocation: &ScriptInvocation<'_>) -> RedisResult<Vec<i64>> {
         let mut connection = self.connection(server).await?;
         let answer = connection.ask(invocation).await;
@@ -285,7 +287,7 @@ impl Place {
         answer
     }
 
-    async fn connection(&self, server: &RedisServer) -> RedisResult<Connection> {
+    async fn connection(&self, server: &RedisServer) -> RedisResult<RedisConnection> {
         let known = || self.connection.borrow().clone();
         if let Some(connection) = known() {
             return Ok(connection);

@@ -7,7 +7,7 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, NoteKey, Phases, Plu
 
 use crate::clock;
 use crate::options::headers::header_name;
-use crate::store::counters::{self, Counter, Key, Table};
+use crate::store::counters::{self, Counter, CounterKey, Table};
 
 /// Stops asking an upstream that fails, and asks again after a while (circuit breaker).
 ///
@@ -129,7 +129,7 @@ impl Definition for ApiBreaker {
             status: self.break_response_code,
             body,
             fields,
-            rule: Rule {
+            rule: BreakerRule {
                 max_open: Duration::from_secs(self.max_breaker_sec),
                 unhealthy: self.unhealthy.http_statuses.into(),
                 failures: self.unhealthy.failures,
@@ -163,13 +163,13 @@ struct Breaker {
     status: u16,
     body: Option<Template>,
     fields: Box<[(Box<[u8]>, Template)]>,
-    rule: Rule,
+    rule: BreakerRule,
     name: u64,
     /// Notes the key of a request that was let through.
     note: NoteKey,
 }
 
-struct Rule {
+struct BreakerRule {
     max_open: Duration,
     unhealthy: Box<[u16]>,
     failures: u64,
@@ -218,7 +218,7 @@ impl Counter for Record {
     }
 }
 
-impl Rule {
+impl BreakerRule {
     /// The upstream is not to be asked now.
     fn is_open(&self, record: Record, now: Duration) -> bool {
         let trips = record.failures / self.failures;
@@ -270,7 +270,7 @@ impl Plugin for Breaker {
             (status, _) => status,
         };
         let now = clock::now();
-        TABLE.update(Key::from_number(key), ticks(now), |record| (self.rule.after(record, status, now), ()));
+        TABLE.update(CounterKey::from_number(key), ticks(now), |record| (self.rule.after(record, status, now), ()));
     }
 }
 
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn the_pause_doubles_until_answers_are_good_again() {
-        let rule = Rule {
+        let rule = BreakerRule {
             max_open: Duration::from_secs(10),
             unhealthy: [500].into(),
             failures: 2,

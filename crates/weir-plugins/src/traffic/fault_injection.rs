@@ -75,7 +75,7 @@ impl Definition for FaultInjection {
         if !(0.0..=MAX_DELAY).contains(&delay.duration) {
             return Err(ConfigError::new("delay.duration", format!("must be from 0 to {MAX_DELAY} seconds")));
         }
-        Ok(Step::waiting(Delay {
+        Ok(Step::waiting(InjectedDelay {
             duration: Duration::from_secs_f64(delay.duration),
             when: When::compile(delay.percentage, &delay.vars, "delay", build)?,
             abort,
@@ -153,13 +153,13 @@ impl Plugin for Abort {
     }
 }
 
-struct Delay {
+struct InjectedDelay {
     duration: Duration,
     when: When,
     abort: Option<Abort>,
 }
 
-impl AsyncPlugin for Delay {
+impl AsyncPlugin for InjectedDelay {
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
         Box::pin(async move {
             if self.when.is_now(exchange) {

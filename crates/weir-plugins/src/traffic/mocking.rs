@@ -73,13 +73,13 @@ impl Definition for Mocking {
             (Some(example), _) => {
                 let template = build.template(&example, "response_example");
                 match template.constant() {
-                    Some(text) => Content::Constant(text.into()),
-                    None => Content::Template(template, style),
+                    Some(text) => MockContent::Constant(text.into()),
+                    None => MockContent::Template(template, style),
                 }
             }
             (None, Some(schema)) => {
-                let shape = Shape::of(&Value::Object(schema), "response_schema", 0)?;
-                Content::Random { shape, xml: self.content_type.contains("xml") }
+                let shape = SchemaShape::of(&Value::Object(schema), "response_schema", 0)?;
+                MockContent::Random { shape, xml: self.content_type.contains("xml") }
             }
             (None, None) => {
                 return Err(ConfigError::new("", "has neither `response_example` nor `response_schema`; give one"));
@@ -102,7 +102,7 @@ impl Definition for Mocking {
         };
         Ok(match self.delay {
             0 => Step::new(mock),
-            seconds => Step::waiting(Delayed { mock, delay: Duration::from_secs(seconds.into()) }),
+            seconds => Step::waiting(DelayedMock { mock, delay: Duration::from_secs(seconds.into()) }),
         })
     }
 }
@@ -110,26 +110,26 @@ impl Definition for Mocking {
 struct Mock {
     status: u16,
     content_type: Box<str>,
-    content: Content,
+    content: MockContent,
     fields: Box<[(Box<[u8]>, Template)]>,
 }
 
-enum Content {
+enum MockContent {
     Constant(Box<[u8]>),
     Template(Template, Style),
-    Random { shape: Shape, xml: bool },
+    Random { shape: SchemaShape, xml: bool },
 }
 
 impl Plugin for Mock {
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let stop = match &self.content {
-            Content::Constant(body) => exchange.respond(self.status, &self.content_type, body),
-            Content::Template(template, style) => {
+            MockContent::Constant(body) => exchange.respond(self.status, &self.content_type, body),
+            MockContent::Template(template, style) => {
                 let mut body = Vec::new();
                 template.render_as(*style, exchange, &mut body);
                 exchange.respond(self.status, &self.content_type, &body)
             }
-            Content::Random { shape, xml } => {
+            MockContent::Random { shape, xml } => {
                 let value = shape.draw();
                 let body = if *xml { xml_document(&value) } else { value.to_string() };
                 exchange.respond(self.status, &self.content_type, body.as_bytes())
@@ -151,12 +151,12 @@ impl Plugin for Mock {
     }
 }
 
-struct Delayed {
+struct DelayedMock {
     mock: Mock,
     delay: Duration,
 }
 
-impl AsyncPlugin for Delayed {
+impl AsyncPlugin for DelayedMock {
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
         Box::pin(async move {
             tokio::time::sleep(self.delay).await;
@@ -166,26 +166,26 @@ impl AsyncPlugin for Delayed {
 }
 
 /// What random data looks like.
-enum Shape {
+enum SchemaShape {
     Example(Value),
     Text,
     Number,
     Integer,
     Boolean,
-    List(Box<Shape>),
-    Object(Vec<(String, Shape)>),
+    List(Box<SchemaShape>),
+    Object(Vec<(String, SchemaShape)>),
 }
 
 /// How deep a schema may nest.
 const MAX_DEPTH: usize = 32;
 
-impl Shape {
-    fn of(schema: &Value, path: &str, depth: usize) -> Result<Shape, ConfigError> {
+impl SchemaShape {
+    fn of(schema: &Value, path: &str, depth: usize) -> Result<SchemaShape, ConfigError> {
         if depth > MAX_DEPTH {
             return Err(ConfigError::new(path, format!("nests deeper than {MAX_DEPTH} levels")));
         }
         if let Some(example) = schema.get("example") {
-            return Ok(Shape::Example(example.clone()));
+            return Ok(SchemaShape::Example(example.clone()));
         }
         let kind = match schema.get("type") {
             Some(Value::String(kind)) => kind.as_str(),
@@ -193,21 +193,21 @@ impl Shape {
             _ => return Err(ConfigError::new(format!("{path}.type"), "is missing; name one type, as \"string\"")),
         };
         Ok(match kind {
-            "string" => Shape::Text,
-            "number" => Shape::Number,
-            "integer" => Shape::Integer,
-            "boolean" => Shape::Boolean,
+            "string" => SchemaShape::Text,
+            "number" => SchemaShape::Number,
+            "integer" => SchemaShape::Integer,
+            "boolean" => SchemaShape::Boolean,
             "array" => {
                 let path = format!("{path}.items");
                 let items = schema.get("items").ok_or_else(|| ConfigError::new(&path, "is missing in an array"))?;
-                Shape::List(Box::new(Shape::of(items, &path, depth + 1)?))
+                SchemaShape::List(Box::new(SchemaShape::of(items, &path, depth + 1)?))
             }
             "object" => {
                 let properties = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
                 let shapes = properties.map(|(name, schema)| {
-                    Ok((name.clone(), Shape::of(schema, &format!("{path}.properties.{name}"), depth + 1)?))
+                    Ok((name.clone(), SchemaShape::of(schema, &format!("{path}.properties.{name}"), depth + 1)?))
                 });
-                Shape::Object(shapes.collect::<Result<_, ConfigError>>()?)
+                SchemaShape::Object(shapes.collect::<Result<_, ConfigError>>()?)
             }
             other => {
                 let problem = format!("`{other}` is no type; use string, number, integer, boolean, array or object");
@@ -218,13 +218,13 @@ impl Shape {
 
     fn draw(&self) -> Value {
         match self {
-            Shape::Example(value) => value.clone(),
-            Shape::Text => Value::String((0..random_range(1..=10)).map(|_| random_range('a'..='z')).collect()),
-            Shape::Number => Value::from(random_range(0.0..10_000.0)),
-            Shape::Integer => Value::from(random_range(1..=10_000)),
-            Shape::Boolean => Value::from(rand::random::<bool>()),
-            Shape::List(items) => (0..random_range(1..=3)).map(|_| items.draw()).collect(),
-            Shape::Object(properties) => {
+            SchemaShape::Example(value) => value.clone(),
+            SchemaShape::Text => Value::String((0..random_range(1..=10)).map(|_| random_range('a'..='z')).collect()),
+            SchemaShape::Number => Value::from(random_range(0.0..10_000.0)),
+            SchemaShape::Integer => Value::from(random_range(1..=10_000)),
+            SchemaShape::Boolean => Value::from(rand::random::<bool>()),
+            SchemaShape::List(items) => (0..random_range(1..=3)).map(|_| items.draw()).collect(),
+            SchemaShape::Object(properties) => {
                 Value::Object(properties.iter().map(|(name, shape)| (name.clone(), shape.draw())).collect())
             }
         }

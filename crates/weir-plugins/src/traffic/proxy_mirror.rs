@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, NoteKey, Phases, Plugin, Stage, Step, Stop};
 
 use crate::callout::{Failure, Keepalive, Service};
-use crate::content::onlooker::Onlooker;
+use crate::content::body_recorder::BodyRecorder;
 
 /// Sends a copy of requests to another service, whose answers nobody reads.
 ///
@@ -94,15 +94,15 @@ impl Definition for ProxyMirror {
 
 /// What became of copies.
 #[derive(Debug, Default)]
-struct Tally {
+struct MirrorTally {
     sent: AtomicU64,
     failed: AtomicU64,
     dropped: AtomicU64,
 }
 
-static TALLIES: LazyLock<Mutex<BTreeMap<String, Arc<Tally>>>> = LazyLock::new(Mutex::default);
+static TALLIES: LazyLock<Mutex<BTreeMap<String, Arc<MirrorTally>>>> = LazyLock::new(Mutex::default);
 
-fn tally_of(name: &str) -> Arc<Tally> {
+fn tally_of(name: &str) -> Arc<MirrorTally> {
     let mut tallies = TALLIES.lock().unwrap_or_else(PoisonError::into_inner);
     Arc::clone(tallies.entry(name.to_owned()).or_default())
 }
@@ -110,8 +110,8 @@ fn tally_of(name: &str) -> Arc<Tally> {
 /// What became of all copies so far: by where they go, with a word and a number each.
 pub fn tallies() -> Vec<(String, [(&'static str, u64); 3])> {
     let tallies = TALLIES.lock().unwrap_or_else(PoisonError::into_inner);
-    let tally = |(name, tally): (&String, &Arc<Tally>)| {
-        let Tally { sent, failed, dropped } = &**tally;
+    let tally = |(name, tally): (&String, &Arc<MirrorTally>)| {
+        let MirrorTally { sent, failed, dropped } = &**tally;
         let counts = [("sent", sent), ("failed", failed), ("dropped", dropped)];
         (name.clone(), counts.map(|(outcome, count)| (outcome, count.load(Relaxed))))
     };
@@ -123,7 +123,7 @@ struct Mirror {
     path: Option<String>,
     mode: PathConcatMode,
     sample_ratio: f64,
-    tally: Arc<Tally>,
+    tally: Arc<MirrorTally>,
     content: NoteKey,
     /// Chance has picked the request.
     picked: NoteKey,
@@ -134,19 +134,19 @@ thread_local! {
 }
 
 /// A place among those on their way.
-struct Seat;
+struct MirrorPermit;
 
-impl Seat {
-    fn take() -> Option<Seat> {
+impl MirrorPermit {
+    fn take() -> Option<MirrorPermit> {
         let taken = UNDERWAY.get();
         (taken < MOST_UNDERWAY).then(|| {
             UNDERWAY.set(taken + 1);
-            Seat
+            MirrorPermit
         })
     }
 }
 
-impl Drop for Seat {
+impl Drop for MirrorPermit {
     fn drop(&mut self) {
         UNDERWAY.set(UNDERWAY.get() - 1);
     }
@@ -166,7 +166,7 @@ impl Plugin for Mirror {
 
     fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
         let is_picked = exchange.notes.read(self.picked).is_some();
-        Ok(is_picked.then(|| Onlooker::filter(exchange.notes.keep(self.content), MOST_CONTENT)))
+        Ok(is_picked.then(|| BodyRecorder::filter(exchange.notes.keep(self.content), MOST_CONTENT)))
     }
 
     fn kept_bytes(&self, exchange: &Exchange) -> usize {
@@ -177,7 +177,7 @@ impl Plugin for Mirror {
         if exchange.notes.read(self.picked).is_none() || exchange.upstream.attempts == 0 {
             return;
         }
-        let copy = self.copy(exchange).and_then(|copy| Some((copy, Seat::take()?)));
+        let copy = self.copy(exchange).and_then(|copy| Some((copy, MirrorPermit::take()?)));
         let Some((copy, seat)) = copy else {
             self.tally.dropped.fetch_add(1, Relaxed);
             return;

@@ -56,20 +56,20 @@ impl Definition for Redirect {
             }
             (true, None, None) => {
                 let port = self.https_port.or(build.https_port()).filter(|port| *port != 443);
-                Place::Https(port.map(|port| format!(":{port}").into_bytes().into()).unwrap_or_default())
+                RedirectTarget::Https(port.map(|port| format!(":{port}").into_bytes().into()).unwrap_or_default())
             }
-            (false, Some(uri), None) if !uri.is_empty() => Place::Fixed(build.template(&uri, "uri")),
+            (false, Some(uri), None) if !uri.is_empty() => RedirectTarget::Fixed(build.template(&uri, "uri")),
             (false, Some(_), None) => return Err(ConfigError::new("uri", "is empty")),
             (false, None, Some(texts)) => match &texts[..] {
                 [expression, place] => {
                     let expression = pattern::compile(expression, false, "regex_uri[0]")?;
-                    Place::Matched(Box::new(expression), build.template(place, "regex_uri[1]"))
+                    RedirectTarget::Matched(Box::new(expression), build.template(place, "regex_uri[1]"))
                 }
                 _ => return Err(ConfigError::new("regex_uri", "must hold one expression and one place")),
             },
             _ => return Err(ConfigError::new("", "needs one of `uri`, `regex_uri` and `http_to_https`")),
         };
-        if self.https_port.is_some() && !matches!(place, Place::Https(_)) {
+        if self.https_port.is_some() && !matches!(place, RedirectTarget::Https(_)) {
             return Err(ConfigError::new("https_port", "belongs to `http_to_https`"));
         }
         if self.https_port == Some(0) {
@@ -84,13 +84,13 @@ impl Definition for Redirect {
 }
 
 struct Redirection {
-    place: Place,
+    place: RedirectTarget,
     status: u16,
     encode_uri: bool,
     append_query_string: bool,
 }
 
-enum Place {
+enum RedirectTarget {
     /// On this port, if it is not the usual one.
     Https(Box<[u8]>),
     Fixed(Template),
@@ -102,7 +102,7 @@ impl Plugin for Redirection {
         let mut place = Vec::new();
         let mut status = self.status;
         match &self.place {
-            Place::Https(port) => {
+            RedirectTarget::Https(port) => {
                 if came_over_https(exchange) || exchange.request.host().is_empty() {
                     return Ok(());
                 }
@@ -112,13 +112,13 @@ impl Plugin for Redirection {
                 place.extend_from_slice(&path);
                 push_query(exchange, &mut place);
             }
-            Place::Fixed(template) => {
+            RedirectTarget::Fixed(template) => {
                 template.render(exchange, &mut place);
                 if template.constant().is_none() {
                     keep_own_host(&mut place);
                 }
             }
-            Place::Matched(expression, template) => {
+            RedirectTarget::Matched(expression, template) => {
                 let path = exchange.request.path();
                 let Some(captures) = expression.captures(path) else { return Ok(()) };
                 let whole = captures.get(0).expect("group 0 is the match");

@@ -15,13 +15,13 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Plugin, 
 pub struct TrafficSplit {
     /// The rules, in the order in which they are tried. A request that none matches goes where its route says.
     #[serde(default)]
-    rules: Vec<RuleOptions>,
+    rules: Vec<SplitRuleOptions>,
 }
 
 /// Who is split, and how.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct RuleOptions {
+struct SplitRuleOptions {
     /// The rule counts where one of these holds. Without any it counts for all requests.
     #[serde(default, rename = "match")]
     cases: Vec<CaseOptions>,
@@ -77,30 +77,31 @@ impl Definition for TrafficSplit {
         if self.rules.is_empty() {
             build.warnings.push(ConfigError::new("", "has no `rules`, so all traffic goes where routes say"));
         }
-        let rule = |(index, options): (usize, RuleOptions)| Rule::new(options, &format!("rules[{index}]"), build);
+        let rule =
+            |(index, options): (usize, SplitRuleOptions)| SplitRule::new(options, &format!("rules[{index}]"), build);
         let rules = self.rules.into_iter().enumerate().map(rule).collect::<Result<_, _>>()?;
         Ok(Step::new(Split(rules)))
     }
 }
 
-struct Split(Box<[Rule]>);
+struct Split(Box<[SplitRule]>);
 
-struct Rule {
+struct SplitRule {
     /// One has to hold, if there are any.
     cases: Box<[Expression]>,
-    shares: Box<[Share]>,
-    turns: Turns,
+    shares: Box<[WeightedShare]>,
+    turns: WeightedTurns,
 }
 
-struct Share {
+struct WeightedShare {
     /// The sum of the weights so far, this one included.
     until: u64,
     /// `None` is where the route says.
     upstream: Option<u32>,
 }
 
-impl Rule {
-    fn new(options: RuleOptions, path: &str, build: &mut Build) -> Result<Rule, ConfigError> {
+impl SplitRule {
+    fn new(options: SplitRuleOptions, path: &str, build: &mut Build) -> Result<SplitRule, ConfigError> {
         let mut cases = Vec::new();
         for (index, case) in options.cases.iter().enumerate() {
             let path = format!("{path}.match[{index}].vars");
@@ -114,9 +115,9 @@ impl Rule {
         let mut until = 0;
         let share = |(index, share): (usize, &ShareOptions)| {
             until += u64::from(share.weight);
-            Share { until, upstream: build.upstream(&format!("{path}.weighted_upstreams[{index}]")) }
+            WeightedShare { until, upstream: build.upstream(&format!("{path}.weighted_upstreams[{index}]")) }
         };
-        let shares: Box<[Share]> = options.weighted_upstreams.iter().enumerate().map(share).collect();
+        let shares: Box<[WeightedShare]> = options.weighted_upstreams.iter().enumerate().map(share).collect();
         let path = format!("{path}.weighted_upstreams");
         if until > MAX_WEIGHT {
             return Err(ConfigError::new(path, format!("has weights of more than {MAX_WEIGHT} in sum")));
@@ -124,7 +125,7 @@ impl Rule {
         if until == 0 && !shares.is_empty() {
             return Err(ConfigError::new(path, "has no weight above 0, so nobody has a share"));
         }
-        Ok(Rule { cases: cases.into(), shares, turns: Turns::new(until.max(1)) })
+        Ok(SplitRule { cases: cases.into(), shares, turns: WeightedTurns::new(until.max(1)) })
     }
 
     fn matches(&self, exchange: &Exchange) -> bool {
@@ -153,19 +154,19 @@ impl Plugin for Split {
 
 /// Every number below a total once in as many turns, neighbours in time far apart: shares are exact, and their turns
 /// are spread without anybody remembering an order.
-struct Turns {
+struct WeightedTurns {
     count: AtomicU64,
     total: u64,
     /// Has no divisor in common with the total, so that its multiples meet every number.
     step: u64,
 }
 
-impl Turns {
-    fn new(total: u64) -> Turns {
+impl WeightedTurns {
+    fn new(total: u64) -> WeightedTurns {
         // The golden section keeps multiples apart best.
         let golden = (total as f64 * 0.618_033_988_749_895) as u64;
         let step = (golden.max(1)..).find(|&step| gcd(step, total) == 1).unwrap_or(1);
-        Turns { count: AtomicU64::new(0), total, step }
+        WeightedTurns { count: AtomicU64::new(0), total, step }
     }
 
     fn next(&self) -> u64 {
@@ -225,12 +226,12 @@ mod tests {
     #[test]
     fn turns_meet_every_number_once() {
         for total in 1..200 {
-            let turns = Turns::new(total);
+            let turns = WeightedTurns::new(total);
             let mut met: Vec<_> = (0..total).map(|_| turns.next()).collect();
             met.sort_unstable();
             assert!(met.into_iter().eq(0..total), "{total}");
         }
-        let most = Turns::new(MAX_WEIGHT);
+        let most = WeightedTurns::new(MAX_WEIGHT);
         most.count.store(MAX_WEIGHT - 1, Ordering::Relaxed);
         assert_eq!(most.next(), MAX_WEIGHT - most.step);
     }

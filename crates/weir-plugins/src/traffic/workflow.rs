@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Phases, Plugin, Stage, Step, Stop};
 
-use crate::answer::Refusal;
+use crate::answer::RefusalResponse;
 
 /// Chooses among limits and refusals by what a request is like: the first rule whose case holds counts.
 #[derive(Deserialize, JsonSchema)]
@@ -13,13 +13,13 @@ use crate::answer::Refusal;
 pub struct Workflow {
     /// The rules, in the order in which they are tried.
     #[schemars(length(min = 1))]
-    rules: Vec<RuleOptions>,
+    rules: Vec<WorkflowRuleOptions>,
 }
 
 /// What happens in one case.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct RuleOptions {
+struct WorkflowRuleOptions {
     /// An expression, as `[[uri, "==", /a]]`. A rule without one always holds.
     case: Option<Value>,
     /// `[return, { code: 403 }]`, `[limit-count, { ... }]` or `[limit-conn, { ... }]`, one or several.
@@ -47,37 +47,37 @@ impl Definition for Workflow {
         if self.rules.is_empty() {
             return Err(ConfigError::new("rules", "is empty"));
         }
-        let rule = |(index, rule): (usize, RuleOptions)| {
+        let rule = |(index, rule): (usize, WorkflowRuleOptions)| {
             let path = format!("rules[{index}]");
             let case = rule.case.as_ref().map(|case| build.condition(case, &format!("{path}.case"))).transpose()?;
             if rule.actions.is_empty() {
                 return Err(ConfigError::new(format!("{path}.actions"), "is empty"));
             }
             let action = |(number, action): (usize, Vec<Value>)| {
-                Action::compile(&action, &format!("{path}.actions[{number}]"), build)
+                WorkflowAction::compile(&action, &format!("{path}.actions[{number}]"), build)
             };
             let actions = rule.actions.into_iter().enumerate().map(action).collect::<Result<_, _>>()?;
-            Ok(Rule { case, actions })
+            Ok(WorkflowRule { case, actions })
         };
         let rules = self.rules.into_iter().enumerate().map(rule).collect::<Result<_, ConfigError>>()?;
-        Ok(Step::new(Rules(rules)))
+        Ok(Step::new(WorkflowRules(rules)))
     }
 }
 
-struct Rules(Box<[Rule]>);
+struct WorkflowRules(Box<[WorkflowRule]>);
 
-struct Rule {
+struct WorkflowRule {
     case: Option<Expression>,
-    actions: Box<[Action]>,
+    actions: Box<[WorkflowAction]>,
 }
 
-enum Action {
-    Return(Refusal),
+enum WorkflowAction {
+    Return(RefusalResponse),
     Limit(Arc<dyn Plugin>),
 }
 
-impl Action {
-    fn compile(action: &[Value], path: &str, build: &mut Build) -> Result<Action, ConfigError> {
+impl WorkflowAction {
+    fn compile(action: &[Value], path: &str, build: &mut Build) -> Result<WorkflowAction, ConfigError> {
         let [Value::String(name), options] = action else {
             return Err(ConfigError::new(path, "is no action; write as `[return, { code: 403 }]`"));
         };
@@ -89,7 +89,7 @@ impl Action {
                 if !(200..=599).contains(&code) {
                     return Err(ConfigError::new(format!("{path}.code"), "must be from 200 to 599"));
                 }
-                Ok(Action::Return(Refusal::new(code, "error_msg", "rejected by workflow")))
+                Ok(WorkflowAction::Return(RefusalResponse::new(code, "error_msg", "rejected by workflow")))
             }
             "limit-count" | "limit-conn" => {
                 let entry = crate::REGISTRY.find(name).expect("both are plugins");
@@ -98,7 +98,7 @@ impl Action {
                 let step = (entry.build)(options, &mut part).map_err(|error| error.below(&path))?;
                 build.warnings.extend(part.warnings.into_iter().map(|warning| warning.below(&path)));
                 match step {
-                    Step::Sync(plugin) => Ok(Action::Limit(plugin)),
+                    Step::Sync(plugin) => Ok(WorkflowAction::Limit(plugin)),
                     Step::Async(_) => Err(ConfigError::new(
                         path,
                         "waits, which no action can: a limit here needs `policy: local`, a `limit-conn` also `burst: 0`",
@@ -110,26 +110,26 @@ impl Action {
     }
 }
 
-impl Rules {
+impl WorkflowRules {
     fn limits(&self) -> impl Iterator<Item = &Arc<dyn Plugin>> {
         self.0.iter().flat_map(|rule| &rule.actions).filter_map(|action| match action {
-            Action::Limit(plugin) => Some(plugin),
-            Action::Return(_) => None,
+            WorkflowAction::Limit(plugin) => Some(plugin),
+            WorkflowAction::Return(_) => None,
         })
     }
 }
 
-impl Plugin for Rules {
+impl Plugin for WorkflowRules {
     fn phases(&self) -> Phases {
         self.limits().fold(Phases::REQUEST, |phases, plugin| phases.and(plugin.phases()))
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        let holds = |rule: &&Rule| rule.case.as_ref().is_none_or(|case| case.holds(exchange));
+        let holds = |rule: &&WorkflowRule| rule.case.as_ref().is_none_or(|case| case.holds(exchange));
         let Some(rule) = self.0.iter().find(holds) else { return Ok(()) };
         rule.actions.iter().try_for_each(|action| match action {
-            Action::Return(refusal) => Err(refusal.send(exchange)),
-            Action::Limit(plugin) => plugin.on_request(exchange),
+            WorkflowAction::Return(refusal) => Err(refusal.send(exchange)),
+            WorkflowAction::Limit(plugin) => plugin.on_request(exchange),
         })
     }
 

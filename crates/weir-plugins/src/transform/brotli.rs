@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Phases, Plugin, Stage, Step, Stop};
 
-use crate::transform::compression::{OldestVersion, Terms, Types};
+use crate::transform::compression::{CompressionConditions, OldestVersion, Types};
 
 /// Compresses responses with brotli, for clients that take it: smaller than gzip, and slower.
 ///
@@ -89,7 +89,7 @@ impl Definition for Brotli {
         if self.lgblock != 0 && !(16..=24).contains(&self.lgblock) {
             return Err(ConfigError::new("lgblock", "must be 0, or from 16 to 24"));
         }
-        let terms = Terms::new(self.types, self.min_length, self.http_version, self.vary)?;
+        let terms = CompressionConditions::new(self.types, self.min_length, self.http_version, self.vary)?;
         let params = BrotliEncoderParams {
             mode,
             quality: self.comp_level.into(),
@@ -97,16 +97,16 @@ impl Definition for Brotli {
             lgblock: self.lgblock.into(),
             ..BrotliEncoderParams::default()
         };
-        Ok(Step::new(Compressor { terms, params }))
+        Ok(Step::new(BrotliCompressor { terms, params }))
     }
 }
 
-struct Compressor {
-    terms: Terms,
+struct BrotliCompressor {
+    terms: CompressionConditions,
     params: BrotliEncoderParams,
 }
 
-impl Plugin for Compressor {
+impl Plugin for BrotliCompressor {
     fn phases(&self) -> Phases {
         Phases::RESPONSE_BODY
     }
@@ -115,7 +115,7 @@ impl Plugin for Compressor {
         Ok(match self.terms.apply("br", exchange)? {
             true => {
                 let writer = CompressorWriter::with_params(Vec::new(), BUFFER, &self.params);
-                Some(Box::new(Stream(Some(writer))))
+                Some(Box::new(BrotliStream(Some(writer))))
             }
             false => None,
         })
@@ -126,15 +126,15 @@ impl Plugin for Compressor {
 const BUFFER: usize = 4096;
 
 /// Nothing once it has ended.
-struct Stream(Option<CompressorWriter<Vec<u8>>>);
+struct BrotliStream(Option<CompressorWriter<Vec<u8>>>);
 
-impl Stream {
+impl BrotliStream {
     fn writer(&mut self) -> Result<&mut CompressorWriter<Vec<u8>>, Stop> {
         self.0.as_mut().ok_or(Stop::Internal)
     }
 }
 
-impl Filter for Stream {
+impl Filter for BrotliStream {
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
         let writer = self.writer()?;
         writer.write_all(piece).map_err(|_| Stop::Internal)?;

@@ -98,7 +98,7 @@ impl Default for OldestVersion {
 }
 
 /// Which responses are coded.
-pub struct Terms {
+pub struct CompressionConditions {
     pub types: Types,
     /// Shorter content is not worth it, where its length is known.
     pub min_length: u64,
@@ -106,11 +106,16 @@ pub struct Terms {
     pub vary: bool,
 }
 
-impl Terms {
-    pub fn new(types: Types, min_length: u64, oldest: OldestVersion, vary: bool) -> Result<Terms, ConfigError> {
+impl CompressionConditions {
+    pub fn new(
+        types: Types,
+        min_length: u64,
+        oldest: OldestVersion,
+        vary: bool,
+    ) -> Result<CompressionConditions, ConfigError> {
         match min_length {
             0 => Err(ConfigError::new("min_length", "must be at least 1")),
-            _ => Ok(Terms { types, min_length, oldest, vary }),
+            _ => Ok(CompressionConditions { types, min_length, oldest, vary }),
         }
     }
 
@@ -208,9 +213,9 @@ mod tests {
     use super::*;
     use crate::testing::{exchange, sent};
 
-    fn terms() -> Terms {
+    fn terms() -> CompressionConditions {
         let types = Types::try_from(json!(["text/html", "Text/Plain"])).expect("types");
-        Terms::new(types, 20, OldestVersion::default(), true).expect("valid")
+        CompressionConditions::new(types, 20, OldestVersion::default(), true).expect("valid")
     }
 
     fn response(request: &str, fields: &[(&str, &str)], framing: Framing) -> Exchange {

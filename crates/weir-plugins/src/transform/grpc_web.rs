@@ -8,7 +8,7 @@ use weir_plugin::{
     Blame, Build, ConfigError, Definition, Exchange, Filter, NoteKey, Phases, Plugin, Stage, Step, Stop,
 };
 
-use crate::answer::Refusal;
+use crate::answer::RefusalResponse;
 use crate::content::content_type;
 use crate::security::cors;
 
@@ -66,20 +66,20 @@ impl Definition for GrpcWeb {
 }
 
 /// What gRPC-Web calls its content, and gRPC the same.
-struct Form {
+struct GrpcWebType {
     web: &'static str,
     plain: &'static str,
     /// It travels in base64.
     text: bool,
 }
 
-static FORMS: [Form; 6] = [
-    Form { web: "application/grpc-web", plain: "application/grpc", text: false },
-    Form { web: "application/grpc-web+proto", plain: "application/grpc+proto", text: false },
-    Form { web: "application/grpc-web+json", plain: "application/grpc+json", text: false },
-    Form { web: "application/grpc-web-text", plain: "application/grpc", text: true },
-    Form { web: "application/grpc-web-text+proto", plain: "application/grpc+proto", text: true },
-    Form { web: "application/grpc-web-text+json", plain: "application/grpc+json", text: true },
+static FORMS: [GrpcWebType; 6] = [
+    GrpcWebType { web: "application/grpc-web", plain: "application/grpc", text: false },
+    GrpcWebType { web: "application/grpc-web+proto", plain: "application/grpc+proto", text: false },
+    GrpcWebType { web: "application/grpc-web+json", plain: "application/grpc+json", text: false },
+    GrpcWebType { web: "application/grpc-web-text", plain: "application/grpc", text: true },
+    GrpcWebType { web: "application/grpc-web-text+proto", plain: "application/grpc+proto", text: true },
+    GrpcWebType { web: "application/grpc-web-text+json", plain: "application/grpc+json", text: true },
 ];
 
 struct Translator {
@@ -104,7 +104,7 @@ impl Plugin for Translator {
             }
             Method::Post => {}
             _ => {
-                let stop = Refusal::error(405, Some("calls of gRPC-Web are POST requests")).send(exchange);
+                let stop = RefusalResponse::error(405, Some("calls of gRPC-Web are POST requests")).send(exchange);
                 exchange.response.head.add(b"Allow", b"POST, OPTIONS").expect("constant and valid");
                 return Err(stop);
             }
@@ -112,10 +112,10 @@ impl Plugin for Translator {
         let value = content_type::of(&exchange.request.head).ok().flatten().unwrap_or_default();
         let Some(number) = FORMS.iter().position(|form| content_type::is(value, form.web)) else {
             let problem = "the content type must be application/grpc-web or application/grpc-web-text";
-            return Err(Refusal::error(400, Some(problem)).send(exchange));
+            return Err(RefusalResponse::error(400, Some(problem)).send(exchange));
         };
         let Some(call) = call(exchange.request.path()).map(<[u8]>::to_vec) else {
-            return Err(Refusal::error(400, Some("the path must end with /Service/Method")).send(exchange));
+            return Err(RefusalResponse::error(400, Some("the path must end with /Service/Method")).send(exchange));
         };
         let query = exchange.request.query().map(<[u8]>::to_vec);
         exchange.request.set_path(&call, query.as_deref()).map_err(|_| Stop::Respond(400))?;
@@ -133,7 +133,7 @@ impl Plugin for Translator {
 
     fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
         Ok(match self.form(exchange) {
-            Some(Form { text: true, .. }) => Some(Box::new(Decoder::default())),
+            Some(GrpcWebType { text: true, .. }) => Some(Box::new(Base64Decoder::default())),
             _ => None,
         })
     }
@@ -159,7 +159,7 @@ impl Plugin for Translator {
 }
 
 impl Translator {
-    fn form(&self, exchange: &Exchange) -> Option<&'static Form> {
+    fn form(&self, exchange: &Exchange) -> Option<&'static GrpcWebType> {
         exchange.notes.read(self.note).map(|[number, ..]| &FORMS[number as usize])
     }
 
@@ -202,7 +202,7 @@ fn call(path: &[u8]) -> Option<&[u8]> {
 
 /// Base64 to bytes. Each message may have been coded for itself, so padding may stand after any group of four.
 #[derive(Default)]
-pub struct Decoder {
+pub struct Base64Decoder {
     /// Less than a group.
     kept: Vec<u8>,
 }
@@ -210,7 +210,7 @@ pub struct Decoder {
 /// What is no base64.
 const BROKEN: Stop = Stop::Respond(400);
 
-impl Filter for Decoder {
+impl Filter for Base64Decoder {
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
         self.kept.extend_from_slice(piece);
         let whole = self.kept.len() - self.kept.len() % 4;
@@ -443,7 +443,7 @@ mod tests {
     }
 
     fn decoded(pieces: &[&str]) -> Result<Vec<u8>, Stop> {
-        let (mut decoder, mut out) = (Decoder::default(), Vec::new());
+        let (mut decoder, mut out) = (Base64Decoder::default(), Vec::new());
         pieces.iter().try_for_each(|piece| decoder.piece(piece.as_bytes(), &mut out))?;
         decoder.end(&mut out).map(|()| out)
     }

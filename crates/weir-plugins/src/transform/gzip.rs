@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Phases, Plugin, Stage, Step, Stop};
 
-use crate::transform::compression::{OldestVersion, Terms, Types};
+use crate::transform::compression::{CompressionConditions, OldestVersion, Types};
 
 /// Compresses responses with gzip, for clients that take it.
 ///
@@ -72,32 +72,32 @@ impl Definition for Gzip {
         if !(1..=9).contains(&self.comp_level) {
             return Err(ConfigError::new("comp_level", "must be from 1 to 9"));
         }
-        let terms = Terms::new(self.types, self.min_length, self.http_version, self.vary)?;
-        Ok(Step::new(Compressor { terms, level: Compression::new(self.comp_level) }))
+        let terms = CompressionConditions::new(self.types, self.min_length, self.http_version, self.vary)?;
+        Ok(Step::new(GzipCompressor { terms, level: Compression::new(self.comp_level) }))
     }
 }
 
-struct Compressor {
-    terms: Terms,
+struct GzipCompressor {
+    terms: CompressionConditions,
     level: Compression,
 }
 
-impl Plugin for Compressor {
+impl Plugin for GzipCompressor {
     fn phases(&self) -> Phases {
         Phases::RESPONSE_BODY
     }
 
     fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
         Ok(match self.terms.apply("gzip", exchange)? {
-            true => Some(Box::new(Stream(GzEncoder::new(Vec::new(), self.level)))),
+            true => Some(Box::new(GzipStream(GzEncoder::new(Vec::new(), self.level)))),
             false => None,
         })
     }
 }
 
-struct Stream(GzEncoder<Vec<u8>>);
+struct GzipStream(GzEncoder<Vec<u8>>);
 
-impl Filter for Stream {
+impl Filter for GzipStream {
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
         self.0.write_all(piece).map_err(|_| Stop::Internal)?;
         out.append(self.0.get_mut());

@@ -63,7 +63,7 @@ impl Definition for ProxyRewrite {
             build.warnings.push(ConfigError::new("use_real_request_uri_unsafe", problem));
         }
         let path = match (self.uri, self.regex_uri) {
-            (Some(uri), _) => Some(NewPath::Fixed(Target::compile(&uri, "uri", build)?)),
+            (Some(uri), _) => Some(NewPath::Fixed(TargetTemplate::compile(&uri, "uri", build)?)),
             (None, Some(texts)) => Some(NewPath::Matched(rules(&texts, build)?)),
             (None, None) => None,
         };
@@ -81,7 +81,7 @@ impl Definition for ProxyRewrite {
         if headers.names().any(|name| name.eq_ignore_ascii_case(b"host")) {
             return Err(ConfigError::new("headers", "cannot change `Host`; use the option `host`"));
         }
-        Ok(Step::new(Rewrite {
+        Ok(Step::new(ProxyRewriter {
             path,
             method: self.method.map(|method| method.into_bytes().into()),
             host: self.host.map(|host| host.into_bytes().into()),
@@ -90,18 +90,18 @@ impl Definition for ProxyRewrite {
     }
 }
 
-fn rules(texts: &[String], build: &mut Build) -> Result<Box<[(Regex, Target)]>, ConfigError> {
+fn rules(texts: &[String], build: &mut Build) -> Result<Box<[(Regex, TargetTemplate)]>, ConfigError> {
     if texts.is_empty() || !texts.len().is_multiple_of(2) {
         return Err(ConfigError::new("regex_uri", "must hold expressions and replacements in pairs"));
     }
     let rule = |(index, pair): (usize, &[String])| {
         let (expression, replacement) = (format!("regex_uri[{}]", 2 * index), format!("regex_uri[{}]", 2 * index + 1));
-        Ok((pattern::compile(&pair[0], false, &expression)?, Target::part(&pair[1], &replacement, build)?))
+        Ok((pattern::compile(&pair[0], false, &expression)?, TargetTemplate::part(&pair[1], &replacement, build)?))
     };
     texts.chunks(2).enumerate().map(rule).collect()
 }
 
-struct Rewrite {
+struct ProxyRewriter {
     path: Option<NewPath>,
     method: Option<Box<[u8]>>,
     host: Option<Box<[u8]>>,
@@ -109,25 +109,25 @@ struct Rewrite {
 }
 
 enum NewPath {
-    Fixed(Target),
-    Matched(Box<[(Regex, Target)]>),
+    Fixed(TargetTemplate),
+    Matched(Box<[(Regex, TargetTemplate)]>),
 }
 
 /// A path, or a part of one, and a query, with variables.
-struct Target {
+struct TargetTemplate {
     path: Template,
     query: Option<Template>,
 }
 
-impl Target {
-    fn compile(text: &str, option: &str, build: &mut Build) -> Result<Target, ConfigError> {
+impl TargetTemplate {
+    fn compile(text: &str, option: &str, build: &mut Build) -> Result<TargetTemplate, ConfigError> {
         match text.starts_with('/') {
-            true => Target::part(text, option, build),
+            true => TargetTemplate::part(text, option, build),
             false => Err(ConfigError::new(option, "must start with `/`")),
         }
     }
 
-    fn part(text: &str, option: &str, build: &mut Build) -> Result<Target, ConfigError> {
+    fn part(text: &str, option: &str, build: &mut Build) -> Result<TargetTemplate, ConfigError> {
         let (path, query) = match text.split_once('?') {
             Some((path, query)) => (path, Some(query)),
             None => (text, None),
@@ -138,7 +138,10 @@ impl Target {
         if path.split('/').any(is_dots) {
             return Err(ConfigError::new(option, "has a `.` or `..` segment; write the path it leads to"));
         }
-        Ok(Target { path: build.template(path, option), query: query.map(|query| build.template(query, option)) })
+        Ok(TargetTemplate {
+            path: build.template(path, option),
+            query: query.map(|query| build.template(query, option)),
+        })
     }
 }
 
@@ -146,7 +149,7 @@ fn is_dots(segment: &str) -> bool {
     matches!(segment, "." | "..")
 }
 
-impl Plugin for Rewrite {
+impl Plugin for ProxyRewriter {
     fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let groups = match &self.path {
             Some(path) => path.replace(exchange)?,

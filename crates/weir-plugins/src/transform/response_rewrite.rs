@@ -49,7 +49,7 @@ struct FilterOptions {
     replace: String,
     /// `once` or `global`: the first that is found, or all.
     #[serde(default)]
-    scope: Scope,
+    scope: ReplaceScope,
     /// Letters that change what the expression means: `i` ignores case, `s` lets a dot be a line end, `m` lets `^` and
     /// `$` be those of lines, `x` ignores blanks. `j`, `o` and `u` change nothing.
     #[serde(default = "usual_options")]
@@ -58,7 +58,7 @@ struct FilterOptions {
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Scope {
+enum ReplaceScope {
     #[default]
     Once,
     Global,
@@ -106,7 +106,7 @@ impl Definition for ResponseRewrite {
                 .warnings
                 .push(ConfigError::new("", "changes nothing; give `status_code`, `headers`, `body` or `filters`"));
         }
-        Ok(Step::new(Rewrite {
+        Ok(Step::new(ResponseRewriter {
             status: self.status_code,
             body: body.map(Vec::into_boxed_slice),
             headers: headers.unwrap_or_default(),
@@ -118,7 +118,7 @@ impl Definition for ResponseRewrite {
     }
 }
 
-struct Rewrite {
+struct ResponseRewriter {
     status: Option<u16>,
     body: Option<Box<[u8]>>,
     headers: HeaderEdits,
@@ -132,7 +132,7 @@ struct Rewrite {
 struct Replacement {
     regex: Regex,
     replacement: Vec<u8>,
-    scope: Scope,
+    scope: ReplaceScope,
 }
 
 impl FilterOptions {
@@ -192,7 +192,7 @@ fn braced(text: &str) -> String {
 const OF_THE_BODY: [&[u8]; 6] =
     [b"Content-Length", b"Content-Encoding", b"Content-Range", b"ETag", b"Last-Modified", b"Accept-Ranges"];
 
-impl Plugin for Rewrite {
+impl Plugin for ResponseRewriter {
     fn phases(&self) -> Phases {
         match self.filters.is_empty() {
             true => Phases::RESPONSE,
@@ -236,7 +236,7 @@ impl Plugin for Rewrite {
         let plain = coding::plain(&exchange.response.head, body, self.limit).map_err(|_| Stop::Respond(502))?;
         let mut content = plain.into_owned();
         for Replacement { regex, replacement, scope } in &self.filters {
-            let most = if *scope == Scope::Once { 1 } else { 0 };
+            let most = if *scope == ReplaceScope::Once { 1 } else { 0 };
             content = regex.replacen(&content, most, replacement.as_slice()).into_owned();
         }
         if content != *body {

@@ -8,7 +8,7 @@ use weir_control::acme::AcmeReport;
 use weir_control::{Acme, Publisher};
 use weir_gateway::Gateway;
 use weir_net::limits::Limits;
-use weir_plugins::Tally;
+use weir_plugins::SinkTally;
 use weir_telemetry::exposition::{Format, Page};
 use weir_telemetry::metrics::Metrics;
 use weir_telemetry::process;
@@ -18,7 +18,7 @@ use super::{certificates, health, policies, traffic};
 /// What became of the records of plugins that log.
 fn records(page: &mut Page) {
     page.counter("weir_log_records", "Records that plugins have logged, by where they go and what became of them.");
-    for Tally { sink, delivered, dropped } in weir_plugins::log_tallies() {
+    for SinkTally { sink, delivered, dropped } in weir_plugins::log_tallies() {
         page.total(&[("sink", &sink), ("outcome", "delivered")], delivered);
         page.total(&[("sink", &sink), ("outcome", "dropped")], dropped);
     }

@@ -1,6 +1,6 @@
 //! What plugins say in `/metrics` of the traffic of their routes: `prometheus` and `proxy-mirror`.
 
-use weir_plugins::{BOUNDS_MS, LATENCIES, Labels, Totals};
+use weir_plugins::{BOUNDS_MS, LATENCIES, SeriesLabels, Totals};
 use weir_telemetry::exposition::Page;
 
 /// Writes what there is; nothing where nobody has asked for it.
@@ -29,8 +29,8 @@ pub fn write(page: &mut Page) {
     }
 }
 
-fn with<'a>(labels: &'a Labels, first: (&'a str, &'a str)) -> [(&'a str, &'a str); 5] {
-    let Labels { route, service, consumer, node } = labels;
+fn with<'a>(labels: &'a SeriesLabels, first: (&'a str, &'a str)) -> [(&'a str, &'a str); 5] {
+    let SeriesLabels { route, service, consumer, node } = labels;
     [first, ("route", route), ("service", service), ("consumer", consumer), ("node", node)]
 }
 

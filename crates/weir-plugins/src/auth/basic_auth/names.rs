@@ -14,38 +14,41 @@ use super::BasicAuth;
 /// Places of a bucket, which are all looked at.
 const BUCKET: usize = 8;
 
-pub(super) struct Names {
+pub(super) struct NameTable {
     /// Makes hashes that nobody outside can compute.
     secret: RandomState,
     /// A power of two of them; at least one for each name, so that a bucket that is too small is rare.
-    buckets: Box<[[Place; BUCKET]]>,
+    buckets: Box<[[NameSlot; BUCKET]]>,
     /// The first is nobody's: whom names that are not there are compared with.
-    known: Vec<Known>,
+    known: Vec<NamedCredential>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct NameSlot {
     hash: u64,
     known: u32,
 }
 
-struct Known {
+struct NamedCredential {
     /// Of name and password.
     digest: [u8; 32],
     credential: Option<Arc<Credential>>,
 }
 
-impl Names {
-    pub(super) fn new(consumers: &Consumers) -> Names {
+impl NameTable {
+    pub(super) fn new(consumers: &Consumers) -> NameTable {
         let secret = RandomState::new();
-        let mut known = vec![Known { digest: [0; 32], credential: None }];
+        let mut known = vec![NamedCredential { digest: [0; 32], credential: None }];
         let mut hashes = vec![];
         for credential in consumers.credentials(BasicAuth::NAME) {
             let text = |option: &str| credential.options[option].as_str().map(str::as_bytes);
             // Others have been reported where they stand.
             if let (Some(name), Some(password)) = (text("username"), text("password")) {
                 hashes.push(secret.hash_one(name));
-                known.push(Known { digest: digest_of(name, password), credential: Some(Arc::clone(credential)) });
+                known.push(NamedCredential {
+                    digest: digest_of(name, password),
+                    credential: Some(Arc::clone(credential)),
+                });
             }
         }
         let mut size = hashes.len().next_power_of_two();
@@ -55,7 +58,7 @@ impl Names {
                 None => size *= 2,
             }
         };
-        Names { secret, buckets, known }
+        NameTable { secret, buckets, known }
     }
 
     /// The credential with this name and password.
@@ -76,12 +79,12 @@ impl Names {
 }
 
 /// The hashes by their lowest bits; nothing where a bucket is too small. Of names that are equal the last counts.
-fn buckets(hashes: &[u64], size: usize) -> Option<Box<[[Place; BUCKET]]>> {
-    let mut buckets = vec![[Place::default(); BUCKET]; size].into_boxed_slice();
+fn buckets(hashes: &[u64], size: usize) -> Option<Box<[[NameSlot; BUCKET]]>> {
+    let mut buckets = vec![[NameSlot::default(); BUCKET]; size].into_boxed_slice();
     for (&hash, known) in hashes.iter().zip(1..) {
         let bucket = &mut buckets[hash as usize & (size - 1)];
         let place = bucket.iter_mut().find(|place| place.known == 0 || place.hash == hash)?;
-        *place = Place { hash, known };
+        *place = NameSlot { hash, known };
     }
     Some(buckets)
 }
@@ -104,11 +107,11 @@ mod tests {
     use crate::testing::with_consumers;
 
     /// Names `name0000` and so on, with this password.
-    fn names(count: usize, password: &str) -> Arc<Names> {
+    fn names(count: usize, password: &str) -> Arc<NameTable> {
         let named: Vec<String> = (0..count).map(|number| format!("name{number:04}")).collect();
         let consumer = |name| (name, "basic-auth", json!({ "username": name, "password": password }));
         let consumers: Vec<_> = named.iter().map(|name| consumer(name.as_str())).collect();
-        with_consumers(&consumers).consumers.index(Names::new)
+        with_consumers(&consumers).consumers.index(NameTable::new)
     }
 
     #[test]
@@ -131,7 +134,7 @@ mod tests {
         let consumers: Vec<_> = (0..20)
             .map(|number| ("jack", "basic-auth", json!({"username": "jack", "password": password(number)})))
             .collect();
-        let names = with_consumers(&consumers).consumers.index(Names::new);
+        let names = with_consumers(&consumers).consumers.index(NameTable::new);
         assert!(names.find(b"jack", b"p19").is_some());
         assert!(names.find(b"jack", b"p18").is_none());
     }

@@ -21,14 +21,14 @@ pub(super) struct Verified {
 pub(super) struct Seal(u64);
 
 #[derive(Default)]
-struct Memory {
+struct VerifiedTokens {
     seal: u64,
     /// By token; then by the claim that named the key.
     tokens: HashMap<Box<[u8]>, (Box<str>, Verified)>,
 }
 
 thread_local! {
-    static MEMORY: RefCell<Memory> = RefCell::default();
+    static MEMORY: RefCell<VerifiedTokens> = RefCell::default();
 }
 
 impl Seal {

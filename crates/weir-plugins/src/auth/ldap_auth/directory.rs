@@ -26,14 +26,14 @@ pub struct Directory {
 
 /// What the directory says of a name and a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum BindResult {
     Right,
     Wrong,
 }
 
 /// Why there is no verdict.
 #[derive(Debug)]
-pub enum Failure {
+pub enum DirectoryError {
     Late(Duration),
     Broken(LdapError),
     Trust(std::io::Error),
@@ -41,13 +41,13 @@ pub enum Failure {
     Unwilling(u32, String),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for DirectoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Late(timeout) => write!(f, "no answer within {} ms", timeout.as_millis()),
-            Failure::Broken(error) => write!(f, "{error}"),
-            Failure::Trust(error) => write!(f, "{error}"),
-            Failure::Unwilling(code, text) => write!(f, "it answers with the code {code} {text}"),
+            DirectoryError::Late(timeout) => write!(f, "no answer within {} ms", timeout.as_millis()),
+            DirectoryError::Broken(error) => write!(f, "{error}"),
+            DirectoryError::Trust(error) => write!(f, "{error}"),
+            DirectoryError::Unwilling(code, text) => write!(f, "it answers with the code {code} {text}"),
         }
     }
 }
@@ -56,16 +56,16 @@ impl fmt::Display for Failure {
 const MOST_IDLE: Duration = Duration::from_secs(60);
 
 /// A worker's connections to a directory.
-struct Place {
+struct DirectoryConnections {
     idle: RefCell<Vec<(Instant, Ldap)>>,
     seats: Semaphore,
 }
 
 thread_local! {
-    static PLACES: RefCell<HashMap<Directory, Rc<Place>>> = RefCell::default();
+    static PLACES: RefCell<HashMap<Directory, Rc<DirectoryConnections>>> = RefCell::default();
 }
 
-impl Place {
+impl DirectoryConnections {
     /// The connection used last.
     fn take(&self) -> Option<Ldap> {
         let mut idle = self.idle.borrow_mut();
@@ -81,9 +81,9 @@ impl Place {
 impl Directory {
     /// Asks whether the password is that of `name`, a distinguished name. The time-out is for all of it: waiting for a
     /// free connection, connecting, asking.
-    pub async fn ask(&self, name: &str, password: &str, timeout: Duration) -> Result<Verdict, Failure> {
+    pub async fn ask(&self, name: &str, password: &str, timeout: Duration) -> Result<BindResult, DirectoryError> {
         let answer = tokio::time::timeout(timeout, self.bind(name, password)).await;
-        answer.unwrap_or(Err(Failure::Late(timeout)))
+        answer.unwrap_or(Err(DirectoryError::Late(timeout)))
     }
 
     /// Equal for directories whose verdicts are worth the same.
@@ -92,19 +92,19 @@ impl Directory {
         format!("{url} {start_tls} {trust:?}").into_bytes()
     }
 
-    fn place(&self) -> Rc<Place> {
+    fn place(&self) -> Rc<DirectoryConnections> {
         PLACES.with_borrow_mut(|places| {
             if let Some(place) = places.get(self) {
                 return Rc::clone(place);
             }
             // What nobody uses and has not used for long belongs to directories that no configuration names any more.
             places.retain(|_, place| Rc::strong_count(place) > 1 || place.take().is_some());
-            let place = Place { idle: RefCell::default(), seats: Semaphore::new(self.connections) };
+            let place = DirectoryConnections { idle: RefCell::default(), seats: Semaphore::new(self.connections) };
             Rc::clone(places.entry(self.clone()).or_insert(Rc::new(place)))
         })
     }
 
-    async fn bind(&self, name: &str, password: &str) -> Result<Verdict, Failure> {
+    async fn bind(&self, name: &str, password: &str) -> Result<BindResult, DirectoryError> {
         let place = self.place();
         let _seat = place.seats.acquire().await.expect("it is never closed");
         while let Some(mut connection) = place.take() {
@@ -115,16 +115,17 @@ impl Directory {
             }
         }
         let mut connection = self.connect().await?;
-        let answer = connection.simple_bind(name, password).await.map_err(Failure::Broken)?;
+        let answer = connection.simple_bind(name, password).await.map_err(DirectoryError::Broken)?;
         place.idle.borrow_mut().push((Instant::now(), connection));
         verdict(answer.rc, answer.text)
     }
 
     /// Never falls back to a connection in the clear.
-    async fn connect(&self) -> Result<Ldap, Failure> {
+    async fn connect(&self) -> Result<Ldap, DirectoryError> {
         let settings = LdapConnSettings::new().set_starttls(self.start_tls);
-        let settings = settings.set_config(self.trust.config().map_err(Failure::Trust)?);
-        let (connection, handle) = LdapConnAsync::with_settings(settings, &self.url).await.map_err(Failure::Broken)?;
+        let settings = settings.set_config(self.trust.config().map_err(DirectoryError::Trust)?);
+        let (connection, handle) =
+            LdapConnAsync::with_settings(settings, &self.url).await.map_err(DirectoryError::Broken)?;
         // It ends with its handle; whoever waits for an answer sees why.
         tokio::task::spawn_local(async { drop(connection.drive().await) });
         Ok(handle)
@@ -132,12 +133,12 @@ impl Directory {
 }
 
 /// RFC 4511 §4.1.9. What is about this name and password is a verdict; everything else is the directory's trouble.
-fn verdict(code: u32, text: String) -> Result<Verdict, Failure> {
+fn verdict(code: u32, text: String) -> Result<BindResult, DirectoryError> {
     match code {
-        0 => Ok(Verdict::Right),
+        0 => Ok(BindResult::Right),
         // constraintViolation, noSuchObject, invalidDNSyntax, inappropriateAuthentication, invalidCredentials,
         // insufficientAccessRights, unwillingToPerform: locked, expired, without a password, or simply wrong.
-        19 | 32 | 34 | 48 | 49 | 50 | 53 => Ok(Verdict::Wrong),
-        _ => Err(Failure::Unwilling(code, text)),
+        19 | 32 | 34 | 48 | 49 | 50 | 53 => Ok(BindResult::Wrong),
+        _ => Err(DirectoryError::Unwilling(code, text)),
     }
 }

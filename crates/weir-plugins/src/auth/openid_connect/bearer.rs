@@ -9,9 +9,9 @@ use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use serde_json::{Map, Value};
 use weir_plugin::{Exchange, Stop};
 
-use super::provider::{Proof, Provider, Trouble};
-use crate::auth::json_web_token::{Claims, Token};
-use crate::auth::recent::{Mark, Recent};
+use super::provider::{ClientAuthMethod, Provider, Trouble};
+use crate::auth::json_web_token::{Claims, WebToken};
+use crate::auth::recent::{RecentResults, SecretDigest};
 
 /// How tokens are verified.
 pub enum Verifier {
@@ -24,7 +24,7 @@ pub enum Verifier {
     /// By asking the provider.
     Introspection {
         endpoint: Option<String>,
-        proof: Proof,
+        proof: ClientAuthMethod,
         /// Of the request, which the provider gets.
         fields: Vec<HeaderName>,
         /// How long an answer counts at most.
@@ -35,7 +35,7 @@ pub enum Verifier {
 }
 
 /// What a token must say.
-pub struct Rules {
+pub struct TokenRules {
     /// How it may be signed; nothing is as the key allows.
     pub algorithms: Option<Vec<Algorithm>>,
     /// Whose it may be; nothing is the provider's.
@@ -51,7 +51,7 @@ pub struct Rules {
 /// Seconds by which clocks may differ.
 const LEEWAY_S: f64 = 10.0;
 
-impl Rules {
+impl TokenRules {
     /// What is wrong with the claims; nothing where they are good.
     pub fn fault(&self, claims: &Map<String, Value>, issuer: &str, now_s: f64) -> Option<&'static str> {
         let own = claims.get("iss").and_then(Value::as_str);
@@ -91,17 +91,17 @@ impl Rules {
 }
 
 /// What a good token says.
-pub type Known = Rc<Map<String, Value>>;
+pub type TokenClaims = Rc<Map<String, Value>>;
 
 /// Good tokens that each worker remembers.
 const REMEMBERED: usize = 1024;
 
 thread_local! {
-    static GOOD: RefCell<Recent<Known>> = RefCell::new(Recent::new(REMEMBERED));
+    static GOOD: RefCell<RecentResults<TokenClaims>> = RefCell::new(RecentResults::new(REMEMBERED));
 }
 
 /// Why a token lets nobody in.
-pub enum Unproved {
+pub enum TokenRejection {
     /// It is not good; why.
     Token(&'static str),
     /// Nobody can tell.
@@ -110,29 +110,29 @@ pub enum Unproved {
     Stop(Stop),
 }
 
-impl From<Stop> for Unproved {
-    fn from(stop: Stop) -> Unproved {
-        Unproved::Stop(stop)
+impl From<Stop> for TokenRejection {
+    fn from(stop: Stop) -> TokenRejection {
+        TokenRejection::Stop(stop)
     }
 }
 
-impl From<Trouble> for Unproved {
-    fn from(trouble: Trouble) -> Unproved {
-        Unproved::Trouble(trouble)
+impl From<Trouble> for TokenRejection {
+    fn from(trouble: Trouble) -> TokenRejection {
+        TokenRejection::Trouble(trouble)
     }
 }
 
 /// What a signed token says: signed with a key of one's own, or else with one of the provider's.
 pub async fn verified(
     provider: &Provider,
-    rules: &Rules,
+    rules: &TokenRules,
     own: Option<(&DecodingKey, &[Algorithm])>,
     shown: &[u8],
-) -> Result<Map<String, Value>, Unproved> {
-    let token = Token::parse(shown).ok_or(Unproved::Token("it is no signed token"))?;
+) -> Result<Map<String, Value>, TokenRejection> {
+    let token = WebToken::parse(shown).ok_or(TokenRejection::Token("it is no signed token"))?;
     let allowed =
         |algorithm: &Algorithm| rules.algorithms.as_ref().is_none_or(|algorithms| algorithms.contains(algorithm));
-    let algorithm = token.algorithm().filter(allowed).ok_or(Unproved::Token("it is signed in another way"))?;
+    let algorithm = token.algorithm().filter(allowed).ok_or(TokenRejection::Token("it is signed in another way"))?;
     let is_good = |key: &DecodingKey| crypto::verify(token.signature, token.signed, key, algorithm).unwrap_or(false);
     let is_signed = match own {
         // RFC 8725 §3.1: the key decides how; the token may only agree.
@@ -143,14 +143,14 @@ pub async fn verified(
         }
     };
     if !is_signed {
-        return Err(Unproved::Token("the signature is not good"));
+        return Err(TokenRejection::Token("the signature is not good"));
     }
     let issuer = match &rules.issuers {
         Some(_) => String::new(),
         None => provider.discovery().await?.issuer.clone(),
     };
     match rules.fault(token.payload(), &issuer, now_s()) {
-        Some(fault) => Err(Unproved::Token(fault)),
+        Some(fault) => Err(TokenRejection::Token(fault)),
         None => Ok(token.payload().clone()),
     }
 }
@@ -158,7 +158,7 @@ pub async fn verified(
 /// Verifies tokens.
 pub struct Bearer {
     pub verifier: Verifier,
-    pub rules: Rules,
+    pub rules: TokenRules,
     pub remembers: bool,
     /// Names the configuration: what was found out under another does not count.
     pub seal: Box<str>,
@@ -169,8 +169,13 @@ fn now_s() -> f64 {
 }
 
 impl Bearer {
-    pub async fn verify(&self, provider: &Provider, token: &[u8], exchange: &Exchange) -> Result<Known, Unproved> {
-        let mark = Mark::of(&[self.seal.as_bytes(), token]);
+    pub async fn verify(
+        &self,
+        provider: &Provider,
+        token: &[u8],
+        exchange: &Exchange,
+    ) -> Result<TokenClaims, TokenRejection> {
+        let mark = SecretDigest::of(&[self.seal.as_bytes(), token]);
         if self.remembers
             && let Some(known) = GOOD.with_borrow(|good| good.find(mark))
         {
@@ -208,11 +213,11 @@ impl Bearer {
         provider: &Provider,
         token: &[u8],
         exchange: &Exchange,
-    ) -> Result<Map<String, Value>, Unproved> {
+    ) -> Result<Map<String, Value>, TokenRejection> {
         let Verifier::Introspection { endpoint, proof, fields, .. } = &self.verifier else {
             unreachable!("its caller has looked")
         };
-        let token = str::from_utf8(token).map_err(|_| Unproved::Token("it is no token"))?;
+        let token = str::from_utf8(token).map_err(|_| TokenRejection::Token("it is no token"))?;
         let service = match endpoint {
             Some(endpoint) => provider.service(endpoint)?,
             None => {
@@ -226,17 +231,20 @@ impl Bearer {
         let mut sent = HeaderMap::new();
         for name in fields {
             for value in exchange.request.head.values(name.as_str().as_bytes()) {
-                sent.append(name, HeaderValue::from_bytes(value).map_err(|_| Unproved::Token("a field is none"))?);
+                sent.append(
+                    name,
+                    HeaderValue::from_bytes(value).map_err(|_| TokenRejection::Token("a field is none"))?,
+                );
             }
         }
         let pairs = [("token", token), ("token_type_hint", "access_token")];
         let claims = provider.post(&service, *proof, sent, &pairs).await?;
         if claims.get("active") != Some(&Value::Bool(true)) {
-            return Err(Unproved::Token("it is not active"));
+            return Err(TokenRejection::Token("it is not active"));
         }
         // The provider has looked at its times and its issuer; for whom it is only we can know.
         match self.rules.fault_of_audience(&claims) {
-            Some(fault) => Err(Unproved::Token(fault)),
+            Some(fault) => Err(TokenRejection::Token(fault)),
             None => Ok(claims),
         }
     }
@@ -253,7 +261,7 @@ mod tests {
 
     #[test]
     fn claims_must_be_those_of_a_token_for_us() {
-        let rules = |issuers: Option<Vec<String>>, for_client: Option<&str>| Rules {
+        let rules = |issuers: Option<Vec<String>>, for_client: Option<&str>| TokenRules {
             algorithms: None,
             issuers,
             audience: "aud".to_owned(),

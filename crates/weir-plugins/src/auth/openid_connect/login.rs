@@ -12,12 +12,12 @@ use serde_json::{Map, Value};
 use weir_plugin::proto::Method;
 use weir_plugin::{Exchange, Stop, form};
 
-use super::bearer::{Rules, Unproved, verified};
-use super::provider::{Proof, Provider, Trouble, encoded};
-use super::session::{Begun, Cookies, Sealer, Session};
-use crate::answer::Refusal;
+use super::bearer::{TokenRejection, TokenRules, verified};
+use super::provider::{ClientAuthMethod, Provider, Trouble, encoded};
+use super::session::{Begun, Cookies, OpenidSession, Sealer};
+use crate::answer::RefusalResponse;
 
-pub struct Login {
+pub struct LoginFlow {
     pub cookies: Cookies,
     pub sealer: Sealer,
     /// Where the provider sends browsers back to: a URL, or a path on the host the browser asks.
@@ -27,9 +27,9 @@ pub struct Login {
     pub scope: String,
     pub params: Vec<(String, String)>,
     pub force_reauthorize: bool,
-    pub proof: Proof,
+    pub proof: ClientAuthMethod,
     /// Of the token of identity.
-    pub rules: Rules,
+    pub rules: TokenRules,
     pub wants_userinfo: bool,
     pub wants_raw: bool,
     pub renews: bool,
@@ -63,13 +63,13 @@ fn text(bytes: &[u8]) -> String {
 /// What becomes of a request.
 pub enum Visit {
     /// It is that of somebody who has logged in.
-    Known(Box<Session>),
+    TokenClaims(Box<OpenidSession>),
     /// It has been answered.
     Answered(Stop),
     Nobody,
 }
 
-impl Login {
+impl LoginFlow {
     /// Where the browser believes to be.
     fn origin(&self, exchange: &Exchange) -> String {
         if let Some((scheme, rest)) = self.redirect_uri.as_deref().and_then(|uri| uri.split_once("://")) {
@@ -91,13 +91,13 @@ impl Login {
     }
 
     /// Looks at a request without a token.
-    pub async fn visit(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Visit, Unproved> {
+    pub async fn visit(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Visit, TokenRejection> {
         let path = text(exchange.request.path());
         if path == self.callback(&path) {
             return self.finish(provider, exchange).await;
         }
         let sealed = self.cookies.read(exchange);
-        let session = sealed.and_then(|sealed| self.sealer.open::<Session>("session", &sealed));
+        let session = sealed.and_then(|sealed| self.sealer.open::<OpenidSession>("session", &sealed));
         if path == self.logout_path {
             return self.leave(provider, exchange).await;
         }
@@ -105,16 +105,16 @@ impl Login {
         let now_s = now_s();
         match session.filter(|session| now_s < session.began_s + self.absolute_s) {
             None => Ok(Visit::Nobody),
-            Some(session) if now_s + self.leeway_s < session.until_s => Ok(Visit::Known(Box::new(session))),
+            Some(session) if now_s + self.leeway_s < session.until_s => Ok(Visit::TokenClaims(Box::new(session))),
             Some(session) => self.renew(provider, exchange, session).await,
         }
     }
 
     /// Sends a browser to the provider.
-    pub async fn begin(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Stop, Unproved> {
+    pub async fn begin(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Stop, TokenRejection> {
         // What a form sends would be lost on the way.
         if !matches!(exchange.request.method, Method::Get | Method::Head) {
-            return Ok(Refusal::new(401, "message", "A login is needed").send(exchange));
+            return Ok(RefusalResponse::new(401, "message", "A login is needed").send(exchange));
         }
         let discovery = provider.discovery().await?;
         let endpoint = discovery.authorization_endpoint.as_deref();
@@ -157,11 +157,11 @@ impl Login {
     }
 
     /// The browser is back.
-    async fn finish(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Visit, Unproved> {
+    async fn finish(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Visit, TokenRejection> {
         let query = exchange.request.query().unwrap_or_default().to_vec();
         let argument =
             |name: &str| form::pairs(&query).find(|(key, _)| **key == *name.as_bytes()).map(|(_, value)| text(&value));
-        let wrong = |why: &'static str| Err(Unproved::Token(why));
+        let wrong = |why: &'static str| Err(TokenRejection::Token(why));
         let is_state = |state: &String| {
             state.len() == 43 && state.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
         };
@@ -198,7 +198,7 @@ impl Login {
         Ok(Visit::Answered(stop))
     }
 
-    fn give(&self, exchange: &mut Exchange, session: &Session) -> Result<(), Stop> {
+    fn give(&self, exchange: &mut Exchange, session: &OpenidSession) -> Result<(), Stop> {
         let left_s = (session.began_s + self.absolute_s).saturating_sub(now_s());
         self.cookies.write(exchange, &self.sealer.seal("session", session)?, left_s)
     }
@@ -221,26 +221,26 @@ impl Login {
         provider: &Provider,
         answer: &Map<String, Value>,
         nonce: Option<&str>,
-        before: Option<Session>,
-    ) -> Result<Session, Unproved> {
+        before: Option<OpenidSession>,
+    ) -> Result<OpenidSession, TokenRejection> {
         let member = |name: &str| answer.get(name).and_then(Value::as_str).map(str::to_owned);
-        let access_token = member("access_token").ok_or(Unproved::Token("the provider gives no access token"))?;
+        let access_token = member("access_token").ok_or(TokenRejection::Token("the provider gives no access token"))?;
         let (identity, raw) = match (member("id_token"), &before) {
             (Some(token), _) => (verified(provider, &self.rules, None, token.as_bytes()).await?, Some(token)),
             // OpenID Connect Core 1.0 §12.2: a renewal need not say again who it is.
             (None, Some(before)) => (before.identity.clone(), before.raw.clone()),
-            (None, None) => return Err(Unproved::Token("the provider gives no token of identity")),
+            (None, None) => return Err(TokenRejection::Token("the provider gives no token of identity")),
         };
         let said = |claim: &str| identity.get(claim).and_then(Value::as_str);
         if nonce.is_some() && said("nonce") != nonce {
-            return Err(Unproved::Token("it belongs to another login"));
+            return Err(TokenRejection::Token("it belongs to another login"));
         }
         let several = identity.get("aud").and_then(Value::as_array).is_some_and(|audience| audience.len() > 1);
         if (several || identity.contains_key("azp")) && said("azp") != Some(&provider.client.id) {
-            return Err(Unproved::Token("it is for somebody else"));
+            return Err(TokenRejection::Token("it is for somebody else"));
         }
         if before.as_ref().is_some_and(|before| before.identity.get("sub") != identity.get("sub")) {
-            return Err(Unproved::Token("it is somebody else"));
+            return Err(TokenRejection::Token("it is somebody else"));
         }
         let userinfo = match (before.as_ref().and_then(|before| before.userinfo.clone()), self.wants_userinfo) {
             (Some(userinfo), _) => Some(userinfo),
@@ -249,7 +249,7 @@ impl Login {
         };
         let now_s = now_s();
         let expires_in_s = answer.get("expires_in").and_then(Value::as_u64).unwrap_or(self.expires_in_s);
-        Ok(Session {
+        Ok(OpenidSession {
             refresh_token: member("refresh_token").or_else(|| before.as_ref()?.refresh_token.clone()),
             raw: raw.filter(|_| self.wants_raw),
             scope: member("scope")
@@ -269,19 +269,24 @@ impl Login {
         provider: &Provider,
         token: &str,
         identity: &Map<String, Value>,
-    ) -> Result<Option<Map<String, Value>>, Unproved> {
+    ) -> Result<Option<Map<String, Value>>, TokenRejection> {
         let discovery = provider.discovery().await?;
         let Some(endpoint) = &discovery.userinfo_endpoint else { return Ok(None) };
         let userinfo = provider.get_as(&provider.service(endpoint)?, token).await?;
         // OpenID Connect Core 1.0 §5.3.2.
         match userinfo.get("sub") == identity.get("sub") {
             true => Ok(Some(userinfo)),
-            false => Err(Unproved::Token("the provider speaks of somebody else")),
+            false => Err(TokenRejection::Token("the provider speaks of somebody else")),
         }
     }
 
     /// The access token has ended. The browser gets its new session with a redirect to where it is.
-    async fn renew(&self, provider: &Provider, exchange: &mut Exchange, session: Session) -> Result<Visit, Unproved> {
+    async fn renew(
+        &self,
+        provider: &Provider,
+        exchange: &mut Exchange,
+        session: OpenidSession,
+    ) -> Result<Visit, TokenRejection> {
         let Some(token) = session.refresh_token.clone().filter(|_| self.renews) else { return Ok(Visit::Nobody) };
         let pairs = [("grant_type", "refresh_token"), ("refresh_token", &*token)];
         let Some(answer) = self.tokens(provider, &pairs).await? else { return Ok(Visit::Nobody) };
@@ -292,7 +297,7 @@ impl Login {
         Ok(Visit::Answered(stop))
     }
 
-    async fn leave(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Visit, Unproved> {
+    async fn leave(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Visit, TokenRejection> {
         let discovery = provider.discovery().await?;
         let location = match (&discovery.end_session_endpoint, &self.post_logout_redirect_uri) {
             (Some(endpoint), after) => {

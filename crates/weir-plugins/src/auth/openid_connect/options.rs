@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_plugin::ConfigError;
 
-use super::bearer::Rules;
-use super::login::Login;
+use super::bearer::TokenRules;
+use super::login::LoginFlow;
 use super::proof;
 use super::session::{Cookies, Sealer};
 use crate::options::headers::Scalar;
@@ -74,7 +74,7 @@ struct SessionOptions {
     secret: String,
     /// Only `cookie`.
     #[serde(default, rename = "storage")]
-    _storage: Storage,
+    _storage: SessionStorage,
     /// The name of the cookie.
     #[serde(default = "session")]
     cookie_name: String,
@@ -100,7 +100,7 @@ struct SessionOptions {
 /// Where sessions are kept.
 #[derive(Clone, Copy, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Storage {
+enum SessionStorage {
     #[default]
     Cookie,
 }
@@ -152,7 +152,7 @@ const MOST_S: u64 = 400 * 86_400;
 
 impl LoginOptions {
     /// `rules` are those of tokens of identity.
-    pub fn build(&self, client_id: &str, rules: Rules, wants_userinfo: bool) -> Result<Login, ConfigError> {
+    pub fn build(&self, client_id: &str, rules: TokenRules, wants_userinfo: bool) -> Result<LoginFlow, ConfigError> {
         let session = self.session.as_ref().ok_or_else(|| {
             ConfigError::new("session", "is needed for logins, with a `secret`; or set `bearer_only: true`")
         })?;
@@ -191,7 +191,7 @@ impl LoginOptions {
         if self.post_logout_redirect_uri.as_ref().is_some_and(|uri| !is_target(uri)) {
             return Err(ConfigError::new("post_logout_redirect_uri", "must be a path, or a URL"));
         }
-        Ok(Login {
+        Ok(LoginFlow {
             cookies: Cookies {
                 name: session.cookie_name.clone(),
                 path: session.cookie_path.clone(),

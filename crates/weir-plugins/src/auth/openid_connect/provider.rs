@@ -26,18 +26,18 @@ pub struct Provider {
     discovery: Service,
     verify: bool,
     keys_for: Duration,
-    pub client: Client,
+    pub client: OpenidClient,
 }
 
 /// Who we are to the provider.
-pub struct Client {
+pub struct OpenidClient {
     pub id: String,
     pub secret: String,
 }
 
 /// How we say who we are (RFC 6749 §2.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proof {
+pub enum ClientAuthMethod {
     Basic,
     Post,
 }
@@ -55,20 +55,20 @@ pub struct Discovery {
 }
 
 /// A key that the provider signs with.
-pub struct Key {
+pub struct ProviderKey {
     id: Option<String>,
     /// What it can be used for: never a shared secret, whatever the key set says.
     algorithms: Vec<Algorithm>,
     pub key: DecodingKey,
 }
 
-impl Key {
+impl ProviderKey {
     pub fn is_for(&self, id: Option<&str>, algorithm: Algorithm) -> bool {
         self.algorithms.contains(&algorithm) && id.is_none_or(|id| self.id.as_deref().is_none_or(|own| own == id))
     }
 
     /// Nothing where it is none for signatures that we verify.
-    fn parse(value: &Value) -> Option<Key> {
+    fn parse(value: &Value) -> Option<ProviderKey> {
         let text = |member: &str| value.get(member).and_then(Value::as_str);
         if text("use").is_some_and(|usage| usage != "sig") {
             return None;
@@ -86,7 +86,7 @@ impl Key {
             algorithms.retain(|algorithm| *algorithm == only);
         }
         let key = DecodingKey::from_jwk(&Jwk::deserialize(value).ok()?).ok()?;
-        Some(Key { id: text("kid").map(str::to_owned), algorithms, key })
+        Some(ProviderKey { id: text("kid").map(str::to_owned), algorithms, key })
     }
 }
 
@@ -120,15 +120,15 @@ impl fmt::Display for Trouble {
 
 /// What a worker knows of a provider.
 #[derive(Default)]
-struct Place {
+struct ProviderState {
     discovery: RefCell<Option<(Instant, Rc<Discovery>)>>,
-    keys: RefCell<Option<(Instant, Rc<[Key]>)>>,
+    keys: RefCell<Option<(Instant, Rc<[ProviderKey]>)>>,
     /// Whoever asks holds it; the others wait for the answer.
     asking: tokio::sync::Mutex<()>,
 }
 
 thread_local! {
-    static PLACES: RefCell<HashMap<String, Rc<Place>>> = RefCell::default();
+    static PLACES: RefCell<HashMap<String, Rc<ProviderState>>> = RefCell::default();
 }
 
 /// Providers that a worker remembers. More are those of configurations that are gone.
@@ -140,7 +140,7 @@ impl Provider {
         verify: bool,
         timeout: Duration,
         keys_for: Duration,
-        client: Client,
+        client: OpenidClient,
     ) -> Result<Provider, ConfigError> {
         let discovery = Service::parse(discovery, verify, timeout, KEEPALIVE, "discovery")?;
         Ok(Provider { discovery, verify, keys_for, client })
@@ -154,7 +154,7 @@ impl Provider {
         self.discovery.name()
     }
 
-    fn place(&self) -> Rc<Place> {
+    fn place(&self) -> Rc<ProviderState> {
         let identity = format!("{} {} {}", self.name(), self.discovery.target, self.verify);
         PLACES.with_borrow_mut(|places| {
             if places.len() >= MAX_PLACES {
@@ -181,7 +181,7 @@ impl Provider {
     }
 
     /// The keys; asked for again where those that are known are older than `age`.
-    pub async fn keys(&self, age: Duration) -> Result<Rc<[Key]>, Trouble> {
+    pub async fn keys(&self, age: Duration) -> Result<Rc<[ProviderKey]>, Trouble> {
         let discovery = self.discovery().await?;
         let place = self.place();
         let known = || fresh(&place.keys, age);
@@ -196,13 +196,13 @@ impl Provider {
         let service = self.service(uri)?;
         let set: Map<String, Value> = read(&service, question(&service.target)?).await?;
         let keys = set.get("keys").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let keys: Rc<[Key]> = keys.iter().filter_map(Key::parse).take(MAX_KEYS).collect();
+        let keys: Rc<[ProviderKey]> = keys.iter().filter_map(ProviderKey::parse).take(MAX_KEYS).collect();
         *place.keys.borrow_mut() = Some((Instant::now(), Rc::clone(&keys)));
         Ok(keys)
     }
 
     /// Keys that fit, newly asked for where there is none among those that are known.
-    pub async fn keys_for(&self, id: Option<&str>, algorithm: Algorithm) -> Result<Rc<[Key]>, Trouble> {
+    pub async fn keys_for(&self, id: Option<&str>, algorithm: Algorithm) -> Result<Rc<[ProviderKey]>, Trouble> {
         let keys = self.keys(self.keys_for).await?;
         if keys.iter().any(|key| key.is_for(id, algorithm)) {
             return Ok(keys);
@@ -229,7 +229,7 @@ impl Provider {
     pub async fn post(
         &self,
         service: &Service,
-        proof: Proof,
+        proof: ClientAuthMethod,
         fields: HeaderMap,
         pairs: &[(&str, &str)],
     ) -> Result<Map<String, Value>, Trouble> {
@@ -237,7 +237,7 @@ impl Provider {
         let mut request = Request::new(Full::default());
         *request.headers_mut() = fields;
         match proof {
-            Proof::Basic => {
+            ClientAuthMethod::Basic => {
                 // RFC 6749 §2.3.1: each of the two is encoded as in a form.
                 let mut shown = Vec::new();
                 form::write_encoded(self.client.id.as_bytes(), &mut shown);
@@ -248,7 +248,7 @@ impl Provider {
                 value.set_sensitive(true);
                 request.headers_mut().insert(AUTHORIZATION, value);
             }
-            Proof::Post => {
+            ClientAuthMethod::Post => {
                 body.push(b'&');
                 body.append(&mut encoded(&[("client_id", &self.client.id), ("client_secret", &self.client.secret)]));
             }

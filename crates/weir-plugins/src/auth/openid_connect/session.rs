@@ -14,7 +14,7 @@ use crate::auth::credentials::hide_cookie;
 
 /// Somebody who has logged in. Times are seconds since 1970.
 #[derive(Serialize, Deserialize)]
-pub struct Session {
+pub struct OpenidSession {
     pub access_token: String,
     pub refresh_token: Option<String>,
     /// The token of identity as it came, where the upstream is to get it.

@@ -3,14 +3,14 @@
 
 use std::ops::Range;
 
-use super::{Fault, Scanner, Token};
+use super::{JsonError, JsonToken, Scanner};
 
 /// `$.a.b[0]`, `$.list[*].name`, `$..password`, `$['a b']`.
 #[derive(Clone, Debug)]
-pub struct Path(Box<[Step]>);
+pub struct JsonPath(Box<[JsonPathStep]>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Step {
+struct JsonPathStep {
     what: Selector,
     /// At any depth below: `..`.
     anywhere: bool,
@@ -26,9 +26,9 @@ enum Selector {
 /// As many steps as there are bits for what was reached, but one.
 const MAX_STEPS: usize = 63;
 
-impl Path {
+impl JsonPath {
     /// `None` if it is none, or uses what is not supported.
-    pub fn parse(text: &str) -> Option<Path> {
+    pub fn parse(text: &str) -> Option<JsonPath> {
         let mut rest = text.strip_prefix('$')?;
         let mut steps = Vec::new();
         while !rest.is_empty() {
@@ -43,44 +43,44 @@ impl Path {
                 false if after.len() == rest.len() => return None,
                 false => dotted(after)?,
             };
-            steps.push(Step { what, anywhere });
+            steps.push(JsonPathStep { what, anywhere });
             rest = after;
         }
-        (steps.len() <= MAX_STEPS).then(|| Path(steps.into()))
+        (steps.len() <= MAX_STEPS).then(|| JsonPath(steps.into()))
     }
 
     /// Where the path leads: the places of strings, numbers and words, and of those within what it names.
-    pub fn find(&self, body: &[u8], max_depth: usize) -> Result<Vec<Found>, Fault> {
+    pub fn find(&self, body: &[u8], max_depth: usize) -> Result<Vec<JsonMatch>, JsonError> {
         let mut scanner = Scanner::new(body, max_depth)?;
-        let mut open: Vec<Level> = Vec::new();
+        let mut open: Vec<JsonPathLevel> = Vec::new();
         // What was reached at the value that comes next.
         let mut reached = 1;
         let mut found = Vec::new();
         while let Some(token) = scanner.next()? {
             match token {
-                Token::Name(span) => {
+                JsonToken::Name(span) => {
                     let name = scanner.unquoted(&span)?;
                     let before = open.last().map_or(0, |level| level.reached);
                     reached = self.advance(before, |what| matches!(what, Selector::Name(wanted) if **wanted == *name));
                     continue;
                 }
-                Token::Close(_) => {
+                JsonToken::Close(_) => {
                     open.pop();
                     continue;
                 }
                 _ => {}
             }
-            if let Some(Level { reached: before, index: Some(index) }) = open.last_mut() {
+            if let Some(JsonPathLevel { reached: before, index: Some(index) }) = open.last_mut() {
                 reached = self.advance(*before, |what| *what == Selector::Index(*index));
                 *index += 1;
             }
             match token {
-                Token::Open(container) => {
+                JsonToken::Open(container) => {
                     let index = (container == super::Container::List).then_some(0);
-                    open.push(Level { reached, index });
+                    open.push(JsonPathLevel { reached, index });
                 }
-                Token::Text(span) if self.is_end(reached) => found.push(Found { span, is_text: true }),
-                Token::Plain(span) if self.is_end(reached) => found.push(Found { span, is_text: false }),
+                JsonToken::Text(span) if self.is_end(reached) => found.push(JsonMatch { span, is_text: true }),
+                JsonToken::Plain(span) if self.is_end(reached) => found.push(JsonMatch { span, is_text: false }),
                 _ => {}
             }
         }
@@ -108,14 +108,14 @@ impl Path {
 
 /// A place that a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct JsonMatch {
     /// Where it stands in the text; a string with its quotes.
     pub span: Range<usize>,
     pub is_text: bool,
 }
 
 /// An object or a list that is open.
-struct Level {
+struct JsonPathLevel {
     reached: u64,
     /// Of the next item of a list.
     index: Option<usize>,
@@ -156,7 +156,7 @@ mod tests {
     const TEXT: &str = r#"{"a": {"b": [1, {"c": "x"}, [2]], "b c": null}, "\u0062": {"a": true}, "c": "y", "a": 5}"#;
 
     fn found(path: &str) -> Vec<&'static str> {
-        let path = Path::parse(path).expect("a path");
+        let path = JsonPath::parse(path).expect("a path");
         path.find(TEXT.as_bytes(), 16).expect("JSON").into_iter().map(|found| &TEXT[found.span]).collect()
     }
 
@@ -182,8 +182,8 @@ mod tests {
     #[test]
     fn what_is_no_path_is_refused() {
         for text in ["", "a", "$a", "$.", "$..", "$.[0]", "$[1", "$[-1]", "$[0:1]", "$[?@.a]", "$['a", "$.a b", "$[]"] {
-            assert!(Path::parse(text).is_none(), "{text}");
+            assert!(JsonPath::parse(text).is_none(), "{text}");
         }
-        assert!(Path::parse(&format!("${}", ".a".repeat(64))).is_none());
+        assert!(JsonPath::parse(&format!("${}", ".a".repeat(64))).is_none());
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use redis::Script;
 use weir_plugin::{AsyncPlugin, Exchange, Phases, Stop, Waiting};
 
-use super::{Limiter, PHASES};
+use super::{ConnLimiter, PHASES};
 use crate::clock;
 use crate::limit::limit_req::rest;
 use crate::store::redis_server::{RedisServer, Unanswered};
@@ -37,11 +37,11 @@ static LEAVE: LazyLock<Script> = LazyLock::new(|| Script::new("return {redis.cal
 
 thread_local! {
     /// Who is in, by member: a request ends on the worker on which it began.
-    static PLACES: RefCell<HashMap<u64, Place>> = RefCell::default();
+    static PLACES: RefCell<HashMap<u64, HeldPermit>> = RefCell::default();
 }
 
 /// A place in a server's count. Dropped, it is given back.
-struct Place {
+struct HeldPermit {
     server: Arc<RedisServer>,
     key: Vec<u8>,
     member: u64,
@@ -49,7 +49,7 @@ struct Place {
     refused: bool,
 }
 
-impl Drop for Place {
+impl Drop for HeldPermit {
     fn drop(&mut self) {
         if self.refused {
             return;
@@ -66,24 +66,24 @@ impl Drop for Place {
 }
 
 /// Limits that a server counts.
-pub(super) struct Remote {
-    pub(super) limiter: Limiter,
+pub(super) struct RedisConnLimiter {
+    pub(super) limiter: ConnLimiter,
     pub(super) server: Arc<RedisServer>,
     /// After which a request is forgotten that nobody has seen end.
     pub(super) forget_after: Duration,
     pub(super) waits: bool,
 }
 
-impl Remote {
+impl RedisConnLimiter {
     async fn admit(&self, exchange: &mut Exchange) -> Result<Duration, Stop> {
-        let Limiter { quotas, refusal, allow_degradation, .. } = &self.limiter;
+        let ConnLimiter { quotas, refusal, allow_degradation, .. } = &self.limiter;
         let mut pauses = 0;
         for quota in quotas {
             let Some((conn, burst)) = quota.ask(exchange, *allow_degradation)? else { continue };
             // From here on the server may have counted the request in, whether or not it gets to say so.
             let key = quota.key.elsewhere(&quota.title, exchange);
             let server = Arc::clone(&self.server);
-            let mut place = Place { server, key, member: rand::random(), refused: false };
+            let mut place = HeldPermit { server, key, member: rand::random(), refused: false };
             let most_ms = self.forget_after.as_millis() as u64;
             match self.server.ask(&ENTER, &place.key, &[place.member, conn + burst, most_ms]).await {
                 Ok([0, _]) => {
@@ -103,7 +103,7 @@ impl Remote {
     }
 }
 
-impl AsyncPlugin for Remote {
+impl AsyncPlugin for RedisConnLimiter {
     fn phases(&self) -> Phases {
         PHASES
     }

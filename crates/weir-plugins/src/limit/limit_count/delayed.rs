@@ -14,9 +14,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use redis::Script;
 
-use super::quota::{Asked, Verdict};
+use super::quota::{EffectiveLimit, LimitDecision};
 use crate::clock;
-use crate::store::counters::{self, Counter, Key, Table};
+use crate::store::counters::{self, Counter, CounterKey, Table};
 use crate::store::redis_server::{RedisServer, Unanswered};
 
 /// `let through here since the last time, window in ms` → `let through by all, ms until the window ends`.
@@ -40,11 +40,11 @@ const MOST_UNTOLD: usize = 65_536;
 const AT_A_TIME: usize = 64;
 
 /// A million keys at a time, in 16 MiB at most.
-static TABLE: LazyLock<Table<Share>> = LazyLock::new(|| Table::new(1 << 20));
+static TABLE: LazyLock<Table<WindowShare>> = LazyLock::new(|| Table::new(1 << 20));
 
 /// What is known of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Share {
+struct WindowShare {
     /// 32 bits: tenths of a second since 1970, from 2020 on.
     until: u64,
     /// What all have let through, as far as is known here; 28 bits.
@@ -57,10 +57,10 @@ const BITS_28: u64 = (1 << 28) - 1;
 /// 2020-01-01, in tenths of a second since 1970.
 const EPOCH: u64 = 15_778_368_000;
 
-impl Counter for Share {
-    fn from_bits(bits: u128) -> Share {
+impl Counter for WindowShare {
+    fn from_bits(bits: u128) -> WindowShare {
         let count = |shift: u32| (bits >> shift) as u64 & BITS_28;
-        Share { until: (bits >> 56) as u64, total: count(28), untold: count(0) }
+        WindowShare { until: (bits >> 56) as u64, total: count(28), untold: count(0) }
     }
 
     fn bits(self) -> u128 {
@@ -81,31 +81,37 @@ fn tenths(time: Duration) -> u64 {
 }
 
 /// What workers let through and have not told yet, by the server's keys; for one limiter.
-type Untold = HashMap<Box<[u8]>, Asked>;
+type UnsentCount = HashMap<Box<[u8]>, EffectiveLimit>;
 
 thread_local! {
-    static UNTOLD: RefCell<HashMap<u64, Untold>> = RefCell::default();
+    static UNTOLD: RefCell<HashMap<u64, UnsentCount>> = RefCell::default();
 }
 
 /// Counts in this process, for a server to know later.
 #[derive(Clone, Copy)]
-pub(super) struct Delayed {
+pub(super) struct DelayedSync {
     interval: Duration,
     /// What this limiter's keys in the table begin with.
     name: u64,
 }
 
-impl Delayed {
-    pub(super) fn new(interval: Duration, identity: &str) -> Delayed {
-        Delayed { interval, name: counters::name(identity) }
+impl DelayedSync {
+    pub(super) fn new(interval: Duration, identity: &str) -> DelayedSync {
+        DelayedSync { interval, name: counters::name(identity) }
     }
 
-    fn key(&self, key: &[u8]) -> Key {
+    fn key(&self, key: &[u8]) -> CounterKey {
         TABLE.key(self.name, key)
     }
 
     /// Counts one request; nothing where the server has to be asked.
-    pub(super) fn take(&self, server: &Arc<RedisServer>, key: &[u8], asked: Asked, now: Duration) -> Option<Verdict> {
+    pub(super) fn take(
+        &self,
+        server: &Arc<RedisServer>,
+        key: &[u8],
+        asked: EffectiveLimit,
+        now: Duration,
+    ) -> Option<LimitDecision> {
         let now_tenths = tenths(now);
         if !self.can_tell(key) {
             return None;
@@ -116,10 +122,10 @@ impl Delayed {
             }
             let reset_ms = (share.until - now_tenths) * 100;
             if share.total >= asked.limit {
-                return (None, (Some(Verdict { accepted: false, remaining: 0, reset_ms }), false));
+                return (None, (Some(LimitDecision { accepted: false, remaining: 0, reset_ms }), false));
             }
-            let taken = Share { total: share.total + 1, untold: share.untold + 1, ..share };
-            let verdict = Verdict { accepted: true, remaining: asked.limit - taken.total, reset_ms };
+            let taken = WindowShare { total: share.total + 1, untold: share.untold + 1, ..share };
+            let verdict = LimitDecision { accepted: true, remaining: asked.limit - taken.total, reset_ms };
             (Some(taken), (Some(verdict), share.untold == 0))
         });
         if is_first {
@@ -129,14 +135,14 @@ impl Delayed {
     }
 
     /// Takes over what the server has said of the first request of a window.
-    pub(super) fn learn(&self, key: &[u8], asked: Asked, verdict: Verdict, now: Duration) {
+    pub(super) fn learn(&self, key: &[u8], asked: EffectiveLimit, verdict: LimitDecision, now: Duration) {
         let total = asked.limit - verdict.remaining.min(asked.limit);
         let until = tenths(now + Duration::from_millis(verdict.reset_ms));
         let now_tenths = tenths(now);
         TABLE.update(self.key(key), now_tenths, |share| match share.is_live(now_tenths) {
             // Somebody else has asked meanwhile.
-            true => (Some(Share { total: share.total.max(total + share.untold), ..share }), ()),
-            false => (Some(Share { until, total, untold: 0 }), ()),
+            true => (Some(WindowShare { total: share.total.max(total + share.untold), ..share }), ()),
+            false => (Some(WindowShare { until, total, untold: 0 }), ()),
         });
     }
 
@@ -148,7 +154,7 @@ impl Delayed {
     }
 
     /// Remembers a key, and sets out to tell the server when the interval is over, if nobody has on this worker.
-    fn tell_later(self, server: &Arc<RedisServer>, key: &[u8], asked: Asked) {
+    fn tell_later(self, server: &Arc<RedisServer>, key: &[u8], asked: EffectiveLimit) {
         let sets_out = UNTOLD.with_borrow_mut(|untold| {
             let untold = untold.entry(self.name).or_default();
             untold.insert(key.into(), asked);
@@ -160,19 +166,20 @@ impl Delayed {
                 tokio::time::sleep(self.interval).await;
                 let untold = UNTOLD.with_borrow_mut(|untold| untold.remove(&self.name)).unwrap_or_default();
                 let server = &server;
-                let each = |(key, asked): (Box<[u8]>, Asked)| async move { self.tell(server, &key, asked).await };
+                let each =
+                    |(key, asked): (Box<[u8]>, EffectiveLimit)| async move { self.tell(server, &key, asked).await };
                 futures_util::stream::iter(untold).for_each_concurrent(AT_A_TIME, each).await;
             });
         }
     }
 
     /// Tells the server, and learns what the others have let through.
-    async fn tell(self, server: &Arc<RedisServer>, key: &[u8], asked: Asked) {
+    async fn tell(self, server: &Arc<RedisServer>, key: &[u8], asked: EffectiveLimit) {
         let place = self.key(key);
         let now = tenths(clock::now());
         // Of a window that is over, nobody wants to know any more.
         let share = TABLE.update(place, now, |share| match share.is_live(now) && share.untold > 0 {
-            true => (Some(Share { untold: 0, ..share }), Some(share)),
+            true => (Some(WindowShare { untold: 0, ..share }), Some(share)),
             false => (None, None),
         });
         let Some(share) = share else { return };
@@ -182,12 +189,12 @@ impl Delayed {
                 let until = tenths(now + Duration::from_millis(ends_ms.max(0).unsigned_abs()));
                 let told = total.max(0).unsigned_abs();
                 TABLE.update(place, tenths(now), |share| {
-                    (Some(Share { until, total: told + share.untold, untold: share.untold }), ())
+                    (Some(WindowShare { until, total: told + share.untold, untold: share.untold }), ())
                 });
             }
             Err(Unanswered) => {
                 let is_same_window = TABLE.update(place, now, |newer| match newer.until == share.until {
-                    true => (Some(Share { untold: newer.untold + share.untold, ..newer }), true),
+                    true => (Some(WindowShare { untold: newer.untold + share.untold, ..newer }), true),
                     false => (None, false),
                 });
                 if is_same_window {
@@ -204,8 +211,8 @@ mod tests {
 
     #[test]
     fn a_share_fits_into_its_bits() {
-        let share = Share { until: u64::from(u32::MAX), total: BITS_28, untold: BITS_28 - 1 };
-        assert_eq!(Share::from_bits(share.bits()), share);
+        let share = WindowShare { until: u64::from(u32::MAX), total: BITS_28, untold: BITS_28 - 1 };
+        assert_eq!(WindowShare::from_bits(share.bits()), share);
         assert_eq!(share.bits() >> crate::store::counters::COUNTER_BITS, 0);
         // Windows may end until 2033.
         assert!(tenths(Duration::from_secs(2_000_000_000)) < u64::from(u32::MAX));

@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use super::WindowType;
-use super::quota::{Asked, MAX_COUNT, Quota, Verdict};
-use crate::store::counters::{Counter, Key, Table};
+use super::quota::{CountQuota, EffectiveLimit, LimitDecision, MAX_COUNT};
+use crate::store::counters::{Counter, CounterKey, Table};
 use weir_plugin::Exchange;
 
 /// A million keys at a time each, in 16 MiB at most. They are two, since windows of both kinds end differently.
@@ -13,8 +13,14 @@ static FIXED: LazyLock<Table<Fixed>> = LazyLock::new(|| Table::new(1 << 20));
 static SLIDING: LazyLock<Table<Sliding>> = LazyLock::new(|| Table::new(1 << 20));
 
 /// Counts one request.
-pub(super) fn take(window: WindowType, quota: &Quota, asked: Asked, exchange: &Exchange, now: Duration) -> Verdict {
-    let Asked { limit, window_s } = asked;
+pub(super) fn take(
+    window: WindowType,
+    quota: &CountQuota,
+    asked: EffectiveLimit,
+    exchange: &Exchange,
+    now: Duration,
+) -> LimitDecision {
+    let EffectiveLimit { limit, window_s } = asked;
     match window {
         WindowType::Fixed => {
             let table = &*FIXED;
@@ -54,17 +60,17 @@ impl Counter for Fixed {
     }
 }
 
-fn take_fixed(table: &Table<Fixed>, key: Key, limit: u64, window_s: u64, now: Duration) -> Verdict {
+fn take_fixed(table: &Table<Fixed>, key: CounterKey, limit: u64, window_s: u64, now: Duration) -> LimitDecision {
     let now_ms = now.as_millis() as u64;
     table.update(key, now_ms, |Fixed { until_ms, count }| match until_ms > now_ms {
-        true if count >= limit => (None, Verdict { accepted: false, remaining: 0, reset_ms: until_ms - now_ms }),
+        true if count >= limit => (None, LimitDecision { accepted: false, remaining: 0, reset_ms: until_ms - now_ms }),
         true => {
-            let verdict = Verdict { accepted: true, remaining: limit - count - 1, reset_ms: until_ms - now_ms };
+            let verdict = LimitDecision { accepted: true, remaining: limit - count - 1, reset_ms: until_ms - now_ms };
             (Some(Fixed { until_ms, count: count + 1 }), verdict)
         }
         false => {
             let window_ms = window_s * 1000;
-            let verdict = Verdict { accepted: true, remaining: limit - 1, reset_ms: window_ms };
+            let verdict = LimitDecision { accepted: true, remaining: limit - 1, reset_ms: window_ms };
             (Some(Fixed { until_ms: now_ms + window_ms, count: 1 }), verdict)
         }
     })
@@ -99,7 +105,7 @@ impl Counter for Sliding {
     }
 }
 
-fn take_sliding(table: &Table<Sliding>, key: Key, limit: u64, window_s: u64, now: Duration) -> Verdict {
+fn take_sliding(table: &Table<Sliding>, key: CounterKey, limit: u64, window_s: u64, now: Duration) -> LimitDecision {
     let (now_s, window_ms) = (now.as_secs(), window_s * 1000);
     let start_s = now_s / window_s * window_s;
     let left_ms = window_ms - (now.as_millis() as u64 - start_s * 1000);
@@ -114,9 +120,9 @@ fn take_sliding(table: &Table<Sliding>, key: Key, limit: u64, window_s: u64, now
         let weighted = u128::from(previous) * u128::from(left_ms) + u128::from(current) * u128::from(window_ms);
         let free = (u128::from(limit) * u128::from(window_ms)).saturating_sub(weighted) / u128::from(window_ms);
         match free {
-            0 => (None, Verdict { accepted: false, remaining: 0, reset_ms: left_ms }),
+            0 => (None, LimitDecision { accepted: false, remaining: 0, reset_ms: left_ms }),
             free => {
-                let verdict = Verdict { accepted: true, remaining: free as u64 - 1, reset_ms: left_ms };
+                let verdict = LimitDecision { accepted: true, remaining: free as u64 - 1, reset_ms: left_ms };
                 (Some(Sliding { until_s, current: current + 1, previous }), verdict)
             }
         }
@@ -136,7 +142,7 @@ mod tests {
         let table = Table::new(0);
         let key = table.key(1, b"a");
         let take = |ms| take_fixed(&table, key, 2, 10, at(ms));
-        let verdict = |accepted, remaining, reset_ms| Verdict { accepted, remaining, reset_ms };
+        let verdict = |accepted, remaining, reset_ms| LimitDecision { accepted, remaining, reset_ms };
         assert_eq!(take(3_000), verdict(true, 1, 10_000));
         assert_eq!(take(4_000), verdict(true, 0, 9_000));
         assert_eq!(take(12_999), verdict(false, 0, 1));
@@ -150,13 +156,13 @@ mod tests {
         let key = table.key(1, b"a");
         let take = |ms| take_sliding(&table, key, 10, 10, at(ms));
         for left in (0..10).rev() {
-            assert_eq!(take(4_000), Verdict { accepted: true, remaining: left, reset_ms: 6_000 });
+            assert_eq!(take(4_000), LimitDecision { accepted: true, remaining: left, reset_ms: 6_000 });
         }
         assert!(!take(9_999).accepted);
         assert!(!take(10_000).accepted, "the whole of the last window still counts");
-        assert_eq!(take(15_000), Verdict { accepted: true, remaining: 4, reset_ms: 5_000 });
+        assert_eq!(take(15_000), LimitDecision { accepted: true, remaining: 4, reset_ms: 5_000 });
         assert_eq!((0..10).filter(|_| take(15_000).accepted).count(), 4);
-        assert_eq!(take(40_000), Verdict { accepted: true, remaining: 9, reset_ms: 10_000 });
+        assert_eq!(take(40_000), LimitDecision { accepted: true, remaining: 9, reset_ms: 10_000 });
     }
 
     #[test]

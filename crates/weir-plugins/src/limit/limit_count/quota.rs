@@ -17,7 +17,7 @@ const WINDOW_BITS: u32 = 25;
 pub(super) const MAX_COUNT: u64 = (1 << 28) - 1;
 
 /// One limit.
-pub(super) struct Quota {
+pub(super) struct CountQuota {
     count: Amount,
     /// The field with the count, where that is always the same.
     told: Option<Line>,
@@ -34,14 +34,14 @@ pub(super) struct Quota {
 
 /// What a limit allows one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct EffectiveLimit {
     pub(super) limit: u64,
     pub(super) window_s: u64,
 }
 
 /// What a limit says of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct LimitDecision {
     pub(super) accepted: bool,
     pub(super) remaining: u64,
     pub(super) reset_ms: u64,
@@ -49,7 +49,7 @@ pub(super) struct Verdict {
 
 /// Which fields tell clients about limits.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shown {
+pub(super) struct LimitHeaders {
     /// `X-RateLimit-Limit` and its like.
     pub(super) usual: bool,
     /// `RateLimit` and `RateLimit-Policy` of the IETF's draft.
@@ -64,7 +64,7 @@ struct FieldNames {
     policy: Box<str>,
 }
 
-impl Quota {
+impl CountQuota {
     /// `path` is the place of the limit in the options, and `prefix` what the fields of one of several are called.
     pub(super) fn new(
         count: &Value,
@@ -73,7 +73,7 @@ impl Quota {
         path: &str,
         name: &str,
         prefix: Option<String>,
-    ) -> Result<Quota, ConfigError> {
+    ) -> Result<CountQuota, ConfigError> {
         let field = |last: &str| {
             let name = match &prefix {
                 Some(prefix) => format!("X-{prefix}-RateLimit-{last}"),
@@ -84,7 +84,7 @@ impl Quota {
         };
         let count = Amount::compile(count, 1..=MAX_COUNT, &format!("{path}count"))?;
         let limit = field("Limit")?;
-        Ok(Quota {
+        Ok(CountQuota {
             told: told(&count, &limit),
             count,
             window: Amount::compile(window, 1..=MAX_WINDOW_S, &format!("{path}time_window"))?,
@@ -113,27 +113,27 @@ impl Quota {
 
     /// What it allows this request; nothing where the request is none of its business. A variable that holds no number
     /// is an error unless that is allowed.
-    pub(super) fn ask(&self, exchange: &Exchange, allow_degradation: bool) -> Result<Option<Asked>, Stop> {
+    pub(super) fn ask(&self, exchange: &Exchange, allow_degradation: bool) -> Result<Option<EffectiveLimit>, Stop> {
         if self.is_rule && !self.key.is_present(exchange) {
             return Ok(None);
         }
         match (self.count.of(exchange, 1..=MAX_COUNT), self.window.of(exchange, 1..=MAX_WINDOW_S)) {
-            (Some(limit), Some(window_s)) => Ok(Some(Asked { limit, window_s })),
+            (Some(limit), Some(window_s)) => Ok(Some(EffectiveLimit { limit, window_s })),
             _ if allow_degradation => Ok(None),
             _ => Err(Stop::Respond(500)),
         }
     }
 
     /// Remembers a verdict for the response.
-    pub(super) fn note(&self, exchange: &mut Exchange, asked: Asked, verdict: Verdict) {
-        let Asked { limit, window_s } = asked;
-        let Verdict { accepted, remaining, reset_ms } = verdict;
+    pub(super) fn note(&self, exchange: &mut Exchange, asked: EffectiveLimit, verdict: LimitDecision) {
+        let EffectiveLimit { limit, window_s } = asked;
+        let LimitDecision { accepted, remaining, reset_ms } = verdict;
         let note = [limit, remaining << 1 | u64::from(!accepted), reset_ms << WINDOW_BITS | window_s];
         exchange.notes.write(self.note, note);
     }
 
     /// Tells the client what was remembered, if anything was.
-    pub(super) fn show(&self, exchange: &mut Exchange, shown: Shown) -> Result<(), Stop> {
+    pub(super) fn show(&self, exchange: &mut Exchange, shown: LimitHeaders) -> Result<(), Stop> {
         let Some([limit, outcome, times]) = exchange.notes.read(self.note) else { return Ok(()) };
         let (remaining, refused) = (outcome >> 1, outcome & 1 == 1);
         let (reset_ms, window_s) = (times >> WINDOW_BITS, times & ((1 << WINDOW_BITS) - 1));
@@ -150,7 +150,7 @@ impl Quota {
     fn add_fields(
         &self,
         head: &mut Head,
-        shown: Shown,
+        shown: LimitHeaders,
         [limit, remaining, window_s]: [u64; 3],
         reset_ms: u64,
     ) -> Result<(), BadField> {

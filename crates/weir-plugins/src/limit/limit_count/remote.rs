@@ -7,8 +7,8 @@ use redis::Script;
 use weir_plugin::Exchange;
 
 use super::WindowType;
-use super::delayed::Delayed;
-use super::quota::{Asked, Quota, Verdict};
+use super::delayed::DelayedSync;
+use super::quota::{CountQuota, EffectiveLimit, LimitDecision};
 use crate::store::redis_server::{RedisServer, Unanswered};
 
 /// `limit, window in ms` → `accepted, left, ms until the window ends`. The window begins with the first request.
@@ -56,22 +56,22 @@ return {1, free - 1, ends}
 });
 
 /// Counts in a server.
-pub(super) struct Remote {
+pub(super) struct RedisCountLimiter {
     pub(super) server: Arc<RedisServer>,
     pub(super) window: WindowType,
     /// Counts here in between, and tells the server now and then.
-    pub(super) delayed: Option<Delayed>,
+    pub(super) delayed: Option<DelayedSync>,
 }
 
-impl Remote {
+impl RedisCountLimiter {
     /// Counts one request.
     pub(super) async fn take(
         &self,
-        quota: &Quota,
-        asked: Asked,
+        quota: &CountQuota,
+        asked: EffectiveLimit,
         exchange: &Exchange,
         now: Duration,
-    ) -> Result<Verdict, Unanswered> {
+    ) -> Result<LimitDecision, Unanswered> {
         let key = quota.key.elsewhere(&quota.title, exchange);
         let Some(delayed) = &self.delayed else { return self.ask(&key, asked).await };
         if let Some(verdict) = delayed.take(&self.server, &key, asked, now) {
@@ -82,14 +82,14 @@ impl Remote {
         Ok(verdict)
     }
 
-    async fn ask(&self, key: &[u8], asked: Asked) -> Result<Verdict, Unanswered> {
+    async fn ask(&self, key: &[u8], asked: EffectiveLimit) -> Result<LimitDecision, Unanswered> {
         let script: &Script = match self.window {
             WindowType::Fixed => &FIXED,
             WindowType::Sliding => &SLIDING,
         };
         let [accepted, remaining, reset_ms] =
             self.server.ask(script, key, &[asked.limit, asked.window_s * 1000]).await?;
-        Ok(Verdict {
+        Ok(LimitDecision {
             accepted: accepted != 0,
             remaining: remaining.max(0).unsigned_abs(),
             reset_ms: reset_ms.max(0).unsigned_abs(),

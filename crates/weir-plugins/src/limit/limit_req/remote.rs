@@ -27,7 +27,7 @@ return {1, turn - now}
 });
 
 /// A bucket in a server.
-pub(super) struct Remote {
+pub(super) struct RedisReqLimiter {
     pub(super) bucket: Bucket,
     pub(super) server: Arc<RedisServer>,
     /// What its keys begin with.
@@ -36,7 +36,7 @@ pub(super) struct Remote {
     pub(super) allow_degradation: bool,
 }
 
-impl AsyncPlugin for Remote {
+impl AsyncPlugin for RedisReqLimiter {
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
         Box::pin(async move {
             let key = self.bucket.key.elsewhere(&self.title, exchange);

@@ -19,17 +19,17 @@ const MAX_DEPTH: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Action {
+pub enum FilterAction {
     Block,
     Allow,
     Mask,
 }
 
 /// What is looked for, where, and what is done about it.
-pub struct Rule {
+pub struct ContentRule {
     pub place: Where,
     pub regex: Regex,
-    pub action: Action,
+    pub action: FilterAction,
     pub replacement: Vec<u8>,
 }
 
@@ -39,25 +39,25 @@ pub enum Where {
     Fields(Option<Box<[u8]>>),
     Arguments(Option<Box<[u8]>>),
     Raw,
-    Json(json::path::Path),
-    Xml(xml::Path),
+    Json(json::path::JsonPath),
+    Xml(xml::XmlPath),
 }
 
 /// What a rule makes of one text.
-enum Verdict {
+enum MatchOutcome {
     Pass,
     Refuse,
     Replace(Vec<u8>),
 }
 
-impl Rule {
-    fn judge(&self, text: &[u8]) -> Verdict {
+impl ContentRule {
+    fn judge(&self, text: &[u8]) -> MatchOutcome {
         match (self.action, self.regex.is_match(text)) {
-            (Action::Block, true) | (Action::Allow, false) => Verdict::Refuse,
-            (Action::Mask, true) => {
-                Verdict::Replace(self.regex.replace_all(text, self.replacement.as_slice()).into_owned())
+            (FilterAction::Block, true) | (FilterAction::Allow, false) => MatchOutcome::Refuse,
+            (FilterAction::Mask, true) => {
+                MatchOutcome::Replace(self.regex.replace_all(text, self.replacement.as_slice()).into_owned())
             }
-            _ => Verdict::Pass,
+            _ => MatchOutcome::Pass,
         }
     }
 
@@ -77,43 +77,43 @@ impl Rule {
     }
 
     /// The content as it goes on; nothing if it stays.
-    pub fn apply(&self, content: &[u8]) -> Result<Option<Vec<u8>>, Wrong> {
+    pub fn apply(&self, content: &[u8]) -> Result<Option<Vec<u8>>, ContentRejection> {
         let mut edits: Vec<(Range<usize>, Vec<u8>)> = Vec::new();
         match &self.place {
             Where::Fields(_) | Where::Arguments(_) => return Ok(None),
             Where::Raw => {
                 return match self.judge(content) {
-                    Verdict::Pass => Ok(None),
-                    Verdict::Refuse => Err(Wrong::Refused),
-                    Verdict::Replace(content) => Ok(Some(content)),
+                    MatchOutcome::Pass => Ok(None),
+                    MatchOutcome::Refuse => Err(ContentRejection::Refused),
+                    MatchOutcome::Replace(content) => Ok(Some(content)),
                 };
             }
             Where::Json(path) => {
-                for found in path.find(content, MAX_DEPTH).map_err(|_| Wrong::Unreadable)? {
+                for found in path.find(content, MAX_DEPTH).map_err(|_| ContentRejection::Unreadable)? {
                     let written = &content[found.span.clone()];
                     let text = match found.is_text {
-                        true => {
-                            Cow::Owned(serde_json::from_slice::<String>(written).map_err(|_| Wrong::Unreadable)?.into())
-                        }
+                        true => Cow::Owned(
+                            serde_json::from_slice::<String>(written).map_err(|_| ContentRejection::Unreadable)?.into(),
+                        ),
                         false => Cow::Borrowed(written),
                     };
                     match self.judge(&text) {
-                        Verdict::Pass => {}
-                        Verdict::Refuse => return Err(Wrong::Refused),
-                        Verdict::Replace(new) => {
-                            let new =
-                                serde_json::to_vec(&String::from_utf8_lossy(&new)).map_err(|_| Wrong::Unreadable)?;
+                        MatchOutcome::Pass => {}
+                        MatchOutcome::Refuse => return Err(ContentRejection::Refused),
+                        MatchOutcome::Replace(new) => {
+                            let new = serde_json::to_vec(&String::from_utf8_lossy(&new))
+                                .map_err(|_| ContentRejection::Unreadable)?;
                             edits.push((found.span, new));
                         }
                     }
                 }
             }
             Where::Xml(path) => {
-                for found in path.find(content, MAX_DEPTH).map_err(|_| Wrong::Unreadable)? {
+                for found in path.find(content, MAX_DEPTH).map_err(|_| ContentRejection::Unreadable)? {
                     match self.judge(found.text.as_bytes()) {
-                        Verdict::Pass => {}
-                        Verdict::Refuse => return Err(Wrong::Refused),
-                        Verdict::Replace(new) => {
+                        MatchOutcome::Pass => {}
+                        MatchOutcome::Refuse => return Err(ContentRejection::Refused),
+                        MatchOutcome::Replace(new) => {
                             // In the place of its first part; the others go.
                             let new = xml::escaped(&String::from_utf8_lossy(&new)).into_bytes();
                             let news = std::iter::once(new).chain(std::iter::repeat(Vec::new()));
@@ -128,7 +128,7 @@ impl Rule {
 }
 
 /// Why content does not go on.
-pub enum Wrong {
+pub enum ContentRejection {
     Refused,
     /// It is not what a rule's path is for.
     Unreadable,
@@ -150,19 +150,19 @@ fn edited(content: &[u8], mut edits: Vec<(Range<usize>, Vec<u8>)>) -> Vec<u8> {
 }
 
 /// Fields of this name, or all. `false` refuses.
-pub fn pass_fields(rule: &Rule, name: Option<&[u8]>, head: &mut Head) -> Result<bool, Stop> {
+pub fn pass_fields(rule: &ContentRule, name: Option<&[u8]>, head: &mut Head) -> Result<bool, Stop> {
     let Some(name) = name else {
-        let refused = head.fields().any(|(_, value)| matches!(rule.judge(value), Verdict::Refuse));
+        let refused = head.fields().any(|(_, value)| matches!(rule.judge(value), MatchOutcome::Refuse));
         return Ok(!refused);
     };
     let verdicts: Vec<_> = head.values(name).map(|value| (rule.judge(value), value.to_vec())).collect();
-    if verdicts.iter().any(|(verdict, _)| matches!(verdict, Verdict::Refuse)) {
+    if verdicts.iter().any(|(verdict, _)| matches!(verdict, MatchOutcome::Refuse)) {
         return Ok(false);
     }
-    if verdicts.iter().any(|(verdict, _)| matches!(verdict, Verdict::Replace(_))) {
+    if verdicts.iter().any(|(verdict, _)| matches!(verdict, MatchOutcome::Replace(_))) {
         head.remove(name);
         for (verdict, value) in verdicts {
-            let value = if let Verdict::Replace(new) = verdict { new } else { value };
+            let value = if let MatchOutcome::Replace(new) = verdict { new } else { value };
             head.add(name, &value).map_err(|_| Stop::Internal)?;
         }
     }
@@ -170,7 +170,7 @@ pub fn pass_fields(rule: &Rule, name: Option<&[u8]>, head: &mut Head) -> Result<
 }
 
 /// Arguments of this name, or all. `false` refuses.
-pub fn pass_arguments(rule: &Rule, wanted: Option<&[u8]>, exchange: &mut Exchange) -> Result<bool, Stop> {
+pub fn pass_arguments(rule: &ContentRule, wanted: Option<&[u8]>, exchange: &mut Exchange) -> Result<bool, Stop> {
     let Some(text) = exchange.request.query() else { return Ok(true) };
     let mut query = Vec::with_capacity(text.len());
     let mut is_changed = false;
@@ -185,13 +185,13 @@ pub fn pass_arguments(rule: &Rule, wanted: Option<&[u8]>, exchange: &mut Exchang
             continue;
         }
         // An attack may stand in a name as well.
-        if wanted.is_none() && rule.action == Action::Block && matches!(rule.judge(&name), Verdict::Refuse) {
+        if wanted.is_none() && rule.action == FilterAction::Block && matches!(rule.judge(&name), MatchOutcome::Refuse) {
             return Ok(false);
         }
         match rule.judge(&value) {
-            Verdict::Pass => query.extend_from_slice(pair),
-            Verdict::Refuse => return Ok(false),
-            Verdict::Replace(new) => {
+            MatchOutcome::Pass => query.extend_from_slice(pair),
+            MatchOutcome::Refuse => return Ok(false),
+            MatchOutcome::Replace(new) => {
                 is_changed = true;
                 query.extend_from_slice(written);
                 query.push(b'=');

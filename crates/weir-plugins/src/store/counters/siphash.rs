@@ -3,17 +3,17 @@
 
 /// What strangers do not know.
 #[derive(Clone, Copy, Debug)]
-pub struct Secret(u64, u64);
+pub struct SipKey(u64, u64);
 
-impl Secret {
-    pub fn random() -> Secret {
+impl SipKey {
+    pub fn random() -> SipKey {
         use std::hash::{BuildHasher, RandomState};
-        Secret(RandomState::new().hash_one(0), RandomState::new().hash_one(1))
+        SipKey(RandomState::new().hash_one(0), RandomState::new().hash_one(1))
     }
 
     #[inline]
     pub fn hash(self, word: u64, bytes: &[u8]) -> u64 {
-        let mut state = State::new(self);
+        let mut state = SipState::new(self);
         state.take(word);
         let (words, rest) = bytes.as_chunks();
         for word in words {
@@ -27,13 +27,13 @@ impl Secret {
     }
 }
 
-struct State([u64; 4]);
+struct SipState([u64; 4]);
 
-impl State {
+impl SipState {
     #[inline]
-    fn new(Secret(k0, k1): Secret) -> State {
+    fn new(SipKey(k0, k1): SipKey) -> SipState {
         // "somepseudorandomlygeneratedbytes", as the function is defined.
-        State([
+        SipState([
             k0 ^ 0x736f_6d65_7073_6575,
             k1 ^ 0x646f_7261_6e64_6f6d,
             k0 ^ 0x6c79_6765_6e65_7261,
@@ -80,12 +80,12 @@ mod tests {
             let mut hasher = DefaultHasher::new();
             hasher.write_u64(7);
             hasher.write(&bytes[..length]);
-            assert_eq!(Secret(0, 0).hash(7, &bytes[..length]), hasher.finish(), "{length} bytes");
+            assert_eq!(SipKey(0, 0).hash(7, &bytes[..length]), hasher.finish(), "{length} bytes");
         }
     }
 
     #[test]
     fn secrets_differ() {
-        assert_ne!(Secret::random().hash(7, b"a"), Secret::random().hash(7, b"a"));
+        assert_ne!(SipKey::random().hash(7, b"a"), SipKey::random().hash(7, b"a"));
     }
 }

@@ -3,19 +3,19 @@
 use weir_plugin::{Filter, Kept, Stop};
 
 /// A filter that changes nothing.
-pub struct Onlooker {
+pub struct BodyRecorder {
     kept: Kept,
     most: usize,
 }
 
-impl Onlooker {
+impl BodyRecorder {
     /// Keeps the first `most` bytes, and one more where there are more, so that it can be told.
     pub fn filter(kept: Kept, most: usize) -> Box<dyn Filter> {
-        Box::new(Onlooker { kept, most })
+        Box::new(BodyRecorder { kept, most })
     }
 }
 
-impl Filter for Onlooker {
+impl Filter for BodyRecorder {
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
         let mut kept = self.kept.borrow_mut();
         let room = (self.most + 1).saturating_sub(kept.len());
@@ -36,12 +36,12 @@ mod tests {
     #[test]
     fn everything_passes_and_the_beginning_is_kept() {
         let kept = Kept::default();
-        let mut onlooker = Onlooker::filter(kept.clone(), 4);
+        let mut body_recorder = BodyRecorder::filter(kept.clone(), 4);
         let mut out = Vec::new();
         for piece in ["ab", "cdef", "gh"] {
-            onlooker.piece(piece.as_bytes(), &mut out).expect("it never refuses");
+            body_recorder.piece(piece.as_bytes(), &mut out).expect("it never refuses");
         }
-        onlooker.end(&mut out).expect("it never refuses");
+        body_recorder.end(&mut out).expect("it never refuses");
         assert_eq!((&*out, &**kept.borrow()), (&b"abcdefgh"[..], &b"abcde"[..]));
     }
 }

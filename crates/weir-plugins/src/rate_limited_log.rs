@@ -10,11 +10,11 @@ const EVERY_S: u64 = 10;
 
 /// When something was last complained about, in seconds of the limits' clock.
 #[derive(Debug, Default)]
-pub struct Complaint(AtomicU64);
+pub struct RateLimitedLog(AtomicU64);
 
-impl Complaint {
+impl RateLimitedLog {
     /// Writes to the error log, unless that was done a moment ago.
-    pub fn say(&self, what: impl Display) {
+    pub fn error(&self, what: impl Display) {
         let now_s = clock::now().as_secs();
         let before_s = self.0.load(Ordering::Relaxed);
         let is_due = now_s.saturating_sub(before_s) >= EVERY_S;

@@ -6,15 +6,15 @@ use serde_json::{Map, Value, json};
 use weir_plugin::proto::Head;
 use weir_plugin::{AsyncPlugin, Exchange, Stop, Waiting};
 
-use super::bearer::{Bearer, Unproved};
-use super::login::{Login, Visit};
+use super::bearer::{Bearer, TokenRejection};
+use super::login::{LoginFlow, Visit};
 use super::provider::Provider;
-use super::session::Session;
-use crate::answer::Refusal;
-use crate::complaint::Complaint;
+use super::session::OpenidSession;
+use crate::answer::RefusalResponse;
+use crate::rate_limited_log::RateLimitedLog;
 
 /// What the upstream is told.
-pub struct Shown {
+pub struct ForwardedFields {
     pub access_token: bool,
     pub authorization: bool,
     pub userinfo: bool,
@@ -24,20 +24,20 @@ pub struct Shown {
     pub refresh_token: bool,
 }
 
-pub struct Door {
+pub struct OpenidAuthenticator {
     pub provider: Provider,
     /// Nothing where tokens of clients do not count.
     pub bearer: Option<Bearer>,
     /// Nothing where nobody is sent to a login.
-    pub login: Option<Login>,
-    pub shown: Shown,
+    pub login: Option<LoginFlow>,
+    pub shown: ForwardedFields,
     pub required_scopes: Vec<String>,
     /// Nobody is sent to a login without being asked to.
     pub denies: bool,
     /// Requests without a valid token go on as nobody's.
     pub passes: bool,
     pub realm: String,
-    pub complaint: Complaint,
+    pub failures: RateLimitedLog,
 }
 
 /// Fields that only this plugin says.
@@ -52,13 +52,13 @@ fn token(exchange: &Exchange) -> Option<Vec<u8>> {
     (!token.is_empty()).then(|| token.to_vec())
 }
 
-impl AsyncPlugin for Door {
+impl AsyncPlugin for OpenidAuthenticator {
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
         Box::pin(self.enter(exchange))
     }
 }
 
-impl Door {
+impl OpenidAuthenticator {
     /// The time-out is for all that has to be asked.
     async fn enter(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let token = token(exchange).filter(|_| self.bearer.is_some());
@@ -68,14 +68,14 @@ impl Door {
         let timeout = self.provider.timeout();
         match tokio::time::timeout(timeout, self.admit(exchange, token)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(Unproved::Token(fault))) => self.turn_away(exchange, Some(fault)),
-            Ok(Err(Unproved::Trouble(trouble))) => Err(self.fail(&trouble.to_string())),
-            Ok(Err(Unproved::Stop(stop))) => Err(stop),
+            Ok(Err(TokenRejection::Token(fault))) => self.turn_away(exchange, Some(fault)),
+            Ok(Err(TokenRejection::Trouble(trouble))) => Err(self.fail(&trouble.to_string())),
+            Ok(Err(TokenRejection::Stop(stop))) => Err(stop),
             Err(_) => Err(self.fail(&format!("no answer within {} ms", timeout.as_millis()))),
         }
     }
 
-    async fn admit(&self, exchange: &mut Exchange, token: Option<Vec<u8>>) -> Result<(), Unproved> {
+    async fn admit(&self, exchange: &mut Exchange, token: Option<Vec<u8>>) -> Result<(), TokenRejection> {
         if let (Some(token), Some(bearer)) = (token, &self.bearer) {
             let claims = bearer.verify(&self.provider, &token, exchange).await?;
             self.check_scopes(exchange, &scopes(&claims))?;
@@ -83,13 +83,13 @@ impl Door {
         }
         let Some(login) = &self.login else { return Ok(self.turn_away(exchange, None)?) };
         match login.visit(&self.provider, exchange).await? {
-            Visit::Answered(stop) => Err(Unproved::Stop(stop)),
-            Visit::Known(session) => {
+            Visit::Answered(stop) => Err(TokenRejection::Stop(stop)),
+            Visit::TokenClaims(session) => {
                 self.check_scopes(exchange, &session.scope.split(' ').collect::<Vec<_>>())?;
                 self.tell_session(exchange, &session)
             }
             Visit::Nobody if self.passes || self.denies => Ok(self.turn_away(exchange, None)?),
-            Visit::Nobody => Err(Unproved::Stop(login.begin(&self.provider, exchange).await?)),
+            Visit::Nobody => Err(TokenRejection::Stop(login.begin(&self.provider, exchange).await?)),
         }
     }
 
@@ -104,7 +104,7 @@ impl Door {
 
     /// Fails closed, and says why.
     fn fail(&self, why: &str) -> Stop {
-        self.complaint.say(format_args!("openid-connect: {}: {why}", self.provider.name()));
+        self.failures.error(format_args!("openid-connect: {}: {why}", self.provider.name()));
         Stop::Respond(503)
     }
 
@@ -125,12 +125,17 @@ impl Door {
                 (error, format!("The client is not let in: {fault}"))
             }
         };
-        let stop = Refusal::new(401, "message", &message).send(exchange);
+        let stop = RefusalResponse::new(401, "message", &message).send(exchange);
         let added = exchange.response.head.add(b"WWW-Authenticate", challenge.as_bytes());
         Err(added.map_or(Stop::Internal, |()| stop))
     }
 
-    fn tell(&self, exchange: &mut Exchange, token: &[u8], claims: Option<&Map<String, Value>>) -> Result<(), Unproved> {
+    fn tell(
+        &self,
+        exchange: &mut Exchange,
+        token: &[u8],
+        claims: Option<&Map<String, Value>>,
+    ) -> Result<(), TokenRejection> {
         let head = &mut exchange.request.head;
         if self.shown.access_token {
             add(head, "X-Access-Token", token)?;
@@ -145,7 +150,7 @@ impl Door {
         Ok(())
     }
 
-    fn tell_session(&self, exchange: &mut Exchange, session: &Session) -> Result<(), Unproved> {
+    fn tell_session(&self, exchange: &mut Exchange, session: &OpenidSession) -> Result<(), TokenRejection> {
         self.tell(exchange, session.access_token.as_bytes(), session.userinfo.as_ref())?;
         let head = &mut exchange.request.head;
         if self.shown.identity {
