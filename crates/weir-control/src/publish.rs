@@ -155,6 +155,7 @@ impl Publisher {
         };
         state.presented = presented;
         self.subscriber.published(&publication);
+        publication.snapshot.start_plugins();
         self.status.store(Arc::new(ConfigStatus {
             source: document.source.clone(),
             revision: publication.revision,

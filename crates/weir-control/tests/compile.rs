@@ -13,7 +13,7 @@ use weir_control::text::yaml::TextLimits;
 use weir_control::{Compiled, Document, compile};
 use weir_gateway::route::Lookup;
 use weir_gateway::snapshot::{Chain, Concurrency, Link, PassHost, Route, Snapshot, Target, Timeouts};
-use weir_plugin::{Exchange, Step, Stop};
+use weir_plugin::{Exchange, Stop};
 use weir_proto::Method;
 
 fn document(text: &str) -> Document {
@@ -49,16 +49,14 @@ fn only(snapshot: &Snapshot) -> &Route {
 
 fn run(links: &[Link], response: bool, exchange: &mut Exchange) -> Result<(), Stop> {
     for link in links {
-        match &link.step {
-            Step::Sync(plugin) if response => plugin.on_response(exchange)?,
-            Step::Sync(plugin) => plugin.on_request(exchange)?,
-            Step::Async(plugin) => {
-                let waiting = pin!(plugin.on_request(exchange));
-                match waiting.poll_once() {
-                    Poll::Ready(end) => end?,
-                    Poll::Pending => panic!("the plugins here do not wait"),
-                }
-            }
+        if response {
+            link.step.on_response(exchange)?;
+            continue;
+        }
+        let turn = pin!(link.step.on_request(exchange)?.finish());
+        match turn.poll_once() {
+            Poll::Ready(end) => end?,
+            Poll::Pending => panic!("the plugins here do not wait"),
         }
     }
     Ok(())

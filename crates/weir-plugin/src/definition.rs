@@ -12,7 +12,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::consumer::Consumers;
-use crate::plugin::Step;
+use crate::plugin::Plugin;
+use crate::state::{self, PerWorker};
 use crate::template::Template;
 use crate::variable::Moment;
 use crate::vars::Expression;
@@ -42,8 +43,9 @@ pub trait Definition: DeserializeOwned + JsonSchema + 'static {
     /// A configuration that builds, as it stands under `plugins:`.
     const EXAMPLE: &'static str;
 
-    /// Checks what a schema cannot say, and builds the plugin.
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError>;
+    /// Checks what a schema cannot say, and builds the plugin. Starts nothing: a configuration that is only checked is
+    /// built as well. See [`Plugin::start`].
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError>;
 }
 
 /// What a plugin may ask for while it is built.
@@ -204,6 +206,29 @@ impl Build {
         &self.identity
     }
 
+    /// State that each worker has for itself, the same for all plugins that ask under this name and key, over reloads too.
+    /// It is made on a worker when that worker first uses it, and dropped after the last plugin that has it.
+    /// For a plugin's own state the key is [`Build::identity`].
+    pub fn per_worker<T: 'static>(
+        &self,
+        name: &'static str,
+        key: &str,
+        make: impl Fn() -> T + Send + Sync + 'static,
+    ) -> PerWorker<T> {
+        state::per_worker(name, key, make)
+    }
+
+    /// State that all workers share, the same for all plugins that ask under this name and key, over reloads too. It is
+    /// dropped with the last plugin that has it.
+    pub fn shared<T: Send + Sync + 'static>(&self, name: &'static str, key: &str, make: impl FnOnce() -> T) -> Arc<T> {
+        state::shared(name, key, make)
+    }
+
+    /// The same, for what must not be forgotten while the process runs: totals for metrics.
+    pub fn permanent<T: Send + Sync + Default + 'static>(&self, name: &'static str) -> Arc<T> {
+        state::permanent(name)
+    }
+
     /// A query argument of this name is a secret. Logs do not show it either where a request has ended before the plugin
     /// was asked.
     pub fn secret_argument(&self, name: &Arc<[u8]>) {
@@ -297,7 +322,7 @@ pub struct Entry {
     pub stage: Stage,
     pub example: &'static str,
     pub schema: fn() -> Value,
-    pub build: fn(&Value, &mut Build) -> Result<Step, ConfigError>,
+    pub build: fn(&Value, &mut Build) -> Result<Arc<dyn Plugin>, ConfigError>,
     /// For auth plugins: what consumers have of them.
     pub credential: Option<CredentialEntry>,
     /// It may find out which consumer somebody is.
@@ -360,7 +385,7 @@ fn read<T: DeserializeOwned>(value: &Value) -> Result<T, ConfigError> {
     })
 }
 
-fn build<D: Definition>(value: &Value, build: &mut Build) -> Result<Step, ConfigError> {
+fn build<D: Definition>(value: &Value, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
     let options: D = read(value)?;
     build.identity = format!("{} of {}: {value}", D::NAME, build.owner);
     options.build(build)

@@ -8,6 +8,7 @@ pub mod exchange;
 pub mod form;
 pub mod options;
 pub mod plugin;
+pub mod state;
 pub mod stop;
 pub mod template;
 pub mod tls;
@@ -21,7 +22,8 @@ pub use definition::{
     SecretFields, Shared, Stage,
 };
 pub use exchange::{Client, Exchange, Kept, Logged, MatchedRoute, NoteKey, Notes, RouteFacts, Routes, Taken, Upstream};
-pub use plugin::{AsyncPlugin, Phases, Plugin, Step, Waiting};
+pub use plugin::{Flow, Phases, Plugin, Waiting};
+pub use state::PerWorker;
 pub use stop::{Blame, Ending, Retry, Stop};
 pub use template::Template;
 pub use tls::{ClientCertificate, Tls};

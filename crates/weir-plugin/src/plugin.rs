@@ -1,8 +1,8 @@
 //! The contract between the gateway and a plugin.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 
 use crate::body::Filter;
 use crate::exchange::Exchange;
@@ -19,16 +19,19 @@ pub struct Phases {
     /// Sees content of responses: see [`Plugin::whole_response`] and [`Plugin::response_filter`].
     pub response_body: bool,
     pub log: bool,
+    /// Has something to do once the configuration that names it serves: see [`Plugin::start`].
+    pub start: bool,
 }
 
 impl Phases {
     pub const NONE: Phases =
-        Phases { request: false, request_body: false, response: false, response_body: false, log: false };
+        Phases { request: false, request_body: false, response: false, response_body: false, log: false, start: false };
     pub const REQUEST: Phases = Phases { request: true, ..Phases::NONE };
     pub const REQUEST_BODY: Phases = Phases { request_body: true, ..Phases::NONE };
     pub const RESPONSE: Phases = Phases { response: true, ..Phases::NONE };
     pub const RESPONSE_BODY: Phases = Phases { response_body: true, ..Phases::NONE };
     pub const LOG: Phases = Phases { log: true, ..Phases::NONE };
+    pub const START: Phases = Phases { start: true, ..Phases::NONE };
 
     pub const fn and(self, other: Phases) -> Phases {
         Phases {
@@ -37,21 +40,79 @@ impl Phases {
             response: self.response || other.response,
             response_body: self.response_body || other.response_body,
             log: self.log || other.log,
+            start: self.start || other.start,
         }
     }
 }
 
-/// A configured plugin. Immutable and shared by all workers; what must survive a reload it asks of
-/// [`crate::Build`].
+/// What a plugin waits for: an auth server, a clock, a counter in Redis.
+pub type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), Stop>> + 'a>>;
+
+/// How an exchange goes on after a plugin's turn. A plugin that never waits returns `Flow<'static>`.
+pub enum Flow<'a> {
+    Continue,
+    /// The plugin waits; requests of other connections go on meanwhile. Only then a future is allocated. It is dropped
+    /// where it stands when the client goes away.
+    Wait(Waiting<'a>),
+}
+
+impl<'a> Flow<'a> {
+    pub fn wait(future: impl Future<Output = Result<(), Stop>> + 'a) -> Flow<'a> {
+        Flow::Wait(Box::pin(future))
+    }
+
+    /// Waits, if there is something to wait for: for a plugin that runs another one.
+    ///
+    /// # Errors
+    /// The plugin ends the exchange.
+    pub async fn finish(self) -> Result<(), Stop> {
+        match self {
+            Flow::Continue => Ok(()),
+            Flow::Wait(waiting) => waiting.await,
+        }
+    }
+}
+
+impl From<()> for Flow<'_> {
+    fn from((): ()) -> Self {
+        Flow::Continue
+    }
+}
+
+impl fmt::Debug for Flow<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Flow::Continue => "Continue",
+            Flow::Wait(_) => "Wait",
+        })
+    }
+}
+
+/// A configured plugin. Immutable and shared by all workers.
+///
+/// Its life: [`crate::Definition::build`] makes it and does nothing else (no thread, no socket); [`Plugin::start`] is called
+/// once the configuration that names it serves; dropping it, when the last configuration that names it is gone, is its
+/// stop. State that outlives it, because a reload builds it again with the same options, it gets from
+/// [`crate::Build::shared`] and [`crate::Build::per_worker`].
 pub trait Plugin: Send + Sync {
     fn phases(&self) -> Phases {
         Phases::REQUEST
     }
 
-    /// The request is parsed and routed; nothing of it has been forwarded.
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        let _ = exchange;
+    /// The configuration that names it has been published to the workers: time for threads and connections. Called for
+    /// each plugin of each published configuration that has [`Phases::start`], so what plugins share is started once by
+    /// what they share.
+    ///
+    /// # Errors
+    /// What does not work, for the error log. The configuration stays.
+    fn start(&self) -> Result<(), String> {
         Ok(())
+    }
+
+    /// The request is parsed and routed; nothing of it has been forwarded.
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
+        let _ = exchange;
+        Ok(Flow::Continue)
     }
 
     /// Every plugin has let the request's head pass, which has content that nobody has read yet. `Some` asks for all of it
@@ -62,9 +123,9 @@ pub trait Plugin: Send + Sync {
     }
 
     /// All of the request's content, for a plugin that asked for it. It may be changed; nothing has been forwarded.
-    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
+    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
         let _ = (exchange, body);
-        Ok(())
+        Ok(Flow::Continue)
     }
 
     /// What the request's content passes on its way, piece by piece. Asked when those have seen it who wanted it whole.
@@ -114,126 +175,5 @@ pub trait Plugin: Send + Sync {
     /// The exchange has ended, well or not.
     fn on_log(&self, exchange: &Exchange) {
         let _ = exchange;
-    }
-}
-
-/// What an [`AsyncPlugin`] returns.
-pub type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), Stop>> + 'a>>;
-
-/// A plugin that waits for somebody before a request may go on: an auth server, a clock. It keeps its place in the
-/// order; requests of other connections go on meanwhile.
-pub trait AsyncPlugin: Send + Sync {
-    fn phases(&self) -> Phases {
-        Phases::REQUEST
-    }
-
-    /// As [`Plugin::on_request`], and may wait.
-    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a>;
-
-    /// As [`Plugin::whole_request`].
-    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
-        let _ = exchange;
-        Ok(None)
-    }
-
-    /// As [`Plugin::on_request_body`], and may wait.
-    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Waiting<'a> {
-        let _ = (exchange, body);
-        Box::pin(async { Ok(()) })
-    }
-
-    /// As [`Plugin::on_response`].
-    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        let _ = exchange;
-        Ok(())
-    }
-
-    /// As [`Plugin::on_log`].
-    fn on_log(&self, exchange: &Exchange) {
-        let _ = exchange;
-    }
-}
-
-/// One place in a chain.
-#[derive(Clone)]
-pub enum Step {
-    Sync(Arc<dyn Plugin>),
-    Async(Arc<dyn AsyncPlugin>),
-}
-
-impl Step {
-    pub fn new(plugin: impl Plugin + 'static) -> Step {
-        Step::Sync(Arc::new(plugin))
-    }
-
-    pub fn waiting(plugin: impl AsyncPlugin + 'static) -> Step {
-        Step::Async(Arc::new(plugin))
-    }
-
-    pub fn phases(&self) -> Phases {
-        match self {
-            Step::Sync(plugin) => plugin.phases(),
-            Step::Async(plugin) => plugin.phases(),
-        }
-    }
-
-    /// See [`Plugin::whole_request`].
-    pub fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
-        match self {
-            Step::Sync(plugin) => plugin.whole_request(exchange),
-            Step::Async(plugin) => plugin.whole_request(exchange),
-        }
-    }
-
-    /// See [`Plugin::request_filter`]. A plugin that waits changes no content on its way, and sees none of responses.
-    pub fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
-        match self {
-            Step::Sync(plugin) => plugin.request_filter(exchange),
-            Step::Async(_) => Ok(None),
-        }
-    }
-
-    /// See [`Plugin::whole_response`].
-    pub fn whole_response(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
-        match self {
-            Step::Sync(plugin) => plugin.whole_response(exchange),
-            Step::Async(_) => Ok(None),
-        }
-    }
-
-    pub fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
-        match self {
-            Step::Sync(plugin) => plugin.response_filter(exchange),
-            Step::Async(_) => Ok(None),
-        }
-    }
-
-    pub fn on_response_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
-        match self {
-            Step::Sync(plugin) => plugin.on_response_body(exchange, body),
-            Step::Async(_) => Ok(()),
-        }
-    }
-
-    pub fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        match self {
-            Step::Sync(plugin) => plugin.on_response(exchange),
-            Step::Async(plugin) => plugin.on_response(exchange),
-        }
-    }
-
-    /// See [`Plugin::kept_bytes`]. A plugin that waits keeps nothing.
-    pub fn kept_bytes(&self, exchange: &Exchange) -> usize {
-        match self {
-            Step::Sync(plugin) => plugin.kept_bytes(exchange),
-            Step::Async(_) => 0,
-        }
-    }
-
-    pub fn on_log(&self, exchange: &Exchange) {
-        match self {
-            Step::Sync(plugin) => plugin.on_log(exchange),
-            Step::Async(plugin) => plugin.on_log(exchange),
-        }
     }
 }

@@ -2,11 +2,12 @@
 
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value;
 use weir_plugin::proto::h1::{Limits, parse_request};
-use weir_plugin::{Build, ConfigError, Consumer, Definition, Entry, Exchange, Proof, Shared, Step, Stop};
+use weir_plugin::{Build, ConfigError, Consumer, Definition, Entry, Exchange, Flow, Plugin, Proof, Shared, Stop};
 
 /// An exchange that has just been routed. Lines end in `\n` here.
 pub fn exchange(head: &str) -> Exchange {
@@ -24,7 +25,7 @@ pub fn get(target: &str) -> Exchange {
 }
 
 /// A plugin built from its options as JSON.
-pub fn build<D: Definition>(options: Value) -> Step {
+pub fn build<D: Definition>(options: Value) -> Arc<dyn Plugin> {
     try_build::<D>(options).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -38,7 +39,7 @@ pub fn refused<D: Definition>(options: Value) -> String {
 }
 
 /// The same, for options that name upstreams: they have the numbers 0, 1 and so on.
-pub fn build_with_upstreams<D: Definition>(options: Value) -> Step {
+pub fn build_with_upstreams<D: Definition>(options: Value) -> Arc<dyn Plugin> {
     let mut build = Build::default().with_upstreams(upstreams(&options));
     (Entry::of::<D>().build)(&options, &mut build).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -58,14 +59,14 @@ pub fn upstreams(options: &Value) -> Vec<(Box<str>, u32)> {
 }
 
 /// As a plugin of a resource that no other test has.
-fn try_build<D: Definition>(options: Value) -> Result<Step, ConfigError> {
+fn try_build<D: Definition>(options: Value) -> Result<Arc<dyn Plugin>, ConfigError> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let owner = format!("test/{}", NEXT.fetch_add(1, Ordering::Relaxed));
     (Entry::of::<D>().build)(&options, &mut Build::of(owner, &Rc::default()))
 }
 
 /// A plugin of a document that has more than this plugin.
-pub fn build_with<D: Definition>(options: Value, shared: &Rc<Shared>) -> Result<Step, ConfigError> {
+pub fn build_with<D: Definition>(options: Value, shared: &Rc<Shared>) -> Result<Arc<dyn Plugin>, ConfigError> {
     (Entry::of::<D>().build)(&options, &mut Build::of("test".to_owned(), shared))
 }
 
@@ -81,19 +82,20 @@ pub fn with_consumers(consumers: &[(&str, &str, Value)]) -> Rc<Shared> {
 }
 
 /// Runs a plugin's request phase.
-pub fn on_request(step: &Step, exchange: &mut Exchange) -> Result<(), Stop> {
-    match step {
-        Step::Sync(plugin) => plugin.on_request(exchange),
-        Step::Async(plugin) => waited(plugin.on_request(exchange)),
-    }
+pub fn on_request(step: &Arc<dyn Plugin>, exchange: &mut Exchange) -> Result<(), Stop> {
+    finished(step.on_request(exchange))
 }
 
 /// Shows a plugin all of a request's content.
-pub fn on_request_body(step: &Step, exchange: &mut Exchange, content: &str) -> Result<(), Stop> {
+pub fn on_request_body(step: &Arc<dyn Plugin>, exchange: &mut Exchange, content: &str) -> Result<(), Stop> {
     let mut content = content.as_bytes().to_vec();
-    match step {
-        Step::Sync(plugin) => plugin.on_request_body(exchange, &mut content),
-        Step::Async(plugin) => waited(plugin.on_request_body(exchange, &mut content)),
+    finished(step.on_request_body(exchange, &mut content))
+}
+
+fn finished(turn: Result<Flow<'_>, Stop>) -> Result<(), Stop> {
+    match turn {
+        Ok(Flow::Wait(waiting)) => waited(waiting),
+        turn => turn.map(|_| ()),
     }
 }
 

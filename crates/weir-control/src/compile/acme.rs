@@ -5,7 +5,7 @@ use std::time::UNIX_EPOCH;
 
 use weir_gateway::snapshot::{Certificate, Certificates, Chain, Link, Rank, Reach, Route, RouteRule, Target};
 use weir_net::tls::{self, Client, Facts, Server, ServerTerms, Trust, UpstreamTerms, Versions, Wrong};
-use weir_plugin::{Exchange, Plugin, RouteFacts, Stage, Step, Stop};
+use weir_plugin::{Exchange, Flow, Plugin, RouteFacts, Stage, Stop};
 use weir_proto::Method;
 
 use super::Compiler;
@@ -117,7 +117,7 @@ impl Compiler<'_> {
             route: number as u32,
         };
         let link = Link {
-            step: Step::new(Answer(Arc::clone(challenges))),
+            step: Arc::new(Answer(Arc::clone(challenges))),
             rank: Rank { stage: Stage::Access, reach: Reach::Own, priority: std::cmp::Reverse(0) },
             // It has no number among the plugins that can be configured, and no price.
             plugin: u16::MAX,
@@ -140,7 +140,7 @@ impl Compiler<'_> {
 struct Answer(Arc<Challenges>);
 
 impl Plugin for Answer {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         match self.0.answer(exchange.request.path()) {
             // RFC 8555 §8.3.
             Some(answer) => Err(exchange.respond(200, "application/octet-stream", answer.as_bytes())),

@@ -2,24 +2,25 @@
 
 use std::sync::Arc;
 
-use weir_plugin::{AsyncPlugin, Exchange, Expression, Filter, NoteKey, Phases, Plugin, Step, Stop, Waiting};
+use weir_plugin::{Exchange, Expression, Filter, Flow, NoteKey, Phases, Plugin, Stop};
 
 use crate::document::ErrorResponse;
 
 /// The step, as its `_meta` wants it.
-pub(super) fn wrapped(step: Step, filter: Option<Expression>, error_response: Option<ErrorResponse>) -> Step {
+pub(super) fn wrapped(
+    step: Arc<dyn Plugin>,
+    filter: Option<Expression>,
+    error_response: Option<ErrorResponse>,
+) -> Arc<dyn Plugin> {
     if filter.is_none() && error_response.is_none() {
         return step;
     }
     let meta = Meta { filter, note: NoteKey::unique(), error_response: error_response.map(Body::new) };
-    match step {
-        Step::Sync(plugin) => Step::Sync(Arc::new(Wrapped { plugin, meta })),
-        Step::Async(plugin) => Step::Async(Arc::new(Wrapped { plugin, meta })),
-    }
+    Arc::new(Wrapped { plugin: step, meta })
 }
 
-struct Wrapped<P: ?Sized> {
-    plugin: Arc<P>,
+struct Wrapped {
+    plugin: Arc<dyn Plugin>,
     meta: Meta,
 }
 
@@ -90,17 +91,29 @@ impl Meta {
     }
 }
 
-impl Plugin for Wrapped<dyn Plugin> {
+impl Plugin for Wrapped {
     fn phases(&self) -> Phases {
         self.plugin.phases()
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn start(&self) -> Result<(), String> {
+        self.plugin.start()
+    }
+
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         if !self.meta.applies_to_request(exchange) {
-            return Ok(());
+            return Ok(Flow::Continue);
         }
-        let end = self.plugin.on_request(exchange);
-        self.meta.ended(exchange, end)
+        if self.meta.error_response.is_none() {
+            return self.plugin.on_request(exchange);
+        }
+        Ok(Flow::wait(async move {
+            let end = match self.plugin.on_request(exchange) {
+                Ok(flow) => flow.finish().await,
+                Err(stop) => Err(stop),
+            };
+            self.meta.ended(exchange, end)
+        }))
     }
 
     fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
@@ -117,9 +130,17 @@ impl Plugin for Wrapped<dyn Plugin> {
         self.plugin.request_filter(exchange).map_err(|stop| self.meta.replaced(exchange, stop))
     }
 
-    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
-        let end = self.plugin.on_request_body(exchange, body);
-        self.meta.ended(exchange, end)
+    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
+        if self.meta.error_response.is_none() {
+            return self.plugin.on_request_body(exchange, body);
+        }
+        Ok(Flow::wait(async move {
+            let end = match self.plugin.on_request_body(exchange, body) {
+                Ok(flow) => flow.finish().await,
+                Err(stop) => Err(stop),
+            };
+            self.meta.ended(exchange, end)
+        }))
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
@@ -151,50 +172,6 @@ impl Plugin for Wrapped<dyn Plugin> {
 
     fn kept_bytes(&self, exchange: &Exchange) -> usize {
         self.plugin.kept_bytes(exchange)
-    }
-
-    fn on_log(&self, exchange: &Exchange) {
-        if self.meta.applies(exchange) {
-            self.plugin.on_log(exchange);
-        }
-    }
-}
-
-impl AsyncPlugin for Wrapped<dyn AsyncPlugin> {
-    fn phases(&self) -> Phases {
-        self.plugin.phases()
-    }
-
-    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
-        Box::pin(async move {
-            if !self.meta.applies_to_request(exchange) {
-                return Ok(());
-            }
-            let end = self.plugin.on_request(exchange).await;
-            self.meta.ended(exchange, end)
-        })
-    }
-
-    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
-        if !self.meta.applies(exchange) {
-            return Ok(None);
-        }
-        self.plugin.whole_request(exchange).map_err(|stop| self.meta.replaced(exchange, stop))
-    }
-
-    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Waiting<'a> {
-        Box::pin(async move {
-            let end = self.plugin.on_request_body(exchange, body).await;
-            self.meta.ended(exchange, end)
-        })
-    }
-
-    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        if !self.meta.applies(exchange) {
-            return Ok(());
-        }
-        let end = self.plugin.on_response(exchange);
-        self.meta.ended(exchange, end)
     }
 
     fn on_log(&self, exchange: &Exchange) {

@@ -2,11 +2,13 @@
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::definition::Entry;
 use weir_plugin::{
-    Authenticator, Build, ConfigError, Definition, Described, Exchange, Phases, Plugin, Registry, Stage, Step, Stop,
+    Authenticator, Build, ConfigError, Definition, Described, Exchange, Flow, Phases, Plugin, Registry, Stage, Stop,
 };
 
 pub static REGISTRY: Registry = Registry::new(&[
@@ -27,13 +29,13 @@ impl Plugin for Mark {
         Phases::REQUEST.and(Phases::RESPONSE)
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         exchange.body.extend_from_slice(self.0.as_bytes());
-        Ok(())
+        Ok(Flow::Continue)
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        self.on_request(exchange)
+        self.on_request(exchange).map(|_| ())
     }
 }
 
@@ -51,8 +53,8 @@ macro_rules! mark {
             const STAGE: Stage = Stage::$stage;
             const EXAMPLE: &'static str = concat!($name, ": { text: a }");
 
-            fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
-                Ok(Step::new(Mark(self.text)))
+            fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+                Ok(Arc::new(Mark(self.text)))
             }
         }
     };
@@ -77,13 +79,13 @@ impl Definition for Refuse {
     const STAGE: Stage = Stage::Rewrite;
     const EXAMPLE: &'static str = "refuse: { status: 403 }";
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
-        Ok(Step::new(self))
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        Ok(Arc::new(self))
     }
 }
 
 impl Plugin for Refuse {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         match &self.body {
             None => Err(Stop::Respond(self.status)),
             Some(body) => Err(exchange.respond(self.status, "text/plain", body.as_bytes())),
@@ -112,14 +114,14 @@ impl Definition for Guarded {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = "guarded: { limits: [{ count: 1 }] }";
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if let Some(index) = self.limits.iter().position(|limit| limit.count == 0) {
             return Err(ConfigError::new(format!("limits[{index}].count"), "must be at least 1"));
         }
         if self.old {
             build.warnings.push(ConfigError::new("old", "has no effect any more"));
         }
-        Ok(Step::new(Mark(String::new())))
+        Ok(Arc::new(Mark(String::new())))
     }
 }
 
@@ -158,8 +160,8 @@ impl Definition for Door {
     const STAGE: Stage = Stage::Rewrite;
     const EXAMPLE: &'static str = "door: {}";
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
-        Ok(Step::new(Lets(build.consumers().credentials("door").first().cloned())))
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        Ok(Arc::new(Lets(build.consumers().credentials("door").first().cloned())))
     }
 }
 
@@ -177,8 +179,8 @@ impl Authenticator for Door {
 struct Lets(Option<std::sync::Arc<weir_plugin::Credential>>);
 
 impl Plugin for Lets {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        self.0.as_ref().map_or(Err(Stop::Respond(401)), |credential| exchange.identify(credential))
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+        self.0.as_ref().map_or(Err(Stop::Respond(401)), |credential| exchange.identify(credential).map(Flow::from))
     }
 }
 
@@ -193,7 +195,7 @@ impl Definition for Guard {
     const STAGE: Stage = Stage::Rewrite;
     const EXAMPLE: &'static str = "guard: {}";
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
-        Ok(Step::new(Lets(None)))
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        Ok(Arc::new(Lets(None)))
     }
 }

@@ -2,15 +2,13 @@
 //! exchange with it and nothing else: the request is answered with 500, never let through.
 
 use std::future::poll_fn;
-use std::iter::Peekable;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use weir_plugin::{AsyncPlugin, Exchange, Plugin, Step, Stop, Waiting};
+use weir_plugin::{Exchange, Flow, Stop, Waiting};
 
-use super::price::{PricedPhase, note};
+use super::price::PricedPhase;
 use crate::context::WorkerContext;
 use crate::message::sides::unless_left;
 use crate::snapshot::{Chain, Link, Overlay, Reach};
@@ -59,60 +57,33 @@ impl<'a> Plugins<'a> {
         exchange: &mut Exchange,
         mut poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
     ) -> Result<(), Stop> {
-        let (anonymous, rest) = self.chain.request.split_at(self.chain.anonymous);
-        for link in anonymous {
-            match &link.step {
-                Step::Sync(plugin) => self.run::<MEASURED>(link, plugin, exchange)?,
-                Step::Async(plugin) => self.wait::<MEASURED>(link, plugin, exchange, &mut poll_leave).await?,
+        let (anonymous, identified) = self.chain.request.split_at(self.chain.anonymous);
+        let mut links = Links::of(anonymous, Order::ByStage);
+        loop {
+            for link in &mut links {
+                self.turn::<MEASURED>(link, exchange, &mut poll_leave).await?;
             }
+            if links.anonymous.is_some() {
+                return Ok(());
+            }
+            links = Links::of(identified, Order::ByStage).with(self.overlay(exchange), |chain| &chain.request);
+            links.anonymous = Some(anonymous);
         }
-        let Some(overlay) = self.overlay(exchange) else {
-            for link in rest {
-                match &link.step {
-                    Step::Sync(plugin) => self.run::<MEASURED>(link, plugin, exchange)?,
-                    Step::Async(plugin) => self.wait::<MEASURED>(link, plugin, exchange, &mut poll_leave).await?,
-                }
-            }
-            return Ok(());
-        };
-        // What a route has said of a plugin that ran before anybody was known is not said again.
-        let is_new =
-            |link: &&Link| !anonymous.iter().any(|ran| ran.plugin == link.plugin && ran.rank.reach == Reach::Own);
-        let added = overlay.chain.request.iter().filter(is_new);
-        for link in merged(rest, added, &overlay.overrides, |one, other| one.rank < other.rank) {
-            match &link.step {
-                Step::Sync(plugin) => self.run::<MEASURED>(link, plugin, exchange)?,
-                Step::Async(plugin) => self.wait::<MEASURED>(link, plugin, exchange, &mut poll_leave).await?,
-            }
-        }
-        Ok(())
     }
 
-    /// Most plugins wait for nothing, and need no future.
-    fn run<const MEASURED: bool>(
+    /// One plugin's turn with a request. Most plugins wait for nothing, and need no future.
+    async fn turn<const MEASURED: bool>(
         self,
         link: &Link,
-        plugin: &Arc<dyn Plugin>,
-        exchange: &mut Exchange,
-    ) -> Result<(), Stop> {
-        let price = self.price_if::<MEASURED>(link, exchange);
-        self.measure(price, PricedPhase::Request, || guarded(|| plugin.on_request(exchange)))
-            .inspect_err(|stop| self.stopped(link, exchange, *stop))
-    }
-
-    async fn wait<const MEASURED: bool>(
-        self,
-        link: &Link,
-        plugin: &Arc<dyn AsyncPlugin>,
         exchange: &mut Exchange,
         poll_leave: &mut impl FnMut(&mut Context<'_>) -> Poll<Stop>,
     ) -> Result<(), Stop> {
         let price = self.price_if::<MEASURED>(link, exchange);
-        note(price, PricedPhase::Request);
-        let waiting = waiting(|| plugin.on_request(exchange));
-        let end = match MEASURED {
-            true => self.attend(price, waiting, poll_leave).await,
-            false => unless_left(waiting, poll_leave).await,
+        let end = match self.measure(price, PricedPhase::Request, || guarded(|| link.step.on_request(exchange))) {
+            Ok(Flow::Continue) => return Ok(()),
+            Ok(Flow::Wait(waiting)) if MEASURED => self.attend(price, guarded_wait(waiting), poll_leave).await,
+            Ok(Flow::Wait(waiting)) => unless_left(guarded_wait(waiting), poll_leave).await,
+            Err(stop) => Err(stop),
         };
         end.inspect_err(|stop| self.stopped(link, exchange, *stop))
     }
@@ -136,13 +107,8 @@ impl<'a> Plugins<'a> {
                 end => end.inspect_err(|stop| self.stopped(link, exchange, *stop)),
             }
         };
-        match self.overlay(exchange) {
-            None => self.chain.response.iter().try_for_each(|link| respond(link, exchange))?,
-            Some(Overlay { chain, overrides }) => {
-                merged(&self.chain.response, chain.response.iter(), overrides, is_earlier)
-                    .try_for_each(|link| respond(link, exchange))?;
-            }
-        }
+        self.links(Order::ByPriority, exchange, |chain| &chain.response)
+            .try_for_each(|link| respond(link, exchange))?;
         if exchange.response_replaced { Err(Stop::Answered) } else { Ok(()) }
     }
 
@@ -159,21 +125,18 @@ impl<'a> Plugins<'a> {
     }
 
     /// Those that may look into the content of the request, in order.
-    pub fn request_bodies(self, exchange: &Exchange) -> impl Iterator<Item = &'a Link> + use<'a> {
-        let (added, overrides) = match self.overlay(exchange) {
-            Some(Overlay { chain, overrides }) => (&*chain.request_body, &**overrides),
-            None => (&[][..], &[][..]),
-        };
-        merged(&self.chain.request_body, added.iter(), overrides, |one, other| one.rank < other.rank)
+    pub fn request_bodies(self, exchange: &Exchange) -> Links<'a> {
+        self.links(Order::ByStage, exchange, |chain| &chain.request_body)
     }
 
     /// Those that may look into the content of the response, in order.
-    pub fn response_bodies(self, exchange: &Exchange) -> impl Iterator<Item = &'a Link> + use<'a> {
-        let (added, overrides) = match self.overlay(exchange) {
-            Some(Overlay { chain, overrides }) => (&*chain.response_body, &**overrides),
-            None => (&[][..], &[][..]),
-        };
-        merged(&self.chain.response_body, added.iter(), overrides, is_earlier)
+    pub fn response_bodies(self, exchange: &Exchange) -> Links<'a> {
+        self.links(Order::ByPriority, exchange, |chain| &chain.response_body)
+    }
+
+    /// The plugins of one phase: the route's, and the consumer's among them.
+    fn links(self, order: Order, exchange: &Exchange, phase: fn(&Chain) -> &Vec<Link>) -> Links<'a> {
+        Links::of(phase(self.chain), order).with(self.overlay(exchange), phase)
     }
 
     pub fn on_log(self, exchange: &Exchange) {
@@ -197,48 +160,92 @@ impl<'a> Plugins<'a> {
                 })
             });
         };
-        match self.overlay(exchange) {
-            None => self.chain.log.iter().for_each(log),
-            Some(Overlay { chain, overrides }) => {
-                merged(&self.chain.log, chain.log.iter(), overrides, is_earlier).for_each(log);
-            }
+        self.links(Order::ByPriority, exchange, |chain| &chain.log).for_each(log);
+    }
+}
+
+/// What the order of plugins goes by.
+#[derive(Clone, Copy)]
+enum Order {
+    /// Requests pass one stage after the other.
+    ByStage,
+    /// Responses and the log know no stages.
+    ByPriority,
+}
+
+impl Order {
+    fn is_earlier(self, one: &Link, other: &Link) -> bool {
+        match self {
+            Order::ByStage => one.rank < other.rank,
+            Order::ByPriority => (one.rank.reach, one.rank.priority) < (other.rank.reach, other.rank.priority),
         }
     }
 }
 
-/// Responses and the log know no stages.
-fn is_earlier(one: &Link, other: &Link) -> bool {
-    (one.rank.reach, one.rank.priority) < (other.rank.reach, other.rank.priority)
-}
-
-/// Two lists in running order as one, without those of `base` that are overridden.
-fn merged<'a>(
-    base: &'a [Link],
-    added: impl Iterator<Item = &'a Link>,
+/// The plugins of one phase in running order: those of the route, merged with what the consumer adds, without those that
+/// the consumer overrides.
+pub struct Links<'a> {
+    route: &'a [Link],
+    order: Order,
+    added: &'a [Link],
     overrides: &'a [u16],
-    is_earlier: impl Fn(&Link, &Link) -> bool,
-) -> impl Iterator<Item = &'a Link> {
-    let is_kept = |link: &&Link| link.rank.reach == Reach::Global || !overrides.contains(&link.plugin);
-    let mut base = base.iter().filter(is_kept).peekable();
-    let mut added = added.peekable();
-    std::iter::from_fn(move || next(&mut base, &mut added, &is_earlier))
+    /// Once it is clear who the consumer is: what ran before.
+    anonymous: Option<&'a [Link]>,
 }
 
-fn next<'a>(
-    base: &mut Peekable<impl Iterator<Item = &'a Link>>,
-    added: &mut Peekable<impl Iterator<Item = &'a Link>>,
-    is_earlier: impl Fn(&Link, &Link) -> bool,
-) -> Option<&'a Link> {
-    match (base.peek(), added.peek()) {
-        (Some(own), Some(other)) if is_earlier(other, own) => added.next(),
-        (None, _) => added.next(),
-        _ => base.next(),
+impl<'a> Links<'a> {
+    fn of(route: &'a [Link], order: Order) -> Links<'a> {
+        Links { route, order, added: &[], overrides: &[], anonymous: None }
+    }
+
+    fn with(self, overlay: Option<&'a Overlay>, phase: fn(&Chain) -> &Vec<Link>) -> Links<'a> {
+        match overlay {
+            Some(Overlay { chain, overrides }) => Links { added: phase(chain), overrides, ..self },
+            None => self,
+        }
+    }
+
+    /// What a route has said of a plugin that ran before anybody was known is not said again.
+    fn has_run(&self, link: &Link) -> bool {
+        let is_same = |ran: &Link| ran.plugin == link.plugin && ran.rank.reach == Reach::Own;
+        self.anonymous.is_some_and(|anonymous| anonymous.iter().any(is_same))
+    }
+
+    fn next_merged(&mut self) -> Option<&'a Link> {
+        let is_overridden = |link: &Link| link.rank.reach != Reach::Global && self.overrides.contains(&link.plugin);
+        while let Some((_, rest)) = self.route.split_first().filter(|(link, _)| is_overridden(link)) {
+            self.route = rest;
+        }
+        while let Some((_, rest)) = self.added.split_first().filter(|(link, _)| self.has_run(link)) {
+            self.added = rest;
+        }
+        let takes_added = match (self.route.first(), self.added.first()) {
+            (Some(own), Some(added)) => self.order.is_earlier(added, own),
+            (own, _) => own.is_none(),
+        };
+        let list = if takes_added { &mut self.added } else { &mut self.route };
+        let (first, rest) = list.split_first()?;
+        *list = rest;
+        Some(first)
     }
 }
 
-/// A plugin that waits.
-pub async fn waiting<'a>(begin: impl FnOnce() -> Waiting<'a>) -> Result<(), Stop> {
-    let mut waiting = guarded(|| Ok(begin()))?;
+impl<'a> Iterator for Links<'a> {
+    type Item = &'a Link;
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a Link> {
+        if !self.added.is_empty() || !self.overrides.is_empty() {
+            return self.next_merged();
+        }
+        let (first, rest) = self.route.split_first()?;
+        self.route = rest;
+        Some(first)
+    }
+}
+
+/// What a plugin waits for. A panic in it is the end of its exchange only.
+pub async fn guarded_wait(mut waiting: Waiting<'_>) -> Result<(), Stop> {
     poll_fn(|context| guarded(|| Ok(waiting.as_mut().poll(context))).unwrap_or_else(|stop| Poll::Ready(Err(stop))))
         .await
 }
@@ -254,7 +261,7 @@ mod tests {
 
     use super::*;
     use crate::snapshot::Rank;
-    use weir_plugin::{AsyncPlugin, Consumer, Credential, Phases, Plugin, Stage};
+    use weir_plugin::{Consumer, Credential, Phases, Plugin, Stage};
 
     struct Panics;
 
@@ -262,7 +269,7 @@ mod tests {
         fn phases(&self) -> Phases {
             Phases::REQUEST.and(Phases::RESPONSE).and(Phases::LOG)
         }
-        fn on_request(&self, _: &mut Exchange) -> Result<(), Stop> {
+        fn on_request(&self, _: &mut Exchange) -> Result<Flow<'static>, Stop> {
             panic!("F31: on_request")
         }
         fn on_response(&self, _: &mut Exchange) -> Result<(), Stop> {
@@ -273,26 +280,28 @@ mod tests {
         }
     }
 
-    impl AsyncPlugin for Panics {
-        fn on_request<'a>(&'a self, _: &'a mut Exchange) -> Waiting<'a> {
-            Box::pin(async { panic!("F31: waiting") })
+    struct PanicsLater;
+
+    impl Plugin for PanicsLater {
+        fn on_request(&self, _: &mut Exchange) -> Result<Flow<'static>, Stop> {
+            Ok(Flow::wait(async { panic!("F31: waiting") }))
         }
     }
 
-    fn link(step: Step, plugin: u16, stage: Stage, reach: Reach, priority: i32) -> Link {
+    fn link(step: Arc<dyn Plugin>, plugin: u16, stage: Stage, reach: Reach, priority: i32) -> Link {
         Link { step, rank: Rank { stage, reach, priority: Reverse(priority) }, plugin, identifies: false }
     }
 
     #[tokio::test]
     async fn f31_a_panic_is_a_500_for_that_exchange() {
-        let chain = |step| Chain::new(vec![link(step, 0, Stage::Rewrite, Reach::Own, 0)]);
-        let panics = chain(Step::new(Panics));
+        let chain = |step: Arc<dyn Plugin>| Chain::new(vec![link(step, 0, Stage::Rewrite, Reach::Own, 0)]);
+        let panics = chain(Arc::new(Panics));
         let plugins = Plugins { chain: &panics, overlays: &[], site: None };
         let mut exchange = Exchange::default();
         assert_eq!(plugins.on_request(&mut exchange, |_| Poll::Pending).await, Err(Stop::Internal));
         assert_eq!(plugins.on_response(&mut exchange), Err(Stop::Internal));
         plugins.on_log(&exchange);
-        let waits = chain(Step::waiting(Panics));
+        let waits = chain(Arc::new(PanicsLater));
         let waiting = Plugins { chain: &waits, overlays: &[], site: None };
         assert_eq!(waiting.on_request(&mut exchange, |_| Poll::Pending).await, Err(Stop::Internal));
     }
@@ -304,14 +313,14 @@ mod tests {
         fn phases(&self) -> Phases {
             Phases::REQUEST.and(Phases::RESPONSE)
         }
-        fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
             exchange.body.extend_from_slice(self.0.as_bytes());
             if self.0 == "@" {
                 let consumer = Arc::new(Consumer { overlay: Some(0), ..Consumer::default() });
                 let options = serde_json::Value::Null;
                 exchange.identify(&Arc::new(Credential { consumer, id: "".into(), options }))?;
             }
-            Ok(())
+            Ok(Flow::Continue)
         }
         fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
             exchange.body.extend_from_slice(self.0.as_bytes());
@@ -325,7 +334,7 @@ mod tests {
             Reach::{Global, Own},
             Stage::{Access, Rewrite},
         };
-        let mark = |text, plugin, stage, reach, priority| link(Step::new(Mark(text)), plugin, stage, reach, priority);
+        let mark = |text, plugin, stage, reach, priority| link(Arc::new(Mark(text)), plugin, stage, reach, priority);
         let auth = Link { identifies: true, ..mark("@", 0, Rewrite, Own, 50) };
         let chain = Chain::new(vec![
             mark("early ", 1, Rewrite, Own, 60),

@@ -4,7 +4,7 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
-use weir_plugin::{Exchange, Filter, Filters, Step, Stop, Taken};
+use weir_plugin::{Exchange, Filter, Filters, Plugin, Stop, Taken};
 use weir_proto::{Framing, Trailers};
 
 use super::chain::Plugins;
@@ -27,12 +27,12 @@ impl<'a> WholeBody<'a> {
         plugins: Plugins<'a>,
         (links, phase): (impl Iterator<Item = &'a Link>, PricedPhase),
         exchange: &mut Exchange,
-        wants: impl Fn(&Step, &mut Exchange) -> Result<Option<u64>, Stop>,
+        wants: impl Fn(&dyn Plugin, &mut Exchange) -> Result<Option<u64>, Stop>,
     ) -> Result<WholeBody<'a>, Stop> {
         let mut whole = WholeBody { links: Vec::new(), limit: u64::MAX };
         for link in links {
             plugins.meet_content(link, exchange, phase);
-            if let Some(limit) = plugins.on_content(link, exchange, |exchange| wants(&link.step, exchange))? {
+            if let Some(limit) = plugins.on_content(link, exchange, |exchange| wants(&*link.step, exchange))? {
                 whole.links.push(link);
                 whole.limit = whole.limit.min(limit);
             }
@@ -46,11 +46,11 @@ fn filters<'a>(
     plugins: Plugins<'a>,
     links: impl Iterator<Item = &'a Link>,
     exchange: &mut Exchange,
-    filter: impl Fn(&Step, &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop>,
+    filter: impl Fn(&dyn Plugin, &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop>,
 ) -> Result<Filters, Stop> {
     let mut filters = Filters::default();
     for link in links {
-        if let Some(filter) = plugins.on_content(link, exchange, |exchange| filter(&link.step, exchange))? {
+        if let Some(filter) = plugins.on_content(link, exchange, |exchange| filter(&*link.step, exchange))? {
             filters.add(plugins.priced(link, exchange, filter));
         }
     }
@@ -69,7 +69,7 @@ pub async fn request(
         return Ok(());
     }
     let links = (plugins.request_bodies(exchange), PricedPhase::RequestContent);
-    let whole = WholeBody::ask(plugins, links, exchange, Step::whole_request)?;
+    let whole = WholeBody::ask(plugins, links, exchange, |plugin, exchange| plugin.whole_request(exchange))?;
     if whole.links.is_empty() {
         exchange.request_filters = filters_of_request(plugins, exchange)?;
         return Ok(());
@@ -79,15 +79,8 @@ pub async fn request(
     plugins.hold(&whole.links, exchange, body.len());
     taken?;
     for link in whole.links {
-        match &link.step {
-            Step::Sync(plugin) => {
-                plugins.on_content(link, exchange, |exchange| plugin.on_request_body(exchange, &mut body))?;
-            }
-            Step::Async(plugin) => {
-                let leave = |context: &mut Context<'_>| client.poll_leave(context);
-                plugins.wait_on_content((link, &**plugin), exchange, &mut body, leave).await?;
-            }
-        }
+        let leave = |context: &mut Context<'_>| client.poll_leave(context);
+        plugins.on_request_body(link, exchange, &mut body, leave).await?;
     }
     exchange.request.framing = Framing::Sized(body.len() as u64);
     let mut filters = filters_of_request(plugins, exchange)?;
@@ -108,7 +101,7 @@ fn filtered(filters: &mut Filters, body: Vec<u8>, trailers: &mut Trailers) -> Re
 }
 
 fn filters_of_request(plugins: Plugins<'_>, exchange: &mut Exchange) -> Result<Filters, Stop> {
-    filters(plugins, plugins.request_bodies(exchange), exchange, Step::request_filter)
+    filters(plugins, plugins.request_bodies(exchange), exchange, |plugin, exchange| plugin.request_filter(exchange))
 }
 
 /// Reads all of a request's content, as far as it comes.
@@ -349,12 +342,14 @@ fn has_content(exchange: &Exchange) -> bool {
 
 fn whole_of_response<'a>(plugins: Plugins<'a>, exchange: &mut Exchange) -> Result<WholeBody<'a>, Stop> {
     let links = plugins.response_bodies(exchange).filter(|_| has_content(exchange)).collect::<Vec<_>>();
-    WholeBody::ask(plugins, (links.into_iter(), PricedPhase::ResponseContent), exchange, Step::whole_response)
+    WholeBody::ask(plugins, (links.into_iter(), PricedPhase::ResponseContent), exchange, |plugin, exchange| {
+        plugin.whole_response(exchange)
+    })
 }
 
 fn filters_of_response(plugins: Plugins<'_>, exchange: &mut Exchange) -> Result<Filters, Stop> {
     let links = plugins.response_bodies(exchange).filter(|_| has_content(exchange)).collect::<Vec<_>>();
-    filters(plugins, links.into_iter(), exchange, Step::response_filter)
+    filters(plugins, links.into_iter(), exchange, |plugin, exchange| plugin.response_filter(exchange))
 }
 
 /// Lets plugins have the content of an answer that stands in the exchange. `Err(Stop::Answered)`: another stands there.

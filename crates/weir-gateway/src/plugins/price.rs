@@ -4,12 +4,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use weir_plugin::{AsyncPlugin, Exchange, Filter, Stop};
+use weir_plugin::{Exchange, Filter, Flow, Stop};
 use weir_proto::Trailers;
 use weir_telemetry::metrics::RouteSlot;
 use weir_telemetry::price::PluginPrice;
 
-use super::chain::{Plugins, guarded, waiting};
+use super::chain::{Plugins, guarded, guarded_wait};
 use crate::context::WorkerContext;
 use crate::message::sides::unless_left;
 use crate::snapshot::Link;
@@ -96,16 +96,20 @@ impl<'a> Plugins<'a> {
         end.inspect_err(|stop| self.stopped(link, exchange, *stop))
     }
 
-    /// The same for a plugin that waits.
-    pub async fn wait_on_content(
+    /// Shows a plugin all of a request's content; it may wait.
+    pub async fn on_request_body(
         self,
-        (link, plugin): (&Link, &dyn AsyncPlugin),
+        link: &Link,
         exchange: &mut Exchange,
         body: &mut Vec<u8>,
         poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
     ) -> Result<(), Stop> {
         let price = self.price_if_measured(link, exchange);
-        let end = self.attend(price, waiting(|| plugin.on_request_body(exchange, body)), poll_leave).await;
+        let end = match self.spend(price, || guarded(|| link.step.on_request_body(exchange, body))) {
+            Ok(Flow::Continue) => Ok(()),
+            Ok(Flow::Wait(waiting)) => self.attend(price, guarded_wait(waiting), poll_leave).await,
+            Err(stop) => Err(stop),
+        };
         end.inspect_err(|stop| self.stopped(link, exchange, *stop))
     }
 

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use weir_net::proxy_protocol::Version;
 use weir_net::timer::NEVER;
 use weir_net::tls::Client;
-use weir_plugin::{RouteFacts, Stage, Step};
+use weir_plugin::{Plugin, RouteFacts, Stage};
 use weir_proto::h1::{Limits, Tolerance};
 
 pub use endpoint::{ActiveChecks, Asked, CheckIdentity, CheckKind, CheckTls, Endpoint, Question};
@@ -40,6 +40,20 @@ pub struct Snapshot {
     pub secret_arguments: Vec<Arc<[u8]>>,
     /// What plugins cost is measured on one exchange in so many; 0 is none.
     pub price_every: u32,
+}
+
+impl Snapshot {
+    /// Starts what its plugins need beyond a request: threads, connections. To be called once it is published; a plugin
+    /// that another snapshot has started already does nothing.
+    pub fn start_plugins(&self) {
+        let overlays = self.overlays.iter().map(|overlay| &overlay.chain);
+        let chains = self.routes.iter().map(|route| &route.chain).chain([&self.unmatched]).chain(overlays);
+        for link in chains.flat_map(|chain| &chain.start) {
+            if let Err(error) = link.step.start() {
+                tracing::error!("a plugin could not be started: {error}");
+            }
+        }
+    }
 }
 
 /// How clients are treated, on every listener.
@@ -138,6 +152,8 @@ pub struct Chain {
     pub response: Vec<Link>,
     pub response_body: Vec<Link>,
     pub log: Vec<Link>,
+    /// Those with something to do once the configuration serves.
+    pub start: Vec<Link>,
     /// How many of `request` run before it is clear who the consumer is: up to the last that may find out.
     pub anonymous: usize,
 }
@@ -145,7 +161,7 @@ pub struct Chain {
 /// A plugin in a chain.
 #[derive(Clone)]
 pub struct Link {
-    pub step: Step,
+    pub step: Arc<dyn Plugin>,
     pub rank: Rank,
     /// Which plugin it is, by its number in the registry.
     pub plugin: u16,
@@ -182,7 +198,8 @@ impl Chain {
         links.sort_by_key(|link| (link.rank.reach, link.rank.priority));
         chain.response.extend(links.iter().filter(|link| link.step.phases().response).cloned());
         chain.response_body.extend(links.iter().filter(|link| link.step.phases().response_body).cloned());
-        chain.log.extend(links.into_iter().filter(|link| link.step.phases().log));
+        chain.log.extend(links.iter().filter(|link| link.step.phases().log).cloned());
+        chain.start.extend(links.into_iter().filter(|link| link.step.phases().start));
         chain
     }
 }

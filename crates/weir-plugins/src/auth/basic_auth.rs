@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Authenticator, Build, ConfigError, Credential, Definition, Exchange, Plugin, Stage, Step, Stop};
+use weir_plugin::{Authenticator, Build, ConfigError, Credential, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 use crate::auth::credentials::{Unauthenticated, name_and_password};
 
@@ -52,8 +52,8 @@ impl Definition for BasicAuth {
     const STAGE: Stage = Stage::Rewrite;
     const EXAMPLE: &'static str = "basic-auth: { realm: orders }";
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
-        Ok(Step::new(BasicAuthenticator {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        Ok(Arc::new(BasicAuthenticator {
             hide: self.hide_credentials,
             names: build.consumers().index(NameTable::new),
             unauthenticated: Unauthenticated::new("Basic", &self.realm, self.anonymous_consumer.as_deref(), build)?,
@@ -92,16 +92,16 @@ impl BasicAuthenticator {
 }
 
 impl Plugin for BasicAuthenticator {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let (found, name) = match self.find(exchange) {
             Ok((credential, name)) => (Arc::clone(credential), name),
-            Err(fault) => return self.unauthenticated.receive(exchange, fault),
+            Err(fault) => return self.unauthenticated.admit_or_refuse(exchange, fault).map(Flow::from),
         };
         if self.hide {
             exchange.remote_user = name;
             exchange.request.head.remove(b"Authorization");
         }
-        exchange.identify(&found)
+        exchange.identify(&found).map(Flow::from)
     }
 }
 
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use crate::testing::{body, build_with, exchange, on_request, refused, sent, with_consumers};
 
-    fn door() -> Step {
+    fn door() -> Arc<dyn Plugin> {
         let shared = with_consumers(&[("jack", "basic-auth", json!({"username": "foo", "password": "b:r"}))]);
         build_with::<BasicAuth>(json!({}), &shared).unwrap_or_else(|error| panic!("{error}"))
     }

@@ -1,6 +1,8 @@
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Variable, Variables};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop, Variable, Variables};
 
 use crate::answer::RefusalResponse;
 
@@ -67,7 +69,7 @@ impl Definition for ConsumerRestriction {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = "consumer-restriction: { whitelist: [jack], rejected_code: 403 }";
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if !(200..=999).contains(&self.rejected_code) {
             return Err(ConfigError::new("rejected_code", "must be from 200 to 999"));
         }
@@ -93,7 +95,7 @@ impl Definition for ConsumerRestriction {
         };
         let unknown = format!("The request is rejected, please check the {name} for this request");
         let refused = self.rejected_msg.unwrap_or_else(|| format!("The {name} is forbidden."));
-        Ok(Step::new(ConsumerAccessList {
+        Ok(Arc::new(ConsumerAccessList {
             variable,
             whitelist: self.whitelist,
             blacklist: self.blacklist.unwrap_or_default(),
@@ -134,9 +136,9 @@ impl ConsumerAccessList {
 }
 
 impl Plugin for ConsumerAccessList {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         match self.lets_in(exchange) {
-            Some(true) => Ok(()),
+            Some(true) => Ok(Flow::Continue),
             Some(false) => Err(self.refusal.send(exchange)),
             None => Err(self.unknown.send(exchange)),
         }

@@ -41,8 +41,8 @@ impl Unauthenticated {
         })
     }
 
-    /// Lets the client in as somebody else, or refuses it and says why.
-    pub fn receive(&self, exchange: &mut Exchange, fault: &str) -> Result<(), Stop> {
+    /// Takes the client for the anonymous consumer, if there is one; otherwise refuses it and says why.
+    pub fn admit_or_refuse(&self, exchange: &mut Exchange, fault: &str) -> Result<(), Stop> {
         if let Some(anonymous) = &self.anonymous {
             return exchange.identify(anonymous);
         }

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -8,8 +9,7 @@ use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_plugin::{
-    AsyncPlugin, Build, ConfigError, Definition, Exchange, Phases, Stage, Step, Stop, Template, Variable, Variables,
-    Waiting,
+    Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop, Template, Variable, Variables,
 };
 
 use crate::callout::{Keepalive, Service};
@@ -118,7 +118,7 @@ impl Definition for ForwardAuth {
   upstream_headers: [X-User]
   client_headers: [WWW-Authenticate, Location]"#;
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.max_req_body_size == 0 {
             return Err(ConfigError::new("max_req_body_size", "must be at least 1"));
         }
@@ -139,7 +139,7 @@ impl Definition for ForwardAuth {
             let template = value.template(&path, build)?;
             Ok((field_name(&name, &path)?, template))
         };
-        Ok(Step::waiting(ForwardAuthorizer {
+        Ok(Arc::new(ForwardAuthorizer {
             service,
             method: self.request_method,
             most_content: self.max_req_body_size,
@@ -176,7 +176,7 @@ struct ForwardAuthorizer {
     failures: RateLimitedLog,
 }
 
-impl AsyncPlugin for ForwardAuthorizer {
+impl Plugin for ForwardAuthorizer {
     fn phases(&self) -> Phases {
         match self.method {
             RequestMethod::Get => Phases::REQUEST,
@@ -184,8 +184,8 @@ impl AsyncPlugin for ForwardAuthorizer {
         }
     }
 
-    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
-        Box::pin(async move {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
+        Ok(Flow::wait(async move {
             match self.asks_later(exchange) {
                 // Plugins that come before the question do not see them either.
                 true => {
@@ -194,15 +194,15 @@ impl AsyncPlugin for ForwardAuthorizer {
                 }
                 false => self.decide(exchange, Bytes::new()).await,
             }
-        })
+        }))
     }
 
     fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
         Ok(self.asks_later(exchange).then_some(self.most_content))
     }
 
-    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Waiting<'a> {
-        Box::pin(self.decide(exchange, Bytes::copy_from_slice(body)))
+    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
+        Ok(Flow::wait(self.decide(exchange, Bytes::copy_from_slice(body))))
     }
 }
 

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::field;
 use weir_plugin::{
-    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Phases, Plugin, Stage, Step, Stop,
+    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop,
 };
 
 use crate::auth::credentials::Unauthenticated;
@@ -131,7 +131,7 @@ impl Definition for HmacAuth {
     const EXAMPLE: &'static str =
         "hmac-auth: { allowed_algorithms: [hmac-sha256], signed_headers: [\"@request-target\", date] }";
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.allowed_algorithms.is_empty() {
             return Err(ConfigError::new("allowed_algorithms", "is empty; name at least one"));
         }
@@ -149,7 +149,7 @@ impl Definition for HmacAuth {
                 return Err(ConfigError::new(format!("signed_headers[{index}]"), problem));
             }
         }
-        Ok(Step::new(HmacAuthenticator {
+        Ok(Arc::new(HmacAuthenticator {
             algorithms: self.allowed_algorithms,
             skew: Duration::from_secs(self.clock_skew),
             required: self.signed_headers,
@@ -314,25 +314,25 @@ impl Plugin for HmacAuthenticator {
         Ok(self.body.as_ref().and_then(|body| body.wanted(exchange)))
     }
 
-    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
+    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<Flow<'static>, Stop> {
         match self.body.as_ref().is_none_or(|digested| digested.is_right(exchange, body)) {
-            true => Ok(()),
+            true => Ok(Flow::Continue),
             false => Err(self.unauthenticated.refuse(exchange, INVALID)),
         }
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let found = match self.find(exchange) {
             Ok(credential) => Arc::clone(credential),
-            Err(fault) => return self.unauthenticated.receive(exchange, fault),
+            Err(fault) => return self.unauthenticated.admit_or_refuse(exchange, fault).map(Flow::from),
         };
         if self.body.as_ref().is_some_and(|body| !body.pass(exchange)) {
-            return self.unauthenticated.receive(exchange, INVALID);
+            return self.unauthenticated.admit_or_refuse(exchange, INVALID).map(Flow::from);
         }
         if self.hide {
             exchange.request.head.remove(b"Authorization");
         }
-        exchange.identify(&found)
+        exchange.identify(&found).map(Flow::from)
     }
 }
 
@@ -343,7 +343,7 @@ mod tests {
     use super::*;
     use crate::testing::{body, build_with, exchange, on_request, refused, sent, with_consumers};
 
-    fn door(options: Value) -> Step {
+    fn door(options: Value) -> Arc<dyn Plugin> {
         let shared = with_consumers(&[("jack", "hmac-auth", json!({"key_id": "id", "secret_key": "secret"}))]);
         build_with::<HmacAuth>(options, &shared).unwrap_or_else(|error| panic!("{error}"))
     }

@@ -9,7 +9,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Plugin, Stage, Step, Stop,
+    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Flow, Plugin, Stage, Stop,
     Variable, Variables,
 };
 
@@ -124,7 +124,7 @@ impl Definition for JwtAuth {
     const STAGE: Stage = Stage::Rewrite;
     const EXAMPLE: &'static str = "jwt-auth: { claims_to_verify: [exp] }";
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.key_claim_name.is_empty() {
             return Err(ConfigError::new("key_claim_name", "is empty"));
         }
@@ -134,7 +134,7 @@ impl Definition for JwtAuth {
         let query_name: Arc<[u8]> = self.query.as_bytes().into();
         build.secret_argument(&query_name);
         build.secret_field(self.header.as_bytes());
-        Ok(Step::new(JwtAuthenticator {
+        Ok(Arc::new(JwtAuthenticator {
             header: header_name(&self.header, "header")?.into(),
             query: Variable::Argument(self.query.as_str().into()),
             query_name,
@@ -305,7 +305,7 @@ impl JwtAuthenticator {
 }
 
 impl Plugin for JwtAuthenticator {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let shown = self.shown(exchange);
         let source = shown.as_ref().map(|(source, _)| *source);
         let found = match &shown {
@@ -318,7 +318,7 @@ impl Plugin for JwtAuthenticator {
         }
         let found = match found {
             Ok(credential) => credential,
-            Err(fault) => return self.unauthenticated.receive(exchange, fault),
+            Err(fault) => return self.unauthenticated.admit_or_refuse(exchange, fault).map(Flow::from),
         };
         if self.hide {
             // Wherever it stands: what was not looked at is as secret as what was.
@@ -330,7 +330,7 @@ impl Plugin for JwtAuthenticator {
                 hide_cookie(exchange, &self.cookie_name)?;
             }
         }
-        exchange.identify(&found)
+        exchange.identify(&found).map(Flow::from)
     }
 }
 
@@ -374,7 +374,7 @@ mod tests {
         0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
     ];
 
-    fn door(options: Value, further: &[(&str, &str, Value)]) -> Step {
+    fn door(options: Value, further: &[(&str, &str, Value)]) -> Arc<dyn Plugin> {
         let jack = ("jack", "jwt-auth", json!({"key": "k1", "secret": SECRET, "lifetime_grace_period": 5}));
         let shared = with_consumers(&[&[jack], further].concat());
         build_with::<JwtAuth>(options, &shared).unwrap_or_else(|error| panic!("{error}"))
@@ -384,7 +384,7 @@ mod tests {
         exchange(&format!("GET / HTTP/1.1\nHost: h\nAuthorization: Bearer {token}"))
     }
 
-    fn fault(step: &Step, token: &str) -> Option<String> {
+    fn fault(step: &Arc<dyn Plugin>, token: &str) -> Option<String> {
         let mut exchange = with(token);
         match on_request(step, &mut exchange) {
             Ok(()) => None,

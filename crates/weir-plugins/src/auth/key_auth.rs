@@ -6,7 +6,7 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Plugin, Stage, Step, Stop,
+    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Flow, Plugin, Stage, Stop,
     Variable, Variables,
 };
 
@@ -64,11 +64,11 @@ impl Definition for KeyAuth {
     const STAGE: Stage = Stage::Rewrite;
     const EXAMPLE: &'static str = "key-auth: { header: X-Api-Key }";
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let query_name: Arc<[u8]> = self.query.as_bytes().into();
         build.secret_argument(&query_name);
         build.secret_field(self.header.as_bytes());
-        Ok(Step::new(KeyAuthenticator {
+        Ok(Arc::new(KeyAuthenticator {
             header: header_name(&self.header, "header")?.into(),
             query: Variable::Argument(self.query.as_str().into()),
             query_name,
@@ -141,7 +141,7 @@ struct KeyAuthenticator {
 }
 
 impl Plugin for KeyAuthenticator {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let (found, in_query) = match exchange.request.head.value(&self.header).filter(|key| !key.is_empty()) {
             Some(key) => (Some(self.keys.find(key)), false),
             None => (exchange.variable(&self.query).map(|key| self.keys.find(&key)), true),
@@ -153,7 +153,7 @@ impl Plugin for KeyAuthenticator {
             Some(Some(credential)) => Arc::clone(credential),
             other => {
                 let fault = if other.is_some() { "Invalid API key in request" } else { "Missing API key in request" };
-                return self.unauthenticated.receive(exchange, fault);
+                return self.unauthenticated.admit_or_refuse(exchange, fault).map(Flow::from);
             }
         };
         if self.hide {
@@ -163,7 +163,7 @@ impl Plugin for KeyAuthenticator {
                 hide_argument(exchange, &self.query_name)?;
             }
         }
-        exchange.identify(&found)
+        exchange.identify(&found).map(Flow::from)
     }
 }
 
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use crate::testing::{body, build_with, exchange, get, on_request, refused, sent, with_consumers};
 
-    fn door(options: serde_json::Value) -> Step {
+    fn door(options: serde_json::Value) -> Arc<dyn Plugin> {
         let shared =
             with_consumers(&[("jack", "key-auth", json!({"key": "k1"})), ("rose", "key-auth", json!({"key": "k2"}))]);
         build_with::<KeyAuth>(options, &shared).unwrap_or_else(|error| panic!("{error}"))

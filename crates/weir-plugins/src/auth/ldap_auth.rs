@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    AsyncPlugin, Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Stage, Step, Stop,
-    Waiting,
+    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Flow, Plugin, Stage, Stop,
 };
 
 use crate::auth::credentials::{Unauthenticated, name_and_password};
@@ -113,7 +112,7 @@ impl Definition for LdapAuth {
   use_tls: true
   uid: uid"#;
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if !self.base_dn.contains('=') {
             return Err(ConfigError::new("base_dn", "is no distinguished name; write as `ou=users,dc=example,dc=org`"));
         }
@@ -130,7 +129,7 @@ impl Definition for LdapAuth {
             }
         }
         let directory = self.directory(build)?;
-        Ok(Step::waiting(LdapAuthenticator {
+        Ok(Arc::new(LdapAuthenticator {
             base_dn: self.base_dn,
             uid: self.uid,
             timeout: Duration::from_millis(self.timeout),
@@ -259,21 +258,21 @@ impl LdapAuthenticator {
     async fn enter(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let (name, password) = match name_and_password(exchange) {
             Ok(shown) => shown,
-            Err(fault) => return self.unauthenticated.receive(exchange, fault),
+            Err(fault) => return self.unauthenticated.admit_or_refuse(exchange, fault),
         };
         let (Ok(name), Ok(password)) = (String::from_utf8(name), String::from_utf8(password)) else {
-            return self.unauthenticated.receive(exchange, WRONG);
+            return self.unauthenticated.admit_or_refuse(exchange, WRONG);
         };
         // RFC 4513 §5.1.2: a bind without a password succeeds, whoever asks, and proves nothing.
         if name.is_empty() || password.is_empty() {
-            return self.unauthenticated.receive(exchange, WRONG);
+            return self.unauthenticated.admit_or_refuse(exchange, WRONG);
         }
         let name = self.distinguished(&name);
         if !self.is_right(&name, &password).await? {
-            return self.unauthenticated.receive(exchange, WRONG);
+            return self.unauthenticated.admit_or_refuse(exchange, WRONG);
         }
         let Some(credential) = self.names.0.get(&*name) else {
-            return self.unauthenticated.receive(exchange, "Missing related consumer");
+            return self.unauthenticated.admit_or_refuse(exchange, "Missing related consumer");
         };
         if self.hide {
             exchange.request.head.remove(b"Authorization");
@@ -282,9 +281,9 @@ impl LdapAuthenticator {
     }
 }
 
-impl AsyncPlugin for LdapAuthenticator {
-    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
-        Box::pin(self.enter(exchange))
+impl Plugin for LdapAuthenticator {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
+        Ok(Flow::wait(self.enter(exchange)))
     }
 }
 

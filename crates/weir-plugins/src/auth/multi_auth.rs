@@ -3,7 +3,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_plugin::{AsyncPlugin, Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop, Waiting};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
 
@@ -25,8 +25,8 @@ impl Definition for MultiAuth {
     const EXAMPLE: &'static str =
         "multi-auth: { auth_plugins: [{ key-auth: { header: X-Api-Key } }, { basic-auth: {} }] }";
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
-        let mut doors = Vec::new();
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let mut authenticators = Vec::new();
         for (index, plugins) in self.auth_plugins.iter().enumerate() {
             for (name, options) in plugins {
                 let path = format!("auth_plugins[{index}].{name}");
@@ -35,21 +35,14 @@ impl Definition for MultiAuth {
                 let mut part = build.within(&path);
                 let step = (entry.build)(options, &mut part).map_err(|error| error.below(&path))?;
                 build.warnings.extend(part.warnings.into_iter().map(|warning| warning.below(&path)));
-                doors.push(step);
+                authenticators.push(step);
             }
         }
-        if doors.len() < 2 {
+        if authenticators.len() < 2 {
             return Err(ConfigError::new("auth_plugins", "needs at least two plugins; one can stand alone"));
         }
         let refusal = RefusalResponse::new(401, "message", "Authorization Failed");
-        let quick = |step: &Step| match step {
-            Step::Sync(plugin) => Some(Arc::clone(plugin)),
-            Step::Async(_) => None,
-        };
-        match doors.iter().map(quick).collect() {
-            Some(doors) => Ok(Step::new(AuthenticatorChain { doors, refusal })),
-            None => Ok(Step::waiting(AsyncAuthenticatorChain { doors: doors.into(), refusal })),
-        }
+        Ok(Arc::new(AuthenticatorChain { authenticators: authenticators.into(), refusal }))
     }
 }
 
@@ -58,8 +51,8 @@ impl Definition for MultiAuth {
 struct Refused(Vec<Vec<u8>>);
 
 impl Refused {
-    /// Whether a door has let somebody in. `Err` where it cannot tell.
-    fn is_open(&mut self, exchange: &mut Exchange, end: Result<(), Stop>) -> Result<bool, Stop> {
+    /// Whether the authenticator has accepted the client. `Err` where it cannot tell.
+    fn is_accepted(&mut self, exchange: &mut Exchange, end: Result<(), Stop>) -> Result<bool, Stop> {
         match end {
             Ok(()) => {
                 exchange.response.clear();
@@ -87,91 +80,56 @@ impl Refused {
     }
 }
 
-/// Tries methods none of which waits for a server.
+/// Asks several authenticators in turn. Any of them may wait for a server.
 struct AuthenticatorChain {
-    doors: Box<[Arc<dyn Plugin>]>,
+    authenticators: Box<[Arc<dyn Plugin>]>,
     refusal: RefusalResponse,
+}
+
+impl AuthenticatorChain {
+    fn with_body(&self) -> impl Iterator<Item = &Arc<dyn Plugin>> {
+        self.authenticators.iter().filter(|authenticator| authenticator.phases().request_body)
+    }
 }
 
 impl Plugin for AuthenticatorChain {
     fn phases(&self) -> Phases {
-        self.doors.iter().fold(Phases::REQUEST, |phases, door| phases.and(door.phases()))
+        self.authenticators.iter().fold(Phases::REQUEST, |phases, authenticator| phases.and(authenticator.phases()))
     }
 
-    /// A door knows by its notes whether it was the one that let somebody in.
-    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
-        for door in self.doors.iter().filter(|door| door.phases().request_body) {
-            if let Some(limit) = door.whole_request(exchange)? {
-                return Ok(Some(limit));
-            }
-        }
-        Ok(None)
-    }
-
-    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
-        let mut doors = self.doors.iter().filter(|door| door.phases().request_body);
-        doors.try_for_each(|door| door.on_request_body(exchange, body))
-    }
-
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        let mut refused = Refused::default();
-        for door in &self.doors {
-            let end = door.on_request(exchange);
-            if refused.is_open(exchange, end)? {
-                return Ok(());
-            }
-        }
-        Err(refused.answer(exchange, &self.refusal))
-    }
-}
-
-/// Tries methods some of which wait for a server.
-struct AsyncAuthenticatorChain {
-    doors: Box<[Step]>,
-    refusal: RefusalResponse,
-}
-
-impl AsyncPlugin for AsyncAuthenticatorChain {
-    fn phases(&self) -> Phases {
-        self.doors.iter().fold(Phases::REQUEST, |phases, door| phases.and(door.phases()))
-    }
-
-    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
-        Box::pin(async move {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
+        Ok(Flow::wait(async move {
             let mut refused = Refused::default();
-            for door in &self.doors {
-                let end = match door {
-                    Step::Sync(door) => door.on_request(exchange),
-                    Step::Async(door) => door.on_request(exchange).await,
+            for authenticator in &self.authenticators {
+                let end = match authenticator.on_request(exchange) {
+                    Ok(flow) => flow.finish().await,
+                    Err(stop) => Err(stop),
                 };
-                if refused.is_open(exchange, end)? {
+                if refused.is_accepted(exchange, end)? {
                     return Ok(());
                 }
             }
             Err(refused.answer(exchange, &self.refusal))
-        })
+        }))
     }
 
-    /// As [`AuthenticatorChain::whole_request`].
+    /// An authenticator knows by its notes whether it was the one that accepted the client.
     fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
-        for door in self.doors.iter().filter(|door| door.phases().request_body) {
-            if let Some(limit) = door.whole_request(exchange)? {
+        for authenticator in self.with_body() {
+            if let Some(limit) = authenticator.whole_request(exchange)? {
                 return Ok(Some(limit));
             }
         }
         Ok(None)
     }
 
-    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Waiting<'a> {
-        Box::pin(async move {
-            for door in self.doors.iter().filter(|door| door.phases().request_body) {
-                match door {
-                    Step::Sync(door) => door.on_request_body(exchange, body)?,
-                    Step::Async(door) => door.on_request_body(exchange, body).await?,
-                }
+    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
+        Ok(Flow::wait(async move {
+            for authenticator in self.with_body() {
+                authenticator.on_request_body(exchange, body)?.finish().await?;
             }
             Ok(())
-        })
+        }))
     }
 }
 

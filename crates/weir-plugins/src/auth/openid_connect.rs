@@ -1,10 +1,11 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::HeaderName;
 use jsonwebtoken::{Algorithm, DecodingKey};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_plugin::{Build, ConfigError, Definition, Stage, Step};
+use weir_plugin::{Build, ConfigError, Definition, Plugin, Stage};
 
 use crate::options::headers::header_name;
 use crate::rate_limited_log::RateLimitedLog;
@@ -203,7 +204,7 @@ impl Definition for OpenidConnect {
   use_jwks: true
   required_scopes: [orders]"#;
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.accept_none_alg {
             return Err(ConfigError::new(
                 "accept_none_alg",
@@ -265,7 +266,7 @@ impl Definition for OpenidConnect {
             raw_identity: self.login.set_raw_id_token_header,
             refresh_token: self.login.set_refresh_token_header,
         };
-        Ok(Step::waiting(OpenidAuthenticator {
+        Ok(Arc::new(OpenidAuthenticator {
             provider,
             bearer,
             login,

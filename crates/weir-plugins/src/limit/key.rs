@@ -27,7 +27,7 @@ pub enum KeyType {
 #[derive(Debug)]
 pub enum LimitKey {
     /// The client's address: by far the most common, and not worth being printed.
-    RedisAddress,
+    Address,
     Variable(Variable),
     Combination(Template),
     Constant(Box<[u8]>),
@@ -39,7 +39,7 @@ impl LimitKey {
         match kind {
             KeyType::Constant => Ok(LimitKey::Constant(text.as_bytes().into())),
             KeyType::Var => match Variable::named(text.strip_prefix('$').unwrap_or(text)) {
-                Variable::RemoteAddr => Ok(LimitKey::RedisAddress),
+                Variable::RemoteAddr => Ok(LimitKey::Address),
                 variable => {
                     build.warnings.extend(check(&variable));
                     Ok(LimitKey::Variable(variable))
@@ -59,7 +59,7 @@ impl LimitKey {
     /// Whether the request has anything of it to count.
     pub fn is_present(&self, exchange: &Exchange) -> bool {
         match self {
-            LimitKey::RedisAddress | LimitKey::Constant(_) => true,
+            LimitKey::Address | LimitKey::Constant(_) => true,
             LimitKey::Variable(variable) => exchange.variable(variable).is_some(),
             LimitKey::Combination(template) => template.variables().any(|name| exchange.variable(name).is_some()),
         }
@@ -68,7 +68,7 @@ impl LimitKey {
     /// The key in a table, for a limit of this name.
     pub fn in_table<C: Counter>(&self, table: &Table<C>, name: u64, exchange: &Exchange) -> CounterKey {
         match self {
-            LimitKey::RedisAddress => of_address(table, name, exchange.client.addr),
+            LimitKey::Address => of_address(table, name, exchange.client.addr),
             LimitKey::Constant(text) => table.key(name, text),
             LimitKey::Variable(variable) => match exchange.variable(variable) {
                 Some(value) => table.key(name, &value),

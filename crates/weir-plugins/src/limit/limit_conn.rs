@@ -1,23 +1,21 @@
-use std::sync::LazyLock;
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::{
-    AsyncPlugin, Build, ConfigError, Definition, Exchange, NoteKey, Phases, Plugin, Stage, Step, Stop, Waiting,
-};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
 use crate::clock;
 use crate::limit::key::{Amount, KeyType, LimitKey, digest};
-use crate::limit::limit_req::rest;
+use crate::limit::limit_req::delayed;
 use crate::limit::policy::counted_somewhere;
 use crate::store::counters::{self, Counter, CounterKey, Table};
 
 mod remote;
 
-use remote::RedisConnLimiter;
+use remote::{HeldPermits, RedisConnLimiter};
 
 counted_somewhere! {
 /// Limits how many requests are under way at the same time, for each client, key or tenant.
@@ -101,8 +99,8 @@ impl Definition for LimitConn {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = "limit-conn: { conn: 100, burst: 0, default_conn_delay: 0.1, key: remote_addr }";
 
-    fn build(mut self, build: &mut Build) -> Result<Step, ConfigError> {
-        let server = self.counting()?;
+    fn build(mut self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let server = self.counting(build)?;
         if !(self.default_conn_delay > 0.0 && self.default_conn_delay <= MAX_DELAY) {
             return Err(ConfigError::new(
                 "default_conn_delay",
@@ -142,16 +140,22 @@ impl Definition for LimitConn {
             },
             refusal: RefusalResponse::error(self.rejected_code, self.rejected_msg.as_deref()),
             allow_degradation: self.allow_degradation,
+            waits,
+            table: build.shared("limit-conn", "", || Table::new(MOST_KEYS)),
         };
-        Ok(match (server, waits) {
-            (None, false) => Step::new(limiter),
-            (None, true) => Step::waiting(DelayingConnLimiter(limiter)),
-            (Some(_), _) if !(1..=MAX_TTL_S).contains(&self.key_ttl) => {
+        Ok(match server {
+            None => Arc::new(limiter),
+            Some(_) if !(1..=MAX_TTL_S).contains(&self.key_ttl) => {
                 return Err(ConfigError::new("key_ttl", format!("must be from 1 to {MAX_TTL_S} seconds")));
             }
-            (Some(server), waits) => {
+            Some(server) => {
                 let forget_after = Duration::from_secs(self.key_ttl);
-                Step::waiting(RedisConnLimiter { limiter, server, forget_after, waits })
+                Arc::new(RedisConnLimiter {
+                    limiter,
+                    server,
+                    forget_after,
+                    held: build.per_worker("limit-conn-held", "", HeldPermits::default),
+                })
             }
         })
     }
@@ -162,6 +166,9 @@ struct ConnLimiter {
     pause: Pause,
     refusal: RefusalResponse,
     allow_degradation: bool,
+    /// Requests beyond `conn` wait before they go on.
+    waits: bool,
+    table: Arc<Table<UnderWay>>,
 }
 
 /// One limit.
@@ -213,7 +220,7 @@ impl ConnQuota {
 }
 
 /// 262,144 keys at a time, in 4 MiB at most: a key is here only while a request of it is under way.
-static TABLE: LazyLock<Table<UnderWay>> = LazyLock::new(|| Table::new(1 << 18));
+const MOST_KEYS: usize = 1 << 18;
 
 /// How many requests of a key are under way; of a pause, its length in nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -282,8 +289,8 @@ impl ConnLimiter {
         let mut pauses = 0;
         for quota in &self.quotas {
             let Some((conn, burst)) = quota.ask(exchange, self.allow_degradation)? else { continue };
-            let key = quota.key.in_table(&TABLE, quota.name, exchange);
-            let entered = enter(&TABLE, key, conn, burst).ok_or_else(|| self.refusal.send(exchange))?;
+            let key = quota.key.in_table(&self.table, quota.name, exchange);
+            let entered = enter(&self.table, key, conn, burst).ok_or_else(|| self.refusal.send(exchange))?;
             exchange.notes.write(quota.note, [key.number(), clock::now().as_nanos() as u64, 0]);
             pauses = entered.max(pauses);
         }
@@ -294,7 +301,7 @@ impl ConnLimiter {
     fn wait(&self, pauses: u64) -> Duration {
         match pauses {
             0 => Duration::ZERO,
-            pauses => self.pause.now(&TABLE).saturating_mul(u32::try_from(pauses).unwrap_or(u32::MAX)),
+            pauses => self.pause.now(&self.table).saturating_mul(u32::try_from(pauses).unwrap_or(u32::MAX)),
         }
     }
 
@@ -302,14 +309,14 @@ impl ConnLimiter {
     fn learn(&self, entered_ns: u64) {
         if self.pause.learns {
             let now_ns = clock::now().as_nanos() as u64;
-            self.pause.learn(&TABLE, Duration::from_nanos(now_ns.saturating_sub(entered_ns)));
+            self.pause.learn(&self.table, Duration::from_nanos(now_ns.saturating_sub(entered_ns)));
         }
     }
 
     fn end(&self, exchange: &Exchange) {
         for quota in &self.quotas {
             let Some([key, entered_ns, _]) = exchange.notes.read(quota.note) else { continue };
-            leave(&TABLE, CounterKey::from_number(key));
+            leave(&self.table, CounterKey::from_number(key));
             self.learn(entered_ns);
         }
     }
@@ -322,32 +329,13 @@ impl Plugin for ConnLimiter {
         PHASES
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        self.admit(exchange).map(|_| ())
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+        let wait = self.admit(exchange)?;
+        Ok(if self.waits { delayed(wait) } else { Flow::Continue })
     }
 
     fn on_log(&self, exchange: &Exchange) {
         self.end(exchange);
-    }
-}
-
-/// A limiter with a burst, whose requests wait.
-struct DelayingConnLimiter(ConnLimiter);
-
-impl AsyncPlugin for DelayingConnLimiter {
-    fn phases(&self) -> Phases {
-        PHASES
-    }
-
-    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
-        Box::pin(async move {
-            rest(self.0.admit(exchange)?).await;
-            Ok(())
-        })
-    }
-
-    fn on_log(&self, exchange: &Exchange) {
-        self.0.end(exchange);
     }
 }
 

@@ -1,11 +1,10 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use weir_plugin::{
-    AsyncPlugin, Build, ConfigError, Definition, Described, Exchange, Phases, Plugin, Stage, Step, Stop, Waiting,
-};
+use weir_plugin::{Build, ConfigError, Definition, Described, Exchange, Flow, Phases, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
 use crate::clock;
@@ -24,6 +23,7 @@ mod tests;
 use delayed::DelayedSync;
 #[cfg(test)]
 pub use local::Fixed;
+use local::Windows;
 use quota::{CountQuota, LimitHeaders};
 use remote::RedisCountLimiter;
 
@@ -152,8 +152,8 @@ impl Definition for LimitCount {
     const EXAMPLE: &'static str =
         "limit-count: { count: 100, time_window: 60, rejected_code: 429, rejected_msg: slow down }";
 
-    fn build(mut self, build: &mut Build) -> Result<Step, ConfigError> {
-        let server = self.counting()?;
+    fn build(mut self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let server = self.counting(build)?;
         if !(200..=599).contains(&self.rejected_code) {
             return Err(ConfigError::new("rejected_code", "must be from 200 to 599"));
         }
@@ -201,19 +201,16 @@ impl Definition for LimitCount {
         };
         let limiter = CountLimiter {
             quotas: quotas.into(),
-            window: self.window_type,
+            windows: Windows::new(self.window_type, build),
             refusal: RefusalResponse::error(self.rejected_code, self.rejected_msg.as_deref()),
             allow_degradation: self.allow_degradation,
             shown: LimitHeaders { usual: self.show_limit_quota_header, ietf: self.ietf_headers },
         };
         Ok(match server {
-            None => Step::new(limiter),
+            None => Arc::new(limiter),
             Some(server) => {
-                let delayed = delay.map(|interval| DelayedSync::new(interval, &identity));
-                Step::waiting(Elsewhere {
-                    remote: RedisCountLimiter { server, window: self.window_type, delayed },
-                    limiter,
-                })
+                let delayed = delay.map(|interval| DelayedSync::new(interval, &identity, build));
+                Arc::new(Elsewhere { remote: RedisCountLimiter { server, window: self.window_type, delayed }, limiter })
             }
         })
     }
@@ -254,7 +251,7 @@ impl Described for LimitCount {
 
 struct CountLimiter {
     quotas: Box<[CountQuota]>,
-    window: WindowType,
+    windows: Windows,
     refusal: RefusalResponse,
     allow_degradation: bool,
     shown: LimitHeaders,
@@ -265,17 +262,17 @@ impl Plugin for CountLimiter {
         if self.shown.usual || self.shown.ietf { Phases::REQUEST.and(Phases::RESPONSE) } else { Phases::REQUEST }
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let now = clock::now();
         for quota in &self.quotas {
             let Some(asked) = quota.ask(exchange, self.allow_degradation)? else { continue };
-            let verdict = local::take(self.window, quota, asked, exchange, now);
+            let verdict = self.windows.take(quota, asked, exchange, now);
             quota.note(exchange, asked, verdict);
             if !verdict.accepted {
                 return Err(self.refusal.send(exchange));
             }
         }
-        Ok(())
+        Ok(Flow::Continue)
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
@@ -289,14 +286,14 @@ struct Elsewhere {
     remote: RedisCountLimiter,
 }
 
-impl AsyncPlugin for Elsewhere {
+impl Plugin for Elsewhere {
     fn phases(&self) -> Phases {
         self.limiter.phases()
     }
 
-    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         let CountLimiter { quotas, refusal, allow_degradation, .. } = &self.limiter;
-        Box::pin(async move {
+        Ok(Flow::wait(async move {
             for quota in quotas {
                 let Some(asked) = quota.ask(exchange, *allow_degradation)? else { continue };
                 match self.remote.take(quota, asked, exchange, clock::now()).await {
@@ -311,7 +308,7 @@ impl AsyncPlugin for Elsewhere {
                 }
             }
             Ok(())
-        })
+        }))
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {

@@ -1,9 +1,9 @@
-use std::sync::LazyLock;
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{AsyncPlugin, Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Waiting};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
 use crate::clock;
@@ -62,8 +62,8 @@ impl Definition for LimitReq {
     const EXAMPLE: &'static str =
         "limit-req: { rate: 10, burst: 5, key: remote_addr, rejected_code: 429, nodelay: true }";
 
-    fn build(mut self, build: &mut Build) -> Result<Step, ConfigError> {
-        let server = self.counting()?;
+    fn build(mut self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let server = self.counting(build)?;
         // One request in a day to a billion a second: what nanoseconds can tell apart.
         if !(1.0 / 86_400.0..=1e9).contains(&self.rate) {
             return Err(ConfigError::new("rate", "must be above 0: from 1 request in a day to 1,000,000,000 a second"));
@@ -84,31 +84,25 @@ impl Definition for LimitReq {
             key: LimitKey::compile(&self.key, self.key_type, "key", build)?,
             name: counters::name(build.identity()),
             refusal: RefusalResponse::error(self.rejected_code, self.rejected_msg.as_deref()),
+            waits: !self.nodelay && self.burst > 0.0,
+            table: build.shared("limit-req", "", || Table::new(MOST_KEYS)),
         };
-        let waits = !self.nodelay && self.burst > 0.0;
-        Ok(match (server, waits) {
-            (None, false) => Step::new(bucket),
-            (None, true) => Step::waiting(DelayingBucket(bucket)),
+        Ok(match server {
+            None => Arc::new(bucket),
             // Servers tell time in microseconds.
-            (Some(_), _) if interval_ns < 1000 => {
+            Some(_) if interval_ns < 1000 => {
                 return Err(ConfigError::new("rate", "must be at most 1,000,000 a second where a server counts"));
             }
-            (Some(server), waits) => {
+            Some(server) => {
                 let title = format!("weir:limit-req:{}", digest(build.identity().as_bytes()));
-                Step::waiting(RedisReqLimiter {
-                    bucket,
-                    server,
-                    title,
-                    waits,
-                    allow_degradation: self.allow_degradation,
-                })
+                Arc::new(RedisReqLimiter { bucket, server, title, allow_degradation: self.allow_degradation })
             }
         })
     }
 }
 
 /// A million keys at a time, in 16 MiB at most.
-static TABLE: LazyLock<Table<Due>> = LazyLock::new(|| Table::new(1 << 20));
+const MOST_KEYS: usize = 1 << 20;
 
 /// When the next request of a key is due: nanoseconds since 1970. Until then the rate is used up.
 #[derive(Clone, Copy, Debug)]
@@ -140,6 +134,9 @@ struct Bucket {
     key: LimitKey,
     name: u64,
     refusal: RefusalResponse,
+    /// Early requests wait for their turn, up to `patience_ns`.
+    waits: bool,
+    table: Arc<Table<Due>>,
 }
 
 impl Bucket {
@@ -157,33 +154,27 @@ impl Bucket {
     }
 
     fn admit(&self, exchange: &mut Exchange) -> Result<Duration, Stop> {
-        let key = self.key.in_table(&TABLE, self.name, exchange);
-        self.take(&TABLE, key, clock::now()).ok_or_else(|| self.refusal.send(exchange))
+        let key = self.key.in_table(&self.table, self.name, exchange);
+        self.take(&self.table, key, clock::now()).ok_or_else(|| self.refusal.send(exchange))
     }
 }
 
 impl Plugin for Bucket {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        self.admit(exchange).map(|_| ())
+    /// An early request waits for its turn, or passes at once (`nodelay`).
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+        let wait = self.admit(exchange)?;
+        Ok(if self.waits { delayed(wait) } else { Flow::Continue })
     }
 }
 
-/// A bucket whose early requests wait.
-struct DelayingBucket(Bucket);
-
-impl AsyncPlugin for DelayingBucket {
-    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
-        Box::pin(async move {
-            rest(self.0.admit(exchange)?).await;
+/// Waits so long, unless that is less than timers can tell.
+pub fn delayed(wait: Duration) -> Flow<'static> {
+    match wait < Duration::from_millis(1) {
+        true => Flow::Continue,
+        false => Flow::wait(async move {
+            tokio::time::sleep(wait).await;
             Ok(())
-        })
-    }
-}
-
-/// Waits, unless that is less than timers can tell.
-pub async fn rest(wait: Duration) {
-    if wait >= Duration::from_millis(1) {
-        tokio::time::sleep(wait).await;
+        }),
     }
 }
 
@@ -199,9 +190,11 @@ mod tests {
         Bucket {
             interval_ns,
             patience_ns: burst * interval_ns,
-            key: LimitKey::RedisAddress,
+            key: LimitKey::Address,
             name: 0,
             refusal: RefusalResponse::error(503, None),
+            waits: false,
+            table: Arc::new(Table::new(0)),
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_plugin::ConfigError;
+use weir_plugin::{Build, ConfigError};
 
 use crate::store::redis_server::{RedisAddress, RedisLogin, RedisServer, Topology};
 
@@ -113,7 +113,10 @@ macro_rules! counted_somewhere {
 
         impl $name {
             /// The server that counts; none where this process does.
-            fn counting(&mut self) -> Result<Option<std::sync::Arc<$crate::store::redis_server::RedisServer>>, ConfigError> {
+            fn counting(
+                &mut self,
+                build: &weir_plugin::Build,
+            ) -> Result<Option<std::sync::Arc<$crate::store::redis_server::RedisServer>>, ConfigError> {
                 $crate::limit::policy::RedisOptions {
                     host: self.redis_host.take(),
                     port: self.redis_port,
@@ -134,7 +137,7 @@ macro_rules! counted_somewhere {
                     connect_timeout_ms: self.redis_connect_timeout,
                     read_timeout_ms: self.redis_read_timeout,
                 }
-                .server(self.policy)
+                .server(self.policy, build)
             }
         }
     };
@@ -180,7 +183,7 @@ pub struct RedisOptions {
 const MAX_TIMEOUT_MS: u64 = 86_400_000;
 
 impl RedisOptions {
-    pub fn server(self, policy: CounterPolicy) -> Result<Option<Arc<RedisServer>>, ConfigError> {
+    pub fn server(self, policy: CounterPolicy, build: &Build) -> Result<Option<Arc<RedisServer>>, ConfigError> {
         let (path, topology, timeout_ms) = match policy {
             CounterPolicy::Local => return Ok(None),
             CounterPolicy::Redis => {
@@ -229,7 +232,7 @@ impl RedisOptions {
         }
         let login = RedisLogin::new(self.username, self.password);
         let timeout = Duration::from_millis(timeout_ms);
-        Ok(Some(RedisServer::of(topology, login, self.database, timeout)))
+        Ok(Some(RedisServer::of(topology, login, self.database, timeout, build)))
     }
 }
 

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_plugin::{
-    Build, ConfigError, Definition, Described, Exchange, Expression, Filter, Phases, Plugin, Stage, Step, Stop,
+    Build, ConfigError, Definition, Described, Exchange, Expression, Filter, Phases, Plugin, Stage, Stop,
 };
 
 use crate::log::bodies::{Bodies, BodyOptions};
@@ -64,7 +64,7 @@ impl Definition for FileLogger {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = r#"file-logger: { path: logs/errors.log, match: [[status, ">=", 400]] }"#;
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let bodies = Bodies::compile(&self.bodies, build)?;
         let metadata = build.metadata::<FileLogger>();
         let path = self.path.or(metadata.path).filter(|path| !path.is_empty());
@@ -76,10 +76,10 @@ impl Definition for FileLogger {
         )?;
         let only = self.only.as_ref().map(|only| build.condition_of_record(only, "match")).transpose()?;
         let name = format!("file-logger {}", path.display());
-        let sink = RecordSink::of(name.clone(), name, BATCHING, move || {
+        let sink = RecordSink::of(build, &name.clone(), name, BATCHING, move || {
             Ok(move |batch: &[Vec<u8>]| append(&path, batch).map_err(|error| error.to_string()))
-        })?;
-        Ok(Step::new(FileRecordLogger { entry, bodies, only, sink }))
+        });
+        Ok(Arc::new(FileRecordLogger { entry, bodies, only, sink }))
     }
 }
 
@@ -108,7 +108,11 @@ struct FileRecordLogger {
 
 impl Plugin for FileRecordLogger {
     fn phases(&self) -> Phases {
-        self.bodies.phases()
+        self.bodies.phases().and(Phases::START)
+    }
+
+    fn start(&self) -> Result<(), String> {
+        self.sink.start()
     }
 
     fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {

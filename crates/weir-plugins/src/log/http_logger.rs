@@ -8,7 +8,7 @@ use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use weir_plugin::{Build, ConfigError, Definition, Described, Exchange, Filter, Phases, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Described, Exchange, Filter, Phases, Plugin, Stage, Stop};
 
 use crate::callout::{Keepalive, Service};
 use crate::log::bodies::{Bodies, BodyOptions};
@@ -126,7 +126,7 @@ impl Definition for HttpLogger {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = "http-logger: { uri: \"http://127.0.0.1:9000/logs\", batch_max_size: 100 }";
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let bodies = Bodies::compile(&self.bodies, build)?;
         for (seconds, option, least) in [
             (self.timeout, "timeout", 1),
@@ -169,11 +169,11 @@ impl Definition for HttpLogger {
         let identity = format!("http-logger {} {options}", batching.pending);
         let parcel = Parcel { service, authorization, method: self.concat_method, is_single: self.batch_max_size == 1 };
         let name = format!("http-logger {}", parcel.service.name());
-        let sink = RecordSink::of(identity, name, batching, move || {
+        let sink = RecordSink::of(build, &identity, name, batching, move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
             Ok(move |batch: &[Vec<u8>]| runtime.block_on(parcel.deliver(batch)))
-        })?;
-        Ok(Step::new(HttpRecordLogger { entry, bodies, sink }))
+        });
+        Ok(Arc::new(HttpRecordLogger { entry, bodies, sink }))
     }
 }
 
@@ -199,7 +199,11 @@ struct HttpRecordLogger {
 
 impl Plugin for HttpRecordLogger {
     fn phases(&self) -> Phases {
-        self.bodies.phases()
+        self.bodies.phases().and(Phases::START)
+    }
+
+    fn start(&self) -> Result<(), String> {
+        self.sink.start()
     }
 
     fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {

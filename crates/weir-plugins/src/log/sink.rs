@@ -4,14 +4,14 @@
 //! delivered. Plugins with the same options share a sink; it ends, and sends what it still has, when nobody uses it any
 //! more.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use weir_plugin::ConfigError;
+use weir_plugin::{Build, state};
 
 use crate::rate_limited_log::RateLimitedLog;
 
@@ -47,23 +47,26 @@ pub struct SinkTally {
 }
 
 /// The entrance of a queue.
-#[derive(Debug)]
 pub struct RecordSink {
     queue: SyncSender<Vec<u8>>,
     counts: Arc<SinkCounts>,
+    /// What its thread will do, until it is started.
+    work: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
+/// All sinks of the process.
 #[derive(Default)]
-struct KnownSinks {
-    sinks: HashMap<String, Weak<RecordSink>>,
-    counts: BTreeMap<String, Arc<SinkCounts>>,
-    threads: Vec<JoinHandle<()>>,
+struct SinkRegister {
+    counts: Mutex<BTreeMap<String, Arc<SinkCounts>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-static KNOWN: LazyLock<Mutex<KnownSinks>> = LazyLock::new(Mutex::default);
+fn register() -> Arc<SinkRegister> {
+    state::permanent("log-sinks")
+}
 
-fn known() -> MutexGuard<'static, KnownSinks> {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What became of all records so far, by sink.
@@ -73,49 +76,56 @@ pub fn tallies() -> Vec<SinkTally> {
         delivered: counts.delivered.load(Relaxed),
         dropped: counts.dropped.load(Relaxed),
     };
-    known().counts.iter().map(tally).collect()
+    locked(&register().counts).iter().map(tally).collect()
 }
 
 /// Waits until sinks that nobody uses any more have sent what they had, but no longer than that.
 pub fn finish(patience: Duration) {
     let deadline = Instant::now() + patience;
-    let threads = std::mem::take(&mut known().threads);
+    let threads = std::mem::take(&mut *locked(&register().threads));
     while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 impl RecordSink {
-    /// The sink with this identity; where there is none yet, one that sends batches with what `start` makes on its thread.
-    /// `name` stands in metrics and logs.
+    /// The sink with this identity; where there is none yet, one that sends batches, once it is started, with what `open`
+    /// makes on its thread. `name` stands in metrics and logs.
     pub fn of<D>(
-        identity: String,
+        build: &Build,
+        identity: &str,
         name: String,
         batching: Batching,
-        start: impl FnOnce() -> std::io::Result<D> + Send + 'static,
-    ) -> Result<Arc<RecordSink>, ConfigError>
+        open: impl FnOnce() -> std::io::Result<D> + Send + 'static,
+    ) -> Arc<RecordSink>
     where
-        D: FnMut(&[Vec<u8>]) -> Result<(), String>,
+        D: FnMut(&[Vec<u8>]) -> Result<(), String> + 'static,
     {
-        let mut known = known();
-        if let Some(sink) = known.sinks.get(&identity).and_then(Weak::upgrade) {
-            return Ok(sink);
-        }
-        known.sinks.retain(|_, sink| sink.strong_count() > 0);
-        known.threads.retain(|thread| !thread.is_finished());
-        let counts = Arc::clone(known.counts.entry(name.clone()).or_default());
-        let (queue, records) = sync_channel(batching.pending);
-        let own = Arc::clone(&counts);
-        let run = move || match start() {
-            Ok(deliver) => run(&records, &own, &name, batching, deliver),
-            Err(error) => tracing::error!("{name}: {error}; its records are lost"),
-        };
-        let thread = std::thread::Builder::new().name("log-sink".into()).spawn(run);
-        let thread = thread.map_err(|error| ConfigError::new("", format!("no thread can be had for it: {error}")))?;
-        known.threads.push(thread);
-        let sink = Arc::new(RecordSink { queue, counts });
-        known.sinks.insert(identity, Arc::downgrade(&sink));
-        Ok(sink)
+        build.shared("log-sink", identity, || {
+            let counts = Arc::clone(locked(&register().counts).entry(name.clone()).or_default());
+            let (queue, records) = sync_channel(batching.pending);
+            let own = Arc::clone(&counts);
+            let work = move || match open() {
+                Ok(deliver) => run(&records, &own, &name, batching, deliver),
+                Err(error) => tracing::error!("{name}: {error}; its records are lost"),
+            };
+            RecordSink { queue, counts, work: Mutex::new(Some(Box::new(work))) }
+        })
+    }
+
+    /// Starts its thread, unless that was done before.
+    ///
+    /// # Errors
+    /// The system gives no thread; records are lost.
+    pub fn start(&self) -> Result<(), String> {
+        let Some(work) = locked(&self.work).take() else { return Ok(()) };
+        let thread = std::thread::Builder::new().name("log-sink".into()).spawn(work);
+        let thread = thread.map_err(|error| format!("cannot start a thread that sends records: {error}"))?;
+        let register = register();
+        let mut threads = locked(&register.threads);
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+        Ok(())
     }
 
     /// Takes a record, or drops and counts it.
@@ -202,7 +212,8 @@ mod tests {
                 delivered.send(batch.to_vec()).map_err(|error| error.to_string())
             })
         };
-        let sink = RecordSink::of("a".into(), "test a".into(), BATCHING, start).expect("a thread");
+        let sink = RecordSink::of(&Build::default(), "a", "test a".into(), BATCHING, start);
+        sink.start().expect("a thread");
         for text in ["1", "2", "3", "4"] {
             sink.record(text.into());
         }
@@ -224,7 +235,8 @@ mod tests {
                 Ok(())
             })
         };
-        let sink = RecordSink::of("b".into(), "test b".into(), BATCHING, start).expect("a thread");
+        let sink = RecordSink::of(&Build::default(), "b", "test b".into(), BATCHING, start);
+        sink.start().expect("a thread");
         // Two in the batch at most, four in the queue.
         (0..100).for_each(|_| sink.record(Vec::new()));
         let (_, dropped) = tally("test b");

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage};
 
 use crate::log::entry::latencies_ms;
 
@@ -29,8 +29,8 @@ impl Definition for Prometheus {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = "prometheus: { prefer_name: true }";
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
-        Ok(Step::new(Observer { prefer_name: self.prefer_name }))
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        Ok(Arc::new(Observer { prefer_name: self.prefer_name }))
     }
 }
 

@@ -1,8 +1,9 @@
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
 
 use crate::options::headers::header_name;
 
@@ -86,7 +87,7 @@ impl Definition for RequestId {
     const STAGE: Stage = Stage::Rewrite;
     const EXAMPLE: &'static str = "request-id: { algorithm: uuidv7 }";
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let name = header_name(&self.header_name, "header_name")?.into();
         let RangeId { length, char_set } = self.range_id;
         if !(6..=256).contains(&length) {
@@ -102,7 +103,7 @@ impl Definition for RequestId {
             IdAlgorithm::RangeId => Maker::Characters { length, of: char_set.into_bytes().into() },
             IdAlgorithm::Ksuid => Maker::Ksuid,
         };
-        Ok(Step::new(Identifier { name, maker, include_in_response: self.include_in_response }))
+        Ok(Arc::new(Identifier { name, maker, include_in_response: self.include_in_response }))
     }
 }
 
@@ -164,7 +165,7 @@ impl Plugin for Identifier {
         if self.include_in_response { Phases::REQUEST.and(Phases::RESPONSE) } else { Phases::REQUEST }
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let head = &mut exchange.request.head;
         let id = match head.value(&self.name) {
             Some(id) if !id.is_empty() => id.to_vec(),
@@ -175,7 +176,7 @@ impl Plugin for Identifier {
             }
         };
         exchange.request_id = id;
-        Ok(())
+        Ok(Flow::Continue)
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {

@@ -1,7 +1,9 @@
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::Framing;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 /// Limits the size of request bodies on this route, with 413 for larger ones.
 ///
@@ -19,25 +21,25 @@ impl Definition for ClientControl {
     const STAGE: Stage = Stage::Rewrite;
     const EXAMPLE: &'static str = "client-control: { max_body_size: 1048576 }";
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.max_body_size.is_none() {
             build.warnings.push(ConfigError::new("", "has no `max_body_size`, so it limits nothing"));
         }
-        Ok(Step::new(self))
+        Ok(Arc::new(self))
     }
 }
 
 impl Plugin for ClientControl {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let limit = match self.max_body_size {
-            None => return Ok(()),
+            None => return Ok(Flow::Continue),
             Some(0) => u64::MAX,
             Some(limit) => limit,
         };
         exchange.body_limit = limit;
         match exchange.request.framing {
             Framing::Sized(length) if length > limit => Err(Stop::BodyTooLarge),
-            _ => Ok(()),
+            _ => Ok(Flow::Continue),
         }
     }
 }

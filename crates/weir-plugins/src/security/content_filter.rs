@@ -1,7 +1,9 @@
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_plugin::proto::Head;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
 
 mod rule;
 #[cfg(test)]
@@ -110,7 +112,7 @@ impl Definition for ContentFilter {
     - { in: header, name: X-Tenant, pattern: "^[a-z]{1,16}$", action: allow }
     - { on: response, in: body, path: $..card, pattern: "\\d{12}(\\d{4})", action: mask, replacement: "****$1" }"#;
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.rules.is_empty() {
             return Err(ConfigError::new("rules", "is empty"));
         }
@@ -128,7 +130,7 @@ impl Definition for ContentFilter {
             limit: self.max_body_size,
             refusal: RefusalResponse::new(status, "message", &self.message),
         };
-        Ok(Step::new(Filter { requests: of(requests, self.rejected_code), responses: of(responses, 502) }))
+        Ok(Arc::new(Filter { requests: of(requests, self.rejected_code), responses: of(responses, 502) }))
     }
 }
 
@@ -240,30 +242,30 @@ impl Plugin for Filter {
         phases
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         if !self.requests.pass_head(exchange, RuleDirection::Request)? {
             return Err(self.requests.refusal.send(exchange));
         }
         if self.responses.look_into_bodies() {
             coding::ask_for_plain(exchange);
         }
-        Ok(())
+        Ok(Flow::Continue)
     }
 
     fn whole_request(&self, _: &mut Exchange) -> Result<Option<u64>, Stop> {
         Ok(Some(self.requests.limit))
     }
 
-    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
+    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<Flow<'static>, Stop> {
         if body.is_empty() {
-            return Ok(());
+            return Ok(Flow::Continue);
         }
         match self.requests.pass_body(&exchange.request.head, body, RuleDirection::Request) {
-            Ok(None) => Ok(()),
+            Ok(None) => Ok(Flow::Continue),
             Ok(Some(content)) => {
                 *body = content;
                 OF_THE_CONTENT.into_iter().for_each(|name| _ = exchange.request.head.remove(name));
-                Ok(())
+                Ok(Flow::Continue)
             }
             Err(ContentRejection::Refused) => Err(self.requests.refusal.send(exchange)),
             Err(ContentRejection::Unreadable) => Err(Stop::Respond(400)),

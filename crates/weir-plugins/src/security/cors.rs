@@ -1,11 +1,11 @@
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use regex::bytes::RegexSet;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::head::BadField;
 use weir_plugin::proto::{Method, field};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, NoteKey, Phases, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop};
 
 use crate::options::pattern;
 
@@ -62,7 +62,7 @@ impl Definition for Cors {
     const EXAMPLE: &'static str =
         r#"cors: { allow_origins: "https://a.example,https://b.example", allow_methods: "GET,POST", max_age: 600 }"#;
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.allow_origins_by_metadata.is_some() {
             let problem = "is not supported by this version; use `allow_origins`";
             return Err(ConfigError::new("allow_origins_by_metadata", problem));
@@ -88,7 +88,7 @@ impl Definition for Cors {
             build.warnings.push(ConfigError::new("allow_origins", problem));
         }
         let expose = self.expose_headers.filter(|names| !names.is_empty());
-        Ok(Step::new(Sharing {
+        Ok(Arc::new(Sharing {
             origins: Origins::compile(&self.allow_origins, self.allow_origins_by_regex.as_deref(), "allow_origins")?,
             timing: match (&self.timing_allow_origins, &self.timing_allow_origins_by_regex) {
                 (None, None) => None,
@@ -178,11 +178,11 @@ impl Plugin for Sharing {
         Phases::REQUEST.and(Phases::RESPONSE)
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         if exchange.request.method == Method::Options {
             return Err(exchange.respond(200, "text/plain; charset=utf-8", b""));
         }
-        Ok(())
+        Ok(Flow::Continue)
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {

@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::hmac;
@@ -6,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_plugin::proto::{Method, field};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop, Variable, Variables};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop, Variable, Variables};
 
 use crate::answer::RefusalResponse;
 
@@ -42,7 +43,7 @@ impl Definition for Csrf {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = "csrf: { key: a-long-secret, expires: 3600 }";
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.key.is_empty() {
             return Err(ConfigError::new("key", "is empty, so that everybody could make a token"));
         }
@@ -52,7 +53,7 @@ impl Definition for Csrf {
         if self.expires > MAX_EXPIRES {
             return Err(ConfigError::new("expires", format!("must be at most {MAX_EXPIRES}: 400 days")));
         }
-        Ok(Step::new(Guard {
+        Ok(Arc::new(Guard {
             key: hmac::Key::new(hmac::HMAC_SHA256, self.key.as_bytes()),
             cookie: Variable::Cookie(self.name.as_str().into()),
             name: self.name,
@@ -126,12 +127,12 @@ impl Plugin for Guard {
         Phases::REQUEST.and(Phases::RESPONSE)
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         if matches!(exchange.request.method, Method::Get | Method::Head | Method::Options) {
-            return Ok(());
+            return Ok(Flow::Continue);
         }
         match self.fault(exchange) {
-            None => Ok(()),
+            None => Ok(Flow::Continue),
             Some(fault) => Err(RefusalResponse::new(401, "error_msg", fault).send(exchange)),
         }
     }
@@ -155,7 +156,7 @@ mod tests {
     use crate::testing::{body, build, exchange, get, on_request, refused, sent};
 
     /// The token that a response sets.
-    fn token(step: &Step) -> String {
+    fn token(step: &Arc<dyn Plugin>) -> String {
         let mut exchange = get("/");
         assert_eq!(on_request(step, &mut exchange), Ok(()));
         step.on_response(&mut exchange).expect("let through");
@@ -165,7 +166,7 @@ mod tests {
         value.split(';').next().expect("a value").to_owned()
     }
 
-    fn post(step: &Step, fields: &str) -> Result<(), String> {
+    fn post(step: &Arc<dyn Plugin>, fields: &str) -> Result<(), String> {
         let mut exchange = exchange(&format!("POST / HTTP/1.1\nHost: h\nContent-Length: 0\n{fields}"));
         on_request(step, &mut exchange).map_err(|stop| {
             assert_eq!((stop, exchange.response.status), (Stop::Answered, 401));

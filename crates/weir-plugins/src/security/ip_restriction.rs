@@ -1,6 +1,8 @@
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
 use crate::options::addresses::AddressSet;
@@ -39,7 +41,7 @@ impl Definition for IpRestriction {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = "ip-restriction: { whitelist: [10.0.0.0/8, 127.0.0.1, '::1'] }";
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let (addresses, path, allowed) = match (self.whitelist, self.blacklist) {
             (Some(addresses), None) => (addresses, "whitelist", true),
             (None, Some(addresses)) => (addresses, "blacklist", false),
@@ -51,7 +53,7 @@ impl Definition for IpRestriction {
         if !(403..=404).contains(&self.response_code) {
             return Err(ConfigError::new("response_code", "must be 403 or 404"));
         }
-        Ok(Step::new(IpAccessList {
+        Ok(Arc::new(IpAccessList {
             addresses: AddressSet::compile(&addresses, path)?,
             allowed,
             refusal: RefusalResponse::new(self.response_code, "message", &self.message),
@@ -67,9 +69,9 @@ struct IpAccessList {
 }
 
 impl Plugin for IpAccessList {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         match self.addresses.contains(exchange.client.addr) == self.allowed {
-            true => Ok(()),
+            true => Ok(Flow::Continue),
             false => Err(self.refusal.send(exchange)),
         }
     }

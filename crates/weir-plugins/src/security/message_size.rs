@@ -1,7 +1,9 @@
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::Framing;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Phases, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Flow, Phases, Plugin, Stage, Stop};
 
 /// Limits the size of requests and responses, both ways: neither too large nor too small.
 ///
@@ -36,7 +38,7 @@ impl Definition for MessageSize {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = "message-size: { request: { max: 1048576 }, response: { max: 16777216 } }";
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         for (name, range) in [("request", self.request), ("response", self.response)] {
             if range.max.is_some_and(|max| max < range.min) {
                 return Err(ConfigError::new(format!("{name}.max"), "is less than `min`"));
@@ -45,7 +47,7 @@ impl Definition for MessageSize {
         if self.request == SizeRange::default() && self.response == SizeRange::default() {
             build.warnings.push(ConfigError::new("", "has neither `min` nor `max`, so it limits nothing"));
         }
-        Ok(Step::new(self))
+        Ok(Arc::new(self))
     }
 }
 
@@ -76,22 +78,22 @@ impl Plugin for MessageSize {
         }
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let length = match exchange.request.framing {
             Framing::None => 0,
             Framing::Sized(length) => length,
-            Framing::Chunked | Framing::UntilClose => return Ok(()),
+            Framing::Chunked | Framing::UntilClose => return Ok(Flow::Continue),
         };
         if self.request.is_over(length) {
             return Err(Stop::BodyTooLarge);
         }
-        if length < self.request.min { Err(TOO_SMALL) } else { Ok(()) }
+        if length < self.request.min { Err(TOO_SMALL) } else { Ok(Flow::Continue) }
     }
 
     fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
         match exchange.request.framing {
             // Another plugin may have read it whole by now.
-            Framing::Sized(_) => self.on_request(exchange).map(|()| None),
+            Framing::Sized(_) => self.on_request(exchange).map(|_| None),
             _ => Ok(self.request.count(Stop::BodyTooLarge, TOO_SMALL)),
         }
     }
@@ -114,7 +116,7 @@ impl Plugin for MessageSize {
                 Ok(self.response.count(Stop::ResponseTooLarge, Stop::UpstreamAborted))
             }
             // Another plugin may have read it whole by now.
-            Framing::Sized(_) => self.on_response(exchange).map(|()| None),
+            Framing::Sized(_) => self.on_response(exchange).map(|_| None),
             Framing::None => Ok(None),
         }
     }

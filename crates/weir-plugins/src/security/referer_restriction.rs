@@ -1,7 +1,9 @@
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::authority::Authority;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
 
@@ -32,7 +34,7 @@ impl Definition for RefererRestriction {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = r#"referer-restriction: { whitelist: [example.com, "*.example.com"] }"#;
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let (texts, path, allowed) = match (self.whitelist, self.blacklist) {
             (Some(texts), None) => (texts, "whitelist", true),
             (None, Some(texts)) => (texts, "blacklist", false),
@@ -47,7 +49,7 @@ impl Definition for RefererRestriction {
                 ConfigError::new(format!("{path}[{index}]"), problem)
             })
         };
-        Ok(Step::new(RefererAccessList {
+        Ok(Arc::new(RefererAccessList {
             hosts: texts.iter().enumerate().map(host).collect::<Result<_, _>>()?,
             allowed,
             bypass_missing: self.bypass_missing,
@@ -93,12 +95,12 @@ struct RefererAccessList {
 }
 
 impl Plugin for RefererAccessList {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let passes = match exchange.request.head.value(b"referer").and_then(host_of) {
             None => self.bypass_missing,
             Some(host) => self.hosts.iter().any(|pattern| pattern.matches(&host)) == self.allowed,
         };
-        if passes { Ok(()) } else { Err(self.refusal.send(exchange)) }
+        if passes { Ok(Flow::Continue) } else { Err(self.refusal.send(exchange)) }
     }
 }
 

@@ -1,5 +1,6 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::paths::LocationSegment;
@@ -7,7 +8,7 @@ use jsonschema::{Draft, PatternOptions, ValidationError, Validator};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop, form};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop, form};
 
 use crate::content::coding;
 use crate::content::content_type;
@@ -60,7 +61,7 @@ impl Definition for RequestValidation {
   header_schema: { type: object, required: [X-Tenant] }
   body_schema: { type: object, required: [name], properties: { name: { type: string, maxLength: 100 } } }"#;
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.header_schema.is_none() && self.body_schema.is_none() {
             return Err(ConfigError::new("", "has neither `header_schema` nor `body_schema`"));
         }
@@ -76,7 +77,7 @@ impl Definition for RequestValidation {
         let names = self.header_schema.as_ref().map(names).unwrap_or_default();
         let compiled =
             |schema: Option<Map<String, Value>>, path| schema.map(|schema| compile(schema, path)).transpose();
-        Ok(Step::new(Validation {
+        Ok(Arc::new(Validation {
             headers: compiled(self.header_schema, "header_schema")?,
             names,
             body: compiled(self.body_schema, "body_schema")?,
@@ -151,7 +152,7 @@ impl Plugin for Validation {
         if self.body.is_some() { Phases::REQUEST.and(Phases::REQUEST_BODY) } else { Phases::REQUEST }
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         if let Some(schema) = &self.headers
             && let Err(error) = schema.validate(&self.fields(exchange))
         {
@@ -161,7 +162,7 @@ impl Plugin for Validation {
         match self.body.is_some() && !exchange.request.framing.has_body() {
             true if self.message.is_some() => Err(self.refuse(exchange, "")),
             true => Err(Stop::Respond(self.status)),
-            false => Ok(()),
+            false => Ok(Flow::Continue),
         }
     }
 
@@ -169,8 +170,8 @@ impl Plugin for Validation {
         Ok(Some(self.limit))
     }
 
-    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
-        let Some(schema) = &self.body else { return Ok(()) };
+    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<Flow<'static>, Stop> {
+        let Some(schema) = &self.body else { return Ok(Flow::Continue) };
         let is_form = content_type::of_request(exchange)?.is_some_and(content_type::is_form);
         let head = &exchange.request.head;
         let plain = coding::plain(head, body, self.limit).map_err(|opaque| Stop::Respond(opaque.status()))?;
@@ -179,7 +180,7 @@ impl Plugin for Validation {
             Err(problem) => Some(problem.into_owned()),
         };
         match problem {
-            None => Ok(()),
+            None => Ok(Flow::Continue),
             Some(problem) => Err(self.refuse(exchange, &problem)),
         }
     }

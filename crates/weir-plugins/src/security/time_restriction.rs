@@ -1,9 +1,11 @@
+use std::sync::Arc;
+
 use jiff::civil::Weekday;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
 
@@ -91,7 +93,7 @@ impl Definition for TimeRestriction {
   allow: [{ days: [mon, tue, wed, thu, fri], from: "08:00", to: "18:00" }]
   deny: [{ days: [wed], from: "12:00", to: "12:30" }]"#;
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.allow.is_empty() && self.deny.is_empty() {
             return Err(ConfigError::new("", "has neither `allow` nor `deny`"));
         }
@@ -105,7 +107,7 @@ impl Definition for TimeRestriction {
             let window = |(index, options)| TimeWindow::new(options, &format!("{name}[{index}]"));
             options.iter().enumerate().map(window).collect::<Result<_, _>>()
         };
-        Ok(Step::new(Times {
+        Ok(Arc::new(Times {
             allow: windows(&self.allow, "allow")?,
             deny: windows(&self.deny, "deny")?,
             zone,
@@ -172,9 +174,9 @@ impl Times {
 }
 
 impl Plugin for Times {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let now = Timestamp::now().to_zoned(self.zone.clone());
-        if self.are_open(&now) { Ok(()) } else { Err(self.refusal.send(exchange)) }
+        if self.are_open(&now) { Ok(Flow::Continue) } else { Err(self.refusal.send(exchange)) }
     }
 }
 

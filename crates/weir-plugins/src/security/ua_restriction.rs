@@ -1,7 +1,9 @@
+use std::sync::Arc;
+
 use regex::bytes::RegexSet;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
 use crate::options::pattern;
@@ -35,13 +37,13 @@ impl Definition for UaRestriction {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = r#"ua-restriction: { denylist: ["^curl/", "(?i)python"], bypass_missing: true }"#;
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let (texts, path, allowed) = match (self.allowlist, self.denylist) {
             (Some(texts), None) => (texts, "allowlist", true),
             (None, Some(texts)) => (texts, "denylist", false),
             _ => return Err(ConfigError::new("", "needs one of `allowlist` and `denylist`")),
         };
-        Ok(Step::new(UserAgentAccessList {
+        Ok(Arc::new(UserAgentAccessList {
             patterns: pattern::compile_set(&texts, false, path)?,
             allowed,
             bypass_missing: self.bypass_missing,
@@ -59,8 +61,8 @@ struct UserAgentAccessList {
 }
 
 impl Plugin for UserAgentAccessList {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        if self.lets_through(exchange) { Ok(()) } else { Err(self.refusal.send(exchange)) }
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+        if self.lets_through(exchange) { Ok(Flow::Continue) } else { Err(self.refusal.send(exchange)) }
     }
 }
 

@@ -1,7 +1,9 @@
+use std::sync::Arc;
+
 use regex::bytes::RegexSet;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Variable, Variables};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop, Variable, Variables};
 
 use crate::answer::RefusalResponse;
 use crate::options::pattern;
@@ -37,11 +39,11 @@ impl Definition for UriBlocker {
     const STAGE: Stage = Stage::Rewrite;
     const EXAMPLE: &'static str = r#"uri-blocker: { block_rules: ["\\.(env|git)", "^/admin"], rejected_code: 404 }"#;
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if !(200..=999).contains(&self.rejected_code) {
             return Err(ConfigError::new("rejected_code", "must be from 200 to 999"));
         }
-        Ok(Step::new(Blocker {
+        Ok(Arc::new(Blocker {
             rules: pattern::compile_set(&self.block_rules, self.case_insensitive, "block_rules")?,
             refusal: RefusalResponse::error(self.rejected_code, self.rejected_msg.as_deref()),
         }))
@@ -54,12 +56,12 @@ struct Blocker {
 }
 
 impl Plugin for Blocker {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let request = &exchange.request;
         let blocked = self.rules.is_match(request.target())
             || (request.target() != request.path()
                 && exchange.variable(&Variable::UpstreamUri).is_some_and(|canonical| self.rules.is_match(&canonical)));
-        if blocked { Err(self.refusal.send(exchange)) } else { Ok(()) }
+        if blocked { Err(self.refusal.send(exchange)) } else { Ok(Flow::Continue) }
     }
 }
 

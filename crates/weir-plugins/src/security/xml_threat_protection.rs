@@ -1,10 +1,11 @@
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::reader::Reader;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
 
 use crate::content::content_type;
 use crate::content::xml;
@@ -87,9 +88,9 @@ impl Definition for XmlThreatProtection {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = "xml-threat-protection: { max_depth: 8, max_attributes: 20, max_text_length: 4096 }";
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         self.bounds().check()?;
-        Ok(Step::new(self))
+        Ok(Arc::new(self))
     }
 }
 
@@ -104,8 +105,8 @@ impl Plugin for XmlThreatProtection {
         Ok(if passes { None } else { Some(self.max_body_size) })
     }
 
-    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
-        self.bounds().judge(exchange, body, |plain| self.check(plain))
+    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<Flow<'static>, Stop> {
+        self.bounds().judge(exchange, body, |plain| self.check(plain)).map(Flow::from)
     }
 }
 

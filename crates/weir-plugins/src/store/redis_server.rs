@@ -4,10 +4,8 @@
 //! time. Nobody waits longer than the time-out: neither for an answer nor for the connection to stand.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::fmt;
-use std::rc::Rc;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -18,6 +16,8 @@ use redis::{
     AsyncConnectionConfig, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, Script,
     ScriptInvocation,
 };
+
+use weir_plugin::{Build, PerWorker};
 
 use crate::rate_limited_log::RateLimitedLog;
 
@@ -107,11 +107,25 @@ struct RedisIdentity {
     timeout: Duration,
 }
 
+impl RedisIdentity {
+    /// The name under which it is shared. It never leaves the process, so the password may stand in it.
+    fn key(&self) -> String {
+        let RedisIdentity { topology, login, database, timeout } = self;
+        let secrets = |login: &RedisLogin| format!("{:?} {:?}", login.username, login.password);
+        let sentinels = match topology {
+            Topology::Sentinels { login, .. } => secrets(login),
+            _ => String::new(),
+        };
+        format!("{topology:?} {sentinels} {} {database} {timeout:?}", secrets(login))
+    }
+}
+
 /// A server, or several that are one to their users.
 #[derive(Debug)]
 pub struct RedisServer {
     identity: RedisIdentity,
     failures: RateLimitedLog,
+    connection: PerWorker<WorkerConnection>,
 }
 
 /// It did not answer, or not in time.
@@ -120,17 +134,19 @@ pub struct Unanswered;
 
 impl RedisServer {
     /// The server with these properties. Plugins and documents that name the same one share it.
-    pub fn of(topology: Topology, login: RedisLogin, database: u32, timeout: Duration) -> Arc<RedisServer> {
-        static KNOWN: LazyLock<Mutex<HashMap<RedisIdentity, Weak<RedisServer>>>> = LazyLock::new(Mutex::default);
+    pub fn of(
+        topology: Topology,
+        login: RedisLogin,
+        database: u32,
+        timeout: Duration,
+        build: &Build,
+    ) -> Arc<RedisServer> {
         let identity = RedisIdentity { topology, login, database, timeout };
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(server) = known.get(&identity).and_then(Weak::upgrade) {
-            return server;
-        }
-        known.retain(|_, server| server.strong_count() > 0);
-        let server = Arc::new(RedisServer { identity: identity.clone(), failures: RateLimitedLog::default() });
-        known.insert(identity, Arc::downgrade(&server));
-        server
+        let key = identity.key();
+        build.shared("redis", &key, || {
+            let connection = build.per_worker("redis-connection", &key, WorkerConnection::default);
+            RedisServer { identity, failures: RateLimitedLog::default(), connection }
+        })
     }
 
     /// Runs a script over one key, and gives the numbers it answers with.
@@ -140,12 +156,12 @@ impl RedisServer {
         key: &[u8],
         arguments: &[u64],
     ) -> Result<[i64; N], Unanswered> {
-        let place = place_of(self);
+        let connection = self.connection.get();
         let mut invocation = script.key(key);
         for argument in arguments {
             invocation.arg(*argument);
         }
-        let answer = tokio::time::timeout(self.identity.timeout, place.ask(self, &invocation)).await;
+        let answer = tokio::time::timeout(self.identity.timeout, connection.ask(self, &invocation)).await;
         let failure = match answer {
             Ok(Ok(numbers)) => match <[i64; N]>::try_from(numbers) {
                 Ok(numbers) => return Ok(numbers),
@@ -154,7 +170,7 @@ impl RedisServer {
             // The connection has been given up already.
             Ok(Err(error)) => error.to_string(),
             Err(_) => {
-                place.give_up();
+                connection.give_up();
                 format!("no answer within {} ms", self.identity.timeout.as_millis())
             }
         };
@@ -255,26 +271,6 @@ struct WorkerConnection {
     connection: RefCell<Option<RedisConnection>>,
     /// Whoever connects holds it; the others wait for the connection.
     connecting: tokio::sync::Mutex<()>,
-}
-
-/// A server and this worker's connection to it.
-type KnownConnection = (Weak<RedisServer>, Rc<WorkerConnection>);
-
-thread_local! {
-    static PLACES: RefCell<Vec<KnownConnection>> = const { RefCell::new(Vec::new()) };
-}
-
-fn place_of(server: &Arc<RedisServer>) -> Rc<WorkerConnection> {
-    PLACES.with_borrow_mut(|places| {
-        if let Some((_, place)) = places.iter().find(|(known, _)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(server))) {
-            return Rc::clone(place);
-        }
-        // Connections to servers that no configuration names any more end here.
-        places.retain(|(known, _)| known.strong_count() > 0);
-        let place = Rc::<WorkerConnection>::default();
-        places.push((Arc::downgrade(server), Rc::clone(&place)));
-        place
-    })
 }
 
 impl WorkerConnection {

@@ -1,9 +1,9 @@
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, NoteKey, Phases, Plugin, Stage, Step, Stop, Template};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop, Template};
 
 use crate::clock;
 use crate::options::headers::header_name;
@@ -110,7 +110,7 @@ impl Definition for ApiBreaker {
     const EXAMPLE: &'static str =
         "api-breaker: { break_response_code: 503, unhealthy: { http_statuses: [500, 502, 503, 504], failures: 5 } }";
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if !(200..=599).contains(&self.break_response_code) {
             return Err(ConfigError::new("break_response_code", "must be from 200 to 599"));
         }
@@ -125,7 +125,7 @@ impl Definition for ApiBreaker {
             Ok((name.into(), build.template(&field.value, &format!("break_response_headers[{index}].value"))))
         };
         let fields = self.break_response_headers.iter().enumerate().map(field).collect::<Result<_, ConfigError>>()?;
-        Ok(Step::new(Breaker {
+        Ok(Arc::new(Breaker {
             status: self.break_response_code,
             body,
             fields,
@@ -252,14 +252,14 @@ impl Plugin for Breaker {
         Phases::REQUEST.and(Phases::LOG)
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let request = &exchange.request;
         let key = TABLE.key(self.name, &[request.host(), b"\0", request.path()].concat());
         if self.rule.is_open(TABLE.read(key), clock::now()) {
             return Err(self.answer(exchange)?);
         }
         exchange.notes.write(self.note, [key.number(), 0, 0]);
-        Ok(())
+        Ok(Flow::Continue)
     }
 
     fn on_log(&self, exchange: &Exchange) {
@@ -308,7 +308,7 @@ mod tests {
     use crate::testing::{body, build, get, on_request, refused, sent};
 
     /// An exchange that was let through and answered so by the upstream.
-    fn answered(step: &Step, status: u16) -> Result<(), Stop> {
+    fn answered(step: &Arc<dyn Plugin>, status: u16) -> Result<(), Stop> {
         let mut exchange = get("/a");
         on_request(step, &mut exchange)?;
         exchange.upstream.attempts = 1;

@@ -1,12 +1,11 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::{
-    AsyncPlugin, Build, ConfigError, Definition, Exchange, Expression, Plugin, Stage, Step, Stop, Template, Waiting,
-};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Flow, Plugin, Stage, Stop, Template};
 
 use crate::options::headers::{Scalar, header_name};
 
@@ -66,16 +65,16 @@ impl Definition for FaultInjection {
     const STAGE: Stage = Stage::Rewrite;
     const EXAMPLE: &'static str = r#"fault-injection: { delay: { duration: 0.2, percentage: 10 }, abort: { http_status: 503, body: "not now\n", vars: [[[arg_fail, "==", "1"]]] } }"#;
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let abort = self.abort.map(|abort| abort.compile(build)).transpose()?;
         let Some(delay) = self.delay else {
             let abort = abort.ok_or_else(|| ConfigError::new("", "needs `abort`, `delay` or both"))?;
-            return Ok(Step::new(abort));
+            return Ok(Arc::new(abort));
         };
         if !(0.0..=MAX_DELAY).contains(&delay.duration) {
             return Err(ConfigError::new("delay.duration", format!("must be from 0 to {MAX_DELAY} seconds")));
         }
-        Ok(Step::waiting(InjectedDelay {
+        Ok(Arc::new(InjectedDelay {
             duration: Duration::from_secs_f64(delay.duration),
             when: When::compile(delay.percentage, &delay.vars, "delay", build)?,
             abort,
@@ -132,9 +131,9 @@ struct Abort {
 }
 
 impl Plugin for Abort {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         if !self.when.is_now(exchange) {
-            return Ok(());
+            return Ok(Flow::Continue);
         }
         let mut body = Vec::new();
         match &self.body {
@@ -159,14 +158,16 @@ struct InjectedDelay {
     abort: Option<Abort>,
 }
 
-impl AsyncPlugin for InjectedDelay {
-    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
-        Box::pin(async move {
-            if self.when.is_now(exchange) {
-                tokio::time::sleep(self.duration).await;
-            }
-            self.abort.as_ref().map_or(Ok(()), |abort| abort.on_request(exchange))
-        })
+impl Plugin for InjectedDelay {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
+        let aborted = |exchange| self.abort.as_ref().map_or(Ok(Flow::Continue), |abort| abort.on_request(exchange));
+        if !self.when.is_now(exchange) {
+            return aborted(exchange);
+        }
+        Ok(Flow::wait(async move {
+            tokio::time::sleep(self.duration).await;
+            aborted(exchange).map(|_| ())
+        }))
     }
 }
 

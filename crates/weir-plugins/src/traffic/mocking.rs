@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::random_range;
@@ -7,9 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_plugin::proto::field;
 use weir_plugin::template::Style;
-use weir_plugin::{
-    AsyncPlugin, Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Template, Waiting,
-};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop, Template};
 
 use crate::options::headers::{Scalar, header_name};
 
@@ -59,7 +58,7 @@ impl Definition for Mocking {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = r#"mocking: { response_example: '{"hello":"$remote_addr"}', response_status: 200 }"#;
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if !(200..=999).contains(&self.response_status) {
             let problem = format!("{} is not a status that can end a request; use 200 to 999", self.response_status);
             return Err(ConfigError::new("response_status", problem));
@@ -101,8 +100,8 @@ impl Definition for Mocking {
             fields: fields.into(),
         };
         Ok(match self.delay {
-            0 => Step::new(mock),
-            seconds => Step::waiting(DelayedMock { mock, delay: Duration::from_secs(seconds.into()) }),
+            0 => Arc::new(mock),
+            seconds => Arc::new(DelayedMock { mock, delay: Duration::from_secs(seconds.into()) }),
         })
     }
 }
@@ -121,7 +120,7 @@ enum MockContent {
 }
 
 impl Plugin for Mock {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let stop = match &self.content {
             MockContent::Constant(body) => exchange.respond(self.status, &self.content_type, body),
             MockContent::Template(template, style) => {
@@ -156,12 +155,12 @@ struct DelayedMock {
     delay: Duration,
 }
 
-impl AsyncPlugin for DelayedMock {
-    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
-        Box::pin(async move {
+impl Plugin for DelayedMock {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
+        Ok(Flow::wait(async move {
             tokio::time::sleep(self.delay).await;
-            self.mock.on_request(exchange)
-        })
+            self.mock.on_request(exchange).map(|_| ())
+        }))
     }
 }
 

@@ -10,7 +10,7 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, NoteKey, Phases, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Flow, NoteKey, Phases, Plugin, Stage, Stop};
 
 use crate::callout::{Failure, Keepalive, Service};
 use crate::content::body_recorder::BodyRecorder;
@@ -64,7 +64,7 @@ impl Definition for ProxyMirror {
     const STAGE: Stage = Stage::Rewrite;
     const EXAMPLE: &'static str = "proxy-mirror: { host: \"http://127.0.0.1:9797\", sample_ratio: 0.1 }";
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.host.starts_with("grpc") {
             return Err(ConfigError::new("host", "must begin with `http://` or `https://`; gRPC is not copied"));
         }
@@ -80,7 +80,7 @@ impl Definition for ProxyMirror {
         if &*service.target != "/" {
             return Err(ConfigError::new("host", "has a path; write that as `path`"));
         }
-        Ok(Step::new(Mirror {
+        Ok(Arc::new(Mirror {
             tally: tally_of(&service.name()),
             service,
             path: self.path,
@@ -157,11 +157,11 @@ impl Plugin for Mirror {
         Phases::REQUEST.and(Phases::REQUEST_BODY).and(Phases::LOG)
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         if self.sample_ratio >= 1.0 || rand::random::<f64>() < self.sample_ratio {
             exchange.notes.write(self.picked, [1, 0, 0]);
         }
-        Ok(())
+        Ok(Flow::Continue)
     }
 
     fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {

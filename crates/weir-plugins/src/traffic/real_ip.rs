@@ -1,9 +1,10 @@
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::field;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Variable, Variables};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop, Variable, Variables};
 
 use crate::options::addresses::AddressSet;
 
@@ -32,7 +33,7 @@ impl Definition for RealIp {
     const EXAMPLE: &'static str =
         "real-ip: { source: http_x_forwarded_for, trusted_addresses: [127.0.0.0/8], recursive: true }";
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let source = Variable::parse(&self.source).ok_or_else(|| {
             let problem = format!("`{}` is no variable; write as http_x_forwarded_for", self.source);
             ConfigError::new("source", problem)
@@ -48,7 +49,7 @@ impl Definition for RealIp {
                 None
             }
         };
-        Ok(Step::new(Finder { source, trusted, recursive: self.recursive }))
+        Ok(Arc::new(Finder { source, trusted, recursive: self.recursive }))
     }
 }
 
@@ -59,15 +60,15 @@ struct Finder {
 }
 
 impl Plugin for Finder {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         if self.trusted.as_ref().is_some_and(|trusted| !trusted.contains(exchange.client.peer.ip())) {
-            return Ok(());
+            return Ok(Flow::Continue);
         }
         let found = exchange.variable(&self.source).and_then(|value| self.find(&value));
         if let Some(address) = found {
             exchange.client.addr = address;
         }
-        Ok(())
+        Ok(Flow::Continue)
     }
 }
 

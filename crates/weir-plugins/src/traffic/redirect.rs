@@ -1,8 +1,10 @@
+use std::sync::Arc;
+
 use regex::bytes::Regex;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::{Known, Method};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Template};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop, Template};
 
 use crate::options::headers::WithGroups;
 use crate::options::pattern;
@@ -48,7 +50,7 @@ impl Definition for Redirect {
     const STAGE: Stage = Stage::Rewrite;
     const EXAMPLE: &'static str = "redirect: { uri: https://www.example.com$request_uri, ret_code: 301 }";
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let place = match (self.http_to_https, self.uri, self.regex_uri) {
             (true, None, None) if self.append_query_string => {
                 let problem = "has no use with `http_to_https`, which keeps the query anyway; leave it out";
@@ -79,7 +81,7 @@ impl Definition for Redirect {
             return Err(ConfigError::new("ret_code", "must be from 200 to 999"));
         }
         let Redirect { ret_code: status, encode_uri, append_query_string, .. } = self;
-        Ok(Step::new(Redirection { place, status, encode_uri, append_query_string }))
+        Ok(Arc::new(Redirection { place, status, encode_uri, append_query_string }))
     }
 }
 
@@ -98,13 +100,13 @@ enum RedirectTarget {
 }
 
 impl Plugin for Redirection {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let mut place = Vec::new();
         let mut status = self.status;
         match &self.place {
             RedirectTarget::Https(port) => {
                 if came_over_https(exchange) || exchange.request.host().is_empty() {
-                    return Ok(());
+                    return Ok(Flow::Continue);
                 }
                 status = if matches!(exchange.request.method, Method::Get | Method::Head) { 301 } else { 308 };
                 let request = &exchange.request;
@@ -120,7 +122,7 @@ impl Plugin for Redirection {
             }
             RedirectTarget::Matched(expression, template) => {
                 let path = exchange.request.path();
-                let Some(captures) = expression.captures(path) else { return Ok(()) };
+                let Some(captures) = expression.captures(path) else { return Ok(Flow::Continue) };
                 let whole = captures.get(0).expect("group 0 is the match");
                 let group = |group: Option<regex::bytes::Match>| group.map(|group| group.as_bytes().to_vec());
                 let groups: Vec<Vec<u8>> = captures.iter().map(|found| group(found).unwrap_or_default()).collect();

@@ -1,9 +1,10 @@
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Flow, Plugin, Stage, Stop};
 
 /// Sends shares of the traffic to other upstreams: canary releases, blue and green, tests.
 ///
@@ -73,14 +74,14 @@ impl Definition for TrafficSplit {
         - { upstream: { type: roundrobin, nodes: { "127.0.0.1:8002": 1 } }, weight: 10 }
         - { weight: 90 }"#;
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.rules.is_empty() {
             build.warnings.push(ConfigError::new("", "has no `rules`, so all traffic goes where routes say"));
         }
         let rule =
             |(index, options): (usize, SplitRuleOptions)| SplitRule::new(options, &format!("rules[{index}]"), build);
         let rules = self.rules.into_iter().enumerate().map(rule).collect::<Result<_, _>>()?;
-        Ok(Step::new(Split(rules)))
+        Ok(Arc::new(Split(rules)))
     }
 }
 
@@ -144,11 +145,11 @@ impl SplitRule {
 }
 
 impl Plugin for Split {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         if let Some(rule) = self.0.iter().find(|rule| rule.matches(exchange)) {
             exchange.diverted = rule.pick();
         }
-        Ok(())
+        Ok(Flow::Continue)
     }
 }
 
@@ -187,7 +188,7 @@ mod tests {
     use super::*;
     use crate::testing::{build_with_upstreams, get, on_request, refused};
 
-    fn chosen(step: &Step, target: &str) -> Option<u32> {
+    fn chosen(step: &Arc<dyn Plugin>, target: &str) -> Option<u32> {
         let mut exchange = get(target);
         on_request(step, &mut exchange).expect("it refuses nobody");
         exchange.diverted

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Phases, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Flow, Phases, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
 
@@ -43,7 +43,7 @@ impl Definition for Workflow {
     - { case: [[uri, "==", /old]], actions: [[return, { code: 410 }]] }
     - { case: [[http_x_tier, "==", free]], actions: [[limit-count, { count: 10, time_window: 60, rejected_code: 429 }]] }"#;
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.rules.is_empty() {
             return Err(ConfigError::new("rules", "is empty"));
         }
@@ -60,7 +60,7 @@ impl Definition for Workflow {
             Ok(WorkflowRule { case, actions })
         };
         let rules = self.rules.into_iter().enumerate().map(rule).collect::<Result<_, ConfigError>>()?;
-        Ok(Step::new(WorkflowRules(rules)))
+        Ok(Arc::new(WorkflowRules(rules)))
     }
 }
 
@@ -97,15 +97,18 @@ impl WorkflowAction {
                 let mut part = build.within(&path);
                 let step = (entry.build)(options, &mut part).map_err(|error| error.below(&path))?;
                 build.warnings.extend(part.warnings.into_iter().map(|warning| warning.below(&path)));
-                match step {
-                    Step::Sync(plugin) => Ok(WorkflowAction::Limit(plugin)),
-                    Step::Async(_) => Err(ConfigError::new(
-                        path,
-                        "waits, which no action can: a limit here needs `policy: local`, a `limit-conn` also `burst: 0`",
-                    )),
-                }
+                Ok(WorkflowAction::Limit(step))
             }
             _ => Err(ConfigError::new(path, format!("`{name}` is none of `return`, `limit-count` and `limit-conn`"))),
+        }
+    }
+}
+
+impl WorkflowAction {
+    fn run<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
+        match self {
+            WorkflowAction::Return(refusal) => Err(refusal.send(exchange)),
+            WorkflowAction::Limit(plugin) => plugin.on_request(exchange),
         }
     }
 }
@@ -124,13 +127,18 @@ impl Plugin for WorkflowRules {
         self.limits().fold(Phases::REQUEST, |phases, plugin| phases.and(plugin.phases()))
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         let holds = |rule: &&WorkflowRule| rule.case.as_ref().is_none_or(|case| case.holds(exchange));
-        let Some(rule) = self.0.iter().find(holds) else { return Ok(()) };
-        rule.actions.iter().try_for_each(|action| match action {
-            WorkflowAction::Return(refusal) => Err(refusal.send(exchange)),
-            WorkflowAction::Limit(plugin) => plugin.on_request(exchange),
-        })
+        let Some(rule) = self.0.iter().find(holds) else { return Ok(Flow::Continue) };
+        match &*rule.actions {
+            [action] => action.run(exchange),
+            actions => Ok(Flow::wait(async move {
+                for action in actions {
+                    action.run(exchange)?.finish().await?;
+                }
+                Ok(())
+            })),
+        }
     }
 
     /// Limits know by their notes whether they were asked.

@@ -1,11 +1,12 @@
 use std::io::Write;
+use std::sync::Arc;
 
 use brotli::CompressorWriter;
 use brotli::enc::BrotliEncoderParams;
 use brotli::enc::backward_references::BrotliEncoderMode;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Phases, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Phases, Plugin, Stage, Stop};
 
 use crate::transform::compression::{CompressionConditions, OldestVersion, Types};
 
@@ -73,7 +74,7 @@ impl Definition for Brotli {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = "brotli: { types: [text/html, application/json], comp_level: 4 }";
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let mode = match self.mode {
             0 => BrotliEncoderMode::BROTLI_MODE_GENERIC,
             1 => BrotliEncoderMode::BROTLI_MODE_TEXT,
@@ -97,7 +98,7 @@ impl Definition for Brotli {
             lgblock: self.lgblock.into(),
             ..BrotliEncoderParams::default()
         };
-        Ok(Step::new(BrotliCompressor { terms, params }))
+        Ok(Arc::new(BrotliCompressor { terms, params }))
     }
 }
 
@@ -172,7 +173,7 @@ mod tests {
         let mut exchange = exchange("GET / HTTP/1.1\nHost: h\nAccept-Encoding: br, gzip");
         exchange.response.framing = Framing::Chunked;
         exchange.response.head.add(b"Content-Type", b"text/html").expect("valid");
-        let Step::Sync(plugin) = build::<Brotli>(json!({})) else { panic!("it does not wait") };
+        let plugin = build::<Brotli>(json!({}));
         let Ok(Some(mut filter)) = plugin.response_filter(&mut exchange) else { panic!("it compresses") };
         let mut out = Vec::new();
         let mut said = String::new();

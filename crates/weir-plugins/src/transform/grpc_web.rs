@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
@@ -5,7 +7,7 @@ use serde::Deserialize;
 use weir_plugin::proto::head::BadField;
 use weir_plugin::proto::{Framing, Method, Trailers, field};
 use weir_plugin::{
-    Blame, Build, ConfigError, Definition, Exchange, Filter, NoteKey, Phases, Plugin, Stage, Step, Stop,
+    Blame, Build, ConfigError, Definition, Exchange, Filter, Flow, NoteKey, Phases, Plugin, Stage, Stop,
 };
 
 use crate::answer::RefusalResponse;
@@ -50,14 +52,14 @@ impl Definition for GrpcWeb {
     const EXAMPLE: &'static str =
         r#"grpc-web: { cors_allow_headers: "content-type,x-grpc-web,x-user-agent,grpc-timeout" }"#;
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if !field::is_value(self.cors_allow_headers.as_bytes()) {
             return Err(ConfigError::new("cors_allow_headers", "has a character that no header field may have"));
         }
         if self.max_req_body_size == 0 {
             return Err(ConfigError::new("max_req_body_size", "must be at least 1"));
         }
-        Ok(Step::new(Translator {
+        Ok(Arc::new(Translator {
             allowed_headers: self.cors_allow_headers,
             max_bytes: self.max_req_body_size,
             note: NoteKey::unique(),
@@ -94,7 +96,7 @@ impl Plugin for Translator {
         Phases::REQUEST.and(Phases::REQUEST_BODY).and(Phases::RESPONSE).and(Phases::RESPONSE_BODY)
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         match exchange.request.method {
             Method::Options => {
                 exchange.response.clear();
@@ -128,7 +130,7 @@ impl Plugin for Translator {
             return Err(Stop::BodyTooLarge);
         }
         exchange.notes.write(self.note, [number as u64, 0, 0]);
-        Ok(())
+        Ok(Flow::Continue)
     }
 
     fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
@@ -307,12 +309,12 @@ mod tests {
     }
 
     /// Whether the content of the request is filtered, and that of the response.
-    fn filters(step: &Step, exchange: &mut Exchange) -> (bool, bool) {
+    fn filters(step: &Arc<dyn Plugin>, exchange: &mut Exchange) -> (bool, bool) {
         let request = step.request_filter(exchange).expect("asked").is_some();
         (request, step.response_filter(exchange).expect("asked").is_some())
     }
 
-    fn answered(content_type: &str) -> (Step, Exchange) {
+    fn answered(content_type: &str) -> (Arc<dyn Plugin>, Exchange) {
         let (step, mut exchange) = (build::<GrpcWeb>(json!({})), post("/s/m", content_type));
         assert_eq!(on_request(&step, &mut exchange), Ok(()));
         exchange.response.set_status(200);

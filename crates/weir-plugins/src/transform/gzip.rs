@@ -1,10 +1,11 @@
 use std::io::Write;
+use std::sync::Arc;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Phases, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Phases, Plugin, Stage, Stop};
 
 use crate::transform::compression::{CompressionConditions, OldestVersion, Types};
 
@@ -68,12 +69,12 @@ impl Definition for Gzip {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = "gzip: { types: [text/html, application/json], min_length: 256 }";
 
-    fn build(self, _: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if !(1..=9).contains(&self.comp_level) {
             return Err(ConfigError::new("comp_level", "must be from 1 to 9"));
         }
         let terms = CompressionConditions::new(self.types, self.min_length, self.http_version, self.vary)?;
-        Ok(Step::new(GzipCompressor { terms, level: Compression::new(self.comp_level) }))
+        Ok(Arc::new(GzipCompressor { terms, level: Compression::new(self.comp_level) }))
     }
 }
 
@@ -128,17 +129,11 @@ mod tests {
     use super::*;
     use crate::testing::{build, exchange, refused};
 
-    fn filter(step: &Step) -> Box<dyn Filter> {
+    fn filter(step: &Arc<dyn Plugin>) -> Box<dyn Filter> {
         let mut exchange = exchange("GET / HTTP/1.1\nHost: h\nAccept-Encoding: gzip");
         exchange.response.framing = Framing::Chunked;
         exchange.response.head.add(b"Content-Type", b"text/html").expect("valid");
-        match step {
-            Step::Sync(plugin) => match plugin.response_filter(&mut exchange) {
-                Ok(Some(filter)) => filter,
-                _ => panic!("it compresses"),
-            },
-            Step::Async(_) => panic!("it does not wait"),
-        }
+        step.response_filter(&mut exchange).expect("no error").expect("it compresses")
     }
 
     #[test]

@@ -1,11 +1,12 @@
 use std::borrow::Cow;
 use std::io::Write;
+use std::sync::Arc;
 
 use regex::bytes::Regex;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::authority::Authority;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Plugin, Stage, Step, Stop, Template, Variable, Variables};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop, Template, Variable, Variables};
 
 use crate::options::headers::{HeaderEdits, HeaderOptions, WithGroups};
 use crate::options::pattern;
@@ -46,7 +47,7 @@ impl Definition for ProxyRewrite {
     const STAGE: Stage = Stage::Rewrite;
     const EXAMPLE: &'static str = r#"proxy-rewrite: { regex_uri: ["^/v1/(.*)", "/$1"], headers: { set: { X-Api-Version: v1 }, remove: [X-Debug] } }"#;
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let changes = self.uri.is_some()
             || self.regex_uri.is_some()
             || self.method.is_some()
@@ -81,7 +82,7 @@ impl Definition for ProxyRewrite {
         if headers.names().any(|name| name.eq_ignore_ascii_case(b"host")) {
             return Err(ConfigError::new("headers", "cannot change `Host`; use the option `host`"));
         }
-        Ok(Step::new(ProxyRewriter {
+        Ok(Arc::new(ProxyRewriter {
             path,
             method: self.method.map(|method| method.into_bytes().into()),
             host: self.host.map(|host| host.into_bytes().into()),
@@ -150,7 +151,7 @@ fn is_dots(segment: &str) -> bool {
 }
 
 impl Plugin for ProxyRewriter {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let groups = match &self.path {
             Some(path) => path.replace(exchange)?,
             None => Vec::new(),
@@ -162,7 +163,8 @@ impl Plugin for ProxyRewriter {
             exchange.request.set_authority(host).expect("checked when it was built");
         }
         // A field's name has been checked; its value is what a client's variable made of it.
-        self.headers.apply(exchange, |exchange| &mut exchange.request.head, &groups).map_err(|_| Stop::Respond(400))
+        let edited = self.headers.apply(exchange, |exchange| &mut exchange.request.head, &groups);
+        edited.map(Flow::from).map_err(|_| Stop::Respond(400))
     }
 }
 

@@ -1,10 +1,12 @@
+use std::sync::Arc;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use regex::bytes::Regex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, NoteKey, Phases, Plugin, Stage, Step, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Flow, NoteKey, Phases, Plugin, Stage, Stop};
 
 use crate::content::coding;
 use crate::options::headers::{HeaderEdits, HeaderOptions};
@@ -78,7 +80,7 @@ impl Definition for ResponseRewrite {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = r#"response-rewrite: { status_code: 200, headers: { set: { X-Served-By: $upstream_addr }, remove: [X-Powered-By] }, vars: [[status, "==", 404]] }"#;
 
-    fn build(self, build: &mut Build) -> Result<Step, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if !self.filters.is_empty() && self.body.is_some() {
             return Err(ConfigError::new("filters", "stands beside `body`, which leaves nothing to replace"));
         }
@@ -106,7 +108,7 @@ impl Definition for ResponseRewrite {
                 .warnings
                 .push(ConfigError::new("", "changes nothing; give `status_code`, `headers`, `body` or `filters`"));
         }
-        Ok(Step::new(ResponseRewriter {
+        Ok(Arc::new(ResponseRewriter {
             status: self.status_code,
             body: body.map(Vec::into_boxed_slice),
             headers: headers.unwrap_or_default(),
@@ -200,9 +202,9 @@ impl Plugin for ResponseRewriter {
         }
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         coding::ask_for_plain(exchange);
-        Ok(())
+        Ok(Flow::Continue)
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {

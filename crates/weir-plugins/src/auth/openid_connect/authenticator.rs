@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use weir_plugin::proto::Head;
-use weir_plugin::{AsyncPlugin, Exchange, Stop, Waiting};
+use weir_plugin::{Exchange, Flow, Plugin, Stop};
 
 use super::bearer::{Bearer, TokenRejection};
 use super::login::{LoginFlow, Visit};
@@ -52,9 +52,9 @@ fn token(exchange: &Exchange) -> Option<Vec<u8>> {
     (!token.is_empty()).then(|| token.to_vec())
 }
 
-impl AsyncPlugin for OpenidAuthenticator {
-    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
-        Box::pin(self.enter(exchange))
+impl Plugin for OpenidAuthenticator {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
+        Ok(Flow::wait(self.enter(exchange)))
     }
 }
 

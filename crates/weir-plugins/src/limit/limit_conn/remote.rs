@@ -9,11 +9,11 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::Script;
-use weir_plugin::{AsyncPlugin, Exchange, Phases, Stop, Waiting};
+use weir_plugin::{Exchange, Flow, PerWorker, Phases, Plugin, Stop};
 
 use super::{ConnLimiter, PHASES};
 use crate::clock;
-use crate::limit::limit_req::rest;
+use crate::limit::limit_req::delayed;
 use crate::store::redis_server::{RedisServer, Unanswered};
 
 /// `member, most, ms until it is forgotten` → `accepted, how many were there before`.
@@ -35,13 +35,11 @@ return {1, count}
 /// `member` → `whether it was there`.
 static LEAVE: LazyLock<Script> = LazyLock::new(|| Script::new("return {redis.call('ZREM', KEYS[1], ARGV[1])}"));
 
-thread_local! {
-    /// Who is in, by member: a request ends on the worker on which it began.
-    static PLACES: RefCell<HashMap<u64, HeldPermit>> = RefCell::default();
-}
+/// The permits of requests under way, by member: a request ends on the worker on which it began.
+pub(super) type HeldPermits = RefCell<HashMap<u64, HeldPermit>>;
 
-/// A place in a server's count. Dropped, it is given back.
-struct HeldPermit {
+/// A permit in a server's count. Dropped, it is given back.
+pub(super) struct HeldPermit {
     server: Arc<RedisServer>,
     key: Vec<u8>,
     member: u64,
@@ -71,7 +69,7 @@ pub(super) struct RedisConnLimiter {
     pub(super) server: Arc<RedisServer>,
     /// After which a request is forgotten that nobody has seen end.
     pub(super) forget_after: Duration,
-    pub(super) waits: bool,
+    pub(super) held: PerWorker<HeldPermits>,
 }
 
 impl RedisConnLimiter {
@@ -83,16 +81,16 @@ impl RedisConnLimiter {
             // From here on the server may have counted the request in, whether or not it gets to say so.
             let key = quota.key.elsewhere(&quota.title, exchange);
             let server = Arc::clone(&self.server);
-            let mut place = HeldPermit { server, key, member: rand::random(), refused: false };
+            let mut permit = HeldPermit { server, key, member: rand::random(), refused: false };
             let most_ms = self.forget_after.as_millis() as u64;
-            match self.server.ask(&ENTER, &place.key, &[place.member, conn + burst, most_ms]).await {
+            match self.server.ask(&ENTER, &permit.key, &[permit.member, conn + burst, most_ms]).await {
                 Ok([0, _]) => {
-                    place.refused = true;
+                    permit.refused = true;
                     return Err(refusal.send(exchange));
                 }
                 Ok([_, count]) => {
-                    exchange.notes.write(quota.note, [place.member, clock::now().as_nanos() as u64, 0]);
-                    PLACES.with_borrow_mut(|places| places.insert(place.member, place));
+                    exchange.notes.write(quota.note, [permit.member, clock::now().as_nanos() as u64, 0]);
+                    self.held.get().borrow_mut().insert(permit.member, permit);
                     pauses = (count.max(0).unsigned_abs() / conn).max(pauses);
                 }
                 Err(Unanswered) if *allow_degradation => {}
@@ -103,25 +101,24 @@ impl RedisConnLimiter {
     }
 }
 
-impl AsyncPlugin for RedisConnLimiter {
+impl Plugin for RedisConnLimiter {
     fn phases(&self) -> Phases {
         PHASES
     }
 
-    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
-        Box::pin(async move {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
+        Ok(Flow::wait(async move {
             let wait = self.admit(exchange).await?;
-            if self.waits {
-                rest(wait).await;
-            }
-            Ok(())
-        })
+            if self.limiter.waits { delayed(wait).finish().await } else { Ok(()) }
+        }))
     }
 
     fn on_log(&self, exchange: &Exchange) {
         for quota in &self.limiter.quotas {
             let Some([member, entered_ns, _]) = exchange.notes.read(quota.note) else { continue };
-            PLACES.with_borrow_mut(|places| places.remove(&member));
+            // Dropped when the map is free again: it gives the permit back.
+            let permit = self.held.get().borrow_mut().remove(&member);
+            drop(permit);
             self.limiter.learn(entered_ns);
         }
     }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use redis::Script;
+use weir_plugin::{Build, PerWorker};
 
 use super::quota::{EffectiveLimit, LimitDecision};
 use crate::clock;
@@ -40,7 +41,7 @@ const MOST_UNTOLD: usize = 65_536;
 const AT_A_TIME: usize = 64;
 
 /// A million keys at a time, in 16 MiB at most.
-static TABLE: LazyLock<Table<WindowShare>> = LazyLock::new(|| Table::new(1 << 20));
+const MOST_KEYS: usize = 1 << 20;
 
 /// What is known of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,28 +81,31 @@ fn tenths(time: Duration) -> u64 {
     (time.as_millis() as u64 / 100).saturating_sub(EPOCH)
 }
 
-/// What workers let through and have not told yet, by the server's keys; for one limiter.
-type UnsentCount = HashMap<Box<[u8]>, EffectiveLimit>;
-
-thread_local! {
-    static UNTOLD: RefCell<HashMap<u64, UnsentCount>> = RefCell::default();
-}
+/// What a worker let through and has not told yet, by the server's keys; for one limiter.
+type UnsentCounts = RefCell<HashMap<Box<[u8]>, EffectiveLimit>>;
 
 /// Counts in this process, for a server to know later.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct DelayedSync {
     interval: Duration,
+    table: Arc<Table<WindowShare>>,
+    unsent: PerWorker<UnsentCounts>,
     /// What this limiter's keys in the table begin with.
     name: u64,
 }
 
 impl DelayedSync {
-    pub(super) fn new(interval: Duration, identity: &str) -> DelayedSync {
-        DelayedSync { interval, name: counters::name(identity) }
+    pub(super) fn new(interval: Duration, identity: &str, build: &Build) -> DelayedSync {
+        DelayedSync {
+            interval,
+            table: build.shared("limit-count-delayed", "", || Table::new(MOST_KEYS)),
+            unsent: build.per_worker("limit-count-unsent", identity, UnsentCounts::default),
+            name: counters::name(identity),
+        }
     }
 
     fn key(&self, key: &[u8]) -> CounterKey {
-        TABLE.key(self.name, key)
+        self.table.key(self.name, key)
     }
 
     /// Counts one request; nothing where the server has to be asked.
@@ -116,7 +120,7 @@ impl DelayedSync {
         if !self.can_tell(key) {
             return None;
         }
-        let (verdict, is_first) = TABLE.update(self.key(key), now_tenths, |share| {
+        let (verdict, is_first) = self.table.update(self.key(key), now_tenths, |share| {
             if !share.is_live(now_tenths) {
                 return (None, (None, false));
             }
@@ -139,7 +143,7 @@ impl DelayedSync {
         let total = asked.limit - verdict.remaining.min(asked.limit);
         let until = tenths(now + Duration::from_millis(verdict.reset_ms));
         let now_tenths = tenths(now);
-        TABLE.update(self.key(key), now_tenths, |share| match share.is_live(now_tenths) {
+        self.table.update(self.key(key), now_tenths, |share| match share.is_live(now_tenths) {
             // Somebody else has asked meanwhile.
             true => (Some(WindowShare { total: share.total.max(total + share.untold), ..share }), ()),
             false => (Some(WindowShare { until, total, untold: 0 }), ()),
@@ -147,38 +151,34 @@ impl DelayedSync {
     }
 
     fn can_tell(&self, key: &[u8]) -> bool {
-        UNTOLD.with_borrow(|untold| {
-            let Some(untold) = untold.get(&self.name) else { return true };
-            untold.len() < MOST_UNTOLD || untold.contains_key(key)
-        })
+        let unsent = self.unsent.get();
+        let unsent = unsent.borrow();
+        unsent.len() < MOST_UNTOLD || unsent.contains_key(key)
     }
 
     /// Remembers a key, and sets out to tell the server when the interval is over, if nobody has on this worker.
-    fn tell_later(self, server: &Arc<RedisServer>, key: &[u8], asked: EffectiveLimit) {
-        let sets_out = UNTOLD.with_borrow_mut(|untold| {
-            let untold = untold.entry(self.name).or_default();
-            untold.insert(key.into(), asked);
-            untold.len() == 1
-        });
-        if sets_out {
-            let server = Arc::clone(server);
+    fn tell_later(&self, server: &Arc<RedisServer>, key: &[u8], asked: EffectiveLimit) {
+        let unsent = self.unsent.get();
+        unsent.borrow_mut().insert(key.into(), asked);
+        if unsent.borrow().len() == 1 {
+            let (own, server) = (self.clone(), Arc::clone(server));
             tokio::task::spawn_local(async move {
-                tokio::time::sleep(self.interval).await;
-                let untold = UNTOLD.with_borrow_mut(|untold| untold.remove(&self.name)).unwrap_or_default();
-                let server = &server;
+                tokio::time::sleep(own.interval).await;
+                let unsent = own.unsent.get().take();
+                let (own, server) = (&own, &server);
                 let each =
-                    |(key, asked): (Box<[u8]>, EffectiveLimit)| async move { self.tell(server, &key, asked).await };
-                futures_util::stream::iter(untold).for_each_concurrent(AT_A_TIME, each).await;
+                    |(key, asked): (Box<[u8]>, EffectiveLimit)| async move { own.tell(server, &key, asked).await };
+                futures_util::stream::iter(unsent).for_each_concurrent(AT_A_TIME, each).await;
             });
         }
     }
 
     /// Tells the server, and learns what the others have let through.
-    async fn tell(self, server: &Arc<RedisServer>, key: &[u8], asked: EffectiveLimit) {
+    async fn tell(&self, server: &Arc<RedisServer>, key: &[u8], asked: EffectiveLimit) {
         let place = self.key(key);
         let now = tenths(clock::now());
         // Of a window that is over, nobody wants to know any more.
-        let share = TABLE.update(place, now, |share| match share.is_live(now) && share.untold > 0 {
+        let share = self.table.update(place, now, |share| match share.is_live(now) && share.untold > 0 {
             true => (Some(WindowShare { untold: 0, ..share }), Some(share)),
             false => (None, None),
         });
@@ -188,12 +188,12 @@ impl DelayedSync {
                 let now = clock::now();
                 let until = tenths(now + Duration::from_millis(ends_ms.max(0).unsigned_abs()));
                 let told = total.max(0).unsigned_abs();
-                TABLE.update(place, tenths(now), |share| {
+                self.table.update(place, tenths(now), |share| {
                     (Some(WindowShare { until, total: told + share.untold, untold: share.untold }), ())
                 });
             }
             Err(Unanswered) => {
-                let is_same_window = TABLE.update(place, now, |newer| match newer.until == share.until {
+                let is_same_window = self.table.update(place, now, |newer| match newer.until == share.until {
                     true => (Some(WindowShare { untold: newer.untold + share.untold, ..newer }), true),
                     false => (None, false),
                 });

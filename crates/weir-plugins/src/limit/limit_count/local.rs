@@ -1,34 +1,46 @@
 //! Windows of both kinds, counted in this process.
 
-use std::sync::LazyLock;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::WindowType;
 use super::quota::{CountQuota, EffectiveLimit, LimitDecision, MAX_COUNT};
 use crate::store::counters::{Counter, CounterKey, Table};
-use weir_plugin::Exchange;
+use weir_plugin::{Build, Exchange};
 
 /// A million keys at a time each, in 16 MiB at most. They are two, since windows of both kinds end differently.
-static FIXED: LazyLock<Table<Fixed>> = LazyLock::new(|| Table::new(1 << 20));
-static SLIDING: LazyLock<Table<Sliding>> = LazyLock::new(|| Table::new(1 << 20));
+const MOST_KEYS: usize = 1 << 20;
 
-/// Counts one request.
-pub(super) fn take(
-    window: WindowType,
-    quota: &CountQuota,
-    asked: EffectiveLimit,
-    exchange: &Exchange,
-    now: Duration,
-) -> LimitDecision {
-    let EffectiveLimit { limit, window_s } = asked;
-    match window {
-        WindowType::Fixed => {
-            let table = &*FIXED;
-            take_fixed(table, quota.key.in_table(table, quota.name, exchange), limit, window_s, now)
+/// The windows of all keys.
+pub(super) enum Windows {
+    Fixed(Arc<Table<Fixed>>),
+    Sliding(Arc<Table<Sliding>>),
+}
+
+impl Windows {
+    pub(super) fn new(window: WindowType, build: &Build) -> Windows {
+        match window {
+            WindowType::Fixed => Windows::Fixed(build.shared("limit-count", "", || Table::new(MOST_KEYS))),
+            WindowType::Sliding => Windows::Sliding(build.shared("limit-count", "", || Table::new(MOST_KEYS))),
         }
-        WindowType::Sliding => {
-            let table = &*SLIDING;
-            take_sliding(table, quota.key.in_table(table, quota.name, exchange), limit, window_s, now)
+    }
+
+    /// Counts one request.
+    pub(super) fn take(
+        &self,
+        quota: &CountQuota,
+        asked: EffectiveLimit,
+        exchange: &Exchange,
+        now: Duration,
+    ) -> LimitDecision {
+        let EffectiveLimit { limit, window_s } = asked;
+        match self {
+            Windows::Fixed(table) => {
+                take_fixed(table, quota.key.in_table(table, quota.name, exchange), limit, window_s, now)
+            }
+            Windows::Sliding(table) => {
+                take_sliding(table, quota.key.in_table(table, quota.name, exchange), limit, window_s, now)
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 use serde_json::json;
 use std::rc::Rc;
-use weir_plugin::{Entry, Shared};
+use weir_plugin::{Entry, Plugin, Shared};
 
 use super::*;
 use crate::testing::{body, build, get, on_request, refused, sent};
@@ -56,7 +56,7 @@ fn several_rules_have_fields_of_their_own() {
     assert_eq!(on_request(&step, &mut get("/?user=jill&most=none")), Err(Stop::Respond(500)));
 }
 
-fn build_for(owner: &str, options: Value, shared: &Rc<Shared>) -> Result<Step, ConfigError> {
+fn build_for(owner: &str, options: Value, shared: &Rc<Shared>) -> Result<Arc<dyn Plugin>, ConfigError> {
     (Entry::of::<LimitCount>().build)(&options, &mut Build::of(owner.to_owned(), shared))
 }
 

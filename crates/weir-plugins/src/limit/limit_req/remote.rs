@@ -4,9 +4,9 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::Script;
-use weir_plugin::{AsyncPlugin, Exchange, Stop, Waiting};
+use weir_plugin::{Exchange, Flow, Plugin, Stop};
 
-use super::{Bucket, rest};
+use super::{Bucket, delayed};
 use crate::store::redis_server::{RedisServer, Unanswered};
 
 /// `microseconds between requests, the most one may wait` → `accepted, microseconds to wait`. The key holds when the next
@@ -32,26 +32,23 @@ pub(super) struct RedisReqLimiter {
     pub(super) server: Arc<RedisServer>,
     /// What its keys begin with.
     pub(super) title: String,
-    pub(super) waits: bool,
     pub(super) allow_degradation: bool,
 }
 
-impl AsyncPlugin for RedisReqLimiter {
-    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Waiting<'a> {
-        Box::pin(async move {
+impl Plugin for RedisReqLimiter {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
+        Ok(Flow::wait(async move {
             let key = self.bucket.key.elsewhere(&self.title, exchange);
             let amounts = [self.bucket.interval_ns / 1000, self.bucket.patience_ns / 1000];
             match self.server.ask(&TAKE, &key, &amounts).await {
                 Ok([0, _]) => Err(self.bucket.refusal.send(exchange)),
                 Ok([_, wait_us]) => {
-                    if self.waits {
-                        rest(Duration::from_micros(wait_us.max(0).unsigned_abs())).await;
-                    }
-                    Ok(())
+                    let wait = Duration::from_micros(wait_us.max(0).unsigned_abs());
+                    if self.bucket.waits { delayed(wait).finish().await } else { Ok(()) }
                 }
                 Err(Unanswered) if self.allow_degradation => Ok(()),
                 Err(Unanswered) => Err(Stop::Respond(500)),
             }
-        })
+        }))
     }
 }

@@ -1,0 +1,233 @@
+//! State that plugins have beyond one exchange, by name: shared by all workers, or one of its own for each worker.
+//!
+//! A plugin is built anew with every configuration that is read. What it counts and remembers stands here, under a name
+//! and a key, so that the next build of the same plugin finds it. Building and dropping takes a lock; using it takes none.
+
+use std::any::{Any, TypeId};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+
+type SharedAny = dyn Any + Send + Sync;
+type StateKey = (TypeId, &'static str, Box<str>);
+
+/// All shared state of the process. It holds nothing but what is permanent: the rest belongs to the plugins that use it.
+#[derive(Default)]
+struct StateTable {
+    shared: HashMap<StateKey, Weak<SharedAny>>,
+    permanent: HashMap<StateKey, Arc<SharedAny>>,
+    /// With so many entries those that are gone are taken out.
+    sweep_at: usize,
+}
+
+fn table() -> MutexGuard<'static, StateTable> {
+    static TABLE: LazyLock<Mutex<StateTable>> = LazyLock::new(Mutex::default);
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// See [`crate::Build::shared`].
+pub fn shared<T: Send + Sync + 'static>(name: &'static str, key: &str, make: impl FnOnce() -> T) -> Arc<T> {
+    let at: StateKey = (TypeId::of::<T>(), name, key.into());
+    let known = |table: &StateTable| table.shared.get(&at).and_then(Weak::upgrade);
+    let state = known(&table());
+    let state = state.unwrap_or_else(|| {
+        // Made without the lock: what is made may have shared state of its own.
+        let made: Arc<SharedAny> = Arc::new(make());
+        let mut table = table();
+        known(&table).unwrap_or_else(|| {
+            if table.shared.len() >= table.sweep_at {
+                table.shared.retain(|_, state| state.strong_count() > 0);
+                table.sweep_at = 2 * table.shared.len() + 64;
+            }
+            table.shared.insert(at.clone(), Arc::downgrade(&made));
+            made
+        })
+    });
+    state.downcast().unwrap_or_else(|_| unreachable!("kept under its own type"))
+}
+
+/// See [`crate::Build::permanent`].
+pub fn permanent<T: Send + Sync + Default + 'static>(name: &'static str) -> Arc<T> {
+    let at: StateKey = (TypeId::of::<T>(), name, "".into());
+    let state = Arc::clone(table().permanent.entry(at).or_insert_with(|| Arc::new(T::default())));
+    state.downcast().unwrap_or_else(|_| unreachable!("kept under its own type"))
+}
+
+/// See [`crate::Build::per_worker`].
+pub fn per_worker<T: 'static>(
+    name: &'static str,
+    key: &str,
+    make: impl Fn() -> T + Send + Sync + 'static,
+) -> PerWorker<T> {
+    PerWorker(shared(name, key, || Slot { number: SlotNumber::take(), make: Box::new(make) }))
+}
+
+/// State that each worker has for itself. Used on a worker's thread, it is that worker's.
+pub struct PerWorker<T: 'static>(Arc<Slot<T>>);
+
+impl<T: 'static> Clone for PerWorker<T> {
+    fn clone(&self) -> Self {
+        PerWorker(Arc::clone(&self.0))
+    }
+}
+
+impl<T: 'static> fmt::Debug for PerWorker<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PerWorker").field(&self.0.number.place).finish()
+    }
+}
+
+struct Slot<T> {
+    number: SlotNumber,
+    make: Box<dyn Fn() -> T + Send + Sync>,
+}
+
+/// Where the value of a slot stands on each thread. Places are used again; serial numbers are not.
+struct SlotNumber {
+    place: usize,
+    serial: u64,
+}
+
+#[derive(Default)]
+struct Places {
+    free: Vec<usize>,
+    used: usize,
+    serial: u64,
+}
+
+static PLACES: Mutex<Places> = Mutex::new(Places { free: Vec::new(), used: 0, serial: 0 });
+/// Slots that have ended: a thread that sees a new number looks for values that nothing uses any more.
+static ENDED: AtomicU64 = AtomicU64::new(0);
+
+impl SlotNumber {
+    fn take() -> SlotNumber {
+        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+        places.serial += 1;
+        let serial = places.serial;
+        let place = places.free.pop().unwrap_or_else(|| {
+            places.used += 1;
+            places.used - 1
+        });
+        SlotNumber { place, serial }
+    }
+}
+
+impl Drop for SlotNumber {
+    fn drop(&mut self) {
+        PLACES.lock().unwrap_or_else(PoisonError::into_inner).free.push(self.place);
+        ENDED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The value of a slot on one thread.
+struct Held {
+    serial: u64,
+    value: Rc<dyn Any>,
+    is_used: Box<dyn Fn() -> bool>,
+}
+
+thread_local! {
+    static HELD: RefCell<Vec<Option<Held>>> = const { RefCell::new(Vec::new()) };
+    static ENDED_SEEN: Cell<u64> = const { Cell::new(0) };
+}
+
+impl<T: 'static> PerWorker<T> {
+    /// The state of the worker on whose thread this is called.
+    #[inline]
+    pub fn get(&self) -> Rc<T> {
+        let SlotNumber { place, serial } = self.0.number;
+        let held = HELD.with_borrow(|held| match held.get(place) {
+            Some(Some(held)) if held.serial == serial => Some(Rc::clone(&held.value)),
+            _ => None,
+        });
+        match held {
+            Some(value) => value.downcast().unwrap_or_else(|_| unreachable!("kept under its own number")),
+            None => self.make(),
+        }
+    }
+
+    #[cold]
+    fn make(&self) -> Rc<T> {
+        let SlotNumber { place, serial } = self.0.number;
+        let value = Rc::new((self.0.make)());
+        let slot = Arc::downgrade(&self.0);
+        let held = Held {
+            serial,
+            value: Rc::clone(&value) as Rc<dyn Any>,
+            is_used: Box::new(move || slot.strong_count() > 0),
+        };
+        let replaced = HELD.with_borrow_mut(|all| {
+            let mut gone = Vec::new();
+            let ended = ENDED.load(Ordering::Relaxed);
+            if ENDED_SEEN.replace(ended) != ended {
+                gone.extend(all.iter_mut().filter_map(|held| held.take_if(|held| !(held.is_used)())));
+            }
+            if all.len() <= place {
+                all.resize_with(place + 1, || None);
+            }
+            gone.extend(all[place].replace(held));
+            gone
+        });
+        // Dropped when the table is free: a value may use state of its own while it ends.
+        drop(replaced);
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_state_lives_as_long_as_its_users() {
+        let ask = |key: &str| shared("test-shared", key, || AtomicU64::new(0));
+        let (one, other) = (ask("a"), ask("a"));
+        one.store(7, Ordering::Relaxed);
+        assert_eq!(other.load(Ordering::Relaxed), 7);
+        assert_eq!(ask("b").load(Ordering::Relaxed), 0, "another key, another state");
+        drop((one, other));
+        assert_eq!(ask("a").load(Ordering::Relaxed), 0, "the last user was gone");
+    }
+
+    #[test]
+    fn permanent_state_stays() {
+        permanent::<AtomicU64>("test-permanent").store(7, Ordering::Relaxed);
+        assert_eq!(permanent::<AtomicU64>("test-permanent").load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn each_worker_has_its_own() {
+        let state = per_worker("test-worker", "own", || Cell::new(0));
+        state.get().set(1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(state.get().replace(2), 0));
+        });
+        assert_eq!(state.get().get(), 1);
+        let again = per_worker("test-worker", "own", || Cell::new(0));
+        assert_eq!(again.get().get(), 1, "a reload finds it again");
+    }
+
+    #[test]
+    fn what_nothing_uses_any_more_is_dropped_when_the_next_is_made() {
+        struct Tells(Rc<Cell<bool>>);
+        impl Drop for Tells {
+            fn drop(&mut self) {
+                self.0.set(true);
+            }
+        }
+        thread_local! {
+            static DROPPED: Rc<Cell<bool>> = Rc::default();
+        }
+        let make = || Tells(DROPPED.with(Rc::clone));
+        let state = per_worker("test-drop", "first", make);
+        let _ = state.get();
+        let number = state.0.number.place;
+        drop(state);
+        let next = per_worker("test-drop", "next", || ());
+        next.get();
+        assert!(DROPPED.with(|dropped| dropped.get()), "slot {number}");
+    }
+}
