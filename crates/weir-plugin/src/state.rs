@@ -52,7 +52,12 @@ pub fn shared<T: Send + Sync + 'static>(name: &'static str, key: &str, make: imp
 /// See [`crate::Build::permanent`].
 pub fn permanent<T: Send + Sync + Default + 'static>(name: &'static str) -> Arc<T> {
     let at: StateKey = (TypeId::of::<T>(), name, "".into());
-    let state = Arc::clone(table().permanent.entry(at).or_insert_with(|| Arc::new(T::default())));
+    let known = table().permanent.get(&at).map(Arc::clone);
+    let state = known.unwrap_or_else(|| {
+        // Made without the lock, as above.
+        let made: Arc<SharedAny> = Arc::new(T::default());
+        Arc::clone(table().permanent.entry(at).or_insert(made))
+    });
     state.downcast().unwrap_or_else(|_| unreachable!("kept under its own type"))
 }
 

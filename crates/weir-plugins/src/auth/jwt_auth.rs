@@ -9,8 +9,8 @@ use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Flow, Plugin, Stage, Stop,
-    Variable, Variables,
+    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Flow, PerWorker, Plugin, Stage,
+    Stop, Variable, Variables,
 };
 
 use crate::auth::credentials::{Unauthenticated, hide_argument, hide_cookie};
@@ -19,7 +19,7 @@ use crate::options::headers::header_name;
 
 mod verified;
 
-use verified::Seal;
+use verified::{KeySet, VerifiedTokens};
 
 /// Lets only consumers in, who show a JSON Web Token (RFC 7519) signed with their key.
 ///
@@ -145,6 +145,7 @@ impl Definition for JwtAuth {
             needs_exp: self.claims_to_verify.contains(&TimeClaim::Exp),
             needs_nbf: self.claims_to_verify.contains(&TimeClaim::Nbf),
             keys: build.consumers().index(JwtKeys::new),
+            verified: build.per_worker("jwt-verified", "", VerifiedTokens::default),
             unauthenticated: Unauthenticated::new("Bearer", &self.realm, self.anonymous_consumer.as_deref(), build)?,
         }))
     }
@@ -214,7 +215,7 @@ impl TokenCredential {
 struct JwtKeys {
     by_name: HashMap<Box<str>, u32>,
     known: Vec<JwtKey>,
-    seal: Seal,
+    number: KeySet,
 }
 
 struct JwtKey {
@@ -226,7 +227,7 @@ struct JwtKey {
 
 impl JwtKeys {
     fn new(consumers: &Consumers) -> JwtKeys {
-        let mut keys = JwtKeys { by_name: HashMap::new(), known: Vec::new(), seal: Seal::new() };
+        let mut keys = JwtKeys { by_name: HashMap::new(), known: Vec::new(), number: KeySet::new() };
         for credential in consumers.credentials(JwtAuth::NAME) {
             // Others have been reported where they stand.
             let Ok(options) = TokenCredential::deserialize(&credential.options) else { continue };
@@ -251,6 +252,7 @@ struct JwtAuthenticator {
     needs_nbf: bool,
     keys: Arc<JwtKeys>,
     unauthenticated: Unauthenticated,
+    verified: PerWorker<VerifiedTokens>,
 }
 
 /// Where a token was found.
@@ -275,7 +277,8 @@ impl JwtAuthenticator {
     }
 
     fn find(&self, shown: &[u8]) -> Result<&Arc<Credential>, &'static str> {
-        let verified = self.keys.seal.find(shown, &self.claim).map_or_else(|| self.verify(shown), Ok)?;
+        let verified =
+            self.verified.get().find(self.keys.number, shown, &self.claim).map_or_else(|| self.verify(shown), Ok)?;
         let known = &self.keys.known[verified.known as usize];
         let Claims { exp, nbf, iat } = verified.claims;
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
@@ -299,7 +302,7 @@ impl JwtAuthenticator {
             return Err("failed to verify jwt");
         }
         let verified = verified::Verified { known, claims };
-        self.keys.seal.remember(shown, &self.claim, verified);
+        self.verified.get().remember(self.keys.number, shown, &self.claim, verified);
         Ok(verified)
     }
 }

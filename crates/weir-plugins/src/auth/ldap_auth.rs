@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Flow, Plugin, Stage, Stop,
+    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Flow, PerWorker, Plugin, Stage,
+    Stop,
 };
 
 use crate::auth::credentials::{Unauthenticated, name_and_password};
@@ -17,7 +18,7 @@ use crate::trust::Trust;
 
 mod directory;
 
-use directory::{BindResult, Directory};
+use directory::{BindResult, Directory, DirectoryConnections};
 
 /// Lets only consumers in, whose name and password (RFC 7617) an LDAP directory knows.
 ///
@@ -130,6 +131,8 @@ impl Definition for LdapAuth {
         }
         let directory = self.directory(build)?;
         Ok(Arc::new(LdapAuthenticator {
+            connections: directory.connections(build),
+            right: right(build),
             base_dn: self.base_dn,
             uid: self.uid,
             timeout: Duration::from_millis(self.timeout),
@@ -141,6 +144,10 @@ impl Definition for LdapAuth {
             failures: RateLimitedLog::default(),
         }))
     }
+}
+
+fn right(build: &Build) -> PerWorker<RefCell<RecentResults<()>>> {
+    build.per_worker("ldap-right", "", || RefCell::new(RecentResults::new(REMEMBERED)))
 }
 
 impl LdapAuth {
@@ -217,14 +224,13 @@ struct LdapAuthenticator {
     names: Arc<DistinguishedNames>,
     unauthenticated: Unauthenticated,
     failures: RateLimitedLog,
+    connections: PerWorker<DirectoryConnections>,
+    /// Names and passwords found to be right.
+    right: PerWorker<RefCell<RecentResults<()>>>,
 }
 
 /// Passwords that each worker remembers to be right.
 const REMEMBERED: usize = 4096;
-
-thread_local! {
-    static RIGHT: RefCell<RecentResults<()>> = RefCell::new(RecentResults::new(REMEMBERED));
-}
 
 const WRONG: &str = "Invalid user authorization";
 
@@ -237,13 +243,13 @@ impl LdapAuthenticator {
     /// Whether name and password belong together; `Err` where that cannot be found out.
     async fn is_right(&self, name: &str, password: &str) -> Result<bool, Stop> {
         let mark = SecretDigest::of(&[&self.directory.identity(), name.as_bytes(), password.as_bytes()]);
-        if !self.cache_ttl.is_zero() && RIGHT.with_borrow(|right| right.find(mark)).is_some() {
+        if !self.cache_ttl.is_zero() && self.right.get().borrow().find(mark).is_some() {
             return Ok(true);
         }
-        match self.directory.ask(name, password, self.timeout).await {
+        match self.directory.ask(&self.connections.get(), name, password, self.timeout).await {
             Ok(BindResult::Right) => {
                 if !self.cache_ttl.is_zero() {
-                    RIGHT.with_borrow_mut(|right| right.keep(mark, (), Instant::now() + self.cache_ttl));
+                    self.right.get().borrow_mut().keep(mark, (), Instant::now() + self.cache_ttl);
                 }
                 Ok(true)
             }
@@ -300,8 +306,11 @@ mod tests {
         let options = json!({"base_dn": base_dn, "uid": uid, "ldap_uri": "localhost:1"});
         let options: LdapAuth = serde_json::from_value(options).expect("valid");
         let mut build = Build::default();
+        let directory = options.directory(&mut build).expect("valid");
         LdapAuthenticator {
-            directory: options.directory(&mut build).expect("valid"),
+            connections: directory.connections(&build),
+            right: right(&build),
+            directory,
             base_dn: options.base_dn,
             uid: options.uid,
             timeout: Duration::ZERO,

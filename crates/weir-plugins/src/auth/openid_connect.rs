@@ -255,9 +255,16 @@ impl Definition for OpenidConnect {
             Duration::from_secs(self.timeout),
             Duration::from_secs(self.jwk_expires_in),
             client,
+            build,
         )?;
         let remembers = !self.jwt_verification_cache_ignore;
-        let bearer = verifier.map(|verifier| Bearer { verifier, rules, remembers, seal: build.identity().into() });
+        let bearer = verifier.map(|verifier| Bearer {
+            verifier,
+            rules,
+            remembers,
+            seal: build.identity().into(),
+            good: bearer::good_tokens(build),
+        });
         let shown = ForwardedFields {
             access_token: self.set_access_token_header && !self.access_token_in_authorization_header,
             authorization: self.access_token_in_authorization_header,

@@ -2,11 +2,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, PerWorker, Phases, Plugin, Stage, state};
 
 use crate::log::entry::latencies_ms;
 
@@ -30,7 +30,7 @@ impl Definition for Prometheus {
     const EXAMPLE: &'static str = "prometheus: { prefer_name: true }";
 
     fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        Ok(Arc::new(Observer { prefer_name: self.prefer_name }))
+        Ok(Arc::new(Observer { prefer_name: self.prefer_name, series: series() }))
     }
 }
 
@@ -90,11 +90,26 @@ struct KnownSeries {
     counts: Vec<(SeriesLabels, u16, Arc<SeriesCounts>)>,
 }
 
-static KNOWN: LazyLock<Mutex<KnownSeries>> = LazyLock::new(Mutex::default);
+/// What is counted on this node: one for all plugins and configurations.
+struct Series {
+    known: Mutex<KnownSeries>,
+    own: PerWorker<Own>,
+}
+
+impl Default for Series {
+    fn default() -> Series {
+        Series { known: Mutex::default(), own: state::per_worker("prometheus", "", Own::default) }
+    }
+}
+
+fn series() -> Arc<Series> {
+    state::permanent("prometheus")
+}
 
 /// Everything that was counted so far, by labels.
 pub fn totals() -> BTreeMap<SeriesLabels, Totals> {
-    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let series = series();
+    let known = series.known.lock().unwrap_or_else(PoisonError::into_inner);
     let mut all = BTreeMap::<SeriesLabels, Totals>::new();
     for (labels, status, counts) in &known.counts {
         let totals = all.entry(labels.clone()).or_default();
@@ -113,21 +128,24 @@ pub fn totals() -> BTreeMap<SeriesLabels, Totals> {
     all
 }
 
+/// What one worker counts.
 #[derive(Default)]
 struct Own {
+    /// The exchange that was counted last: a global rule and a route may both have the plugin.
+    last: Cell<(u64, u64, u64)>,
+    counts: RefCell<OwnCounts>,
+}
+
+#[derive(Default)]
+struct OwnCounts {
     /// Where the key of an exchange is written, so that nothing is allocated for one that is known.
     key: Vec<u8>,
     counts: HashMap<Box<[u8]>, Arc<SeriesCounts>>,
 }
 
-thread_local! {
-    static OWN: RefCell<Own> = RefCell::default();
-    /// The exchange that was counted last: a global rule and a route may both have the plugin.
-    static LAST: Cell<(u64, u64, u64)> = const { Cell::new((0, 0, 0)) };
-}
-
 struct Observer {
     prefer_name: bool,
+    series: Arc<Series>,
 }
 
 impl Observer {
@@ -144,8 +162,8 @@ impl Observer {
 
 /// The counts of a worker for these labels, made where there are none yet.
 #[cold]
-fn register([route, service, consumer]: [&str; 3], node: String, status: u16) -> Arc<SeriesCounts> {
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+fn register(series: &Series, [route, service, consumer]: [&str; 3], node: String, status: u16) -> Arc<SeriesCounts> {
+    let mut known = series.known.lock().unwrap_or_else(PoisonError::into_inner);
     let mut labels =
         SeriesLabels { route: route.to_owned(), service: service.to_owned(), consumer: consumer.to_owned(), node };
     if known.seen.len() >= LIMIT && !known.seen.contains(&(labels.clone(), status)) {
@@ -168,10 +186,12 @@ impl Plugin for Observer {
 
     fn on_log(&self, exchange: &Exchange) {
         let this = (exchange.client.connection, exchange.client.connection_requests, exchange.started_ns);
-        if LAST.replace(this) == this {
+        let own = self.series.own.get();
+        if own.last.replace(this) == this {
             return;
         }
-        OWN.with_borrow_mut(|Own { key, counts }| {
+        let OwnCounts { key, counts } = &mut *own.counts.borrow_mut();
+        {
             let labels = self.labels(exchange);
             let status = exchange.response.status;
             key.clear();
@@ -187,13 +207,15 @@ impl Plugin for Observer {
             }
             if !counts.contains_key(&**key) {
                 let made = match key.is_empty() {
-                    true => register([OTHER, "", ""], String::new(), status),
-                    false => register(labels, node.map_or_else(String::new, |node| node.to_string()), status),
+                    true => register(&self.series, [OTHER, "", ""], String::new(), status),
+                    false => {
+                        register(&self.series, labels, node.map_or_else(String::new, |node| node.to_string()), status)
+                    }
                 };
                 counts.insert(key.as_slice().into(), made);
             }
             counts[&**key].note(exchange);
-        });
+        }
     }
 }
 

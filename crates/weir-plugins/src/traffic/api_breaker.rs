@@ -1,4 +1,4 @@
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -138,6 +138,7 @@ impl Definition for ApiBreaker {
             },
             name: counters::name(build.identity()),
             note: NoteKey::unique(),
+            table: build.shared("api-breaker", "", || Table::new(MOST_KEYS)),
         }))
     }
 }
@@ -167,6 +168,7 @@ struct Breaker {
     name: u64,
     /// Notes the key of a request that was let through.
     note: NoteKey,
+    table: Arc<Table<Record>>,
 }
 
 struct BreakerRule {
@@ -178,7 +180,7 @@ struct BreakerRule {
 }
 
 /// 65,536 hosts and paths at a time, in 1 MiB at most.
-static TABLE: LazyLock<Table<Record>> = LazyLock::new(|| Table::new(1 << 16));
+const MOST_KEYS: usize = 1 << 16;
 
 /// What a cell can count.
 const MAX_COUNT: u64 = (1 << 26) - 1;
@@ -254,8 +256,8 @@ impl Plugin for Breaker {
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let request = &exchange.request;
-        let key = TABLE.key(self.name, &[request.host(), b"\0", request.path()].concat());
-        if self.rule.is_open(TABLE.read(key), clock::now()) {
+        let key = self.table.key(self.name, &[request.host(), b"\0", request.path()].concat());
+        if self.rule.is_open(self.table.read(key), clock::now()) {
             return Err(self.answer(exchange)?);
         }
         exchange.notes.write(self.note, [key.number(), 0, 0]);
@@ -270,7 +272,8 @@ impl Plugin for Breaker {
             (status, _) => status,
         };
         let now = clock::now();
-        TABLE.update(CounterKey::from_number(key), ticks(now), |record| (self.rule.after(record, status, now), ()));
+        self.table
+            .update(CounterKey::from_number(key), ticks(now), |record| (self.rule.after(record, status, now), ()));
     }
 }
 

@@ -1,7 +1,8 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
@@ -10,7 +11,9 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Flow, NoteKey, Phases, Plugin, Stage, Stop};
+use weir_plugin::{
+    Build, ConfigError, Definition, Exchange, Filter, Flow, NoteKey, PerWorker, Phases, Plugin, Stage, Stop, state,
+};
 
 use crate::callout::{Failure, Keepalive, Service};
 use crate::content::body_recorder::BodyRecorder;
@@ -64,7 +67,7 @@ impl Definition for ProxyMirror {
     const STAGE: Stage = Stage::Rewrite;
     const EXAMPLE: &'static str = "proxy-mirror: { host: \"http://127.0.0.1:9797\", sample_ratio: 0.1 }";
 
-    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.host.starts_with("grpc") {
             return Err(ConfigError::new("host", "must begin with `http://` or `https://`; gRPC is not copied"));
         }
@@ -88,6 +91,7 @@ impl Definition for ProxyMirror {
             sample_ratio: self.sample_ratio,
             content: NoteKey::unique(),
             picked: NoteKey::unique(),
+            underway: build.per_worker("proxy-mirror", "", Cell::default),
         }))
     }
 }
@@ -100,16 +104,22 @@ struct MirrorTally {
     dropped: AtomicU64,
 }
 
-static TALLIES: LazyLock<Mutex<BTreeMap<String, Arc<MirrorTally>>>> = LazyLock::new(Mutex::default);
+type MirrorTallies = Mutex<BTreeMap<String, Arc<MirrorTally>>>;
+
+fn all_tallies() -> Arc<MirrorTallies> {
+    state::permanent("proxy-mirror")
+}
 
 fn tally_of(name: &str) -> Arc<MirrorTally> {
-    let mut tallies = TALLIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = all_tallies();
+    let mut tallies = all.lock().unwrap_or_else(PoisonError::into_inner);
     Arc::clone(tallies.entry(name.to_owned()).or_default())
 }
 
 /// What became of all copies so far: by where they go, with a word and a number each.
 pub fn tallies() -> Vec<(String, [(&'static str, u64); 3])> {
-    let tallies = TALLIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = all_tallies();
+    let tallies = all.lock().unwrap_or_else(PoisonError::into_inner);
     let tally = |(name, tally): (&String, &Arc<MirrorTally>)| {
         let MirrorTally { sent, failed, dropped } = &**tally;
         let counts = [("sent", sent), ("failed", failed), ("dropped", dropped)];
@@ -127,28 +137,26 @@ struct Mirror {
     content: NoteKey,
     /// Chance has picked the request.
     picked: NoteKey,
+    /// How many copies of a worker are on their way, those of all mirrors together.
+    underway: PerWorker<Cell<usize>>,
 }
 
-thread_local! {
-    static UNDERWAY: Cell<usize> = const { Cell::new(0) };
-}
-
-/// A place among those on their way.
-struct MirrorPermit;
+/// A permit for one copy to be on its way.
+struct MirrorPermit(Rc<Cell<usize>>);
 
 impl MirrorPermit {
-    fn take() -> Option<MirrorPermit> {
-        let taken = UNDERWAY.get();
+    fn take(underway: Rc<Cell<usize>>) -> Option<MirrorPermit> {
+        let taken = underway.get();
         (taken < MOST_UNDERWAY).then(|| {
-            UNDERWAY.set(taken + 1);
-            MirrorPermit
+            underway.set(taken + 1);
+            MirrorPermit(underway)
         })
     }
 }
 
 impl Drop for MirrorPermit {
     fn drop(&mut self) {
-        UNDERWAY.set(UNDERWAY.get() - 1);
+        self.0.set(self.0.get() - 1);
     }
 }
 
@@ -177,14 +185,14 @@ impl Plugin for Mirror {
         if exchange.notes.read(self.picked).is_none() || exchange.upstream.attempts == 0 {
             return;
         }
-        let copy = self.copy(exchange).and_then(|copy| Some((copy, MirrorPermit::take()?)));
-        let Some((copy, seat)) = copy else {
+        let copy = self.copy(exchange).and_then(|copy| Some((copy, MirrorPermit::take(self.underway.get())?)));
+        let Some((copy, permit)) = copy else {
             self.tally.dropped.fetch_add(1, Relaxed);
             return;
         };
         let (service, tally) = (self.service.clone(), Arc::clone(&self.tally));
         tokio::task::spawn_local(async move {
-            let _seat = seat;
+            let _permit = permit;
             let count = match service.ask(copy, MOST_ANSWERED).await {
                 Ok(_) | Err(Failure::TooLong) => &tally.sent,
                 Err(_) => &tally.failed,

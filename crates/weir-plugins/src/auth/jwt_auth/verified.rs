@@ -1,6 +1,6 @@
 //! Tokens whose signatures have been found good, remembered by each worker on its own.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,40 +17,37 @@ pub(super) struct Verified {
     pub(super) claims: Claims,
 }
 
-/// The keys of one document. What was found out with those of another does not count.
-pub(super) struct Seal(u64);
+/// The keys of one document, by number. What was found out with those of another does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KeySet(u64);
 
-#[derive(Default)]
-struct VerifiedTokens {
-    seal: u64,
-    /// By token; then by the claim that named the key.
-    tokens: HashMap<Box<[u8]>, (Box<str>, Verified)>,
-}
-
-thread_local! {
-    static MEMORY: RefCell<VerifiedTokens> = RefCell::default();
-}
-
-impl Seal {
-    pub(super) fn new() -> Seal {
+impl KeySet {
+    pub(super) fn new() -> KeySet {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Seal(NEXT.fetch_add(1, Ordering::Relaxed))
+        KeySet(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// The tokens that one worker remembers.
+#[derive(Default)]
+pub(super) struct VerifiedTokens {
+    of: Cell<u64>,
+    /// By token; then by the claim that named the key.
+    tokens: RefCell<HashMap<Box<[u8]>, (Box<str>, Verified)>>,
+}
+
+impl VerifiedTokens {
+    pub(super) fn find(&self, keys: KeySet, token: &[u8], claim: &str) -> Option<Verified> {
+        let tokens = self.tokens.borrow();
+        let (of_claim, verified) = tokens.get(token).filter(|_| self.of.get() == keys.0)?;
+        (**of_claim == *claim).then_some(*verified)
     }
 
-    pub(super) fn find(&self, token: &[u8], claim: &str) -> Option<Verified> {
-        MEMORY.with_borrow(|memory| {
-            let (of_claim, verified) = memory.tokens.get(token).filter(|_| memory.seal == self.0)?;
-            (**of_claim == *claim).then_some(*verified)
-        })
-    }
-
-    pub(super) fn remember(&self, token: &[u8], claim: &str, verified: Verified) {
-        MEMORY.with_borrow_mut(|memory| {
-            if memory.seal != self.0 || memory.tokens.len() >= MAX_TOKENS {
-                memory.tokens.clear();
-                memory.seal = self.0;
-            }
-            memory.tokens.insert(token.into(), (claim.into(), verified));
-        });
+    pub(super) fn remember(&self, keys: KeySet, token: &[u8], claim: &str, verified: Verified) {
+        let mut tokens = self.tokens.borrow_mut();
+        if self.of.replace(keys.0) != keys.0 || tokens.len() >= MAX_TOKENS {
+            tokens.clear();
+        }
+        tokens.insert(token.into(), (claim.into(), verified));
     }
 }

@@ -2,13 +2,13 @@
 //! at a time, as LDAP has it for binds (RFC 4511 §4.2.1).
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::fmt;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ldap3::{Ldap, LdapConnAsync, LdapConnSettings, LdapError};
 use tokio::sync::Semaphore;
+
+use weir_plugin::{Build, PerWorker};
 
 use crate::trust::Trust;
 
@@ -56,13 +56,9 @@ impl fmt::Display for DirectoryError {
 const MOST_IDLE: Duration = Duration::from_secs(60);
 
 /// A worker's connections to a directory.
-struct DirectoryConnections {
+pub struct DirectoryConnections {
     idle: RefCell<Vec<(Instant, Ldap)>>,
-    seats: Semaphore,
-}
-
-thread_local! {
-    static PLACES: RefCell<HashMap<Directory, Rc<DirectoryConnections>>> = RefCell::default();
+    permits: Semaphore,
 }
 
 impl DirectoryConnections {
@@ -81,8 +77,14 @@ impl DirectoryConnections {
 impl Directory {
     /// Asks whether the password is that of `name`, a distinguished name. The time-out is for all of it: waiting for a
     /// free connection, connecting, asking.
-    pub async fn ask(&self, name: &str, password: &str, timeout: Duration) -> Result<BindResult, DirectoryError> {
-        let answer = tokio::time::timeout(timeout, self.bind(name, password)).await;
+    pub async fn ask(
+        &self,
+        connections: &DirectoryConnections,
+        name: &str,
+        password: &str,
+        timeout: Duration,
+    ) -> Result<BindResult, DirectoryError> {
+        let answer = tokio::time::timeout(timeout, self.bind(connections, name, password)).await;
         answer.unwrap_or(Err(DirectoryError::Late(timeout)))
     }
 
@@ -92,31 +94,32 @@ impl Directory {
         format!("{url} {start_tls} {trust:?}").into_bytes()
     }
 
-    fn place(&self) -> Rc<DirectoryConnections> {
-        PLACES.with_borrow_mut(|places| {
-            if let Some(place) = places.get(self) {
-                return Rc::clone(place);
-            }
-            // What nobody uses and has not used for long belongs to directories that no configuration names any more.
-            places.retain(|_, place| Rc::strong_count(place) > 1 || place.take().is_some());
-            let place = DirectoryConnections { idle: RefCell::default(), seats: Semaphore::new(self.connections) };
-            Rc::clone(places.entry(self.clone()).or_insert(Rc::new(place)))
+    /// This worker's connections, the same for all plugins that ask this directory.
+    pub fn connections(&self, build: &Build) -> PerWorker<DirectoryConnections> {
+        let permits = self.connections;
+        build.per_worker("ldap-connections", &format!("{self:?}"), move || DirectoryConnections {
+            idle: RefCell::default(),
+            permits: Semaphore::new(permits),
         })
     }
 
-    async fn bind(&self, name: &str, password: &str) -> Result<BindResult, DirectoryError> {
-        let place = self.place();
-        let _seat = place.seats.acquire().await.expect("it is never closed");
-        while let Some(mut connection) = place.take() {
+    async fn bind(
+        &self,
+        connections: &DirectoryConnections,
+        name: &str,
+        password: &str,
+    ) -> Result<BindResult, DirectoryError> {
+        let _permit = connections.permits.acquire().await.expect("it is never closed");
+        while let Some(mut connection) = connections.take() {
             // It may have been closed just now, which says nothing about the directory.
             if let Ok(answer) = connection.simple_bind(name, password).await {
-                place.idle.borrow_mut().push((Instant::now(), connection));
+                connections.idle.borrow_mut().push((Instant::now(), connection));
                 return verdict(answer.rc, answer.text);
             }
         }
         let mut connection = self.connect().await?;
         let answer = connection.simple_bind(name, password).await.map_err(DirectoryError::Broken)?;
-        place.idle.borrow_mut().push((Instant::now(), connection));
+        connections.idle.borrow_mut().push((Instant::now(), connection));
         verdict(answer.rc, answer.text)
     }
 

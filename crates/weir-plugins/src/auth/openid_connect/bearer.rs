@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use serde_json::{Map, Value};
-use weir_plugin::{Exchange, Stop};
+use weir_plugin::{Build, Exchange, PerWorker, Stop};
 
 use super::provider::{ClientAuthMethod, Provider, Trouble};
 use crate::auth::json_web_token::{Claims, WebToken};
@@ -96,8 +96,11 @@ pub type TokenClaims = Rc<Map<String, Value>>;
 /// Good tokens that each worker remembers.
 const REMEMBERED: usize = 1024;
 
-thread_local! {
-    static GOOD: RefCell<RecentResults<TokenClaims>> = RefCell::new(RecentResults::new(REMEMBERED));
+/// Good tokens, by what stands for them.
+pub type GoodTokens = RefCell<RecentResults<TokenClaims>>;
+
+pub fn good_tokens(build: &Build) -> PerWorker<GoodTokens> {
+    build.per_worker("openid-good-tokens", "", || RefCell::new(RecentResults::new(REMEMBERED)))
 }
 
 /// Why a token lets nobody in.
@@ -162,6 +165,7 @@ pub struct Bearer {
     pub remembers: bool,
     /// Names the configuration: what was found out under another does not count.
     pub seal: Box<str>,
+    pub good: PerWorker<GoodTokens>,
 }
 
 fn now_s() -> f64 {
@@ -177,7 +181,7 @@ impl Bearer {
     ) -> Result<TokenClaims, TokenRejection> {
         let mark = SecretDigest::of(&[self.seal.as_bytes(), token]);
         if self.remembers
-            && let Some(known) = GOOD.with_borrow(|good| good.find(mark))
+            && let Some(known) = self.good.get().borrow().find(mark)
         {
             return Ok(known);
         }
@@ -202,7 +206,7 @@ impl Bearer {
         let claims = Rc::new(claims);
         if self.remembers && good_for_s > 0.0 {
             let until = Instant::now() + Duration::from_secs_f64(good_for_s);
-            GOOD.with_borrow_mut(|good| good.keep(mark, Rc::clone(&claims), until));
+            self.good.get().borrow_mut().keep(mark, Rc::clone(&claims), until);
         }
         Ok(claims)
     }

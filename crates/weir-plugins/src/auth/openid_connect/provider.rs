@@ -2,7 +2,6 @@
 //! answers to questions. Each worker knows it on its own, and asks once however many requests want to know.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -17,7 +16,7 @@ use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_plugin::{ConfigError, form};
+use weir_plugin::{Build, ConfigError, PerWorker, form};
 
 use crate::callout::{Failure, Keepalive, Service};
 
@@ -27,6 +26,7 @@ pub struct Provider {
     verify: bool,
     keys_for: Duration,
     pub client: OpenidClient,
+    state: PerWorker<ProviderState>,
 }
 
 /// Who we are to the provider.
@@ -127,13 +127,6 @@ struct ProviderState {
     asking: tokio::sync::Mutex<()>,
 }
 
-thread_local! {
-    static PLACES: RefCell<HashMap<String, Rc<ProviderState>>> = RefCell::default();
-}
-
-/// Providers that a worker remembers. More are those of configurations that are gone.
-const MAX_PLACES: usize = 1024;
-
 impl Provider {
     pub fn new(
         discovery: &str,
@@ -141,9 +134,12 @@ impl Provider {
         timeout: Duration,
         keys_for: Duration,
         client: OpenidClient,
+        build: &Build,
     ) -> Result<Provider, ConfigError> {
         let discovery = Service::parse(discovery, verify, timeout, KEEPALIVE, "discovery")?;
-        Ok(Provider { discovery, verify, keys_for, client })
+        let identity = format!("{} {} {verify}", discovery.name(), discovery.target);
+        let state = build.per_worker("openid-provider", &identity, ProviderState::default);
+        Ok(Provider { discovery, verify, keys_for, client, state })
     }
 
     pub fn timeout(&self) -> Duration {
@@ -154,41 +150,31 @@ impl Provider {
         self.discovery.name()
     }
 
-    fn place(&self) -> Rc<ProviderState> {
-        let identity = format!("{} {} {}", self.name(), self.discovery.target, self.verify);
-        PLACES.with_borrow_mut(|places| {
-            if places.len() >= MAX_PLACES {
-                places.clear();
-            }
-            Rc::clone(places.entry(identity).or_default())
-        })
-    }
-
     pub async fn discovery(&self) -> Result<Rc<Discovery>, Trouble> {
-        let place = self.place();
-        let known = || fresh(&place.discovery, self.keys_for);
+        let state = self.state.get();
+        let known = || fresh(&state.discovery, self.keys_for);
         if let Some(discovery) = known() {
             return Ok(discovery);
         }
-        let _asking = place.asking.lock().await;
+        let _asking = state.asking.lock().await;
         if let Some(discovery) = known() {
             return Ok(discovery);
         }
         let discovery: Discovery = read(&self.discovery, question(&self.discovery.target)?).await?;
         let discovery = Rc::new(discovery);
-        *place.discovery.borrow_mut() = Some((Instant::now(), Rc::clone(&discovery)));
+        *state.discovery.borrow_mut() = Some((Instant::now(), Rc::clone(&discovery)));
         Ok(discovery)
     }
 
     /// The keys; asked for again where those that are known are older than `age`.
     pub async fn keys(&self, age: Duration) -> Result<Rc<[ProviderKey]>, Trouble> {
         let discovery = self.discovery().await?;
-        let place = self.place();
-        let known = || fresh(&place.keys, age);
+        let state = self.state.get();
+        let known = || fresh(&state.keys, age);
         if let Some(keys) = known() {
             return Ok(keys);
         }
-        let _asking = place.asking.lock().await;
+        let _asking = state.asking.lock().await;
         if let Some(keys) = known() {
             return Ok(keys);
         }
@@ -197,7 +183,7 @@ impl Provider {
         let set: Map<String, Value> = read(&service, question(&service.target)?).await?;
         let keys = set.get("keys").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let keys: Rc<[ProviderKey]> = keys.iter().filter_map(ProviderKey::parse).take(MAX_KEYS).collect();
-        *place.keys.borrow_mut() = Some((Instant::now(), Rc::clone(&keys)));
+        *state.keys.borrow_mut() = Some((Instant::now(), Rc::clone(&keys)));
         Ok(keys)
     }
 
