@@ -126,6 +126,7 @@ routes:
     );
     let upstream = |path, host| match found(&snapshot, host, path).expect("a route").target {
         Target::Upstream(index) => &*snapshot.upstreams[index].name,
+        Target::Responder(_) => "a responder",
         Target::Nothing => "nothing",
     };
     assert_eq!(upstream("/a", "shop.example"), "shared");

@@ -1,6 +1,7 @@
 //! One exchange, from request head to log record. Start reading here.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_plugin::{Exchange, MatchedRoute, Retry, Stop, Taken};
@@ -12,9 +13,9 @@ use crate::endpoint::balance::Tried;
 use crate::endpoint::pool::{EndpointPool, Freshness, Permit};
 use crate::message::final_recipient;
 use crate::message::relay::{self, Persisting, RelayOutcome, RelayTerms};
-use crate::message::respond;
 use crate::message::sides::{ClientSide, unless_left};
 use crate::message::tunnel;
+use crate::message::{respond, responder};
 use crate::plugins::chain::Plugins;
 use crate::plugins::content;
 use crate::route::Lookup;
@@ -78,8 +79,15 @@ async fn answer(
     if plugins.see_request_bodies(exchange) {
         Box::pin(content::request(worker, &current.snapshot.clients, plugins, client, exchange)).await?;
     }
-    match exchange.diverted.map_or(route.target, |number| Target::Upstream(number as usize)) {
-        Target::Upstream(number) => proxy(worker, current, route, current.upstream(number), client, exchange).await,
+    if let Some(responder) = exchange.responder().map(Arc::clone) {
+        return Box::pin(responder::answer(worker, current, route, &responder, client, exchange)).await;
+    }
+    let diverted = exchange.diverted.map(|number| Target::Upstream(number as usize));
+    match diverted.as_ref().unwrap_or(&route.target) {
+        Target::Upstream(number) => proxy(worker, current, route, current.upstream(*number), client, exchange).await,
+        Target::Responder(responder) => {
+            Box::pin(responder::answer(worker, current, route, responder, client, exchange)).await
+        }
         Target::Nothing => Err(Stop::NoUpstream),
     }
 }

@@ -13,6 +13,7 @@ use weir_proto::{Known, RequestHead, ResponseHead};
 
 use crate::body::Filters;
 use crate::consumer::{Consumer, Credential};
+use crate::responder::Responder;
 use crate::stop::Stop;
 use crate::tls::Tls;
 
@@ -36,6 +37,8 @@ pub struct Exchange {
     pub route: Option<MatchedRoute>,
     /// The number of the upstream it goes to instead of the route's: [`crate::Build::upstream`].
     pub diverted: Option<u32>,
+    /// What answers it instead of any upstream: [`Exchange::answer_by`].
+    responder: Option<Arc<dyn Responder>>,
     pub upstream: Upstream,
     /// The attempts before the one that `upstream` is about, in their order.
     pub earlier: Vec<Upstream>,
@@ -260,6 +263,7 @@ impl Default for Exchange {
             tls: None,
             route: None,
             diverted: None,
+            responder: None,
             upstream: Upstream::default(),
             earlier: Vec::new(),
             started_ns: 0,
@@ -294,6 +298,7 @@ impl Exchange {
         self.tls = None;
         self.route = None;
         self.diverted = None;
+        self.responder = None;
         self.upstream = Upstream::default();
         self.earlier.clear();
         self.started_ns = 0;
@@ -333,6 +338,21 @@ impl Exchange {
             return Stop::Internal;
         }
         Stop::Answered
+    }
+
+    /// Sends the exchange to another upstream than its route's, by its number: [`crate::Build::upstream`].
+    pub fn divert_to(&mut self, upstream: u32) {
+        self.diverted = Some(upstream);
+    }
+
+    /// Has a responder answer the exchange instead of any upstream, once all plugins have let the request pass.
+    pub fn answer_by(&mut self, responder: &Arc<dyn Responder>) {
+        self.responder = Some(Arc::clone(responder));
+    }
+
+    /// The responder that answers the exchange, if a plugin has named one.
+    pub fn responder(&self) -> Option<&Arc<dyn Responder>> {
+        self.responder.as_ref()
     }
 
     /// The client is the consumer of this credential: for policies and logs, and for the upstream, which is told in

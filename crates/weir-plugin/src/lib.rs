@@ -8,6 +8,7 @@ pub mod exchange;
 pub mod form;
 pub mod options;
 pub mod plugin;
+pub mod responder;
 pub mod state;
 pub mod stop;
 pub mod template;
@@ -23,6 +24,7 @@ pub use definition::{
 };
 pub use exchange::{Client, Exchange, Kept, Logged, MatchedRoute, NoteKey, Notes, RouteFacts, Routes, Taken, Upstream};
 pub use plugin::{Flow, Phases, Plugin, Waiting};
+pub use responder::{Content, Reply, Responder, ResponderRequest, Responding};
 pub use state::PerWorker;
 pub use stop::{Blame, Ending, Retry, Stop};
 pub use template::Template;

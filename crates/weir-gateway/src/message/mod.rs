@@ -4,6 +4,7 @@ pub mod final_recipient;
 pub mod forward;
 pub mod relay;
 pub mod respond;
+pub mod responder;
 pub mod sides;
 pub mod tunnel;
 pub mod unsent;

@@ -152,6 +152,11 @@ pub trait UpstreamSide: Sending {
     /// The trailers that came with the end, where they do not stand in the content's framing.
     fn take_trailers(&mut self) -> Trailers;
 
+    /// What has ended the exchange, where that is known better than by an error of a connection: a responder says it.
+    fn stop(&self) -> Option<Stop> {
+        None
+    }
+
     /// The endpoint has answered, so another request may have the place.
     fn answered(&mut self);
 }

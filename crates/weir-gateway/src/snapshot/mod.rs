@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use weir_net::proxy_protocol::Version;
 use weir_net::timer::NEVER;
 use weir_net::tls::Client;
-use weir_plugin::{Plugin, RouteFacts, Stage};
+use weir_plugin::{Plugin, Responder, RouteFacts, Stage};
 use weir_proto::h1::{Limits, Tolerance};
 
 pub use endpoint::{ActiveChecks, Asked, CheckIdentity, CheckKind, CheckTls, Endpoint, Question};
@@ -136,10 +136,12 @@ pub struct Route {
     pub encoded_separators: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Target {
     /// An index into [`Snapshot::upstreams`].
     Upstream(usize),
+    /// What answers in this process, as an upstream would.
+    Responder(Arc<dyn Responder>),
     /// Nothing to send to: a plugin answers, or the client gets 503.
     Nothing,
 }

@@ -49,7 +49,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                     Poll::Ready(self.received(context, &buffer[..count]))
                 }
                 Poll::Ready(Err(error)) if error.kind() == NOT_PROCESSED => Poll::Ready(Err(Stop::NotProcessed)),
-                Poll::Ready(Err(_)) => Poll::Ready(Err(self.upstream_lost())),
+                Poll::Ready(Err(_)) => Poll::Ready(Err(self.upstream.stop().unwrap_or_else(|| self.upstream_lost()))),
             }
         })
     }

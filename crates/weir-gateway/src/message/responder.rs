@@ -1,0 +1,178 @@
+//! A responder as the upstream side of an exchange.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
+
+use weir_plugin::responder::{Responder, ResponderCall, ResponderRequest};
+use weir_plugin::{Exchange, Stop};
+use weir_proto::h1::Limits;
+use weir_proto::h2::response_head;
+use weir_proto::{Method, ResponseHead, Trailers};
+
+use super::relay::{self, RelayOutcome, RelayTerms};
+use super::sides::{ClientSide, Received, RequestTerms, Sending, UpstreamSide};
+use crate::connection::After;
+use crate::context::WorkerContext;
+use crate::message::forward::Coding;
+use crate::plugins::chain::Plugins;
+use crate::plugins::chain::guarded;
+use crate::snapshot::{Endpoint, PassHost, Route};
+use crate::worker::snapshot::WorkerSnapshot;
+
+/// Stands where the terms of a relay name an endpoint. A responder has none.
+static NO_ENDPOINT: LazyLock<Endpoint> = LazyLock::new(|| Endpoint {
+    name: "responder".into(),
+    addr: NOWHERE,
+    weight: 1,
+    priority: 0,
+    host: "".into(),
+    checks: None,
+});
+const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// Has a responder answer the request, as an upstream would.
+pub async fn answer(
+    worker: &Rc<WorkerContext>,
+    current: &WorkerSnapshot,
+    route: &Route,
+    responder: &Arc<dyn Responder>,
+    client: &mut impl ClientSide,
+    exchange: &mut Exchange,
+) -> Result<After, Stop> {
+    let terms = RelayTerms {
+        plugins: Plugins::of(worker, current, exchange),
+        clients: &current.snapshot.clients,
+        timeouts: route.timeouts.unwrap_or_default(),
+        pass_host: &PassHost::Pass,
+        endpoint: &NO_ENDPOINT,
+        persistence: None,
+    };
+    exchange.upstream.attempts = 1;
+    exchange.upstream.started_ns = worker.now_ns();
+    let mut side = ResponderSide {
+        responder,
+        call: None,
+        ends: false,
+        method: Method::Get,
+        limits: Limits::default(),
+        stop: None,
+    };
+    let outcome = relay::both_ways(worker, client, &mut side, exchange, &terms).await;
+    exchange.upstream.ended_ns = worker.now_ns();
+    match outcome? {
+        RelayOutcome::Complete { client_reusable: true, .. } => Ok(After::KeepAlive),
+        RelayOutcome::Complete { .. } => Ok(After::Close),
+        RelayOutcome::Tunnel => Err(Stop::BadInterim),
+    }
+}
+
+struct ResponderSide<'a> {
+    responder: &'a Arc<dyn Responder>,
+    /// Begins with the request's head.
+    call: Option<ResponderCall>,
+    /// The request's content is complete with what is sent next.
+    ends: bool,
+    method: Method,
+    limits: Limits,
+    /// Why the responder ended the exchange.
+    stop: Option<Stop>,
+}
+
+impl ResponderSide<'_> {
+    fn go_on(&mut self, context: &mut Context<'_>) -> Option<&mut ResponderCall> {
+        let call = self.call.as_mut()?;
+        let polled = guarded(|| {
+            call.poll(context);
+            Ok(())
+        });
+        if let Err(stop) = polled {
+            call.fail(stop);
+        }
+        Some(call)
+    }
+
+    fn failed(&mut self, stop: Stop) -> Poll<io::Result<Received>> {
+        self.stop = Some(stop);
+        Poll::Ready(Err(io::ErrorKind::Other.into()))
+    }
+}
+
+impl Sending for ResponderSide<'_> {
+    fn end(&mut self, _: &mut Vec<u8>, _: Coding, _: Option<&Trailers>) {
+        self.ends = true;
+    }
+
+    fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(call) = &mut self.call {
+            call.push(bytes, self.ends, context);
+        }
+        Ok(bytes.len())
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.call.as_ref().is_some_and(ResponderCall::is_full)
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.go_on(context);
+        if self.is_blocked() { Poll::Pending } else { Poll::Ready(Ok(0)) }
+    }
+}
+
+impl UpstreamSide for ResponderSide<'_> {
+    fn addr(&self) -> SocketAddr {
+        NOWHERE
+    }
+
+    fn request_head(&mut self, _: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> Coding {
+        (self.method, self.limits) = (exchange.request.method, *terms.limits);
+        let request = ResponderRequest::of(exchange);
+        match guarded(|| Ok(ResponderCall::new(self.responder, request))) {
+            Ok(call) => self.call = Some(call),
+            Err(stop) => self.stop = Some(stop),
+        }
+        if exchange.request.framing.has_body() { Coding::Plain } else { Coding::None }
+    }
+
+    fn poll_receive(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+        response: &mut ResponseHead,
+    ) -> Poll<io::Result<Received>> {
+        let (method, limits) = (self.method, self.limits);
+        let Some(call) = self.go_on(context) else {
+            return self.failed(Stop::Internal);
+        };
+        if let Some(head) = call.take_head() {
+            response.clear();
+            let fields = head.fields.iter().map(|(name, value)| (&**name, &**value));
+            return match response_head(head.status, fields, false, &limits, method, response) {
+                Ok(()) => Poll::Ready(Ok(Received::Head(Ok(())))),
+                Err(_) => self.failed(Stop::Internal),
+            };
+        }
+        let count = call.take(buffer, context);
+        if count > 0 {
+            return Poll::Ready(Ok(Received::Bytes(count)));
+        }
+        match call.end() {
+            None => Poll::Pending,
+            Some(Ok(())) => Poll::Ready(Ok(Received::End)),
+            Some(Err(stop)) => self.failed(stop),
+        }
+    }
+
+    fn take_trailers(&mut self) -> Trailers {
+        Trailers::default()
+    }
+
+    fn answered(&mut self) {}
+
+    fn stop(&self) -> Option<Stop> {
+        self.stop
+    }
+}
