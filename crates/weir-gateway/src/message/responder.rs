@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use weir_plugin::responder::{Responder, ResponderCall, ResponderRequest};
 use weir_plugin::{Exchange, Stop};
-use weir_proto::h1::Limits;
+use weir_proto::h1::{Limits, Tolerance};
 use weir_proto::h2::response_head;
 use weir_proto::{Method, ResponseHead, Trailers};
 
@@ -49,6 +49,7 @@ pub async fn answer(
         pass_host: &PassHost::Pass,
         endpoint: &NO_ENDPOINT,
         persistence: None,
+        tolerance: Tolerance::default(),
     };
     exchange.upstream.attempts = 1;
     exchange.upstream.started_ns = worker.now_ns();
