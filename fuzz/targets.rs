@@ -280,12 +280,12 @@ pub fn json(data: &[u8]) {
     let mut end = 0;
     let outcome = loop {
         match scanner.next() {
-            Ok(Some(json_text::Token::Name(span) | json_text::Token::Text(span))) => {
+            Ok(Some(json_text::JsonToken::Name(span) | json_text::JsonToken::Text(span))) => {
                 assert!(end <= span.start && span.end <= data.len(), "tokens overlap");
                 end = span.end;
                 let _ = scanner.unquoted(&span);
             }
-            Ok(Some(json_text::Token::Plain(span))) => {
+            Ok(Some(json_text::JsonToken::Plain(span))) => {
                 assert!(end <= span.start && span.end <= data.len(), "tokens overlap");
                 end = span.end;
             }
@@ -295,9 +295,9 @@ pub fn json(data: &[u8]) {
         }
     };
     if serde_json::from_slice::<serde_json::Value>(data).is_ok() {
-        assert!(matches!(outcome, Ok(()) | Err(json_text::Fault::Depth)), "JSON is refused: {outcome:?}");
+        assert!(matches!(outcome, Ok(()) | Err(json_text::JsonError::Depth)), "JSON is refused: {outcome:?}");
     }
-    if let Some(path) = json_text::path::Path::parse("$..a[*]") {
+    if let Some(path) = json_text::path::JsonPath::parse("$..a[*]") {
         let _ = path.find(data, DEPTH);
     }
 }
@@ -305,7 +305,7 @@ pub fn json(data: &[u8]) {
 /// What is found in XML lies within it.
 pub fn xml(data: &[u8]) {
     for path in ["//a", "/a/*/b", "//a/@b"] {
-        let path = xml_text::Path::parse(path).expect("a path");
+        let path = xml_text::XmlPath::parse(path).expect("a path");
         for found in path.find(data, 64).into_iter().flatten() {
             assert!(found.spans.iter().all(|span| span.start <= span.end && span.end <= data.len()), "beyond the end");
         }

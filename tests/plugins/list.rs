@@ -66,6 +66,26 @@ fn a_file_with_every_plugin_loads_unchanged() {
 }
 
 #[test]
+fn a_check_starts_no_thread_and_opens_no_socket() {
+    let place = TempDir::new();
+    let every_plugin = place.write("apisix.yaml", FILE);
+    let documents = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/config");
+    let documents = std::fs::read_dir(documents).expect("it is there").map(|entry| entry.expect("readable").path());
+    let documents = documents.filter(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    for file in std::iter::once(every_plugin).chain(documents) {
+        let trace = place.join("trace");
+        let calls = "trace=clone,clone3,fork,vfork,socket,socketpair,connect,bind,listen";
+        let mut command = Command::new("strace");
+        command.args(["-f", "-qq", "-e", calls, "-e", "signal=none", "-o"]).arg(&trace);
+        let output = command.arg(env!("CARGO_BIN_EXE_weir")).arg("check").arg(&file).output();
+        let output = output.expect("strace is installed by scripts/setup");
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{}", String::from_utf8_lossy(&output.stderr));
+        let trace = std::fs::read_to_string(&trace).expect("it was written");
+        assert_eq!(trace, "", "{}", file.display());
+    }
+}
+
+#[test]
 fn what_is_not_supported_is_named_with_its_place() {
     let (code, said) = check(&FILE.replace("host: \"http://127.0.0.1:9797\"", "host: \"grpc://127.0.0.1:9797\""));
     assert_eq!(code, Some(1));

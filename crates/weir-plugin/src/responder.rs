@@ -117,7 +117,10 @@ pub struct Reply(Rc<RefCell<Channel>>);
 impl Reply {
     /// Begins the response. Without a `Content-Length` among the fields its content may have any length.
     pub fn begin(&mut self, status: u16, fields: &[(&str, &str)]) {
-        let fields = fields.iter().map(|(name, value)| (name.as_bytes().into(), value.as_bytes().into())).collect();
+        // In lower case, as HTTP/2 has them; HTTP/1.1 does not care.
+        let field =
+            |(name, value): &(&str, &str)| (name.to_ascii_lowercase().into_bytes().into(), value.as_bytes().into());
+        let fields = fields.iter().map(field).collect();
         let mut channel = self.0.borrow_mut();
         channel.head = Some(ReplyHead { status, fields });
         channel.has_begun = true;
