@@ -10,6 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use weir_client::HttpClient;
 
 use crate::consumer::Consumers;
 use crate::plugin::Plugin;
@@ -73,6 +74,7 @@ pub struct Shared {
     secret_fields: Arc<SecretFields>,
     /// Where clients that speak in the clear are told to go for TLS.
     https_port: Option<u16>,
+    http: HttpClient,
 }
 
 /// Names of header fields whose values are secrets, in lower case. Known in full once all plugins of a document are built.
@@ -91,6 +93,11 @@ impl Shared {
         Shared { https_port, ..Shared::default() }
     }
 
+    /// For a node whose plugins ask services with this client.
+    pub fn with_http(self, http: HttpClient) -> Shared {
+        Shared { http, ..self }
+    }
+
     /// Names of query arguments that some plugin takes for secrets.
     pub fn secret_arguments(&self) -> Vec<Arc<[u8]>> {
         self.secret_arguments.borrow().iter().cloned().collect()
@@ -101,6 +108,11 @@ impl Build {
     /// For a plugin of `owner`, a resource by kind and id, as `route/1`.
     pub fn of(owner: String, shared: &Rc<Shared>) -> Build {
         Build { owner, shared: Rc::clone(shared), ..Build::default() }
+    }
+
+    /// The client for services that a plugin asks over HTTP: with the resolver and the authorities of the node.
+    pub fn http(&self) -> &HttpClient {
+        &self.shared.http
     }
 
     /// For a plugin within this one, by its place there.

@@ -5,11 +5,11 @@ use weir_plugin::{Entry, Registry};
 
 mod answer;
 mod auth;
-mod callout;
 mod clock;
 mod content;
 #[doc(hidden)]
 pub mod fuzzing;
+mod http_service;
 mod limit;
 mod log;
 mod observe;

@@ -26,7 +26,12 @@ pub(super) struct Layers<'a> {
 pub(super) fn read<'a>(compiler: &'a Compiler<'a>, registry: &'a Registry) -> Known<'a> {
     let tls = compiler.document.settings.listen.iter().find(|listen| listen.tls);
     let https_port = tls.map(|listen| listen.address.port()).filter(|port| *port != 0);
-    let mut reader = Reader { compiler, registry, shared: Shared::new(https_port), taken: HashMap::new() };
+    let mut reader = Reader {
+        compiler,
+        registry,
+        shared: Shared::new(https_port).with_http(compiler.http.clone()),
+        taken: HashMap::new(),
+    };
     reader.metadata();
     let overlays = reader.consumers();
     Known { shared: reader.shared, overlays }

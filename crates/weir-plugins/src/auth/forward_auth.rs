@@ -8,11 +8,12 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use weir_client::IdleConnections;
 use weir_plugin::{
     Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop, Template, Variable, Variables,
 };
 
-use crate::callout::{Keepalive, Service};
+use crate::http_service::HttpService;
 use crate::options::headers::{Scalar, header_name};
 use crate::rate_limited_log::RateLimitedLog;
 
@@ -128,12 +129,12 @@ impl Definition for ForwardAuth {
         if !(200..=599).contains(&self.status_on_error) {
             return Err(ConfigError::new("status_on_error", "must be from 200 to 599"));
         }
-        let keepalive = Keepalive {
-            most: if self.keepalive { self.keepalive_pool } else { 0 },
-            idle: Duration::from_millis(self.keepalive_timeout),
+        let idle = IdleConnections {
+            max_per_origin: if self.keepalive { self.keepalive_pool } else { 0 },
+            timeout: Duration::from_millis(self.keepalive_timeout),
         };
-        let service =
-            Service::parse(&self.uri, self.ssl_verify, Duration::from_millis(self.timeout), keepalive, "uri")?;
+        let timeout = Duration::from_millis(self.timeout);
+        let service = HttpService::parse(build.http(), &self.uri, self.ssl_verify, timeout, idle, "uri")?;
         let extra = |(name, value): (String, Scalar)| {
             let path = format!("extra_headers.{name}");
             let template = value.template(&path, build)?;
@@ -164,7 +165,7 @@ fn field_name(name: &str, path: &str) -> Result<HeaderName, ConfigError> {
 }
 
 struct ForwardAuthorizer {
-    service: Service,
+    service: HttpService,
     method: RequestMethod,
     most_content: u64,
     request_headers: Box<[HeaderName]>,
@@ -312,6 +313,7 @@ impl ForwardAuthorizer {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use weir_client::HttpClient;
 
     use super::*;
     use crate::testing::{exchange, refused};
@@ -319,11 +321,11 @@ mod tests {
     fn door(options: serde_json::Value) -> ForwardAuthorizer {
         let options: ForwardAuth = serde_json::from_value(options).expect("valid");
         let names = |names: &[String]| field_names(names, "").expect("valid");
-        let keepalive = Keepalive { most: 0, idle: Duration::ZERO };
+        let (client, idle) = (HttpClient::default(), IdleConnections::default());
         ForwardAuthorizer {
             method: options.request_method,
             most_content: options.max_req_body_size,
-            service: Service::parse(&options.uri, false, Duration::ZERO, keepalive, "").expect("valid"),
+            service: HttpService::parse(&client, &options.uri, false, Duration::ZERO, idle, "").expect("valid"),
             request_headers: names(&options.request_headers),
             extra_headers: Box::default(),
             upstream_headers: names(&options.upstream_headers),

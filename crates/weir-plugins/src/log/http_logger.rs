@@ -8,9 +8,10 @@ use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use weir_client::IdleConnections;
 use weir_plugin::{Build, ConfigError, Definition, Described, Exchange, Filter, Phases, Plugin, Stage, Stop};
 
-use crate::callout::{Keepalive, Service};
+use crate::http_service::HttpService;
 use crate::log::bodies::{Bodies, BodyOptions};
 use crate::log::entry::RecordFormat;
 use crate::log::sink::{Batching, RecordSink};
@@ -147,8 +148,9 @@ impl Definition for HttpLogger {
             self.log_format_extra.as_ref().or(metadata.log_format_extra.as_ref()),
             build,
         )?;
-        let keepalive = Keepalive { most: 1, idle: Duration::from_secs(DAY_S) };
-        let service = Service::parse(&self.uri, self.ssl_verify, Duration::from_secs(self.timeout), keepalive, "uri")?;
+        let idle = IdleConnections { max_per_origin: 1, timeout: Duration::from_secs(DAY_S) };
+        let timeout = Duration::from_secs(self.timeout);
+        let service = HttpService::parse(build.http(), &self.uri, self.ssl_verify, timeout, idle, "uri")?;
         let authorization = self.auth_header.as_deref().map(|text| {
             let mut value = HeaderValue::from_str(text)
                 .map_err(|_| ConfigError::new("auth_header", "has a character that no header field may have"))?;
@@ -225,7 +227,7 @@ impl Plugin for HttpRecordLogger {
 
 /// How a batch gets to its service.
 struct Parcel {
-    service: Service,
+    service: HttpService,
     authorization: Option<HeaderValue>,
     method: ConcatMethod,
     is_single: bool,
@@ -260,15 +262,16 @@ impl Parcel {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use weir_client::HttpClient;
 
     use super::*;
     use crate::testing::refused;
 
     #[test]
     fn batches_look_as_asked_for() {
-        let keepalive = Keepalive { most: 0, idle: Duration::ZERO };
+        let (client, idle) = (HttpClient::default(), IdleConnections::default());
         let packed = |method, is_single, batch: &[&str]| {
-            let service = Service::parse("http://a", false, Duration::ZERO, keepalive, "").expect("valid");
+            let service = HttpService::parse(&client, "http://a", false, Duration::ZERO, idle, "").expect("valid");
             let batch: Vec<Vec<u8>> = batch.iter().map(|text| text.as_bytes().to_vec()).collect();
             let (_, body) = Parcel { service, authorization: None, method, is_single }.packed(&batch);
             String::from_utf8(body).expect("text")

@@ -11,12 +11,13 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use weir_client::{CallError, IdleConnections};
 use weir_plugin::{
     Build, ConfigError, Definition, Exchange, Filter, Flow, NoteKey, PerWorker, Phases, Plugin, Stage, Stop, state,
 };
 
-use crate::callout::{Failure, Keepalive, Service};
 use crate::content::body_recorder::BodyRecorder;
+use crate::http_service::HttpService;
 
 /// Sends a copy of requests to another service, whose answers nobody reads.
 ///
@@ -78,8 +79,8 @@ impl Definition for ProxyMirror {
         if !(0.00001..=1.0).contains(&self.sample_ratio) {
             return Err(ConfigError::new("sample_ratio", "must be from 0.00001 to 1"));
         }
-        let keepalive = Keepalive { most: 8, idle: Duration::from_secs(60) };
-        let service = Service::parse(&self.host, true, TIMEOUT, keepalive, "host")?;
+        let idle = IdleConnections { max_per_origin: 8, timeout: Duration::from_secs(60) };
+        let service = HttpService::parse(build.http(), &self.host, true, TIMEOUT, idle, "host")?;
         if &*service.target != "/" {
             return Err(ConfigError::new("host", "has a path; write that as `path`"));
         }
@@ -129,7 +130,7 @@ pub fn tallies() -> Vec<(String, [(&'static str, u64); 3])> {
 }
 
 struct Mirror {
-    service: Service,
+    service: HttpService,
     path: Option<String>,
     mode: PathConcatMode,
     sample_ratio: f64,
@@ -194,7 +195,7 @@ impl Plugin for Mirror {
         tokio::task::spawn_local(async move {
             let _permit = permit;
             let count = match service.ask(copy, MOST_ANSWERED).await {
-                Ok(_) | Err(Failure::TooLong) => &tally.sent,
+                Ok(_) | Err(CallError::AnswerTooLarge { .. }) => &tally.sent,
                 Err(_) => &tally.failed,
             };
             count.fetch_add(1, Relaxed);

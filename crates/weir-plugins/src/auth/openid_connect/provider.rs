@@ -16,13 +16,15 @@ use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use weir_client::{CallError, HttpClient, IdleConnections};
 use weir_plugin::{Build, ConfigError, PerWorker, form};
 
-use crate::callout::{Failure, Keepalive, Service};
+use crate::http_service::HttpService;
 
 /// What the plugin was told about its provider, and about itself.
 pub struct Provider {
-    discovery: Service,
+    http: HttpClient,
+    discovery: HttpService,
     verify: bool,
     keys_for: Duration,
     pub client: OpenidClient,
@@ -101,7 +103,7 @@ const REFRESH: Duration = Duration::from_secs(5);
 /// Why there is no answer.
 #[derive(Debug)]
 pub enum Trouble {
-    Service(String, Failure),
+    Service(String, CallError),
     /// It answers with another status than 200.
     Refused(String, u16),
     /// It is not what it should be.
@@ -136,10 +138,11 @@ impl Provider {
         client: OpenidClient,
         build: &Build,
     ) -> Result<Provider, ConfigError> {
-        let discovery = Service::parse(discovery, verify, timeout, KEEPALIVE, "discovery")?;
+        let http = build.http();
+        let discovery = HttpService::parse(http, discovery, verify, timeout, IDLE, "discovery")?;
         let identity = format!("{} {} {verify}", discovery.name(), discovery.target);
         let state = build.per_worker("openid-provider", &identity, ProviderState::default);
-        Ok(Provider { discovery, verify, keys_for, client, state })
+        Ok(Provider { http: http.clone(), discovery, verify, keys_for, client, state })
     }
 
     pub fn timeout(&self) -> Duration {
@@ -197,12 +200,13 @@ impl Provider {
     }
 
     /// An endpoint of the provider.
-    pub fn service(&self, url: &str) -> Result<Service, Trouble> {
-        Service::parse(url, self.verify, self.timeout(), KEEPALIVE, "").map_err(|error| Trouble::Answer(error.problem))
+    pub fn service(&self, url: &str) -> Result<HttpService, Trouble> {
+        HttpService::parse(&self.http, url, self.verify, self.timeout(), IDLE, "")
+            .map_err(|error| Trouble::Answer(error.problem))
     }
 
     /// Asks an endpoint with somebody's token.
-    pub async fn get_as(&self, service: &Service, token: &str) -> Result<Map<String, Value>, Trouble> {
+    pub async fn get_as(&self, service: &HttpService, token: &str) -> Result<Map<String, Value>, Trouble> {
         let mut value = HeaderValue::try_from(format!("Bearer {token}"))
             .map_err(|_| Trouble::Answer("its token is none".to_owned()))?;
         value.set_sensitive(true);
@@ -214,7 +218,7 @@ impl Provider {
     /// Sends a form as this client, and reads what is answered, which is JSON.
     pub async fn post(
         &self,
-        service: &Service,
+        service: &HttpService,
         proof: ClientAuthMethod,
         fields: HeaderMap,
         pairs: &[(&str, &str)],
@@ -249,7 +253,7 @@ impl Provider {
     }
 }
 
-const KEEPALIVE: Keepalive = Keepalive { most: 2, idle: Duration::from_secs(60) };
+const IDLE: IdleConnections = IdleConnections { max_per_origin: 2, timeout: Duration::from_secs(60) };
 
 fn fresh<T: ?Sized>(place: &RefCell<Option<(Instant, Rc<T>)>>, age: Duration) -> Option<Rc<T>> {
     place.borrow().as_ref().filter(|(since, _)| since.elapsed() < age).map(|(_, known)| Rc::clone(known))
@@ -276,7 +280,10 @@ fn question(target: &str) -> Result<Request<Full<Bytes>>, Trouble> {
     Ok(request)
 }
 
-async fn read<T: serde::de::DeserializeOwned>(service: &Service, request: Request<Full<Bytes>>) -> Result<T, Trouble> {
+async fn read<T: serde::de::DeserializeOwned>(
+    service: &HttpService,
+    request: Request<Full<Bytes>>,
+) -> Result<T, Trouble> {
     let answer = service.ask(request, MOST_ANSWERED).await;
     let answer = answer.map_err(|failure| Trouble::Service(service.name(), failure))?;
     let status = answer.status().as_u16();

@@ -1,0 +1,90 @@
+//! A service that a plugin asks over HTTP: an auth service, a receiver of logs. The gateway's one client asks.
+
+use std::time::Duration;
+
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use weir_client::{CallError, CallSettings, HttpClient, IdleConnections, ServerVerification, ServiceUrl};
+use weir_plugin::ConfigError;
+
+/// A service, and how it is spoken to.
+#[derive(Clone)]
+pub struct HttpService {
+    client: HttpClient,
+    url: ServiceUrl,
+    /// Path and query as configured; `/` where there are none.
+    pub target: Box<str>,
+    pub timeout: Duration,
+    settings: CallSettings,
+}
+
+impl HttpService {
+    /// From an option that holds an `http` or `https` URL. `verify`: the service has to prove who it is.
+    pub fn parse(
+        client: &HttpClient,
+        url: &str,
+        verify: bool,
+        timeout: Duration,
+        idle: IdleConnections,
+        path: &str,
+    ) -> Result<HttpService, ConfigError> {
+        let parsed = ServiceUrl::parse(url).map_err(|error| {
+            ConfigError::new(path, format!("`{url}` is no URL: {error}; write as `http://auth.example:8080/check`"))
+        })?;
+        let verification = if verify { ServerVerification::Verify } else { ServerVerification::Skip };
+        let settings =
+            CallSettings { connect_timeout: timeout, timeout, idle, verification, ..CallSettings::default() };
+        if parsed.origin().is_https {
+            // Read here, so that no worker has to. Where it fails, each call says so.
+            let _ = client.prepare_tls(&settings);
+        }
+        let target = parsed.target().as_str().into();
+        Ok(HttpService { client: client.clone(), url: parsed, target, timeout, settings })
+    }
+
+    /// Without path and query, where secrets may stand.
+    pub fn name(&self) -> String {
+        self.url.origin().to_string()
+    }
+
+    /// Sends a request, whose URI is a path and query, and waits for the whole answer, which has `most` bytes at most.
+    ///
+    /// # Errors
+    /// Where it cannot be had within the time-out.
+    pub async fn ask(&self, request: Request<Full<Bytes>>, most: usize) -> Result<Response<Bytes>, CallError> {
+        let (head, content) = request.into_parts();
+        let content = match content.collect().await {
+            Ok(content) => content.to_bytes(),
+            Err(never) => match never {},
+        };
+        let settings = CallSettings { max_content_bytes: most, ..self.settings.clone() };
+        self.client.call(&self.url, Request::from_parts(head, content), &settings).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<HttpService, ConfigError> {
+        let client = HttpClient::default();
+        HttpService::parse(&client, url, false, Duration::from_secs(1), IdleConnections::default(), "uri")
+    }
+
+    #[test]
+    fn services_are_named_by_urls() {
+        for (url, name, target) in [
+            ("http://a.example", "http://a.example:80", "/"),
+            ("https://a.example/check?b=1", "https://a.example:443", "/check?b=1"),
+            ("http://[::1]:9000/x", "http://[::1]:9000", "/x"),
+        ] {
+            let service = parse(url).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!((&*service.name(), &*service.target), (name, target));
+        }
+        for url in ["a.example", "/check", "ftp://a.example", "http://user@a.example/", "http://", "http://a b/"] {
+            let error = parse(url).err().expect("refused").to_string();
+            assert!(error.starts_with("uri: `") && error.contains("is no URL"), "{error}");
+        }
+    }
+}
