@@ -7,6 +7,7 @@ mod descriptors;
 mod load;
 mod logs;
 mod reload;
+mod stalls;
 mod systemd;
 mod upgrade;
 

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -42,8 +42,12 @@ const PIPE_PIECE: usize = 4096;
 type ReopenReport = Box<dyn FnOnce(io::Result<()>) + Send>;
 
 enum LogCommand {
-    Chunk { text: Vec<u8>, lines: u64 },
-    Reopen(ReopenReport),
+    Chunk {
+        text: Vec<u8>,
+        lines: u64,
+    },
+    /// Follows what was handed over before; the report is with the urgent commands.
+    Reopen,
     Stop,
 }
 
@@ -51,6 +55,8 @@ enum LogCommand {
 #[derive(Default)]
 struct UrgentCommands {
     reopen: Mutex<Option<ReopenReport>>,
+    /// The queue had no room for the command to reopen.
+    unqueued: AtomicBool,
     stop: AtomicBool,
 }
 
@@ -99,13 +105,15 @@ impl LogWriter {
     /// Opens the path again, after the file was moved away, and waits for nothing: `report` is told the outcome. What was
     /// handed over before goes to the old file, unless that stalls. On an error the old file stays in use.
     pub fn reopen(&self, report: impl FnOnce(io::Result<()>) + Send + 'static) {
-        match self.queue.try_send(LogCommand::Reopen(Box::new(report))) {
+        *self.urgent.reopen() = Some(Box::new(report));
+        match self.queue.try_send(LogCommand::Reopen) {
             Ok(()) => {}
-            Err(TrySendError::Full(LogCommand::Reopen(report))) => *self.urgent.reopen() = Some(report),
-            Err(TrySendError::Disconnected(LogCommand::Reopen(report))) => {
-                report(Err(io::Error::other("the log's thread has ended")));
+            Err(TrySendError::Full(_)) => self.urgent.unqueued.store(true, Release),
+            Err(TrySendError::Disconnected(_)) => {
+                if let Some(report) = self.urgent.reopen().take() {
+                    report(Err(io::Error::other("the log's thread has ended")));
+                }
             }
-            Err(_) => unreachable!("a command comes back as it was"),
         }
     }
 }
@@ -212,12 +220,11 @@ impl WriterThread {
             };
             match command {
                 Some(LogCommand::Chunk { text, lines }) => self.write(&text, lines),
-                Some(LogCommand::Reopen(report)) => self.reopen(report),
+                Some(LogCommand::Reopen) => self.reopen(),
                 Some(LogCommand::Stop) | None => return,
             }
-            let urgent = self.urgent.reopen().take();
-            if let Some(report) = urgent {
-                self.reopen(report);
+            if self.urgent.unqueued.swap(false, AcqRel) {
+                self.reopen();
             }
         }
     }
@@ -254,10 +261,7 @@ impl WriterThread {
 
     /// While the log stalls. An error ends the wait.
     fn follow_urgent(&mut self) -> io::Result<()> {
-        let report = self.urgent.reopen().take();
-        if let Some(report) = report {
-            self.reopen(report);
-        }
+        self.reopen();
         if !self.urgent.stop.load(Acquire) {
             return Ok(());
         }
@@ -268,7 +272,9 @@ impl WriterThread {
         }
     }
 
-    fn reopen(&mut self, report: ReopenReport) {
+    /// If that was asked for and has not been done.
+    fn reopen(&mut self) {
+        let Some(report) = self.urgent.reopen().take() else { return };
         let opened = LogFile::open(&self.target.path);
         self.complain_after = None;
         report(opened.map(|opened| self.target = opened));
