@@ -4,6 +4,7 @@ mod check;
 mod demo;
 mod dependencies;
 mod docs;
+mod draw;
 mod package;
 mod schema_page;
 mod structure;
@@ -21,7 +22,8 @@ const USAGE: &str = "cargo xtask COMMAND
   package writes a tarball, a Debian package, an OCI image, SBOM and checksums to target/packages, or to the folder named
           (with --binary FILE: of this binary, instead of building the profile `dist`)
   demo    starts weir before a demo backend and sends a first request (with --once: and stops;
-          with --binary BINARY FILE: of this binary with this file, instead of building one)";
+          with --binary BINARY FILE: of this binary with this file, instead of building one)
+  draw    prints messages and names drawn at random by a seed, to be read by fresh eyes";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         ["deps"] => dependencies::dependencies(),
         ["docs"] => docs::write(),
         ["docs", "--check"] => docs::compare(),
+        ["draw", seed] => draw::draw(seed),
         ["demo"] => demo::demo(false),
         ["demo", "--once"] => demo::demo(true),
         ["demo", "--binary", binary, file] => demo::run(Path::new(binary), file, false),
