@@ -1,13 +1,13 @@
 //! The two sides of an exchange, whatever protocols they speak. The stations between them are generic over both and
 //! compiled for each pair, so that one protocol costs the others nothing.
 
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use pin_project_lite::pin_project;
 use weir_net::stream::Stream;
 use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Stop};
@@ -112,17 +112,40 @@ pub trait ClientSide: Sending {
     fn pipe(&mut self) -> &mut Self::Pipe;
 }
 
-/// Awaits something for an exchange, and gives up when the client leaves: see [`ClientSide::poll_leave`].
-pub async fn unless_left<T>(
-    waiting: impl Future<Output = Result<T, Stop>>,
-    mut poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
-) -> Result<T, Stop> {
-    let mut waiting = pin!(waiting);
-    poll_fn(|context| match waiting.as_mut().poll(context) {
-        Poll::Pending => poll_leave(context).map(Err),
-        done => done,
-    })
-    .await
+pin_project! {
+    /// Awaits something for an exchange, and gives up when the client leaves: see [`ClientSide::poll_leave`].
+    ///
+    /// Not an `async fn`, which would hold what it awaits twice: as its argument, and pinned.
+    pub struct UnlessLeft<F, L> {
+        #[pin]
+        waiting: F,
+        poll_leave: L,
+    }
+}
+
+/// Makes one.
+pub fn unless_left<T, F, L>(waiting: F, poll_leave: L) -> UnlessLeft<F, L>
+where
+    F: Future<Output = Result<T, Stop>>,
+    L: FnMut(&mut Context<'_>) -> Poll<Stop>,
+{
+    UnlessLeft { waiting, poll_leave }
+}
+
+impl<T, F, L> Future for UnlessLeft<F, L>
+where
+    F: Future<Output = Result<T, Stop>>,
+    L: FnMut(&mut Context<'_>) -> Poll<Stop>,
+{
+    type Output = Result<T, Stop>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, Stop>> {
+        let this = self.project();
+        match this.waiting.poll(context) {
+            Poll::Pending => (this.poll_leave)(context).map(Err),
+            done => done,
+        }
+    }
 }
 
 /// What a request's head depends on beside the exchange.

@@ -81,8 +81,11 @@ impl<'a> Plugins<'a> {
         let price = self.price_if::<MEASURED>(link, exchange);
         let end = match self.measure(price, PricedPhase::Request, || guarded(|| link.step.on_request(exchange))) {
             Ok(Flow::Continue) => return Ok(()),
-            Ok(Flow::Wait(waiting)) if MEASURED => self.attend(price, guarded_wait(waiting), poll_leave).await,
-            Ok(Flow::Wait(waiting)) => unless_left(guarded_wait(waiting), poll_leave).await,
+            // Boxed: what a plugin waits with must not be part of each exchange.
+            Ok(Flow::Wait(waiting)) if MEASURED => {
+                Box::pin(self.attend(price, guarded_wait(waiting), poll_leave)).await
+            }
+            Ok(Flow::Wait(waiting)) => Box::pin(unless_left(guarded_wait(waiting), poll_leave)).await,
             Err(stop) => Err(stop),
         };
         end.inspect_err(|stop| self.stopped(link, exchange, *stop))

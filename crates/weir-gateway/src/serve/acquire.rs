@@ -1,0 +1,60 @@
+//! Waiting for a permit.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_plugin::{Exchange, Stop};
+
+use super::attempt::begun;
+use crate::context::WorkerContext;
+use crate::endpoint::balance::Tried;
+use crate::endpoint::pool::Permit;
+use crate::message::sides::{ClientSide, unless_left};
+use crate::snapshot;
+use crate::worker::snapshot::WorkerUpstream;
+
+/// An exchange's request for a permit: at the endpoint that was picked, or at whichever endpoint of the upstream has one
+/// first where it does not matter.
+pub struct PermitRequest<'a> {
+    pub settings: &'a snapshot::Upstream,
+    pub upstream: &'a WorkerUpstream,
+    pub picked: usize,
+    pub tried: Tried,
+    pub patience: Duration,
+}
+
+impl PermitRequest<'_> {
+    /// Waits for a permit; says of which endpoint it is.
+    pub async fn wait<'w>(
+        self,
+        worker: &'w Rc<WorkerContext>,
+        client: &mut impl ClientSide,
+        exchange: &mut Exchange,
+    ) -> Result<(usize, Permit<'w>), Stop> {
+        let PermitRequest { settings, upstream, mut picked, tried, patience } = self;
+        let since_ns = worker.now_ns();
+        loop {
+            let endpoint = &upstream.endpoints[picked];
+            let shared_queue = upstream.shared_queue_for(settings, exchange, picked, tried, worker.now_ns());
+            // Should it end here, this is what is logged of the attempt.
+            let attempts = exchange.upstream.attempts;
+            exchange.upstream = match shared_queue {
+                Some(_) => weir_plugin::Upstream { attempts, ..Default::default() },
+                None => begun(endpoint, attempts, since_ns),
+            };
+            let waiting = async {
+                match shared_queue {
+                    Some(shared_queue) => shared_queue.wait(&upstream.endpoints, worker, since_ns, patience).await,
+                    None => Ok(Some((picked, endpoint.wait_for_permit(worker, since_ns, patience).await?))),
+                }
+            };
+            if let Some(found) = unless_left(waiting, |context| client.poll_leave(context)).await? {
+                return Ok(found);
+            }
+            picked = upstream.pick(settings, exchange, tried, worker.now_ns()).ok_or(Stop::NoEndpoint)?;
+            if let Some(permit) = upstream.endpoints[picked].try_permit(worker) {
+                return Ok((picked, permit));
+            }
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! What holds for every request, whatever its route.
+
+use weir_plugin::{Exchange, Stop};
+use weir_proto::{Framing, Method};
+
+use crate::certificates::Admission;
+use crate::worker::snapshot::WorkerSnapshot;
+
+/// Refuses what no route may serve, and sets what no route changes.
+pub fn admit(current: &WorkerSnapshot, exchange: &mut Exchange) -> Result<(), Stop> {
+    if let Some(stop) = exchange.stop {
+        return Err(stop); // refused while it was read
+    }
+    let clients = &current.snapshot.clients;
+    if !clients.trusted_addresses.is_empty() {
+        exchange.client.trusted = clients.trusts(exchange.client.peer.ip());
+    }
+    if exchange.request.method == Method::Connect {
+        return Err(Stop::ConnectMethod);
+    }
+    if let Some(tls) = &exchange.tls {
+        let (host, path, proved) = (exchange.request.host(), exchange.request.path(), tls.certificate.is_some());
+        match current.snapshot.certificates.admit(host, path, tls.proof, proved) {
+            Admission::Admitted => {}
+            Admission::Misdirected => return Err(Stop::Misdirected),
+            Admission::Unproved => return Err(Stop::NoCertificate),
+        }
+    }
+    exchange.body_limit = clients.body_bytes.unwrap_or(u64::MAX);
+    match exchange.request.framing {
+        Framing::Sized(length) if length > exchange.body_limit => Err(Stop::BodyTooLarge),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,124 @@
+//! One attempt: a connection to the endpoint, and the relay over it.
+
+use std::rc::Rc;
+
+use weir_plugin::{Exchange, Stop};
+
+use crate::connection::After;
+use crate::context::WorkerContext;
+use crate::endpoint::pool::{EndpointPool, Freshness, Permit};
+use crate::message::relay::{self, Persisting, RelayOutcome, RelayTerms};
+use crate::message::sides::{ClientSide, unless_left};
+use crate::message::tunnel;
+use crate::plugins::chain::Plugins;
+use crate::snapshot::{self, Timeouts};
+use crate::worker::snapshot::{WorkerSnapshot, WorkerUpstream};
+
+/// A failure, and whether its connection had been used before.
+pub type Failure = (Stop, bool);
+
+/// Where an attempt goes, and on which terms.
+pub struct Attempt<'a> {
+    pub current: &'a Rc<WorkerSnapshot>,
+    pub settings: &'a snapshot::Upstream,
+    pub upstream: &'a WorkerUpstream,
+    /// Its number in the upstream.
+    pub endpoint: usize,
+    pub timeouts: Timeouts,
+    pub started_ns: u64,
+}
+
+impl<'a> Attempt<'a> {
+    /// Sends the request and relays its response.
+    pub async fn run(
+        self,
+        permit: Permit<'a>,
+        freshness: Freshness,
+        client: &mut impl ClientSide,
+        exchange: &mut Exchange,
+    ) -> Result<After, Failure> {
+        let worker = permit.worker();
+        exchange.upstream = begun(permit.endpoint(), exchange.upstream.attempts + 1, self.started_ns);
+        let terms = self.terms(worker, exchange);
+        let after = match permit.endpoint().http2 {
+            true => Box::pin(over_http2(&terms, permit, freshness, client, exchange)).await?,
+            false => over_http1(&terms, permit, freshness, client, exchange).await?,
+        };
+        let health = &self.upstream.health[self.endpoint];
+        health.answered(exchange.upstream.status, &self.settings.passive, worker.now_ns());
+        Ok(after)
+    }
+
+    fn terms(&self, worker: &'a Rc<WorkerContext>, exchange: &Exchange) -> RelayTerms<'a> {
+        let Attempt { current, settings, upstream, endpoint, timeouts, .. } = *self;
+        let persistence = settings.persistence.as_deref();
+        RelayTerms {
+            plugins: Plugins::of(worker, current, exchange),
+            clients: &current.snapshot.clients,
+            timeouts,
+            tolerance: settings.tolerance,
+            pass_host: &settings.pass_host,
+            endpoint: &settings.endpoints[endpoint],
+            persistence: persistence.map(|persistence| Persisting {
+                persistence,
+                sessions: &upstream.sessions,
+                endpoint,
+            }),
+        }
+    }
+}
+
+/// The record of an attempt when it begins.
+pub fn begun(endpoint: &EndpointPool, attempts: u16, started_ns: u64) -> weir_plugin::Upstream {
+    let (addr, tls) = (Some(endpoint.addr), endpoint.is_secured());
+    weir_plugin::Upstream { addr, tls, attempts, started_ns, ..Default::default() }
+}
+
+async fn over_http1(
+    terms: &RelayTerms<'_>,
+    permit: Permit<'_>,
+    freshness: Freshness,
+    client: &mut impl ClientSide,
+    exchange: &mut Exchange,
+) -> Result<After, Failure> {
+    let worker = permit.worker();
+    let opening = permit.open(freshness, terms.timeouts, exchange);
+    let opened = unless_left(opening, |context| client.poll_leave(context)).await;
+    let mut connection = opened.map_err(|stop| (stop, false))?;
+    let reused = connection.requests > 0;
+    exchange.upstream.connect_ns = if reused { exchange.upstream.started_ns } else { worker.wake_up() };
+    let outcome = relay::both_ways(worker, client, &mut connection, exchange, terms).await;
+    exchange.upstream.ended_ns = worker.now_ns();
+    match outcome.map_err(|stop| (stop, reused))? {
+        RelayOutcome::Complete { client_reusable, upstream_reusable } => {
+            if upstream_reusable {
+                connection.keep(exchange.upstream.ended_ns);
+            }
+            Ok(if client_reusable { After::KeepAlive } else { After::Close })
+        }
+        RelayOutcome::Tunnel => Ok(Box::pin(tunnel::run(worker, client, connection, exchange)).await),
+    }
+}
+
+/// The same in a stream of a connection that others use as well.
+async fn over_http2(
+    terms: &RelayTerms<'_>,
+    permit: Permit<'_>,
+    freshness: Freshness,
+    client: &mut impl ClientSide,
+    exchange: &mut Exchange,
+) -> Result<After, Failure> {
+    let worker = permit.worker();
+    let opening = permit.open_stream(freshness, terms.timeouts, terms.clients.limits.head_bytes, exchange);
+    let opened = unless_left(opening, |context| client.poll_leave(context)).await;
+    let mut stream = opened.map_err(|stop| (stop, false))?;
+    let reused = stream.is_reused();
+    exchange.upstream.connect_ns = if reused { exchange.upstream.started_ns } else { worker.wake_up() };
+    let outcome = relay::both_ways(worker, client, &mut stream, exchange, terms).await;
+    exchange.upstream.ended_ns = worker.now_ns();
+    match outcome.map_err(|stop| (stop, reused))? {
+        RelayOutcome::Complete { client_reusable: true, .. } => Ok(After::KeepAlive),
+        RelayOutcome::Complete { .. } => Ok(After::Close),
+        RelayOutcome::Tunnel => Err((Stop::BadInterim, reused)),
+    }
+}

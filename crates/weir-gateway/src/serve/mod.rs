@@ -1,0 +1,170 @@
+//! One exchange, from request head to log record. Start reading here.
+
+mod acquire;
+mod admission;
+mod attempt;
+mod retry;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use weir_plugin::{Exchange, MatchedRoute, Stop};
+
+use crate::connection::After;
+use crate::message::final_recipient;
+use crate::message::sides::ClientSide;
+use crate::message::{respond, responder};
+use crate::plugins::chain::Plugins;
+use crate::plugins::content;
+use crate::route::Lookup;
+use crate::snapshot::{Route, Target};
+use crate::worker::Worker;
+use crate::worker::snapshot::WorkerSnapshot;
+use acquire::PermitRequest;
+use admission::admit;
+use attempt::Attempt;
+use retry::Attempts;
+
+pub async fn serve(worker: &Rc<Worker>, client: &mut impl ClientSide, mut exchange: Box<Exchange>) -> After {
+    worker.metrics.requests.increment();
+    let current = worker.current(); // one configuration for the whole exchange
+    if worker.meter.is_due() {
+        return Box::pin(measured(worker, &current, client, exchange)).await;
+    }
+    let end = answer(worker, &current, client, &mut exchange).await;
+    let after = respond::finish(worker, &current, client, &mut exchange, end).await; // where a Stop becomes a status
+    worker.buffers.give_exchange(exchange);
+    after
+}
+
+/// The same for an exchange that chance has picked, whose price is written down.
+async fn measured(
+    worker: &Rc<Worker>,
+    current: &Rc<WorkerSnapshot>,
+    client: &mut impl ClientSide,
+    mut exchange: Box<Exchange>,
+) -> After {
+    exchange.measured = true;
+    let (meter, mut cpu_ns) = (&worker.meter, 0);
+    let end = meter.over(&mut cpu_ns, answer(worker, current, client, &mut exchange)).await;
+    let finish = respond::finish(worker, current, client, &mut exchange, end);
+    let after = meter.over(&mut cpu_ns, finish).await;
+    let price = &current.metrics_of(worker, &exchange).price;
+    meter.learn();
+    price.sampled.increment();
+    price.cpu_ns.add(cpu_ns);
+    worker.buffers.give_exchange(exchange);
+    after
+}
+
+/// How an exchange ends well: with what is to become of the client's connection.
+type Ending = Result<After, Stop>;
+
+async fn answer(
+    worker: &Rc<Worker>,
+    current: &Rc<WorkerSnapshot>,
+    client: &mut impl ClientSide,
+    exchange: &mut Exchange,
+) -> Ending {
+    admit(current, exchange)?;
+    let Some(route) = matched(current, exchange) else {
+        Plugins::of(worker, current, exchange).on_request(exchange, |context| client.poll_leave(context)).await?;
+        return Err(final_recipient::without_route(exchange));
+    };
+    if exchange.request.encoded_separator && !route.encoded_separators {
+        return Err(Stop::EncodedSeparator);
+    }
+    exchange.request.upgrade &= route.upgrades;
+    let plugins = Plugins::of(worker, current, exchange);
+    plugins.on_request(exchange, |context| client.poll_leave(context)).await?;
+    final_recipient::count_hop(exchange)?;
+    if plugins.see_request_bodies(exchange) {
+        Box::pin(content::request(worker, &current.snapshot.clients, plugins, client, exchange)).await?;
+    }
+    if let Some(responder) = exchange.responder().map(Arc::clone) {
+        return Box::pin(responder::answer(worker, current, route, &responder, client, exchange)).await;
+    }
+    let diverted = exchange.diverted.map(|number| Target::Upstream(number as usize));
+    match diverted.as_ref().unwrap_or(&route.target) {
+        Target::Upstream(number) => proxy(worker, current, route, *number, client, exchange).await,
+        Target::Responder(responder) => {
+            Box::pin(responder::answer(worker, current, route, responder, client, exchange)).await
+        }
+        Target::Nothing => Err(Stop::NoUpstream),
+    }
+}
+
+/// Finds the route, and writes down in the exchange which one it is.
+fn matched<'a>(current: &'a Rc<WorkerSnapshot>, exchange: &mut Exchange) -> Option<&'a Route> {
+    let request = &exchange.request;
+    let number = current.snapshot.table.find(&Lookup {
+        host: request.host(),
+        path: request.path(),
+        method: request.method,
+        remote_addr: exchange.client.addr,
+        variables: exchange,
+    })?;
+    exchange.route = Some(MatchedRoute::new(Rc::clone(current) as Rc<_>, number as usize));
+    Some(&current.snapshot.routes[number as usize])
+}
+
+/// No attempt is begun for a call that has no more time than this left.
+const NO_TIME_NS: u64 = 10_000;
+
+/// Attempts until one succeeds, or no further one is allowed. Never once a byte of a response has left.
+async fn proxy(
+    worker: &Rc<Worker>,
+    current: &Rc<WorkerSnapshot>,
+    route: &Route,
+    upstream: usize,
+    client: &mut impl ClientSide,
+    exchange: &mut Exchange,
+) -> Ending {
+    let (settings, upstream) = current.upstream(upstream);
+    let mut attempts = Attempts::new(exchange, settings, worker.now_ns());
+    upstream.retries.earn(settings.retry_budget);
+    let picked = upstream.pick(settings, exchange, attempts.tried, attempts.first_ns);
+    let mut picked = picked.ok_or(Stop::NoEndpoint)?;
+    loop {
+        let timeouts = route.timeouts.unwrap_or(settings.timeouts);
+        let started_ns = worker.now_ns();
+        let (endpoint, permit) = match upstream.endpoints[picked].try_permit(worker) {
+            Some(permit) => (picked, permit),
+            None => {
+                let patience = timeouts.connect;
+                let request = PermitRequest { settings, upstream, picked, tried: attempts.tried, patience };
+                Box::pin(request.wait(worker, client, exchange)).await?
+            }
+        };
+        if client.call_deadline_ns() <= worker.now_ns() + NO_TIME_NS {
+            return Err(Stop::CallTimeout);
+        }
+        // Boxed, so that an exchange that waits for its permit does not hold the state of a relay.
+        let attempt = Attempt { current, settings, upstream, endpoint, timeouts, started_ns };
+        match Box::pin(attempt.run(permit, attempts.freshness, client, exchange)).await {
+            Ok(after) => return Ok(after),
+            Err(failure) => picked = attempts.next(worker, (settings, upstream), exchange, endpoint, failure)?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::h1::H1Client;
+
+    fn bytes_of<'a, F: Future>(_: impl FnOnce(&'a Rc<Worker>, &'a mut H1Client, &'a mut Exchange) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_request_that_waits_for_a_permit_takes_less_than_two_kilobytes() {
+        let serving = bytes_of(|worker, client, _| serve(worker, client, Box::default()));
+        let request = |_: &Exchange| -> PermitRequest<'static> { unreachable!("only its type is asked for") };
+        let waiting = bytes_of(|worker, client, exchange| request(exchange).wait(worker, client, exchange));
+        let exchange = size_of::<Exchange>();
+        let sum = serving + waiting + exchange;
+        // The bytes of the head itself come on top.
+        assert!(sum < 2048, "{serving} + {waiting} + {exchange}");
+    }
+}

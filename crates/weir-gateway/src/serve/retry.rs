@@ -1,0 +1,94 @@
+//! Whether a failed attempt is followed by another, and where.
+
+use weir_plugin::{Exchange, Retry, Stop, Taken};
+
+use super::attempt::Failure;
+use crate::context::WorkerContext;
+use crate::endpoint::balance::Tried;
+use crate::endpoint::pool::Freshness;
+use crate::snapshot;
+use crate::worker::snapshot::WorkerUpstream;
+
+/// Where a request goes after an attempt that failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// The connection had gone stale in the pool, which says nothing about its endpoint.
+    NewConnection,
+    /// The connection takes no more streams (RFC 9113 §8.7), which says nothing either.
+    WhereThereIsRoom,
+    OtherEndpoint,
+}
+
+/// What the attempts of one exchange have come to.
+pub struct Attempts {
+    pub first_ns: u64,
+    idempotent: bool,
+    pub freshness: Freshness,
+    pub tried: Tried,
+    retries: u32,
+    turned_away: bool,
+}
+
+impl Attempts {
+    pub fn new(exchange: &Exchange, settings: &snapshot::Upstream, first_ns: u64) -> Attempts {
+        let idempotent = exchange.request.method.is_idempotent();
+        Attempts {
+            first_ns,
+            idempotent,
+            freshness: if idempotent { Freshness::Any } else { Freshness::Asked },
+            tried: Tried::default(),
+            retries: settings.retries,
+            turned_away: false,
+        }
+    }
+
+    /// An attempt at `endpoint` has failed, maybe on a connection that had been used before: whose turn it is now, if there
+    /// is another.
+    pub fn next(
+        &mut self,
+        worker: &WorkerContext,
+        (settings, upstream): (&snapshot::Upstream, &WorkerUpstream),
+        exchange: &mut Exchange,
+        endpoint: usize,
+        (stop, reused): Failure,
+    ) -> Result<usize, Stop> {
+        let now_ns = worker.now_ns();
+        exchange.upstream.ended_ns = now_ns;
+        let next = match stop {
+            Stop::UpstreamClosed if reused => Next::NewConnection,
+            Stop::NotProcessed if !self.turned_away => Next::WhereThereIsRoom,
+            _ => Next::OtherEndpoint,
+        };
+        if next == Next::OtherEndpoint {
+            upstream.health[endpoint].failed(stop, &settings.passive, exchange.upstream.started_ns, now_ns);
+        }
+        let safe = match stop.ending().retry {
+            Retry::Never => false,
+            Retry::Unseen => true,
+            Retry::Idempotent => self.idempotent,
+        };
+        // What was held for a plugin can be sent again.
+        let is_lost = exchange.body_taken != Taken::Nothing && exchange.request_body.is_none();
+        let late = settings.retry_timeout.is_some_and(|most| now_ns - self.first_ns > most.as_nanos() as u64);
+        if !safe || exchange.response_begun || is_lost || late {
+            return Err(stop);
+        }
+        let mut picked = endpoint;
+        match next {
+            Next::NewConnection => self.freshness = Freshness::New,
+            Next::WhereThereIsRoom => self.turned_away = true,
+            Next::OtherEndpoint => {
+                self.tried.add(endpoint);
+                self.retries = self.retries.checked_sub(1).ok_or(stop)?;
+                picked = upstream.pick(settings, exchange, self.tried, now_ns).ok_or(stop)?;
+            }
+        }
+        if next != Next::NewConnection && !upstream.retries.spend() {
+            worker.metrics.upstream_retries_refused.increment();
+            return Err(stop);
+        }
+        worker.metrics.upstream_retries.increment();
+        exchange.earlier.push(exchange.upstream);
+        Ok(picked)
+    }
+}
