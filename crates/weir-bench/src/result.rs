@@ -362,10 +362,10 @@ impl Process {
 
     /// User and system CPU seconds between the first and the last sample.
     pub fn cpu_split_s(&self) -> (f64, f64) {
-        match (self.samples.first(), self.samples.last()) {
-            (Some(first), Some(last)) => (last.cpu_user_s - first.cpu_user_s, last.cpu_system_s - first.cpu_system_s),
-            _ => (0.0, 0.0),
-        }
+        let Some(first) = self.samples.first() else { return (0.0, 0.0) };
+        // Not the last: of a process that has ended there is nothing more to read.
+        let most = |of: fn(&ProcessSample) -> f64| self.samples.iter().map(of).fold(of(first), f64::max);
+        (most(|one| one.cpu_user_s) - first.cpu_user_s, most(|one| one.cpu_system_s) - first.cpu_system_s)
     }
 
     /// Seconds between the first and the last sample.

@@ -126,9 +126,7 @@ pub fn finish(result: &ResultFile, out: &Path) -> Result<u8, String> {
 
 /// Prints the table, what follows from it, and verdicts.
 pub fn show(findings: &Findings<'_>) {
-    if let Some(reason) = report::headline(findings) {
-        out!("{reason}\n");
-    }
+    out!("{}\n", report::headline(findings).as_deref().unwrap_or("Valid: nothing was found that weakens a figure."));
     // Beyond a terminal there is no width to fit into.
     let width = if std::io::stdout().is_terminal() { comfy_table::Table::new().width() } else { None };
     out!("{}", report::table(findings, width));

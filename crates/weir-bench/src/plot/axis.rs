@@ -142,8 +142,10 @@ impl Axis {
             &[1.0]
         } else if decades > 1.6 {
             &[1.0, 3.0]
-        } else {
+        } else if decades > 0.7 {
             &[1.0, 2.0, 5.0]
+        } else {
+            &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0]
         };
         let first = self.low.log10().floor() as i32;
         let last = self.high.log10().ceil() as i32;

@@ -89,9 +89,10 @@ fn verdict_banner(findings: &Findings<'_>, page: &mut String) {
         Some(Severity::Warning) => ("warning", "Verdict."),
         _ => ("valid", "Valid."),
     };
-    let reason = headline(findings).unwrap_or_else(|| "No finding.".to_owned());
+    let reason = headline(findings).unwrap_or_else(|| "Nothing was found that weakens a figure.".to_owned());
     let all = match findings.verdicts.len() {
-        0 | 1 => String::new(),
+        0 => String::new(),
+        1 => " <a href=\"#verdicts\">One finding</a>".to_owned(),
         count => format!(" <a href=\"#verdicts\">All {count} findings</a>"),
     };
     let _ = write!(page, "<p class=\"banner {class}\"><strong>{title}</strong> {}{all}</p>", escape(&reason));
@@ -166,7 +167,7 @@ fn results_table(findings: &Findings<'_>, page: &mut String) {
         last = &cell.row;
         let _ = write!(
             page,
-            "<tr{}><td>{}<td class=\"n\" data-name=\"Clients\">{}<td><span class=\"swatch\" style=\"background:{}\"></span>{}",
+            "<tr{}><td>{}<td class=\"n\" data-name=\"Clients\">{}<td class=\"target\"><span class=\"swatch\" style=\"background:{}\"></span>{}",
             if first { " class=\"first\"" } else { "" },
             if first { escape(&cell.row) } else { String::new() },
             escape(&level(cell.level.connections, cell.level.workers)),

@@ -58,8 +58,9 @@ pub fn results(findings: &Findings<'_>) -> String {
             figures(summary, idle).join(" | ")
         );
     }
-    for line in super::left_out(findings) {
-        let _ = writeln!(page, "\nNot in the table: {line}.");
+    for (index, line) in super::left_out(findings).iter().enumerate() {
+        page.push_str(if index == 0 { "\nNot in the table:\n\n" } else { "" });
+        let _ = writeln!(page, "- {line}");
     }
     page
 }
@@ -71,10 +72,10 @@ fn measured(findings: &Findings<'_>) -> String {
     let day = result.started_at.split('T').next().unwrap_or_default();
     let command = result.command.iter().map(String::as_str).skip_while(|word| *word != "bench").collect::<Vec<_>>();
     format!(
-        "{}, {} processors, Linux {}, {day}; {} interleaved repeats of {} s. Again: `weir {}`",
+        "{}, {} processors, {}, {day}; {} interleaved repeats of {} s. Again: `weir {}`",
         manifest.cpu.model,
         manifest.cpu.logical,
-        manifest.kernel.split(['-', '+']).next().unwrap_or_default(),
+        manifest.kernel.replace("Linux version", "Linux"),
         method.repeats,
         method.measured_s,
         command.join(" ")

@@ -108,9 +108,10 @@ pub fn grouped(verdicts: &[LintVerdict]) -> Vec<Vec<&LintVerdict>> {
     groups
 }
 
-/// The one reason that stands on top: of the worst findings the one that most figures have, in the words of the first.
+/// The one reason that stands on top: of the worst findings the one that most figures have, in the words of the first. Notes
+/// weaken no figure, so they are no reason.
 pub fn headline(findings: &Findings<'_>) -> Option<String> {
-    let worst = findings.worst()?;
+    let worst = findings.worst().filter(|worst| *worst > Severity::Note)?;
     let groups = grouped(&findings.verdicts);
     let most = groups.iter().filter(|group| group[0].severity == worst).max_by_key(|group| group.len())?;
     let first = most[0];
@@ -118,7 +119,7 @@ pub fn headline(findings: &Findings<'_>) -> Option<String> {
     let with = findings.cells.iter().filter(|summary| summary.worst == Some(worst)).count();
     let subject = first.subject.as_ref().map_or(String::new(), |subject| format!("{subject}: "));
     Some(match (worst, with) {
-        (Severity::Invalid, 0) | (Severity::Note, _) => format!("{subject}{}", first.words),
+        (Severity::Invalid, 0) | (Severity::Note, _) => format!("The result is invalid. {subject}{}", first.words),
         (Severity::Invalid, _) => format!("{with} of {figures} figures are invalid. {subject}{}", first.words),
         (Severity::Warning, 0) => format!("Valid, with a warning. {subject}{}", first.words),
         (Severity::Warning, _) => {
@@ -135,6 +136,9 @@ pub fn counted(findings: &Findings<'_>) -> Vec<String> {
     };
     grouped(&findings.verdicts).into_iter().map(line).collect()
 }
+
+/// How many rows are named for something a target can't do.
+const NAMED_ROWS: usize = 2;
 
 /// What targets can't do, each with the rows it concerns: once below the table instead of as rows without figures.
 pub fn left_out(findings: &Findings<'_>) -> Vec<String> {
@@ -154,10 +158,15 @@ pub fn left_out(findings: &Findings<'_>) -> Vec<String> {
     let line = |(target, reason, rows): (&str, &str, Vec<&str>)| {
         let reason = match reason.strip_prefix(&format!("{target}: ")) {
             Some(feature) => format!("does not do {feature}"),
-            None => reason.to_owned(),
+            None => format!("was left out: {reason}"),
         };
-        let of = if rows.len() == all { "every row".to_owned() } else { rows.join(", ") };
-        format!("{target}: {reason} ({of})")
+        let named = rows.iter().take(NAMED_ROWS).map(|row| format!("\"{row}\"")).collect::<Vec<_>>().join(", ");
+        let of = match rows.len() {
+            count if count == all => "every row".to_owned(),
+            count if count > NAMED_ROWS => format!("{named} and {} more rows", count - NAMED_ROWS),
+            _ => named,
+        };
+        format!("{target} {reason} ({of})")
     };
     reasons.into_iter().map(line).collect()
 }

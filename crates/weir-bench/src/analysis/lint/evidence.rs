@@ -145,6 +145,8 @@ pub struct RowEvidence {
     pub backend_was_limit: Option<bool>,
     /// That is what the row is about: how a target treats a backend that can do no more, or that changes.
     pub backend_limits: bool,
+    /// Something was made to fail on purpose: what was lost is the figure.
+    pub events: bool,
     /// Mean of the exchanges in flight, counted.
     pub in_flight: Option<f64>,
     /// Share of sends that left within 1 ms of being due.

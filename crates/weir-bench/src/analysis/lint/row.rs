@@ -346,13 +346,19 @@ fn errors(row: &RowEvidence) -> Finding {
         return None;
     }
     let share = row.error_share.filter(|share| *share > 0.0)?;
+    if row.events {
+        return Some((
+            Severity::Note,
+            format!("{:.3} % of the exchanges failed around what was made to fail", share * 100.0),
+        ));
+    }
     let severity = if share > 0.01 { Severity::Invalid } else { Severity::Warning };
     Some((severity, format!("{:.3} % of the exchanges failed", share * 100.0)))
 }
 
 fn errors_without_failed_connections(row: &RowEvidence) -> Finding {
     let (share, failed) = (row.error_share?, row.failed_connections?);
-    (share > 0.01 && failed == 0).then(|| {
+    (share > 0.01 && failed == 0 && !row.events).then(|| {
         let words = format!(
             "no connection failed and {:.2} % of the messages did: a table that shows only failed connections hides them",
             share * 100.0
