@@ -46,7 +46,7 @@ pub fn examine(manifest: &Manifest, interruptions: &[(u32, Interruptions)]) -> V
             format!("99.9 % of moments noticed within {}; the longest {}", us(within), us(seen.longest())),
             within <= ON_TIME_NS,
             "other programs or the hypervisor take the processor away, so no open loop sends on time to 0.1 ms here: stop \
-             what runs besides, or take a machine whose processors nobody else has",
+             what runs besides, or take a machine with processors of its own",
         );
     }
     let (soft, hard) = manifest.open_files;

@@ -390,7 +390,7 @@ pub struct HostSample {
     #[serde(default)]
     pub cpu_interrupts_s: f64,
     pub cpu_idle_s: f64,
-    /// Time the hypervisor gave to somebody else.
+    /// Time the hypervisor gave to other machines (steal).
     pub cpu_steal_s: f64,
     pub run_queue: u32,
     pub retransmits: u64,

@@ -185,7 +185,7 @@ pub struct RouteMetrics {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RouteSlot(pub(crate) u16);
 
-/// The control plane's numbers: few, rare, and written by whoever has something to say.
+/// The control plane's numbers: few, and rarely written.
 #[derive(Debug, Default)]
 pub struct ControlMetrics {
     pub reloads_applied: AtomicU64,

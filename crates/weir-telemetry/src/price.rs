@@ -25,7 +25,7 @@ pub struct RoutePrice {
 #[derive(Debug, Default)]
 pub struct PluginPrice {
     /// Of the exchanges that were measured: how many the plugin saw in each phase (request, response, log, content of
-    /// requests, content of responses), the processor time it spent on them, and the time it made them wait for somebody
+    /// requests, content of responses), the processor time it spent on them, and the time it made them wait for something
     /// else.
     pub phases: [Counter; PHASES],
     pub cpu_ns: Counter,

@@ -82,7 +82,7 @@ impl Dns {
         self.zone().silent = silent;
     }
 
-    /// How often somebody asked for the name.
+    /// How many queries for the name there were.
     pub fn asked(&self, name: &str) -> usize {
         self.zone().asked.get(name).copied().unwrap_or_default()
     }

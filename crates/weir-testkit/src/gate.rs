@@ -24,7 +24,7 @@ impl Gate {
         Gate::default()
     }
 
-    /// Lets everybody through, now and later.
+    /// Lets every waiter through, now and later.
     pub fn open(&self) {
         self.state().open = true;
         self.inner.1.notify_all();
@@ -48,7 +48,7 @@ impl Gate {
             .1
             .wait_timeout_while(state, DEADLINE, |state| !state.open && state.permits == 0)
             .unwrap_or_else(PoisonError::into_inner);
-        assert!(!timeout.timed_out(), "nobody opened this gate within {DEADLINE:?}");
+        assert!(!timeout.timed_out(), "this gate was not opened within {DEADLINE:?}");
         if !state.open {
             state.permits -= 1;
         }

@@ -261,7 +261,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // The child is not reaped before this, so its group cannot belong to somebody else by now, unless a test has
+        // The child is not reaped before this, so its group cannot belong to another process by now, unless a test has
         // waited for its exit: then the group exists only while a successor it started lives in it.
         let _ = rustix::process::kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();

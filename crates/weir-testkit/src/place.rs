@@ -48,14 +48,14 @@ impl Drop for TempDir {
     }
 }
 
-/// A loopback port that nobody listens on, for peers that must refuse connections or that can only be told a number.
-/// Somebody else may take it later; prefer listening on port 0.
+/// A free loopback port, for peers that must refuse connections or that can only be told a number.
+/// Another process may take it later; prefer listening on port 0.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has free ports");
     listener.local_addr().expect("a bound socket has an address").port()
 }
 
-/// Makes the queue of connections that nobody has accepted as short as the kernel allows.
+/// Makes the queue of connections that are not accepted yet as short as the kernel allows.
 pub fn shrink_backlog(listener: &TcpListener) {
     rustix::net::listen(listener, 0).expect("it listens already");
 }

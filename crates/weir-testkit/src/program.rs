@@ -64,7 +64,7 @@ impl Program {
         self.signal(Signal::CONT);
     }
 
-    /// Ends it without a word to anybody, as a crash does.
+    /// Kills it (SIGKILL), as a crash does.
     #[track_caller]
     pub fn crash(&mut self) {
         self.signal(Signal::KILL);

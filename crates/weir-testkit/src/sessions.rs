@@ -1,4 +1,4 @@
-//! Sessions of TLS that a client offers to whoever it speaks with.
+//! Sessions of TLS that a client offers to every server.
 
 use rustls::NamedGroup;
 use rustls::client::{ClientSessionMemoryCache, ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
@@ -14,36 +14,36 @@ impl Mixed {
     }
 }
 
-fn anybody() -> ServerName<'static> {
-    ServerName::try_from("anybody").expect("it is a name")
+fn any_server() -> ServerName<'static> {
+    ServerName::try_from("any.example").expect("it is a name")
 }
 
 impl ClientSessionStore for Mixed {
     fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
-        self.0.set_kx_hint(anybody(), group);
+        self.0.set_kx_hint(any_server(), group);
     }
 
     fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
-        self.0.kx_hint(&anybody())
+        self.0.kx_hint(&any_server())
     }
 
     fn set_tls12_session(&self, _: ServerName<'static>, session: Tls12ClientSessionValue) {
-        self.0.set_tls12_session(anybody(), session);
+        self.0.set_tls12_session(any_server(), session);
     }
 
     fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
-        self.0.tls12_session(&anybody())
+        self.0.tls12_session(&any_server())
     }
 
     fn remove_tls12_session(&self, _: &ServerName<'static>) {
-        self.0.remove_tls12_session(&anybody());
+        self.0.remove_tls12_session(&any_server());
     }
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, ticket: Tls13ClientSessionValue) {
-        self.0.insert_tls13_ticket(anybody(), ticket);
+        self.0.insert_tls13_ticket(any_server(), ticket);
     }
 
     fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
-        self.0.take_tls13_ticket(&anybody())
+        self.0.take_tls13_ticket(&any_server())
     }
 }

@@ -12,7 +12,7 @@ const THRESHOLD: f64 = 4.5;
 /// Of the measurements, as many in a thousand count: those that nothing interrupted.
 const UNDISTURBED: usize = 900;
 
-/// Numbers nobody chose, and the same in every run.
+/// Pseudo-random numbers, the same in every run.
 pub struct Random(u64);
 
 impl Random {

@@ -26,7 +26,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::clone(PROVIDER.get_or_init(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider())))
 }
 
-/// Somebody who vouches for others.
+/// A certificate authority.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// Its own certificate, as PEM.
@@ -54,7 +54,7 @@ impl Default for Authority {
 }
 
 impl Authority {
-    /// An authority that nobody knows yet.
+    /// A new authority.
     pub fn new() -> Authority {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let key = KeyPair::generate().expect("keys can be made");
@@ -73,7 +73,7 @@ impl Authority {
         AUTHORITY.get_or_init(Authority::new)
     }
 
-    /// Vouches for somebody with these names, host names or addresses, as server and as client.
+    /// Signs a certificate for these host names or addresses, for servers and clients.
     pub fn identity(&self, names: &[&str]) -> Identity {
         self.identity_with(names, KeyKind::Ecdsa, |_| ())
     }
@@ -184,7 +184,7 @@ impl TlsClient {
         TlsClient { config: Arc::new(config) }
     }
 
-    /// The same, and offers the sessions it has to every server, whoever they are from.
+    /// The same, and offers the sessions it has to every server, whichever server they are from.
     pub fn mixing_sessions(&self) -> TlsClient {
         let mut config = (*self.config).clone();
         config.resumption = Resumption::store(Arc::new(Mixed::new()));
@@ -197,7 +197,7 @@ impl TlsClient {
     }
 
     pub(crate) fn begin(&self, name: &str, tcp: TcpStream) -> io::Result<Wire> {
-        let name = ServerName::try_from(name.to_owned()).expect("a test names somebody");
+        let name = ServerName::try_from(name.to_owned()).expect("a test gives a valid name");
         let connection = ClientConnection::new(Arc::clone(&self.config), name).map_err(io::Error::other)?;
         let wire = Wire::secured(connection.into(), tcp);
         wire.handshake()?;
@@ -212,7 +212,7 @@ pub struct TlsServer {
 }
 
 impl TlsServer {
-    /// Shows this certificate to everybody.
+    /// Presents this certificate to every client.
     pub fn new(identity: &Identity) -> TlsServer {
         TlsServer::with(identity, None)
     }

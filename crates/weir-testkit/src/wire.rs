@@ -7,7 +7,7 @@ use crate::client::ReadError;
 use crate::origin::Reading;
 use crate::tls::Wire;
 
-/// How much of a connection a recording keeps; what comes after is counted by nobody and not kept.
+/// How much of a connection a recording keeps; what comes after is neither counted nor kept.
 const RECORDING_LIMIT: usize = 4 << 20;
 /// The longest line read. Longer than any limit a gateway under test has.
 const LINE_LIMIT: usize = 4 << 20;

@@ -30,7 +30,7 @@ pub(super) async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, host
         .map_err(io::Error::other)?;
     while let Some(request) = connection.accept().await {
         let (request, respond) = request.map_err(io::Error::other)?;
-        // A stream that fails concerns nobody else.
+        // A stream that fails does not affect the others.
         spawn_local(answer(request, respond, host.clone()));
     }
     Ok(())

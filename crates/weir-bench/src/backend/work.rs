@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Burns as much processor time as this is when nothing interrupts it. The length of the loop is fixed before it begins, so
-/// that time in which somebody else ran is not taken for work done, and a twentieth more is a twentieth more.
+/// that time in which another thread ran is not taken for work done, and a twentieth more is a twentieth more.
 pub(super) fn work(time: Duration) {
     static STEPS_PER_NS: OnceLock<f64> = OnceLock::new();
     let steps_per_ns = STEPS_PER_NS.get_or_init(steps_per_ns);

@@ -30,7 +30,7 @@ pub enum LabCommand {
     Export(files::ExportArguments),
     /// Say how many nodes a rate needs, from a result over several numbers of workers
     Capacity(files::CapacityArguments),
-    /// Judge figures that somebody published, as results of the lab are judged
+    /// Judge published figures by the rules for results of the lab
     Judge(files::JudgeArguments),
     /// Print what a scenario or a publication may say, as JSON Schema
     Schema(schema::SchemaArguments),

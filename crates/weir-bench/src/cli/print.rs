@@ -1,4 +1,4 @@
-//! What commands print. Nobody has to read all of it: `weir bench run … | head` still writes its result.
+//! What commands print. The reader may leave early: `weir bench run … | head` still writes its result.
 
 use std::fmt::Arguments;
 use std::io::Write;

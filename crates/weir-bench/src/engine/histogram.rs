@@ -157,7 +157,7 @@ impl Default for LatencyHistogram {
     }
 }
 
-/// Thousands of counters help nobody.
+/// Thousands of counters would be unreadable.
 impl fmt::Debug for LatencyHistogram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hdr = self.as_hdr();

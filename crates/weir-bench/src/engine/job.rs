@@ -45,7 +45,7 @@ impl StartBarrier {
     }
 }
 
-/// What is left of a run that a count ends, and whether somebody wants it to stop.
+/// What is left of a run that a count ends, and whether it was told to stop.
 #[derive(Clone)]
 pub(super) struct RequestBudget {
     left: Option<Arc<AtomicU64>>,

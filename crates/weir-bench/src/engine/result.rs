@@ -112,7 +112,7 @@ impl LoadTally {
     }
 
     /// Open loop: within which time of when it was due this share (0.0 to 1.0) of everything was sent, ns. What had to
-    /// wait for a connection, and what was never sent, was not on time whoever is to blame; `None` when that is more than
+    /// wait for a connection, and what was never sent, counts as late whatever the cause; `None` when that is more than
     /// the rest of the share, or nothing was due.
     pub fn sent_within(&self, share: f64) -> Option<u64> {
         let late = self.queued + self.missed;

@@ -69,10 +69,10 @@ pub fn run_until(
         threads.push(Thread { handle, go, give_back });
     }
     drop((ready, out));
-    let everybody = threads.iter().filter(|_| is_ready.recv().is_ok()).count();
+    let ready = threads.iter().filter(|_| is_ready.recv().is_ok()).count();
     let window = window(plan, now_ns() + HEAD_START_NS);
     let started_unix_ns = unix_ns() + HEAD_START_NS;
-    for thread in threads.iter().filter(|_| everybody == count) {
+    for thread in threads.iter().filter(|_| ready == count) {
         let _ = thread.go.send(window);
     }
     let mut collector = Collector::new(plan, window, started_unix_ns);
@@ -274,7 +274,7 @@ impl<'a> Collector<'a> {
         let ended = summaries.values().map(|summary| summary.ended).max().unwrap_or(0);
         let last_answer = summaries.values().map(|summary| summary.last_answer).max().unwrap_or(0);
         // Time ends a run at its planned end. A count does when the last request was due, if answers to a warm-up came in
-        // the beginning that nobody counted; otherwise with the last answer.
+        // the beginning that was not counted; otherwise with the last answer.
         let warmed_up = self.window.measure > self.window.start;
         let end = match ended {
             ended if ended >= self.window.end => self.window.end,

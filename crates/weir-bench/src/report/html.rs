@@ -445,7 +445,7 @@ fn configurations(findings: &Findings<'_>, page: &mut String) {
                 escape(&configuration.command.join(" "))
             );
             for (name, text) in &configuration.files {
-                // The certificate of a run is of no use to anybody.
+                // The certificate of a run is of no use after it.
                 let text = if name.ends_with(".pem") { "…" } else { text.as_str() };
                 let _ = write!(page, "<h4>{}</h4><pre>{}</pre>", escape(name), escape(text));
             }

@@ -117,7 +117,7 @@ pub fn raise_open_files() -> u64 {
     limit.current.unwrap_or(1024)
 }
 
-/// A port that nobody listens on just now.
+/// A free port.
 pub fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| format!("no free port: {error}"))?;
     Ok(listener.local_addr().map_err(|error| error.to_string())?.port())

@@ -98,7 +98,7 @@ pub fn order(scenario: &Scenario, repeat: u32, seed: u64) -> Vec<Vec<CellGroup>>
     rows
 }
 
-/// A generator that has its processors for itself takes nothing from anybody by waiting this long with open eyes.
+/// A generator that has its processors for itself can spin this long without taking time from another process.
 const ALONE_SPIN_NS: u64 = 1_000_000;
 
 /// What the engine is asked for one run.

@@ -335,7 +335,7 @@ pub struct RateOf {
     pub times: f64,
 }
 
-/// Somebody else's figures for a row.
+/// Published figures for a row.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Published {

@@ -144,7 +144,7 @@ pub enum Readiness {
     TimedOut,
 }
 
-/// Waits until somebody listens on `address`, or `child` is gone.
+/// Waits until `address` accepts connections, or `child` has ended.
 pub fn wait_until_listening(child: &mut Child, address: SocketAddr) -> Readiness {
     let deadline = Instant::now() + START_LIMIT;
     while Instant::now() < deadline {

@@ -14,7 +14,7 @@ const ENOUGH_FOR_P999: u64 = 10_000;
 /// Names of [`super::evidence::EXPECTED`]. No scenario changes a configuration under load yet.
 pub fn measured(result: &ResultFile) -> Vec<String> {
     let runs = || result.cells.iter().flat_map(Cell::runs);
-    // Of a load engine and its backend alone, what a gateway needs is nobody's.
+    // Of a load engine and its backend alone, there is no gateway whose needs could be measured.
     let no_gateway = result.scenario.targets.iter().all(|name| direct(result, name));
     let any = |holds: fn(&MeasuredRun) -> bool| runs().any(holds);
     let values = |cell: &Cell| cell.runs().iter().map(|run| run.load.total.latency.count()).sum::<u64>();

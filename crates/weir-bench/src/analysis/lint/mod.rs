@@ -1,7 +1,7 @@
 //! The judge: what a result claims, held against what it shows. Pure; says everything in words.
 //!
 //! A run that breaks an `Invalid` rule does not measure what it says it measures. A `Warning` weakens a figure. A `Note`
-//! is worth knowing. [`Evidence`] is what can be known of a result, ours or somebody else's published table, so the
+//! is worth knowing. [`Evidence`] is what can be known of a result, ours or a published table, so the
 //! same rules judge both.
 
 mod evidence;

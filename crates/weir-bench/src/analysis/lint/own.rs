@@ -103,7 +103,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
             true => total.statuses.values().sum::<u64>() - total.class(2),
             false => total.unexpected,
         }),
-        // The kernel counts the whole machine's: on a busy one they may be anybody's.
+        // The kernel counts the whole machine's: on a busy one they may belong to other processes.
         upstream_connects: (requests && !direct && others_cpu.is_some_and(|share| share < 0.03))
             .then(|| run.upstream_connects())
             .flatten(),
@@ -148,7 +148,7 @@ fn is_level(pacing: &engine::Pacing) -> bool {
 }
 
 /// Share of the machine's processor time that processes used which neither are the lab nor were started by it, while all
-/// of it ran. The kernel delivers what is sent over loopback in soft interrupts: that is nobody else's.
+/// of it ran. The kernel delivers what is sent over loopback in soft interrupts: that is the load's.
 fn others(first: &crate::result::HostSample, last: &crate::result::HostSample, run: &MeasuredRun) -> f64 {
     let busy = last.cpu_busy_s - first.cpu_busy_s;
     let interrupts = last.cpu_interrupts_s - first.cpu_interrupts_s;

@@ -115,7 +115,7 @@ fn unstated(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
         missing.push("the CPU model");
     }
     if !missing.is_empty() {
-        let words = format!("not stated: {}; nobody can repeat it", missing.join(", "));
+        let words = format!("not stated: {}; it cannot be repeated", missing.join(", "));
         verdicts.push(about_all("unstated-parameters", Severity::Warning, words));
     }
 }

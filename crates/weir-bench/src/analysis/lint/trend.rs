@@ -6,14 +6,14 @@
 use super::{LintVerdict, RowEvidence, Severity};
 use crate::stats::{deviation, mann_kendall, median, moderated_t_test, t_test};
 
-/// From the first to the last third of a run: less is nobody's concern.
+/// From the first to the last third of a run: less does not matter.
 const MATTERS: f64 = 0.05;
 /// How often a result without any trend may be said to have one, over all its figures.
 const BY_CHANCE: f64 = 0.03;
 /// With fewer runs there is nothing but the intervals of each, and more is asked of those.
 const ENOUGH_RUNS: usize = 3;
 /// What all figures together say of how much runs differ counts like so many runs of each: with three or five of its own, a
-/// figure among forty would otherwise have to show a slope that nobody could overlook.
+/// figure among forty would otherwise have to show a slope that is obvious.
 const OTHERS_COUNT: f64 = 12.0;
 const MATTERS_IN_ONE: f64 = 0.1;
 const BY_CHANCE_IN_ONE: f64 = 0.01;

@@ -1,4 +1,4 @@
-//! When requests are due. Pure: times come out, nobody waits here.
+//! When requests are due. Pure: it computes times and never waits.
 
 mod arrivals;
 mod rate;

@@ -184,7 +184,7 @@ impl StreamsState {
         Some(request)
     }
 
-    /// Whether time, or somebody's wish, ended the run, and not its count.
+    /// Whether the run was ended by its duration or a signal, and not by its count.
     pub(super) fn is_cut(&self) -> bool {
         now_ns() >= self.window.end || self.tickets.stopped()
     }
@@ -227,7 +227,7 @@ impl StreamsState {
         self.change_in_flight(-1, now);
     }
 
-    /// Something that nobody asked for one by one arrived: an event. `due` and `since` are its two starting points.
+    /// Something arrived that has no request of its own: an event. `due` and `since` are its two starting points.
     pub(super) fn arrived(&self, due: u64, since: u64, bytes: u64) {
         let mut recorder = self.recorder.borrow_mut();
         recorder.due(0, due);

@@ -140,7 +140,7 @@ pub(super) async fn due(shared: &StreamsState, mut arrivals: Arrivals, mut send:
         return false;
     }
     shared.ended().await;
-    // What became due and was not sent in time is missed, whoever was late.
+    // What became due and was not sent in time is missed, whatever the cause.
     let end = now_ns().min(shared.window.end);
     while let Some(due) = next.filter(|due| *due < end) {
         shared.miss(due);

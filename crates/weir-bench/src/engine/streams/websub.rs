@@ -86,7 +86,7 @@ struct SubscriptionBook {
     payload: Vec<u8>,
     /// Subscribers whose intent the hub has verified.
     verified: Vec<Cell<bool>>,
-    /// Somebody was verified.
+    /// A subscription was verified.
     news: Notify,
     /// By number.
     publications: RefCell<HashMap<u64, TimedPublication>>,
@@ -118,7 +118,7 @@ impl SubscriptionBook {
             .collect();
         let left = awaited.iter().flatten().count();
         if left == 0 {
-            // Nobody subscribed: the publication itself is what fails.
+            // Without a subscription the publication itself fails.
             let exchange = shared.begin(request, due, false);
             return shared.finish(exchange, Err(Cause::Closed));
         }
@@ -143,7 +143,7 @@ impl SubscriptionBook {
         shared.finish(exchange, if intact { Ok(answered) } else { Err(Cause::Mismatch) });
     }
 
-    /// Nobody else will get this publication.
+    /// No further subscriber will get this publication.
     fn give_up(&self, number: u64, cause: Cause) {
         let publication = self.publications.borrow_mut().remove(&number);
         let shared = self.shared.borrow();
