@@ -311,6 +311,7 @@ pub struct RunSlice {
 /// Who sets the pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "Pacing")]
 pub enum PacingKind {
     /// The next request waits for the last response.
     Closed,

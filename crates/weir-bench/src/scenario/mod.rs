@@ -92,6 +92,7 @@ pub struct Variant {
 /// A figure not every scenario is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "Column")]
 pub enum TableColumn {
     /// The target's instructions per request, where counters can be read, and against the baseline.
     Instructions,
@@ -110,6 +111,7 @@ pub enum TableColumn {
 /// Where published figures come from.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "Source")]
 pub struct PublishedIn {
     /// What it is called.
     pub title: String,
@@ -126,6 +128,7 @@ pub struct PublishedIn {
 /// What stands behind the targets.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "Backend")]
 pub struct BackendSettings {
     /// What it is.
     pub kind: BackendKind,
@@ -196,6 +199,7 @@ impl BackendKind {
 /// How it is measured.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "Method")]
 pub struct MeasuringMethod {
     /// Seconds before measuring starts, in each repeat.
     pub warmup_s: f64,
@@ -237,6 +241,7 @@ pub struct Objective {
 /// One line of the scenario's table: one configuration of the targets under one workload.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "Row")]
 pub struct ScenarioRow {
     /// How tables and `--row` call it.
     pub name: String,

@@ -11,6 +11,7 @@ use crate::engine::{Pacing, Rate, check_pacing};
 /// How load is made, unless a row says otherwise.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "Load")]
 pub struct LoadSettings {
     /// HTTPS between the clients and the target.
     pub tls: bool,
@@ -95,6 +96,7 @@ pub enum Speak {
 /// What is sent.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "Request")]
 pub struct RequestSpec {
     /// How results call it, where there are several.
     #[serde(skip_serializing_if = "Option::is_none")]

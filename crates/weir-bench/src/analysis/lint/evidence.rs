@@ -184,6 +184,7 @@ pub enum LatencyFrom {
 /// Throughput at one size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "Scaling")]
 pub struct ScalingEvidence {
     /// What was measured at several sizes, where there is more than one such thing.
     #[serde(default)]
