@@ -124,7 +124,7 @@ impl Gateway {
         let revision = snapshot.revision;
         self.command(|| WorkerCommand::Publish(Arc::clone(&snapshot), Arc::clone(&slots)));
         if let Err(error) = self.prober.follow(&snapshot) {
-            tracing::error!("health checks cannot begin: {error}");
+            tracing::error!("starting the health check thread failed, endpoints are not checked: {error}");
         }
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = snapshot;
         self.wait_for_revision(revision, patience)

@@ -21,7 +21,7 @@ pub const NEVER: u64 = u64::MAX;
 pub struct Timer(u32);
 
 #[derive(Debug)]
-struct Entry {
+struct TimerEntry {
     waker: Waker,
     deadline_ns: u64,
     /// The tick of the earliest slot that holds this timer; `NEVER` if none does.
@@ -31,7 +31,7 @@ struct Entry {
 /// The timers of one worker.
 #[derive(Debug)]
 pub struct Wheel {
-    timers: RefCell<Slab<Entry>>,
+    timers: RefCell<Slab<TimerEntry>>,
     /// Which timers to look at in which tick. A slot may name a timer that is gone, or another one in its place: what
     /// counts is what the timer itself says.
     slots: Box<[RefCell<Vec<u32>>]>,
@@ -50,7 +50,7 @@ impl Wheel {
 
     /// A timer that has neither a task nor a deadline yet.
     pub fn add(&self) -> Timer {
-        let entry = Entry { waker: Waker::noop().clone(), deadline_ns: NEVER, filed_tick: NEVER };
+        let entry = TimerEntry { waker: Waker::noop().clone(), deadline_ns: NEVER, filed_tick: NEVER };
         let key = self.timers.borrow_mut().insert(entry);
         Timer(u32::try_from(key).expect("a process has fewer than 2^32 descriptors"))
     }
@@ -75,7 +75,7 @@ impl Wheel {
         }
     }
 
-    fn file(&self, key: u32, entry: &mut Entry) {
+    fn file(&self, key: u32, entry: &mut TimerEntry) {
         let next = self.done_tick.get() + 1;
         // A tick after the deadline's own, so that it has passed when the slot comes up.
         let tick = (entry.deadline_ns / TICK_NS + 1).clamp(next, next + SLOTS - 1);

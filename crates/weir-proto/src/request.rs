@@ -2,7 +2,7 @@
 
 use crate::authority::Authority;
 use crate::field::Known;
-use crate::h1::Limits;
+use crate::h1::limits::Limits;
 use crate::head::{RequestHead, Span};
 use crate::method::Method;
 use crate::path::{self, BadPath, Canonical};

@@ -1,4 +1,4 @@
-//! Connections of a balancer that says first whom it speaks for: the PROXY protocol.
+//! Connections from a load balancer that names the client first: the PROXY protocol.
 
 use std::net::SocketAddr;
 
@@ -22,21 +22,23 @@ pub async fn run(worker: TaskGuard, tcp: TcpStream, spoken: ListenerProtocol, se
     }
 }
 
-/// `None` for who may not say it, or does not.
+/// The client the PROXY header names; `None` if the sender is not trusted or sends none.
 async fn client(worker: &Worker, tcp: &TcpStream, sender: SocketAddr) -> Option<SocketAddr> {
     let timeout_ns = {
         let current = worker.current();
         let clients = &current.snapshot.clients;
         if !clients.trusts(sender.ip()) {
-            tracing::info!("{sender} is not trusted to speak the PROXY protocol");
+            tracing::info!(
+                "connection from {sender} refused: its address is not in trusted_addresses, so it may not send a PROXY header"
+            );
             return None;
         }
         clients.header_timeout.as_nanos() as u64
     };
     match in_time(worker, timeout_ns, receive(tcp)).await {
         Some(Ok(announced)) => return Some(announced.client.unwrap_or(sender)),
-        Some(Err(error)) => tracing::info!("PROXY header of {sender}: {error}"),
-        None => tracing::info!("PROXY header of {sender}: not there in time"),
+        Some(Err(error)) => tracing::info!("reading the PROXY header of {sender} failed: {error}"),
+        None => tracing::info!("PROXY header of {sender} not received within {} s", timeout_ns as f64 / 1e9),
     }
     None
 }

@@ -65,7 +65,7 @@ pub fn run(connection: Accepted) -> impl Future<Output = ()> {
         if client.begins_http2() {
             return Box::pin(h2::run(client.connection)).await;
         }
-        client.connection.stream.say_goodbye();
+        client.connection.stream.send_close_notify();
     }
 }
 

@@ -86,7 +86,7 @@ pub async fn run(accepted: Accepted) {
     };
     let mut connection = Connection { library, shared: &shared, requests: 0, last_words_ns: None };
     std::future::poll_fn(|context| connection.poll(context)).await;
-    shared.accepted.borrow_mut().stream.say_goodbye();
+    shared.accepted.borrow_mut().stream.send_close_notify();
 }
 
 fn builder(settings: &ClientSettings) -> Builder {

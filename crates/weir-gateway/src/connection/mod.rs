@@ -20,7 +20,7 @@ pub enum After {
     KeepAlive,
     /// The client has its answer; close so that it can read it to the end.
     Close,
-    /// There is nobody to be polite to, or the response was cut short.
+    /// The client has gone, or the response was cut short: close without a graceful end.
     Abort,
     /// The same where only a reset shows that the response was cut short: its end is the end of the connection.
     Reset,

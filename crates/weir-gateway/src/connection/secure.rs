@@ -13,7 +13,7 @@ use super::accepted::Accepted;
 use super::{h1, h2, in_time};
 use crate::worker::{TaskGuard, Worker};
 
-/// For those who speak HTTP where TLS is spoken.
+/// The answer to a plain HTTP request on a TLS port.
 const NOT_TLS: &str = "HTTP/1.1 400 Bad Request\r\nServer: weir\r\nContent-Type: text/plain; charset=utf-8\r\n\
                        Content-Length: 38\r\nConnection: close\r\n\r\n400 Bad Request: this port speaks TLS\n";
 
@@ -23,7 +23,7 @@ pub async fn run(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
     let protocol = stream.tls().and_then(|session| session.protocol());
     if protocol == Some(ACME_TLS.as_bytes()) {
         // The handshake was the answer, and nothing comes after it (RFC 8737 §3).
-        return stream.say_goodbye();
+        return stream.send_close_notify();
     }
     let speaks_http2 = protocol == Some(b"h2");
     let connection = Accepted::new(worker, stream, peer, Some(tls));
@@ -33,7 +33,7 @@ pub async fn run(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
     }
 }
 
-/// `None` if there is nobody to serve.
+/// `None` if the handshake failed.
 async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Option<(Stream, Rc<Tls>)> {
     let mut proof = Scope::default();
     // Boxed, since it is over before the long part of a connection's life begins, and would be copied on its way.
@@ -61,12 +61,12 @@ async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Opt
             return Some((stream, tls));
         }
         Some(Err(error)) => {
-            tracing::info!("handshake with {peer}: {error}");
+            tracing::info!("TLS handshake with {peer} failed: {error}");
             if let AcceptError::NotTls(stream, said) = error {
                 answer_in_the_clear(stream, &said).await;
             }
         }
-        None => tracing::info!("handshake with {peer}: not done in time"),
+        None => tracing::info!("TLS handshake with {peer} timed out after {} s", timeout_ns as f64 / 1e9),
     }
     worker.metrics.tls_failures.increment();
     None
@@ -96,10 +96,10 @@ fn certificate(certificate: &CertificateDer<'_>) -> ClientCertificate {
     }
 }
 
-/// Tells a browser that was sent here by `http://` what is wrong. Others speak who knows what, and hear nothing.
+/// Answers a plain HTTP request, so that a browser shows what is wrong. Other protocols get no answer.
 async fn answer_in_the_clear(mut stream: Stream, said: &[u8]) {
     if said.first().is_some_and(u8::is_ascii_uppercase) {
-        // It fits into the socket's buffer, or nobody listens.
+        // It fits into the socket's buffer unless the client has gone.
         let _ = poll_fn(|context| stream.poll_write(context, NOT_TLS.as_bytes())).await;
         let _ = poll_fn(|context| stream.poll_shutdown(context)).await;
     }

@@ -185,7 +185,7 @@ impl Pools {
             idle.retain_mut(|idle| {
                 let stays = now_ns.saturating_sub(idle.since_ns) < patience && idle.stream.is_quiet();
                 if !stays {
-                    idle.stream.say_goodbye();
+                    idle.stream.send_close_notify();
                 }
                 stays
             });

@@ -1,5 +1,5 @@
-//! The workers of one gateway, as each of them sees the others: who has clearly more connections than another hands new
-//! ones over. The kernel spreads connections by their addresses, which may put ten of ten on one core.
+//! Evens out connections between workers: a worker that has clearly more connections than another hands newly accepted
+//! ones over to it. The kernel spreads connections by their addresses, which may put ten of ten on one core.
 
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -13,7 +13,7 @@ use weir_telemetry::metrics::Metrics;
 /// Of many connections an eighth more is not worth moving one: the kernel spreads many evenly enough.
 const SLACK: u64 = 8;
 
-/// `C` is what workers are told.
+/// `C` is the command that carries a connection to another worker.
 pub struct ConnectionRebalancer<C> {
     members: Vec<WorkerLoad<C>>,
     metrics: Arc<Metrics>,
@@ -21,7 +21,7 @@ pub struct ConnectionRebalancer<C> {
 
 struct WorkerLoad<C> {
     inbox: UnboundedSender<C>,
-    /// Connections that are on their way to it.
+    /// Connections handed over to it that it has not taken yet.
     coming: AtomicU64,
     /// It takes no more of them.
     leaves: AtomicBool,
@@ -37,7 +37,7 @@ impl<C> ConnectionRebalancer<C> {
         self.metrics.workers()[worker].connections_held.value() + self.members[worker].coming.load(Relaxed)
     }
 
-    /// Who should have a connection that this worker has accepted, if not this worker.
+    /// The worker that should serve a connection this worker has accepted, if another has clearly fewer.
     pub fn less_loaded_than(&self, worker: usize) -> Option<usize> {
         let others = (0..self.members.len()).filter(|&other| other != worker);
         let (least, other) = others.map(|other| (self.load(other), other)).min()?;
@@ -47,7 +47,7 @@ impl<C> ConnectionRebalancer<C> {
     /// Gives a connection away; it comes back if the other leaves or has ended.
     pub fn hand_over(&self, to: usize, connection: C) -> Result<(), C> {
         let member = &self.members[to];
-        // Announced first, looked second; who leaves does it the other way round. So one of the two sees the other.
+        // Counted first, then checked; a worker that leaves does it the other way round, so one of the two sees the other.
         member.coming.fetch_add(1, SeqCst);
         let back = match member.leaves.load(SeqCst) {
             true => connection,

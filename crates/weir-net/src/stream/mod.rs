@@ -92,7 +92,7 @@ impl Stream {
     }
 
     /// Tells the peer that the end which follows is meant, without waiting for it to listen. Only TLS has a word for that.
-    pub fn say_goodbye(&mut self) {
+    pub fn send_close_notify(&mut self) {
         if let Some(session) = &mut self.tls {
             let _ = session.poll_close(&self.tcp, &mut Context::from_waker(Waker::noop()));
         }

@@ -71,7 +71,7 @@ enum Side {
 }
 
 /// What [`Session::process`] did.
-struct Progress {
+struct TlsProgress {
     /// Bytes that are done with.
     used: usize,
     /// It stopped because the reader has no more room.
@@ -79,19 +79,19 @@ struct Progress {
 }
 
 /// Both sides' connections, whose states differ only in a type.
-trait Connection {
+trait TlsConnection {
     type Data;
     fn process<'c, 'i>(&'c mut self, records: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
 }
 
-impl Connection for UnbufferedClientConnection {
+impl TlsConnection for UnbufferedClientConnection {
     type Data = rustls::client::ClientConnectionData;
     fn process<'c, 'i>(&'c mut self, records: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
         self.process_tls_records(records)
     }
 }
 
-impl Connection for UnbufferedServerConnection {
+impl TlsConnection for UnbufferedServerConnection {
     type Data = rustls::server::ServerConnectionData;
     fn process<'c, 'i>(&'c mut self, records: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
         self.process_tls_records(records)
@@ -118,14 +118,14 @@ impl Task<'_> {
 }
 
 /// Takes records to their end: plaintext goes to `reader`, which says whether it has room for more, answers to `unsent`.
-fn drive<C: Connection>(
+fn drive<C: TlsConnection>(
     connection: &mut C,
     records: &mut [u8],
     unsent: &mut Vec<u8>,
     ended: &mut bool,
     mut reader: impl FnMut(&[u8]) -> bool,
     task: Task<'_>,
-) -> io::Result<Progress> {
+) -> io::Result<TlsProgress> {
     let mut used = 0;
     loop {
         let UnbufferedStatus { mut discard, state, .. } = connection.process(&mut records[used..]);
@@ -156,19 +156,19 @@ fn drive<C: Connection>(
             ConnectionState::PeerClosed => *ended = true,
             ConnectionState::WriteTraffic(traffic) => {
                 task.perform(traffic)?;
-                return Ok(Progress { used: used + discard, stopped: false });
+                return Ok(TlsProgress { used: used + discard, stopped: false });
             }
-            ConnectionState::BlockedHandshake => return Ok(Progress { used: used + discard, stopped: false }),
+            ConnectionState::BlockedHandshake => return Ok(TlsProgress { used: used + discard, stopped: false }),
             ConnectionState::Closed => {
                 *ended = true;
-                return Ok(Progress { used: used + discard, stopped: false });
+                return Ok(TlsProgress { used: used + discard, stopped: false });
             }
             // Early data is switched off: it can be replayed (RFC 8446 §8).
             _ => return Err(io::Error::other("a state of TLS that was not asked for")),
         }
         used += discard;
         if stopped {
-            return Ok(Progress { used, stopped: true });
+            return Ok(TlsProgress { used, stopped: true });
         }
     }
 }
@@ -216,7 +216,7 @@ impl Session {
         records: &mut [u8],
         reader: impl FnMut(&[u8]) -> bool,
         task: Task<'_>,
-    ) -> io::Result<Progress> {
+    ) -> io::Result<TlsProgress> {
         if self.broken {
             return Err(io::ErrorKind::NotConnected.into());
         }
@@ -289,7 +289,7 @@ impl Session {
                 // The peer is told why, if it still listens.
                 let _ = self.poll_flush(tcp, context);
             }
-            let Progress { used, stopped } = progress?;
+            let TlsProgress { used, stopped } = progress?;
             self.received.extend_from_slice(&records[used..]);
             self.left_over = stopped;
             Poll::Ready(Ok(used))

@@ -150,7 +150,7 @@ impl EndpointPool {
     ) -> Result<Rc<Shared>, Stop> {
         let stream = self.connect(worker, send_timeout, exchange).await?;
         if stream.tls().is_some_and(|session| session.protocol() != Some(b"h2")) {
-            tracing::error!("the upstream {} does not speak HTTP/2", self.addr);
+            tracing::error!("the endpoint {} did not agree to HTTP/2 in its TLS handshake (ALPN h2)", self.addr);
             return Err(Stop::UpstreamTls);
         }
         let io: Io<ByteStream> = Io::new(stream, Rc::clone(worker));

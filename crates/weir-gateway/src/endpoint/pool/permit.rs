@@ -1,4 +1,4 @@
-//! Permits at an endpoint: as many as it should have exchanges in flight. Who finds none waits.
+//! Permits of an endpoint: one for each exchange it should have in flight. An exchange that finds none waits.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -28,14 +28,14 @@ impl EndpointPool {
         Some(Permit { worker, endpoint: Rc::clone(self), since_ns: Some(worker.now_ns()) })
     }
 
-    /// A permit as soon as there is one, `patience` after `since_ns` at the latest where no other time is set.
+    /// Waits for a permit: until `patience` after `since_ns`, unless the queue has a timeout of its own.
     pub async fn wait_for_permit<'w>(
         self: &Rc<EndpointPool>,
         worker: &'w Rc<WorkerContext>,
         since_ns: u64,
         patience: Duration,
     ) -> Result<Permit<'w>, Stop> {
-        // In flight it is from now on.
+        // It counts as in flight from now on.
         self.in_flight.set(self.in_flight.get() + 1);
         let mut permit = Permit { worker, endpoint: Rc::clone(self), since_ns: None };
         let ticket = self.queue.enter(patience, since_ns, worker.now_ns()).ok_or(Stop::Overloaded)?;
@@ -53,7 +53,7 @@ impl EndpointPool {
         self.in_use.get() < self.limiter.limit()
     }
 
-    /// Somebody would go on here if there were room.
+    /// An exchange waits that this endpoint could serve.
     fn is_waited_for(&self, now_ns: u64) -> bool {
         let waits = |(shared_queue, seat): &(Rc<SharedQueue>, usize)| {
             !shared_queue.is_empty() && shared_queue.is_for(*seat, now_ns)
@@ -61,7 +61,7 @@ impl EndpointPool {
         !self.queue.is_empty() || self.shared_queues.borrow().iter().any(waits)
     }
 
-    /// Gives a permit back, and lets in those who wait longest, as far as the limit allows.
+    /// Returns a permit, and grants it to the exchange that has waited longest, as far as the limit allows.
     fn release(&self, now_ns: u64) {
         self.in_use.set(self.in_use.get() - 1);
         self.admit(now_ns);
@@ -73,7 +73,7 @@ impl EndpointPool {
         }
     }
 
-    /// Gives a turn to who waits longest, for this endpoint alone or in a shared queue; `false` if nobody does.
+    /// Grants a permit to the exchange that has waited longest, in the own queue or a shared one; `false` if none waits.
     fn grant(&self, now_ns: u64) -> bool {
         let shared_queues = self.shared_queues.borrow();
         let serves = shared_queues

@@ -1,5 +1,5 @@
-//! Those who wait for a permit at an endpoint: first come, first served, for so long and not more than so many. Who would
-//! not have a turn in time is told at once, instead of when the time is over.
+//! Exchanges that wait for a permit of an endpoint: first come, first served, limited in number and time. One that would
+//! not be granted a permit in time is refused at once, instead of when its time is over.
 //!
 //! A time that was asked for is there for bursts. Where some have waited without a break for all of it there is no burst
 //! but more to do than can be done, and to wait longer serves no more of them: then a tenth of the time has to do.

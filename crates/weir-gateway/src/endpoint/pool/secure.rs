@@ -59,7 +59,7 @@ impl UpstreamTls {
         let shown = name.to_str().into_owned();
         let connected = connect(tcp, &self.client, name).await;
         if let Err(error) = &connected {
-            tracing::error!("TLS with the upstream {addr} as {shown}: {error}");
+            tracing::error!("TLS handshake with the endpoint {addr} (server name {shown}) failed: {error}");
         }
         connected
     }

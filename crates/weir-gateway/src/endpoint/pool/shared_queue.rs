@@ -1,7 +1,7 @@
-//! Those who wait for whichever endpoint of an upstream has a permit first.
+//! Exchanges that wait for a permit of whichever endpoint of an upstream has one first.
 //!
-//! Where turns decide, an exchange belongs to no endpoint, and must not wait at one: endpoints become slower and faster,
-//! and of those who wait at several, many who came first would be served last.
+//! With round robin an exchange belongs to no endpoint, and must not wait at one: endpoints become slower and faster, and
+//! with a queue for each, many that came first would be served last.
 
 use std::rc::Rc;
 use std::sync::Arc;
