@@ -13,6 +13,7 @@ use weir_proto::{Known, RequestHead, ResponseHead};
 
 use crate::body::Filters;
 use crate::consumer::{Consumer, Credential};
+use crate::held::Held;
 use crate::responder::Responder;
 use crate::stop::Stop;
 use crate::tls::Tls;
@@ -56,6 +57,8 @@ pub struct Exchange {
     pub body_limit: u64,
     /// All of the request's content, where a plugin has looked at it; it is what goes upstream.
     pub request_body: Option<Vec<u8>>,
+    /// How much of it is held.
+    held: Held,
     /// What the request's content passes on its way upstream.
     pub request_filters: Filters,
     /// What the rest of a response's content would have passed, which its upstream has broken off.
@@ -101,7 +104,42 @@ impl NoteKey {
 }
 
 /// Content that a plugin has seen passing, for its log.
-pub type Kept = Rc<RefCell<Vec<u8>>>;
+pub type Kept = Rc<RefCell<KeptContent>>;
+
+/// A copy of content, which counts as held. Where there is no room for more it ends, and the exchange goes on.
+#[derive(Debug, Default)]
+pub struct KeptContent {
+    bytes: Vec<u8>,
+    held: Held,
+    is_cut: bool,
+}
+
+impl KeptContent {
+    pub fn extend(&mut self, piece: &[u8]) {
+        self.is_cut |= self.held.set((self.bytes.len() + piece.len()) as u64).is_err();
+        if !self.is_cut {
+            self.bytes.extend_from_slice(piece);
+        }
+    }
+
+    /// Something is missing at the end.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// The bytes, and what keeps them counted.
+    pub fn take(&mut self) -> (Vec<u8>, Held) {
+        (std::mem::take(&mut self.bytes), std::mem::take(&mut self.held))
+    }
+}
+
+impl Deref for KeptContent {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
 
 /// What plugins remember of an exchange: three numbers, or content. Few plugins do, so lists are the fastest maps.
 #[derive(Clone, Debug, Default)]
@@ -120,10 +158,10 @@ impl Notes {
         self.numbers.iter().rev().find(|(at, _)| *at == key).map(|(_, note)| *note)
     }
 
-    /// A place for content under a key; one that was there is forgotten.
-    pub fn keep(&mut self, key: NoteKey) -> Kept {
+    /// A place for content of this client's exchange under a key; one that was there is forgotten.
+    pub fn keep(&mut self, key: NoteKey, client: IpAddr) -> Kept {
         self.kept.retain(|(at, _)| *at != key);
-        let kept = Kept::default();
+        let kept = Rc::new(RefCell::new(KeptContent { held: Held::of(client), ..KeptContent::default() }));
         self.kept.push((key, Rc::clone(&kept)));
         kept
     }
@@ -273,6 +311,7 @@ impl Default for Exchange {
             body_bytes: 0,
             body_limit: u64::MAX,
             request_body: None,
+            held: Held::default(),
             request_filters: Filters::default(),
             broken_filters: Filters::default(),
             response_begun: false,
@@ -308,6 +347,7 @@ impl Exchange {
         self.body_bytes = 0;
         self.body_limit = u64::MAX;
         self.request_body = None;
+        self.held = Held::default();
         self.request_filters = Filters::default();
         self.broken_filters = Filters::default();
         self.response_begun = false;
@@ -320,6 +360,17 @@ impl Exchange {
         self.secret_arguments.clear();
         self.notes.clear();
         self.measured = false;
+    }
+
+    /// So much of the request's content is held from now on.
+    ///
+    /// # Errors
+    /// There is no room for more, of the node or of the client.
+    pub fn hold(&mut self, bytes: u64) -> Result<(), Stop> {
+        if self.held.is_empty() {
+            self.held = Held::of(self.client.addr);
+        }
+        Ok(self.held.set(bytes)?)
     }
 
     /// Bytes that its heads and the body of an answer take, as memory that is kept.

@@ -6,6 +6,7 @@ pub mod definition;
 pub mod escape;
 pub mod exchange;
 pub mod form;
+pub mod held;
 pub mod options;
 pub mod plugin;
 pub mod responder;
@@ -22,7 +23,10 @@ pub use definition::{
     Authenticator, Build, ConfigError, CredentialEntry, Definition, Described, Entry, MetadataEntry, Registry,
     SecretFields, Shared, Stage,
 };
-pub use exchange::{Client, Exchange, Kept, Logged, MatchedRoute, NoteKey, Notes, RouteFacts, Routes, Taken, Upstream};
+pub use exchange::{
+    Client, Exchange, Kept, KeptContent, Logged, MatchedRoute, NoteKey, Notes, RouteFacts, Routes, Taken, Upstream,
+};
+pub use held::{Held, HeldBudget, HeldLimits};
 pub use plugin::{Flow, Phases, Plugin, Waiting};
 pub use responder::{Content, Reply, Responder, ResponderRequest, Responding};
 pub use state::PerWorker;

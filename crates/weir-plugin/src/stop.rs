@@ -64,6 +64,10 @@ pub enum Stop {
     NoEndpoint,
     /// Too many requests wait for this upstream, or this one waited too long.
     Overloaded,
+    /// The node holds as much content as it may.
+    HeldContent,
+    /// The client has all of its share of the content that is held.
+    HeldByClient,
     /// The gateway itself cannot go on: no descriptors, a plugin that failed.
     Internal,
     /// The process must end now.
@@ -138,6 +142,8 @@ impl Stop {
             Stop::BadInterim => (502, "upstream_bad_interim", Upstream, false, Never),
             Stop::NoEndpoint => (503, "no_endpoint", Upstream, false, Never),
             Stop::Overloaded => (503, "overloaded", Upstream, false, Never),
+            Stop::HeldContent => (503, "held_content", Gateway, true, Never),
+            Stop::HeldByClient => (413, "held_by_client", Client, true, Never),
             Stop::Internal => (500, "internal", Gateway, false, Never),
             Stop::Shutdown => (503, "shutdown", Gateway, true, Never),
         };

@@ -137,6 +137,8 @@ pub(super) const KEYS: &[&str] = &[
     "client_body_min_rate",
     "client_body_grace",
     "client_half_close_timeout",
+    "held_content_max",
+    "held_content_max_per_client",
     "keepalive_timeout",
     "keepalive_requests",
     "enable_http2",
@@ -236,6 +238,9 @@ fn clients(fields: &MapReader) -> ClientSettings {
     limits.refuse_path_parameters = flag(fields, "refuse_path_parameters");
     limits.target_replaces_host = flag(fields, "absolute_target_replaces_host");
     // As in nginx, 0 is no limit.
+    let held = &mut clients.held;
+    held.node = size("held_content_max", 1 << 20, 1 << 40).map_or(held.node, |size| size as u64);
+    held.client = size("held_content_max_per_client", 1 << 16, 1 << 40).map_or(held.node / 4, |size| size as u64);
     clients.body_bytes = fields.get("client_max_body_size").and_then(|at| at.size()).filter(|size| *size > 0);
     let requests = fields.get("keepalive_requests").and_then(|at| at.integer(0..=u32::MAX));
     clients.keepalive_requests = requests.filter(|requests| *requests > 0).map(u64::from);

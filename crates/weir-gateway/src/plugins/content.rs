@@ -4,7 +4,7 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
-use weir_plugin::{Exchange, Filter, Filters, Plugin, Stop, Taken};
+use weir_plugin::{Exchange, Filter, Filters, Held, Plugin, Stop, Taken};
 use weir_proto::{Framing, Trailers};
 
 use super::chain::Plugins;
@@ -215,6 +215,7 @@ impl BodyReader<'_> {
         if self.body.is_done() {
             exchange.body_taken = Taken::All;
         }
+        exchange.hold(self.content.capacity() as u64)?;
         if self.content.len() as u64 > self.limit { Err(Stop::BodyTooLarge) } else { Ok(moved.consumed) }
     }
 
@@ -247,6 +248,8 @@ pub struct ResponseContent<'a> {
     /// Those that want it whole; if there are any, nothing goes on before all of it is there.
     whole: WholeBody<'a>,
     held: Vec<u8>,
+    /// What counts it.
+    counted: Held,
     /// What it passes where nobody wants it whole.
     filters: Filters,
     /// A filter may keep something back.
@@ -277,7 +280,14 @@ impl<'a> ResponseContent<'a> {
             _ if !is_held && !filters.only_observe() => exchange.response.framing = Framing::Chunked,
             _ => {}
         }
-        Ok(Some(Box::new(ResponseContent { plugins, whole, held: Vec::new(), filters, is_flushed: true })))
+        Ok(Some(Box::new(ResponseContent {
+            plugins,
+            whole,
+            held: Vec::new(),
+            counted: Held::of(exchange.client.addr),
+            filters,
+            is_flushed: true,
+        })))
     }
 
     /// Nothing goes on before all of it is there.
@@ -289,6 +299,8 @@ impl<'a> ResponseContent<'a> {
     pub fn piece(&mut self, exchange: &Exchange, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
         if self.is_held() {
             self.held.extend_from_slice(piece);
+            // Whose share is used up: it was the gateway that asked for the content.
+            self.counted.set(self.held.capacity() as u64).map_err(|_| Stop::HeldContent)?;
             self.plugins.hold(&self.whole.links, exchange, piece.len());
             let is_too_large = self.held.len() as u64 > self.whole.limit;
             return if is_too_large { Err(Stop::ResponseTooLarge) } else { Ok(()) };

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use weir_net::proxy_protocol::Version;
 use weir_net::timer::NEVER;
 use weir_net::tls::Client;
-use weir_plugin::{Plugin, Responder, RouteFacts, Stage};
+use weir_plugin::{HeldLimits, Plugin, Responder, RouteFacts, Stage};
 use weir_proto::h1::{Limits, Tolerance};
 
 pub use endpoint::{ActiveChecks, Asked, CheckIdentity, CheckKind, CheckTls, Endpoint, Question};
@@ -81,6 +81,8 @@ pub struct ClientSettings {
     pub concurrent_streams: u32,
     /// How long the exchange goes on after a client has closed its sending side, for those that only half-close.
     pub half_close_timeout: Duration,
+    /// Content held in memory, for the whole node and for one client.
+    pub held: HeldLimits,
     /// Peers whose `X-Forwarded-*`, `X-Real-IP`, `Forwarded` and PROXY headers are believed.
     pub trusted_addresses: Vec<IpNet>,
 }
@@ -118,6 +120,7 @@ impl Default for ClientSettings {
             http2: true,
             concurrent_streams: 128,
             half_close_timeout: Duration::from_secs(1),
+            held: HeldLimits::default(),
             trusted_addresses: Vec::new(),
         }
     }

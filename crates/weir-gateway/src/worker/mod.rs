@@ -13,6 +13,8 @@ use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::rc::Rc;
 
+use weir_plugin::HeldBudget;
+
 use crate::context::WorkerContext;
 use crate::endpoint::pool::Pools;
 use snapshot::WorkerSnapshot;
@@ -29,6 +31,7 @@ pub struct Worker {
 impl Worker {
     pub fn new(index: usize, context: Rc<WorkerContext>, pools: Rc<Pools>, current: WorkerSnapshot) -> Worker {
         context.meter.measure_one_in(current.snapshot.price_every);
+        HeldBudget::of_process().set_limits(current.snapshot.clients.held);
         Worker { context, pools, current: RefCell::new(Rc::new(current)), next_connection: Cell::new(0), index }
     }
 
@@ -43,6 +46,7 @@ impl Worker {
 
     pub fn replace(&self, current: WorkerSnapshot) {
         self.meter.measure_one_in(current.snapshot.price_every);
+        HeldBudget::of_process().set_limits(current.snapshot.clients.held);
         self.current.replace(Rc::new(current));
     }
 

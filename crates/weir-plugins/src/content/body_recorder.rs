@@ -19,7 +19,7 @@ impl Filter for BodyRecorder {
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
         let mut kept = self.kept.borrow_mut();
         let room = (self.most + 1).saturating_sub(kept.len());
-        kept.extend_from_slice(&piece[..piece.len().min(room)]);
+        kept.extend(&piece[..piece.len().min(room)]);
         out.extend_from_slice(piece);
         Ok(())
     }

@@ -68,7 +68,7 @@ impl BodyCapture {
 
     fn filter(&self, exchange: &mut Exchange) -> Option<Box<dyn Filter>> {
         let is_wanted = self.only.as_ref().is_none_or(|only| only.holds(&*exchange));
-        is_wanted.then(|| BodyRecorder::filter(exchange.notes.keep(self.key), self.most))
+        is_wanted.then(|| BodyRecorder::filter(exchange.notes.keep(self.key, exchange.client.addr), self.most))
     }
 
     fn with_kept(&self, exchange: &Exchange, tell: impl FnOnce(&[u8])) {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use weir_plugin::{Build, state};
+use weir_plugin::{Build, Held, state};
 
 use crate::rate_limited_log::RateLimitedLog;
 
@@ -36,7 +36,15 @@ pub struct Batching {
 struct SinkCounts {
     delivered: AtomicU64,
     dropped: AtomicU64,
+    /// Bytes of records that wait, those that are being sent among them.
+    waiting: AtomicU64,
 }
+
+/// Bytes of records that may wait for one sink.
+const MOST_WAITING: u64 = 64 << 20;
+
+/// A record that waits, and what counts it.
+type Pending = (Vec<u8>, Held);
 
 /// What became of the records of sinks of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,11 +52,13 @@ pub struct SinkTally {
     pub sink: String,
     pub delivered: u64,
     pub dropped: u64,
+    /// Bytes of records that wait.
+    pub waiting: u64,
 }
 
 /// The entrance of a queue.
 pub struct RecordSink {
-    queue: SyncSender<Vec<u8>>,
+    queue: SyncSender<Pending>,
     counts: Arc<SinkCounts>,
     /// What its thread will do, until it is started.
     work: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -75,6 +85,7 @@ pub fn tallies() -> Vec<SinkTally> {
         sink: sink.clone(),
         delivered: counts.delivered.load(Relaxed),
         dropped: counts.dropped.load(Relaxed),
+        waiting: counts.waiting.load(Relaxed),
     };
     locked(&register().counts).iter().map(tally).collect()
 }
@@ -130,14 +141,18 @@ impl RecordSink {
 
     /// Takes a record, or drops and counts it.
     pub fn record(&self, record: Vec<u8>) {
-        if self.queue.try_send(record).is_err() {
+        let bytes = record.len() as u64;
+        let mut held = Held::default();
+        let fits = self.counts.waiting.fetch_add(bytes, Relaxed) + bytes <= MOST_WAITING && held.set(bytes).is_ok();
+        if !fits || self.queue.try_send((record, held)).is_err() {
+            self.counts.waiting.fetch_sub(bytes, Relaxed);
             self.counts.dropped.fetch_add(1, Relaxed);
         }
     }
 }
 
 fn run(
-    records: &Receiver<Vec<u8>>,
+    records: &Receiver<Pending>,
     counts: &SinkCounts,
     name: &str,
     batching: Batching,
@@ -145,7 +160,8 @@ fn run(
 ) {
     let failures = RateLimitedLog::default();
     while let Ok(first) = records.recv() {
-        let batch = collect(first, records, batching);
+        let (batch, held) = collect(first, records, batching);
+        let bytes: u64 = batch.iter().map(|record| record.len() as u64).sum();
         let mut outcome = deliver(&batch);
         for _ in 0..batching.retries {
             if outcome.is_ok() {
@@ -161,21 +177,26 @@ fn run(
                 counts.dropped.fetch_add(batch.len() as u64, Relaxed)
             }
         };
+        counts.waiting.fetch_sub(bytes, Relaxed);
+        drop(held);
     }
 }
 
 /// A batch that begins with this record.
-fn collect(first: Vec<u8>, records: &Receiver<Vec<u8>>, batching: Batching) -> Vec<Vec<u8>> {
+fn collect(first: Pending, records: &Receiver<Pending>, batching: Batching) -> (Vec<Vec<u8>>, Vec<Held>) {
     let began = Instant::now();
-    let mut batch = vec![first];
+    let (mut batch, mut held) = (vec![first.0], vec![first.1]);
     while batch.len() < batching.most {
         let Some(left) = batching.oldest.checked_sub(began.elapsed()) else { break };
         match records.recv_timeout(left.min(batching.inactive)) {
-            Ok(record) => batch.push(record),
+            Ok((record, counted)) => {
+                batch.push(record);
+                held.push(counted);
+            }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
         }
     }
-    batch
+    (batch, held)
 }
 
 #[cfg(test)]
@@ -223,6 +244,24 @@ mod tests {
         assert_eq!(batches.recv(), Ok(vec![b"5".to_vec()]), "what is left is sent when nobody uses it any more");
         assert!(batches.recv().is_err(), "and its thread ends");
         assert_eq!(tally("test a"), (3, 2));
+    }
+
+    #[test]
+    fn u03_records_that_wait_are_bounded_in_bytes() {
+        let (go, wait) = channel::<()>();
+        let start = move || {
+            Ok(move |_: &[Vec<u8>]| {
+                // Until the test lets it go.
+                let _ = wait.recv();
+                Ok(())
+            })
+        };
+        let batching = Batching { pending: 4096, ..BATCHING };
+        let sink = Sink::of("c".into(), "test c".into(), batching, start).expect("a thread");
+        (0..200).for_each(|_| sink.record(vec![0; 512 << 10]));
+        let tally = tallies().into_iter().find(|tally| tally.sink == "test c").expect("it is known");
+        assert_eq!((tally.waiting, tally.dropped), (MOST_WAITING, 200 - (MOST_WAITING >> 19)));
+        drop(go);
     }
 
     #[test]

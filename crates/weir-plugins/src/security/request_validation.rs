@@ -1,6 +1,8 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::num::NonZero;
+use std::sync::{Arc, LazyLock};
 
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::paths::LocationSegment;
@@ -8,7 +10,9 @@ use jsonschema::{Draft, PatternOptions, ValidationError, Validator};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop, form};
+use tokio::sync::Semaphore;
+use weir_plugin::proto::{Framing, Head};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Held, Phases, Plugin, Stage, Stop, form};
 
 use crate::content::coding;
 use crate::content::content_type;
@@ -18,7 +22,8 @@ use crate::content::json::{JsonError, JsonToken, Scanner};
 ///
 /// A body is read as a form where it says that it is one, and as JSON otherwise; a name twice in one object is refused,
 /// since readers disagree about which of them counts. Schemas are of draft 7, unless their `$schema` says another.
-/// Patterns in them are regular expressions without look-around and back-references.
+/// Patterns in them are regular expressions without look-around and back-references. A body of more than 16 KiB is judged on
+/// another thread, so that other requests of the worker go on.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RequestValidation {
@@ -27,10 +32,19 @@ pub struct RequestValidation {
     header_schema: Option<Map<String, Value>>,
     /// The schema of the body. In a form all values are strings.
     body_schema: Option<Map<String, Value>>,
-    /// The largest body read, in bytes; a larger one is refused with 413.
+    /// The largest body read, in bytes; a larger one is refused, with 413 if its length was not announced. APISIX's default
+    /// is 64 MiB.
     #[serde(default = "max_body")]
     #[schemars(range(min = 1))]
     max_req_body_size: u64,
+    /// Values that a body may have: objects, lists, strings, numbers and words, or fields of a form. Not in APISIX.
+    #[serde(default = "max_values")]
+    #[schemars(range(min = 1))]
+    max_values: usize,
+    /// How deep a body may be nested, up to 1000. Not in APISIX.
+    #[serde(default = "max_depth")]
+    #[schemars(range(min = 1, max = 1000))]
+    max_depth: usize,
     /// The status of a refusal, 200 to 599.
     #[serde(default = "bad_request")]
     #[schemars(range(min = 200, max = 599))]
@@ -41,7 +55,15 @@ pub struct RequestValidation {
 }
 
 fn max_body() -> u64 {
-    64 << 20
+    1 << 20
+}
+
+fn max_values() -> usize {
+    100_000
+}
+
+fn max_depth() -> usize {
+    100
 }
 
 fn bad_request() -> u16 {
@@ -50,8 +72,19 @@ fn bad_request() -> u16 {
 
 /// How large a compiled pattern of a schema may be, in bytes.
 const MAX_PATTERN: usize = 1 << 20;
-/// How deep a body may be nested.
-const MAX_DEPTH: usize = 100;
+/// Larger bodies are judged on another thread.
+const MOST_AT_ONCE: usize = 16 << 10;
+/// Memory that a value of a body takes while it is judged, at most on average, in bytes.
+const VALUE_BYTES: u64 = 128;
+/// What is quoted of a request in a refusal, in bytes, and what a refusal may have in all.
+const MOST_QUOTED: usize = 100;
+const MOST_SAID: usize = 1000;
+
+/// Bodies judged at a time by all workers, which need processors as well.
+static JUDGED_AT_A_TIME: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    Arc::new(Semaphore::new((processors / 2).max(1)))
+});
 
 impl Definition for RequestValidation {
     const NAME: &'static str = "request-validation";
@@ -68,6 +101,10 @@ impl Definition for RequestValidation {
         if self.max_req_body_size == 0 {
             return Err(ConfigError::new("max_req_body_size", "must be at least 1"));
         }
+        if self.max_values == 0 || !(1..=1000).contains(&self.max_depth) {
+            let path = if self.max_values == 0 { "max_values" } else { "max_depth" };
+            return Err(ConfigError::new(path, "must be at least 1, and a depth at most 1000"));
+        }
         if !(200..=599).contains(&self.rejected_code) {
             return Err(ConfigError::new("rejected_code", "must be from 200 to 599"));
         }
@@ -77,14 +114,15 @@ impl Definition for RequestValidation {
         let names = self.header_schema.as_ref().map(names).unwrap_or_default();
         let compiled =
             |schema: Option<Map<String, Value>>, path| schema.map(|schema| compile(schema, path)).transpose();
-        Ok(Arc::new(Validation {
-            headers: compiled(self.header_schema, "header_schema")?,
-            names,
-            body: compiled(self.body_schema, "body_schema")?,
-            limit: self.max_req_body_size,
-            status: self.rejected_code,
-            message: self.rejected_msg,
-        }))
+        let headers = compiled(self.header_schema, "header_schema")?;
+        let (max_bytes, max_values, max_depth) = (self.max_req_body_size, self.max_values, self.max_depth);
+        let rules = |validator| Arc::new(BodyRules { validator, max_bytes, max_values, max_depth });
+        let body = compiled(self.body_schema, "body_schema")?.map(rules);
+        let fields = FieldValidation { headers, names, status: self.rejected_code, message: self.rejected_msg };
+        Ok(match body {
+            Some(body) => Arc::new(BodyValidation { fields, body }),
+            None => Arc::new(fields),
+        })
     }
 }
 
@@ -110,16 +148,15 @@ fn names(schema: &Map<String, Value>) -> Vec<String> {
     properties.chain(required.filter_map(|name| name.as_str().map(str::to_owned))).collect()
 }
 
-struct Validation {
+/// Validates fields.
+struct FieldValidation {
     headers: Option<Validator>,
     names: Vec<String>,
-    body: Option<Validator>,
-    limit: u64,
     status: u16,
     message: Option<String>,
 }
 
-impl Validation {
+impl FieldValidation {
     fn refuse(&self, exchange: &mut Exchange, problem: &str) -> Stop {
         let text = self.message.as_deref().unwrap_or(problem);
         exchange.respond(self.status, "text/plain; charset=utf-8", text.as_bytes())
@@ -137,6 +174,172 @@ impl Validation {
     }
 }
 
+impl FieldValidation {
+    fn check(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let Some(schema) = &self.headers else { return Ok(()) };
+        let problem = schema.validate(&self.fields(exchange)).err().map(|error| said(&error));
+        problem.map_or(Ok(()), |problem| Err(self.refuse(exchange, &problem)))
+    }
+}
+
+impl Plugin for FieldValidation {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+        Ok(self.check(exchange)?.into())
+    }
+}
+
+/// Validates fields and bodies.
+struct BodyValidation {
+    fields: FieldValidation,
+    body: Arc<BodyRules>,
+}
+
+impl BodyValidation {
+    fn check_head(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        self.fields.check(exchange)?;
+        match exchange.request.framing {
+            Framing::None | Framing::Sized(0) if self.fields.message.is_none() => {
+                Err(Stop::Respond(self.fields.status))
+            }
+            Framing::None | Framing::Sized(0) => Err(self.fields.refuse(exchange, "")),
+            Framing::Sized(length) if length > self.body.max_bytes => {
+                Err(self.fields.refuse(exchange, &format!("the body has more than {} bytes", self.body.max_bytes)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn answer(&self, exchange: &mut Exchange, verdict: Result<(), Fault>) -> Result<(), Stop> {
+        match verdict {
+            Ok(()) => Ok(()),
+            Err(Fault::Stop(stop)) => Err(stop),
+            Err(Fault::Problem(problem)) => Err(self.fields.refuse(exchange, &problem)),
+        }
+    }
+
+    async fn check_elsewhere(&self, exchange: &mut Exchange, body: &mut Vec<u8>, is_form: bool) -> Result<(), Stop> {
+        let (rules, client, content) = (Arc::clone(&self.body), exchange.client.addr, std::mem::take(body));
+        let head = exchange.request.head.clone();
+        let judge = move || {
+            let verdict = rules.judge(&head, &content, is_form, client);
+            (content, verdict)
+        };
+        let (content, verdict) = elsewhere(judge).await?;
+        *body = content;
+        self.answer(exchange, verdict)
+    }
+}
+
+/// Runs on another thread, when it is its turn. What has begun goes on also when nobody waits for it any more.
+async fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Stop> {
+    let permit = Arc::clone(&JUDGED_AT_A_TIME).acquire_owned().await.map_err(|_| Stop::Internal)?;
+    let run = move || {
+        let done = work();
+        drop(permit);
+        done
+    };
+    tokio::task::spawn_blocking(run).await.map_err(|_| Stop::Internal)
+}
+
+impl Plugin for BodyValidation {
+    fn phases(&self) -> Phases {
+        Phases::REQUEST.and(Phases::REQUEST_BODY)
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+        Ok(self.check_head(exchange)?.into())
+    }
+
+    fn whole_request(&self, _: &mut Exchange) -> Result<Option<u64>, Stop> {
+        Ok(Some(self.body.max_bytes))
+    }
+
+    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
+        let is_form = content_type::of_request(exchange)?.is_some_and(content_type::is_form);
+        // What is coded may be much longer than it is now.
+        if body.len() > MOST_AT_ONCE || exchange.request.head.value(b"content-encoding").is_some() {
+            return Ok(Flow::wait(self.check_elsewhere(exchange, body, is_form)));
+        }
+        let verdict = self.body.judge(&exchange.request.head, body, is_form, exchange.client.addr);
+        Ok(self.answer(exchange, verdict)?.into())
+    }
+}
+
+/// Why a body does not pass.
+enum Fault {
+    Problem(String),
+    Stop(Stop),
+}
+
+impl From<JsonError> for Fault {
+    fn from(fault: JsonError) -> Fault {
+        Fault::Problem(match fault {
+            JsonError::Syntax(at) => format!("the body is not JSON from byte {} on", at + 1),
+            JsonError::Depth => "the body is nested too deep".to_owned(),
+        })
+    }
+}
+
+/// What a body has to be like.
+struct BodyRules {
+    validator: Validator,
+    max_bytes: u64,
+    max_values: usize,
+    max_depth: usize,
+}
+
+impl BodyRules {
+    fn judge(&self, head: &Head, content: &[u8], is_form: bool, client: IpAddr) -> Result<(), Fault> {
+        let mut held = Held::of(client);
+        let plain =
+            coding::plain(head, content, self.max_bytes).map_err(|it| Fault::Stop(Stop::Respond(it.status())))?;
+        let values = if is_form { form::pairs(&plain).take(self.max_values + 1).count() } else { self.count(&plain)? };
+        if values > self.max_values {
+            return Err(Fault::Problem(format!("the body has more than {} values", self.max_values)));
+        }
+        // The tree takes more than the text it is read from.
+        let bytes = plain.len() as u64 + values as u64 * VALUE_BYTES;
+        held.set(bytes).map_err(|exhausted| Fault::Stop(exhausted.into()))?;
+        let value = if is_form {
+            read_form(&plain)
+        } else {
+            let beyond = |_| Fault::Problem("the body has a number or a text beyond what can be read".to_owned());
+            serde_json::from_slice(&plain).map_err(beyond)?
+        };
+        self.validator.validate(&value).map_err(|error| Fault::Problem(said(&error)))
+    }
+
+    /// How many values a JSON text has, which nothing is built of yet; too many are not counted to their end.
+    fn count(&self, body: &[u8]) -> Result<usize, Fault> {
+        let mut scanner = Scanner::new(body, self.max_depth)?;
+        let mut open: Vec<HashSet<Cow<'_, str>>> = Vec::new();
+        let mut values = 0;
+        while let Some(token) = scanner.next()? {
+            match token {
+                JsonToken::Open(_) => open.push(HashSet::new()),
+                JsonToken::Close(_) => _ = open.pop(),
+                JsonToken::Name(span) => {
+                    let name = scanner.unquoted(&span)?;
+                    let said = || format!("the body has the name {:?} twice in one object", quoted(&name));
+                    if open.last().is_some_and(|names| names.contains(&name)) {
+                        return Err(Fault::Problem(said()));
+                    }
+                    if let Some(names) = open.last_mut() {
+                        names.insert(name);
+                    }
+                    continue;
+                }
+                JsonToken::Text(_) | JsonToken::Plain(_) => {}
+            }
+            values += usize::from(!matches!(token, JsonToken::Close(_)));
+            if values > self.max_values {
+                break;
+            }
+        }
+        Ok(values)
+    }
+}
+
 /// Adds a value to an object in which several of one name become a list.
 fn add(object: &mut Map<String, Value>, name: String, value: &[u8]) {
     let value = Value::String(String::from_utf8_lossy(value).into_owned());
@@ -144,45 +347,6 @@ fn add(object: &mut Map<String, Value>, name: String, value: &[u8]) {
         None => _ = object.insert(name, value),
         Some(Value::Array(values)) => values.push(value),
         Some(first) => *first = Value::Array(vec![first.take(), value]),
-    }
-}
-
-impl Plugin for Validation {
-    fn phases(&self) -> Phases {
-        if self.body.is_some() { Phases::REQUEST.and(Phases::REQUEST_BODY) } else { Phases::REQUEST }
-    }
-
-    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
-        if let Some(schema) = &self.headers
-            && let Err(error) = schema.validate(&self.fields(exchange))
-        {
-            let problem = said(&error);
-            return Err(self.refuse(exchange, &problem));
-        }
-        match self.body.is_some() && !exchange.request.framing.has_body() {
-            true if self.message.is_some() => Err(self.refuse(exchange, "")),
-            true => Err(Stop::Respond(self.status)),
-            false => Ok(Flow::Continue),
-        }
-    }
-
-    fn whole_request(&self, _: &mut Exchange) -> Result<Option<u64>, Stop> {
-        Ok(Some(self.limit))
-    }
-
-    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<Flow<'static>, Stop> {
-        let Some(schema) = &self.body else { return Ok(Flow::Continue) };
-        let is_form = content_type::of_request(exchange)?.is_some_and(content_type::is_form);
-        let head = &exchange.request.head;
-        let plain = coding::plain(head, body, self.limit).map_err(|opaque| Stop::Respond(opaque.status()))?;
-        let problem = match if is_form { Ok(read_form(&plain)) } else { read_json(&plain) } {
-            Ok(value) => schema.validate(&value).err().map(|error| said(&error)),
-            Err(problem) => Some(problem.into_owned()),
-        };
-        match problem {
-            None => Ok(Flow::Continue),
-            Some(problem) => Err(self.refuse(exchange, &problem)),
-        }
     }
 }
 
@@ -194,27 +358,30 @@ fn read_form(body: &[u8]) -> Value {
     Value::Object(object)
 }
 
-fn read_json(body: &[u8]) -> Result<Value, Cow<'static, str>> {
-    let fault = |fault: JsonError| match fault {
-        JsonError::Syntax(at) => Cow::Owned(format!("the body is not JSON from byte {} on", at + 1)),
-        JsonError::Depth => Cow::Borrowed("the body is nested too deep"),
-    };
-    let mut scanner = Scanner::new(body, MAX_DEPTH).map_err(fault)?;
-    let mut open: Vec<HashSet<String>> = Vec::new();
-    while let Some(token) = scanner.next().map_err(fault)? {
-        match token {
-            JsonToken::Open(_) => open.push(HashSet::new()),
-            JsonToken::Close(_) => _ = open.pop(),
-            JsonToken::Name(span) => {
-                let name = scanner.unquoted(&span).map_err(fault)?;
-                if open.last_mut().is_some_and(|names| !names.insert(name.clone().into_owned())) {
-                    return Err(Cow::Owned(format!("the body has the name {name:?} twice in one object")));
-                }
-            }
-            JsonToken::Text(_) | JsonToken::Plain(_) => {}
+/// The beginning of a text, as much as is quoted of a request.
+fn quoted(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MOST_QUOTED)]
+}
+
+/// The beginning of a value as JSON, of which no more is written than is quoted.
+fn quoted_value(value: &Value) -> String {
+    struct Beginning(Vec<u8>);
+    impl std::io::Write for Beginning {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let room = MOST_QUOTED - self.0.len();
+            self.0.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            if bytes.len() > room { Err(std::io::ErrorKind::WriteZero.into()) } else { Ok(bytes.len()) }
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
         }
     }
-    serde_json::from_slice(body).map_err(|_| Cow::Borrowed("the body has a number or a text beyond what can be read"))
+    let mut beginning = Beginning(Vec::new());
+    // Where it fails there was more.
+    let is_cut = serde_json::to_writer(&mut beginning, value).is_err();
+    let text = String::from_utf8_lossy(&beginning.0);
+    if is_cut { format!("{}...", text.trim_end_matches('\u{fffd}')) } else { text.into_owned() }
 }
 
 /// What is wrong, as Apache APISIX says it where it is one of the usual things.
@@ -223,7 +390,7 @@ fn said(error: &ValidationError<'_>) -> String {
         .instance_path()
         .segments()
         .map(|segment| match segment {
-            LocationSegment::Property(name) => format!("property {name:?} validation failed: "),
+            LocationSegment::Property(name) => format!("property {:?} validation failed: ", quoted(&name)),
             // Counted from 1 there.
             LocationSegment::Index(index) => format!("failed to validate item {}: ", index + 1),
         })
@@ -231,14 +398,16 @@ fn said(error: &ValidationError<'_>) -> String {
     let problem = match error.kind() {
         ValidationErrorKind::Required { property } => format!("property {property} is required"),
         ValidationErrorKind::AdditionalProperties { unexpected } => {
-            format!("additional properties forbidden, found {}", unexpected.join(", "))
+            format!("additional properties forbidden, found {}", quoted(&unexpected.join(", ")))
         }
         ValidationErrorKind::Type { kind: TypeKind::Single(expected) } => {
             format!("wrong type: expected {expected}, got {}", kind_of(error.instance()))
         }
-        _ => error.to_string(),
+        _ => error.masked_with(quoted_value(error.instance())).to_string(),
     };
-    format!("{place}{problem}")
+    let mut said = format!("{place}{problem}");
+    said.truncate(said.floor_char_boundary(MOST_SAID));
+    said
 }
 
 fn kind_of(value: &Value) -> &'static str {
@@ -292,6 +461,57 @@ mod tests {
         ] {
             assert_eq!(problem(schema.clone(), "application/json", content).as_deref(), want, "{content}");
         }
+    }
+
+    #[test]
+    fn u01_a_body_is_bounded_in_values_depth_and_bytes() {
+        let options = json!({"body_schema": {}, "max_values": 5, "max_depth": 3, "max_req_body_size": 1000});
+        let step = build::<RequestValidation>(options);
+        let form = "application/x-www-form-urlencoded";
+        for (content_type, content, want) in [
+            ("application/json", "[1,2,3,4]", None),
+            ("application/json", "[1,2,3,4,5]", Some("the body has more than 5 values")),
+            ("application/json", r#"{"a":1,"b":2,"c":{"d":3}}"#, None),
+            ("application/json", "[[[[]]]]", Some("the body is nested too deep")),
+            (form, "a=1&b=2&c=3&d=4&e=5", None),
+            (form, "a=1&b=2&c=3&d=4&e=5&f=6", Some("the body has more than 5 values")),
+        ] {
+            let mut exchange = exchange(&format!("POST / HTTP/1.1\nHost: h\nContent-Type: {content_type}"));
+            let end = on_request_body(&step, &mut exchange, content);
+            assert_eq!(end.err().map(|_| body(&exchange)), want, "{content}");
+        }
+        let mut long = exchange("POST / HTTP/1.1\nHost: h\nContent-Length: 1001");
+        assert!(on_request(&step, &mut long).is_err());
+        assert_eq!((long.response.status, body(&long)), (400, "the body has more than 1000 bytes"));
+    }
+
+    #[test]
+    fn u01_a_long_body_is_judged_elsewhere_and_comes_back() {
+        let schema = json!({"body_schema": {"maxItems": 20_000}});
+        let step = build::<RequestValidation>(schema);
+        let list = |count: usize| format!("[{}]", vec!["1"; count].join(","));
+        assert_eq!(on_request_body(&step, &mut exchange("POST / HTTP/1.1\nHost: h"), &list(20_000)), Ok(()));
+        let mut refused = exchange("POST / HTTP/1.1\nHost: h");
+        assert!(on_request_body(&step, &mut refused, &list(20_001)).is_err());
+        assert!(body(&refused).len() < 2 * MOST_QUOTED, "{}", body(&refused));
+    }
+
+    #[test]
+    fn u01_a_refusal_quotes_little_of_a_value() {
+        let long = "x".repeat(5_000);
+        for (schema, content) in [
+            (json!({"maxLength": 3}), format!("{long:?}")),
+            (json!({"enum": ["a"]}), format!("{long:?}")),
+            (json!({"additionalProperties": false}), format!("{{{long:?}: 1}}")),
+            (json!({"additionalProperties": {"type": "string"}}), format!("{{{long:?}: 1}}")),
+            (json!({"propertyNames": {"maxLength": 3}}), format!("{{{long:?}: 1}}")),
+            (json!({}), format!("{{{long:?}: 1, {long:?}: 2}}")),
+        ] {
+            let said = problem(schema.clone(), "application/json", &content).expect("refused");
+            assert!(said.len() <= MOST_SAID + 4 && said.matches('x').count() <= MOST_SAID, "{schema}: {said}");
+        }
+        let said = problem(json!({"maxLength": 3}), "application/json", &format!("{long:?}")).expect("refused");
+        assert!(said.matches('x').count() <= MOST_QUOTED, "{said}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::{CallError, IdleConnections};
 use weir_plugin::{
-    Build, ConfigError, Definition, Exchange, Filter, Flow, NoteKey, PerWorker, Phases, Plugin, Stage, Stop, state,
+    Build, ConfigError, Definition, Exchange, Filter, Flow, Held, NoteKey, PerWorker, Phases, Plugin, Stage, Stop, state,
 };
 
 use crate::content::body_recorder::BodyRecorder;
@@ -175,7 +175,11 @@ impl Plugin for Mirror {
 
     fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
         let is_picked = exchange.notes.read(self.picked).is_some();
-        Ok(is_picked.then(|| BodyRecorder::filter(exchange.notes.keep(self.content), MOST_CONTENT)))
+        if !is_picked {
+            return Ok(None);
+        }
+        let kept = exchange.notes.keep(self.content, exchange.client.addr);
+        Ok(Some(BodyRecorder::filter(kept, MOST_CONTENT)))
     }
 
     fn kept_bytes(&self, exchange: &Exchange) -> usize {
@@ -187,13 +191,13 @@ impl Plugin for Mirror {
             return;
         }
         let copy = self.copy(exchange).and_then(|copy| Some((copy, MirrorPermit::take(self.underway.get())?)));
-        let Some((copy, permit)) = copy else {
+        let Some(((copy, held), permit)) = copy else {
             self.tally.dropped.fetch_add(1, Relaxed);
             return;
         };
         let (service, tally) = (self.service.clone(), Arc::clone(&self.tally));
         tokio::task::spawn_local(async move {
-            let _permit = permit;
+            let _until_sent = (permit, held);
             let count = match service.ask(copy, MOST_ANSWERED).await {
                 Ok(_) | Err(CallError::AnswerTooLarge { .. }) => &tally.sent,
                 Err(_) => &tally.failed,
@@ -205,13 +209,13 @@ impl Plugin for Mirror {
 
 impl Mirror {
     /// The request as its upstream got it; nothing where that cannot be had.
-    fn copy(&self, exchange: &Exchange) -> Option<Request<Full<Bytes>>> {
+    fn copy(&self, exchange: &Exchange) -> Option<(Request<Full<Bytes>>, Held)> {
         let request = &exchange.request;
-        let content = exchange.notes.kept(self.content).map(|kept| std::mem::take(&mut *kept.borrow_mut()));
-        let content = content.unwrap_or_default();
-        if content.len() > MOST_CONTENT {
+        let kept = exchange.notes.kept(self.content);
+        if kept.is_some_and(|kept| kept.borrow().is_cut() || kept.borrow().len() > MOST_CONTENT) {
             return None;
         }
+        let (content, held) = kept.map(|kept| kept.borrow_mut().take()).unwrap_or_default();
         let mut fields = HeaderMap::new();
         for (name, value) in request.head.fields() {
             let name = HeaderName::from_bytes(name).ok()?;
@@ -226,7 +230,7 @@ impl Mirror {
         *copy.method_mut() = Method::from_bytes(request.method_name()).ok()?;
         *copy.uri_mut() = self.target(request.path(), request.query()).try_into().ok()?;
         *copy.headers_mut() = fields;
-        Some(copy)
+        Some((copy, held))
     }
 
     fn target(&self, path: &[u8], query: Option<&[u8]>) -> Vec<u8> {

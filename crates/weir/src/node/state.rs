@@ -8,6 +8,8 @@ use weir_control::acme::AcmeReport;
 use weir_control::{Acme, Publisher};
 use weir_gateway::Gateway;
 use weir_net::limits::Limits;
+use weir_plugin::HeldBudget;
+use weir_plugin::held::HeldUse;
 use weir_plugins::SinkTally;
 use weir_telemetry::exposition::{Format, Page};
 use weir_telemetry::metrics::Metrics;
@@ -18,10 +20,25 @@ use super::{certificates, health, policies, traffic};
 /// What became of the records of plugins that log.
 fn records(page: &mut Page) {
     page.counter("weir_log_records", "Records that plugins have logged, by where they go and what became of them.");
-    for SinkTally { sink, delivered, dropped } in weir_plugins::log_tallies() {
-        page.total(&[("sink", &sink), ("outcome", "delivered")], delivered);
-        page.total(&[("sink", &sink), ("outcome", "dropped")], dropped);
+    let tallies = weir_plugins::log_tallies();
+    for SinkTally { sink, delivered, dropped, .. } in &tallies {
+        page.total(&[("sink", sink), ("outcome", "delivered")], *delivered);
+        page.total(&[("sink", sink), ("outcome", "dropped")], *dropped);
     }
+    page.gauge("weir_log_waiting_bytes", "Bytes of records that wait to be sent, by where they go.");
+    for SinkTally { sink, waiting, .. } in &tallies {
+        page.value(&[("sink", sink)], *waiting);
+    }
+}
+
+/// Content in memory, and what was refused for want of room.
+fn held(page: &mut Page) {
+    let HeldUse { bytes, limit, refused_for_node, refused_for_client } = HeldBudget::of_process().in_use();
+    page.gauge("weir_held_content_bytes", "Content held in memory for plugins, copies and records.").value(&[], bytes);
+    page.gauge("weir_held_content_limit_bytes", "The most that may be (held_content_max).").value(&[], limit);
+    page.counter("weir_held_content_refused", "Times that there was no room for more, by whose limit that was.");
+    page.total(&[("limit", "node")], refused_for_node);
+    page.total(&[("limit", "client")], refused_for_client);
 }
 
 /// Where a node is in its life.
@@ -85,6 +102,7 @@ impl NodeState {
         self.metrics.scrape(format, |page| {
             policies::write(&self.metrics, page);
             records(page);
+            held(page);
             traffic::write(page);
             if let Some(gateway) = self.gateway() {
                 health::write(&gateway, page);

@@ -1,0 +1,223 @@
+//! Content that is held in memory, whoever wants it held: plugins that want messages whole, copies for logs and mirrors,
+//! records on their way. One budget of the node counts all of it, and no client has more than its share.
+//!
+//! What streams from one socket to another is not held, and costs nothing here.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use crate::stop::Stop;
+
+/// How much content may be held, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldLimits {
+    pub node: u64,
+    pub client: u64,
+}
+
+impl Default for HeldLimits {
+    fn default() -> HeldLimits {
+        HeldLimits { node: 256 << 20, client: 64 << 20 }
+    }
+}
+
+/// Why no more may be held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exhausted {
+    /// The node holds as much as it may.
+    Node,
+    /// This client has all of its share.
+    Client,
+}
+
+impl From<Exhausted> for Stop {
+    fn from(exhausted: Exhausted) -> Stop {
+        match exhausted {
+            Exhausted::Node => Stop::HeldContent,
+            Exhausted::Client => Stop::HeldByClient,
+        }
+    }
+}
+
+/// What is held now, and how often something was not held for want of room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldUse {
+    pub bytes: u64,
+    pub limit: u64,
+    pub refused_for_node: u64,
+    pub refused_for_client: u64,
+}
+
+/// Clients are counted in so many tables, so that workers seldom meet.
+const TABLES: usize = 16;
+/// What is held is counted in steps of so many bytes.
+const STEP: u64 = 256;
+
+/// The budget of one node.
+pub struct HeldBudget {
+    node: AtomicU64,
+    client: AtomicU64,
+    used: AtomicU64,
+    refused_for_node: AtomicU64,
+    refused_for_client: AtomicU64,
+    random: RandomState,
+    clients: [Mutex<HashMap<IpAddr, u64>>; TABLES],
+}
+
+static BUDGET: LazyLock<HeldBudget> = LazyLock::new(|| HeldBudget::new(HeldLimits::default()));
+
+impl HeldBudget {
+    /// That of this process.
+    pub fn of_process() -> &'static HeldBudget {
+        &BUDGET
+    }
+
+    fn new(limits: HeldLimits) -> HeldBudget {
+        HeldBudget {
+            node: AtomicU64::new(limits.node),
+            client: AtomicU64::new(limits.client),
+            used: AtomicU64::new(0),
+            refused_for_node: AtomicU64::new(0),
+            refused_for_client: AtomicU64::new(0),
+            random: RandomState::new(),
+            clients: std::array::from_fn(|_| Mutex::default()),
+        }
+    }
+
+    /// What is held already stays, however much it is.
+    pub fn set_limits(&self, limits: HeldLimits) {
+        self.node.store(limits.node, Relaxed);
+        self.client.store(limits.client, Relaxed);
+    }
+
+    pub fn in_use(&self) -> HeldUse {
+        HeldUse {
+            bytes: self.used.load(Relaxed),
+            limit: self.node.load(Relaxed),
+            refused_for_node: self.refused_for_node.load(Relaxed),
+            refused_for_client: self.refused_for_client.load(Relaxed),
+        }
+    }
+
+    fn table(&self, client: IpAddr) -> MutexGuard<'_, HashMap<IpAddr, u64>> {
+        let number = self.random.hash_one(client) as usize % TABLES;
+        self.clients[number].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, client: Option<IpAddr>, bytes: u64) -> Result<(), Exhausted> {
+        if let Some(client) = client {
+            let mut table = self.table(client);
+            let has = table.get(&client).copied().unwrap_or(0).saturating_add(bytes);
+            if has > self.client.load(Relaxed) {
+                self.refused_for_client.fetch_add(1, Relaxed);
+                return Err(Exhausted::Client);
+            }
+            table.insert(client, has);
+        }
+        let before = self.used.fetch_add(bytes, Relaxed);
+        if before.saturating_add(bytes) > self.node.load(Relaxed) {
+            self.refused_for_node.fetch_add(1, Relaxed);
+            self.give(client, bytes);
+            return Err(Exhausted::Node);
+        }
+        Ok(())
+    }
+
+    fn give(&self, client: Option<IpAddr>, bytes: u64) {
+        self.used.fetch_sub(bytes, Relaxed);
+        let Some(client) = client else { return };
+        let mut table = self.table(client);
+        if let Some(has) = table.get_mut(&client) {
+            *has = has.saturating_sub(bytes);
+            if *has == 0 {
+                table.remove(&client);
+            }
+        }
+    }
+}
+
+/// What one holder holds. Dropping it gives all of it back.
+#[derive(Debug, Default)]
+pub struct Held {
+    client: Option<IpAddr>,
+    bytes: u64,
+}
+
+impl Held {
+    /// Nothing yet, for this client.
+    pub fn of(client: IpAddr) -> Held {
+        Held { client: Some(client), bytes: 0 }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// As much as `bytes` is held from now on, more or less than before.
+    ///
+    /// # Errors
+    /// There is no room for more; as much is held as before.
+    pub fn set(&mut self, bytes: u64) -> Result<(), Exhausted> {
+        self.set_in(&BUDGET, bytes)
+    }
+
+    fn set_in(&mut self, budget: &HeldBudget, bytes: u64) -> Result<(), Exhausted> {
+        let bytes = bytes.div_ceil(STEP).saturating_mul(STEP);
+        if bytes > self.bytes {
+            budget.take(self.client, bytes - self.bytes)?;
+        } else if bytes < self.bytes {
+            budget.give(self.client, self.bytes - bytes);
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            BUDGET.give(self.client, self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(last: u8) -> Option<IpAddr> {
+        Some(IpAddr::from([10, 0, 0, last]))
+    }
+
+    #[test]
+    fn u01_a_node_and_a_client_hold_no_more_than_they_may() {
+        let budget = HeldBudget::new(HeldLimits { node: 100 * STEP, client: 60 * STEP });
+        assert_eq!(budget.take(client(1), 60 * STEP), Ok(()));
+        assert_eq!(budget.take(client(1), STEP), Err(Exhausted::Client));
+        assert_eq!(budget.take(client(2), 41 * STEP), Err(Exhausted::Node), "its share is not used up by it");
+        assert_eq!(budget.take(client(2), 40 * STEP), Ok(()));
+        assert_eq!(budget.take(None, 1), Err(Exhausted::Node));
+        budget.give(client(1), 60 * STEP);
+        assert_eq!(budget.take(client(2), 20 * STEP), Ok(()));
+        let used = budget.in_use();
+        assert_eq!((used.bytes, used.refused_for_node, used.refused_for_client), (60 * STEP, 2, 1));
+        budget.give(client(2), 60 * STEP);
+        assert!(budget.clients.iter().all(|table| table.lock().expect("no test panics with it").is_empty()));
+    }
+
+    #[test]
+    fn u01_a_holder_counts_in_steps_and_gives_everything_back() {
+        let budget = HeldBudget::new(HeldLimits { node: 4 * STEP, client: 2 * STEP });
+        let mut held = Held { client: client(1), bytes: 0 };
+        assert_eq!(held.set_in(&budget, 1), Ok(()));
+        assert_eq!(held.set_in(&budget, STEP), Ok(()));
+        assert_eq!(budget.in_use().bytes, STEP);
+        assert_eq!(held.set_in(&budget, 2 * STEP + 1), Err(Exhausted::Client));
+        assert_eq!(budget.in_use().bytes, STEP, "what was held stays");
+        assert_eq!(held.set_in(&budget, 0), Ok(()));
+        assert_eq!(budget.in_use().bytes, 0);
+    }
+}
