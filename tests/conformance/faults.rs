@@ -99,6 +99,44 @@ fn f02_a_reset_before_the_first_byte_is_retried_when_that_is_safe() {
 }
 
 #[test]
+fn u14_a_get_whose_answer_broke_off_within_its_head_is_asked_elsewhere() {
+    let breaking = Origin::scripted(Reading::Strict, |connection| {
+        let _ = connection.request();
+        let _ = connection.send("HTTP/1.1 200 OK\r\nContent-Le");
+    });
+    let healthy = Origin::echo(Reading::Strict);
+    let gateway = gateway(&[&breaking, &healthy], "");
+    let mut client = gateway.client();
+    for number in 0..20 {
+        let answer = client.get(&format!("/get/{number}")).expect("an answer");
+        assert_eq!(answer.status, 200, "GET {number}");
+    }
+    assert!(!breaking.requests().is_empty(), "it was asked");
+    let posts: Vec<u16> = (0..20)
+        .map(|number| {
+            let post = format!("POST /post/{number} HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nhello");
+            client.ask(post).expect("an answer").status
+        })
+        .collect();
+    let twice =
+        arrivals(&[&breaking, &healthy]).into_iter().filter(|(target, count)| target.contains("post") && *count > 1);
+    assert_eq!(twice.count(), 0, "{posts:?}");
+}
+
+#[test]
+fn u14_a_node_that_answers_garbage_loses_its_traffic() {
+    let garbage = Origin::scripted(Reading::Strict, |connection| {
+        while connection.request().is_ok() && connection.send("hello, I am no HTTP\r\n\r\n").is_ok() {}
+    });
+    let healthy = Origin::echo(Reading::Strict);
+    let gateway = gateway(&[&garbage, &healthy], "");
+    let mut client = gateway.client();
+    let statuses: Vec<u16> = (0..60).map(|_| client.get("/").expect("an answer").status).collect();
+    assert!(statuses.iter().filter(|&&status| status == 502).count() <= 8, "{statuses:?}");
+    assert!(statuses[30..].iter().all(|&status| status == 200), "{statuses:?}");
+}
+
+#[test]
 fn f02_a_refused_connection_is_retried_for_every_method() {
     let refusing = weir_testkit::free_port();
     let healthy = Origin::echo(Reading::Strict);

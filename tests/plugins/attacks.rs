@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use weir_testkit::timing::assert_same_time;
-use weir_testkit::{Client, DEADLINE, Gateway, eventually};
+use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, eventually};
 
 use crate::{Rig, refused};
 
@@ -194,4 +194,75 @@ fn r06_many_fields_of_one_name_cost_what_their_bytes_cost() {
         // What grows with the square takes the square of it.
         assert!(large < 2 * most * small, "{what}: {small:?} for 1 kB, {large:?} for {most} kB");
     }
+}
+
+/// A gateway in which clients may have 2 MiB held, and a body may have 50.
+fn holding() -> (Gateway, Origin) {
+    let origin = Origin::serving(|request| Answer::ok(format!("{} {}", request.target, request.body.len())));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "worker_processes: 2
+held_content_max: 4MiB
+held_content_max_per_client: 2MiB
+trusted_addresses: [127.0.0.1]
+routes:
+  - uri: /*
+    plugins: {{ real-ip: {{ source: http_x_client }}, request-validation: {{ body_schema: {{}}, max_req_body_size: 52428800 }} }}
+    upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }}
+",
+        origin.addr()
+    ));
+    (gateway, origin)
+}
+
+/// Sends so much of a body of 50 MB, and keeps the rest for later.
+fn half_sent(gateway: &Gateway, address: &str, bytes: usize) -> Client {
+    let mut client = gateway.client();
+    client.send(format!("POST /a HTTP/1.1\r\nHost: t\r\nX-Client: {address}\r\nContent-Length: 50000000\r\n\r\n["));
+    let block = "1,".repeat(8 << 10);
+    for _ in 0..bytes / block.len() {
+        if client.try_send(&block).is_err() {
+            break; // refused already
+        }
+    }
+    client
+}
+
+#[test]
+fn u01_half_sent_bodies_are_bounded_for_a_client_and_for_the_node() {
+    let (gateway, _origin) = holding();
+    let mut greedy = half_sent(&gateway, "10.0.0.1", 8 << 20);
+    assert_eq!(greedy.response().expect("an answer").status, 413, "beyond its share");
+    let _held: Vec<Client> = (2..20).map(|last| half_sent(&gateway, &format!("10.0.0.{last}"), 1 << 20)).collect();
+    eventually("the node is full", DEADLINE, || {
+        half_sent(&gateway, "10.0.1.1", 2 << 20).response().is_ok_and(|answer| answer.status == 503)
+    });
+    assert!(gateway.metrics().sum("weir_held_content_bytes", &[]) <= 4.0 * 1024.0 * 1024.0);
+    assert_eq!(gateway.client().get("/b").map(|answer| answer.status), Ok(400), "what holds nothing goes on");
+}
+
+#[test]
+fn u01_a_body_of_small_numbers_is_refused_before_it_is_a_tree() {
+    let rig = Rig::with("{ request-validation: { body_schema: {}, max_req_body_size: 67108864 } }");
+    let before = rig.gateway.rss();
+    let body = format!("[{}1]", "1,".repeat(10 << 20));
+    let mut client = rig.gateway.client();
+    let request = format!("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let answer = client.ask(request).expect("an answer");
+    assert_eq!((answer.status, answer.text().as_str()), (400, "the body has more than 100000 values"));
+    let grown = rig.gateway.rss().saturating_sub(before);
+    assert!(grown <= 64 << 20, "20 MiB took {grown} bytes");
+}
+
+#[test]
+fn u06_no_schema_is_passed_by_with_two_types() {
+    let rig = Rig::with("{ request-validation: { body_schema: { required: [a] } } }");
+    for types in [
+        "Content-Type: application/x-www-form-urlencoded\r\nContent-Type: application/json\r\n",
+        "Content-Type: application/json\r\nContent-Type: application/x-www-form-urlencoded\r\n",
+        "Content-Type: application/x-www-form-urlencoded, application/json\r\n",
+    ] {
+        let request = format!("POST /a HTTP/1.1\r\nHost: t\r\n{types}Content-Length: 10\r\n\r\n{{\"b\":\"a=\"}}");
+        assert_eq!(rig.gateway.client().ask(request).expect("an answer").status, 400, "{types:?}");
+    }
+    assert!(rig.origin.requests().is_empty());
 }

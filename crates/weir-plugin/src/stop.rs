@@ -46,6 +46,8 @@ pub enum Stop {
     UpstreamClosed,
     /// The endpoint has refused to look at the request (RFC 9113 §8.7).
     NotProcessed,
+    /// The endpoint closed or reset within the head of its answer, of which nothing has been passed on.
+    UpstreamHeadAborted,
     /// The endpoint closed or reset in the middle of its answer.
     UpstreamAborted,
     /// The endpoint did not take the request in time.
@@ -133,6 +135,7 @@ impl Stop {
             Stop::UpstreamTls => (502, "upstream_tls", Upstream, false, Unseen),
             Stop::UpstreamClosed => (502, "upstream_closed", Upstream, false, Idempotent),
             Stop::NotProcessed => (502, "not_processed", Upstream, false, Unseen),
+            Stop::UpstreamHeadAborted => (502, "upstream_head_aborted", Upstream, false, Idempotent),
             Stop::UpstreamAborted => (502, "upstream_aborted", Upstream, true, Never),
             Stop::SendTimeout => (504, "send_timeout", Upstream, false, Never),
             Stop::ReadTimeout => (504, "read_timeout", Upstream, false, Never),

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use weir_plugin::Stop;
+use weir_proto::h1::BadResponse;
 
 use crate::endpoint::persistence::StickySessions;
 use crate::snapshot::{Endpoint, PassiveChecks, Question};
@@ -146,13 +147,21 @@ impl Health {
             return; // it was out already
         }
         match stop {
-            Stop::ConnectFailed | Stop::UpstreamTls | Stop::UpstreamClosed | Stop::UpstreamAborted => {
+            Stop::ConnectFailed
+            | Stop::UpstreamTls
+            | Stop::UpstreamClosed
+            | Stop::UpstreamHeadAborted
+            | Stop::UpstreamAborted => {
+                self.count(&self.tcp_failures, checks.tcp_failures, checks, now_ns);
+            }
+            // Whoever speaks no HTTP serves as little as who does not speak at all.
+            Stop::BadResponse(BadResponse::Syntax | BadResponse::Framing) | Stop::BadResponseBody => {
                 self.count(&self.tcp_failures, checks.tcp_failures, checks, now_ns);
             }
             Stop::ConnectTimeout | Stop::ReadTimeout | Stop::SendTimeout => {
                 self.count(&self.timeouts, checks.timeouts, checks, now_ns);
             }
-            Stop::BadResponse(_) | Stop::BadResponseBody | Stop::BadInterim => {
+            Stop::BadResponse(BadResponse::HeadTooLarge) | Stop::BadInterim => {
                 self.count(&self.http_failures, checks.http_failures, checks, now_ns);
             }
             _ => {}

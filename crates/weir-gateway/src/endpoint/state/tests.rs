@@ -31,6 +31,24 @@ fn failures_in_a_row_take_an_endpoint_out() {
 }
 
 #[test]
+fn u14_who_answers_no_http_is_taken_out() {
+    for stop in [
+        Stop::BadResponse(BadResponse::Syntax),
+        Stop::BadResponse(BadResponse::Framing),
+        Stop::BadResponseBody,
+        Stop::UpstreamHeadAborted,
+    ] {
+        let health = Health::default();
+        let by_default = PassiveChecks::default();
+        for _ in 0..by_default.tcp_failures {
+            assert!(health.is_up(10), "{stop:?}");
+            health.failed(stop, &by_default, 10, 10);
+        }
+        assert!(!health.is_up(10), "{stop:?}");
+    }
+}
+
+#[test]
 fn f25_after_the_pause_one_at_a_time_may_show_that_it_has_recovered() {
     let health = Health::default();
     assert!(health.admits(PATIENCE, 1) && health.admits(PATIENCE, 1), "in rotation anybody may come");

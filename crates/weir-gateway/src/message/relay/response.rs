@@ -56,9 +56,10 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
 
     /// The upstream's connection broke: before the first byte of an answer, or in the middle of one.
     fn upstream_lost(&self) -> Stop {
-        match self.exchange.upstream.bytes_received == 0 {
-            true => Stop::UpstreamClosed,
-            false => Stop::UpstreamAborted,
+        match (self.exchange.upstream.bytes_received, self.response.head_done) {
+            (0, _) => Stop::UpstreamClosed,
+            (_, false) => Stop::UpstreamHeadAborted,
+            (_, true) => Stop::UpstreamAborted,
         }
     }
 
