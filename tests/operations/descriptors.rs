@@ -59,6 +59,23 @@ fn f17_more_clients_than_descriptors_harm_nobody_who_is_served() {
     }
 }
 
+#[test]
+fn u02_silent_connections_lock_nobody_out() {
+    let (origin, directory) = (origin(), TempDir::new());
+    let gateway = limited(&directory, 300, &routes(&origin));
+    gateway.wait_stderr("its limit", |line| line.starts_with("weir: limits: 300 open files"));
+    let mut used = Client::connect(gateway.addr());
+    assert_eq!(used.get("/before").expect("an answer").status, 200);
+    let silent: Vec<Client> = (0..600).map(|_| Client::connect(gateway.addr())).collect();
+    let mut late = Client::connect(gateway.addr());
+    assert_eq!(late.get("/late").expect("an answer, while they are silent").status, 200);
+    assert_eq!(used.get("/after").expect("who has sent something stays").status, 200);
+    let metrics = gateway.metrics();
+    assert!(metrics.sum("weir_client_connections_shed_total", &[]) >= 300.0, "silent ones have gone");
+    assert!(metrics.sum("weir_client_connections_full_seconds_total", &[]) >= 1.0);
+    drop(silent);
+}
+
 /// From now on the gateway can open nothing more.
 fn take_descriptors(gateway: &Gateway) {
     use rustix::process::{Pid, Resource, Rlimit, prlimit};

@@ -96,6 +96,9 @@ pub struct WorkerMetrics {
     pub connections_handed_over: Counter,
     /// `accept` failed, for example because no file descriptor was left.
     pub accept_errors: Counter,
+    /// Times that there was no room for another connection, once a second at most; idle ones closed because of that.
+    pub connections_full: Counter,
+    pub connections_shed: Counter,
     /// Handshakes with clients over TLS: complete ones, those of them that resumed a session, and failed ones.
     pub tls_handshakes: Counter,
     pub tls_resumptions: Counter,
@@ -141,6 +144,8 @@ impl WorkerMetrics {
             connections_held: Gauge::default(),
             connections_handed_over: Counter::default(),
             accept_errors: Counter::default(),
+            connections_full: Counter::default(),
+            connections_shed: Counter::default(),
             tls_handshakes: Counter::default(),
             tls_resumptions: Counter::default(),
             tls_failures: Counter::default(),

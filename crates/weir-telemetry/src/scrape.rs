@@ -65,6 +65,13 @@ impl Metrics {
         page.total(&[], self.sum(|of| &of.connections_handed_over));
         page.counter("weir_accept_errors", "Connections that could not be accepted, as when descriptors run out.");
         page.total(&[], self.sum(|of| &of.accept_errors));
+        page.counter(
+            "weir_client_connections_full_seconds",
+            "Seconds in which there was no room for another connection.",
+        );
+        page.total(&[], self.sum(|of| &of.connections_full));
+        page.counter("weir_client_connections_shed", "Idle connections closed because there was no room for others.");
+        page.total(&[], self.sum(|of| &of.connections_shed));
         page.counter("weir_tls_handshakes", "Handshakes with clients over TLS, by outcome.");
         let resumed = self.sum(|of| &of.tls_resumptions);
         page.total(&[("outcome", "full")], self.sum(|of| &of.tls_handshakes).saturating_sub(resumed));

@@ -140,6 +140,14 @@ impl H1Client {
             deadline_ns = deadline_ns
                 .min(waiting_since_ns.max(self.connection.worker.lifecycle.phase_since_ns()) + DRAIN_IDLE_NS);
         }
+        if head_since_ns.is_none() {
+            let patience_ns = self.connection.worker.lifecycle.patience_ns(self.requests > 0);
+            let full_ns = waiting_since_ns.saturating_add(patience_ns);
+            if full_ns <= now_ns && full_ns < deadline_ns {
+                self.connection.worker.metrics.connections_shed.increment();
+            }
+            deadline_ns = deadline_ns.min(full_ns);
+        }
         if deadline_ns > now_ns {
             self.set_deadline(deadline_ns);
             return Poll::Pending;

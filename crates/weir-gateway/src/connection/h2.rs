@@ -211,7 +211,11 @@ impl Connection<'_> {
         let head_ns = head_since_ns.map_or(u64::MAX, |since_ns| since_ns + settings.header_timeout.as_nanos() as u64);
         let idle_ns = match (shared.streams.get(), self.last_words_ns) {
             (0, Some(_)) => shared.idle_since_ns.get().max(shared.worker.lifecycle.phase_since_ns()) + FAREWELL_NS,
-            (0, None) => shared.idle_since_ns.get() + settings.idle_timeout.as_nanos() as u64,
+            (0, None) => {
+                let full_ns = shared.worker.lifecycle.patience_ns(true);
+                let patience_ns = full_ns.min(settings.idle_timeout.as_nanos() as u64);
+                shared.idle_since_ns.get() + patience_ns
+            }
             _ => u64::MAX,
         };
         let deadline_ns = head_ns.min(idle_ns).min(self.last_words_ns.unwrap_or(u64::MAX));

@@ -19,7 +19,16 @@ pub struct Lifecycle {
     since_ns: Cell<u64>,
     change: Notify,
     tasks: Cell<usize>,
+    is_full: Cell<bool>,
+    full_said_ns: Cell<u64>,
 }
+
+/// While there is no room for another connection, one on which nothing was ever sent is closed after this long,
+const FULL_FIRST_BYTE_NS: u64 = 2_000_000_000;
+/// and one that waits for its next request after this long.
+const FULL_IDLE_NS: u64 = 10_000_000_000;
+/// While that lasts, idle connections are told once in this long.
+const FULL_AGAIN_NS: u64 = 1_000_000_000;
 
 impl Default for Lifecycle {
     fn default() -> Lifecycle {
@@ -28,6 +37,8 @@ impl Default for Lifecycle {
             since_ns: Cell::new(0),
             change: Notify::new(),
             tasks: Cell::new(0),
+            is_full: Cell::new(false),
+            full_said_ns: Cell::new(0),
         }
     }
 }
@@ -57,6 +68,26 @@ impl Lifecycle {
             self.change.notify_waiters();
         }
         is_later
+    }
+
+    /// There is room for another connection, or there is none. `true` if those that wait should be told now.
+    pub(super) fn set_full(&self, is_full: bool, now_ns: u64) -> bool {
+        self.is_full.set(is_full);
+        let is_due = is_full && now_ns >= self.full_said_ns.get() + FULL_AGAIN_NS;
+        if is_due {
+            self.full_said_ns.set(now_ns);
+        }
+        is_due
+    }
+
+    /// How long a connection may wait for a request where no room is left for others; it is the longest-waiting that goes,
+    /// and before those that have been of use those that never were.
+    pub fn patience_ns(&self, has_sent: bool) -> u64 {
+        match (self.is_full.get(), has_sent) {
+            (false, _) => u64::MAX,
+            (true, false) => FULL_FIRST_BYTE_NS,
+            (true, true) => FULL_IDLE_NS,
+        }
     }
 
     /// Connections and whatever else must end before the worker can.

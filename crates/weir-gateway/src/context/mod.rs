@@ -60,6 +60,16 @@ impl WorkerContext {
         self.lifecycle.phase()
     }
 
+    /// Says whether there is room for another connection. Where there is none, idle ones give theirs up.
+    pub fn set_full(&self, is_full: bool) {
+        if is_full && self.lifecycle.set_full(true, self.wake_up()) {
+            self.metrics.connections_full.increment();
+            self.wheel.wake_all();
+        } else if !is_full {
+            self.lifecycle.set_full(false, self.now_ns());
+        }
+    }
+
     /// Enters a later phase and wakes every connection.
     pub fn enter(&self, phase: WorkerPhase) {
         if self.lifecycle.enter(phase, self.wake_up()) {

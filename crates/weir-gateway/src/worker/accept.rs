@@ -32,6 +32,7 @@ pub async fn accept(
     let _accepting = worker.task();
     while worker.phase() == WorkerPhase::Serving {
         if worker.lifecycle.tasks() >= most {
+            worker.set_full(true);
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         }
@@ -41,14 +42,18 @@ pub async fn accept(
             () = worker.lifecycle.phase_change() => break,
         };
         match accepted {
-            Ok((stream, peer)) => match rebalancer.less_loaded_than(worker.index()) {
-                None => begin(&worker, stream, spoken, peer),
-                Some(other) => hand_over(&worker, &rebalancer, other, stream, spoken, peer),
-            },
+            Ok((stream, peer)) => {
+                worker.set_full(false);
+                match rebalancer.less_loaded_than(worker.index()) {
+                    None => begin(&worker, stream, spoken, peer),
+                    Some(other) => hand_over(&worker, &rebalancer, other, stream, spoken, peer),
+                }
+            }
             Err(error) => {
                 worker.metrics.accept_errors.increment();
                 // A client that has gone again is no reason to pause; having no descriptor, and whatever else, is.
                 if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
+                    worker.set_full(true);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
