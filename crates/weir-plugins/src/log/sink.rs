@@ -257,7 +257,8 @@ mod tests {
             })
         };
         let batching = Batching { pending: 4096, ..BATCHING };
-        let sink = Sink::of("c".into(), "test c".into(), batching, start).expect("a thread");
+        let sink = RecordSink::of(&Build::default(), "c", "test c".into(), batching, start);
+        sink.start().expect("a thread");
         (0..200).for_each(|_| sink.record(vec![0; 512 << 10]));
         let tally = tallies().into_iter().find(|tally| tally.sink == "test c").expect("it is known");
         assert_eq!((tally.waiting, tally.dropped), (MOST_WAITING, 200 - (MOST_WAITING >> 19)));

@@ -13,7 +13,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::{CallError, IdleConnections};
 use weir_plugin::{
-    Build, ConfigError, Definition, Exchange, Filter, Flow, Held, NoteKey, PerWorker, Phases, Plugin, Stage, Stop, state,
+    Build, ConfigError, Definition, Exchange, Filter, Flow, Held, NoteKey, PerWorker, Phases, Plugin, Stage, Stop,
+    state,
 };
 
 use crate::content::body_recorder::BodyRecorder;
