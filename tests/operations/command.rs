@@ -66,6 +66,22 @@ fn check_reads_directories_and_standard_input() {
     }
 }
 
+/// The advice must not open a door: to leave out what was to ask for a token.
+#[test]
+fn check_names_the_plugin_that_does_what_others_call_differently() {
+    let place = TempDir::new();
+    for (theirs, advice) in [
+        ("jwt", "here it is `jwt-auth`"),
+        ("rate-limiting", "here it is `limit-count`"),
+        ("acl", "here it is `consumer-restriction`"),
+        ("magic", "`weir plugins` lists those that there are"),
+    ] {
+        let routes = format!("routes: [{{ uri: /*, plugins: {{ {theirs}: {{}} }} }}]\n");
+        let file = place.write("weir.yaml", format!("listen: [\"127.0.0.1:0\"]\n{routes}"));
+        ends(&["check", file.to_str().expect("ASCII")], 1, &format!("this version has no plugin `{theirs}`; {advice}"));
+    }
+}
+
 #[test]
 fn check_writes_formats_that_programs_read_and_may_refuse_warnings() {
     let place = TempDir::new();

@@ -212,12 +212,39 @@ fn nearest<'b>(layers: impl IntoIterator<Item = Option<&'b Vec<Built>>>) -> impl
     layers.into_iter().flatten().flatten().filter(move |built| taken.insert(&built.name))
 }
 
+/// What plugins of other gateways are called here; docs/guide/coming-from.md has the same.
+const FOREIGN_NAMES: &[(&str, &str)] = &[
+    ("acl", "consumer-restriction"),
+    ("basic", "basic-auth"),
+    ("bot-detection", "ua-restriction"),
+    ("correlation-id", "request-id"),
+    ("file-log", "file-logger"),
+    ("forward", "forward-auth"),
+    ("http-log", "http-logger"),
+    ("jwt", "jwt-auth"),
+    ("ldap", "ldap-auth"),
+    ("oauth2", "openid-connect"),
+    ("oidc", "openid-connect"),
+    ("rate-limit", "limit-count"),
+    ("rate-limiting", "limit-count"),
+    ("rate-limiting-advanced", "limit-count"),
+    ("request-size-limiting", "client-control"),
+    ("request-termination", "mocking"),
+    ("request-transformer", "proxy-rewrite"),
+    ("request-validator", "request-validation"),
+    ("response-ratelimiting", "limit-count"),
+    ("response-transformer", "response-rewrite"),
+];
+
+/// The advice never says to leave the plugin out: it may be what keeps strangers away.
 pub(super) fn report_unknown(compiler: &Compiler, registry: &Registry, path: &str, plugin: &PluginSpec) {
     let names: Vec<&str> = registry.entries().iter().map(|entry| entry.name).collect();
-    let advice = match closest(&plugin.name, names.iter().copied()) {
-        Some(known) => format!("did you mean `{known}`?"),
-        None if names.len() <= 8 => format!("there are {}", listed(&names)),
-        None => "leave it out".to_owned(),
+    let foreign = FOREIGN_NAMES.iter().find(|(theirs, ours)| *theirs == &*plugin.name && names.contains(ours));
+    let advice = match (foreign, closest(&plugin.name, names.iter().copied())) {
+        (Some((_, ours)), _) => format!("here it is `{ours}`, with options of its own: `weir plugins {ours}`"),
+        (None, Some(known)) => format!("did you mean `{known}`?"),
+        (None, None) if names.len() <= 8 => format!("there are {}", listed(&names)),
+        (None, None) => "`weir plugins` lists those that there are".to_owned(),
     };
     compiler.report(path, plugin.place, format!("this version has no plugin `{}`", plugin.name), Some(advice));
 }

@@ -16,7 +16,7 @@ pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     known
         .into_iter()
         .take(MOST)
-        .map(|candidate| (distance(&folded, &fold(candidate)), candidate))
+        .map(|candidate| (strsim::osa_distance(&folded, &fold(candidate)), candidate))
         .min_by_key(|(distance, _)| *distance)
         .filter(|(distance, candidate)| *distance <= 1 + candidate.chars().count() / 4)
         .map(|(_, candidate)| candidate)
@@ -31,26 +31,8 @@ pub fn meant(variable: &Variable) -> Option<&'static str> {
 }
 
 /// Case and the kind of dash are what people mix up most.
-fn fold(word: &str) -> Vec<char> {
+fn fold(word: &str) -> String {
     word.chars().map(|c| if c == '-' { '_' } else { c.to_ascii_lowercase() }).collect()
-}
-
-/// How many characters must be put in, left out, replaced or swapped with their neighbour (optimal string alignment).
-fn distance(a: &[char], b: &[char]) -> usize {
-    let mut before = vec![0; b.len() + 1];
-    let mut above: Vec<usize> = (0..=b.len()).collect();
-    for i in 1..=a.len() {
-        let mut row = vec![i; b.len() + 1];
-        for j in 1..=b.len() {
-            let replaced = above[j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            row[j] = replaced.min(above[j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                row[j] = row[j].min(before[j - 2] + 1);
-            }
-        }
-        before = std::mem::replace(&mut above, row);
-    }
-    above[b.len()]
 }
 
 #[cfg(test)]
