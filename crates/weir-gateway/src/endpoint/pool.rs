@@ -33,7 +33,7 @@ use crate::snapshot::{self, Keepalive, Timeouts};
 use connect::{connect, is_shortage};
 pub use permit::Permit;
 use queue::WaitQueue;
-use secure::UpstreamTls;
+use secure::EndpointTls;
 pub use shared_queue::SharedQueue;
 
 /// The endpoints of one worker, by address and by what they have to prove. They outlive configurations.
@@ -52,7 +52,7 @@ pub struct EndpointPool {
     pools: Weak<Pools>,
     pub addr: SocketAddr,
     /// How its connections are secured, if they are.
-    tls: Option<UpstreamTls>,
+    tls: Option<EndpointTls>,
     keepalive: Cell<Keepalive>,
     /// It is spoken to in HTTP/2, and these are the connections there are; other endpoints have idle ones.
     pub http2: bool,
@@ -99,13 +99,13 @@ impl Pools {
         group: &Rc<LimiterGroup>,
     ) -> Rc<EndpointPool> {
         let mut endpoints = self.endpoints.borrow_mut();
-        let tls = UpstreamTls::new(endpoint, upstream);
-        let key = (endpoint.addr, upstream.http2, upstream.proxy_protocol, tls.as_ref().map(UpstreamTls::identity));
+        let tls = EndpointTls::new(endpoint, upstream);
+        let key = (endpoint.addr, upstream.http2, upstream.proxy_protocol, tls.as_ref().map(EndpointTls::identity));
         let shared = endpoints.entry(key).or_insert_with(|| {
             Rc::new(EndpointPool {
                 pools: Rc::downgrade(self),
                 addr: endpoint.addr,
-                tls: tls.map(UpstreamTls::with_own_sessions),
+                tls: tls.map(EndpointTls::with_own_sessions),
                 keepalive: Cell::new(upstream.keepalive),
                 http2: upstream.http2,
                 announcing: upstream.proxy_protocol,

@@ -9,7 +9,8 @@ use hashbrown::HashTable;
 use super::host::{Host, Hosts};
 use super::uri::Uri;
 use super::{
-    Entry, ExactPath, MethodSet, Paths, Range, RouteRule, RouteTable, Rule, WITHOUT_HOST, hash_of, with_paths,
+    CompiledRule, ExactPath, MethodSet, Paths, Range, RouteRule, RouteTable, RuleEntry, WITHOUT_HOST, hash_of,
+    with_paths,
 };
 
 /// What is wrong with a rule.
@@ -37,11 +38,11 @@ const MAX_ENTRIES: usize = 4 << 20;
 const MAX_BYTES: usize = 256 << 20;
 
 /// A rule under one of its uris and one of its hosts.
-struct Placed<'a> {
+struct PlacedRule<'a> {
     paths: u32,
     uri: &'a Uri,
     priority: i64,
-    entry: Entry,
+    entry: RuleEntry,
 }
 
 pub(super) fn build(rules: Vec<RouteRule>) -> Result<RouteTable, Vec<BuildError>> {
@@ -69,7 +70,7 @@ pub(super) fn build(rules: Vec<RouteRule>) -> Result<RouteTable, Vec<BuildError>
     if errors.is_empty() { Ok(assemble(parsed, &methods, count)) } else { Err(errors) }
 }
 
-fn parse(index: usize, rule: RouteRule, errors: &mut Vec<BuildError>) -> Rule {
+fn parse(index: usize, rule: RouteRule, errors: &mut Vec<BuildError>) -> CompiledRule {
     let mut error = |place: String, reason: String| errors.push(BuildError { rule: index, place, reason });
     let mut uris: Vec<Uri> = Vec::with_capacity(rule.uris.len());
     for (place, uri) in rule.uris.iter().enumerate() {
@@ -94,15 +95,15 @@ fn parse(index: usize, rule: RouteRule, errors: &mut Vec<BuildError>) -> Rule {
     hosts.sort();
     hosts.dedup();
     let RouteRule { remote_addrs, vars, among, priority, route, .. } = rule;
-    Rule { uris, hosts, remote_addrs, vars, among, priority, route }
+    CompiledRule { uris, hosts, remote_addrs, vars, among, priority, route }
 }
 
-fn assemble(rules: Vec<Rule>, methods: &[MethodSet], count: usize) -> RouteTable {
+fn assemble(rules: Vec<CompiledRule>, methods: &[MethodSet], count: usize) -> RouteTable {
     let mut numbers: HashMap<&Host, u32> = HashMap::new();
     let mut placed = Vec::with_capacity(count);
     for (index, (rule, methods)) in rules.iter().zip(methods).enumerate() {
         for (uri_index, uri) in rule.uris.iter().enumerate() {
-            let entry = Entry {
+            let entry = RuleEntry {
                 rule: index as u32,
                 uri: uri_index as u32,
                 route: rule.route,
@@ -110,7 +111,7 @@ fn assemble(rules: Vec<Rule>, methods: &[MethodSet], count: usize) -> RouteTable
                 has_pattern: uri.is_pattern(),
                 has_conditions: !rule.remote_addrs.is_empty() || rule.vars.is_some() || rule.among.is_some(),
             };
-            let mut place = |paths| placed.push(Placed { paths, uri, priority: rule.priority, entry });
+            let mut place = |paths| placed.push(PlacedRule { paths, uri, priority: rule.priority, entry });
             for host in &rule.hosts {
                 let next = numbers.len() as u32 + 1;
                 place(*numbers.entry(host).or_insert(next));
@@ -122,8 +123,8 @@ fn assemble(rules: Vec<Rule>, methods: &[MethodSet], count: usize) -> RouteTable
     }
     // A stable sort: entries that are equal in all this keep the order of the rules.
     placed.sort_by(|a, b| {
-        let key = |it: &Placed<'_>| (it.paths, it.uri.is_exact());
-        let rank = |it: &Placed<'_>| (Reverse(it.priority), Reverse(it.uri.text().len()));
+        let key = |it: &PlacedRule<'_>| (it.paths, it.uri.is_exact());
+        let rank = |it: &PlacedRule<'_>| (Reverse(it.priority), Reverse(it.uri.text().len()));
         key(a).cmp(&key(b)).then_with(|| a.uri.key().cmp(b.uri.key())).then_with(|| rank(a).cmp(&rank(b)))
     });
     let mut table = RouteTable {
@@ -152,7 +153,7 @@ fn assemble(rules: Vec<Rule>, methods: &[MethodSet], count: usize) -> RouteTable
 
 impl RouteTable {
     /// Adds the entries of one host. They stand in `entries` from `start` on, ordered.
-    fn add_paths(&mut self, placed: &[Placed<'_>], mut start: u32) {
+    fn add_paths(&mut self, placed: &[PlacedRule<'_>], mut start: u32) {
         let number = placed[0].paths;
         let mut prefixes = Vec::new();
         let mut has_exact = false;

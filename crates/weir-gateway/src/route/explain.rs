@@ -1,7 +1,7 @@
 //! Why a request goes where it goes.
 
 use super::host::Host;
-use super::{Entry, Lookup, Refusal, RouteTable, Station};
+use super::{Lookup, Refusal, RouteTable, RuleEntry, Station};
 
 /// A rule whose path fits a request, and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub enum Advantage {
 
 pub(super) fn explain(table: &RouteTable, lookup: &Lookup<'_>) -> Vec<Candidate> {
     let mut candidates = Vec::new();
-    let mut chosen: Option<(Station, Entry)> = None;
+    let mut chosen: Option<(Station, RuleEntry)> = None;
     table.any_station(lookup, |station| {
         for entry in table.entries_of(station) {
             let verdict = match (table.refusal(entry, lookup), chosen) {
@@ -83,7 +83,7 @@ pub(super) fn explain(table: &RouteTable, lookup: &Lookup<'_>) -> Vec<Candidate>
     candidates
 }
 
-fn refused(table: &RouteTable, entry: &Entry, refusal: Refusal, lookup: &Lookup<'_>) -> Verdict {
+fn refused(table: &RouteTable, entry: &RuleEntry, refusal: Refusal, lookup: &Lookup<'_>) -> Verdict {
     match refusal {
         Refusal::Pattern => Verdict::Uri,
         Refusal::Method => Verdict::Method,
@@ -96,9 +96,9 @@ fn refused(table: &RouteTable, entry: &Entry, refusal: Refusal, lookup: &Lookup<
     }
 }
 
-fn advantage(table: &RouteTable, winner: (Station, Entry), loser: (Station, Entry)) -> Advantage {
-    let rule = |entry: Entry| &table.rules[entry.rule as usize];
-    let length = |entry: Entry| rule(entry).uris[entry.uri as usize].text().len();
+fn advantage(table: &RouteTable, winner: (Station, RuleEntry), loser: (Station, RuleEntry)) -> Advantage {
+    let rule = |entry: RuleEntry| &table.rules[entry.rule as usize];
+    let length = |entry: RuleEntry| rule(entry).uris[entry.uri as usize].text().len();
     if winner.0.paths != loser.0.paths {
         Advantage::Host
     } else if winner.0.entries != loser.0.entries {

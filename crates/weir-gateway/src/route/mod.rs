@@ -91,8 +91,8 @@ pub struct RouteTable {
     forest: Forest,
     prefixes: Vec<Range>,
     /// Those of one path side by side, in the order they are tried.
-    entries: Vec<Entry>,
-    rules: Vec<Rule>,
+    entries: Vec<RuleEntry>,
+    rules: Vec<CompiledRule>,
 }
 
 /// The paths of one host.
@@ -120,7 +120,7 @@ struct ExactPath {
 
 /// A rule under one of its `uris`. Holds what decides most requests, so that the rule itself is not looked at.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct RuleEntry {
     rule: u32,
     uri: u32,
     route: u32,
@@ -133,7 +133,7 @@ struct Entry {
 
 /// The parts of a rule that lookups need seldom.
 #[derive(Debug)]
-struct Rule {
+struct CompiledRule {
     uris: Vec<Uri>,
     hosts: Vec<Host>,
     remote_addrs: Vec<IpNet>,
@@ -213,19 +213,19 @@ impl RouteTable {
         any_of(WITHOUT_HOST)
     }
 
-    fn entries_of(&self, station: Station) -> &[Entry] {
+    fn entries_of(&self, station: Station) -> &[RuleEntry] {
         &self.entries[station.entries.start as usize..station.entries.end as usize]
     }
 
     #[inline]
-    fn refusal(&self, entry: &Entry, lookup: &Lookup<'_>) -> Option<Refusal> {
+    fn refusal(&self, entry: &RuleEntry, lookup: &Lookup<'_>) -> Option<Refusal> {
         if !entry.methods.contains(lookup.method) {
             return Some(Refusal::Method);
         }
         if entry.has_pattern || entry.has_conditions { self.condition_refusal(entry, lookup) } else { None }
     }
 
-    fn condition_refusal(&self, entry: &Entry, lookup: &Lookup<'_>) -> Option<Refusal> {
+    fn condition_refusal(&self, entry: &RuleEntry, lookup: &Lookup<'_>) -> Option<Refusal> {
         let rule = &self.rules[entry.rule as usize];
         if entry.has_pattern && !rule.uris[entry.uri as usize].matches_after_key(lookup.path) {
             return Some(Refusal::Pattern);

@@ -6,7 +6,7 @@ const NONE: u32 = u32::MAX;
 /// Many trees in one piece of memory. A tree is known by the number of its root.
 #[derive(Debug, Default)]
 pub(super) struct Forest {
-    nodes: Vec<Node>,
+    nodes: Vec<RadixNode>,
     /// For each node, the byte that leads to it. Apart from the nodes, so that siblings are searched in one cache line.
     leads: Vec<u8>,
     /// The labels of all nodes.
@@ -14,7 +14,7 @@ pub(super) struct Forest {
 }
 
 #[derive(Debug)]
-struct Node {
+struct RadixNode {
     /// What must follow the lead: a range of `labels`.
     label: u32,
     label_length: u32,
@@ -58,14 +58,14 @@ impl Forest {
             }
             let child_count = self.nodes.len() as u32 - children;
             let node = &mut self.nodes[id as usize];
-            *node = Node { label, label_length: common as u32, children, child_count, value, ..*node };
+            *node = RadixNode { label, label_length: common as u32, children, child_count, value, ..*node };
         }
         Some(root)
     }
 
     fn push(&mut self, lead: u8, shorter: u32) -> u32 {
         let id = self.nodes.len() as u32;
-        self.nodes.push(Node { label: 0, label_length: 0, children: 0, child_count: 0, value: NONE, shorter });
+        self.nodes.push(RadixNode { label: 0, label_length: 0, children: 0, child_count: 0, value: NONE, shorter });
         self.leads.push(lead);
         id
     }

@@ -84,7 +84,7 @@ fn request_line(bytes: &[u8], limits: &Limits, request: &mut RequestHead) -> Res
 
 /// Everything the gateway wants to know of a head, found in one pass over its fields.
 fn derive(request: &mut RequestHead, limits: &Limits) -> Result<(), Reject> {
-    let mut seen = Seen::default();
+    let mut seen = SeenFields::default();
     for index in 0..request.head.fields.len() {
         let field = &mut request.head.fields[index];
         match field.known {
@@ -93,14 +93,14 @@ fn derive(request: &mut RequestHead, limits: &Limits) -> Result<(), Reject> {
                 field.removed = is_doubtful(name, limits.underscores_in_names);
                 continue;
             }
-            Known::Host => seen.host = Some(Seen::once(seen.host, field.value).ok_or(Reject::Host)?),
+            Known::Host => seen.host = Some(SeenFields::once(seen.host, field.value).ok_or(Reject::Host)?),
             Known::ContentLength => {
-                seen.length = Some(Seen::once(seen.length, field.value).ok_or(Reject::Framing)?);
+                seen.length = Some(SeenFields::once(seen.length, field.value).ok_or(Reject::Framing)?);
             }
             Known::TransferEncoding => {
-                seen.coding = Some(Seen::once(seen.coding, field.value).ok_or(Reject::Framing)?);
+                seen.coding = Some(SeenFields::once(seen.coding, field.value).ok_or(Reject::Framing)?);
             }
-            Known::Expect => seen.expect = Some(Seen::once(seen.expect, field.value).ok_or(Reject::Expectation)?),
+            Known::Expect => seen.expect = Some(SeenFields::once(seen.expect, field.value).ok_or(Reject::Expectation)?),
             Known::Connection => seen.connection = true,
             Known::Upgrade => seen.upgrade = Some(field.value),
             Known::Te => seen.te = Some(field.value),
@@ -169,7 +169,7 @@ fn names_h2c_or_tls(upgrade: &[u8]) -> bool {
 
 /// Field values that may stand once only.
 #[derive(Default)]
-struct Seen {
+struct SeenFields {
     host: Option<Span>,
     length: Option<Span>,
     coding: Option<Span>,
@@ -179,14 +179,14 @@ struct Seen {
     connection: bool,
 }
 
-impl Seen {
+impl SeenFields {
     fn once(before: Option<Span>, value: Span) -> Option<Span> {
         before.is_none().then_some(value)
     }
 }
 
 /// RFC 9112 §6.3, less every tolerance it grants.
-fn framing(request: &RequestHead, seen: &Seen) -> Result<Framing, Reject> {
+fn framing(request: &RequestHead, seen: &SeenFields) -> Result<Framing, Reject> {
     if let Some(coding) = seen.coding {
         // RFC 9112 §6.1: both lengths may be request smuggling; a coding from HTTP/1.0 cannot be trusted either.
         if seen.length.is_some() || request.version == Version::Http10 {

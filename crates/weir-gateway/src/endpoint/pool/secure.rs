@@ -9,7 +9,7 @@ use weir_net::tls::{Client, ServerName, connect, server_name};
 use crate::snapshot::{self, PassHost};
 
 /// How the connections to an endpoint are secured.
-pub(super) struct UpstreamTls {
+pub(super) struct EndpointTls {
     client: Client,
     /// Who the endpoint has to be; `None` is whom the request is for.
     name: Option<ServerName<'static>>,
@@ -22,10 +22,10 @@ pub(super) struct TlsIdentity {
     name: Option<ServerName<'static>>,
 }
 
-impl UpstreamTls {
+impl EndpointTls {
     /// `None` in the clear. The name that is asked for is the one that is sent as `Host`, except that a node with a name
     /// has to be that node: a client that may say any `Host` does not decide who is believed.
-    pub(super) fn new(endpoint: &snapshot::Endpoint, upstream: &snapshot::Upstream) -> Option<UpstreamTls> {
+    pub(super) fn new(endpoint: &snapshot::Endpoint, upstream: &snapshot::Upstream) -> Option<EndpointTls> {
         let client = upstream.tls.clone()?;
         let node = server_name(&endpoint.name);
         let name = match (&upstream.pass_host, node) {
@@ -33,7 +33,7 @@ impl UpstreamTls {
             (PassHost::Pass, Some(ServerName::IpAddress(_))) => None,
             (_, node) => node,
         };
-        Some(UpstreamTls { client, name })
+        Some(EndpointTls { client, name })
     }
 
     pub(super) fn identity(&self) -> TlsIdentity {
@@ -41,8 +41,8 @@ impl UpstreamTls {
     }
 
     /// Resumption stays within one worker and one endpoint, so that workers share no lock.
-    pub(super) fn with_own_sessions(self) -> UpstreamTls {
-        UpstreamTls { client: self.client.apart(), ..self }
+    pub(super) fn with_own_sessions(self) -> EndpointTls {
+        EndpointTls { client: self.client.apart(), ..self }
     }
 
     /// Whether a connection is with the one that a request for `host` needs.

@@ -16,12 +16,12 @@ use crate::snapshot;
 pub struct SharedQueue {
     queue: WaitQueue,
     /// Beside the upstream's endpoints; nothing where one takes no part.
-    seats: Vec<Option<Seat>>,
+    seats: Vec<Option<QueueSeat>>,
     slow_start: Option<Duration>,
     dice: Dice,
 }
 
-struct Seat {
+struct QueueSeat {
     /// The number of endpoints with a higher priority comes first.
     tier: usize,
     health: Arc<Health>,
@@ -39,7 +39,7 @@ impl SharedQueue {
         for (tier, members) in tiers(endpoints).into_iter().enumerate() {
             for member in members {
                 let health = Arc::clone(&health[member.endpoint]);
-                seats[member.endpoint] = Some(Seat { tier, health });
+                seats[member.endpoint] = Some(QueueSeat { tier, health });
             }
         }
         let queue =
@@ -70,14 +70,14 @@ impl SharedQueue {
         self.seats[seat].as_ref().is_some_and(|own| self.takes(own, now_ns))
     }
 
-    fn takes(&self, own: &Seat, now_ns: u64) -> bool {
+    fn takes(&self, own: &QueueSeat, now_ns: u64) -> bool {
         let is_before =
-            |other: &Seat| other.tier < own.tier && other.health.is_up(now_ns) && self.is_warm(other, now_ns);
+            |other: &QueueSeat| other.tier < own.tier && other.health.is_up(now_ns) && self.is_warm(other, now_ns);
         own.health.is_proven() && (own.tier == 0 || !self.seats.iter().flatten().any(is_before))
     }
 
     /// What it takes is not limited because it has just come back.
-    fn is_warm(&self, seat: &Seat, now_ns: u64) -> bool {
+    fn is_warm(&self, seat: &QueueSeat, now_ns: u64) -> bool {
         self.slow_start.is_none_or(|ramp| seat.health.share(ramp, now_ns) >= 1.0)
     }
 
@@ -85,7 +85,7 @@ impl SharedQueue {
     pub(super) fn has_share(&self, seat: usize, now_ns: u64) -> bool {
         let (Some(ramp), Some(own)) = (self.slow_start, &self.seats[seat]) else { return true };
         let share = own.health.share(ramp, now_ns);
-        let takes_all = |other: &Seat| self.is_warm(other, now_ns) && self.takes(other, now_ns);
+        let takes_all = |other: &QueueSeat| self.is_warm(other, now_ns) && self.takes(other, now_ns);
         share >= 1.0 || self.dice.shows(share) || !self.seats.iter().flatten().any(takes_all)
     }
 
