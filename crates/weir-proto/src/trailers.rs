@@ -16,6 +16,15 @@ impl Trailers {
         Trailers { lines }
     }
 
+    /// Bytes that are kept of it.
+    pub fn len(&self) -> usize {
+        self.lines.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
     /// Adds a field after the others. Names and values that would break the line are refused.
     pub fn add(&mut self, name: &[u8], value: &[u8]) -> Result<(), BadField> {
         if !field::is_name(name) || !field::is_value(value) {

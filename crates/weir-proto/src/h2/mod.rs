@@ -1,59 +1,39 @@
-//! Heads as HTTP/2 carries them (RFC 9113 §8), from decoded field sections to the one form everybody else uses. Frames
-//! and HPACK are a library's.
+//! HTTP/2 on the wire (RFC 9113): bytes to events and back. What a stream gets wrong ends that stream; the connection
+//! ends where frames or HPACK themselves cannot be understood any more.
 
+pub mod class;
+pub mod connection;
+pub mod credit;
+pub mod frame;
+pub mod hpack;
+pub mod priority;
 pub mod request;
 pub mod response;
+pub mod settings;
+pub mod streams;
 pub mod watch;
+pub mod window;
 
-pub use request::{Pseudo, request_head};
-pub use response::response_head;
+pub use connection::{Bounds, Connection, Event, FieldWriter, Lent, Role, Sent};
+pub use frame::ErrorCode;
+pub use priority::Priority;
+pub use request::{Pseudo, RequestReader, request_head};
+pub use response::{ResponseReader, response_head};
 pub use watch::Watch;
 
-use crate::field::{self, Known};
+use crate::field::Known;
 use crate::head::{Field, Head, Span};
-use crate::request::Reject;
 
 /// The first bytes of every HTTP/2 connection (RFC 9113 §3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Appends a field as it would stand in an HTTP/1 head, so that it can be forwarded as it is.
-fn push(head: &mut Head, name: &[u8], value: &[u8]) {
-    let known = Known::parse(name);
+fn push(head: &mut Head, known: Known, name: &[u8], value: &[u8]) {
     let name = head.append(name);
     head.bytes.extend_from_slice(b": ");
     let value = head.append(value);
     head.bytes.extend_from_slice(b"\r\n");
     head.fields.push(Field { name, value, known, removed: false, added: false, verbatim: true });
-}
-
-/// A field that may stand in a message of HTTP/2 (RFC 9113 §8.2): a lower-case name, nothing that could end a line in
-/// the value or hide at its ends, and nothing that belongs to a connection.
-fn check(name: &[u8], value: &[u8]) -> Result<(), Reject> {
-    if !is_lower_case_name(name) || !field::is_value(value) || field::trim(value).len() != value.len() {
-        return Err(Reject::Malformed);
-    }
-    // RFC 9113 §8.2.2.
-    match Known::parse(name) {
-        Known::Connection | Known::KeepAlive | Known::ProxyConnection | Known::TransferEncoding | Known::Upgrade => {
-            Err(Reject::Malformed)
-        }
-        Known::Te if !value.eq_ignore_ascii_case(b"trailers") => Err(Reject::Malformed),
-        _ => Ok(()),
-    }
-}
-
-/// A token without upper-case letters (RFC 9113 §8.2.1).
-fn is_lower_case_name(name: &[u8]) -> bool {
-    const MAY_STAND: [bool; 256] = {
-        let mut table = [false; 256];
-        let mut byte = 0;
-        while byte < 256 {
-            table[byte] = field::is_token_byte(byte as u8) && !(byte as u8).is_ascii_uppercase();
-            byte += 1;
-        }
-        table
-    };
-    !name.is_empty() && name.iter().fold(true, |all, &byte| all & MAY_STAND[usize::from(byte)])
 }
 
 /// Adds a crumb to the cookie whose field is the one of this number: to HTTP/1 a request has one `Cookie`

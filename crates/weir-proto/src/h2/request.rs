@@ -1,6 +1,8 @@
 //! Requests (RFC 9113 §8.3.1), and WebSockets that ask for a stream of their own (RFC 8441).
 
-use super::{add_crumb, check, push};
+use super::class::Class;
+use super::priority::Priority;
+use super::{add_crumb, push};
 use crate::field::{self, Known};
 use crate::grpc;
 use crate::h1::Limits;
@@ -30,159 +32,256 @@ pub fn request_head<'a>(
     limits: &Limits,
     request: &mut RequestHead,
 ) -> Result<(), Reject> {
-    request.version = Version::Http2;
-    start(pseudo, limits, request)?;
-    let seen = read_fields(pseudo, fields, limits, request)?;
-    request.framing = framing(pseudo, request, &seen)?;
-    if let Some(expect) = seen.expect {
-        if !request.head.slice(expect).eq_ignore_ascii_case(b"100-continue") {
-            return Err(Reject::Expectation);
-        }
-        request.expects_continue = request.framing.has_body();
+    let mut reader = RequestReader::new(request, limits);
+    let known = [
+        (&b":method"[..], Some(pseudo.method)),
+        (b":scheme", pseudo.scheme),
+        (b":authority", pseudo.authority),
+        (b":path", pseudo.path),
+        (b":protocol", pseudo.protocol),
+    ];
+    for (name, value) in known.into_iter().filter_map(|(name, value)| Some((name, value?))).chain(fields) {
+        reader.field(Class::of(name, value), name, value);
     }
-    if let Some(timeout) = seen.timeout.filter(|_| request.is_grpc()) {
-        request.timeout_ns = grpc::timeout_ns(request.head.slice(timeout));
-    }
-    request.takes_trailers = true; // they have a place of their own, and cost nothing to who does not look
-    match seen.host {
-        Some(host) => set_host(request, host)?,
-        None => return Err(Reject::Host),
-    }
-    if request.method == Method::Connect {
-        request.target = request.authority; // RFC 9113 §8.5: it has no path
-        return Ok(());
-    }
-    set_target_path(request, limits, request.target)
+    reader.finish(pseudo.ended)
 }
 
-/// Method, target and, in the form HTTP/1 has for it, what is asked for beyond them.
-fn start(pseudo: &Pseudo<'_>, limits: &Limits, request: &mut RequestHead) -> Result<(), Reject> {
-    if !field::is_name(pseudo.method) {
-        return Err(Reject::Malformed);
+/// Fields that mean something, by where their values stand.
+#[derive(Default)]
+struct Seen {
+    method: bool,
+    scheme: bool,
+    authority: bool,
+    path: bool,
+    protocol: Option<Protocol>,
+    /// A field that is none of these: no pseudo-field may follow (RFC 9113 §8.3).
+    field: bool,
+    host: Option<Span>,
+    length: Option<Span>,
+    expect: Option<Span>,
+    timeout: Option<Span>,
+    priority: Option<Span>,
+    cookie: Option<usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    Websocket,
+    Other,
+}
+
+/// Makes a head of fields as they are decoded. After something that is refused the rest is only counted.
+pub struct RequestReader<'r> {
+    request: &'r mut RequestHead,
+    limits: &'r Limits,
+    seen: Seen,
+    count: usize,
+    refused: Option<Reject>,
+}
+
+impl<'r> RequestReader<'r> {
+    /// `request` must be clear.
+    pub fn new(request: &'r mut RequestHead, limits: &'r Limits) -> RequestReader<'r> {
+        request.version = Version::Http2;
+        RequestReader { request, limits, seen: Seen::default(), count: 0, refused: None }
     }
-    request.method = method(pseudo.method)?;
-    request.method_name = request.head.append(pseudo.method);
-    let is_websocket = pseudo.protocol == Some(b"websocket");
-    if request.method == Method::Connect && pseudo.protocol.is_none() {
-        return match (pseudo.scheme, pseudo.path) {
-            (None, None) => Ok(()),
-            _ => Err(Reject::Malformed),
+
+    /// Takes a field, of which it is known what it is.
+    pub fn field(&mut self, class: Class, name: &[u8], value: &[u8]) {
+        // What is malformed is that whatever else may be wrong.
+        if self.refused.is_some() && class != Class::Malformed {
+            return;
+        }
+        let taken = match class {
+            Class::Field(known) => self.regular(known, name, value),
+            Class::Cookie => self.cookie(name, value),
+            Class::Malformed | Class::Status => Err(Reject::Malformed),
+            class => self.pseudo(class, value),
         };
+        if let Err(reject) = taken {
+            self.refused = Some(reject);
+        }
     }
-    if pseudo.protocol.is_some() && request.method != Method::Connect {
-        return Err(Reject::Malformed);
+
+    fn pseudo(&mut self, class: Class, value: &[u8]) -> Result<(), Reject> {
+        let (seen, request) = (&mut self.seen, &mut *self.request);
+        if seen.field {
+            return Err(Reject::Malformed);
+        }
+        let twice = match class {
+            Class::Method => {
+                if !field::is_name(value) {
+                    return Err(Reject::Malformed);
+                }
+                request.method = method(value)?;
+                request.method_name = request.head.append(value);
+                std::mem::replace(&mut seen.method, true)
+            }
+            Class::Scheme => {
+                if !is_http(value) {
+                    self.refused = Some(Reject::Target);
+                }
+                std::mem::replace(&mut seen.scheme, true)
+            }
+            Class::Authority => {
+                push(&mut request.head, Known::Host, b"host", value); // what asks for `Host` finds it
+                seen.host = request.head.fields.last().map(|field| field.value);
+                std::mem::replace(&mut seen.authority, true)
+            }
+            Class::Path => {
+                if value.len() > self.limits.target_bytes {
+                    return Err(Reject::TargetTooLong);
+                }
+                request.target = request.head.append(value);
+                std::mem::replace(&mut seen.path, true)
+            }
+            _ => {
+                let protocol = if value == b"websocket" { Protocol::Websocket } else { Protocol::Other };
+                seen.protocol.replace(protocol).is_some()
+            }
+        };
+        if twice { Err(Reject::Malformed) } else { Ok(()) }
     }
-    let path = pseudo.path.unwrap_or_default();
-    if path.len() > limits.target_bytes {
-        return Err(Reject::TargetTooLong);
+
+    /// Whether there is room for one more field.
+    fn has_room(&mut self, name: &[u8], value: &[u8]) -> Result<(), Reject> {
+        self.seen.field = true;
+        self.count += 1;
+        let bytes = self.request.head.bytes.len() + name.len() + value.len() + 4;
+        match self.count > self.limits.fields || bytes > self.limits.head_bytes {
+            true => Err(Reject::HeadTooLarge),
+            false => Ok(()),
+        }
     }
-    if pseudo.scheme.is_some_and(|scheme| !is_http(scheme)) {
-        return Err(Reject::Target);
+
+    fn cookie(&mut self, name: &[u8], value: &[u8]) -> Result<(), Reject> {
+        self.has_room(name, value)?;
+        let head = &mut self.request.head;
+        match self.seen.cookie {
+            Some(cookie) => add_crumb(head, cookie, value),
+            None => {
+                self.seen.cookie = Some(head.fields.len());
+                push(head, Known::Other, name, value);
+            }
+        }
+        Ok(())
     }
-    match path {
-        [] => return Err(Reject::Malformed),
-        [b'/', ..] => {}
-        b"*" if request.method == Method::Options => {}
-        _ => return Err(Reject::Target),
+
+    fn regular(&mut self, known: Known, name: &[u8], value: &[u8]) -> Result<(), Reject> {
+        self.has_room(name, value)?;
+        let (seen, head) = (&mut self.seen, &mut self.request.head);
+        if known == Known::Host
+            && let Some(host) = seen.host
+        {
+            // RFC 9113 §8.3.1: it must not say anything else. Twice is refused as in HTTP/1.
+            return match head.slice(host).eq_ignore_ascii_case(value) && seen.authority {
+                true => Ok(()),
+                false => Err(Reject::Host),
+            };
+        }
+        push(head, known, name, value);
+        let field = head.fields.last_mut().expect("it was pushed just now");
+        field.removed = match known {
+            Known::Other => is_doubtful(name, self.limits.underscores_in_names),
+            known => known.is_hop_by_hop() || known == Known::Identity,
+        };
+        let once = match known {
+            Known::Host => &mut seen.host,
+            Known::ContentLength => &mut seen.length,
+            Known::Expect => &mut seen.expect,
+            Known::GrpcTimeout => {
+                seen.timeout = Some(field.value);
+                return Ok(());
+            }
+            Known::Other if name == b"priority" => {
+                seen.priority = Some(field.value);
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        if once.replace(field.value).is_some() { Err(Reject::Framing) } else { Ok(()) }
     }
-    request.target = request.head.append(path);
-    if is_websocket && !pseudo.ended {
-        // RFC 8441 §5: what HTTP/1.1 says with a GET and `Upgrade`.
-        request.set_method(b"GET");
-        request.upgrade = true;
-        push(&mut request.head, b"upgrade", b"websocket");
-        request.head.fields[0].removed = true;
+
+    /// Fields seen, whether they were kept or not.
+    pub fn count(&self) -> usize {
+        self.count
     }
-    Ok(())
+
+    /// What the client has said of how much the response matters.
+    pub fn priority(&self) -> Option<Priority> {
+        self.seen.priority.map(|priority| Priority::parse(self.request.head.slice(priority)))
+    }
+
+    /// The section is complete; with `ended`, so is the request.
+    pub fn finish(mut self, ended: bool) -> Result<(), Reject> {
+        if let Some(reject) = self.refused {
+            return Err(reject);
+        }
+        self.target(ended)?;
+        let RequestReader { request, limits, seen, .. } = self;
+        request.framing = framing(ended, request, &seen)?;
+        if let Some(expect) = seen.expect {
+            if !request.head.slice(expect).eq_ignore_ascii_case(b"100-continue") {
+                return Err(Reject::Expectation);
+            }
+            request.expects_continue = request.framing.has_body();
+        }
+        if let Some(timeout) = seen.timeout.filter(|_| request.is_grpc()) {
+            request.timeout_ns = grpc::timeout_ns(request.head.slice(timeout));
+        }
+        request.takes_trailers = true; // they have a place of their own, and cost nothing to who does not look
+        match seen.host {
+            Some(host) => set_host(request, host)?,
+            None => return Err(Reject::Host),
+        }
+        if request.method == Method::Connect {
+            request.target = request.authority; // RFC 9113 §8.5: it has no path
+            return Ok(());
+        }
+        set_target_path(request, limits, request.target)
+    }
+
+    /// Method, target and, in the form HTTP/1 has for it, what is asked for beyond them.
+    fn target(&mut self, ended: bool) -> Result<(), Reject> {
+        let (seen, request) = (&self.seen, &mut *self.request);
+        if !seen.method {
+            return Err(Reject::Malformed);
+        }
+        if request.method == Method::Connect && seen.protocol.is_none() {
+            return if seen.scheme || seen.path { Err(Reject::Malformed) } else { Ok(()) };
+        }
+        if seen.protocol.is_some() && request.method != Method::Connect || !seen.scheme {
+            return Err(Reject::Malformed);
+        }
+        match request.head.slice(request.target) {
+            [] => return Err(Reject::Malformed),
+            [b'/', ..] => {}
+            b"*" if request.method == Method::Options => {}
+            _ => return Err(Reject::Target),
+        }
+        if seen.protocol == Some(Protocol::Websocket) && !ended {
+            // RFC 8441 §5: what HTTP/1.1 says with a GET and `Upgrade`.
+            request.set_method(b"GET");
+            request.upgrade = true;
+            push(&mut request.head, Known::Upgrade, b"upgrade", b"websocket");
+            request.head.fields.last_mut().expect("it was pushed just now").removed = true;
+        }
+        Ok(())
+    }
 }
 
 fn is_http(scheme: &[u8]) -> bool {
     scheme.eq_ignore_ascii_case(b"http") || scheme.eq_ignore_ascii_case(b"https")
 }
 
-/// Fields that mean something, by where their values stand.
-#[derive(Default)]
-struct Seen {
-    host: Option<Span>,
-    length: Option<Span>,
-    expect: Option<Span>,
-    timeout: Option<Span>,
-    cookie: Option<usize>,
-}
-
-fn read_fields<'a>(
-    pseudo: &Pseudo<'a>,
-    fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-    limits: &Limits,
-    request: &mut RequestHead,
-) -> Result<Seen, Reject> {
-    // Long, since each field of a request is looked at once, and what it may be stands in one place.
-    let mut seen = Seen::default();
-    let head = &mut request.head;
-    if let Some(authority) = pseudo.authority {
-        if !field::is_value(authority) {
-            return Err(Reject::Malformed);
-        }
-        push(head, b"host", authority); // what asks for `Host` finds it
-        seen.host = Some(head.fields[head.fields.len() - 1].value);
-    }
-    let mut count = 0;
-    for (name, value) in fields {
-        check(name, value)?;
-        count += 1;
-        if count > limits.fields || head.bytes.len() + name.len() + value.len() + 4 > limits.head_bytes {
-            return Err(Reject::HeadTooLarge);
-        }
-        if name == b"cookie" {
-            match seen.cookie {
-                Some(cookie) => add_crumb(head, cookie, value),
-                None => {
-                    seen.cookie = Some(head.fields.len());
-                    push(head, name, value);
-                }
-            }
-            continue;
-        }
-        if name == b"host"
-            && let Some(host) = seen.host
-        {
-            // RFC 9113 §8.3.1: it must not say anything else. Twice is refused as in HTTP/1.
-            match head.slice(host).eq_ignore_ascii_case(value) && pseudo.authority.is_some() {
-                true => continue,
-                false => return Err(Reject::Host),
-            }
-        }
-        push(head, name, value);
-        let field = head.fields.last_mut().expect("it was pushed just now");
-        field.removed = match field.known {
-            Known::Other => is_doubtful(name, limits.underscores_in_names),
-            known => known.is_hop_by_hop() || known == Known::Identity,
-        };
-        let once = match field.known {
-            Known::Host => &mut seen.host,
-            Known::ContentLength => &mut seen.length,
-            Known::Expect => &mut seen.expect,
-            Known::GrpcTimeout => {
-                seen.timeout = Some(field.value);
-                continue;
-            }
-            _ => continue,
-        };
-        if once.replace(field.value).is_some() {
-            return Err(Reject::Framing);
-        }
-    }
-    Ok(seen)
-}
-
 /// The end of the content is the end of the stream, whatever is said of its length; that both agree is checked as it
 /// comes (RFC 9113 §8.1.1).
-fn framing(pseudo: &Pseudo<'_>, request: &RequestHead, seen: &Seen) -> Result<Framing, Reject> {
+fn framing(ended: bool, request: &RequestHead, seen: &Seen) -> Result<Framing, Reject> {
     let length = match seen.length {
         None => None,
         Some(span) => Some(content_length(request.head.slice(span)).ok_or(Reject::Framing)?),
     };
-    match (length, pseudo.ended) {
+    match (length, ended) {
         (Some(length), true) if length > 0 => Err(Reject::Malformed),
         (Some(_), _) if request.upgrade => Err(Reject::Malformed),
         (Some(length), _) => Ok(Framing::Sized(length)),

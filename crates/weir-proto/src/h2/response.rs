@@ -1,6 +1,7 @@
 //! Responses of upstreams (RFC 9113 §8.3.2), which are trusted no more than clients are.
 
-use super::{check, push};
+use super::class::Class;
+use super::push;
 use crate::field::Known;
 use crate::h1::{BadResponse, Limits, content_length};
 use crate::head::{Framing, ResponseHead, Version};
@@ -16,42 +17,95 @@ pub fn response_head<'a>(
     method: Method,
     response: &mut ResponseHead,
 ) -> Result<(), BadResponse> {
-    response.version = Version::Http2;
-    response.status = status;
-    if !(100..=599).contains(&status) || status == 101 {
-        return Err(BadResponse::Syntax); // RFC 9113 §8.6: 101 is not for HTTP/2
+    let mut reader = ResponseReader::new(response, limits);
+    reader.field(Class::Status, b":status", format!("{status:03}").as_bytes());
+    fields.for_each(|(name, value)| reader.field(Class::of(name, value), name, value));
+    reader.finish(ended, method)
+}
+
+/// Makes a head of fields as they are decoded. After something that is refused the rest is only counted.
+pub struct ResponseReader<'r> {
+    response: &'r mut ResponseHead,
+    limits: &'r Limits,
+    length: Option<u64>,
+    count: usize,
+    refused: Option<BadResponse>,
+}
+
+impl<'r> ResponseReader<'r> {
+    /// `response` must be clear.
+    pub fn new(response: &'r mut ResponseHead, limits: &'r Limits) -> ResponseReader<'r> {
+        response.version = Version::Http2;
+        ResponseReader { response, limits, length: None, count: 0, refused: None }
     }
-    let mut length = None;
-    let head = &mut response.head;
-    for (name, value) in fields {
-        check(name, value).map_err(|_| BadResponse::Syntax)?;
-        if head.fields.len() == limits.fields || head.bytes.len() + name.len() + value.len() + 4 > limits.head_bytes {
+
+    /// Takes a field, of which it is known what it is.
+    pub fn field(&mut self, class: Class, name: &[u8], value: &[u8]) {
+        if self.refused.is_some() {
+            return;
+        }
+        let taken = match class {
+            Class::Status => self.status(value),
+            Class::Field(known) => self.regular(known, name, value),
+            Class::Cookie => self.regular(Known::Other, name, value),
+            _ => Err(BadResponse::Syntax),
+        };
+        self.refused = taken.err();
+    }
+
+    fn status(&mut self, value: &[u8]) -> Result<(), BadResponse> {
+        let &[a @ b'1'..=b'5', b @ b'0'..=b'9', c @ b'0'..=b'9'] = value else { return Err(BadResponse::Syntax) };
+        let status = u16::from(a - b'0') * 100 + u16::from(b - b'0') * 10 + u16::from(c - b'0');
+        // RFC 9113 §8.3: once, and before the fields; §8.6: 101 is not for HTTP/2.
+        if self.response.status != 0 || self.count > 0 || status == 101 {
+            return Err(BadResponse::Syntax);
+        }
+        self.response.status = status;
+        Ok(())
+    }
+
+    fn regular(&mut self, known: Known, name: &[u8], value: &[u8]) -> Result<(), BadResponse> {
+        let head = &mut self.response.head;
+        if self.count == self.limits.fields || head.bytes.len() + name.len() + value.len() + 4 > self.limits.head_bytes
+        {
             return Err(BadResponse::HeadTooLarge);
         }
-        push(head, name, value);
-        let field = head.fields.last_mut().expect("it was pushed just now");
-        let for_client = matches!(field.known, Known::ProxyAuthenticate | Known::ProxyAuthenticationInfo);
-        field.removed = field.known.is_hop_by_hop() && !for_client;
-        if field.known == Known::ContentLength {
-            let value = content_length(value).ok_or(BadResponse::Framing)?;
-            if length.replace(value).is_some() {
+        self.count += 1;
+        push(head, known, name, value);
+        let for_client = matches!(known, Known::ProxyAuthenticate | Known::ProxyAuthenticationInfo);
+        head.fields.last_mut().expect("it was pushed just now").removed = known.is_hop_by_hop() && !for_client;
+        if known == Known::ContentLength {
+            let length = content_length(value).ok_or(BadResponse::Framing)?;
+            if self.length.replace(length).is_some() {
                 return Err(BadResponse::Framing);
             }
         }
+        Ok(())
     }
-    if matches!(status, 100..=199 | 204) {
-        head.remove_known(Known::ContentLength); // RFC 9110 §8.6
+
+    /// The section is complete; with `ended`, so is the response to a request of this method.
+    pub fn finish(self, ended: bool, method: Method) -> Result<(), BadResponse> {
+        let ResponseReader { response, length, refused, .. } = self;
+        if let Some(bad) = refused {
+            return Err(bad);
+        }
+        if response.status == 0 {
+            return Err(BadResponse::Syntax);
+        }
+        if matches!(response.status, 100..=199 | 204) {
+            response.head.remove_known(Known::ContentLength); // RFC 9110 §8.6
+        }
+        response.keep_alive = true;
+        let is_bodiless = method == Method::Head || matches!(response.status, 100..=199 | 204 | 304);
+        response.framing = match length {
+            _ if is_bodiless => Framing::None,
+            Some(length) if ended && length > 0 => return Err(BadResponse::Framing),
+            Some(length) => Framing::Sized(length),
+            None if ended => Framing::Sized(0),
+            None => Framing::UntilClose,
+        };
+        Ok(())
     }
-    response.keep_alive = true;
-    let is_bodiless = method == Method::Head || matches!(status, 100..=199 | 204 | 304);
-    response.framing = match length {
-        _ if is_bodiless => Framing::None,
-        Some(length) if ended && length > 0 => return Err(BadResponse::Framing),
-        Some(length) => Framing::Sized(length),
-        None if ended => Framing::Sized(0),
-        None => Framing::UntilClose,
-    };
-    Ok(())
 }
 
 #[cfg(test)]

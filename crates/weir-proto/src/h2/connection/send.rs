@@ -1,0 +1,213 @@
+//! What is said to the peer.
+
+use super::{Connection, Role};
+use crate::h2::frame::{self, END_STREAM, ErrorCode, HEAD, MOST, MOST_STREAM, kind};
+use crate::h2::hpack::Encoder;
+use crate::h2::priority::Priority;
+use crate::h2::streams::{Progress, Stream};
+use crate::h2::window::{ReceiveWindow, SendWindow};
+use crate::method::Method;
+use crate::trailers::Trailers;
+
+/// Takes the fields of one section.
+pub struct FieldWriter<'w> {
+    encoder: &'w mut Encoder,
+    out: &'w mut Vec<u8>,
+    bytes: usize,
+}
+
+impl FieldWriter<'_> {
+    /// Appends a field, by its name in any case.
+    pub fn add(&mut self, name: &[u8], value: &[u8]) {
+        self.bytes += name.len() + value.len() + 4;
+        // §8.2.1: in lower case. Names are short.
+        let mut lower = [0; 64];
+        match lower.get_mut(..name.len()) {
+            Some(lower) => {
+                lower.copy_from_slice(name);
+                lower.make_ascii_lowercase();
+                self.encoder.field(lower, value, self.out);
+            }
+            None => self.encoder.field(&name.to_ascii_lowercase(), value, self.out),
+        }
+    }
+}
+
+/// A head that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Where its frame stands in the output.
+    at: usize,
+    /// What its fields would take in plain lines.
+    pub bytes: usize,
+}
+
+impl Connection {
+    /// Sends the head of a response, which is interim with a status below 200. Nothing is sent where the stream is over.
+    pub fn respond(&mut self, id: u32, status: u16, ended: bool, fields: impl FnOnce(&mut FieldWriter<'_>)) -> Sent {
+        let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.sending == Progress::Head) else {
+            return Sent { at: usize::MAX, bytes: 0 };
+        };
+        if status >= 200 {
+            stream.sending = Progress::Content;
+        }
+        let digits = [b'0' + (status / 100 % 10) as u8, b'0' + (status / 10 % 10) as u8, b'0' + (status % 10) as u8];
+        let sent = self.section(id, ended, |writer| {
+            writer.encoder.field(b":status", &digits, writer.out);
+            fields(writer);
+        });
+        if ended {
+            self.sent_all(id);
+        }
+        sent
+    }
+
+    /// Ends a message with its head, which stands in the output still.
+    pub fn end_with_head(&mut self, id: u32, sent: Sent) {
+        if let Some(flags) = self.out.get_mut(sent.at.saturating_add(4)) {
+            *flags |= END_STREAM;
+            self.sent_all(id);
+        }
+    }
+
+    /// Whether one more request may be sent now (§5.1.2).
+    pub fn may_request(&self) -> bool {
+        self.role == Role::Client
+            && self.streams.len() < self.peer.concurrent_streams as usize
+            && self.next_own <= MOST_STREAM
+    }
+
+    /// Sends the head of a request; says in which stream.
+    pub fn request(
+        &mut self,
+        key: usize,
+        method: Method,
+        ended: bool,
+        fields: impl FnOnce(&mut FieldWriter<'_>),
+    ) -> Option<(u32, Sent)> {
+        if !self.may_request() {
+            return None;
+        }
+        let id = self.next_own;
+        self.next_own += 2;
+        self.streams.add(Stream {
+            id,
+            key,
+            receiving: Progress::Head,
+            sending: Progress::Content,
+            receive: ReceiveWindow::new(self.bounds.stream_window),
+            send: SendWindow::new(self.peer.initial_window),
+            to_come: None,
+            priority: Priority::default(),
+            method,
+        });
+        let sent = self.section(id, ended, fields);
+        if ended {
+            self.sent_all(id);
+        }
+        Some((id, sent))
+    }
+
+    /// Sends what comes after the content, and ends the message.
+    pub fn send_trailers(&mut self, id: u32, trailers: &Trailers) {
+        if !self.streams.get(id).is_some_and(|stream| stream.sending == Progress::Content) {
+            return;
+        }
+        self.section(id, true, |writer| trailers.fields().for_each(|(name, value)| writer.add(name, value)));
+        self.sent_all(id);
+    }
+
+    fn section(&mut self, id: u32, ended: bool, fields: impl FnOnce(&mut FieldWriter<'_>)) -> Sent {
+        let start = self.out.len();
+        self.out.extend_from_slice(&[0; HEAD]);
+        self.encoder.begin(&mut self.out);
+        let mut writer = FieldWriter { encoder: &mut self.encoder, out: &mut self.out, bytes: 0 };
+        fields(&mut writer);
+        let bytes = writer.bytes;
+        frame::end_headers(&mut self.out, start, id, ended);
+        Sent { at: start, bytes }
+    }
+
+    /// As many bytes of content as may be sent on a stream now.
+    pub fn room(&self, id: u32) -> usize {
+        let room = |stream: &Stream| if stream.sending == Progress::Content { stream.send.room() } else { 0 };
+        self.streams.get(id).map_or(0, room).min(self.send.room())
+    }
+
+    /// Sends what it may of `bytes`; says how much that is. With `ended` the message is over when all of it was sent.
+    pub fn send_data(&mut self, id: u32, bytes: &[u8], ended: bool) -> usize {
+        let taken = self.room(id).min(bytes.len());
+        let ends = ended && taken == bytes.len();
+        if taken == 0 && !(ends && bytes.is_empty()) {
+            return 0;
+        }
+        let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.sending == Progress::Content) else {
+            return 0;
+        };
+        stream.send.sent(taken);
+        self.send.sent(taken);
+        let mut rest = &bytes[..taken];
+        loop {
+            let (piece, others) = rest.split_at(rest.len().min(MOST));
+            rest = others;
+            let flags = if ends && rest.is_empty() { END_STREAM } else { 0 };
+            frame::write_head(&mut self.out, kind::DATA, flags, id, piece.len());
+            self.out.extend_from_slice(piece);
+            if rest.is_empty() {
+                break;
+            }
+        }
+        if ends {
+            self.sent_all(id);
+        }
+        taken
+    }
+
+    fn sent_all(&mut self, id: u32) {
+        let Some(stream) = self.streams.get_mut(id) else { return };
+        stream.sending = Progress::Ended;
+        if stream.is_over() {
+            self.streams.remove(id, false);
+        }
+    }
+
+    /// Our message on this stream is complete, or the stream is over.
+    pub fn has_sent_all(&self, id: u32) -> bool {
+        self.streams.get(id).is_none_or(|stream| stream.sending == Progress::Ended)
+    }
+
+    /// The peer has ended its message on this stream, or the stream is over.
+    pub fn has_all(&self, id: u32) -> bool {
+        self.streams.get(id).is_none_or(|stream| stream.receiving == Progress::Ended)
+    }
+
+    /// Content that the peer has still to send on this stream, if it has said how much there is.
+    pub fn to_come(&self, id: u32) -> Option<u64> {
+        self.streams.get(id).and_then(|stream| stream.to_come)
+    }
+
+    /// Ends a stream in both directions.
+    pub fn reset(&mut self, id: u32, code: ErrorCode) {
+        let Some(stream) = self.streams.get(id) else { return };
+        let ignore = stream.receiving != Progress::Ended;
+        self.streams.remove(id, ignore);
+        frame::write_reset(&mut self.out, id, code);
+    }
+
+    /// Content was taken on, so that as much may come again: on the connection, and on the stream if there is more to come.
+    pub fn release(&mut self, id: u32, count: usize) {
+        let count = count as u32;
+        if count == 0 {
+            return;
+        }
+        if let Some(stream) = self.streams.get_mut(id)
+            && stream.receiving == Progress::Content
+            && let Some(increment) = stream.receive.take(count)
+        {
+            frame::write_window_update(&mut self.out, id, increment);
+        }
+        if let Some(increment) = self.receive.take(count) {
+            frame::write_window_update(&mut self.out, 0, increment);
+        }
+    }
+}

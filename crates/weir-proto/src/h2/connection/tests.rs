@@ -1,0 +1,399 @@
+use super::*;
+use crate::h1::Limits;
+use crate::h2::frame::{ACK, END_HEADERS, END_STREAM, FrameHead, HEAD, PADDED, kind};
+use crate::head::Framing;
+use crate::method::Method;
+
+const BOUNDS: Bounds = Bounds {
+    limits: Limits {
+        head_bytes: 32 * 1024,
+        fields: 100,
+        target_bytes: 16 * 1024,
+        underscores_in_names: false,
+        target_replaces_host: false,
+        refuse_path_parameters: false,
+    },
+    streams: 8,
+    stream_window: 100_000,
+    connection_window: 200_000,
+};
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    frame::write_head(&mut out, kind, flags, stream, payload.len());
+    out.extend_from_slice(payload);
+    out
+}
+
+fn section(fields: &[(&str, &str)]) -> Vec<u8> {
+    let (mut encoder, mut block) = (Encoder::default(), Vec::new());
+    fields.iter().for_each(|(name, value)| encoder.field(name.as_bytes(), value.as_bytes(), &mut block));
+    block
+}
+
+fn request(method: &'static str, more: &[(&'static str, &'static str)]) -> Vec<u8> {
+    section(&[&[(":method", method), (":scheme", "http"), (":authority", "t"), (":path", "/a")], more].concat())
+}
+
+const WHOLE: u8 = END_HEADERS | END_STREAM;
+
+/// What a connection has to say of bytes, cut in pieces of this size: events in words, and the error at the end.
+fn read(connection: &mut Connection, bytes: &[u8], cut: usize) -> (Vec<String>, Option<ErrorCode>) {
+    let (mut events, mut waiting) = (Vec::new(), Vec::new());
+    for piece in bytes.chunks(cut) {
+        waiting.extend_from_slice(piece);
+        let mut rest = &waiting[..];
+        loop {
+            let (mut request, mut response) = (RequestHead::default(), ResponseHead::default());
+            let mut lent = match connection.role {
+                Role::Server => Lent::Request(&mut request),
+                Role::Client => Lent::Response(&mut response),
+            };
+            match connection.next(&mut rest, &mut lent) {
+                Ok(None) => break,
+                Err(code) => return (events, Some(code)),
+                Ok(Some(Event::Request { stream, ended, parsed })) => {
+                    connection.set_key(stream, stream as usize);
+                    events.push(format!("{stream} asks for {} {ended} {parsed:?}", request.path().escape_ascii()));
+                }
+                Ok(Some(Event::Response { key, ended, parsed })) => {
+                    events.push(format!("{key} answers {} {ended} {parsed:?}", response.status));
+                }
+                Ok(Some(Event::Data { key, bytes, ended })) => {
+                    // However it is cut.
+                    let text = bytes.escape_ascii().to_string();
+                    match events
+                        .last_mut()
+                        .filter(|last| last.starts_with(&format!("{key} brings")) && !last.ends_with('.'))
+                    {
+                        Some(last) => last.push_str(&text),
+                        None => events.push(format!("{key} brings {text}")),
+                    }
+                    if ended {
+                        events.last_mut().expect("pushed").push('.');
+                    }
+                    connection.release(key as u32, bytes.len());
+                }
+                Ok(Some(event)) => events.push(format!("{event:?}")),
+            }
+        }
+        waiting = rest.to_vec();
+    }
+    (events, None)
+}
+
+fn frames(mut bytes: &[u8]) -> Vec<(u8, u8, u32, Vec<u8>)> {
+    let mut frames = Vec::new();
+    while let Some((head, rest)) = bytes.split_first_chunk::<HEAD>() {
+        let head = FrameHead::parse(head);
+        let (payload, rest) = rest.split_at(head.length as usize);
+        frames.push((head.kind, head.flags, head.stream, payload.to_vec()));
+        bytes = rest;
+    }
+    assert!(bytes.is_empty());
+    frames
+}
+
+fn server() -> Connection {
+    let mut server = Connection::new(Role::Server, BOUNDS, 0);
+    let begin = [&PREFACE[..], &frame(kind::SETTINGS, 0, 0, &[])].concat();
+    assert_eq!(read(&mut server, &begin, 5), (vec![], None));
+    server.output().clear();
+    server
+}
+
+/// What is said to bytes on a connection on which stream 1 waits for its content, and what the others come to.
+fn said_to(bytes: &[u8]) -> (Vec<String>, Option<ErrorCode>, Vec<(u8, u8, u32, Vec<u8>)>) {
+    let mut server = server();
+    let open = frame(kind::HEADERS, END_HEADERS, 1, &request("POST", &[("content-length", "5")]));
+    read(&mut server, &open, usize::MAX);
+    let (events, error) = read(&mut server, bytes, usize::MAX);
+    let out = frames(server.output());
+    (events, error, out)
+}
+
+#[test]
+fn a_request_comes_however_it_is_cut() {
+    let block = request("POST", &[("content-length", "6")]);
+    let (begin, end) = block.split_at(7);
+    let bytes = [
+        frame(kind::HEADERS, 0, 1, begin),
+        frame(kind::CONTINUATION, END_HEADERS, 1, end),
+        frame(kind::DATA, PADDED, 1, b"\x03abc\0\0\0"),
+        frame(kind::PING, 0, 0, b"12345678"),
+        frame(kind::DATA, 0, 1, b""),
+        frame(kind::DATA, END_STREAM | PADDED, 1, b"\x02def\0\0"),
+        frame(kind::HEADERS, WHOLE, 3, &request("GET", &[])),
+    ]
+    .concat();
+    for cut in [1, 2, 3, 7, 10, 50, usize::MAX] {
+        let mut server = server();
+        let (events, error) = read(&mut server, &bytes, cut);
+        assert_eq!(events, ["1 asks for /a false Ok(())", "1 brings abcdef.", "3 asks for /a true Ok(())"], "{cut}");
+        assert_eq!(error, None);
+        assert_eq!(frames(server.output()), [(kind::PING, ACK, 0, b"12345678".to_vec())]);
+        assert_eq!(server.receive.held(), 0);
+    }
+}
+
+#[test]
+fn what_is_malformed_ends_its_stream_and_nothing_else() {
+    let get = |more| frame(kind::HEADERS, WHOLE, 3, &request("GET", more));
+    let trailers = |fields| frame(kind::HEADERS, WHOLE, 1, &section(fields));
+    for (what, bytes) in [
+        ("DEL in a value", get(&[("x", "a\x7fb")])),
+        ("a capital", get(&[("X", "a")])),
+        ("an empty name", get(&[("", "a")])),
+        ("a connection's field", get(&[("connection", "close")])),
+        ("an unknown pseudo-field", get(&[(":x", "a")])),
+        ("a pseudo-field late", get(&[("x", "a"), (":path", "/")])),
+        ("a length without content", get(&[("content-length", "1")])),
+        ("no method", frame(kind::HEADERS, WHOLE, 3, &section(&[(":scheme", "http"), (":path", "/")]))),
+        ("a method that is no word", frame(kind::HEADERS, WHOLE, 3, &request("GE T", &[]))),
+        ("more content", frame(kind::DATA, 0, 1, b"123456")),
+        ("less content", frame(kind::DATA, END_STREAM, 1, b"1234")),
+        ("less content and trailers", trailers(&[("x", "y")])),
+        ("trailers that do not end", frame(kind::HEADERS, END_HEADERS, 1, &section(&[("x", "y")]))),
+        ("a pseudo-field in trailers", [frame(kind::DATA, 0, 1, b"12345"), trailers(&[(":path", "/")])].concat()),
+        ("a bad value in trailers", [frame(kind::DATA, 0, 1, b"12345"), trailers(&[("x", "\n")])].concat()),
+        ("a window opened by nothing", frame(kind::WINDOW_UPDATE, 0, 1, &[0; 4])),
+        ("a window opened too far", frame(kind::WINDOW_UPDATE, 0, 1, &[0x7f, 0xff, 0xff, 0xff])),
+        ("a stream that depends on itself", frame(kind::PRIORITY, 0, 1, &[0, 0, 0, 1, 0])),
+        ("a priority that is too short", frame(kind::PRIORITY, 0, 1, &[0, 0, 0, 3])),
+    ] {
+        let (events, error, out) = said_to(&[bytes, frame(kind::HEADERS, WHOLE, 5, &request("GET", &[]))].concat());
+        assert_eq!(error, None, "{what}");
+        assert_eq!(events.last().map(String::as_str), Some("5 asks for /a true Ok(())"), "{what}: {events:?}");
+        let resets: Vec<_> = out.iter().filter(|frame| frame.0 == kind::RST_STREAM).collect();
+        assert_eq!(resets.len(), 1, "{what}: {out:?}");
+        assert!(resets[0].2 == 1 || resets[0].2 == 3, "{what}");
+    }
+}
+
+#[test]
+fn what_breaks_the_connection_ends_it() {
+    let whole = |stream| frame(kind::HEADERS, WHOLE, stream, &request("GET", &[]));
+    for (what, bytes, code) in [
+        (
+            "a table that is too large",
+            frame(kind::HEADERS, WHOLE, 3, &[0x3f, 0xff, 0xff]),
+            ErrorCode::COMPRESSION_ERROR,
+        ),
+        ("an entry that is not there", frame(kind::HEADERS, WHOLE, 3, &[0xfe]), ErrorCode::COMPRESSION_ERROR),
+        ("an even stream", whole(2), ErrorCode::PROTOCOL_ERROR),
+        ("a lower stream", [whole(7), whole(5)].concat(), ErrorCode::PROTOCOL_ERROR),
+        ("content of an idle stream", frame(kind::DATA, 0, 9, b"x"), ErrorCode::PROTOCOL_ERROR),
+        ("content of the connection", frame(kind::DATA, 0, 0, b"x"), ErrorCode::PROTOCOL_ERROR),
+        ("too much padding", frame(kind::DATA, PADDED, 1, &[5, 0, 0]), ErrorCode::PROTOCOL_ERROR),
+        ("a continuation of nothing", frame(kind::CONTINUATION, 0, 1, b""), ErrorCode::PROTOCOL_ERROR),
+        ("a promise", frame(kind::PUSH_PROMISE, 0, 1, &[0; 4]), ErrorCode::PROTOCOL_ERROR),
+        ("a large frame", frame(kind::PING, 0, 0, &[0; 16_385]), ErrorCode::FRAME_SIZE_ERROR),
+        ("a short ping", frame(kind::PING, 0, 0, &[0; 7]), ErrorCode::FRAME_SIZE_ERROR),
+        ("settings of a stream", frame(kind::SETTINGS, 0, 1, &[]), ErrorCode::PROTOCOL_ERROR),
+        ("settings cut short", frame(kind::SETTINGS, 0, 0, &[0; 5]), ErrorCode::FRAME_SIZE_ERROR),
+        ("an acknowledgement with more", frame(kind::SETTINGS, ACK, 0, &[0; 6]), ErrorCode::FRAME_SIZE_ERROR),
+        ("a reset of an idle stream", frame(kind::RST_STREAM, 0, 9, &[0; 4]), ErrorCode::PROTOCOL_ERROR),
+        ("a window of nothing", frame(kind::WINDOW_UPDATE, 0, 0, &[0; 4]), ErrorCode::PROTOCOL_ERROR),
+        (
+            "a window too large",
+            frame(kind::WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0xff, 0xff]),
+            ErrorCode::FLOW_CONTROL_ERROR,
+        ),
+        (
+            "another frame within a section",
+            [frame(kind::HEADERS, 0, 3, &[]), frame(kind::PING, 0, 0, &[0; 8])].concat(),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "continuations without end",
+            [frame(kind::HEADERS, 0, 3, &[]), frame(kind::CONTINUATION, 0, 3, &[]).repeat(16)].concat(),
+            ErrorCode::ENHANCE_YOUR_CALM,
+        ),
+    ] {
+        assert_eq!(said_to(&bytes).1, Some(code), "{what}");
+    }
+    let mut other = Connection::new(Role::Server, BOUNDS, 0);
+    assert_eq!(read(&mut other, b"PRI * HTTP/1.1\r\n", 3).1, Some(ErrorCode::PROTOCOL_ERROR));
+    let mut early = Connection::new(Role::Server, BOUNDS, 0);
+    let begin = [&PREFACE[..], &frame(kind::PING, 0, 0, &[0; 8])].concat();
+    assert_eq!(read(&mut early, &begin, 100).1, Some(ErrorCode::PROTOCOL_ERROR), "settings come first");
+}
+
+#[test]
+fn streams_are_limited_and_a_refused_one_keeps_the_table() {
+    let mut server = server();
+    let mut encoder = Encoder::default();
+    for number in 0..10 {
+        let mut block = Vec::new();
+        for (name, value) in [(":method", "POST"), (":scheme", "http"), (":authority", "a.test"), (":path", "/b")] {
+            encoder.field(name.as_bytes(), value.as_bytes(), &mut block);
+        }
+        let (events, error) = read(&mut server, &frame(kind::HEADERS, END_HEADERS, 2 * number + 1, &block), 1000);
+        assert_eq!((events.len(), error), (usize::from(number < 8), None), "{number}");
+    }
+    let refused = |stream| (kind::RST_STREAM, 0, stream, ErrorCode::REFUSED_STREAM.0.to_be_bytes().to_vec());
+    assert_eq!(frames(server.output()), [refused(17), refused(19)]);
+    server.reset(1, ErrorCode::CANCEL);
+    let mut block = Vec::new();
+    for (name, value) in [(":method", "GET"), (":scheme", "http"), (":authority", "a.test"), (":path", "/b")] {
+        encoder.field(name.as_bytes(), value.as_bytes(), &mut block);
+    }
+    let (events, _) = read(&mut server, &frame(kind::HEADERS, WHOLE, 21, &block), 1000);
+    assert_eq!(events, ["21 asks for /b true Ok(())"]);
+}
+
+#[test]
+fn content_waits_for_windows() {
+    let mut server = server();
+    read(&mut server, &frame(kind::HEADERS, WHOLE, 1, &request("GET", &[])), 1000);
+    server.respond(1, 200, false, |fields| fields.add(b"Content-Type", b"text/plain"));
+    let content = vec![b'x'; 100_000];
+    assert_eq!(server.send_data(1, &content, true), 65_535);
+    assert_eq!(server.send_data(1, &content[65_535..], true), 0);
+    let open = |stream, by: u32| frame(kind::WINDOW_UPDATE, 0, stream, &by.to_be_bytes());
+    let (events, _) = read(&mut server, &[open(0, 100_000), open(1, 10)].concat(), 1000);
+    assert_eq!(events, ["Opened { key: None }", "Opened { key: Some(1) }"]);
+    assert_eq!(server.send_data(1, &content[65_535..], true), 10);
+    // Settings change windows that are open, also to less than nothing.
+    let initial = |bytes: u32| frame(kind::SETTINGS, 0, 0, &[&[0, 4][..], &bytes.to_be_bytes()].concat());
+    read(&mut server, &[initial(60_000), open(1, 5_000)].concat(), 1000);
+    assert_eq!(server.room(1), 0);
+    read(&mut server, &initial(100_000), 1000);
+    assert_eq!(server.send_data(1, &content[65_545..], true), 34_455);
+    assert_eq!(server.streams(), 0);
+    let sent = frames(server.output());
+    let data: Vec<_> = sent.iter().filter(|frame| frame.0 == kind::DATA).collect();
+    assert_eq!(data.iter().map(|frame| frame.3.len()).sum::<usize>(), 100_000);
+    assert!(data.iter().all(|frame| frame.3.len() <= 16_384));
+    assert_eq!(data.iter().filter(|frame| frame.1 == END_STREAM).count(), 1);
+}
+
+#[test]
+fn it_is_left_in_two_steps() {
+    let mut server = server();
+    server.leave();
+    server.leave();
+    read(&mut server, &frame(kind::HEADERS, WHOLE, 1, &request("GET", &[])), 1000);
+    assert!(!server.is_done());
+    let out = frames(server.output());
+    assert_eq!(out[0], (kind::GOAWAY, 0, 0, vec![0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0]));
+    assert_eq!((out[1].0, out.len()), (kind::PING, 2));
+    server.output().clear();
+    let (events, error) = read(&mut server, &frame(kind::PING, ACK, 0, &out[1].3), 1000);
+    assert_eq!((events, error), (vec![], None));
+    assert_eq!(frames(server.output()), [(kind::GOAWAY, 0, 0, vec![0, 0, 0, 1, 0, 0, 0, 0])]);
+    let (events, _) = read(&mut server, &frame(kind::HEADERS, WHOLE, 3, &request("GET", &[])), 1000);
+    assert!(events.is_empty() && !server.is_done(), "it comes too late");
+    server.respond(1, 204, true, |_| {});
+    assert!(server.is_done());
+}
+
+#[test]
+fn both_sides_understand_each_other() {
+    let (mut client, mut server) = (Connection::new(Role::Client, BOUNDS, 0), Connection::new(Role::Server, BOUNDS, 0));
+    let exchange = |from: &mut Connection, to: &mut Connection| {
+        let bytes = std::mem::take(from.output());
+        let (events, error) = read(to, &bytes, 11);
+        assert_eq!(error, None);
+        events
+    };
+    exchange(&mut client, &mut server);
+    exchange(&mut server, &mut client);
+    for round in 0..3_u32 {
+        let fields = |writer: &mut FieldWriter<'_>| {
+            for (name, value) in [(":method", "POST"), (":scheme", "http"), (":authority", "t"), (":path", "/p")] {
+                writer.add(name.as_bytes(), value.as_bytes());
+            }
+        };
+        let asked = client.request(2 * round as usize + 1, Method::Post, false, fields);
+        let (stream, _) = asked.expect("there is room");
+        assert_eq!(client.send_data(stream, b"hello", false), 5);
+        client.send_trailers(stream, &Trailers::from_lines(b"X-Sum: 5\r\n".to_vec()));
+        let events = exchange(&mut client, &mut server);
+        let trailers =
+            Event::Trailers { key: stream as usize, trailers: Trailers::from_lines(b"x-sum: 5\r\n".to_vec()) };
+        let asks = format!("{stream} asks for /p false Ok(())");
+        assert_eq!(events, [asks, format!("{stream} brings hello"), format!("{trailers:?}")]);
+        server.respond(stream, 103, false, |_| {});
+        server.respond(stream, 200, false, |writer| writer.add(b"Content-Length", b"3"));
+        server.send_data(stream, b"bye", true);
+        let events = exchange(&mut server, &mut client);
+        let answers = |status, end| format!("{stream} answers {status} {end} Ok(())");
+        assert_eq!(events, [answers(103, false), answers(200, false), format!("{stream} brings bye.")]);
+        assert_eq!((client.streams(), server.streams()), (0, 0));
+    }
+}
+
+#[test]
+fn a_bad_response_ends_its_stream() {
+    for (what, fields, flags) in [
+        ("no status", &[("x", "y")][..], WHOLE),
+        ("a status of two digits", &[(":status", "20")], WHOLE),
+        ("101", &[(":status", "101")], WHOLE),
+        ("a status late", &[("x", "y"), (":status", "200")], WHOLE),
+        ("two", &[(":status", "200"), (":status", "200")], WHOLE),
+        ("a request's field", &[(":status", "200"), (":path", "/")], WHOLE),
+        ("DEL", &[(":status", "200"), ("x", "a\x7f")], WHOLE),
+        ("a capital", &[(":status", "200"), ("X", "a")], WHOLE),
+        ("a connection's field", &[(":status", "200"), ("transfer-encoding", "chunked")], WHOLE),
+        ("a length that is none", &[(":status", "200"), ("content-length", "x")], END_HEADERS),
+        ("an interim response at the end", &[(":status", "103")], WHOLE),
+    ] {
+        let mut client = Connection::new(Role::Client, BOUNDS, 0);
+        let ask = |writer: &mut FieldWriter<'_>| writer.add(b":method", b"GET");
+        assert_eq!(client.request(1, Method::Get, true, ask).map(|(id, _)| id), Some(1));
+        assert_eq!(client.request(3, Method::Get, true, ask).map(|(id, _)| id), Some(3));
+        client.output().clear();
+        let good = frame(kind::HEADERS, WHOLE, 3, &section(&[(":status", "204")]));
+        let bytes = [frame(kind::SETTINGS, 0, 0, &[]), frame(kind::HEADERS, flags, 1, &section(fields)), good].concat();
+        let (events, error) = read(&mut client, &bytes, 9);
+        assert_eq!(error, None, "{what}");
+        assert!(events[0].contains("Err("), "{what}: {events:?}");
+        assert_eq!(events.last().map(String::as_str), Some("3 answers 204 true Ok(())"), "{what}");
+        assert_eq!(client.streams(), 0);
+    }
+}
+
+#[test]
+fn the_framing_of_a_response_follows_its_request() {
+    let mut client = Connection::new(Role::Client, BOUNDS, 0);
+    client.request(1, Method::Head, true, |_| {});
+    let head = frame(kind::HEADERS, END_HEADERS, 1, &section(&[(":status", "200"), ("content-length", "5")]));
+    let bytes = [frame(kind::SETTINGS, 0, 0, &[]), head, frame(kind::DATA, 0, 1, b"x")].concat();
+    let (mut rest, mut response) = (&bytes[..], ResponseHead::default());
+    let first = client.next(&mut rest, &mut Lent::Response(&mut response));
+    assert_eq!(first, Ok(Some(Event::Response { key: 1, ended: false, parsed: Ok(()) })));
+    assert_eq!(response.framing, Framing::None);
+    let failed = Event::Failed { key: 1, code: ErrorCode::PROTOCOL_ERROR };
+    assert_eq!(client.next(&mut rest, &mut Lent::Response(&mut response)), Ok(Some(failed)));
+}
+
+proptest::proptest! {
+    /// However the bytes are cut, the same comes of them; and nothing makes it panic.
+    #[test]
+    fn pieces_are_as_good_as_the_whole(
+        parts in proptest::collection::vec(
+            (0u8..12, proptest::num::u8::ANY, 0u32..8, proptest::collection::vec(proptest::num::u8::ANY, 0..12), 0u8..4),
+            0..30,
+        ),
+        cut in 1usize..30,
+    ) {
+        let bytes: Vec<u8> = parts
+            .iter()
+            .flat_map(|(kind, flags, stream, payload, real)| match real {
+                0 => frame(kind::HEADERS, flags & 5 | 4, *stream, &request("POST", &[])),
+                1 => frame(kind::DATA, flags & 9, *stream, payload),
+                _ => frame(*kind, *flags, *stream, payload),
+            })
+            .collect();
+        let (mut whole, mut pieces) = (server(), server());
+        let in_one = read(&mut whole, &bytes, usize::MAX);
+        let in_pieces = read(&mut pieces, &bytes, cut);
+        proptest::prop_assert_eq!(in_one, in_pieces);
+        let (whole, pieces) = (frames(whole.output()), frames(pieces.output()));
+        let without_windows = |frames: Vec<(u8, u8, u32, Vec<u8>)>| {
+            frames.into_iter().filter(|frame| frame.0 != kind::WINDOW_UPDATE).collect::<Vec<_>>()
+        };
+        proptest::prop_assert_eq!(without_windows(whole), without_windows(pieces));
+    }
+}

@@ -1,0 +1,159 @@
+//! What a peer does on a connection besides asking for something. Frames that make work and bring nobody anything cost
+//! credit; content in either direction earns it, and so does time. Who has none left is up to no good: streams opened and
+//! reset (CVE-2023-44487), or made to be reset (CVE-2025-8671), pings and settings to be answered (CVE-2019-9512, -9515),
+//! empty frames (-9518), windows opened byte by byte (-9511, -9517).
+
+use super::frame::{END_STREAM, FrameHead, kind};
+
+/// The credit of a new connection, and the most there can be.
+const MOST: u32 = 10_000;
+/// What a second is worth.
+const PER_SECOND: u64 = 20;
+/// What a DATA frame with something in it is worth, and how many bytes to the peer are worth one.
+const PER_DATA: u32 = 4;
+const BYTES_PER_CREDIT: usize = 8;
+/// What a stream costs that was given up at once.
+const LEFT: u32 = 50;
+
+/// The credit of one peer.
+#[derive(Debug)]
+pub struct Credit {
+    left: u32,
+    earned_until_ns: u64,
+    sent: usize,
+}
+
+impl Credit {
+    pub fn new(now_ns: u64) -> Credit {
+        Credit { left: MOST, earned_until_ns: now_ns, sent: 0 }
+    }
+
+    /// The peer has used up all its credit.
+    pub fn is_exhausted(&self) -> bool {
+        self.left == 0
+    }
+
+    /// So many bytes went to the peer.
+    pub fn sent(&mut self, count: usize) {
+        self.sent += count;
+        let earned = u32::try_from(self.sent / BYTES_PER_CREDIT).unwrap_or(MOST);
+        self.sent %= BYTES_PER_CREDIT;
+        self.earn(earned);
+    }
+
+    /// A stream was given up without a frame that says so, or had to be reset for what came on it.
+    pub fn stream_left(&mut self) {
+        self.left = self.left.saturating_sub(LEFT);
+    }
+
+    /// A stream has lasted a while, so that giving it up, if it was, is nothing to be paid for: calls whose upstream hangs
+    /// end by their deadlines, all of them.
+    pub fn stream_lasted(&mut self) {
+        self.earn(LEFT);
+    }
+
+    /// Such a frame came.
+    pub fn frame(&mut self, head: FrameHead) {
+        let cost = match head.kind {
+            kind::DATA if head.length > 0 => return self.earn(PER_DATA),
+            kind::DATA if head.has(END_STREAM) => 0,
+            kind::HEADERS => 0,
+            kind::RST_STREAM => LEFT,
+            // Of answers to pings and settings there are never more than a thousand that wait for the peer to take them.
+            kind::DATA | kind::SETTINGS | kind::PING | kind::GOAWAY | kind::CONTINUATION => 10,
+            _ => 2, // PRIORITY, WINDOW_UPDATE, and what nobody knows
+        };
+        self.left = self.left.saturating_sub(cost);
+    }
+
+    /// A DATA frame that counted as content held nothing but padding.
+    pub fn only_padding(&mut self) {
+        self.left = self.left.saturating_sub(PER_DATA + 10);
+    }
+
+    /// So late it is.
+    pub fn earn_time(&mut self, now_ns: u64) {
+        const PER_CREDIT_NS: u64 = 1_000_000_000 / PER_SECOND;
+        let passed_ns = now_ns.saturating_sub(self.earned_until_ns);
+        if passed_ns >= PER_CREDIT_NS {
+            let earned = passed_ns / PER_CREDIT_NS;
+            self.earned_until_ns += earned * PER_CREDIT_NS;
+            self.earn(u32::try_from(earned).unwrap_or(MOST));
+        }
+    }
+
+    fn earn(&mut self, credit: u32) {
+        if !self.is_exhausted() {
+            self.left = self.left.saturating_add(credit).min(MOST);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::h2::frame::END_HEADERS;
+
+    fn head(kind: u8, flags: u8, length: u32) -> FrameHead {
+        FrameHead { length, kind, flags, stream: 1 }
+    }
+
+    const ASK: FrameHead = FrameHead { length: 1, kind: kind::HEADERS, flags: END_STREAM | END_HEADERS, stream: 1 };
+    const RESET: FrameHead = FrameHead { length: 4, kind: kind::RST_STREAM, flags: 0, stream: 1 };
+
+    /// How many repetitions it takes until the credit is used up.
+    fn bearable(frames: &[FrameHead], answer: usize) -> usize {
+        let mut credit = Credit::new(0);
+        (0..20_000)
+            .find(|_| {
+                frames.iter().for_each(|&frame| credit.frame(frame));
+                credit.sent(answer);
+                credit.is_exhausted()
+            })
+            .unwrap_or(usize::MAX)
+    }
+
+    #[test]
+    fn what_only_makes_work_ends_soon() {
+        assert_eq!(bearable(&[ASK, RESET], 0), 199);
+        let mut credit = Credit::new(0);
+        (0..200).for_each(|_| credit.stream_left());
+        assert!(credit.is_exhausted());
+        assert_eq!(bearable(&[head(kind::PING, 0, 8)], 0), 999);
+        assert!(bearable(&[head(kind::PING, 0, 8)], 17) < 1_500);
+        assert!(bearable(&[head(kind::SETTINGS, 0, 0)], 9) < 2_000);
+        assert!(bearable(&[head(kind::DATA, 0, 0)], 0) < 2_000);
+        assert!(bearable(&[head(kind::WINDOW_UPDATE, 0, 4)], 10) <= 15_000, "a window opened byte by byte");
+        assert!(bearable(&[head(kind::PRIORITY, 0, 5)], 0) <= 5_000, "priorities");
+        assert!(bearable(&[head(99, 0, 0)], 0) <= 5_000, "unknown frames");
+        let mut credit = Credit::new(0);
+        let padded = head(kind::DATA, 0, 4);
+        assert!((0..2_000).any(|_| {
+            credit.frame(padded);
+            credit.only_padding();
+            credit.is_exhausted()
+        }));
+    }
+
+    #[test]
+    fn what_asks_for_something_may_go_on() {
+        assert_eq!(bearable(&[ASK], 100), usize::MAX);
+        let small_messages = [head(kind::DATA, 0, 5), head(kind::WINDOW_UPDATE, 0, 4)];
+        assert_eq!(bearable(&small_messages, 0), usize::MAX, "windows are opened for each message");
+        assert_eq!(bearable(&[head(kind::WINDOW_UPDATE, 0, 4)], 16_384), usize::MAX, "a large download");
+        assert_eq!(bearable(&[ASK, RESET], 500), usize::MAX, "somebody who leaves pages half loaded");
+        let mut credit = Credit::new(0);
+        for _ in 0..20_000 {
+            credit.frame(ASK);
+            credit.frame(RESET);
+            credit.stream_lasted();
+        }
+        assert!(!credit.is_exhausted(), "calls that were given up late");
+        let mut credit = Credit::new(0);
+        for second in 0..20_000u64 {
+            credit.earn_time(second * 1_000_000_000);
+            credit.frame(head(kind::PING, 0, 8));
+        }
+        assert!(!credit.is_exhausted(), "one that pings to stay connected");
+    }
+}

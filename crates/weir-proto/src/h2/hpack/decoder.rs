@@ -1,0 +1,123 @@
+//! Field sections of the peer, as they come.
+
+use super::statics;
+use super::table::Table;
+use super::{Broken, TABLE_BYTES, huffman, integer};
+use crate::h2::class::Class;
+
+/// One direction's memory. Its table has the size that RFC 9113 §6.5.2 begins with, which we never change.
+#[derive(Debug)]
+pub struct Decoder {
+    table: Table,
+}
+
+impl Default for Decoder {
+    fn default() -> Decoder {
+        Decoder { table: Table::new(TABLE_BYTES) }
+    }
+}
+
+/// How a literal is written.
+const HUFFMAN: u8 = 0x80;
+
+impl Decoder {
+    /// Decodes a whole field section, and gives each of its fields with what it is in a message. After an error nothing
+    /// more can be decoded.
+    pub fn decode(&mut self, mut block: &[u8], mut field: impl FnMut(Class, &[u8], &[u8])) -> Result<(), Broken> {
+        let mut may_resize = true;
+        while let Some((&first, rest)) = block.split_first() {
+            block = rest;
+            match first {
+                // RFC 7541 §6.1: an entry.
+                0x80.. => {
+                    let (name, value, class) = self.entry(integer::read(first, 7, &mut block)?)?;
+                    field(class, name, value);
+                }
+                // §6.2.1: a literal that becomes an entry.
+                0x40.. => self.literal(integer::read(first, 6, &mut block)?, &mut block, true, &mut field)?,
+                // §6.3: only where a section begins (§4.2), and never more than we have said.
+                0x20.. => {
+                    let size = integer::read(first, 5, &mut block)?;
+                    if !may_resize || size > TABLE_BYTES {
+                        return Err(Broken);
+                    }
+                    self.table.resize(size);
+                    continue;
+                }
+                // §6.2.2 and §6.2.3: literals that do not.
+                _ => self.literal(integer::read(first, 4, &mut block)?, &mut block, false, &mut field)?,
+            }
+            may_resize = false;
+        }
+        Ok(())
+    }
+
+    /// Memory taken, in bytes.
+    pub fn capacity(&self) -> usize {
+        self.table.capacity()
+    }
+
+    fn entry(&self, index: usize) -> Result<(&[u8], &[u8], Class), Broken> {
+        match index.checked_sub(1).ok_or(Broken)? {
+            at if at < statics::ENTRIES.len() => {
+                let (name, value) = statics::ENTRIES[at];
+                Ok((name, value, statics::class(index)))
+            }
+            at => self.table.get(at - statics::ENTRIES.len()).ok_or(Broken),
+        }
+    }
+
+    /// A field whose name is an entry's, or comes first where there is none. It is put together where it would stand as an
+    /// entry.
+    fn literal(
+        &mut self,
+        name_of: usize,
+        block: &mut &[u8],
+        remember: bool,
+        field: &mut impl FnMut(Class, &[u8], &[u8]),
+    ) -> Result<(), Broken> {
+        let start = self.table.begin();
+        let class = match name_of {
+            0 => {
+                string(block, self.table.draft())?;
+                Class::of_name(&self.table.draft()[start..])
+            }
+            index if index <= statics::ENTRIES.len() => {
+                self.table.draft().extend_from_slice(statics::ENTRIES[index - 1].0);
+                statics::class(index)
+            }
+            index => {
+                let class = self.table.copy_name(index - statics::ENTRIES.len() - 1).ok_or(Broken)?;
+                // Its value may have been what was wrong with it.
+                let class =
+                    if class == Class::Malformed { Class::of_name(&self.table.draft()[start..]) } else { class };
+                class
+            }
+        };
+        let name = self.table.draft().len() - start;
+        string(block, self.table.draft())?;
+        let (_, both) = self.table.draft().split_at(start);
+        let (name_bytes, value) = both.split_at(name);
+        let class = class.with_value(value);
+        field(class, name_bytes, value);
+        match remember {
+            true => self.table.keep(start, name, class),
+            false => self.table.discard(start),
+        }
+        Ok(())
+    }
+}
+
+/// Takes a string (RFC 7541 §5.2).
+fn string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+    let (&first, rest) = block.split_first().ok_or(Broken)?;
+    *block = rest;
+    let length = integer::read(first, 7, block)?;
+    let (bytes, rest) = block.split_at_checked(length).ok_or(Broken)?;
+    *block = rest;
+    match first & HUFFMAN {
+        0 => out.extend_from_slice(bytes),
+        _ => huffman::decode(bytes, out)?,
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! Field sections for the peer.
+
+use super::statics;
+use super::table::Table;
+use super::{TABLE_BYTES, huffman, integer};
+use crate::h2::class::Class;
+
+/// Places by hash: of the entries of the table, and of fields that came once. More entries than half of them do not fit
+/// into a table of 4 KiB.
+const PLACES: usize = 128;
+
+/// A place: the hash of what stands there, and which of all entries ever made it is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    hash: u32,
+    /// Counted from 1; 0 where it came once, and is no entry yet.
+    number: u32,
+}
+
+/// One direction's memory.
+///
+/// A field becomes an entry when it comes for the second time: what has another value in each message (an identifier, a
+/// length) would only push out what comes again.
+#[derive(Debug)]
+pub struct Encoder {
+    table: Table,
+    places: Vec<Place>,
+    /// Entries ever made.
+    made: u32,
+    /// The sizes of the table that the peer has to be told of: the smallest since the last section, and the last one.
+    resized: Option<(usize, usize)>,
+}
+
+impl Default for Encoder {
+    fn default() -> Encoder {
+        Encoder { table: Table::new(TABLE_BYTES), places: Vec::new(), made: 0, resized: None }
+    }
+}
+
+/// Names whose values are not to be remembered by anybody (RFC 7541 §7.1.3).
+fn is_secret(entry: Option<usize>) -> bool {
+    matches!(entry, Some(23 | 32 | 49 | 55)) // authorization, cookie, proxy-authorization, set-cookie
+}
+
+impl Encoder {
+    /// The peer has said how large a table it keeps (RFC 9113 §6.5.2).
+    pub fn resize(&mut self, most: usize) {
+        let most = most.min(TABLE_BYTES);
+        if most == self.table.most() && self.resized.is_none() {
+            return;
+        }
+        self.table.resize(most);
+        let smallest = self.resized.map_or(most, |(smallest, _)| smallest.min(most));
+        self.resized = Some((smallest, most));
+    }
+
+    /// Memory taken, in bytes.
+    pub fn capacity(&self) -> usize {
+        self.table.capacity() + self.places.capacity() * size_of::<Place>()
+    }
+
+    /// Begins a section.
+    pub fn begin(&mut self, out: &mut Vec<u8>) {
+        if let Some((smallest, last)) = self.resized.take() {
+            if smallest < last {
+                integer::write(0x20, 5, smallest, out);
+            }
+            integer::write(0x20, 5, last, out);
+        }
+    }
+
+    /// Appends a field. Its name must be in lower case.
+    pub fn field(&mut self, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+        let known = statics::with_name(name);
+        if let Some(entry) = known {
+            // Few names have more than one entry, and those stand together.
+            let mut at = entry;
+            while let Some((other, known_value)) = statics::ENTRIES.get(at - 1)
+                && *other == name
+                && (at == entry || entry < 15)
+            {
+                if *known_value == value && !value.is_empty() {
+                    return integer::write(0x80, 7, at, out);
+                }
+                at += 1;
+            }
+            if is_secret(known) {
+                integer::write(0x10, 4, entry, out);
+                return string(value, out);
+            }
+        }
+        let hash = hash(name, value);
+        if self.places.is_empty() {
+            self.places = vec![Place::default(); PLACES];
+        }
+        let place = self.places[hash as usize % PLACES];
+        if place.hash == hash && place.number != 0 {
+            if let Some(index) = self.index_of(place.number)
+                && self.table.get(index).is_some_and(|entry| entry.0 == name && entry.1 == value)
+            {
+                return integer::write(0x80, 7, statics::ENTRIES.len() + 1 + index, out);
+            }
+        }
+        let again = place.hash == hash && name.len() + value.len() + 32 <= self.table.most() / 4;
+        let number = if again { self.remember(name, value) } else { 0 };
+        self.places[hash as usize % PLACES] = Place { hash, number };
+        match (again, known) {
+            (true, Some(entry)) => integer::write(0x40, 6, entry, out),
+            (false, Some(entry)) => integer::write(0, 4, entry, out),
+            (_, None) => {
+                out.push(if again { 0x40 } else { 0 });
+                string(name, out);
+            }
+        }
+        string(value, out);
+    }
+
+    fn index_of(&self, number: u32) -> Option<usize> {
+        let index = self.made.wrapping_sub(number) as usize;
+        (index < self.table.len()).then_some(index)
+    }
+
+    /// Makes an entry, and says which it is.
+    fn remember(&mut self, name: &[u8], value: &[u8]) -> u32 {
+        let start = self.table.begin();
+        self.table.draft().extend_from_slice(name);
+        self.table.draft().extend_from_slice(value);
+        self.table.keep(start, name.len(), Class::Malformed);
+        self.made = self.made.wrapping_add(1).max(1);
+        self.made
+    }
+}
+
+/// FNV-1a, over eight bytes at a time.
+fn hash(name: &[u8], value: &[u8]) -> u32 {
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64 ^ (name.len() as u64) << 32;
+    for bytes in [name, value] {
+        let mut words = bytes.chunks_exact(8);
+        for word in &mut words {
+            hash =
+                (hash ^ u64::from_le_bytes(word.try_into().expect("eight bytes"))).wrapping_mul(PRIME).rotate_left(29);
+        }
+        let mut last = [0; 8];
+        let rest = words.remainder();
+        last[..rest.len()].copy_from_slice(rest);
+        hash = (hash ^ u64::from_le_bytes(last)).wrapping_mul(PRIME).rotate_left(29);
+    }
+    (hash >> 32) as u32 ^ hash as u32
+}
+
+/// Writes a string, in the shorter of its two forms (RFC 7541 §5.2).
+fn string(text: &[u8], out: &mut Vec<u8>) {
+    let coded = huffman::encoded_len(text);
+    if coded < text.len() {
+        integer::write(0x80, 7, coded, out);
+        huffman::encode(text, out);
+    } else {
+        integer::write(0, 7, text.len(), out);
+        out.extend_from_slice(text);
+    }
+}

@@ -1,0 +1,107 @@
+//! What a peer says about itself (RFC 9113 §6.5).
+
+use super::frame::{ErrorCode, MOST, MOST_STREAM};
+
+pub const HEADER_TABLE_SIZE: u16 = 0x1;
+pub const ENABLE_PUSH: u16 = 0x2;
+pub const MAX_CONCURRENT_STREAMS: u16 = 0x3;
+pub const INITIAL_WINDOW_SIZE: u16 = 0x4;
+pub const MAX_FRAME_SIZE: u16 = 0x5;
+pub const MAX_HEADER_LIST_SIZE: u16 = 0x6;
+/// RFC 8441 §3.
+pub const ENABLE_CONNECT_PROTOCOL: u16 = 0x8;
+/// RFC 9218 §2.1.
+pub const NO_RFC7540_PRIORITIES: u16 = 0x9;
+
+/// A window that nobody has changed (RFC 9113 §6.9.2).
+pub const FIRST_WINDOW: u32 = 65_535;
+
+/// The settings of a peer, with the values that hold until it says something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    pub header_table_size: u32,
+    pub concurrent_streams: u32,
+    pub initial_window: u32,
+    pub max_frame_size: u32,
+    pub connect_protocol: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            header_table_size: super::hpack::TABLE_BYTES as u32,
+            concurrent_streams: u32::MAX,
+            initial_window: FIRST_WINDOW,
+            max_frame_size: MOST as u32,
+            connect_protocol: false,
+        }
+    }
+}
+
+impl Settings {
+    /// Takes the payload of a SETTINGS frame. `from_server`: it comes from one.
+    pub fn update(&mut self, payload: &[u8], from_server: bool) -> Result<(), ErrorCode> {
+        let (settings, rest) = payload.as_chunks::<6>();
+        if !rest.is_empty() {
+            return Err(ErrorCode::FRAME_SIZE_ERROR);
+        }
+        for &[a, b, value @ ..] in settings {
+            let value = u32::from_be_bytes(value);
+            match u16::from_be_bytes([a, b]) {
+                HEADER_TABLE_SIZE => self.header_table_size = value,
+                // §6.5.2: a server does not say that it takes pushes.
+                ENABLE_PUSH if value > u32::from(!from_server) => return Err(ErrorCode::PROTOCOL_ERROR),
+                MAX_CONCURRENT_STREAMS => self.concurrent_streams = value,
+                INITIAL_WINDOW_SIZE if value > MOST_STREAM => return Err(ErrorCode::FLOW_CONTROL_ERROR),
+                INITIAL_WINDOW_SIZE => self.initial_window = value,
+                MAX_FRAME_SIZE if !(MOST as u32..1 << 24).contains(&value) => return Err(ErrorCode::PROTOCOL_ERROR),
+                MAX_FRAME_SIZE => self.max_frame_size = value,
+                ENABLE_CONNECT_PROTOCOL if value > 1 => return Err(ErrorCode::PROTOCOL_ERROR),
+                // RFC 8441 §3: once said it is not taken back.
+                ENABLE_CONNECT_PROTOCOL if value == 0 && self.connect_protocol => {
+                    return Err(ErrorCode::PROTOCOL_ERROR);
+                }
+                ENABLE_CONNECT_PROTOCOL => self.connect_protocol = value == 1,
+                NO_RFC7540_PRIORITIES if value > 1 => return Err(ErrorCode::PROTOCOL_ERROR),
+                _ => {} // MAX_HEADER_LIST_SIZE is advice, and what nobody knows is ignored
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn payload(settings: &[(u16, u32)]) -> Vec<u8> {
+        settings.iter().flat_map(|(name, value)| [&name.to_be_bytes()[..], &value.to_be_bytes()].concat()).collect()
+    }
+
+    #[test]
+    fn what_is_said_holds() {
+        let mut settings = Settings::default();
+        let said = [(INITIAL_WINDOW_SIZE, 7), (99, 99), (MAX_FRAME_SIZE, 20_000), (INITIAL_WINDOW_SIZE, 9)];
+        assert_eq!(settings.update(&payload(&said), false), Ok(()));
+        assert_eq!((settings.initial_window, settings.max_frame_size), (9, 20_000));
+        assert_eq!(settings.update(&payload(&[(ENABLE_CONNECT_PROTOCOL, 1)]), true), Ok(()));
+        assert!(settings.connect_protocol);
+    }
+
+    #[test]
+    fn values_have_bounds() {
+        for (setting, value, from_server, error) in [
+            (ENABLE_PUSH, 2, false, ErrorCode::PROTOCOL_ERROR),
+            (ENABLE_PUSH, 1, true, ErrorCode::PROTOCOL_ERROR),
+            (INITIAL_WINDOW_SIZE, 1 << 31, false, ErrorCode::FLOW_CONTROL_ERROR),
+            (MAX_FRAME_SIZE, 16_383, false, ErrorCode::PROTOCOL_ERROR),
+            (MAX_FRAME_SIZE, 1 << 24, false, ErrorCode::PROTOCOL_ERROR),
+            (ENABLE_CONNECT_PROTOCOL, 2, true, ErrorCode::PROTOCOL_ERROR),
+            (NO_RFC7540_PRIORITIES, 2, true, ErrorCode::PROTOCOL_ERROR),
+        ] {
+            assert_eq!(Settings::default().update(&payload(&[(setting, value)]), from_server), Err(error), "{setting}");
+        }
+        assert_eq!(Settings::default().update(&payload(&[(ENABLE_PUSH, 1)]), false), Ok(()));
+        assert_eq!(Settings::default().update(&[0; 7], false), Err(ErrorCode::FRAME_SIZE_ERROR));
+    }
+}

@@ -1,0 +1,121 @@
+//! The streams of a connection and the states they are in (RFC 9113 §5.1).
+
+use super::priority::Priority;
+use super::window::{ReceiveWindow, SendWindow};
+use crate::method::Method;
+
+/// How far a message has come, in one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Its head is still to come.
+    Head,
+    Content,
+    Ended,
+}
+
+/// One stream that is open or half closed.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    pub id: u32,
+    /// What its user calls it.
+    pub key: usize,
+    pub receiving: Progress,
+    pub sending: Progress,
+    pub receive: ReceiveWindow,
+    pub send: SendWindow,
+    /// Content that is still to come, where the peer has said how much there is (§8.1.1).
+    pub to_come: Option<u64>,
+    pub priority: Priority,
+    /// What was asked for: the length of a response says something else where it is HEAD.
+    pub method: Method,
+}
+
+impl Stream {
+    pub fn is_over(&self) -> bool {
+        self.receiving == Progress::Ended && self.sending == Progress::Ended
+    }
+}
+
+/// Streams that we have reset and that may still bring frames which were on their way.
+const MOST_IGNORED: usize = 128;
+/// Streams that have ended last.
+const MOST_ENDED: usize = 4;
+
+/// Those that are open, and of some of the others how they ended.
+#[derive(Debug, Default)]
+pub struct Streams {
+    /// By number: new ones are the last.
+    open: Vec<Stream>,
+    ignored: Vec<u32>,
+    next_ignored: usize,
+    ended: [u32; MOST_ENDED],
+    next_ended: usize,
+}
+
+impl Streams {
+    pub fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stream> {
+        self.open.iter_mut()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Stream> {
+        self.open.iter()
+    }
+
+    /// A new one, whose number is higher than those of all others.
+    pub fn add(&mut self, stream: Stream) {
+        self.open.push(stream);
+    }
+
+    fn place(&self, id: u32) -> Option<usize> {
+        // Most of the time it is the only one, or the newest.
+        match self.open.last() {
+            Some(last) if last.id == id => Some(self.open.len() - 1),
+            _ => self.open.binary_search_by_key(&id, |stream| stream.id).ok(),
+        }
+    }
+
+    pub fn get(&self, id: u32) -> Option<&Stream> {
+        self.place(id).map(|at| &self.open[at])
+    }
+
+    pub fn get_mut(&mut self, id: u32) -> Option<&mut Stream> {
+        self.place(id).map(|at| &mut self.open[at])
+    }
+
+    /// Takes a stream out. With `ignore`, what still comes on it was on its way when we ended it.
+    pub fn remove(&mut self, id: u32, ignore: bool) -> Option<Stream> {
+        let stream = self.open.remove(self.place(id)?);
+        if ignore && self.ignored.len() < MOST_IGNORED {
+            self.ignored.push(id);
+        } else if ignore {
+            self.ignored[self.next_ignored % MOST_IGNORED] = id;
+            self.next_ignored += 1;
+        } else {
+            self.ended[self.next_ended % MOST_ENDED] = id;
+            self.next_ended += 1;
+        }
+        if self.open.is_empty() && self.open.capacity() > 4 {
+            self.open = Vec::new(); // an idle connection keeps no room for a hundred
+        }
+        Some(stream)
+    }
+
+    /// What comes on this stream was on its way when we ended it, as far as is known.
+    pub fn is_ignored(&self, id: u32) -> bool {
+        // Where some are forgotten it is taken for granted.
+        self.next_ignored > 0 || self.ignored.contains(&id)
+    }
+
+    /// It has ended on both sides, or the peer has reset it, not long ago.
+    pub fn has_ended(&self, id: u32) -> bool {
+        self.ended.contains(&id)
+    }
+}
