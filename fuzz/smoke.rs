@@ -122,6 +122,16 @@ fn h2_connection() {
 }
 
 #[test]
+fn h2_frames() {
+    replay("h2_frames");
+}
+
+#[test]
+fn hpack() {
+    replay("hpack");
+}
+
+#[test]
 fn chunked() {
     replay("chunked");
 }

@@ -9,7 +9,8 @@ use weir_plugin::{Expression, Filter, Template, Variable, Variables};
 use weir_plugins::fuzzing::{GrpcWebDecoder, json as json_text, xml as xml_text};
 use weir_proto::h1::chunked::{Decoder, Step};
 use weir_proto::h1::{Limits, Tolerance, parse_request, parse_response};
-use weir_proto::h2::{Pseudo, Watch, request_head as h2_request_head, response_head as h2_response_head};
+use weir_proto::h2::{self, Bounds, Connection, ErrorCode, Lent, Pseudo, Role};
+use weir_proto::h2::{request_head as h2_request_head, response_head as h2_response_head};
 use weir_proto::path::{Canonical, canonical};
 use weir_proto::{Head, Method, RequestHead, ResponseHead};
 
@@ -22,6 +23,8 @@ pub const ALL: &[(&str, Target)] = &[
     ("response_head", response_head),
     ("h2_head", h2_head),
     ("h2_connection", h2_connection),
+    ("h2_frames", h2_frames),
+    ("hpack", hpack),
     ("chunked", chunked),
     ("path", path),
     ("vars", vars),
@@ -121,16 +124,105 @@ pub fn h2_head(data: &[u8]) {
     }
 }
 
-/// However the bytes of a connection are cut, the watch over it comes to the same end.
+/// The bytes of a connection, to a server and to a client: however they are cut, the same comes of them.
 pub fn h2_connection(data: &[u8]) {
-    let end = |piece: usize| {
-        let mut watch = Watch::new(0, 32 * 1024);
-        data.chunks(piece).for_each(|bytes| watch.received(bytes, 7));
-        (watch.is_exhausted(), watch.head_since_ns(), watch.sections(), watch.has_reset(), watch.has_enough())
-    };
-    let whole = end(data.len().max(1));
-    for piece in [1, 2, 9, 24] {
-        assert_eq!(end(piece), whole, "cut in pieces of {piece}");
+    for role in [Role::Server, Role::Client] {
+        let whole = read(role, data, usize::MAX);
+        for piece in [1, 2, 9, 24] {
+            assert_eq!(read(role, data, piece), whole, "cut in pieces of {piece}");
+        }
+    }
+}
+
+/// Frames behind the beginning of a connection: each is four bytes (its type, flags, stream, and the length of its
+/// payload) and the payload, so that most of them can be understood.
+pub fn h2_frames(data: &[u8]) {
+    let mut frames = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let mut rest = data;
+    while let Some((&[kind, flags, stream, length], others)) = rest.split_first_chunk() {
+        let (payload, others) = others.split_at(others.len().min(usize::from(length)));
+        frames.extend_from_slice(&[0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream]);
+        frames.extend_from_slice(payload);
+        rest = others;
+    }
+    for role in [Role::Server, Role::Client] {
+        let begin: &[u8] = if role == Role::Server { h2::PREFACE } else { b"" };
+        let bytes = [begin, &frames].concat();
+        let whole = read(role, &bytes, usize::MAX);
+        for piece in [1, 10, 33] {
+            assert_eq!(read(role, &bytes, piece), whole, "cut in pieces of {piece}");
+        }
+    }
+}
+
+/// What a connection makes of bytes: its events in words, the content put together, and why it ended.
+fn read(role: Role, data: &[u8], piece: usize) -> (Vec<String>, Option<ErrorCode>) {
+    let bounds = Bounds { limits: Limits::default(), streams: 4, stream_window: 70_000, connection_window: 80_000 };
+    let mut connection = Connection::new(role, bounds, 0);
+    if role == Role::Client {
+        let _ = connection.request(1, Method::Get, true, |fields| fields.add(b":method", b"GET"));
+        let _ = connection.request(3, Method::Head, false, |fields| fields.add(b":method", b"HEAD"));
+    }
+    let (mut events, mut waiting) = (Vec::<String>::new(), Vec::new());
+    for bytes in data.chunks(piece) {
+        waiting.extend_from_slice(bytes);
+        let mut rest = &waiting[..];
+        loop {
+            let (mut request, mut response) = (RequestHead::default(), ResponseHead::default());
+            let mut lent = match role {
+                Role::Server => Lent::Request(&mut request),
+                Role::Client => Lent::Response(&mut response),
+            };
+            match connection.next(&mut rest, &mut lent) {
+                Ok(None) => break,
+                Err(code) => return (events, Some(code)),
+                Ok(Some(h2::Event::Data { key, bytes, ended })) => {
+                    let begin = format!("{key} brings ");
+                    match events.last_mut().filter(|last| last.starts_with(&begin) && !last.ends_with('.')) {
+                        Some(last) => last.push_str(&bytes.escape_ascii().to_string().replace('.', "dot")),
+                        None => events.push(begin + &bytes.escape_ascii().to_string().replace('.', "dot")),
+                    }
+                    if ended {
+                        events.last_mut().expect("it was pushed").push('.');
+                    }
+                    connection.release(key as u32, bytes.len());
+                }
+                Ok(Some(event)) => {
+                    if let h2::Event::Request { stream, .. } = event {
+                        connection.set_key(stream, stream as usize);
+                        if stream % 4 == 1 {
+                            connection.respond(stream, 200, false, |fields| fields.add(b"X", b"y"));
+                            connection.send_data(stream, b"hello", true);
+                        }
+                    }
+                    look_at(&request.head);
+                    look_at(&response.head);
+                    events.push(format!("{event:?} {}", request.path().escape_ascii()));
+                }
+            }
+        }
+        waiting = rest.to_vec();
+    }
+    (events, None)
+}
+
+/// Any bytes are a field section or none; and what was decoded can be encoded, and is decoded to the same.
+pub fn hpack(data: &[u8]) {
+    let mut fields = Vec::new();
+    let decoded = h2::hpack::Decoder::default().decode(data, |class, name, value| {
+        assert_eq!(class, h2::class::Class::of(name, value), "what is remembered of a field is true");
+        fields.push((name.to_vec(), value.to_vec()));
+    });
+    if decoded.is_err() {
+        return;
+    }
+    let (mut encoder, mut decoder) = (h2::hpack::Encoder::default(), h2::hpack::Decoder::default());
+    for _ in 0..3 {
+        let (mut block, mut again) = (Vec::new(), Vec::new());
+        encoder.begin(&mut block);
+        fields.iter().for_each(|(name, value)| encoder.field(name, value, &mut block));
+        let decoded = decoder.decode(&block, |_, name, value| again.push((name.to_vec(), value.to_vec())));
+        assert_eq!((decoded, &again), (Ok(()), &fields), "another section than was encoded");
     }
 }
 

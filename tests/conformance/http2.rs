@@ -2,6 +2,7 @@
 
 mod floods;
 mod frames;
+mod malformed;
 mod memory;
 mod messages;
 mod upstreams;

@@ -1,6 +1,7 @@
 //! How an exchange ends before its ordinary end, and whose fault that is.
 
 use weir_proto::h1::{BadResponse, Reject};
+use weir_proto::h2::ErrorCode;
 
 /// Whatever ends an exchange early. One `match` in [`Stop::ending`] turns it into status, log word and retry rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub enum Stop {
     NotProcessed,
     /// The endpoint closed or reset within the head of its answer, of which nothing has been passed on.
     UpstreamHeadAborted,
+    /// The endpoint has reset the stream of the request (RFC 9113 §5.4.2), and may have acted on it.
+    UpstreamReset(ErrorCode),
     /// The endpoint closed or reset in the middle of its answer.
     UpstreamAborted,
     /// The endpoint did not take the request in time.
@@ -136,6 +139,7 @@ impl Stop {
             Stop::UpstreamClosed => (502, "upstream_closed", Upstream, false, Idempotent),
             Stop::NotProcessed => (502, "not_processed", Upstream, false, Unseen),
             Stop::UpstreamHeadAborted => (502, "upstream_head_aborted", Upstream, false, Idempotent),
+            Stop::UpstreamReset(_) => (502, "upstream_reset", Upstream, false, Idempotent),
             Stop::UpstreamAborted => (502, "upstream_aborted", Upstream, true, Never),
             Stop::SendTimeout => (504, "send_timeout", Upstream, false, Never),
             Stop::ReadTimeout => (504, "read_timeout", Upstream, false, Never),

@@ -11,6 +11,7 @@ use weir_net::timer::Timer;
 use weir_plugin::{Exchange, Tls};
 
 use crate::context::lifecycle::WorkerPhase;
+use crate::message::sides::Pipe;
 use crate::worker::TaskGuard;
 
 /// The bytes of one client, and who that is. Most connections are idle, so it is kept small.
@@ -106,6 +107,24 @@ impl Accepted {
             connection_requests: requests,
         };
         exchange.tls.clone_from(&self.tls);
+    }
+}
+
+impl Pipe for Accepted {
+    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        Accepted::poll_read(self, context, buffer)
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let sent = self.stream.poll_write(context, bytes);
+        if let Poll::Ready(Ok(count)) = sent {
+            self.worker.metrics.client_bytes_sent.add(count as u64);
+        }
+        sent
+    }
+
+    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.poll_shutdown(context)
     }
 }
 

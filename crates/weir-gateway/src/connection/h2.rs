@@ -1,305 +1,245 @@
-//! One HTTP/2 client connection: its streams are exchanges like any other, each in a task of its own.
+//! One HTTP/2 client connection: its driver reads and writes for all of its streams, and each of these is an exchange
+//! like any other, in a task of its own.
 
 mod heads;
+mod incoming;
 mod stream;
 
-use std::cell::{Cell, RefCell};
-use std::io;
+use std::cell::Cell;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use aws_lc_rs::rand::{SecureRandom, SystemRandom};
-use base64::prelude::{BASE64_STANDARD, Engine};
-use bytes::Bytes;
-use h2::server::{Builder, SendResponse};
-use h2::{Reason, RecvStream};
-use http::Request;
-use weir_plugin::{Exchange, Stop};
-use weir_proto::h1::Reject;
-use weir_proto::h2::Watch;
+use weir_proto::h2::{self, Bounds, ErrorCode, Role};
 
 use super::accepted::Accepted;
-use super::{After, in_time};
+use crate::context::buffers::READ_BYTES;
 use crate::context::lifecycle::WorkerPhase;
-use crate::message::sides::Pipe;
-use crate::multiplexed::{Io, fields};
-use crate::serve::serve;
+use crate::http2::{Lost, Session};
 use crate::snapshot::ClientSettings;
 use crate::worker::Worker;
 
 use heads::Heads;
-use stream::Stream;
+use incoming::Incoming;
 
 /// Content a client may send on one stream, and on all of them, before somebody has taken it.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// Content of one response that the library may hold.
-const SEND_BUFFER: usize = 16 * 1024;
-/// Streams that we reset because of what the client did on them; more end the connection (CVE-2025-8671).
-const MOST_LOCAL_RESETS: usize = 100;
 /// How long a client may take to go once it has been told to.
 const FAREWELL_NS: u64 = 5_000_000_000;
+/// What a client may still send, and for how long, so that it can read why its connection ends: closing with unread bytes
+/// would reset the connection (RFC 9112 §9.6 says it of HTTP/1).
+const LINGER_NS: u64 = 1_000_000_000;
+const LINGER_BYTES: usize = 1024 * 1024;
 
 /// What the streams of a connection share.
 struct Shared {
-    accepted: RefCell<Accepted>,
     worker: Rc<Worker>,
-    watch: RefCell<Watch>,
-    streams: Cell<usize>,
+    session: Session<Accepted>,
     heads: Heads,
-    /// Bytes of responses that the client does not take yet, of all streams.
-    held: Cell<usize>,
     /// When the last stream ended, or the connection began.
     idle_since_ns: Cell<u64>,
 }
 
 /// Serves one connection from its preface, which may stand in the stash already, to its close.
-pub async fn run(accepted: Accepted) {
+pub async fn run(mut accepted: Accepted) {
     let worker = Rc::clone(&accepted.worker);
     accepted.watch().await;
-    let (builder, patience_ns, head_bytes, most_streams) = {
+    let stash = std::mem::take(&mut accepted.stash);
+    let now_ns = worker.now_ns();
+    let (bounds, most_streams) = {
         let current = worker.current();
         let settings = &current.snapshot.clients;
-        let patience_ns = settings.header_timeout.as_nanos() as u64;
-        (builder(settings), patience_ns, settings.limits.head_bytes, settings.concurrent_streams as usize)
+        (bounds(settings), settings.concurrent_streams as usize)
     };
     let shared = Rc::new(Shared {
-        watch: RefCell::new(Watch::new(worker.now_ns(), head_bytes)),
-        accepted: RefCell::new(accepted),
-        streams: Cell::new(0),
+        session: Session::new(Rc::clone(worker.context()), accepted, h2::Connection::new(Role::Server, bounds, now_ns)),
+        worker: Rc::clone(&worker),
         heads: Heads::new(most_streams),
-        held: Cell::new(0),
-        idle_since_ns: Cell::new(worker.now_ns()),
-        worker,
+        idle_since_ns: Cell::new(now_ns),
     });
-    let worker = &shared.worker;
-    let io = Io::new(Watched(Rc::clone(&shared)), Rc::clone(worker));
-    let library = match in_time(worker, patience_ns, builder.handshake(io)).await {
-        Some(Ok(library)) => library,
-        None => return,
-        Some(Err(error)) => {
-            tracing::debug!("HTTP/2 with {}: {error}", shared.accepted.borrow().peer);
-            // RFC 9113 §3.4: it may end without a word. It ends in order, as others see a reset as something else.
-            let shared = Rc::into_inner(shared).expect("the bytes went with the handshake");
-            return shared.accepted.into_inner().linger().await;
-        }
-    };
-    let mut connection = Connection { library, shared: &shared, requests: 0, last_words_ns: None };
-    std::future::poll_fn(|context| connection.poll(context)).await;
-    shared.accepted.borrow_mut().stream.send_close_notify();
+    let incoming = Incoming::new(Rc::clone(&shared));
+    let mut driver =
+        Driver { shared: &shared, worker: &worker, incoming, stash, head_since_ns: None, ending: Ending::No };
+    std::future::poll_fn(|context| driver.poll(context)).await;
+    shared.session.state().pipe.stream.send_close_notify();
 }
 
-fn builder(settings: &ClientSettings) -> Builder {
-    let mut builder = Builder::new();
-    builder
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_concurrent_streams(settings.concurrent_streams)
-        .max_header_list_size(settings.limits.head_bytes as u32)
-        .max_send_buffer_size(SEND_BUFFER)
-        .max_local_error_reset_streams(Some(MOST_LOCAL_RESETS))
-        .enable_connect_protocol();
-    builder
+fn bounds(settings: &ClientSettings) -> Bounds {
+    Bounds {
+        limits: settings.limits,
+        streams: settings.concurrent_streams,
+        stream_window: STREAM_WINDOW,
+        connection_window: CONNECTION_WINDOW,
+    }
 }
 
-struct Connection<'a> {
-    library: h2::server::Connection<Io<Watched>, Bytes>,
+/// How far the end of a connection has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    No,
+    /// It was announced, and streams end by themselves.
+    Leaving,
+    /// The last word has been said, and has to leave by this time.
+    Failed {
+        until_ns: u64,
+    },
+    /// It has left, and what still comes is thrown away.
+    Lingering {
+        until_ns: u64,
+        thrown_away: usize,
+    },
+}
+
+struct Driver<'a> {
     shared: &'a Rc<Shared>,
-    requests: u64,
-    /// By when the client must have gone, once it has been told to.
-    last_words_ns: Option<u64>,
+    worker: &'a Rc<Worker>,
+    incoming: Incoming,
+    /// What came before it was known that HTTP/2 is spoken.
+    stash: Vec<u8>,
+    /// Since when a head has been on its way without being complete.
+    head_since_ns: Option<u64>,
+    ending: Ending,
 }
 
-impl Connection<'_> {
+impl Driver<'_> {
     /// Ready when the connection is over.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let now_ns = self.shared.worker.wake_up();
-        loop {
-            match self.library.poll_accept(context) {
-                Poll::Ready(Some(Ok((request, respond)))) => self.begin(context, request, respond, now_ns),
-                Poll::Ready(Some(Err(error))) => {
-                    tracing::debug!("HTTP/2 with {}: {error}", self.shared.accepted.borrow().peer);
-                    let was_told = self.last_words_ns.is_some_and(|at| at != u64::MAX);
-                    if error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM) && !was_told {
-                        self.shared.worker.metrics.errors.increment("flood");
-                    }
-                    return Poll::Ready(());
+        let now_ns = self.worker.wake_up();
+        self.shared.session.begin_turn(context);
+        let mut polled = self.poll_at(context, now_ns);
+        if polled.is_pending() {
+            self.shared.session.end_turn();
+            polled = self.keep_deadlines(now_ns);
+        }
+        if polled.is_ready() {
+            self.shared.session.state().lose_all(Lost::Connection);
+        }
+        polled
+    }
+
+    fn poll_at(&mut self, context: &mut Context<'_>, now_ns: u64) -> Poll<()> {
+        if let Ending::Lingering { until_ns, thrown_away } = self.ending {
+            return self.linger(context, now_ns, until_ns, thrown_away);
+        }
+        if !matches!(self.ending, Ending::Failed { .. }) && self.receive(context, now_ns).is_ready() {
+            return Poll::Ready(());
+        }
+        self.incoming.begin_streams();
+        self.leave_if_due();
+        let mut state = self.shared.session.state();
+        match state.poll_send(context) {
+            Poll::Ready(Err(_)) => return Poll::Ready(()),
+            Poll::Ready(Ok(())) if matches!(self.ending, Ending::Failed { .. }) => {
+                let until_ns = now_ns + LINGER_NS;
+                self.ending = Ending::Lingering { until_ns, thrown_away: 0 };
+                drop(state);
+                self.linger(context, now_ns, until_ns, 0)
+            }
+            Poll::Ready(Ok(())) if state.len() == 0 && state.protocol.is_done() => Poll::Ready(()),
+            _ => Poll::Pending,
+        }
+    }
+
+    /// Ready when the client has closed.
+    fn receive(&mut self, context: &mut Context<'_>, now_ns: u64) -> Poll<()> {
+        let shared = self.shared;
+        let mut state = shared.session.state();
+        let current = self.worker.current();
+        state.protocol.set_limits(current.snapshot.clients.limits);
+        state.protocol.credit().earn_time(now_ns);
+        self.incoming.now_ns = now_ns;
+        let mut stash = std::mem::take(&mut self.stash);
+        let begun = if stash.is_empty() { Ok(()) } else { state.received(&stash, &mut self.incoming) };
+        self.worker.buffers.release(&mut stash);
+        let received = match begun {
+            Ok(()) => state.poll_receive(context, &mut self.incoming),
+            Err(code) => Poll::Ready(Ok(Err(code))),
+        };
+        let is_incomplete = state.protocol.expects_more() || state.is_in_frame();
+        self.head_since_ns = is_incomplete.then(|| self.head_since_ns.unwrap_or(now_ns));
+        match received {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(Err(code))) => {
+                tracing::debug!("HTTP/2 with {}: {}", state.pipe.peer, code.name());
+                if code == ErrorCode::ENHANCE_YOUR_CALM {
+                    self.worker.metrics.errors.increment("flood");
                 }
-                Poll::Ready(None) => return Poll::Ready(()),
-                Poll::Pending if self.ends_now(now_ns) => {}
-                Poll::Pending => break,
+                state.protocol().fail(code);
+                state.lose_all(Lost::Connection);
+                self.ending = Ending::Failed { until_ns: now_ns + FAREWELL_NS };
+                Poll::Pending
             }
+            Poll::Ready(_) => Poll::Ready(()),
         }
-        self.shared.watch.borrow_mut().look();
-        self.keep_deadlines(now_ns)
     }
 
-    /// Whether it was just told to end, which the library has to hear of at once.
-    fn ends_now(&mut self, now_ns: u64) -> bool {
-        let is_flood = self.shared.watch.borrow().is_exhausted();
-        if is_flood && self.last_words_ns.is_none_or(|at| at == u64::MAX) {
-            self.shared.worker.metrics.errors.increment("flood");
-            self.library.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-            self.last_words_ns = Some(now_ns + FAREWELL_NS);
-            return true;
-        }
-        let current = self.shared.worker.current();
+    /// RFC 9113 §6.8: first that it will end, and a round trip later with which stream.
+    fn leave_if_due(&mut self) {
+        let current = self.worker.current();
         let most = current.snapshot.clients.keepalive_requests;
-        let is_worn = most.is_some_and(|most| self.requests >= most);
-        if self.last_words_ns.is_none() && (is_worn || self.shared.worker.phase() == WorkerPhase::Draining) {
-            // RFC 9113 §6.8: first that it will end, and a round trip later with which stream.
-            self.library.graceful_shutdown();
-            self.last_words_ns = Some(u64::MAX);
-            return true;
+        let is_worn = most.is_some_and(|most| self.incoming.requests >= most);
+        if self.ending == Ending::No && (is_worn || self.worker.phase() == WorkerPhase::Draining) {
+            self.shared.session.state().protocol().leave();
+            self.ending = Ending::Leaving;
         }
-        false
     }
 
-    fn begin(
-        &mut self,
-        context: &mut Context<'_>,
-        request: Request<RecvStream>,
-        mut respond: SendResponse<Bytes>,
-        now_ns: u64,
-    ) {
-        let (shared, worker) = (self.shared, &self.shared.worker);
-        self.requests += 1;
-        if shared.watch.borrow().has_reset() && respond.poll_reset(context).is_ready() {
-            return worker.metrics.errors.increment(Stop::ClientGone.ending().name); // nobody is there to be served
+    /// Lets the client read the last word before it learns that the connection is closed.
+    fn linger(&mut self, context: &mut Context<'_>, now_ns: u64, until_ns: u64, mut thrown_away: usize) -> Poll<()> {
+        let mut state = self.shared.session.state();
+        if state.pipe.stream.poll_shutdown(context).is_pending() {
+            return Poll::Pending;
         }
-        let size = fields::size(request.headers());
-        if !shared.has_room(size as usize) {
-            // RFC 9113 §8.7: it may be sent again, when others have ended.
-            return respond.send_reset(Reason::REFUSED_STREAM);
-        }
-        let mut exchange = worker.buffers.take_exchange();
-        shared.accepted.borrow().describe(&mut exchange, self.requests, now_ns);
-        let ended = request.body().is_end_stream();
-        let current = worker.current();
-        match fields::read_request(&request, ended, &current.snapshot.clients.limits, &mut exchange.request) {
-            Ok(()) if exchange.request.upgrade => add_websocket_key(&mut exchange),
-            Ok(()) => {}
-            Err(Reject::Malformed) => {
-                worker.metrics.errors.increment(Reject::Malformed.name());
-                worker.buffers.give_exchange(exchange);
-                return respond.send_reset(Reason::PROTOCOL_ERROR);
+        while now_ns < until_ns && thrown_away < LINGER_BYTES {
+            let pipe = &mut state.pipe;
+            match self.worker.buffers.with_read_buffer(|buffer| pipe.poll_read(context, &mut buffer[..READ_BYTES])) {
+                Poll::Ready(Ok(count)) if count > 0 => thrown_away += count,
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => {
+                    self.ending = Ending::Lingering { until_ns, thrown_away };
+                    return Poll::Pending;
+                }
             }
-            Err(reject) => exchange.stop = Some(Stop::Rejected(reject)),
         }
-        exchange.request_bytes = size;
-        let worker = Rc::clone(&shared.worker);
-        let mut stream = Stream::new(Rc::clone(shared), &exchange.request, request.into_body(), respond);
-        // Boxed, as the runtime moves what it is given from place to place.
-        tokio::task::spawn_local(Box::pin(async move {
-            stream.watch().await;
-            match serve(&worker, &mut stream, exchange).await {
-                After::KeepAlive | After::Close => stream.discard_rest().await,
-                After::Abort | After::Reset => stream.reset(),
-            }
-        }));
+        Poll::Ready(())
     }
 
     /// Nothing comes: has the client run out of time?
     fn keep_deadlines(&mut self, now_ns: u64) -> Poll<()> {
-        let shared = self.shared;
-        if shared.worker.phase() == WorkerPhase::Stopping {
+        let (shared, worker) = (self.shared, self.worker);
+        if worker.phase() == WorkerPhase::Stopping {
             return Poll::Ready(());
         }
-        let current = shared.worker.current();
+        let current = worker.current();
         let settings = &current.snapshot.clients;
-        let head_since_ns = shared.watch.borrow().head_since_ns();
-        let head_ns = head_since_ns.map_or(u64::MAX, |since_ns| since_ns + settings.header_timeout.as_nanos() as u64);
-        let idle_ns = match (shared.streams.get(), self.last_words_ns) {
-            (0, Some(_)) => shared.idle_since_ns.get().max(shared.worker.lifecycle.phase_since_ns()) + FAREWELL_NS,
-            (0, None) => {
-                let full_ns = shared.worker.lifecycle.patience_ns(true);
+        let state = shared.session.state();
+        let head_ns = self.head_since_ns.map_or(u64::MAX, |since| since + settings.header_timeout.as_nanos() as u64);
+        let idle_ns = match (state.len(), self.ending) {
+            (0, Ending::Leaving) => shared.idle_since_ns.get().max(worker.lifecycle.phase_since_ns()) + FAREWELL_NS,
+            (0, Ending::No) => {
+                let full_ns = worker.lifecycle.patience_ns(true);
                 let patience_ns = full_ns.min(settings.idle_timeout.as_nanos() as u64);
                 shared.idle_since_ns.get() + patience_ns
             }
+            (_, Ending::Failed { until_ns } | Ending::Lingering { until_ns, .. }) => until_ns,
             _ => u64::MAX,
         };
-        let deadline_ns = head_ns.min(idle_ns).min(self.last_words_ns.unwrap_or(u64::MAX));
+        let deadline_ns = head_ns.min(idle_ns);
         if deadline_ns <= now_ns {
             return Poll::Ready(());
         }
-        shared.accepted.borrow().set_deadline(deadline_ns);
+        state.pipe.set_deadline(deadline_ns);
         Poll::Pending
     }
 }
 
-/// What an HTTP/1 upstream expects of a client that wants a WebSocket (RFC 6455 §4.1), and one of HTTP/2 does not send.
-fn add_websocket_key(exchange: &mut Exchange) {
-    let mut nonce = [0; 16];
-    SystemRandom::new().fill(&mut nonce).expect("the system has random numbers");
-    let key = BASE64_STANDARD.encode(nonce);
-    exchange.request.head.set(b"sec-websocket-key", key.as_bytes()).expect("base64 is a valid value");
-}
-
 impl Shared {
     /// Whether a head or trailers of so many bytes may be kept beside what there is. A head alone always may.
-    fn has_room(&self, head: usize) -> bool {
-        let others = self.streams.get() > 0;
-        let has_room = !others || self.heads.have_room(head, self.watch.borrow().sections());
+    fn has_room(&self, streams: usize, head: usize, sections: u64) -> bool {
+        let has_room = streams == 0 || self.heads.have_room(head, sections);
         if !has_room {
-            self.worker.metrics.errors.increment("too_many_heads");
+            self.session.worker.metrics.errors.increment("too_many_heads");
         }
         has_room
-    }
-
-    fn begin_stream(&self) {
-        self.streams.set(self.streams.get() + 1);
-    }
-
-    /// A stream held so many bytes for the client, and now holds others.
-    fn holds(&self, before: usize, now: usize) {
-        self.held.set(self.held.get() - before + now);
-    }
-
-    /// The connection's task looks at its deadline again, as this may have been the last one.
-    fn end_stream(&self) {
-        self.streams.set(self.streams.get() - 1);
-        self.idle_since_ns.set(self.worker.now_ns());
-        self.accepted.borrow().set_deadline(self.worker.now_ns());
-    }
-}
-
-/// The bytes of the connection, under watch.
-struct Watched(Rc<Shared>);
-
-impl Pipe for Watched {
-    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        let shared = &*self.0;
-        let mut watch = shared.watch.borrow_mut();
-        if watch.is_exhausted() || watch.has_enough() {
-            context.waker().wake_by_ref(); // to be told to go, or to go on
-            return Poll::Pending;
-        }
-        let room = buffer.len().min(watch.room());
-        let buffer = &mut buffer[..room];
-        let mut accepted = shared.accepted.borrow_mut();
-        let count = match accepted.stash.len().min(room) {
-            0 => std::task::ready!(accepted.poll_read(context, buffer))?,
-            count => {
-                buffer[..count].copy_from_slice(&accepted.stash[..count]);
-                shared.worker.buffers.consume(&mut accepted.stash, count);
-                count
-            }
-        };
-        watch.received(&buffer[..count], shared.worker.now_ns());
-        Poll::Ready(Ok(count))
-    }
-
-    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let shared = &*self.0;
-        let sent = shared.accepted.borrow_mut().stream.poll_write(context, bytes);
-        if let Poll::Ready(Ok(count)) = sent {
-            shared.worker.metrics.client_bytes_sent.add(count as u64);
-            shared.watch.borrow_mut().sent(count);
-        }
-        sent
-    }
-
-    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.accepted.borrow_mut().stream.poll_shutdown(context)
     }
 }

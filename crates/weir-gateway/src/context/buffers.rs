@@ -69,6 +69,15 @@ impl Buffers {
         stash.extend_from_slice(bytes);
     }
 
+    /// Gives memory to a buffer that has none and is about to be filled.
+    pub fn lend(&self, buffer: &mut Vec<u8>) {
+        if buffer.capacity() == 0
+            && let Some(other) = self.spare.borrow_mut().pop()
+        {
+            *buffer = other;
+        }
+    }
+
     /// Takes the first `count` bytes out of a stash. Empty, it gives its memory back: idle connections own no buffer.
     pub fn consume(&self, stash: &mut Vec<u8>, count: usize) {
         if count < stash.len() {

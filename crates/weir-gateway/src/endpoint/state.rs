@@ -151,6 +151,7 @@ impl Health {
             | Stop::UpstreamTls
             | Stop::UpstreamClosed
             | Stop::UpstreamHeadAborted
+            | Stop::UpstreamReset(_)
             | Stop::UpstreamAborted => {
                 self.count(&self.tcp_failures, checks.tcp_failures, checks, now_ns);
             }

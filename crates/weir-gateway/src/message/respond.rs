@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use weir_plugin::{Blame, Exchange, Stop, Taken};
+use weir_proto::h2::ErrorCode;
 use weir_proto::head::reason;
 use weir_proto::{Framing, Known, Method, Trailers, Version};
 
@@ -107,9 +108,18 @@ fn takes_outcome(exchange: &Exchange, coding: Coding) -> bool {
     has_trailers && exchange.request.is_grpc() && exchange.response.is_grpc()
 }
 
-/// What gRPC calls the end of a call that does not come from its server: `DEADLINE_EXCEEDED` or `UNAVAILABLE`.
+/// What gRPC calls the end of a call that does not come from its server ("gRPC over HTTP2", HTTP2 Transport Mapping):
+/// `UNAVAILABLE` invites to call again, which is good where the server has seen nothing of it.
 fn grpc_status(stop: Stop) -> &'static [u8] {
-    if stop == Stop::CallTimeout { b"4" } else { b"14" }
+    match stop {
+        Stop::CallTimeout => b"4",
+        Stop::UpstreamReset(ErrorCode::CANCEL) => b"1",
+        Stop::UpstreamReset(ErrorCode::ENHANCE_YOUR_CALM) => b"8",
+        Stop::UpstreamReset(ErrorCode::INADEQUATE_SECURITY) => b"7",
+        Stop::UpstreamReset(ErrorCode::REFUSED_STREAM) => b"14",
+        Stop::UpstreamReset(_) => b"13",
+        _ => b"14",
+    }
 }
 
 /// Tells a client of gRPC that its call cannot go on, in the trailers it waits for, since it takes a reset for a fault of
@@ -142,7 +152,8 @@ async fn break_off(
 
 /// The gateway's own short answer, in the form the client prefers; never a detail of what is behind us.
 fn write_answer(exchange: &mut Exchange, status: u16, stop: Stop) {
-    if stop == Stop::CallTimeout {
+    let is_outcome = matches!(stop, Stop::UpstreamReset(_)) && exchange.request.is_grpc();
+    if stop == Stop::CallTimeout || is_outcome {
         // An outcome without content ("Trailers-Only"). Another status of HTTP would be taken for another outcome.
         let _ = exchange.respond(200, "application/grpc", b"");
         let head = &mut exchange.response.head;

@@ -11,7 +11,6 @@ pub mod request;
 pub mod response;
 pub mod settings;
 pub mod streams;
-pub mod watch;
 pub mod window;
 
 pub use connection::{Bounds, Connection, Event, FieldWriter, Lent, Role, Sent};
@@ -19,7 +18,6 @@ pub use frame::ErrorCode;
 pub use priority::Priority;
 pub use request::{Pseudo, RequestReader, request_head};
 pub use response::{ResponseReader, response_head};
-pub use watch::Watch;
 
 use crate::field::Known;
 use crate::head::{Field, Head, Span};

@@ -3,23 +3,21 @@
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
-use bytes::{Buf, Bytes};
-use h2::server::SendResponse;
-use h2::{Reason, RecvStream};
-use http::Response;
 use weir_net::timer::{NEVER, Timer};
 use weir_plugin::{Exchange, Stop};
-use weir_proto::{Framing, RequestHead, Trailers};
+use weir_proto::h2::{ErrorCode, FieldWriter};
+use weir_proto::{RequestHead, Trailers};
 
-use super::{STREAM_WINDOW, Shared};
+use super::Shared;
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
+use crate::http2::fields;
 use crate::message::forward::Coding;
 use crate::message::sides::{ClientSide, Pipe, Sending};
-use crate::multiplexed::{Outgoing, broken, fields};
 use crate::snapshot::ClientSettings;
+use crate::worker::Worker;
 
 /// As much of a response as is taken from its upstream at once: what a client does not take is held for each stream.
 const ROOM: usize = 16 * 1024;
@@ -28,100 +26,81 @@ const MOST_HELD: usize = 512 * 1024;
 const LITTLE: usize = 1024;
 /// A stream that lasted this long was not opened to be given up.
 const LONG_NS: u64 = 1_000_000_000;
-/// How long content behind an early answer is taken and thrown away.
-const DISCARD_NS: u64 = 1_000_000_000;
+/// Content behind an early answer is taken and thrown away as long as it comes without pauses of this length, and so much
+/// of it and for so long at most.
+const PAUSE_NS: u64 = 1_000_000_000;
+const DISCARD_NS: u64 = 30_000_000_000;
+const DISCARD_BYTES: u64 = 256 * 1024 * 1024;
 
-pub struct Stream {
+pub(super) struct Stream {
     connection: Rc<Shared>,
+    key: usize,
+    id: u32,
     timer: Timer,
     /// Bytes of the request's head and trailers, which the connection counts.
     head_bytes: usize,
     begun_ns: u64,
     /// When the client has no more use for an answer.
     call_deadline_ns: u64,
-    receiving: RecvStream,
-    /// Content that is still to be received, where the client has said how much there is.
-    to_come: Option<u64>,
-    /// Content that was received and not read yet.
-    piece: Bytes,
-    trailers: Trailers,
-    respond: SendResponse<Bytes>,
-    /// A head that leaves with what follows it.
-    head: Option<Response<()>>,
-    outgoing: Outgoing,
     /// Always empty: what belongs to another message has a stream of its own.
     stash: Vec<u8>,
 }
 
 impl Stream {
-    pub(super) fn new(
-        connection: Rc<Shared>,
-        request: &RequestHead,
-        receiving: RecvStream,
-        respond: SendResponse<Bytes>,
-    ) -> Stream {
-        let head_bytes = request.head.bytes().len();
-        connection.begin_stream();
-        connection.heads.hold(0, head_bytes);
-        let to_come = match request.framing {
-            Framing::Sized(length) => Some(length),
-            _ => None,
-        };
-        let begun_ns = connection.worker.now_ns();
+    pub(super) fn new(connection: Rc<Shared>, key: usize, request: &RequestHead) -> Stream {
+        let worker = &connection.session.worker;
+        let begun_ns = worker.now_ns();
+        let id = connection.session.state().id(key);
         Stream {
-            timer: connection.worker.wheel.add(),
-            head_bytes,
+            key,
+            id,
+            timer: worker.wheel.add(),
+            head_bytes: request.head.bytes().len(),
             begun_ns,
             call_deadline_ns: request.timeout_ns().map_or(NEVER, |ns| begun_ns.saturating_add(ns)),
-            connection,
-            receiving,
-            to_come,
-            piece: Bytes::new(),
-            trailers: Trailers::default(),
-            respond,
-            head: None,
-            outgoing: Outgoing::default(),
             stash: Vec::new(),
+            connection,
         }
     }
 
-    /// Makes the task that calls it the one its timer wakes.
+    pub(super) fn worker(&self) -> Rc<Worker> {
+        Rc::clone(&self.connection.worker)
+    }
+
+    /// Makes the task that calls it the one that is woken, by its timer and by what happens on the stream.
     pub(super) async fn watch(&self) {
         let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
-        self.connection.worker.wheel.watch(&self.timer, waker);
+        self.connection.session.watch(self.key, waker.clone());
+        self.connection.session.worker.wheel.watch(&self.timer, waker);
     }
 
-    /// Shows the client that its response is not complete.
-    pub(super) fn reset(&mut self) {
-        self.respond.send_reset(Reason::INTERNAL_ERROR);
-    }
-
-    /// Takes what else comes of content that nobody wanted, for a while; not if the client has announced more of it than it
-    /// may send without being told that it may. Then the stream ends with a reset, which is no error (RFC 9113 §8.1); and
-    /// yet there are clients to whom it is the loss of their answer (curl before 8.0), and who wait for ever when they can
-    /// neither send on nor fail.
+    /// Takes what else comes of content that nobody wanted, so that a client that sends it gets to read its answer: some
+    /// take a reset for the loss of it, even one without an error (RFC 9113 §8.1). That is what ends the rest of it.
     pub(super) async fn discard_rest(&mut self) {
-        let fits = self.to_come.is_none_or(|to_come| to_come <= u64::from(STREAM_WINDOW));
-        if self.receiving.is_end_stream() || !fits {
+        let session = &self.connection.session;
+        if session.is_read(self.key) {
             return;
         }
-        let worker = self.context();
-        let deadline_ns = worker.now_ns() + DISCARD_NS;
-        self.set_deadline(deadline_ns);
-        poll_fn(|context| {
-            worker.wake_up();
+        let worker = &session.worker;
+        let (begun_ns, mut last_ns, mut discarded) = (worker.now_ns(), worker.now_ns(), 0);
+        poll_fn(|_| {
+            let now_ns = worker.wake_up();
             loop {
-                match self.receiving.poll_data(context) {
-                    Poll::Ready(Some(Ok(piece))) => {
-                        if self.receiving.flow_control().release_capacity(piece.len()).is_err() {
-                            return Poll::Ready(());
-                        }
+                let read = worker.buffers.with_read_buffer(|buffer| session.poll_read(self.key, buffer));
+                match read {
+                    Poll::Ready(Ok(count)) if count > 0 && discarded < DISCARD_BYTES => {
+                        discarded += count as u64;
+                        last_ns = now_ns;
                     }
                     Poll::Ready(_) => return Poll::Ready(()),
-                    Poll::Pending if worker.now_ns() >= deadline_ns || worker.phase() != WorkerPhase::Serving => {
-                        return Poll::Ready(());
+                    Poll::Pending => {
+                        let deadline_ns = (last_ns + PAUSE_NS).min(begun_ns + DISCARD_NS);
+                        if now_ns >= deadline_ns || worker.phase() != WorkerPhase::Serving {
+                            return Poll::Ready(());
+                        }
+                        worker.wheel.set(&self.timer, deadline_ns);
+                        return Poll::Pending;
                     }
-                    Poll::Pending => return Poll::Pending,
                 }
             }
         })
@@ -131,29 +110,19 @@ impl Stream {
 
 impl Sending for Stream {
     fn end(&mut self, _: &mut Vec<u8>, _: Coding, trailers: Option<&Trailers>) {
-        self.outgoing.end(trailers);
+        self.connection.session.end(self.key, trailers);
     }
 
     fn send(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
-        if let Some(head) = self.head.take() {
-            let ends = self.outgoing.ends_with_head(bytes);
-            self.outgoing.begin(self.respond.send_response(head, ends).map_err(broken)?);
-        }
-        let before = self.outgoing.held();
-        let taken = self.outgoing.send(&self.connection.worker, bytes);
-        self.connection.holds(before, self.outgoing.held());
-        taken
+        self.connection.session.send(self.key, bytes)
     }
 
     fn is_blocked(&self) -> bool {
-        self.outgoing.is_blocked()
+        self.connection.session.is_blocked(self.key)
     }
 
-    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let before = self.outgoing.held();
-        let taken = self.outgoing.poll_flush(&self.connection.worker, context);
-        self.connection.holds(before, self.outgoing.held());
-        taken
+    fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.connection.session.poll_flush(self.key)
     }
 }
 
@@ -161,11 +130,11 @@ impl ClientSide for Stream {
     type Pipe = Stream;
 
     fn context(&self) -> Rc<WorkerContext> {
-        Rc::clone(self.connection.worker.context())
+        Rc::clone(&self.connection.session.worker)
     }
 
     fn set_deadline(&self, deadline_ns: u64) {
-        self.connection.worker.wheel.set(&self.timer, deadline_ns);
+        self.connection.session.worker.wheel.set(&self.timer, deadline_ns);
     }
 
     fn stash(&mut self) -> &mut Vec<u8> {
@@ -173,48 +142,25 @@ impl ClientSide for Stream {
     }
 
     /// The window opens as the content is taken from here: not before the upstream has taken what came before it.
-    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        while self.piece.is_empty() {
-            match ready!(self.receiving.poll_data(context)) {
-                Some(Ok(piece)) => {
-                    self.to_come = self.to_come.map(|to_come| to_come.saturating_sub(piece.len() as u64));
-                    self.piece = piece;
-                }
-                Some(Err(error)) => return Poll::Ready(Err(broken(error))),
-                None => {
-                    if let Some(trailers) = ready!(self.receiving.poll_trailers(context)).map_err(broken)? {
-                        let size = fields::size(&trailers) as usize;
-                        if !self.connection.has_room(size) {
-                            return Poll::Ready(Err(io::ErrorKind::QuotaExceeded.into()));
-                        }
-                        self.connection.heads.hold(self.head_bytes, self.head_bytes + size);
-                        self.head_bytes += size;
-                        self.trailers = fields::read_trailers(&trailers);
-                    }
-                    return Poll::Ready(Ok(0));
-                }
-            }
-        }
-        let count = self.piece.len().min(buffer.len());
-        self.piece.copy_to_slice(&mut buffer[..count]);
-        self.receiving.flow_control().release_capacity(count).map_err(broken)?;
-        Poll::Ready(Ok(count))
+    fn poll_read(&mut self, _: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.connection.session.poll_read(self.key, buffer)
     }
 
     fn take_trailers(&mut self) -> Trailers {
-        std::mem::take(&mut self.trailers)
+        let trailers = self.connection.session.take_trailers(self.key);
+        self.head_bytes += trailers.len();
+        trailers
     }
 
     fn room(&self) -> usize {
-        if self.connection.held.get() < MOST_HELD { ROOM } else { LITTLE }
+        if self.connection.session.held() < MOST_HELD { ROOM } else { LITTLE }
     }
 
-    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let reset = match self.outgoing.stream() {
-            Some(stream) => stream.poll_reset(context),
-            None => self.respond.poll_reset(context),
-        };
-        reset.map(|_| Err(Stop::ClientGone))
+    fn poll_ahead(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        match self.connection.session.lost(self.key) {
+            Some(_) => Poll::Ready(Err(Stop::ClientGone)),
+            None => Poll::Pending,
+        }
     }
 
     /// The end of a request is not the end of its client.
@@ -231,20 +177,25 @@ impl ClientSide for Stream {
     }
 
     fn response_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange, coding: Coding, _: bool) {
-        let head = fields::response(exchange, coding);
-        exchange.response_bytes += fields::size(head.headers());
-        self.head = Some(head);
+        let (session, status) = (&self.connection.session, exchange.response.status);
+        let write = |writer: &mut FieldWriter<'_>| fields::response(writer, exchange, coding);
+        let sent = session.state().protocol().respond(self.id, status, false, write);
+        session.head_sent(self.key, sent);
+        exchange.response_bytes += sent.bytes as u64;
     }
 
     fn interim_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange) {
-        let head = fields::interim(exchange);
-        exchange.response_bytes += fields::size(head.headers());
-        // A client that has gone is seen elsewhere.
-        let _ = self.respond.send_informational(head);
+        let (session, status) = (&self.connection.session, exchange.response.status);
+        let sent =
+            session.state().protocol().respond(self.id, status, false, |writer| fields::interim(writer, exchange));
+        session.wake_driver();
+        exchange.response_bytes += sent.bytes as u64;
     }
 
     fn upgrade_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange) {
-        self.head = Some(fields::upgraded(exchange));
+        let session = &self.connection.session;
+        session.state().protocol().respond(self.id, 200, false, |writer| fields::upgraded(writer, exchange));
+        session.wake_driver();
     }
 
     fn pipe(&mut self) -> &mut Stream {
@@ -258,28 +209,31 @@ impl Pipe for Stream {
         ClientSide::poll_read(self, context, buffer)
     }
 
-    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.outgoing.poll_write(context, bytes)
+    fn poll_write(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.connection.session.poll_write(self.key, bytes)
     }
 
     fn poll_shutdown(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.outgoing.end(None);
-        Poll::Ready(self.outgoing.send(&self.connection.worker, b"").map(|_| ()))
+        let session = &self.connection.session;
+        session.end(self.key, None);
+        Poll::Ready(session.send(self.key, b"").map(|_| ()))
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.connection.holds(self.outgoing.held(), 0);
-        self.outgoing.release(&self.connection.worker);
-        self.connection.worker.wheel.remove(&self.timer);
-        self.connection.heads.hold(self.head_bytes, 0);
-        let now_ns = self.connection.worker.now_ns();
+        let session = &self.connection.session;
+        let now_ns = session.worker.now_ns();
+        session.worker.wheel.remove(&self.timer);
+        let trailers = session.take_trailers(self.key).len();
+        self.connection.heads.hold(self.head_bytes + trailers, 0);
+        self.connection.idle_since_ns.set(now_ns);
         if now_ns.saturating_sub(self.begun_ns) >= LONG_NS {
-            self.connection.watch.borrow_mut().stream_lasted();
+            session.state().protocol.credit().stream_lasted();
         } else if self.call_deadline_ns <= now_ns {
-            self.connection.watch.borrow_mut().stream_left();
+            session.state().protocol.credit().stream_left();
         }
-        self.connection.end_stream();
+        // What is not complete is seen to be so; what nobody wants any more is ended without an error (RFC 9113 §8.1).
+        session.forget(self.key, ErrorCode::INTERNAL_ERROR, ErrorCode::NO_ERROR);
     }
 }

@@ -1,63 +1,57 @@
 //! Endpoints that speak HTTP/2: exchanges share few connections, each in a stream of its own.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
-use h2::client::{Builder, ResponseFuture, SendRequest};
-use h2::{Reason, RecvStream};
-use http::Request;
-use http::uri::Scheme;
 use weir_net::stream::Stream as ByteStream;
 use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::Limits;
-use weir_proto::h2::response_head;
-use weir_proto::{Method, ResponseHead, Trailers};
+use weir_proto::h2::{self, Bounds, ErrorCode, Event, FieldWriter, Lent, Role};
+use weir_proto::{ResponseHead, Trailers};
 
 use super::{EndpointPool, Freshness, Permit, in_time};
 use crate::context::WorkerContext;
+use crate::http2::{Handler, Lost, Session, State, fields};
 use crate::message::forward::{self, Coding};
 use crate::message::sides::{NOT_PROCESSED, Received, RequestTerms, Sending, UpstreamSide};
-use crate::multiplexed::{Io, Outgoing, broken, fields};
 use crate::snapshot::Timeouts;
 
-/// Exchanges on one connection before another is made: one connection is one lock and one window.
+/// Exchanges on one connection before another is made: one connection is one window.
 const MOST_STREAMS: usize = 100;
 /// Content an endpoint may send on one stream, and on all of a connection, before its clients have taken it.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
-const SEND_BUFFER: usize = 64 * 1024;
 
-/// One connection and how it is used.
+/// One connection and how it is used. What is dropped from the pool closes with its last stream.
 pub(super) struct Shared {
-    requests: RefCell<SendRequest<Bytes>>,
-    streams: Cell<usize>,
+    session: Rc<Session<ByteStream>>,
     carried: Cell<u64>,
     idle_since_ns: Cell<u64>,
-    /// Its task has ended.
-    closed: Cell<bool>,
 }
 
 impl Shared {
-    /// Nobody uses it, and nobody has for long enough. What is dropped from the pool closes with its last stream.
+    /// Nobody uses it, and nobody has for long enough.
     pub(super) fn is_over(&self, now_ns: u64, patience_ns: u64) -> bool {
-        let idle = self.streams.get() == 0 && now_ns.saturating_sub(self.idle_since_ns.get()) >= patience_ns;
-        self.closed.get() || idle
+        let state = self.session.state();
+        let idle = state.len() == 0 && now_ns.saturating_sub(self.idle_since_ns.get()) >= patience_ns;
+        state.is_over() || idle
     }
 
     fn can_take_more(&self) -> bool {
-        let mut requests = self.requests.borrow_mut();
-        let most = MOST_STREAMS.min(requests.current_max_send_streams());
-        // Not ready is as bad as gone: a new connection is quicker than a stream on this one.
-        let mut without_waiting = Context::from_waker(Waker::noop());
-        !self.closed.get()
-            && self.streams.get() < most
-            && matches!(requests.poll_ready(&mut without_waiting), Poll::Ready(Ok(())))
+        let state = self.session.state();
+        !state.is_over() && !state.is_leaving() && state.len() < MOST_STREAMS && state.protocol.may_request()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.session.state().close();
+        self.session.wake_driver();
     }
 }
 
@@ -65,17 +59,12 @@ impl Shared {
 pub struct Stream<'w> {
     permit: Permit<'w>,
     connection: Rc<Shared>,
+    key: usize,
     reused: bool,
-    /// A head that leaves with what follows it.
-    head: Option<Request<()>>,
-    outgoing: Outgoing,
-    answer: Option<ResponseFuture>,
-    receiving: Option<RecvStream>,
-    /// Content that was received and not read yet.
-    piece: Bytes,
-    trailers: Trailers,
-    method: Method,
-    limits: Limits,
+    /// The head has been sent.
+    has_asked: bool,
+    /// The final head has come, so that content follows.
+    has_head: bool,
 }
 
 impl<'w> Permit<'w> {
@@ -99,24 +88,15 @@ impl<'w> Permit<'w> {
         if reused {
             worker.metrics.upstream_reuses.increment();
         }
-        connection.streams.set(connection.streams.get() + 1);
         connection.carried.set(connection.carried.get() + 1);
         if connection.carried.get() >= endpoint.keepalive.get().requests {
             endpoint.multiplexed.borrow_mut().retain(|shared| !Rc::ptr_eq(shared, &connection));
         }
-        Ok(Stream {
-            permit: self,
-            connection,
-            reused,
-            head: None,
-            outgoing: Outgoing::default(),
-            answer: None,
-            receiving: None,
-            piece: Bytes::new(),
-            trailers: Trailers::default(),
-            method: Method::Get,
-            limits: Limits::default(),
-        })
+        let key = connection.session.state().add(0, false);
+        let stream = Stream { permit: self, connection, key, reused, has_asked: false, has_head: false };
+        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        stream.connection.session.watch(key, waker);
+        Ok(stream)
     }
 }
 
@@ -153,39 +133,81 @@ impl EndpointPool {
             tracing::error!("the endpoint {} did not agree to HTTP/2 in its TLS handshake (ALPN h2)", self.addr);
             return Err(Stop::UpstreamTls);
         }
-        let io: Io<ByteStream> = Io::new(stream, Rc::clone(worker));
-        let handshake = Builder::new()
-            .enable_push(false)
-            .initial_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_header_list_size(head_bytes as u32)
-            .max_send_buffer_size(SEND_BUFFER)
-            .handshake(io);
-        let (requests, driver) = handshake.await.map_err(|error| {
-            tracing::debug!("HTTP/2 with {}: {error}", self.addr);
-            Stop::ConnectFailed
-        })?;
+        let bounds = Bounds {
+            limits: Limits { head_bytes, ..Limits::default() },
+            streams: 0,
+            stream_window: STREAM_WINDOW,
+            connection_window: CONNECTION_WINDOW,
+        };
+        let protocol = h2::Connection::new(Role::Client, bounds, worker.now_ns());
+        let session = Rc::new(Session::new(Rc::clone(worker), stream, protocol));
         let shared = Rc::new(Shared {
-            requests: RefCell::new(requests),
-            streams: Cell::new(0),
+            session: Rc::clone(&session),
             carried: Cell::new(0),
             idle_since_ns: Cell::new(worker.now_ns()),
-            closed: Cell::new(false),
         });
-        let (worker, seen) = (Rc::clone(worker), Rc::downgrade(&shared));
-        tokio::task::spawn_local(async move {
-            // Its streams are told what went wrong.
-            let _ = driver.await;
-            worker.metrics.upstream_connections_closed.increment();
-            if let Some(shared) = seen.upgrade() {
-                shared.closed.set(true);
-            }
-        });
+        tokio::task::spawn_local(drive(session, self.addr));
         let mut all = self.multiplexed.borrow_mut();
-        all.retain(|other| !other.closed.get()); // an endpoint that ends each soon would leave many until the next sweep
+        all.retain(|other| !other.session.state().is_over()); // an endpoint that ends each soon would leave many until the next sweep
         all.push(Rc::clone(&shared));
         drop(all);
         Ok(shared)
+    }
+}
+
+/// Reads and writes for all streams of a connection, until it is over.
+async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr) {
+    let worker = Rc::clone(&session.worker);
+    let mut answers = Answers::default();
+    poll_fn(|context| {
+        worker.wake_up();
+        session.begin_turn(context);
+        let mut state = session.state();
+        match state.poll_receive(context, &mut answers) {
+            Poll::Pending => {}
+            Poll::Ready(Ok(Err(code))) => {
+                tracing::debug!("HTTP/2 with {addr}: {}", code.name());
+                state.protocol().fail(code);
+                let _ = state.poll_send(context); // as far as it is taken at once
+                return Poll::Ready(());
+            }
+            Poll::Ready(_) => return Poll::Ready(()),
+        }
+        let sent = state.poll_send(context);
+        if matches!(sent, Poll::Ready(Err(_))) || state.len() == 0 && (state.is_closed() || state.is_leaving()) {
+            return Poll::Ready(());
+        }
+        session.end_turn();
+        Poll::Pending
+    })
+    .await;
+    let mut state = session.state();
+    state.lose_all(Lost::Connection);
+    state.pipe.send_close_notify();
+    worker.metrics.upstream_connections_closed.increment();
+}
+
+/// Takes heads of responses.
+#[derive(Default)]
+struct Answers {
+    next: ResponseHead,
+}
+
+impl Handler<ByteStream> for Answers {
+    fn lend(&mut self) -> Lent<'_> {
+        Lent::Response(&mut self.next)
+    }
+
+    fn answer(&mut self) -> ResponseHead {
+        std::mem::take(&mut self.next)
+    }
+
+    fn event(&mut self, state: &mut State<ByteStream>, event: Event<'_>) {
+        if let Event::Leaves { last, code } = event {
+            // RFC 9113 §6.8: what began later was not looked at. One that ends in an error is not believed that much.
+            let lost = if code == ErrorCode::NO_ERROR { Lost::NotProcessed } else { Lost::Reset(code) };
+            state.leaves(last, lost);
+        }
     }
 }
 
@@ -195,62 +217,42 @@ impl Stream<'_> {
         self.reused
     }
 
-    /// Ready with the next head, interim or final.
-    fn poll_head(&mut self, context: &mut Context<'_>, response: &mut ResponseHead) -> Poll<io::Result<Received>> {
-        // Nothing was sent.
-        let Some(answer) = &mut self.answer else { return Poll::Ready(Err(io::ErrorKind::NotConnected.into())) };
-        response.clear();
-        let interim = ready!(answer.poll_informational(context));
-        let (head, ended) = match interim {
-            Some(Ok(interim)) => (interim, true),
-            Some(Err(error)) => return Poll::Ready(Err(failure(error))),
-            None => {
-                let (head, receiving) = ready!(Pin::new(answer).poll(context)).map_err(failure)?.into_parts();
-                let ended = receiving.is_end_stream();
-                self.receiving = Some(receiving);
-                (http::Response::from_parts(head, ()), ended)
-            }
-        };
-        let (status, pairs) = (head.status().as_u16(), fields::pairs(head.headers()));
-        let parsed = response_head(status, pairs, ended, &self.limits, self.method, response);
-        Poll::Ready(Ok(Received::Head(parsed)))
+    /// The connection has ended with the exchange, which says nothing about what the endpoint made of it.
+    pub fn has_lost_connection(&self) -> bool {
+        self.connection.session.lost(self.key) == Some(Lost::Connection)
     }
-}
 
-/// RFC 9113 §8.7: what was refused, or began after the last stream an endpoint that leaves has named, was not looked at.
-fn failure(error: h2::Error) -> io::Error {
-    let leaves = error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR);
-    if leaves || error.reason() == Some(Reason::REFUSED_STREAM) {
-        return io::Error::new(NOT_PROCESSED, error);
+    /// Ready with the next head, interim or final.
+    fn poll_head(&mut self, response: &mut ResponseHead) -> Poll<io::Result<Received>> {
+        if !self.has_asked {
+            // The connection takes no more streams.
+            return Poll::Ready(Err(NOT_PROCESSED.into()));
+        }
+        let mut answer = std::task::ready!(self.connection.session.poll_answer(self.key))?;
+        std::mem::swap(response, &mut answer.head);
+        self.has_head = response.status >= 200;
+        Poll::Ready(Ok(Received::Head(answer.parsed)))
     }
-    broken(error)
 }
 
 impl Sending for Stream<'_> {
     fn end(&mut self, _: &mut Vec<u8>, _: Coding, trailers: Option<&Trailers>) {
-        self.outgoing.end(trailers);
+        self.connection.session.end(self.key, trailers);
     }
 
     fn send(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
-        if let Some(head) = self.head.take() {
-            let ends = self.outgoing.ends_with_head(bytes);
-            let sent = self.connection.requests.borrow_mut().send_request(head, ends);
-            let (answer, stream) = sent.map_err(broken)?;
-            self.answer = Some(answer);
-            self.outgoing.begin(stream);
+        match self.has_asked {
+            true => self.connection.session.send(self.key, bytes),
+            false => Err(NOT_PROCESSED.into()),
         }
-        if self.answer.is_none() && self.receiving.is_none() {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        self.outgoing.send(self.permit.worker, bytes)
     }
 
     fn is_blocked(&self) -> bool {
-        self.outgoing.is_blocked()
+        self.connection.session.is_blocked(self.key)
     }
 
-    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        self.outgoing.poll_flush(self.permit.worker, context)
+    fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.connection.session.poll_flush(self.key)
     }
 }
 
@@ -260,49 +262,36 @@ impl UpstreamSide for Stream<'_> {
     }
 
     fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> Coding {
-        (self.method, self.limits) = (exchange.request.method, *terms.limits);
-        let scheme = if self.permit.endpoint.is_secured() { Scheme::HTTPS } else { Scheme::HTTP };
+        let scheme: &[u8] = if self.permit.endpoint.is_secured() { b"https" } else { b"http" };
         let host = forward::host(exchange, terms.pass_host, terms.endpoint);
-        match fields::request(exchange, scheme, host, out) {
-            Ok((head, coding)) => {
-                self.head = Some(head);
-                coding
-            }
-            // Nothing is sent, so the endpoint seems to have gone.
-            Err(error) => {
-                tracing::debug!("a request that HTTP/2 cannot carry: {error}");
-                Coding::None
-            }
+        let mut state = self.connection.session.state();
+        state.protocol().set_limits(*terms.limits);
+        let write = |writer: &mut FieldWriter<'_>| fields::request(writer, exchange, scheme, host, out);
+        let asked = state.protocol().request(self.key, exchange.request.method, false, write);
+        drop(state);
+        if let Some((id, sent)) = asked {
+            self.connection.session.state().set_id(self.key, id);
+            self.connection.session.head_sent(self.key, sent);
+            self.has_asked = true;
         }
+        fields::request_coding(exchange)
     }
 
     fn poll_receive(
         &mut self,
-        context: &mut Context<'_>,
+        _: &mut Context<'_>,
         buffer: &mut [u8],
         response: &mut ResponseHead,
     ) -> Poll<io::Result<Received>> {
-        let Some(receiving) = &mut self.receiving else { return self.poll_head(context, response) };
-        while self.piece.is_empty() {
-            match ready!(receiving.poll_data(context)) {
-                Some(Ok(piece)) => self.piece = piece,
-                Some(Err(error)) => return Poll::Ready(Err(broken(error))),
-                None => {
-                    if let Some(trailers) = ready!(receiving.poll_trailers(context)).map_err(broken)? {
-                        self.trailers = fields::read_trailers(&trailers);
-                    }
-                    return Poll::Ready(Ok(Received::End));
-                }
-            }
+        if !self.has_head {
+            return self.poll_head(response);
         }
-        let count = self.piece.len().min(buffer.len());
-        self.piece.copy_to_slice(&mut buffer[..count]);
-        receiving.flow_control().release_capacity(count).map_err(broken)?;
-        Poll::Ready(Ok(Received::Bytes(count)))
+        let read = self.connection.session.poll_read(self.key, buffer);
+        read.map_ok(|count| if count == 0 { Received::End } else { Received::Bytes(count) })
     }
 
     fn take_trailers(&mut self) -> Trailers {
-        std::mem::take(&mut self.trailers)
+        self.connection.session.take_trailers(self.key)
     }
 
     fn answered(&mut self) {
@@ -312,8 +301,7 @@ impl UpstreamSide for Stream<'_> {
 
 impl Drop for Stream<'_> {
     fn drop(&mut self) {
-        self.outgoing.release(self.permit.worker);
-        self.connection.streams.set(self.connection.streams.get() - 1);
         self.connection.idle_since_ns.set(self.permit.worker.now_ns());
+        self.connection.session.forget(self.key, ErrorCode::CANCEL, ErrorCode::CANCEL);
     }
 }

@@ -15,11 +15,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use weir_net::stream::Stream;
 
 use super::CheckAnswer;
-use crate::multiplexed::broken;
 use crate::snapshot::Asked;
 
 /// The largest head and the largest content of an answer.
 const MOST: usize = 64 * 1024;
+
+fn broken(error: h2::Error) -> io::Error {
+    io::Error::other(error)
+}
 
 /// Sends a request; its answer's status.
 pub async fn status(stream: Stream, asked: &Asked) -> io::Result<CheckAnswer> {

@@ -1,14 +1,17 @@
 //! The response on its way to the client.
 
+use std::io;
 use std::task::{Context, Poll};
 
 use weir_net::timer::NEVER;
 use weir_plugin::Stop;
+use weir_proto::Version;
 use weir_proto::h1::{BadResponse, parse_response};
 
 use super::body::{self, BodyTransfer};
 use super::{Persisting, Relay, ns};
 use crate::context::lifecycle::WorkerPhase;
+use crate::http2::Lost;
 use crate::message::forward::{self, Coding};
 use crate::message::sides::{ClientSide, NOT_PROCESSED, Received, UpstreamSide};
 use crate::plugins::content;
@@ -49,9 +52,20 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                     Poll::Ready(self.received(context, &buffer[..count]))
                 }
                 Poll::Ready(Err(error)) if error.kind() == NOT_PROCESSED => Poll::Ready(Err(Stop::NotProcessed)),
-                Poll::Ready(Err(_)) => Poll::Ready(Err(self.upstream.stop().unwrap_or_else(|| self.upstream_lost()))),
+                Poll::Ready(Err(error)) => {
+                    Poll::Ready(Err(self.upstream.stop().unwrap_or_else(|| self.upstream_failed(&error))))
+                }
             }
         })
+    }
+
+    /// What was lost may be one stream of a connection that goes on.
+    fn upstream_failed(&self, error: &io::Error) -> Stop {
+        match error.get_ref().and_then(|cause| cause.downcast_ref::<Lost>()) {
+            Some(Lost::Reset(code)) => Stop::UpstreamReset(*code),
+            Some(Lost::Failed(_)) => Stop::BadResponseBody,
+            _ => self.upstream_lost(),
+        }
     }
 
     /// The upstream's connection broke: before the first byte of an answer, or in the middle of one.
@@ -239,6 +253,10 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 self.client.interim_head(out, self.exchange);
             }
             return Ok(());
+        }
+        // RFC 8441 §5: to a client of HTTP/2 a status of success says that its WebSocket stands, and no upstream has agreed.
+        if self.exchange.request.upgrade && self.exchange.request.version == Version::Http2 && status < 300 {
+            return Err(Stop::BadResponse(BadResponse::Syntax));
         }
         self.upstream_answers(status);
         self.response.upstream_reusable = self.exchange.response.keep_alive;

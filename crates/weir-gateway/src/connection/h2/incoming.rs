@@ -1,0 +1,117 @@
+//! Requests as they come on one connection, until each has a task of its own.
+
+use std::rc::Rc;
+
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use base64::prelude::{BASE64_STANDARD, Engine};
+use weir_plugin::{Exchange, Stop};
+use weir_proto::h1::Reject;
+use weir_proto::h2::{ErrorCode, Event, Lent};
+
+use super::Shared;
+use super::stream::Stream;
+use crate::connection::After;
+use crate::connection::accepted::Accepted;
+use crate::http2::{Handler, State};
+use crate::serve::serve;
+
+/// Makes exchanges of requests.
+pub(super) struct Incoming {
+    shared: Rc<Shared>,
+    /// The next one, whose head is still to come.
+    next: Option<Box<Exchange>>,
+    /// Those that came in this turn: some may be reset before it is over.
+    begun: Vec<(usize, Box<Exchange>)>,
+    pub(super) requests: u64,
+    pub(super) now_ns: u64,
+}
+
+impl Incoming {
+    pub(super) fn new(shared: Rc<Shared>) -> Incoming {
+        Incoming { shared, next: None, begun: Vec::new(), requests: 0, now_ns: 0 }
+    }
+
+    /// Serves those that came and are still wanted.
+    pub(super) fn begin_streams(&mut self) {
+        let worker = &self.shared.session.worker;
+        if let Some(next) = self.next.take() {
+            worker.buffers.give_exchange(next);
+        }
+        for (key, exchange) in self.begun.drain(..) {
+            let stream = Stream::new(Rc::clone(&self.shared), key, &exchange.request);
+            if self.shared.session.lost(key).is_some() {
+                worker.metrics.errors.increment(Stop::ClientGone.ending().name); // nobody is there to be served
+                worker.buffers.give_exchange(exchange);
+                continue;
+            }
+            // Boxed, as the runtime moves what it is given from place to place.
+            tokio::task::spawn_local(Box::pin(run(stream, exchange)));
+        }
+    }
+
+    fn request(&mut self, state: &mut State<Accepted>, stream: u32, ended: bool, parsed: Result<(), Reject>) {
+        let worker = &self.shared.session.worker;
+        let mut exchange = self.next.take().expect("its head was lent");
+        self.requests += 1;
+        let size = exchange.request.head.bytes().len();
+        if !self.shared.has_room(state.len(), size, state.protocol.sections()) {
+            // RFC 9113 §8.7: it may be sent again, when others have ended.
+            state.protocol.reset(stream, ErrorCode::REFUSED_STREAM);
+            return worker.buffers.give_exchange(exchange);
+        }
+        state.pipe.describe(&mut exchange, self.requests, self.now_ns);
+        exchange.request_bytes = size as u64;
+        match parsed {
+            Ok(()) if exchange.request.upgrade => add_websocket_key(&mut exchange),
+            Ok(()) => {}
+            Err(reject) => exchange.stop = Some(Stop::Rejected(reject)),
+        }
+        self.shared.heads.hold(0, size);
+        self.begun.push((state.add(stream, ended), exchange));
+    }
+}
+
+async fn run(mut stream: Stream, exchange: Box<Exchange>) {
+    stream.watch().await;
+    let worker = stream.worker();
+    match serve(&worker, &mut stream, exchange).await {
+        After::KeepAlive | After::Close => stream.discard_rest().await,
+        After::Abort | After::Reset => {}
+    }
+}
+
+impl Handler<Accepted> for Incoming {
+    fn lend(&mut self) -> Lent<'_> {
+        let worker = &self.shared.session.worker;
+        Lent::Request(&mut self.next.get_or_insert_with(|| worker.buffers.take_exchange()).request)
+    }
+
+    fn event(&mut self, state: &mut State<Accepted>, event: Event<'_>) {
+        match event {
+            Event::Request { stream, ended, parsed } => self.request(state, stream, ended, parsed),
+            Event::Malformed { .. } => {
+                self.shared.session.worker.metrics.errors.increment(Reject::Malformed.name());
+                if let Some(next) = &mut self.next {
+                    next.request.clear();
+                }
+            }
+            _ => {} // that the client will go is seen when it does
+        }
+    }
+
+    fn takes_trailers(&mut self, state: &State<Accepted>, bytes: usize) -> bool {
+        let takes = self.shared.has_room(state.len().saturating_sub(1), bytes, state.protocol.sections());
+        if takes {
+            self.shared.heads.hold(0, bytes);
+        }
+        takes
+    }
+}
+
+/// What an HTTP/1 upstream expects of a client that wants a WebSocket (RFC 6455 §4.1), and one of HTTP/2 does not send.
+fn add_websocket_key(exchange: &mut Exchange) {
+    let mut nonce = [0; 16];
+    SystemRandom::new().fill(&mut nonce).expect("the system has random numbers");
+    let key = BASE64_STANDARD.encode(nonce);
+    exchange.request.head.set(b"sec-websocket-key", key.as_bytes()).expect("base64 is a valid value");
+}

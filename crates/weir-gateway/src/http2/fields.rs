@@ -1,0 +1,90 @@
+//! Heads as they leave in HTTP/2.
+
+use weir_plugin::Exchange;
+use weir_proto::h2::FieldWriter;
+use weir_proto::{Field, Framing, Head, Known};
+
+use crate::message::forward::{self, Coding};
+
+/// Writes the fields that `keep` lets through, less those that HTTP/2 has no place for (RFC 9113 §8.2.2).
+fn write(writer: &mut FieldWriter<'_>, head: &Head, mut keep: impl FnMut(&Field) -> bool) {
+    for field in head.present() {
+        let belongs_here = !field.known.is_hop_by_hop()
+            || matches!(field.known, Known::ProxyAuthenticate | Known::ProxyAuthenticationInfo);
+        if belongs_here && keep(field) {
+            writer.add(head.slice(field.name), head.slice(field.value));
+        }
+    }
+}
+
+fn content_length(writer: &mut FieldWriter<'_>, length: u64) {
+    writer.add(b"content-length", itoa::Buffer::new().format(length).as_bytes());
+}
+
+/// The response's head that stands in the exchange.
+pub fn response(writer: &mut FieldWriter<'_>, exchange: &Exchange, coding: Coding) {
+    let head = &exchange.response.head;
+    // As in HTTP/1: without a body a length describes what GET would bring, and is passed on.
+    write(writer, head, |field| field.known != Known::ContentLength || coding == Coding::None);
+    // Where there is no content and nobody has said so, the end of the stream says it: gRPC sends such heads.
+    if let (Coding::Plain, Framing::Sized(length)) = (coding, exchange.response.framing)
+        && (length > 0 || head.known(Known::ContentLength).is_some())
+    {
+        content_length(writer, length);
+    }
+}
+
+/// The interim response that stands in the exchange.
+pub fn interim(writer: &mut FieldWriter<'_>, exchange: &Exchange) {
+    write(writer, &exchange.response.head, |field| field.known != Known::ContentLength);
+}
+
+/// The answer to a client whose WebSocket begins (RFC 8441 §5.1): what proved an HTTP/1 upstream's consent stays here.
+pub fn upgraded(writer: &mut FieldWriter<'_>, exchange: &Exchange) {
+    let head = &exchange.response.head;
+    let is_proof = |field: &Field| head.slice(field.name).eq_ignore_ascii_case(b"sec-websocket-accept");
+    write(writer, head, |field| field.known != Known::ContentLength && !is_proof(field));
+}
+
+/// The request for an upstream; says how its content travels. `scratch` comes and goes empty.
+pub fn request(writer: &mut FieldWriter<'_>, exchange: &Exchange, scheme: &[u8], host: &[u8], scratch: &mut Vec<u8>) {
+    let request = &exchange.request;
+    writer.add(b":method", request.method_name());
+    writer.add(b":scheme", scheme);
+    if !host.is_empty() {
+        writer.add(b":authority", host);
+    }
+    match request.query() {
+        None => writer.add(b":path", request.path()),
+        Some(query) => {
+            scratch.extend_from_slice(request.path());
+            scratch.push(b'?');
+            scratch.extend_from_slice(query);
+            writer.add(b":path", scratch);
+            scratch.clear();
+        }
+    }
+    write(writer, &request.head, |field| forward::goes_upstream(exchange, field));
+    forward::forwarding_fields(scratch, exchange);
+    for line in scratch.split(|&byte| byte == b'\n') {
+        if let Some(colon) = memchr::memchr(b':', line) {
+            writer.add(&line[..colon], &line[colon + 2..line.len() - 1]);
+        }
+    }
+    scratch.clear();
+    if request.takes_trailers {
+        writer.add(b"te", b"trailers");
+    }
+    if let Framing::Sized(length) = request.framing {
+        content_length(writer, length);
+    }
+}
+
+/// How the content of a request travels.
+pub fn request_coding(exchange: &Exchange) -> Coding {
+    match exchange.request.framing {
+        Framing::None => Coding::None,
+        Framing::Sized(_) => Coding::Plain,
+        Framing::Chunked | Framing::UntilClose => Coding::UntilClose,
+    }
+}

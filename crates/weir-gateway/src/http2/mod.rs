@@ -1,0 +1,6 @@
+//! Connections of HTTP/2, of clients and of upstreams: what their streams share, and how heads are written.
+
+pub mod fields;
+mod session;
+
+pub use session::{Handler, Lost, Session, State};
