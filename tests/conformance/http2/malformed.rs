@@ -1,11 +1,11 @@
 //! H08, H09: what is wrong with one message ends that message, with seven others on the same connection that all complete:
 //! behind a proxy that shares its connections they are other people's. What breaks the connection itself ends it.
 
-use weir_testkit::{Origin, Reading};
+use weir_testkit::Reading;
 
 use super::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, End, Frames, GOAWAY, HEADERS, PING, PRIORITY, PROTOCOL_ERROR,
-    PUSH_PROMISE, RST_STREAM, SETTINGS, WHOLE, WINDOW_UPDATE, frame, get, headers, request, section,
+    PUSH_PROMISE, RST_STREAM, SETTINGS, WHOLE, WINDOW_UPDATE, frame, get, headers, request,
 };
 use crate::harness::Rig;
 
@@ -99,6 +99,9 @@ fn what_is_wrong_with_a_request_ends_it_beside_seven_others() {
     assert!(all.len() >= 60, "{} ways", all.len());
     for (what, bytes) in all {
         let mut client = Frames::connect(&rig.gateway);
+        for stream in HEALTHY.into_iter().chain([BAD]) {
+            assert_eq!(client.stream(), stream);
+        }
         for stream in HEALTHY {
             client.send(headers(stream, END_HEADERS, &request("POST", "/healthy", &[])));
         }
@@ -110,8 +113,6 @@ fn what_is_wrong_with_a_request_ends_it_beside_seven_others() {
         assert!(is_refused, "{what}: {end:?}");
         for stream in HEALTHY {
             client.send(frame(DATA, END_STREAM, stream, b"abc"));
-        }
-        for stream in HEALTHY {
             assert_eq!(client.end(stream), End::Answered(200, "POST /healthy 3".to_owned()), "{what}: {stream}");
         }
         client.canary("/canary").unwrap_or_else(|error| panic!("after {what}: {error}"));

@@ -60,7 +60,7 @@ impl From<Lost> for io::Error {
 }
 
 /// A head of a response, as it came.
-pub struct Answer {
+pub struct ResponseStart {
     pub head: ResponseHead,
     pub parsed: Result<(), weir_proto::h1::BadResponse>,
 }
@@ -71,7 +71,7 @@ struct Slot {
     id: u32,
     /// Wakes who serves it.
     task: Option<Waker>,
-    answers: VecDeque<Box<Answer>>,
+    answers: VecDeque<Box<ResponseStart>>,
     /// Content that came, and how much of it was taken.
     incoming: Vec<u8>,
     taken: usize,
@@ -230,7 +230,7 @@ impl<P: Pipe> Session<P> {
     }
 
     /// The next head of a response. An error is told once there are none.
-    pub fn poll_answer(&self, key: usize) -> Poll<io::Result<Box<Answer>>> {
+    pub fn poll_answer(&self, key: usize) -> Poll<io::Result<Box<ResponseStart>>> {
         let slot = &mut self.state().slots[key];
         match (slot.answers.pop_front(), slot.lost) {
             (Some(answer), _) => Poll::Ready(Ok(answer)),
@@ -472,7 +472,7 @@ impl<P> State<P> {
                     let head = handler.answer();
                     let Some(slot) = self.slots.get_mut(key) else { continue };
                     if slot.answers.len() < MOST_HEADS {
-                        slot.answers.push_back(Box::new(Answer { head, parsed }));
+                        slot.answers.push_back(Box::new(ResponseStart { head, parsed }));
                     }
                     slot.ended |= ended;
                     self.wake(key);

@@ -66,6 +66,11 @@ impl Credit {
         self.left = self.left.saturating_sub(cost);
     }
 
+    /// A frame had to be answered that had no business here.
+    pub fn answered(&mut self) {
+        self.left = self.left.saturating_sub(PER_DATA + 10);
+    }
+
     /// A DATA frame that counted as content held nothing but padding.
     pub fn only_padding(&mut self) {
         self.left = self.left.saturating_sub(PER_DATA + 10);

@@ -48,8 +48,25 @@ pub struct Streams {
     open: Vec<Stream>,
     ignored: Vec<u32>,
     next_ignored: usize,
-    ended: [u32; MOST_ENDED],
+    ended: [Ended; MOST_ENDED],
     next_ended: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Ended {
+    stream: u32,
+    by_reset: bool,
+}
+
+/// Why a stream is taken out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// Both messages are complete.
+    Complete,
+    /// The peer has reset it.
+    ByPeer,
+    /// We have: what still comes on it was on its way.
+    ByUs,
 }
 
 impl Streams {
@@ -90,17 +107,19 @@ impl Streams {
         self.place(id).map(|at| &mut self.open[at])
     }
 
-    /// Takes a stream out. With `ignore`, what still comes on it was on its way when we ended it.
-    pub fn remove(&mut self, id: u32, ignore: bool) -> Option<Stream> {
+    /// Takes a stream out.
+    pub fn remove(&mut self, id: u32, why: Removal) -> Option<Stream> {
         let stream = self.open.remove(self.place(id)?);
-        if ignore && self.ignored.len() < MOST_IGNORED {
-            self.ignored.push(id);
-        } else if ignore {
-            self.ignored[self.next_ignored % MOST_IGNORED] = id;
-            self.next_ignored += 1;
-        } else {
-            self.ended[self.next_ended % MOST_ENDED] = id;
-            self.next_ended += 1;
+        match why {
+            Removal::ByUs if self.ignored.len() < MOST_IGNORED => self.ignored.push(id),
+            Removal::ByUs => {
+                self.ignored[self.next_ignored % MOST_IGNORED] = id;
+                self.next_ignored += 1;
+            }
+            why => {
+                self.ended[self.next_ended % MOST_ENDED] = Ended { stream: id, by_reset: why == Removal::ByPeer };
+                self.next_ended += 1;
+            }
         }
         if self.open.is_empty() && self.open.capacity() > 4 {
             self.open = Vec::new(); // an idle connection keeps no room for a hundred
@@ -116,6 +135,11 @@ impl Streams {
 
     /// It has ended on both sides, or the peer has reset it, not long ago.
     pub fn has_ended(&self, id: u32) -> bool {
-        self.ended.contains(&id)
+        self.ended.iter().any(|ended| ended.stream == id)
+    }
+
+    /// It has ended on both sides, not long ago.
+    pub fn is_complete(&self, id: u32) -> bool {
+        self.ended.iter().any(|ended| ended.stream == id && !ended.by_reset)
     }
 }

@@ -1,108 +1,152 @@
 //! Checks in HTTP/2: requests as in HTTP/1.1, and what gRPC has for the purpose.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
-use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
-use h2::RecvStream;
-use h2::client::Builder;
-use http::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue, TE, USER_AGENT};
-use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, Method, Request, Response, Uri};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use weir_net::stream::Stream;
+use weir_proto::field;
+use weir_proto::h1::Limits;
+use weir_proto::h2::{Bounds, Connection, Event, Lent, Role};
+use weir_proto::{Method, ResponseHead, Trailers};
 
 use super::CheckAnswer;
 use crate::snapshot::Asked;
 
 /// The largest head and the largest content of an answer.
 const MOST: usize = 64 * 1024;
-
-fn broken(error: h2::Error) -> io::Error {
-    io::Error::other(error)
-}
+const BOUNDS: Bounds = Bounds {
+    limits: Limits { head_bytes: MOST, fields: 100, target_bytes: 0, underscores_in_names: false },
+    streams: 0,
+    stream_window: MOST as u32,
+    connection_window: MOST as u32,
+};
 
 /// Sends a request; its answer's status.
 pub async fn status(stream: Stream, asked: &Asked) -> io::Result<CheckAnswer> {
-    let request = request(asked, stream.tls().is_some()).map_err(io::Error::other)?;
-    let content = Bytes::copy_from_slice(asked.body.as_bytes());
-    let head = async |response: Response<RecvStream>| Ok(CheckAnswer::Status(response.status().as_u16()));
-    exchange(stream, request, content, head).await
+    let fields = request(asked, stream.tls().is_some())?;
+    let mut exchange = ProbeExchange::begin(stream, &fields, asked.body.as_bytes())?;
+    poll_fn(|context| exchange.poll(context, |exchange| exchange.head.status >= 200)).await?;
+    Ok(CheckAnswer::Status(exchange.head.status))
 }
 
 /// Asks a gRPC server whether it serves (`grpc.health.v1.Health/Check`). Whatever it says else is that it does not.
 pub async fn serves(stream: Stream, service: &str, host: &str) -> io::Result<CheckAnswer> {
     let asked = Asked { method: "POST".into(), path: "/grpc.health.v1.Health/Check".into(), ..Asked::of(host) };
-    let mut request = request(&asked, stream.tls().is_some()).map_err(io::Error::other)?;
-    request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
-    let read = async |response: Response<RecvStream>| {
-        let (head, mut body) = response.into_parts();
-        let mut content = Vec::new();
-        while let Some(piece) = body.data().await {
-            content.extend_from_slice(&piece.map_err(broken)?);
-            if content.len() > MOST {
-                return Err(io::ErrorKind::InvalidData.into());
-            }
-        }
-        let trailers = body.trailers().await.map_err(broken)?.unwrap_or(head.headers);
-        let is_good = trailers.get("grpc-status").is_some_and(|status| status == "0");
-        Ok(if is_good && serving(&content) { CheckAnswer::Well } else { CheckAnswer::Ill })
-    };
-    exchange(stream, request, question(service).into(), read).await
+    let mut fields = request(&asked, stream.tls().is_some())?;
+    fields.push(("content-type".into(), "application/grpc".into()));
+    fields.push(("te".into(), "trailers".into()));
+    let mut exchange = ProbeExchange::begin(stream, &fields, &question(service))?;
+    poll_fn(|context| exchange.poll(context, |exchange| exchange.ended)).await?;
+    let trailer = exchange.trailers.fields().find(|(name, _)| name.eq_ignore_ascii_case(b"grpc-status"));
+    let status = trailer.map(|(_, value)| value).or_else(|| exchange.head.head.value(b"grpc-status"));
+    Ok(if status == Some(b"0") && serving(&exchange.content) { CheckAnswer::Well } else { CheckAnswer::Ill })
 }
 
 /// One exchange in a connection of its own.
-async fn exchange<A>(
+struct ProbeExchange {
     stream: Stream,
-    request: Request<()>,
-    content: Bytes,
-    read: impl AsyncFnOnce(Response<RecvStream>) -> io::Result<A>,
-) -> io::Result<A> {
-    if stream.tls().is_some_and(|session| session.protocol() != Some(b"h2")) {
-        return Err(io::Error::other("it does not speak HTTP/2"));
-    }
-    let handshake = Builder::new().enable_push(false).max_header_list_size(MOST as u32).handshake(ProbeIo(stream));
-    let (mut requests, connection) = handshake.await.map_err(broken)?;
-    let answer = async {
-        let (response, mut sending) = requests.send_request(request, content.is_empty()).map_err(broken)?;
-        if !content.is_empty() {
-            sending.send_data(content, true).map_err(broken)?;
-        }
-        read(response.await.map_err(broken)?).await
-    };
-    let (mut connection, mut answer) = (pin!(connection), pin!(answer));
-    let mut is_over = false;
-    poll_fn(|context| {
-        // How it ended, the answer is told.
-        is_over = is_over || connection.as_mut().poll(context).is_ready();
-        answer.as_mut().poll(context)
-    })
-    .await
+    protocol: Connection,
+    /// Received and not understood yet.
+    stash: Vec<u8>,
+    head: ResponseHead,
+    content: Vec<u8>,
+    trailers: Trailers,
+    ended: bool,
 }
 
-fn request(asked: &Asked, secured: bool) -> Result<Request<()>, http::Error> {
-    let mut fields = HeaderMap::new();
+impl ProbeExchange {
+    fn begin(stream: Stream, fields: &[(String, String)], content: &[u8]) -> io::Result<ProbeExchange> {
+        if stream.tls().is_some_and(|session| session.protocol() != Some(b"h2")) {
+            return Err(io::Error::other("it does not speak HTTP/2"));
+        }
+        let mut protocol = Connection::new(Role::Client, BOUNDS, 0);
+        let method = Method::parse(fields[0].1.as_bytes());
+        let asked = protocol.request(0, method, content.is_empty(), |writer| {
+            fields.iter().for_each(|(name, value)| writer.add(name.as_bytes(), value.as_bytes()));
+        });
+        let (id, _) = asked.expect("it is the first stream");
+        if !content.is_empty() && protocol.send_data(id, content, true) < content.len() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the content of a check is larger than 64 KiB"));
+        }
+        let (stash, head, content) = (Vec::new(), ResponseHead::default(), Vec::new());
+        Ok(ProbeExchange { stream, protocol, stash, head, content, trailers: Trailers::default(), ended: false })
+    }
+
+    /// Ready when there is enough of the answer.
+    fn poll(&mut self, context: &mut Context<'_>, is_enough: impl Fn(&ProbeExchange) -> bool) -> Poll<io::Result<()>> {
+        let mut buffer = [0; 4096];
+        loop {
+            while !self.protocol.output().is_empty() {
+                match self.stream.poll_write(context, self.protocol.output())? {
+                    Poll::Ready(count) => drop(self.protocol.output().drain(..count)),
+                    Poll::Pending => break,
+                }
+            }
+            if is_enough(self) {
+                return Poll::Ready(Ok(()));
+            }
+            match ready!(self.stream.poll_read(context, &mut buffer))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                count => self.received(&buffer[..count])?,
+            }
+        }
+    }
+
+    fn received(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stash.extend_from_slice(bytes);
+        let stash = std::mem::take(&mut self.stash);
+        let (mut rest, mut next) = (&stash[..], ResponseHead::default());
+        loop {
+            let event = self.protocol.next(&mut rest, &mut Lent::Response(&mut next));
+            match event.map_err(|code| io::Error::other(code.name()))? {
+                None => break,
+                Some(Event::Response { parsed, ended, .. }) => {
+                    parsed.map_err(|bad| io::Error::other(bad.name()))?;
+                    self.ended = ended;
+                    self.head = std::mem::take(&mut next);
+                }
+                Some(Event::Data { bytes, ended, .. }) => {
+                    self.content.extend_from_slice(bytes);
+                    self.ended = ended;
+                    if self.content.len() > MOST {
+                        return Err(io::ErrorKind::InvalidData.into());
+                    }
+                }
+                Some(Event::Trailers { trailers, .. }) => (self.trailers, self.ended) = (trailers, true),
+                Some(Event::Reset { code, .. } | Event::Failed { code, .. }) => {
+                    return Err(io::Error::other(code.name()));
+                }
+                Some(Event::Leaves { last: 0, code }) => return Err(io::Error::other(code.name())),
+                Some(_) => {}
+            }
+        }
+        self.stash = rest.to_vec();
+        Ok(())
+    }
+}
+
+/// The fields of a request, pseudo-fields first.
+fn request(asked: &Asked, secured: bool) -> io::Result<Vec<(String, String)>> {
+    let mut fields: Vec<(String, String)> = Vec::new();
+    let mut host = asked.host.to_string();
     for line in &asked.headers {
         let (name, value) = line.split_once(':').unwrap_or((line, ""));
-        let name = HeaderName::from_bytes(name.trim().as_bytes())?;
-        fields.append(name, HeaderValue::from_str(value.trim())?);
+        let (name, value) = (name.trim().to_ascii_lowercase(), value.trim().to_owned());
+        if !field::is_name(name.as_bytes()) || !field::is_value(value.as_bytes()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a header of a check is none"));
+        }
+        match name == "host" {
+            true => host = value, // RFC 9113 §8.3.1: whom it is for stands in `:authority`
+            false => fields.push((name, value)),
+        }
     }
-    fields.entry(USER_AGENT).or_insert(HeaderValue::from_static(super::USER_AGENT));
-    // RFC 9113 §8.3.1: whom it is for stands in `:authority`.
-    let host = fields.remove(HOST);
-    let host = host.as_ref().map_or(asked.host.as_bytes(), HeaderValue::as_bytes);
-    let mut uri = http::uri::Parts::default();
-    uri.scheme = Some(if secured { Scheme::HTTPS } else { Scheme::HTTP });
-    uri.authority = Some(Authority::try_from(host)?);
-    uri.path_and_query = Some(PathAndQuery::try_from(&*asked.path)?);
-    let mut request = Request::new(());
-    *request.method_mut() = Method::from_bytes(asked.method.as_bytes())?;
-    *request.uri_mut() = Uri::from_parts(uri)?;
-    *request.headers_mut() = fields;
-    Ok(request)
+    if !fields.iter().any(|(name, _)| name == "user-agent") {
+        fields.push(("user-agent".into(), super::USER_AGENT.into()));
+    }
+    let scheme = if secured { "https" } else { "http" };
+    let pseudo = [(":method", &*asked.method), (":scheme", scheme), (":authority", &*host), (":path", &*asked.path)];
+    Ok(pseudo.map(|(name, value)| (name.into(), value.into())).into_iter().chain(fields).collect())
 }
 
 /// A `HealthCheckRequest` in its frame: the service is its field 1.
@@ -164,31 +208,6 @@ fn number(message: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// The bytes of a connection as the library wants them.
-struct ProbeIo(Stream);
-
-impl AsyncRead for ProbeIo {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let count = ready!(self.get_mut().0.poll_read(context, out.initialize_unfilled()))?;
-        out.advance(count);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for ProbeIo {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.get_mut().0.poll_write(context, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().0.poll_shutdown(context)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,12 +245,16 @@ mod tests {
     #[test]
     fn a_request_says_who_asks_unless_told_otherwise() {
         let asked = Asked { path: "/health?x".into(), ..Asked::of("a:1") };
-        let plain = request(&asked, false).expect("valid");
-        assert_eq!((plain.method(), plain.uri().to_string()), (&Method::GET, "http://a:1/health?x".to_owned()));
-        assert_eq!(plain.headers()["user-agent"], "weir-health-check");
+        let text = |asked: &Asked, secured| {
+            let fields = request(asked, secured).expect("valid");
+            fields.into_iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>()
+        };
+        let plain =
+            [":method GET", ":scheme http", ":authority a:1", ":path /health?x", "user-agent weir-health-check"];
+        assert_eq!(text(&asked, false), plain);
         let headers = ["HOST: b".into(), "User-Agent: me".into()].into();
-        let other = request(&Asked { headers, method: "HEAD".into(), ..Asked::of("a") }, true).expect("valid");
-        assert_eq!((other.method(), other.uri().to_string()), (&Method::HEAD, "https://b/".to_owned()));
-        assert_eq!((other.headers().len(), &other.headers()["user-agent"]), (1, &HeaderValue::from_static("me")));
+        let other = Asked { headers, method: "HEAD".into(), ..Asked::of("a") };
+        assert_eq!(text(&other, true), [":method HEAD", ":scheme https", ":authority b", ":path /", "user-agent me"]);
+        assert!(request(&Asked { headers: ["a b: c".into()].into(), ..Asked::of("a") }, false).is_err());
     }
 }

@@ -10,7 +10,7 @@ use crate::h2::frame::{
 use crate::h2::priority::Priority;
 use crate::h2::request::RequestReader;
 use crate::h2::response::ResponseReader;
-use crate::h2::streams::{Progress, Stream};
+use crate::h2::streams::{Progress, Removal, Stream};
 use crate::h2::window::{ReceiveWindow, SendWindow};
 use crate::head::{Framing, write_field};
 use crate::method::Method;
@@ -143,7 +143,7 @@ impl Connection {
         }
         self.credit.stream_left();
         frame::write_reset(&mut self.out, stream, code);
-        let failed = self.streams.remove(stream, true);
+        let failed = self.streams.remove(stream, Removal::ByUs);
         Ok(failed.map(|stream| Event::Failed { key: stream.key, code }))
     }
 
@@ -356,7 +356,7 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(id) else { return };
         stream.receiving = Progress::Ended;
         if stream.is_over() {
-            self.streams.remove(id, false);
+            self.streams.remove(id, Removal::Complete);
         }
     }
 
@@ -407,8 +407,16 @@ impl Connection {
     ) -> Result<Option<Option<ErrorCode>>, ErrorCode> {
         let is_ignored = self.streams.is_ignored(id) || self.role == Role::Client;
         let Some(stream) = self.streams.get_mut(id) else {
-            // §5.1: who has ended a stream sends nothing more on it.
-            return if is_ignored { Ok(Some(None)) } else { Err(ErrorCode::STREAM_CLOSED) };
+            // §5.1: who has ended a stream sends nothing more on it; after a reset it is told so, and may go on.
+            if is_ignored {
+                return Ok(Some(None));
+            }
+            if self.streams.is_complete(id) {
+                return Err(ErrorCode::STREAM_CLOSED);
+            }
+            self.credit.answered();
+            frame::write_reset(&mut self.out, id, ErrorCode::STREAM_CLOSED);
+            return Ok(Some(None));
         };
         match stream.receiving {
             Progress::Head => return Ok(Some(Some(ErrorCode::PROTOCOL_ERROR))),
@@ -498,7 +506,7 @@ impl Connection {
             return Err(ErrorCode::PROTOCOL_ERROR);
         }
         let code = ErrorCode(u32::from_be_bytes(code));
-        Ok(self.streams.remove(head.stream, false).map(|stream| Event::Reset { key: stream.key, code }))
+        Ok(self.streams.remove(head.stream, Removal::ByPeer).map(|stream| Event::Reset { key: stream.key, code }))
     }
 
     fn settings(&mut self, head: FrameHead, payload: &[u8]) -> Result<Option<Event<'static>>, ErrorCode> {

@@ -4,7 +4,7 @@ use super::{Connection, Role};
 use crate::h2::frame::{self, END_STREAM, ErrorCode, HEAD, MOST, MOST_STREAM, kind};
 use crate::h2::hpack::Encoder;
 use crate::h2::priority::Priority;
-use crate::h2::streams::{Progress, Stream};
+use crate::h2::streams::{Progress, Removal, Stream};
 use crate::h2::window::{ReceiveWindow, SendWindow};
 use crate::method::Method;
 use crate::trailers::Trailers;
@@ -167,7 +167,7 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(id) else { return };
         stream.sending = Progress::Ended;
         if stream.is_over() {
-            self.streams.remove(id, false);
+            self.streams.remove(id, Removal::Complete);
         }
     }
 
@@ -189,8 +189,8 @@ impl Connection {
     /// Ends a stream in both directions.
     pub fn reset(&mut self, id: u32, code: ErrorCode) {
         let Some(stream) = self.streams.get(id) else { return };
-        let ignore = stream.receiving != Progress::Ended;
-        self.streams.remove(id, ignore);
+        let why = if stream.receiving == Progress::Ended { Removal::Complete } else { Removal::ByUs };
+        self.streams.remove(id, why);
         frame::write_reset(&mut self.out, id, code);
     }
 
