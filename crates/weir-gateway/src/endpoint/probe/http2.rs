@@ -16,7 +16,14 @@ use crate::snapshot::Asked;
 /// The largest head and the largest content of an answer.
 const MOST: usize = 64 * 1024;
 const BOUNDS: Bounds = Bounds {
-    limits: Limits { head_bytes: MOST, fields: 100, target_bytes: 0, underscores_in_names: false },
+    limits: Limits {
+        head_bytes: MOST,
+        fields: 100,
+        target_bytes: 0,
+        underscores_in_names: false,
+        target_replaces_host: false,
+        refuse_path_parameters: false,
+    },
     streams: 0,
     stream_window: MOST as u32,
     connection_window: MOST as u32,
