@@ -14,7 +14,8 @@ use weir_proto::h2::{self, Bounds, ErrorCode, Role};
 use super::accepted::Accepted;
 use crate::context::buffers::READ_BYTES;
 use crate::context::lifecycle::WorkerPhase;
-use crate::http2::{Lost, Session};
+use crate::http2::Session;
+use crate::message::sides::Lost;
 use crate::snapshot::ClientSettings;
 use crate::worker::Worker;
 

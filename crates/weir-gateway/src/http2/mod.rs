@@ -3,4 +3,4 @@
 pub mod fields;
 mod session;
 
-pub use session::{Handler, Lost, Session, State};
+pub use session::{Handler, Session, State};

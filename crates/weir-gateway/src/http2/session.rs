@@ -13,7 +13,7 @@ use weir_proto::{ResponseHead, Trailers};
 
 use crate::context::WorkerContext;
 use crate::context::buffers::READ_BYTES;
-use crate::message::sides::Pipe;
+use crate::message::sides::{Lost, Pipe};
 
 /// As much as waits for the socket before streams have to wait with what they send.
 const MOST_OUT: usize = READ_BYTES;
@@ -23,41 +23,6 @@ const TURN: usize = 16 * 1024;
 const READS: usize = 4;
 /// Heads of one response that wait to be looked at: more interim ones than anybody lets through.
 const MOST_HEADS: usize = 10;
-
-/// Why nothing more comes of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
-    /// The peer has reset it.
-    Reset(ErrorCode),
-    /// We had to, for what came on it.
-    Failed(ErrorCode),
-    /// The peer has not looked at it, and will not.
-    NotProcessed,
-    /// The connection has ended, or ends now.
-    Connection,
-}
-
-impl std::fmt::Display for Lost {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Lost::Reset(code) => write!(out, "the peer has reset the stream: {}", code.name()),
-            Lost::Failed(code) => write!(out, "the stream was reset for what came on it: {}", code.name()),
-            Lost::NotProcessed => out.write_str("the peer has left without looking at the stream"),
-            Lost::Connection => out.write_str("the connection has ended"),
-        }
-    }
-}
-
-impl std::error::Error for Lost {}
-
-impl From<Lost> for io::Error {
-    fn from(lost: Lost) -> io::Error {
-        match lost {
-            Lost::NotProcessed | Lost::Reset(ErrorCode::REFUSED_STREAM) => crate::message::sides::NOT_PROCESSED.into(),
-            lost => io::Error::other(lost),
-        }
-    }
-}
 
 /// A head of a response, as it came.
 pub struct ResponseStart {

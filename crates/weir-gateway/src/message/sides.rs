@@ -12,6 +12,7 @@ use weir_net::stream::Stream;
 use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::{BadResponse, Limits};
+use weir_proto::h2::ErrorCode;
 use weir_proto::{ResponseHead, Trailers};
 
 use crate::context::WorkerContext;
@@ -186,6 +187,41 @@ pub trait UpstreamSide: Sending {
 
 /// The kind of error by which an upstream says that it has not looked at the request, so that it can be sent again.
 pub const NOT_PROCESSED: io::ErrorKind = io::ErrorKind::ConnectionRefused;
+
+/// Why nothing more comes of a stream of HTTP/2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// The peer has reset it.
+    Reset(ErrorCode),
+    /// We had to, for what came on it.
+    Failed(ErrorCode),
+    /// The peer has not looked at it, and will not.
+    NotProcessed,
+    /// The connection has ended, or ends now.
+    Connection,
+}
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Lost::Reset(code) => write!(out, "the peer has reset the stream: {}", code.name()),
+            Lost::Failed(code) => write!(out, "the stream was reset for what came on it: {}", code.name()),
+            Lost::NotProcessed => out.write_str("the peer has left without looking at the stream"),
+            Lost::Connection => out.write_str("the connection has ended"),
+        }
+    }
+}
+
+impl std::error::Error for Lost {}
+
+impl From<Lost> for io::Error {
+    fn from(lost: Lost) -> io::Error {
+        match lost {
+            Lost::NotProcessed | Lost::Reset(ErrorCode::REFUSED_STREAM) => NOT_PROCESSED.into(),
+            lost => io::Error::other(lost),
+        }
+    }
+}
 
 /// What came from an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,9 +16,9 @@ use weir_proto::{ResponseHead, Trailers};
 
 use super::{EndpointPool, Freshness, Permit, in_time};
 use crate::context::WorkerContext;
-use crate::http2::{Handler, Lost, Session, State, fields};
+use crate::http2::{Handler, Session, State, fields};
 use crate::message::forward::{self, Coding};
-use crate::message::sides::{NOT_PROCESSED, Received, RequestTerms, Sending, UpstreamSide};
+use crate::message::sides::{Lost, NOT_PROCESSED, Received, RequestTerms, Sending, UpstreamSide};
 use crate::snapshot::Timeouts;
 
 /// Exchanges on one connection before another is made: one connection is one window.

@@ -11,9 +11,8 @@ use weir_proto::h1::{BadResponse, parse_response};
 use super::body::{self, BodyTransfer};
 use super::{Persisting, Relay, ns};
 use crate::context::lifecycle::WorkerPhase;
-use crate::http2::Lost;
 use crate::message::forward::{self, Coding};
-use crate::message::sides::{ClientSide, NOT_PROCESSED, Received, UpstreamSide};
+use crate::message::sides::{ClientSide, Lost, NOT_PROCESSED, Received, UpstreamSide};
 use crate::plugins::content;
 
 /// Interim responses let through for one request; more are a storm.
