@@ -86,8 +86,8 @@ fn h12_a_call_whose_server_dies_is_unavailable() {
     assert_eq!(client.ask(&format!("dies {}", gateway.addr())), "ok");
 }
 
-/// A server that breaks a call off, in HTTP/2 in the clear and in TLS (`grpc` and `grpcs`).
-fn a_broken_call_is_unavailable<U: UpstreamSide>(scheme: &str) {
+/// A server that breaks a call off with INTERNAL_ERROR, so that it is not to be called again, in HTTP/2 in the clear and in TLS (`grpc` and `grpcs`).
+fn a_broken_call_is_an_error<U: UpstreamSide>(scheme: &str) {
     let gate = Gate::new();
     let held = gate.clone();
     let origin = U::origin(move |exchange| {
@@ -109,7 +109,7 @@ fn a_broken_call_is_unavailable<U: UpstreamSide>(scheme: &str) {
     ));
     let mut client = Http2::<Plain>::connect(&gateway);
     let call = [("content-type", "application/grpc"), ("te", "trailers")];
-    for (target, status) in [("/test.Echo/Whole", "0"), ("/test.Echo/Half", "14"), ("/test.Echo/Whole", "0")] {
+    for (target, status) in [("/test.Echo/Whole", "0"), ("/test.Echo/Half", "13"), ("/test.Echo/Whole", "0")] {
         client.begin("POST", target, &call, Length::Unknown);
         client.send(b"\0\0\0\0\0").expect("it is taken");
         client.finish(&[]);
@@ -124,13 +124,13 @@ fn a_broken_call_is_unavailable<U: UpstreamSide>(scheme: &str) {
 }
 
 #[test]
-fn h12_a_call_that_is_broken_off_is_unavailable() {
-    a_broken_call_is_unavailable::<Http2<Plain>>("grpc");
+fn h12_a_call_that_is_broken_off_is_an_error() {
+    a_broken_call_is_an_error::<Http2<Plain>>("grpc");
 }
 
 #[test]
-fn h12_a_call_that_is_broken_off_is_unavailable_over_tls() {
-    a_broken_call_is_unavailable::<Http2<Secure>>("grpcs");
+fn h12_a_call_that_is_broken_off_is_an_error_over_tls() {
+    a_broken_call_is_an_error::<Http2<Secure>>("grpcs");
 }
 
 /// How often a call is tried whose time is looked at: the machine may have other things to do.

@@ -151,7 +151,7 @@ fn calls_pass_over_http2_and_tls() {
     calls_pass::<Http2<Secure>>();
 }
 
-fn a_broken_call_is_unavailable<C: ClientSide>() {
+fn a_broken_call_is_an_error<C: ClientSide>() {
     let gate = Gate::new();
     let held = gate.clone();
     let origin = Http2::<Plain>::origin(move |exchange| {
@@ -168,7 +168,7 @@ fn a_broken_call_is_unavailable<C: ClientSide>() {
         assert_eq!(call.message(), "hi");
         gate.open_once();
         let outcome = call.outcome();
-        assert_eq!(outcome, "grpc-status:14\r\ngrpc-message:upstream_aborted\r\n", "{form}");
+        assert_eq!(outcome, "grpc-status:13\r\ngrpc-message:upstream_reset\r\n", "{form}");
         client = C::connect(&gateway); // an HTTP/1 connection ends with such a response
     }
     // Where there is no server, the head says it.
@@ -179,13 +179,13 @@ fn a_broken_call_is_unavailable<C: ClientSide>() {
 }
 
 #[test]
-fn h12_a_broken_call_is_unavailable_over_http1() {
-    a_broken_call_is_unavailable::<Http1<Plain>>();
+fn h12_a_broken_call_is_an_error_over_http1() {
+    a_broken_call_is_an_error::<Http1<Plain>>();
 }
 
 #[test]
-fn h12_a_broken_call_is_unavailable_over_http2() {
-    a_broken_call_is_unavailable::<Http2<Plain>>();
+fn h12_a_broken_call_is_an_error_over_http2() {
+    a_broken_call_is_an_error::<Http2<Plain>>();
 }
 
 fn others_are_refused<C: ClientSide>() {

@@ -37,8 +37,8 @@ struct Slot {
     /// Wakes who serves it.
     task: Option<Waker>,
     answers: VecDeque<Box<ResponseStart>>,
-    /// Content that came, and how much of it was taken.
-    incoming: Vec<u8>,
+    /// Content that came, in pieces as large as a read, and how much of the first was taken.
+    incoming: VecDeque<Vec<u8>>,
     taken: usize,
     /// Nothing comes behind it.
     ended: bool,
@@ -162,23 +162,21 @@ impl<P: Pipe> Session<P> {
         let mut state = self.state();
         let State { protocol, slots, worker, .. } = &mut *state;
         let slot = &mut slots[key];
-        let here = &slot.incoming[slot.taken..];
-        if here.is_empty() {
+        let Some(piece) = slot.incoming.front_mut() else {
             return match (slot.lost, slot.ended) {
                 (_, true) => Poll::Ready(Ok(0)),
                 (Some(lost), _) => Poll::Ready(Err(lost.into())),
                 _ => Poll::Pending,
             };
-        }
+        };
+        let here = &piece[slot.taken..];
         let count = here.len().min(buffer.len());
         buffer[..count].copy_from_slice(&here[..count]);
         slot.taken += count;
-        if slot.taken == slot.incoming.len() {
+        if slot.taken == piece.len() {
             slot.taken = 0;
-            worker.buffers.release(&mut slot.incoming);
-        } else if slot.taken >= READ_BYTES {
-            slot.incoming.drain(..slot.taken);
-            slot.taken = 0;
+            worker.buffers.release(piece);
+            slot.incoming.pop_front();
         }
         let said = protocol.output().len();
         protocol.release(slot.id, count);
@@ -291,8 +289,9 @@ impl<P: Pipe> Session<P> {
         let is_sent = slot.unsent.is_empty() && slot.end.is_none() && protocol.has_sent_all(slot.id);
         protocol.reset(slot.id, if is_sent { complete } else { incomplete });
         // What nobody has taken is taken now: its stream is gone, and others may need the connection's window.
-        protocol.release(slot.id, slot.incoming.len() - slot.taken);
-        worker.buffers.release(&mut slot.incoming);
+        let untaken = slot.incoming.iter().map(Vec::len).sum::<usize>() - slot.taken;
+        protocol.release(slot.id, untaken);
+        slot.incoming.iter_mut().for_each(|piece| worker.buffers.release(piece));
         worker.buffers.release(&mut slot.unsent);
         drop(state);
         self.wake_driver();
@@ -417,7 +416,15 @@ impl<P> State<P> {
             match event {
                 Event::Data { key, bytes, ended } => {
                     let Some(slot) = self.slots.get_mut(key) else { continue };
-                    self.worker.buffers.stash(&mut slot.incoming, bytes);
+                    match slot.incoming.back_mut() {
+                        Some(piece) if piece.len() + bytes.len() <= READ_BYTES => piece.extend_from_slice(bytes),
+                        _ if bytes.is_empty() => {}
+                        _ => {
+                            let mut piece = Vec::new();
+                            self.worker.buffers.stash(&mut piece, bytes);
+                            slot.incoming.push_back(piece);
+                        }
+                    }
                     slot.ended |= ended;
                     self.wake(key);
                 }
