@@ -116,7 +116,8 @@ async fn over_http2(
     exchange.upstream.connect_ns = if reused { exchange.upstream.started_ns } else { worker.wake_up() };
     let outcome = relay::both_ways(worker, client, &mut stream, exchange, terms).await;
     exchange.upstream.ended_ns = worker.now_ns();
-    match outcome.map_err(|stop| (stop, reused))? {
+    // Only what became of the connection may be its age's fault.
+    match outcome.map_err(|stop| (stop, reused && stream.has_lost_connection()))? {
         RelayOutcome::Complete { client_reusable: true, .. } => Ok(After::KeepAlive),
         RelayOutcome::Complete { .. } => Ok(After::Close),
         RelayOutcome::Tunnel => Err((Stop::BadInterim, reused)),
