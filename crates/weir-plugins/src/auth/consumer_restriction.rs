@@ -8,14 +8,14 @@ use crate::answer::RefusalResponse;
 
 /// Lets only some consumers use a route, or only some routes and services be used, and says by which methods.
 ///
-/// A request of nobody known is refused with 401.
+/// A request without a consumer is refused with 401.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConsumerRestriction {
     /// What the lists name.
     #[serde(default, rename = "type")]
     subject: Subject,
-    /// Who is let in; nobody else is, unless `allowed_by_methods` says so.
+    /// Only these are let in, apart from those that `allowed_by_methods` allows.
     #[schemars(length(min = 1))]
     whitelist: Option<Vec<String>>,
     /// Who is refused, whatever the other lists say.

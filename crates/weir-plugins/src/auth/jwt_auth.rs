@@ -55,7 +55,7 @@ pub struct JwtAuth {
     #[serde(default = "jwt")]
     #[schemars(length(min = 1, max = 128))]
     realm: String,
-    /// Has no effect: what it keeps for, no plugin here asks for.
+    /// Accepted for compatibility; has no effect.
     #[serde(default)]
     store_in_ctx: bool,
 }
@@ -85,7 +85,7 @@ pub struct TokenCredential {
     /// `secret` is written in base64.
     #[serde(default)]
     base64_secret: bool,
-    /// Seconds by which the clocks of who signs and who verifies may differ; at most a minute.
+    /// Seconds for which expired tokens stay valid, for clocks that differ between issuer and gateway; at most 60.
     #[serde(default)]
     #[schemars(range(max = 60))]
     lifetime_grace_period: u32,
@@ -159,7 +159,7 @@ impl Authenticator for JwtAuth {
             return Err(ConfigError::new("key", "is empty"));
         }
         if credential.lifetime_grace_period > MOST_GRACE_S {
-            let problem = format!("must be at most {MOST_GRACE_S} seconds: for so long tokens live on that have ended");
+            let problem = format!("must be at most {MOST_GRACE_S} seconds: expired tokens stay valid for this long");
             return Err(ConfigError::new("lifetime_grace_period", problem));
         }
         credential.decoding_key()?;

@@ -24,7 +24,7 @@ use directory::{BindResult, Directory, DirectoryConnections};
 ///
 /// The name becomes a part of a distinguished name, `uid=NAME,base_dn`, escaped so that it cannot say anything else; the
 /// directory says whether the password is right (a simple bind, RFC 4513 §5.1), and the consumer with that `user_dn` is let
-/// in. An empty password is nobody's: the directory is not asked. When the directory does not answer, the answer is 503.
+/// in. An empty password is refused without asking the directory. When the directory does not answer, the answer is 503.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LdapAuth {
@@ -42,19 +42,19 @@ pub struct LdapAuth {
     /// default in APISIX.
     #[serde(default = "yes")]
     tls_verify: bool,
-    /// The attribute that names somebody.
+    /// The attribute that holds the user's name.
     #[serde(default = "cn")]
     uid: String,
     /// Milliseconds until the directory counts as not answering, connecting included.
     #[serde(default = "three_seconds_ms")]
     #[schemars(range(min = 1, max = 60_000))]
     timeout: u64,
-    /// Connections to the directory, for each worker. Who finds them all taken waits, within the time-out.
+    /// Connections to the directory, for each worker. When all are in use, requests wait for one, up to the time-out.
     #[serde(default = "eight")]
     #[schemars(range(min = 1, max = 256))]
     connections: usize,
-    /// For so many seconds a password that was right is let in without asking again; 0 asks always. A password that is
-    /// changed or taken away in the directory is good for so long.
+    /// Seconds for which each worker caches a correct password; 0 asks the directory for each request. A password that is
+    /// changed or revoked in the directory stays valid for this long.
     #[serde(default = "thirty")]
     #[schemars(range(max = 3600))]
     cache_ttl: u64,

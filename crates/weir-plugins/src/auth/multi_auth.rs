@@ -9,7 +9,8 @@ use crate::answer::RefusalResponse;
 
 /// Lets consumers in by the first of several auth plugins that knows them.
 ///
-/// A plugin that cannot tell, because something is broken, ends the search: nobody is let in by luck.
+/// A plugin that fails for another reason than wrong credentials, such as a directory that does not answer, refuses the
+/// request: the plugins after it are not tried.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MultiAuth {

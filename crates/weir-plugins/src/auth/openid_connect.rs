@@ -106,7 +106,7 @@ pub struct OpenidConnect {
     /// Whether the provider has to prove with a certificate who it is, vouched for by an authority of this system.
     #[serde(default = "yes")]
     ssl_verify: bool,
-    /// Only `false`: a token that nobody has signed is nobody's.
+    /// Only `false`: unsigned tokens are always refused.
     #[serde(default)]
     accept_none_alg: bool,
     /// Has no effect: what is signed in a way that is not known is refused.

@@ -18,20 +18,20 @@ mod remote;
 use remote::{HeldPermits, RedisConnLimiter};
 
 counted_somewhere! {
-/// Limits how many requests are under way at the same time, for each client, key or tenant.
+/// Limits how many requests are in progress at the same time, for each client, key or tenant.
 ///
-/// A request is under way until its response has ended, however it ends. The number is exact over all workers, and with
+/// A request is in progress until its response has ended, however it ends. The number is exact over all workers, and with
 /// one of the `redis` policies over all gateways whose options are the same.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitConn {
-    /// Requests that may be under way at once; or a `$variable` that holds the number.
+    /// Requests that may be in progress at once; or a `$variable` that holds the number.
     #[schemars(extend("type" = ["integer", "string"]))]
     conn: Option<Value>,
     /// Requests beyond `conn` that are let through after a pause; more are refused. A `$variable` may hold the number.
     #[schemars(extend("type" = ["integer", "string"]))]
     burst: Option<Value>,
-    /// The pause in seconds, for each `conn` requests that are under way already.
+    /// The pause in seconds, for each `conn` requests that are in progress already.
     #[schemars(extend("exclusiveMinimum" = 0))]
     default_conn_delay: f64,
     /// Keeps the pause as it is. Otherwise it is halfway to what the last request took.
@@ -56,7 +56,7 @@ pub struct LimitConn {
     /// counts does not answer. Otherwise they are answered with 500.
     #[serde(default)]
     allow_degradation: bool,
-    /// `redis` and `redis-cluster`: seconds after which a request is forgotten that nobody has seen end, as when a gateway
+    /// `redis` and `redis-cluster`: seconds after which a request counts as ended that was never reported as ended, as when a gateway
     /// dies.
     #[serde(default = "hour_s")]
     #[schemars(range(min = 1))]

@@ -8,8 +8,8 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Flow, Phases
 /// Limits the size of requests and responses, both ways: neither too large nor too small.
 ///
 /// What declares its length is refused before any of it has passed: a request with 413 or 400, a response with 502. Other
-/// content is counted as it passes, and cut off where it grows too large or ends too early, which whoever reads it can
-/// tell.
+/// content is counted as it passes; where it grows too large or ends too early the message is cut off, which its receiver
+/// notices as an incomplete message.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MessageSize {

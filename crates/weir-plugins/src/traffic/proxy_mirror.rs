@@ -20,12 +20,12 @@ use weir_plugin::{
 use crate::content::body_recorder::BodyRecorder;
 use crate::http_service::HttpService;
 
-/// Sends a copy of requests to another service, whose answers nobody reads.
+/// Sends a copy of requests to another service and ignores its responses.
 ///
-/// A request is copied as its upstream gets it, when its exchange has ended; nobody waits for the copy, and nothing that
-/// becomes of it is noticed by the client. What is refused before an upstream is asked is not copied. Each worker has at
-/// most 128 copies on their way, and a copy may have 1 MiB of content: others are dropped. What becomes of copies is counted
-/// as `weir_mirrored_requests_total`.
+/// A request is copied as its upstream gets it, after its exchange has ended, so that the client never waits for the copy
+/// and is not affected when it fails. Requests that are refused before an upstream is asked are not copied. Each worker
+/// sends at most 128 copies at a time, with at most 1 MiB of content each: others are dropped. Copies are counted as
+/// `weir_mirrored_requests_total`, by outcome.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProxyMirror {

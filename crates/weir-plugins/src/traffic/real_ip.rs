@@ -10,7 +10,7 @@ use crate::options::addresses::AddressSet;
 
 /// Finds the client's address in what a proxy in front has said, for policies, logs and `X-Real-IP`.
 ///
-/// Routes are matched before, by the address of the connection. A value that is no address changes nothing.
+/// Routes are matched before, by the address of the connection. A value that is not an address is ignored.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RealIp {

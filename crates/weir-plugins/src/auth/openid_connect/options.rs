@@ -21,7 +21,7 @@ pub struct LoginOptions {
     /// What is asked for.
     #[serde(default = "openid")]
     scope: String,
-    /// The cookie that says who somebody is. Needed for logins.
+    /// The session cookie. Needed for logins.
     session: Option<SessionOptions>,
     /// The path that ends a session. It has to lead to this route.
     #[serde(default = "logout")]
@@ -91,7 +91,7 @@ struct SessionOptions {
     /// Whether it is sent with what other sites ask for.
     #[serde(default)]
     cookie_same_site: SameSite,
-    /// Seconds after which somebody has to log in again.
+    /// Seconds after which the user has to log in again.
     #[serde(default = "day_s")]
     #[schemars(range(min = 1))]
     absolute_timeout: u64,
