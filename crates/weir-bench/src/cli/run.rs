@@ -31,7 +31,7 @@ pub struct Arguments {
     /// Only these targets; the first becomes the baseline if the scenario's is not among them.
     #[arg(long, value_delimiter = ',')]
     pub targets: Vec<String>,
-    /// Only rows whose name contains this, and those their rates come from.
+    /// Only rows whose name contains this, and those their rates or costs are counted from.
     #[arg(long)]
     pub row: Option<String>,
     /// Each policy of a row switched off by itself, and each alone: what it costs.
@@ -176,7 +176,9 @@ pub fn chosen(scenario: Scenario, arguments: &Arguments) -> Result<Scenario, Str
         let names: Vec<String> = scenario.rows.iter().map(|row| row.name.clone()).collect();
         let chosen = |row: &ScenarioRow| row.name.contains(part.as_str());
         let rates = scenario.rows.iter().filter(|row| chosen(row)).filter_map(|row| row.rate_of.as_ref());
-        let needed: Vec<String> = rates.map(|rate_of| rate_of.row.clone()).collect();
+        let mut needed: Vec<String> = rates.map(|rate_of| rate_of.row.clone()).collect();
+        let compared = scenario.ablations.iter().filter(|one| one.with.contains(part.as_str()));
+        needed.extend(compared.map(|one| one.without.clone()));
         scenario.rows.retain(|row| chosen(row) || needed.contains(&row.name));
         if scenario.rows.is_empty() {
             return Err(format!("--row {part}: no row contains that; there are: {}", names.join(" · ")));
