@@ -24,9 +24,9 @@ pub struct Lifecycle {
 }
 
 /// While there is no room for another connection, one on which nothing was ever sent is closed after this long,
-const FULL_FIRST_BYTE_NS: u64 = 2_000_000_000;
+const FULL_FIRST_BYTE_NS: u64 = 1_000_000_000;
 /// and one that waits for its next request after this long.
-const FULL_IDLE_NS: u64 = 10_000_000_000;
+const FULL_IDLE_NS: u64 = 30_000_000_000;
 /// While that lasts, idle connections are told once in this long.
 const FULL_AGAIN_NS: u64 = 1_000_000_000;
 
