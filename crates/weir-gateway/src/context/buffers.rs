@@ -1,6 +1,6 @@
 //! The buffers of a worker. They are lent for one step of work, so that an idle connection owns none.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use weir_plugin::Exchange;
 
@@ -8,6 +8,8 @@ use weir_plugin::Exchange;
 pub const READ_BYTES: usize = 64 * 1024;
 /// Exchanges and buffers kept for the next user; more are given back to the allocator.
 const KEEP: usize = 512;
+/// Bytes of all spare buffers. A burst may need many large ones at once, and must not keep them for ever.
+const SPARE_BYTES: usize = 4 << 20;
 /// An exchange that has grown larger than this, in bytes, is not kept: few are, and somebody might make all of them so.
 const KEPT_EXCHANGE: usize = 32 * 1024;
 
@@ -18,6 +20,8 @@ pub struct Buffers {
     #[allow(clippy::vec_box)]
     exchanges: RefCell<Vec<Box<Exchange>>>,
     spare: RefCell<Vec<Vec<u8>>>,
+    /// Capacity of all of them.
+    spare_bytes: Cell<usize>,
 }
 
 impl Default for Buffers {
@@ -27,6 +31,7 @@ impl Default for Buffers {
             write: RefCell::new(Vec::with_capacity(2 * READ_BYTES)),
             exchanges: RefCell::default(),
             spare: RefCell::default(),
+            spare_bytes: Cell::new(0),
         }
     }
 }
@@ -61,11 +66,7 @@ impl Buffers {
         if bytes.is_empty() {
             return;
         }
-        if stash.capacity() == 0
-            && let Some(buffer) = self.spare.borrow_mut().pop()
-        {
-            *stash = buffer;
-        }
+        self.lend(stash);
         stash.extend_from_slice(bytes);
     }
 
@@ -74,6 +75,7 @@ impl Buffers {
         if buffer.capacity() == 0
             && let Some(other) = self.spare.borrow_mut().pop()
         {
+            self.spare_bytes.set(self.spare_bytes.get() - other.capacity());
             *buffer = other;
         }
     }
@@ -92,10 +94,11 @@ impl Buffers {
             return;
         }
         let mut buffer = std::mem::take(stash);
-        let mut buffers = self.spare.borrow_mut();
-        if buffers.len() < KEEP && buffer.capacity() <= 2 * READ_BYTES {
+        let (mut spare, bytes) = (self.spare.borrow_mut(), self.spare_bytes.get() + buffer.capacity());
+        if spare.len() < KEEP && buffer.capacity() <= 2 * READ_BYTES && bytes <= SPARE_BYTES {
+            self.spare_bytes.set(bytes);
             buffer.clear();
-            buffers.push(buffer);
+            spare.push(buffer);
         }
     }
 }

@@ -178,6 +178,8 @@ impl<P: Pipe> Session<P> {
             worker.buffers.release(piece);
             slot.incoming.pop_front();
         }
+        // With memory that others gave back: what is made anew each time would be one more spare buffer each time.
+        worker.buffers.lend(protocol.output());
         let said = protocol.output().len();
         protocol.release(slot.id, count);
         let has_said = protocol.output().len() > said;
@@ -287,6 +289,7 @@ impl<P: Pipe> Session<P> {
         *held -= slot.unsent.len();
         waiting.retain(|other| *other != key);
         let is_sent = slot.unsent.is_empty() && slot.end.is_none() && protocol.has_sent_all(slot.id);
+        worker.buffers.lend(protocol.output());
         protocol.reset(slot.id, if is_sent { complete } else { incomplete });
         // What nobody has taken is taken now: its stream is gone, and others may need the connection's window.
         let untaken = slot.incoming.iter().map(Vec::len).sum::<usize>() - slot.taken;
