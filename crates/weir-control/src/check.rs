@@ -26,7 +26,7 @@ pub fn check_standard_input(registry: &Registry) -> Result<Vec<Diagnostic>, Vec<
 
 fn check(mut loader: DocumentLoader, registry: &Registry) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
     let loaded = loader.read()?;
-    compile(&loaded.document, registry).map(|Compiled { warnings, .. }| warnings)
+    compile(&loaded.document, registry, None).map(|Compiled { warnings, .. }| warnings)
 }
 
 /// Checks a text, with no variables set and no plugins. Never panics, whatever the text.
@@ -35,7 +35,7 @@ fn check(mut loader: DocumentLoader, registry: &Registry) -> Result<Vec<Diagnost
 /// As [`check_file`].
 pub fn check_text(text: &str) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
     let document = Document::parse("text", text, &|_| None, TextLimits::default())?;
-    compile(&document, &Registry::new(&[])).map(|Compiled { warnings, .. }| warnings)
+    compile(&document, &Registry::new(&[]), None).map(|Compiled { warnings, .. }| warnings)
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ mod chains;
 mod consumers;
 mod http_client;
 mod meta;
+mod parts;
+mod routes;
 mod secured;
 mod upstreams;
 
@@ -13,20 +15,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_client::HttpClient;
-use weir_gateway::route::{BuildError, MethodSet};
-use weir_gateway::snapshot::{Route, RouteRule, RouteTable, Snapshot, Target};
-use weir_plugin::{Expression, Moment, Registry, RouteFacts};
-use weir_proto::Method;
+use weir_gateway::snapshot::Snapshot;
+use weir_plugin::{Expression, Moment, Registry};
 
 use crate::acme::{AcmeTerms, Challenges};
-use crate::document::{self, Challenge, Document, Reference, ResourceOrigin, ServiceSpec};
+use crate::document::{Challenge, Document, Reference, ResourceOrigin};
 use crate::text::diagnostic::{Diagnostic, Faults};
+use crate::text::fingerprint::Fingerprint;
 use crate::text::read::join;
 use crate::text::suggest::{closest, meant};
 use crate::text::tree::TextPosition;
 
 pub(crate) use certificates::Presented;
 use chains::Chains;
+pub use parts::Parts;
+use parts::Sets;
+use routes::Routes;
 use upstreams::Upstreams;
 
 /// A document that can be served.
@@ -37,47 +41,53 @@ pub struct Compiled {
     pub acme: Option<Arc<AcmeTerms>>,
     /// What is accepted but probably not meant.
     pub warnings: Vec<Diagnostic>,
+    /// What the next document may have in common with this one.
+    pub parts: Parts,
     pub(crate) presented: Presented,
 }
 
 /// Compiles a document. Does no I/O: names of hosts must have been looked up ([`Document::addresses`]), and a node whose
 /// name has no address gets no endpoint.
 ///
+/// What did not change since `previous` is taken from there. That changes the cost and nothing else: the snapshot means the same
+/// as one that was compiled from scratch. Only the numbers of its routes and upstreams may be other ones.
+///
 /// # Errors
 /// Everything that is wrong with the document, in the order of its text.
-pub fn compile(document: &Document, registry: &Registry) -> Result<Compiled, Vec<Diagnostic>> {
-    compile_answering(document, registry, &Arc::default())
+pub fn compile(
+    document: &Document,
+    registry: &Registry,
+    previous: Option<&Parts>,
+) -> Result<Compiled, Vec<Diagnostic>> {
+    compile_answering(document, registry, previous, &Arc::default())
 }
 
 /// The same, for a node that answers these challenges of an authority while orders are open.
 pub(crate) fn compile_answering(
     document: &Document,
     registry: &Registry,
+    previous: Option<&Parts>,
     challenges: &Arc<Challenges>,
 ) -> Result<Compiled, Vec<Diagnostic>> {
-    let mut compiler = Compiler {
-        document,
-        faults: Faults::new(document.source.clone()),
-        warnings: Faults::new(document.source.clone()),
-        presented: Presented::default(),
-        http: HttpClient::default(),
-        challenges: Arc::clone(challenges),
-    };
-    compiler.http = compiler.http_client();
-    let compiled = compiler.snapshot(registry);
-    let mut faults = document.faults.clone();
-    faults.extend(compiler.faults.into_diagnostics());
-    match compiled {
-        Some((snapshot, acme)) if faults.is_empty() => {
-            let warnings = compiler.warnings.into_diagnostics();
-            Ok(Compiled { snapshot, acme, warnings, presented: compiler.presented })
-        }
-        _ => {
-            // Stable, and what has no place comes last.
-            faults.sort_by_key(|fault| (fault.line.unwrap_or(u32::MAX), fault.column));
-            Err(faults)
-        }
+    let compiler = || Compiler::new(document, Arc::clone(challenges));
+    if let Some(parts) = previous
+        && parts.context == context(document)
+        && document.faults.is_empty()
+        && let Some(compiled) = compiler().changes(registry, parts)
+    {
+        return Ok(compiled);
     }
+    compiler().whole(registry, previous)
+}
+
+/// What every route depends on: all of the document but what is compiled part by part, and the files and certificates that
+/// clients for the gateway's own requests and for upstreams are made from.
+fn context(document: &Document) -> Fingerprint {
+    let mut files: Vec<_> =
+        document.files.iter().filter(|(name, _)| !document.node_files.contains_key(*name)).collect();
+    files.sort_by_key(|(name, _)| *name);
+    let roots: Vec<&[u8]> = document.system_roots.iter().map(|root| &**root).collect();
+    Fingerprint::of((document.context, files, roots))
 }
 
 struct Compiler<'a> {
@@ -90,87 +100,107 @@ struct Compiler<'a> {
     challenges: Arc<Challenges>,
 }
 
-impl Compiler<'_> {
-    /// Nothing only where a fault has been reported.
-    fn snapshot(&self, registry: &Registry) -> Option<(Snapshot, Option<Arc<AcmeTerms>>)> {
-        let document = self.document;
-        let services: HashMap<&str, &ServiceSpec> = by_id(&document.services, |service| &service.id);
-        let mut upstreams = Upstreams::new(self);
-        let shares = upstreams.of_shares();
-        let chains = Chains::new(self, registry, consumers::read(self, registry), shares);
-        let targets: HashMap<&str, Option<usize>> = document
-            .services
-            .iter()
-            .map(|service| {
-                let name = || format!("service/{}", service.id);
-                (&*service.id, upstreams.of(&service.origin, &service.upstream, &service.upstream_id, name))
-            })
-            .collect();
-        let mut routes = Vec::with_capacity(document.routes.len());
-        let mut rules = Vec::with_capacity(document.routes.len());
-        let mut sources = Vec::with_capacity(document.routes.len());
-        for written in &document.routes {
-            let service = self.referred(&written.origin, "service_id", &written.service_id, &services, "services");
-            let name = || format!("route/{}", written.id);
-            let own = upstreams.of(&written.origin, &written.upstream, &written.upstream_id, name);
-            let upstream = own.or_else(|| targets.get(&*service?.id).copied().flatten());
-            let chain = chains.of_route(written, service);
-            // A route without uris has a fault already.
-            if !written.enabled || written.uris.is_empty() {
-                continue;
+/// What is made of a document, but for what it keeps for the next one.
+struct Made {
+    snapshot: Snapshot,
+    acme: Option<Arc<AcmeTerms>>,
+    parts: Parts,
+}
+
+impl<'a> Compiler<'a> {
+    fn new(document: &'a Document, challenges: Arc<Challenges>) -> Compiler<'a> {
+        let mut compiler = Compiler {
+            document,
+            faults: Faults::new(document.source.clone()),
+            warnings: Faults::new(document.source.clone()),
+            presented: Presented::default(),
+            http: HttpClient::default(),
+            challenges,
+        };
+        compiler.http = compiler.http_client();
+        compiler
+    }
+
+    /// Compiles what is not in `parts` already. Nothing where that does not do: something is wrong, and to say all that is wrong
+    /// takes a look at everything, or a change concerns all.
+    fn changes(self, registry: &Registry, parts: &Parts) -> Option<Compiled> {
+        let made = self.make(registry, Some(parts), Some(parts))?;
+        self.faults.into_diagnostics().is_empty().then(|| Compiled {
+            snapshot: made.snapshot,
+            acme: made.acme,
+            warnings: self.warnings.into_diagnostics(),
+            parts: made.parts,
+            presented: self.presented,
+        })
+    }
+
+    /// Compiles everything but the upstreams that are there already, which depend on nothing else.
+    fn whole(self, registry: &Registry, previous: Option<&Parts>) -> Result<Compiled, Vec<Diagnostic>> {
+        let made = self.make(registry, previous, None);
+        let mut faults = self.document.faults.clone();
+        faults.extend(self.faults.into_diagnostics());
+        match made {
+            Some(Made { snapshot, acme, parts }) if faults.is_empty() => {
+                let warnings = self.warnings.into_diagnostics();
+                Ok(Compiled { snapshot, acme, warnings, parts, presented: self.presented })
             }
-            if let Some(vars) = &written.vars {
-                self.warn_of_unknown(&join(&written.origin.path, "vars"), vars);
+            _ => {
+                // Stable, and what has no place comes last.
+                faults.sort_by_key(|fault| (fault.line.unwrap_or(u32::MAX), fault.column));
+                Err(faults)
             }
-            rules.push(rule(written, service, routes.len()));
-            sources.push(written);
-            routes.push(Route {
-                facts: RouteFacts {
-                    route_id: written.id.clone(),
-                    route_name: written.name.clone(),
-                    service_id: service.map(|service| service.id.clone()).unwrap_or_default(),
-                    service_name: service.map(|service| service.name.clone()).unwrap_or_default(),
-                },
-                chain,
-                target: upstream.map_or(Target::Nothing, Target::Upstream),
-                timeouts: written.timeouts,
-                upgrades: written
-                    .enable_websocket
-                    .or_else(|| service.and_then(|service| service.enable_websocket))
-                    .unwrap_or(true),
-                encoded_separators: document.settings.allow_encoded_slashes,
-            });
         }
+    }
+
+    /// Nothing only where a fault has been reported, or `before` does not do.
+    fn make(&self, registry: &Registry, with_upstreams: Option<&Parts>, before: Option<&Parts>) -> Option<Made> {
+        let document = self.document;
+        let mut upstreams = Upstreams::new(self, with_upstreams);
+        let shares = upstreams.of_shares();
+        let sets = Sets::new(before.map(|parts| &*parts.sets));
+        let chains = Chains::new(self, registry, consumers::read(self, registry), shares, sets);
+        let mut routes = Routes::new(self, before);
+        routes.add_all(&mut upstreams, &chains);
         let mut certificates = self.certificates();
         let acme = self.acme(&certificates);
         if let Some(terms) = &acme {
             self.add_obtained(&terms.hosts, &mut certificates);
             match terms.challenge {
-                Challenge::Http01 => {
-                    let (rule, route) = self.challenge_route(&terms.hosts, routes.len());
-                    rules.push(rule);
-                    routes.push(route);
-                }
+                Challenge::Http01 => routes.add_challenges(&terms.hosts),
                 Challenge::TlsAlpn01 => certificates.answer_with(Arc::clone(&self.challenges) as _),
             }
         }
         self.warn_of_silence(&certificates);
-        let table = RouteTable::build(rules)
-            .map_err(|errors| errors.iter().for_each(|error| self.report_rule(&sources, error)))
-            .ok()?;
+        let (catalog, route_pieces, table) = routes.finish()?;
+        let (upstream_catalog, upstream_pieces) = upstreams.finish();
+        let overlays = chains.overlays();
+        let secret_fields = chains.secret_fields();
+        if chains.disagrees() || before.is_some_and(|parts| parts.secret_fields != secret_fields) {
+            return None;
+        }
         let snapshot = Snapshot {
             revision: 0,
             clients: document.settings.clients.clone(),
-            table,
-            routes,
-            upstreams: upstreams.into_compiled(),
+            table: table.clone(),
+            routes: route_pieces.clone(),
+            upstreams: upstream_pieces.clone(),
             unmatched: chains.unmatched(),
             certificates,
-            overlays: chains.overlays(),
+            overlays,
             secret_arguments: chains.secret_arguments(),
             price_every: document.settings.price_every,
         };
-        Some((snapshot, acme))
+        let parts = Parts {
+            context: context(document),
+            upstreams: Arc::new(upstream_catalog),
+            upstream_pieces,
+            routes: Arc::new(catalog),
+            route_pieces,
+            table,
+            sets: Arc::new(chains.into_sets().into_used()),
+            secret_fields,
+        };
+        Some(Made { snapshot, acme, parts })
     }
 
     fn report(&self, path: &str, place: TextPosition, problem: impl Into<String>, advice: Option<String>) {
@@ -186,23 +216,6 @@ impl Compiler<'_> {
             let advice = meant(variable).map(|known| format!("did you mean `{known}`?"));
             let problem = variable.absence(Moment::Record).expect("nobody knows it");
             self.warnings.report_text(path, self.document.tree.place_of(path), problem, advice);
-        }
-    }
-
-    fn report_rule(&self, sources: &[&document::RouteSpec], error: &BuildError) {
-        // The last rule may be one of our own.
-        let Some(route) = sources.get(error.rule) else {
-            let place = self.document.tree.place_of("acme");
-            return self.report("acme", place, format!("{}: {}", error.place, error.reason), None);
-        };
-        // The table counts in lists; a route may say `uri` and `host`, or have its hosts from the service.
-        let written = self.document.tree.place_of(&join(&route.origin.path, &error.place));
-        let (single, _) = error.place.split_once("s[").unwrap_or((&error.place, ""));
-        let path = join(&route.origin.path, single);
-        let place = self.document.tree.place_of(&path);
-        match place != route.origin.place && single != error.place {
-            true => self.report(&path, place, &error.reason, None),
-            false => self.report(&join(&route.origin.path, &error.place), written, &error.reason, None),
         }
     }
 
@@ -231,22 +244,4 @@ impl Compiler<'_> {
 
 fn by_id<T>(all: &[T], id: impl Fn(&T) -> &str) -> HashMap<&str, &T> {
     all.iter().map(|one| (id(one), one)).collect()
-}
-
-fn rule(written: &document::RouteSpec, service: Option<&ServiceSpec>, number: usize) -> RouteRule {
-    let hosts = match service {
-        Some(service) if written.hosts.is_empty() => &service.hosts,
-        _ => &written.hosts,
-    };
-    let methods = || written.methods.iter().map(|name| Method::parse(name.as_bytes())).collect::<MethodSet>();
-    RouteRule {
-        uris: written.uris.clone(),
-        hosts: hosts.clone(),
-        methods: (!written.methods.is_empty()).then(methods),
-        remote_addrs: written.remote_addrs.clone(),
-        priority: written.priority,
-        vars: written.vars.clone(),
-        among: None,
-        route: number as u32,
-    }
 }

@@ -29,6 +29,7 @@ use std::time::SystemTime;
 use weir_net::tls::CertificateDer;
 
 use crate::text::diagnostic::{Diagnostic, Faults};
+use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{MapReader, NodeReader};
 use crate::text::substitute::VariableLookup;
 use crate::text::tree::{NodeKind, TextPosition, TreeNode};
@@ -90,6 +91,8 @@ pub struct Document {
     pub read_at: SystemTime,
     /// What is wrong, as far as one can tell without knowing the plugins.
     pub faults: Vec<Diagnostic>,
+    /// Of all but what is compiled part by part.
+    pub(crate) context: Fingerprint,
     /// What all this was read from.
     pub tree: TreeNode,
 }
@@ -101,12 +104,17 @@ pub type Files = HashMap<Box<str>, Result<Arc<[u8]>, String>>;
 #[derive(Clone, Debug)]
 pub struct PluginSet {
     pub origin: ResourceOrigin,
+    /// Of all that it says.
+    pub(crate) content: Fingerprint,
     pub id: Box<str>,
     pub plugins: PluginSpecs,
 }
 
 /// Parts of the object model that have a name and a place but are not carried out yet. An empty list is fine.
 const NOT_YET: &[&str] = &["protos", "stream_routes"];
+
+/// Resources that are compiled one by one.
+const PARTS: &[&str] = &["routes", "services", "upstreams", "plugin_configs"];
 
 const RESOURCES: &[&str] = &[
     "routes",
@@ -205,6 +213,7 @@ impl Document {
             node_files: HashMap::new(),
             read_at: SystemTime::now(),
             faults: Vec::new(),
+            context: Fingerprint::of_entries(&tree, |key| !PARTS.contains(&key)),
             tree: TreeNode { place: TextPosition::default(), kind: NodeKind::Null },
         };
         let root = NodeReader::root(&tree, &faults);
@@ -359,7 +368,8 @@ fn read_plugin_set(fields: &MapReader, index: usize) -> Option<PluginSet> {
         fields.at().report_advising("has no `plugins`", "add `plugins: {}`");
     }
     let plugins = plugins::read(fields);
-    Some(PluginSet { origin: ResourceOrigin::of(fields.at()), id: resource::id(fields, index), plugins })
+    let content = Fingerprint::of_node(fields.at().node());
+    Some(PluginSet { origin: ResourceOrigin::of(fields.at()), content, id: resource::id(fields, index), plugins })
 }
 
 /// APISIX's list of plugins that are switched on: `[{ name: limit-count }, { name: mqtt-proxy, stream: true }]`.

@@ -68,7 +68,7 @@ pub fn explain(
     registry: &Registry,
     question: &RequestDescription,
 ) -> Result<Explanation, Unexplained> {
-    let Compiled { snapshot, .. } = compile(document, registry).map_err(Unexplained::Document)?;
+    let Compiled { snapshot, .. } = compile(document, registry, None).map_err(Unexplained::Document)?;
     let exchange = exchange(document, question).map_err(Unexplained::Request)?;
     let request = &exchange.request;
     let lookup = Lookup {

@@ -16,7 +16,7 @@ pub mod text;
 
 pub use acme::Acme;
 pub use check::{check_file, check_standard_input, check_text};
-pub use compile::{Compiled, compile};
+pub use compile::{Compiled, Parts, compile};
 pub use document::Document;
 pub use publish::{ConfigStatus, Publication, Publisher, RefusedChange, Subscriber};
 pub use stores::{ConfigWatch, DocumentLoader, LoadedDocument, watch};

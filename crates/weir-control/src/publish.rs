@@ -9,7 +9,7 @@ use weir_gateway::snapshot::Snapshot;
 use weir_plugin::Registry;
 
 use crate::acme::{AcmeTerms, Challenges};
-use crate::compile::{Compiled, Presented, compile_answering};
+use crate::compile::{Compiled, Parts, Presented, compile_answering};
 use crate::document::{Document, NodeSettings};
 use crate::text::diagnostic::Diagnostic;
 
@@ -87,6 +87,8 @@ struct PublisherState {
     started_with: Option<Arc<NodeSettings>>,
     /// The certificates that serve.
     presented: Presented,
+    /// What the configuration that serves was compiled to.
+    parts: Option<Parts>,
 }
 
 impl Publisher {
@@ -128,9 +130,9 @@ impl Publisher {
         warnings: Vec<Diagnostic>,
     ) -> Result<Publication, Arc<[Diagnostic]>> {
         let begin = Instant::now();
-        let compiled = compile_answering(document, &self.registry, &self.challenges);
         let mut state = self.lock();
-        let Compiled { mut snapshot, acme, warnings: of_compiler, presented } = match compiled {
+        let compiled = compile_answering(document, &self.registry, state.parts.as_ref(), &self.challenges);
+        let Compiled { mut snapshot, acme, warnings: of_compiler, parts, presented } = match compiled {
             Ok(compiled) => compiled,
             Err(diagnostics) => return Err(self.refuse_while(&state, diagnostics)),
         };
@@ -154,8 +156,9 @@ impl Publisher {
             warnings: all.into(),
         };
         state.presented = presented;
+        let parts_before = state.parts.replace(parts);
         self.subscriber.published(&publication);
-        publication.snapshot.start_plugins();
+        publication.snapshot.start_plugins(parts_before.as_ref().map(Parts::routes));
         self.status.store(Arc::new(ConfigStatus {
             source: document.source.clone(),
             revision: publication.revision,

@@ -2,6 +2,7 @@
 //! a diagnostic names such a place. Nothing here knows what the keys of a configuration mean.
 
 pub mod diagnostic;
+pub(crate) mod fingerprint;
 pub(crate) mod read;
 pub(crate) mod substitute;
 pub(crate) mod suggest;

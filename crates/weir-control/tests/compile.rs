@@ -25,7 +25,7 @@ fn compiled(text: &str) -> Snapshot {
 }
 
 fn snapshot(document: &Document) -> Snapshot {
-    match compile(document, &plugins::REGISTRY) {
+    match compile(document, &plugins::REGISTRY, None) {
         Ok(Compiled { snapshot, warnings, .. }) => {
             assert!(warnings.is_empty(), "{warnings:?}");
             snapshot
@@ -39,7 +39,7 @@ fn found<'a>(snapshot: &'a Snapshot, host: &str, path: &str) -> Option<&'a Route
     let remote_addr: IpAddr = "127.0.0.1".parse().expect("an address");
     let lookup =
         Lookup { host: host.as_bytes(), path: path.as_bytes(), method: Method::Get, remote_addr, variables: &exchange };
-    snapshot.table.find(&lookup).map(|number| &snapshot.routes[number as usize])
+    snapshot.table.find(&lookup).map(|number| &*snapshot.routes[number as usize])
 }
 
 fn only(snapshot: &Snapshot) -> &Route {
@@ -142,7 +142,7 @@ routes:
     assert!(found(&snapshot, "other.example", "/b").expect("a route").upgrades);
     let timeouts = found(&snapshot, "any", "/c").expect("a route").timeouts.expect("its own");
     assert_eq!(timeouts.read, Duration::from_millis(500));
-    let names: Vec<&str> = snapshot.upstreams.iter().map(|upstream| &*upstream.name).collect();
+    let names: Vec<&str> = snapshot.upstreams.iter().map(|(_, upstream)| &*upstream.name).collect();
     assert_eq!(names, ["shared", "service/t", "route/b"]);
 }
 

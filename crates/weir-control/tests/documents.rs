@@ -21,7 +21,7 @@ fn environment(name: &str) -> Option<String> {
 
 fn outcome(source: &str, text: &str) -> String {
     let result = Document::parse(source, text, &environment, TextLimits::default())
-        .and_then(|document| compile(&document, &plugins::REGISTRY));
+        .and_then(|document| compile(&document, &plugins::REGISTRY, None));
     let listed = |diagnostics: &[Diagnostic]| {
         diagnostics.iter().fold(String::new(), |mut all, diagnostic| {
             writeln!(all, "{diagnostic}").expect("a String takes everything");

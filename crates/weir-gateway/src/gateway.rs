@@ -2,20 +2,21 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use weir_net::clock::Clock;
 use weir_telemetry::access_log::LogSink;
-use weir_telemetry::metrics::{Metrics, RouteSlot};
+use weir_telemetry::metrics::Metrics;
 
 use crate::access_log::LineFormat;
 pub use crate::connection::listener::{Listener, ListenerProtocol};
 use crate::context::lifecycle::WorkerPhase;
 use crate::endpoint::probe::Prober;
 use crate::endpoint::state::SharedState;
+use crate::published::{Latest, Published, SnapshotShredder};
 use crate::snapshot::{Endpoint, Snapshot, Upstream};
 use crate::worker::commands::WorkerCommand;
 use crate::worker::progress::WorkerProgress;
@@ -40,7 +41,8 @@ pub struct Gateway {
     metrics: Arc<Metrics>,
     shared: Arc<SharedState>,
     prober: Prober,
-    snapshot: Mutex<Arc<Snapshot>>,
+    latest: Latest,
+    shredder: SnapshotShredder,
     clock: Clock,
     progress: Arc<WorkerProgress>,
 }
@@ -59,10 +61,51 @@ pub struct EndpointHealth {
     pub is_checked: bool,
 }
 
+impl EndpointHealth {
+    fn new(upstream: &Upstream, endpoint: &Endpoint, is_up: bool) -> EndpointHealth {
+        EndpointHealth {
+            upstream: upstream.name.clone(),
+            name: endpoint.name.clone(),
+            addr: endpoint.addr,
+            weight: endpoint.weight,
+            priority: endpoint.priority,
+            is_up,
+            is_checked: endpoint.checks.is_some(),
+        }
+    }
+}
+
+/// Which endpoints an operator wants to see.
+#[derive(Clone, Debug)]
+pub struct EndpointFilter {
+    /// A part of the upstream's name.
+    pub upstream: Option<String>,
+    /// Those in rotation, or those out of it.
+    pub is_up: Option<bool>,
+    /// So many of those that match are left out,
+    pub skip: usize,
+    /// and so many shown.
+    pub limit: usize,
+}
+
+/// Some endpoints, and how many there are.
+#[derive(Clone, Debug, Default)]
+pub struct EndpointPage {
+    pub upstreams: usize,
+    pub endpoints: usize,
+    /// Endpoints in rotation.
+    pub up: usize,
+    /// Endpoints that match the filter.
+    pub matching: usize,
+    /// Those of one upstream side by side.
+    pub shown: Vec<EndpointHealth>,
+}
+
 struct WorkerHandle {
     commands: UnboundedSender<WorkerCommand>,
     thread: Option<JoinHandle<()>>,
 }
+
 impl Gateway {
     /// Starts the workers. They serve `snapshot` when this returns.
     pub fn start(options: GatewayOptions) -> io::Result<Gateway> {
@@ -75,12 +118,14 @@ impl Gateway {
             changed: Condvar::new(),
             lock: Mutex::new(()),
         });
-        let slots = slots(&metrics, &snapshot);
+        let published = Published::new(Arc::clone(&snapshot), None, &metrics, &shared.health, clock.now_ns());
+        let published = Arc::new(published);
         let mut gateway = Gateway {
             workers: Vec::new(),
             metrics,
             prober: Prober::new(Arc::clone(&shared.health), clock),
-            snapshot: Mutex::new(Arc::clone(&snapshot)),
+            latest: Latest::new(Arc::clone(&published)),
+            shredder: SnapshotShredder::start(Arc::clone(&shared.health))?,
             shared,
             clock,
             progress,
@@ -89,6 +134,7 @@ impl Gateway {
             Some((format, sinks)) => (Some(format), sinks),
             None => (None, Vec::new()),
         };
+        let workers = listeners.len();
         let (commands, inboxes): (Vec<_>, Vec<_>) = listeners.iter().map(|_| unbounded_channel()).unzip();
         let rebalancer = Arc::new(ConnectionRebalancer::new(commands.clone(), Arc::clone(&gateway.metrics)));
         for (index, ((listeners, commands), inbox)) in listeners.into_iter().zip(commands).zip(inboxes).enumerate() {
@@ -99,8 +145,8 @@ impl Gateway {
                 shared: Arc::clone(&gateway.shared),
                 metrics: gateway.metrics.clone(),
                 log: format.clone().zip(sinks.pop()),
-                snapshot: Arc::clone(&snapshot),
-                slots: Arc::clone(&slots),
+                workers,
+                published: Arc::clone(&published),
                 connections: connections_per_worker,
                 progress: Arc::clone(&gateway.progress),
                 rebalancer: Arc::clone(&rebalancer),
@@ -120,19 +166,25 @@ impl Gateway {
     /// Hands a snapshot to every worker. New exchanges see it; those that run go on with what they began with.
     /// Returns when every worker serves it, `false` if that took longer than `patience`.
     pub fn publish(&self, snapshot: Arc<Snapshot>, patience: Duration) -> bool {
-        let slots = slots(&self.metrics, &snapshot);
         let revision = snapshot.revision;
-        self.command(|| WorkerCommand::Publish(Arc::clone(&snapshot), Arc::clone(&slots)));
-        if let Err(error) = self.prober.follow(&snapshot) {
+        let before = self.latest.get();
+        let now_ns = self.clock.now_ns();
+        let published = Published::new(snapshot, Some(&before), &self.metrics, &self.shared.health, now_ns);
+        let published = Arc::new(published);
+        self.command(|| WorkerCommand::Publish(Arc::clone(&published)));
+        if published.has_other_checks(&before)
+            && let Err(error) = self.prober.follow(&published.snapshot)
+        {
             tracing::error!("starting the health check thread failed, endpoints are not checked: {error}");
         }
-        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = snapshot;
+        drop(before);
+        self.shredder.take(self.latest.replace(published));
         self.wait_for_revision(revision, patience)
     }
 
     /// What policies cost is measured on one exchange in so many; 0 is none.
     pub fn price_every(&self) -> u32 {
-        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).price_every
+        self.latest.get().snapshot.price_every
     }
 
     fn wait_for_revision(&self, revision: u64, patience: Duration) -> bool {
@@ -151,23 +203,28 @@ impl Gateway {
         self.metrics.workers().iter().map(|worker| worker.connections()).sum()
     }
 
-    /// Every endpoint of the configuration published last, and whether it is in rotation.
-    pub fn endpoints(&self) -> Vec<EndpointHealth> {
-        let snapshot = Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Endpoints of the configuration published last, and how many there are.
+    pub fn endpoints(&self, filter: &EndpointFilter) -> EndpointPage {
+        let latest = self.latest.get();
         let now_ns = self.clock.now_ns();
-        let of = |upstream: &Upstream| {
-            let health = |endpoint: &Endpoint| EndpointHealth {
-                upstream: upstream.name.clone(),
-                name: endpoint.name.clone(),
-                addr: endpoint.addr,
-                weight: endpoint.weight,
-                priority: endpoint.priority,
-                is_up: self.shared.health.endpoint(endpoint, now_ns).is_up(now_ns),
-                is_checked: endpoint.checks.is_some(),
-            };
-            upstream.endpoints.iter().map(health).collect::<Vec<_>>()
-        };
-        snapshot.upstreams.iter().flat_map(of).collect()
+        let mut page = EndpointPage::default();
+        for (number, upstream) in latest.snapshot.upstreams.iter() {
+            page.upstreams += 1;
+            let is_wanted = filter.upstream.as_ref().is_none_or(|name| upstream.name.contains(&**name));
+            for (endpoint, health) in upstream.endpoints.iter().zip(&*latest.health[number]) {
+                let is_up = health.is_up(now_ns);
+                page.endpoints += 1;
+                page.up += usize::from(is_up);
+                if !is_wanted || filter.is_up.is_some_and(|wanted| wanted != is_up) {
+                    continue;
+                }
+                page.matching += 1;
+                if page.matching > filter.skip && page.shown.len() < filter.limit {
+                    page.shown.push(EndpointHealth::new(upstream, endpoint, is_up));
+                }
+            }
+        }
+        page
     }
 
     /// Active health checks made so far: those that found the endpoint healthy, and those that did not.
@@ -214,9 +271,4 @@ impl Drop for Gateway {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-fn slots(metrics: &Metrics, snapshot: &Snapshot) -> Arc<[RouteSlot]> {
-    let ids = snapshot.routes.iter().map(|route| &*route.facts.route_id);
-    metrics.routes.assign(metrics.workers(), ids).into()
 }

@@ -13,7 +13,9 @@ mod context;
 mod endpoint;
 mod http2;
 mod message;
+mod pieces;
 mod plugins;
+mod published;
 mod serve;
 mod worker;
 

@@ -72,9 +72,20 @@ pub struct Shared {
     /// Names of query arguments that are secrets, wherever plugins look for them.
     secret_arguments: RefCell<BTreeSet<Arc<[u8]>>>,
     secret_fields: Arc<SecretFields>,
+    /// What plugins have told since it was last taken.
+    told: RefCell<Vec<Told>>,
     /// Where clients that speak in the clear are told to go for TLS.
     https_port: Option<u16>,
     http: HttpClient,
+}
+
+/// What a plugin has told while it was built that others go by. It is told again where the plugin is used on in the next
+/// version of a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    SecretArgument(Arc<[u8]>),
+    SecretField(Box<[u8]>),
+    Agreed { topic: Box<str>, terms: Box<str> },
 }
 
 /// Names of header fields whose values are secrets, in lower case. Known in full once all plugins of a document are built.
@@ -84,6 +95,10 @@ pub struct SecretFields(RwLock<BTreeSet<Box<[u8]>>>);
 impl SecretFields {
     pub fn names(&self) -> RwLockReadGuard<'_, BTreeSet<Box<[u8]>>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, name: Box<[u8]>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(name);
     }
 }
 
@@ -96,6 +111,38 @@ impl Shared {
     /// For a node whose plugins ask services with this client.
     pub fn with_http(self, http: HttpClient) -> Shared {
         Shared { http, ..self }
+    }
+
+    /// What plugins have told since the last time.
+    pub fn take_told(&self) -> Vec<Told> {
+        self.told.take()
+    }
+
+    /// Takes note of what a plugin has told that is not built again; `false` if it does not agree with the others.
+    pub fn tell_again(&self, told: &Told) -> bool {
+        match told {
+            Told::SecretArgument(name) => {
+                self.secret_arguments.borrow_mut().insert(Arc::clone(name));
+            }
+            Told::SecretField(name) => self.secret_fields.add(name.clone()),
+            Told::Agreed { topic, terms } => return self.agree(topic, terms),
+        }
+        true
+    }
+
+    fn agree(&self, topic: &str, terms: &str) -> bool {
+        match self.agreements.borrow_mut().entry(topic.to_owned()) {
+            Slot::Occupied(said) => said.get() == terms,
+            Slot::Vacant(slot) => {
+                slot.insert(terms.to_owned());
+                true
+            }
+        }
+    }
+
+    /// Names of header fields that some plugin takes for secrets, in order.
+    pub fn secret_fields(&self) -> Vec<Box<[u8]>> {
+        self.secret_fields.names().iter().cloned().collect()
     }
 
     /// Names of query arguments that some plugin takes for secrets.
@@ -188,8 +235,9 @@ impl Build {
 
     /// A field that carries secrets: records do not show its value.
     pub fn secret_field(&self, name: &[u8]) {
-        let mut fields = self.shared.secret_fields.0.write().unwrap_or_else(PoisonError::into_inner);
-        fields.insert(name.to_ascii_lowercase().into());
+        let name: Box<[u8]> = name.to_ascii_lowercase().into();
+        self.shared.told.borrow_mut().push(Told::SecretField(name.clone()));
+        self.shared.secret_fields.add(name);
     }
 
     /// The fields that carry secrets, those of plugins that are not built yet included.
@@ -244,18 +292,14 @@ impl Build {
     /// A query argument of this name is a secret. Logs do not show it either where a request has ended before the plugin
     /// was asked.
     pub fn secret_argument(&self, name: &Arc<[u8]>) {
+        self.shared.told.borrow_mut().push(Told::SecretArgument(Arc::clone(name)));
         self.shared.secret_arguments.borrow_mut().insert(Arc::clone(name));
     }
 
     /// Whether everybody who has spoken on `topic` so far said the same.
     pub fn agree(&self, topic: &str, terms: &str) -> bool {
-        match self.shared.agreements.borrow_mut().entry(topic.to_owned()) {
-            Slot::Occupied(said) => said.get() == terms,
-            Slot::Vacant(slot) => {
-                slot.insert(terms.to_owned());
-                true
-            }
-        }
+        self.shared.told.borrow_mut().push(Told::Agreed { topic: topic.into(), terms: terms.into() });
+        self.shared.agree(topic, terms)
     }
 }
 

@@ -21,7 +21,7 @@ pub use body::{Filter, Filters};
 pub use consumer::{Consumer, Consumers, Credential, Proof};
 pub use definition::{
     Authenticator, Build, ConfigError, CredentialEntry, Definition, Described, Entry, MetadataEntry, Registry,
-    SecretFields, Shared, Stage,
+    SecretFields, Shared, Stage, Told,
 };
 pub use exchange::{
     Client, Exchange, Kept, KeptContent, Logged, MatchedRoute, NoteKey, Notes, RouteFacts, Routes, Taken, Upstream,

@@ -114,6 +114,7 @@ impl Compiler<'_> {
             priority: i64::MAX,
             vars: None,
             among: Some(Arc::clone(challenges) as _),
+            order: u64::MAX,
             route: number as u32,
         };
         let link = Link {

@@ -1,19 +1,39 @@
 //! Plugins: built once where they are written, merged per route, and put in order.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_gateway::snapshot::{Chain, Link, Overlay, Rank, Reach};
-use weir_plugin::{Build, ConfigError, Registry, Shared};
+use weir_plugin::{Build, ConfigError, Registry, Shared, Told};
 
 use super::consumers::{Known, Layers};
+use super::parts::Sets;
 use super::{Compiler, meta};
 use crate::document::{self, PluginSet, PluginSpec, ResourceOrigin, ServiceSpec, TrafficShare};
+use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{join, listed};
 use crate::text::suggest::closest;
 use crate::text::tree::{TextPosition, TreePath};
+
+/// The plugins of a resource that several may share, once built.
+#[derive(Clone)]
+pub(super) struct BuiltSet {
+    /// What it was made from; nothing if that caused a warning.
+    pub(super) key: Option<Fingerprint>,
+    built: Arc<[Built]>,
+    told: Arc<[Told]>,
+}
+
+/// What a route has of its own plugins, and those it shares.
+pub(super) struct RoutePlugins<'c> {
+    config: Option<&'c BuiltSet>,
+    service: Option<&'c BuiltSet>,
+    /// What all of them were made from; nothing if that caused a warning.
+    pub(super) key: Option<Fingerprint>,
+}
 
 /// What a resource says about one plugin: how it runs, or that it does not.
 struct Built {
@@ -26,11 +46,15 @@ struct Built {
 pub(super) struct Chains<'a> {
     compiler: &'a Compiler<'a>,
     registry: &'a Registry,
-    services: HashMap<&'a str, Vec<Built>>,
+    services: HashMap<&'a str, BuiltSet>,
     /// Indices into `sets`.
     plugin_configs: HashMap<&'a str, usize>,
-    sets: Vec<Vec<Built>>,
+    sets: Vec<BuiltSet>,
     global: Vec<Link>,
+    /// What the global rules were made from; nothing if that caused a warning.
+    global_key: Option<Fingerprint>,
+    known_sets: Sets<'a>,
+    disagrees: Cell<bool>,
     groups: HashMap<&'a str, usize>,
     overlays: Vec<Layers<'a>>,
     /// The numbers of upstreams that stand in options, by the path of what names them.
@@ -44,6 +68,7 @@ impl<'a> Chains<'a> {
         registry: &'a Registry,
         known: Known<'a>,
         upstreams: HashMap<&'a str, u32>,
+        known_sets: Sets<'a>,
     ) -> Self {
         let document = compiler.document;
         let mut chains = Chains {
@@ -53,36 +78,45 @@ impl<'a> Chains<'a> {
             plugin_configs: HashMap::new(),
             sets: Vec::new(),
             global: Vec::new(),
+            global_key: None,
+            known_sets,
+            disagrees: Cell::new(false),
             groups: HashMap::new(),
             overlays: known.overlays,
             upstreams,
             shared: Rc::new(known.shared),
         };
-        for ServiceSpec { id, origin, plugins, .. } in &document.services {
-            chains.services.insert(id, chains.built(&format!("service/{id}"), origin, plugins));
+        for ServiceSpec { id, origin, content, plugins, .. } in &document.services {
+            chains.services.insert(id, chains.set("service", id, *content, origin, plugins));
         }
-        for PluginSet { id, origin, plugins } in &document.plugin_configs {
+        for PluginSet { id, origin, content, plugins } in &document.plugin_configs {
             chains.plugin_configs.insert(id, chains.sets.len());
-            chains.sets.push(chains.built(&format!("plugin_config/{id}"), origin, plugins));
+            chains.sets.push(chains.set("plugin_config", id, *content, origin, plugins));
         }
-        for PluginSet { id, origin, plugins } in &document.consumer_groups {
+        for PluginSet { id, origin, content, plugins } in &document.consumer_groups {
             chains.refuse_doors(origin, plugins);
             chains.groups.insert(id, chains.sets.len());
-            chains.sets.push(chains.built(&format!("consumer_group/{id}"), origin, plugins));
+            chains.sets.push(chains.set("consumer_group", id, *content, origin, plugins));
         }
         let mut global = Vec::new();
         let mut seen = HashSet::new();
-        for PluginSet { id, origin, plugins } in &document.global_rules {
+        let mut keys = Some(Vec::new());
+        for PluginSet { id, origin, content, plugins } in &document.global_rules {
             for plugin in plugins.iter().filter(|plugin| !plugin.disabled && !seen.insert(&*plugin.name)) {
                 // APISIX drops such a plugin altogether.
                 let problem = format!("`{}` stands in two global rules", plugin.name);
                 chains.report(origin, plugin, problem, Some("keep it in one".to_owned()));
             }
-            let owner = format!("global_rule/{id}");
-            let built = chains.built(&owner, origin, plugins).into_iter().filter_map(|built| built.link);
+            let set = chains.set("global_rule", id, *content, origin, plugins);
+            keys = keys.zip(set.key).map(|(mut keys, key)| {
+                keys.push(key);
+                keys
+            });
+            let built = set.built.iter().filter_map(|built| built.link.clone());
             global.extend(built.map(|link| Link { rank: Rank { reach: Reach::Global, ..link.rank }, ..link }));
         }
         chains.global = global;
+        chains.global_key = keys.map(Fingerprint::of);
         chains
     }
 
@@ -91,18 +125,83 @@ impl<'a> Chains<'a> {
         Chain::new(self.global.clone())
     }
 
-    /// Each plugin is taken whole from the route, or else from its plugin_config, or else from its service.
-    pub(super) fn of_route(&self, route: &document::RouteSpec, service: Option<&ServiceSpec>) -> Chain {
-        let own = self.built(&format!("route/{}", route.id), &route.origin, &route.plugins);
+    /// The plugins that a route shares with others, and what all of its plugins are made from.
+    pub(super) fn plugins_of(&self, route: &document::RouteSpec, service: Option<&ServiceSpec>) -> RoutePlugins<'_> {
         let reference = &route.plugin_config_id;
         let config = self
             .compiler
             .referred(&route.origin, "plugin_config_id", reference, &self.plugin_configs, "plugin_configs")
             .map(|index| &self.sets[index]);
-        let of_service = service.and_then(|service| self.services.get(&*service.id));
+        let service = service.and_then(|service| self.services.get(&*service.id));
+        // Nothing where one of them has no key.
+        let shared = |set: Option<&BuiltSet>| set.map_or(Some(None), |set| set.key.map(Some));
+        let key = || {
+            let own = self.share_numbers(&route.plugins);
+            Some(Fingerprint::of((self.global_key?, shared(config)?, shared(service)?, own)))
+        };
+        RoutePlugins { config, service, key: key() }
+    }
+
+    /// The chain of a route, and what its own plugins have told. Each plugin is taken whole from the route, or else from its
+    /// plugin_config, or else from its service.
+    pub(super) fn of_route(&self, route: &document::RouteSpec, plugins: &RoutePlugins) -> (Chain, Vec<Told>) {
+        let own = self.built(&format!("route/{}", route.id), &route.origin, &route.plugins);
         let mut links = self.global.clone();
-        links.extend(nearest([Some(&own), config, of_service]).filter_map(|built| built.link.clone()));
-        Chain::new(links)
+        let shared = [plugins.config, plugins.service].map(|set| set.map(|set| &*set.built));
+        let layers = [Some(&*own), shared[0], shared[1]];
+        links.extend(nearest(layers).filter_map(|built| built.link.clone()));
+        (Chain::new(links), self.shared.take_told())
+    }
+
+    /// Takes note of what plugins have told that are used again.
+    pub(super) fn tell_again(&self, told: &[Told]) {
+        if !told.iter().all(|told| self.shared.tell_again(told)) {
+            self.disagrees.set(true);
+        }
+    }
+
+    /// Whether plugins that were used again do not go together with the others.
+    pub(super) fn disagrees(&self) -> bool {
+        self.disagrees.get()
+    }
+
+    /// Names of header fields that are secrets. To be asked when every plugin is built.
+    pub(super) fn secret_fields(&self) -> Vec<Box<[u8]>> {
+        self.shared.secret_fields()
+    }
+
+    pub(super) fn into_sets(self) -> Sets<'a> {
+        self.known_sets
+    }
+
+    /// The plugins of a resource of this kind and id.
+    fn set(
+        &self,
+        kind: &str,
+        id: &str,
+        content: Fingerprint,
+        origin: &ResourceOrigin,
+        plugins: &[PluginSpec],
+    ) -> BuiltSet {
+        let key = Fingerprint::of((kind, id, content, self.share_numbers(plugins)));
+        if let Some(known) = self.known_sets.find(key) {
+            self.tell_again(&known.told);
+            return known.clone();
+        }
+        let warnings = self.compiler.warnings.count();
+        let built = self.built(&format!("{kind}/{id}"), origin, plugins).into();
+        let key = (self.compiler.warnings.count() == warnings).then_some(key);
+        let set = BuiltSet { key, built, told: self.shared.take_told().into() };
+        if let Some(key) = key {
+            self.known_sets.add(key, set.clone());
+        }
+        set
+    }
+
+    /// The numbers of the upstreams that stand in options.
+    fn share_numbers(&self, plugins: &[PluginSpec]) -> Vec<Option<u32>> {
+        let shares = plugins.iter().flat_map(|plugin| &plugin.shares);
+        shares.map(|share| self.upstreams.get(&*share.origin.path).copied()).collect()
     }
 
     /// Names of query arguments that plugins take for secrets. To be asked when every plugin is built.
@@ -123,8 +222,8 @@ impl<'a> Chains<'a> {
                 self.refuse_doors(&consumer.origin, &policies);
                 self.built(&format!("consumer/{}", consumer.username), &consumer.origin, &policies)
             });
-            let group = layers.group.and_then(|set| self.groups.get(&*set.id)).map(|index| &self.sets[*index]);
-            let built: Vec<&Built> = nearest([own.as_ref(), group]).collect();
+            let group = layers.group.and_then(|set| self.groups.get(&*set.id)).map(|index| &*self.sets[*index].built);
+            let built: Vec<&Built> = nearest([own.as_deref(), group]).collect();
             Overlay {
                 chain: Chain::new(built.iter().filter_map(|built| built.link.clone()).collect()),
                 overrides: built.iter().filter_map(|built| self.registry.number(&built.name)).collect(),
@@ -207,7 +306,7 @@ impl<'a> Chains<'a> {
 }
 
 /// Each plugin from the nearest that names it.
-fn nearest<'b>(layers: impl IntoIterator<Item = Option<&'b Vec<Built>>>) -> impl Iterator<Item = &'b Built> {
+fn nearest<'b>(layers: impl IntoIterator<Item = Option<&'b [Built]>>) -> impl Iterator<Item = &'b Built> {
     let mut taken: HashSet<&str> = HashSet::new();
     layers.into_iter().flatten().flatten().filter(move |built| taken.insert(&built.name))
 }

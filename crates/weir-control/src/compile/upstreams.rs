@@ -6,15 +6,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use weir_client::ServiceTarget;
-use weir_gateway::snapshot::{Balance, Endpoint, HashKey, Hashing, PassiveChecks, Upstream};
+use weir_gateway::snapshot::{Balance, Endpoint, HashKey, Hashing, PassiveChecks, Pieces, Upstream};
 
 use weir_net::tls;
 
-use super::Compiler;
+use super::parts::{Catalog, Cataloger, Parts, UpstreamPart};
 use super::secured::Secured;
+use super::{Compiler, context};
 use crate::document::{
     self, Document, NameQuery, NodeSpec, Reference, ResolvedName, ResolvedNames, ResourceOrigin, Scheme, TrafficShare,
 };
+use crate::text::fingerprint::Fingerprint;
 
 /// More addresses of one name are not used: nobody has so many for one backend.
 const MAX_ADDRESSES: usize = 1_000;
@@ -23,16 +25,32 @@ const MAX_ADDRESSES: usize = 1_000;
 pub(super) struct Upstreams<'a> {
     compiler: &'a Compiler<'a>,
     named: HashMap<&'a str, usize>,
-    compiled: Vec<Upstream>,
+    catalog: Cataloger<'a, UpstreamPart>,
+    pieces: Pieces<Arc<Upstream>>,
     secured: Secured<'a>,
+    /// What upstreams that speak TLS depend on besides what they say.
+    tls_context: Option<Fingerprint>,
+    tls_has_warned: bool,
 }
 
+/// Where an upstream stands: the kind and id of a resource, and a path within its plugins.
+pub(super) type UpstreamName<'n> = (&'n str, &'n str, &'n str);
+
 impl<'a> Upstreams<'a> {
-    pub(super) fn new(compiler: &'a Compiler<'a>) -> Self {
-        let document = compiler.document;
-        let named = document.upstreams.iter().enumerate().map(|(index, upstream)| (&*upstream.id, index)).collect();
-        let mut upstreams = Upstreams { compiler, named, compiled: Vec::new(), secured: Secured::new(compiler) };
-        document.upstreams.iter().for_each(|upstream| upstreams.add(upstream, &upstream.id));
+    pub(super) fn new(compiler: &'a Compiler<'a>, before: Option<&'a Parts>) -> Self {
+        let mut upstreams = Upstreams {
+            compiler,
+            named: HashMap::with_capacity(compiler.document.upstreams.len()),
+            catalog: Cataloger::new(before.map(|parts| &*parts.upstreams)),
+            pieces: before.map(|parts| parts.upstream_pieces.clone()).unwrap_or_default(),
+            secured: Secured::new(compiler),
+            tls_context: None,
+            tls_has_warned: false,
+        };
+        for upstream in &compiler.document.upstreams {
+            let number = upstreams.add(upstream, ("", &upstream.id, ""));
+            upstreams.named.insert(&upstream.id, number);
+        }
         upstreams
     }
 
@@ -42,27 +60,62 @@ impl<'a> Upstreams<'a> {
         origin: &ResourceOrigin,
         inline: &Option<document::UpstreamSpec>,
         reference: &Option<Reference>,
-        name: impl Fn() -> String,
+        name: UpstreamName,
     ) -> Option<usize> {
-        if let Some(inline) = inline {
-            self.add(inline, &name());
-            return Some(self.compiled.len() - 1);
+        match inline {
+            Some(inline) => Some(self.add(inline, name)),
+            None => self.compiler.referred(origin, "upstream_id", reference, &self.named, "upstreams"),
         }
-        self.compiler.referred(origin, "upstream_id", reference, &self.named, "upstreams")
     }
 
     /// Those that plugins give shares of traffic to, by the path of the share.
     pub(super) fn of_shares(&mut self) -> HashMap<&'a str, u32> {
         let document = self.compiler.document;
         let number = |(kind, id, share): (&str, &str, &'a TrafficShare)| {
-            let name = || format!("{kind}/{id}/{}", share.path);
-            let number = self.of(&share.origin, &share.upstream, &share.upstream_id, name)?;
+            let number = self.of(&share.origin, &share.upstream, &share.upstream_id, (kind, id, &share.path))?;
             Some((&*share.origin.path, number as u32))
         };
         document.shares().filter_map(number).collect()
     }
 
-    fn add(&mut self, written: &document::UpstreamSpec, name: &str) {
+    /// Its number.
+    fn add(&mut self, written: &document::UpstreamSpec, name: UpstreamName) -> usize {
+        let identity = Fingerprint::of(name);
+        let key = self.key(written);
+        let known = self.catalog.find(identity);
+        if let Some(known) = known
+            && known.key == Some(key)
+        {
+            self.catalog.add(identity, known.clone());
+            return known.number;
+        }
+        let number = known.map_or_else(|| self.catalog.new_number(), |known| known.number);
+        let warnings = self.compiler.warnings.count();
+        let upstream = self.compile(written, &shown(name));
+        self.pieces.set(number, Arc::new(upstream));
+        let has_warned = self.compiler.warnings.count() > warnings;
+        // Upstreams share what they need for TLS, and only the first of them causes the warnings.
+        self.tls_has_warned |= has_warned && is_secured(written);
+        let stays = !has_warned && written.tls.identity.is_none() && !(self.tls_has_warned && is_secured(written));
+        let key = stays.then_some(key);
+        self.catalog.add(identity, UpstreamPart { number, key });
+        number
+    }
+
+    /// Everything that an upstream is made from.
+    fn key(&mut self, written: &document::UpstreamSpec) -> Fingerprint {
+        let document = self.compiler.document;
+        let addresses = written.is_elsewhere.then(|| {
+            let node = |(node, addresses): Placed| {
+                (Fingerprint::of((&node.host, node.port, node.weight, node.priority)), addresses)
+            };
+            placed(written, document).into_iter().map(node).collect::<Vec<_>>()
+        });
+        let tls = is_secured(written).then(|| *self.tls_context.get_or_insert_with(|| context(document)));
+        Fingerprint::of((written.content, addresses, tls))
+    }
+
+    fn compile(&mut self, written: &document::UpstreamSpec, name: &str) -> Upstream {
         let (tls, checker) = (self.secured.client(written), self.secured.checker(written));
         let mut upstream = compiled(written, name, self.compiler.document, tls);
         for endpoint in &mut upstream.endpoints {
@@ -75,11 +128,27 @@ impl<'a> Upstreams<'a> {
             };
             endpoint.checks = written.active.as_ref().map(|active| Arc::new(checks(active)));
         }
-        self.compiled.push(upstream);
+        upstream
     }
 
-    pub(super) fn into_compiled(self) -> Vec<Upstream> {
-        self.compiled
+    pub(super) fn finish(mut self) -> (Catalog<UpstreamPart>, Pieces<Arc<Upstream>>) {
+        let (catalog, gone) = self.catalog.finish(|part| part.number);
+        gone.into_iter().for_each(|part| drop(self.pieces.remove(part.number)));
+        (catalog, self.pieces)
+    }
+}
+
+/// It, or its checks, may need TLS.
+fn is_secured(written: &document::UpstreamSpec) -> bool {
+    written.scheme.is_secured() || written.active.is_some()
+}
+
+/// As logs and metrics name it.
+fn shown((kind, id, path): UpstreamName) -> String {
+    match (kind, path) {
+        ("", _) => id.to_owned(),
+        (_, "") => format!("{kind}/{id}"),
+        _ => format!("{kind}/{id}/{path}"),
     }
 }
 

@@ -9,12 +9,15 @@ use super::condition;
 use super::plugins::{self, PluginSpecs};
 use super::resource::{self, COMMON, Reference, ResourceOrigin};
 use super::upstream::{self, UpstreamSpec};
+use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{MapReader, NodeReader, shortened};
 
 /// APISIX `route`.
 #[derive(Clone, Debug)]
 pub struct RouteSpec {
     pub origin: ResourceOrigin,
+    /// Of all that it says.
+    pub(crate) content: Fingerprint,
     pub id: Box<str>,
     pub name: Box<str>,
     /// At least one in a valid document.
@@ -42,6 +45,8 @@ pub struct RouteSpec {
 #[derive(Clone, Debug)]
 pub struct ServiceSpec {
     pub origin: ResourceOrigin,
+    /// Of all that it says.
+    pub(crate) content: Fingerprint,
     pub id: Box<str>,
     pub name: Box<str>,
     /// For routes that name no host themselves.
@@ -98,6 +103,7 @@ pub(super) fn read_route(at: &NodeReader, index: usize) -> Option<RouteSpec> {
     fields.at_most_one("remote_addr", "remote_addrs");
     Some(RouteSpec {
         origin: ResourceOrigin::of(at),
+        content: Fingerprint::of_node(at.node()),
         id: resource::id(&fields, index),
         name: resource::common(&fields),
         uris: one_or_many(&fields, "uri", "uris", uri),
@@ -123,6 +129,7 @@ pub(super) fn read_service(at: &NodeReader, index: usize) -> Option<ServiceSpec>
     refuse_lua(&fields);
     Some(ServiceSpec {
         origin: ResourceOrigin::of(at),
+        content: Fingerprint::of_node(at.node()),
         id: resource::id(&fields, index),
         name: resource::common(&fields),
         hosts: fields.get("hosts").map(|at| at.texts(resource::host_pattern)).unwrap_or_default(),

@@ -13,6 +13,7 @@ use super::certificate::{self, UpstreamTls};
 use super::checks::{self, ActiveChecksSpec};
 use super::persistence::{self, PersistenceSpec};
 use super::resource::{self, COMMON, ResourceOrigin};
+use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::{MapEntry, NodeKind, TextPosition};
 
@@ -20,9 +21,13 @@ use crate::text::tree::{MapEntry, NodeKind, TextPosition};
 #[derive(Clone, Debug)]
 pub struct UpstreamSpec {
     pub origin: ResourceOrigin,
+    /// Of all that it says.
+    pub(crate) content: Fingerprint,
     /// Empty when it stands inline without one.
     pub id: Box<str>,
     pub nodes: Vec<NodeSpec>,
+    /// Where its nodes are is not known from what it says: they have names, or stand elsewhere.
+    pub(crate) is_elsewhere: bool,
     pub scheme: Scheme,
     /// Its nodes are spoken to in HTTP/2.
     pub http2: bool,
@@ -183,11 +188,16 @@ pub(super) fn read_inline(at: &NodeReader) -> Option<UpstreamSpec> {
     };
     let scheme = scheme(&fields);
     let http2 = scheme.is_http2() || fields.get("http2").and_then(|at| at.boolean()).unwrap_or(false);
+    let nodes = found.unwrap_or_else(|| fields.get("nodes").map(|at| nodes(&at, scheme.port())).unwrap_or_default());
     let (active, passive) = fields.get("checks").map(|at| checks::read(&at)).unwrap_or_default();
     Some(UpstreamSpec {
         origin: ResourceOrigin::of(at),
+        content: Fingerprint::of_node(at.node()),
         id: resource::reference(&fields, "id").map(|id| id.id).unwrap_or_default(),
-        nodes: found.unwrap_or_else(|| fields.get("nodes").map(|at| nodes(&at, scheme.port())).unwrap_or_default()),
+        is_elsewhere: service.is_some()
+            || fields.has("nodes_file")
+            || nodes.iter().any(|node| node.host_name().is_some()),
+        nodes,
         scheme,
         http2,
         proxy_protocol: fields.get("proxy_protocol").and_then(|at| proxy_protocol(&at, http2)),

@@ -103,6 +103,11 @@ impl Faults {
         self.kept.borrow().len() >= KEPT
     }
 
+    /// How many were reported, listed or not.
+    pub(crate) fn count(&self) -> usize {
+        self.kept.borrow().len() + self.unlisted.get()
+    }
+
     /// The same with a path that is text already.
     pub(crate) fn report_text(
         &self,

@@ -17,7 +17,8 @@ pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .into_iter()
         .take(MOST)
         .map(|candidate| (strsim::osa_distance(&folded, &fold(candidate)), candidate))
-        .min_by_key(|(distance, _)| *distance)
+        // Of words that are equally close the same one each time, whatever order they come in.
+        .min_by_key(|(distance, candidate)| (*distance, *candidate))
         .filter(|(distance, candidate)| *distance <= 1 + candidate.chars().count() / 4)
         .map(|(_, candidate)| candidate)
 }

@@ -36,7 +36,7 @@ struct Rig {
 fn snapshot(plugins: &str, revision: u64) -> Arc<Snapshot> {
     let text = format!("routes: [{{ id: a, uri: /*, plugins: {{ {plugins} }} }}]");
     let document = Document::parse("weir.yaml", &text, &|_| None, TextLimits::default()).expect("is YAML");
-    match compile(&document, &REGISTRY) {
+    match compile(&document, &REGISTRY, None) {
         Ok(Compiled { mut snapshot, .. }) => {
             snapshot.revision = revision;
             Arc::new(snapshot)
@@ -61,7 +61,7 @@ impl Rig {
             connections_per_worker: 100,
         };
         let gateway = Gateway::start(options).expect("threads");
-        snapshot.start_plugins();
+        snapshot.start_plugins(None);
         Rig { gateway, address }
     }
 
@@ -69,7 +69,7 @@ impl Rig {
     fn reload(&self, plugins: &str) {
         let snapshot = snapshot(plugins, 2);
         assert!(self.gateway.publish(Arc::clone(&snapshot), Duration::from_secs(30)), "it was not published in time");
-        snapshot.start_plugins();
+        snapshot.start_plugins(None);
     }
 
     fn client(&self) -> Client {

@@ -21,6 +21,16 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<Guard>().identifying(),
 ]);
 
+/// The same, and one that tells others something.
+pub static TELLING: Registry = Registry::new(&[
+    Entry::of::<Early>(),
+    Entry::of::<Late>(),
+    Entry::of::<Access>(),
+    Entry::described::<Guarded>(),
+    Entry::authenticating::<Door>(),
+    Entry::of::<Tells>(),
+]);
+
 /// Writes its text into the body, in the request and the response phase.
 struct Mark(String);
 
@@ -197,5 +207,41 @@ impl Definition for Guard {
 
     fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         Ok(Arc::new(Lets(None)))
+    }
+}
+
+/// Tells what other plugins go by, and shows what it knows of what others have told.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tells {
+    secret: String,
+    terms: String,
+}
+
+impl Definition for Tells {
+    const NAME: &'static str = "tells";
+    const PRIORITY: i32 = 5;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = "tells: { secret: x, terms: a }";
+
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        build.secret_field(self.secret.as_bytes());
+        build.secret_argument(&self.secret.as_bytes().into());
+        match build.agree("terms", &self.terms) {
+            true => Ok(Arc::new(Knows(build.secret_fields()))),
+            false => Err(ConfigError::new("terms", "are other ones elsewhere")),
+        }
+    }
+}
+
+struct Knows(Arc<weir_plugin::SecretFields>);
+
+impl Plugin for Knows {
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+        for name in self.0.names().iter() {
+            exchange.body.extend_from_slice(name);
+            exchange.body.push(b',');
+        }
+        Ok(Flow::Continue)
     }
 }

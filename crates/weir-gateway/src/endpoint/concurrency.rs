@@ -18,12 +18,14 @@ use std::rc::Rc;
 
 use crate::snapshot::Concurrency;
 
-/// Fewer are never allowed: an endpoint with so few runs dry where its answers, or we, come in bursts. In a sweep before
+/// Fewer are never allowed, all workers together: an endpoint with so few runs dry where its answers, or we, come in bursts. In a sweep before
 /// one nginx process 16, 32 and 64 were alike, and 8 brought an eighth less throughput.
 const LEAST: u32 = 16;
 /// What it begins with. A crowd that arrives at once would otherwise open a connection each, and most of them are not
 /// needed a moment later: of 2,000 clients, 3,600 connections in half a second.
 const FIRST: u32 = 256;
+/// The least of one worker, however many there are: with a single place each round trip would be waited for.
+const LEAST_OF_ONE: u32 = 2;
 /// Below this many in flight there is nothing to gain by looking: at 64 the queue costs more (5 % of CPU time) than it
 /// saves, at 256 it saves 6 %.
 const WORTHWHILE: f64 = 128.0;
@@ -59,6 +61,10 @@ const LONGEST_PAUSE_NS: u64 = 16_000_000_000;
 #[derive(Debug)]
 pub struct ConcurrencyLimiter {
     setting: Cell<Concurrency>,
+    /// The worker's parts of [`LEAST`], [`FIRST`] and [`WORTHWHILE`].
+    least: u32,
+    first: u32,
+    worthwhile: f64,
     group: RefCell<Rc<LimiterGroup>>,
     /// The reductions of the group that it has taken note of.
     noted: Cell<u32>,
@@ -156,9 +162,14 @@ impl EpochResult {
 }
 
 impl ConcurrencyLimiter {
-    pub fn new(setting: Concurrency) -> ConcurrencyLimiter {
+    /// For one of so many workers, which send to the endpoint side by side.
+    pub fn new(setting: Concurrency, workers: u32) -> ConcurrencyLimiter {
+        let workers = workers.max(1);
         let limiter = ConcurrencyLimiter {
             setting: Cell::new(setting),
+            least: LEAST.div_ceil(workers).max(LEAST_OF_ONE),
+            first: FIRST.div_ceil(workers).max(LEAST),
+            worthwhile: WORTHWHILE / f64::from(workers),
             group: RefCell::default(),
             noted: Cell::new(0),
             limit: Cell::new(u32::MAX),
@@ -194,7 +205,7 @@ impl ConcurrencyLimiter {
     fn set(&self, setting: Concurrency) {
         self.setting.set(setting);
         self.trial.set(Trial::Nothing);
-        self.limit.set(asked(setting));
+        self.limit.set(self.asked(setting));
     }
 
     /// Requests the endpoint should have in flight from this worker at most.
@@ -232,7 +243,10 @@ impl ConcurrencyLimiter {
         epoch.fastest_ns = epoch.fastest_ns.min(latency_ns);
         epoch.queued |= queued;
         self.epoch.set(epoch);
-        if epoch.fastest_ns >= EPOCH_NS && epoch.exchanges >= LEAST.into() && self.gives_up(epoch.fastest_ns, now_ns) {
+        if epoch.fastest_ns >= EPOCH_NS
+            && epoch.exchanges >= self.least.into()
+            && self.gives_up(epoch.fastest_ns, now_ns)
+        {
             return;
         }
         let lasted_ns = now_ns - epoch.first_ns;
@@ -261,7 +275,7 @@ impl ConcurrencyLimiter {
     /// A fellow tries less. If it queues here too, so does this one.
     fn follow(&self, now_ns: u64) {
         if let Some(before) = self.before.take()
-            && before.in_flight() >= f64::from(LEAST)
+            && before.in_flight() >= f64::from(self.least)
             && self.seems_to_queue(&before)
         {
             self.start_epoch(now_ns);
@@ -302,7 +316,7 @@ impl ConcurrencyLimiter {
                 self.settle(from, before.rate, false, now_ns);
             }
             // As long as even the fastest gets faster, they queue.
-            Trial::Down { before, .. } if seen.fastest_ns < before.fastest_ns / 4 * 3 && limit > LEAST => {
+            Trial::Down { before, .. } if seen.fastest_ns < before.fastest_ns / 4 * 3 && limit > self.least => {
                 let before = EpochResult { fastest_ns: seen.fastest_ns, ..before };
                 self.begin(Trial::Down { from: limit, before }, limit / 2);
             }
@@ -320,9 +334,9 @@ impl ConcurrencyLimiter {
     fn consider(&self, seen: EpochResult, now_ns: u64) {
         let (limit, found) = (self.limit.get(), self.found_rate.get());
         let rested = now_ns >= self.paused_until_ns.get() || seen.rate * CHANGED < found || seen.rate > found * CHANGED;
-        let queues = seen.whole_rate * seen.latency_ns as f64 >= WORTHWHILE && self.seems_to_queue(&seen);
+        let queues = seen.whole_rate * seen.latency_ns as f64 >= self.worthwhile && self.seems_to_queue(&seen);
         let binds = seen.queued && seen.in_flight() >= BINDING * f64::from(limit);
-        if rested && binds && (!queues || !self.explored.get() || limit == LEAST) {
+        if rested && binds && (!queues || !self.explored.get() || limit == self.least) {
             self.begin(Trial::Up { from: limit, before: seen }, limit.saturating_mul(2));
         } else if rested && queues {
             self.try_less(seen);
@@ -357,9 +371,9 @@ impl ConcurrencyLimiter {
             Concurrency::Auto => self.lift_if_stalled(self.last_ns.get(), now_ns),
             setting => {
                 // Only a shortage has lowered it, and that may be over.
-                let lowered = self.limit.get() < asked(setting) && now_ns >= self.paused_until_ns.get();
+                let lowered = self.limit.get() < self.asked(setting) && now_ns >= self.paused_until_ns.get();
                 if lowered {
-                    self.limit.set(asked(setting));
+                    self.limit.set(self.asked(setting));
                 }
                 lowered
             }
@@ -381,13 +395,13 @@ impl ConcurrencyLimiter {
     /// With `in_use` places taken there is no descriptor left for one more connection, so fewer have to do for a while.
     /// `false` where they are so few that somebody else must have the descriptors.
     pub fn make_do(&self, in_use: u32, now_ns: u64) -> bool {
-        if in_use <= LEAST {
+        if in_use <= self.least {
             return false;
         }
         // A wave of connections fails together. Only the first finds as many in use as the limit allows.
         if in_use <= self.limit.get() {
             self.trial.set(Trial::Nothing);
-            self.limit.set((in_use / 8 * 7).max(LEAST));
+            self.limit.set((in_use / 8 * 7).max(self.least));
             self.paused_until_ns.set(now_ns + PAUSE_NS);
         }
         true
@@ -395,26 +409,26 @@ impl ConcurrencyLimiter {
 
     fn begin(&self, trial: Trial, limit: u32) {
         self.trial.set(trial);
-        self.limit.set(limit.max(LEAST));
+        self.limit.set(limit.max(self.least));
     }
 
     fn settle(&self, limit: u32, rate: f64, helped: bool, now_ns: u64) {
         self.explored.set(true);
         self.trial.set(Trial::Nothing);
-        self.limit.set(limit.max(LEAST));
+        self.limit.set(limit.max(self.least));
         self.found_rate.set(rate);
         let pause_ns = if helped { PAUSE_NS } else { (self.pause_ns.get() * 2).min(LONGEST_PAUSE_NS) };
         self.pause_ns.set(pause_ns);
         self.paused_until_ns.set(now_ns + pause_ns);
     }
-}
 
-/// What a setting asks for, before anything is learnt.
-fn asked(setting: Concurrency) -> u32 {
-    match setting {
-        Concurrency::Auto => FIRST,
-        Concurrency::Unlimited => u32::MAX,
-        Concurrency::Fixed(limit) => limit.max(1),
+    /// What a setting asks for, before anything is learnt.
+    fn asked(&self, setting: Concurrency) -> u32 {
+        match setting {
+            Concurrency::Auto => self.first,
+            Concurrency::Unlimited => u32::MAX,
+            Concurrency::Fixed(limit) => limit.max(1),
+        }
     }
 }
 

@@ -12,7 +12,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::rc::{Rc, Weak};
+use std::rc::{self, Rc};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use weir_proto::{ResponseHead, Trailers};
 use crate::context::WorkerContext;
 use crate::endpoint::balance::LatencyEstimate;
 use crate::endpoint::concurrency::{ConcurrencyLimiter, LimiterGroup};
+use crate::endpoint::state::Health;
 use crate::message::forward::{self, Coding};
 use crate::message::sides::{Received, RequestTerms, Sending, UpstreamSide};
 use crate::message::unsent::Unsent;
@@ -42,14 +44,40 @@ pub struct Pools {
     endpoints: RefCell<HashMap<PoolKey, Rc<EndpointPool>>>,
     /// Those that have waiters.
     shared_queues: RefCell<Vec<Rc<SharedQueue>>>,
+    /// Endpoints that somebody waits for. The others need no look.
+    waited_for: RefCell<Vec<Rc<EndpointPool>>>,
+    /// Endpoints with connections that nobody uses, or that are shared.
+    connected: RefCell<Vec<Rc<EndpointPool>>>,
+    sweep: Cell<Sweep>,
+    /// Endpoints that an upstream has let go.
+    released: RefCell<Vec<Rc<EndpointPool>>>,
+    /// The workers of the node, which share what an endpoint can take.
+    workers: u32,
 }
+
+/// How far looking through connections has got.
+#[derive(Clone, Copy, Default)]
+struct Sweep {
+    began_ns: u64,
+    /// An index into the connected endpoints; the sweep has ended where there are none any more.
+    next: usize,
+    /// How many idle connections it has seen.
+    idle: u64,
+}
+
+/// How often the connections of each endpoint are looked through.
+const SWEEP_NS: u64 = 1_000_000_000;
+/// So many of the connected endpoints are looked at with a tick, as part of all; a sweep takes half of its time.
+const SWEEP_PARTS: usize = 25;
+/// Released endpoints looked at with a tick.
+const RELEASED_AT_ONCE: usize = 256;
 
 type PoolKey = (SocketAddr, bool, Option<Version>, Option<secure::TlsIdentity>);
 
 /// One worker's connections to one endpoint.
 pub struct EndpointPool {
     /// The pools it is one of.
-    pools: Weak<Pools>,
+    pools: rc::Weak<Pools>,
     pub addr: SocketAddr,
     /// How its connections are secured, if they are.
     tls: Option<EndpointTls>,
@@ -75,6 +103,12 @@ pub struct EndpointPool {
     /// Those who wait for any endpoint of an upstream, and what this one is called there: shared queues that have waiters,
     /// or did a moment ago.
     shared_queues: RefCell<Vec<(Rc<SharedQueue>, usize)>>,
+    /// It is among [`Pools::waited_for`], or [`Pools::connected`].
+    is_waited_for: Cell<bool>,
+    is_connected: Cell<bool>,
+    /// What the upstreams that have it know of it. Two may ask different questions.
+    health: RefCell<Vec<Weak<Health>>>,
+    key: PoolKey,
 }
 
 struct IdleConnection {
@@ -86,6 +120,11 @@ struct IdleConnection {
 }
 
 impl Pools {
+    /// For one of so many workers.
+    pub fn new(workers: usize) -> Pools {
+        Pools { workers: u32::try_from(workers).unwrap_or(u32::MAX), ..Pools::default() }
+    }
+
     /// Those of an upstream, in its order.
     pub fn endpoints(self: &Rc<Pools>, upstream: &snapshot::Upstream) -> Vec<Rc<EndpointPool>> {
         let group = Rc::default();
@@ -101,7 +140,7 @@ impl Pools {
         let mut endpoints = self.endpoints.borrow_mut();
         let tls = EndpointTls::new(endpoint, upstream);
         let key = (endpoint.addr, upstream.http2, upstream.proxy_protocol, tls.as_ref().map(EndpointTls::identity));
-        let shared = endpoints.entry(key).or_insert_with(|| {
+        let shared = endpoints.entry(key.clone()).or_insert_with(|| {
             Rc::new(EndpointPool {
                 pools: Rc::downgrade(self),
                 addr: endpoint.addr,
@@ -116,9 +155,13 @@ impl Pools {
                 latency: LatencyEstimate::default(),
                 goes_by_latency: Cell::new(false),
                 in_use: Cell::new(0),
-                limiter: ConcurrencyLimiter::new(upstream.concurrency),
+                limiter: ConcurrencyLimiter::new(upstream.concurrency, self.workers),
                 queue: WaitQueue::new(upstream.queue),
                 shared_queues: RefCell::default(),
+                is_waited_for: Cell::new(false),
+                is_connected: Cell::new(false),
+                health: RefCell::default(),
+                key,
             })
         });
         shared.keepalive.set(upstream.keepalive);
@@ -138,6 +181,8 @@ impl Pools {
             if !shared_queues.iter().any(|(known, known_seat)| Rc::ptr_eq(known, shared_queue) && *known_seat == seat) {
                 shared_queues.push((Rc::clone(shared_queue), seat));
             }
+            drop(shared_queues);
+            self.await_turn_at(endpoint);
         }
         let mut shared_queues = self.shared_queues.borrow_mut();
         if !shared_queues.iter().any(|known| Rc::ptr_eq(known, shared_queue)) {
@@ -145,16 +190,48 @@ impl Pools {
         }
     }
 
-    /// Drops endpoints that no configuration and no exchange refers to, and with them their idle connections.
-    pub fn forget_unused(&self) {
-        self.endpoints.borrow_mut().retain(|_, endpoint| Rc::strong_count(endpoint) > 1);
+    /// From now on the endpoint is looked at with every tick, as long as somebody waits for it.
+    fn await_turn_at(&self, endpoint: &Rc<EndpointPool>) {
+        if !endpoint.is_waited_for.replace(true) {
+            self.waited_for.borrow_mut().push(Rc::clone(endpoint));
+        }
+    }
+
+    /// From now on the connections of the endpoint are looked through now and then.
+    fn connected(&self, endpoint: &Rc<EndpointPool>) {
+        if !endpoint.is_connected.replace(true) {
+            self.connected.borrow_mut().push(Rc::clone(endpoint));
+        }
+    }
+
+    /// Takes back the endpoints of an upstream that is used no more. Those that nothing else refers to are dropped with the
+    /// next ticks, and with them their idle connections.
+    pub fn release(&self, endpoints: Vec<Rc<EndpointPool>>) {
+        self.released.borrow_mut().extend(endpoints);
+    }
+
+    fn drop_released(&self, worker: &WorkerContext) {
+        let mut released = self.released.borrow_mut();
+        let few = released.len().saturating_sub(RELEASED_AT_ONCE);
+        let looked_at = released.split_off(few);
+        for endpoint in looked_at {
+            if endpoint.in_flight.get() > 0 || endpoint.is_waited_for.get() {
+                released.insert(0, endpoint);
+                continue;
+            }
+            let lists = usize::from(endpoint.is_connected.get());
+            if Rc::strong_count(&endpoint) == 2 + lists {
+                self.endpoints.borrow_mut().remove(&endpoint.key);
+                endpoint.keep_none(worker);
+            }
+        }
     }
 
     /// Closes the idle connection that has waited longest, to have its descriptor; `false` if there is none.
     fn close_oldest_idle(&self, worker: &WorkerContext) -> bool {
-        let endpoints = self.endpoints.borrow();
-        let oldest = endpoints
-            .values()
+        let connected = self.connected.borrow();
+        let oldest = connected
+            .iter()
             .filter_map(|endpoint| Some((endpoint.idle.borrow().first()?.since_ns, endpoint)))
             .min_by_key(|(since_ns, _)| *since_ns);
         let Some((_, endpoint)) = oldest else { return false };
@@ -163,37 +240,104 @@ impl Pools {
         true
     }
 
-    /// Finds limits that have become too low, and those who have waited long enough. Called with every tick.
-    pub fn look_after_queues(&self, now_ns: u64) {
-        for endpoint in self.endpoints.borrow().values() {
-            endpoint.look_after_queue(now_ns);
-        }
+    /// What is to be done with every tick, at endpoints that have something to be done.
+    pub fn look_after(&self, worker: &WorkerContext) {
+        self.look_after_queues(worker.now_ns());
+        self.sweep(worker);
+        self.drop_released(worker);
+    }
+
+    /// Finds limits that have become too low, and those who have waited long enough.
+    fn look_after_queues(&self, now_ns: u64) {
+        self.waited_for.borrow_mut().retain(|endpoint| {
+            let stays = endpoint.look_after_queue(now_ns);
+            endpoint.is_waited_for.set(stays);
+            stays
+        });
         self.shared_queues.borrow_mut().retain(|shared_queue| {
             shared_queue.look(now_ns);
             !shared_queue.is_empty()
         });
     }
 
-    /// Closes idle connections that their endpoint has closed, or that have waited too long. Called now and then.
-    pub fn sweep(&self, worker: &WorkerContext) {
-        let now_ns = worker.now_ns();
-        let mut idle_total = 0;
-        for endpoint in self.endpoints.borrow().values() {
-            let patience = endpoint.keepalive.get().idle_timeout.as_nanos() as u64;
-            let mut idle = endpoint.idle.borrow_mut();
-            let before = idle.len();
-            idle.retain_mut(|idle| {
-                let stays = now_ns.saturating_sub(idle.since_ns) < patience && idle.stream.is_quiet();
-                if !stays {
-                    idle.stream.send_close_notify();
-                }
-                stays
-            });
-            worker.metrics.upstream_connections_closed.add((before - idle.len()) as u64);
-            endpoint.multiplexed.borrow_mut().retain(|shared| !shared.is_over(now_ns, patience));
-            idle_total += idle.len() as u64;
+    /// Closes idle connections that their endpoint has closed, or that have waited too long; a part of them at a time.
+    fn sweep(&self, worker: &WorkerContext) {
+        let mut connected = self.connected.borrow_mut();
+        let mut sweep = self.sweep.get();
+        if sweep.next >= connected.len() {
+            if worker.now_ns() < sweep.began_ns + SWEEP_NS {
+                return;
+            }
+            sweep = Sweep { began_ns: worker.now_ns(), ..Sweep::default() };
         }
-        worker.metrics.upstream_idle.set(idle_total);
+        for _ in 0..connected.len().div_ceil(SWEEP_PARTS) {
+            let Some(endpoint) = connected.get(sweep.next) else { break };
+            sweep.idle += endpoint.sweep(worker);
+            match endpoint.idle.borrow().is_empty() && endpoint.multiplexed.borrow().is_empty() {
+                false => sweep.next += 1,
+                true => {
+                    endpoint.is_connected.set(false);
+                    drop(connected.swap_remove(sweep.next));
+                }
+            }
+        }
+        if sweep.next >= connected.len() {
+            worker.metrics.upstream_idle.set(sweep.idle);
+        }
+        self.sweep.set(sweep);
+    }
+}
+
+impl EndpointPool {
+    /// It has a connection that nobody uses, or that is shared.
+    fn note_connection(self: &Rc<EndpointPool>) {
+        if !self.is_connected.get()
+            && let Some(pools) = self.pools.upgrade()
+        {
+            pools.connected(self);
+        }
+    }
+
+    /// Somebody waits for it.
+    fn note_waiter(self: &Rc<EndpointPool>) {
+        if !self.is_waited_for.get()
+            && let Some(pools) = self.pools.upgrade()
+        {
+            pools.await_turn_at(self);
+        }
+    }
+
+    /// What an upstream knows of it.
+    pub fn heed(&self, health: &Arc<Health>) {
+        let mut all = self.health.borrow_mut();
+        all.retain(|known| known.strong_count() > 0);
+        if !all.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(health))) {
+            all.push(Arc::downgrade(health));
+        }
+    }
+
+    /// Closes connections that are not worth keeping, and says how many idle ones are left.
+    fn sweep(&self, worker: &WorkerContext) -> u64 {
+        let now_ns = worker.now_ns();
+        // An endpoint that is out of rotation may have died in silence: when it is back, requests go over new connections.
+        let is_out =
+            self.health.borrow().iter().any(|health| health.upgrade().is_some_and(|health| !health.is_up(now_ns)));
+        if is_out {
+            self.keep_none(worker);
+        }
+        let patience = self.keepalive.get().idle_timeout.as_nanos() as u64;
+        let mut idle = self.idle.borrow_mut();
+        let before = idle.len();
+        idle.retain_mut(|idle| {
+            let stays = now_ns.saturating_sub(idle.since_ns) < patience && idle.stream.is_quiet();
+            if !stays {
+                idle.stream.send_close_notify();
+            }
+            stays
+        });
+        worker.metrics.upstream_connections_closed.add((before - idle.len()) as u64);
+        self.multiplexed.borrow_mut().retain(|shared| !shared.is_over(now_ns, patience));
+        idle.len() as u64
     }
 }
 
@@ -383,6 +527,7 @@ impl UpstreamConnection<'_> {
         if requests < keepalive.requests && idle.len() < keepalive.size {
             let stream = self.stream.take().expect(HAS_STREAM);
             idle.push(IdleConnection { stream, client: self.client, requests, since_ns: now_ns });
+            self.permit.endpoint.note_connection();
         }
     }
 }

@@ -80,7 +80,7 @@ impl Prober {
 
     fn wanted(&self, snapshot: &Snapshot) -> WantedChecks {
         let mut wanted = WantedChecks::new();
-        for upstream in &snapshot.upstreams {
+        for (_, upstream) in snapshot.upstreams.iter() {
             let mut places: Option<Arc<Semaphore>> = None;
             for endpoint in &upstream.endpoints {
                 let Some(checks) = &endpoint.checks else { continue };

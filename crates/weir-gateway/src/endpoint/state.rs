@@ -74,6 +74,16 @@ pub struct Health {
 impl HealthTable {
     pub fn endpoint(&self, endpoint: &Endpoint, now_ns: u64) -> Arc<Health> {
         let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        self.known(&mut endpoints, endpoint, now_ns)
+    }
+
+    /// Those of an upstream, beside its endpoints.
+    pub fn endpoints(&self, all: &[Endpoint], now_ns: u64) -> Arc<[Arc<Health>]> {
+        let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|endpoint| self.known(&mut endpoints, endpoint, now_ns)).collect()
+    }
+
+    fn known(&self, endpoints: &mut HashMap<HealthKey, Arc<Health>>, endpoint: &Endpoint, now_ns: u64) -> Arc<Health> {
         let joined_ns = if self.begun.load(Relaxed) { now_ns } else { 0 };
         let new = || Arc::new(Health { joined_ns: joined_ns.into(), ..Health::default() });
         let question = endpoint.checks.as_ref().map(|checks| checks.question.clone());

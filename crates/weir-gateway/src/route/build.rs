@@ -1,17 +1,17 @@
 //! From rules to tables.
 
-use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::cmp::{Ordering, Reverse};
+use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 
-use hashbrown::HashTable;
+use foldhash::fast::RandomState;
 
-use super::host::{Host, Hosts};
+use super::host::Host;
+use super::radix::Radix;
+use super::table::SharedTable;
 use super::uri::Uri;
-use super::{
-    CompiledRule, ExactPath, MethodSet, Paths, Range, RouteRule, RouteTable, RuleEntry, WITHOUT_HOST, hash_of,
-    with_paths,
-};
+use super::{CompiledRule, ExactPath, MethodSet, Paths, RouteRule, RouteTable, RuleEntry, Size, hash_of};
 
 /// What is wrong with a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,35 +39,67 @@ const MAX_BYTES: usize = 256 << 20;
 
 /// A rule under one of its uris and one of its hosts.
 struct PlacedRule<'a> {
-    paths: u32,
+    host: Option<&'a Host>,
     uri: &'a Uri,
-    priority: i64,
     entry: RuleEntry,
 }
 
-pub(super) fn build(rules: Vec<RouteRule>) -> Result<RouteTable, Vec<BuildError>> {
+pub(super) fn edited(
+    table: &RouteTable,
+    removed: &[u32],
+    added: Vec<RouteRule>,
+) -> Result<RouteTable, Vec<BuildError>> {
+    let mut table = table.clone();
+    let gone: Vec<Arc<CompiledRule>> = removed.iter().filter_map(|route| table.rules.remove(*route as usize)).collect();
+    gone.iter().for_each(|rule| table.size.subtract(rule));
     let mut errors = Vec::new();
-    let mut methods = Vec::with_capacity(rules.len());
-    let mut parsed = Vec::with_capacity(rules.len());
-    let (mut count, mut bytes) = (0usize, 0usize);
-    for (index, rule) in rules.into_iter().enumerate() {
-        methods.push(rule.methods.unwrap_or(MethodSet::ANY));
+    let mut rules = Vec::with_capacity(added.len());
+    for (index, rule) in added.into_iter().enumerate() {
         let rule = parse(index, rule, &mut errors);
-        let hosts = rule.hosts.len().max(1);
-        let text: usize = rule.uris.iter().map(|uri| uri.text().len()).sum();
-        let was_within = count <= MAX_ENTRIES && bytes <= MAX_BYTES;
-        count = count.saturating_add(rule.uris.len().saturating_mul(hosts));
-        bytes = bytes.saturating_add(text.saturating_mul(hosts));
-        if was_within && (count > MAX_ENTRIES || bytes > MAX_BYTES) {
+        let was_within = table.size.is_within_limits();
+        table.size.add(&rule);
+        if was_within && !table.size.is_within_limits() {
+            let Size { pairs, bytes } = table.size;
             let reason = format!(
-                "with this one, the rules have {count} pairs of host and uri, of {bytes} bytes; \
+                "with this one, the rules have {pairs} pairs of host and uri, of {bytes} bytes; \
                  the limits are {MAX_ENTRIES} and {MAX_BYTES}"
             );
             errors.push(BuildError { rule: index, place: "uris".to_owned(), reason });
         }
-        parsed.push(rule);
+        rules.push(Arc::new(rule));
     }
-    if errors.is_empty() { Ok(assemble(parsed, &methods, count)) } else { Err(errors) }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let removed: HashSet<u32> = removed.iter().copied().collect();
+    in_places(&gone, |host, uri, _| table.remove(host, uri, &removed));
+    in_places(&rules, |host, uri, entries| table.add(host, uri, entries));
+    rules.into_iter().for_each(|rule| table.rules.set(rule.route as usize, rule));
+    Ok(table)
+}
+
+impl Size {
+    fn of(rule: &CompiledRule) -> Size {
+        let hosts = rule.hosts.len().max(1);
+        let text: usize = rule.uris.iter().map(|uri| uri.text().len()).sum();
+        Size { pairs: rule.uris.len().saturating_mul(hosts), bytes: text.saturating_mul(hosts) }
+    }
+
+    fn add(&mut self, rule: &CompiledRule) {
+        let Size { pairs, bytes } = Size::of(rule);
+        self.pairs = self.pairs.saturating_add(pairs);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    fn subtract(&mut self, rule: &CompiledRule) {
+        let Size { pairs, bytes } = Size::of(rule);
+        self.pairs -= pairs;
+        self.bytes -= bytes;
+    }
+
+    fn is_within_limits(self) -> bool {
+        self.pairs <= MAX_ENTRIES && self.bytes <= MAX_BYTES
+    }
 }
 
 fn parse(index: usize, rule: RouteRule, errors: &mut Vec<BuildError>) -> CompiledRule {
@@ -94,86 +126,113 @@ fn parse(index: usize, rule: RouteRule, errors: &mut Vec<BuildError>) -> Compile
     }
     hosts.sort();
     hosts.dedup();
-    let RouteRule { remote_addrs, vars, among, priority, route, .. } = rule;
-    CompiledRule { uris, hosts, remote_addrs, vars, among, priority, route }
+    let RouteRule { methods, remote_addrs, vars, among, priority, order, route, .. } = rule;
+    let methods = methods.unwrap_or(MethodSet::ANY);
+    CompiledRule { uris, hosts, methods, remote_addrs, vars, among, priority, order, route }
 }
 
-fn assemble(rules: Vec<CompiledRule>, methods: &[MethodSet], count: usize) -> RouteTable {
-    let mut numbers: HashMap<&Host, u32> = HashMap::new();
-    let mut placed = Vec::with_capacity(count);
-    for (index, (rule, methods)) in rules.iter().zip(methods).enumerate() {
-        for (uri_index, uri) in rule.uris.iter().enumerate() {
+/// Calls `each` with every place that the rules have an entry in, and with their entries there in the order they are tried.
+fn in_places(rules: &[Arc<CompiledRule>], mut each: impl FnMut(Option<&Host>, &Uri, &[PlacedRule<'_>])) {
+    let mut placed = Vec::with_capacity(rules.len());
+    for rule in rules {
+        for (index, uri) in rule.uris.iter().enumerate() {
             let entry = RuleEntry {
-                rule: index as u32,
-                uri: uri_index as u32,
+                rule: Arc::clone(rule),
+                uri: index as u32,
                 route: rule.route,
-                methods: *methods,
+                methods: rule.methods,
                 has_pattern: uri.is_pattern(),
                 has_conditions: !rule.remote_addrs.is_empty() || rule.vars.is_some() || rule.among.is_some(),
             };
-            let mut place = |paths| placed.push(PlacedRule { paths, uri, priority: rule.priority, entry });
-            for host in &rule.hosts {
-                let next = numbers.len() as u32 + 1;
-                place(*numbers.entry(host).or_insert(next));
-            }
+            placed.extend(rule.hosts.iter().map(|host| PlacedRule { host: Some(host), uri, entry: entry.clone() }));
             if rule.hosts.is_empty() {
-                place(WITHOUT_HOST);
+                placed.push(PlacedRule { host: None, uri, entry });
             }
         }
     }
     // A stable sort: entries that are equal in all this keep the order of the rules.
-    placed.sort_by(|a, b| {
-        let key = |it: &PlacedRule<'_>| (it.paths, it.uri.is_exact());
-        let rank = |it: &PlacedRule<'_>| (Reverse(it.priority), Reverse(it.uri.text().len()));
-        key(a).cmp(&key(b)).then_with(|| a.uri.key().cmp(b.uri.key())).then_with(|| rank(a).cmp(&rank(b)))
-    });
-    let mut table = RouteTable {
-        hosts: Hosts::build(numbers.iter().map(|(host, number)| (*host, *number))),
-        paths: Vec::with_capacity(numbers.len() + 1),
-        random: Default::default(),
-        exact: HashTable::new(),
-        longest_exact: 0,
-        forest: Default::default(),
-        prefixes: Vec::new(),
-        entries: placed.iter().map(|placed| placed.entry).collect(),
-        rules: Vec::new(),
+    let place = |a: &PlacedRule<'_>, b: &PlacedRule<'_>| {
+        (a.host, a.uri.is_exact(), a.uri.key()).cmp(&(b.host, b.uri.is_exact(), b.uri.key()))
     };
-    table.paths.resize_with(numbers.len() + 1, Paths::default);
-    for (host, number) in numbers {
-        table.paths[number as usize].host = Some(host.clone());
+    placed.sort_by(|a, b| place(a, b).then_with(|| by_turn(&a.entry, &b.entry)));
+    for there in placed.chunk_by(|a, b| place(a, b).is_eq()) {
+        each(there[0].host, there[0].uri, there);
     }
-    let mut start = 0;
-    for of_host in placed.chunk_by(|a, b| a.paths == b.paths) {
-        table.add_paths(of_host, start);
-        start += of_host.len() as u32;
-    }
-    table.rules = rules;
-    table
+}
+
+/// Which of two entries of one place is tried first.
+fn by_turn(one: &RuleEntry, other: &RuleEntry) -> Ordering {
+    let rank = |it: &RuleEntry| {
+        (Reverse(it.rule.priority), Reverse(it.rule.uris[it.uri as usize].text().len()), it.rule.order)
+    };
+    rank(one).cmp(&rank(other))
 }
 
 impl RouteTable {
-    /// Adds the entries of one host. They stand in `entries` from `start` on, ordered.
-    fn add_paths(&mut self, placed: &[PlacedRule<'_>], mut start: u32) {
-        let number = placed[0].paths;
-        let mut prefixes = Vec::new();
-        let mut has_exact = false;
-        for of_path in placed.chunk_by(|a, b| a.uri.is_exact() == b.uri.is_exact() && a.uri.key() == b.uri.key()) {
-            let uri = of_path[0].uri;
-            let entries = Range { start, end: start + of_path.len() as u32 };
-            start = entries.end;
-            if uri.is_exact() {
-                has_exact = true;
-                self.longest_exact = self.longest_exact.max(uri.key().len());
-                let exact = ExactPath { paths: number, entries, path: uri.key().into() };
-                let hash = |exact: &ExactPath| with_paths(hash_of(&self.random, &exact.path), exact.paths);
-                self.exact.insert_unique(hash(&exact), exact, hash);
-            } else {
-                prefixes.push((uri.key(), self.prefixes.len() as u32));
-                self.prefixes.push(entries);
-            }
+    fn add(&mut self, host: Option<&Host>, uri: &Uri, placed: &[PlacedRule<'_>]) {
+        if uri.is_exact() {
+            self.longest_exact = self.longest_exact.max(uri.key().len());
         }
-        let paths = &mut self.paths[number as usize];
-        paths.has_exact = has_exact;
-        paths.prefixes = self.forest.add(&prefixes);
+        let random = self.random.clone();
+        let paths = self.hosts.paths_of(host);
+        let new = placed.iter().map(|placed| placed.entry.clone());
+        let entries = match paths.entries(&random, uri) {
+            None => new.collect(),
+            Some(known) => {
+                let mut all: Vec<RuleEntry> = known.iter().cloned().chain(new).collect();
+                all.sort_by(by_turn);
+                all.into()
+            }
+        };
+        paths.set(&random, uri, entries);
+    }
+
+    /// Removes the entries that routes have in one place.
+    fn remove(&mut self, host: Option<&Host>, uri: &Uri, routes: &HashSet<u32>) {
+        let random = self.random.clone();
+        let paths = self.hosts.paths_of(host);
+        let known = paths.entries(&random, uri).map_or(&[][..], |known| known);
+        let left: Arc<[RuleEntry]> = known.iter().filter(|entry| !routes.contains(&entry.route)).cloned().collect();
+        match left.is_empty() {
+            false => paths.set(&random, uri, left),
+            true => paths.remove(&random, uri),
+        }
+        self.hosts.forget_if_empty(host);
+    }
+}
+
+impl Paths {
+    pub(super) fn new(host: Option<Host>) -> Paths {
+        Paths { host, exact: SharedTable::default(), prefixes: Radix::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.prefixes.is_empty()
+    }
+
+    fn entries(&self, random: &RandomState, uri: &Uri) -> Option<&Arc<[RuleEntry]>> {
+        match uri.is_exact() {
+            true => self
+                .exact
+                .find(hash_of(random, uri.key()), |known| *known.path == *uri.key())
+                .map(|known| &known.entries),
+            false => self.prefixes.get(uri.key()),
+        }
+    }
+
+    fn set(&mut self, random: &RandomState, uri: &Uri, entries: Arc<[RuleEntry]>) {
+        if !uri.is_exact() {
+            return self.prefixes.insert(uri.key(), entries);
+        }
+        let exact = ExactPath { path: uri.key().into(), entries };
+        let hash = |exact: &ExactPath| hash_of(random, &exact.path);
+        self.exact.insert(hash(&exact), exact, |known| *known.path == *uri.key(), hash);
+    }
+
+    fn remove(&mut self, random: &RandomState, uri: &Uri) {
+        match uri.is_exact() {
+            true => self.exact.remove(hash_of(random, uri.key()), |known| *known.path == *uri.key()),
+            false => self.prefixes.remove(uri.key()),
+        }
     }
 }

@@ -8,8 +8,6 @@ use super::{Lookup, Refusal, RouteTable, RuleEntry, Station};
 pub struct Candidate {
     /// The number of the route.
     pub route: u32,
-    /// The index of the rule.
-    pub rule: usize,
     /// The `uri` that fits, in canonical form.
     pub uri: String,
     /// The host that fits; `None` for a rule without hosts. With [`Verdict::Host`], the hosts that do not, listed.
@@ -54,26 +52,24 @@ pub enum Advantage {
 
 pub(super) fn explain(table: &RouteTable, lookup: &Lookup<'_>) -> Vec<Candidate> {
     let mut candidates = Vec::new();
-    let mut chosen: Option<(Station, RuleEntry)> = None;
+    let mut chosen: Option<(Station<'_>, &RuleEntry)> = None;
     table.any_station(lookup, |station| {
-        for entry in table.entries_of(station) {
+        for entry in station.entries {
             let verdict = match (table.refusal(entry, lookup), chosen) {
-                (Some(refusal), _) => refused(table, entry, refusal, lookup),
+                (Some(refusal), _) => refused(entry, refusal, lookup),
                 // Under another of its uris.
-                (None, Some((_, winner))) if winner.rule == entry.rule => continue,
-                (None, Some(winner)) => Verdict::Outranked(advantage(table, winner, (station, *entry))),
+                (None, Some((_, winner))) if winner.route == entry.route => continue,
+                (None, Some(winner)) => Verdict::Outranked(advantage(winner, (station, entry))),
                 (None, None) => {
-                    chosen = Some((station, *entry));
+                    chosen = Some((station, entry));
                     Verdict::Chosen
                 }
             };
-            let rule = &table.rules[entry.rule as usize];
             candidates.push(Candidate {
-                route: rule.route,
-                rule: entry.rule as usize,
-                uri: rule.uris[entry.uri as usize].text().to_owned(),
-                host: table.paths[station.paths as usize].host.as_ref().map(Host::text),
-                priority: rule.priority,
+                route: entry.route,
+                uri: entry.rule.uris[entry.uri as usize].text().to_owned(),
+                host: station.paths.host.as_ref().map(Host::text),
+                priority: entry.rule.priority,
                 verdict,
             });
         }
@@ -83,27 +79,26 @@ pub(super) fn explain(table: &RouteTable, lookup: &Lookup<'_>) -> Vec<Candidate>
     candidates
 }
 
-fn refused(table: &RouteTable, entry: &RuleEntry, refusal: Refusal, lookup: &Lookup<'_>) -> Verdict {
+fn refused(entry: &RuleEntry, refusal: Refusal, lookup: &Lookup<'_>) -> Verdict {
     match refusal {
         Refusal::Pattern => Verdict::Uri,
         Refusal::Method => Verdict::Method,
         Refusal::RemoteAddr => Verdict::RemoteAddr,
         Refusal::Among => Verdict::Among,
         Refusal::Vars => {
-            let vars = table.rules[entry.rule as usize].vars.as_ref();
+            let vars = entry.rule.vars.as_ref();
             Verdict::Vars(vars.and_then(|vars| vars.unmet(lookup.variables)).unwrap_or_default())
         }
     }
 }
 
-fn advantage(table: &RouteTable, winner: (Station, RuleEntry), loser: (Station, RuleEntry)) -> Advantage {
-    let rule = |entry: RuleEntry| &table.rules[entry.rule as usize];
-    let length = |entry: RuleEntry| rule(entry).uris[entry.uri as usize].text().len();
-    if winner.0.paths != loser.0.paths {
+fn advantage(winner: (Station<'_>, &RuleEntry), loser: (Station<'_>, &RuleEntry)) -> Advantage {
+    let length = |entry: &RuleEntry| entry.rule.uris[entry.uri as usize].text().len();
+    if !std::ptr::eq(winner.0.paths, loser.0.paths) {
         Advantage::Host
-    } else if winner.0.entries != loser.0.entries {
+    } else if !std::ptr::eq(winner.0.entries, loser.0.entries) {
         Advantage::Path
-    } else if rule(winner.1).priority != rule(loser.1).priority {
+    } else if winner.1.rule.priority != loser.1.rule.priority {
         Advantage::Priority
     } else if length(winner.1) != length(loser.1) {
         Advantage::UriLength
@@ -114,7 +109,7 @@ fn advantage(table: &RouteTable, winner: (Station, RuleEntry), loser: (Station, 
 
 /// The rules that have the path, but for hosts that are not the one of the request.
 fn of_other_hosts(table: &RouteTable, lookup: &Lookup<'_>) -> impl Iterator<Item = Candidate> {
-    table.rules.iter().enumerate().filter_map(|(index, rule)| {
+    table.rules.iter().filter_map(|(_, rule)| {
         if rule.hosts.is_empty() || rule.hosts.iter().any(|host| host.matches(lookup.host)) {
             return None;
         }
@@ -122,7 +117,6 @@ fn of_other_hosts(table: &RouteTable, lookup: &Lookup<'_>) -> impl Iterator<Item
         let hosts: Vec<String> = rule.hosts.iter().map(Host::text).collect();
         Some(Candidate {
             route: rule.route,
-            rule: index,
             uri: uri.text().to_owned(),
             host: Some(hosts.join(", ")),
             priority: rule.priority,

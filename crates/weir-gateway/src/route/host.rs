@@ -1,10 +1,12 @@
 //! The `hosts` of a route: names, and names of which only the end is given.
 
-use foldhash::fast::RandomState;
-use hashbrown::HashTable;
+use std::sync::Arc;
 
-use super::hash_of;
-use super::radix::Forest;
+use foldhash::fast::RandomState;
+
+use super::radix::Radix;
+use super::table::SharedTable;
+use super::{Paths, hash_of};
 
 /// One entry of `hosts`, in lower case.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,58 +61,85 @@ impl Host {
     }
 }
 
-/// Finds the number that belongs to a host.
-#[derive(Debug, Default)]
+/// Finds what belongs to a host.
+#[derive(Clone, Debug)]
 pub(super) struct Hosts {
     random: RandomState,
-    names: HashTable<(Box<str>, u32)>,
+    names: SharedTable<Named>,
     /// The ends of names, turned around.
-    suffixes: Forest,
-    root: Option<u32>,
+    suffixes: Radix<Arc<Paths>>,
+    /// Those of rules without hosts.
+    any: Arc<Paths>,
+}
+
+#[derive(Clone, Debug)]
+struct Named {
+    name: Arc<str>,
+    paths: Arc<Paths>,
 }
 
 impl Hosts {
-    /// Each host is there once.
-    pub(super) fn build<'a>(hosts: impl IntoIterator<Item = (&'a Host, u32)>) -> Hosts {
-        let mut table = Hosts::default();
-        let mut suffixes: Vec<(Vec<u8>, u32)> = Vec::new();
-        for (host, number) in hosts {
-            match host {
-                Host::Name(name) => {
-                    let hash = |name: &str| hash_of(&table.random, name.as_bytes());
-                    table.names.insert_unique(hash(name), (name.clone(), number), |(name, _)| hash(name));
-                }
-                Host::Suffix(suffix) => suffixes.push((suffix.bytes().rev().collect(), number)),
+    pub(super) fn new(random: RandomState) -> Hosts {
+        let any = Arc::new(Paths::new(None));
+        Hosts { random, names: SharedTable::default(), suffixes: Radix::default(), any }
+    }
+
+    /// The paths of a host, which are made if there are none.
+    pub(super) fn paths_of(&mut self, host: Option<&Host>) -> &mut Paths {
+        let random = self.random.clone();
+        let hash = |named: &Named| hash_of(&random, named.name.as_bytes());
+        let new = || Arc::new(Paths::new(host.cloned()));
+        let paths = match host {
+            None => &mut self.any,
+            Some(Host::Name(name)) => {
+                let named = || Named { name: (**name).into(), paths: new() };
+                let own = hash_of(&random, name.as_bytes());
+                &mut self.names.find_or_insert(own, |known| *known.name == **name, named, hash).paths
+            }
+            Some(Host::Suffix(suffix)) => self.suffixes.get_or_insert(&turned(suffix), new),
+        };
+        Arc::make_mut(paths)
+    }
+
+    pub(super) fn forget_if_empty(&mut self, host: Option<&Host>) {
+        if host.is_none() || !self.paths_of(host).is_empty() {
+            return;
+        }
+        match host {
+            None => {}
+            Some(Host::Name(name)) => {
+                self.names.remove(hash_of(&self.random, name.as_bytes()), |known| *known.name == **name);
+            }
+            Some(Host::Suffix(suffix)) => self.suffixes.remove(&turned(suffix)),
+        }
+    }
+
+    /// Calls `found` with the paths of each host that matches, the most specific first, until it returns true. Those of rules
+    /// without hosts are the last.
+    #[inline]
+    pub(super) fn any_match<'a>(&'a self, host: &[u8], mut found: impl FnMut(&'a Paths) -> bool) {
+        if !self.names.is_empty()
+            && let Some(named) = self.names.find(hash_of(&self.random, host), |named| named.name.as_bytes() == host)
+            && found(&named.paths)
+        {
+            return;
+        }
+        if !self.suffixes.is_empty() {
+            let mut turned = [0; MAX_LENGTH];
+            let length = host.len().min(MAX_LENGTH);
+            for (to, from) in turned.iter_mut().zip(host.iter().rev()) {
+                *to = *from;
+            }
+            if self.suffixes.any_prefix(&turned[..length], |paths| found(paths)) {
+                return;
             }
         }
-        suffixes.sort();
-        let keys: Vec<(&[u8], u32)> = suffixes.iter().map(|(key, number)| (&**key, *number)).collect();
-        table.root = table.suffixes.add(&keys);
-        table
+        found(&self.any);
     }
+}
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.names.is_empty() && self.root.is_none()
-    }
-
-    /// Calls `found` with the number of each entry that matches, the most specific first, until it returns true.
-    /// Returns whether it did.
-    #[inline]
-    pub(super) fn any_match(&self, host: &[u8], mut found: impl FnMut(u32) -> bool) -> bool {
-        if !self.names.is_empty()
-            && let Some((_, number)) = self.names.find(hash_of(&self.random, host), |(name, _)| name.as_bytes() == host)
-            && found(*number)
-        {
-            return true;
-        }
-        let Some(root) = self.root else { return false };
-        let mut turned = [0; MAX_LENGTH];
-        let length = host.len().min(MAX_LENGTH);
-        for (to, from) in turned.iter_mut().zip(host.iter().rev()) {
-            *to = *from;
-        }
-        self.suffixes.prefixes_of(root, &turned[..length]).any(found)
-    }
+fn turned(suffix: &str) -> Vec<u8> {
+    suffix.bytes().rev().collect()
 }
 
 #[cfg(test)]
@@ -122,11 +151,13 @@ mod tests {
     }
 
     fn order(entries: &[&str], name: &str) -> Vec<String> {
-        let entries: Vec<Host> = entries.iter().map(|entry| host(entry)).collect();
-        let hosts = Hosts::build(entries.iter().zip(0..));
+        let mut hosts = Hosts::new(RandomState::default());
+        for entry in entries {
+            hosts.paths_of(Some(&host(entry)));
+        }
         let mut seen = Vec::new();
-        hosts.any_match(name.as_bytes(), |number| {
-            seen.push(entries[number as usize].text());
+        hosts.any_match(name.as_bytes(), |paths| {
+            seen.extend(paths.host.as_ref().map(Host::text));
             false
         });
         seen

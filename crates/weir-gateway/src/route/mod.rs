@@ -9,7 +9,9 @@
 //! The first in this order that also takes the method, the client's address and the `vars` wins. So a `priority` never
 //! beats a more specific path, and nothing beats a host that is named.
 //!
-//! A lookup costs two hashes and a walk down a radix tree, however many routes there are, and allocates nothing.
+//! A lookup costs two hashes and a walk down a radix tree, however many routes there are, and allocates nothing. A table is
+//! immutable; an edit ([`RouteTable::edited`]) makes another that shares with it whatever has nothing to do with the rules that
+//! changed.
 
 mod build;
 mod explain;
@@ -18,6 +20,7 @@ mod methods;
 #[cfg(test)]
 mod oracle;
 mod radix;
+mod table;
 mod uri;
 
 use std::hash::{BuildHasher, Hasher};
@@ -27,15 +30,17 @@ use std::sync::Arc;
 pub use build::BuildError;
 pub use explain::{Advantage, Candidate, Verdict};
 use foldhash::fast::RandomState;
-use hashbrown::HashTable;
 use host::{Host, Hosts};
 use ipnet::IpNet;
 pub use methods::MethodSet;
-use radix::Forest;
+use radix::Radix;
+use table::SharedTable;
 use uri::Uri;
 use weir_plugin::vars::any_contains;
 use weir_plugin::{Expression, Variables};
 use weir_proto::Method;
+
+use crate::pieces::Pieces;
 
 /// What a route asks of a request. Routes that are switched off (APISIX `status: 0`) get no rule.
 #[derive(Clone, Debug)]
@@ -53,7 +58,9 @@ pub struct RouteRule {
     pub vars: Option<Expression>,
     /// Only these paths, of those that fit.
     pub among: Option<Arc<dyn PathSet>>,
-    /// What [`RouteTable::find`] answers.
+    /// Lower goes first, where nothing else decides; those of one order go as they stand in the list.
+    pub order: u64,
+    /// What [`RouteTable::find`] answers. No two rules of a table have the same.
     pub route: u32,
 }
 
@@ -77,51 +84,37 @@ pub struct Lookup<'a> {
 }
 
 /// A compiled list of rules.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RouteTable {
     hosts: Hosts,
-    /// What belongs to each host. The first is for rules without hosts.
-    paths: Vec<Paths>,
     random: RandomState,
-    /// The exact paths of all hosts.
-    exact: HashTable<ExactPath>,
     /// Longer paths are not worth hashing.
     longest_exact: usize,
-    /// The prefixes of all hosts. Values are indices into `prefixes`.
-    forest: Forest,
-    prefixes: Vec<Range>,
-    /// Those of one path side by side, in the order they are tried.
-    entries: Vec<RuleEntry>,
-    rules: Vec<CompiledRule>,
+    /// By the number of the route.
+    rules: Pieces<Arc<CompiledRule>>,
+    size: Size,
 }
 
 /// The paths of one host.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug)]
 struct Paths {
     /// `None` for rules without hosts.
     host: Option<Host>,
-    has_exact: bool,
-    prefixes: Option<u32>,
+    exact: SharedTable<ExactPath>,
+    prefixes: Radix<Arc<[RuleEntry]>>,
 }
 
-/// A part of [`RouteTable::entries`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Range {
-    start: u32,
-    end: u32,
-}
-
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ExactPath {
-    paths: u32,
-    entries: Range,
-    path: Box<[u8]>,
+    path: Arc<[u8]>,
+    /// In the order they are tried.
+    entries: Arc<[RuleEntry]>,
 }
 
 /// A rule under one of its `uris`. Holds what decides most requests, so that the rule itself is not looked at.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct RuleEntry {
-    rule: u32,
+    rule: Arc<CompiledRule>,
     uri: u32,
     route: u32,
     methods: MethodSet,
@@ -136,19 +129,29 @@ struct RuleEntry {
 struct CompiledRule {
     uris: Vec<Uri>,
     hosts: Vec<Host>,
+    methods: MethodSet,
     remote_addrs: Vec<IpNet>,
     vars: Option<Expression>,
     among: Option<Arc<dyn PathSet>>,
     priority: i64,
+    order: u64,
     route: u32,
+}
+
+/// How much a table holds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
+    /// Pairs of host and uri.
+    pairs: usize,
+    /// The bytes of their uris.
+    bytes: usize,
 }
 
 /// Where a lookup has got to.
 #[derive(Clone, Copy)]
-struct Station {
-    /// An index into [`RouteTable::paths`].
-    paths: u32,
-    entries: Range,
+struct Station<'a> {
+    paths: &'a Paths,
+    entries: &'a [RuleEntry],
 }
 
 /// Why a rule under a path does not take a request.
@@ -161,20 +164,38 @@ enum Refusal {
     Among,
 }
 
+impl Default for RouteTable {
+    /// No request is taken.
+    fn default() -> RouteTable {
+        let random = RandomState::default();
+        let size = Size::default();
+        RouteTable { hosts: Hosts::new(random.clone()), random, longest_exact: 0, rules: Pieces::default(), size }
+    }
+}
+
 impl RouteTable {
     /// Compiles rules.
     ///
     /// # Errors
     /// Everything that is wrong with them.
     pub fn build(rules: Vec<RouteRule>) -> Result<RouteTable, Vec<BuildError>> {
-        build::build(rules)
+        RouteTable::default().edited(&[], rules)
+    }
+
+    /// The same table without the rules of the `removed` routes, and with those that are `added`: what [`RouteTable::build`]
+    /// would make of the rules there are then, if no two that only their order tells apart have the same.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the added ones.
+    pub fn edited(&self, removed: &[u32], added: Vec<RouteRule>) -> Result<RouteTable, Vec<BuildError>> {
+        build::edited(self, removed, added)
     }
 
     /// The route that takes the request.
     pub fn find(&self, lookup: &Lookup<'_>) -> Option<u32> {
         let mut found = None;
         self.any_station(lookup, |station| {
-            let taker = self.entries_of(station).iter().find(|entry| self.refusal(entry, lookup).is_none());
+            let taker = station.entries.iter().find(|entry| self.refusal(entry, lookup).is_none());
             found = taker.map(|entry| entry.route);
             found.is_some()
         });
@@ -189,32 +210,18 @@ impl RouteTable {
 
     /// Calls `take` with every path that fits the request, the most specific first, until it returns true.
     #[inline]
-    fn any_station(&self, lookup: &Lookup<'_>, mut take: impl FnMut(Station) -> bool) -> bool {
+    fn any_station<'a>(&'a self, lookup: &Lookup<'_>, mut take: impl FnMut(Station<'a>) -> bool) {
         let path = lookup.path;
         let hash = (path.len() <= self.longest_exact).then(|| hash_of(&self.random, path));
-        let mut any_of = |number: u32| {
-            let paths = &self.paths[number as usize];
+        self.hosts.any_match(lookup.host, |paths| {
             if let Some(hash) = hash
-                && paths.has_exact
-                && let Some(found) =
-                    self.exact.find(with_paths(hash, number), |exact| exact.paths == number && *exact.path == *path)
-                && take(Station { paths: number, entries: found.entries })
+                && let Some(found) = paths.exact.find(hash, |exact| *exact.path == *path)
+                && take(Station { paths, entries: &found.entries })
             {
                 return true;
             }
-            let Some(root) = paths.prefixes else { return false };
-            self.forest
-                .prefixes_of(root, path)
-                .any(|prefix| take(Station { paths: number, entries: self.prefixes[prefix as usize] }))
-        };
-        if !self.hosts.is_empty() && self.hosts.any_match(lookup.host, &mut any_of) {
-            return true;
-        }
-        any_of(WITHOUT_HOST)
-    }
-
-    fn entries_of(&self, station: Station) -> &[RuleEntry] {
-        &self.entries[station.entries.start as usize..station.entries.end as usize]
+            paths.prefixes.any_prefix(path, |entries| take(Station { paths, entries }))
+        });
     }
 
     #[inline]
@@ -226,7 +233,7 @@ impl RouteTable {
     }
 
     fn condition_refusal(&self, entry: &RuleEntry, lookup: &Lookup<'_>) -> Option<Refusal> {
-        let rule = &self.rules[entry.rule as usize];
+        let rule = &entry.rule;
         if entry.has_pattern && !rule.uris[entry.uri as usize].matches_after_key(lookup.path) {
             return Some(Refusal::Pattern);
         }
@@ -245,15 +252,6 @@ fn hash_of(random: &RandomState, bytes: &[u8]) -> u64 {
     let mut hasher = random.build_hasher();
     hasher.write(bytes);
     hasher.finish()
-}
-
-/// The paths of rules without hosts.
-const WITHOUT_HOST: u32 = 0;
-
-/// The hash of a path under a host. Saves hashing the path again for each host that fits.
-fn with_paths(path_hash: u64, paths: u32) -> u64 {
-    // An odd factor spreads the numbers over all bits, also over the highest, which the table looks at first.
-    path_hash ^ u64::from(paths).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 impl std::fmt::Debug for Lookup<'_> {

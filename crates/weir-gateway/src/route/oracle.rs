@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -56,6 +56,7 @@ fn rule(route: u32, uris: &[&str]) -> RouteRule {
         priority: 0,
         vars: None,
         among: None,
+        order: 0,
         route,
     }
 }
@@ -178,6 +179,7 @@ fn some_rule() -> impl Strategy<Value = RouteRule> {
             priority,
             vars: vars.map(|value| Expression::compile(&value).expect("right")),
             among: None,
+            order: 0,
             route: 0,
         }
     })
@@ -230,11 +232,11 @@ proptest! {
             .collect();
         let found: Vec<u32> = table.find(&request.lookup()).into_iter().collect();
         prop_assert_eq!(chosen, found);
-        for (index, rule) in rules.iter().enumerate() {
+        for rule in &rules {
             let has_path = rule.uris.iter().any(|uri| uri_rank(uri, &request.path).is_some());
-            let told: Vec<&Candidate> = candidates.iter().filter(|candidate| candidate.rule == index).collect();
+            let told: Vec<&Candidate> = candidates.iter().filter(|candidate| candidate.route == rule.route).collect();
             if has_path {
-                prop_assert!(!told.is_empty(), "rule {} is not told of", index);
+                prop_assert!(!told.is_empty(), "rule {} is not told of", rule.route);
             }
             let host_fits = host_rank(&rule.hosts, &request.host).is_some();
             prop_assert!(told.iter().all(|candidate| (candidate.verdict == Verdict::Host) != host_fits));
@@ -249,6 +251,42 @@ proptest! {
         if let Ok(table) = RouteTable::build(vec![for_hosts(&[&host], rule(1, &[&uri]))]) {
             let request = Request::get("", "");
             table.find(&Lookup { host: &name, path: &path, ..request.lookup() });
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Rules come, go and change; each table answers as one made of the same rules from scratch, and goes on doing so.
+    #[test]
+    fn an_edited_table_is_one_made_from_scratch(
+        rules in prop::collection::vec((some_rule(), 0..8_u64), 1..24),
+        edits in prop::collection::vec((0..24_usize, prop::option::of((some_rule(), 0..8_u64))), 1..24),
+        requests in prop::collection::vec(some_request(), 1..12),
+    ) {
+        let with = |number: usize, (rule, order): (RouteRule, u64)| {
+            RouteRule { order: order << 32 | number as u64, route: number as u32, ..rule }
+        };
+        let mut present: BTreeMap<usize, RouteRule> =
+            rules.into_iter().enumerate().map(|(number, rule)| (number, with(number, rule))).collect();
+        let mut edited = table(present.values().cloned().collect());
+        let mut all = vec![(present.clone(), edited.clone())];
+        for (number, change) in edits {
+            let added: Vec<RouteRule> = change.into_iter().map(|rule| with(number, rule)).collect();
+            edited = edited.edited(&[number as u32], added.clone()).expect("the rules are right");
+            present.remove(&number);
+            present.extend(added.into_iter().map(|rule| (number, rule)));
+            all.push((present.clone(), edited.clone()));
+        }
+        for (present, edited) in all {
+            let scratch = table(present.into_values().collect());
+            prop_assert_eq!((edited.size.pairs, edited.size.bytes), (scratch.size.pairs, scratch.size.bytes));
+            for request in &requests {
+                prop_assert_eq!(edited.find(&request.lookup()), scratch.find(&request.lookup()));
+                let explained = |table: &RouteTable| table.explain(&request.lookup());
+                prop_assert_eq!(explained(&edited), explained(&scratch));
+            }
         }
     }
 }

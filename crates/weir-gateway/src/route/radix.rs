@@ -1,98 +1,202 @@
-//! Radix trees: which keys are prefixes of this text, longest first?
+//! A radix tree: which keys are prefixes of this text, longest first?
+//!
+//! A copy costs one reference count and shares every node with the original. An edit of a copy makes anew only the nodes on
+//! the way to its key.
 
-/// Stands for no node and no value.
-const NONE: u32 = u32::MAX;
+use std::sync::Arc;
 
-/// Many trees in one piece of memory. A tree is known by the number of its root.
-#[derive(Debug, Default)]
-pub(super) struct Forest {
-    nodes: Vec<RadixNode>,
-    /// For each node, the byte that leads to it. Apart from the nodes, so that siblings are searched in one cache line.
+#[derive(Clone, Debug)]
+pub(super) struct Radix<V> {
+    root: Option<Arc<RadixNode<V>>>,
+}
+
+#[derive(Clone, Debug)]
+struct RadixNode<V> {
+    /// What must follow the lead.
+    label: Box<[u8]>,
+    value: Option<V>,
+    /// For each child the byte that leads to it, in order. Apart from the children, so that they are searched in one cache
+    /// line.
     leads: Vec<u8>,
-    /// The labels of all nodes.
-    labels: Vec<u8>,
+    children: Vec<Arc<RadixNode<V>>>,
 }
 
-#[derive(Debug)]
-struct RadixNode {
-    /// What must follow the lead: a range of `labels`.
-    label: u32,
-    label_length: u32,
-    /// The children stand side by side, ordered by their leads.
-    children: u32,
-    child_count: u32,
-    value: u32,
-    /// The nearest node above with a value.
-    shorter: u32,
+/// A lookup remembers so many of the values it passes; where all of these are refused, it walks again for shorter ones.
+const REMEMBERED: usize = 4;
+
+const HELD: &str = "it holds the key";
+
+impl<V> Default for Radix<V> {
+    fn default() -> Radix<V> {
+        Radix { root: None }
+    }
 }
 
-impl Forest {
-    /// Adds a tree of keys and their values.
-    ///
-    /// The keys are ordered, no key is there twice, and no value is `u32::MAX`. `None` without keys.
-    pub(super) fn add(&mut self, keys: &[(&[u8], u32)]) -> Option<u32> {
-        if keys.is_empty() {
-            return None;
+impl<V: Clone> Radix<V> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.root.is_none()
+    }
+
+    /// The value of exactly this key.
+    pub(super) fn get(&self, key: &[u8]) -> Option<&V> {
+        let mut node = self.root.as_deref()?;
+        let mut rest = key.strip_prefix(&*node.label)?;
+        while let Some((lead, after)) = rest.split_first() {
+            node = &node.children[node.leads.binary_search(lead).ok()?];
+            rest = after.strip_prefix(&*node.label)?;
         }
-        let root = self.push(0, NONE);
-        // Not recursive: a tree may be as deep as its longest key.
-        let mut work = vec![(root, keys, 0)];
-        while let Some((id, mut keys, depth)) = work.pop() {
-            let (first, last) = (&keys[0].0[depth..], &keys[keys.len() - 1].0[depth..]);
-            // The keys are ordered, so what the outermost two share is shared by all.
-            let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
-            let end = depth + common;
-            let label = self.labels.len() as u32;
-            self.labels.extend_from_slice(&first[..common]);
-            let mut shorter = self.nodes[id as usize].shorter;
-            let mut value = NONE;
-            if first.len() == common {
-                value = keys[0].1;
-                shorter = id;
-                keys = &keys[1..];
-            }
-            let children = self.nodes.len() as u32;
-            for group in keys.chunk_by(|a, b| a.0[end] == b.0[end]) {
-                let child = self.push(group[0].0[end], shorter);
-                work.push((child, group, end + 1));
-            }
-            let child_count = self.nodes.len() as u32 - children;
-            let node = &mut self.nodes[id as usize];
-            *node = RadixNode { label, label_length: common as u32, children, child_count, value, ..*node };
-        }
-        Some(root)
+        node.value.as_ref()
     }
 
-    fn push(&mut self, lead: u8, shorter: u32) -> u32 {
-        let id = self.nodes.len() as u32;
-        self.nodes.push(RadixNode { label: 0, label_length: 0, children: 0, child_count: 0, value: NONE, shorter });
-        self.leads.push(lead);
-        id
-    }
-
-    /// The values of those keys of a tree that are prefixes of `text`, longest first.
-    pub(super) fn prefixes_of<'a>(&'a self, root: u32, text: &[u8]) -> Prefixes<'a> {
-        Prefixes { forest: self, next: self.deepest(root, text) }
-    }
-
-    /// The deepest node with a value on the way of `text`, or [`NONE`].
-    fn deepest(&self, root: u32, text: &[u8]) -> u32 {
-        let mut found = NONE;
-        let (mut id, mut rest) = (root, text);
+    /// Sets the value of a key.
+    pub(super) fn insert(&mut self, key: &[u8], value: V) {
+        let Some(root) = &mut self.root else {
+            self.root = Some(Arc::new(RadixNode::leaf(key, value)));
+            return;
+        };
+        let mut node = Arc::make_mut(root);
+        let mut rest = key;
         loop {
-            let node = &self.nodes[id as usize];
-            // Most nodes below a branch have no label.
-            if node.label_length > 0 {
-                let label = &self.labels[node.label as usize..][..node.label_length as usize];
-                let Some(after) = rest.strip_prefix(label) else { return found };
+            let common = node.label.iter().zip(rest).take_while(|(a, b)| a == b).count();
+            if common < node.label.len() {
+                node.split(common);
+            }
+            let Some((lead, after)) = rest[common..].split_first() else {
+                node.value = Some(value);
+                return;
+            };
+            match node.leads.binary_search(lead) {
+                Ok(index) => {
+                    node = Arc::make_mut(&mut node.children[index]);
+                    rest = after;
+                }
+                Err(index) => {
+                    node.leads.insert(index, *lead);
+                    node.children.insert(index, Arc::new(RadixNode::leaf(after, value)));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The value of a key, which is made if there is none.
+    pub(super) fn get_or_insert(&mut self, key: &[u8], new: impl FnOnce() -> V) -> &mut V {
+        if self.get(key).is_none() {
+            self.insert(key, new());
+        }
+        let mut node = Arc::make_mut(self.root.as_mut().expect(HELD));
+        let mut rest = &key[node.label.len()..];
+        while let Some((lead, after)) = rest.split_first() {
+            let index = node.leads.binary_search(lead).expect(HELD);
+            node = Arc::make_mut(&mut node.children[index]);
+            rest = &after[node.label.len()..];
+        }
+        node.value.as_mut().expect(HELD)
+    }
+
+    /// Removes a key, if it is there.
+    pub(super) fn remove(&mut self, key: &[u8]) {
+        if self.get(key).is_none() {
+            return;
+        }
+        let root = self.root.as_mut().expect(HELD);
+        let mut node = Arc::make_mut(root);
+        let mut rest = &key[node.label.len()..];
+        while let Some((lead, after)) = rest.split_first() {
+            let index = node.leads.binary_search(lead).expect(HELD);
+            let child = &node.children[index];
+            rest = &after[child.label.len()..];
+            if rest.is_empty() && child.children.is_empty() {
+                node.leads.remove(index);
+                node.children.remove(index);
+                return node.join_only_child();
+            }
+            node = Arc::make_mut(&mut node.children[index]);
+        }
+        node.value = None;
+        node.join_only_child();
+        if node.children.is_empty() && node.value.is_none() {
+            self.root = None;
+        }
+    }
+
+    /// Calls `take` with the values of those keys that are prefixes of `text`, longest first, until it returns true. Returns
+    /// whether it did.
+    #[inline]
+    pub(super) fn any_prefix<'a>(&'a self, mut text: &[u8], mut take: impl FnMut(&'a V) -> bool) -> bool {
+        let Some(root) = self.root.as_deref() else { return false };
+        loop {
+            let mut passed: [Option<(&V, usize)>; REMEMBERED] = [None; REMEMBERED];
+            let mut count = 0;
+            let (mut node, mut rest) = (root, text);
+            while let Some(after) = rest.strip_prefix(&*node.label) {
+                if let Some(value) = &node.value {
+                    passed[count % REMEMBERED] = Some((value, text.len() - after.len()));
+                    count += 1;
+                }
+                let Some((lead, after)) = after.split_first() else { break };
+                let Some(index) = index_of(*lead, &node.leads) else { break };
+                node = &node.children[index];
                 rest = after;
             }
-            found = if node.value == NONE { node.shorter } else { id };
-            let Some((lead, after)) = rest.split_first() else { return found };
-            let leads = &self.leads[node.children as usize..][..node.child_count as usize];
-            let Some(index) = index_of(*lead, leads) else { return found };
-            id = node.children + index as u32;
-            rest = after;
+            let mut shortest = 0;
+            for back in 1..=count.min(REMEMBERED) {
+                let (value, length) = passed[(count - back) % REMEMBERED].expect("so many were passed");
+                if take(value) {
+                    return true;
+                }
+                shortest = length;
+            }
+            if count <= REMEMBERED {
+                return false;
+            }
+            text = &text[..shortest - 1];
+        }
+    }
+}
+
+impl<V> RadixNode<V> {
+    fn leaf(label: &[u8], value: V) -> RadixNode<V> {
+        RadixNode { label: label.into(), value: Some(value), leads: Vec::new(), children: Vec::new() }
+    }
+
+    /// Becomes a branch after so many bytes of its label; what it was is its only child.
+    fn split(&mut self, at: usize) {
+        let lower = RadixNode {
+            label: self.label[at + 1..].into(),
+            value: self.value.take(),
+            leads: std::mem::take(&mut self.leads),
+            children: std::mem::take(&mut self.children),
+        };
+        self.leads = vec![self.label[at]];
+        self.children = vec![Arc::new(lower)];
+        self.label = self.label[..at].into();
+    }
+}
+
+impl<V: Clone> RadixNode<V> {
+    /// Only branches, and the root, have no value.
+    fn join_only_child(&mut self) {
+        if self.value.is_some() || self.children.len() != 1 {
+            return;
+        }
+        let (Some(child), Some(lead)) = (self.children.pop(), self.leads.pop()) else { return };
+        let mut child = Arc::unwrap_or_clone(child);
+        self.label = [&*self.label, &[lead], &*child.label].concat().into();
+        self.value = child.value.take();
+        self.leads = std::mem::take(&mut child.leads);
+        self.children = std::mem::take(&mut child.children);
+    }
+}
+
+/// Not recursive: a tree may be as deep as its longest key.
+impl<V> Drop for RadixNode<V> {
+    fn drop(&mut self) {
+        let mut below = std::mem::take(&mut self.children);
+        while let Some(node) = below.pop() {
+            if let Ok(mut node) = Arc::try_unwrap(node) {
+                below.append(&mut node.children);
+            }
         }
     }
 }
@@ -106,71 +210,79 @@ fn index_of(byte: u8, ordered: &[u8]) -> Option<usize> {
     ordered.iter().position(|other| *other == byte)
 }
 
-/// Values from the longest key to the shortest.
-pub(super) struct Prefixes<'a> {
-    forest: &'a Forest,
-    next: u32,
-}
-
-impl Iterator for Prefixes<'_> {
-    type Item = u32;
-
-    fn next(&mut self) -> Option<u32> {
-        if self.next == NONE {
-            return None;
-        }
-        let node = &self.forest.nodes[self.next as usize];
-        self.next = node.shorter;
-        Some(node.value)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn found(keys: &[&str], text: &str) -> Vec<u32> {
-        let mut keys: Vec<(&[u8], u32)> = keys.iter().zip(0..).map(|(key, value)| (key.as_bytes(), value)).collect();
-        keys.sort();
-        let mut forest = Forest::default();
-        forest.add(&[(b"another tree", 99)]);
-        let Some(root) = forest.add(&keys) else { return Vec::new() };
-        forest.prefixes_of(root, text.as_bytes()).collect()
+    fn found<V: Clone>(tree: &Radix<V>, text: &str) -> Vec<V> {
+        let mut found = Vec::new();
+        tree.any_prefix(text.as_bytes(), |value| {
+            found.push(value.clone());
+            false
+        });
+        found
+    }
+
+    fn tree(keys: &[&str]) -> Radix<u32> {
+        let mut tree = Radix::default();
+        keys.iter().zip(0..).for_each(|(key, value)| tree.insert(key.as_bytes(), value));
+        tree
     }
 
     #[test]
     fn longest_prefix_first() {
-        let keys = ["/", "/foo/", "/foo/bar", "/fo", ""];
+        let keys = tree(&["/", "/foo/", "/foo/bar", "/fo", ""]);
         assert_eq!(found(&keys, "/foo/bar/x"), [2, 1, 3, 0, 4]);
         assert_eq!(found(&keys, "/foo/ba"), [1, 3, 0, 4]);
         assert_eq!(found(&keys, "/x"), [0, 4]);
         assert_eq!(found(&keys, "x"), [4]);
-        assert_eq!(found(&["/foo/"], "/foo"), [0; 0]);
-        assert_eq!(found(&[], "/foo"), [0; 0]);
+        assert_eq!(found(&tree(&["/foo/"]), "/foo"), [0; 0]);
+        assert_eq!(found(&tree(&[]), "/foo"), [0; 0]);
     }
 
     #[test]
     fn a_chain_of_thousands_of_keys_is_no_problem() {
         let text = "a".repeat(4_096);
         let keys: Vec<&str> = (0..4_096).map(|length| &text[..length]).collect();
-        assert_eq!(found(&keys, &text), (0..4_096).rev().collect::<Vec<u32>>());
+        assert_eq!(found(&tree(&keys), &text), (0..4_096).rev().collect::<Vec<u32>>());
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4_000))]
 
+        /// Copies are kept while the tree is edited, and each goes on answering as it did.
         #[test]
         fn agrees_with_looking_at_every_key(
-            keys in prop::collection::btree_set("[ab/]{0,6}", 0..24),
+            edits in prop::collection::vec(("[ab/]{0,6}", any::<bool>()), 0..40),
             text in "[ab/]{0,8}",
         ) {
-            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-            let mut expected: Vec<u32> =
-                (0..keys.len() as u32).filter(|index| text.starts_with(keys[*index as usize])).collect();
-            expected.sort_by_key(|index| std::cmp::Reverse(keys[*index as usize].len()));
-            prop_assert_eq!(found(&keys, &text), expected);
+            let mut keys: std::collections::BTreeSet<String> = Default::default();
+            let (mut tree, mut copies) = (Radix::default(), Vec::new());
+            for (key, stays) in edits {
+                if stays {
+                    tree.insert(key.as_bytes(), key.clone());
+                    keys.insert(key);
+                } else {
+                    tree.remove(key.as_bytes());
+                    keys.remove(&key);
+                }
+                copies.push((tree.clone(), keys.clone()));
+            }
+            for (tree, keys) in copies {
+                let mut expected: Vec<String> = keys.into_iter().filter(|key| text.starts_with(&**key)).collect();
+                expected.sort_by_key(|key| std::cmp::Reverse(key.len()));
+                prop_assert_eq!(found(&tree, &text), expected);
+            }
+        }
+
+        #[test]
+        fn a_tree_without_keys_is_empty(keys in prop::collection::btree_set("[ab/]{0,6}", 0..24)) {
+            let mut tree = Radix::default();
+            keys.iter().for_each(|key| tree.insert(key.as_bytes(), ()));
+            keys.iter().for_each(|key| tree.remove(key.as_bytes()));
+            prop_assert!(tree.is_empty());
         }
     }
 }

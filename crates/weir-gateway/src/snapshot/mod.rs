@@ -19,6 +19,7 @@ pub use endpoint::{ActiveChecks, Asked, CheckIdentity, CheckKind, CheckTls, Endp
 pub use crate::certificates::{Certificate, Certificates, Proof, Prover};
 pub use crate::endpoint::balance::chash::{HashKey, Hashing};
 pub use crate::endpoint::persistence::{Persistence, WhenGone};
+pub use crate::pieces::Pieces;
 pub use crate::route::{RouteRule, RouteTable};
 
 /// One configuration. An exchange sees one and the same from its first to its last byte.
@@ -26,10 +27,10 @@ pub struct Snapshot {
     pub revision: u64,
     pub clients: ClientSettings,
     pub table: RouteTable,
-    /// Indexed by the `route` number of the table's rules.
-    pub routes: Vec<Route>,
-    /// Indexed by [`Target::Upstream`].
-    pub upstreams: Vec<Upstream>,
+    /// By the `route` number of the table's rules. What did not change is the same piece as in the snapshot before.
+    pub routes: Pieces<Arc<Route>>,
+    /// By the number of [`Target::Upstream`]; the same holds for these.
+    pub upstreams: Pieces<Arc<Upstream>>,
     /// What runs for a request that matches no route: the global rules.
     pub unmatched: Chain,
     /// Who we are to clients that speak TLS.
@@ -44,10 +45,14 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Starts what its plugins need beyond a request: threads, connections. To be called once it is published; a plugin
-    /// that another snapshot has started already does nothing.
-    pub fn start_plugins(&self) {
+    /// that another snapshot has started already does nothing. Routes that were there `before`, as the same pieces, have been
+    /// seen to already.
+    pub fn start_plugins(&self, before: Option<&Pieces<Arc<Route>>>) {
         let overlays = self.overlays.iter().map(|overlay| &overlay.chain);
-        let chains = self.routes.iter().map(|route| &route.chain).chain([&self.unmatched]).chain(overlays);
+        let none = Pieces::default();
+        let new = self.routes.changes_from(before.unwrap_or(&none));
+        let of_routes = new.into_iter().filter_map(|number| Some(&self.routes.get(number)?.chain));
+        let chains = of_routes.chain([&self.unmatched]).chain(overlays);
         for link in chains.flat_map(|chain| &chain.start) {
             if let Err(error) = link.step.start() {
                 tracing::error!("a plugin could not be started: {error}");
@@ -141,7 +146,7 @@ pub struct Route {
 
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// An index into [`Snapshot::upstreams`].
+    /// A number in [`Snapshot::upstreams`].
     Upstream(usize),
     /// What answers in this process, as an upstream would.
     Responder(Arc<dyn Responder>),

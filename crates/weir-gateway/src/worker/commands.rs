@@ -8,20 +8,18 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
-use weir_telemetry::metrics::RouteSlot;
 
 use super::Worker;
 use super::accept::begin;
 use super::progress::WorkerProgress;
 use super::rebalance::ConnectionRebalancer;
-use super::snapshot::WorkerSnapshot;
 use crate::connection::listener::ListenerProtocol;
 use crate::context::lifecycle::WorkerPhase;
 use crate::endpoint::state::SharedState;
-use crate::snapshot::Snapshot;
+use crate::published::Published;
 
 pub enum WorkerCommand {
-    Publish(Arc<Snapshot>, Arc<[RouteSlot]>),
+    Publish(Arc<Published>),
     Enter(WorkerPhase),
     /// A connection that another worker has accepted.
     Take {
@@ -55,9 +53,9 @@ pub async fn run_commands(
             },
         };
         match command {
-            Some(WorkerCommand::Publish(snapshot, slots)) => {
-                let revision = snapshot.revision;
-                let current = WorkerSnapshot::new(snapshot, slots, &worker.pools, shared, worker.wake_up());
+            Some(WorkerCommand::Publish(published)) => {
+                let revision = published.snapshot.revision;
+                let current = worker.current().followed_by(published, &worker.pools, shared).await;
                 worker.replace(current);
                 progress.revisions[worker.index()].store(revision, Ordering::Release);
                 progress.announce();

@@ -1,8 +1,10 @@
 //! A snapshot as one worker holds it: with its own pools, its own place in each rotation, and a reference count that no
 //! other core touches.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use weir_plugin::{Exchange, RouteFacts, Routes};
 use weir_telemetry::metrics::{RouteMetrics, RouteSlot};
@@ -12,21 +14,23 @@ use crate::endpoint::balance::{Balancer, Dice, LatencyEstimate, Loads, RetryBudg
 use crate::endpoint::persistence::StickySessions;
 use crate::endpoint::pool::{EndpointPool, Pools, SharedQueue};
 use crate::endpoint::state::{Health, SharedState};
+use crate::pieces::Pieces;
+use crate::published::Published;
 use crate::snapshot::{self, AllDown, Snapshot, WhenGone};
 
 pub struct WorkerSnapshot {
     pub snapshot: Arc<Snapshot>,
+    published: Arc<Published>,
     /// Beside [`Snapshot::upstreams`].
-    upstreams: Vec<WorkerUpstream>,
-    /// Beside [`Snapshot::routes`].
-    slots: Arc<[RouteSlot]>,
+    upstreams: Pieces<Rc<WorkerUpstream>>,
+    retired: Rc<Retired>,
 }
 
 /// A worker's side of an upstream.
 pub struct WorkerUpstream {
     pub endpoints: Vec<Rc<EndpointPool>>,
     /// Beside the endpoints.
-    pub health: Vec<Arc<Health>>,
+    pub health: Arc<[Arc<Health>]>,
     balancer: Balancer,
     /// Where it does not matter to an exchange which endpoint it gets.
     shared_queue: Option<Rc<SharedQueue>>,
@@ -35,33 +39,84 @@ pub struct WorkerUpstream {
     pub retries: RetryBudget,
 }
 
+/// How long a worker adopts a snapshot, or frees what is left of one, before others on its thread have a turn.
+const SLICE: Duration = Duration::from_micros(250);
+
+/// Upstreams of snapshots that are served no more. They are freed piece by piece.
+#[derive(Default)]
+pub struct Retired(RefCell<Vec<Pieces<Rc<WorkerUpstream>>>>);
+
+impl Retired {
+    /// Called with every tick.
+    pub fn free_some(&self, pools: &Pools) {
+        let began = Instant::now();
+        while began.elapsed() < SLICE {
+            let mut retired = self.0.borrow_mut();
+            let Some(last) = retired.last_mut() else { return };
+            match last.take_some() {
+                None => drop(retired.pop()),
+                // Those that are used on are not alone in holding them.
+                Some(upstreams) => {
+                    upstreams.filter_map(Rc::into_inner).for_each(|upstream| pools.release(upstream.endpoints))
+                }
+            }
+        }
+    }
+}
+
+impl Drop for WorkerSnapshot {
+    /// The last exchange of a snapshot must not pay for freeing it.
+    fn drop(&mut self) {
+        self.retired.0.borrow_mut().push(std::mem::take(&mut self.upstreams));
+    }
+}
+
 impl WorkerSnapshot {
-    pub fn new(
-        snapshot: Arc<Snapshot>,
-        slots: Arc<[RouteSlot]>,
+    /// What a worker begins with.
+    pub fn new(published: Arc<Published>, pools: &Rc<Pools>, shared: &SharedState) -> WorkerSnapshot {
+        let of = |(number, settings): (usize, &Arc<snapshot::Upstream>)| {
+            (number, Rc::new(WorkerUpstream::new(settings, &published.health[number], pools, &shared.sessions)))
+        };
+        let mut upstreams = Pieces::default();
+        published.snapshot.upstreams.iter().map(of).for_each(|(number, upstream)| upstreams.set(number, upstream));
+        let snapshot = Arc::clone(&published.snapshot);
+        WorkerSnapshot { snapshot, published, upstreams, retired: Rc::default() }
+    }
+
+    /// What follows it on the same worker. Upstreams that did not change keep what the worker has learnt; the others are made
+    /// between the work of others.
+    pub async fn followed_by(
+        &self,
+        published: Arc<Published>,
         pools: &Rc<Pools>,
         shared: &SharedState,
-        now_ns: u64,
     ) -> WorkerSnapshot {
-        let upstreams =
-            snapshot.upstreams.iter().map(|upstream| WorkerUpstream::new(upstream, pools, shared, now_ns)).collect();
-        pools.forget_unused();
-        shared.health.forget_unused();
-        WorkerSnapshot { snapshot, upstreams, slots }
+        let snapshot = Arc::clone(&published.snapshot);
+        let mut upstreams = self.upstreams.clone();
+        let mut began = Instant::now();
+        for number in snapshot.upstreams.changes_from(&self.snapshot.upstreams) {
+            match snapshot.upstreams.get(number) {
+                Some(settings) => {
+                    let health = &published.health[number];
+                    upstreams.set(number, Rc::new(WorkerUpstream::new(settings, health, pools, &shared.sessions)));
+                }
+                None => drop(upstreams.remove(number)),
+            }
+            if began.elapsed() >= SLICE {
+                tokio::task::yield_now().await;
+                began = Instant::now();
+            }
+        }
+        WorkerSnapshot { snapshot, published, upstreams, retired: Rc::clone(&self.retired) }
     }
 
     pub fn upstream(&self, number: usize) -> (&snapshot::Upstream, &WorkerUpstream) {
         (&self.snapshot.upstreams[number], &self.upstreams[number])
     }
 
-    /// Whoever is out of rotation may have died in silence: when it is back, requests go over new connections.
-    pub fn keep_none_of_those_out(&self, worker: &WorkerContext) {
-        for upstream in &self.upstreams {
-            let endpoints = upstream.endpoints.iter().zip(&upstream.health);
-            endpoints
-                .filter(|(_, health)| !health.is_up(worker.now_ns()))
-                .for_each(|(endpoint, _)| endpoint.keep_none(worker));
-        }
+    /// What is left of the snapshots before.
+    pub fn retired(&self) -> &Retired {
+        &self.retired
     }
 
     /// A worker's cells for the route of an exchange.
@@ -71,7 +126,7 @@ impl WorkerSnapshot {
 
     /// Which cells these are.
     pub fn slot_of(&self, exchange: &Exchange) -> RouteSlot {
-        exchange.route.as_ref().map(|route| self.slots[route.number()]).unwrap_or_default()
+        exchange.route.as_ref().map(|route| self.published.slots[route.number()]).unwrap_or_default()
     }
 }
 
@@ -79,21 +134,25 @@ impl WorkerSnapshot {
 const MAX_PASSED_BY: usize = 4;
 
 impl WorkerUpstream {
-    fn new(upstream: &snapshot::Upstream, pools: &Rc<Pools>, shared: &SharedState, now_ns: u64) -> WorkerUpstream {
+    fn new(
+        upstream: &snapshot::Upstream,
+        health: &Arc<[Arc<Health>]>,
+        pools: &Rc<Pools>,
+        sessions: &Arc<StickySessions>,
+    ) -> WorkerUpstream {
         let endpoints = pools.endpoints(upstream);
-        let health: Vec<_> =
-            upstream.endpoints.iter().map(|endpoint| shared.health.endpoint(endpoint, now_ns)).collect();
+        endpoints.iter().zip(health.iter()).for_each(|(endpoint, health)| endpoint.heed(health));
         let balancer = Balancer::new(&upstream.balance, &upstream.endpoints);
         let shared_queue =
-            || Rc::new(SharedQueue::new(&upstream.endpoints, &health, upstream.queue, upstream.slow_start));
+            || Rc::new(SharedQueue::new(&upstream.endpoints, health, upstream.queue, upstream.slow_start));
         let shared_queue = balancer.is_by_turns().then(shared_queue);
         WorkerUpstream {
             endpoints,
-            health,
+            health: Arc::clone(health),
             balancer,
             shared_queue,
             dice: Dice::shaken(),
-            sessions: Arc::clone(&shared.sessions),
+            sessions: Arc::clone(sessions),
             retries: RetryBudget::default(),
         }
     }

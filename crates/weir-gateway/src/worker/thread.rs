@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::mpsc::UnboundedReceiver;
 use weir_net::clock::Clock;
 use weir_telemetry::access_log::LogSink;
-use weir_telemetry::metrics::{Metrics, RouteSlot};
+use weir_telemetry::metrics::Metrics;
 
 use super::Worker;
 use super::accept::accept;
@@ -22,7 +22,7 @@ use crate::connection::listener::Listener;
 use crate::context::WorkerContext;
 use crate::endpoint::pool::Pools;
 use crate::endpoint::state::SharedState;
-use crate::snapshot::Snapshot;
+use crate::published::Published;
 
 /// What a worker's thread is given.
 pub struct WorkerStart {
@@ -32,8 +32,9 @@ pub struct WorkerStart {
     pub shared: Arc<SharedState>,
     pub metrics: Arc<Metrics>,
     pub log: Option<(LineFormat, LogSink)>,
-    pub snapshot: Arc<Snapshot>,
-    pub slots: Arc<[RouteSlot]>,
+    /// How many workers there are.
+    pub workers: usize,
+    pub published: Arc<Published>,
     pub connections: usize,
     pub progress: Arc<WorkerProgress>,
     pub rebalancer: Arc<ConnectionRebalancer<WorkerCommand>>,
@@ -53,9 +54,9 @@ impl WorkerStart {
 
     fn serve(self) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
-        let pools = Rc::new(Pools::default());
+        let pools = Rc::new(Pools::new(self.workers));
         let shared = self.shared;
-        let current = WorkerSnapshot::new(self.snapshot, self.slots, &pools, &shared, self.clock.now_ns());
+        let current = WorkerSnapshot::new(self.published, &pools, &shared);
         let revision = current.snapshot.revision;
         let log = self.log.map(|(format, sink)| AccessLogWriter::new(format, sink));
         let context = Rc::new(WorkerContext::new(self.clock, self.metrics.worker(self.index), log));

@@ -2,18 +2,53 @@
 
 use serde_json::{Value, json};
 use weir_gateway::Gateway;
-use weir_gateway::gateway::EndpointHealth;
+use weir_gateway::gateway::{EndpointFilter, EndpointHealth};
 use weir_telemetry::exposition::Page;
 
 /// Endpoints that get series of their own. Whoever has more looks at `/status`.
 const SERIES: usize = 1_000;
 
-/// Upstreams by name, each with its endpoints.
-pub fn report(gateway: &Gateway) -> Value {
-    let endpoints = gateway.endpoints();
-    let upstreams = endpoints.chunk_by(|one, next| one.upstream == next.upstream);
+/// Endpoints on a page of `/status`.
+const PAGE: usize = 1_000;
+
+/// What a client wants to see, as it stands in the query of `/status`: `upstream`, a part of a name; `up`, true or false; `page`,
+/// from 1. What cannot be understood is not asked for.
+pub struct EndpointQuery {
+    filter: EndpointFilter,
+    page: usize,
+}
+
+impl EndpointQuery {
+    pub fn parse(query: &str) -> EndpointQuery {
+        let value = |name: &str| {
+            let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+            pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+        };
+        let page = value("page").and_then(|page| page.parse().ok()).unwrap_or(1_usize).max(1);
+        // Names of upstreams have a slash where they stand inline, which clients may encode.
+        let upstream = value("upstream").map(|name| name.replace("%2F", "/").replace("%2f", "/"));
+        let is_up = value("up").and_then(|up| up.parse().ok());
+        let skip = (page - 1).saturating_mul(PAGE);
+        EndpointQuery { filter: EndpointFilter { upstream, is_up, skip, limit: PAGE }, page }
+    }
+}
+
+/// Upstreams by name, each with its endpoints, and how many there are.
+pub fn report(gateway: &Gateway, query: &EndpointQuery) -> (Value, Value) {
+    let page = gateway.endpoints(&query.filter);
+    let upstreams = page.shown.chunk_by(|one, next| one.upstream == next.upstream);
     let all = |endpoints: &[EndpointHealth]| endpoints.iter().map(endpoint).collect::<Value>();
-    upstreams.map(|endpoints| json!({ "name": endpoints[0].upstream, "endpoints": all(endpoints) })).collect()
+    let listed = upstreams.map(|endpoints| json!({ "name": endpoints[0].upstream, "endpoints": all(endpoints) }));
+    let counts = json!({
+        "upstreams": page.upstreams,
+        "endpoints": page.endpoints,
+        "up": page.up,
+        "down": page.endpoints - page.up,
+        "matching": page.matching,
+        "page": query.page,
+        "pages": page.matching.div_ceil(PAGE).max(1),
+    });
+    (listed.collect(), counts)
 }
 
 fn endpoint(endpoint: &EndpointHealth) -> Value {
@@ -28,9 +63,9 @@ fn endpoint(endpoint: &EndpointHealth) -> Value {
 }
 
 pub fn write(gateway: &Gateway, page: &mut Page) {
-    let endpoints = gateway.endpoints();
+    let first = EndpointFilter { upstream: None, is_up: None, skip: 0, limit: SERIES };
     page.gauge("weir_upstream_endpoint_up", "Whether an endpoint is in rotation.");
-    for endpoint in endpoints.iter().take(SERIES) {
+    for endpoint in &gateway.endpoints(&first).shown {
         let addr = endpoint.addr.to_string();
         page.value(&[("upstream", &endpoint.upstream), ("endpoint", &addr)], u8::from(endpoint.is_up));
     }
@@ -38,4 +73,24 @@ pub fn write(gateway: &Gateway, page: &mut Page) {
     page.counter("weir_health_checks", "Active health checks made, by what they found.");
     page.total(&[("outcome", "healthy")], healthy);
     page.total(&[("outcome", "unhealthy")], unhealthy);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_says_which_endpoints_are_shown() {
+        let asked = EndpointQuery::parse("page=3&upstream=route%2F1&up=false");
+        assert_eq!((asked.page, asked.filter.skip, asked.filter.is_up), (3, 2_000, Some(false)));
+        assert_eq!(asked.filter.upstream.as_deref(), Some("route/1"));
+        for query in ["", "page=0", "page=x&up=maybe"] {
+            let all = EndpointQuery::parse(query);
+            assert_eq!(
+                (all.page, all.filter.skip, all.filter.is_up, all.filter.upstream),
+                (1, 0, None, None),
+                "{query}"
+            );
+        }
+    }
 }

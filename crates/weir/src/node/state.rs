@@ -147,7 +147,7 @@ impl NodeState {
     }
 
     /// What `/status` shows.
-    pub fn report(&self) -> Value {
+    pub fn report(&self, query: &health::EndpointQuery) -> Value {
         let changing = self.changing();
         let revisions = self.revisions();
         let workers: Vec<Value> = self
@@ -163,6 +163,7 @@ impl NodeState {
                 })
             })
             .collect();
+        let (upstreams, endpoints) = self.gateway().map(|gateway| health::report(&gateway, query)).unzip();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
@@ -173,7 +174,8 @@ impl NodeState {
             "revision": revisions.iter().min().copied().unwrap_or_default(),
             "workers": workers,
             "connections": self.metrics.workers().iter().map(|worker| worker.connections()).sum::<u64>(),
-            "upstreams": self.gateway().map(|gateway| health::report(&gateway)),
+            "upstreams": upstreams,
+            "endpoints": endpoints,
             "acme": self.acme(),
             "configuration": *self.publisher.status(),
             "upgrade": { "error": changing.upgrade_error },

@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 use tracing::warn;
 use weir_telemetry::exposition::Format;
 
+use super::health::EndpointQuery;
 use super::state::NodeState;
 
 /// Connections served at a time. Whoever comes later waits in the listening socket's queue.
@@ -134,7 +135,9 @@ fn answer<B>(request: &Request<B>, local: IpAddr, state: &NodeState) -> Response
         return response;
     }
     match request.uri().path() {
-        "/status" => json(StatusCode::OK, &state.report()),
+        "/status" => {
+            json(StatusCode::OK, &state.report(&EndpointQuery::parse(request.uri().query().unwrap_or_default())))
+        }
         "/policies" => json(StatusCode::OK, &state.policies()),
         "/status/ready" => match state.not_ready() {
             None => json(StatusCode::OK, &serde_json::json!({ "status": "ok" })),

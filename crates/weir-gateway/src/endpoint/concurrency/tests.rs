@@ -37,7 +37,7 @@ fn run(
 }
 
 fn warmed(service_ns: u64) -> (ConcurrencyLimiter, u64) {
-    let limiter = ConcurrencyLimiter::new(Concurrency::Auto);
+    let limiter = ConcurrencyLimiter::new(Concurrency::Auto, 1);
     limiter.completed(1, 1 + service_ns, false);
     (limiter, 1 + service_ns)
 }
@@ -67,18 +67,18 @@ fn a_sleeper_that_looks_busy_is_left_alone_after_a_trial() {
 
 #[test]
 fn a_load_that_is_heavy_from_the_start_is_understood() {
-    let limiter = ConcurrencyLimiter::new(Concurrency::Auto);
+    let limiter = ConcurrencyLimiter::new(Concurrency::Auto, 1);
     let mut now_ns = 1_000_000_000;
     let (rate, limit) = run(&limiter, 9000, 100_000.0, 50_000.0, 10.0, &mut now_ns);
     assert!(rate >= 95_000.0 && limit <= 64, "{rate} {limit}");
-    let limiter = ConcurrencyLimiter::new(Concurrency::Auto);
+    let limiter = ConcurrencyLimiter::new(Concurrency::Auto, 1);
     let (rate, _) = run(&limiter, 5000, 1e9, 1e9, 10.0, &mut now_ns);
     assert!(rate >= 4900.0, "{rate}");
 }
 
 #[test]
 fn a_first_look_at_clients_that_still_connect_does_not_last() {
-    let (limiter, mut now_ns) = (ConcurrencyLimiter::new(Concurrency::Auto), 1_000_000_000);
+    let (limiter, mut now_ns) = (ConcurrencyLimiter::new(Concurrency::Auto, 1), 1_000_000_000);
     run(&limiter, 2000, 24_000.0, 50_000.0, 0.06, &mut now_ns);
     assert_eq!(limiter.limit(), 2 * FIRST, "more is tried, and will look like a gain");
     let (rate, limit) = run(&limiter, 2000, 60_000.0, 50_000.0, 5.0, &mut now_ns);
@@ -149,21 +149,21 @@ fn one_that_hangs_is_not_given_those_whom_its_fellows_serve() {
 #[test]
 fn where_descriptors_run_out_fewer_do_for_a_while() {
     for setting in [Concurrency::Unlimited, Concurrency::Fixed(9000)] {
-        let limiter = ConcurrencyLimiter::new(setting);
+        let limiter = ConcurrencyLimiter::new(setting, 1);
         assert!(limiter.make_do(8000, 1));
         assert_eq!(limiter.limit(), 7000);
         assert!(limiter.make_do(7999, 1), "one of the same wave waits too");
         assert_eq!(limiter.limit(), 7000, "and changes nothing");
         assert!(!limiter.lift_if_too_low(false, PAUSE_NS));
         assert!(limiter.lift_if_too_low(false, 1 + PAUSE_NS));
-        assert_eq!(limiter.limit(), asked(setting));
+        assert_eq!(limiter.limit(), limiter.asked(setting));
         assert!(!limiter.make_do(LEAST, 1), "these few have not taken the descriptors");
     }
 }
 
 #[test]
 fn fixed_and_unlimited_stay_what_they_are() {
-    let limiter = ConcurrencyLimiter::new(Concurrency::Fixed(5));
+    let limiter = ConcurrencyLimiter::new(Concurrency::Fixed(5), 1);
     let mut now_ns = 1;
     assert_eq!(run(&limiter, 100, 1e6, 1e6, 5.0, &mut now_ns).1, 5);
     limiter.configure(Concurrency::Unlimited);
@@ -197,7 +197,7 @@ fn run_together(
 fn group(count: usize) -> Vec<ConcurrencyLimiter> {
     let group = Rc::default();
     let limiter = |_| {
-        let limiter = ConcurrencyLimiter::new(Concurrency::Auto);
+        let limiter = ConcurrencyLimiter::new(Concurrency::Auto, 1);
         limiter.join(&group);
         limiter
     };

@@ -82,7 +82,9 @@ impl<'w> Permit<'w> {
             Some(connection) => (connection, true),
             None => {
                 let connecting = endpoint.join_or_connect(worker, freshness, (timeouts.send, head_bytes), exchange);
-                in_time(worker, timeouts.connect, connecting).await?
+                let made = in_time(worker, timeouts.connect, connecting).await?;
+                self.endpoint.note_connection();
+                made
             }
         };
         if reused {

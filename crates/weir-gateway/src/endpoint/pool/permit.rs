@@ -39,6 +39,7 @@ impl EndpointPool {
         self.in_flight.set(self.in_flight.get() + 1);
         let mut permit = Permit { worker, endpoint: Rc::clone(self), since_ns: None };
         let ticket = self.queue.enter(patience, since_ns, worker.now_ns()).ok_or(Stop::Overloaded)?;
+        self.note_waiter();
         match (Queued { worker, endpoints: std::slice::from_ref(self), ticket: &ticket }).turn().await {
             WaitOutcome::Granted(_) => {
                 permit.since_ns = Some(worker.now_ns());
@@ -91,8 +92,9 @@ impl EndpointPool {
         }
     }
 
-    /// Called with every tick: the limit may be too low, and nobody waits for ever.
-    pub(super) fn look_after_queue(&self, now_ns: u64) {
+    /// Called with every tick while somebody waits: the limit may be too low, and nobody waits for ever. Says whether it is to be
+    /// called again.
+    pub(super) fn look_after_queue(&self, now_ns: u64) -> bool {
         self.shared_queues.borrow_mut().retain(|(shared_queue, _)| !shared_queue.is_empty());
         if self.is_waited_for(now_ns) {
             // Who has room is not stalled, but has nothing to do.
@@ -102,6 +104,7 @@ impl EndpointPool {
             self.admit(now_ns);
         }
         self.queue.look(now_ns);
+        !self.queue.is_empty() || !self.shared_queues.borrow().is_empty()
     }
 }
 

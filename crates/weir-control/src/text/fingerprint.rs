@@ -1,0 +1,82 @@
+//! What a value says, as a number: parts of a configuration are told by it from what they were before.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::LazyLock;
+
+use foldhash::quality::RandomState;
+
+use super::tree::{NodeKind, TreeNode};
+
+/// Equal values have equal fingerprints. Those of different ones differ: the chance that two of them do not is one in 2¹²⁸,
+/// and as the hash is seeded at random in each process, it cannot be raised by who writes a configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fingerprint(u64, u64);
+
+static SEEDS: LazyLock<(RandomState, RandomState)> = LazyLock::new(Default::default);
+
+impl Fingerprint {
+    pub fn of(value: impl Hash) -> Fingerprint {
+        let (one, other) = &*SEEDS;
+        Fingerprint(one.hash_one(&value), other.hash_one(&value))
+    }
+
+    /// Of a part of a tree, wherever it stands.
+    pub fn of_node(node: &TreeNode) -> Fingerprint {
+        Fingerprint::of(Content(node))
+    }
+
+    /// Of the entries of a map whose key is `wanted`.
+    pub fn of_entries(node: &TreeNode, wanted: impl Fn(&str) -> bool) -> Fingerprint {
+        let NodeKind::Map(entries) = &node.kind else { return Fingerprint::of_node(node) };
+        let wanted = entries.iter().filter(|entry| wanted(&entry.key));
+        Fingerprint::of(wanted.map(|entry| (&*entry.key, Fingerprint::of_node(&entry.value))).collect::<Vec<_>>())
+    }
+}
+
+/// A value without its place.
+struct Content<'a>(&'a TreeNode);
+
+impl Hash for Content<'_> {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        std::mem::discriminant(&self.0.kind).hash(hasher);
+        match &self.0.kind {
+            NodeKind::Null => {}
+            NodeKind::Bool(value) => value.hash(hasher),
+            NodeKind::Number(value) => value.hash(hasher),
+            NodeKind::Text(text) => text.hash(hasher),
+            NodeKind::List(items) => {
+                items.len().hash(hasher);
+                items.iter().for_each(|item| Content(item).hash(hasher));
+            }
+            NodeKind::Map(entries) => {
+                entries.len().hash(hasher);
+                entries.iter().for_each(|entry| (&*entry.key, Content(&entry.value)).hash(hasher));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn it_goes_by_what_is_said_and_not_by_where() {
+        let of = |value| Fingerprint::of_node(&TreeNode::from(value));
+        assert_eq!(of(json!({ "a": [1, "x"] })), of(json!({ "a": [1, "x"] })));
+        for other in
+            [json!({ "a": [1, "y"] }), json!({ "a": ["1", "x"] }), json!({ "a": [[1], "x"] }), json!({ "b": [1, "x"] })]
+        {
+            assert_ne!(of(other), of(json!({ "a": [1, "x"] })));
+        }
+        let mut moved = TreeNode::from(json!("x"));
+        moved.place.line = 7;
+        assert_eq!(Fingerprint::of_node(&moved), of(json!("x")));
+        let map = TreeNode::from(json!({ "a": 1, "b": 2 }));
+        let but_b = |node: &TreeNode| Fingerprint::of_entries(node, |key| key != "b");
+        assert_eq!(but_b(&map), but_b(&TreeNode::from(json!({ "a": 1, "b": 3 }))));
+        assert_ne!(but_b(&map), but_b(&TreeNode::from(json!({ "a": 2, "b": 2 }))));
+    }
+}
