@@ -46,7 +46,7 @@ fn endpoints_prove_who_they_are_unless_nobody_asks() {
     let gateway = start(&route(&[&origin], &ca(&authority)));
     assert_eq!(ask(&gateway, "a.test").0, 200);
     assert_eq!(ask(&gateway, "b.test").0, 502, "somebody else");
-    let whom = format!("TLS with the upstream {} as b.test: ", origin.addr());
+    let whom = format!("TLS handshake with the endpoint {} (server name b.test) failed: ", origin.addr());
     let said = gateway.wait_stderr("whom it did not believe", |line| line.contains(&whom));
     assert!(said.contains("not valid for name"), "{said}");
 

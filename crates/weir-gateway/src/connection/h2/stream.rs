@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 use weir_net::timer::{NEVER, Timer};
 use weir_plugin::{Exchange, Stop};
 use weir_proto::h2::{ErrorCode, FieldWriter};
-use weir_proto::{RequestHead, Trailers};
+use weir_proto::{Framing, RequestHead, Trailers};
 
-use super::Shared;
+use super::{STREAM_WINDOW, Shared};
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
 use crate::http2::fields;
@@ -42,6 +42,10 @@ pub(super) struct Stream {
     begun_ns: u64,
     /// When the client has no more use for an answer.
     call_deadline_ns: u64,
+    /// Content that the client has announced; nothing where it did not say how much.
+    announced: Option<u64>,
+    /// Of the response, once its head has been written.
+    status: u16,
     /// Always empty: what belongs to another message has a stream of its own.
     stash: Vec<u8>,
 }
@@ -58,6 +62,11 @@ impl Stream {
             head_bytes: request.head.bytes().len(),
             begun_ns,
             call_deadline_ns: request.timeout_ns().map_or(NEVER, |ns| begun_ns.saturating_add(ns)),
+            announced: match request.framing {
+                Framing::Sized(length) => Some(length),
+                _ => None,
+            },
+            status: 0,
             stash: Vec::new(),
             connection,
         }
@@ -78,7 +87,10 @@ impl Stream {
     /// take a reset for the loss of it, even one without an error (RFC 9113 §8.1). That is what ends the rest of it.
     pub(super) async fn discard_rest(&mut self) {
         let session = &self.connection.session;
-        if session.is_read(self.key) {
+        // With an answer below 300 in hand, curl before 8.0 neither reads nor fails before all of its content is sent, and
+        // would wait for the window to open until its own time-out. Only what fits in is taken from it; more is reset at once.
+        let fits = self.announced.is_none_or(|length| length <= u64::from(STREAM_WINDOW));
+        if session.is_read(self.key) || !(fits || self.status >= 300) {
             return;
         }
         let worker = &session.worker;
@@ -182,6 +194,7 @@ impl ClientSide for Stream {
         let sent = session.state().protocol().respond(self.id, status, false, write);
         session.head_sent(self.key, sent);
         exchange.response_bytes += sent.bytes as u64;
+        self.status = status;
     }
 
     fn interim_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange) {
