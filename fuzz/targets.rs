@@ -371,7 +371,7 @@ pub fn json(data: &[u8]) {
     let Ok(mut scanner) = json_text::Scanner::new(data, DEPTH) else { return };
     let mut end = 0;
     let outcome = loop {
-        match scanner.next() {
+        match scanner.token() {
             Ok(Some(json_text::JsonToken::Name(span) | json_text::JsonToken::Text(span))) => {
                 assert!(end <= span.start && span.end <= data.len(), "tokens overlap");
                 end = span.end;

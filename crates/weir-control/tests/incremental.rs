@@ -288,13 +288,13 @@ proptest! {
 #[test]
 fn what_did_not_change_is_the_same_piece() {
     let mut content = beginning();
-    let first = compile(&document(&content), &plugins::TELLING, None).ok().expect("is right");
+    let first = compile(&document(&content), &plugins::TELLING, None).expect("is right");
     content["routes"][1]["uri"] = json!("/changed");
-    let second = compile(&document(&content), &plugins::TELLING, Some(&first.parts)).ok().expect("is right");
+    let second = compile(&document(&content), &plugins::TELLING, Some(&first.parts)).expect("is right");
     assert!(second.snapshot.upstreams.changes_from(&first.snapshot.upstreams).is_empty());
     assert_eq!(second.snapshot.routes.changes_from(&first.snapshot.routes), [1]);
     content.insert("enable_access_log".to_owned(), json!(false));
     content["upstreams"][2]["retries"] = json!(1);
-    let third = compile(&document(&content), &plugins::TELLING, Some(&second.parts)).ok().expect("is right");
+    let third = compile(&document(&content), &plugins::TELLING, Some(&second.parts)).expect("is right");
     assert_eq!(third.snapshot.upstreams.changes_from(&second.snapshot.upstreams), [2], "settings concern no upstream");
 }

@@ -370,6 +370,9 @@ pub struct CredentialEntry {
     pub check: fn(&Value) -> Result<String, ConfigError>,
 }
 
+/// Builds a plugin of its options.
+pub type BuildPlugin = fn(&Value, &mut Build) -> Result<Arc<dyn Plugin>, ConfigError>;
+
 /// One plugin as the registry knows it.
 #[derive(Clone, Copy)]
 pub struct Entry {
@@ -378,7 +381,7 @@ pub struct Entry {
     pub stage: Stage,
     pub example: &'static str,
     pub schema: fn() -> Value,
-    pub build: fn(&Value, &mut Build) -> Result<Arc<dyn Plugin>, ConfigError>,
+    pub build: BuildPlugin,
     /// For auth plugins: what consumers have of them.
     pub credential: Option<CredentialEntry>,
     /// It may find out which consumer somebody is.

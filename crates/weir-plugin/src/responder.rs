@@ -55,10 +55,13 @@ impl ResponderRequest {
 /// Bytes that wait on the way to a responder, or from it. More are not taken before these are.
 const MOST_WAITING: usize = 64 * 1024;
 
+/// Name and value.
+pub type ReplyField = (Box<[u8]>, Box<[u8]>);
+
 /// The head of a response, as a responder gives it.
 pub struct ReplyHead {
     pub status: u16,
-    pub fields: Vec<(Box<[u8]>, Box<[u8]>)>,
+    pub fields: Vec<ReplyField>,
 }
 
 /// What is under way between the gateway and a responder, in both directions.

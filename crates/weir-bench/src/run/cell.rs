@@ -293,11 +293,11 @@ impl Started {
                 let backend = &mut *backend;
                 scope.spawn(move || events::play(&row.events, warm_up, backend, target));
             }
-            let load = match scenario.load.processes {
+
+            match scenario.load.processes {
                 1 => engine::run_until(&plan, stop, &mut |_| {}).map_err(|error| error.to_string()),
                 processes => generators::run(&plan, processes as usize, stop),
-            };
-            load
+            }
         });
         let load = load.map_err(|error| format!("{}: {error}", row.name));
         // Asked for now: some raise their own limit after they listen.

@@ -129,7 +129,7 @@ impl Driver<'_> {
         self.leave_if_due();
         let mut state = self.shared.session.state();
         match state.poll_send(context) {
-            Poll::Ready(Err(_)) => return Poll::Ready(()),
+            Poll::Ready(Err(_)) => Poll::Ready(()),
             Poll::Ready(Ok(())) if matches!(self.ending, Ending::Failed { .. }) => {
                 let until_ns = now_ns + LINGER_NS;
                 self.ending = Ending::Lingering { until_ns, thrown_away: 0 };

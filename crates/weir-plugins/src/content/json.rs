@@ -62,7 +62,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// The next token; nothing at the end of a complete text.
-    pub fn next(&mut self) -> Result<Option<JsonToken>, JsonError> {
+    pub fn token(&mut self) -> Result<Option<JsonToken>, JsonError> {
         self.skip_blanks();
         if self.expects == Expects::More {
             match (self.open.last(), self.byte()) {
@@ -226,7 +226,7 @@ mod tests {
     fn all(text: &str) -> Result<Vec<String>, JsonError> {
         let mut scanner = Scanner::new(text.as_bytes(), 16)?;
         let mut tokens = Vec::new();
-        while let Some(token) = scanner.next()? {
+        while let Some(token) = scanner.token()? {
             tokens.push(match token {
                 JsonToken::Open(Container::Object) => "{".to_owned(),
                 JsonToken::Open(Container::List) => "[".to_owned(),

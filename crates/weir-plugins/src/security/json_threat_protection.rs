@@ -131,7 +131,7 @@ impl JsonThreatProtection {
         let mut scanner = Scanner::new(body, self.max_depth).map_err(fault)?;
         let mut open: Vec<ContainerLevel> = Vec::new();
         let mut in_list: Vec<bool> = Vec::new();
-        while let Some(token) = scanner.next().map_err(fault)? {
+        while let Some(token) = scanner.token().map_err(fault)? {
             if in_list.last() == Some(&true) && !matches!(token, JsonToken::Close(_) | JsonToken::Name(_)) {
                 let level = open.last_mut().expect("a list is open");
                 level.parts += 1;

@@ -314,7 +314,7 @@ impl BodyRules {
         let mut scanner = Scanner::new(body, self.max_depth)?;
         let mut open: Vec<HashSet<Cow<'_, str>>> = Vec::new();
         let mut values = 0;
-        while let Some(token) = scanner.next()? {
+        while let Some(token) = scanner.token()? {
             match token {
                 JsonToken::Open(_) => open.push(HashSet::new()),
                 JsonToken::Close(_) => _ = open.pop(),

@@ -28,12 +28,14 @@ impl KeySet {
     }
 }
 
-/// The tokens that one worker remembers.
+/// The claim that named the key, and what came of the token.
+type OfClaim = (Box<str>, Verified);
+
+/// The tokens that one worker remembers, by their text.
 #[derive(Default)]
 pub(super) struct VerifiedTokens {
     of: Cell<u64>,
-    /// By token; then by the claim that named the key.
-    tokens: RefCell<HashMap<Box<[u8]>, (Box<str>, Verified)>>,
+    tokens: RefCell<HashMap<Box<[u8]>, OfClaim>>,
 }
 
 impl VerifiedTokens {

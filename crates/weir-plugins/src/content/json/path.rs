@@ -56,7 +56,7 @@ impl JsonPath {
         // What was reached at the value that comes next.
         let mut reached = 1;
         let mut found = Vec::new();
-        while let Some(token) = scanner.next()? {
+        while let Some(token) = scanner.token()? {
             match token {
                 JsonToken::Name(span) => {
                     let name = scanner.unquoted(&span)?;

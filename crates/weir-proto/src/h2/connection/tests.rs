@@ -102,8 +102,11 @@ fn server() -> Connection {
     server
 }
 
+/// Kind, flags, stream and payload.
+type SentFrame = (u8, u8, u32, Vec<u8>);
+
 /// What is said to bytes on a connection on which stream 1 waits for its content, and what the others come to.
-fn said_to(bytes: &[u8]) -> (Vec<String>, Option<ErrorCode>, Vec<(u8, u8, u32, Vec<u8>)>) {
+fn said_to(bytes: &[u8]) -> (Vec<String>, Option<ErrorCode>, Vec<SentFrame>) {
     let mut server = server();
     let open = frame(kind::HEADERS, END_HEADERS, 1, &request("POST", &[("content-length", "5")]));
     read(&mut server, &open, usize::MAX);

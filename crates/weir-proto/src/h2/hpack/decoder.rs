@@ -89,9 +89,8 @@ impl Decoder {
             index => {
                 let class = self.table.copy_name(index - statics::ENTRIES.len() - 1).ok_or(Broken)?;
                 // Its value may have been what was wrong with it.
-                let class =
-                    if class == Class::Malformed { Class::of_name(&self.table.draft()[start..]) } else { class };
-                class
+
+                if class == Class::Malformed { Class::of_name(&self.table.draft()[start..]) } else { class }
             }
         };
         let name = self.table.draft().len() - start;

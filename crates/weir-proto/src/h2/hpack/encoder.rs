@@ -94,12 +94,12 @@ impl Encoder {
             self.places = vec![Place::default(); PLACES];
         }
         let place = self.places[hash as usize % PLACES];
-        if place.hash == hash && place.number != 0 {
-            if let Some(index) = self.index_of(place.number)
-                && self.table.get(index).is_some_and(|entry| entry.0 == name && entry.1 == value)
-            {
-                return integer::write(0x80, 7, statics::ENTRIES.len() + 1 + index, out);
-            }
+        if place.hash == hash
+            && place.number != 0
+            && let Some(index) = self.index_of(place.number)
+            && self.table.get(index).is_some_and(|entry| entry.0 == name && entry.1 == value)
+        {
+            return integer::write(0x80, 7, statics::ENTRIES.len() + 1 + index, out);
         }
         let again = place.hash == hash && name.len() + value.len() + 32 <= self.table.most() / 4;
         let number = if again { self.remember(name, value) } else { 0 };
