@@ -45,8 +45,9 @@ impl Connection {
             self.check(head)?;
             let event = if head.kind == kind::DATA {
                 let padding = match rest.first() {
-                    _ if !head.has(PADDED) => None,
-                    None if head.length > 0 => return Ok(None),
+                    // What follows an empty frame belongs to the next one.
+                    _ if !head.has(PADDED) || head.length == 0 => None,
+                    None => return Ok(None),
                     padding => padding.copied(),
                 };
                 *bytes = &rest[usize::from(padding.is_some())..];

@@ -188,6 +188,11 @@ fn what_breaks_the_connection_ends_it() {
         ("content of an idle stream", frame(kind::DATA, 0, 9, b"x"), ErrorCode::PROTOCOL_ERROR),
         ("content of the connection", frame(kind::DATA, 0, 0, b"x"), ErrorCode::PROTOCOL_ERROR),
         ("too much padding", frame(kind::DATA, PADDED, 1, &[5, 0, 0]), ErrorCode::PROTOCOL_ERROR),
+        (
+            "padding that has no room, before another frame",
+            [frame(kind::DATA, PADDED, 1, b""), frame(kind::PING, 0, 0, &[0; 8])].concat(),
+            ErrorCode::FRAME_SIZE_ERROR,
+        ),
         ("a continuation of nothing", frame(kind::CONTINUATION, 0, 1, b""), ErrorCode::PROTOCOL_ERROR),
         ("a promise", frame(kind::PUSH_PROMISE, 0, 1, &[0; 4]), ErrorCode::PROTOCOL_ERROR),
         ("a large frame", frame(kind::PING, 0, 0, &[0; 16_385]), ErrorCode::FRAME_SIZE_ERROR),
