@@ -39,9 +39,8 @@ impl Reject {
     /// The status that answers it.
     pub fn status(self) -> u16 {
         match self {
-            Reject::Syntax | Reject::Method | Reject::Host | Reject::Target | Reject::Framing | Reject::Malformed => {
-                400
-            }
+            Reject::Syntax | Reject::Method | Reject::Host | Reject::Target => 400,
+            Reject::Framing | Reject::Malformed => 400,
             Reject::TransferCoding | Reject::MethodTooLong => 501,
             Reject::Expectation => 417,
             Reject::Version => 505,
