@@ -118,7 +118,7 @@ async fn connect_tcp(
     Err(failure.expect("there is at least one address"))
 }
 
-/// The connection is driven by a task of its own, which ends when nobody can send on it any more.
+/// Runs the connection in a task of its own, which ends when the last sender of the connection is dropped.
 async fn handshake(
     origin: &UrlOrigin,
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -126,7 +126,7 @@ async fn handshake(
 ) -> Result<PooledConnection, CallError> {
     let broken = |error| CallError::Broken { origin: origin.to_string(), error };
     let stream = TokioIo::new(stream);
-    // A failure of the connection is told to whoever waits for an answer on it.
+    // hyper reports a failure of the connection to each pending call on it.
     if http2 {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).max_header_list_size(MAX_HEAD_BYTES as u32);

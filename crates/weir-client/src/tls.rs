@@ -56,7 +56,7 @@ impl TlsConfigs {
         };
         let config = self.0[offset + number].get_or_init(|| {
             let trust = match authorities {
-                _ if !verify => Trust::Anybody,
+                _ if !verify => Trust::Unverified,
                 Authorities::Own(own) => Trust::Authorities(own),
                 Authorities::System if SYSTEM.is_empty() => {
                     return Err("this system has no certificates of authorities; install ca-certificates".to_owned());

@@ -214,7 +214,7 @@ impl<'a> Compiler<'a> {
                 continue;
             }
             let advice = meant(variable).map(|known| format!("did you mean `{known}`?"));
-            let problem = variable.absence(Moment::Record).expect("nobody knows it");
+            let problem = variable.absence(Moment::Record).expect("an unknown variable has no value at any moment");
             self.warnings.report_text(path, self.document.tree.place_of(path), problem, advice);
         }
     }

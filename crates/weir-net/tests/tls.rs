@@ -308,7 +308,7 @@ async fn servers_must_be_who_they_should_be_unless_nobody_cares() {
     let (_, refused) = handshake(&server, &client(&stranger), "a.test").await;
     let error = refused.expect_err("nobody known vouches for it").to_string();
     assert!(error.contains("UnknownIssuer"), "{error}");
-    let careless = UpstreamTerms { trust: Trust::Anybody, identity: None, protocols: &[] };
+    let careless = UpstreamTerms { trust: Trust::Unverified, identity: None, protocols: &[] };
     let careless = Client::new(&careless).expect("good terms");
     assert!(handshake(&server, &careless, "b.test").await.1.is_ok());
 }

@@ -10,7 +10,7 @@ use weir_net::tls::{self, Client, UpstreamTerms};
 pub enum Trust {
     /// Whom the authorities of this system vouch for.
     System,
-    Anybody,
+    Unverified,
 }
 
 static SYSTEM: LazyLock<Result<Arc<ClientConfig>, String>> = LazyLock::new(|| {
@@ -21,7 +21,7 @@ static SYSTEM: LazyLock<Result<Arc<ClientConfig>, String>> = LazyLock::new(|| {
     }
 });
 
-static ANYBODY: LazyLock<Result<Arc<ClientConfig>, String>> = LazyLock::new(|| config(tls::Trust::Anybody));
+static UNVERIFIED: LazyLock<Result<Arc<ClientConfig>, String>> = LazyLock::new(|| config(tls::Trust::Unverified));
 
 fn config(trust: tls::Trust<'_>) -> Result<Arc<ClientConfig>, String> {
     let client = Client::new(&UpstreamTerms { trust, identity: None, protocols: &[] });
@@ -35,7 +35,7 @@ impl Trust {
             LazyLock::force(&SYSTEM);
             Trust::System
         } else {
-            Trust::Anybody
+            Trust::Unverified
         }
     }
 
@@ -43,7 +43,7 @@ impl Trust {
     pub fn config(self) -> io::Result<Arc<ClientConfig>> {
         let config = match self {
             Trust::System => &*SYSTEM,
-            Trust::Anybody => &*ANYBODY,
+            Trust::Unverified => &*UNVERIFIED,
         };
         config.clone().map_err(io::Error::other)
     }

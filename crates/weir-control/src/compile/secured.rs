@@ -125,7 +125,7 @@ impl<'a> Secured<'a> {
         };
         let system = &compiler.document.system_roots;
         let trust = match &own {
-            _ if !verify => Trust::Anybody,
+            _ if !verify => Trust::Unverified,
             Some(own) => Trust::Authorities(own),
             None => Trust::System(system),
         };

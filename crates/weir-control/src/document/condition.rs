@@ -4,7 +4,8 @@ use weir_plugin::{Expression, Moment, Variable};
 
 use crate::text::read::NodeReader;
 
-/// A condition that is asked at this moment. Names that nobody knows are warned of later: in APISIX they may be somebody's.
+/// A condition that is evaluated at this moment. Unknown variable names only cause a warning, later: in APISIX a plugin may
+/// define them.
 pub(super) fn read(at: &NodeReader, moment: Moment) -> Option<Expression> {
     let condition = match Expression::compile(&at.node().to_json()) {
         Ok(condition) => condition,

@@ -211,11 +211,11 @@ mod tests {
         let mut tree =
             TreeNode::from(json!({"plugins": {"a": "$secret://vault/1/jack/auth/key", "b": "$secret://vault/1/x/y"}}));
         let value = |asked: &SecretReference| {
-            if *asked == secret { Ok("s3cret".to_owned()) } else { Err("nobody knows".to_owned()) }
+            if *asked == secret { Ok("s3cret".to_owned()) } else { Err("no such secret".to_owned()) }
         };
         let faults: Vec<String> = put_secrets(&source, &mut tree, &value).iter().map(Diagnostic::to_string).collect();
         assert_eq!(tree.to_json()["plugins"]["a"], "s3cret");
-        assert_eq!(faults, ["f: plugins.b: the secret `x/y` cannot be had: nobody knows"]);
+        assert_eq!(faults, ["f: plugins.b: the secret `x/y` cannot be had: no such secret"]);
     }
 
     #[test]

@@ -146,7 +146,7 @@ pub struct UpstreamTerms<'a> {
 #[derive(Clone, Copy, Debug)]
 pub enum Trust<'a> {
     /// Everybody, whatever their certificate says.
-    Anybody,
+    Unverified,
     /// Whom one of these vouches for.
     Authorities(&'a [CertificateDer<'static>]),
     /// The same; those that cannot be used are left out, since they are not ours to mend.
@@ -171,7 +171,7 @@ impl Client {
         let builder = ClientConfig::builder_with_provider(provider());
         let builder = builder.with_protocol_versions(&Versions::ALL.list()).map_err(wrong)?;
         let builder = match terms.trust {
-            Trust::Anybody => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer)),
+            Trust::Unverified => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer)),
             Trust::Authorities(authorities) => {
                 hash_authorities(&mut hash, authorities);
                 builder.with_root_certificates(roots(authorities)?)
