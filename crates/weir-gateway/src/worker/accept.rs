@@ -7,14 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use weir_net::stream::Stream;
 
 use super::Worker;
 use super::commands::WorkerCommand;
 use super::rebalance::ConnectionRebalancer;
-use crate::connection::accepted::Accepted;
+use super::start_connection::start_connection;
 use crate::connection::listener::ListenerProtocol;
-use crate::connection::{announced, h1, h2, secure};
 use crate::context::lifecycle::WorkerPhase;
 
 /// How long accepting pauses when there is no descriptor left. Established connections go on meanwhile.
@@ -45,7 +43,7 @@ pub async fn accept(
             Ok((stream, peer)) => {
                 worker.set_full(false);
                 match rebalancer.less_loaded_than(worker.index()) {
-                    None => begin(&worker, stream, spoken, peer),
+                    None => start_connection(&worker, stream, spoken, peer),
                     Some(other) => hand_over(&worker, &rebalancer, other, stream, spoken, peer),
                 }
             }
@@ -64,7 +62,7 @@ pub async fn accept(
     while let Ok((stream, peer)) = listener.accept() {
         let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
         if let Ok(stream) = stream {
-            begin(&worker, stream, spoken, peer);
+            start_connection(&worker, stream, spoken, peer);
         }
     }
 }
@@ -84,26 +82,9 @@ fn hand_over(
         Ok(()) => worker.metrics.connections_handed_over.increment(),
         Err(WorkerCommand::Take { stream, spoken, peer }) => {
             if let Ok(stream) = TcpStream::from_std(stream) {
-                begin(worker, stream, spoken, peer);
+                start_connection(worker, stream, spoken, peer);
             }
         }
         Err(_) => unreachable!("what comes back is what was given"),
     }
-}
-
-pub fn begin(worker: &Rc<Worker>, stream: TcpStream, spoken: ListenerProtocol, peer: SocketAddr) {
-    match spoken {
-        ListenerProtocol { tls: false, proxy_protocol: false, h2c: false } => {
-            tokio::task::spawn_local(h1::run(Accepted::new(worker.task(), Stream::plain(stream), peer, None)))
-        }
-        ListenerProtocol { h2c: true, proxy_protocol: false, .. } => {
-            tokio::task::spawn_local(h2::run(Accepted::new(worker.task(), Stream::plain(stream), peer, None)))
-        }
-        ListenerProtocol { tls: true, proxy_protocol: false, .. } => {
-            tokio::task::spawn_local(secure::run(worker.task(), stream, peer))
-        }
-        ListenerProtocol { proxy_protocol: true, .. } => {
-            tokio::task::spawn_local(announced::run(worker.task(), stream, spoken, peer))
-        }
-    };
 }

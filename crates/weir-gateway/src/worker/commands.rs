@@ -10,9 +10,9 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::Worker;
-use super::accept::begin;
 use super::progress::WorkerProgress;
 use super::rebalance::ConnectionRebalancer;
+use super::start_connection::start_connection;
 use crate::connection::listener::ListenerProtocol;
 use crate::context::lifecycle::WorkerPhase;
 use crate::endpoint::state::SharedState;
@@ -67,7 +67,7 @@ pub async fn run_commands(
             Some(WorkerCommand::Take { stream, spoken, peer }) => {
                 // Without a place in the poller it is closed; the client sees what it sees of any full server.
                 if let Ok(stream) = TcpStream::from_std(stream) {
-                    begin(worker, stream, spoken, peer);
+                    start_connection(worker, stream, spoken, peer);
                 }
                 rebalancer.arrived(worker.index());
             }

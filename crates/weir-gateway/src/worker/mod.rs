@@ -6,6 +6,7 @@ pub mod commands;
 pub mod progress;
 pub mod rebalance;
 pub mod snapshot;
+mod start_connection;
 pub mod thread;
 mod tick;
 

@@ -1,0 +1,29 @@
+//! A new connection gets a task for the protocol that its listener speaks.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use tokio::net::TcpStream;
+use weir_net::stream::Stream;
+
+use super::Worker;
+use crate::connection::accepted::Accepted;
+use crate::connection::listener::ListenerProtocol;
+use crate::connection::{announced, h1, h2, secure};
+
+pub fn start_connection(worker: &Rc<Worker>, stream: TcpStream, spoken: ListenerProtocol, peer: SocketAddr) {
+    match spoken {
+        ListenerProtocol { tls: false, proxy_protocol: false, h2c: false } => {
+            tokio::task::spawn_local(h1::run(Accepted::new(worker.task(), Stream::plain(stream), peer, None)))
+        }
+        ListenerProtocol { h2c: true, proxy_protocol: false, .. } => {
+            tokio::task::spawn_local(h2::run(Accepted::new(worker.task(), Stream::plain(stream), peer, None)))
+        }
+        ListenerProtocol { tls: true, proxy_protocol: false, .. } => {
+            tokio::task::spawn_local(secure::run(worker.task(), stream, peer))
+        }
+        ListenerProtocol { proxy_protocol: true, .. } => {
+            tokio::task::spawn_local(announced::run(worker.task(), stream, spoken, peer))
+        }
+    };
+}
