@@ -175,3 +175,13 @@ fn xml() {
 fn grpc_web() {
     replay("grpc_web");
 }
+
+#[test]
+fn bulk_answer() {
+    replay("bulk_answer");
+}
+
+#[test]
+fn journal() {
+    replay("journal");
+}

@@ -2,12 +2,16 @@
 //! to libFuzzer; `smoke.rs` replays the corpus with small changes on a stable toolchain.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use weir_journal::simulation::Simulated;
+use weir_journal::{Item, Journal, Options, Storage, Sync};
 use weir_net::proxy_protocol;
 use weir_plugin::template::Style;
 use weir_plugin::{Expression, Filter, Template, Variable, Variables};
-use weir_plugins::fuzzing::{GrpcWebDecoder, json as json_text, xml as xml_text};
-use weir_proto::h1::chunked::{Decoder, Step};
+use weir_plugins::fuzzing::{GrpcWebDecoder, bulk_outcomes, json as json_text, xml as xml_text};
+use weir_proto::h1::chunked::{ChunkedDecoder, Step};
 use weir_proto::h1::{Limits, Tolerance, parse_request, parse_response};
 use weir_proto::h2::{self, Bounds, Connection, ErrorCode, Lent, Pseudo, Role};
 use weir_proto::h2::{request_head as h2_request_head, response_head as h2_response_head};
@@ -34,6 +38,8 @@ pub const ALL: &[(&str, Target)] = &[
     ("json", json),
     ("xml", xml),
     ("grpc_web", grpc_web),
+    ("bulk_answer", bulk_answer),
+    ("journal", journal),
 ];
 
 /// A head is complete at one length and not before, and whatever came of it can be looked at: a refused one is answered
@@ -176,7 +182,7 @@ fn read(role: Role, data: &[u8], piece: usize) -> (Vec<String>, Option<ErrorCode
             match connection.next(&mut rest, &mut lent) {
                 Ok(None) => break,
                 Err(code) => return (events, Some(code)),
-                Ok(Some(h2::Event::Data { key, bytes, ended })) => {
+                Ok(Some(h2::ConnectionEvent::Data { key, bytes, ended })) => {
                     let begin = format!("{key} brings ");
                     match events.last_mut().filter(|last| last.starts_with(&begin) && !last.ends_with('.')) {
                         Some(last) => last.push_str(&bytes.escape_ascii().to_string().replace('.', "dot")),
@@ -188,7 +194,7 @@ fn read(role: Role, data: &[u8], piece: usize) -> (Vec<String>, Option<ErrorCode
                     connection.release(key as u32, bytes.len());
                 }
                 Ok(Some(event)) => {
-                    if let h2::Event::Request { stream, .. } = event {
+                    if let h2::ConnectionEvent::Request { stream, .. } = event {
                         connection.set_key(stream, stream as usize);
                         if stream % 4 == 1 {
                             connection.respond(stream, 200, false, |fields| fields.add(b"X", b"y"));
@@ -255,7 +261,7 @@ pub fn chunked(data: &[u8]) {
 type Decoded = Option<(Vec<u8>, bool, usize, usize)>;
 
 fn decode(data: &[u8], piece: usize) -> Decoded {
-    let mut decoder = Decoder::new(4096);
+    let mut decoder = ChunkedDecoder::new(4096);
     let mut out = Vec::new();
     let mut at = 0;
     while at < data.len() {
@@ -326,7 +332,7 @@ pub fn proxy_header(data: &[u8]) {
         assert_eq!(proxy_protocol::parse(&data[..cut]), Ok(None), "complete, or refused, without its end");
     }
     let Some(client) = announced.client else { return };
-    for version in [proxy_protocol::Version::V1, proxy_protocol::Version::V2] {
+    for version in [proxy_protocol::ProxyProtocolVersion::V1, proxy_protocol::ProxyProtocolVersion::V2] {
         let written = proxy_protocol::header(version, Some((client, client)));
         let read = proxy_protocol::parse(&written).expect("our own header").expect("all of it");
         let address = |client: std::net::SocketAddr| (client.ip().to_canonical(), client.port());
@@ -415,5 +421,60 @@ pub fn grpc_web(data: &[u8]) {
     let whole = decode(data.len().max(1));
     for piece in [1, 2, 3, 4, 7] {
         assert_eq!(decode(piece), whole, "cut in pieces of {piece}");
+    }
+}
+
+/// Whatever a store answers, each record of a batch fares somehow, or all fare alike.
+pub fn bulk_answer(data: &[u8]) {
+    for count in [1, 2, 5] {
+        if let Some(outcomes) = bulk_outcomes(data, count) {
+            assert_eq!(outcomes, count, "an outcome for each record");
+        }
+    }
+}
+
+/// Whatever happens to the files of a journal, it opens, and what is read from it is what was written under that number. The first half
+/// of the data is written, the other damages it.
+pub fn journal(data: &[u8]) {
+    const MOST: usize = 512;
+    let (payloads, damage) = data[..data.len().min(MOST)].split_at(data.len().min(MOST) / 2);
+    let options = || Options { segment_bytes: 256, sync: Sync::Never, ..Options::default() };
+    let disk = Simulated::new(1);
+    let mut written = BTreeMap::new();
+    let (journal, _) = Journal::open_in(Arc::new(disk.clone()), options()).expect("an empty directory");
+    for payload in payloads.chunks(29) {
+        written.insert(journal.append_and_wait(payload.to_vec()).expect("it has room"), payload);
+    }
+    drop(journal);
+    for name in disk.list().expect("it does not fail") {
+        disk.damage(&name, |bytes| {
+            for change in damage.chunks_exact(3) {
+                let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % bytes.len().max(1);
+                match change[2] {
+                    0 => bytes.truncate(at),
+                    flipped if at < bytes.len() => bytes[at] ^= flipped,
+                    _ => {}
+                }
+            }
+        });
+    }
+    let (journal, _) = Journal::open_in(Arc::new(disk.clone()), options()).expect("damage is no error");
+    let mut reader = journal.reader(0);
+    let mut last = 0;
+    loop {
+        match reader.read() {
+            Ok(Some(Item::Record { seq, payload, .. })) => {
+                assert!(last < seq, "numbers ascend");
+                assert_eq!(written.get(&seq), Some(&payload), "{seq} was written so");
+                last = seq;
+            }
+            Ok(Some(Item::Gone { .. })) => {}
+            Ok(None) => return,
+            Err(_) => {
+                if reader.skip_segment().is_none() {
+                    return;
+                }
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! IP addresses as text.
 
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The decimal digits of each octet, left-aligned, and how many there are.
 const OCTETS: [[u8; 4]; 256] = {
@@ -23,24 +23,48 @@ const OCTETS: [[u8; 4]; 256] = {
 pub fn write_ip(out: &mut Vec<u8>, addr: IpAddr) {
     match addr.to_canonical() {
         IpAddr::V4(addr) => {
-            let mut text = [0; 16];
-            let mut length = 0;
-            for octet in addr.octets() {
-                let [a, b, c, digits] = OCTETS[usize::from(octet)];
-                text[length..length + 4].copy_from_slice(&[a, b, c, b'.']);
-                length += usize::from(digits);
-                text[length] = b'.';
-                length += 1;
-            }
-            out.extend_from_slice(&text[..length - 1]);
+            let (text, length) = ipv4_text(addr);
+            out.extend_from_slice(&text[..length]);
         }
         IpAddr::V6(addr) => write!(out, "{addr}").expect("a Vec takes everything"),
+    }
+}
+
+/// An address at the beginning of sixteen bytes, and how long it is: a copy of a fixed length, whatever the address, is one
+/// instruction.
+#[inline]
+pub fn ipv4_text(addr: Ipv4Addr) -> ([u8; 16], usize) {
+    let mut text = [0; 16];
+    let mut length = 0;
+    for octet in addr.octets() {
+        let [a, b, c, digits] = OCTETS[usize::from(octet)];
+        text[length..length + 4].copy_from_slice(&[a, b, c, b'.']);
+        length += usize::from(digits);
+        text[length] = b'.';
+        length += 1;
+    }
+    (text, length - 1)
+}
+
+/// What counts as one client: an address of IPv4, and of IPv6 the network that a customer is given at least (RFC 6177), in
+/// which it has as many addresses as it likes.
+pub fn client_network(addr: IpAddr) -> IpAddr {
+    match addr.to_canonical() {
+        IpAddr::V4(addr) => IpAddr::V4(addr),
+        IpAddr::V6(addr) => IpAddr::V6(Ipv6Addr::from_bits(addr.to_bits() & !u128::from(u64::MAX))),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_client_of_ipv6_is_a_network() {
+        let client = |text: &str| client_network(text.parse().expect("an address")).to_string();
+        assert_eq!(client("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_eq!([client("192.0.2.7"), client("::ffff:192.0.2.7")], ["192.0.2.7", "192.0.2.7"]);
+    }
 
     #[test]
     fn addresses_are_written_as_the_library_writes_them() {

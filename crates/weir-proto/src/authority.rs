@@ -6,14 +6,14 @@ pub struct BadAuthority;
 
 /// A `host[:port]` as RFC 9110 §7.2 allows it in `Host`, split. No userinfo, no path, no lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Authority<'a> {
+pub struct HostPort<'a> {
     /// A name, an IPv4 address, or an IPv6 address in brackets; without the trailing dot.
     pub host: &'a [u8],
     pub port: Option<u16>,
 }
 
-impl<'a> Authority<'a> {
-    pub fn parse(value: &'a [u8]) -> Result<Authority<'a>, BadAuthority> {
+impl<'a> HostPort<'a> {
+    pub fn parse(value: &'a [u8]) -> Result<HostPort<'a>, BadAuthority> {
         let (host, port) = if value.first() == Some(&b'[') {
             let end = memchr::memchr(b']', value).ok_or(BadAuthority)?;
             let inside = std::str::from_utf8(&value[1..end]).map_err(|_| BadAuthority)?;
@@ -36,12 +36,16 @@ impl<'a> Authority<'a> {
         if host.is_empty() {
             return Err(BadAuthority);
         }
-        let port = match port {
-            b"" => None,
-            [b':', digits @ ..] => Some(parse_port(digits)?),
-            _ => return Err(BadAuthority),
-        };
-        Ok(Authority { host, port })
+        Ok(HostPort { host, port: port_of(port)? })
+    }
+}
+
+/// The port that follows a host, if one does.
+pub(crate) fn port_of(rest: &[u8]) -> Result<Option<u16>, BadAuthority> {
+    match rest {
+        b"" => Ok(None),
+        [b':', digits @ ..] => parse_port(digits).map(Some),
+        _ => Err(BadAuthority),
     }
 }
 
@@ -79,15 +83,15 @@ mod tests {
 
     #[test]
     fn hosts_with_and_without_port() {
-        assert_eq!(Authority::parse(b"a.example").unwrap(), Authority { host: b"a.example", port: None });
-        assert_eq!(Authority::parse(b"a.example.:8080").unwrap(), Authority { host: b"a.example", port: Some(8080) });
-        assert_eq!(Authority::parse(b"[::1]:443").unwrap(), Authority { host: b"[::1]", port: Some(443) });
+        assert_eq!(HostPort::parse(b"a.example").unwrap(), HostPort { host: b"a.example", port: None });
+        assert_eq!(HostPort::parse(b"a.example.:8080").unwrap(), HostPort { host: b"a.example", port: Some(8080) });
+        assert_eq!(HostPort::parse(b"[::1]:443").unwrap(), HostPort { host: b"[::1]", port: Some(443) });
     }
 
     #[test]
     fn u07_names_with_empty_labels_are_no_hosts() {
         for bad in ["a.example..", "a..example", ".a.example", "..", "a.example..:80"] {
-            assert_eq!(Authority::parse(bad.as_bytes()), Err(BadAuthority), "{bad}");
+            assert_eq!(HostPort::parse(bad.as_bytes()), Err(BadAuthority), "{bad}");
         }
     }
 
@@ -116,7 +120,7 @@ mod tests {
             b"h#x",
             b"h\\x",
         ] {
-            assert_eq!(Authority::parse(bad), Err(BadAuthority), "{}", bad.escape_ascii());
+            assert_eq!(HostPort::parse(bad), Err(BadAuthority), "{}", bad.escape_ascii());
         }
     }
 }

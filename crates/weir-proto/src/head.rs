@@ -50,6 +50,8 @@ pub struct Field {
 pub struct Head {
     pub(crate) bytes: Vec<u8>,
     pub(crate) fields: Vec<Field>,
+    /// Fields that are not to be written, not even by the gateway itself: a bit for each [`Known`].
+    withheld: u32,
 }
 
 impl Head {
@@ -57,6 +59,7 @@ impl Head {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.fields.clear();
+        self.withheld = 0;
     }
 
     /// As many bytes as it has memory for.
@@ -102,6 +105,13 @@ impl Head {
             .iter()
             .filter(move |field| field::same_name(self.slice(field.name), name))
             .map(|field| self.slice(field.value))
+    }
+
+    /// The first value of a field as its sender wrote it, whatever has become of it since.
+    pub fn original<'a>(&'a self, name: &'a [u8]) -> Option<&'a [u8]> {
+        let mut sent = self.fields.iter().filter(|field| !field.added);
+        let field = sent.find(|field| field::same_name(self.slice(field.name), name))?;
+        Some(self.slice(field.value))
     }
 
     /// The first value of a field the gateway knows, removed or not: hop-by-hop fields stay readable for the gateway.
@@ -202,6 +212,20 @@ impl Head {
         found
     }
 
+    /// Removes every field of this name, and keeps the gateway from adding it of its own accord.
+    pub fn withhold(&mut self, name: &[u8]) {
+        self.remove(name);
+        match Known::parse(name) {
+            Known::Other => {}
+            known => self.withheld |= 1 << known as u8,
+        }
+    }
+
+    /// See [`Head::withhold`].
+    pub fn is_withheld(&self, known: Known) -> bool {
+        self.withheld >> known as u8 & 1 == 1
+    }
+
     /// Appends bytes that belong to no field (a new path, a host) and says where they are.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Span {
         let start = self.bytes.len();
@@ -211,8 +235,14 @@ impl Head {
 
     /// Writes the present fields that `keep` lets through as lines. Neighbouring lines that stand in the bytes as they
     /// would be written are copied together.
-    pub fn write_fields(&self, out: &mut Vec<u8>, mut keep: impl FnMut(&Field) -> bool) {
-        let mut run = Span::default();
+    pub fn write_fields(&self, out: &mut Vec<u8>, keep: impl FnMut(&Field) -> bool) {
+        self.write_after(Span::default(), out, keep);
+    }
+
+    /// The same behind a start line, which stands in the bytes as it is to be written.
+    #[inline]
+    fn write_after(&self, start_line: Span, out: &mut Vec<u8>, mut keep: impl FnMut(&Field) -> bool) {
+        let mut run = start_line;
         for field in &self.fields {
             if field.removed || !keep(field) {
                 continue;
@@ -353,6 +383,43 @@ impl RequestHead {
         true
     }
 
+    /// Writes the request line, `Host`, and the present fields that `keep` lets through. Where everything is to go on as it
+    /// came it is copied together.
+    #[inline]
+    pub fn write(&self, out: &mut Vec<u8>, host: &[u8], mut keep: impl FnMut(&Field) -> bool) {
+        if let Some((line, host_field)) = self.unchanged_start(host) {
+            return self.head.write_after(line, out, |field| field.name.start == host_field || keep(field));
+        }
+        out.extend_from_slice(self.method_name());
+        out.push(b' ');
+        out.extend_from_slice(self.path());
+        if let Some(query) = self.query() {
+            out.push(b'?');
+            out.extend_from_slice(query);
+        }
+        out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
+        out.extend_from_slice(host);
+        out.extend_from_slice(b"\r\n");
+        self.head.write_fields(out, keep);
+    }
+
+    /// The request line, if it stands in the bytes as it is to be written and this `Host` follows it; and where that begins.
+    fn unchanged_start(&self, host: &[u8]) -> Option<(Span, u32)> {
+        let first = self.head.fields.first()?;
+        let line = Span { start: 0, end: first.name.start };
+        let target_end = self.query.map_or(self.path.end, |query| query.end);
+        let is_target_unchanged = self.path.start == self.method_name.end + 1
+            && self.query.is_none_or(|query| query.start == self.path.end + 1)
+            && self.head.bytes.get(target_end as usize..line.end as usize)? == b" HTTP/1.1\r\n";
+        let is_host_unchanged = first.known == Known::Host
+            && first.verbatim
+            && !first.removed
+            && self.head.slice(first.name) == b"Host"
+            && self.head.slice(first.value) == host;
+        let is_unchanged = self.method_name.start == 0 && is_target_unchanged && is_host_unchanged;
+        is_unchanged.then_some((line, first.name.start))
+    }
+
     /// A call of gRPC, by its content type.
     pub fn is_grpc(&self) -> bool {
         is_grpc(&self.head)
@@ -414,17 +481,16 @@ impl RequestHead {
         self.head.slice(self.new_authority.unwrap_or(self.authority))
     }
 
+    /// The port in the authority as the client named it.
     pub fn port(&self) -> Option<u16> {
         self.port
     }
 
-    /// Replaces the authority that is forwarded as `Host`; routing is not done again.
+    /// Replaces the authority that is forwarded as `Host`. What the client named stays: routing is not done again, and later
+    /// plugins and logs are told of the host that it asked for.
     pub fn set_authority(&mut self, authority: &[u8]) -> Result<(), crate::authority::BadAuthority> {
-        let parsed = crate::authority::Authority::parse(authority)?;
-        let (host, port) = (parsed.host.to_ascii_lowercase(), parsed.port);
+        crate::authority::HostPort::parse(authority)?;
         self.new_authority = Some(self.head.append(authority));
-        self.host = self.head.append(&host);
-        self.port = port;
         Ok(())
     }
 }
@@ -454,6 +520,38 @@ impl ResponseHead {
             true => reason(self.status).as_bytes(),
             false => self.head.slice(self.reason),
         }
+    }
+
+    /// Writes the status line, and the present fields that `keep` lets through. Where everything is to go on as it came it is
+    /// copied together.
+    #[inline]
+    pub fn write(&self, out: &mut Vec<u8>, keep: impl FnMut(&Field) -> bool) {
+        if let Some(line) = self.unchanged_line() {
+            return self.head.write_after(line, out, keep);
+        }
+        let status = self.status;
+        let digit = |divisor: u16| b'0' + (status / divisor % 10) as u8;
+        out.extend_from_slice(b"HTTP/1.1 ");
+        out.extend_from_slice(&[digit(100), digit(10), digit(1), b' ']);
+        out.extend_from_slice(self.reason());
+        out.extend_from_slice(b"\r\n");
+        self.head.write_fields(out, keep);
+    }
+
+    /// The status line, if it stands in the bytes as it is to be written.
+    fn unchanged_line(&self) -> Option<Span> {
+        const REASON: u32 = "HTTP/1.1 200 ".len() as u32;
+        if self.reason.start != REASON || self.reason.is_empty() {
+            return None;
+        }
+        let [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'1', b' ', hundreds, tens, ones, b' '] =
+            self.head.bytes.first_chunk()?
+        else {
+            return None;
+        };
+        let [hundreds, tens, ones] = [hundreds, tens, ones].map(|digit| u16::from(digit.wrapping_sub(b'0')));
+        let is_unchanged = hundreds * 100 + tens * 10 + ones == self.status;
+        is_unchanged.then_some(Span { start: 0, end: self.reason.end + 2 })
     }
 
     /// What answers a call of gRPC, by its content type.

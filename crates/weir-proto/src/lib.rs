@@ -14,6 +14,9 @@ pub mod method;
 pub mod path;
 pub mod request;
 pub mod trailers;
+pub mod websocket;
+
+mod scan;
 
 pub use field::Known;
 pub use head::{Field, Framing, Head, RequestHead, ResponseHead, Version};

@@ -1,11 +1,12 @@
 //! What a request is for, and why it is refused: the same for every version of HTTP.
 
-use crate::authority::Authority;
+use crate::authority::{self, HostPort};
 use crate::field::Known;
 use crate::h1::limits::Limits;
-use crate::head::{RequestHead, Span};
+use crate::head::{Head, RequestHead, Span};
 use crate::method::Method;
 use crate::path::{self, BadPath, Canonical};
+use crate::scan;
 
 /// Why a request is refused before anything of it is forwarded. After each of these an HTTP/1 connection is closed:
 /// where this message ends, and the next one starts, is not certain.
@@ -89,9 +90,13 @@ fn reads_as_known(name: &[u8]) -> bool {
 /// Keeps the authority as sent, and its host in canonical form.
 pub(crate) fn set_host(request: &mut RequestHead, authority: Span) -> Result<(), Reject> {
     let bytes = request.head.slice(authority);
-    let parsed = Authority::parse(bytes).map_err(|_| Reject::Host)?;
+    let plain = plain_host(&request.head, authority);
+    let parsed = match plain {
+        Some(host) => HostPort { host, port: authority::port_of(&bytes[host.len()..]).map_err(|_| Reject::Host)? },
+        None => HostPort::parse(bytes).map_err(|_| Reject::Host)?,
+    };
     let length = parsed.host.len();
-    let is_lower = !parsed.host.iter().any(u8::is_ascii_uppercase);
+    let is_lower = plain.is_some() || !parsed.host.iter().any(u8::is_ascii_uppercase);
     request.port = parsed.port;
     request.authority = authority;
     request.host = Span { start: authority.start, end: authority.start + length as u32 };
@@ -104,6 +109,14 @@ pub(crate) fn set_host(request: &mut RequestHead, authority: Span) -> Result<(),
     Ok(())
 }
 
+/// The host of an authority, if it is canonical as most are: such a name is one by any rule of [`HostPort::parse`].
+fn plain_host(head: &Head, authority: Span) -> Option<&[u8]> {
+    let (start, end) = (authority.start as usize, authority.end as usize);
+    let host = head.bytes.get(start..scan::plain_host_end(&head.bytes, start).min(end))?;
+    let is_plain = matches!(host, [first, .., last] if *first != b'.' && *last != b'.');
+    is_plain.then_some(host)
+}
+
 /// Keeps the query, and the path in canonical form. `target` is the part of the head's bytes where both stand.
 pub(crate) fn set_target_path(request: &mut RequestHead, limits: &Limits, target: Span) -> Result<(), Reject> {
     set_query_and_path(request, target)?;
@@ -112,20 +125,28 @@ pub(crate) fn set_target_path(request: &mut RequestHead, limits: &Limits, target
 }
 
 fn set_query_and_path(request: &mut RequestHead, target: Span) -> Result<(), Reject> {
-    let bytes = &request.head.bytes[target.range()];
-    let question = memchr::memchr(b'?', bytes);
-    if let Some(question) = question {
-        if !path::is_query(&bytes[question + 1..]) {
+    let plain_end = scan::plain_path_end(&request.head.bytes, target.start as usize).min(target.end as usize);
+    let rest = &request.head.bytes[plain_end..target.end as usize];
+    let path_end = match rest.first() {
+        None | Some(b'?') => plain_end,
+        Some(_) => plain_end + memchr::memchr(b'?', rest).unwrap_or(rest.len()),
+    };
+    if path_end < target.end as usize {
+        let query = Span { start: path_end as u32 + 1, end: target.end };
+        if scan::query_end(&request.head.bytes, path_end + 1) < target.end as usize {
             return Err(Reject::Target);
         }
-        request.query = Some(Span { start: target.start + question as u32 + 1, end: target.end });
+        request.query = Some(query);
     }
-    let raw = Span { start: target.start, end: target.start + question.unwrap_or(bytes.len()) as u32 };
+    let raw = Span { start: target.start, end: path_end as u32 };
     if raw.is_empty() && request.absolute_form {
         request.path = request.head.append(b"/"); // RFC 9112 §3.2.1: an empty path is sent as "/"
         return Ok(());
     }
     request.path = raw;
+    if path_end == plain_end && request.head.bytes[raw.range()].first() == Some(&b'/') {
+        return Ok(());
+    }
     if request.method == Method::Connect || request.head.slice(raw) == b"*" {
         return Ok(());
     }

@@ -15,7 +15,7 @@ const MAX_SIZE_DIGITS: u8 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadChunk;
 
-/// What [`Decoder::next`] found at the start of its input.
+/// What [`ChunkedDecoder::next`] found at the start of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// All input was framing and has been taken in; more is needed.
@@ -27,7 +27,7 @@ pub enum Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ChunkedState {
     SizeStart,
     Size,
     Extension,
@@ -46,8 +46,8 @@ enum State {
 
 /// Decodes one chunked message body.
 #[derive(Clone, Debug)]
-pub struct Decoder {
-    state: State,
+pub struct ChunkedDecoder {
+    state: ChunkedState,
     digits: u8,
     /// Where in `BWS ";" BWS name [ "=" value ]` the extension is.
     part: Part,
@@ -69,11 +69,11 @@ enum Part {
     AfterQuoted,
 }
 
-impl Decoder {
+impl ChunkedDecoder {
     /// `trailer_limit` bounds the trailer section in bytes.
-    pub fn new(trailer_limit: usize) -> Decoder {
-        Decoder {
-            state: State::SizeStart,
+    pub fn new(trailer_limit: usize) -> ChunkedDecoder {
+        ChunkedDecoder {
+            state: ChunkedState::SizeStart,
             digits: 0,
             part: Part::NameStart,
             extension_bytes: 0,
@@ -86,40 +86,40 @@ impl Decoder {
     }
 
     pub fn ended(&self) -> bool {
-        self.state == State::Ended
+        self.state == ChunkedState::Ended
     }
 
     /// Reads on. Data that is reported counts as consumed: the next call starts after it.
     pub fn next(&mut self, input: &[u8]) -> Result<Step, BadChunk> {
         let mut at = 0;
         while at < input.len() {
-            if self.state == State::Data {
+            if self.state == ChunkedState::Data {
                 let available = (input.len() - at) as u64;
                 let length = available.min(self.remaining);
                 self.remaining -= length;
                 if self.remaining == 0 {
-                    self.state = State::DataCr;
+                    self.state = ChunkedState::DataCr;
                 }
                 return Ok(Step::Data { skip: at, length: length as usize });
             }
             self.state = self.byte(input[at])?;
             at += 1;
-            if self.state == State::Ended {
+            if self.state == ChunkedState::Ended {
                 return Ok(Step::End { consumed: at });
             }
         }
         Ok(Step::More)
     }
 
-    fn byte(&mut self, byte: u8) -> Result<State, BadChunk> {
+    fn byte(&mut self, byte: u8) -> Result<ChunkedState, BadChunk> {
         match self.state {
-            State::SizeStart => {
+            ChunkedState::SizeStart => {
                 self.remaining = u64::from(hex(byte).ok_or(BadChunk)?);
                 self.digits = 1;
-                Ok(State::Size)
+                Ok(ChunkedState::Size)
             }
-            State::Size => match byte {
-                b'\r' => Ok(State::SizeLf),
+            ChunkedState::Size => match byte {
+                b'\r' => Ok(ChunkedState::SizeLf),
                 b';' => self.extension(byte),
                 _ => {
                     let digit = hex(byte).ok_or(BadChunk)?;
@@ -128,75 +128,75 @@ impl Decoder {
                         return Err(BadChunk);
                     }
                     self.remaining = self.remaining << 4 | u64::from(digit);
-                    Ok(State::Size)
+                    Ok(ChunkedState::Size)
                 }
             },
-            State::Extension | State::Quoted | State::QuotedPair => self.extension(byte),
-            State::SizeLf if byte == b'\n' && self.remaining == 0 => Ok(State::TrailerStart),
-            State::SizeLf if byte == b'\n' => Ok(State::Data),
-            State::DataCr if byte == b'\r' => Ok(State::DataLf),
-            State::DataLf if byte == b'\n' => Ok(State::SizeStart),
-            State::TrailerStart if byte == b'\r' => Ok(State::EndLf),
-            State::TrailerStart => {
+            ChunkedState::Extension | ChunkedState::Quoted | ChunkedState::QuotedPair => self.extension(byte),
+            ChunkedState::SizeLf if byte == b'\n' && self.remaining == 0 => Ok(ChunkedState::TrailerStart),
+            ChunkedState::SizeLf if byte == b'\n' => Ok(ChunkedState::Data),
+            ChunkedState::DataCr if byte == b'\r' => Ok(ChunkedState::DataLf),
+            ChunkedState::DataLf if byte == b'\n' => Ok(ChunkedState::SizeStart),
+            ChunkedState::TrailerStart if byte == b'\r' => Ok(ChunkedState::EndLf),
+            ChunkedState::TrailerStart => {
                 self.line_start = self.trailers.len() as u32;
                 self.trailer(byte)
             }
-            State::Trailer => self.trailer(byte),
-            State::TrailerLf if byte == b'\n' => {
+            ChunkedState::Trailer => self.trailer(byte),
+            ChunkedState::TrailerLf if byte == b'\n' => {
                 self.trailers.push(byte);
                 self.check_trailer()?;
-                Ok(State::TrailerStart)
+                Ok(ChunkedState::TrailerStart)
             }
-            State::EndLf if byte == b'\n' => Ok(State::Ended),
+            ChunkedState::EndLf if byte == b'\n' => Ok(ChunkedState::Ended),
             _ => Err(BadChunk),
         }
     }
 
     /// `*( ";" token [ "=" ( token / quoted-string ) ] )` without the optional blanks, which are only ever used to
     /// confuse (RFC 9112 §7.1.1 calls them "bad").
-    fn extension(&mut self, byte: u8) -> Result<State, BadChunk> {
+    fn extension(&mut self, byte: u8) -> Result<ChunkedState, BadChunk> {
         self.extension_bytes += 1;
         if usize::from(self.extension_bytes) > MAX_EXTENSION_BYTES {
             return Err(BadChunk);
         }
         match self.state {
-            State::QuotedPair if field::is_value(&[byte]) => return Ok(State::Quoted),
-            State::Quoted => {
+            ChunkedState::QuotedPair if field::is_value(&[byte]) => return Ok(ChunkedState::Quoted),
+            ChunkedState::Quoted => {
                 return match byte {
                     b'"' => {
                         self.part = Part::AfterQuoted;
-                        Ok(State::Extension)
+                        Ok(ChunkedState::Extension)
                     }
-                    b'\\' => Ok(State::QuotedPair),
-                    _ if field::is_value(&[byte]) => Ok(State::Quoted),
+                    b'\\' => Ok(ChunkedState::QuotedPair),
+                    _ if field::is_value(&[byte]) => Ok(ChunkedState::Quoted),
                     _ => Err(BadChunk),
                 };
             }
-            State::QuotedPair => return Err(BadChunk),
-            State::Size => {
+            ChunkedState::QuotedPair => return Err(BadChunk),
+            ChunkedState::Size => {
                 self.part = Part::NameStart;
-                return Ok(State::Extension);
+                return Ok(ChunkedState::Extension);
             }
             _ => {}
         }
         self.part = match (self.part, byte) {
-            (Part::Name | Part::Value | Part::AfterQuoted, b'\r') => return Ok(State::SizeLf),
+            (Part::Name | Part::Value | Part::AfterQuoted, b'\r') => return Ok(ChunkedState::SizeLf),
             (Part::Name | Part::Value | Part::AfterQuoted, b';') => Part::NameStart,
             (Part::Name, b'=') => Part::ValueStart,
-            (Part::ValueStart, b'"') => return Ok(State::Quoted),
+            (Part::ValueStart, b'"') => return Ok(ChunkedState::Quoted),
             (Part::NameStart | Part::Name, _) if field::is_token_byte(byte) => Part::Name,
             (Part::ValueStart | Part::Value, _) if field::is_token_byte(byte) => Part::Value,
             _ => return Err(BadChunk),
         };
-        Ok(State::Extension)
+        Ok(ChunkedState::Extension)
     }
 
-    fn trailer(&mut self, byte: u8) -> Result<State, BadChunk> {
+    fn trailer(&mut self, byte: u8) -> Result<ChunkedState, BadChunk> {
         if self.trailers.len() as u32 >= self.trailer_limit || !(field::is_value(&[byte]) || byte == b'\r') {
             return Err(BadChunk);
         }
         self.trailers.push(byte);
-        Ok(if byte == b'\r' { State::TrailerLf } else { State::Trailer })
+        Ok(if byte == b'\r' { ChunkedState::TrailerLf } else { ChunkedState::Trailer })
     }
 
     fn check_trailer(&mut self) -> Result<(), BadChunk> {
@@ -243,8 +243,8 @@ pub fn write_end(out: &mut Vec<u8>, trailers: Option<&Trailers>) {
 mod tests {
     use super::*;
 
-    fn decode(input: &[u8], piece: usize) -> Result<(Vec<u8>, Vec<u8>, Decoder), BadChunk> {
-        let mut decoder = Decoder::new(1000);
+    fn decode(input: &[u8], piece: usize) -> Result<(Vec<u8>, Vec<u8>, ChunkedDecoder), BadChunk> {
+        let mut decoder = ChunkedDecoder::new(1000);
         let mut data = Vec::new();
         let mut at = 0;
         while at < input.len() {

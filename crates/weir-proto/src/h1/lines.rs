@@ -5,6 +5,7 @@
 
 use crate::field::{self, Known};
 use crate::head::{Field, Head, Span};
+use crate::scan;
 
 /// A line that is not `name ":" OWS value OWS CRLF`, or more lines than allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,112 +14,138 @@ pub(super) enum BadLines {
     TooMany,
 }
 
+/// Where the lines of fields end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FieldLines {
+    /// The offset behind the blank line.
+    pub end: usize,
+    /// Every name holds nothing but letters, digits and `-`.
+    pub is_plain: bool,
+}
+
 /// Indexes the field lines of `bytes` from `at` to the blank line, and copies everything to its end into `head`.
 /// Returns that end, or `None` while the blank line is missing. Without the blank line `head` holds the bytes before
 /// `at` and no fields, so that what was said of the start line can still be read.
-pub(super) fn fields(bytes: &[u8], at: usize, most: usize, head: &mut Head) -> Result<Option<usize>, BadLines> {
-    let end = index(bytes, at, most, head);
-    let known = match end {
-        Ok(Some(end)) => end,
+pub(super) fn fields(bytes: &[u8], at: usize, most: usize, head: &mut Head) -> Result<Option<FieldLines>, BadLines> {
+    let section = index(bytes, at, most, head);
+    let known = match section {
+        Ok(Some(section)) => {
+            // Once all are found: in between it would drive what finds them out of the registers.
+            for field in &mut head.fields {
+                field.known = Known::parse(&bytes[field.name.range()]);
+            }
+            section.end
+        }
         Ok(None) | Err(_) => {
             head.fields.clear();
             at
         }
     };
     head.bytes.extend_from_slice(&bytes[..known]);
-    end
+    section
 }
 
-fn index(bytes: &[u8], mut at: usize, most: usize, head: &mut Head) -> Result<Option<usize>, BadLines> {
+fn index(bytes: &[u8], mut at: usize, most: usize, head: &mut Head) -> Result<Option<FieldLines>, BadLines> {
+    let mut is_plain = true;
     loop {
-        match &bytes[at.min(bytes.len())..] {
-            [b'\r', b'\n', ..] => return Ok(Some(at + 2)),
-            [] | [b'\r'] => return Ok(None),
-            _ => {}
+        let (name_end, is_plain_name) = scan::name_end(bytes, at);
+        if name_end == at {
+            match bytes.get(at..) {
+                Some([b'\r', b'\n', ..]) => return Ok(Some(FieldLines { end: at + 2, is_plain })),
+                None | Some([] | [b'\r']) => return Ok(None),
+                _ => {}
+            }
         }
         if head.fields.len() == most {
             return Err(BadLines::TooMany);
         }
-        match line(bytes, at)? {
-            None => return Ok(None),
-            Some((field, end)) => {
-                head.fields.push(field);
-                at = end;
-            }
-        }
+        is_plain &= is_plain_name;
+        let name = Span::new(at, name_end);
+        let (value, verbatim) = match usual_value(bytes, name_end) {
+            Some(value) if name_end > at => (value, true),
+            _ => match value(bytes, name)? {
+                None => return Ok(None),
+                Some(value) => value,
+            },
+        };
+        let FieldValue { span: value, line_end } = value;
+        head.fields.push(Field { name, value, known: Known::Other, removed: false, added: false, verbatim });
+        at = line_end + 2;
     }
 }
 
-/// One field line at `at`, and where the next line starts. A line that begins with a blank (obs-fold, RFC 9112 §5.2)
-/// has no name, and so is refused.
-fn line(bytes: &[u8], at: usize) -> Result<Option<(Field, usize)>, BadLines> {
-    let name_end = at + bytes[at..].iter().take_while(|&&byte| field::is_token_byte(byte)).count();
+/// A field's value, and where its line ends.
+struct FieldValue {
+    span: Span,
+    line_end: usize,
+}
+
+/// The value behind a name, if the line reads `name: value\r\n` as nearly all do.
+#[inline(always)]
+fn usual_value(bytes: &[u8], name_end: usize) -> Option<FieldValue> {
+    let [b':', b' ', first] = bytes.get(name_end..)?.first_chunk()? else { return None };
+    let start = name_end + 2;
+    let line_end = scan::value_end(bytes, start);
+    let [last, b'\r', b'\n'] = bytes.get(line_end - 1..)?.first_chunk()? else { return None };
+    let has_blanks = matches!(first, b' ' | b'\t') || matches!(last, b' ' | b'\t');
+    (!has_blanks).then(|| FieldValue { span: Span::new(start, line_end), line_end })
+}
+
+/// The value behind any name, and whether the line reads as it will be written. A line that begins with a blank (obs-fold,
+/// RFC 9112 §5.2) has no name, and so is refused.
+#[cold]
+fn value(bytes: &[u8], name: Span) -> Result<Option<(FieldValue, bool)>, BadLines> {
+    let name_end = name.end as usize;
     match bytes.get(name_end) {
         None => return Ok(None),
-        Some(b':') if name_end > at => {}
+        Some(b':') if !name.is_empty() => {}
         Some(_) => return Err(BadLines::Syntax), // RFC 9112 §5.1: also white space before the colon
     }
-    let mut value_start = name_end + 1;
-    while let Some(b' ' | b'\t') = bytes.get(value_start) {
-        value_start += 1;
+    let mut start = name_end + 1;
+    while let Some(b' ' | b'\t') = bytes.get(start) {
+        start += 1;
     }
-    let line_end = visible_end(bytes, value_start);
+    let line_end = scan::value_end(bytes, start);
     match bytes.get(line_end..) {
         None | Some([] | [b'\r']) => return Ok(None),
         Some([b'\r', b'\n', ..]) => {}
         Some(_) => return Err(BadLines::Syntax),
     }
-    let mut value_end = line_end;
-    while value_end > value_start && matches!(bytes[value_end - 1], b' ' | b'\t') {
-        value_end -= 1;
+    let mut end = line_end;
+    while end > start && matches!(bytes[end - 1], b' ' | b'\t') {
+        end -= 1;
     }
-    let verbatim = value_end == line_end && value_start == name_end + 2 && bytes[name_end + 1] == b' ';
-    let field = Field {
-        name: Span::new(at, name_end),
-        value: Span::new(value_start, value_end),
-        known: Known::parse(&bytes[at..name_end]),
-        removed: false,
-        added: false,
-        verbatim,
-    };
-    Ok(Some((field, line_end + 2)))
+    let verbatim = end == line_end && start == name_end + 2 && bytes[name_end + 1] == b' ';
+    Ok(Some((FieldValue { span: Span::new(start, end), line_end }, verbatim)))
 }
 
-/// The offset of the first byte from `at` on that may not stand in a field value: a control character other than a
-/// tab (RFC 9110 §5.5). Eight bytes at a time.
-pub(super) fn visible_end(bytes: &[u8], mut at: usize) -> usize {
-    loop {
-        while let Some(word) = bytes.get(at..at + 8) {
-            let word = u64::from_le_bytes(word.try_into().expect("the slice has eight bytes"));
-            let found = below_blank(word) | equal_to(word, 0x7f);
-            if found != 0 {
-                at += (found.trailing_zeros() / 8) as usize;
-                break;
+/// What `Connection` fields say of the connection itself (RFC 9112 §9.3, RFC 9110 §7.8).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ConnectionOptions {
+    pub close: bool,
+    pub keep_alive: bool,
+    pub upgrade: bool,
+    /// Fields are named that are hop-by-hop.
+    pub nominates: bool,
+}
+
+impl ConnectionOptions {
+    pub(super) fn add(&mut self, value: &[u8]) {
+        if field::same_name(value, b"keep-alive") {
+            self.keep_alive = true; // nearly all say this and nothing else
+            return;
+        }
+        for option in field::list(value) {
+            if field::same_name(option, b"close") {
+                self.close = true;
+            } else if field::same_name(option, b"keep-alive") {
+                self.keep_alive = true;
+            } else {
+                self.upgrade |= field::same_name(option, b"upgrade");
+                self.nominates = true;
             }
-            at += 8;
-        }
-        while at < bytes.len() && bytes[at] >= b' ' && bytes[at] != 0x7f {
-            at += 1;
-        }
-        match bytes.get(at) {
-            Some(b'\t') => at += 1,
-            _ => return at.min(bytes.len()),
         }
     }
-}
-
-const ONES: u64 = 0x0101_0101_0101_0101;
-const HIGHS: u64 = 0x8080_8080_8080_8080;
-
-/// Marks bytes below 0x20. The lowest mark is exact; marks above it may be carries.
-fn below_blank(word: u64) -> u64 {
-    word.wrapping_sub(ONES * 0x20) & !word & HIGHS
-}
-
-/// Marks bytes equal to `byte`, with the same reservation.
-fn equal_to(word: u64, byte: u8) -> u64 {
-    let zeroed = word ^ (ONES * u64::from(byte));
-    zeroed.wrapping_sub(ONES) & !zeroed & HIGHS
 }
 
 /// A `Content-Length`: digits only (RFC 9110 §8.6). A list, even of equal values, is refused by the caller's count.
@@ -155,19 +182,12 @@ mod tests {
     use super::*;
 
     proptest::proptest! {
-        #[test]
-        fn eight_at_a_time_finds_what_one_at_a_time_finds(bytes in proptest::collection::vec(proptest::sample::select(b"a\t \x7f\x80\xff\r\n\x00\x1fz~".to_vec()), 0..40), at in 0usize..40) {
-            let at = at.min(bytes.len());
-            let slow = (at..bytes.len()).find(|&index| !field::is_value(&bytes[index..=index])).unwrap_or(bytes.len());
-            proptest::prop_assert_eq!(visible_end(&bytes, at), slow);
-        }
-
         /// httparse is forgiving where we are strict, so it accepts all we accept, and finds the same fields.
         #[test]
         fn what_we_accept_httparse_reads_alike(lines in proptest::collection::vec("[A-Za-z-]{1,12}:[ \t]{0,2}[ -~\t]{0,12}\r?\n?", 0..6)) {
             let text = format!("{}\r\n", lines.concat());
             let mut head = Head::default();
-            if let Ok(Some(end)) = fields(text.as_bytes(), 0, 100, &mut head) {
+            if let Ok(Some(FieldLines { end, .. })) = fields(text.as_bytes(), 0, 100, &mut head) {
                 let mut slots = [httparse::EMPTY_HEADER; 100];
                 let parsed = httparse::parse_headers(text.as_bytes(), &mut slots);
                 let httparse::Status::Complete((length, theirs)) = parsed.expect("httparse accepts it") else {

@@ -1,13 +1,14 @@
 //! Request heads (RFC 9112 §3, §5, §6).
 
-use crate::authority::Authority;
+use crate::authority::HostPort;
 use crate::field::{self, Known};
 use crate::head::{Framing, RequestHead, Span, Version};
 use crate::method::Method;
 use crate::request::{Reject, is_doubtful, method, set_host, set_target_path};
+use crate::scan;
 
 use super::limits::{Limits, MAX_FIELDS};
-use super::lines::{self, BadLines};
+use super::lines::{self, BadLines, ConnectionOptions, FieldLines};
 
 /// Parses the request head at the start of `bytes` into `request`, which must be clear. Returns the length of the head,
 /// or `None` while it is incomplete. An empty line before the request line is skipped (RFC 9112 §2.2).
@@ -16,18 +17,18 @@ pub fn parse_request(bytes: &[u8], limits: &Limits, request: &mut RequestHead) -
     let bytes = &bytes[skipped..];
     let Some(line_end) = request_line(bytes, limits, request)? else { return Ok(None) };
     let most = limits.fields.min(MAX_FIELDS);
-    let length = match lines::fields(bytes, line_end, most, &mut request.head) {
-        Ok(Some(length)) => length,
+    let section = match lines::fields(bytes, line_end, most, &mut request.head) {
+        Ok(Some(section)) => section,
         Ok(None) if bytes.len() > limits.head_bytes => return Err(Reject::HeadTooLarge),
         Ok(None) => return Ok(None),
         Err(BadLines::Syntax) => return Err(Reject::Syntax),
         Err(BadLines::TooMany) => return Err(Reject::HeadTooLarge),
     };
-    if length > limits.head_bytes {
+    if section.end > limits.head_bytes {
         return Err(Reject::HeadTooLarge);
     }
-    derive(request, limits)?;
-    Ok(Some(skipped + length))
+    derive(request, limits, section)?;
+    Ok(Some(skipped + section.end))
 }
 
 /// The longest method that is read, in bytes. The longest one registered has 17.
@@ -45,8 +46,7 @@ fn request_line(bytes: &[u8], limits: &Limits, request: &mut RequestHead) -> Res
         Some(_) => return Err(Reject::Syntax),
     }
     let target_start = method_end + 1;
-    let target_end =
-        target_start + bytes[target_start..].iter().take_while(|&&byte| matches!(byte, 0x21..=0x7e)).count();
+    let target_end = scan::target_end(bytes, target_start);
     if target_end - target_start > limits.target_bytes {
         return Err(Reject::TargetTooLong);
     }
@@ -83,11 +83,12 @@ fn request_line(bytes: &[u8], limits: &Limits, request: &mut RequestHead) -> Res
 }
 
 /// Everything the gateway wants to know of a head, found in one pass over its fields.
-fn derive(request: &mut RequestHead, limits: &Limits) -> Result<(), Reject> {
+fn derive(request: &mut RequestHead, limits: &Limits, section: FieldLines) -> Result<(), Reject> {
     let mut seen = SeenFields::default();
     for index in 0..request.head.fields.len() {
         let field = &mut request.head.fields[index];
         match field.known {
+            Known::Other if section.is_plain => continue,
             Known::Other => {
                 let name = &request.head.bytes[field.name.range()];
                 field.removed = is_doubtful(name, limits.underscores_in_names);
@@ -101,7 +102,7 @@ fn derive(request: &mut RequestHead, limits: &Limits) -> Result<(), Reject> {
                 seen.coding = Some(SeenFields::once(seen.coding, field.value).ok_or(Reject::Framing)?);
             }
             Known::Expect => seen.expect = Some(SeenFields::once(seen.expect, field.value).ok_or(Reject::Expectation)?),
-            Known::Connection => seen.connection = true,
+            Known::Connection => seen.connection.add(&request.head.bytes[field.value.range()]),
             Known::Upgrade => seen.upgrade = Some(field.value),
             Known::Te => seen.te = Some(field.value),
             _ => {}
@@ -109,12 +110,10 @@ fn derive(request: &mut RequestHead, limits: &Limits) -> Result<(), Reject> {
         // Identity is only ever said by an auth plugin; what a client claims goes no further.
         field.removed = field.known.is_hop_by_hop() || field.known == Known::Identity;
     }
-    let mut options = ConnectionOptions::default();
-    if seen.connection {
-        options = ConnectionOptions::of(request);
+    let ConnectionOptions { close, keep_alive, upgrade, nominates } = seen.connection;
+    if close || nominates {
         lines::remove_nominated(&mut request.head);
     }
-    let ConnectionOptions { close, keep_alive, upgrade } = options;
     // RFC 9112 §9.3: persistent unless said otherwise; with HTTP/1.0 the other way round.
     request.keep_alive = !close && (request.version != Version::Http10 || keep_alive);
     request.framing = framing(request, &seen)?;
@@ -137,28 +136,6 @@ fn derive(request: &mut RequestHead, limits: &Limits) -> Result<(), Reject> {
     target(request, limits, seen.host)
 }
 
-/// What the `Connection` fields of a request say of the connection itself.
-#[derive(Default)]
-struct ConnectionOptions {
-    close: bool,
-    keep_alive: bool,
-    upgrade: bool,
-}
-
-impl ConnectionOptions {
-    fn of(request: &RequestHead) -> ConnectionOptions {
-        let mut options = ConnectionOptions::default();
-        for field in request.head.fields.iter().filter(|field| field.known == Known::Connection) {
-            for option in field::list(request.head.slice(field.value)) {
-                options.close |= option.eq_ignore_ascii_case(b"close");
-                options.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
-                options.upgrade |= option.eq_ignore_ascii_case(b"upgrade");
-            }
-        }
-        options
-    }
-}
-
 /// An `Upgrade` field asks for a protocol that must not be agreed to.
 fn names_h2c_or_tls(upgrade: &[u8]) -> bool {
     field::list(upgrade).any(|protocol| {
@@ -176,7 +153,7 @@ struct SeenFields {
     expect: Option<Span>,
     upgrade: Option<Span>,
     te: Option<Span>,
-    connection: bool,
+    connection: ConnectionOptions,
 }
 
 impl SeenFields {
@@ -228,7 +205,7 @@ fn target(request: &mut RequestHead, limits: &Limits, host: Option<Span>) -> Res
     let mut path_start = start;
     match request.head.slice(request.target) {
         target if request.method == Method::Connect => {
-            let parsed = Authority::parse(target).map_err(|_| Reject::Target)?;
+            let parsed = HostPort::parse(target).map_err(|_| Reject::Target)?;
             if parsed.port.is_none() || host_value.is_some_and(|host| !host.eq_ignore_ascii_case(target)) {
                 return Err(Reject::Target);
             }
@@ -263,7 +240,7 @@ fn target(request: &mut RequestHead, limits: &Limits, host: Option<Span>) -> Res
 
 /// Whether both name the same host and port, where `default_port` is the one that need not be written (RFC 9110 §4.2.3).
 fn is_same_authority(one: &[u8], other: &[u8], default_port: u16) -> bool {
-    let (Ok(one), Ok(other)) = (Authority::parse(one), Authority::parse(other)) else { return false };
+    let (Ok(one), Ok(other)) = (HostPort::parse(one), HostPort::parse(other)) else { return false };
     one.host.eq_ignore_ascii_case(other.host) && one.port.unwrap_or(default_port) == other.port.unwrap_or(default_port)
 }
 

@@ -3,9 +3,10 @@
 use crate::field::{self, Known};
 use crate::head::{Framing, ResponseHead, Span, Version};
 use crate::method::Method;
+use crate::scan;
 
 use super::limits::{Limits, MAX_FIELDS};
-use super::lines::{self, BadLines};
+use super::lines::{self, BadLines, ConnectionOptions};
 
 /// Why a response is refused. The client gets 502 and the upstream connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ pub fn parse_response(
     let Some(line_end) = status_line(bytes, limits, tolerance, response)? else { return Ok(None) };
     let most = limits.fields.min(MAX_FIELDS);
     let length = match lines::fields(bytes, line_end, most, &mut response.head) {
-        Ok(Some(length)) => length,
+        Ok(Some(section)) => section.end,
         Ok(None) if bytes.len() > limits.head_bytes => return Err(BadResponse::HeadTooLarge),
         Ok(None) => return Ok(None),
         Err(BadLines::Syntax) => return Err(BadResponse::Syntax),
@@ -86,7 +87,7 @@ fn status_line(
         return Err(BadResponse::Syntax);
     }
     response.status = digits.iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0'));
-    let line_end = lines::visible_end(bytes, REASON);
+    let line_end = scan::value_end(bytes, REASON);
     match &bytes[line_end..] {
         [] | [b'\r'] if bytes.len() > limits.head_bytes => return Err(BadResponse::HeadTooLarge),
         [] | [b'\r'] => return Ok(None),
@@ -104,9 +105,7 @@ fn status_line(
 fn derive(response: &mut ResponseHead, tolerance: Tolerance, method: Method) -> Result<(), BadResponse> {
     let mut length = None;
     let mut chunked = false;
-    let mut close = false;
-    let mut keep_alive = false;
-    let mut nominated = false;
+    let mut connection = ConnectionOptions::default();
     for index in 0..response.head.fields.len() {
         let field = response.head.fields[index];
         let value = &response.head.bytes[field.value.range()];
@@ -125,17 +124,7 @@ fn derive(response: &mut ResponseHead, tolerance: Tolerance, method: Method) -> 
                 }
                 chunked = true;
             }
-            Known::Connection => {
-                for option in field::list(value) {
-                    if option.eq_ignore_ascii_case(b"close") {
-                        close = true;
-                    } else if option.eq_ignore_ascii_case(b"keep-alive") {
-                        keep_alive = true;
-                    } else {
-                        nominated = true;
-                    }
-                }
-            }
+            Known::Connection => connection.add(value),
             _ => {}
         }
         response.head.fields[index].removed = field.known.is_hop_by_hop() && !is_for_the_client(field.known);
@@ -143,7 +132,8 @@ fn derive(response: &mut ResponseHead, tolerance: Tolerance, method: Method) -> 
     if matches!(response.status, 100..=199 | 204) {
         response.head.remove_known(Known::ContentLength); // RFC 9110 §8.6
     }
-    if nominated {
+    let ConnectionOptions { close, keep_alive, nominates, .. } = connection;
+    if nominates {
         lines::remove_nominated(&mut response.head);
     }
     if chunked && (length.is_some() || response.version == Version::Http10) {

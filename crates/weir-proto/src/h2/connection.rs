@@ -1,12 +1,15 @@
 //! One connection, of either side: what has been said on it, and what may be said next.
 
+mod content;
 mod receive;
+mod sections;
 mod send;
 
 use super::PREFACE;
 use super::credit::Credit;
 use super::frame::{self, ErrorCode, MOST_STREAM};
 use super::hpack::{Decoder, Encoder};
+use super::priority::Priority;
 use super::settings::{self, FIRST_WINDOW, Settings};
 use super::streams::Streams;
 use super::window::{ReceiveWindow, SendWindow};
@@ -44,7 +47,7 @@ pub enum Lent<'l> {
 
 /// What has come. `key` is what the user calls the stream.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Event<'b> {
+pub enum ConnectionEvent<'b> {
     /// A request began, and stands in the head that was lent. What is refused is still to be answered.
     Request { stream: u32, ended: bool, parsed: Result<(), Reject> },
     /// A malformed request: its stream was reset.
@@ -97,7 +100,7 @@ enum Purpose {
 
 /// A DATA frame whose payload has not all come.
 #[derive(Clone, Copy, Debug)]
-struct Content {
+struct DataFrame {
     /// 0 where it is thrown away.
     stream: u32,
     left: u32,
@@ -126,12 +129,16 @@ pub struct Connection {
     preface: u8,
     settings_seen: bool,
     has_priorities: bool,
+    /// Priorities of streams that have not begun (RFC 9218 §7.1), the oldest first.
+    early: Vec<(u32, Priority)>,
     leaving: Leaving,
+    /// The peer has said that it takes no more streams.
+    peer_leaves: bool,
     section: Option<Section>,
     section_bytes: Vec<u8>,
     /// What all field sections have taken on the wire.
     sections: u64,
-    content: Option<Content>,
+    content: Option<DataFrame>,
     out: Vec<u8>,
 }
 
@@ -179,7 +186,9 @@ impl Connection {
             preface: if role == Role::Server { 0 } else { PREFACE.len() as u8 },
             settings_seen: false,
             has_priorities: false,
+            early: Vec::new(),
             leaving: Leaving::No,
+            peer_leaves: false,
             section: None,
             section_bytes: Vec::new(),
             sections: 0,
@@ -227,7 +236,7 @@ impl Connection {
     }
 
     /// Of a stream that is open.
-    pub fn priority(&self, stream: u32) -> super::Priority {
+    pub fn priority(&self, stream: u32) -> Priority {
         self.streams.get(stream).map(|stream| stream.priority).unwrap_or_default()
     }
 
@@ -262,9 +271,16 @@ impl Connection {
         matches!(self.leaving, Leaving::Final(_)) && self.streams.is_empty()
     }
 
+    /// Asks whether the peer is there: it will answer (§6.7).
+    pub fn send_ping(&mut self) {
+        frame::write_ping(&mut self.out, 0, ASKING);
+    }
+
     /// Says why the connection ends now.
     pub fn fail(&mut self, code: ErrorCode) {
-        frame::write_goaway(&mut self.out, self.last_peer, code);
+        // §6.8: that number never grows.
+        let last = if let Leaving::Final(last) = self.leaving { last } else { self.last_peer };
+        frame::write_goaway(&mut self.out, last, code);
     }
 
     /// From now on heads are held to these limits.
@@ -278,8 +294,16 @@ impl Connection {
     }
 }
 
+/// The most that may wait in the output for a peer that takes nothing: many times what heads and content come to, so what
+/// makes it grow are answers to frames of the connection.
+const MOST_OUTPUT: usize = 8 << 20;
+
 /// What a ping says whose answer means that the peer knows that we leave.
 const LEAVING: [u8; 8] = *b"leaving?";
+/// What any other ping says.
+const ASKING: [u8; 8] = *b"present?";
 
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;

@@ -53,7 +53,7 @@ struct Seen {
     scheme: bool,
     authority: bool,
     path: bool,
-    protocol: Option<Protocol>,
+    protocol: Option<ConnectProtocol>,
     /// A field that is none of these: no pseudo-field may follow (RFC 9113 §8.3).
     field: bool,
     host: Option<Span>,
@@ -65,7 +65,7 @@ struct Seen {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Protocol {
+enum ConnectProtocol {
     Websocket,
     Other,
 }
@@ -136,7 +136,7 @@ impl<'r> RequestReader<'r> {
                 std::mem::replace(&mut seen.path, true)
             }
             _ => {
-                let protocol = if value == b"websocket" { Protocol::Websocket } else { Protocol::Other };
+                let protocol = if value == b"websocket" { ConnectProtocol::Websocket } else { ConnectProtocol::Other };
                 seen.protocol.replace(protocol).is_some()
             }
         };
@@ -259,7 +259,7 @@ impl<'r> RequestReader<'r> {
             b"*" if request.method == Method::Options => {}
             _ => return Err(Reject::Target),
         }
-        if seen.protocol == Some(Protocol::Websocket) && !ended {
+        if seen.protocol == Some(ConnectProtocol::Websocket) && !ended {
             // RFC 8441 §5: what HTTP/1.1 says with a GET and `Upgrade`.
             request.set_method(b"GET");
             request.upgrade = true;

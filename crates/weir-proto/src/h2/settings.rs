@@ -19,7 +19,6 @@ pub const FIRST_WINDOW: u32 = 65_535;
 /// The settings of a peer, with the values that hold until it says something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    pub header_table_size: u32,
     pub concurrent_streams: u32,
     pub initial_window: u32,
     pub max_frame_size: u32,
@@ -29,7 +28,6 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            header_table_size: super::hpack::TABLE_BYTES as u32,
             concurrent_streams: u32::MAX,
             initial_window: FIRST_WINDOW,
             max_frame_size: MOST as u32,
@@ -39,8 +37,14 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Takes the payload of a SETTINGS frame. `from_server`: it comes from one.
-    pub fn update(&mut self, payload: &[u8], from_server: bool) -> Result<(), ErrorCode> {
+    /// Takes the payload of a SETTINGS frame. `from_server`: it comes from one. Of several sizes of the table each counts,
+    /// in turn (RFC 7541 §4.2).
+    pub fn update(
+        &mut self,
+        payload: &[u8],
+        from_server: bool,
+        mut resize_table: impl FnMut(u32),
+    ) -> Result<(), ErrorCode> {
         let (settings, rest) = payload.as_chunks::<6>();
         if !rest.is_empty() {
             return Err(ErrorCode::FRAME_SIZE_ERROR);
@@ -48,7 +52,7 @@ impl Settings {
         for &[a, b, value @ ..] in settings {
             let value = u32::from_be_bytes(value);
             match u16::from_be_bytes([a, b]) {
-                HEADER_TABLE_SIZE => self.header_table_size = value,
+                HEADER_TABLE_SIZE => resize_table(value),
                 // §6.5.2: a server does not say that it takes pushes.
                 ENABLE_PUSH if value > u32::from(!from_server) => return Err(ErrorCode::PROTOCOL_ERROR),
                 MAX_CONCURRENT_STREAMS => self.concurrent_streams = value,
@@ -82,9 +86,9 @@ mod tests {
     fn what_is_said_holds() {
         let mut settings = Settings::default();
         let said = [(INITIAL_WINDOW_SIZE, 7), (99, 99), (MAX_FRAME_SIZE, 20_000), (INITIAL_WINDOW_SIZE, 9)];
-        assert_eq!(settings.update(&payload(&said), false), Ok(()));
+        assert_eq!(settings.update(&payload(&said), false, |_| {}), Ok(()));
         assert_eq!((settings.initial_window, settings.max_frame_size), (9, 20_000));
-        assert_eq!(settings.update(&payload(&[(ENABLE_CONNECT_PROTOCOL, 1)]), true), Ok(()));
+        assert_eq!(settings.update(&payload(&[(ENABLE_CONNECT_PROTOCOL, 1)]), true, |_| {}), Ok(()));
         assert!(settings.connect_protocol);
     }
 
@@ -99,9 +103,13 @@ mod tests {
             (ENABLE_CONNECT_PROTOCOL, 2, true, ErrorCode::PROTOCOL_ERROR),
             (NO_RFC7540_PRIORITIES, 2, true, ErrorCode::PROTOCOL_ERROR),
         ] {
-            assert_eq!(Settings::default().update(&payload(&[(setting, value)]), from_server), Err(error), "{setting}");
+            assert_eq!(
+                Settings::default().update(&payload(&[(setting, value)]), from_server, |_| {}),
+                Err(error),
+                "{setting}"
+            );
         }
-        assert_eq!(Settings::default().update(&payload(&[(ENABLE_PUSH, 1)]), false), Ok(()));
-        assert_eq!(Settings::default().update(&[0; 7], false), Err(ErrorCode::FRAME_SIZE_ERROR));
+        assert_eq!(Settings::default().update(&payload(&[(ENABLE_PUSH, 1)]), false, |_| {}), Ok(()));
+        assert_eq!(Settings::default().update(&[0; 7], false, |_| {}), Err(ErrorCode::FRAME_SIZE_ERROR));
     }
 }

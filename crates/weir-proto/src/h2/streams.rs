@@ -15,7 +15,7 @@ pub enum Progress {
 
 /// One stream that is open or half closed.
 #[derive(Clone, Debug)]
-pub struct Stream {
+pub struct StreamState {
     pub id: u32,
     /// What its user calls it.
     pub key: usize,
@@ -30,7 +30,7 @@ pub struct Stream {
     pub method: Method,
 }
 
-impl Stream {
+impl StreamState {
     pub fn is_over(&self) -> bool {
         self.receiving == Progress::Ended && self.sending == Progress::Ended
     }
@@ -45,7 +45,7 @@ const MOST_ENDED: usize = 4;
 #[derive(Debug, Default)]
 pub struct Streams {
     /// By number: new ones are the last.
-    open: Vec<Stream>,
+    open: Vec<StreamState>,
     ignored: Vec<u32>,
     next_ignored: usize,
     ended: [Ended; MOST_ENDED],
@@ -60,7 +60,7 @@ struct Ended {
 
 /// Why a stream is taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Removal {
+pub enum StreamEnd {
     /// Both messages are complete.
     Complete,
     /// The peer has reset it.
@@ -78,16 +78,16 @@ impl Streams {
         self.open.is_empty()
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stream> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut StreamState> {
         self.open.iter_mut()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Stream> {
+    pub fn iter(&self) -> impl Iterator<Item = &StreamState> {
         self.open.iter()
     }
 
     /// A new one, whose number is higher than those of all others.
-    pub fn add(&mut self, stream: Stream) {
+    pub fn add(&mut self, stream: StreamState) {
         self.open.push(stream);
     }
 
@@ -99,25 +99,21 @@ impl Streams {
         }
     }
 
-    pub fn get(&self, id: u32) -> Option<&Stream> {
+    pub fn get(&self, id: u32) -> Option<&StreamState> {
         self.place(id).map(|at| &self.open[at])
     }
 
-    pub fn get_mut(&mut self, id: u32) -> Option<&mut Stream> {
+    pub fn get_mut(&mut self, id: u32) -> Option<&mut StreamState> {
         self.place(id).map(|at| &mut self.open[at])
     }
 
     /// Takes a stream out.
-    pub fn remove(&mut self, id: u32, why: Removal) -> Option<Stream> {
+    pub fn remove(&mut self, id: u32, why: StreamEnd) -> Option<StreamState> {
         let stream = self.open.remove(self.place(id)?);
         match why {
-            Removal::ByUs if self.ignored.len() < MOST_IGNORED => self.ignored.push(id),
-            Removal::ByUs => {
-                self.ignored[self.next_ignored % MOST_IGNORED] = id;
-                self.next_ignored += 1;
-            }
+            StreamEnd::ByUs => self.ignore(id),
             why => {
-                self.ended[self.next_ended % MOST_ENDED] = Ended { stream: id, by_reset: why == Removal::ByPeer };
+                self.ended[self.next_ended % MOST_ENDED] = Ended { stream: id, by_reset: why == StreamEnd::ByPeer };
                 self.next_ended += 1;
             }
         }
@@ -125,6 +121,16 @@ impl Streams {
             self.open = Vec::new(); // an idle connection keeps no room for a hundred
         }
         Some(stream)
+    }
+
+    /// From now on what comes on this stream is ignored, whether it was ever open or not.
+    pub fn ignore(&mut self, id: u32) {
+        if self.ignored.len() < MOST_IGNORED {
+            self.ignored.push(id);
+        } else {
+            self.ignored[self.next_ignored % MOST_IGNORED] = id;
+            self.next_ignored += 1;
+        }
     }
 
     /// What comes on this stream was on its way when we ended it, as far as is known.

@@ -52,14 +52,14 @@ fn read(connection: &mut Connection, bytes: &[u8], cut: usize) -> (Vec<String>, 
             match connection.next(&mut rest, &mut lent) {
                 Ok(None) => break,
                 Err(code) => return (events, Some(code)),
-                Ok(Some(Event::Request { stream, ended, parsed })) => {
+                Ok(Some(ConnectionEvent::Request { stream, ended, parsed })) => {
                     connection.set_key(stream, stream as usize);
                     events.push(format!("{stream} asks for {} {ended} {parsed:?}", request.path().escape_ascii()));
                 }
-                Ok(Some(Event::Response { key, ended, parsed })) => {
+                Ok(Some(ConnectionEvent::Response { key, ended, parsed })) => {
                     events.push(format!("{key} answers {} {ended} {parsed:?}", response.status));
                 }
-                Ok(Some(Event::Data { key, bytes, ended })) => {
+                Ok(Some(ConnectionEvent::Data { key, bytes, ended })) => {
                     // However it is cut.
                     let text = bytes.escape_ascii().to_string();
                     match events
@@ -277,6 +277,94 @@ fn content_waits_for_windows() {
 }
 
 #[test]
+fn what_follows_a_request_that_was_not_taken_is_ignored() {
+    // Behind a proxy that shares its connections, the other streams are other people's: gRPC-Web and chunked uploads with
+    // trailers were on their way when their stream ended.
+    let rest = |stream| {
+        [frame(kind::DATA, 0, stream, b"abc"), frame(kind::HEADERS, WHOLE, stream, &section(&[("x", "y")]))].concat()
+    };
+    let post = |stream, more| frame(kind::HEADERS, END_HEADERS, stream, &request("POST", more));
+    let go_on = frame(kind::HEADERS, WHOLE, 99, &request("GET", &[]));
+    let resets =
+        |server: &mut Connection| frames(server.output()).iter().filter(|frame| frame.0 == kind::RST_STREAM).count();
+
+    let mut malformed = server();
+    let (events, error) = read(&mut malformed, &[post(1, &[("x", "\x7f")]), rest(1), go_on.clone()].concat(), 9);
+    assert_eq!((events, error), (vec!["Malformed { stream: 1 }".into(), "99 asks for /a true Ok(())".into()], None));
+    assert_eq!((resets(&mut malformed), malformed.receive.held()), (1, 0));
+
+    let mut full = server();
+    let open: Vec<u8> = (0..8).flat_map(|number| post(2 * number + 1, &[])).collect();
+    let (_, error) =
+        read(&mut full, &[open, post(17, &[]), rest(17), frame(kind::RST_STREAM, 0, 1, &[0; 4])].concat(), 9);
+    assert_eq!((error, resets(&mut full)), (None, 1));
+    assert_eq!(read(&mut full, &go_on, 9), (vec!["99 asks for /a true Ok(())".into()], None));
+
+    let mut leaving = server();
+    leaving.leave();
+    read(&mut leaving, &post(1, &[]), 1000);
+    read(&mut leaving, &frame(kind::PING, ACK, 0, &LEAVING), 1000);
+    assert_eq!(read(&mut leaving, &[post(3, &[]), rest(3)].concat(), 9), (vec![], None));
+    assert_eq!((resets(&mut leaving), leaving.receive.held()), (0, 0));
+    // §6.8: the last stream does not grow.
+    leaving.output().clear();
+    leaving.fail(ErrorCode::PROTOCOL_ERROR);
+    assert_eq!(frames(leaving.output())[0].3[..4], [0, 0, 0, 1]);
+}
+
+#[test]
+fn a_peer_that_leaves_is_asked_for_nothing_more() {
+    let mut client = Connection::new(Role::Client, BOUNDS, 0);
+    read(&mut client, &frame(kind::SETTINGS, 0, 0, &[]), 100);
+    assert!(client.may_request());
+    let leaves = frame(kind::GOAWAY, 0, 0, &[0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+    assert_eq!(read(&mut client, &leaves, 100).0.len(), 1);
+    assert_eq!(client.request(1, Method::Get, true, |_| {}), None);
+}
+
+#[test]
+fn what_waits_for_a_peer_that_takes_nothing_has_a_bound() {
+    // Only clients have to pay for what makes work; an endpoint's frames are answered as long as it takes the answers.
+    let mut client = Connection::new(Role::Client, BOUNDS, 0);
+    read(&mut client, &frame(kind::SETTINGS, 0, 0, &[]), 100);
+    let pings = frame(kind::PING, 0, 0, &[0; 8]).repeat(MOST_OUTPUT / 17 + 1000);
+    assert_eq!(read(&mut client, &pings, usize::MAX).1, Some(ErrorCode::ENHANCE_YOUR_CALM));
+    assert!(client.output().len() <= MOST_OUTPUT + 17);
+}
+
+#[test]
+fn a_priority_may_come_before_its_request() {
+    // RFC 9218 §7.1.
+    let update =
+        |stream: u32, value: &[u8]| frame(kind::PRIORITY_UPDATE, 0, 0, &[&stream.to_be_bytes(), value].concat());
+    let get = |stream| frame(kind::HEADERS, WHOLE, stream, &request("GET", &[("priority", "u=5")]));
+    let mut server = server();
+    let early: Vec<u8> = (0..100).flat_map(|number| update(2 * number + 5, b"u=6")).collect();
+    let bytes = [update(3, b"u=1"), update(3, b"u=0, i"), early, get(1), get(3), get(5), update(1, b"u=2")].concat();
+    assert_eq!(read(&mut server, &bytes, 1000).0.len(), 3);
+    assert_eq!(server.priority(3), Priority { urgency: 0, incremental: true });
+    assert_eq!((server.priority(1).urgency, server.priority(5).urgency), (2, 6));
+    assert!(server.early.len() <= 8, "as many as there may be streams");
+    assert_eq!(read(&mut server, &update(4, b"u=1"), 1000).1, Some(ErrorCode::PROTOCOL_ERROR), "nobody pushes");
+}
+
+#[test]
+fn a_table_that_was_small_for_a_moment_is_empty() {
+    // RFC 7541 §4.2: the smallest of several sizes is told, also of those in one frame.
+    let mut server = server();
+    for stream in [1, 3] {
+        read(&mut server, &frame(kind::HEADERS, WHOLE, stream, &request("GET", &[])), 1000);
+    }
+    let sizes = [&[0, 1, 0, 0, 0, 0][..], &[0, 1, 0, 0, 16, 0]].concat();
+    read(&mut server, &frame(kind::SETTINGS, 0, 0, &sizes), 1000);
+    server.output().clear();
+    server.respond(1, 200, true, |_| {});
+    server.respond(3, 200, true, |_| {});
+    let sent = frames(server.output());
+    assert_eq!((&sent[0].3[..], &sent[1].3[..]), (&[0x20, 0x3f, 0xe1, 0x1f, 0x88][..], &[0x88][..]));
+}
+
+#[test]
 fn it_is_left_in_two_steps() {
     let mut server = server();
     server.leave();
@@ -318,8 +406,10 @@ fn both_sides_understand_each_other() {
         assert_eq!(client.send_data(stream, b"hello", false), 5);
         client.send_trailers(stream, &Trailers::from_lines(b"X-Sum: 5\r\n".to_vec()));
         let events = exchange(&mut client, &mut server);
-        let trailers =
-            Event::Trailers { key: stream as usize, trailers: Trailers::from_lines(b"x-sum: 5\r\n".to_vec()) };
+        let trailers = ConnectionEvent::Trailers {
+            key: stream as usize,
+            trailers: Trailers::from_lines(b"x-sum: 5\r\n".to_vec()),
+        };
         let asks = format!("{stream} asks for /p false Ok(())");
         assert_eq!(events, [asks, format!("{stream} brings hello"), format!("{trailers:?}")]);
         server.respond(stream, 103, false, |_| {});
@@ -370,9 +460,9 @@ fn the_framing_of_a_response_follows_its_request() {
     let bytes = [frame(kind::SETTINGS, 0, 0, &[]), head, frame(kind::DATA, 0, 1, b"x")].concat();
     let (mut rest, mut response) = (&bytes[..], ResponseHead::default());
     let first = client.next(&mut rest, &mut Lent::Response(&mut response));
-    assert_eq!(first, Ok(Some(Event::Response { key: 1, ended: false, parsed: Ok(()) })));
+    assert_eq!(first, Ok(Some(ConnectionEvent::Response { key: 1, ended: false, parsed: Ok(()) })));
     assert_eq!(response.framing, Framing::None);
-    let failed = Event::Failed { key: 1, code: ErrorCode::PROTOCOL_ERROR };
+    let failed = ConnectionEvent::Failed { key: 1, code: ErrorCode::PROTOCOL_ERROR };
     assert_eq!(client.next(&mut rest, &mut Lent::Response(&mut response)), Ok(Some(failed)));
 }
 

@@ -1,19 +1,19 @@
 //! Field sections of the peer, as they come.
 
 use super::statics;
-use super::table::Table;
-use super::{Broken, TABLE_BYTES, huffman, integer};
+use super::table::DynamicTable;
+use super::{BrokenFieldSection, TABLE_BYTES, huffman, integer};
 use crate::h2::class::Class;
 
 /// One direction's memory. Its table has the size that RFC 9113 §6.5.2 begins with, which we never change.
 #[derive(Debug)]
 pub struct Decoder {
-    table: Table,
+    table: DynamicTable,
 }
 
 impl Default for Decoder {
     fn default() -> Decoder {
-        Decoder { table: Table::new(TABLE_BYTES) }
+        Decoder { table: DynamicTable::new(TABLE_BYTES) }
     }
 }
 
@@ -23,7 +23,11 @@ const HUFFMAN: u8 = 0x80;
 impl Decoder {
     /// Decodes a whole field section, and gives each of its fields with what it is in a message. After an error nothing
     /// more can be decoded.
-    pub fn decode(&mut self, mut block: &[u8], mut field: impl FnMut(Class, &[u8], &[u8])) -> Result<(), Broken> {
+    pub fn decode(
+        &mut self,
+        mut block: &[u8],
+        mut field: impl FnMut(Class, &[u8], &[u8]),
+    ) -> Result<(), BrokenFieldSection> {
         let mut may_resize = true;
         while let Some((&first, rest)) = block.split_first() {
             block = rest;
@@ -39,7 +43,7 @@ impl Decoder {
                 0x20.. => {
                     let size = integer::read(first, 5, &mut block)?;
                     if !may_resize || size > TABLE_BYTES {
-                        return Err(Broken);
+                        return Err(BrokenFieldSection);
                     }
                     self.table.resize(size);
                     continue;
@@ -57,13 +61,13 @@ impl Decoder {
         self.table.capacity()
     }
 
-    fn entry(&self, index: usize) -> Result<(&[u8], &[u8], Class), Broken> {
-        match index.checked_sub(1).ok_or(Broken)? {
+    fn entry(&self, index: usize) -> Result<(&[u8], &[u8], Class), BrokenFieldSection> {
+        match index.checked_sub(1).ok_or(BrokenFieldSection)? {
             at if at < statics::ENTRIES.len() => {
                 let (name, value) = statics::ENTRIES[at];
                 Ok((name, value, statics::class(index)))
             }
-            at => self.table.get(at - statics::ENTRIES.len()).ok_or(Broken),
+            at => self.table.get(at - statics::ENTRIES.len()).ok_or(BrokenFieldSection),
         }
     }
 
@@ -75,7 +79,7 @@ impl Decoder {
         block: &mut &[u8],
         remember: bool,
         field: &mut impl FnMut(Class, &[u8], &[u8]),
-    ) -> Result<(), Broken> {
+    ) -> Result<(), BrokenFieldSection> {
         let start = self.table.begin();
         let class = match name_of {
             0 => {
@@ -87,7 +91,7 @@ impl Decoder {
                 statics::class(index)
             }
             index => {
-                let class = self.table.copy_name(index - statics::ENTRIES.len() - 1).ok_or(Broken)?;
+                let class = self.table.copy_name(index - statics::ENTRIES.len() - 1).ok_or(BrokenFieldSection)?;
                 // Its value may have been what was wrong with it.
 
                 if class == Class::Malformed { Class::of_name(&self.table.draft()[start..]) } else { class }
@@ -108,11 +112,11 @@ impl Decoder {
 }
 
 /// Takes a string (RFC 7541 §5.2).
-fn string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
-    let (&first, rest) = block.split_first().ok_or(Broken)?;
+fn string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), BrokenFieldSection> {
+    let (&first, rest) = block.split_first().ok_or(BrokenFieldSection)?;
     *block = rest;
     let length = integer::read(first, 7, block)?;
-    let (bytes, rest) = block.split_at_checked(length).ok_or(Broken)?;
+    let (bytes, rest) = block.split_at_checked(length).ok_or(BrokenFieldSection)?;
     *block = rest;
     match first & HUFFMAN {
         0 => out.extend_from_slice(bytes),

@@ -1,7 +1,7 @@
 //! Field sections for the peer.
 
 use super::statics;
-use super::table::Table;
+use super::table::DynamicTable;
 use super::{TABLE_BYTES, huffman, integer};
 use crate::h2::class::Class;
 
@@ -9,12 +9,13 @@ use crate::h2::class::Class;
 /// into a table of 4 KiB.
 const PLACES: usize = 128;
 
-/// A place: the hash of what stands there, and which of all entries ever made it is.
+/// A place: the hash of what stands there, and which of all entries ever made it is. Idle connections keep their places, so
+/// they are small; two fields of one hash cost a look at the table or an entry that comes early, and numbers begin anew.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
-    hash: u32,
+    hash: u16,
     /// Counted from 1; 0 where it came once, and is no entry yet.
-    number: u32,
+    number: u16,
 }
 
 /// One direction's memory.
@@ -23,17 +24,17 @@ struct Place {
 /// length) would only push out what comes again.
 #[derive(Debug)]
 pub struct Encoder {
-    table: Table,
+    table: DynamicTable,
     places: Vec<Place>,
     /// Entries ever made.
-    made: u32,
+    made: u16,
     /// The sizes of the table that the peer has to be told of: the smallest since the last section, and the last one.
     resized: Option<(usize, usize)>,
 }
 
 impl Default for Encoder {
     fn default() -> Encoder {
-        Encoder { table: Table::new(TABLE_BYTES), places: Vec::new(), made: 0, resized: None }
+        Encoder { table: DynamicTable::new(TABLE_BYTES), places: Vec::new(), made: 0, resized: None }
     }
 }
 
@@ -71,6 +72,14 @@ impl Encoder {
 
     /// Appends a field. Its name must be in lower case.
     pub fn field(&mut self, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+        // Most fields come again and again, so the table is asked first.
+        let hash = hash(name, value);
+        let at = usize::from(hash) % PLACES;
+        let place = self.places.get(at).copied().unwrap_or_default();
+        let came_before = place.hash == hash;
+        if came_before && let Some(index) = self.index_of(place.number, name, value) {
+            return integer::write(0x80, 7, statics::ENTRIES.len() + 1 + index, out);
+        }
         let known = statics::with_name(name);
         if let Some(entry) = known {
             // Few names have more than one entry, and those stand together.
@@ -89,21 +98,12 @@ impl Encoder {
                 return string(value, out);
             }
         }
-        let hash = hash(name, value);
+        let again = came_before && name.len() + value.len() + 32 <= self.table.most() / 4;
+        let number = if again { self.remember(name, value) } else { 0 };
         if self.places.is_empty() {
             self.places = vec![Place::default(); PLACES];
         }
-        let place = self.places[hash as usize % PLACES];
-        if place.hash == hash
-            && place.number != 0
-            && let Some(index) = self.index_of(place.number)
-            && self.table.get(index).is_some_and(|entry| entry.0 == name && entry.1 == value)
-        {
-            return integer::write(0x80, 7, statics::ENTRIES.len() + 1 + index, out);
-        }
-        let again = place.hash == hash && name.len() + value.len() + 32 <= self.table.most() / 4;
-        let number = if again { self.remember(name, value) } else { 0 };
-        self.places[hash as usize % PLACES] = Place { hash, number };
+        self.places[at] = Place { hash, number };
         match (again, known) {
             (true, Some(entry)) => integer::write(0x40, 6, entry, out),
             (false, Some(entry)) => integer::write(0, 4, entry, out),
@@ -115,13 +115,15 @@ impl Encoder {
         string(value, out);
     }
 
-    fn index_of(&self, number: u32) -> Option<usize> {
-        let index = self.made.wrapping_sub(number) as usize;
-        (index < self.table.len()).then_some(index)
+    /// Where the entry of this number stands, if it is there still and this field.
+    fn index_of(&self, number: u16, name: &[u8], value: &[u8]) -> Option<usize> {
+        let index = usize::from(self.made.wrapping_sub(number));
+        let entry = if number == 0 { None } else { self.table.get(index) };
+        entry.is_some_and(|entry| entry.0 == name && entry.1 == value).then_some(index)
     }
 
     /// Makes an entry, and says which it is.
-    fn remember(&mut self, name: &[u8], value: &[u8]) -> u32 {
+    fn remember(&mut self, name: &[u8], value: &[u8]) -> u16 {
         let start = self.table.begin();
         self.table.draft().extend_from_slice(name);
         self.table.draft().extend_from_slice(value);
@@ -131,22 +133,21 @@ impl Encoder {
     }
 }
 
-/// FNV-1a, over eight bytes at a time.
-fn hash(name: &[u8], value: &[u8]) -> u32 {
+/// FNV-1a, over eight bytes at a time. The last eight may be some of those before once more.
+fn hash(name: &[u8], value: &[u8]) -> u16 {
     const PRIME: u64 = 0x0000_0100_0000_01b3;
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64 ^ (name.len() as u64) << 32;
+    let mix = |hash: u64, eight: [u8; 8]| (hash ^ u64::from_le_bytes(eight)).wrapping_mul(PRIME).rotate_left(29);
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64 ^ (name.len() as u64) << 32 ^ value.len() as u64;
     for bytes in [name, value] {
-        let mut words = bytes.chunks_exact(8);
-        for word in &mut words {
-            hash =
-                (hash ^ u64::from_le_bytes(word.try_into().expect("eight bytes"))).wrapping_mul(PRIME).rotate_left(29);
-        }
-        let mut last = [0; 8];
-        let rest = words.remainder();
-        last[..rest.len()].copy_from_slice(rest);
-        hash = (hash ^ u64::from_le_bytes(last)).wrapping_mul(PRIME).rotate_left(29);
+        hash = bytes.as_chunks().0.iter().fold(hash, |hash, eight| mix(hash, *eight));
+        let last = bytes.last_chunk().copied().unwrap_or_else(|| {
+            let mut last = [0; 8];
+            last[..bytes.len()].copy_from_slice(bytes);
+            last
+        });
+        hash = mix(hash, last);
     }
-    (hash >> 32) as u32 ^ hash as u32
+    (hash >> 48 ^ hash >> 32 ^ hash >> 16 ^ hash) as u16
 }
 
 /// Writes a string, in the shorter of its two forms (RFC 7541 §5.2).

@@ -1,7 +1,7 @@
 //! The Huffman code of strings (RFC 7541 §5.2 and appendix B). It is canonical: the lengths of its codes say all of it, and
 //! the tables follow when this is compiled.
 
-use super::Broken;
+use super::BrokenFieldSection;
 
 /// The length of each byte's code in bits, and at the end that of EOS.
 const LENGTHS: [u8; 257] = [
@@ -127,7 +127,7 @@ pub fn encode(text: &[u8], out: &mut Vec<u8>) {
 
 /// Appends what `code` stands for. EOS in it, more than seven bits of padding, or padding of other bits than ones is an
 /// error (RFC 7541 §5.2).
-pub fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+pub fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), BrokenFieldSection> {
     // The bits that were not used yet stand at the top.
     let (mut bits, mut count) = (0_u64, 0_u32);
     let mut rest = code;
@@ -168,7 +168,7 @@ pub fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
 }
 
 /// The byte whose code of more than eight bits comes next; `None` where fewer bits are left than it takes.
-fn long(bits: u64, count: u32) -> Result<Option<(u8, u32)>, Broken> {
+fn long(bits: u64, count: u32) -> Result<Option<(u8, u32)>, BrokenFieldSection> {
     for (length, &(first, codes, place)) in GROUPS.iter().enumerate().skip(5) {
         if length as u32 > count {
             return Ok(None);
@@ -176,16 +176,16 @@ fn long(bits: u64, count: u32) -> Result<Option<(u8, u32)>, Broken> {
         let at = ((bits >> (64 - length)) as u32).wrapping_sub(first);
         if at < codes {
             return match SORTED[place + at as usize] {
-                EOS => Err(Broken),
+                EOS => Err(BrokenFieldSection),
                 byte => Ok(Some((byte as u8, length as u32))),
             };
         }
     }
-    Err(Broken)
+    Err(BrokenFieldSection)
 }
 
 /// What is left is a last byte of less than eight bits, and padding.
-fn end(mut bits: u64, mut count: u32, out: &mut Vec<u8>) -> Result<(), Broken> {
+fn end(mut bits: u64, mut count: u32, out: &mut Vec<u8>) -> Result<(), BrokenFieldSection> {
     while count > 0 {
         let (byte, length) = SHORT[(bits >> 56) as usize];
         if length == 0 || u32::from(length) > count {
@@ -196,7 +196,7 @@ fn end(mut bits: u64, mut count: u32, out: &mut Vec<u8>) -> Result<(), Broken> {
         count -= u32::from(length);
     }
     let is_padding = count < 8 && bits >> (64 - count.max(1)) == (1 << count.max(1)) - 1;
-    if count == 0 || is_padding { Ok(()) } else { Err(Broken) }
+    if count == 0 || is_padding { Ok(()) } else { Err(BrokenFieldSection) }
 }
 
 #[cfg(test)]
@@ -210,7 +210,7 @@ mod tests {
         code
     }
 
-    fn decoded(code: &[u8]) -> Result<Vec<u8>, Broken> {
+    fn decoded(code: &[u8]) -> Result<Vec<u8>, BrokenFieldSection> {
         let mut text = Vec::new();
         decode(code, &mut text).map(|()| text)
     }
@@ -246,10 +246,10 @@ mod tests {
     fn padding_is_ones_and_less_than_a_byte() {
         assert_eq!(decoded(&[0x1f]), Ok(b"a".to_vec()), "three ones behind five bits");
         for bad in [&[0x1e][..], &[0x18], &[0x1f, 0xff], &[0xff], &[0xff; 4], &[0xff; 30], &[0x00, 0x0f, 0xfe]] {
-            assert_eq!(decoded(bad), Err(Broken), "{bad:x?}");
+            assert_eq!(decoded(bad), Err(BrokenFieldSection), "{bad:x?}");
         }
         let eos = [0xff, 0xff, 0xff, 0xfc | 3];
-        assert_eq!(decoded(&eos), Err(Broken), "EOS stands in it");
+        assert_eq!(decoded(&eos), Err(BrokenFieldSection), "EOS stands in it");
         assert_eq!(decoded(&[]), Ok(Vec::new()));
     }
 

@@ -1,10 +1,10 @@
 //! Integers with a prefix of some bits (RFC 7541 §5.1).
 
-use super::Broken;
+use super::BrokenFieldSection;
 
 /// Takes an integer whose first byte is `first`, of which `prefix` bits belong to it. A size or an index that does not
 /// fit 28 bits is an error: nothing that may stand here is as large.
-pub fn read(first: u8, prefix: u32, bytes: &mut &[u8]) -> Result<usize, Broken> {
+pub fn read(first: u8, prefix: u32, bytes: &mut &[u8]) -> Result<usize, BrokenFieldSection> {
     let most = (1_usize << prefix) - 1;
     let value = usize::from(first) & most;
     if value < most {
@@ -14,16 +14,16 @@ pub fn read(first: u8, prefix: u32, bytes: &mut &[u8]) -> Result<usize, Broken> 
 }
 
 #[cold]
-fn read_rest(mut value: usize, bytes: &mut &[u8]) -> Result<usize, Broken> {
+fn read_rest(mut value: usize, bytes: &mut &[u8]) -> Result<usize, BrokenFieldSection> {
     for shift in (0..28).step_by(7) {
-        let (&byte, rest) = bytes.split_first().ok_or(Broken)?;
+        let (&byte, rest) = bytes.split_first().ok_or(BrokenFieldSection)?;
         *bytes = rest;
         value += usize::from(byte & 0x7f) << shift;
         if byte < 0x80 {
             return Ok(value);
         }
     }
-    Err(Broken)
+    Err(BrokenFieldSection)
 }
 
 /// Writes an integer behind the bits of `pattern`, which are above the prefix.
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn an_integer_has_an_end() {
         for bad in [&[][..], &[0x80], &[0xff; 3], &[0xff; 4], &[0x80, 0x80, 0x80, 0x80, 0x00]] {
-            assert_eq!(read(0xff, 7, &mut &bad[..]), Err(Broken), "{bad:x?}");
+            assert_eq!(read(0xff, 7, &mut &bad[..]), Err(BrokenFieldSection), "{bad:x?}");
         }
     }
 

@@ -13,7 +13,7 @@ pub use encoder::Encoder;
 /// A field section that cannot be decoded. What both ends remember may differ from there on, so this ends the connection
 /// (RFC 9113 §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken;
+pub struct BrokenFieldSection;
 
 /// The size of a table that neither end has changed (RFC 9113 §6.5.2), and the most that either of ours may take.
 pub const TABLE_BYTES: usize = 4096;

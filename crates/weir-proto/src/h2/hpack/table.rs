@@ -8,7 +8,7 @@ use crate::h2::class::Class;
 const OVERHEAD: usize = 32;
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct TableEntry {
     /// Counted from the first byte that the table has ever held.
     start: u32,
     name: u16,
@@ -16,7 +16,7 @@ struct Entry {
     class: Class,
 }
 
-impl Entry {
+impl TableEntry {
     fn size(self) -> usize {
         usize::from(self.name) + usize::from(self.value) + OVERHEAD
     }
@@ -25,12 +25,12 @@ impl Entry {
 /// Entries stand one after another in one piece of memory; what has been dropped from its beginning is moved over when
 /// there is as much of it as of the rest.
 #[derive(Debug)]
-pub struct Table {
+pub struct DynamicTable {
     bytes: Vec<u8>,
     /// The number of the first byte.
     base: u32,
     /// The oldest first.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<TableEntry>,
     /// As RFC 7541 §4.1 counts it.
     size: usize,
     most: usize,
@@ -39,13 +39,9 @@ pub struct Table {
 /// Dropped bytes that are not worth moving the others for.
 const LITTLE: usize = 256;
 
-impl Table {
-    pub fn new(most: usize) -> Table {
-        Table { bytes: Vec::new(), base: 0, entries: VecDeque::new(), size: 0, most }
-    }
-
-    pub fn len(&self) -> usize {
-        self.entries.len()
+impl DynamicTable {
+    pub fn new(most: usize) -> DynamicTable {
+        DynamicTable { bytes: Vec::new(), base: 0, entries: VecDeque::new(), size: 0, most }
     }
 
     pub fn most(&self) -> usize {
@@ -54,7 +50,7 @@ impl Table {
 
     /// Memory taken, in bytes.
     pub fn capacity(&self) -> usize {
-        self.bytes.capacity() + self.entries.capacity() * size_of::<Entry>()
+        self.bytes.capacity() + self.entries.capacity() * size_of::<TableEntry>()
     }
 
     /// Name, value and class of an entry; 0 is the newest.
@@ -74,7 +70,7 @@ impl Table {
     }
 
     /// Where a field may be put together before it is known whether it becomes an entry. It has to be taken back with
-    /// [`Table::discard`] or kept with [`Table::keep`].
+    /// [`DynamicTable::discard`] or kept with [`DynamicTable::keep`].
     pub fn draft(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
@@ -92,7 +88,7 @@ impl Table {
     /// Appends the name of an entry to what is put together, and says what that entry is.
     pub fn copy_name(&mut self, index: usize) -> Option<Class> {
         let at = self.entries.len().checked_sub(index + 1)?;
-        let Entry { start, name, class, .. } = self.entries[at];
+        let TableEntry { start, name, class, .. } = self.entries[at];
         let start = start.wrapping_sub(self.base) as usize;
         self.bytes.extend_from_within(start..start + usize::from(name));
         Some(class)
@@ -120,7 +116,7 @@ impl Table {
         self.size += size;
         // Both are smaller than the table.
         let (name, value) = (name as u16, value as u16);
-        self.entries.push_back(Entry { start: self.base.wrapping_add(start as u32), name, value, class });
+        self.entries.push_back(TableEntry { start: self.base.wrapping_add(start as u32), name, value, class });
     }
 
     fn drop_until(&mut self, most: usize) {

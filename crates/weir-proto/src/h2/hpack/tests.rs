@@ -7,7 +7,7 @@ fn fields(of: &[(&str, &str)]) -> Fields {
     of.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-fn decoded(decoder: &mut Decoder, block: &[u8]) -> Result<Fields, Broken> {
+fn decoded(decoder: &mut Decoder, block: &[u8]) -> Result<Fields, BrokenFieldSection> {
     let mut fields = Vec::new();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     decoder.decode(block, |class, name, value| {
@@ -102,7 +102,7 @@ fn what_cannot_be_decoded_is_broken() {
         ("a table that changes behind a field", "82 20"),
         ("padding that is no padding", "00 81 1e 01 61"),
     ] {
-        assert_eq!(decoded(&mut Decoder::default(), &hex(block)), Err(Broken), "{what}");
+        assert_eq!(decoded(&mut Decoder::default(), &hex(block)), Err(BrokenFieldSection), "{what}");
     }
     assert_eq!(decoded(&mut Decoder::default(), &hex("20 3fe11f 82")), Ok(fields(&[(":method", "GET")])));
 }
@@ -116,7 +116,7 @@ fn an_entry_larger_than_the_table_empties_it() {
     block = vec![0x7e, 0x7f, 0x85, 0x1f];
     block.extend_from_slice(value.as_bytes());
     assert_eq!(decoded(&mut decoder, &block), Ok(fields(&[("a", &value)])), "its name was an entry");
-    assert_eq!(decoded(&mut decoder, &[0xbe]), Err(Broken));
+    assert_eq!(decoded(&mut decoder, &[0xbe]), Err(BrokenFieldSection));
 }
 
 #[test]
@@ -197,6 +197,30 @@ proptest::proptest! {
             encoder.begin(&mut block);
             section.iter().for_each(|(name, value)| encoder.field(name.as_bytes(), value.as_bytes(), &mut block));
             proptest::prop_assert_eq!(decoded(&mut decoder, &block), Ok(section));
+        }
+    }
+}
+
+/// What other people's encoders make of 60 sections, with tables that grow and shrink: scripts/hpack-vectors.
+#[test]
+fn sections_of_other_encoders() {
+    let sections = |text: &'static str| text.lines().filter(|line| !line.starts_with('#'));
+    let fields: Vec<Vec<(Vec<u8>, Vec<u8>)>> = sections(include_str!("vectors/fields.txt"))
+        .map(|line| {
+            let fields = line.split_whitespace().map(|field| field.split_once('=').expect("NAME=VALUE"));
+            fields.map(|(name, value)| (hex(name), hex(value))).collect()
+        })
+        .collect();
+    assert_eq!(fields.len(), 60);
+    for (encoder, blocks) in
+        [("hpack", include_str!("vectors/python.txt")), ("nghttp2", include_str!("vectors/nghttp2.txt"))]
+    {
+        let mut decoder = Decoder::default();
+        assert_eq!(sections(blocks).count(), fields.len(), "{encoder}");
+        for (number, (block, fields)) in sections(blocks).zip(&fields).enumerate() {
+            let mut decoded = Vec::new();
+            let outcome = decoder.decode(&hex(block), |_, name, value| decoded.push((name.to_vec(), value.to_vec())));
+            assert_eq!((outcome, &decoded), (Ok(()), fields), "{encoder}, section {number}");
         }
     }
 }

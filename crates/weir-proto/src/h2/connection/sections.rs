@@ -1,0 +1,238 @@
+//! Field sections of the peer: heads and trailers (RFC 9113 §4.3, §6.2, §6.10).
+
+use super::receive::SECTION;
+use super::{Connection, ConnectionEvent, Leaving, Lent, Purpose, Role, Section};
+use crate::field::Known;
+use crate::h1::Reject;
+use crate::h2::class::Class;
+use crate::h2::frame::{END_HEADERS, END_STREAM, ErrorCode, FrameHead, MOST_STREAM, PADDED, WITH_PRIORITY};
+use crate::h2::request::RequestReader;
+use crate::h2::response::ResponseReader;
+use crate::h2::streams::{Progress, StreamEnd, StreamState};
+use crate::h2::window::{ReceiveWindow, SendWindow};
+use crate::head::{Framing, write_field};
+use crate::method::Method;
+use crate::trailers::Trailers;
+
+/// A section that is decoded to so many times what a head may have is there to do harm (CVE-2016-6581).
+const BOMB_FIELDS: usize = 10;
+const BOMB_BYTES: usize = 16;
+
+impl Connection {
+    pub(super) fn headers(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+        lent: &mut Lent<'_>,
+    ) -> Result<Option<ConnectionEvent<'static>>, ErrorCode> {
+        let mut block = payload;
+        let mut padding = 0;
+        if head.has(PADDED) {
+            let (&length, rest) = block.split_first().ok_or(ErrorCode::FRAME_SIZE_ERROR)?;
+            (padding, block) = (usize::from(length), rest);
+        }
+        let mut depends_on_itself = false;
+        if head.has(WITH_PRIORITY) {
+            let (depends_on, rest) = block.split_first_chunk::<4>().ok_or(ErrorCode::FRAME_SIZE_ERROR)?;
+            depends_on_itself = u32::from_be_bytes(*depends_on) & MOST_STREAM == head.stream;
+            block = rest.get(1..).ok_or(ErrorCode::FRAME_SIZE_ERROR)?;
+        }
+        let length = block.len().checked_sub(padding).ok_or(ErrorCode::PROTOCOL_ERROR)?;
+        let purpose = self.purpose(head.stream)?;
+        let section =
+            Section { stream: head.stream, ended: head.has(END_STREAM), purpose, depends_on_itself, frames: 0 };
+        if head.has(END_HEADERS) {
+            return self.read_section(section, &block[..length], lent);
+        }
+        self.section = Some(section);
+        self.section_bytes.extend_from_slice(&block[..length]);
+        Ok(None)
+    }
+
+    pub(super) fn continuation(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+        lent: &mut Lent<'_>,
+    ) -> Result<Option<ConnectionEvent<'static>>, ErrorCode> {
+        let section = self.section.as_mut().expect("checked with the frame's head");
+        section.frames += 1;
+        self.section_bytes.extend_from_slice(payload);
+        if !head.has(END_HEADERS) {
+            return Ok(None);
+        }
+        let section = self.section.take().expect("it was there");
+        let block = std::mem::take(&mut self.section_bytes);
+        self.read_section(section, &block, lent)
+    }
+
+    /// What a section that begins on this stream is for.
+    fn purpose(&mut self, id: u32) -> Result<Purpose, ErrorCode> {
+        if let Some(stream) = self.streams.get(id) {
+            return Ok(if stream.receiving == Progress::Head { Purpose::Message } else { Purpose::Trailers });
+        }
+        if self.role == Role::Server && id % 2 == 1 && id > self.last_peer {
+            // §5.1.1: it ends all lower ones that were not used.
+            self.last_peer = id;
+            // §6.8: what comes after the last stream is not looked at.
+            if matches!(self.leaving, Leaving::Final(last) if id > last) {
+                self.streams.ignore(id);
+                return Ok(Purpose::Nothing);
+            }
+            return Ok(Purpose::Message);
+        }
+        if self.is_idle(id) {
+            return Err(ErrorCode::PROTOCOL_ERROR);
+        }
+        if self.streams.is_ignored(id) || self.role == Role::Client {
+            return Ok(Purpose::Nothing);
+        }
+        // §5.1.1: numbers grow.
+        Err(if self.streams.has_ended(id) { ErrorCode::STREAM_CLOSED } else { ErrorCode::PROTOCOL_ERROR })
+    }
+
+    /// All of a section is there.
+    fn read_section(
+        &mut self,
+        section: Section,
+        block: &[u8],
+        lent: &mut Lent<'_>,
+    ) -> Result<Option<ConnectionEvent<'static>>, ErrorCode> {
+        match (section.purpose, lent) {
+            (Purpose::Message, Lent::Request(request)) => self.read_request(section, block, request),
+            (Purpose::Message, Lent::Response(response)) => self.read_response(section, block, response),
+            (Purpose::Trailers, _) => self.read_trailers(section, block),
+            (Purpose::Nothing, _) => {
+                self.decode(block, |_, _, _| {})?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Decodes a section, whatever becomes of it: both ends have to remember the same.
+    fn decode(&mut self, block: &[u8], mut field: impl FnMut(Class, &[u8], &[u8])) -> Result<(), ErrorCode> {
+        let (mut fields, mut bytes) = (0, 0);
+        let decoded = self.decoder.decode(block, |class, name, value| {
+            fields += 1;
+            bytes += name.len() + value.len();
+            field(class, name, value);
+        });
+        decoded.map_err(|_| ErrorCode::COMPRESSION_ERROR)?;
+        let limits = &self.bounds.limits;
+        let is_bomb = fields > BOMB_FIELDS * limits.fields || bytes > BOMB_BYTES * limits.head_bytes.max(SECTION / 2);
+        if is_bomb { Err(ErrorCode::ENHANCE_YOUR_CALM) } else { Ok(()) }
+    }
+
+    fn read_request(
+        &mut self,
+        section: Section,
+        block: &[u8],
+        request: &mut crate::RequestHead,
+    ) -> Result<Option<ConnectionEvent<'static>>, ErrorCode> {
+        let Section { stream, ended, .. } = section;
+        if self.streams.len() >= self.bounds.streams as usize {
+            self.decode(block, |_, _, _| {})?;
+            self.streams.ignore(stream);
+            // §5.1.2.
+            return self.stream_error(stream, ErrorCode::REFUSED_STREAM);
+        }
+        let limits = self.bounds.limits;
+        let mut reader = RequestReader::new(request, &limits);
+        self.decode(block, |class, name, value| reader.field(class, name, value))?;
+        let priority = reader.priority();
+        let parsed = reader.finish(ended);
+        if parsed == Err(Reject::Malformed) || section.depends_on_itself {
+            self.streams.ignore(stream);
+            self.stream_error(stream, ErrorCode::PROTOCOL_ERROR)?;
+            return Ok(Some(ConnectionEvent::Malformed { stream }));
+        }
+        self.has_priorities |= priority.is_some();
+        let early = self.take_early_priority(stream);
+        let to_come = match request.framing {
+            Framing::Sized(length) if parsed.is_ok() => Some(length),
+            _ => None,
+        };
+        let receiving = if ended { Progress::Ended } else { Progress::Content };
+        self.streams.add(StreamState {
+            id: stream,
+            key: usize::MAX,
+            receiving,
+            sending: Progress::Head,
+            receive: ReceiveWindow::new(self.bounds.stream_window),
+            send: SendWindow::new(self.peer.initial_window),
+            to_come,
+            priority: early.or(priority).unwrap_or_default(),
+            method: Method::Get,
+        });
+        Ok(Some(ConnectionEvent::Request { stream, ended, parsed }))
+    }
+
+    fn read_response(
+        &mut self,
+        section: Section,
+        block: &[u8],
+        response: &mut crate::ResponseHead,
+    ) -> Result<Option<ConnectionEvent<'static>>, ErrorCode> {
+        let limits = self.bounds.limits;
+        let mut reader = ResponseReader::new(response, &limits);
+        self.decode(block, |class, name, value| reader.field(class, name, value))?;
+        let Some(stream) = self.streams.get_mut(section.stream) else { return Ok(None) };
+        let (key, ended) = (stream.key, section.ended);
+        let mut parsed = reader.finish(ended, stream.method);
+        let is_interim = (100..200).contains(&response.status);
+        if is_interim && ended && parsed.is_ok() {
+            parsed = Err(crate::h1::BadResponse::Syntax); // §8.1: a final response is to follow
+        }
+        match parsed {
+            Err(_) => drop(self.stream_error(section.stream, ErrorCode::PROTOCOL_ERROR)?),
+            Ok(()) if is_interim => {}
+            Ok(()) => {
+                stream.receiving = Progress::Content;
+                stream.to_come = match response.framing {
+                    Framing::None => Some(0),
+                    Framing::Sized(length) => Some(length),
+                    _ => None,
+                };
+                if ended {
+                    self.received_all(section.stream);
+                }
+            }
+        }
+        Ok(Some(ConnectionEvent::Response { key, ended, parsed }))
+    }
+
+    fn read_trailers(&mut self, section: Section, block: &[u8]) -> Result<Option<ConnectionEvent<'static>>, ErrorCode> {
+        let (mut lines, mut count, mut is_good) = (Vec::new(), 0, true);
+        let most = self.bounds.limits;
+        self.decode(block, |class, name, value| {
+            count += 1;
+            // §8.1: pseudo-fields have no place here.
+            is_good &= matches!(class, Class::Field(_) | Class::Cookie) && count <= most.fields;
+            is_good &= lines.len() + name.len() + value.len() + 4 <= most.head_bytes;
+            if is_good && !matches!(class, Class::Field(Known::Te)) {
+                write_field(&mut lines, name, value);
+            }
+        })?;
+        let Some(stream) = self.streams.get(section.stream) else { return Ok(None) };
+        if stream.receiving == Progress::Ended {
+            return self.stream_error(section.stream, ErrorCode::STREAM_CLOSED);
+        }
+        // §8.1: trailers end the message; §8.1.1: the content is as long as was said.
+        let is_end = section.ended && stream.to_come.is_none_or(|to_come| to_come == 0);
+        if !is_good || !is_end || section.depends_on_itself {
+            return self.stream_error(section.stream, ErrorCode::PROTOCOL_ERROR);
+        }
+        let key = stream.key;
+        self.received_all(section.stream);
+        Ok(Some(ConnectionEvent::Trailers { key, trailers: Trailers::from_lines(lines) }))
+    }
+
+    /// The peer's message is complete.
+    pub(super) fn received_all(&mut self, id: u32) {
+        let Some(stream) = self.streams.get_mut(id) else { return };
+        stream.receiving = Progress::Ended;
+        if stream.is_over() {
+            self.streams.remove(id, StreamEnd::Complete);
+        }
+    }
+}
