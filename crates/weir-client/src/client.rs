@@ -16,7 +16,7 @@ use crate::error::CallError;
 use crate::pool::{self, ConnectionKey, PooledConnection, SendError};
 use crate::redirect;
 use crate::resolver::Resolver;
-use crate::settings::{CallSettings, HttpClientSettings, SharedSettings};
+use crate::settings::{CallSettings, HttpClientSettings, ServerVerification, SharedSettings};
 use crate::tls::{TlsConfigs, TlsKey};
 use crate::url::ServiceUrl;
 
@@ -64,7 +64,11 @@ impl HttpClient {
     }
 
     pub(crate) fn tls_connector(&self, how: &CallSettings) -> std::io::Result<TlsConnector> {
-        self.0.tls.connector(&self.settings().authorities, &how.verification, how.protocol)
+        self.0.tls.connector(&self.settings().authorities, &how.verification, Some(how.protocol))
+    }
+
+    pub(crate) fn stream_connector(&self, verification: &ServerVerification) -> std::io::Result<TlsConnector> {
+        self.0.tls.connector(&self.settings().authorities, verification, None)
     }
 
     /// Sends a request and waits for the whole answer. The request's URI is a path and query, or empty for those of

@@ -11,6 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use weir_net::tls::ServerName;
 
@@ -18,6 +19,7 @@ use crate::client::HttpClient;
 use crate::error::CallError;
 use crate::pool::PooledConnection;
 use crate::settings::{CallSettings, HttpProtocol};
+use crate::stream::{ServiceStream, StreamTarget};
 use crate::url::UrlOrigin;
 
 /// A head of an answer that is larger ends its connection.
@@ -46,9 +48,25 @@ impl HttpClient {
             let http2 = how.protocol == HttpProtocol::Http2;
             return handshake(origin, tcp, http2).await;
         }
-        let tls = self.connect_tls(origin, address, tcp, how, deadline).await?;
+        let tls = connect_tls(origin, &origin.host, (address, tcp), self.tls_connector(how), deadline).await?;
         let http2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
         handshake(origin, tls, http2).await
+    }
+
+    /// A connection that carries something other than HTTP.
+    ///
+    /// # Errors
+    /// Where none is open within `timeout`.
+    pub async fn stream(&self, target: &StreamTarget, timeout: Duration) -> Result<ServiceStream, CallError> {
+        let StreamTarget { origin, tls } = target;
+        let deadline = ConnectDeadline { at: Instant::now() + timeout, after: timeout };
+        let addresses = self.allowed_addresses(origin, deadline).await?;
+        let (address, tcp) = connect_tcp(origin, &addresses, deadline).await?;
+        let Some(tls) = tls else { return Ok(ServiceStream::Plain(tcp)) };
+        let name = tls.name.as_ref().unwrap_or(&origin.host);
+        let connector = self.stream_connector(&tls.verification);
+        let stream = connect_tls(origin, name, (address, tcp), connector, deadline).await?;
+        Ok(ServiceStream::Tls(Box::new(stream)))
     }
 
     async fn allowed_addresses(&self, origin: &UrlOrigin, deadline: ConnectDeadline) -> Result<Vec<IpAddr>, CallError> {
@@ -65,23 +83,21 @@ impl HttpClient {
         let allowed: Vec<IpAddr> = found.into_iter().filter(|address| filter.allows(*address)).collect();
         if allowed.is_empty() { Err(CallError::AddressDenied { host: host.clone() }) } else { Ok(allowed) }
     }
+}
 
-    async fn connect_tls(
-        &self,
-        origin: &UrlOrigin,
-        address: SocketAddr,
-        tcp: TcpStream,
-        how: &CallSettings,
-        deadline: ConnectDeadline,
-    ) -> Result<TlsStream<TcpStream>, CallError> {
-        let host = &origin.host;
-        let failed = |error| CallError::Tls { host: host.clone(), address, error };
-        let name = ServerName::try_from(host.to_string()).map_err(|error| failed(std::io::Error::other(error)))?;
-        let connector = self.tls_connector(how).map_err(failed)?;
-        match timeout_at(deadline.at, connector.connect(name, tcp)).await {
-            Ok(connected) => connected.map_err(failed),
-            Err(_) => Err(CallError::TlsTimedOut { host: host.clone(), address, after: deadline.after }),
-        }
+async fn connect_tls(
+    origin: &UrlOrigin,
+    name: &str,
+    (address, tcp): (SocketAddr, TcpStream),
+    connector: std::io::Result<TlsConnector>,
+    deadline: ConnectDeadline,
+) -> Result<TlsStream<TcpStream>, CallError> {
+    let host = &origin.host;
+    let failed = |error| CallError::Tls { host: host.clone(), address, error };
+    let name = ServerName::try_from(name.to_owned()).map_err(|error| failed(std::io::Error::other(error)))?;
+    match timeout_at(deadline.at, connector.map_err(failed)?.connect(name, tcp)).await {
+        Ok(connected) => connected.map_err(failed),
+        Err(_) => Err(CallError::TlsTimedOut { host: host.clone(), address, after: deadline.after }),
     }
 }
 

@@ -13,6 +13,7 @@ mod pool;
 mod redirect;
 mod resolver;
 mod settings;
+mod stream;
 mod tls;
 mod url;
 
@@ -22,4 +23,5 @@ pub use error::CallError;
 pub use filter::AddressFilter;
 pub use resolver::{DnsSettings, Resolver, ServiceTarget};
 pub use settings::{Authorities, CallSettings, HttpClientSettings, HttpProtocol, IdleConnections, ServerVerification};
+pub use stream::{ServiceStream, StreamTarget, StreamTls};
 pub use url::{ServiceUrl, UrlError, UrlOrigin};

@@ -139,12 +139,12 @@ pub(crate) fn keep(key: &ConnectionKey, connection: PooledConnection, settings: 
         pool.swept.insert(runtime)
     });
     if begins {
-        tokio::spawn(sweep(Sweep(runtime)));
+        tokio::spawn(sweep(PoolSweep(runtime)));
     }
 }
 
 /// Closes what has been idle for too long, until nothing is left.
-async fn sweep(sweep: Sweep) {
+async fn sweep(sweep: PoolSweep) {
     const PAUSE: Duration = Duration::from_secs(1);
     loop {
         tokio::time::sleep(PAUSE).await;
@@ -165,9 +165,9 @@ async fn sweep(sweep: Sweep) {
 }
 
 /// Ends with the runtime at the latest; connections that belonged to it are of no use then.
-struct Sweep(runtime::Id);
+struct PoolSweep(runtime::Id);
 
-impl Drop for Sweep {
+impl Drop for PoolSweep {
     fn drop(&mut self) {
         // A thread that ends may have dropped its pool already.
         let _ = POOL.try_with(|pool| {

@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_net::tls::{CertificateDer, Client as TlsTerms};
+use weir_net::tls::{CertificateDer, TlsConnector as TlsTerms};
 
 use crate::filter::AddressFilter;
 use crate::resolver::DnsSettings;

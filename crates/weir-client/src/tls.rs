@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
-use weir_net::tls::{CertificateDer, Client as TlsTerms, Trust, UpstreamTerms};
+use weir_net::tls::{CertificateDer, TlsConnector as TlsTerms, Trust, UpstreamTerms};
 
 use crate::settings::{Authorities, HttpProtocol, ServerVerification};
 
@@ -33,26 +33,29 @@ impl TlsKey {
 
 /// The configurations made so far, by protocol: first those that verify.
 #[derive(Debug, Default)]
-pub(crate) struct TlsConfigs([OnceLock<Result<Arc<ClientConfig>, String>>; 6]);
+pub(crate) struct TlsConfigs([OnceLock<Result<Arc<ClientConfig>, String>>; 8]);
 
 impl TlsConfigs {
+    /// Without a protocol for connections that carry something other than HTTP.
+    ///
     /// # Errors
     /// Where an authority cannot be used, or the system has none.
     pub(crate) fn connector(
         &self,
         authorities: &Authorities,
         verification: &ServerVerification,
-        protocol: HttpProtocol,
+        protocol: Option<HttpProtocol>,
     ) -> io::Result<TlsConnector> {
         let (verify, offset) = match verification {
             ServerVerification::Terms(terms) => return Ok(Arc::clone(terms.config()).into()),
             ServerVerification::Verify => (true, 0),
-            ServerVerification::Skip => (false, 3),
+            ServerVerification::Skip => (false, 4),
         };
         let (number, protocols): (usize, &[&str]) = match protocol {
-            HttpProtocol::Http1 => (0, &["http/1.1"]),
-            HttpProtocol::Http2 => (1, &["h2"]),
-            HttpProtocol::Negotiate => (2, &["h2", "http/1.1"]),
+            Some(HttpProtocol::Http1) => (0, &["http/1.1"]),
+            Some(HttpProtocol::Http2) => (1, &["h2"]),
+            Some(HttpProtocol::Negotiate) => (2, &["h2", "http/1.1"]),
+            None => (3, &[]),
         };
         let config = self.0[offset + number].get_or_init(|| {
             let trust = match authorities {

@@ -26,13 +26,13 @@ const MOST_SECRETS: u64 = 4096;
 /// Where a listening socket is needed: what for, and the address as configured. It identifies the socket in the next
 /// process, also where the address has port 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct ListenerKey {
     /// A word without `=`, `,` and `;`.
     pub purpose: &'static str,
     pub addr: SocketAddr,
 }
 
-impl Place {
+impl ListenerKey {
     fn name(&self) -> String {
         format!("{} {}", self.purpose, self.addr)
     }
@@ -102,7 +102,7 @@ impl Inherited {
     }
 
     /// The sockets for a place; none where nobody passed any on.
-    pub fn take(&mut self, place: &Place) -> Vec<TcpListener> {
+    pub fn take(&mut self, place: &ListenerKey) -> Vec<TcpListener> {
         let name = place.name();
         if let Some(found) = self.named.iter().position(|(known, _)| *known == name) {
             return self.named.remove(found).1;
@@ -165,7 +165,7 @@ pub fn held(secrets: &[u8]) -> io::Result<OwnedFd> {
 
 /// Lets `command` inherit these sockets, `ready` as the pipe to report through, and `secrets` to read. The descriptors
 /// must stay open until the command was started.
-pub fn pass_on(command: &mut Command, sockets: &[(Place, Vec<TcpListener>)], ready: &OwnedFd, secrets: &OwnedFd) {
+pub fn pass_on(command: &mut Command, sockets: &[(ListenerKey, Vec<TcpListener>)], ready: &OwnedFd, secrets: &OwnedFd) {
     let entries = sockets.iter().map(|(place, listeners)| {
         let descriptors: Vec<String> = listeners.iter().map(|listener| listener.as_raw_fd().to_string()).collect();
         format!("{}={}", place.name(), descriptors.join(","))
@@ -196,8 +196,8 @@ mod tests {
     use super::*;
     use std::process::Stdio;
 
-    fn place(purpose: &'static str, addr: &str) -> Place {
-        Place { purpose, addr: addr.parse().expect("an address") }
+    fn place(purpose: &'static str, addr: &str) -> ListenerKey {
+        ListenerKey { purpose, addr: addr.parse().expect("an address") }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The limits found at start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct ProcessLimits {
     /// Descriptors this process may have open now, and how many before it raised its limit. `None` is no limit.
     pub open_files: Option<u64>,
     pub open_files_before: Option<u64>,
@@ -21,7 +21,7 @@ pub struct Limits {
 const DEFAULT_SOMAXCONN: i32 = 4096;
 const DEFAULT_PORTS: (u32, u32) = (32768, 60999);
 
-impl Limits {
+impl ProcessLimits {
     /// Raises the soft limit of open files to the hard limit, and looks up the rest.
     pub fn raise() -> Self {
         let before = getrlimit(Resource::Nofile);
@@ -44,7 +44,7 @@ fn port_range(text: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-impl fmt::Display for Limits {
+impl fmt::Display for ProcessLimits {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
         let files = |limit: Option<u64>| limit.map_or("no limit of".to_owned(), |limit| limit.to_string());
         write!(out, "{} open files", files(self.open_files))?;
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn the_limit_of_open_files_is_the_hard_one_afterwards() {
-        let limits = Limits::raise();
+        let limits = ProcessLimits::raise();
         let now = getrlimit(Resource::Nofile);
         assert_eq!(now.current, now.maximum);
         assert_eq!(limits.open_files, now.current);
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn limits_read_as_a_sentence() {
         let mut limits =
-            Limits { open_files: Some(20_000), open_files_before: Some(1_024), backlog: 4_096, ports: 28_232 };
+            ProcessLimits { open_files: Some(20_000), open_files_before: Some(1_024), backlog: 4_096, ports: 28_232 };
         let tail = ", backlog 4096, 28232 ports for each upstream address";
         assert_eq!(limits.to_string(), format!("20000 open files (raised from 1024){tail}"));
         limits.open_files_before = limits.open_files;

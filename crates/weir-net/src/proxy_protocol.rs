@@ -26,7 +26,7 @@ pub struct Announced {
 
 /// Which form a sender uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Version {
+pub enum ProxyProtocolVersion {
     /// A line of text.
     V1,
     V2,
@@ -34,7 +34,7 @@ pub enum Version {
 
 /// The header that says: this connection is for `client`, who reached us at `local`. `None` where it is for ourselves,
 /// as in a health check.
-pub fn header(version: Version, ends: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
+pub fn header(version: ProxyProtocolVersion, ends: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
     let ends = ends.map(|(client, local)| {
         let (canonical_client, canonical_local) = (client.ip().to_canonical(), local.ip().to_canonical());
         // A header has one family. Where the two differ, the IPv4 address stands in its IPv6 form.
@@ -47,8 +47,8 @@ pub fn header(version: Version, ends: Option<(SocketAddr, SocketAddr)>) -> Vec<u
         (end(canonical_client, client), end(canonical_local, local))
     });
     match version {
-        Version::V1 => header_1(ends).into_bytes(),
-        Version::V2 => header_2(ends),
+        ProxyProtocolVersion::V1 => header_1(ends).into_bytes(),
+        ProxyProtocolVersion::V2 => header_2(ends),
     }
 }
 
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn what_is_written_is_what_is_read() {
         let end = |text: &str| text.parse::<SocketAddr>().expect("an address");
-        for version in [Version::V1, Version::V2] {
+        for version in [ProxyProtocolVersion::V1, ProxyProtocolVersion::V2] {
             for (client, local, read) in [
                 ("1.2.3.4:1000", "5.6.7.8:443", "1.2.3.4:1000"),
                 ("[2001:db8::1]:1000", "[::2]:443", "[2001:db8::1]:1000"),

@@ -10,8 +10,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use weir_net::stream::Stream;
 use weir_net::tls::{
-    AcceptError, CertificateDer, CertifiedKey, Client, ClientTerms, KeyError, Server, ServerName, ServerTerms, Trust,
-    UpstreamTerms, Versions, accept, certificates, certified, connect,
+    AcceptError, CertificateDer, CertifiedKey, ClientTerms, KeyError, Server, ServerName, ServerTerms, TlsConnector,
+    Trust, UpstreamTerms, Versions, accept, certificates, certified, connect,
 };
 
 /// An authority, and what it has signed.
@@ -75,13 +75,13 @@ fn server(authority: &Authority) -> Server {
     server_with(vec![authority.identity("a.test", EC)], Versions::ALL, None)
 }
 
-fn client_with(authority: &Authority, identity: Option<Arc<CertifiedKey>>) -> Client {
+fn client_with(authority: &Authority, identity: Option<Arc<CertifiedKey>>) -> TlsConnector {
     let trust = authority.trust();
-    Client::new(&UpstreamTerms { trust: Trust::Authorities(&trust), identity, protocols: &["http/1.1"] })
+    TlsConnector::new(&UpstreamTerms { trust: Trust::Authorities(&trust), identity, protocols: &["http/1.1"] })
         .expect("good terms")
 }
 
-fn client(authority: &Authority) -> Client {
+fn client(authority: &Authority) -> TlsConnector {
     client_with(authority, None)
 }
 
@@ -92,13 +92,17 @@ async fn sockets() -> (TcpStream, TcpStream) {
     (connected.expect("it listens"), accepted.expect("it comes").0)
 }
 
-async fn handshake(server: &Server, client: &Client, name: &str) -> (Result<Stream, AcceptError>, io::Result<Stream>) {
+async fn handshake(
+    server: &Server,
+    client: &TlsConnector,
+    name: &str,
+) -> (Result<Stream, AcceptError>, io::Result<Stream>) {
     let (ours, theirs) = sockets().await;
     let name = ServerName::try_from(name.to_owned()).expect("a name");
     tokio::join!(accept(theirs, |_| Some(server.clone())), connect(ours, client, name))
 }
 
-async fn pair(server: &Server, client: &Client) -> (Stream, Stream) {
+async fn pair(server: &Server, client: &TlsConnector) -> (Stream, Stream) {
     let (server, client) = handshake(server, client, "a.test").await;
     (server.expect("a client"), client.expect("a server"))
 }
@@ -303,13 +307,13 @@ async fn servers_must_be_who_they_should_be_unless_nobody_cares() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let server = server(&authority);
     let (_, refused) = handshake(&server, &client(&authority), "b.test").await;
-    let error = refused.expect_err("it is somebody else").to_string();
+    let error = refused.expect_err("it is for another user").to_string();
     assert!(error.contains("b.test") && error.contains("a.test"), "{error}");
     let (_, refused) = handshake(&server, &client(&stranger), "a.test").await;
     let error = refused.expect_err("nobody known vouches for it").to_string();
     assert!(error.contains("UnknownIssuer"), "{error}");
     let careless = UpstreamTerms { trust: Trust::Unverified, identity: None, protocols: &[] };
-    let careless = Client::new(&careless).expect("good terms");
+    let careless = TlsConnector::new(&careless).expect("good terms");
     assert!(handshake(&server, &careless, "b.test").await.1.is_ok());
 }
 

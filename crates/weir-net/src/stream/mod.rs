@@ -13,7 +13,7 @@ use rustix::net::Shutdown;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use crate::tls::Session;
+use crate::tls::TlsSession;
 
 pub(crate) use plain::{poll_read, poll_write};
 
@@ -22,7 +22,7 @@ pub(crate) use plain::{poll_read, poll_write};
 pub struct Stream {
     tcp: TcpStream,
     /// Plain streams pay for TLS with a look at this pointer.
-    tls: Option<Box<Session>>,
+    tls: Option<Box<TlsSession>>,
 }
 
 impl Stream {
@@ -31,7 +31,7 @@ impl Stream {
     }
 
     /// A stream whose handshake is done.
-    pub(crate) fn secured(tcp: TcpStream, session: Box<Session>) -> Stream {
+    pub(crate) fn secured(tcp: TcpStream, session: Box<TlsSession>) -> Stream {
         Stream { tcp, tls: Some(session) }
     }
 
@@ -87,7 +87,7 @@ impl Stream {
     }
 
     /// The session that protects the stream; `None` in plain ones.
-    pub fn tls(&self) -> Option<&Session> {
+    pub fn tls(&self) -> Option<&TlsSession> {
         self.tls.as_deref()
     }
 

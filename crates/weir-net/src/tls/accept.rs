@@ -7,7 +7,7 @@ use std::io;
 use rustls::server::{Acceptor, UnbufferedServerConnection};
 use tokio::net::TcpStream;
 
-use super::{Server, Session};
+use super::{Server, TlsSession};
 use crate::stream::{Stream, poll_read, poll_write};
 
 /// The largest ClientHello that is listened to. Those of today, with post-quantum key shares, have two kilobytes.
@@ -73,7 +73,7 @@ pub async fn accept(tcp: TcpStream, choose: impl FnOnce(&Wanted) -> Option<Serve
         return Err(AcceptError::UnknownName(wanted.name));
     };
     let connection = UnbufferedServerConnection::new(server.config).map_err(io::Error::other)?;
-    let mut session = Box::new(Session::server(connection, wanted.name, received));
+    let mut session = Box::new(TlsSession::server(connection, wanted.name, received));
     poll_fn(|context| session.poll_handshake(&tcp, context)).await?;
     Ok(Stream::secured(tcp, session))
 }

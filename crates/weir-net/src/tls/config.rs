@@ -96,6 +96,11 @@ impl Server {
         Ok(Server { config: Arc::new(config), scope })
     }
 
+    /// The same terms, for those who speak TLS by other means than ours.
+    pub fn config(&self) -> &Arc<ServerConfig> {
+        &self.config
+    }
+
     /// Equal for servers that ask the same proof of their clients.
     pub fn scope(&self) -> Scope {
         self.scope
@@ -155,7 +160,7 @@ pub enum Trust<'a> {
 
 /// A client for upstreams on the same terms. Clones share their sessions.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct TlsConnector {
     pub(super) config: Arc<ClientConfig>,
     id: [u8; 32],
 }
@@ -163,10 +168,10 @@ pub struct Client {
 /// Sessions kept for resumption, by the name of the server.
 const SESSIONS: usize = 64;
 
-impl Client {
+impl TlsConnector {
     /// # Errors
     /// Where an authority is none.
-    pub fn new(terms: &UpstreamTerms<'_>) -> Result<Client, Wrong> {
+    pub fn new(terms: &UpstreamTerms<'_>) -> Result<TlsConnector, Wrong> {
         let mut hash = Context::new(&SHA256);
         let builder = ClientConfig::builder_with_provider(provider());
         let builder = builder.with_protocol_versions(&Versions::ALL.list()).map_err(wrong)?;
@@ -194,14 +199,14 @@ impl Client {
         config.alpn_protocols = terms.protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         terms.protocols.iter().for_each(|name| add(&mut hash, name.as_bytes()));
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
-        Ok(Client { config: Arc::new(config), id: finish(hash) })
+        Ok(TlsConnector { config: Arc::new(config), id: finish(hash) })
     }
 
     /// The same terms, with sessions of its own.
-    pub fn apart(&self) -> Client {
+    pub fn apart(&self) -> TlsConnector {
         let mut config = (*self.config).clone();
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
-        Client { config: Arc::new(config), id: self.id }
+        TlsConnector { config: Arc::new(config), id: self.id }
     }
 
     /// The same terms, for those who speak TLS by other means than ours.

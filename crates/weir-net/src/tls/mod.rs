@@ -15,14 +15,14 @@ use std::sync::{Arc, OnceLock};
 use rustls::crypto::CryptoProvider;
 
 pub use accept::{ACME_TLS, AcceptError, Wanted, accept};
-pub use config::{Client, ClientTerms, Server, ServerTerms, Trust, UpstreamTerms, Versions, Wrong};
+pub use config::{ClientTerms, Server, ServerTerms, TlsConnector, Trust, UpstreamTerms, Versions, Wrong};
 pub use connect::connect;
 pub use facts::Facts;
 pub use keys::{KeyError, certificates, certified, unchecked};
 pub use rustls::pki_types::{CertificateDer, ServerName};
 pub use rustls::sign::CertifiedKey;
 pub use server_name::server_name;
-pub use session::Session;
+pub use session::TlsSession;
 pub use tickets::{Scope, TicketKeys};
 
 /// The algorithms everybody uses. Key exchange begins with X25519MLKEM768, so that what is recorded today stays secret

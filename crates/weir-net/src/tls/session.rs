@@ -42,7 +42,7 @@ thread_local! {
 }
 
 /// The keys of one connection and what is on its way.
-pub struct Session {
+pub struct TlsSession {
     side: Side,
     /// Who the client asked for, or whom we asked for.
     name: Option<Box<str>>,
@@ -70,7 +70,7 @@ enum Side {
     Server(UnbufferedServerConnection),
 }
 
-/// What [`Session::process`] did.
+/// What [`TlsSession::process`] did.
 struct TlsProgress {
     /// Bytes that are done with.
     used: usize,
@@ -185,17 +185,21 @@ fn invalid(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-impl Session {
-    pub(super) fn server(connection: UnbufferedServerConnection, name: Option<Box<str>>, received: Vec<u8>) -> Session {
-        Session::new(Side::Server(connection), name, received)
+impl TlsSession {
+    pub(super) fn server(
+        connection: UnbufferedServerConnection,
+        name: Option<Box<str>>,
+        received: Vec<u8>,
+    ) -> TlsSession {
+        TlsSession::new(Side::Server(connection), name, received)
     }
 
-    pub(super) fn client(connection: UnbufferedClientConnection, name: Option<Box<str>>) -> Session {
-        Session::new(Side::Client(connection), name, Vec::new())
+    pub(super) fn client(connection: UnbufferedClientConnection, name: Option<Box<str>>) -> TlsSession {
+        TlsSession::new(Side::Client(connection), name, Vec::new())
     }
 
-    fn new(side: Side, name: Option<Box<str>>, received: Vec<u8>) -> Session {
-        Session {
+    fn new(side: Side, name: Option<Box<str>>, received: Vec<u8>) -> TlsSession {
+        TlsSession {
             side,
             name,
             // The client's first flight is here already, and a client begins by asking its own side for one.
@@ -448,7 +452,7 @@ impl Session {
     }
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for TlsSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session").field("name", &self.name).field("version", &self.version()).finish_non_exhaustive()
     }

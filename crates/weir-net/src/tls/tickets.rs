@@ -23,10 +23,10 @@ static OF_PROCESS: OnceLock<Arc<TicketKeys>> = OnceLock::new();
 
 /// The keys that seal tickets, shared by everybody in the process.
 pub struct TicketKeys {
-    keys: RwLock<Keys>,
+    keys: RwLock<TicketKeyPair>,
 }
 
-struct Keys {
+struct TicketKeyPair {
     current: Key,
     previous: Option<Key>,
 }
@@ -105,13 +105,13 @@ impl TicketKeys {
         let mut keys = keys.iter().map(|key| Key::take_over(key, now));
         let (current, previous) = (keys.next()??, keys.next());
         let whole = rest.is_empty() && keys.next().is_none();
-        let keys = Keys { current, previous: previous.flatten() };
+        let keys = TicketKeyPair { current, previous: previous.flatten() };
         whole.then(|| TicketKeys { keys: RwLock::new(keys) })
     }
 
     fn new() -> Result<Arc<TicketKeys>, Unspecified> {
         let current = Key::random(Instant::now()).ok_or(Unspecified)?;
-        Ok(Arc::new(TicketKeys { keys: RwLock::new(Keys { current, previous: None }) }))
+        Ok(Arc::new(TicketKeys { keys: RwLock::new(TicketKeyPair { current, previous: None }) }))
     }
 
     fn seal(&self, scope: &Scope, plain: &[u8], now: Instant) -> Option<Vec<u8>> {
@@ -146,7 +146,7 @@ impl TicketKeys {
 
     /// Makes a new key when it is time. What was sealed long ago cannot be opened any more then, by nobody.
     fn rotate(&self, now: Instant) {
-        let is_due = |keys: &Keys| now.saturating_duration_since(keys.current.made) >= ROTATION;
+        let is_due = |keys: &TicketKeyPair| now.saturating_duration_since(keys.current.made) >= ROTATION;
         if !is_due(&self.keys.read().unwrap_or_else(PoisonError::into_inner)) {
             return;
         }

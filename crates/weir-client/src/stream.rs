@@ -1,0 +1,79 @@
+//! Connections that carry something other than HTTP: the way to them is the same.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use crate::settings::ServerVerification;
+use crate::url::UrlOrigin;
+
+/// Where a stream of bytes leads.
+#[derive(Clone, Debug)]
+pub struct StreamTarget {
+    pub(crate) origin: Arc<UrlOrigin>,
+    pub(crate) tls: Option<StreamTls>,
+}
+
+/// How TLS is spoken on it. No application protocol is negotiated.
+#[derive(Clone, Debug)]
+pub struct StreamTls {
+    pub verification: ServerVerification,
+    /// The name the server has to have, where that is not the host.
+    pub name: Option<Box<str>>,
+}
+
+impl StreamTarget {
+    /// `host` is a name, or an IP address without brackets.
+    pub fn new(host: &str, port: u16, tls: Option<StreamTls>) -> StreamTarget {
+        let origin = UrlOrigin { is_https: tls.is_some(), host: host.to_ascii_lowercase().into(), port };
+        StreamTarget { origin: Arc::new(origin), tls }
+    }
+
+    /// Host and port.
+    pub fn name(&self) -> String {
+        let UrlOrigin { host, port, .. } = &*self.origin;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+}
+
+/// An open connection.
+pub enum ServiceStream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl AsyncRead for ServiceStream {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        match self.get_mut() {
+            ServiceStream::Plain(stream) => Pin::new(stream).poll_read(context, into),
+            ServiceStream::Tls(stream) => Pin::new(stream).poll_read(context, into),
+        }
+    }
+}
+
+impl AsyncWrite for ServiceStream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        match self.get_mut() {
+            ServiceStream::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            ServiceStream::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        match self.get_mut() {
+            ServiceStream::Plain(stream) => Pin::new(stream).poll_flush(context),
+            ServiceStream::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        match self.get_mut() {
+            ServiceStream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            ServiceStream::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
