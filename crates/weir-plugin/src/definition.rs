@@ -1,9 +1,10 @@
 //! What makes a type a plugin: a name, a place in the order, options with a schema, and an example that works.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
@@ -12,8 +13,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use weir_client::HttpClient;
 
+use crate::config_error::ConfigError;
 use crate::consumer::Consumers;
 use crate::plugin::Plugin;
+use crate::schema;
 use crate::state::{self, PerWorker};
 use crate::template::Template;
 use crate::variable::Moment;
@@ -56,14 +59,17 @@ pub struct Build {
     pub warnings: Vec<ConfigError>,
     /// The resource that says how the plugin is to be, by kind and id: `route/1`.
     owner: String,
+    is_part: bool,
     identity: String,
     upstreams: Vec<(Box<str>, u32)>,
-    shared: Rc<Shared>,
+    shared: Rc<BuildContext>,
 }
 
 /// What the plugins of one document share while they are built.
+///
+/// Plugins reach it through [`Build`] alone, which takes note of what they have been built from.
 #[derive(Debug, Default)]
-pub struct Shared {
+pub struct BuildContext {
     pub consumers: Consumers,
     /// APISIX `plugin_metadata`: settings of a plugin that hold wherever it is used, by its name.
     pub metadata: HashMap<Box<str>, Value>,
@@ -74,14 +80,27 @@ pub struct Shared {
     secret_fields: Arc<SecretFields>,
     /// What plugins have told since it was last taken.
     told: RefCell<Vec<Told>>,
+    /// What plugins have been built from since it was last taken.
+    inputs: Cell<BuildInputs>,
     /// Where clients that speak in the clear are told to go for TLS.
     https_port: Option<u16>,
     http: HttpClient,
+    data_dir: Option<PathBuf>,
+}
+
+/// What of a document a plugin was built from besides its options. Where none of that changes, it is used on in the next version
+/// of the document.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BuildInputs {
+    pub consumers: bool,
+    pub metadata: bool,
+    pub http: bool,
+    pub https_port: bool,
 }
 
 /// What a plugin has told while it was built that others go by. It is told again where the plugin is used on in the next
 /// version of a document.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Told {
     SecretArgument(Arc<[u8]>),
     SecretField(Box<[u8]>),
@@ -102,20 +121,30 @@ impl SecretFields {
     }
 }
 
-impl Shared {
+impl BuildContext {
     /// For a node that speaks TLS on this port, if on any.
-    pub fn new(https_port: Option<u16>) -> Shared {
-        Shared { https_port, ..Shared::default() }
+    pub fn new(https_port: Option<u16>) -> BuildContext {
+        BuildContext { https_port, ..BuildContext::default() }
     }
 
     /// For a node whose plugins ask services with this client.
-    pub fn with_http(self, http: HttpClient) -> Shared {
-        Shared { http, ..self }
+    pub fn with_http(self, http: HttpClient) -> BuildContext {
+        BuildContext { http, ..self }
+    }
+
+    /// For a node that keeps what must outlive it in this directory, if in any.
+    pub fn with_data_dir(self, data_dir: Option<PathBuf>) -> BuildContext {
+        BuildContext { data_dir, ..self }
     }
 
     /// What plugins have told since the last time.
     pub fn take_told(&self) -> Vec<Told> {
         self.told.take()
+    }
+
+    /// What plugins have been built from since the last time.
+    pub fn take_inputs(&self) -> BuildInputs {
+        self.inputs.take()
     }
 
     /// Takes note of what a plugin has told that is not built again; `false` if it does not agree with the others.
@@ -153,18 +182,36 @@ impl Shared {
 
 impl Build {
     /// For a plugin of `owner`, a resource by kind and id, as `route/1`.
-    pub fn of(owner: String, shared: &Rc<Shared>) -> Build {
+    pub fn of(owner: String, shared: &Rc<BuildContext>) -> Build {
         Build { owner, shared: Rc::clone(shared), ..Build::default() }
     }
 
     /// The client for services that a plugin asks over HTTP: with the resolver and the authorities of the node.
     pub fn http(&self) -> &HttpClient {
+        self.note(|inputs| inputs.http = true);
         &self.shared.http
+    }
+
+    fn note(&self, asked: impl FnOnce(&mut BuildInputs)) {
+        let mut inputs = self.shared.inputs.get();
+        asked(&mut inputs);
+        self.shared.inputs.set(inputs);
+    }
+
+    /// Where the node keeps what must outlive it (`data_dir`), if anywhere. Nothing may be made there before
+    /// [`Plugin::start`].
+    pub fn data_dir(&self) -> Option<&Path> {
+        self.shared.data_dir.as_deref()
     }
 
     /// For a plugin within this one, by its place there.
     pub fn within(&self, place: &str) -> Build {
-        Build::of(format!("{} {place}", self.owner), &self.shared)
+        Build { is_part: true, ..Build::of(format!("{} {place}", self.owner), &self.shared) }
+    }
+
+    /// The plugin is a part of another one.
+    pub fn is_part(&self) -> bool {
+        self.is_part
     }
 
     /// The same, for options that name upstreams: by the place of what names them, as `rules[0].weighted_upstreams[1]`.
@@ -247,16 +294,19 @@ impl Build {
 
     /// Where clients that speak in the clear are told to go for TLS.
     pub fn https_port(&self) -> Option<u16> {
+        self.note(|inputs| inputs.https_port = true);
         self.shared.https_port
     }
 
     pub fn consumers(&self) -> &Consumers {
+        self.note(|inputs| inputs.consumers = true);
         &self.shared.consumers
     }
 
     /// The settings of plugin `D` that hold wherever it is used; the defaults where nobody has set any. Wrong ones have
     /// been reported where they stand.
     pub fn metadata<D: Described>(&self) -> D::Metadata {
+        self.note(|inputs| inputs.metadata = true);
         self.shared.metadata.get(D::NAME).and_then(|value| read(value).ok()).unwrap_or_default()
     }
 
@@ -264,6 +314,11 @@ impl Build {
     /// document. What a plugin counts under its identity goes on over a reload that does not concern it.
     pub fn identity(&self) -> &str {
         &self.identity
+    }
+
+    /// The options as written: the part of the identity that plugins with equal options share, wherever they stand.
+    pub fn written_options(&self) -> &str {
+        self.identity.split_once(": ").map_or("", |(_, options)| options)
     }
 
     /// State that each worker has for itself, the same for all plugins that ask under this name and key, over reloads too.
@@ -303,44 +358,10 @@ impl Build {
     }
 }
 
-/// A mistake in a plugin's configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError {
-    /// Where in the plugin's own configuration: `headers.set`, `regex_uri[1]`; empty for the whole.
-    pub path: String,
-    /// What is wrong and what would be right.
-    pub problem: String,
-}
-
-impl ConfigError {
-    pub fn new(path: impl Into<String>, problem: impl Into<String>) -> ConfigError {
-        ConfigError { path: path.into(), problem: problem.into() }
-    }
-
-    /// The same mistake, of a configuration that stands at `path` in another.
-    pub fn below(self, path: &str) -> ConfigError {
-        let path = match self.path.as_str() {
-            "" => path.to_owned(),
-            inner if inner.starts_with('[') => format!("{path}{inner}"),
-            inner => format!("{path}.{inner}"),
-        };
-        ConfigError { path, ..self }
-    }
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.path.as_str() {
-            "" => write!(f, "{}", self.problem),
-            path => write!(f, "{path}: {}", self.problem),
-        }
-    }
-}
-
 /// A plugin that finds out who somebody is, by credentials that consumers have.
 pub trait Authenticator: Definition {
     /// The plugin's options under a consumer.
-    type Credential: DeserializeOwned + JsonSchema;
+    type Credential: DeserializeOwned + JsonSchema + 'static;
 
     /// Checks what a schema cannot say. Returns what a credential is found by, which no two may have in common.
     fn check(credential: Self::Credential) -> Result<String, ConfigError>;
@@ -348,7 +369,7 @@ pub trait Authenticator: Definition {
 
 /// A plugin with settings that hold wherever it is used (APISIX `plugin_metadata`).
 pub trait Described: Definition {
-    type Metadata: DeserializeOwned + JsonSchema + Default;
+    type Metadata: DeserializeOwned + JsonSchema + Default + 'static;
 
     /// Checks what a schema cannot say.
     fn check_metadata(metadata: Self::Metadata) -> Result<(), ConfigError>;
@@ -396,7 +417,7 @@ impl Entry {
             priority: D::PRIORITY,
             stage: D::STAGE,
             example: D::EXAMPLE,
-            schema: schema::<D>,
+            schema: schema::of::<D>,
             build: build::<D>,
             credential: None,
             identifies: false,
@@ -405,7 +426,7 @@ impl Entry {
     }
 
     pub const fn authenticating<D: Authenticator>() -> Entry {
-        let credential = CredentialEntry { schema: schema::<D::Credential>, check: check::<D> };
+        let credential = CredentialEntry { schema: schema::of::<D::Credential>, check: check::<D> };
         Entry { credential: Some(credential), ..Entry::of::<D>() }.identifying()
     }
 
@@ -416,25 +437,23 @@ impl Entry {
 
     /// A plugin with settings that hold wherever it is used.
     pub const fn described<D: Described>() -> Entry {
-        let metadata = MetadataEntry { schema: schema::<D::Metadata>, check: check_metadata::<D> };
+        let metadata = MetadataEntry { schema: schema::of::<D::Metadata>, check: check_metadata::<D> };
         Entry { metadata: Some(metadata), ..Entry::of::<D>() }
     }
 }
 
-fn schema<T: JsonSchema>() -> Value {
-    schemars::schema_for!(T).to_value()
-}
-
 /// What is wrong with a secret is said without the secret.
 fn check<D: Authenticator>(value: &Value) -> Result<String, ConfigError> {
-    D::check(read(value).map_err(|error| match error.problem.split_once(", expected ") {
+    let key = D::check(read(value).map_err(|error| match error.problem.split_once(", expected ") {
         Some((_, expected)) => ConfigError::new(error.path, format!("expected {expected}")),
         None => error,
-    })?)
+    })?)?;
+    schema::enforce::<D::Credential>(value).map(|()| key)
 }
 
 fn check_metadata<D: Described>(value: &Value) -> Result<(), ConfigError> {
-    D::check_metadata(read(value)?)
+    D::check_metadata(read(value)?)?;
+    schema::enforce::<D::Metadata>(value)
 }
 
 fn read<T: DeserializeOwned>(value: &Value) -> Result<T, ConfigError> {
@@ -447,7 +466,9 @@ fn read<T: DeserializeOwned>(value: &Value) -> Result<T, ConfigError> {
 fn build<D: Definition>(value: &Value, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
     let options: D = read(value)?;
     build.identity = format!("{} of {}: {value}", D::NAME, build.owner);
-    options.build(build)
+    // What a plugin says of its options is better to read.
+    let plugin = options.build(build)?;
+    schema::enforce::<D>(value).map(|()| plugin)
 }
 
 /// The plugins of this binary, by name.

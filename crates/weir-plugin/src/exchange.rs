@@ -11,17 +11,19 @@ use std::sync::{Arc, LazyLock};
 use weir_proto::field::Name;
 use weir_proto::{Known, RequestHead, ResponseHead};
 
-use crate::body::Filters;
 use crate::consumer::{Consumer, Credential};
 use crate::held::Held;
-use crate::responder::Responder;
+use crate::responder::{Responder, ResponderRequest};
 use crate::stop::Stop;
 use crate::tls::Tls;
 
 mod logged;
+mod post_path;
+mod uri_parameters;
 mod variables;
 
 pub use logged::Logged;
+pub use uri_parameters::{UriParameters, UriTemplate};
 
 /// One request and its response. Belongs to one worker, and is used again for the next exchange, so that nothing is
 /// allocated on the plain path.
@@ -31,18 +33,15 @@ pub struct Exchange {
     pub response: ResponseHead,
     /// The body of an answer made by the gateway itself.
     pub body: Vec<u8>,
-    pub client: Client,
+    pub client: ClientFacts,
     /// The TLS of the client's connection; `None` where it speaks in the clear.
     pub tls: Option<Rc<Tls>>,
     /// What was matched; `None` before routing and where no route matched.
     pub route: Option<MatchedRoute>,
-    /// The number of the upstream it goes to instead of the route's: [`crate::Build::upstream`].
-    pub diverted: Option<u32>,
-    /// What answers it instead of any upstream: [`Exchange::answer_by`].
-    responder: Option<Arc<dyn Responder>>,
-    pub upstream: Upstream,
-    /// The attempts before the one that `upstream` is about, in their order.
-    pub earlier: Vec<Upstream>,
+    /// What stands in its path where the `uri` of the route has parameters.
+    pub uri_parameters: Option<Box<UriParameters>>,
+    diverted: Option<u32>,
+    pub upstream: AttemptRecord,
     /// Nanoseconds of the worker's clock (monotonic) when the first byte of the request was seen.
     pub started_ns: u64,
     /// The same when the exchange ended; set before `on_log`.
@@ -55,34 +54,37 @@ pub struct Exchange {
     pub body_bytes: u64,
     /// The most content the request may bring; `u64::MAX` is no limit. Larger is answered with 413.
     pub body_limit: u64,
-    /// All of the request's content, where a plugin has looked at it; it is what goes upstream.
-    pub request_body: Option<Vec<u8>>,
-    /// How much of it is held.
-    held: Held,
-    /// What the request's content passes on its way upstream.
-    pub request_filters: Filters,
-    /// What the rest of a response's content would have passed, which its upstream has broken off.
-    pub broken_filters: Filters,
-    /// Something of the final response has left for the client, so nobody else can answer.
-    pub response_begun: bool,
-    /// How much of the request's content was taken from the client.
-    pub body_taken: Taken,
-    /// A plugin has replaced the response on its way to the client. It passes no plugin a second time.
-    pub response_replaced: bool,
-    /// How it ended, if not by an ordinary response.
-    pub stop: Option<Stop>,
+    answered_here: bool,
+    stop: Option<Stop>,
     /// Who the client is, and what has proved it; set by [`Exchange::identify`].
     pub identity: Option<Arc<Credential>>,
-    /// The name that `basic-auth` has read, which the request may not show any more.
-    pub remote_user: Vec<u8>,
-    /// The id that `request-id` has found in the request or given it; empty without that plugin.
-    pub request_id: Vec<u8>,
-    /// Names of query arguments that are secrets: logs do not show their values.
-    pub secret_arguments: Vec<Arc<[u8]>>,
     /// What plugins remember from one phase to the next.
     pub notes: Notes,
-    /// Chance has picked it: what its plugins cost is measured.
-    pub measured: bool,
+    rare: Option<Box<Rare>>,
+}
+
+/// What few exchanges have, behind one pointer: the others stay small. Kept for the next exchange once it is there.
+#[derive(Debug, Default)]
+struct Rare {
+    responder: Option<Arc<dyn Responder>>,
+    earlier: Vec<AttemptRecord>,
+    request_body: Option<Vec<u8>>,
+    /// How much of it is held.
+    held: Held,
+    remote_user: Vec<u8>,
+    request_id: Vec<u8>,
+    secret_arguments: Vec<Arc<[u8]>>,
+}
+
+impl Rare {
+    fn clear(&mut self) {
+        let Rare { responder, earlier, request_body, held, remote_user, request_id, secret_arguments } = self;
+        (*responder, *request_body, *held) = (None, None, Held::default());
+        earlier.clear();
+        remote_user.clear();
+        request_id.clear();
+        secret_arguments.clear();
+    }
 }
 
 /// The fields that tell the upstream who the client is.
@@ -143,7 +145,10 @@ impl Deref for KeptContent {
 
 /// What plugins remember of an exchange: three numbers, or content. Few plugins do, so lists are the fastest maps.
 #[derive(Clone, Debug, Default)]
-pub struct Notes {
+pub struct Notes(Option<Box<NoteLists>>);
+
+#[derive(Clone, Debug, Default)]
+struct NoteLists {
     numbers: Vec<(NoteKey, [u64; 3])>,
     kept: Vec<(NoteKey, Kept)>,
 }
@@ -151,24 +156,25 @@ pub struct Notes {
 impl Notes {
     /// Remembers; a second note under the same key hides the first.
     pub fn write(&mut self, key: NoteKey, note: [u64; 3]) {
-        self.numbers.push((key, note));
+        self.0.get_or_insert_default().numbers.push((key, note));
     }
 
     pub fn read(&self, key: NoteKey) -> Option<[u64; 3]> {
-        self.numbers.iter().rev().find(|(at, _)| *at == key).map(|(_, note)| *note)
+        self.0.as_ref()?.numbers.iter().rev().find(|(at, _)| *at == key).map(|(_, note)| *note)
     }
 
     /// A place for content of this client's exchange under a key; one that was there is forgotten.
     pub fn keep(&mut self, key: NoteKey, client: IpAddr) -> Kept {
-        self.kept.retain(|(at, _)| *at != key);
+        let lists = self.0.get_or_insert_default();
+        lists.kept.retain(|(at, _)| *at != key);
         let kept = Rc::new(RefCell::new(KeptContent { held: Held::of(client), ..KeptContent::default() }));
-        self.kept.push((key, Rc::clone(&kept)));
+        lists.kept.push((key, Rc::clone(&kept)));
         kept
     }
 
     /// The content under a key.
     pub fn kept(&self, key: NoteKey) -> Option<&Kept> {
-        self.kept.iter().find(|(at, _)| *at == key).map(|(_, kept)| kept)
+        self.0.as_ref()?.kept.iter().find(|(at, _)| *at == key).map(|(_, kept)| kept)
     }
 
     /// How much content is there under a key.
@@ -178,35 +184,29 @@ impl Notes {
 
     /// Somebody has kept content.
     pub fn keep_content(&self) -> bool {
-        !self.kept.is_empty()
+        self.0.as_ref().is_some_and(|lists| !lists.kept.is_empty())
     }
 
     /// Forgets everything; memory is kept.
     fn clear(&mut self) {
-        self.numbers.clear();
-        self.kept.clear();
+        if let Some(lists) = &mut self.0 {
+            lists.numbers.clear();
+            lists.kept.clear();
+        }
     }
-}
-
-/// How much of a request's content was taken from its client. What was taken is gone: the request cannot be sent to
-/// another endpoint. What was not has to be read, or the connection closed, before the next request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Taken {
-    #[default]
-    Nothing,
-    Part,
-    All,
 }
 
 /// The client side of an exchange.
 #[derive(Clone, Copy, Debug)]
-pub struct Client {
+pub struct ClientFacts {
     /// The other end of the connection.
     pub peer: SocketAddr,
     /// Our end of the connection.
     pub local: SocketAddr,
     /// Whose address policies count: the peer's, or what a trusted peer said.
     pub addr: IpAddr,
+    /// The client's port: the peer's, or what `real-ip` has found beside the address.
+    pub port: u16,
     /// The peer's `X-Forwarded-*` and `Forwarded` fields are believed.
     pub trusted: bool,
     /// It speaks TLS with us.
@@ -218,7 +218,7 @@ pub struct Client {
 
 /// The upstream side of an exchange. Times are nanoseconds of the worker's clock, 0 while unknown.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Upstream {
+pub struct AttemptRecord {
     pub addr: Option<SocketAddr>,
     /// It was spoken to in TLS.
     pub tls: bool,
@@ -280,6 +280,8 @@ pub struct RouteFacts {
     pub route_name: Box<str>,
     pub service_id: Box<str>,
     pub service_name: Box<str>,
+    /// Those of its `uris` that have parameters.
+    pub templates: Box<[UriTemplate]>,
 }
 
 impl Default for Exchange {
@@ -289,10 +291,11 @@ impl Default for Exchange {
             request: RequestHead::default(),
             response: ResponseHead::default(),
             body: Vec::new(),
-            client: Client {
+            client: ClientFacts {
                 peer: nowhere,
                 local: nowhere,
                 addr: nowhere.ip(),
+                port: nowhere.port(),
                 trusted: false,
                 tls: false,
                 connection: 0,
@@ -300,30 +303,20 @@ impl Default for Exchange {
             },
             tls: None,
             route: None,
+            uri_parameters: None,
             diverted: None,
-            responder: None,
-            upstream: Upstream::default(),
-            earlier: Vec::new(),
+            upstream: AttemptRecord::default(),
             started_ns: 0,
             ended_ns: 0,
             request_bytes: 0,
             response_bytes: 0,
             body_bytes: 0,
             body_limit: u64::MAX,
-            request_body: None,
-            held: Held::default(),
-            request_filters: Filters::default(),
-            broken_filters: Filters::default(),
-            response_begun: false,
-            body_taken: Taken::Nothing,
-            response_replaced: false,
+            answered_here: false,
             stop: None,
             identity: None,
-            remote_user: Vec::new(),
-            request_id: Vec::new(),
-            secret_arguments: Vec::new(),
             notes: Notes::default(),
-            measured: false,
+            rare: None,
         }
     }
 }
@@ -336,30 +329,22 @@ impl Exchange {
         self.body.clear();
         self.tls = None;
         self.route = None;
+        self.uri_parameters = None;
         self.diverted = None;
-        self.responder = None;
-        self.upstream = Upstream::default();
-        self.earlier.clear();
+        self.upstream = AttemptRecord::default();
         self.started_ns = 0;
         self.ended_ns = 0;
         self.request_bytes = 0;
         self.response_bytes = 0;
         self.body_bytes = 0;
         self.body_limit = u64::MAX;
-        self.request_body = None;
-        self.held = Held::default();
-        self.request_filters = Filters::default();
-        self.broken_filters = Filters::default();
-        self.response_begun = false;
-        self.body_taken = Taken::Nothing;
-        self.response_replaced = false;
+        self.answered_here = false;
         self.stop = None;
         self.identity = None;
-        self.remote_user.clear();
-        self.request_id.clear();
-        self.secret_arguments.clear();
         self.notes.clear();
-        self.measured = false;
+        if let Some(rare) = &mut self.rare {
+            rare.clear();
+        }
     }
 
     /// So much of the request's content is held from now on.
@@ -367,10 +352,11 @@ impl Exchange {
     /// # Errors
     /// There is no room for more, of the node or of the client.
     pub fn hold(&mut self, bytes: u64) -> Result<(), Stop> {
-        if self.held.is_empty() {
-            self.held = Held::of(self.client.addr);
+        let held = &mut self.rare.get_or_insert_default().held;
+        if held.is_empty() {
+            *held = Held::of(self.client.addr);
         }
-        Ok(self.held.set(bytes)?)
+        Ok(held.set(bytes)?)
     }
 
     /// Bytes that its heads and the body of an answer take, as memory that is kept.
@@ -381,6 +367,7 @@ impl Exchange {
     /// Answers from here: `return Err(exchange.respond(401, "application/json", br#"{"message":"no"}"#))`.
     /// More fields can be added to `exchange.response.head` before returning.
     pub fn respond(&mut self, status: u16, content_type: &str, body: &[u8]) -> Stop {
+        self.answered_here = true;
         self.response.clear();
         self.response.status = status;
         self.body.clear();
@@ -391,19 +378,101 @@ impl Exchange {
         Stop::Answered
     }
 
-    /// Sends the exchange to another upstream than its route's, by its number: [`crate::Build::upstream`].
-    pub fn divert_to(&mut self, upstream: u32) {
-        self.diverted = Some(upstream);
+    /// The response is not, or not any more, what an upstream has sent.
+    pub fn is_answered_here(&self) -> bool {
+        self.answered_here || self.stop.is_some() || self.upstream.status == 0
+    }
+
+    /// What stands in the exchange takes the place of the upstream's response; [`Exchange::respond`] says so, too.
+    pub fn replace_response(&mut self) {
+        self.answered_here = true;
+    }
+
+    /// How it ended, if not by an ordinary response.
+    pub fn stop(&self) -> Option<Stop> {
+        self.stop
+    }
+
+    /// It ends like this, and not by an ordinary response. A plugin returns its `Stop` instead.
+    pub fn end_by(&mut self, stop: Stop) {
+        self.stop = Some(stop);
+    }
+
+    /// Sends the exchange to another upstream than its route's, by its number: [`crate::Build::upstream`]. `None` is the
+    /// route's own.
+    pub fn divert_to(&mut self, upstream: impl Into<Option<u32>>) {
+        self.diverted = upstream.into();
+    }
+
+    /// The number of the upstream it goes to instead of the route's, if a plugin has named one.
+    pub fn diverted_to(&self) -> Option<u32> {
+        self.diverted
     }
 
     /// Has a responder answer the exchange instead of any upstream, once all plugins have let the request pass.
     pub fn answer_by(&mut self, responder: &Arc<dyn Responder>) {
-        self.responder = Some(Arc::clone(responder));
+        self.rare.get_or_insert_default().responder = Some(Arc::clone(responder));
     }
 
     /// The responder that answers the exchange, if a plugin has named one.
     pub fn responder(&self) -> Option<&Arc<dyn Responder>> {
-        self.responder.as_ref()
+        self.rare.as_ref()?.responder.as_ref()
+    }
+
+    /// The attempts before the one that `upstream` is about, in their order.
+    pub fn earlier(&self) -> &[AttemptRecord] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.earlier)
+    }
+
+    /// What `upstream` is about was in vain, and another attempt follows.
+    pub fn retry(&mut self) {
+        self.rare.get_or_insert_default().earlier.push(self.upstream);
+    }
+
+    /// All of the request's content, where a plugin has looked at it; it is what goes upstream.
+    pub fn request_body(&self) -> Option<&[u8]> {
+        self.rare.as_ref()?.request_body.as_deref()
+    }
+
+    pub fn set_request_body(&mut self, body: Vec<u8>) {
+        self.rare.get_or_insert_default().request_body = Some(body);
+    }
+
+    pub fn take_request_body(&mut self) -> Option<Vec<u8>> {
+        self.rare.as_mut()?.request_body.take()
+    }
+
+    /// The name that `basic-auth` has read, which the request may not show any more; empty without that plugin.
+    pub fn remote_user(&self) -> &[u8] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.remote_user)
+    }
+
+    pub fn set_remote_user(&mut self, name: Vec<u8>) {
+        self.rare.get_or_insert_default().remote_user = name;
+    }
+
+    /// The id that `request-id` has found in the request or given it; empty without that plugin.
+    pub fn request_id(&self) -> &[u8] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.request_id)
+    }
+
+    pub fn set_request_id(&mut self, id: Vec<u8>) {
+        self.rare.get_or_insert_default().request_id = id;
+    }
+
+    /// Names of query arguments that are secrets: logs do not show their values.
+    pub fn secret_arguments(&self) -> &[Arc<[u8]>] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.secret_arguments)
+    }
+
+    /// Logs do not show the values of query arguments with this name.
+    pub fn hide_argument(&mut self, name: Arc<[u8]>) {
+        self.rare.get_or_insert_default().secret_arguments.push(name);
+    }
+
+    /// What a responder is asked.
+    pub fn responder_request(&self) -> ResponderRequest {
+        ResponderRequest { head: self.request.clone(), client: self.client.addr, identity: self.identity.clone() }
     }
 
     /// The client is the consumer of this credential: for policies and logs, and for the upstream, which is told in

@@ -9,6 +9,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
+use weir_proto::address::client_network;
+
 use crate::stop::Stop;
 
 /// How much content may be held, in bytes.
@@ -149,7 +151,7 @@ pub struct Held {
 impl Held {
     /// Nothing yet, for this client.
     pub fn of(client: IpAddr) -> Held {
-        Held { client: Some(client), bytes: 0 }
+        Held { client: Some(client_network(client)), bytes: 0 }
     }
 
     pub fn is_empty(&self) -> bool {

@@ -1,6 +1,7 @@
 //! What a plugin sees: the exchange, the contract, and how it ends early.
 
 pub mod body;
+mod config_error;
 pub mod consumer;
 pub mod definition;
 pub mod escape;
@@ -10,6 +11,7 @@ pub mod held;
 pub mod options;
 pub mod plugin;
 pub mod responder;
+mod schema;
 pub mod state;
 pub mod stop;
 pub mod template;
@@ -18,13 +20,15 @@ pub mod variable;
 pub mod vars;
 
 pub use body::{Filter, Filters};
+pub use config_error::ConfigError;
 pub use consumer::{Consumer, Consumers, Credential, Proof};
 pub use definition::{
-    Authenticator, Build, ConfigError, CredentialEntry, Definition, Described, Entry, MetadataEntry, Registry,
-    SecretFields, Shared, Stage, Told,
+    Authenticator, Build, BuildContext, BuildInputs, CredentialEntry, Definition, Described, Entry, MetadataEntry,
+    Registry, SecretFields, Stage, Told,
 };
 pub use exchange::{
-    Client, Exchange, Kept, KeptContent, Logged, MatchedRoute, NoteKey, Notes, RouteFacts, Routes, Taken, Upstream,
+    AttemptRecord, ClientFacts, Exchange, Kept, KeptContent, Logged, MatchedRoute, NoteKey, Notes, RouteFacts, Routes,
+    UriParameters, UriTemplate,
 };
 pub use held::{Held, HeldBudget, HeldLimits};
 pub use plugin::{Flow, Phases, Plugin, Waiting};

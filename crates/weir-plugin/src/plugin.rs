@@ -122,6 +122,13 @@ pub trait Plugin: Send + Sync {
         Ok(None)
     }
 
+    /// The request has more content than this plugin has asked for, and than any other has. Says how the exchange ends: with
+    /// 413 unless it says otherwise.
+    fn too_much_content(&self, exchange: &mut Exchange) -> Stop {
+        let _ = exchange;
+        Stop::BodyTooLarge
+    }
+
     /// All of the request's content, for a plugin that asked for it. It may be changed; nothing has been forwarded.
     fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
         let _ = (exchange, body);

@@ -15,7 +15,6 @@ use std::task::{Context, Poll, Waker};
 use weir_proto::RequestHead;
 
 use crate::consumer::Credential;
-use crate::exchange::Exchange;
 use crate::stop::Stop;
 
 /// The work of a responder on one request.
@@ -40,16 +39,6 @@ pub struct ResponderRequest {
     /// The client's address, after `real-ip`.
     pub client: IpAddr,
     pub identity: Option<Arc<Credential>>,
-}
-
-impl ResponderRequest {
-    pub fn of(exchange: &Exchange) -> ResponderRequest {
-        ResponderRequest {
-            head: exchange.request.clone(),
-            client: exchange.client.addr,
-            identity: exchange.identity.clone(),
-        }
-    }
 }
 
 /// Bytes that wait on the way to a responder, or from it. More are not taken before these are.

@@ -67,11 +67,11 @@ pub fn per_worker<T: 'static>(
     key: &str,
     make: impl Fn() -> T + Send + Sync + 'static,
 ) -> PerWorker<T> {
-    PerWorker(shared(name, key, || Slot { number: SlotNumber::take(), make: Box::new(make) }))
+    PerWorker(shared(name, key, || StateSlot { number: SlotNumber::take(), make: Box::new(make) }))
 }
 
 /// State that each worker has for itself. Used on a worker's thread, it is that worker's.
-pub struct PerWorker<T: 'static>(Arc<Slot<T>>);
+pub struct PerWorker<T: 'static>(Arc<StateSlot<T>>);
 
 impl<T: 'static> Clone for PerWorker<T> {
     fn clone(&self) -> Self {
@@ -85,7 +85,7 @@ impl<T: 'static> fmt::Debug for PerWorker<T> {
     }
 }
 
-struct Slot<T> {
+struct StateSlot<T> {
     number: SlotNumber,
     make: Box<dyn Fn() -> T + Send + Sync>,
 }
@@ -97,13 +97,13 @@ struct SlotNumber {
 }
 
 #[derive(Default)]
-struct Places {
+struct FreeSlots {
     free: Vec<usize>,
     used: usize,
     serial: u64,
 }
 
-static PLACES: Mutex<Places> = Mutex::new(Places { free: Vec::new(), used: 0, serial: 0 });
+static PLACES: Mutex<FreeSlots> = Mutex::new(FreeSlots { free: Vec::new(), used: 0, serial: 0 });
 /// Slots that have ended: a thread that sees a new number looks for values that nothing uses any more.
 static ENDED: AtomicU64 = AtomicU64::new(0);
 
@@ -128,14 +128,14 @@ impl Drop for SlotNumber {
 }
 
 /// The value of a slot on one thread.
-struct Held {
+struct SlotValue {
     serial: u64,
     value: Rc<dyn Any>,
     is_used: Box<dyn Fn() -> bool>,
 }
 
 thread_local! {
-    static HELD: RefCell<Vec<Option<Held>>> = const { RefCell::new(Vec::new()) };
+    static HELD: RefCell<Vec<Option<SlotValue>>> = const { RefCell::new(Vec::new()) };
     static ENDED_SEEN: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -159,7 +159,7 @@ impl<T: 'static> PerWorker<T> {
         let SlotNumber { place, serial } = self.0.number;
         let value = Rc::new((self.0.make)());
         let slot = Arc::downgrade(&self.0);
-        let held = Held {
+        let held = SlotValue {
             serial,
             value: Rc::clone(&value) as Rc<dyn Any>,
             is_used: Box::new(move || slot.strong_count() > 0),

@@ -13,11 +13,11 @@ use crate::variable::{Variable, Variables};
 /// A compiled text with variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
-    segments: Box<[Segment]>,
+    segments: Box<[TemplatePart]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Segment {
+enum TemplatePart {
     Text(Box<[u8]>),
     Variable { variable: Variable, default: Option<Box<[u8]>> },
 }
@@ -90,8 +90,8 @@ impl Template {
     pub fn render_as(&self, style: Style, variables: &(impl Variables + ?Sized), out: &mut Vec<u8>) {
         for segment in &self.segments {
             match segment {
-                Segment::Text(text) => out.extend_from_slice(text),
-                Segment::Variable { variable, default } => match (variables.variable(variable), default) {
+                TemplatePart::Text(text) => out.extend_from_slice(text),
+                TemplatePart::Variable { variable, default } => match (variables.variable(variable), default) {
                     (Some(value), _) => (style.escape)(&value, out),
                     (None, Some(default)) => (style.escape)(default, out),
                     (None, None) => out.extend_from_slice(style.missing.as_bytes()),
@@ -104,31 +104,36 @@ impl Template {
     pub fn constant(&self) -> Option<&[u8]> {
         match &*self.segments {
             [] => Some(b""),
-            [Segment::Text(text)] => Some(text),
+            [TemplatePart::Text(text)] => Some(text),
             _ => None,
         }
+    }
+
+    /// Whether a variable has a default.
+    pub fn has_defaults(&self) -> bool {
+        self.segments.iter().any(|segment| matches!(segment, TemplatePart::Variable { default: Some(_), .. }))
     }
 
     /// The variables, with repetitions. Names that nobody knows ([`Variable::Unknown`]) deserve a warning.
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {
         self.segments.iter().filter_map(|segment| match segment {
-            Segment::Text(_) => None,
-            Segment::Variable { variable, .. } => Some(variable),
+            TemplatePart::Text(_) => None,
+            TemplatePart::Variable { variable, .. } => Some(variable),
         })
     }
 }
 
-fn push_text(segments: &mut Vec<Segment>, literal: &mut Vec<u8>, style: Style) {
+fn push_text(segments: &mut Vec<TemplatePart>, literal: &mut Vec<u8>, style: Style) {
     if !literal.is_empty() {
         let mut text = Vec::with_capacity(literal.len());
         (style.escape)(literal, &mut text);
-        segments.push(Segment::Text(text.into()));
+        segments.push(TemplatePart::Text(text.into()));
         literal.clear();
     }
 }
 
 /// Reads what follows a `$`: the variable, and the text after it.
-fn reference(text: &str) -> Option<(Segment, &str)> {
+fn reference(text: &str) -> Option<(TemplatePart, &str)> {
     if let Some(braced) = text.strip_prefix('{') {
         let (inner, after) = braced.split_once('}')?;
         let (name, default) = match inner.split_once("??") {
@@ -139,13 +144,23 @@ fn reference(text: &str) -> Option<(Segment, &str)> {
         if name.is_empty() || !name.bytes().all(known) {
             return None;
         }
-        return Some((Segment::Variable { variable: Variable::named(name), default }, after));
+        return Some((TemplatePart::Variable { variable: Variable::named(name), default }, after));
     }
     let is_group = text.starts_with(|first: char| first.is_ascii_digit());
     let in_name = |byte: &u8| byte.is_ascii_digit() || (!is_group && (byte.is_ascii_alphabetic() || *byte == b'_'));
     let end = text.bytes().take_while(in_name).count();
-    let (name, after) = text.split_at(end);
-    (!name.is_empty()).then(|| (Segment::Variable { variable: Variable::named(name), default: None }, after))
+    let (name, after) = text.split_at(end + path_after(text, end));
+    (!name.is_empty()).then(|| (TemplatePart::Variable { variable: Variable::named(name), default: None }, after))
+}
+
+/// How long the path is that follows `$post_arg` at `end`, as in `$post_arg.a.b[0]`. A dot at its end is text.
+fn path_after(text: &str, end: usize) -> usize {
+    if &text[..end] != "post_arg" || !text[end..].starts_with('.') {
+        return 0;
+    }
+    let in_path = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.[]*".contains(byte);
+    let path: String = text[end..].bytes().take_while(in_path).map(char::from).collect();
+    path.trim_end_matches('.').len()
 }
 
 fn copy(value: &[u8], out: &mut Vec<u8>) {
@@ -227,6 +242,7 @@ mod tests {
         assert_eq!(render("/$1/${ 1 }"), "/first/first");
         assert_eq!(render("/$1_v$1a"), "/first_vfirsta");
         assert_eq!(render("${http_user-agent} ${post_arg.a.b[0]}"), "caf\u{e9} deep");
+        assert_eq!(render("$post_arg.a.b[0]. $remote_addr.x $post_arg."), "deep. 10.0.0.1.x .");
     }
 
     #[test]

@@ -55,6 +55,8 @@ macro_rules! variables {
             SentHeader(Box<str>),
             /// `upstream_http_X`: a header of the response as the upstream sent it, held like [`Variable::Header`].
             UpstreamHeader(Box<str>),
+            /// `uri_param_X`: what stands where the `uri` of the route has `:X`.
+            UriParameter(Box<str>),
             /// `post_arg_X`: the first value of a field of a form body.
             PostArgument(Box<str>),
             /// `post_arg.PATH`: a place in a JSON, form or multipart body; the text is what follows `post_arg.`.
@@ -128,11 +130,11 @@ variables! {
     // The client's connection.
     /// The address of the client, after `real-ip`.
     RemoteAddr = "remote_addr",
-    /// The port of the peer of the connection.
+    /// The port of the client, after `real-ip`.
     RemotePort = "remote_port",
     /// The address of the peer of the connection, whatever `real-ip` found.
     PeerAddr = "realip_remote_addr",
-    /// The same.
+    /// The port of the peer of the connection, likewise.
     PeerPort = "realip_remote_port",
     /// The address this connection was accepted on.
     ServerAddr = "server_addr",
@@ -269,6 +271,8 @@ impl Variable {
             Some(Variable::SentHeader(header(name)))
         } else if let Some(name) = after("upstream_http_") {
             Some(Variable::UpstreamHeader(header(name)))
+        } else if let Some(name) = after("uri_param_") {
+            Some(Variable::UriParameter(name.into()))
         } else if let Some(name) = after("post_arg_") {
             Some(Variable::PostArgument(name.into()))
         } else if let Some(path) = after("post_arg.") {
@@ -289,9 +293,8 @@ impl Variable {
     pub fn since(&self) -> Option<Moment> {
         use Variable::*;
         Some(match self {
-            RouteId | RouteName | ServiceId | ServiceName | ConsumerName | ConsumerGroupId | ApisixRequestId => {
-                Moment::Request
-            }
+            RouteId | RouteName | ServiceId | ServiceName | ConsumerName | ConsumerGroupId | ApisixRequestId
+            | UriParameter(_) => Moment::Request,
             Status
             | BytesSent
             | BodyBytesSent
@@ -309,8 +312,8 @@ impl Variable {
             | UpstreamBytesSent
             | BalancerIp
             | BalancerPort => Moment::Answer,
-            RequestBody | PostArgument(_) => Moment::Record,
-            PostPath(_) | GraphqlName | GraphqlOperation | GraphqlRootFields | Unknown(_) => return None,
+            RequestBody | PostArgument(_) | PostPath(_) => Moment::Record,
+            GraphqlName | GraphqlOperation | GraphqlRootFields | Unknown(_) => return None,
             _ => Moment::Routing,
         })
     }
@@ -318,7 +321,7 @@ impl Variable {
     /// Why it can have no value at this moment; `None` where it may have one.
     pub fn absence(&self, at: Moment) -> Option<String> {
         let why = match (self, self.since()) {
-            (Variable::Unknown(_), _) => "which nobody knows",
+            (Variable::Unknown(_), _) => "which is not a variable",
             (_, Some(since)) if since <= at => return None,
             (_, Some(Moment::Routing | Moment::Request)) => "which has no value before a route is chosen",
             (_, Some(Moment::Answer)) => "which has no value before the request is answered",
@@ -341,6 +344,7 @@ impl fmt::Display for Variable {
             Variable::Cookie(name) => write!(out, "cookie_{name}"),
             Variable::SentHeader(name) => write!(out, "sent_http_{}", name.replace('-', "_")),
             Variable::UpstreamHeader(name) => write!(out, "upstream_http_{}", name.replace('-', "_")),
+            Variable::UriParameter(name) => write!(out, "uri_param_{name}"),
             Variable::PostArgument(name) => write!(out, "post_arg_{name}"),
             Variable::PostPath(path) => write!(out, "post_arg.{path}"),
             Variable::Capture(number) => write!(out, "{number}"),
@@ -357,11 +361,13 @@ mod tests {
     #[test]
     fn what_has_no_value_says_why() {
         for (name, at, why) in [
-            ("resp_body", Moment::Record, "which nobody knows"),
+            ("resp_body", Moment::Record, "which is not a variable"),
             ("consumer_name", Moment::Routing, "which has no value before a route is chosen"),
             ("sent_http_a", Moment::Request, "which has no value before the request is answered"),
             ("post_arg_a", Moment::Answer, "and the body of the request is not read for it"),
-            ("post_arg.a.b", Moment::Record, "and the body of the request is not read for it"),
+            ("post_arg.a.b", Moment::Answer, "and the body of the request is not read for it"),
+            ("graphql_name", Moment::Record, "and the body of the request is not read for it"),
+            ("uri_param_a", Moment::Routing, "which has no value before a route is chosen"),
         ] {
             let told = Variable::named(name).absence(at);
             assert_eq!(told, Some(format!("names the variable `{name}`, {why}")), "{name}");

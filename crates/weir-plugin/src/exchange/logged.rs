@@ -19,7 +19,7 @@ impl Variables for Logged<'_> {
     fn variable(&self, variable: &Variable) -> Option<Cow<'_, [u8]>> {
         let Logged(exchange) = self;
         let value = exchange.variable(variable);
-        if exchange.secret_arguments.is_empty() {
+        if exchange.secret_arguments().is_empty() {
             return value;
         }
         match variable {
@@ -43,12 +43,12 @@ impl Variables for Logged<'_> {
 
 impl Logged<'_> {
     fn is_secret(&self, name: &[u8]) -> bool {
-        self.0.secret_arguments.iter().any(|secret| **secret == *name)
+        self.0.secret_arguments().iter().any(|secret| **secret == *name)
     }
 
     /// A value of a field as logs show it.
     pub fn field<'v>(&self, name: &[u8], value: &'v [u8]) -> Cow<'v, [u8]> {
-        match name.eq_ignore_ascii_case(REFERER.as_bytes()) && !self.0.secret_arguments.is_empty() {
+        match name.eq_ignore_ascii_case(REFERER.as_bytes()) && !self.0.secret_arguments().is_empty() {
             true => self.without_secrets(Cow::Borrowed(value)),
             false => Cow::Borrowed(value),
         }
@@ -92,7 +92,7 @@ mod tests {
             String::from_utf8(value.into_owned()).expect("text")
         };
         assert_eq!(shown(&exchange, "args"), "b=1&apikey=k&%61pikey=k2&apikey&c=apikey");
-        exchange.secret_arguments.push(b"apikey"[..].into());
+        exchange.hide_argument(b"apikey"[..].into());
         let query = "b=1&apikey=***&%61pikey=***&apikey=***&c=apikey";
         for (name, want) in [
             ("args", query.to_owned()),
@@ -112,7 +112,7 @@ mod tests {
         let mut exchange = Exchange::default();
         let head = "GET / HTTP/1.1\r\nHost: h\r\nReferer: http://h/a?b=1&apikey=k#c\r\n\r\n";
         parse_request(head.as_bytes(), &Limits::default(), &mut exchange.request).expect("valid").expect("complete");
-        exchange.secret_arguments.push(b"apikey"[..].into());
+        exchange.hide_argument(b"apikey"[..].into());
         let logged = Logged(&exchange);
         let shown = logged.variable(&Variable::named("http_referer")).expect("there");
         assert_eq!(&*shown, b"http://h/a?b=1&apikey=***#c");

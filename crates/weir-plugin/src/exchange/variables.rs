@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use jiff::{Timestamp, tz::TimeZone};
 use weir_proto::{Head, Known, Version, field};
 
-use super::{Exchange, Upstream};
+use super::{AttemptRecord, Exchange, post_path};
 use crate::form;
 use crate::tls::{ClientCertificate, Tls};
 use crate::variable::{Variable, Variables};
@@ -39,6 +39,7 @@ fn seconds(from_ns: u64, to_ns: u64) -> Value<'static> {
 
 impl Variables for Exchange {
     fn variable(&self, variable: &Variable) -> Option<Cow<'_, [u8]>> {
+        // Long, since it is a table: one row for each variable.
         let request = &self.request;
         match variable {
             Variable::Uri => bytes(request.path()),
@@ -62,7 +63,8 @@ impl Variables for Exchange {
             Variable::ContentLength => request.head.known(Known::ContentLength).map(Cow::Borrowed),
             Variable::ContentType => request.head.value(b"content-type").map(Cow::Borrowed),
             Variable::RemoteAddr => text(self.client.addr),
-            Variable::RemotePort | Variable::PeerPort => text(self.client.peer.port()),
+            Variable::RemotePort => text(self.client.port),
+            Variable::PeerPort => text(self.client.peer.port()),
             Variable::PeerAddr => text(self.client.peer.ip()),
             Variable::ServerAddr => text(self.client.local.ip()),
             Variable::ServerPort => text(self.client.local.port()),
@@ -75,8 +77,10 @@ impl Variables for Exchange {
             Variable::RequestLength => text(self.request_bytes),
             Variable::BodyBytesSent => text(self.body_bytes),
             Variable::BytesSent => text(self.response_bytes),
-            Variable::RequestBody => self.request_body.as_deref().map(Cow::Borrowed),
-            Variable::PostArgument(name) => argument(self.request_body.as_deref()?, name.as_bytes()),
+            Variable::RequestBody => self.request_body().map(Cow::Borrowed),
+            Variable::PostArgument(name) => argument(self.request_body()?, name.as_bytes()),
+            Variable::PostPath(path) => post_path::find(self.request_body()?, path),
+            Variable::UriParameter(name) => self.uri_parameters.as_ref()?.get(name).map(Cow::Borrowed),
             Variable::RequestTime => seconds(self.started_ns, self.ended_ns.max(self.started_ns)),
             Variable::RequestCompletion => {
                 (self.ended_ns != 0 && self.stop.is_none()).then_some(Cow::Borrowed(&b"OK"[..]))
@@ -107,7 +111,7 @@ impl Variables for Exchange {
                 text(format_args!("{}.{:03}", ms / 1000, ms % 1000))
             }
             Variable::RequestId => Some(Cow::Owned(self.own_id().into_bytes())),
-            Variable::ApisixRequestId => (!self.request_id.is_empty()).then_some(Cow::Borrowed(&*self.request_id)),
+            Variable::ApisixRequestId => (!self.request_id().is_empty()).then_some(Cow::Borrowed(self.request_id())),
             Variable::RouteId => name(self.route.as_ref().map(|route| &*route.route_id)),
             Variable::RouteName => name(self.route.as_ref().map(|route| &*route.route_name)),
             Variable::ServiceId => name(self.route.as_ref().map(|route| &*route.service_id)),
@@ -118,7 +122,7 @@ impl Variables for Exchange {
             Variable::Header(name) => header(&request.head, name.as_bytes()),
             Variable::SentHeader(name) | Variable::UpstreamHeader(name) => header(&self.response.head, name.as_bytes()),
             Variable::Cookie(name) => cookie(self, name.as_bytes()),
-            Variable::RemoteUser if !self.remote_user.is_empty() => bytes(&self.remote_user),
+            Variable::RemoteUser if !self.remote_user().is_empty() => bytes(self.remote_user()),
             Variable::RemoteUser => remote_user(self),
             Variable::TlsProtocol => self.tls.as_ref().map(|tls| Cow::Borrowed(tls.version.as_bytes())),
             Variable::TlsCipher => self.tls.as_ref().map(|tls| Cow::Borrowed(tls.cipher.as_bytes())),
@@ -136,8 +140,7 @@ impl Variables for Exchange {
             Variable::TlsClientFingerprint => certificate(self, |certificate| &certificate.fingerprint),
             Variable::TlsClientCertificate => certificate(self, |certificate| &certificate.pem),
             // What lies within a body is never read for this: see `Variable::absence`.
-            Variable::PostPath(_)
-            | Variable::GraphqlName
+            Variable::GraphqlName
             | Variable::GraphqlOperation
             | Variable::GraphqlRootFields
             | Variable::Capture(_)
@@ -157,14 +160,14 @@ impl Variables for Exchange {
 
 impl Exchange {
     /// What is known of the attempts, as nginx writes it: a list where there were several, with `-` for what is missing.
-    fn of_attempts<'a>(&'a self, value: impl Fn(&'a Upstream) -> Value<'a>) -> Value<'a> {
-        if self.earlier.is_empty() {
+    fn of_attempts<'a>(&'a self, value: impl Fn(&'a AttemptRecord) -> Value<'a>) -> Value<'a> {
+        if self.earlier().is_empty() {
             return value(&self.upstream);
         }
         // One that has not begun, as who waits for a place has none, is no attempt.
         let last = self.upstream.addr.is_some().then_some(&self.upstream);
         let values: Vec<_> =
-            self.earlier.iter().chain(last).map(|attempt| value(attempt).unwrap_or(Cow::Borrowed(b"-"))).collect();
+            self.earlier().iter().chain(last).map(|attempt| value(attempt).unwrap_or(Cow::Borrowed(b"-"))).collect();
         Some(Cow::Owned(values.join(&b", "[..])))
     }
 
@@ -330,15 +333,18 @@ mod tests {
     #[test]
     fn attempts_are_listed_in_their_order() {
         let mut exchange = exchange("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
-        let attempt = |port: u16, status, connect_ns, ended_ns| Upstream {
+        let attempt = |port: u16, status, connect_ns, ended_ns| AttemptRecord {
             addr: Some(([127, 0, 0, 1], port).into()),
             status,
             started_ns: 1_000_000_000,
             connect_ns,
             ended_ns,
-            ..Upstream::default()
+            ..AttemptRecord::default()
         };
-        exchange.earlier = vec![attempt(1, 0, 0, 1_002_000_000), attempt(2, 0, 1_001_000_000, 1_005_000_000)];
+        for earlier in [attempt(1, 0, 0, 1_002_000_000), attempt(2, 0, 1_001_000_000, 1_005_000_000)] {
+            exchange.upstream = earlier;
+            exchange.retry();
+        }
         exchange.upstream = attempt(3, 200, 1_001_000_000, 1_009_000_000);
         for (name, want) in [
             ("upstream_addr", "127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3"),
@@ -348,7 +354,7 @@ mod tests {
         ] {
             assert_eq!(value(&exchange, name).as_deref(), Some(want), "{name}");
         }
-        exchange.upstream = Upstream::default();
+        exchange.upstream = AttemptRecord::default();
         assert_eq!(value(&exchange, "upstream_status").as_deref(), Some("-, -"), "a third one had no turn");
         exchange.clear();
         assert_eq!(value(&exchange, "upstream_addr"), None);
@@ -369,7 +375,7 @@ mod tests {
     fn the_cause_of_an_early_end_has_its_word() {
         let mut exchange = exchange("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
         assert_eq!(value(&exchange, "error_cause"), None);
-        exchange.stop = Some(crate::Stop::ReadTimeout);
+        exchange.end_by(crate::Stop::ReadTimeout);
         assert_eq!(value(&exchange, "error_cause").as_deref(), Some("read_timeout"));
     }
 

@@ -25,7 +25,7 @@ const MAX_REGEX_SIZE: usize = 1 << 20;
 const OPERATORS: &str = "use one of ==, ~=, >, >=, <, <=, ~~, ~*, in, has, ipmatch";
 
 pub(super) fn compile(value: &Value) -> Result<Node, Error> {
-    let mut compiler = Compiler { place: Vec::new(), tests: 0, regexes: 0 };
+    let mut compiler = ExpressionCompiler { place: Vec::new(), tests: 0, regexes: 0 };
     let Value::Array(items) = value else {
         return Err(compiler.unwrapped());
     };
@@ -58,14 +58,14 @@ impl Connective {
     }
 }
 
-struct Compiler {
+struct ExpressionCompiler {
     /// The indices that lead to what is being compiled.
     place: Vec<usize>,
     tests: usize,
     regexes: usize,
 }
 
-impl Compiler {
+impl ExpressionCompiler {
     /// Compiles what stands at `index` of the present place.
     fn at<T>(&mut self, index: usize, compile: impl FnOnce(&mut Self) -> T) -> T {
         self.place.push(index);
@@ -113,7 +113,10 @@ impl Compiler {
 
     fn test(&mut self, name: &str, rest: &[Value]) -> Result<Node, Error> {
         let not = |value: &Value| value.as_str() == Some("!");
+        let equal = Value::from("==");
         let (operator, constant, negated) = match rest {
+            // APISIX: two elements are a variable and what it is.
+            [constant] if !constant.as_str().is_some_and(is_operator) => (&equal, constant, false),
             [] | [_] => {
                 return Err(self.error("rule too short", format!("write [\"{name}\", operator, constant]")));
             }
@@ -131,7 +134,7 @@ impl Compiler {
         if self.tests > MAX_TESTS {
             return Err(self.error("invalid expression", format!("write at most {MAX_TESTS} comparisons")));
         }
-        let operator_index = 1 + usize::from(negated);
+        let operator_index = if rest.len() == 1 { 0 } else { 1 + usize::from(negated) };
         let Some(operator) = operator.as_str() else {
             let reason = format!("invalid operator '{}'", short(&operator.to_string()));
             return Err(self.at(operator_index, |it| it.error(reason, OPERATORS)));
@@ -280,6 +283,13 @@ impl Compiler {
     }
 }
 
+/// A rule that ends with one of these lacks its constant.
+fn is_operator(text: &str) -> bool {
+    const WORDS: [&str; 15] =
+        ["!", "==", "~=", ">", ">=", "<", "<=", "~~", "~*", "in", "IN", "has", "HAS", "ipmatch", "IPMATCH"];
+    WORDS.contains(&text)
+}
+
 fn operator_help(operator: &str) -> &'static str {
     match operator {
         "=" | "===" | "eq" => "use == to compare",
@@ -349,6 +359,17 @@ mod tests {
             let text = error(value.clone());
             assert!(text.starts_with(expected), "{value}\n     got: {text}\nexpected: {expected}");
         }
+    }
+
+    #[test]
+    fn u18_two_elements_ask_for_equality() {
+        let printed = |value: Value| compile(&value).expect("valid").to_string();
+        assert_eq!(printed(json!([["arg_a", "1"]])), printed(json!([["arg_a", "==", "1"]])));
+        assert_eq!(
+            printed(json!([["arg_a", 1], ["arg_b", null]])),
+            printed(json!([["arg_a", "==", 1], ["arg_b", "==", null]]))
+        );
+        assert!(error(json!([["arg_a", {"a": 1}]])).starts_with("vars[0][1]: invalid expression"));
     }
 
     #[test]

@@ -1,0 +1,37 @@
+//! What is wrong with a plugin's options, and where.
+
+use std::fmt;
+
+/// A mistake in a plugin's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// Where in the plugin's own configuration: `headers.set`, `regex_uri[1]`; empty for the whole.
+    pub path: String,
+    /// What is wrong and what would be right.
+    pub problem: String,
+}
+
+impl ConfigError {
+    pub fn new(path: impl Into<String>, problem: impl Into<String>) -> ConfigError {
+        ConfigError { path: path.into(), problem: problem.into() }
+    }
+
+    /// The same mistake, of a configuration that stands at `path` in another.
+    pub fn below(self, path: &str) -> ConfigError {
+        let path = match self.path.as_str() {
+            "" => path.to_owned(),
+            inner if inner.starts_with('[') => format!("{path}{inner}"),
+            inner => format!("{path}.{inner}"),
+        };
+        ConfigError { path, ..self }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.path.as_str() {
+            "" => write!(f, "{}", self.problem),
+            path => write!(f, "{path}: {}", self.problem),
+        }
+    }
+}
