@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::log::{AppendError, Log, Removal, Shared, Status};
+use crate::log::{AppendError, JournalShared, Log, Removal, Status};
 use crate::options::{Options, Sync};
 use crate::reader::Reader;
 use crate::recovery::Recovery;
@@ -25,7 +25,7 @@ pub type OnCommit = Box<dyn FnOnce(Result<Seq, AppendError>) + Send>;
 
 /// A journal. Records come in from any thread; dropping it writes and syncs what has been handed over.
 pub struct Journal {
-    shared: Arc<Shared>,
+    shared: Arc<JournalShared>,
     inbox: Arc<Inbox>,
     max_record_bytes: u32,
     max_pending_bytes: usize,
@@ -34,7 +34,7 @@ pub struct Journal {
 
 #[derive(Default)]
 struct Inbox {
-    state: Mutex<Pending>,
+    state: Mutex<PendingAppends>,
     /// There is something to do.
     wake: Condvar,
     /// Something was committed.
@@ -42,17 +42,19 @@ struct Inbox {
 }
 
 #[derive(Default)]
-struct Pending {
+struct PendingAppends {
     appends: VecDeque<(Vec<u8>, OnCommit)>,
     bytes: usize,
     release: Option<Seq>,
     expire_before_ms: Option<u64>,
     removals: Vec<Removal>,
     is_closed: bool,
+    /// One of `appends` is to be synced before it counts as committed.
+    sync_now: bool,
 }
 
 impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, Pending> {
+    fn lock(&self) -> MutexGuard<'_, PendingAppends> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -87,6 +89,18 @@ impl Journal {
     /// # Errors
     /// The record is too large, or too much waits already; it was not taken.
     pub fn append(&self, payload: Vec<u8>, on_commit: OnCommit) -> Result<(), AppendError> {
+        self.hand_over(payload, on_commit, false)
+    }
+
+    /// The same, and with [`Sync::Every`] syncs before the record counts as committed.
+    ///
+    /// # Errors
+    /// As for [`Journal::append`].
+    pub fn append_synced(&self, payload: Vec<u8>, on_commit: OnCommit) -> Result<(), AppendError> {
+        self.hand_over(payload, on_commit, true)
+    }
+
+    fn hand_over(&self, payload: Vec<u8>, on_commit: OnCommit, sync_now: bool) -> Result<(), AppendError> {
         let bytes = payload.len();
         if bytes > self.max_record_bytes as usize {
             return Err(AppendError::TooLarge { bytes, limit: self.max_record_bytes });
@@ -98,6 +112,7 @@ impl Journal {
         }
         pending.bytes += bytes;
         pending.appends.push_back((payload, on_commit));
+        pending.sync_now |= sync_now;
         drop(pending);
         self.inbox.wake.notify_one();
         Ok(())
@@ -126,7 +141,7 @@ impl Journal {
     /// Waits until there is a record after this one; `false` if there was none in time.
     pub fn wait_for_more(&self, after: Seq, patience: Duration) -> bool {
         let pending = self.inbox.lock();
-        let is_waiting = |_: &mut Pending| self.committed() <= after;
+        let is_waiting = |_: &mut PendingAppends| self.committed() <= after;
         let waited = self.inbox.committed.wait_timeout_while(pending, patience, is_waiting);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
@@ -190,6 +205,7 @@ impl Committer {
             pending.bytes = 0;
             let (release, expire) = (pending.release.take(), pending.expire_before_ms.take());
             let is_closed = pending.is_closed;
+            let sync_now = mem::take(&mut pending.sync_now);
             drop(pending);
             let is_idle = appends.is_empty();
             let mut removals = Vec::new();
@@ -203,7 +219,7 @@ impl Committer {
             if !removals.is_empty() {
                 self.inbox.lock().removals.append(&mut removals);
             }
-            self.commit(appends);
+            self.commit(appends, sync_now);
             self.sync_if_due(is_closed);
             if is_closed && is_idle {
                 return;
@@ -212,7 +228,7 @@ impl Committer {
     }
 
     /// Waits until there is something to do.
-    fn wait(&self) -> MutexGuard<'_, Pending> {
+    fn wait(&self) -> MutexGuard<'_, PendingAppends> {
         let mut pending = self.inbox.lock();
         loop {
             let is_wanted = !pending.appends.is_empty()
@@ -233,7 +249,7 @@ impl Committer {
     }
 
     /// Writes what has come in, in batches, and tells everybody.
-    fn commit(&mut self, mut appends: VecDeque<(Vec<u8>, OnCommit)>) {
+    fn commit(&mut self, mut appends: VecDeque<(Vec<u8>, OnCommit)>, sync_now: bool) {
         while !appends.is_empty() {
             let mut bytes = 0;
             let count = appends.iter().take_while(|(payload, _)| {
@@ -244,7 +260,10 @@ impl Committer {
             let count = count.count();
             let (payloads, callbacks): (Vec<_>, Vec<_>) = appends.drain(..count).unzip();
             let mut removals = Vec::new();
-            let result = self.log.append(&payloads, now_ms(), &mut removals);
+            let mut result = self.log.append(&payloads, now_ms(), &mut removals);
+            if sync_now && result.is_ok() {
+                result = self.log.sync().map_err(|error| AppendError::Io(Arc::new(error))).and(result);
+            }
             if !removals.is_empty() {
                 self.inbox.lock().removals.append(&mut removals);
             }

@@ -78,7 +78,7 @@ pub struct Status {
 }
 
 /// What the writer and the readers share.
-pub struct Shared {
+pub struct JournalShared {
     pub storage: Arc<dyn Storage>,
     pub id: u64,
     pub max_record_bytes: u32,
@@ -88,7 +88,7 @@ pub struct Shared {
     error: Mutex<Option<String>>,
 }
 
-impl Shared {
+impl JournalShared {
     pub fn segments(&self) -> MutexGuard<'_, VecDeque<Arc<Segment>>> {
         self.segments.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -113,7 +113,7 @@ impl Shared {
 
 /// Appends to the newest segment, begins new ones, and removes old ones.
 pub struct Log {
-    shared: Arc<Shared>,
+    shared: Arc<JournalShared>,
     options: Options,
     current: Option<Writing>,
     next_seq: Seq,
@@ -133,7 +133,7 @@ impl Log {
     /// The directory, or a segment in it, cannot be read.
     pub fn open(storage: Arc<dyn Storage>, options: Options) -> io::Result<(Log, Recovery)> {
         let recovered = recovery::recover(&*storage, &options)?;
-        let shared = Shared {
+        let shared = JournalShared {
             storage,
             id: recovered.id,
             max_record_bytes: options.max_record_bytes,
@@ -152,7 +152,7 @@ impl Log {
         Ok((log, recovered.recovery))
     }
 
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub fn shared(&self) -> &Arc<JournalShared> {
         &self.shared
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::Seq;
-use crate::log::Shared;
+use crate::log::JournalShared;
 use crate::segment::{Frames, Peeked, Segment};
 
 /// What a reader finds next.
@@ -25,7 +25,7 @@ pub enum Item<'a> {
 
 /// A position in a journal. Readers are independent of each other and of the writer.
 pub struct Reader {
-    shared: Arc<Shared>,
+    shared: Arc<JournalShared>,
     /// The last record that was handed out, or passed over.
     seq: Seq,
     chunk_bytes: usize,
@@ -33,7 +33,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    pub(crate) fn new(shared: Arc<Shared>, after: Seq, chunk_bytes: usize) -> Reader {
+    pub(crate) fn new(shared: Arc<JournalShared>, after: Seq, chunk_bytes: usize) -> Reader {
         Reader { shared, seq: after, chunk_bytes, open: None }
     }
 
@@ -60,9 +60,9 @@ impl Reader {
                     return Ok(Some(Item::Gone { first, last: follows }));
                 }
                 self.seq = self.seq.max(segment.header.first_seq - 1);
-                match self.open_segment(segment) {
-                    // It was removed a moment ago, and is no longer in the list.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                match self.open_segment(Arc::clone(&segment)) {
+                    // It was removed a moment ago, and is no longer in the list. One that is in it was removed by others.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound && !self.is_listed(&segment) => continue,
                     opened => opened?,
                 }
             }
@@ -100,6 +100,10 @@ impl Reader {
     /// The oldest segment with records after this one.
     fn segment_after(&self, seq: Seq) -> Option<Arc<Segment>> {
         self.shared.segments().iter().find(|segment| segment.last_seq() > seq).cloned()
+    }
+
+    fn is_listed(&self, segment: &Arc<Segment>) -> bool {
+        self.shared.segments().iter().any(|listed| Arc::ptr_eq(listed, segment))
     }
 
     fn is_newest(&self) -> bool {

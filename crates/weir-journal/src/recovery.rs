@@ -62,7 +62,7 @@ pub fn recover(storage: &dyn Storage, options: &Options) -> io::Result<Recovered
     for (first_seq, name) in names {
         let file = storage.open(&name)?;
         let header = read_header(&*file, &name)?;
-        found.push(Found { first_seq, name, file, header });
+        found.push(SegmentSummary { first_seq, name, file, header });
     }
     let id = found.iter().find_map(|found| Some(found.header?.id)).unwrap_or_else(new_id);
     // A segment of which nothing is left still says by its name which numbers were given out.
@@ -96,7 +96,7 @@ pub fn recover(storage: &dyn Storage, options: &Options) -> io::Result<Recovered
     Ok(Recovered { id, next_seq, segments, recovery })
 }
 
-struct Found {
+struct SegmentSummary {
     first_seq: Seq,
     name: String,
     file: Arc<dyn File>,
@@ -140,8 +140,8 @@ impl Scanned {
 }
 
 /// Reads the records before `until`.
-fn scan(found: Found, id: u64, until: Seq, max_payload: u32) -> io::Result<Scanned> {
-    let Found { first_seq, name, file, header } = found;
+fn scan(found: SegmentSummary, id: u64, until: Seq, max_payload: u32) -> io::Result<Scanned> {
+    let SegmentSummary { first_seq, name, file, header } = found;
     let own = header.filter(|header| header.id == id && header.first_seq == first_seq);
     // Without a header nothing can be said of what stood before it.
     let header = own.unwrap_or(Header { id, first_seq, follows: 0 });

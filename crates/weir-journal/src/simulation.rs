@@ -17,18 +17,18 @@ pub struct Simulated {
 }
 
 struct Inner {
-    now: BTreeMap<String, Content>,
+    now: BTreeMap<String, FileContent>,
     /// The directory as it was synced last.
-    synced: BTreeMap<String, Content>,
-    faults: Faults,
+    synced: BTreeMap<String, FileContent>,
+    faults: DiskFaults,
     random: fastrand::Rng,
     operations: u64,
 }
 
-type Content = Arc<Mutex<Bytes>>;
+type FileContent = Arc<Mutex<DiskBytes>>;
 
 #[derive(Default)]
-struct Bytes {
+struct DiskBytes {
     now: Vec<u8>,
     synced: Vec<u8>,
     /// Since the last sync, in order.
@@ -43,7 +43,7 @@ enum Change {
 
 /// What goes wrong, as probabilities from 0 to 1.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
+pub struct DiskFaults {
     /// A write stores a part of its bytes and fails.
     pub write: f64,
     /// A sync fails, and what it was to keep is never kept.
@@ -61,13 +61,13 @@ impl Simulated {
         Simulated::with(BTreeMap::new(), seed)
     }
 
-    fn with(files: BTreeMap<String, Content>, seed: u64) -> Simulated {
+    fn with(files: BTreeMap<String, FileContent>, seed: u64) -> Simulated {
         let random = fastrand::Rng::with_seed(seed);
-        let inner = Inner { synced: files.clone(), now: files, faults: Faults::default(), random, operations: 0 };
+        let inner = Inner { synced: files.clone(), now: files, faults: DiskFaults::default(), random, operations: 0 };
         Simulated { inner: Arc::new(Mutex::new(inner)) }
     }
 
-    pub fn set_faults(&self, faults: Faults) {
+    pub fn set_faults(&self, faults: DiskFaults) {
         self.lock().faults = faults;
     }
 
@@ -96,7 +96,7 @@ impl Simulated {
             };
             if let Some(content) = found {
                 let survived = content.lock().unwrap_or_else(PoisonError::into_inner).after_crash(&mut random);
-                let bytes = Bytes { now: survived.clone(), synced: survived, unsynced: Vec::new() };
+                let bytes = DiskBytes { now: survived.clone(), synced: survived, unsynced: Vec::new() };
                 files.insert(name.clone(), Arc::new(Mutex::new(bytes)));
             }
         }
@@ -118,7 +118,7 @@ impl Simulated {
 }
 
 impl Inner {
-    fn fails(&mut self, chance: impl Fn(&Faults) -> f64) -> io::Result<()> {
+    fn fails(&mut self, chance: impl Fn(&DiskFaults) -> f64) -> io::Result<()> {
         self.operations += 1;
         match self.random.f64() < chance(&self.faults) {
             true => Err(io::Error::from(io::ErrorKind::Other)),
@@ -127,12 +127,12 @@ impl Inner {
     }
 
     fn used(&self) -> u64 {
-        let len = |content: &Content| content.lock().unwrap_or_else(PoisonError::into_inner).now.len() as u64;
+        let len = |content: &FileContent| content.lock().unwrap_or_else(PoisonError::into_inner).now.len() as u64;
         self.now.values().map(len).sum()
     }
 }
 
-impl Bytes {
+impl DiskBytes {
     fn apply(content: &mut Vec<u8>, change: &Change) {
         match change {
             Change::SetLen(len) => content.resize(*len as usize, 0),
@@ -147,7 +147,7 @@ impl Bytes {
     }
 
     fn change(&mut self, change: Change) {
-        Bytes::apply(&mut self.now, &change);
+        DiskBytes::apply(&mut self.now, &change);
         self.unsynced.push(change);
     }
 
@@ -155,13 +155,13 @@ impl Bytes {
         let mut content = self.synced.clone();
         let kept = random.usize(0..=self.unsynced.len());
         for change in &self.unsynced[..kept] {
-            Bytes::apply(&mut content, change);
+            DiskBytes::apply(&mut content, change);
         }
         // The next one reached the disk in part.
         if let Some(Change::Write { offset, bytes }) = self.unsynced.get(kept) {
             let sectors = random.usize(0..=bytes.len() / SECTOR_BYTES);
             let bytes = bytes[..sectors * SECTOR_BYTES].to_vec();
-            Bytes::apply(&mut content, &Change::Write { offset: *offset, bytes });
+            DiskBytes::apply(&mut content, &Change::Write { offset: *offset, bytes });
         }
         content
     }
@@ -178,7 +178,7 @@ impl Storage for Simulated {
         if inner.now.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let content = Content::default();
+        let content = FileContent::default();
         inner.now.insert(name.to_owned(), Arc::clone(&content));
         Ok(Arc::new(SimulatedFile { directory: self.clone(), content }))
     }
@@ -219,11 +219,11 @@ impl Storage for Simulated {
 
 struct SimulatedFile {
     directory: Simulated,
-    content: Content,
+    content: FileContent,
 }
 
 impl SimulatedFile {
-    fn bytes(&self) -> MutexGuard<'_, Bytes> {
+    fn bytes(&self) -> MutexGuard<'_, DiskBytes> {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -274,7 +274,7 @@ impl File for SimulatedFile {
         if failed.is_ok() {
             let unsynced = std::mem::take(&mut bytes.unsynced);
             let mut synced = std::mem::take(&mut bytes.synced);
-            unsynced.iter().for_each(|change| Bytes::apply(&mut synced, change));
+            unsynced.iter().for_each(|change| DiskBytes::apply(&mut synced, change));
             bytes.synced = synced;
         } else {
             bytes.unsynced.clear();

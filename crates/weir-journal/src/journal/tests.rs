@@ -2,7 +2,7 @@ use std::sync::mpsc;
 
 use super::*;
 use crate::Item;
-use crate::simulation::{Faults, Simulated};
+use crate::simulation::{DiskFaults, Simulated};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -48,11 +48,11 @@ fn what_was_handed_over_is_written_when_the_journal_closes() {
 fn a_batch_that_cannot_be_written_is_told_to_each_of_its_records() {
     let storage = Simulated::new(1);
     let (journal, _) = open(&storage, Options::default());
-    storage.set_faults(Faults { write: 1.0, ..Faults::default() });
+    storage.set_faults(DiskFaults { write: 1.0, ..DiskFaults::default() });
     let error = journal.append_and_wait(b"lost".to_vec()).expect_err("nothing can be written");
     assert!(matches!(error, AppendError::Io(_)), "{error}");
     assert!(journal.status().error.is_some());
-    storage.set_faults(Faults::default());
+    storage.set_faults(DiskFaults::default());
     assert_eq!(journal.append_and_wait(b"kept".to_vec()).expect("it can again"), 1);
     assert_eq!(journal.status().error, None);
 }
@@ -110,4 +110,17 @@ fn release_and_expiry_are_done_by_the_thread() {
         journal.append_and_wait(b"young".to_vec()).expect("written");
         expired += journal.take_removals().iter().map(|removal| removal.records).sum::<u64>();
     }
+}
+
+#[test]
+fn a_record_that_must_not_be_lost_is_synced_at_once() {
+    let storage = Simulated::new(1);
+    let (journal, _) = open(&storage, Options { sync: Sync::Every(LONG), ..Options::default() });
+    let (sender, receiver) = mpsc::channel();
+    let tell = Box::new(move |result: Result<Seq, AppendError>| drop(sender.send(result)));
+    journal.append_synced(b"kept".to_vec(), tell).expect("taken");
+    let committed = receiver.recv_timeout(LONG).expect("it is told");
+    assert_eq!(committed.expect("written"), 1);
+    let (_, recovery) = open(&storage.after_crash(7), Options::default());
+    assert_eq!(recovery.records, 1);
 }

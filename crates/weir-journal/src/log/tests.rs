@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::reader::{Item, Reader};
-use crate::simulation::{Faults, Simulated};
+use crate::simulation::{DiskFaults, Simulated};
 
 fn small() -> Options {
     Options { segment_bytes: 4 << 10, max_bytes: 64 << 10, max_record_bytes: 8 << 10, ..Options::default() }
@@ -260,7 +260,7 @@ impl Model {
             }
             2 => {
                 let chance = |random: &mut fastrand::Rng| if random.u8(0..3) == 0 { 0.2 } else { 0.0 };
-                self.storage.set_faults(Faults {
+                self.storage.set_faults(DiskFaults {
                     write: chance(&mut self.random),
                     // A failed sync takes what was promised to be durable by the next one.
                     sync: if self.options.sync == Sync::Always { chance(&mut self.random) } else { 0.0 },
