@@ -1,0 +1,231 @@
+//! The account of a sink: what became of every record.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+
+use crate::books::{Books, DropReason, RecordTally, RejectReason};
+use crate::cells::{Cells, MAX_SLOTS, Slot};
+
+/// The account of a sink. Workers count what they hand over, each for itself; the sink counts the rest.
+pub struct RecordAccount {
+    name: String,
+    cells: Cells,
+    state: Mutex<AccountState>,
+}
+
+struct AccountState {
+    books: Books,
+    /// Slots that were used before and are free.
+    free: Vec<usize>,
+    used: usize,
+    last_error: Option<String>,
+}
+
+/// An account at one moment. It always balances: `accepted = delivered + rejected + dropped + pending`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct AccountReading {
+    pub name: String,
+    pub plugin: String,
+    pub accepted: RecordTally,
+    pub delivered: RecordTally,
+    /// Of those delivered: the store had them already.
+    pub duplicates: RecordTally,
+    pub rejected: Settled,
+    pub dropped: Settled,
+    pub pending: Pending,
+    pub last_error: Option<String>,
+}
+
+/// Tallies by reason.
+pub type Settled = BTreeMap<&'static str, RecordTally>;
+
+/// Where records are that wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Pending {
+    pub memory: RecordTally,
+    pub spool: RecordTally,
+    pub inflight: RecordTally,
+}
+
+impl AccountReading {
+    pub fn dropped_records(&self, reason: &str) -> u64 {
+        self.dropped.get(reason).map_or(0, |tally| tally.records)
+    }
+
+    pub fn balances(&self) -> bool {
+        let settled = self.rejected.values().chain(self.dropped.values()).copied();
+        let Pending { memory, spool, inflight } = self.pending;
+        self.accepted == settled.chain([self.delivered, memory, spool, inflight]).sum()
+    }
+
+    /// The sum with another account of the same name.
+    pub fn add(&mut self, other: AccountReading) {
+        self.accepted.add(other.accepted);
+        self.delivered.add(other.delivered);
+        self.duplicates.add(other.duplicates);
+        for (mine, others) in [(&mut self.rejected, other.rejected), (&mut self.dropped, other.dropped)] {
+            for (reason, tally) in others {
+                mine.entry(reason).or_default().add(tally);
+            }
+        }
+        self.pending.memory.add(other.pending.memory);
+        self.pending.spool.add(other.pending.spool);
+        self.pending.inflight.add(other.pending.inflight);
+        self.last_error = other.last_error.or(self.last_error.take());
+    }
+}
+
+impl RecordAccount {
+    pub fn in_memory(name: &str) -> RecordAccount {
+        RecordAccount::of(name, Cells::in_memory())
+    }
+
+    /// Goes on where the numbers in `cells` stand. Whatever was in memory when the process before ended is lost, and
+    /// booked for this reason; `spooled` is what was found on disk.
+    pub fn of_cells(name: &str, cells: Cells, spooled: RecordTally, reason: DropReason) -> RecordAccount {
+        let account = RecordAccount::of(name, cells);
+        account.change(|books, (accepted, refused)| {
+            let settled = [books.delivered, books.rejected(), books.dropped(), books.moved, spooled].into_iter().sum();
+            let lost = accepted.without(refused).without(settled);
+            books.drained = accepted.without(refused);
+            (books.queued, books.inflight, books.spooled) = (RecordTally::default(), RecordTally::default(), spooled);
+            books.dropped[reason as usize].add(lost);
+        });
+        account
+    }
+
+    pub(crate) fn of(name: &str, cells: Cells) -> RecordAccount {
+        let books = cells.books();
+        let state = AccountState { books, free: Vec::new(), used: 0, last_error: None };
+        RecordAccount { name: name.to_owned(), cells, state: Mutex::new(state) }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AccountState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where one thread counts.
+    pub(crate) fn take_slot(&self) -> Option<usize> {
+        let mut state = self.lock();
+        let fresh = (state.used < MAX_SLOTS - 1).then_some(state.used);
+        state.free.pop().or_else(|| {
+            state.used += usize::from(fresh.is_some());
+            fresh
+        })
+    }
+
+    /// A record without a slot to be counted in: its bytes are not known.
+    pub(crate) fn count_lost(&self) {
+        self.book(|_| {
+            let slot = self.slot(MAX_SLOTS - 1);
+            slot.accept(0);
+            slot.refuse(0);
+        });
+    }
+
+    /// Records that were counted in another account go on in this one.
+    pub(crate) fn take_over(&self, other: &RecordAccount, tally: RecordTally) {
+        self.book(|_| self.slot(MAX_SLOTS - 1).accept_all(tally));
+        other.book(|books| {
+            books.drained.add(tally);
+            books.moved.add(tally);
+        });
+    }
+
+    /// What was counted in it stays.
+    pub(crate) fn give_back_slot(&self, slot: usize) {
+        self.lock().free.push(slot);
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self, number: usize) -> Slot<'_> {
+        self.cells.slot(number)
+    }
+
+    /// Changes the books, so that nobody sees half a change.
+    pub(crate) fn book<T>(&self, change: impl FnOnce(&mut Books) -> T) -> T {
+        let mut state = self.lock();
+        let result = change(&mut state.books);
+        self.cells.write_books(&state.books);
+        result
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Books, (RecordTally, RecordTally))) {
+        let counted = self.cells.counted();
+        self.book(|books| change(books, counted));
+    }
+
+    /// What went wrong last; `None` once something went well.
+    pub(crate) fn set_error(&self, error: Option<&str>) {
+        let mut state = self.lock();
+        if state.last_error.as_deref() != error {
+            state.last_error = error.map(str::to_owned);
+        }
+    }
+
+    /// The account as it is now.
+    pub fn read(&self) -> AccountReading {
+        let state = self.lock();
+        let books = &state.books;
+        let (counted, refused) = self.cells.counted();
+        let accepted = counted.without(books.moved);
+        let by_reason = |names: Vec<&'static str>, tallies: &[RecordTally]| -> Settled {
+            names.into_iter().zip(tallies.iter().copied()).filter(|(_, tally)| !tally.is_zero()).collect()
+        };
+        let mut dropped = by_reason(DropReason::ALL.iter().map(|reason| reason.name()).collect(), &books.dropped);
+        if !refused.is_zero() {
+            dropped.entry(DropReason::MemoryFull.name()).or_default().add(refused);
+        }
+        // What workers have handed over and the sink has not seen yet.
+        let mut memory = counted.without(refused).without(books.drained);
+        memory.add(books.queued);
+        AccountReading {
+            name: self.name.clone(),
+            plugin: self.name.split(' ').next().unwrap_or_default().to_owned(),
+            accepted,
+            delivered: books.delivered,
+            duplicates: books.duplicates,
+            rejected: by_reason(RejectReason::ALL.iter().map(|reason| reason.name()).collect(), &books.rejected),
+            dropped,
+            pending: Pending { memory, spool: books.spooled, inflight: books.inflight },
+            last_error: state.last_error.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_crash_takes_is_booked() {
+        let cells = Cells::in_memory();
+        (0..10).for_each(|_| cells.slot(0).accept(5));
+        cells.slot(0).refuse(5);
+        let tally = |records| RecordTally { records, bytes: 5 * records };
+        let books = Books {
+            drained: tally(8),
+            queued: tally(1),
+            inflight: tally(2),
+            spooled: tally(3),
+            delivered: tally(2),
+            ..Books::default()
+        };
+        cells.write_books(&books);
+        let reading = RecordAccount::of("a", cells).read();
+        assert!(reading.balances(), "{reading:?}");
+        let cells = Cells::in_memory();
+        (0..10).for_each(|_| cells.slot(0).accept(5));
+        cells.slot(0).refuse(5);
+        cells.write_books(&books);
+        let reading = RecordAccount::of_cells("a", cells, tally(4), DropReason::Crash).read();
+        assert!(reading.balances(), "{reading:?}");
+        assert_eq!((reading.dropped_records("crash"), reading.pending.spool.records), (3, 4));
+    }
+}

@@ -1,0 +1,62 @@
+//! How long to wait before the next try.
+
+use std::time::Duration;
+
+use crate::batching::Retries;
+
+const FIRST: Duration = Duration::from_millis(500);
+const MOST: Duration = Duration::from_secs(30);
+/// A receiver that asks for more patience than this is asked sooner.
+const MOST_ASKED_FOR: Duration = Duration::from_secs(300);
+
+/// Counts failures in a row.
+#[derive(Debug, Default)]
+pub struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    pub fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    /// The last try has failed.
+    pub fn has_failed(&self) -> bool {
+        self.failures > 0
+    }
+
+    /// The pause after a failure, or `None` where that was the last try. `after` is what the receiver asks for.
+    pub fn next(&mut self, retries: Retries, after: Option<Duration>) -> Option<Duration> {
+        self.failures = self.failures.saturating_add(1);
+        match retries {
+            Retries::Some { most, .. } if self.failures > most => None,
+            Retries::Some { pause, .. } => Some(pause),
+            Retries::Always => {
+                let most = FIRST.saturating_mul(1 << (self.failures - 1).min(10)).min(MOST);
+                // Jitter over the whole range, so that nodes that failed together do not come back together.
+                let pause = most.mul_f64(fastrand::f64());
+                Some(after.map_or(pause, |after| after.min(MOST_ASKED_FOR) + pause / 10))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_end_where_they_are_told_to() {
+        let mut backoff = Backoff::default();
+        let some = Retries::Some { most: 2, pause: Duration::from_secs(1) };
+        let pauses: Vec<_> = (0..3).map(|_| backoff.next(some, None)).collect();
+        assert_eq!(pauses, [Some(Duration::from_secs(1)), Some(Duration::from_secs(1)), None]);
+        backoff.reset();
+        for turn in 0..100 {
+            let pause = backoff.next(Retries::Always, None).expect("it never ends");
+            assert!(pause <= MOST && (turn > 0 || pause <= FIRST), "{pause:?}");
+        }
+        let asked = backoff.next(Retries::Always, Some(Duration::from_secs(7))).expect("it never ends");
+        assert!((7.0..=10.0).contains(&asked.as_secs_f64()), "{asked:?}");
+    }
+}

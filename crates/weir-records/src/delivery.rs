@@ -1,0 +1,650 @@
+//! A sink's task: takes records out of rings, and sends them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::account::RecordAccount;
+use crate::backoff::Backoff;
+use crate::batching::Retries;
+use crate::books::{Books, DropReason, RecordTally, RejectReason};
+use crate::destination::{Destination, OpenDestination, Outcome, SendOutcome};
+use crate::lock::locked;
+use crate::queue::{Ready, Record, RecordQueue, tally};
+use crate::register::SinkLimits;
+use crate::ring::RingReader;
+use crate::sink_core::SinkCore;
+
+use crate::spool::{Group, SpoolPlace};
+use crate::spooling::Spooling;
+
+/// How often rings are looked at while records come, and at most where none do.
+const LOOK: Duration = Duration::from_millis(20);
+const LOOK_IDLE: Duration = Duration::from_millis(160);
+/// How often a sink that waits looks whether the process still has patience.
+const LOOK_UP: Duration = Duration::from_millis(250);
+/// How often a sink says that it fails.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+/// How long a sink that was removed from the configuration tries to deliver what it has.
+const DRAIN: Duration = Duration::from_secs(60);
+/// A destination lags when this part of the memory is used.
+const LAG: u64 = 4;
+/// How often, and how long, a process that ends looks for its spool to be written.
+const LAST_LOOK: Duration = Duration::from_millis(2);
+const LAST_WRITES: Duration = Duration::from_millis(800);
+
+/// Starts the task, on its thread.
+pub(crate) fn start(core: Arc<SinkCore>, open: OpenDestination) {
+    tokio::task::spawn_local(async move {
+        let _ended = DeliveryEnded(Arc::clone(&core));
+        let destination = match open() {
+            Ok(destination) => Some(destination),
+            Err(error) => {
+                tracing::error!("{}: {error}; its records are lost", core.name());
+                core.account.set_error(Some(&error.to_string()));
+                None
+            }
+        };
+        let spooling = open_spool(&core).await;
+        let account = spooling.as_ref().map_or(&core.account, Spooling::account);
+        let task = Rc::new(SinkTask {
+            boot: fastrand::u64(..),
+            account: Arc::clone(account),
+            core,
+            spooling,
+            sequence: Cell::new(0),
+            queue: RefCell::default(),
+            added: Notify::new(),
+            has_all: Cell::new(false),
+            complained: RefCell::default(),
+            held: Cell::new(0),
+        });
+        let deliver =
+            RecordDelivery { task: Rc::clone(&task), backoff: Backoff::default(), limit: usize::MAX, closed: None };
+        tokio::join!(task.collect(), deliver.run(destination));
+    });
+}
+
+/// Without a spool, and where its directory cannot be used, records wait in memory alone.
+async fn open_spool(core: &Arc<SinkCore>) -> Option<Spooling> {
+    let spool = core.options.spool.clone()?;
+    let (name, register) = (core.name().to_owned(), Arc::clone(&core.register));
+    let directory = spool.directory.display().to_string();
+    let opened = tokio::task::spawn_blocking(move || Spooling::open(spool, &name, &register)).await;
+    let opened = opened.map_err(io::Error::other).and_then(|opened| opened);
+    match opened {
+        Ok(opened) => {
+            let spooling = Spooling::new(opened, core.name(), &core.register);
+            // A sink is started once.
+            let _ = core.spooled.set(Arc::clone(spooling.account()));
+            Some(spooling)
+        }
+        Err(error) => {
+            tracing::error!(
+                "{}: the spool in {directory} cannot be used: {error}; records wait in memory",
+                core.name()
+            );
+            core.account.set_error(Some(&error.to_string()));
+            None
+        }
+    }
+}
+
+/// Tells the register, also where the task panics.
+struct DeliveryEnded(Arc<SinkCore>);
+
+impl Drop for DeliveryEnded {
+    fn drop(&mut self) {
+        self.0.register.ended(&self.0.signals);
+    }
+}
+
+struct SinkTask {
+    core: Arc<SinkCore>,
+    account: Arc<RecordAccount>,
+    spooling: Option<Spooling>,
+    boot: u64,
+    /// The number of the last record.
+    sequence: Cell<u64>,
+    queue: RefCell<RecordQueue>,
+    /// There is more to send than before, or everything there will ever be.
+    added: Notify,
+    /// Nothing comes any more.
+    has_all: Cell<bool>,
+    /// When it was last said what becomes of records.
+    complained: RefCell<BTreeMap<&'static str, Instant>>,
+    /// Bytes of records in the queue, and of those that are being sent or written.
+    held: Cell<u64>,
+}
+
+impl SinkTask {
+    async fn collect(&self) {
+        let mut rings: Vec<RingReader> = Vec::new();
+        let mut pause = LOOK;
+        loop {
+            // Before the rings are emptied: what is closed writes no more.
+            let is_closed = self.core.signals.is_closed();
+            rings.append(&mut locked(&self.core.new_rings));
+            let drained = self.drain(&mut rings);
+            let has_spooled = self.spool().await;
+            if drained || has_spooled {
+                pause = LOOK;
+                self.added.notify_one();
+            } else if is_closed && !self.is_writing() || self.core.signals.has_given_up() {
+                break;
+            } else {
+                pause = (pause * 2).min(if self.is_writing() { LOOK } else { LOOK_IDLE });
+            }
+            rings.retain(|ring| !ring.has_ended());
+            let _ = timeout(pause, self.core.signals.changed.notified()).await;
+        }
+        self.has_all.set(true);
+        self.added.notify_one();
+    }
+
+    fn is_writing(&self) -> bool {
+        self.spooling.as_ref().is_some_and(Spooling::is_writing)
+    }
+
+    /// Takes what is in the rings; `false` if there was nothing.
+    fn drain(&self, rings: &mut [RingReader]) -> bool {
+        let (now, limits) = (Instant::now(), self.core.register.limits());
+        let mut queue = self.queue.borrow_mut();
+        let mut sequence = self.sequence.get();
+        let (mut queued, mut dropped) = (RecordTally::default(), RecordTally::default());
+        for ring in rings {
+            let mut moved = RecordTally::default();
+            while let Some(taken) = ring.take() {
+                sequence += 1 + u64::from(taken.refused);
+                let (payload, attachments) = (taken.payload, taken.attachments);
+                let record = Record { boot: self.boot, sequence, payload, attachments };
+                let bytes = record.bytes();
+                moved.add(RecordTally::one(bytes));
+                match self.has_room(&queue, bytes, limits) {
+                    true => {
+                        queue.push(record, now);
+                        queued.add(RecordTally::one(bytes));
+                    }
+                    false => dropped.add(RecordTally::one(bytes)),
+                }
+            }
+            if !moved.is_zero() && !Arc::ptr_eq(ring.account(), &self.account) {
+                // It came before the account on disk was open.
+                self.account.take_over(ring.account(), moved);
+            }
+        }
+        self.sequence.set(sequence);
+        if queued.is_zero() && dropped.is_zero() {
+            return false;
+        }
+        self.account.book(|books| {
+            books.drained.add(queued);
+            books.drained.add(dropped);
+            books.queued.add(queued);
+            books.dropped[DropReason::MemoryFull as usize].add(dropped);
+        });
+        true
+    }
+
+    /// Moves records to the disk, where they go through it; says whether there is more to send than before.
+    async fn spool(&self) -> bool {
+        let Some(spooling) = &self.spooling else { return false };
+        spooling.tidy().await;
+        let written = spooling.step();
+        self.release(written.bytes);
+        if let Some(error) = &written.error {
+            self.complain(error, "records wait in memory");
+        }
+        let mut queue = self.queue.borrow_mut();
+        if !written.failed.is_empty() {
+            queue.put_back(written.failed, Instant::now());
+        }
+        if queue.bytes() > self.core.register.limits().sink_memory / LAG {
+            spooling.go_through();
+        }
+        if spooling.is_through() && !spooling.is_broken() && !queue.is_empty() {
+            spooling.write(queue.batch(usize::MAX, usize::MAX, Instant::now()));
+        }
+        written.committed
+    }
+
+    /// Takes room for a record, if there is some.
+    fn has_room(&self, queue: &RecordQueue, bytes: u64, limits: SinkLimits) -> bool {
+        let has_room = self.core.options.max_pending.is_none_or(|most| queue.len() < most)
+            && self.held.get() + bytes <= limits.sink_memory
+            && self.core.register.take_memory(bytes, limits.memory);
+        if has_room {
+            self.held.set(self.held.get() + bytes);
+        }
+        has_room
+    }
+
+    fn release(&self, bytes: u64) {
+        self.held.set(self.held.get() - bytes);
+        self.core.register.give_memory(bytes);
+    }
+
+    /// Says that something fails, once in a while.
+    fn complain(&self, error: &str, consequence: &'static str) {
+        self.account.set_error(Some(error));
+        let mut complained = self.complained.borrow_mut();
+        if complained.get(consequence).is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
+            complained.insert(consequence, Instant::now());
+            tracing::error!("{}: {error}; {consequence}", self.core.name());
+        }
+    }
+}
+
+struct RecordDelivery {
+    task: Rc<SinkTask>,
+    backoff: Backoff,
+    /// Records in a batch at most, where the destination has shown that it takes no more.
+    limit: usize,
+    /// Since when nothing uses the sink any more.
+    closed: Option<Instant>,
+}
+
+/// What became of a batch so far.
+#[derive(Default)]
+struct Settlement {
+    delivered: RecordTally,
+    duplicates: RecordTally,
+    rejected: [RecordTally; RejectReason::ALL.len()],
+}
+
+impl Settlement {
+    fn sum(&self) -> RecordTally {
+        self.rejected.iter().copied().chain([self.delivered]).sum()
+    }
+
+    fn add(&mut self, other: &Settlement) {
+        self.delivered.add(other.delivered);
+        self.duplicates.add(other.duplicates);
+        self.rejected.iter_mut().zip(other.rejected).for_each(|(mine, others)| mine.add(others));
+    }
+
+    fn book(&self, books: &mut Books) {
+        books.delivered.add(self.delivered);
+        books.duplicates.add(self.duplicates);
+        books.rejected.iter_mut().zip(self.rejected).for_each(|(all, more)| all.add(more));
+    }
+}
+
+/// What is sent next.
+enum NextDelivery {
+    Batch(Vec<Record>),
+    /// From the disk.
+    Group(Arc<SpoolPlace>, Group),
+    /// There will not be anything.
+    End,
+}
+
+/// What an answer means.
+struct DeliveryVerdict {
+    /// Not settled yet.
+    left: Vec<Record>,
+    settlement: Settlement,
+    next: NextTry,
+}
+
+enum NextTry {
+    /// With smaller batches.
+    AtOnce,
+    Later {
+        error: String,
+        after: Option<Duration>,
+    },
+}
+
+impl DeliveryVerdict {
+    fn settled(settlement: Settlement) -> DeliveryVerdict {
+        DeliveryVerdict { left: Vec::new(), settlement, next: NextTry::AtOnce }
+    }
+
+    fn later(left: Vec<Record>, settlement: Settlement, error: String, after: Option<Duration>) -> DeliveryVerdict {
+        DeliveryVerdict { left, settlement, next: NextTry::Later { error, after } }
+    }
+}
+
+impl RecordDelivery {
+    async fn run(mut self, destination: Option<Box<dyn Destination>>) {
+        let Some(mut destination) = destination else {
+            // Without a destination everything that comes is lost.
+            while let NextDelivery::Batch(batch) = self.next().await {
+                self.lose(batch, DropReason::Abandoned);
+            }
+            return;
+        };
+        loop {
+            match self.next().await {
+                NextDelivery::Batch(batch) => {
+                    let (left, reason) = self.deliver(&mut *destination, batch).await;
+                    if !left.is_empty() {
+                        self.lose(left, reason);
+                    }
+                }
+                NextDelivery::Group(place, group) => self.deliver_group(&mut *destination, &place, group).await,
+                NextDelivery::End => break,
+            }
+            if self.has_drained_long_enough() {
+                break;
+            }
+        }
+        self.keep_rest().await;
+        self.lose_rest();
+    }
+
+    /// Waits for something to send.
+    async fn next(&mut self) -> NextDelivery {
+        let task = Rc::clone(&self.task);
+        let batching = &task.core.options.batching;
+        let most = batching.max_records.min(self.limit).max(1);
+        loop {
+            if task.core.signals.has_given_up() {
+                return NextDelivery::End;
+            }
+            let mut wait = LOOK_UP;
+            if let Some(spooling) = task.spooling.as_ref().filter(|spooling| spooling.is_through()) {
+                match spooling.next(most, batching.max_bytes).await {
+                    Ok(Some((place, group))) => return NextDelivery::Group(place, group),
+                    Ok(None) => {}
+                    Err(error) => task.complain(&error.to_string(), "records on disk cannot be read"),
+                }
+            }
+            let is_through =
+                task.spooling.as_ref().is_some_and(|spooling| spooling.is_through() && !spooling.is_broken());
+            let ready = task.queue.borrow().ready(batching, Instant::now());
+            match ready {
+                // What is in the queue follows what is on its way to the disk.
+                _ if is_through => {}
+                Ready::Now => break,
+                // What is left when nothing else comes.
+                Ready::In(_) if task.core.signals.is_closed() => break,
+                Ready::Empty if task.has_all.get() => return NextDelivery::End,
+                Ready::In(left) => wait = left.min(LOOK_UP),
+                Ready::Empty => {}
+            }
+            let _ = timeout(wait, task.added.notified()).await;
+        }
+        let batch = task.queue.borrow_mut().batch(most, batching.max_bytes, Instant::now());
+        let moved = tally(&batch);
+        task.account.book(|books| {
+            books.queued.subtract(moved);
+            books.inflight.add(moved);
+        });
+        NextDelivery::Batch(batch)
+    }
+
+    /// Sends what was on disk until all of it is settled, and books that at once: what is sent twice after a crash, because it
+    /// was not booked, is counted once.
+    async fn deliver_group(&mut self, destination: &mut dyn Destination, place: &SpoolPlace, group: Group) {
+        let core = Arc::clone(&self.task.core);
+        let Group { records: mut rest, tally: total, through } = group;
+        let (mut settlement, mut lost) = (Settlement::default(), RecordTally::default());
+        self.begin_batch();
+        while !rest.is_empty() {
+            let most = core.options.batching.max_records.min(self.limit).max(1).min(rest.len());
+            let after = rest.split_off(most);
+            let sent = tokio::select! {
+                sent = destination.send(&rest) => sent,
+                () = given_up(&core) => return place.put_back(total, through),
+            };
+            let verdict = self.judge(rest, sent);
+            settlement.add(&verdict.settlement);
+            let failed = (!verdict.left.is_empty()).then_some(verdict.next);
+            rest = verdict.left;
+            let (count, unsettled) = (rest.len(), tally(&rest));
+            rest.extend(after);
+            let Some(NextTry::Later { error, after }) = failed else { continue };
+            match self.backoff.next(core.options.retries, after) {
+                Some(pause) => {
+                    self.task.complain(&error, "records wait on disk, and are tried again");
+                    if self.has_drained_long_enough() {
+                        return place.put_back(total, through);
+                    }
+                    let _ = timeout(pause, given_up(&core)).await;
+                }
+                None => {
+                    self.task.complain(&error, "records are lost");
+                    lost.add(unsettled);
+                    rest.drain(..count);
+                    self.begin_batch();
+                }
+            }
+        }
+        place.done(total, through, |books| {
+            settlement.book(books);
+            books.dropped[DropReason::Retries as usize].add(lost);
+        });
+    }
+
+    /// With a number of tries, each batch has as many; otherwise pauses grow until one is delivered.
+    fn begin_batch(&mut self) {
+        if matches!(self.task.core.options.retries, Retries::Some { .. }) {
+            self.backoff.reset();
+        }
+    }
+
+    /// The rest of a batch that failed goes to the disk, if there is one that takes it.
+    fn spill(&mut self, batch: Vec<Record>) -> Vec<Record> {
+        let task = &self.task;
+        let Some(spooling) = &task.spooling else { return batch };
+        if spooling.is_broken() || task.core.options.retries != Retries::Always {
+            return batch;
+        }
+        self.put_back(batch);
+        spooling.go_through();
+        Vec::new()
+    }
+
+    fn put_back(&self, records: Vec<Record>) {
+        let moved = tally(&records);
+        self.task.queue.borrow_mut().put_back(records, Instant::now());
+        self.task.account.book(|books| {
+            books.inflight.subtract(moved);
+            books.queued.add(moved);
+        });
+    }
+
+    /// At the end what still waits in memory goes to the disk.
+    async fn keep_rest(&self) {
+        let Some(spooling) = &self.task.spooling else { return };
+        let deadline = Instant::now() + LAST_WRITES;
+        let rest = {
+            let mut queue = self.task.queue.borrow_mut();
+            queue.batch(usize::MAX, usize::MAX, Instant::now())
+        };
+        spooling.write(rest);
+        while spooling.is_writing() && Instant::now() < deadline {
+            let written = spooling.step();
+            self.task.release(written.bytes);
+            if !written.failed.is_empty() {
+                self.task.queue.borrow_mut().put_back(written.failed, Instant::now());
+            }
+            sleep(LAST_LOOK).await;
+        }
+        let waits = self.task.account.read().pending.spool.records;
+        if waits > 0 {
+            tracing::warn!("{}: {waits} records wait on disk for the next start", self.task.core.name());
+        }
+    }
+
+    /// Sends a batch until each of its records is settled; gives back those that are not when it gives up, and why.
+    async fn deliver(
+        &mut self,
+        destination: &mut dyn Destination,
+        mut batch: Vec<Record>,
+    ) -> (Vec<Record>, DropReason) {
+        self.begin_batch();
+        let core = Arc::clone(&self.task.core);
+        loop {
+            let sent = tokio::select! {
+                sent = destination.send(&batch) => sent,
+                () = given_up(&core) => return (self.spill(batch), DropReason::Shutdown),
+            };
+            let DeliveryVerdict { left, settlement, next } = self.judge(batch, sent);
+            self.settle(&settlement);
+            batch = self.shrunk(left);
+            if batch.is_empty() {
+                return (batch, DropReason::Retries);
+            }
+            let NextTry::Later { error, after } = next else { continue };
+            let Some(pause) = self.backoff.next(core.options.retries, after) else {
+                self.task.complain(&error, "records are lost");
+                return (batch, DropReason::Retries);
+            };
+            self.task.complain(&error, "records wait, and are tried again");
+            if self.has_drained_long_enough() {
+                return (batch, DropReason::Abandoned);
+            }
+            batch = self.spill(batch);
+            let _ = timeout(pause, given_up(&core)).await;
+            if batch.is_empty() || core.signals.has_given_up() {
+                return (self.spill(batch), DropReason::Shutdown);
+            }
+        }
+    }
+
+    /// The sink was removed from the configuration a while ago, and its destination still takes nothing.
+    fn has_drained_long_enough(&mut self) -> bool {
+        if !self.task.core.signals.is_closed() {
+            return false;
+        }
+        let since = *self.closed.get_or_insert_with(Instant::now);
+        self.backoff.has_failed() && since.elapsed() >= DRAIN
+    }
+
+    /// What goes beyond the batch that is tried next waits in the queue.
+    fn shrunk(&mut self, mut batch: Vec<Record>) -> Vec<Record> {
+        if batch.len() > self.limit {
+            self.put_back(batch.split_off(self.limit));
+        }
+        batch
+    }
+
+    fn judge(&mut self, batch: Vec<Record>, sent: SendOutcome) -> DeliveryVerdict {
+        let mut settlement = Settlement::default();
+        match sent {
+            SendOutcome::Taken => {
+                settlement.delivered = tally(&batch);
+                self.went_well();
+                DeliveryVerdict::settled(settlement)
+            }
+            SendOutcome::Each { outcomes, error } => self.judge_each(batch, outcomes, error),
+            SendOutcome::TooLarge(error) if batch.len() == 1 => self.reject(&batch, RejectReason::TooLarge, &error),
+            SendOutcome::TooLarge(_) => {
+                self.limit = batch.len() / 2;
+                DeliveryVerdict { left: batch, settlement, next: NextTry::AtOnce }
+            }
+            SendOutcome::Busy { error, after } => {
+                self.limit = (batch.len() / 2).max(1);
+                DeliveryVerdict::later(batch, settlement, error, after)
+            }
+            SendOutcome::Failed { error, after } => DeliveryVerdict::later(batch, settlement, error, after),
+            SendOutcome::Refused { reason, error } => self.reject(&batch, reason, &error),
+        }
+    }
+
+    fn judge_each(&mut self, batch: Vec<Record>, outcomes: Vec<Outcome>, error: Option<String>) -> DeliveryVerdict {
+        let mut settlement = Settlement::default();
+        let mut left = Vec::new();
+        for (record, outcome) in batch.into_iter().zip(outcomes) {
+            let one = RecordTally::one(record.bytes());
+            match outcome {
+                Outcome::Delivered => settlement.delivered.add(one),
+                Outcome::Duplicate => {
+                    settlement.delivered.add(one);
+                    settlement.duplicates.add(one);
+                }
+                Outcome::Rejected(reason) => settlement.rejected[reason as usize].add(one),
+                Outcome::Retry => left.push(record),
+            }
+        }
+        if !left.is_empty() {
+            return DeliveryVerdict::later(left, settlement, error.unwrap_or_default(), None);
+        }
+        self.went_well();
+        if let Some(error) = error {
+            self.task.complain(&error, "such records are rejected");
+        }
+        DeliveryVerdict::settled(settlement)
+    }
+
+    fn reject(&self, batch: &[Record], reason: RejectReason, error: &str) -> DeliveryVerdict {
+        let mut settlement = Settlement::default();
+        settlement.rejected[reason as usize] = tally(batch);
+        self.task.complain(error, "records are rejected");
+        DeliveryVerdict::settled(settlement)
+    }
+
+    fn went_well(&mut self) {
+        self.backoff.reset();
+        // Back to whole batches, step by step.
+        self.limit = self.limit.saturating_add(self.limit / 8 + 1);
+        self.task.account.set_error(None);
+    }
+
+    fn settle(&self, settlement: &Settlement) {
+        let settled = settlement.sum();
+        self.task.account.book(|books| {
+            books.inflight.subtract(settled);
+            settlement.book(books);
+        });
+        self.task.release(settled.bytes);
+    }
+
+    /// These are lost. They were being sent.
+    fn lose(&self, records: Vec<Record>, reason: DropReason) {
+        let core = &self.task.core;
+        let lost = tally(&records);
+        if reason != DropReason::Retries {
+            let name = core.name();
+            tracing::error!("{name}: {} records could not be delivered and are lost ({})", lost.records, reason.name());
+        }
+        self.task.account.book(|books| books.drop_from(inflight, reason, lost));
+        self.task.release(lost.bytes);
+    }
+
+    /// Whatever still waits when the process has no more patience.
+    fn lose_rest(&self) {
+        let mut queue = self.task.queue.borrow_mut();
+        let rest = queue.batch(usize::MAX, usize::MAX, Instant::now());
+        if rest.is_empty() {
+            return;
+        }
+        let (lost, name) = (tally(&rest), self.task.core.name());
+        let reason = match self.task.core.signals.has_given_up() {
+            true => DropReason::Shutdown,
+            false => DropReason::Abandoned,
+        };
+        tracing::error!("{name}: {} records could not be delivered and are lost ({})", lost.records, reason.name());
+        self.task.account.book(|books| books.drop_from(queued, reason, lost));
+        self.task.release(lost.bytes);
+    }
+}
+
+fn inflight(books: &mut Books) -> &mut RecordTally {
+    &mut books.inflight
+}
+
+fn queued(books: &mut Books) -> &mut RecordTally {
+    &mut books.queued
+}
+
+async fn given_up(core: &SinkCore) {
+    while !core.signals.has_given_up() {
+        let _ = timeout(LOOK_UP, core.signals.changed.notified()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+mod spool_tests;

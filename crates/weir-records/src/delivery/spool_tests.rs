@@ -1,0 +1,217 @@
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use weir_testkit::{DEADLINE, TempDir, eventually};
+
+use super::*;
+use crate::account::AccountReading;
+use crate::batching::{Batching, Retries};
+use crate::destination::RecordSending;
+use crate::register::SinkRegister;
+use crate::ring::RingWriter;
+use crate::sink::RecordSink;
+use crate::sink_core::SinkOptions;
+use crate::spool::SpoolOptions;
+use crate::spooling::SinkSpool;
+
+/// A store that can be down, and knows each record by its id.
+#[derive(Default)]
+struct Store {
+    is_up: AtomicBool,
+    /// Records that were sent, those that were there already among them.
+    sent: AtomicU64,
+    texts: Mutex<BTreeMap<String, String>>,
+    order: Mutex<Vec<String>>,
+}
+
+struct Sender(Arc<Store>);
+
+impl Destination for Sender {
+    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
+        let is_up = self.0.is_up.load(std::sync::atomic::Ordering::Relaxed);
+        let sent = match is_up {
+            false => SendOutcome::Failed { error: "the store is down".into(), after: Some(Duration::ZERO) },
+            true => {
+                let mut texts = self.0.texts.lock().expect("no test panics with it");
+                let outcome = |record: &Record| {
+                    let text = String::from_utf8(record.payload.clone()).expect("text");
+                    self.0.sent.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    match texts.insert(record.id(), text.clone()) {
+                        Some(_) => Outcome::Duplicate,
+                        None => {
+                            self.0.order.lock().expect("no test panics with it").push(text);
+                            Outcome::Delivered
+                        }
+                    }
+                };
+                SendOutcome::Each { outcomes: batch.iter().map(outcome).collect(), error: None }
+            }
+        };
+        Box::pin(async { sent })
+    }
+}
+
+impl Store {
+    fn set_up(&self, is_up: bool) {
+        self.is_up.store(is_up, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn count(&self) -> usize {
+        self.texts.lock().expect("no test panics with it").len()
+    }
+}
+
+/// What a process has of a sink.
+struct ProcessUnderTest {
+    register: Arc<SinkRegister>,
+    sink: Option<RecordSink>,
+    writer: RingWriter,
+    written: u64,
+}
+
+fn options(directory: &Path, spool: SpoolOptions) -> SinkOptions {
+    let soon = Duration::from_millis(1);
+    SinkOptions {
+        name: "test-logger here".into(),
+        batching: Batching { max_records: 7, max_bytes: 1 << 20, inactive: soon, oldest: soon },
+        retries: Retries::Always,
+        max_pending: None,
+        spool: Some(SinkSpool { directory: directory.join("sink"), options: spool }),
+    }
+}
+
+impl ProcessUnderTest {
+    fn start(directory: &Path, store: &Arc<Store>) -> ProcessUnderTest {
+        ProcessUnderTest::with(options(directory, SpoolOptions::default()), store)
+    }
+
+    fn with(options: SinkOptions, store: &Arc<Store>) -> ProcessUnderTest {
+        let register = Arc::new(SinkRegister::default());
+        let sender = Sender(Arc::clone(store));
+        let sink = RecordSink::new(&register, options, Box::new(|| Ok(Box::new(sender))));
+        sink.start().expect("a thread");
+        let writer = sink.writer().expect("a ring");
+        ProcessUnderTest { register, sink: Some(sink), writer, written: 0 }
+    }
+
+    fn write(&mut self, count: u64) {
+        for _ in 0..count {
+            self.written += 1;
+            let text = format!("record {:06}", self.written);
+            self.writer.write(Vec::new(), |out| out.extend_from_slice(text.as_bytes()));
+        }
+    }
+
+    fn read(&self) -> AccountReading {
+        let reading = self.register.read().remove(0);
+        assert!(reading.balances(), "{reading:?}");
+        reading
+    }
+
+    fn end(&mut self, patience: Duration) -> AccountReading {
+        self.sink = None;
+        self.register.finish(patience);
+        self.read()
+    }
+}
+
+#[test]
+fn what_a_store_misses_waits_on_disk_in_order() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let mut process = ProcessUnderTest::start(directory.path(), &store);
+    store.set_up(true);
+    process.write(10);
+    eventually("they are delivered", DEADLINE, || process.read().delivered.records == 10);
+    store.set_up(false);
+    process.write(100);
+    eventually("they are on disk", DEADLINE, || {
+        process.read().pending.spool.records + process.read().pending.inflight.records == 100
+    });
+    process.write(50);
+    eventually("these too", DEADLINE, || process.read().pending.memory.records == 0);
+    store.set_up(true);
+    eventually("all are delivered", DEADLINE, || process.read().delivered.records == 160);
+    process.write(5);
+    let reading = process.end(DEADLINE);
+    assert_eq!((reading.delivered.records, reading.accepted.records, reading.duplicates.records), (165, 165, 0));
+    let order = store.order.lock().expect("no test panics with it");
+    assert!(order.is_sorted(), "in their order");
+}
+
+#[test]
+fn the_next_process_delivers_what_was_left() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let mut process = ProcessUnderTest::start(directory.path(), &store);
+    process.write(30);
+    let reading = process.end(Duration::from_millis(50));
+    assert_eq!((reading.pending.spool.records, reading.dropped_records("shutdown")), (30, 0), "{reading:?}");
+    drop(process);
+    store.set_up(true);
+    let mut process = ProcessUnderTest::start(directory.path(), &store);
+    process.write(3);
+    eventually("all are delivered", DEADLINE, || process.read().delivered.records == 33);
+    let reading = process.end(DEADLINE);
+    assert_eq!((reading.accepted.records, store.count()), (33, 33), "the account goes on: {reading:?}");
+}
+
+#[test]
+fn two_processes_have_places_of_their_own_and_the_second_takes_over() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let mut first = ProcessUnderTest::start(directory.path(), &store);
+    first.write(20);
+    eventually("on disk", DEADLINE, || first.read().pending.memory.records == 0);
+    let mut second = ProcessUnderTest::start(directory.path(), &store);
+    second.write(20);
+    let left = first.end(Duration::from_millis(50));
+    assert_eq!(left.pending.spool.records, 20, "{left:?}");
+    drop(first);
+    store.set_up(true);
+    eventually("all are delivered", DEADLINE, || store.count() == 40);
+    eventually("and booked", DEADLINE, || second.read().delivered.records == 40);
+}
+
+#[test]
+fn a_full_spool_drops_what_is_new_or_what_is_old() {
+    for drop_oldest in [false, true] {
+        let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+        let spool = SpoolOptions { max_bytes: 4 << 20, drop_oldest, ..SpoolOptions::default() };
+        let mut process = ProcessUnderTest::with(options(directory.path(), spool), &store);
+        for _ in 0..80 {
+            process.writer.write(Vec::new(), |out| out.resize(out.len() + (100 << 10), b'x'));
+            eventually("it was written or dropped", DEADLINE, || process.read().pending.memory.records == 0);
+        }
+        let reading = process.read();
+        let dropped = reading.dropped_records("spool_full");
+        assert!((35..=60).contains(&dropped), "{reading:?}");
+        store.set_up(true);
+        let reading = process.end(DEADLINE);
+        let dropped = reading.dropped_records("spool_full") + reading.dropped_records("memory_full");
+        assert_eq!(reading.delivered.records, 80 - dropped, "{reading:?}");
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_leaves_memory() {
+    let store = Arc::new(Store::default());
+    store.set_up(true);
+    let mut process = ProcessUnderTest::start(Path::new("/proc/nowhere"), &store);
+    process.write(10);
+    let reading = process.end(DEADLINE);
+    assert_eq!((reading.delivered.records, store.count()), (10, 10));
+}
+
+#[test]
+fn a_directory_that_is_removed_costs_what_was_in_it_and_no_more() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let mut process = ProcessUnderTest::start(directory.path(), &store);
+    process.write(30);
+    eventually("on disk", DEADLINE, || process.read().pending.memory.records == 0);
+    std::fs::remove_dir_all(directory.path().join("sink")).expect("its own directory");
+    process.write(30);
+    store.set_up(true);
+    eventually("everything is settled", DEADLINE, || {
+        let reading = process.read();
+        reading.delivered.records + reading.dropped_records("corrupt") == 60
+    });
+}

@@ -1,0 +1,229 @@
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use weir_testkit::{DEADLINE, eventually};
+
+use super::*;
+use crate::account::AccountReading;
+use crate::batching::{Batching, Retries};
+use crate::destination::RecordSending;
+use crate::register::SinkRegister;
+use crate::ring::{Attachment, RingWriter};
+use crate::sink::RecordSink;
+use crate::sink_core::SinkOptions;
+
+type Script = Box<dyn FnMut(&[Record]) -> SendOutcome + Send>;
+
+struct Scripted(Script);
+
+impl Destination for Scripted {
+    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
+        let sent = (self.0)(batch);
+        Box::pin(async { sent })
+    }
+}
+
+/// Never answers.
+struct Dead;
+
+impl Destination for Dead {
+    fn send<'a>(&'a mut self, _: &'a [Record]) -> RecordSending<'a> {
+        Box::pin(std::future::pending())
+    }
+}
+
+struct Harness {
+    register: Arc<SinkRegister>,
+    sink: Option<RecordSink>,
+    writer: RingWriter,
+}
+
+fn options(max_records: usize) -> SinkOptions {
+    let hour = Duration::from_secs(3600);
+    SinkOptions {
+        name: "test-logger here".into(),
+        batching: Batching { max_records, max_bytes: 1 << 20, inactive: hour, oldest: hour },
+        retries: Retries::Some { most: 3, pause: Duration::ZERO },
+        max_pending: None,
+        spool: None,
+    }
+}
+
+impl Harness {
+    fn start(options: SinkOptions, script: impl FnMut(&[Record]) -> SendOutcome + Send + 'static) -> Harness {
+        Harness::open(options, Box::new(Scripted(Box::new(script))))
+    }
+
+    fn open(options: SinkOptions, destination: Box<dyn Destination + Send>) -> Harness {
+        let register = Arc::new(SinkRegister::default());
+        let sink = RecordSink::new(&register, options, Box::new(|| Ok(destination as Box<dyn Destination>)));
+        sink.start().expect("a thread");
+        let writer = sink.writer().expect("a ring");
+        Harness { register, sink: Some(sink), writer }
+    }
+
+    fn write(&self, texts: &[&str]) {
+        texts.iter().for_each(|text| self.writer.write(Vec::new(), |out| out.extend_from_slice(text.as_bytes())));
+    }
+
+    fn read(&self) -> AccountReading {
+        let reading = self.register.read().remove(0);
+        assert!(reading.balances(), "{reading:?}");
+        reading
+    }
+
+    /// Records that have left the ring.
+    fn sink_has(&self) -> u64 {
+        self.sink.as_ref().expect("it is open").account().book(|books| books.drained.records)
+    }
+
+    fn close(&mut self) {
+        self.sink = None;
+    }
+
+    fn end(&mut self) -> AccountReading {
+        self.close();
+        self.register.finish(DEADLINE);
+        self.read()
+    }
+}
+
+fn texts(batch: &[Record]) -> Vec<String> {
+    batch.iter().map(|record| String::from_utf8(record.payload.clone()).expect("text")).collect()
+}
+
+fn sent_to() -> (Sender<Vec<String>>, Receiver<Vec<String>>) {
+    channel()
+}
+
+#[test]
+fn every_record_is_delivered_or_its_fate_is_booked() {
+    let (sender, batches) = sent_to();
+    let mut tries = 0;
+    let mut harness = Harness::start(options(2), move |batch| {
+        tries += 1;
+        let _ = sender.send(texts(batch));
+        match tries {
+            1 => SendOutcome::Failed { error: "refused".into(), after: None },
+            2 => SendOutcome::Taken,
+            3 => SendOutcome::Each {
+                outcomes: vec![Outcome::Retry, Outcome::Rejected(RejectReason::Mapping)],
+                error: Some("a field".into()),
+            },
+            4 => SendOutcome::Each { outcomes: vec![Outcome::Duplicate], error: None },
+            _ => SendOutcome::Refused { reason: RejectReason::Invalid, error: "no".into() },
+        }
+    });
+    harness.write(&["1", "2", "3", "4", "5"]);
+    eventually("four are settled", DEADLINE, || harness.read().pending.memory.records == 1);
+    let reading = harness.end();
+    assert_eq!(
+        batches.try_iter().collect::<Vec<_>>(),
+        [vec!["1", "2"], vec!["1", "2"], vec!["3", "4"], vec!["3"], vec!["5"]]
+    );
+    assert_eq!((reading.accepted.records, reading.delivered.records, reading.duplicates.records), (5, 3, 1));
+    let rejected: Vec<_> = reading.rejected.iter().map(|(reason, tally)| (*reason, tally.records)).collect();
+    assert_eq!(rejected, [("invalid", 1), ("mapping", 1)]);
+    assert_eq!(reading.last_error.as_deref(), Some("no"));
+}
+
+#[test]
+fn records_are_lost_after_the_last_try() {
+    let mut harness = Harness::start(options(2), |_| SendOutcome::Failed { error: "refused".into(), after: None });
+    harness.write(&["1", "2"]);
+    eventually("it is given up", DEADLINE, || harness.read().dropped_records("retries") == 2);
+    assert_eq!(harness.end().pending.memory, RecordTally::default());
+}
+
+#[test]
+fn what_is_too_large_is_halved_until_it_is_taken_or_alone() {
+    let (sender, batches) = sent_to();
+    let mut harness = Harness::start(options(4), move |batch| {
+        if batch.len() > 1 || batch[0].payload == b"large" {
+            return SendOutcome::TooLarge("the answer is 413".into());
+        }
+        let _ = sender.send(texts(batch));
+        SendOutcome::Taken
+    });
+    harness.write(&["1", "2", "large", "4"]);
+    eventually("three are delivered", DEADLINE, || harness.read().delivered.records == 3);
+    assert_eq!(batches.try_iter().collect::<Vec<_>>().concat(), ["1", "2", "4"], "in their order");
+    assert_eq!(harness.end().rejected["too_large"].records, 1);
+}
+
+#[test]
+fn numbers_tell_of_what_is_missing() {
+    let (sender, numbers) = channel();
+    let mut options = options(1000);
+    options.max_pending = Some(3);
+    let mut harness = Harness::start(options, move |batch| {
+        let _ = sender.send(batch.iter().map(|record| record.sequence).collect::<Vec<_>>());
+        SendOutcome::Taken
+    });
+    harness.write(&["1", "2", "3", "4", "5"]);
+    eventually("they are taken over", DEADLINE, || harness.read().dropped_records("memory_full") == 2);
+    let reading = harness.end();
+    assert_eq!((reading.delivered.records, reading.accepted.records), (3, 5));
+    assert_eq!(numbers.try_iter().collect::<Vec<_>>(), [[1, 2, 3]]);
+}
+
+#[test]
+fn u03_records_that_wait_are_bounded_in_bytes() {
+    let mut harness = Harness::open(options(1), Box::new(Dead));
+    for turn in 1..=200 {
+        let attached = Attachment { bytes: vec![0; (512 << 10) - 1], _held: Box::new(()) };
+        harness.writer.write(vec![attached], |out| out.push(b'x'));
+        // One at a time, so that it is the sink that refuses, and not the ring.
+        eventually("the sink has it", DEADLINE, || harness.sink_has() == turn);
+    }
+    let reading = harness.read();
+    let waits = reading.pending.memory.bytes + reading.pending.inflight.bytes;
+    assert_eq!((waits, reading.dropped_records("memory_full")), (64 << 20, 72), "{reading:?}");
+    harness.close();
+    harness.register.finish(Duration::ZERO);
+    assert_eq!(harness.read().dropped_records("shutdown"), 128);
+}
+
+#[test]
+fn what_is_left_at_the_end_is_told() {
+    let mut options = options(1);
+    options.retries = Retries::Always;
+    let mut harness = Harness::start(options, |_| SendOutcome::Failed { error: "refused".into(), after: None });
+    harness.write(&["1", "2", "3"]);
+    harness.close();
+    harness.register.finish(Duration::from_millis(50));
+    let reading = harness.read();
+    assert_eq!(reading.dropped_records("shutdown"), 3, "{reading:?}");
+}
+
+#[test]
+fn a_single_record_is_sent_when_its_time_has_come() {
+    let mut options = options(1000);
+    options.batching.inactive = Duration::from_millis(1);
+    let harness = Harness::start(options, |_| SendOutcome::Taken);
+    harness.write(&["alone"]);
+    eventually("it is delivered", DEADLINE, || harness.read().delivered.records == 1);
+}
+
+#[test]
+fn a_dead_destination_costs_the_others_nothing() {
+    let register = Arc::new(SinkRegister::default());
+    let dead =
+        RecordSink::new(&register, SinkOptions { name: "dead".into(), ..options(1) }, Box::new(|| Ok(Box::new(Dead))));
+    let alive = Scripted(Box::new(|_| SendOutcome::Taken));
+    let alive = RecordSink::new(
+        &register,
+        SinkOptions { name: "alive".into(), ..options(1) },
+        Box::new(|| Ok(Box::new(alive))),
+    );
+    let writers = [&dead, &alive].map(|sink| {
+        sink.start().expect("a thread");
+        sink.writer().expect("a ring")
+    });
+    writers.iter().for_each(|writer| writer.write(Vec::new(), |out| out.extend_from_slice(b"x")));
+    eventually("one is delivered", DEADLINE, || register.read()[0].delivered.records == 1);
+    let waits = || register.read()[1].pending;
+    eventually("the other is on its way", DEADLINE, || waits().inflight.records == 1);
+    drop((dead, alive));
+    register.finish(Duration::from_millis(50));
+    assert_eq!(register.read()[1].dropped_records("shutdown"), 1);
+}

@@ -1,0 +1,45 @@
+//! Records of exchanges on their way to where logs are kept.
+//!
+//! ```text
+//! worker: copies -> ring ── sink thread: queue -> batch -> destination
+//!                                           └──> spool ──┘   while the destination lags
+//! ```
+//!
+//! - A worker hands a record over with one copy into its own ring ([`SinkWriter`]): no lock, no allocation, no waiting.
+//! - A sink ([`RecordSink`]) has a task on one of the sink threads: it takes records out of the rings, keeps them within
+//!   bounds, makes batches, and sends them with its [`Destination`], again and again if need be.
+//! - Its [`Account`] says of every record what became of it:
+//!   `accepted = delivered + rejected + dropped + pending`, at each reading.
+//!
+//! What a record says is none of this crate's business: it is bytes.
+
+mod account;
+mod backoff;
+mod batching;
+mod books;
+mod cells;
+mod delivery;
+mod destination;
+mod lock;
+mod parcel;
+mod queue;
+mod register;
+mod ring;
+mod signals;
+mod sink;
+mod sink_core;
+mod spool;
+mod spooling;
+mod threads;
+
+pub use crate::sink_core::SinkOptions;
+pub use account::{AccountReading, Pending, RecordAccount, Settled};
+pub use batching::{Batching, Retries};
+pub use books::{DropReason, RecordTally, RejectReason};
+pub use destination::{Destination, OpenDestination, Outcome, RecordSending, SendOutcome};
+pub use queue::Record;
+pub use register::{SinkLimits, SinkRegister};
+pub use ring::Attachment;
+pub use sink::{RecordSink, SinkWriter};
+pub use spool::{SpoolOptions, SpoolPlace, SpoolSync, directory_name, read_accounts};
+pub use spooling::SinkSpool;

@@ -1,0 +1,107 @@
+//! Records as they stand on disk: some of them together, so that a frame of the journal costs each little.
+//!
+//! ```text
+//! parcel = version u8 | count u32 | record*
+//! record = boot u64 | sequence u64 | attachments u32 | text | text*          text = length u32 | bytes
+//! ```
+
+use crate::books::RecordTally;
+use crate::queue::{Record, tally};
+use crate::ring::Attachment;
+
+const VERSION: u8 = 1;
+/// Records go together up to this size, in bytes.
+pub const MAX_BYTES: u64 = 256 << 10;
+
+pub fn encode(records: &[Record]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(tally(records).bytes as usize + 32 * records.len() + 8);
+    out.push(VERSION);
+    out.extend_from_slice(&(records.len() as u32).to_le_bytes());
+    for record in records {
+        out.extend_from_slice(&record.boot.to_le_bytes());
+        out.extend_from_slice(&record.sequence.to_le_bytes());
+        out.extend_from_slice(&(record.attachments.len() as u32).to_le_bytes());
+        text(&mut out, &record.payload);
+        record.attachments.iter().for_each(|attachment| text(&mut out, &attachment.bytes));
+    }
+    out
+}
+
+fn text(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+/// `None` where it is none of this version. The journal's checksums keep damage away from here.
+pub fn decode(bytes: &[u8]) -> Option<Vec<Record>> {
+    let (mut rest, records) = header(bytes)?;
+    let mut decoded = Vec::with_capacity((records as usize).min(1 << 16));
+    for _ in 0..records {
+        let boot = u64::from_le_bytes(take(&mut rest, 8)?.try_into().ok()?);
+        let sequence = u64::from_le_bytes(take(&mut rest, 8)?.try_into().ok()?);
+        let attachments = number(&mut rest)?;
+        let payload = sized(&mut rest)?.to_vec();
+        let attachment = |_| Some(Attachment { bytes: sized(&mut rest)?.to_vec(), _held: Box::new(()) });
+        let attachments = (0..attachments).map(attachment).collect::<Option<_>>()?;
+        decoded.push(Record { boot, sequence, payload, attachments });
+    }
+    Some(decoded)
+}
+
+/// How many records, and how many bytes of them, a parcel has.
+pub fn count(bytes: &[u8]) -> Option<RecordTally> {
+    Some(tally(&decode(bytes)?))
+}
+
+fn header(bytes: &[u8]) -> Option<(&[u8], u32)> {
+    let (&version, mut rest) = bytes.split_first()?;
+    let records = number(&mut rest)?;
+    (version == VERSION).then_some((rest, records))
+}
+
+fn take<'a>(rest: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
+    let (taken, after) = rest.split_at_checked(count)?;
+    *rest = after;
+    Some(taken)
+}
+
+fn number(rest: &mut &[u8]) -> Option<u32> {
+    Some(u32::from_le_bytes(take(rest, 4)?.try_into().ok()?))
+}
+
+fn sized<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = number(rest)?;
+    take(rest, length as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_packed_is_unpacked(
+            payloads in prop::collection::vec(
+                (prop::collection::vec(any::<u8>(), 0..40), prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..3)),
+                0..6,
+            ),
+        ) {
+            let records: Vec<Record> = (1..)
+                .zip(payloads)
+                .map(|(sequence, (payload, bodies))| {
+                    let attachments = bodies.into_iter().map(|bytes| Attachment { bytes, _held: Box::new(()) }).collect();
+                    Record { boot: 7, sequence, payload, attachments }
+                })
+                .collect();
+            let packed = encode(&records);
+            let unpacked = decode(&packed).expect("it is whole");
+            prop_assert_eq!(format!("{unpacked:?}"), format!("{records:?}"));
+            prop_assert_eq!(count(&packed), Some(tally(&records)));
+            for cut in 0..packed.len() {
+                prop_assert!(decode(&packed[..cut]).is_none());
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Records in memory, until they are sent.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::batching::Batching;
+use crate::books::RecordTally;
+use crate::ring::Attachment;
+
+/// A record in its sink's hands.
+#[derive(Debug)]
+pub struct Record {
+    /// Numbers the process that wrote it: with the sequence it names the record for ever.
+    pub boot: u64,
+    /// Its number in the sink. A gap means that as many records were lost before it.
+    pub sequence: u64,
+    pub payload: Vec<u8>,
+    pub attachments: Vec<Attachment>,
+}
+
+impl Record {
+    pub fn bytes(&self) -> u64 {
+        let attached: usize = self.attachments.iter().map(|attachment| attachment.bytes.len()).sum();
+        (self.payload.len() + attached) as u64
+    }
+
+    /// The same text at each try, and for no other record: what a store recognises it by.
+    pub fn id(&self) -> String {
+        format!("{:016x}-{:012}", self.boot, self.sequence)
+    }
+}
+
+/// The records of some, as a tally.
+pub fn tally<'a>(records: impl IntoIterator<Item = &'a Record>) -> RecordTally {
+    records.into_iter().map(|record| RecordTally::one(record.bytes())).sum()
+}
+
+/// In the order of their numbers.
+#[derive(Default)]
+pub struct RecordQueue {
+    records: VecDeque<Record>,
+    bytes: u64,
+    /// When the first record came, and when the last one did.
+    first: Option<Instant>,
+    last: Option<Instant>,
+    /// Records that were to be sent already are in it again.
+    is_due: bool,
+}
+
+/// When there is a batch.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ready {
+    Now,
+    In(Duration),
+    /// There is nothing to send.
+    Empty,
+}
+
+impl RecordQueue {
+    pub fn push(&mut self, record: Record, now: Instant) {
+        self.bytes += record.bytes();
+        self.first.get_or_insert(now);
+        self.last = Some(now);
+        self.records.push_back(record);
+    }
+
+    /// What could not be sent goes first again.
+    pub fn put_back(&mut self, records: Vec<Record>, now: Instant) {
+        for record in records.into_iter().rev() {
+            self.bytes += record.bytes();
+            self.records.push_front(record);
+        }
+        self.is_due = true;
+        self.first.get_or_insert(now);
+        self.last.get_or_insert(now);
+    }
+
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    pub fn ready(&self, batching: &Batching, now: Instant) -> Ready {
+        let (Some(first), Some(last)) = (self.first, self.last) else { return Ready::Empty };
+        if self.is_empty() {
+            return Ready::Empty;
+        }
+        let due = (first + batching.oldest).min(last + batching.inactive);
+        if self.is_due || self.len() >= batching.max_records || self.bytes >= batching.max_bytes as u64 || due <= now {
+            return Ready::Now;
+        }
+        Ready::In(due - now)
+    }
+
+    /// As many records as a batch may have; at least one, if there is one.
+    pub fn batch(&mut self, max_records: usize, max_bytes: usize, now: Instant) -> Vec<Record> {
+        let mut bytes = 0;
+        let fits = |record: &&Record| {
+            bytes += record.bytes();
+            bytes <= max_bytes as u64
+        };
+        let count = self.records.iter().take(max_records).take_while(fits).count().max(1).min(self.len());
+        let batch: Vec<Record> = self.records.drain(..count).collect();
+        self.bytes -= tally(&batch).bytes;
+        // What is left has waited, but nobody knows for how long: not longer than the batch.
+        self.first = (!self.is_empty()).then_some(now);
+        self.is_due &= !self.is_empty();
+        batch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(sequence: u64, bytes: usize) -> Record {
+        Record { boot: 1, sequence, payload: vec![0; bytes], attachments: Vec::new() }
+    }
+
+    #[test]
+    fn a_batch_is_ready_when_it_is_full_or_old() {
+        let batching = Batching {
+            max_records: 3,
+            max_bytes: 100,
+            inactive: Duration::from_secs(5),
+            oldest: Duration::from_secs(8),
+        };
+        let (mut queue, begin) = (RecordQueue::default(), Instant::now());
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        assert_eq!(queue.ready(&batching, begin), Ready::Empty);
+        queue.push(record(1, 10), begin);
+        assert_eq!(queue.ready(&batching, begin), Ready::In(Duration::from_secs(5)));
+        queue.push(record(2, 10), at(4));
+        assert_eq!(queue.ready(&batching, at(6)), Ready::In(Duration::from_secs(2)), "its oldest record counts");
+        assert_eq!(queue.ready(&batching, at(8)), Ready::Now);
+        queue.push(record(3, 90), at(8));
+        let numbers = |batch: Vec<Record>| batch.iter().map(|record| record.sequence).collect::<Vec<_>>();
+        let first = queue.batch(3, 100, at(8));
+        assert_eq!(first.len(), 2, "the third does not fit");
+        queue.put_back(first, at(8));
+        assert_eq!((queue.len(), queue.bytes()), (3, 110));
+        assert_eq!(numbers(queue.batch(1, 100, at(8))), [1]);
+        assert_eq!(numbers(queue.batch(9, 5, at(8))), [2], "one is always taken");
+        assert_eq!(numbers(queue.batch(9, 5, at(8))), [3]);
+        assert_eq!((queue.bytes(), queue.ready(&batching, at(99))), (0, Ready::Empty));
+    }
+}

@@ -1,0 +1,152 @@
+//! All sinks of a process.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::account::{AccountReading, RecordAccount};
+use crate::lock::locked;
+use crate::signals::SinkSignals;
+use crate::spool::SpoolPlace;
+use crate::threads::SinkThreads;
+
+/// How often a process that ends looks whether its sinks have ended.
+const LOOK: Duration = Duration::from_millis(5);
+/// How long sinks have to book what they could not send.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+struct KnownPlace {
+    place: Arc<SpoolPlace>,
+    /// By a sink.
+    is_used: bool,
+}
+
+/// What sinks may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SinkLimits {
+    /// Bytes of records in memory, of all sinks together.
+    pub memory: u64,
+    /// The same for each of them.
+    pub sink_memory: u64,
+    /// Threads that sinks share.
+    pub threads: usize,
+}
+
+impl Default for SinkLimits {
+    fn default() -> SinkLimits {
+        SinkLimits { memory: 256 << 20, sink_memory: 64 << 20, threads: 1 }
+    }
+}
+
+/// The sinks of a process, and the threads they run on.
+#[derive(Default)]
+pub struct SinkRegister {
+    accounts: Mutex<BTreeMap<String, Arc<RecordAccount>>>,
+    threads: SinkThreads,
+    memory: AtomicU64,
+    limits: Mutex<SinkLimits>,
+    running: Mutex<Vec<Arc<SinkSignals>>>,
+    /// Places on disk, for as long as the process runs.
+    places: Mutex<Vec<KnownPlace>>,
+    pub(crate) tasks: AtomicUsize,
+}
+
+impl SinkRegister {
+    /// Counts for sinks and threads that are started from now on.
+    pub fn set_limits(&self, limits: SinkLimits) {
+        *locked(&self.limits) = limits;
+    }
+
+    pub fn limits(&self) -> SinkLimits {
+        *locked(&self.limits)
+    }
+
+    pub(crate) fn threads(&self) -> &SinkThreads {
+        &self.threads
+    }
+
+    /// The account of this name. Sinks with the same name have it in common.
+    pub(crate) fn account(&self, name: &str) -> Arc<RecordAccount> {
+        let mut accounts = locked(&self.accounts);
+        Arc::clone(accounts.entry(name.to_owned()).or_insert_with(|| Arc::new(RecordAccount::in_memory(name))))
+    }
+
+    pub(crate) fn began(&self, signals: &Arc<SinkSignals>) {
+        self.tasks.fetch_add(1, Ordering::AcqRel);
+        locked(&self.running).push(Arc::clone(signals));
+    }
+
+    pub(crate) fn ended(&self, signals: &Arc<SinkSignals>) {
+        locked(&self.running).retain(|other| !Arc::ptr_eq(other, signals));
+        self.tasks.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Takes room for a record; `false` if there is none.
+    pub(crate) fn take_memory(&self, bytes: u64, most: u64) -> bool {
+        let before = self.memory.fetch_add(bytes, Ordering::Relaxed);
+        let fits = before + bytes <= most;
+        if !fits {
+            self.give_memory(bytes);
+        }
+        fits
+    }
+
+    pub(crate) fn give_memory(&self, bytes: u64) {
+        self.memory.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// The accounts of all sinks there were, by name.
+    pub fn read(&self) -> Vec<AccountReading> {
+        let in_memory: Vec<_> = locked(&self.accounts).values().cloned().collect();
+        let on_disk: Vec<_> = locked(&self.places).iter().map(|known| Arc::clone(&known.place.account)).collect();
+        let mut readings: BTreeMap<String, AccountReading> = BTreeMap::new();
+        for reading in in_memory.iter().chain(&on_disk).map(|account| account.read()) {
+            match readings.get_mut(&reading.name) {
+                Some(sum) => sum.add(reading),
+                None => drop(readings.insert(reading.name.clone(), reading)),
+            }
+        }
+        readings.into_values().collect()
+    }
+
+    /// A place that a sink has opened and uses.
+    pub(crate) fn add_place(&self, place: &Arc<SpoolPlace>) {
+        locked(&self.places).push(KnownPlace { place: Arc::clone(place), is_used: true });
+    }
+
+    /// The places in a directory that this process has open and no sink uses. From now on one does.
+    pub(crate) fn claim_places(&self, directory: &Path) -> Vec<Arc<SpoolPlace>> {
+        let mut places = locked(&self.places);
+        let free = |known: &&mut KnownPlace| !known.is_used && known.place.directory().parent() == Some(directory);
+        let claim = |known: &mut KnownPlace| {
+            known.is_used = true;
+            Arc::clone(&known.place)
+        };
+        places.iter_mut().filter(free).map(claim).collect()
+    }
+
+    pub(crate) fn give_back_place(&self, place: &Arc<SpoolPlace>) {
+        let mut places = locked(&self.places);
+        places.iter_mut().filter(|known| Arc::ptr_eq(&known.place, place)).for_each(|known| known.is_used = false);
+    }
+
+    /// Lets sinks that nothing uses any more send what they have, but no longer than that. The rest is lost, or stays on
+    /// disk; the account and the log say so.
+    pub fn finish(&self, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        while self.has_tasks() && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+        }
+        locked(&self.running).iter().for_each(|signals| signals.give_up());
+        let deadline = Instant::now() + LAST_WORDS;
+        while self.has_tasks() && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn has_tasks(&self) -> bool {
+        self.tasks.load(Ordering::Acquire) > 0
+    }
+}

@@ -1,0 +1,41 @@
+//! What a sink's users and its task share.
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use crate::account::RecordAccount;
+use crate::batching::{Batching, Retries};
+use crate::register::SinkRegister;
+use crate::ring::RingReader;
+use crate::signals::SinkSignals;
+use crate::spooling::SinkSpool;
+
+/// How a sink works.
+#[derive(Clone, Debug)]
+pub struct SinkOptions {
+    /// What it is called in metrics and logs: the plugin, a blank, and where records go.
+    pub name: String,
+    pub batching: Batching,
+    pub retries: Retries,
+    /// Records that may wait in memory, if that is bounded; bytes always are.
+    pub max_pending: Option<usize>,
+    /// Where records wait that memory is not for.
+    pub spool: Option<SinkSpool>,
+}
+
+/// What a sink's users and its task share.
+pub struct SinkCore {
+    pub options: SinkOptions,
+    pub account: Arc<RecordAccount>,
+    /// The account on disk, once it is open.
+    pub spooled: OnceLock<Arc<RecordAccount>>,
+    pub register: Arc<SinkRegister>,
+    /// Rings that the task has not taken over yet.
+    pub new_rings: Mutex<Vec<RingReader>>,
+    pub signals: Arc<SinkSignals>,
+}
+
+impl SinkCore {
+    pub fn name(&self) -> &str {
+        &self.options.name
+    }
+}

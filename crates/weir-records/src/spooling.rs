@@ -1,0 +1,279 @@
+//! The spool in the hands of a sink's task: memory first, and everything through the disk once the destination lags.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::Instant;
+use weir_journal::{AppendError, Reader, Seq};
+
+use crate::account::RecordAccount;
+use crate::books::{DropReason, RecordTally};
+use crate::parcel;
+use crate::queue::{Record, tally};
+use crate::register::SinkRegister;
+use crate::spool::{Group, SpoolOptions, SpoolPlace};
+
+/// How long memory has to do after the disk has failed.
+const DISK_PAUSE: Duration = Duration::from_secs(5);
+/// How often places are looked for whose process has ended, and old records are removed.
+const TIDY_EVERY: Duration = Duration::from_secs(2);
+
+/// Where the records of a sink wait on disk.
+#[derive(Clone, Debug)]
+pub struct SinkSpool {
+    pub directory: PathBuf,
+    pub options: SpoolOptions,
+}
+
+/// What became of a parcel, by its number.
+type SpoolCommit = (u64, Result<Seq, AppendError>);
+
+pub struct Spooling {
+    spool: SinkSpool,
+    name: String,
+    register: Arc<SinkRegister>,
+    place: Arc<SpoolPlace>,
+    /// Given back at the end.
+    used: RefCell<Vec<Arc<SpoolPlace>>>,
+    /// Places of processes that have ended; they are emptied first.
+    backlog: RefCell<Vec<(Arc<SpoolPlace>, Option<Reader>)>>,
+    /// Nothing while it is with a thread that reads.
+    reader: RefCell<Option<Reader>>,
+    /// Everything goes through the disk.
+    is_through: Cell<bool>,
+    /// Handed to the journal, and not known to be written.
+    writing: RefCell<BTreeMap<u64, Vec<Record>>>,
+    /// The number of the last parcel.
+    parcels: Cell<u64>,
+    commits: RefCell<UnboundedReceiver<SpoolCommit>>,
+    committing: UnboundedSender<SpoolCommit>,
+    broken_until: Cell<Option<Instant>>,
+    tidied: Cell<Instant>,
+}
+
+impl Drop for Spooling {
+    fn drop(&mut self) {
+        self.used.borrow().iter().for_each(|place| self.register.give_back_place(place));
+    }
+}
+
+/// A sink's own place, and those left behind.
+pub struct OpenedPlaces {
+    spool: SinkSpool,
+    places: Vec<Arc<SpoolPlace>>,
+}
+
+/// What has left the memory since the last step.
+#[derive(Default)]
+pub struct SpoolWritten {
+    pub bytes: u64,
+    /// Something can be read that could not be before.
+    pub committed: bool,
+    /// These could not be written. They go first in the queue again.
+    pub failed: Vec<Record>,
+    pub error: Option<String>,
+}
+
+impl Spooling {
+    /// Opens the place of a sink, and those left behind. It reads all of them: not for a thread that others share.
+    ///
+    /// # Errors
+    /// The directory cannot be used.
+    pub fn open(spool: SinkSpool, name: &str, register: &Arc<SinkRegister>) -> io::Result<OpenedPlaces> {
+        let mut open = register.claim_places(&spool.directory);
+        let opened = |place| {
+            let place = Arc::new(place);
+            register.add_place(&place);
+            place
+        };
+        if open.is_empty() {
+            open.push(opened(SpoolPlace::open(&spool.directory, name, spool.options)?));
+        }
+        open.extend(SpoolPlace::left_behind(&spool.directory, name, spool.options).into_iter().map(opened));
+        Ok(OpenedPlaces { spool, places: open })
+    }
+
+    pub fn new(opened: OpenedPlaces, name: &str, register: &Arc<SinkRegister>) -> Spooling {
+        let mut places = opened.places.into_iter();
+        let place = places.next().expect("one was opened");
+        let (committing, commits) = unbounded_channel();
+        let reader = place.journal.reader(place.account.book(|books| books.spool_done));
+        let spooling = Spooling {
+            spool: opened.spool,
+            name: name.to_owned(),
+            register: Arc::clone(register),
+            is_through: Cell::new(!place.is_empty()),
+            used: RefCell::new(vec![Arc::clone(&place)]),
+            place,
+            backlog: RefCell::default(),
+            reader: RefCell::new(Some(reader)),
+            writing: RefCell::default(),
+            parcels: Cell::new(0),
+            commits: RefCell::new(commits),
+            committing,
+            broken_until: Cell::new(None),
+            tidied: Cell::new(Instant::now()),
+        };
+        spooling.add_backlog(places.collect());
+        spooling
+    }
+
+    pub fn account(&self) -> &Arc<RecordAccount> {
+        &self.place.account
+    }
+
+    fn add_backlog(&self, places: Vec<Arc<SpoolPlace>>) {
+        for place in places {
+            self.used.borrow_mut().push(Arc::clone(&place));
+            let reader = place.journal.reader(place.account.book(|books| books.spool_done));
+            self.backlog.borrow_mut().push((place, Some(reader)));
+            self.is_through.set(true);
+        }
+    }
+
+    pub fn is_through(&self) -> bool {
+        self.is_through.get()
+    }
+
+    /// The destination lags.
+    pub fn go_through(&self) {
+        self.is_through.set(true);
+    }
+
+    /// The disk has failed a moment ago.
+    pub fn is_broken(&self) -> bool {
+        self.broken_until.get().is_some_and(|until| Instant::now() < until)
+    }
+
+    pub fn is_writing(&self) -> bool {
+        !self.writing.borrow().is_empty()
+    }
+
+    /// Hands records to the journal, some at a time.
+    pub fn write(&self, records: Vec<Record>) {
+        let mut writing = self.writing.borrow_mut();
+        let mut parcels = vec![Vec::new()];
+        let mut bytes = 0;
+        for record in records {
+            if bytes + record.bytes() > parcel::MAX_BYTES && bytes > 0 {
+                parcels.push(Vec::new());
+                bytes = 0;
+            }
+            bytes += record.bytes();
+            parcels.last_mut().expect("there is one").push(record);
+        }
+        for records in parcels.into_iter().filter(|records| !records.is_empty()) {
+            let number = self.parcels.get() + 1;
+            self.parcels.set(number);
+            let committing = self.committing.clone();
+            let on_commit = Box::new(move |commit| drop(committing.send((number, commit))));
+            if let Err(error) = self.place.journal.append(parcel::encode(&records), on_commit) {
+                let _ = self.committing.send((number, Err(error)));
+            }
+            writing.insert(number, records);
+        }
+    }
+
+    /// Books what the journal has written, and what it has not.
+    pub fn step(&self) -> SpoolWritten {
+        let mut written = SpoolWritten::default();
+        self.place.book_removals();
+        while let Ok((number, commit)) = self.commits.borrow_mut().try_recv() {
+            let Some(records) = self.writing.borrow_mut().remove(&number) else { continue };
+            let moved = tally(&records);
+            match commit {
+                Ok(seq) => {
+                    self.place.committed(seq, moved);
+                    written.committed = true;
+                    written.bytes += moved.bytes;
+                }
+                Err(AppendError::Full) => self.lose(moved, DropReason::SpoolFull, &mut written),
+                Err(AppendError::TooLarge { .. }) => self.lose(moved, DropReason::Oversize, &mut written),
+                Err(error) => {
+                    self.broken_until.set(Some(Instant::now() + DISK_PAUSE));
+                    written.error = Some(format!("the spool in {}: {error}", self.place.directory().display()));
+                    written.failed.extend(records);
+                }
+            }
+        }
+        written
+    }
+
+    fn lose(&self, lost: RecordTally, reason: DropReason, written: &mut SpoolWritten) {
+        self.place.account.book(|books| books.drop_from(|books| &mut books.queued, reason, lost));
+        written.bytes += lost.bytes;
+    }
+
+    /// Now and then: removes what is too old, and finds what other processes have left behind.
+    pub async fn tidy(&self) {
+        if self.tidied.get().elapsed() < TIDY_EVERY {
+            return;
+        }
+        self.tidied.set(Instant::now());
+        self.place.expire(self.spool.options.max_age);
+        let (spool, name) = (self.spool.clone(), self.name.clone());
+        let look = move || SpoolPlace::left_behind(&spool.directory, &name, spool.options);
+        if let Ok(found) = tokio::task::spawn_blocking(look).await {
+            let found: Vec<_> = found.into_iter().map(Arc::new).collect();
+            found.iter().for_each(|place| self.register.add_place(place));
+            self.add_backlog(found);
+        }
+    }
+
+    /// What is sent next, and where it stands. `None` once the disk has nothing more; then records go straight on.
+    ///
+    /// # Errors
+    /// The disk cannot be read.
+    pub async fn next(&self, max_records: usize, max_bytes: usize) -> io::Result<Option<(Arc<SpoolPlace>, Group)>> {
+        loop {
+            let oldest =
+                self.backlog.borrow_mut().first_mut().map(|(place, reader)| (Arc::clone(place), reader.take()));
+            let Some((place, reader)) = oldest else { break };
+            let Some(reader) = reader else { break };
+            let (reader, group) = read(&place, reader, max_records, max_bytes).await;
+            if let Some((_, slot)) = self.backlog.borrow_mut().first_mut() {
+                *slot = Some(reader);
+            }
+            match group? {
+                Some(group) => return Ok(Some((place, group))),
+                None => drop(self.backlog.borrow_mut().remove(0)),
+            }
+        }
+        let Some(reader) = self.reader.borrow_mut().take() else { return Ok(None) };
+        let (reader, group) = read(&self.place, reader, max_records, max_bytes).await;
+        *self.reader.borrow_mut() = Some(reader);
+        if let Some(group) = group? {
+            return Ok(Some((Arc::clone(&self.place), group)));
+        }
+        self.is_through.set(self.is_writing() || !self.place.is_empty());
+        Ok(None)
+    }
+}
+
+/// Reads on a thread that may wait for a disk. What cannot be read is given up.
+async fn read(
+    place: &Arc<SpoolPlace>,
+    mut reader: Reader,
+    max_records: usize,
+    max_bytes: usize,
+) -> (Reader, io::Result<Option<Group>>) {
+    let place = Arc::clone(place);
+    let read = move || {
+        let mut group = place.take(&mut reader, max_records, max_bytes);
+        if let Err(error) = &group {
+            tracing::error!("the spool in {} cannot be read: {error}", place.directory().display());
+            place.skip_segment(&mut reader);
+            group = Ok(None);
+        }
+        (reader, group)
+    };
+    match tokio::task::spawn_blocking(read).await {
+        Ok(read) => read,
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    }
+}
