@@ -1,0 +1,394 @@
+//! The hub's thread: does what the engine decides, with real files, sockets and time.
+
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot;
+use tokio::task::spawn_local;
+use tokio::time::{Instant, sleep_until};
+use weir_client::HttpClientSettings;
+use weir_journal::AppendError;
+
+use crate::account::HubStatus;
+use crate::engine::{DeliveryOutcome, Engine};
+use crate::form::{Refusal, SubscriptionRequest};
+use crate::record::{self, Event, StateRecord};
+use crate::sending::HubSender;
+use crate::settings::HubSettings;
+use crate::store::HubStore;
+
+/// What the hub's thread is told.
+pub(crate) enum Message {
+    Request(SubscriptionRequest, oneshot::Sender<Result<(), Refusal>>),
+    /// Content of a topic is to be fetched.
+    Fetch(Box<str>, oneshot::Sender<Result<(Box<str>, bytes::Bytes), Refusal>>),
+    Listen(TopicListener),
+    Latest(Box<str>, oneshot::Sender<Option<Arc<Event>>>),
+    Status(mpsc::SyncSender<HubStatus>),
+    /// Those who listen are to come again, to another process.
+    StopListening,
+    Reconfigure(Arc<HubSettings>, HttpClientSettings),
+    /// An event may be on disk.
+    Committed,
+    Recorded(Written),
+    Unrecorded(AppendError),
+    Delivered {
+        subscription: u64,
+        seq: u64,
+        outcome: DeliveryOutcome,
+    },
+    Verified {
+        number: u64,
+        is_verified: bool,
+        asked_ms: u64,
+    },
+    Close,
+}
+
+/// Somebody waits for events of a topic.
+pub(crate) struct TopicListener {
+    pub(crate) topic: Box<str>,
+    pub(crate) after: u64,
+    pub(crate) limit: usize,
+    pub(crate) reply: oneshot::Sender<Vec<Arc<Event>>>,
+}
+
+/// What is on disk now.
+#[derive(Default)]
+pub(crate) struct Written {
+    /// Subscriptions whose outcomes are.
+    subscriptions: Vec<u64>,
+    /// Requests that are.
+    requests: Vec<u64>,
+    /// Events up to this one may go.
+    release: Option<u64>,
+}
+
+/// How often age bounds are looked at.
+const RETENTION_LOOK: Duration = Duration::from_secs(10);
+/// How long to wait after a failure of the disk.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// Messages that are taken at once.
+const BATCH: usize = 512;
+
+pub(crate) struct HubDriver {
+    pub(crate) engine: Engine,
+    pub(crate) store: HubStore,
+    pub(crate) sender: Rc<HubSender>,
+    pub(crate) settings: Arc<HubSettings>,
+    pub(crate) inbox: UnboundedSender<Message>,
+    pub(crate) tell: Arc<dyn Fn(&str) + Send + Sync>,
+    replies: HashMap<u64, oneshot::Sender<Result<(), Refusal>>>,
+    listeners: HashMap<Box<str>, Vec<TopicListener>>,
+    stops_listening: bool,
+    release: Option<u64>,
+    /// Something could not be written: a snapshot has to make up for it.
+    failed_at: Option<Instant>,
+    now_ms: u64,
+    next_retention: Instant,
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+impl HubDriver {
+    pub(crate) fn new(
+        engine: Engine,
+        store: HubStore,
+        sender: HubSender,
+        settings: Arc<HubSettings>,
+        inbox: UnboundedSender<Message>,
+        tell: Arc<dyn Fn(&str) + Send + Sync>,
+    ) -> HubDriver {
+        HubDriver {
+            engine,
+            store,
+            sender: Rc::new(sender),
+            settings,
+            inbox,
+            tell,
+            replies: HashMap::new(),
+            listeners: HashMap::new(),
+            stops_listening: false,
+            release: None,
+            failed_at: None,
+            now_ms: unix_ms(),
+            next_retention: Instant::now(),
+        }
+    }
+
+    /// Until it is told to close, or nobody can tell it anything any more.
+    pub(crate) async fn run(mut self, mut inbox: UnboundedReceiver<Message>) {
+        self.engine.restored(self.now_ms);
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            self.go_on();
+            let wake = self.wake_at();
+            tokio::select! {
+                biased;
+                count = inbox.recv_many(&mut batch, BATCH) => if count == 0 {
+                    return;
+                },
+                () = sleep_until(wake) => {}
+            }
+            // The system's clock may be set back; the hub's does not go back.
+            self.now_ms = self.now_ms.max(unix_ms());
+            for message in batch.drain(..) {
+                if matches!(message, Message::Close) {
+                    return self.close();
+                }
+                self.take(message);
+            }
+        }
+    }
+
+    fn wake_at(&mut self) -> Instant {
+        let now = Instant::now();
+        let due = self.engine.next_due_ms(self.now_ms);
+        let due = due.map(|at_ms| now + Duration::from_millis(at_ms.saturating_sub(self.now_ms)));
+        let failed = self.failed_at.map(|at| at + AFTER_FAILURE);
+        due.into_iter().chain(failed).fold(self.next_retention, Instant::min).max(now)
+    }
+
+    /// Does what is to be done now.
+    fn go_on(&mut self) {
+        self.engine.look(self.now_ms);
+        self.look_at_retention();
+        self.recover_from_failure();
+        while let Some(delivery) = self.engine.next_delivery(self.now_ms) {
+            let (sender, inbox) = (Rc::clone(&self.sender), self.inbox.clone());
+            let event = self.store.event(delivery.seq);
+            let (subscription, seq) = (delivery.subscription, delivery.seq);
+            let Some(event) = event else {
+                self.engine.delivered(subscription, seq, DeliveryOutcome::ContentGone, self.now_ms);
+                continue;
+            };
+            spawn_local(async move {
+                let outcome = sender.deliver(&delivery, &event).await;
+                let _ = inbox.send(Message::Delivered { subscription, seq, outcome });
+            });
+        }
+        while let Some(verification) = self.engine.next_verification(self.now_ms) {
+            let (sender, inbox, asked_ms) = (Rc::clone(&self.sender), self.inbox.clone(), self.now_ms);
+            spawn_local(async move {
+                let is_verified = sender.verify(&verification).await;
+                let _ = inbox.send(Message::Verified { number: verification.number, is_verified, asked_ms });
+            });
+        }
+        while let Some(denial) = self.engine.next_denial() {
+            let sender = Rc::clone(&self.sender);
+            spawn_local(async move { sender.deny(&denial).await });
+        }
+        self.write();
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Request(request, reply) => match self.engine.request(request) {
+                Ok(number) => drop(self.replies.insert(number, reply)),
+                Err(refusal) => drop(reply.send(Err(refusal))),
+            },
+            Message::Fetch(topic, reply) => {
+                let sender = Rc::clone(&self.sender);
+                spawn_local(async move { drop(reply.send(sender.fetch(&topic).await)) });
+            }
+            Message::Listen(listener) => self.listen(listener),
+            Message::Latest(topic, reply) => {
+                let newest = self.engine.newest_of(&topic);
+                let _ = reply.send(newest.and_then(|seq| self.store.event(seq)));
+            }
+            Message::StopListening => {
+                self.stops_listening = true;
+                self.listeners.clear();
+            }
+            Message::Status(reply) => drop(reply.try_send(self.status())),
+            Message::Reconfigure(settings, base) => {
+                self.sender = Rc::new(HubSender::new(Arc::clone(&settings), &base));
+                self.settings = Arc::clone(&settings);
+                self.engine.reconfigure(settings, self.now_ms);
+            }
+            Message::Committed => self.take_in(),
+            Message::Recorded(written) => self.recorded(written),
+            Message::Unrecorded(error) => {
+                if self.failed_at.is_none() {
+                    (self.tell)(&format!("the state of the hub could not be written: {error}"));
+                }
+                self.failed_at = Some(Instant::now());
+            }
+            Message::Delivered { subscription, seq, outcome } => {
+                self.engine.delivered(subscription, seq, outcome, self.now_ms)
+            }
+            Message::Verified { number, is_verified, asked_ms } => {
+                self.engine.verified(number, is_verified, asked_ms, self.now_ms)
+            }
+            Message::Close => {}
+        }
+    }
+
+    /// Takes in what has been committed.
+    fn take_in(&mut self) {
+        loop {
+            match self.store.next_committed() {
+                Ok(Some(event)) => {
+                    self.engine.committed(event.seq, &event.topic, event.content.len() as u32, event.time_ms);
+                    for listener in self.listeners.remove(&*event.topic).unwrap_or_default() {
+                        self.listen(listener);
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    (self.tell)(&format!("events of the hub cannot be read: {error}"));
+                    break;
+                }
+            }
+        }
+        self.retain(0);
+    }
+
+    fn listen(&mut self, listener: TopicListener) {
+        if self.stops_listening {
+            return;
+        }
+        let seqs = self.engine.events_after(&listener.topic, listener.after, listener.limit);
+        let events: Vec<_> = seqs.into_iter().filter_map(|seq| self.store.event(seq)).collect();
+        if !events.is_empty() {
+            let _ = listener.reply.send(events);
+            return;
+        }
+        let waiting = self.listeners.entry(listener.topic.clone()).or_default();
+        // Those that have gone away are taken out before the list has to grow.
+        if waiting.len() == waiting.capacity() {
+            waiting.retain(|waiting| !waiting.reply.is_closed());
+        }
+        waiting.push(listener);
+    }
+
+    fn look_at_retention(&mut self) {
+        let now = Instant::now();
+        if now >= self.next_retention {
+            self.next_retention = now + RETENTION_LOOK;
+            let age_ms = self.settings.retention.age.as_millis() as u64;
+            self.retain(self.now_ms.saturating_sub(age_ms));
+        }
+    }
+
+    fn retain(&mut self, not_before_ms: u64) {
+        if let Some(dropped) = self.engine.retain(self.settings.retention.bytes, not_before_ms) {
+            self.release = Some(dropped);
+        }
+    }
+
+    /// Writes down what has changed.
+    fn write(&mut self) {
+        let records = self.engine.take_records();
+        if records.is_empty() || self.failed_at.is_some() {
+            // After a failure a snapshot has all of it.
+            return;
+        }
+        let mut written = Written { release: self.release.take(), ..Written::default() };
+        let mut is_vital = false;
+        for record in &records {
+            match record {
+                StateRecord::Marks(marks) => written.subscriptions.extend(marks.iter().map(|mark| mark.subscription)),
+                StateRecord::Requested { number, .. } => {
+                    is_vital = true;
+                    written.requests.push(*number);
+                }
+                StateRecord::Unverified { .. } => {}
+                _ => is_vital = true,
+            }
+        }
+        let inbox = self.inbox.clone();
+        let tell = Box::new(move |result: Result<u64, AppendError>| {
+            let _ = inbox.send(match result {
+                Ok(_) => Message::Recorded(written),
+                Err(error) => Message::Unrecorded(error),
+            });
+        });
+        let payload = record::encode(&records);
+        let appended = match is_vital {
+            true => self.store.state.append_synced(payload, tell),
+            false => self.store.state.append(payload, tell),
+        };
+        if let Err(error) = appended {
+            self.take(Message::Unrecorded(error));
+        }
+    }
+
+    fn recorded(&mut self, written: Written) {
+        self.engine.recorded(written.subscriptions, self.now_ms);
+        for number in written.requests {
+            if let Some(reply) = self.replies.remove(&number) {
+                let _ = reply.send(Ok(()));
+            }
+            self.engine.verify(number);
+        }
+        if let Some(seq) = written.release {
+            self.store.release_events(seq);
+        }
+        if self.store.wants_snapshot()
+            && let Err(error) = self.store.write_snapshot(&self.engine)
+        {
+            (self.tell)(&format!("the state of the hub could not be written: {error}"));
+            self.failed_at = Some(Instant::now());
+        }
+    }
+
+    /// Writes all that holds, after something could not be written. Requests of that time are refused, and deliveries go on.
+    fn recover_from_failure(&mut self) {
+        if self.failed_at.is_none_or(|at| at + AFTER_FAILURE > Instant::now()) {
+            return;
+        }
+        for (number, reply) in self.replies.drain() {
+            let _ = reply.send(Err(Refusal::new(503, "the hub cannot write to its disk")));
+            self.engine.verified(number, false, self.now_ms, self.now_ms);
+        }
+        drop(self.engine.take_records());
+        match self.store.write_snapshot(&self.engine) {
+            Ok(()) => {
+                self.failed_at = None;
+                self.engine.recorded_all(self.now_ms);
+                (self.tell)("the state of the hub is written again");
+            }
+            Err(_) => self.failed_at = Some(Instant::now()),
+        }
+    }
+
+    fn status(&self) -> HubStatus {
+        let events = self.store.events.journal.status();
+        HubStatus {
+            account: self.engine.account(),
+            subscriptions: self.engine.subscription_count(),
+            unverified: self.engine.open_requests(),
+            in_flight: self.engine.in_flight(),
+            attempts: self.engine.attempts,
+            events: events.committed,
+            stored_events: events.records,
+            stored_bytes: events.bytes,
+            error: events.error.or(self.store.state.status().error),
+        }
+    }
+
+    /// Ends. What is under way is repeated by whoever opens the files next.
+    fn close(mut self) {
+        self.write();
+    }
+}
+
+/// Runs a driver on a thread of its own.
+pub(crate) fn start(
+    driver: impl FnOnce() -> HubDriver + Send + 'static,
+    inbox: UnboundedReceiver<Message>,
+) -> io::Result<std::thread::JoinHandle<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("hub".into()).spawn(move || {
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime, driver().run(inbox));
+    })
+}

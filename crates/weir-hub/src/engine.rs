@@ -1,0 +1,606 @@
+//! The hub's decisions, without sockets, files or a clock: subscriptions and their verification, who gets which event when,
+//! and the account of it all.
+//!
+//! The caller says what has happened and what time it is (milliseconds since 1970), asks what to do next
+//! ([`Engine::next_delivery`], [`Engine::next_verification`], [`Engine::next_due_ms`]), and writes down
+//! [`Engine::take_records`]. Whatever was written down can be put back with [`Engine::restore`].
+
+mod hosts;
+mod recovery;
+mod subscriptions;
+#[cfg(test)]
+pub(crate) mod tests;
+mod topics;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+
+use crate::account::{Account, Tally};
+use crate::form::{Refusal, SubscriptionMode, SubscriptionRequest};
+use crate::record::{EndReason, Mark, MarkOutcome, SavedSubscription, StateRecord};
+use crate::settings::HubSettings;
+use crate::topic::origin_of;
+use hosts::CallbackHosts;
+use subscriptions::{DeliveryState, Subscription, Subscriptions};
+use topics::Topics;
+
+/// A notification that is to be sent now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    pub subscription: u64,
+    pub seq: u64,
+    pub callback: Box<str>,
+    pub secret: Option<Box<[u8]>>,
+}
+
+/// How an attempt to deliver ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeliveryOutcome {
+    /// 2xx (W3C WebSub §7).
+    Delivered,
+    /// 410: the subscription is over.
+    Gone,
+    /// Any other answer; `wait_ms` is its `Retry-After`.
+    Refused { status: u16, wait_ms: Option<u64> },
+    /// There was no answer.
+    NoAnswer,
+    /// The content is not there any more: retention has removed it meanwhile.
+    ContentGone,
+}
+
+/// A subscriber that is to be asked whether it meant its request (§5.3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verification {
+    pub number: u64,
+    pub mode: SubscriptionMode,
+    pub topic: Box<str>,
+    pub callback: Box<str>,
+    pub lease_s: u64,
+}
+
+/// A subscriber that is to be told that its subscription was ended (§5.2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denial {
+    pub topic: Box<str>,
+    pub callback: Box<str>,
+}
+
+/// Verifications that may be open at a time.
+const MAX_OPEN_REQUESTS: usize = 100_000;
+
+/// What has to be looked at when its time comes. It may have been settled by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    /// A failed delivery is tried again.
+    Retry {
+        slot: u32,
+        id: u64,
+    },
+    LeaseEnd {
+        slot: u32,
+        id: u64,
+    },
+    /// A host that failed is tried again, or may be sent another verification.
+    Host(u32),
+    HostVerification(u32),
+}
+
+pub struct Engine {
+    settings: Arc<HubSettings>,
+    topics: Topics,
+    subscriptions: Subscriptions,
+    hosts: CallbackHosts,
+    requests: HashMap<u64, OpenRequest>,
+    denials: Vec<Denial>,
+    due: BinaryHeap<Reverse<(u64, Due)>>,
+    /// The last event that was taken in.
+    processed: u64,
+    /// The last event that is not kept any longer.
+    dropped: u64,
+    next_id: u64,
+    /// Of subscriptions that have ended.
+    ended: Tally,
+    in_flight: usize,
+    /// Deliveries begun by this process, repeated ones included.
+    pub attempts: u64,
+    pacing: DeliveryPacing,
+    records: Vec<StateRecord>,
+    random: fastrand::Rng,
+}
+
+/// A request that was accepted and is not verified yet.
+#[derive(Clone)]
+struct OpenRequest {
+    request: SubscriptionRequest,
+    host: u32,
+}
+
+/// A token bucket for the beginning of deliveries, with a tenth of a second's worth.
+#[derive(Default)]
+struct DeliveryPacing {
+    /// In thousandths of a delivery.
+    tokens: u64,
+    filled_ms: u64,
+}
+
+impl DeliveryPacing {
+    /// When the next delivery may begin; `None` is now.
+    fn wait_until(&mut self, per_second: u32, now_ms: u64) -> Option<u64> {
+        if per_second == 0 {
+            return None;
+        }
+        let rate = u64::from(per_second);
+        let most = (rate * 100).max(1_000);
+        let elapsed_ms = now_ms.saturating_sub(self.filled_ms);
+        self.tokens = self.tokens.saturating_add(elapsed_ms.saturating_mul(rate)).min(most);
+        self.filled_ms = now_ms;
+        match self.tokens {
+            1_000.. => None,
+            tokens => Some(now_ms + (1_000 - tokens).div_ceil(rate).max(1)),
+        }
+    }
+
+    fn take(&mut self, per_second: u32) {
+        if per_second > 0 {
+            self.tokens -= 1_000;
+        }
+    }
+}
+
+impl Engine {
+    pub fn new(settings: Arc<HubSettings>, seed: u64) -> Engine {
+        Engine {
+            settings,
+            topics: Topics::default(),
+            subscriptions: Subscriptions::default(),
+            hosts: CallbackHosts::default(),
+            requests: HashMap::new(),
+            denials: Vec::new(),
+            due: BinaryHeap::new(),
+            processed: 0,
+            dropped: 0,
+            next_id: 1,
+            ended: Tally::default(),
+            in_flight: 0,
+            attempts: 0,
+            pacing: DeliveryPacing::default(),
+            records: Vec::new(),
+            random: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    /// Other settings hold from now on. Subscriptions to topics that are gone are ended, and their subscribers told.
+    pub fn reconfigure(&mut self, settings: Arc<HubSettings>, now_ms: u64) {
+        self.settings = settings;
+        let is_gone = |topic: &str| !self.settings.topics.iter().any(|pattern| pattern.matches(topic));
+        let gone: Vec<u32> = self.topics.iter().filter(|(_, topic)| is_gone(&topic.name)).map(|(id, _)| id).collect();
+        for topic in gone {
+            for slot in self.topics.get(topic).subscribers.clone() {
+                let callback = self.subscriptions.get(slot).callback.clone();
+                self.denials.push(Denial { topic: (*self.topics.get(topic).name).into(), callback });
+                self.end(slot, EndReason::Denied);
+            }
+        }
+        self.hosts.wake_all();
+        self.look(now_ms);
+    }
+
+    /// The last event that was taken in.
+    pub fn processed(&self) -> u64 {
+        self.processed
+    }
+
+    /// An event was committed. Everybody who is subscribed now gets it.
+    pub fn committed(&mut self, seq: u64, topic: &str, bytes: u32, now_ms: u64) {
+        let topic = self.topics.take_in(seq, topic, bytes, now_ms);
+        self.processed = seq;
+        let subscribers = std::mem::take(&mut self.topics.get_mut(topic).subscribers);
+        for &slot in &subscribers {
+            if self.subscriptions.get(slot).delivery == DeliveryState::Idle {
+                self.queue(slot, now_ms);
+            }
+        }
+        self.topics.get_mut(topic).subscribers = subscribers;
+    }
+
+    /// Keeps events of so many bytes together, and none from before a time. Returns the last one that may go from the journal,
+    /// once the records are written down.
+    pub fn retain(&mut self, max_bytes: u64, not_before_ms: u64) -> Option<u64> {
+        let last = self.topics.beyond(max_bytes).max(self.topics.before(not_before_ms));
+        self.dropped = self.topics.drop_up_to(last)?;
+        let missed =
+            |(slot, subscription): (u32, &Subscription)| Some((slot, self.missed(subscription))).filter(|it| it.1 > 0);
+        let behind: Vec<(u32, u64)> = self.subscriptions.iter().filter_map(missed).collect();
+        for (slot, missed) in behind {
+            let subscription = self.subscriptions.get_mut(slot);
+            if !subscription.is_sending() {
+                subscription.attempts = 0;
+                self.mark(slot, self.dropped, MarkOutcome::Expired(missed));
+            } else if missed > 1 {
+                // What is under way is counted by its outcome.
+                let done = subscription.done;
+                self.mark(slot, done, MarkOutcome::Expired(missed - 1));
+            }
+        }
+        self.write_position();
+        Some(self.dropped)
+    }
+
+    /// How many events of its audience are neither kept nor accounted for.
+    fn missed(&self, subscription: &Subscription) -> u64 {
+        let topic = self.topics.get(subscription.topic);
+        let open = topic.count - subscription.base - subscription.tally.total();
+        open.saturating_sub(topic.after(subscription.done) as u64)
+    }
+
+    /// Takes a request in; returns its number. Its verification begins with [`Engine::verify`], once it is on disk.
+    ///
+    /// # Errors
+    /// Too many requests wait for verification, or the consumer has too many subscriptions.
+    pub fn request(&mut self, request: SubscriptionRequest) -> Result<u64, Refusal> {
+        if self.requests.len() >= MAX_OPEN_REQUESTS {
+            return Err(Refusal::new(503, "too many subscriptions wait for their verification"));
+        }
+        let is_new = self.find(&request).is_none() && request.mode == SubscriptionMode::Subscribe;
+        if is_new && self.subscriptions.count_of(&request.owner) >= self.settings.subscribe.max_per_consumer {
+            let limit = self.settings.subscribe.max_per_consumer;
+            return Err(Refusal::new(429, format!("a consumer has at most {limit} subscriptions here")));
+        }
+        if let Some(slot) = self.find(&request)
+            && self.subscriptions.get(slot).owner != request.owner
+        {
+            return Err(Refusal::new(403, "the subscription belongs to another consumer"));
+        }
+        let number = self.new_id();
+        self.records.push(StateRecord::Requested { number, request: request.clone() });
+        self.open(number, request);
+        Ok(number)
+    }
+
+    fn open(&mut self, number: u64, request: SubscriptionRequest) {
+        let host = self.hosts.add(&origin_of(&request.callback).unwrap_or_default());
+        self.requests.insert(number, OpenRequest { request, host });
+    }
+
+    /// The request is on disk: its subscriber may be asked.
+    pub fn verify(&mut self, number: u64) {
+        if let Some(open) = self.requests.get(&number) {
+            self.hosts.queue_verification(open.host, number);
+        }
+    }
+
+    /// A subscriber that is to be asked now.
+    pub fn next_verification(&mut self, now_ms: u64) -> Option<Verification> {
+        let rate = self.settings.subscribe.verifications_per_second;
+        loop {
+            let number = match self.hosts.next_verification(rate, now_ms) {
+                hosts::NextVerification::Now(number) => number,
+                hosts::NextVerification::Later { host, at_ms } => {
+                    self.due.push(Reverse((at_ms, Due::HostVerification(host))));
+                    continue;
+                }
+                hosts::NextVerification::None => return None,
+            };
+            let Some(OpenRequest { request, .. }) = self.requests.get(&number) else { continue };
+            let SubscriptionRequest { mode, topic, callback, lease_s, .. } = request.clone();
+            return Some(Verification { number, mode, topic, callback, lease_s });
+        }
+    }
+
+    /// How a verification ended; `asked_ms` is when it was sent, from which the lease counts (§5.3). A request that is not
+    /// verified changes nothing.
+    pub fn verified(&mut self, number: u64, is_verified: bool, asked_ms: u64, now_ms: u64) {
+        let Some(open) = self.requests.remove(&number) else { return };
+        self.hosts.release(open.host);
+        if !is_verified {
+            self.records.push(StateRecord::Unverified { number });
+            return;
+        }
+        // A request that came earlier for the same subscription and is still open must not undo this one.
+        let same = |other: &OpenRequest| {
+            other.request.callback == open.request.callback && other.request.topic == open.request.topic
+        };
+        let older: Vec<u64> = self
+            .requests
+            .iter()
+            .filter(|(older, other)| **older < number && same(other))
+            .map(|(older, _)| *older)
+            .collect();
+        for older in older {
+            let older_request = self.requests.remove(&older).expect("it was found there");
+            self.hosts.release(older_request.host);
+            self.records.push(StateRecord::Unverified { number: older });
+        }
+        match open.request.mode {
+            SubscriptionMode::Subscribe => self.subscribe(number, open.request, asked_ms),
+            SubscriptionMode::Unsubscribe => {
+                if let Some(slot) = self.find(&open.request) {
+                    self.end(slot, EndReason::Unsubscribed);
+                }
+                self.records.push(StateRecord::Unverified { number });
+            }
+        }
+        self.look(now_ms);
+    }
+
+    fn subscribe(&mut self, number: u64, request: SubscriptionRequest, asked_ms: u64) {
+        let expires_ms = asked_ms.saturating_add(request.lease_s.saturating_mul(1_000));
+        let known = self.find(&request);
+        let topic = self.topics.add(&request.topic);
+        let saved = match known.map(|slot| self.subscriptions.get(slot)) {
+            // Renewed: what it still has to get stays, everything else is as the new request says (§5.1).
+            Some(known) => SavedSubscription {
+                secret: request.secret,
+                expires_ms,
+                ..known.saved(&self.topics.get(known.topic).name)
+            },
+            None => SavedSubscription {
+                id: self.new_id(),
+                topic: request.topic,
+                callback: request.callback,
+                secret: request.secret,
+                owner: request.owner,
+                expires_ms,
+                base: self.topics.get(topic).count,
+                done: self.processed,
+                tally: Tally::default(),
+            },
+        };
+        self.records.push(StateRecord::Subscribed { number, subscription: saved.clone() });
+        self.put(saved);
+    }
+
+    /// Puts a subscription in the place of what was there for its topic and callback.
+    fn put(&mut self, saved: SavedSubscription) {
+        let (id, expires_ms) = (saved.id, saved.expires_ms);
+        let topic = self.topics.add(&saved.topic);
+        let slot = match self.subscriptions.find(topic, &saved.callback) {
+            Some(slot) => {
+                let subscription = self.subscriptions.get_mut(slot);
+                (subscription.secret, subscription.expires_ms) = (saved.secret, saved.expires_ms);
+                slot
+            }
+            None => {
+                let host = self.hosts.add(&origin_of(&saved.callback).unwrap_or_default());
+                let slot = self.subscriptions.insert(Subscription::new(saved, topic, host));
+                let place = self.topics.get_mut(topic).join(slot);
+                self.subscriptions.get_mut(slot).place = place;
+                slot
+            }
+        };
+        self.due.push(Reverse((expires_ms, Due::LeaseEnd { slot, id })));
+    }
+
+    fn find(&self, request: &SubscriptionRequest) -> Option<u32> {
+        self.subscriptions.find(self.topics.find(&request.topic)?, &request.callback)
+    }
+
+    /// Ends a subscription. What it has not got yet is cancelled.
+    fn end(&mut self, slot: u32, reason: EndReason) {
+        let subscription = self.subscriptions.get(slot);
+        let topic = self.topics.get(subscription.topic);
+        let cancelled = topic.count - subscription.base - subscription.tally.total();
+        self.records.push(StateRecord::Ended { subscription: subscription.id, reason, cancelled });
+        self.remove(slot, cancelled);
+    }
+
+    fn remove(&mut self, slot: u32, cancelled: u64) {
+        let subscription = self.subscriptions.remove(slot);
+        if subscription.delivery == DeliveryState::Sending {
+            self.in_flight -= 1;
+            self.hosts.abandon(subscription.host);
+        }
+        self.ended += Tally { cancelled, ..subscription.tally };
+        if let Some(moved) = self.topics.get_mut(subscription.topic).leave(subscription.place) {
+            self.subscriptions.get_mut(moved).place = subscription.place;
+        }
+        self.hosts.release(subscription.host);
+    }
+
+    /// Its next event, if there is one, waits for its turn at the host.
+    fn queue(&mut self, slot: u32, now_ms: u64) {
+        let subscription = self.subscriptions.get_mut(slot);
+        if self.topics.get(subscription.topic).next_after(subscription.done).is_none() {
+            subscription.delivery = DeliveryState::Idle;
+            return;
+        }
+        subscription.delivery = DeliveryState::Queued;
+        subscription.since_ms = now_ms;
+        self.hosts.queue(subscription.host, slot, subscription.id);
+    }
+
+    /// What is to be delivered now.
+    pub fn next_delivery(&mut self, now_ms: u64) -> Option<Delivery> {
+        let delivery = self.settings.delivery;
+        loop {
+            if self.in_flight >= delivery.in_flight || !self.hosts.has_ready() {
+                return None;
+            }
+            if self.pacing.wait_until(delivery.per_second, now_ms).is_some() {
+                return None;
+            }
+            let (host, slot, id) = self.hosts.next(delivery.in_flight_per_host)?;
+            // It may have ended while it waited.
+            if self.subscriptions.id_of(slot) != Some(id) {
+                self.hosts.abandon(host);
+                continue;
+            }
+            let subscription = self.subscriptions.get_mut(slot);
+            let Some(seq) = self.topics.get(subscription.topic).next_after(subscription.done) else {
+                subscription.delivery = DeliveryState::Idle;
+                self.hosts.abandon(host);
+                continue;
+            };
+            subscription.delivery = DeliveryState::Sending;
+            subscription.attempts += 1;
+            self.attempts += 1;
+            self.in_flight += 1;
+            self.pacing.take(delivery.per_second);
+            let (callback, secret) = (subscription.callback.clone(), subscription.secret.clone());
+            return Some(Delivery { subscription: id, seq, callback, secret });
+        }
+    }
+
+    /// How a delivery ended. The subscription goes on with [`Engine::recorded`], once that is written down.
+    pub fn delivered(&mut self, subscription: u64, seq: u64, outcome: DeliveryOutcome, now_ms: u64) {
+        let Some(slot) = self.subscriptions.slot_of(subscription) else { return };
+        if !self.subscriptions.get(slot).is_sending() {
+            return;
+        }
+        self.in_flight -= 1;
+        let host = self.subscriptions.get(slot).host;
+        if let Some(at_ms) = self.hosts.ended(host, outcome, self.settings.delivery.in_flight_per_host, now_ms) {
+            self.due.push(Reverse((at_ms, Due::Host(host))));
+        }
+        match outcome {
+            DeliveryOutcome::Delivered => self.settle(slot, seq, MarkOutcome::Delivered),
+            DeliveryOutcome::Gone => {
+                self.subscriptions.get_mut(slot).delivery = DeliveryState::Idle;
+                self.end(slot, EndReason::Gone);
+            }
+            // There is nothing left to try again with.
+            _ if seq <= self.dropped => self.settle(slot, seq, MarkOutcome::Expired(1)),
+            DeliveryOutcome::Refused { status, wait_ms } => self.failed(slot, seq, status, wait_ms, now_ms),
+            DeliveryOutcome::NoAnswer => self.failed(slot, seq, 0, None, now_ms),
+            DeliveryOutcome::ContentGone => self.settle(slot, seq, MarkOutcome::Expired(1)),
+        }
+    }
+
+    fn settle(&mut self, slot: u32, seq: u64, outcome: MarkOutcome) {
+        let subscription = self.subscriptions.get_mut(slot);
+        subscription.delivery = DeliveryState::Recording;
+        subscription.attempts = 0;
+        self.mark(slot, seq, outcome);
+    }
+
+    /// §7: tries again within limits, then gives this notification up and keeps the subscription.
+    fn failed(&mut self, slot: u32, seq: u64, status: u16, wait_ms: Option<u64>, now_ms: u64) {
+        let delivery = self.settings.delivery;
+        let subscription = self.subscriptions.get_mut(slot);
+        let millis = |duration: std::time::Duration| duration.as_millis() as u64;
+        let doublings = (subscription.attempts - 1).min(30);
+        let longest =
+            millis(delivery.retry_first).saturating_mul(1 << doublings).min(millis(delivery.retry_max)).max(1);
+        // Between half and all of it, so that what failed together is not tried again together.
+        let pause = self.random.u64(longest.div_ceil(2)..=longest);
+        let at_ms = now_ms + pause.max(wait_ms.unwrap_or(0).min(millis(delivery.retry_max)));
+        if at_ms.saturating_sub(subscription.since_ms) > millis(delivery.retry_for) {
+            return self.settle(slot, seq, MarkOutcome::Dead(status));
+        }
+        subscription.delivery = DeliveryState::Waiting;
+        let id = subscription.id;
+        self.due.push(Reverse((at_ms, Due::Retry { slot, id })));
+    }
+
+    fn mark(&mut self, slot: u32, seq: u64, outcome: MarkOutcome) {
+        let subscription = self.subscriptions.get_mut(slot);
+        let mark = Mark { subscription: subscription.id, seq, outcome };
+        subscription.apply(mark);
+        match self.records.last_mut() {
+            Some(StateRecord::Marks(marks)) => marks.push(mark),
+            _ => self.records.push(StateRecord::Marks(vec![mark])),
+        }
+    }
+
+    /// What became of deliveries is written down: their subscriptions go on.
+    pub fn recorded(&mut self, subscriptions: impl IntoIterator<Item = u64>, now_ms: u64) {
+        for id in subscriptions {
+            let Some(slot) = self.subscriptions.slot_of(id) else { continue };
+            if self.subscriptions.get(slot).delivery == DeliveryState::Recording {
+                self.queue(slot, now_ms);
+            }
+        }
+    }
+
+    /// All outcomes are written down.
+    pub fn recorded_all(&mut self, now_ms: u64) {
+        let is_recording = |(_, subscription): &(u32, &Subscription)| subscription.delivery == DeliveryState::Recording;
+        let all: Vec<u64> = self.subscriptions.iter().filter(is_recording).map(|(_, one)| one.id).collect();
+        self.recorded(all, now_ms);
+    }
+
+    /// Does what is due by now.
+    pub fn look(&mut self, now_ms: u64) {
+        while let Some(Reverse((at_ms, _))) = self.due.peek()
+            && *at_ms <= now_ms
+        {
+            let Some(Reverse((_, due))) = self.due.pop() else { return };
+            match due {
+                Due::Retry { slot, id } if self.subscriptions.id_of(slot) == Some(id) => {
+                    let subscription = self.subscriptions.get_mut(slot);
+                    if subscription.delivery == DeliveryState::Waiting {
+                        subscription.delivery = DeliveryState::Queued;
+                        self.hosts.queue(subscription.host, slot, id);
+                    }
+                }
+                Due::LeaseEnd { slot, id } if self.subscriptions.id_of(slot) == Some(id) => {
+                    // It may have been renewed.
+                    if self.subscriptions.get(slot).expires_ms <= now_ms {
+                        self.end(slot, EndReason::LeaseEnded);
+                    }
+                }
+                Due::Host(host) => self.hosts.probe(host),
+                Due::HostVerification(host) => self.hosts.wake_verification(host),
+                Due::Retry { .. } | Due::LeaseEnd { .. } => {}
+            }
+        }
+    }
+
+    /// When [`Engine::look`] has something to do, or a delivery may begin that pacing holds back.
+    pub fn next_due_ms(&mut self, now_ms: u64) -> Option<u64> {
+        let due = self.due.peek().map(|Reverse((at_ms, _))| *at_ms);
+        let may_send = self.hosts.has_ready() && self.in_flight < self.settings.delivery.in_flight;
+        let paced = may_send.then(|| self.pacing.wait_until(self.settings.delivery.per_second, now_ms)).flatten();
+        due.into_iter().chain(paced).min()
+    }
+
+    pub fn next_denial(&mut self) -> Option<Denial> {
+        self.denials.pop()
+    }
+
+    /// What has to be written down, in this order.
+    pub fn take_records(&mut self) -> Vec<StateRecord> {
+        std::mem::take(&mut self.records)
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    pub fn subscription_count(&self) -> usize {
+        self.subscriptions.len()
+    }
+
+    /// Requests that wait for their verification.
+    pub fn open_requests(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Events of a topic after this one, oldest first.
+    pub fn events_after(&self, topic: &str, seq: u64, limit: usize) -> Vec<u64> {
+        let Some(topic) = self.topics.find(topic) else { return Vec::new() };
+        self.topics.get(topic).list_after(seq, limit)
+    }
+
+    pub fn newest_of(&self, topic: &str) -> Option<u64> {
+        self.topics.get(self.topics.find(topic)?).newest()
+    }
+
+    /// Of everything since the first event.
+    pub fn account(&self) -> Account {
+        let mut account = Account { audience: self.ended.total(), tally: self.ended, pending: 0 };
+        for (_, subscription) in self.subscriptions.iter() {
+            let topic = self.topics.get(subscription.topic);
+            account.audience += topic.count - subscription.base;
+            account.tally += subscription.tally;
+            account.pending += topic.after(subscription.done) as u64;
+        }
+        account
+    }
+
+    fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id - 1
+    }
+}

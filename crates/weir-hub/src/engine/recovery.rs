@@ -1,0 +1,119 @@
+//! Back from what was written down.
+
+use super::{Engine, OpenRequest};
+use crate::record::{MarkOutcome, StateRecord, UnknownRecord};
+
+impl Engine {
+    /// Everything that holds now, as records that begin anew.
+    pub fn snapshot(&self) -> Vec<StateRecord> {
+        let mut records = vec![StateRecord::SnapshotBegin, self.position(), StateRecord::EndedTally(self.ended)];
+        for (_, subscription) in self.subscriptions.iter() {
+            let subscription = subscription.saved(&self.topics.get(subscription.topic).name);
+            records.push(StateRecord::Subscribed { number: 0, subscription });
+        }
+        for (number, OpenRequest { request, .. }) in &self.requests {
+            records.push(StateRecord::Requested { number: *number, request: request.clone() });
+        }
+        records.push(StateRecord::SnapshotEnd);
+        records
+    }
+
+    fn position(&self) -> StateRecord {
+        let topics = self.topics.iter().map(|(_, topic)| ((*topic.name).into(), topic.count)).collect();
+        StateRecord::Position { processed: self.processed, dropped: self.dropped, next_id: self.next_id, topics }
+    }
+
+    pub(super) fn write_position(&mut self) {
+        let position = self.position();
+        self.records.push(position);
+    }
+
+    /// Takes back what was written down, in the order in which it was.
+    ///
+    /// # Errors
+    /// The record makes no sense after those before it.
+    pub fn restore(&mut self, record: StateRecord) -> Result<(), UnknownRecord> {
+        match record {
+            StateRecord::SnapshotBegin | StateRecord::SnapshotEnd => {}
+            StateRecord::Position { processed, dropped, next_id, topics } => {
+                (self.processed, self.dropped) = (processed, dropped);
+                self.next_id = self.next_id.max(next_id);
+                for (topic, count) in topics {
+                    let topic = self.topics.add(&topic);
+                    self.topics.get_mut(topic).count = count;
+                }
+            }
+            StateRecord::EndedTally(tally) => self.ended = tally,
+            StateRecord::Requested { number, request } => {
+                self.next_id = self.next_id.max(number + 1);
+                self.open(number, request);
+            }
+            StateRecord::Unverified { number } => self.close(number),
+            StateRecord::Subscribed { number, subscription } => {
+                self.close(number);
+                self.next_id = self.next_id.max(subscription.id + 1);
+                self.put(subscription);
+            }
+            StateRecord::Ended { subscription, cancelled, .. } => {
+                let slot = self.subscriptions.slot_of(subscription).ok_or(UnknownRecord)?;
+                self.remove(slot, cancelled);
+            }
+            StateRecord::Marks(marks) => {
+                for mark in marks {
+                    // Its subscription may have ended while it was under way.
+                    if let Some(slot) = self.subscriptions.slot_of(mark.subscription) {
+                        self.subscriptions.get_mut(slot).apply(mark);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, number: u64) {
+        if let Some(open) = self.requests.remove(&number) {
+            self.hosts.release(open.host);
+        }
+    }
+
+    /// Takes back an event that is kept. Those after the position that was written down are counted now.
+    pub fn restore_event(&mut self, seq: u64, topic: &str, bytes: u32, time_ms: u64) {
+        if seq <= self.dropped {
+            // Its segment is still there for the sake of others.
+        } else if seq > self.processed {
+            self.topics.take_in(seq, topic, bytes, time_ms);
+            self.processed = seq;
+        } else {
+            self.topics.keep(seq, topic, bytes, time_ms);
+        }
+    }
+
+    /// All is back: what is missing is accounted for, and everything that waits goes on.
+    pub fn restored(&mut self, now_ms: u64) {
+        let slots: Vec<u32> = self.subscriptions.iter().map(|(slot, _)| slot).collect();
+        // Events that are damaged were there: a subscription has had them, besides those that it is still to have.
+        for slot in &slots {
+            let subscription = self.subscriptions.get(*slot);
+            let topic = self.topics.get(subscription.topic);
+            let had = subscription.base + subscription.tally.total();
+            let count = topic.count.max(had + topic.after(subscription.done) as u64);
+            let topic = subscription.topic;
+            self.topics.get_mut(topic).count = count;
+        }
+        for slot in slots {
+            let subscription = self.subscriptions.get(slot);
+            let missed = self.missed(subscription);
+            let done = subscription.done;
+            if missed > 0 {
+                self.mark(slot, done, MarkOutcome::Expired(missed));
+            }
+            self.queue(slot, now_ms);
+        }
+        let mut open: Vec<u64> = self.requests.keys().copied().collect();
+        open.sort_unstable();
+        for number in open {
+            self.verify(number);
+        }
+        self.look(now_ms);
+    }
+}

@@ -1,0 +1,418 @@
+//! The engine against a model, with virtual time and crashes from a seed.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use super::*;
+use crate::settings::{DeliverySettings, PublishSettings, RetentionSettings, SubscribeSettings};
+use crate::topic::TopicPattern;
+
+pub(crate) fn settings() -> HubSettings {
+    HubSettings {
+        url: "http://hub.example/hub".into(),
+        topics: vec![TopicPattern::parse("http://t.example/*").expect("a pattern")],
+        publish: PublishSettings::default(),
+        subscribe: SubscribeSettings::default(),
+        delivery: DeliverySettings::default(),
+        retention: RetentionSettings::default(),
+    }
+}
+
+const TOPIC: &str = "http://t.example/1";
+
+fn request(callback: &str) -> SubscriptionRequest {
+    SubscriptionRequest {
+        mode: SubscriptionMode::Subscribe,
+        topic: TOPIC.into(),
+        callback: callback.into(),
+        lease_s: 1_000,
+        secret: None,
+        owner: Box::default(),
+    }
+}
+
+fn engine() -> Engine {
+    Engine::new(Arc::new(settings()), 7)
+}
+
+fn verify_all(engine: &mut Engine, is_verified: bool, now_ms: u64) -> Vec<Verification> {
+    let mut all = Vec::new();
+    while let Some(verification) = engine.next_verification(now_ms) {
+        engine.verified(verification.number, is_verified, now_ms, now_ms);
+        all.push(verification);
+    }
+    all
+}
+
+fn subscribe(engine: &mut Engine, callback: &str, now_ms: u64) {
+    let number = engine.request(request(callback)).expect("taken");
+    engine.verify(number);
+    assert_eq!(verify_all(engine, true, now_ms).len(), 1);
+}
+
+fn deliver(engine: &mut Engine, outcome: DeliveryOutcome, now_ms: u64) -> Vec<Delivery> {
+    let mut all = Vec::new();
+    while let Some(delivery) = engine.next_delivery(now_ms) {
+        engine.delivered(delivery.subscription, delivery.seq, outcome, now_ms);
+        engine.recorded([delivery.subscription], now_ms);
+        all.push(delivery);
+    }
+    all
+}
+
+#[test]
+fn websub_5_1_a_renewal_that_is_not_verified_changes_nothing() {
+    let mut engine = engine();
+    subscribe(&mut engine, "http://c.example/1", 1_000_000);
+    let mut renewal = request("http://c.example/1");
+    renewal.secret = Some(Box::from(*b"new"));
+    renewal.lease_s = 100_000;
+    let number = engine.request(renewal.clone()).expect("taken");
+    engine.verify(number);
+    verify_all(&mut engine, false, 1_001_000);
+    engine.committed(1, TOPIC, 10, 1_001_000);
+    assert_eq!(deliver(&mut engine, DeliveryOutcome::Delivered, 1_001_000)[0].secret, None);
+    engine.look(1_000_000 + 1_000_000);
+    assert_eq!(engine.subscription_count(), 0, "the first lease holds");
+
+    subscribe(&mut engine, "http://c.example/1", 3_000_000);
+    let number = engine.request(renewal).expect("taken");
+    engine.verify(number);
+    verify_all(&mut engine, true, 3_001_000);
+    engine.committed(2, TOPIC, 10, 3_001_000);
+    let delivered = deliver(&mut engine, DeliveryOutcome::Delivered, 3_001_000);
+    assert_eq!((delivered.len(), delivered[0].secret.as_deref()), (1, Some(&b"new"[..])));
+    engine.look(4_000_000);
+    assert_eq!(engine.subscription_count(), 1, "the second lease holds");
+}
+
+#[test]
+fn websub_7_a_notification_is_given_up_and_the_subscription_kept() {
+    let mut engine = engine();
+    subscribe(&mut engine, "http://c.example/1", 0);
+    engine.committed(1, TOPIC, 10, 0);
+    engine.committed(2, TOPIC, 10, 0);
+    let refused = DeliveryOutcome::Refused { status: 500, wait_ms: None };
+    let mut now_ms = 0;
+    let mut tried = Vec::new();
+    engine.settings = Arc::new(HubSettings {
+        delivery: DeliverySettings { retry_for: Duration::from_secs(60), ..DeliverySettings::default() },
+        ..settings()
+    });
+    while engine.account().tally.dead_lettered == 0 {
+        tried.extend(deliver(&mut engine, refused, now_ms).iter().map(|delivery| delivery.seq));
+        now_ms = engine.next_due_ms(now_ms).unwrap_or(now_ms + 1);
+        engine.look(now_ms);
+    }
+    assert!(tried.len() >= 5 && tried.iter().take(5).all(|seq| *seq == 1), "{tried:?}");
+    now_ms += LATER_MS;
+    engine.look(now_ms);
+    assert_eq!(deliver(&mut engine, DeliveryOutcome::Delivered, now_ms)[0].seq, 2, "the next update is tried again");
+    assert_eq!(engine.subscription_count(), 1);
+    assert!(engine.account().is_even());
+}
+
+const LATER_MS: u64 = 120_000;
+
+#[test]
+fn a_host_that_fails_gets_one_delivery_at_a_time_and_others_are_not_held_up() {
+    let mut engine = engine();
+    for number in 0..50 {
+        subscribe(&mut engine, &format!("http://bad.example/{number}"), 0);
+    }
+    subscribe(&mut engine, "http://good.example/", 0);
+    engine.committed(1, TOPIC, 10, 0);
+    let mut good = 0;
+    let mut bad = 0;
+    while let Some(delivery) = engine.next_delivery(0) {
+        let is_bad = delivery.callback.contains("bad");
+        let outcome = if is_bad { DeliveryOutcome::NoAnswer } else { DeliveryOutcome::Delivered };
+        (bad, good) = (bad + usize::from(is_bad), good + usize::from(!is_bad));
+        engine.delivered(delivery.subscription, delivery.seq, outcome, 0);
+    }
+    assert_eq!(good, 1);
+    assert!(bad < 10, "{bad} deliveries to a host that does not answer");
+    let probe_ms = engine.next_due_ms(0).expect("it is tried again");
+    engine.look(probe_ms.max(1_000));
+    assert!(engine.next_delivery(1_000).is_some());
+    assert!(engine.next_delivery(1_000).is_none(), "one at a time");
+}
+
+#[test]
+fn pacing_spreads_deliveries_over_time() {
+    let delivery = DeliverySettings { per_second: 100, ..DeliverySettings::default() };
+    let mut engine = Engine::new(Arc::new(HubSettings { delivery, ..settings() }), 7);
+    for number in 0..250 {
+        subscribe(&mut engine, &format!("http://c{number}.example/"), 1_000);
+    }
+    engine.committed(1, TOPIC, 10, 1_000);
+    let (mut now_ms, mut sent) = (1_000, 0);
+    loop {
+        sent += deliver(&mut engine, DeliveryOutcome::Delivered, now_ms).len();
+        if sent == 250 {
+            break;
+        }
+        now_ms = engine.next_due_ms(now_ms).expect("the next one has its time");
+    }
+    assert!((3_300..=3_600).contains(&now_ms), "250 at 100 a second took until {now_ms} ms");
+}
+
+#[test]
+fn verifications_of_one_host_are_limited() {
+    let mut engine = engine();
+    for number in 0..1_000 {
+        let number = engine.request(request(&format!("http://victim.example/{number}"))).expect("taken");
+        engine.verify(number);
+    }
+    let at_once = verify_all(&mut engine, true, 100_000).len();
+    assert_eq!(at_once, 100, "ten seconds' worth");
+    engine.look(101_000);
+    assert_eq!(verify_all(&mut engine, true, 101_000).len(), 10);
+}
+
+#[test]
+fn events_that_retention_takes_are_accounted_for() {
+    let mut engine = engine();
+    subscribe(&mut engine, "http://c.example/", 0);
+    for seq in 1..=10 {
+        engine.committed(seq, TOPIC, 100, 0);
+    }
+    let sending = engine.next_delivery(0).expect("the first is sent");
+    assert_eq!(engine.retain(500, 0), Some(6), "an eighth less than allowed is kept");
+    assert!(!engine.account().is_even(), "one is neither kept nor accounted for: it is under way");
+    engine.delivered(sending.subscription, sending.seq, DeliveryOutcome::Delivered, 0);
+    engine.recorded([sending.subscription], 0);
+    assert_eq!(deliver(&mut engine, DeliveryOutcome::Delivered, 0)[0].seq, 7);
+    let account = engine.account();
+    assert!(account.is_even(), "{account:?}");
+    assert_eq!((account.tally.delivered, account.tally.expired, account.pending), (5, 5, 0));
+}
+
+#[test]
+fn events_that_are_damaged_are_accounted_for() {
+    let mut engine = engine();
+    subscribe(&mut engine, "http://a.example/", 0);
+    subscribe(&mut engine, "http://b.example/", 0);
+    for seq in 1..=4 {
+        engine.committed(seq, TOPIC, 100, 0);
+    }
+    // One of them gets everything, the other one nothing yet.
+    for _ in 0..4 {
+        let sent: Vec<Delivery> = std::iter::from_fn(|| engine.next_delivery(0)).collect();
+        let delivery = sent.iter().find(|delivery| delivery.callback.contains("//a.")).expect("it has its turn");
+        engine.delivered(delivery.subscription, delivery.seq, DeliveryOutcome::Delivered, 0);
+        engine.recorded([delivery.subscription], 0);
+    }
+    let mut restored = Engine::new(Arc::new(settings()), 7);
+    for record in engine.take_records() {
+        restored.restore(record).expect("it makes sense");
+    }
+    for seq in [1, 2, 4] {
+        restored.restore_event(seq, TOPIC, 100, 0);
+    }
+    restored.restored(0);
+    let account = restored.account();
+    assert!(account.is_even(), "{account:?}");
+    assert_eq!((account.audience, account.tally.delivered), (8, 4));
+    assert_eq!((account.tally.expired, account.pending), (1, 3));
+}
+
+#[test]
+fn damage_beside_a_delivery_that_was_not_written_down_is_accounted_for() {
+    let mut engine = engine();
+    subscribe(&mut engine, "http://a.example/", 0);
+    for seq in 1..=4 {
+        engine.committed(seq, TOPIC, 100, 0);
+    }
+    let mut records = Vec::new();
+    for _ in 0..4 {
+        records.extend(engine.take_records());
+        let delivery = engine.next_delivery(0).expect("it has its turn");
+        engine.delivered(delivery.subscription, delivery.seq, DeliveryOutcome::Delivered, 0);
+        engine.recorded([delivery.subscription], 0);
+    }
+    // The end of the last delivery is lost, and one event before it.
+    let mut restored = Engine::new(Arc::new(settings()), 7);
+    for record in records {
+        restored.restore(record).expect("it makes sense");
+    }
+    for seq in [1, 3, 4] {
+        restored.restore_event(seq, TOPIC, 100, 0);
+    }
+    restored.restored(0);
+    let account = restored.account();
+    assert!(account.is_even(), "{account:?}");
+    assert_eq!((account.audience, account.tally.delivered, account.pending), (4, 3, 1));
+}
+
+/// Everything outside the engine: what was written down, what subscribers got, and a clock.
+struct World {
+    engine: Engine,
+    random: fastrand::Rng,
+    now_ms: u64,
+    /// Committed events: number and bytes.
+    events: Vec<u64>,
+    /// Events whose content the journal has removed.
+    removed: u64,
+    disk: Vec<StateRecord>,
+    under_way: Vec<Delivery>,
+    /// What each subscription has acknowledged, in order.
+    acknowledged: HashMap<u64, Vec<u64>>,
+    crashes: u64,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        World {
+            engine: Engine::new(Arc::new(settings()), seed),
+            random: fastrand::Rng::with_seed(seed),
+            now_ms: 1_000_000,
+            events: Vec::new(),
+            removed: 0,
+            disk: Vec::new(),
+            under_way: Vec::new(),
+            acknowledged: HashMap::new(),
+            crashes: 0,
+        }
+    }
+
+    /// Writes down what there is, and lets go on what waited for that.
+    fn write(&mut self) {
+        let records = self.engine.take_records();
+        for record in &records {
+            match record {
+                StateRecord::Marks(marks) => {
+                    self.engine.recorded(marks.iter().map(|mark| mark.subscription).collect::<Vec<_>>(), self.now_ms)
+                }
+                StateRecord::Requested { number, .. } => self.engine.verify(*number),
+                _ => {}
+            }
+        }
+        self.disk.extend(records);
+    }
+
+    /// The process dies; another one begins with what was written down.
+    fn crash(&mut self) {
+        self.crashes += 1;
+        self.under_way.clear();
+        self.engine = Engine::new(Arc::new(settings()), self.random.u64(..));
+        for record in crate::record::decode(&crate::record::encode(&self.disk)).expect("records are read again") {
+            self.engine.restore(record).expect("records make sense");
+        }
+        for seq in self.events.clone() {
+            if seq > self.removed {
+                self.engine.restore_event(seq, TOPIC, 100, 0);
+            }
+        }
+        self.engine.restored(self.now_ms);
+        if self.random.bool() {
+            self.write();
+            self.disk = self.engine.snapshot();
+        }
+    }
+
+    fn step(&mut self) {
+        let now_ms = self.now_ms;
+        match self.random.u32(0..100) {
+            0..8 => {
+                let callback = format!("http://c{}.example/{}", self.random.u32(0..3), self.random.u32(0..4));
+                let mut request = request(&callback);
+                if self.random.u32(0..4) == 0 {
+                    request.mode = SubscriptionMode::Unsubscribe;
+                }
+                let _ = self.engine.request(request);
+            }
+            8..20 => {
+                if let Some(verification) = self.engine.next_verification(now_ms) {
+                    let is_verified = self.random.u32(0..5) > 0;
+                    self.engine.verified(verification.number, is_verified, now_ms, now_ms);
+                }
+            }
+            20..40 => {
+                let seq = self.events.last().map_or(1, |last| last + self.random.u64(1..3));
+                self.events.push(seq);
+                self.engine.committed(seq, TOPIC, 100, now_ms);
+            }
+            40..60 => self.under_way.extend(self.engine.next_delivery(now_ms)),
+            60..80 if !self.under_way.is_empty() => self.outcome(),
+            80..90 => self.write(),
+            90..96 => {
+                self.now_ms += self.random.u64(1..5_000);
+                self.engine.look(self.now_ms);
+            }
+            96 => {
+                let dropped = self.engine.retain(3_000, 0);
+                self.write();
+                self.removed = dropped.unwrap_or(self.removed);
+            }
+            97 => self.crash(),
+            _ => {}
+        }
+    }
+
+    fn outcome(&mut self) {
+        let index = self.random.usize(..self.under_way.len());
+        let Delivery { subscription, seq, .. } = self.under_way.swap_remove(index);
+        let outcome = match self.random.u32(0..20) {
+            0 => DeliveryOutcome::Gone,
+            1..4 => DeliveryOutcome::Refused { status: 503, wait_ms: Some(self.random.u64(0..9_000)) },
+            4 => DeliveryOutcome::NoAnswer,
+            _ => {
+                self.acknowledged.entry(subscription).or_default().push(seq);
+                DeliveryOutcome::Delivered
+            }
+        };
+        self.engine.delivered(subscription, seq, outcome, self.now_ms);
+    }
+
+    fn check(&self) {
+        let account = self.engine.account();
+        // What is under way although retention has removed it is accounted for when it ends.
+        let unsure =
+            self.under_way.iter().filter(|delivery| delivery.seq <= self.removed.max(self.engine.dropped)).count();
+        let counted = account.tally.total() + account.pending;
+        assert!(account.audience >= counted && account.audience <= counted + unsure as u64, "{account:?}");
+        let mut repeated = 0;
+        for (subscription, seqs) in &self.acknowledged {
+            let known: HashSet<u64> = seqs.iter().copied().collect();
+            repeated += seqs.len() - known.len();
+            assert!(seqs.is_sorted(), "subscription {subscription} got {seqs:?}");
+        }
+        let subscriptions = self.acknowledged.len() as u64;
+        assert!(repeated as u64 <= self.crashes * subscriptions, "{repeated} repeated in {} crashes", self.crashes);
+    }
+
+    /// Lets everything that waits end well.
+    fn settle(&mut self) {
+        for _ in 0..100_000 {
+            self.write();
+            let now_ms = self.now_ms;
+            self.under_way.extend(self.engine.next_delivery(now_ms));
+            while let Some(Delivery { subscription, seq, .. }) = self.under_way.pop() {
+                self.acknowledged.entry(subscription).or_default().push(seq);
+                self.engine.delivered(subscription, seq, DeliveryOutcome::Delivered, now_ms);
+            }
+            if self.engine.account().pending == 0 {
+                return;
+            }
+            self.now_ms += 100;
+            self.engine.look(self.now_ms);
+        }
+        panic!("deliveries never end: {:?}", self.engine.account());
+    }
+}
+
+#[test]
+fn whatever_happens_nothing_is_lost_and_the_account_is_even() {
+    for seed in 0..200 {
+        let mut world = World::new(seed);
+        for _ in 0..1_500 {
+            world.step();
+            world.check();
+        }
+        world.settle();
+        world.check();
+        assert!(world.engine.account().is_even(), "seed {seed}");
+        assert_eq!(world.engine.in_flight(), 0, "seed {seed}");
+    }
+}

@@ -1,0 +1,150 @@
+//! Topics and the events of each that are kept.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+#[derive(Default)]
+pub(super) struct Topics {
+    topics: Vec<Topic>,
+    by_name: HashMap<Arc<str>, u32>,
+    /// All events that are kept, oldest first.
+    kept: VecDeque<KeptEvent>,
+    kept_bytes: u64,
+}
+
+#[derive(Clone, Copy)]
+struct KeptEvent {
+    seq: u64,
+    time_ms: u64,
+    topic: u32,
+    bytes: u32,
+}
+
+pub(super) struct Topic {
+    pub(super) name: Arc<str>,
+    /// How many events it has ever had.
+    pub(super) count: u64,
+    /// Those that are kept, oldest first.
+    events: VecDeque<u64>,
+    /// Slots of its subscriptions.
+    pub(super) subscribers: Vec<u32>,
+}
+
+impl Topic {
+    fn position_after(&self, seq: u64) -> usize {
+        self.events.partition_point(|event| *event <= seq)
+    }
+
+    /// How many events are kept after this one.
+    pub(super) fn after(&self, seq: u64) -> usize {
+        match self.events.back() {
+            Some(newest) if *newest > seq => self.events.len() - self.position_after(seq),
+            _ => 0,
+        }
+    }
+
+    pub(super) fn next_after(&self, seq: u64) -> Option<u64> {
+        match self.events.back() {
+            Some(newest) if *newest > seq => self.events.get(self.position_after(seq)).copied(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn list_after(&self, seq: u64, limit: usize) -> Vec<u64> {
+        self.events.iter().skip(self.position_after(seq)).take(limit).copied().collect()
+    }
+
+    pub(super) fn newest(&self) -> Option<u64> {
+        self.events.back().copied()
+    }
+
+    pub(super) fn join(&mut self, slot: u32) -> u32 {
+        self.subscribers.push(slot);
+        self.subscribers.len() as u32 - 1
+    }
+
+    /// Returns the slot that stands in the place now, which it did not before.
+    pub(super) fn leave(&mut self, place: u32) -> Option<u32> {
+        self.subscribers.swap_remove(place as usize);
+        self.subscribers.get(place as usize).copied()
+    }
+}
+
+impl Topics {
+    pub(super) fn find(&self, name: &str) -> Option<u32> {
+        self.by_name.get(name).copied()
+    }
+
+    pub(super) fn get(&self, topic: u32) -> &Topic {
+        &self.topics[topic as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, topic: u32) -> &mut Topic {
+        &mut self.topics[topic as usize]
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Topic)> {
+        self.topics.iter().enumerate().map(|(id, topic)| (id as u32, topic))
+    }
+
+    pub(super) fn add(&mut self, name: &str) -> u32 {
+        if let Some(topic) = self.find(name) {
+            return topic;
+        }
+        let name: Arc<str> = name.into();
+        let topic = self.topics.len() as u32;
+        self.by_name.insert(Arc::clone(&name), topic);
+        self.topics.push(Topic { name, count: 0, events: VecDeque::new(), subscribers: Vec::new() });
+        topic
+    }
+
+    /// A new event.
+    pub(super) fn take_in(&mut self, seq: u64, name: &str, bytes: u32, time_ms: u64) -> u32 {
+        let topic = self.keep(seq, name, bytes, time_ms);
+        self.get_mut(topic).count += 1;
+        topic
+    }
+
+    /// An event that was counted before.
+    pub(super) fn keep(&mut self, seq: u64, name: &str, bytes: u32, time_ms: u64) -> u32 {
+        let topic = self.add(name);
+        self.get_mut(topic).events.push_back(seq);
+        self.kept.push_back(KeptEvent { seq, time_ms, topic, bytes });
+        self.kept_bytes += u64::from(bytes);
+        topic
+    }
+
+    /// The last event that is too much, if all together may have so many bytes; 0 is none. Some more go with it, so that
+    /// not every new event makes another one go.
+    pub(super) fn beyond(&self, max_bytes: u64) -> u64 {
+        if self.kept_bytes <= max_bytes {
+            return 0;
+        }
+        let (wanted, mut left) = (max_bytes - max_bytes / 8, self.kept_bytes);
+        let over = self.kept.iter().take_while(|event| {
+            let is_over = left > wanted;
+            left -= u64::from(event.bytes);
+            is_over
+        });
+        over.last().map_or(0, |event| event.seq)
+    }
+
+    /// The last event from before this time; 0 is none.
+    pub(super) fn before(&self, time_ms: u64) -> u64 {
+        self.kept.iter().take_while(|event| event.time_ms < time_ms).last().map_or(0, |event| event.seq)
+    }
+
+    /// Forgets events; the last one that went.
+    pub(super) fn drop_up_to(&mut self, seq: u64) -> Option<u64> {
+        let mut last = None;
+        while let Some(event) = self.kept.front().copied()
+            && event.seq <= seq
+        {
+            self.kept.pop_front();
+            self.kept_bytes -= u64::from(event.bytes);
+            self.topics[event.topic as usize].events.pop_front();
+            last = Some(event.seq);
+        }
+        last
+    }
+}

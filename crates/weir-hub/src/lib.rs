@@ -1,0 +1,36 @@
+//! A W3C WebSub hub (Recommendation of 2018-01-23) that keeps its events on disk and needs no broker.
+//!
+//! - [`HubForm`] and [`known_topic`] decide about a request from the request alone.
+//! - [`Hub::publish`] appends an event to a journal and returns once it is synced; [`Hub::request`] does the same with a request
+//!   for a subscription, which is then verified.
+//! - The engine decides who gets which event when; it has neither sockets nor a clock, so that it is tested by simulation. A
+//!   thread of its own does what it decides.
+//! - [`Hub::events_after`] is how anything else listens to a topic.
+//!
+//! Each event has an audience: the subscriptions there are when it is committed. It is delivered to each at least once, in order,
+//! or is accounted for as dead-lettered, expired or cancelled ([`Account`]).
+
+mod account;
+mod driver;
+mod engine;
+mod form;
+mod hub;
+mod record;
+mod sending;
+mod settings;
+mod signature;
+mod store;
+mod topic;
+
+pub use account::{Account, HubStatus, Tally};
+pub use form::{HubForm, Refusal, SubscriptionMode, SubscriptionRequest, known_topic, read as read_form};
+pub use hub::Hub;
+pub use record::Event;
+pub use sending::links;
+pub use settings::{
+    CallbackSettings, DeliverySettings, HubSettings, LeaseSettings, PublishSettings, RetentionSettings,
+    SubscribeSettings,
+};
+pub use signature::{SignatureMethod, is_signed, sign};
+pub use store::{HubRecovery, lock};
+pub use topic::{TopicPattern, is_http_url, origin_of};

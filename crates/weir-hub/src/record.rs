@@ -1,0 +1,421 @@
+//! What is written to the hub's journals: events, and what became of them and of subscriptions.
+//!
+//! Numbers are LEB128, texts have their length before them. The journal checks what it stores, so a record that cannot be read
+//! is one of a newer version.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::account::Tally;
+use crate::form::{SubscriptionMode, SubscriptionRequest};
+
+/// Content of a topic that was published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Its number in the journal.
+    pub seq: u64,
+    pub time_ms: u64,
+    pub topic: Arc<str>,
+    /// As the publisher sent it; empty is none.
+    pub content_type: Box<str>,
+    pub content: Bytes,
+}
+
+/// A subscription as it is kept.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SavedSubscription {
+    pub id: u64,
+    pub topic: Box<str>,
+    pub callback: Box<str>,
+    pub secret: Option<Box<[u8]>>,
+    pub owner: Box<str>,
+    pub expires_ms: u64,
+    /// How many events the topic had when it began.
+    pub base: u64,
+    /// The last event that is done with.
+    pub done: u64,
+    pub tally: Tally,
+}
+
+/// What became of one event for one subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    pub subscription: u64,
+    /// The event, which is now the last that is done with.
+    pub seq: u64,
+    pub outcome: MarkOutcome,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkOutcome {
+    Delivered,
+    /// Given up after too many failures; the status of the last answer, 0 without one.
+    Dead(u16),
+    /// So many events were gone before they could be delivered.
+    Expired(u64),
+}
+
+/// Why a subscription ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    Unsubscribed,
+    LeaseEnded,
+    /// Its callback has answered 410.
+    Gone,
+    /// The hub has no such topic any more, or refuses the subscriber.
+    Denied,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub enum StateRecord {
+    /// All that stands before does not count any more.
+    SnapshotBegin,
+    /// Now the snapshot counts.
+    SnapshotEnd,
+    /// How many events each topic had up to and with event `processed`, and the last event that is not kept any longer.
+    Position {
+        processed: u64,
+        dropped: u64,
+        next_id: u64,
+        topics: Vec<(Box<str>, u64)>,
+    },
+    /// In a snapshot: what became of the events of subscriptions that have ended.
+    EndedTally(Tally),
+    /// A request was accepted; its verification is due.
+    Requested {
+        number: u64,
+        request: SubscriptionRequest,
+    },
+    /// The request came to nothing.
+    Unverified {
+        number: u64,
+    },
+    /// The request was verified: this is what holds from now on.
+    Subscribed {
+        number: u64,
+        subscription: SavedSubscription,
+    },
+    Ended {
+        subscription: u64,
+        reason: EndReason,
+        cancelled: u64,
+    },
+    Marks(Vec<Mark>),
+}
+
+/// A record that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownRecord;
+
+impl Event {
+    pub fn encode(topic: &str, content_type: &str, content: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(16 + topic.len() + content_type.len() + content.len());
+        out.push(1);
+        put_bytes(&mut out, topic.as_bytes());
+        put_bytes(&mut out, content_type.as_bytes());
+        out.extend_from_slice(content);
+        out
+    }
+
+    /// # Errors
+    /// It is of another version.
+    pub fn decode(seq: u64, time_ms: u64, record: &[u8]) -> Result<Event, UnknownRecord> {
+        let mut from = RecordDecoder(record);
+        if from.byte()? != 1 {
+            return Err(UnknownRecord);
+        }
+        let (topic, content_type) = (from.text()?, from.text()?);
+        Ok(Event { seq, time_ms, topic: (*topic).into(), content_type, content: Bytes::copy_from_slice(from.0) })
+    }
+
+    /// The topic alone.
+    pub fn topic_of(record: &[u8]) -> Result<&str, UnknownRecord> {
+        let mut from = RecordDecoder(record);
+        if from.byte()? != 1 {
+            return Err(UnknownRecord);
+        }
+        let topic = from.bytes()?;
+        std::str::from_utf8(topic).map_err(|_| UnknownRecord)
+    }
+}
+
+/// Appends records to a payload of the journal, which is written whole or not at all.
+pub fn encode(records: &[StateRecord]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for record in records {
+        put_record(&mut out, record);
+    }
+    out
+}
+
+/// # Errors
+/// One of them is of another version.
+pub fn decode(payload: &[u8]) -> Result<Vec<StateRecord>, UnknownRecord> {
+    let mut from = RecordDecoder(payload);
+    let mut records = Vec::new();
+    while !from.0.is_empty() {
+        records.push(from.record()?);
+    }
+    Ok(records)
+}
+
+fn put_record(out: &mut Vec<u8>, record: &StateRecord) {
+    match record {
+        StateRecord::SnapshotBegin => out.push(1),
+        StateRecord::SnapshotEnd => out.push(2),
+        StateRecord::Position { processed, dropped, next_id, topics } => {
+            out.push(3);
+            put_numbers(out, [*processed, *dropped, *next_id, topics.len() as u64]);
+            for (topic, events) in topics {
+                put_bytes(out, topic.as_bytes());
+                put_numbers(out, [*events]);
+            }
+        }
+        StateRecord::EndedTally(tally) => {
+            out.push(4);
+            put_tally(out, tally);
+        }
+        StateRecord::Requested { number, request } => {
+            out.push(5);
+            put_numbers(out, [*number, u64::from(request.mode == SubscriptionMode::Unsubscribe), request.lease_s]);
+            put_bytes(out, request.topic.as_bytes());
+            put_bytes(out, request.callback.as_bytes());
+            put_bytes(out, request.owner.as_bytes());
+            put_bytes(out, request.secret.as_deref().unwrap_or_default());
+        }
+        StateRecord::Unverified { number } => {
+            out.push(6);
+            put_numbers(out, [*number]);
+        }
+        StateRecord::Subscribed { number, subscription } => {
+            out.push(7);
+            put_numbers(out, [*number]);
+            put_subscription(out, subscription);
+        }
+        StateRecord::Ended { subscription, reason, cancelled } => {
+            out.push(8);
+            put_numbers(out, [*subscription, *reason as u64, *cancelled]);
+        }
+        StateRecord::Marks(marks) => {
+            out.push(9);
+            put_numbers(out, [marks.len() as u64]);
+            for Mark { subscription, seq, outcome } in marks {
+                let (kind, number) = match outcome {
+                    MarkOutcome::Delivered => (0, 0),
+                    MarkOutcome::Dead(status) => (1, u64::from(*status)),
+                    MarkOutcome::Expired(count) => (2, *count),
+                };
+                put_numbers(out, [*subscription, *seq, kind, number]);
+            }
+        }
+    }
+}
+
+fn put_subscription(out: &mut Vec<u8>, subscription: &SavedSubscription) {
+    let SavedSubscription { id, topic, callback, secret, owner, expires_ms, base, done, tally } = subscription;
+    put_numbers(out, [*id, *expires_ms, *base, *done]);
+    put_bytes(out, topic.as_bytes());
+    put_bytes(out, callback.as_bytes());
+    put_bytes(out, owner.as_bytes());
+    put_bytes(out, secret.as_deref().unwrap_or_default());
+    put_tally(out, tally);
+}
+
+fn put_tally(out: &mut Vec<u8>, tally: &Tally) {
+    let Tally { delivered, dead_lettered, expired, cancelled } = tally;
+    put_numbers(out, [*delivered, *dead_lettered, *expired, *cancelled]);
+}
+
+fn put_numbers<const N: usize>(out: &mut Vec<u8>, numbers: [u64; N]) {
+    for mut number in numbers {
+        while number >= 0x80 {
+            out.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        out.push(number as u8);
+    }
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_numbers(out, [bytes.len() as u64]);
+    out.extend_from_slice(bytes);
+}
+
+struct RecordDecoder<'a>(&'a [u8]);
+
+impl<'a> RecordDecoder<'a> {
+    fn byte(&mut self) -> Result<u8, UnknownRecord> {
+        let (first, rest) = self.0.split_first().ok_or(UnknownRecord)?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    fn number(&mut self) -> Result<u64, UnknownRecord> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(UnknownRecord)
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8], UnknownRecord> {
+        let length = usize::try_from(self.number()?).map_err(|_| UnknownRecord)?;
+        let (bytes, rest) = self.0.split_at_checked(length).ok_or(UnknownRecord)?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    fn text(&mut self) -> Result<Box<str>, UnknownRecord> {
+        std::str::from_utf8(self.bytes()?).map(Box::from).map_err(|_| UnknownRecord)
+    }
+
+    fn secret(&mut self) -> Result<Option<Box<[u8]>>, UnknownRecord> {
+        Ok(Some(self.bytes()?).filter(|secret| !secret.is_empty()).map(Box::from))
+    }
+
+    fn tally(&mut self) -> Result<Tally, UnknownRecord> {
+        let [delivered, dead_lettered, expired, cancelled] =
+            [self.number()?, self.number()?, self.number()?, self.number()?];
+        Ok(Tally { delivered, dead_lettered, expired, cancelled })
+    }
+
+    fn record(&mut self) -> Result<StateRecord, UnknownRecord> {
+        Ok(match self.byte()? {
+            1 => StateRecord::SnapshotBegin,
+            2 => StateRecord::SnapshotEnd,
+            3 => self.position()?,
+            4 => StateRecord::EndedTally(self.tally()?),
+            5 => self.requested()?,
+            6 => StateRecord::Unverified { number: self.number()? },
+            7 => StateRecord::Subscribed { number: self.number()?, subscription: self.subscription()? },
+            8 => self.ended()?,
+            9 => self.marks()?,
+            _ => return Err(UnknownRecord),
+        })
+    }
+
+    fn position(&mut self) -> Result<StateRecord, UnknownRecord> {
+        let (processed, dropped, next_id) = (self.number()?, self.number()?, self.number()?);
+        let count = self.number()?;
+        let topics = (0..count).map(|_| Ok((self.text()?, self.number()?))).collect::<Result<_, _>>()?;
+        Ok(StateRecord::Position { processed, dropped, next_id, topics })
+    }
+
+    fn requested(&mut self) -> Result<StateRecord, UnknownRecord> {
+        let number = self.number()?;
+        let mode = match self.number()? {
+            0 => SubscriptionMode::Subscribe,
+            _ => SubscriptionMode::Unsubscribe,
+        };
+        let lease_s = self.number()?;
+        let (topic, callback, owner, secret) = (self.text()?, self.text()?, self.text()?, self.secret()?);
+        let request = SubscriptionRequest { mode, topic, callback, lease_s, secret, owner };
+        Ok(StateRecord::Requested { number, request })
+    }
+
+    fn subscription(&mut self) -> Result<SavedSubscription, UnknownRecord> {
+        let (id, expires_ms, base, done) = (self.number()?, self.number()?, self.number()?, self.number()?);
+        let (topic, callback, owner, secret) = (self.text()?, self.text()?, self.text()?, self.secret()?);
+        let tally = self.tally()?;
+        Ok(SavedSubscription { id, topic, callback, secret, owner, expires_ms, base, done, tally })
+    }
+
+    fn ended(&mut self) -> Result<StateRecord, UnknownRecord> {
+        let subscription = self.number()?;
+        let reason = match self.number()? {
+            0 => EndReason::Unsubscribed,
+            1 => EndReason::LeaseEnded,
+            2 => EndReason::Gone,
+            3 => EndReason::Denied,
+            _ => return Err(UnknownRecord),
+        };
+        Ok(StateRecord::Ended { subscription, reason, cancelled: self.number()? })
+    }
+
+    fn marks(&mut self) -> Result<StateRecord, UnknownRecord> {
+        let count = self.number()?;
+        let mut mark = || {
+            let (subscription, seq, kind, number) = (self.number()?, self.number()?, self.number()?, self.number()?);
+            let outcome = match kind {
+                0 => MarkOutcome::Delivered,
+                1 => MarkOutcome::Dead(u16::try_from(number).map_err(|_| UnknownRecord)?),
+                2 => MarkOutcome::Expired(number),
+                _ => return Err(UnknownRecord),
+            };
+            Ok(Mark { subscription, seq, outcome })
+        };
+        Ok(StateRecord::Marks((0..count).map(|_| mark()).collect::<Result<_, _>>()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every_record() -> Vec<StateRecord> {
+        let tally = Tally { delivered: 1, dead_lettered: 200, expired: 70_000, cancelled: u64::MAX };
+        let request = SubscriptionRequest {
+            mode: SubscriptionMode::Unsubscribe,
+            topic: "http://t/".into(),
+            callback: "http://c/?x".into(),
+            lease_s: 300,
+            secret: Some(Box::from(*b"secret")),
+            owner: "jack".into(),
+        };
+        let subscription = SavedSubscription {
+            id: 7,
+            topic: "http://t/".into(),
+            callback: "http://c/?x".into(),
+            secret: None,
+            owner: Box::default(),
+            expires_ms: 1 << 40,
+            base: 3,
+            done: 128,
+            tally,
+        };
+        let outcomes = [MarkOutcome::Delivered, MarkOutcome::Dead(503), MarkOutcome::Expired(1 << 33)];
+        let marks = outcomes.map(|outcome| Mark { subscription: 7, seq: 129, outcome });
+        vec![
+            StateRecord::SnapshotBegin,
+            StateRecord::Position { processed: 9, dropped: 4, next_id: 8, topics: vec![("http://t/".into(), 300)] },
+            StateRecord::EndedTally(tally),
+            StateRecord::Requested { number: 1, request },
+            StateRecord::Unverified { number: 1 },
+            StateRecord::Subscribed { number: 2, subscription },
+            StateRecord::Ended { subscription: 7, reason: EndReason::Denied, cancelled: 4 },
+            StateRecord::Marks(marks.to_vec()),
+            StateRecord::SnapshotEnd,
+        ]
+    }
+
+    #[test]
+    fn records_are_read_as_they_were_written() {
+        let records = every_record();
+        assert!(decode(&encode(&records)).is_ok_and(|read| read == records));
+    }
+
+    #[test]
+    fn whatever_is_cut_off_or_changed_is_no_panic() {
+        let payload = encode(&every_record());
+        for end in 0..payload.len() {
+            let _ = decode(&payload[..end]);
+            let mut changed = payload.clone();
+            changed[end] ^= 0xff;
+            let _ = decode(&changed);
+        }
+    }
+
+    #[test]
+    fn events_are_read_as_they_were_written() {
+        let record = Event::encode("http://t/", "text/plain", b"hello");
+        let event = Event::decode(3, 4, &record).expect("an event");
+        assert_eq!((&*event.topic, &*event.content_type, &*event.content), ("http://t/", "text/plain", &b"hello"[..]));
+        assert_eq!(Event::topic_of(&record), Ok("http://t/"));
+        assert_eq!(Event::decode(3, 4, b"\x02"), Err(UnknownRecord));
+    }
+}

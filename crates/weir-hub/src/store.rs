@@ -1,0 +1,283 @@
+//! The hub's files: a journal of events, and one of what became of them.
+//!
+//! Both lie in the hub's directory, which one process at a time has locked. Events are synced before their publisher is
+//! answered. What became of them is written at once and synced every second: it survives the end of the process, and after a
+//! loss of power deliveries of the last second are repeated. Changes of subscriptions are synced before they take effect.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use weir_journal::{Disk, Item, Journal, Options, Reader, Storage, Sync};
+
+use crate::engine::Engine;
+use crate::record::{self, Event, StateRecord, UnknownRecord};
+use crate::settings::HubSettings;
+
+const EVENT_SEGMENT_BYTES: u64 = 8 << 20;
+const STATE_SEGMENT_BYTES: u64 = 8 << 20;
+/// Before the state's journal has grown by so much it is not written anew.
+const LEAST_GROWTH_BYTES: u64 = 16 << 20;
+/// Records of a snapshot that are written together.
+const SNAPSHOT_BATCH: usize = 1_000;
+/// Events in memory, in bytes.
+const CACHE_BYTES: usize = 64 << 20;
+/// Events that are read ahead for a subscriber that lags behind, in bytes.
+const READ_AHEAD_BYTES: usize = 256 << 10;
+/// Places in the journal that are kept open for subscribers that lag behind.
+const MAX_READERS: usize = 16;
+
+/// Where events are appended, by any thread.
+pub struct EventLog {
+    pub journal: Journal,
+}
+
+/// What was found when the files were opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HubRecovery {
+    pub subscriptions: usize,
+    pub events: u64,
+    /// Damaged places in either journal.
+    pub damaged: usize,
+}
+
+pub struct HubStore {
+    pub events: Arc<EventLog>,
+    pub state: Journal,
+    /// Reads events as they are committed.
+    newest: Reader,
+    cache: EventCache,
+    /// The size of the state's journal after the last snapshot.
+    snapshot_bytes: u64,
+    /// Unlocked when it is dropped, which must come last.
+    _lock: File,
+}
+
+/// Locks a hub's directory; nothing while another process has it.
+///
+/// # Errors
+/// The directory cannot be made, or the lock not be opened.
+pub fn lock(directory: &Path) -> io::Result<Option<File>> {
+    std::fs::create_dir_all(directory)?;
+    let file = File::options().create(true).truncate(false).write(true).open(directory.join("lock"))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn unreadable(_: UnknownRecord) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a record was written by a newer version of this program")
+}
+
+impl HubStore {
+    /// Opens both journals, and puts back into an engine what they hold.
+    ///
+    /// # Errors
+    /// The files cannot be used, or are of a newer version.
+    pub fn open(
+        directory: &Path,
+        lock: File,
+        settings: &Arc<HubSettings>,
+        seed: u64,
+    ) -> io::Result<(HubStore, Engine, HubRecovery)> {
+        let state_options = Options {
+            segment_bytes: STATE_SEGMENT_BYTES,
+            max_bytes: u64::MAX,
+            max_pending_bytes: usize::MAX,
+            max_record_bytes: 64 << 20,
+            sync: Sync::Every(Duration::from_secs(1)),
+            ..Options::default()
+        };
+        let (state, of_state) = Journal::open_in(storage(&directory.join("state"))?, state_options)?;
+        let mut engine = restore_state(&state, settings, seed)?;
+        let event_options = Options {
+            segment_bytes: EVENT_SEGMENT_BYTES,
+            // Retention is done by the engine; this is for when the disk cannot be freed fast enough.
+            max_bytes: settings.retention.bytes.saturating_mul(2) + 4 * EVENT_SEGMENT_BYTES,
+            max_record_bytes: 64 << 20,
+            sync: Sync::Always,
+            min_next_seq: engine.processed() + 1,
+            ..Options::default()
+        };
+        let (events, of_events) = Journal::open_in(storage(&directory.join("events"))?, event_options)?;
+        let newest = restore_events(&events, &mut engine)?;
+        let recovery = HubRecovery {
+            subscriptions: engine.subscription_count(),
+            events: events.status().records,
+            damaged: of_state.damage.len() + of_events.damage.len(),
+        };
+        let mut store = HubStore {
+            events: Arc::new(EventLog { journal: events }),
+            state,
+            newest,
+            cache: EventCache::default(),
+            snapshot_bytes: 0,
+            _lock: lock,
+        };
+        // An unfinished snapshot at the end must not swallow what comes after it.
+        store.write_snapshot(&engine)?;
+        Ok((store, engine, recovery))
+    }
+
+    /// Writes down all that holds, and lets go of what was written before.
+    ///
+    /// # Errors
+    /// It could not be written; what was written before still counts.
+    pub fn write_snapshot(&mut self, engine: &Engine) -> io::Result<()> {
+        let before = self.state.status();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let records = engine.snapshot();
+        let failed = |error: weir_journal::AppendError| io::Error::other(error.to_string());
+        let batches = records.chunks(SNAPSHOT_BATCH);
+        let count = batches.len();
+        for batch in batches {
+            let sender = sender.clone();
+            let tell = Box::new(move |result: Result<u64, _>| drop(sender.send(result)));
+            self.state.append_synced(record::encode(batch), tell).map_err(failed)?;
+        }
+        for _ in 0..count {
+            receiver.recv().map_err(|_| io::Error::other("the journal has ended"))?.map_err(failed)?;
+        }
+        self.state.release(before.committed);
+        self.snapshot_bytes = self.state.status().bytes.saturating_sub(before.bytes);
+        Ok(())
+    }
+
+    /// The state's journal has grown so much that it should be written anew.
+    pub fn wants_snapshot(&self) -> bool {
+        self.state.status().bytes > 2 * self.snapshot_bytes + LEAST_GROWTH_BYTES
+    }
+
+    /// The next committed event.
+    ///
+    /// # Errors
+    /// It cannot be read, now.
+    pub fn next_committed(&mut self) -> io::Result<Option<Arc<Event>>> {
+        loop {
+            match self.newest.read()? {
+                None => return Ok(None),
+                Some(Item::Gone { .. }) => {}
+                Some(Item::Record { seq, time_ms, payload }) => {
+                    let event = Arc::new(Event::decode(seq, time_ms, payload).map_err(unreadable)?);
+                    self.cache.put(&event);
+                    return Ok(Some(event));
+                }
+            }
+        }
+    }
+
+    /// An event, from memory or from the disk; nothing if it is not there any more.
+    pub fn event(&mut self, seq: u64) -> Option<Arc<Event>> {
+        self.cache.get(seq).or_else(|| self.cache.load(&self.events.journal, seq))
+    }
+
+    /// Events up to this one are not needed any more.
+    pub fn release_events(&self, seq: u64) {
+        self.events.journal.release(seq);
+    }
+}
+
+fn storage(directory: &Path) -> io::Result<Arc<dyn Storage>> {
+    Ok(Arc::new(Disk::open(directory)?))
+}
+
+fn restore_state(state: &Journal, settings: &Arc<HubSettings>, seed: u64) -> io::Result<Engine> {
+    let new = || Engine::new(Arc::clone(settings), seed);
+    let mut engine = new();
+    // A snapshot that has begun, until its end is read.
+    let mut unfinished: Option<Engine> = None;
+    let mut reader = state.reader(0);
+    while let Some(item) = reader.read()? {
+        let Item::Record { payload, .. } = item else { continue };
+        for record in record::decode(payload).map_err(unreadable)? {
+            match record {
+                StateRecord::SnapshotBegin => unfinished = Some(new()),
+                StateRecord::SnapshotEnd => engine = unfinished.take().unwrap_or(engine),
+                // What follows damage may speak of subscriptions that are lost.
+                record => drop(unfinished.as_mut().unwrap_or(&mut engine).restore(record)),
+            }
+        }
+    }
+    Ok(engine)
+}
+
+/// Returns a reader that stands behind the last event.
+fn restore_events(events: &Journal, engine: &mut Engine) -> io::Result<Reader> {
+    let mut reader = events.reader(0);
+    while let Some(item) = reader.read()? {
+        if let Item::Record { seq, time_ms, payload } = item {
+            engine.restore_event(seq, Event::topic_of(payload).map_err(unreadable)?, payload.len() as u32, time_ms);
+        }
+    }
+    Ok(reader)
+}
+
+/// Events that were read or written lately. The first that came goes first.
+#[derive(Default)]
+struct EventCache {
+    events: HashMap<u64, Arc<Event>>,
+    order: VecDeque<u64>,
+    bytes: usize,
+    /// The one used last stands last.
+    readers: Vec<Reader>,
+}
+
+impl EventCache {
+    fn get(&self, seq: u64) -> Option<Arc<Event>> {
+        self.events.get(&seq).cloned()
+    }
+
+    fn put(&mut self, event: &Arc<Event>) {
+        if self.events.insert(event.seq, Arc::clone(event)).is_some() {
+            return;
+        }
+        self.order.push_back(event.seq);
+        self.bytes += event.content.len();
+        while self.bytes > CACHE_BYTES && self.order.len() > 1 {
+            let oldest = self.order.pop_front().and_then(|seq| self.events.remove(&seq));
+            self.bytes -= oldest.map_or(0, |event| event.content.len());
+        }
+    }
+
+    /// Reads an event, and those that come after it.
+    fn load(&mut self, journal: &Journal, seq: u64) -> Option<Arc<Event>> {
+        // Another subscriber may have been here a moment ago.
+        let near = |reader: &Reader| reader.seq() < seq && seq - reader.seq() < 64;
+        let mut reader = match self.readers.iter().position(near) {
+            Some(index) => self.readers.remove(index),
+            None => journal.reader(seq - 1),
+        };
+        let mut found = None;
+        let mut ahead = 0;
+        while ahead < READ_AHEAD_BYTES {
+            let Ok(Some(item)) = reader.read() else { break };
+            let Item::Record { seq: read, time_ms, payload } = item else {
+                if reader.seq() >= seq && found.is_none() {
+                    break;
+                }
+                continue;
+            };
+            ahead += payload.len();
+            let Ok(event) = Event::decode(read, time_ms, payload) else { break };
+            let event = Arc::new(event);
+            if read == seq {
+                found = Some(Arc::clone(&event));
+            }
+            self.put(&event);
+            if read > seq && found.is_none() {
+                break;
+            }
+        }
+        self.readers.push(reader);
+        if self.readers.len() > MAX_READERS {
+            self.readers.remove(0);
+        }
+        found
+    }
+}
