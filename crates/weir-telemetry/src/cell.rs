@@ -140,6 +140,25 @@ impl HistogramTotals {
     }
 }
 
+/// Counters by status class; the last place holds what has no valid class.
+#[derive(Debug, Default)]
+pub struct ByClass([Counter; 6]);
+
+impl ByClass {
+    pub const LABELS: [&'static str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "other"];
+
+    #[inline]
+    pub fn increment(&self, status: u16) {
+        let class = usize::from(status / 100).wrapping_sub(1).min(5);
+        self.0[class].increment();
+    }
+
+    /// In the order of [`ByClass::LABELS`].
+    pub fn values(&self) -> [u64; 6] {
+        std::array::from_fn(|class| self.0[class].value())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,14 +1,19 @@
 //! The error log: what the gateway has to say to its operator, on stderr.
 
+mod repeats;
+
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::{Format, JsonFields, Writer};
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
+use self::repeats::SummarizeRepeats;
 use crate::stderr::StderrLines;
 
 /// How lines look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum LineFormat {
+pub enum ErrorLogFormat {
     #[default]
     Text,
     /// One JSON object a line.
@@ -16,25 +21,40 @@ pub enum LineFormat {
 }
 
 /// Sends what is logged from now on, by any thread, to stderr. The first call decides for the life of the process.
-pub fn start(level: LevelFilter, shape: LineFormat) {
+pub fn start(level: LevelFilter, shape: ErrorLogFormat) {
     // A second call finds a log in place, which is what was asked for.
     let _ = tracing::subscriber::set_global_default(subscriber(level, shape, StderrLines::default));
 }
 
+/// A line that says the same as one of the log does in JSON.
+pub fn json_line(message: &str) -> String {
+    let mut timestamp = String::new();
+    // Writing to a string succeeds.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
+    format!("{}\n", serde_json::json!({ "timestamp": timestamp, "level": "INFO", "message": message }))
+}
+
 fn subscriber(
     level: LevelFilter,
-    shape: LineFormat,
+    shape: ErrorLogFormat,
     writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static,
 ) -> Box<dyn Subscriber + Send + Sync> {
     let builder = tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(writer);
     match shape {
-        LineFormat::Text => Box::new(builder.with_target(false).finish()),
-        LineFormat::Json => Box::new(builder.json().flatten_event(true).finish()),
+        ErrorLogFormat::Text => {
+            let lines = Format::default().with_ansi(false).with_target(false);
+            Box::new(builder.event_format(SummarizeRepeats::new(lines, shape)).finish())
+        }
+        ErrorLogFormat::Json => {
+            let lines = Format::default().json().flatten_event(true);
+            Box::new(builder.fmt_fields(JsonFields::new()).event_format(SummarizeRepeats::new(lines, shape)).finish())
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::repeats::LINES;
     use super::*;
     use std::io;
     use std::sync::{Arc, Mutex, PoisonError};
@@ -52,7 +72,7 @@ mod tests {
         }
     }
 
-    fn logged(level: LevelFilter, shape: LineFormat, log: impl FnOnce()) -> String {
+    fn logged(level: LevelFilter, shape: ErrorLogFormat, log: impl FnOnce()) -> String {
         let memory = Memory::default();
         let writer = memory.clone();
         tracing::subscriber::with_default(subscriber(level, shape, move || writer.clone()), log);
@@ -61,7 +81,7 @@ mod tests {
 
     #[test]
     fn only_what_is_as_grave_as_the_level_is_written() {
-        let text = logged(LevelFilter::WARN, LineFormat::Text, || {
+        let text = logged(LevelFilter::WARN, ErrorLogFormat::Text, || {
             tracing::info!("quiet");
             tracing::warn!("loud");
         });
@@ -70,8 +90,28 @@ mod tests {
     }
 
     #[test]
+    fn lines_from_one_place_are_summarized_once_there_are_many() {
+        for shape in [ErrorLogFormat::Text, ErrorLogFormat::Json] {
+            let text = logged(LevelFilter::INFO, shape, || {
+                for number in 0..1_000 {
+                    tracing::info!("endpoint {number} is out of rotation");
+                }
+                tracing::info!("another place");
+            });
+            let lines: Vec<&str> = text.lines().collect();
+            assert_eq!(lines.len() as u32, LINES + 2, "{text}");
+            assert!(lines[LINES as usize].contains("further lines like the one above are left out"), "{text}");
+            assert!(lines[LINES as usize + 1].contains("another place"), "{text}");
+            if shape == ErrorLogFormat::Json {
+                let told: serde_json::Value = serde_json::from_str(lines[LINES as usize]).expect("JSON");
+                assert!(told["timestamp"].is_string() && told["level"] == "INFO", "{told}");
+            }
+        }
+    }
+
+    #[test]
     fn p14_a_message_in_json_stays_one_line() {
-        let text = logged(LevelFilter::ERROR, LineFormat::Json, || tracing::error!("a\nb\u{1b}[2J\"}}"));
+        let text = logged(LevelFilter::ERROR, ErrorLogFormat::Json, || tracing::error!("a\nb\u{1b}[2J\"}}"));
         assert_eq!(text.lines().count(), 1);
         let line: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(line["level"], "ERROR");

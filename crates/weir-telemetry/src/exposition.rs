@@ -71,6 +71,16 @@ impl Page {
         self.begin(name, declared_as, "counter", help)
     }
 
+    /// Begins a counter whose samples, written as those of a gauge, have no `_total`, as other gateways have them. OpenMetrics
+    /// knows no such counters.
+    pub fn counter_without_total(&mut self, name: &'static str, help: &str) -> &mut Self {
+        let kind = match self.format {
+            Format::Prometheus => "counter",
+            Format::OpenMetrics => "unknown",
+        };
+        self.begin(name, "", kind, help)
+    }
+
     pub fn gauge(&mut self, name: &'static str, help: &str) -> &mut Self {
         self.begin(name, "", "gauge", help)
     }

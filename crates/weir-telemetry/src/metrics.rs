@@ -4,9 +4,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::cell::{Counter, Gauge, Histogram};
-use crate::price::RoutePrice;
-use crate::routes::{RouteSlots, SLOTS};
+use crate::cell::{ByClass, Counter, Gauge, Histogram};
+use crate::routes::{RouteCells, RouteMetrics, RouteSlot, RouteSlots, SLOTS};
 
 /// Counters by a word of the program's own, such as the name of what ended an exchange early. Words are found by
 /// looking through the few that have occurred, which is for what goes wrong, not for every request.
@@ -41,25 +40,6 @@ impl ByWord {
     pub fn values(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let words = self.words.iter().map_while(|word| word.get().copied());
         words.zip(self.counts.iter().map(Counter::value))
-    }
-}
-
-/// Counters by status class; the last place holds what has no valid class.
-#[derive(Debug, Default)]
-pub struct ByClass([Counter; 6]);
-
-impl ByClass {
-    pub const LABELS: [&'static str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "other"];
-
-    #[inline]
-    pub fn increment(&self, status: u16) {
-        let class = usize::from(status / 100).wrapping_sub(1).min(5);
-        self.0[class].increment();
-    }
-
-    /// In the order of [`ByClass::LABELS`].
-    pub fn values(&self) -> [u64; 6] {
-        std::array::from_fn(|class| self.0[class].value())
     }
 }
 
@@ -99,6 +79,8 @@ pub struct WorkerMetrics {
     /// Times that there was no room for another connection, once a second at most; idle ones closed because of that.
     pub connections_full: Counter,
     pub connections_shed: Counter,
+    /// Connections closed because their client has as many as it may.
+    pub connections_over_share: Counter,
     /// Handshakes with clients over TLS: complete ones, those of them that resumed a session, and failed ones.
     pub tls_handshakes: Counter,
     pub tls_resumptions: Counter,
@@ -120,8 +102,13 @@ pub struct WorkerMetrics {
     pub upstream_retries_refused: Counter,
     /// Connections to upstreams that wait in the pool.
     pub upstream_idle: Gauge,
-    /// Exchanges that wait for a place at an upstream.
+    /// Exchanges that wait for a permit of an upstream.
     pub upstream_queued: Gauge,
+
+    /// How late the worker came to its timer, which is due 50 times a second: so long something had held up its thread.
+    pub tick_delay: Histogram,
+    /// Pieces of work between which a worker serves while it adopts a configuration.
+    pub adoption_slice: Histogram,
 
     /// One for each slot of [`RouteSlots`].
     routes: Box<[RouteMetrics]>,
@@ -146,6 +133,7 @@ impl WorkerMetrics {
             accept_errors: Counter::default(),
             connections_full: Counter::default(),
             connections_shed: Counter::default(),
+            connections_over_share: Counter::default(),
             tls_handshakes: Counter::default(),
             tls_resumptions: Counter::default(),
             tls_failures: Counter::default(),
@@ -159,13 +147,10 @@ impl WorkerMetrics {
             upstream_retries_refused: Counter::default(),
             upstream_idle: Gauge::default(),
             upstream_queued: Gauge::default(),
+            tick_delay: Histogram::default(),
+            adoption_slice: Histogram::default(),
             routes: (0..SLOTS).map(|_| RouteMetrics::default()).collect(),
         }
-    }
-
-    #[inline]
-    pub fn route(&self, slot: RouteSlot) -> &RouteMetrics {
-        &self.routes[usize::from(slot.0)]
     }
 
     /// Client connections open on this worker now.
@@ -176,19 +161,12 @@ impl WorkerMetrics {
     }
 }
 
-/// The cells of one route on one worker.
-#[derive(Debug, Default)]
-pub struct RouteMetrics {
-    pub responses: ByClass,
-    pub duration: Histogram,
-    pub bytes_received: Counter,
-    pub bytes_sent: Counter,
-    pub price: RoutePrice,
+impl RouteCells for WorkerMetrics {
+    #[inline]
+    fn route(&self, slot: RouteSlot) -> &RouteMetrics {
+        &self.routes[usize::from(slot.0)]
+    }
 }
-
-/// Where a route's cells are. The default is the slot shared by the routes that have none of their own.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RouteSlot(pub(crate) u16);
 
 /// The control plane's numbers: few, and rarely written.
 #[derive(Debug, Default)]

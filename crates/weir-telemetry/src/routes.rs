@@ -4,11 +4,10 @@
 //! one slot. A slot belongs to a route's id and not to a snapshot, so counters live on when a configuration is replaced.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::cell::HistogramTotals;
-use crate::metrics::{RouteSlot, WorkerMetrics};
-use crate::price::RoutePriceTotals;
+use crate::cell::{ByClass, Counter, Histogram, HistogramTotals};
+use crate::price::{RoutePrice, RoutePriceTotals};
 
 /// Routes with series of their own. With some 18 series each they stay below 10,000 series, which a common Prometheus
 /// sample limit allows.
@@ -18,6 +17,25 @@ pub(crate) const SLOTS: usize = LIMIT + 1;
 /// The label of the slot shared by all routes above the limit, and of exchanges that matched no route. No route can
 /// have it for an id, where parentheses are not allowed.
 pub const OTHER: &str = "(other)";
+
+/// The cells of one route on one worker.
+#[derive(Debug, Default)]
+pub struct RouteMetrics {
+    pub responses: ByClass,
+    pub duration: Histogram,
+    pub bytes_received: Counter,
+    pub bytes_sent: Counter,
+    pub price: RoutePrice,
+}
+
+/// Where a route's cells are. The default is the slot shared by the routes that have none of their own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RouteSlot(pub(crate) u16);
+
+/// What holds the cells of one worker's routes.
+pub trait RouteCells {
+    fn route(&self, slot: RouteSlot) -> &RouteMetrics;
+}
 
 /// What one route has done, summed over workers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,10 +50,10 @@ pub struct RouteTotals {
 }
 
 impl RouteTotals {
-    fn read(workers: &[impl AsRef<WorkerMetrics>], slot: RouteSlot) -> Self {
+    fn read(workers: &[Arc<impl RouteCells>], slot: RouteSlot) -> Self {
         let mut totals = Self::default();
         for worker in workers {
-            let cells = worker.as_ref().route(slot);
+            let cells = worker.route(slot);
             for (total, value) in totals.responses.iter_mut().zip(cells.responses.values()) {
                 *total = total.wrapping_add(value);
             }
@@ -90,7 +108,7 @@ impl RouteSlots {
     /// are taken, those of routes no longer configured are given away, and what is left over counts as [`OTHER`].
     pub fn assign<'a>(
         &self,
-        workers: &[impl AsRef<WorkerMetrics>],
+        workers: &[Arc<impl RouteCells>],
         ids: impl IntoIterator<Item = &'a str>,
     ) -> Vec<RouteSlot> {
         let ids: Vec<&str> = ids.into_iter().collect();
@@ -135,7 +153,7 @@ impl RouteSlots {
     }
 
     /// The counts of every configured route that was ever asked for, and of the shared slot under the name [`OTHER`].
-    pub fn totals(&self, workers: &[impl AsRef<WorkerMetrics>]) -> Vec<(String, RouteTotals)> {
+    pub fn totals(&self, workers: &[Arc<impl RouteCells>]) -> Vec<(String, RouteTotals)> {
         let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Vec::new();
         for (place, owner) in table.owners.iter().enumerate().filter(|(_, owner)| owner.configured) {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::cell::{Counter, Histogram, HistogramTotals};
+use crate::cell::{ByClass, Counter, Histogram, HistogramTotals};
 use crate::exposition::{Format, Page, Resolution};
-use crate::metrics::{ByClass, Metrics, WorkerMetrics};
+use crate::metrics::{Metrics, WorkerMetrics};
 use crate::process;
 use crate::routes::RouteTotals;
 
@@ -72,11 +72,26 @@ impl Metrics {
         page.total(&[], self.sum(|of| &of.connections_full));
         page.counter("weir_client_connections_shed", "Idle connections closed because there was no room for others.");
         page.total(&[], self.sum(|of| &of.connections_shed));
+        page.counter(
+            "weir_client_connections_over_share",
+            "Connections closed because their client's address has as many as it may.",
+        );
+        page.total(&[], self.sum(|of| &of.connections_over_share));
         page.counter("weir_tls_handshakes", "Handshakes with clients over TLS, by outcome.");
         let resumed = self.sum(|of| &of.tls_resumptions);
         page.total(&[("outcome", "full")], self.sum(|of| &of.tls_handshakes).saturating_sub(resumed));
         page.total(&[("outcome", "resumed")], resumed);
         page.total(&[("outcome", "failed")], self.sum(|of| &of.tls_failures));
+        page.histogram(
+            "weir_worker_tick_delay_seconds",
+            "How late workers came to their timer, due every 20 ms: so long something had held up the thread.",
+        );
+        page.distribution(&[], &self.histogram(|of| &of.tick_delay), Resolution::Full);
+        page.histogram(
+            "weir_worker_adoption_slice_seconds",
+            "Pieces of work between which a worker serves while it adopts a configuration.",
+        );
+        page.distribution(&[], &self.histogram(|of| &of.adoption_slice), Resolution::Full);
         // Ended ones are read first, so that one ending in between cannot make the difference negative.
         let closed = self.sum(|of| &of.tunnels_closed);
         let opened = self.sum(|of| &of.tunnels_opened);
@@ -110,7 +125,7 @@ impl Metrics {
         page.value(&[("state", "idle")], idle);
         page.value(&[("state", "busy")], connected.saturating_sub(closed).saturating_sub(idle));
         let queued: u64 = self.workers().iter().map(|worker| worker.upstream_queued.value()).sum();
-        page.gauge("weir_upstream_queued", "Exchanges that wait for a place at an upstream.").value(&[], queued);
+        page.gauge("weir_upstream_queued", "Exchanges that wait for a permit of an upstream.").value(&[], queued);
     }
 
     fn routes(&self, page: &mut Page) {
@@ -171,6 +186,7 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::routes::RouteCells;
     use std::io::Write;
     use std::process::Stdio;
 
