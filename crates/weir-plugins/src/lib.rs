@@ -23,8 +23,8 @@ mod traffic;
 mod transform;
 mod trust;
 
-pub use log::sink::{SinkTally, finish as finish_logs, tallies as log_tallies};
-pub use observe::prometheus::{BOUNDS_MS, KINDS as LATENCIES, LatencyHistogram, SeriesLabels, Totals, totals};
+pub use log::logger::{accounts as record_accounts, finish as finish_records, set_limits as set_record_limits};
+pub use observe::prometheus::{BOUNDS_MS, BucketHistogram, KINDS as LATENCIES, SeriesLabels, Totals, totals};
 pub use traffic::proxy_mirror::tallies as mirror_tallies;
 
 /// Every plugin of this binary.
@@ -32,11 +32,13 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<traffic::api_breaker::ApiBreaker>(),
     Entry::authenticating::<auth::basic_auth::BasicAuth>(),
     Entry::of::<transform::brotli::Brotli>(),
+    Entry::described::<log::clickhouse_logger::ClickhouseLogger>(),
     Entry::of::<security::client_control::ClientControl>(),
     Entry::of::<auth::consumer_restriction::ConsumerRestriction>(),
     Entry::of::<security::content_filter::ContentFilter>(),
-    Entry::of::<security::cors::Cors>(),
+    Entry::described::<security::cors::Cors>(),
     Entry::of::<security::csrf::Csrf>(),
+    Entry::described::<log::elasticsearch_logger::ElasticsearchLogger>(),
     Entry::of::<traffic::fault_injection::FaultInjection>(),
     Entry::described::<log::file_logger::FileLogger>(),
     Entry::of::<auth::forward_auth::ForwardAuth>(),
@@ -47,11 +49,13 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<security::ip_restriction::IpRestriction>(),
     Entry::of::<security::json_threat_protection::JsonThreatProtection>(),
     Entry::authenticating::<auth::jwt_auth::JwtAuth>(),
+    Entry::described::<log::kafka_logger::KafkaLogger>(),
     Entry::authenticating::<auth::key_auth::KeyAuth>(),
     Entry::authenticating::<auth::ldap_auth::LdapAuth>(),
     Entry::of::<limit::limit_conn::LimitConn>(),
     Entry::described::<limit::limit_count::LimitCount>(),
     Entry::of::<limit::limit_req::LimitReq>(),
+    Entry::described::<log::loki_logger::LokiLogger>(),
     Entry::of::<security::message_size::MessageSize>(),
     Entry::of::<traffic::mocking::Mocking>(),
     Entry::of::<auth::multi_auth::MultiAuth>().identifying(),
@@ -65,10 +69,14 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<observe::request_id::RequestId>(),
     Entry::of::<security::request_validation::RequestValidation>(),
     Entry::of::<transform::response_rewrite::ResponseRewrite>(),
+    Entry::described::<log::splunk_hec_logging::SplunkHecLogging>(),
+    Entry::described::<log::syslog::Syslog>(),
+    Entry::described::<log::tcp_logger::TcpLogger>(),
     Entry::of::<security::time_restriction::TimeRestriction>(),
     Entry::of::<traffic::traffic_split::TrafficSplit>(),
     Entry::of::<security::ua_restriction::UaRestriction>(),
     Entry::of::<security::uri_blocker::UriBlocker>(),
+    Entry::described::<log::udp_logger::UdpLogger>(),
     Entry::of::<traffic::workflow::Workflow>(),
     Entry::of::<security::xml_threat_protection::XmlThreatProtection>(),
 ]);

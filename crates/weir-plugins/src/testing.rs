@@ -7,7 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value;
 use weir_plugin::proto::h1::{Limits, parse_request};
-use weir_plugin::{Build, ConfigError, Consumer, Definition, Entry, Exchange, Flow, Plugin, Proof, Shared, Stop};
+use weir_plugin::{
+    Build, BuildContext, ConfigError, Consumer, Definition, Entry, Exchange, Flow, Plugin, Proof, Stop, Template,
+};
+use weir_records::Record;
+
+use crate::log::capture::Capture;
 
 /// An exchange that has just been routed. Lines end in `\n` here.
 pub fn exchange(head: &str) -> Exchange {
@@ -17,6 +22,22 @@ pub fn exchange(head: &str) -> Exchange {
     exchange.client.peer = ([192, 0, 2, 7], 40000).into();
     exchange.client.addr = exchange.client.peer.ip();
     exchange
+}
+
+/// A record that becomes this JSON object.
+pub fn captured(sequence: u64, members: Value) -> Record {
+    captured_at(0, sequence, members, &[])
+}
+
+/// The same, of an exchange that has ended at a time, in ms since 1970, with these texts for the destination.
+pub fn captured_at(end_ms: u64, sequence: u64, members: Value, hidden: &[&[u8]]) -> Record {
+    let hidden = hidden.iter().map(|text| Template::compile(&String::from_utf8_lossy(text))).collect();
+    let capture =
+        Capture::compile(members.as_object(), None, &mut Build::default()).expect("valid").with_hidden(hidden);
+    let mut payload = Vec::new();
+    capture.write(&Exchange::default(), 0, &mut payload);
+    payload[1..9].copy_from_slice(&end_ms.to_le_bytes());
+    Record { boot: 1, sequence, payload, attachments: Vec::new() }
 }
 
 /// A GET of this target from `h.example`.
@@ -66,13 +87,13 @@ fn try_build<D: Definition>(options: Value) -> Result<Arc<dyn Plugin>, ConfigErr
 }
 
 /// A plugin of a document that has more than this plugin.
-pub fn build_with<D: Definition>(options: Value, shared: &Rc<Shared>) -> Result<Arc<dyn Plugin>, ConfigError> {
+pub fn build_with<D: Definition>(options: Value, shared: &Rc<BuildContext>) -> Result<Arc<dyn Plugin>, ConfigError> {
     (Entry::of::<D>().build)(&options, &mut Build::of("test".to_owned(), shared))
 }
 
 /// A document with consumers, each with the credential for one plugin.
-pub fn with_consumers(consumers: &[(&str, &str, Value)]) -> Rc<Shared> {
-    let mut shared = Shared::default();
+pub fn with_consumers(consumers: &[(&str, &str, Value)]) -> Rc<BuildContext> {
+    let mut shared = BuildContext::default();
     for (username, plugin, options) in consumers {
         let consumer = Consumer { username: (*username).into(), ..Consumer::default() };
         let proof = Proof { plugin: (*plugin).into(), id: Box::default(), options: options.clone() };

@@ -4,10 +4,10 @@ use std::io;
 use std::sync::{Arc, LazyLock};
 
 use rustls::ClientConfig;
-use weir_net::tls::{self, Client, UpstreamTerms};
+use weir_net::tls::{self, TlsConnector, UpstreamTerms};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Trust {
+pub enum ServerTrust {
     /// Whom the authorities of this system vouch for.
     System,
     Unverified,
@@ -24,26 +24,26 @@ static SYSTEM: LazyLock<Result<Arc<ClientConfig>, String>> = LazyLock::new(|| {
 static UNVERIFIED: LazyLock<Result<Arc<ClientConfig>, String>> = LazyLock::new(|| config(tls::Trust::Unverified));
 
 fn config(trust: tls::Trust<'_>) -> Result<Arc<ClientConfig>, String> {
-    let client = Client::new(&UpstreamTerms { trust, identity: None, protocols: &[] });
+    let client = TlsConnector::new(&UpstreamTerms { trust, identity: None, protocols: &[] });
     Ok(Arc::clone(client.map_err(|error| error.to_string())?.config()))
 }
 
-impl Trust {
+impl ServerTrust {
     /// Reads the system's authorities where they are needed, so that no worker has to.
-    pub fn of(verify: bool) -> Trust {
+    pub fn of(verify: bool) -> ServerTrust {
         if verify {
             LazyLock::force(&SYSTEM);
-            Trust::System
+            ServerTrust::System
         } else {
-            Trust::Unverified
+            ServerTrust::Unverified
         }
     }
 
     /// What rustls needs to know.
     pub fn config(self) -> io::Result<Arc<ClientConfig>> {
         let config = match self {
-            Trust::System => &*SYSTEM,
-            Trust::Unverified => &*UNVERIFIED,
+            ServerTrust::System => &*SYSTEM,
+            ServerTrust::Unverified => &*UNVERIFIED,
         };
         config.clone().map_err(io::Error::other)
     }

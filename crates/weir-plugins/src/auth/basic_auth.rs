@@ -10,7 +10,7 @@ mod names;
 
 use names::NameTable;
 
-/// Lets only consumers in, who show their name and password (RFC 7617).
+/// Lets only consumers in that show their name and password (RFC 7617).
 ///
 /// A name that does not exist takes as long as a wrong password.
 #[derive(Deserialize, JsonSchema)]
@@ -98,7 +98,7 @@ impl Plugin for BasicAuthenticator {
             Err(fault) => return self.unauthenticated.admit_or_refuse(exchange, fault).map(Flow::from),
         };
         if self.hide {
-            exchange.remote_user = name;
+            exchange.set_remote_user(name);
             exchange.request.head.remove(b"Authorization");
         }
         exchange.identify(&found).map(Flow::from)

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -267,6 +267,9 @@ impl ForwardAuthorizer {
         }
         let address = exchange.client.addr.to_canonical().to_string();
         fields.insert("x-forwarded-for", HeaderValue::from_str(&address).ok()?);
+        if self.method == RequestMethod::Post && content.is_empty() {
+            fields.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+        }
         let mut request = Request::new(Full::new(content));
         *request.method_mut() = match self.method {
             RequestMethod::Get => Method::GET,

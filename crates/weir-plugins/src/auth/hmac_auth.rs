@@ -13,12 +13,14 @@ use weir_plugin::{
 };
 
 use crate::auth::credentials::Unauthenticated;
+use crate::clock;
+use crate::store::counters::{CounterTable, PackedCounter};
 
 mod body;
 
 use body::Digested;
 
-/// Lets only consumers in, who sign their requests with a secret that is never sent.
+/// Lets only consumers in that sign their requests with a secret that is never sent.
 ///
 /// A request brings `Authorization: Signature keyId="...",algorithm="hmac-sha256",headers="@request-target date",
 /// signature="..."`. What is signed are lines, each ending in a line feed: the key's id; then for each of `headers` the
@@ -34,9 +36,14 @@ pub struct HmacAuth {
     #[serde(default = "five_minutes")]
     #[schemars(range(min = 1))]
     clock_skew: u64,
-    /// Fields that must be among the signed ones.
+    /// Fields that must be among the signed ones. The default leaves method and target unsigned, so that who overhears a request
+    /// can send another; `weir check` warns of that.
     #[serde(default = "date")]
     signed_headers: Vec<String>,
+    /// Refuses a signature that was used before within `clock_skew`, on any worker of this gateway. Requests that may be alike
+    /// within a second need a signed field that tells them apart, as `X-Nonce`. Not in APISIX.
+    #[serde(default)]
+    refuse_replays: bool,
     /// Compares the body with the field `Digest: SHA-256=...`, which then has to be there; what is not signed with the
     /// rest proves nothing, so `digest` belongs to `signed_headers`.
     #[serde(default)]
@@ -149,7 +156,15 @@ impl Definition for HmacAuth {
                 return Err(ConfigError::new(format!("signed_headers[{index}]"), problem));
             }
         }
+        if !self.signed_headers.iter().any(|name| name == TARGET) {
+            let problem = format!(
+                "leaves method and target unsigned: who overhears a request can send another for {} s; add `{TARGET}`",
+                self.clock_skew
+            );
+            build.warnings.push(ConfigError::new("signed_headers", problem));
+        }
         Ok(Arc::new(HmacAuthenticator {
+            used: self.refuse_replays.then(|| UsedSignatures::new(self.clock_skew, build)),
             algorithms: self.allowed_algorithms,
             skew: Duration::from_secs(self.clock_skew),
             required: self.signed_headers,
@@ -236,7 +251,58 @@ impl<'a> SignatureFields<'a> {
     }
 }
 
+/// Signatures that have been used, for as long as they could be used again.
+struct UsedSignatures {
+    table: Arc<CounterTable<UsedSignature>>,
+    kept_s: u64,
+}
+
+/// Until when a signature may not be used again, in seconds since 1970.
+#[derive(Clone, Copy)]
+struct UsedSignature(u64);
+
+impl PackedCounter for UsedSignature {
+    fn from_bits(bits: u128) -> UsedSignature {
+        UsedSignature(bits as u64)
+    }
+
+    fn bits(self) -> u128 {
+        u128::from(self.0)
+    }
+
+    fn is_live(self, now_s: u64) -> bool {
+        self.0 > now_s
+    }
+
+    /// What will be forgotten soonest gives way first where there is no room.
+    fn weight(self, _: u64) -> u64 {
+        self.0
+    }
+}
+
+/// A million signatures at a time, in 16 MiB at most.
+const MOST_SIGNATURES: usize = 1 << 20;
+
+impl UsedSignatures {
+    fn new(skew_s: u64, build: &Build) -> UsedSignatures {
+        // A date may be ahead by as much as it may be behind.
+        let kept_s = skew_s.saturating_mul(2).saturating_add(1);
+        UsedSignatures { table: build.shared("hmac-used", "", || CounterTable::new(MOST_SIGNATURES)), kept_s }
+    }
+
+    /// Whether it is the first use.
+    fn take(&self, signature: &[u8]) -> bool {
+        let now_s = clock::now().as_secs();
+        let until = UsedSignature(now_s.saturating_add(self.kept_s));
+        self.table.update(self.table.key(0, signature), now_s, |used| match used.is_live(now_s) {
+            true => (None, false),
+            false => (Some(until), true),
+        })
+    }
+}
+
 struct HmacAuthenticator {
+    used: Option<UsedSignatures>,
     algorithms: Vec<HmacAlgorithm>,
     skew: Duration,
     required: Vec<String>,
@@ -274,7 +340,9 @@ impl HmacAuthenticator {
         // Whoever does not exist takes as long as a wrong signature.
         let key = algorithm.key(known.map_or(b"nobody", |known| &known.secret));
         let is_right = hmac::verify(&key, &signing_text(exchange, key_id, &signed), &signature).is_ok();
-        known.filter(|_| is_right).map(|known| &known.credential)
+        // Only right ones are remembered: others must not be able to fill the table.
+        let is_first = || self.used.as_ref().is_none_or(|used| used.take(&signature));
+        known.filter(|_| is_right && is_first()).map(|known| &known.credential)
     }
 
     /// An old request may be one that somebody has overheard.
@@ -385,6 +453,27 @@ mod tests {
             assert_eq!(&*exchange.identity.as_ref().expect("known").consumer.username, "jack");
             assert_eq!(exchange.request.head.value(b"authorization"), None);
         }
+    }
+
+    #[test]
+    fn u08_a_signature_passes_once_where_that_is_wanted() {
+        let (once, again) = (door(json!({"refuse_replays": true})), door(json!({})));
+        let first = signed(HmacAlgorithm::Sha256, "hmac-sha256", &now(-7), "@request-target date", "secret");
+        let other = signed(HmacAlgorithm::Sha256, "hmac-sha256", &now(-8), "@request-target date", "secret");
+        let passes = |door: &Arc<dyn Plugin>, head: &str| on_request(door, &mut exchange(head)).is_ok();
+        assert_eq!([passes(&once, &first), passes(&once, &first), passes(&once, &other)], [true, false, true]);
+        assert_eq!([passes(&again, &first), passes(&again, &first)], [true, true]);
+    }
+
+    #[test]
+    fn u08_a_signature_of_the_date_alone_is_warned_of() {
+        let warnings = |options: Value| {
+            let mut build = Build::default();
+            HmacAuth::deserialize(options).expect("valid").build(&mut build).expect("valid");
+            build.warnings.iter().map(ConfigError::to_string).collect::<Vec<_>>()
+        };
+        assert!(warnings(json!({}))[0].starts_with("signed_headers: leaves method and target unsigned"));
+        assert_eq!(warnings(json!({"signed_headers": ["@request-target", "date"]})), [""; 0]);
     }
 
     #[test]

@@ -12,6 +12,10 @@ use weir_plugin::{
     Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Flow, PerWorker, Plugin, Stage,
     Stop, Variable, Variables,
 };
+use x509_parser::pem::parse_x509_pem;
+use x509_parser::prelude::FromDer;
+use x509_parser::public_key::RSAPublicKey;
+use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::auth::credentials::{Unauthenticated, hide_argument, hide_cookie};
 use crate::auth::json_web_token::{Claims, WebToken};
@@ -21,7 +25,7 @@ mod verified;
 
 use verified::{KeySet, VerifiedTokens};
 
-/// Lets only consumers in, who show a JSON Web Token (RFC 7519) signed with their key.
+/// Lets only consumers in that show a JSON Web Token (RFC 7519) signed with their key.
 ///
 /// How a token is signed is a matter of the consumer's credential; what the token itself says about it has to agree and
 /// decides nothing. A token that was found good is remembered, so that its signature is computed once per worker; its
@@ -206,9 +210,26 @@ impl TokenCredential {
             Algorithm::ES256 | Algorithm::ES384 => (DecodingKey::from_ec_pem(pem), "EC"),
             _ => (DecodingKey::from_rsa_pem(pem), "RSA"),
         };
+        if kind == "RSA" && rsa_bits(pem).is_some_and(|bits| bits < LEAST_RSA_BITS) {
+            let problem = format!("is an RSA key of less than {LEAST_RSA_BITS} bits, with which no token is accepted");
+            return Err(ConfigError::new("public_key", problem));
+        }
         let key = key.map_err(|_| ConfigError::new("public_key", format!("is no public {kind} key in PEM")))?;
         Ok((algorithm, key))
     }
+}
+
+/// Shorter keys can be broken (NIST SP 800-131A), and the library refuses every signature made with them.
+const LEAST_RSA_BITS: usize = 2048;
+
+/// How long a public RSA key is; nothing if it is none.
+fn rsa_bits(pem: &[u8]) -> Option<usize> {
+    let (_, pem) = parse_x509_pem(pem).ok()?;
+    let key = match SubjectPublicKeyInfo::from_der(&pem.contents) {
+        Ok((_, info)) => return Some(info.parsed().ok()?.key_size()),
+        Err(_) => RSAPublicKey::from_der(&pem.contents).ok()?.1,
+    };
+    Some(key.key_size())
 }
 
 /// The keys of all consumers, by what tokens call them.
@@ -317,7 +338,7 @@ impl Plugin for JwtAuthenticator {
         };
         drop(shown);
         if source == Some(TokenSource::Query) {
-            exchange.secret_arguments.push(Arc::clone(&self.query_name));
+            exchange.hide_argument(Arc::clone(&self.query_name));
         }
         let found = match found {
             Ok(credential) => credential,

@@ -13,7 +13,7 @@ use weir_plugin::{
 use crate::auth::credentials::{Unauthenticated, hide_argument};
 use crate::options::headers::header_name;
 
-/// Lets only consumers in, who show a key in a header field or in the query.
+/// Lets only consumers in that show a key in a header field or in the query.
 ///
 /// Finding a key among 100,000 consumers costs what it costs among one, and takes no longer for a key that is nearly
 /// right.
@@ -147,7 +147,7 @@ impl Plugin for KeyAuthenticator {
             None => (exchange.variable(&self.query).map(|key| self.keys.find(&key)), true),
         };
         if in_query && found.is_some() {
-            exchange.secret_arguments.push(Arc::clone(&self.query_name));
+            exchange.hide_argument(Arc::clone(&self.query_name));
         }
         let found = match found {
             Some(Some(credential)) => Arc::clone(credential),

@@ -14,13 +14,13 @@ use weir_plugin::{
 use crate::auth::credentials::{Unauthenticated, name_and_password};
 use crate::auth::recent::{RecentResults, SecretDigest};
 use crate::rate_limited_log::RateLimitedLog;
-use crate::trust::Trust;
+use crate::trust::ServerTrust;
 
 mod directory;
 
 use directory::{BindResult, Directory, DirectoryConnections};
 
-/// Lets only consumers in, whose name and password (RFC 7617) an LDAP directory knows.
+/// Lets only consumers in whose name and password (RFC 7617) an LDAP directory knows.
 ///
 /// The name becomes a part of a distinguished name, `uid=NAME,base_dn`, escaped so that it cannot say anything else; the
 /// directory says whether the password is right (a simple bind, RFC 4513 §5.1), and the consumer with that `user_dn` is let
@@ -183,7 +183,7 @@ impl LdapAuth {
         Ok(Directory {
             url: format!("{}://{host}:{port}", if tls { "ldaps" } else { "ldap" }),
             start_tls: self.start_tls,
-            trust: Trust::of(self.tls_verify || !(tls || self.start_tls)),
+            trust: ServerTrust::of(self.tls_verify || !(tls || self.start_tls)),
             connections: self.connections,
         })
     }

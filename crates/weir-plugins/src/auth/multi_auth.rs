@@ -49,9 +49,9 @@ impl Definition for MultiAuth {
 
 /// What those that refused would have answered.
 #[derive(Default)]
-struct Refused(Vec<Vec<u8>>);
+struct AuthRefused(Vec<Vec<u8>>);
 
-impl Refused {
+impl AuthRefused {
     /// Whether the authenticator has accepted the client. `Err` where it cannot tell.
     fn is_accepted(&mut self, exchange: &mut Exchange, end: Result<(), Stop>) -> Result<bool, Stop> {
         match end {
@@ -100,7 +100,7 @@ impl Plugin for AuthenticatorChain {
 
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         Ok(Flow::wait(async move {
-            let mut refused = Refused::default();
+            let mut refused = AuthRefused::default();
             for authenticator in &self.authenticators {
                 let end = match authenticator.on_request(exchange) {
                     Ok(flow) => flow.finish().await,

@@ -60,14 +60,14 @@ pub struct OpenidConnect {
     /// Fields of the request that the provider gets with the question.
     #[serde(default)]
     introspection_addon_headers: Vec<String>,
-    /// For at most so many seconds an answer about a token counts; 0 is a minute. Never beyond the token's own end.
+    /// How many seconds an answer about a token counts at most; 0 is a minute. Never beyond the token's own end.
     #[serde(default)]
     introspection_interval: u64,
     /// The member of the answer that says when the token ends, instead of `exp`.
     #[serde(default = "exp")]
     introspection_expiry_claim: String,
-    /// For so many seconds keys and description are good. A token with a new key makes them be asked for again, at most
-    /// every five seconds.
+    /// How many seconds the provider's keys and description are kept. When a token has an unknown key they are fetched again,
+    /// at most every five seconds.
     #[serde(default = "day_s")]
     #[schemars(range(min = 1))]
     jwk_expires_in: u64,
@@ -205,25 +205,8 @@ impl Definition for OpenidConnect {
   required_scopes: [orders]"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        if self.accept_none_alg {
-            return Err(ConfigError::new(
-                "accept_none_alg",
-                "must be false: a token that nobody has signed is nobody's",
-            ));
-        }
-        if !(1..=60).contains(&self.timeout) {
-            return Err(ConfigError::new("timeout", "must be from 1 to 60 seconds"));
-        }
-        if self.jwk_expires_in == 0 {
-            return Err(ConfigError::new("jwk_expires_in", "must be at least 1 second"));
-        }
-        let is_quotable = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
-        if self.realm.is_empty() || !self.realm.bytes().all(is_quotable) {
-            return Err(ConfigError::new("realm", "must be visible ASCII characters, without quotes and backslashes"));
-        }
-        if !self.bearer_only && self.client_secret.is_none() {
-            return Err(ConfigError::new("client_secret", "is needed for logins; or set `bearer_only: true`"));
-        }
+        self.check()?;
+        let shown = self.forwarded_fields();
         let verifier = self.verifier()?;
         let algorithms = self.token_signing_alg_values_expected.as_deref().map(algorithms).transpose()?;
         let ClaimValidator { issuer, audience } = self.claim_validator;
@@ -265,14 +248,6 @@ impl Definition for OpenidConnect {
             seal: build.identity().into(),
             good: bearer::good_tokens(build),
         });
-        let shown = ForwardedFields {
-            access_token: self.set_access_token_header && !self.access_token_in_authorization_header,
-            authorization: self.access_token_in_authorization_header,
-            userinfo: self.set_userinfo_header,
-            identity: self.login.set_id_token_header,
-            raw_identity: self.login.set_raw_id_token_header,
-            refresh_token: self.login.set_refresh_token_header,
-        };
         Ok(Arc::new(OpenidAuthenticator {
             provider,
             bearer,
@@ -288,6 +263,41 @@ impl Definition for OpenidConnect {
 }
 
 impl OpenidConnect {
+    /// Checks what stands by itself.
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.accept_none_alg {
+            return Err(ConfigError::new(
+                "accept_none_alg",
+                "must be false: a token without a signature proves nothing",
+            ));
+        }
+        if !(1..=60).contains(&self.timeout) {
+            return Err(ConfigError::new("timeout", "must be from 1 to 60 seconds"));
+        }
+        if self.jwk_expires_in == 0 {
+            return Err(ConfigError::new("jwk_expires_in", "must be at least 1 second"));
+        }
+        let is_quotable = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+        if self.realm.is_empty() || !self.realm.bytes().all(is_quotable) {
+            return Err(ConfigError::new("realm", "must be visible ASCII characters, without quotes and backslashes"));
+        }
+        if !self.bearer_only && self.client_secret.is_none() {
+            return Err(ConfigError::new("client_secret", "is needed for logins; or set `bearer_only: true`"));
+        }
+        Ok(())
+    }
+
+    fn forwarded_fields(&self) -> ForwardedFields {
+        ForwardedFields {
+            access_token: self.set_access_token_header && !self.access_token_in_authorization_header,
+            authorization: self.access_token_in_authorization_header,
+            userinfo: self.set_userinfo_header,
+            identity: self.login.set_id_token_header,
+            raw_identity: self.login.set_raw_id_token_header,
+            refresh_token: self.login.set_refresh_token_header,
+        }
+    }
+
     /// Nothing where tokens of clients do not count, as in APISIX.
     fn verifier(&self) -> Result<Option<Verifier>, ConfigError> {
         if let Some(pem) = &self.public_key {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io::Read;
 
 use brotli::Decompressor;
-use flate2::read::MultiGzDecoder;
+use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use weir_plugin::Exchange;
 use weir_plugin::proto::{Head, field};
 
@@ -47,6 +47,11 @@ pub fn plain<'a>(head: &Head, body: &'a [u8], limit: u64) -> Result<Cow<'a, [u8]
         Some(coding) if is(coding, "gzip") || is(coding, "x-gzip") => {
             decoded(MultiGzDecoder::new(body), body, limit).map(Cow::Owned)
         }
+        Some(coding) if is(coding, "deflate") && is_zlib(body) => {
+            decoded(ZlibDecoder::new(body), body, limit).map(Cow::Owned)
+        }
+        // Some servers leave the envelope out that RFC 9110 §8.4.1.2 asks for.
+        Some(coding) if is(coding, "deflate") => decoded(DeflateDecoder::new(body), body, limit).map(Cow::Owned),
         Some(coding) if is(coding, "br") => decoded(Decompressor::new(body, BUFFER), body, limit).map(Cow::Owned),
         Some(_) => Err(Opaque::UnknownCoding),
     }
@@ -67,6 +72,11 @@ fn decoded(decoder: impl Read, body: &[u8], limit: u64) -> Result<Vec<u8>, Opaqu
     if plain.len() as u64 > limit { Err(Opaque::TooLarge) } else { Ok(plain) }
 }
 
+/// RFC 1950 §2.2: the method, and a check of the first two bytes.
+fn is_zlib(body: &[u8]) -> bool {
+    matches!(body, [method, flags, ..] if method & 15 == 8 && u16::from_be_bytes([*method, *flags]).is_multiple_of(31))
+}
+
 fn is(text: &[u8], word: &str) -> bool {
     text.eq_ignore_ascii_case(word.as_bytes())
 }
@@ -77,7 +87,7 @@ mod tests {
 
     use brotli::CompressorWriter;
     use flate2::Compression;
-    use flate2::write::GzEncoder;
+    use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
 
     use super::*;
 
@@ -106,6 +116,18 @@ mod tests {
         assert_eq!(plain(&head("gzip"), &gzipped(b"hello")[..20], 9), Err(Opaque::Broken));
         for coding in ["zstd", "gzip, gzip", "br, gzip"] {
             assert_eq!(plain(&head(coding), b"hello", 9), Err(Opaque::UnknownCoding), "{coding}");
+        }
+    }
+
+    #[test]
+    fn u18_deflate_comes_with_and_without_its_envelope() {
+        let mut zlib = ZlibEncoder::new(Vec::new(), Compression::best());
+        zlib.write_all(b"hello").expect("memory takes everything");
+        let mut bare = DeflateEncoder::new(Vec::new(), Compression::best());
+        bare.write_all(b"hello").expect("memory takes everything");
+        for body in [zlib.finish().expect("in memory"), bare.finish().expect("in memory")] {
+            assert_eq!(plain(&head("deflate"), &body, 9).as_deref(), Ok(&b"hello"[..]));
+            assert_eq!(plain(&head("deflate"), &body, 4), Err(Opaque::TooLarge));
         }
     }
 

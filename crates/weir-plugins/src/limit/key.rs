@@ -1,5 +1,7 @@
 //! What limits count by: a variable, several, or one and the same for everybody.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
@@ -8,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_plugin::{Build, ConfigError, Exchange, Moment, Template, Variable, Variables};
 
-use crate::store::counters::{Counter, CounterKey, Table};
+use crate::store::counters::{CounterKey, CounterTable, PackedCounter};
 
 /// How the option `key` is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -19,7 +21,7 @@ pub enum KeyType {
     Var,
     /// `key` is text with variables, as `$remote_addr $http_x_tenant`.
     VarCombination,
-    /// `key` is text; everybody shares one counter.
+    /// `key` is text; all requests share one counter.
     Constant,
 }
 
@@ -66,7 +68,7 @@ impl LimitKey {
     }
 
     /// The key in a table, for a limit of this name.
-    pub fn in_table<C: Counter>(&self, table: &Table<C>, name: u64, exchange: &Exchange) -> CounterKey {
+    pub fn in_table<C: PackedCounter>(&self, table: &CounterTable<C>, name: u64, exchange: &Exchange) -> CounterKey {
         match self {
             LimitKey::Address => of_address(table, name, exchange.client.addr),
             LimitKey::Constant(text) => table.key(name, text),
@@ -85,6 +87,17 @@ impl LimitKey {
             }
         }
     }
+}
+
+/// Checks the keys of several limits: two with one key would count the same, and only the stricter would matter.
+pub fn unique_keys<'a>(keys: impl Iterator<Item = &'a str>) -> Result<(), ConfigError> {
+    let mut seen = HashSet::new();
+    for (index, key) in keys.enumerate() {
+        if !seen.insert(key) {
+            return Err(ConfigError::new(format!("rules[{index}].key"), format!("`{key}` is the key of another rule")));
+        }
+    }
+    Ok(())
 }
 
 /// Longer values are counted under their digest.
@@ -127,18 +140,18 @@ pub fn digest(bytes: &[u8]) -> String {
     digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn of_address<C: Counter>(table: &Table<C>, name: u64, address: IpAddr) -> CounterKey {
+fn of_address<C: PackedCounter>(table: &CounterTable<C>, name: u64, address: IpAddr) -> CounterKey {
     match address.to_canonical() {
         IpAddr::V4(address) => table.key(name, &address.octets()),
         IpAddr::V6(address) => table.key(name, &address.octets()),
     }
 }
 
-/// A number in options: as it is, or a variable that holds it.
+/// A number in options: as it is, or text with variables that gives one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Amount {
     Fixed(u64),
-    Variable(Variable),
+    Rendered(Template),
 }
 
 impl Amount {
@@ -146,23 +159,16 @@ impl Amount {
     pub fn fixed(&self) -> Option<u64> {
         match self {
             Amount::Fixed(number) => Some(*number),
-            Amount::Variable(_) => None,
+            Amount::Rendered(_) => None,
         }
     }
 
-    /// From an integer, or from text: `"100"` or `"$http_x_limit"`.
+    /// From an integer, or from text: `"100"`, `"$http_x_limit"` or `"${http_x_limit ?? 100}"`.
     pub fn compile(value: &Value, range: RangeInclusive<u64>, path: &str) -> Result<Amount, ConfigError> {
         let number = match value {
             Value::Number(number) => number.as_u64(),
-            Value::String(text) => match text.strip_prefix('$') {
-                Some(name) if !name.is_empty() => {
-                    let name = name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name);
-                    let variable = Variable::named(name);
-                    return match variable.absence(Moment::Request) {
-                        Some(problem) => Err(ConfigError::new(path, problem)),
-                        None => Ok(Amount::Variable(variable)),
-                    };
-                }
+            Value::String(text) => match Template::compile(text) {
+                template if template.constant().is_none() => return Amount::rendered(template, range, path),
                 _ => text.parse().ok(),
             },
             _ => None,
@@ -176,19 +182,48 @@ impl Amount {
         })
     }
 
-    /// The number; nothing when a variable holds none within the range.
+    fn rendered(template: Template, range: RangeInclusive<u64>, path: &str) -> Result<Amount, ConfigError> {
+        if let Some(problem) = template.variables().find_map(|variable| variable.absence(Moment::Request)) {
+            return Err(ConfigError::new(path, problem));
+        }
+        // What it is for a request that has none of its variables; without defaults that is no number, and need not be.
+        let fallback = rendered(&template, &NoVariables);
+        if template.has_defaults() && number_in(&fallback, &range).is_none() {
+            let (least, most) = (range.start(), range.end());
+            let fallback = String::from_utf8_lossy(&fallback);
+            let problem = format!("is `{fallback}` by default, which is no whole number from {least} to {most}");
+            return Err(ConfigError::new(path, problem));
+        }
+        Ok(Amount::Rendered(template))
+    }
+
+    /// The number; nothing when the variables hold none within the range.
     #[inline]
     pub fn of(&self, exchange: &Exchange, range: RangeInclusive<u64>) -> Option<u64> {
         match self {
             Amount::Fixed(number) => Some(*number),
-            Amount::Variable(variable) => held(variable, exchange).filter(|number| range.contains(number)),
+            Amount::Rendered(template) => number_in(&rendered(template, exchange), &range),
         }
     }
 }
 
-/// The number in a variable.
-fn held(variable: &Variable, exchange: &Exchange) -> Option<u64> {
-    std::str::from_utf8(&exchange.variable(variable)?).ok()?.trim().parse().ok()
+/// An exchange that has nothing of what is asked for.
+struct NoVariables;
+
+impl Variables for NoVariables {
+    fn variable(&self, _: &Variable) -> Option<Cow<'_, [u8]>> {
+        None
+    }
+}
+
+fn rendered(template: &Template, variables: &impl Variables) -> Vec<u8> {
+    let mut text = Vec::new();
+    template.render(variables, &mut text);
+    text
+}
+
+fn number_in(text: &[u8], range: &RangeInclusive<u64>) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.trim().parse().ok().filter(|number| range.contains(number))
 }
 
 #[cfg(test)]
@@ -201,7 +236,7 @@ mod tests {
 
     #[test]
     fn keys_fall_back_to_the_address() {
-        let table = Table::<Fixed>::new(0);
+        let table = CounterTable::<Fixed>::new(0);
         let key = |text: &str, kind, target: &str| {
             let key = LimitKey::compile(text, kind, "key", &mut Build::default()).expect("valid");
             key.in_table(&table, 1, &get(target))
@@ -241,6 +276,19 @@ mod tests {
         assert!(build.warnings[0].to_string().starts_with("key: names the variable `consumer`"));
         let error = LimitKey::compile("all", KeyType::VarCombination, "key", &mut build).expect_err("refused");
         assert!(error.to_string().starts_with("key: has no variable"), "{error}");
+    }
+
+    #[test]
+    fn u18_amounts_have_defaults() {
+        let compile = |text: &str| Amount::compile(&json!(text), 1..=10, "count");
+        let amount = compile("${arg_n ?? 5}").expect("valid");
+        for (target, want) in [("/?n=7", Some(7)), ("/?n=11", None), ("/?n=x", None), ("/", Some(5))] {
+            assert_eq!(amount.of(&get(target), 1..=10), want, "{target}");
+        }
+        for wrong in ["${arg_n ?? 11}", "${arg_n ?? many}", "${arg_n ?? }"] {
+            let error = compile(wrong).expect_err("refused").to_string();
+            assert!(error.starts_with("count: is `"), "{error}");
+        }
     }
 
     #[test]

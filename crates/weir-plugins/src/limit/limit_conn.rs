@@ -8,10 +8,11 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, NoteKey, Phase
 
 use crate::answer::RefusalResponse;
 use crate::clock;
-use crate::limit::key::{Amount, KeyType, LimitKey, digest};
+use crate::limit::key::{Amount, KeyType, LimitKey, digest, unique_keys};
 use crate::limit::limit_req::delayed;
 use crate::limit::policy::counted_somewhere;
-use crate::store::counters::{self, Counter, CounterKey, Table};
+use crate::limit::replacement::{self, Replaceable};
+use crate::store::counters::{self, CounterKey, CounterTable, PackedCounter};
 
 mod remote;
 
@@ -56,8 +57,9 @@ pub struct LimitConn {
     /// counts does not answer. Otherwise they are answered with 500.
     #[serde(default)]
     allow_degradation: bool,
-    /// `redis` and `redis-cluster`: seconds after which a request counts as ended that was never reported as ended, as when a gateway
-    /// dies.
+    /// `redis` and `redis-cluster`: seconds after which a request counts as ended whose end could not be reported, because its
+    /// gateway died or the server was away; at most 30. Requests under way are reported again in time, however long they
+    /// take.
     #[serde(default = "hour_s")]
     #[schemars(range(min = 1))]
     key_ttl: u64,
@@ -93,6 +95,20 @@ const MAX_TTL_S: u64 = 2_678_400;
 /// The longest pause, in seconds.
 const MAX_DELAY: f64 = 86_400.0;
 
+impl LimitConn {
+    /// What a schema cannot say.
+    fn check(&self) -> Result<(), ConfigError> {
+        if !(self.default_conn_delay > 0.0 && self.default_conn_delay <= MAX_DELAY) {
+            let problem = format!("must be above 0 and at most {MAX_DELAY} seconds");
+            return Err(ConfigError::new("default_conn_delay", problem));
+        }
+        if !(200..=599).contains(&self.rejected_code) {
+            return Err(ConfigError::new("rejected_code", "must be from 200 to 599"));
+        }
+        Ok(())
+    }
+}
+
 impl Definition for LimitConn {
     const NAME: &'static str = "limit-conn";
     const PRIORITY: i32 = 1003;
@@ -101,21 +117,14 @@ impl Definition for LimitConn {
 
     fn build(mut self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let server = self.counting(build)?;
-        if !(self.default_conn_delay > 0.0 && self.default_conn_delay <= MAX_DELAY) {
-            return Err(ConfigError::new(
-                "default_conn_delay",
-                format!("must be above 0 and at most {MAX_DELAY} seconds"),
-            ));
-        }
-        if !(200..=599).contains(&self.rejected_code) {
-            return Err(ConfigError::new("rejected_code", "must be from 200 to 599"));
-        }
+        self.check()?;
         let quotas = match (self.conn, self.burst, self.key, self.rules) {
             (Some(conn), Some(burst), Some(key), None) => {
                 let key = LimitKey::compile(&key, self.key_type, "key", build)?;
                 vec![ConnQuota::new(&conn, &burst, key, "", build.identity(), false)?]
             }
             (None, None, None, Some(rules)) if !rules.is_empty() => {
+                unique_keys(rules.iter().map(|rule| &*rule.key))?;
                 let quota = |(index, rule): (usize, ConnRuleOptions)| {
                     let path = format!("rules[{index}].");
                     let key = LimitKey::compile(&rule.key, KeyType::VarCombination, "", build)
@@ -132,6 +141,7 @@ impl Definition for LimitConn {
         };
         let waits = quotas.iter().any(|quota| quota.burst != Amount::Fixed(0));
         let limiter = ConnLimiter {
+            replaceable: Replaceable::new(&replacement::LIMIT_CONN, build),
             quotas: quotas.into(),
             pause: Pause {
                 name: counters::name(&format!("{} pause", build.identity())),
@@ -141,7 +151,7 @@ impl Definition for LimitConn {
             refusal: RefusalResponse::error(self.rejected_code, self.rejected_msg.as_deref()),
             allow_degradation: self.allow_degradation,
             waits,
-            table: build.shared("limit-conn", "", || Table::new(MOST_KEYS)),
+            table: build.shared("limit-conn", "", || CounterTable::new(MOST_KEYS)),
         };
         Ok(match server {
             None => Arc::new(limiter),
@@ -149,11 +159,11 @@ impl Definition for LimitConn {
                 return Err(ConfigError::new("key_ttl", format!("must be from 1 to {MAX_TTL_S} seconds")));
             }
             Some(server) => {
-                let forget_after = Duration::from_secs(self.key_ttl);
+                let lease = RedisConnLimiter::lease(Duration::from_secs(self.key_ttl));
                 Arc::new(RedisConnLimiter {
                     limiter,
                     server,
-                    forget_after,
+                    lease,
                     held: build.per_worker("limit-conn-held", "", HeldPermits::default),
                 })
             }
@@ -162,13 +172,14 @@ impl Definition for LimitConn {
 }
 
 struct ConnLimiter {
+    replaceable: Replaceable,
     quotas: Box<[ConnQuota]>,
     pause: Pause,
     refusal: RefusalResponse,
     allow_degradation: bool,
     /// Requests beyond `conn` wait before they go on.
     waits: bool,
-    table: Arc<Table<UnderWay>>,
+    table: Arc<CounterTable<UnderWay>>,
 }
 
 /// One limit.
@@ -226,7 +237,7 @@ const MOST_KEYS: usize = 1 << 18;
 #[derive(Clone, Copy, Debug)]
 struct UnderWay(u64);
 
-impl Counter for UnderWay {
+impl PackedCounter for UnderWay {
     fn from_bits(bits: u128) -> UnderWay {
         UnderWay(bits as u64)
     }
@@ -252,18 +263,18 @@ struct Pause {
 }
 
 impl Pause {
-    fn key(&self, table: &Table<UnderWay>) -> CounterKey {
+    fn key(&self, table: &CounterTable<UnderWay>) -> CounterKey {
         table.key(self.name, b"")
     }
 
-    fn now(&self, table: &Table<UnderWay>) -> Duration {
+    fn now(&self, table: &CounterTable<UnderWay>) -> Duration {
         match table.read(self.key(table)) {
             UnderWay(0) => self.default,
             UnderWay(ns) => Duration::from_nanos(ns),
         }
     }
 
-    fn learn(&self, table: &Table<UnderWay>, took: Duration) {
+    fn learn(&self, table: &CounterTable<UnderWay>, took: Duration) {
         let default_ns = self.default.as_nanos() as u64;
         table.update(self.key(table), 0, |UnderWay(ns)| {
             let before = if ns == 0 { default_ns } else { ns };
@@ -273,14 +284,14 @@ impl Pause {
 }
 
 /// Counts a request in: how long it has to wait, in pauses; nothing when it is one too many.
-fn enter(table: &Table<UnderWay>, key: CounterKey, conn: u64, burst: u64) -> Option<u64> {
+fn enter(table: &CounterTable<UnderWay>, key: CounterKey, conn: u64, burst: u64) -> Option<u64> {
     table.update(key, 0, |UnderWay(count)| match count >= conn + burst {
         true => (None, None),
         false => (Some(UnderWay(count + 1)), Some(count / conn)),
     })
 }
 
-fn leave(table: &Table<UnderWay>, key: CounterKey) {
+fn leave(table: &CounterTable<UnderWay>, key: CounterKey) {
     table.update(key, 0, |UnderWay(count)| (count.checked_sub(1).map(UnderWay), ()));
 }
 
@@ -330,6 +341,9 @@ impl Plugin for ConnLimiter {
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+        if self.replaceable.is_replaced(exchange) {
+            return Ok(Flow::Continue);
+        }
         let wait = self.admit(exchange)?;
         Ok(if self.waits { delayed(wait) } else { Flow::Continue })
     }
@@ -348,7 +362,7 @@ mod tests {
 
     #[test]
     fn as_many_are_let_in_as_the_limit_says() {
-        let table = Table::new(0);
+        let table = CounterTable::new(0);
         let key = table.key(1, b"a");
         let enter = || enter(&table, key, 2, 3);
         assert_eq!(
@@ -361,7 +375,7 @@ mod tests {
 
     #[test]
     fn nobody_is_lost_between_threads() {
-        let table = Table::new(0);
+        let table = CounterTable::new(0);
         let key = table.key(1, b"a");
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -422,7 +436,7 @@ mod tests {
 
     #[test]
     fn the_pause_follows_what_requests_take() {
-        let table = Table::new(0);
+        let table = CounterTable::new(0);
         let pause = Pause { name: 1, default: Duration::from_secs(1), learns: true };
         assert_eq!(pause.now(&table), Duration::from_secs(1));
         pause.learn(&table, Duration::from_secs(3));

@@ -8,8 +8,9 @@ use weir_plugin::{Build, ConfigError, Definition, Described, Exchange, Flow, Pha
 
 use crate::answer::RefusalResponse;
 use crate::clock;
-use crate::limit::key::{KeyType, LimitKey};
+use crate::limit::key::{KeyType, LimitKey, unique_keys};
 use crate::limit::policy::{CounterPolicy, counted_somewhere};
+use crate::limit::replacement::{self, Replaceable};
 use crate::options::headers::header_name;
 use crate::store::redis_server::Unanswered;
 
@@ -24,18 +25,19 @@ use delayed::DelayedSync;
 #[cfg(test)]
 pub use local::Fixed;
 use local::Windows;
-use quota::{CountQuota, LimitHeaders};
+use quota::{CountQuota, LimitHeaders, MAX_COUNT, MAX_PAIRED_COUNT};
 use remote::RedisCountLimiter;
 
 counted_somewhere! {
-/// Lets through so many requests in a time, for each client, key or tenant.
+/// Limits the number of requests in a time window, for each client, key or tenant.
 ///
 /// The count is exact over all workers, and with one of the `redis` policies over all gateways whose options are the same.
 /// It goes on over a reload unless the options of this plugin have changed.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitCount {
-    /// Requests let through in one window; or a `$variable` that holds the number.
+    /// Requests let through in one window; or a `$variable` that holds the number, as `${http_x_limit ?? 100}`. Sliding
+    /// windows and those with `sync_interval` count to 268,435,455.
     #[schemars(extend("type" = ["integer", "string"]))]
     count: Option<Value>,
     /// The length of a window in seconds; or a `$variable` that holds it.
@@ -158,36 +160,27 @@ impl Definition for LimitCount {
             return Err(ConfigError::new("rejected_code", "must be from 200 to 599"));
         }
         let delay = self.delay()?;
-        let identity = match &self.group {
-            Some(_) if self.rules.is_some() => {
-                return Err(ConfigError::new("group", "cannot be used with `rules`"));
-            }
-            Some(group) => {
-                // The owner stands before the options, and differs.
-                let options = build.identity().split_once(": ").map_or("", |(_, options)| options).to_owned();
-                if !build.agree(&format!("limit-count group {group}"), &options) {
-                    let problem = format!("`{group}` is used elsewhere with other options; make them the same");
-                    return Err(ConfigError::new("group", problem));
-                }
-                format!("limit-count group {group}: {options}")
-            }
-            None => build.identity().to_owned(),
+        let max_count = match (self.window_type, &delay) {
+            (WindowType::Fixed, None) => MAX_COUNT,
+            _ => MAX_PAIRED_COUNT,
         };
+        let identity = self.identity(build)?;
         let quotas = match (self.count, self.time_window, self.rules) {
             (Some(count), Some(window), None) => {
                 let key = LimitKey::compile(&self.key, self.key_type, "key", build)?;
-                let mut quota = CountQuota::new(&count, &window, key, "", &identity, None)?;
+                let mut quota = CountQuota::new(max_count, &count, &window, key, "", &identity, None)?;
                 quota.rename(&build.metadata::<LimitCount>())?;
                 vec![quota]
             }
             (None, None, Some(rules)) if !rules.is_empty() => {
+                unique_keys(rules.iter().map(|rule| &*rule.key))?;
                 let quota = |(index, rule): (usize, CountRuleOptions)| {
                     let path = format!("rules[{index}].");
                     let key = LimitKey::compile(&rule.key, KeyType::VarCombination, &format!("{path}key"), build)
                         .or_else(|_| LimitKey::compile(&rule.key, KeyType::Constant, "", build))?;
                     let prefix = rule.header_prefix.unwrap_or_else(|| (index + 1).to_string());
                     let name = format!("{identity} rule {index}");
-                    CountQuota::new(&rule.count, &rule.time_window, key, &path, &name, Some(prefix))
+                    CountQuota::new(max_count, &rule.count, &rule.time_window, key, &path, &name, Some(prefix))
                 };
                 rules.into_iter().enumerate().map(quota).collect::<Result<_, _>>()?
             }
@@ -200,6 +193,7 @@ impl Definition for LimitCount {
             }
         };
         let limiter = CountLimiter {
+            replaceable: Replaceable::new(&replacement::LIMIT_COUNT, build),
             quotas: quotas.into(),
             windows: Windows::new(self.window_type, build),
             refusal: RefusalResponse::error(self.rejected_code, self.rejected_msg.as_deref()),
@@ -217,6 +211,21 @@ impl Definition for LimitCount {
 }
 
 impl LimitCount {
+    /// What the counters are named by: plugins of one group count together.
+    fn identity(&self, build: &Build) -> Result<String, ConfigError> {
+        let Some(group) = &self.group else { return Ok(build.identity().to_owned()) };
+        if self.rules.is_some() {
+            return Err(ConfigError::new("group", "cannot be used with `rules`"));
+        }
+        // The owner stands before the options, and differs.
+        let options = build.written_options().to_owned();
+        if !build.agree(&format!("limit-count group {group}"), &options) {
+            let problem = format!("`{group}` is used elsewhere with other options; make them the same");
+            return Err(ConfigError::new("group", problem));
+        }
+        Ok(format!("limit-count group {group}: {options}"))
+    }
+
     /// How long a server is not told what was counted here; nothing where it is asked about each request.
     fn delay(&self) -> Result<Option<Duration>, ConfigError> {
         let wrong = |problem: &str| Err(ConfigError::new("sync_interval", problem));
@@ -250,6 +259,7 @@ impl Described for LimitCount {
 }
 
 struct CountLimiter {
+    replaceable: Replaceable,
     quotas: Box<[CountQuota]>,
     windows: Windows,
     refusal: RefusalResponse,
@@ -263,6 +273,9 @@ impl Plugin for CountLimiter {
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+        if self.replaceable.is_replaced(exchange) {
+            return Ok(Flow::Continue);
+        }
         let now = clock::now();
         for quota in &self.quotas {
             let Some(asked) = quota.ask(exchange, self.allow_degradation)? else { continue };
@@ -292,7 +305,10 @@ impl Plugin for Elsewhere {
     }
 
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
-        let CountLimiter { quotas, refusal, allow_degradation, .. } = &self.limiter;
+        let CountLimiter { replaceable, quotas, refusal, allow_degradation, .. } = &self.limiter;
+        if replaceable.is_replaced(exchange) {
+            return Ok(Flow::Continue);
+        }
         Ok(Flow::wait(async move {
             for quota in quotas {
                 let Some(asked) = quota.ask(exchange, *allow_degradation)? else { continue };

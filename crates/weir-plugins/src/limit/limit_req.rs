@@ -9,7 +9,7 @@ use crate::answer::RefusalResponse;
 use crate::clock;
 use crate::limit::key::{KeyType, LimitKey, digest};
 use crate::limit::policy::counted_somewhere;
-use crate::store::counters::{self, Counter, CounterKey, Table};
+use crate::store::counters::{self, CounterKey, CounterTable, PackedCounter};
 
 mod remote;
 
@@ -85,7 +85,7 @@ impl Definition for LimitReq {
             name: counters::name(build.identity()),
             refusal: RefusalResponse::error(self.rejected_code, self.rejected_msg.as_deref()),
             waits: !self.nodelay && self.burst > 0.0,
-            table: build.shared("limit-req", "", || Table::new(MOST_KEYS)),
+            table: build.shared("limit-req", "", || CounterTable::new(MOST_KEYS)),
         };
         Ok(match server {
             None => Arc::new(bucket),
@@ -106,11 +106,11 @@ const MOST_KEYS: usize = 1 << 20;
 
 /// When the next request of a key is due: nanoseconds since 1970. Until then the rate is used up.
 #[derive(Clone, Copy, Debug)]
-struct Due(u64);
+struct NextTurn(u64);
 
-impl Counter for Due {
-    fn from_bits(bits: u128) -> Due {
-        Due(bits as u64)
+impl PackedCounter for NextTurn {
+    fn from_bits(bits: u128) -> NextTurn {
+        NextTurn(bits as u64)
     }
 
     fn bits(self) -> u128 {
@@ -136,19 +136,19 @@ struct Bucket {
     refusal: RefusalResponse,
     /// Early requests wait for their turn, up to `patience_ns`.
     waits: bool,
-    table: Arc<Table<Due>>,
+    table: Arc<CounterTable<NextTurn>>,
 }
 
 impl Bucket {
     /// How long the request has to wait; nothing when that is too long.
-    fn take(&self, table: &Table<Due>, key: CounterKey, now: Duration) -> Option<Duration> {
+    fn take(&self, table: &CounterTable<NextTurn>, key: CounterKey, now: Duration) -> Option<Duration> {
         let now_ns = now.as_nanos() as u64;
-        table.update(key, now_ns, |Due(due_ns)| {
+        table.update(key, now_ns, |NextTurn(due_ns)| {
             let turn_ns = due_ns.max(now_ns);
             let wait_ns = turn_ns - now_ns;
             match wait_ns > self.patience_ns {
                 true => (None, None),
-                false => (Some(Due(turn_ns + self.interval_ns)), Some(Duration::from_nanos(wait_ns))),
+                false => (Some(NextTurn(turn_ns + self.interval_ns)), Some(Duration::from_nanos(wait_ns))),
             }
         })
     }
@@ -194,13 +194,13 @@ mod tests {
             name: 0,
             refusal: RefusalResponse::error(503, None),
             waits: false,
-            table: Arc::new(Table::new(0)),
+            table: Arc::new(CounterTable::new(0)),
         }
     }
 
     #[test]
     fn requests_wait_for_their_turn_up_to_the_burst() {
-        let (table, bucket) = (Table::new(0), bucket(10, 2));
+        let (table, bucket) = (CounterTable::new(0), bucket(10, 2));
         let key = table.key(1, b"a");
         let take = |ms| bucket.take(&table, key, Duration::from_millis(ms)).map(|wait| wait.as_millis());
         assert_eq!([take(1000), take(1000), take(1000), take(1000)], [Some(0), Some(100), Some(200), None]);
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn the_rate_is_kept_over_all_threads() {
-        let (table, bucket) = (Table::new(0), bucket(1000, 0));
+        let (table, bucket) = (CounterTable::new(0), bucket(1000, 0));
         let key = table.key(1, b"a");
         let passed: usize = std::thread::scope(|scope| {
             let work =

@@ -5,3 +5,4 @@ pub mod limit_conn;
 pub mod limit_count;
 pub mod limit_req;
 pub mod policy;
+pub mod replacement;

@@ -4,8 +4,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use weir_plugin::{Build, ConfigError, Exchange, Expression, Filter, NoteKey, Phases};
+use weir_records::Attachment;
 
 use crate::content::body_recorder::BodyRecorder;
+use crate::log::capture::{REQUEST_BODY, RESPONSE_BODY};
 
 /// Whether records say what exchanges carried.
 #[derive(Deserialize, JsonSchema)]
@@ -71,11 +73,11 @@ impl BodyCapture {
         is_wanted.then(|| BodyRecorder::filter(exchange.notes.keep(self.key, exchange.client.addr), self.most))
     }
 
-    fn with_kept(&self, exchange: &Exchange, tell: impl FnOnce(&[u8])) {
-        if let Some(kept) = exchange.notes.kept(self.key) {
-            let kept = kept.borrow();
-            tell(&kept[..kept.len().min(self.most)]);
-        }
+    /// What was kept, with its memory.
+    fn take(&self, exchange: &Exchange) -> Option<Attachment> {
+        let (mut bytes, held) = exchange.notes.kept(self.key)?.borrow_mut().take();
+        bytes.truncate(self.most);
+        Some(Attachment { bytes, _held: Box::new(held) })
     }
 }
 
@@ -116,17 +118,15 @@ impl Bodies {
         wanted.map(|wanted| exchange.notes.kept_bytes(wanted.key)).sum()
     }
 
-    /// Tells what was kept of the request's content, if anything was to be.
-    pub fn with_request(&self, exchange: &Exchange, tell: impl FnOnce(&[u8])) {
-        if let Some(wanted) = &self.request {
-            wanted.with_kept(exchange, tell);
+    /// What was kept of the content of request and response, and which of the two there is.
+    pub fn take(&self, exchange: &Exchange) -> (u8, Vec<Attachment>) {
+        let (mut flags, mut attachments) = (0, Vec::new());
+        for (capture, flag) in [(&self.request, REQUEST_BODY), (&self.response, RESPONSE_BODY)] {
+            if let Some(attachment) = capture.as_ref().and_then(|capture| capture.take(exchange)) {
+                flags |= flag;
+                attachments.push(attachment);
+            }
         }
-    }
-
-    /// The same of the response's.
-    pub fn with_response(&self, exchange: &Exchange, tell: impl FnOnce(&[u8])) {
-        if let Some(wanted) = &self.response {
-            wanted.with_kept(exchange, tell);
-        }
+        (flags, attachments)
     }
 }

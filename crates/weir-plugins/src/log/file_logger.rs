@@ -1,5 +1,5 @@
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,31 +7,30 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_plugin::{
-    Build, ConfigError, Definition, Described, Exchange, Expression, Filter, Phases, Plugin, Stage, Stop,
-};
+use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage};
+use weir_records::{Batching, Destination, Outcome, Record, RecordSending, Retries, SendOutcome, SinkOptions};
 
 use crate::log::bodies::{Bodies, BodyOptions};
-use crate::log::entry::RecordFormat;
-use crate::log::sink::{Batching, RecordSink};
+use crate::log::captured::RecordWriter;
+use crate::log::logger::ExchangeLogger;
+use crate::log::options::{FormatOptions, LoggerMetadata};
 
 /// Appends a record of each exchange to a file: one JSON object in each line.
 ///
-/// No request waits for it. The file is opened for each batch, so it may be moved away at any time. Records that cannot be
-/// written are lost, and counted as `weir_log_records_total` with the outcome `dropped`. Values of `Authorization`, `Cookie`
-/// and `Set-Cookie` fields are not shown.
+/// No request waits for it. The file is opened for each batch, so it may be moved away at any time. While it cannot be
+/// written, as on a full disk, records wait in memory; a line is written whole or not at all. `/records` and
+/// `weir_log_records_total` say what became of all records. Values of `Authorization`, `Cookie` and `Set-Cookie` fields are
+/// not shown.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileLogger {
     /// The file. Needed unless the metadata names one.
     path: Option<String>,
-    /// What a record says instead of everything: names, and values with `$variables`.
-    log_format: Option<Map<String, Value>>,
-    /// What a record says besides.
-    log_format_extra: Option<Map<String, Value>>,
     /// An expression, as `[[status, ">=", 400]]`: only exchanges for which it holds are recorded.
     #[serde(rename = "match")]
     only: Option<Value>,
+    #[serde(flatten)]
+    format: FormatOptions,
     #[serde(flatten)]
     bodies: BodyOptions,
 }
@@ -48,15 +47,12 @@ pub struct FileLoggerMetadata {
     log_format_extra: Option<Map<String, Value>>,
 }
 
-/// Records reach the file within a fifth of a second.
-const BATCHING: Batching = Batching {
-    most: 1000,
-    inactive: Duration::from_millis(50),
-    oldest: Duration::from_millis(200),
-    retries: 0,
-    retry_delay: Duration::ZERO,
-    pending: 8192,
-};
+impl FileLoggerMetadata {
+    fn of_records(&self) -> LoggerMetadata {
+        let (log_format, log_format_extra) = (self.log_format.clone(), self.log_format_extra.clone());
+        LoggerMetadata { log_format, log_format_extra, max_pending_entries: None }
+    }
+}
 
 impl Definition for FileLogger {
     const NAME: &'static str = "file-logger";
@@ -67,19 +63,19 @@ impl Definition for FileLogger {
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let bodies = Bodies::compile(&self.bodies, build)?;
         let metadata = build.metadata::<FileLogger>();
+        let records = metadata.of_records();
         let path = self.path.or(metadata.path).filter(|path| !path.is_empty());
         let path = PathBuf::from(path.ok_or_else(|| ConfigError::new("path", "is needed: the file to write"))?);
-        let entry = RecordFormat::compile(
-            self.log_format.as_ref().or(metadata.log_format.as_ref()),
-            self.log_format_extra.as_ref().or(metadata.log_format_extra.as_ref()),
-            build,
-        )?;
+        let capture = self.format.compile(&records, build)?;
         let only = self.only.as_ref().map(|only| build.condition_of_record(only, "match")).transpose()?;
         let name = format!("file-logger {}", path.display());
-        let sink = RecordSink::of(build, &name.clone(), name, BATCHING, move || {
-            Ok(move |batch: &[Vec<u8>]| append(&path, batch).map_err(|error| error.to_string()))
-        });
-        Ok(Arc::new(FileRecordLogger { entry, bodies, only, sink }))
+        // Records reach the file within a fifth of a second.
+        let batching =
+            Batching { inactive: Duration::from_millis(50), oldest: Duration::from_millis(180), ..Batching::default() };
+        let options =
+            SinkOptions { name: name.clone(), batching, retries: Retries::Always, max_pending: None, spool: None };
+        let open = Box::new(move || Ok(Box::new(LogLines::new(path)) as Box<dyn Destination>));
+        Ok(ExchangeLogger::build(build, (capture, bodies, only), &name, options, open))
     }
 }
 
@@ -87,56 +83,99 @@ impl Described for FileLogger {
     type Metadata = FileLoggerMetadata;
 
     fn check_metadata(metadata: FileLoggerMetadata) -> Result<(), ConfigError> {
-        // What is warned of is said where the settings are used.
-        let build = &mut Build::default();
-        RecordFormat::compile(metadata.log_format.as_ref(), metadata.log_format_extra.as_ref(), build).map(drop)
+        metadata.of_records().check()
     }
 }
 
-fn append(path: &Path, batch: &[Vec<u8>]) -> std::io::Result<()> {
-    let mut lines = batch.join(&b'\n');
-    lines.push(b'\n');
-    OpenOptions::new().append(true).create(true).open(path)?.write_all(&lines)
+/// A file that gets a line for each record.
+struct LogLines {
+    path: PathBuf,
+    writer: RecordWriter,
 }
 
-struct FileRecordLogger {
-    entry: RecordFormat,
-    bodies: Bodies,
-    only: Option<Expression>,
-    sink: Arc<RecordSink>,
+impl LogLines {
+    fn new(path: PathBuf) -> LogLines {
+        LogLines { path, writer: RecordWriter::default() }
+    }
 }
 
-impl Plugin for FileRecordLogger {
-    fn phases(&self) -> Phases {
-        self.bodies.phases().and(Phases::START)
+impl Destination for LogLines {
+    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
+        let mut lines = Vec::with_capacity(batch.len() * 1024);
+        let ends: Vec<usize> = batch
+            .iter()
+            .map(|record| {
+                self.writer.json(record, &mut lines);
+                lines.push(b'\n');
+                lines.len()
+            })
+            .collect();
+        let path = self.path.clone();
+        Box::pin(async move {
+            // A disk that does not answer must not hold up other sinks.
+            let written = tokio::task::spawn_blocking(move || append(&path, &lines, &ends)).await;
+            let (count, outcome) = written.unwrap_or_else(|error| (0, Err(io::Error::other(error))));
+            let Err(error) = outcome else { return SendOutcome::Taken };
+            let outcome = |index| if index < count { Outcome::Delivered } else { Outcome::Retry };
+            let outcomes = (0..batch.len()).map(outcome).collect();
+            SendOutcome::Each { outcomes, error: Some(error.to_string()) }
+        })
     }
+}
 
-    fn start(&self) -> Result<(), String> {
-        self.sink.start()
+/// Appends lines, which end at `ends`; says how many of them stand in the file.
+fn append(path: &Path, lines: &[u8], ends: &[usize]) -> (usize, io::Result<()>) {
+    match OpenOptions::new().append(true).create(true).open(path) {
+        Ok(mut file) => append_whole(&mut file, lines, ends),
+        Err(error) => (0, Err(error)),
     }
+}
 
-    fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
-        Ok(self.bodies.request_filter(exchange))
-    }
+/// What lines are appended to.
+trait LineTarget: Write {
+    /// Takes back the last bytes that were written.
+    fn cut(&mut self, bytes: u64) -> io::Result<()>;
+}
 
-    fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
-        Ok(self.bodies.response_filter(exchange))
-    }
-
-    fn kept_bytes(&self, exchange: &Exchange) -> usize {
-        self.bodies.kept_bytes(exchange)
-    }
-
-    fn on_log(&self, exchange: &Exchange) {
-        if self.only.as_ref().is_none_or(|only| only.holds(exchange)) {
-            self.sink.record(self.entry.write(exchange, &self.bodies));
+impl LineTarget for File {
+    fn cut(&mut self, bytes: u64) -> io::Result<()> {
+        let metadata = self.metadata()?;
+        match metadata.is_file() {
+            true => self.set_len(metadata.len() - bytes),
+            // What is no file cannot be cut, and gets a line break instead.
+            false => self.write_all(b"\n"),
         }
     }
+}
+
+/// What of a line was written when the disk was full is cut off again.
+fn append_whole(file: &mut impl LineTarget, lines: &[u8], ends: &[usize]) -> (usize, io::Result<()>) {
+    let (mut written, mut outcome) = (0, Ok(()));
+    while written < lines.len() {
+        match file.write(&lines[written..]) {
+            Ok(0) => outcome = Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => written += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => outcome = Err(error),
+        }
+        if outcome.is_err() {
+            break;
+        }
+    }
+    let whole = ends.partition_point(|end| *end <= written);
+    let torn = written - if whole == 0 { 0 } else { ends[whole - 1] };
+    if torn > 0
+        && let Err(error) = file.cut(torn as u64)
+    {
+        tracing::error!("file-logger: part of a line stays in the file: {error}");
+    }
+    (whole, outcome)
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use weir_testkit::TempDir;
 
     use super::*;
     use crate::testing::refused;
@@ -154,5 +193,52 @@ mod tests {
             let error = refused::<FileLogger>(options);
             assert!(error.starts_with(want), "{error}");
         }
+    }
+
+    /// A disk with so much room.
+    struct SmallDisk {
+        content: Vec<u8>,
+        room: usize,
+    }
+
+    impl Write for SmallDisk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.room - self.content.len());
+            self.content.extend_from_slice(&bytes[..count]);
+            if count == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(count) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl LineTarget for SmallDisk {
+        fn cut(&mut self, bytes: u64) -> io::Result<()> {
+            self.content.truncate(self.content.len() - bytes as usize);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn u13_a_full_disk_tears_no_line() {
+        let lines = |count: usize| [&[b'x'; 99][..], b"\n"].concat().repeat(count);
+        let ends: Vec<usize> = (1..=5).map(|count| 100 * count).collect();
+        for room in 0..700 {
+            let mut disk = SmallDisk { content: lines(1), room: 100 + room };
+            let (count, outcome) = append_whole(&mut disk, &lines(5), &ends);
+            assert_eq!((count, outcome.is_ok()), ((room / 100).min(5), room >= 500));
+            assert_eq!(disk.content, lines(1 + count), "whole lines, and nothing of the next");
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_a_file_is_the_end_of_it() {
+        let directory = TempDir::new();
+        let path = directory.path().join("records.log");
+        assert_eq!(append(&path, b"one\ntwo\n", &[4, 8]).0, 2);
+        OpenOptions::new().append(true).open(&path).and_then(|mut file| file.cut(4)).expect("its own file");
+        assert_eq!(std::fs::read(&path).expect("its own file"), b"one\n");
+        assert_eq!(append(Path::new("/dev/full"), b"one\n", &[4]).0, 0);
     }
 }

@@ -1,7 +1,22 @@
-//! Records of exchanges, and where they are sent.
+//! Records of exchanges: what they say, and where they are sent. A logger is one file: its options, and how its batches
+//! look. RecordQueue, batches, retries and the account are in `weir-records`.
 
 pub mod bodies;
-pub mod entry;
+pub mod capture;
+pub mod captured;
+pub mod clickhouse_logger;
+pub mod elasticsearch_logger;
 pub mod file_logger;
+pub mod http_answer;
 pub mod http_logger;
-pub mod sink;
+pub mod json;
+pub mod kafka_logger;
+pub mod logger;
+pub mod loki_logger;
+pub mod options;
+pub mod receivers;
+pub mod socket;
+pub mod splunk_hec_logging;
+pub mod syslog;
+pub mod tcp_logger;
+pub mod udp_logger;

@@ -8,12 +8,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, PerWorker, Phases, Plugin, Stage, state};
 
-use crate::log::entry::latencies_ms;
-
 /// Shows what routes do in the metrics of Apache APISIX, by route, service, consumer and endpoint.
 ///
-/// `/metrics` on the status address then has `apisix_http_status`, `apisix_http_latency` (milliseconds) and
-/// `apisix_bandwidth` (bytes). There are at most 2,000 combinations of labels and status; further ones share the label
+/// `/metrics` on the status address then has `apisix_http_status`, `apisix_http_latency` (milliseconds),
+/// `apisix_bandwidth` (bytes), `apisix_node_info`, and `apisix_upstream_status` for endpoints with active checks. There are at most 2,000 combinations of labels and status; further ones share the label
 /// `(other)`. The metrics of Weir's own, by route, are there without this plugin.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -53,7 +51,7 @@ pub struct SeriesLabels {
 
 /// How long something took: how often within each bound, and above the last one.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct LatencyHistogram {
+pub struct BucketHistogram {
     pub buckets: [u64; BOUNDS_MS.len() + 1],
     pub sum_ms: f64,
 }
@@ -67,7 +65,7 @@ pub struct Totals {
     pub ingress: u64,
     pub egress: u64,
     /// As [`KINDS`].
-    pub latencies: [LatencyHistogram; KINDS.len()],
+    pub latencies: [BucketHistogram; KINDS.len()],
 }
 
 /// What one worker counts under some labels and a status. It is the only one that writes here.
@@ -91,18 +89,18 @@ struct KnownSeries {
 }
 
 /// What is counted on this node: one for all plugins and configurations.
-struct Series {
+struct NodeSeries {
     known: Mutex<KnownSeries>,
     own: PerWorker<Own>,
 }
 
-impl Default for Series {
-    fn default() -> Series {
-        Series { known: Mutex::default(), own: state::per_worker("prometheus", "", Own::default) }
+impl Default for NodeSeries {
+    fn default() -> NodeSeries {
+        NodeSeries { known: Mutex::default(), own: state::per_worker("prometheus", "", Own::default) }
     }
 }
 
-fn series() -> Arc<Series> {
+fn series() -> Arc<NodeSeries> {
     state::permanent("prometheus")
 }
 
@@ -145,7 +143,7 @@ struct OwnCounts {
 
 struct Observer {
     prefer_name: bool,
-    series: Arc<Series>,
+    series: Arc<NodeSeries>,
 }
 
 impl Observer {
@@ -162,7 +160,12 @@ impl Observer {
 
 /// The counts of a worker for these labels, made where there are none yet.
 #[cold]
-fn register(series: &Series, [route, service, consumer]: [&str; 3], node: String, status: u16) -> Arc<SeriesCounts> {
+fn register(
+    series: &NodeSeries,
+    [route, service, consumer]: [&str; 3],
+    node: String,
+    status: u16,
+) -> Arc<SeriesCounts> {
     let mut known = series.known.lock().unwrap_or_else(PoisonError::into_inner);
     let mut labels =
         SeriesLabels { route: route.to_owned(), service: service.to_owned(), consumer: consumer.to_owned(), node };
@@ -232,6 +235,14 @@ impl SeriesCounts {
             add(&self.sums[kind], (time_ms * 1e3) as u64);
         }
     }
+}
+
+/// Of the exchange, and of the upstream where one was asked.
+fn latencies_ms(exchange: &Exchange) -> (f64, Option<f64>) {
+    let between = |from_ns: u64, to_ns: u64| to_ns.saturating_sub(from_ns) as f64 / 1e6;
+    let upstream = &exchange.upstream;
+    let asked = upstream.started_ns != 0 && upstream.ended_ns != 0;
+    (between(exchange.started_ns, exchange.ended_ns), asked.then(|| between(upstream.started_ns, upstream.ended_ns)))
 }
 
 #[cfg(test)]

@@ -175,7 +175,7 @@ impl Plugin for Identifier {
                 id
             }
         };
-        exchange.request_id = id;
+        exchange.set_request_id(id);
         Ok(Flow::Continue)
     }
 

@@ -92,7 +92,7 @@ impl JsonSchema for HeaderOptions {
         });
         let mut set = fields.clone();
         set.insert("description".into(), "Fields that replace those of the same name.".into());
-        json_schema!({"oneOf": [
+        json_schema!({"anyOf": [
             {
                 "type": "object",
                 "properties": {
@@ -202,31 +202,44 @@ impl HeaderEdits {
         self.add.iter().map(|(name, _)| &**name).chain(self.set.iter().map(|(name, _)| &**name))
     }
 
-    /// Makes the edits. `groups` are what a regular expression has matched, for `$1`, `$2`... in values. Fails where a
+    /// Makes the edits. A field that is set to nothing is removed, as in APISIX. `groups` are what a regular expression has matched, for `$1`, `$2`... in values. Fails where a
     /// variable brought what no field may have; some edits may have been made then.
-    pub fn apply(&self, exchange: &mut Exchange, side: Side, groups: &[Vec<u8>]) -> Result<(), BadField> {
+    pub fn apply(&self, exchange: &mut Exchange, side: EditedHead, groups: &[Vec<u8>]) -> Result<(), BadField> {
         for (name, template) in &self.add {
             add(exchange, side, name, template, groups)?;
         }
         for (name, templates) in &self.set {
             side(exchange).remove(name);
             for template in templates {
-                add(exchange, side, name, template, groups)?;
+                match template.constant() {
+                    Some(b"") => {}
+                    Some(value) => side(exchange).add(name, value)?,
+                    None => match rendered(exchange, template, groups) {
+                        value if value.is_empty() => {}
+                        value => side(exchange).add(name, &value)?,
+                    },
+                }
             }
         }
         for name in &self.remove {
-            side(exchange).remove(name);
+            side(exchange).withhold(name);
         }
         Ok(())
     }
 }
 
+fn rendered(exchange: &Exchange, template: &Template, groups: &[Vec<u8>]) -> Vec<u8> {
+    let mut value = Vec::new();
+    template.render(&WithGroups { exchange, groups }, &mut value);
+    value
+}
+
 /// Which head of an exchange is edited.
-pub type Side = fn(&mut Exchange) -> &mut Head;
+pub type EditedHead = fn(&mut Exchange) -> &mut Head;
 
 fn add(
     exchange: &mut Exchange,
-    side: Side,
+    side: EditedHead,
     name: &[u8],
     template: &Template,
     groups: &[Vec<u8>],
@@ -234,8 +247,7 @@ fn add(
     if let Some(value) = template.constant() {
         return side(exchange).add(name, value);
     }
-    let mut value = Vec::new();
-    template.render(&WithGroups { exchange, groups }, &mut value);
+    let value = rendered(exchange, template, groups);
     side(exchange).add(name, &value)
 }
 

@@ -130,7 +130,7 @@ impl Definition for ContentFilter {
             limit: self.max_body_size,
             refusal: RefusalResponse::new(status, "message", &self.message),
         };
-        Ok(Arc::new(Filter { requests: of(requests, self.rejected_code), responses: of(responses, 502) }))
+        Ok(Arc::new(ContentFilterRules { requests: of(requests, self.rejected_code), responses: of(responses, 502) }))
     }
 }
 
@@ -173,7 +173,7 @@ impl ContentRuleOptions {
     }
 }
 
-struct Filter {
+struct ContentFilterRules {
     requests: ContentRules,
     responses: ContentRules,
 }
@@ -227,7 +227,7 @@ impl ContentRules {
 /// What was true of content as it came.
 const OF_THE_CONTENT: [&[u8]; 4] = [b"Content-Encoding", b"Content-MD5", b"Content-Digest", b"Digest"];
 
-impl Plugin for Filter {
+impl Plugin for ContentFilterRules {
     fn phases(&self) -> Phases {
         let mut phases = Phases::REQUEST;
         if self.requests.look_into_bodies() {

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use regex::bytes::RegexSet;
@@ -5,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::head::BadField;
 use weir_plugin::proto::{Method, field};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Described, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop};
 
 use crate::options::pattern;
 
@@ -37,12 +38,21 @@ pub struct Cors {
     allow_credential: bool,
     /// Regular expressions of origins that are allowed; `allow_origins` has no effect then.
     allow_origins_by_regex: Option<Vec<String>>,
-    /// Names of lists of origins in `plugin_metadata`. Not supported by this version.
+    /// Names of lists of origins that are allowed, which stand in `allow_origins` of the metadata; `allow_origins` counts
+    /// besides, unless it is `*`.
     allow_origins_by_metadata: Option<Vec<String>>,
     /// Origins whose pages may read timings (`Timing-Allow-Origin`), written as `allow_origins`.
     timing_allow_origins: Option<String>,
     /// Regular expressions of origins whose pages may read timings.
     timing_allow_origins_by_regex: Option<Vec<String>>,
+}
+
+/// What holds for every `cors`.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CorsMetadata {
+    /// Lists of origins, written as `allow_origins`, by the names that plugins have for them.
+    allow_origins: BTreeMap<String, String>,
 }
 
 fn any() -> String {
@@ -62,10 +72,19 @@ impl Definition for Cors {
     const EXAMPLE: &'static str =
         r#"cors: { allow_origins: "https://a.example,https://b.example", allow_methods: "GET,POST", max_age: 600 }"#;
 
-    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        if self.allow_origins_by_metadata.is_some() {
-            let problem = "is not supported by this version; use `allow_origins`";
-            return Err(ConfigError::new("allow_origins_by_metadata", problem));
+    fn build(mut self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        if let Some(names) = &self.allow_origins_by_metadata {
+            let metadata = build.metadata::<Cors>();
+            let usual = Some(&self.allow_origins).filter(|origins| !matches!(origins.as_str(), "*" | "**"));
+            let mut origins: Vec<&str> = usual.into_iter().map(String::as_str).collect();
+            for (index, name) in names.iter().enumerate() {
+                let listed = metadata.allow_origins.get(name).ok_or_else(|| {
+                    let problem = format!("`{name}` is no list in `allow_origins` of the metadata of `cors`");
+                    ConfigError::new(format!("allow_origins_by_metadata[{index}]"), problem)
+                })?;
+                origins.push(listed);
+            }
+            self.allow_origins = origins.join(",");
         }
         let texts = [
             ("allow_origins", Some(&self.allow_origins)),
@@ -103,6 +122,17 @@ impl Definition for Cors {
             max_age: self.max_age.to_string(),
             credentials: self.allow_credential,
         }))
+    }
+}
+
+impl Described for Cors {
+    type Metadata = CorsMetadata;
+
+    fn check_metadata(metadata: CorsMetadata) -> Result<(), ConfigError> {
+        let check = |(name, origins): (&String, &String)| {
+            Origins::compile(origins, None, &format!("allow_origins.{name}")).map(drop)
+        };
+        metadata.allow_origins.iter().try_for_each(check)
     }
 }
 
@@ -193,8 +223,9 @@ impl Plugin for Sharing {
 
 impl Sharing {
     fn add_fields(&self, exchange: &mut Exchange) -> Result<(), BadField> {
+        // What the browser has sent, whatever other plugins have made of it.
         let request = &exchange.request.head;
-        let origin = request.value(b"origin");
+        let origin = request.original(b"Origin");
         let head = &mut exchange.response.head;
         if self.origins.varies() {
             head.add(b"Vary", b"Origin")?;
@@ -217,7 +248,7 @@ impl Sharing {
         match &self.headers {
             Some(names) => head.set(b"Access-Control-Allow-Headers", names.as_bytes())?,
             None => {
-                if let Some(names) = request.value(b"access-control-request-headers") {
+                if let Some(names) = request.original(b"Access-Control-Request-Headers") {
                     head.set(b"Access-Control-Allow-Headers", names)?;
                 }
             }
@@ -314,6 +345,14 @@ mod tests {
     }
 
     #[test]
+    fn u18_the_origin_is_the_browsers() {
+        let mut exchange = exchange("GET / HTTP/1.1\nHost: h\nOrigin: http://a.com");
+        exchange.request.head.set(b"Origin", b"http://b.com").expect("valid");
+        build::<Cors>(json!({"allow_origins": "http://a.com"})).on_response(&mut exchange).expect("let through");
+        assert_eq!(sent(&exchange, "access-control-allow-origin"), Some("http://a.com"));
+    }
+
+    #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({"allow_origins": "a.com"}), "allow_origins: `a.com` is no origin"),
@@ -321,7 +360,7 @@ mod tests {
             (json!({"allow_origins": "http://a.com", "allow_credential": true}), "allow_methods: cannot be `*`"),
             (json!({"allow_credential": true}), "allow_origins: cannot be `*`"),
             (json!({"allow_origins_by_regex": ["["]}), "allow_origins_by_regex[0]: is not a regular expression"),
-            (json!({"allow_origins_by_metadata": ["a"]}), "allow_origins_by_metadata: is not supported"),
+            (json!({"allow_origins_by_metadata": ["a"]}), "allow_origins_by_metadata[0]: `a` is no list"),
             (json!({"allow_headers": "a\r\nb"}), "allow_headers: has a character"),
         ] {
             let error = refused::<Cors>(options);

@@ -45,7 +45,7 @@ impl Definition for Csrf {
 
     fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.key.is_empty() {
-            return Err(ConfigError::new("key", "is empty, so that everybody could make a token"));
+            return Err(ConfigError::new("key", "is empty, so that any client could make a token"));
         }
         if !field::is_name(self.name.as_bytes()) {
             return Err(ConfigError::new("name", "is no name that a cookie and a header field can have"));

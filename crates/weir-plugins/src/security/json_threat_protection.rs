@@ -7,7 +7,7 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin
 
 use crate::content::content_type;
 use crate::content::json::{Container, JsonError, JsonToken, Scanner};
-use crate::security::threat::Bounds;
+use crate::security::threat::{self, ThreatBounds};
 
 /// Refuses requests whose JSON bodies could harm who reads them: nested too deep, with too many or too long parts, with
 /// a name twice in one object, or no JSON at all.
@@ -18,21 +18,21 @@ use crate::security::threat::Bounds;
 #[serde(deny_unknown_fields)]
 pub struct JsonThreatProtection {
     /// The largest body, in bytes, plain; a larger one is refused with 413.
-    #[serde(default = "one_mebibyte")]
+    #[serde(default = "threat::max_body_size")]
     #[schemars(range(min = 1))]
     max_body_size: u64,
     /// How deep objects and lists may be nested, 1 to 1000.
-    #[serde(default = "thirty_two")]
+    #[serde(default = "threat::max_depth")]
     #[schemars(range(min = 1, max = 1000))]
     max_depth: usize,
     /// How many members an object may have.
     #[serde(default = "thousand")]
     max_members: u64,
     /// How many items a list may have.
-    #[serde(default = "ten_thousand")]
+    #[serde(default = "threat::most_parts")]
     max_items: u64,
     /// How long a string may be, in bytes of UTF-8.
-    #[serde(default = "many")]
+    #[serde(default = "threat::longest_text")]
     max_string_length: usize,
     /// How long the name of a member may be, in bytes of UTF-8.
     #[serde(default = "kibibyte")]
@@ -47,29 +47,13 @@ pub struct JsonThreatProtection {
     #[serde(default)]
     only_json_types: bool,
     /// The status of a refusal, 400 to 599.
-    #[serde(default = "bad_request")]
+    #[serde(default = "threat::rejected_code")]
     #[schemars(range(min = 400, max = 599))]
     rejected_code: u16,
 }
 
-fn one_mebibyte() -> u64 {
-    1 << 20
-}
-
-fn thirty_two() -> usize {
-    32
-}
-
 fn thousand() -> u64 {
     1000
-}
-
-fn ten_thousand() -> u64 {
-    10_000
-}
-
-fn many() -> usize {
-    1 << 18
 }
 
 fn kibibyte() -> usize {
@@ -78,10 +62,6 @@ fn kibibyte() -> usize {
 
 fn sixty_four() -> usize {
     64
-}
-
-fn bad_request() -> u16 {
-    400
 }
 
 impl Definition for JsonThreatProtection {
@@ -119,8 +99,8 @@ struct ContainerLevel {
 }
 
 impl JsonThreatProtection {
-    fn bounds(&self) -> Bounds {
-        Bounds { max_body_size: self.max_body_size, max_depth: self.max_depth, rejected_code: self.rejected_code }
+    fn bounds(&self) -> ThreatBounds {
+        ThreatBounds { max_body_size: self.max_body_size, max_depth: self.max_depth, rejected_code: self.rejected_code }
     }
 
     fn check(&self, body: &[u8]) -> Result<(), &'static str> {

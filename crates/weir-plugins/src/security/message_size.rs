@@ -100,7 +100,7 @@ impl Plugin for MessageSize {
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         // Nothing comes from an upstream where the gateway answers itself.
-        if exchange.upstream.status == 0 || exchange.stop.is_some() || exchange.response_replaced {
+        if exchange.is_answered_here() {
             return Ok(());
         }
         match exchange.response.framing {

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::proto::authority::Authority;
+use weir_plugin::proto::authority::HostPort;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
@@ -110,7 +110,7 @@ fn host_of(reference: &[u8]) -> Option<Vec<u8>> {
     let rest = &reference[scheme_end + 3..];
     let end = rest.iter().position(|byte| b"/?#\\".contains(byte)).unwrap_or(rest.len());
     let authority = rest[..end].rsplit(|&byte| byte == b'@').next()?;
-    Some(Authority::parse(authority).ok()?.host.to_ascii_lowercase())
+    Some(HostPort::parse(authority).ok()?.host.to_ascii_lowercase())
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use weir_plugin::proto::{Framing, Head};
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Held, Phases, Plugin, Stage, Stop, form};
 
-use crate::content::coding;
+use crate::content::coding::{self, Opaque};
 use crate::content::content_type;
 use crate::content::json::{JsonError, JsonToken, Scanner};
 
@@ -32,8 +32,7 @@ pub struct RequestValidation {
     header_schema: Option<Map<String, Value>>,
     /// The schema of the body. In a form all values are strings.
     body_schema: Option<Map<String, Value>>,
-    /// The largest body read, in bytes; a larger one is refused, with 413 if its length was not announced. APISIX's default
-    /// is 64 MiB.
+    /// The largest body read, in bytes, as it came and decoded; a larger one is refused. APISIX's default is 64 MiB.
     #[serde(default = "max_body")]
     #[schemars(range(min = 1))]
     max_req_body_size: u64,
@@ -203,7 +202,7 @@ impl BodyValidation {
             }
             Framing::None | Framing::Sized(0) => Err(self.fields.refuse(exchange, "")),
             Framing::Sized(length) if length > self.body.max_bytes => {
-                Err(self.fields.refuse(exchange, &format!("the body has more than {} bytes", self.body.max_bytes)))
+                Err(self.fields.refuse(exchange, &self.body.too_large()))
             }
             _ => Ok(()),
         }
@@ -254,6 +253,10 @@ impl Plugin for BodyValidation {
         Ok(Some(self.body.max_bytes))
     }
 
+    fn too_much_content(&self, exchange: &mut Exchange) -> Stop {
+        self.fields.refuse(exchange, &self.body.too_large())
+    }
+
     fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
         let is_form = content_type::of_request(exchange)?.is_some_and(content_type::is_form);
         // What is coded may be much longer than it is now.
@@ -289,10 +292,16 @@ struct BodyRules {
 }
 
 impl BodyRules {
+    fn too_large(&self) -> String {
+        format!("the body has more than {} bytes", self.max_bytes)
+    }
+
     fn judge(&self, head: &Head, content: &[u8], is_form: bool, client: IpAddr) -> Result<(), Fault> {
         let mut held = Held::of(client);
-        let plain =
-            coding::plain(head, content, self.max_bytes).map_err(|it| Fault::Stop(Stop::Respond(it.status())))?;
+        let plain = coding::plain(head, content, self.max_bytes).map_err(|opaque| match opaque {
+            Opaque::TooLarge => Fault::Problem(self.too_large()),
+            _ => Fault::Stop(Stop::Respond(opaque.status())),
+        })?;
         let values = if is_form { form::pairs(&plain).take(self.max_values + 1).count() } else { self.count(&plain)? };
         if values > self.max_values {
             return Err(Fault::Problem(format!("the body has more than {} values", self.max_values)));

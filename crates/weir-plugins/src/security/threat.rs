@@ -7,13 +7,13 @@ use crate::content::coding;
 
 /// What is asked of every document. A body that breaks it is not forwarded.
 #[derive(Clone, Copy)]
-pub struct Bounds {
+pub struct ThreatBounds {
     pub max_body_size: u64,
     pub max_depth: usize,
     pub rejected_code: u16,
 }
 
-impl Bounds {
+impl ThreatBounds {
     pub fn check(self) -> Result<(), ConfigError> {
         if self.max_body_size == 0 {
             return Err(ConfigError::new("max_body_size", "must be at least 1"));
@@ -41,4 +41,28 @@ impl Bounds {
         let plain = plain.map_err(|opaque| Stop::Respond(opaque.status()))?;
         judge(&plain).map_err(|threat| RefusalResponse::new(self.rejected_code, "message", threat).send(exchange))
     }
+}
+
+// What the options of these plugins are by default.
+
+pub fn max_body_size() -> u64 {
+    1 << 20
+}
+
+pub fn max_depth() -> usize {
+    32
+}
+
+/// Items of a list, or elements within an element.
+pub fn most_parts() -> u64 {
+    10_000
+}
+
+/// In bytes of UTF-8.
+pub fn longest_text() -> usize {
+    1 << 18
+}
+
+pub fn rejected_code() -> u16 {
+    400
 }

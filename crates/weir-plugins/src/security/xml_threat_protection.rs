@@ -9,7 +9,7 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin
 
 use crate::content::content_type;
 use crate::content::xml;
-use crate::security::threat::Bounds;
+use crate::security::threat::{self, ThreatBounds};
 
 /// Refuses requests whose XML bodies could harm who reads them: with a document type (whose entities can grow without
 /// bounds and read files), nested too deep, with too many or too long parts, or no XML at all.
@@ -19,21 +19,21 @@ use crate::security::threat::Bounds;
 #[serde(deny_unknown_fields)]
 pub struct XmlThreatProtection {
     /// The largest body, in bytes, plain; a larger one is refused with 413.
-    #[serde(default = "one_mebibyte")]
+    #[serde(default = "threat::max_body_size")]
     #[schemars(range(min = 1))]
     max_body_size: u64,
     /// How deep elements may be nested, 1 to 1000.
-    #[serde(default = "thirty_two")]
+    #[serde(default = "threat::max_depth")]
     #[schemars(range(min = 1, max = 1000))]
     max_depth: usize,
     /// How many elements an element may have within it, directly.
-    #[serde(default = "ten_thousand")]
+    #[serde(default = "threat::most_parts")]
     max_children: u64,
     /// How many attributes an element may have, namespaces among them.
     #[serde(default = "hundred")]
     max_attributes: usize,
     /// How long a text between tags may be, in bytes of UTF-8.
-    #[serde(default = "many")]
+    #[serde(default = "threat::longest_text")]
     max_text_length: usize,
     /// How long the value of an attribute may be, in bytes of UTF-8.
     #[serde(default = "some")]
@@ -45,29 +45,13 @@ pub struct XmlThreatProtection {
     #[serde(default)]
     only_xml_types: bool,
     /// The status of a refusal, 400 to 599.
-    #[serde(default = "bad_request")]
+    #[serde(default = "threat::rejected_code")]
     #[schemars(range(min = 400, max = 599))]
     rejected_code: u16,
 }
 
-fn one_mebibyte() -> u64 {
-    1 << 20
-}
-
-fn thirty_two() -> usize {
-    32
-}
-
-fn ten_thousand() -> u64 {
-    10_000
-}
-
 fn hundred() -> usize {
     100
-}
-
-fn many() -> usize {
-    1 << 18
 }
 
 fn some() -> usize {
@@ -76,10 +60,6 @@ fn some() -> usize {
 
 fn few() -> usize {
     256
-}
-
-fn bad_request() -> u16 {
-    400
 }
 
 impl Definition for XmlThreatProtection {
@@ -113,8 +93,8 @@ impl Plugin for XmlThreatProtection {
 const NOT_XML: &str = "The body is not XML";
 
 impl XmlThreatProtection {
-    fn bounds(&self) -> Bounds {
-        Bounds { max_body_size: self.max_body_size, max_depth: self.max_depth, rejected_code: self.rejected_code }
+    fn bounds(&self) -> ThreatBounds {
+        ThreatBounds { max_body_size: self.max_body_size, max_depth: self.max_depth, rejected_code: self.rejected_code }
     }
 
     fn check(&self, body: &[u8]) -> Result<(), &'static str> {

@@ -26,7 +26,7 @@ const PARTS: usize = 64;
 pub const COUNTER_BITS: u32 = 88;
 
 /// What a cell counts. The bits of zero are a counter that says nothing.
-pub trait Counter: Copy {
+pub trait PackedCounter: Copy {
     fn from_bits(bits: u128) -> Self;
     /// At most [`COUNTER_BITS`] bits.
     fn bits(self) -> u128;
@@ -37,7 +37,7 @@ pub trait Counter: Copy {
 }
 
 /// A table of counters of one kind.
-pub struct Table<C> {
+pub struct CounterTable<C> {
     cells: Box<[AtomicU128]>,
     /// Each guards the taking of cells in its part of the table.
     parts: Box<[Mutex<()>]>,
@@ -66,15 +66,15 @@ impl CounterKey {
     }
 }
 
-impl<C: Counter> Table<C> {
+impl<C: PackedCounter> CounterTable<C> {
     /// A table with at least this many cells. Memory that no key has touched stays with the system.
-    pub fn new(cells: usize) -> Table<C> {
+    pub fn new(cells: usize) -> CounterTable<C> {
         let cells = cells.next_power_of_two().max(PARTS * GROUPS * GROUP);
         let zeroed: Box<[u128]> = vec![0; cells].into_boxed_slice();
         // SAFETY: `AtomicU128` has the size, the alignment and the valid bit patterns of `u128`. Collecting atomics one
         // by one would touch every page.
         let cells = unsafe { Box::from_raw(Box::into_raw(zeroed) as *mut [AtomicU128]) };
-        Table {
+        CounterTable {
             cells,
             parts: (0..PARTS).map(|_| Mutex::default()).collect(),
             secret: SipKey::random(),
@@ -174,7 +174,7 @@ fn tag_of(word: u128) -> u128 {
     word >> COUNTER_BITS
 }
 
-fn pack(key: CounterKey, counter: impl Counter) -> u128 {
+fn pack(key: CounterKey, counter: impl PackedCounter) -> u128 {
     debug_assert_eq!(counter.bits() & !COUNTER_MASK, 0, "a counter has 88 bits");
     tag(key) << COUNTER_BITS | counter.bits()
 }
@@ -190,7 +190,7 @@ mod tests {
         count: u64,
     }
 
-    impl Counter for Until {
+    impl PackedCounter for Until {
         fn from_bits(bits: u128) -> Until {
             Until { time: (bits >> 40) as u64, count: bits as u64 & ((1 << 40) - 1) }
         }
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    fn add(table: &Table<Until>, key: CounterKey, now: u64, time: u64) -> u64 {
+    fn add(table: &CounterTable<Until>, key: CounterKey, now: u64, time: u64) -> u64 {
         table.update(key, now, |counter| {
             let count = if counter.is_live(now) { counter.count + 1 } else { 1 };
             (Some(Until { time, count }), count)
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn names_and_values_make_the_key() {
-        let table = Table::<Until>::new(0);
+        let table = CounterTable::<Until>::new(0);
         let (a, b) = (name("a"), name("b"));
         assert_eq!(a, name("a"));
         assert_eq!(table.key(a, b"x"), table.key(a, b"x"));
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn every_change_counts_whoever_makes_it() {
         const EACH: u64 = 20_000;
-        let table = Table::<Until>::new(0);
+        let table = CounterTable::<Until>::new(0);
         let keys: Vec<CounterKey> = (0..50u64).map(|index| table.key(1, &index.to_le_bytes())).collect();
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn cells_that_say_nothing_any_more_are_used_again() {
-        let table = Table::<Until>::new(0);
+        let table = CounterTable::<Until>::new(0);
         let known = table.key(7, b"known");
         add(&table, known, 1, 10_000);
         for round in 0..200u64 {
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn what_was_used_least_gives_way() {
-        let table = Table::<Until>::new(0);
+        let table = CounterTable::<Until>::new(0);
         let busy: Vec<CounterKey> = (0..100u64).map(|index| table.key(1, &index.to_le_bytes())).collect();
         for &key in &busy {
             add(&table, key, 1, 1000);

@@ -7,7 +7,7 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, NoteKey, Phase
 
 use crate::clock;
 use crate::options::headers::header_name;
-use crate::store::counters::{self, Counter, CounterKey, Table};
+use crate::store::counters::{self, CounterKey, CounterTable, PackedCounter};
 
 /// Stops asking an upstream that fails, and asks again after a while (circuit breaker).
 ///
@@ -55,7 +55,7 @@ struct Unhealthy {
     #[serde(default = "failed")]
     #[schemars(length(min = 1), inner(range(min = 500, max = 599)))]
     http_statuses: Vec<u16>,
-    /// So many failures stop the asking.
+    /// After this many failures the upstream is not asked.
     #[serde(default = "three")]
     #[schemars(range(min = 1))]
     failures: u64,
@@ -69,7 +69,7 @@ struct Healthy {
     #[serde(default = "good")]
     #[schemars(length(min = 1), inner(range(min = 200, max = 499)))]
     http_statuses: Vec<u16>,
-    /// So many good answers, without a failure in between, make all failures forgotten.
+    /// After this many healthy answers in a row all failures are forgotten.
     #[serde(default = "three")]
     #[schemars(range(min = 1))]
     successes: u64,
@@ -138,7 +138,7 @@ impl Definition for ApiBreaker {
             },
             name: counters::name(build.identity()),
             note: NoteKey::unique(),
-            table: build.shared("api-breaker", "", || Table::new(MOST_KEYS)),
+            table: build.shared("api-breaker", "", || CounterTable::new(MOST_KEYS)),
         }))
     }
 }
@@ -168,7 +168,7 @@ struct Breaker {
     name: u64,
     /// Notes the key of a request that was let through.
     note: NoteKey,
-    table: Arc<Table<Record>>,
+    table: Arc<CounterTable<BreakerRecord>>,
 }
 
 struct BreakerRule {
@@ -189,7 +189,7 @@ const MEMORY_TICKS: u64 = 3600 * 16;
 
 /// What is known of a host and path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Record {
+struct BreakerRecord {
     /// When the upstream was last found to fail, in sixteenths of a second since 1970: 36 bits.
     at_ticks: u64,
     /// 26 bits each.
@@ -201,10 +201,10 @@ fn ticks(time: Duration) -> u64 {
     (time.as_millis() / 1000 * 16 + time.as_millis() % 1000 * 16 / 1000) as u64
 }
 
-impl Counter for Record {
-    fn from_bits(bits: u128) -> Record {
+impl PackedCounter for BreakerRecord {
+    fn from_bits(bits: u128) -> BreakerRecord {
         let count = |shift: u32| (bits >> shift) as u64 & MAX_COUNT;
-        Record { at_ticks: (bits >> 52) as u64, failures: count(26), successes: count(0) }
+        BreakerRecord { at_ticks: (bits >> 52) as u64, failures: count(26), successes: count(0) }
     }
 
     fn bits(self) -> u128 {
@@ -222,7 +222,7 @@ impl Counter for Record {
 
 impl BreakerRule {
     /// The upstream is not to be asked now.
-    fn is_open(&self, record: Record, now: Duration) -> bool {
+    fn is_open(&self, record: BreakerRecord, now: Duration) -> bool {
         let trips = record.failures / self.failures;
         if trips == 0 {
             return false;
@@ -232,19 +232,19 @@ impl BreakerRule {
     }
 
     /// What is known after an answer; `None` where that is nothing new.
-    fn after(&self, record: Record, status: u16, now: Duration) -> Option<Record> {
-        let Record { at_ticks, failures, successes } = record;
+    fn after(&self, record: BreakerRecord, status: u16, now: Duration) -> Option<BreakerRecord> {
+        let BreakerRecord { at_ticks, failures, successes } = record;
         if self.unhealthy.contains(&status) {
             let failures = (failures + 1).min(MAX_COUNT);
             let trips = failures.is_multiple_of(self.failures) || failures == 1;
-            return Some(Record { at_ticks: if trips { ticks(now) } else { at_ticks }, failures, successes: 0 });
+            return Some(BreakerRecord { at_ticks: if trips { ticks(now) } else { at_ticks }, failures, successes: 0 });
         }
         if failures == 0 || !self.healthy.contains(&status) {
             return None;
         }
         Some(match successes + 1 >= self.successes {
-            true => Record { at_ticks: 0, failures: 0, successes: 0 },
-            false => Record { at_ticks, failures, successes: successes + 1 },
+            true => BreakerRecord { at_ticks: 0, failures: 0, successes: 0 },
+            false => BreakerRecord { at_ticks, failures, successes: successes + 1 },
         })
     }
 }
@@ -266,7 +266,7 @@ impl Plugin for Breaker {
 
     fn on_log(&self, exchange: &Exchange) {
         let Some([key, ..]) = exchange.notes.read(self.note) else { return };
-        let status = match (exchange.upstream.status, exchange.stop) {
+        let status = match (exchange.upstream.status, exchange.stop()) {
             // Asked in vain. What the client was told may be a status of gRPC's, in an answer that is in order.
             (0, Some(stop)) if exchange.upstream.attempts > 0 => stop.ending().status,
             (status, _) => status,
@@ -343,7 +343,7 @@ mod tests {
             healthy: [200].into(),
             successes: 2,
         };
-        let mut record = Record::from_bits(0);
+        let mut record = BreakerRecord::from_bits(0);
         let mut take = |status, second: u64| {
             let now = Duration::from_secs(1_000_000 + second);
             let open = rule.is_open(record, now);
@@ -386,7 +386,7 @@ mod tests {
         let mut exchange = get("/a");
         assert_eq!(on_request(&step, &mut exchange), Ok(()));
         exchange.upstream.attempts = 1;
-        exchange.stop = Some(Stop::ConnectFailed);
+        exchange.end_by(Stop::ConnectFailed);
         // Whatever the client was told, as calls of gRPC are.
         exchange.response.status = 200;
         step.on_log(&exchange);

@@ -136,10 +136,8 @@ impl Plugin for Abort {
             return Ok(Flow::Continue);
         }
         let mut body = Vec::new();
-        match &self.body {
-            Some(template) => template.render(exchange, &mut body),
-            None if self.fields.is_empty() => return Err(Stop::Respond(self.status)),
-            None => {}
+        if let Some(template) = &self.body {
+            template.render(exchange, &mut body);
         }
         let stop = exchange.respond(self.status, "text/plain; charset=utf-8", &body);
         for (name, template) in &self.fields {
@@ -186,8 +184,14 @@ mod tests {
         assert_eq!(on_request(&build::<FaultInjection>(options), &mut exchange), Err(Stop::Answered));
         assert_eq!((exchange.response.status, body(&exchange)), (418, "tea /hello"));
         assert_eq!((sent(&exchange, "x-a"), sent(&exchange, "x-b")), (Some("1"), Some("2")));
+    }
+
+    #[test]
+    fn u18_an_abort_without_a_body_has_none() {
         let bare = build::<FaultInjection>(json!({"abort": {"http_status": 503}}));
-        assert_eq!(on_request(&bare, &mut exchange), Err(Stop::Respond(503)));
+        let mut exchange = get("/");
+        assert_eq!(on_request(&bare, &mut exchange), Err(Stop::Answered));
+        assert_eq!((exchange.response.status, body(&exchange)), (503, ""));
     }
 
     #[test]
@@ -196,7 +200,8 @@ mod tests {
         let waits = build::<FaultInjection>(json!({"delay": {"duration": 3600.5}}));
         assert_eq!(on_request(&waits, &mut exchange), Ok(()));
         let both = build::<FaultInjection>(json!({"delay": {"duration": 1}, "abort": {"http_status": 500}}));
-        assert_eq!(on_request(&both, &mut exchange), Err(Stop::Respond(500)));
+        assert_eq!(on_request(&both, &mut exchange), Err(Stop::Answered));
+        assert_eq!(exchange.response.status, 500);
     }
 
     #[test]

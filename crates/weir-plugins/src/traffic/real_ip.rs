@@ -8,7 +8,7 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage,
 
 use crate::options::addresses::AddressSet;
 
-/// Finds the client's address in what a proxy in front has said, for policies, logs and `X-Real-IP`.
+/// Finds the client's address, and its port where that stands beside it, in what a proxy in front has said, for policies, logs and `X-Real-IP`.
 ///
 /// Routes are matched before, by the address of the connection. A value that is not an address is ignored.
 #[derive(Deserialize, JsonSchema)]
@@ -19,7 +19,7 @@ pub struct RealIp {
     #[schemars(length(min = 1))]
     source: String,
     /// Addresses and networks of proxies. The source is believed only when the connection comes from one of them; without
-    /// this list, everybody is believed.
+    /// this list, every sender is believed.
     trusted_addresses: Option<Vec<String>>,
     /// Of a list, the last address counts that is not in `trusted_addresses`.
     #[serde(default)]
@@ -65,8 +65,9 @@ impl Plugin for Finder {
             return Ok(Flow::Continue);
         }
         let found = exchange.variable(&self.source).and_then(|value| self.find(&value));
-        if let Some(address) = found {
+        if let Some((address, port)) = found {
             exchange.client.addr = address;
+            exchange.client.port = port.unwrap_or(exchange.client.port);
         }
         Ok(Flow::Continue)
     }
@@ -75,12 +76,12 @@ impl Plugin for Finder {
 impl Finder {
     /// From the end, since each proxy appends what it has seen. What cannot be read ends the search: whatever stands
     /// before it has been said by nobody we know.
-    fn find(&self, list: &[u8]) -> Option<IpAddr> {
+    fn find(&self, list: &[u8]) -> Option<(IpAddr, Option<u16>)> {
         let skipped = self.trusted.as_ref().filter(|_| self.recursive);
         let mut last = None;
         for element in list.rsplit(|&byte| byte == b',').map(field::trim) {
-            let Some(address) = address(element) else { break };
-            last = Some(address);
+            let Some((address, port)) = address(element) else { break };
+            last = Some((address, port));
             if skipped.is_none_or(|trusted| !trusted.contains(address)) {
                 break;
             }
@@ -90,11 +91,14 @@ impl Finder {
 }
 
 /// An address, with or without a port.
-fn address(text: &[u8]) -> Option<IpAddr> {
+fn address(text: &[u8]) -> Option<(IpAddr, Option<u16>)> {
     let text = std::str::from_utf8(text).ok()?;
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-    let address = bare.parse().or_else(|_| text.parse().map(|address: SocketAddr| address.ip())).ok()?;
-    Some(IpAddr::to_canonical(&address))
+    let (address, port) = match bare.parse::<IpAddr>() {
+        Ok(address) => (address, None),
+        Err(_) => text.parse().map(|address: SocketAddr| (address.ip(), Some(address.port()))).ok()?,
+    };
+    Some((address.to_canonical(), port))
 }
 
 #[cfg(test)]
@@ -126,6 +130,19 @@ mod tests {
         ] {
             assert_eq!(found(options, forwarded), want, "{forwarded}");
         }
+    }
+
+    #[test]
+    fn u18_the_port_is_the_one_beside_the_address() {
+        let port = |forwarded: &str| {
+            let mut exchange = exchange(&format!("GET / HTTP/1.1\nHost: h\nX-Forwarded-For: {forwarded}"));
+            let options = json!({"source": "http_x_forwarded_for", "trusted_addresses": ["192.0.2.0/24"]});
+            on_request(&build::<RealIp>(options), &mut exchange).expect("let through");
+            exchange.variable(&Variable::RemotePort).map(|port| String::from_utf8_lossy(&port).into_owned())
+        };
+        assert_eq!(port("1.1.1.1:1234").as_deref(), Some("1234"));
+        assert_eq!(port("[2001:db8::1]:443").as_deref(), Some("443"));
+        assert_eq!(port("1.1.1.1"), port("junk"), "that of the connection");
     }
 
     #[test]

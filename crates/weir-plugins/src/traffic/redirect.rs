@@ -185,7 +185,7 @@ mod tests {
     use std::rc::Rc;
 
     use serde_json::{Value, json};
-    use weir_plugin::Shared;
+    use weir_plugin::BuildContext;
 
     use super::*;
     use crate::testing::{build, build_with, exchange, get, on_request, refused, sent};
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(redirected(elsewhere, &mut get("/")), to(301, "https://h.example:9443/"));
         let usual = json!({"http_to_https": true, "https_port": 443});
         assert_eq!(redirected(usual, &mut get("/")), to(301, "https://h.example/"));
-        let shared = Rc::new(Shared::new(Some(19443)));
+        let shared = Rc::new(BuildContext::new(Some(19443)));
         let step = build_with::<Redirect>(options.clone(), &shared).unwrap_or_else(|error| panic!("{error}"));
         let mut plain = get("/a");
         assert_eq!(on_request(&step, &mut plain), Err(Stop::Answered));

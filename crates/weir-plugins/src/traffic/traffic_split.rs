@@ -124,7 +124,7 @@ impl SplitRule {
             return Err(ConfigError::new(path, format!("has weights of more than {MAX_WEIGHT} in sum")));
         }
         if until == 0 && !shares.is_empty() {
-            return Err(ConfigError::new(path, "has no weight above 0, so nobody has a share"));
+            return Err(ConfigError::new(path, "has no weight above 0, so no request could be sent anywhere"));
         }
         Ok(SplitRule { cases: cases.into(), shares, turns: WeightedTurns::new(until.max(1)) })
     }
@@ -147,7 +147,7 @@ impl SplitRule {
 impl Plugin for Split {
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         if let Some(rule) = self.0.iter().find(|rule| rule.matches(exchange)) {
-            exchange.diverted = rule.pick();
+            exchange.divert_to(rule.pick());
         }
         Ok(Flow::Continue)
     }
@@ -191,7 +191,7 @@ mod tests {
     fn chosen(step: &Arc<dyn Plugin>, target: &str) -> Option<u32> {
         let mut exchange = get(target);
         on_request(step, &mut exchange).expect("it refuses nobody");
-        exchange.diverted
+        exchange.diverted_to()
     }
 
     #[test]

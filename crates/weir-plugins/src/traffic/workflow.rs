@@ -6,8 +6,11 @@ use serde_json::Value;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Flow, Phases, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
+use crate::limit::replacement::{self, Replacement};
 
-/// Chooses among limits and refusals by what a request is like: the first rule whose case holds counts.
+/// Chooses among limits and refusals by what a request is like: the first rule whose `case` matches applies.
+///
+/// A limit that is chosen here takes the place of the plugin of that name for this request.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Workflow {
@@ -73,7 +76,7 @@ struct WorkflowRule {
 
 enum WorkflowAction {
     Return(RefusalResponse),
-    Limit(Arc<dyn Plugin>),
+    Limit { plugin: Arc<dyn Plugin>, replaced: &'static Replacement },
 }
 
 impl WorkflowAction {
@@ -97,7 +100,8 @@ impl WorkflowAction {
                 let mut part = build.within(&path);
                 let step = (entry.build)(options, &mut part).map_err(|error| error.below(&path))?;
                 build.warnings.extend(part.warnings.into_iter().map(|warning| warning.below(&path)));
-                Ok(WorkflowAction::Limit(step))
+                let replaced = if name == "limit-count" { &replacement::LIMIT_COUNT } else { &replacement::LIMIT_CONN };
+                Ok(WorkflowAction::Limit { plugin: step, replaced })
             }
             _ => Err(ConfigError::new(path, format!("`{name}` is none of `return`, `limit-count` and `limit-conn`"))),
         }
@@ -108,7 +112,14 @@ impl WorkflowAction {
     fn run<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         match self {
             WorkflowAction::Return(refusal) => Err(refusal.send(exchange)),
-            WorkflowAction::Limit(plugin) => plugin.on_request(exchange),
+            WorkflowAction::Limit { plugin, .. } => plugin.on_request(exchange),
+        }
+    }
+
+    /// Notes that the plugin of this name has nothing to do any more.
+    fn replace(&self, exchange: &mut Exchange) {
+        if let WorkflowAction::Limit { replaced, .. } = self {
+            exchange.notes.write(***replaced, [0; 3]);
         }
     }
 }
@@ -116,7 +127,7 @@ impl WorkflowAction {
 impl WorkflowRules {
     fn limits(&self) -> impl Iterator<Item = &Arc<dyn Plugin>> {
         self.0.iter().flat_map(|rule| &rule.actions).filter_map(|action| match action {
-            WorkflowAction::Limit(plugin) => Some(plugin),
+            WorkflowAction::Limit { plugin, .. } => Some(plugin),
             WorkflowAction::Return(_) => None,
         })
     }
@@ -130,6 +141,7 @@ impl Plugin for WorkflowRules {
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         let holds = |rule: &&WorkflowRule| rule.case.as_ref().is_none_or(|case| case.holds(exchange));
         let Some(rule) = self.0.iter().find(holds) else { return Ok(Flow::Continue) };
+        rule.actions.iter().for_each(|action| action.replace(exchange));
         match &*rule.actions {
             [action] => action.run(exchange),
             actions => Ok(Flow::wait(async move {
@@ -156,6 +168,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::limit::limit_count::LimitCount;
     use crate::testing::{body, build, get, on_request, refused, sent};
 
     #[test]
@@ -177,6 +190,23 @@ mod tests {
         assert!(step.phases().response);
         step.on_response(&mut second).expect("fields are added");
         assert_eq!(sent(&second, "x-ratelimit-remaining"), Some("0"));
+    }
+
+    #[test]
+    fn u18_a_chosen_limit_takes_the_place_of_the_routes() {
+        let limit = |count: u64| json!({"count": count, "time_window": 60});
+        let chosen = build::<Workflow>(json!({"rules": [
+            {"case": [["arg_tier", "==", "paid"]], "actions": [["limit-count", limit(3)]]},
+        ]}));
+        let usual = build::<LimitCount>(limit(1));
+        let asked = |target: &str| {
+            let mut exchange = get(target);
+            on_request(&chosen, &mut exchange)?;
+            on_request(&usual, &mut exchange)
+        };
+        let paid: Vec<_> = (0..4).map(|_| asked("/?tier=paid").is_ok()).collect();
+        assert_eq!(paid, [true, true, true, false]);
+        assert_eq!([asked("/").is_ok(), asked("/").is_ok()], [true, false]);
     }
 
     #[test]

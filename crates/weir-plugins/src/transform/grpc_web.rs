@@ -156,7 +156,7 @@ impl Plugin for Translator {
         if !exchange.response.framing.has_body() && exchange.response.head.value(b"grpc-status").is_some() {
             return Ok(None);
         }
-        Ok(Some(Box::new(Encoder { text: form.text, kept: Vec::new() })))
+        Ok(Some(Box::new(TrailerEncoder { text: form.text, kept: Vec::new() })))
     }
 }
 
@@ -167,7 +167,7 @@ impl Translator {
 
     /// Where no upstream has answered, the gateway says so in the way of gRPC: a good HTTP response, and a call that failed.
     fn say_outcome(&self, exchange: &mut Exchange) {
-        let Some(ending) = exchange.stop.map(Stop::ending).filter(|ending| ending.blame == Blame::Upstream) else {
+        let Some(ending) = exchange.stop().map(Stop::ending).filter(|ending| ending.blame == Blame::Upstream) else {
             return;
         };
         exchange.respond(200, "application/grpc", b"");
@@ -233,13 +233,13 @@ impl Filter for Base64Decoder {
 }
 
 /// Appends the trailers to the content as its last frame, and codes it where it travels as text.
-struct Encoder {
+struct TrailerEncoder {
     text: bool,
     /// What makes no group of three yet, where it travels as text; and at the end, the trailers.
     kept: Vec<u8>,
 }
 
-impl Filter for Encoder {
+impl Filter for TrailerEncoder {
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
         if !self.text {
             out.extend_from_slice(piece);
@@ -430,7 +430,7 @@ mod tests {
     #[test]
     fn an_upstream_that_is_not_there_is_unavailable() {
         let (step, mut exchange) = answered("application/grpc-web+proto");
-        exchange.stop = Some(Stop::ConnectFailed);
+        exchange.end_by(Stop::ConnectFailed);
         exchange.respond(502, "text/plain", b"502 Bad Gateway");
         step.on_response(&mut exchange).expect("let through");
         assert_eq!((exchange.response.status, body(&exchange)), (200, ""));
@@ -438,7 +438,7 @@ mod tests {
         assert_eq!(sent(&exchange, "grpc-message"), Some("connect_failed"));
         assert_eq!(sent(&exchange, "content-type"), Some("application/grpc-web+proto"));
         // What a policy has decided is not the upstream's fault, and stays HTTP.
-        exchange.stop = None;
+        let (step, mut exchange) = answered("application/grpc-web+proto");
         exchange.respond(429, "text/plain", b"");
         step.on_response(&mut exchange).expect("let through");
         assert_eq!((exchange.response.status, sent(&exchange, "grpc-status")), (429, None));
@@ -476,7 +476,7 @@ mod tests {
 
     /// What becomes of these pieces, flushed after each, and of trailers after them.
     fn encoded(text: bool, pieces: &[&[u8]], mut trailers: Trailers) -> Vec<u8> {
-        let (mut encoder, mut out) = (Encoder { text, kept: Vec::new() }, Vec::new());
+        let (mut encoder, mut out) = (TrailerEncoder { text, kept: Vec::new() }, Vec::new());
         for piece in pieces {
             encoder.piece(piece, &mut out).expect("taken");
             encoder.flush(&mut out).expect("flushed");

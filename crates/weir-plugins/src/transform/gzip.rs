@@ -46,8 +46,10 @@ pub struct Gzip {
 #[expect(dead_code, reason = "nothing is held back")]
 struct BufferOptions {
     /// How many there are.
+    #[schemars(range(min = 1))]
     number: Option<u64>,
     /// How large each is, in bytes.
+    #[schemars(range(min = 1))]
     size: Option<u64>,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use regex::bytes::Regex;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::proto::authority::Authority;
+use weir_plugin::proto::authority::HostPort;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop, Template, Variable, Variables};
 
 use crate::options::headers::{HeaderEdits, HeaderOptions, WithGroups};
@@ -74,7 +74,7 @@ impl Definition for ProxyRewrite {
             return Err(ConfigError::new("method", format!("is none of {}", METHODS.join(", "))));
         }
         if let Some(host) = &self.host
-            && Authority::parse(host.as_bytes()).is_err()
+            && HostPort::parse(host.as_bytes()).is_err()
         {
             return Err(ConfigError::new("host", "is not a host with an optional port, as api.example:8080"));
         }
@@ -97,9 +97,26 @@ fn rules(texts: &[String], build: &mut Build) -> Result<Box<[(Regex, TargetTempl
     }
     let rule = |(index, pair): (usize, &[String])| {
         let (expression, replacement) = (format!("regex_uri[{}]", 2 * index), format!("regex_uri[{}]", 2 * index + 1));
+        if has_lone_dollar(&pair[1]) {
+            let problem = "has a `$` that names no group and no variable; write `\\$` for the character";
+            return Err(ConfigError::new(replacement, problem));
+        }
         Ok((pattern::compile(&pair[0], false, &expression)?, TargetTemplate::part(&pair[1], &replacement, build)?))
     };
     texts.chunks(2).enumerate().map(rule).collect()
+}
+
+/// APISIX refuses what its engine for regular expressions would: a `$` before nothing that can be named.
+fn has_lone_dollar(text: &str) -> bool {
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('$') {
+        let is_name = after.starts_with(|next: char| next.is_ascii_alphanumeric() || matches!(next, '_' | '{' | '$'));
+        if !before.ends_with('\\') && !is_name {
+            return true;
+        }
+        rest = after.strip_prefix('$').unwrap_or(after);
+    }
+    false
 }
 
 struct ProxyRewriter {
@@ -341,6 +358,7 @@ mod tests {
             (json!({"uri": "/a/../b"}), "uri: has a `.` or `..` segment"),
             (json!({"regex_uri": ["^/a"]}), "regex_uri: must hold expressions and replacements in pairs"),
             (json!({"regex_uri": ["^/a", "/b", "(", "/c"]}), "regex_uri[2]: is not a regular expression"),
+            (json!({"regex_uri": ["^/a", "/b$"]}), "regex_uri[1]: has a `$` that names no group"),
             (json!({"method": "get"}), "method: is none of GET, POST"),
             (json!({"host": "a/b"}), "host: is not a host"),
             (json!({"headers": {"set": {"a b": "1"}}}), "headers.set.a b: is not the name of a header field"),

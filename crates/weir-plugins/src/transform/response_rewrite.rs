@@ -1,8 +1,9 @@
+use std::ops::Range;
 use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use regex::bytes::Regex;
+use regex::bytes::{Captures, Regex};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -85,7 +86,8 @@ impl Definition for ResponseRewrite {
             return Err(ConfigError::new("filters", "stands beside `body`, which leaves nothing to replace"));
         }
         let filter = |(index, filter): (usize, FilterOptions)| filter.compile(&format!("filters[{index}]"));
-        let filters: Box<[Replacement]> = self.filters.into_iter().enumerate().map(filter).collect::<Result<_, _>>()?;
+        let filters: Box<[BodyReplacement]> =
+            self.filters.into_iter().enumerate().map(filter).collect::<Result<_, _>>()?;
         if self.max_resp_body_size == 0 {
             return Err(ConfigError::new("max_resp_body_size", "must be at least 1"));
         }
@@ -125,20 +127,75 @@ struct ResponseRewriter {
     body: Option<Box<[u8]>>,
     headers: HeaderEdits,
     vars: Option<Expression>,
-    filters: Box<[Replacement]>,
+    filters: Box<[BodyReplacement]>,
     limit: u64,
     /// Under which an exchange notes that the expression has held: the status it looked at may have changed.
     applied: NoteKey,
 }
 
-struct Replacement {
+struct BodyReplacement {
     regex: Regex,
     replacement: Vec<u8>,
     scope: ReplaceScope,
+    /// It asks for the end, which to PCRE is before a last line end, too.
+    is_anchored: bool,
+}
+
+impl BodyReplacement {
+    fn apply(&self, content: &[u8]) -> Vec<u8> {
+        let short = content.strip_suffix(b"\n").filter(|_| self.is_anchored);
+        let Some(short) = short else {
+            let most = if self.scope == ReplaceScope::Once { 1 } else { 0 };
+            return self.regex.replacen(content, most, self.replacement.as_slice()).into_owned();
+        };
+        let (mut out, mut copied, mut from) = (Vec::new(), 0, 0);
+        while let Some((found, range)) = self.next(content, short, from) {
+            out.extend_from_slice(&content[copied..range.start]);
+            found.expand(&self.replacement, &mut out);
+            copied = range.end;
+            // After an empty match the search goes on behind the next byte.
+            from = if range.is_empty() { range.end + 1 } else { range.end };
+            if self.scope == ReplaceScope::Once || from > content.len() {
+                break;
+            }
+        }
+        out.extend_from_slice(&content[copied..]);
+        out
+    }
+
+    /// The first match, of those at the end and those before the last line end.
+    fn next<'c>(&self, content: &'c [u8], short: &'c [u8], from: usize) -> Option<(Captures<'c>, Range<usize>)> {
+        let at = |text: &'c [u8]| {
+            let found = (from <= text.len()).then(|| self.regex.captures_at(text, from)).flatten()?;
+            let range = found.get(0).expect("group 0 is the match").range();
+            Some((found, range))
+        };
+        match (at(content), at(short)) {
+            (Some(whole), Some(cut)) => Some(if cut.1.start < whole.1.start { cut } else { whole }),
+            (whole, cut) => whole.or(cut),
+        }
+    }
+}
+
+/// Whether an expression has a `$` that is neither escaped nor in a class.
+fn asks_for_end(regex: &str) -> bool {
+    let (mut is_escaped, mut in_class) = (false, false);
+    regex.bytes().any(|byte| {
+        let escaped = std::mem::take(&mut is_escaped);
+        match byte {
+            _ if escaped => {}
+            b'\\' => is_escaped = true,
+            b'[' => in_class = true,
+            b']' => in_class = false,
+            b'$' => return !in_class,
+            _ => {}
+        }
+        false
+    })
 }
 
 impl FilterOptions {
-    fn compile(self, path: &str) -> Result<Replacement, ConfigError> {
+    fn compile(self, path: &str) -> Result<BodyReplacement, ConfigError> {
         let mut flags = String::new();
         for letter in self.options.chars() {
             match letter {
@@ -155,9 +212,10 @@ impl FilterOptions {
         if self.regex.is_empty() {
             return Err(ConfigError::new(place, "is empty"));
         }
+        let is_anchored = !flags.contains('m') && asks_for_end(&self.regex);
         let text = if flags.is_empty() { self.regex } else { format!("(?{flags}){}", self.regex) };
         let regex = pattern::compile(&text, false, &place)?;
-        Ok(Replacement { regex, replacement: braced(&self.replace).into_bytes(), scope: self.scope })
+        Ok(BodyReplacement { regex, replacement: braced(&self.replace).into_bytes(), scope: self.scope, is_anchored })
     }
 }
 
@@ -237,9 +295,8 @@ impl Plugin for ResponseRewriter {
     fn on_response_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
         let plain = coding::plain(&exchange.response.head, body, self.limit).map_err(|_| Stop::Respond(502))?;
         let mut content = plain.into_owned();
-        for Replacement { regex, replacement, scope } in &self.filters {
-            let most = if *scope == ReplaceScope::Once { 1 } else { 0 };
-            content = regex.replacen(&content, most, replacement.as_slice()).into_owned();
+        for replacement in &self.filters {
+            content = replacement.apply(&content);
         }
         if content != *body {
             OF_THE_BODY.into_iter().for_each(|name| _ = exchange.response.head.remove(name));
@@ -313,6 +370,23 @@ mod tests {
         assert_eq!(content.as_deref(), Some("ha$$xh he<l><l>o"));
         assert_eq!((exchange.response.status, sent(&exchange, "etag")), (200, None));
         assert_eq!(replaced(options, &mut answered(200), "hello"), None);
+    }
+
+    #[test]
+    fn u18_the_end_is_before_a_last_line_end_too() {
+        for (regex, scope, content, want) in [
+            ("hello$", "once", "hello\n", "<>\n"),
+            ("hello$", "once", "hello", "<>"),
+            ("hello$", "once", "hello\n\n", "hello\n\n"),
+            (".*$", "once", "hello\n", "<>\n"),
+            ("(?s).*$", "once", "hello\n", "<>"),
+            ("o\\$", "once", "o$\n", "<>\n"),
+            ("l|o$", "global", "hello\n", "he<><><>\n"),
+            ("$", "global", "a\n", "a<>\n<>"),
+        ] {
+            let options = json!({"filters": [{"regex": regex, "replace": "<>", "scope": scope}]});
+            assert_eq!(replaced(options, &mut answered(200), content).as_deref(), Some(want), "{regex} {content:?}");
+        }
     }
 
     #[test]

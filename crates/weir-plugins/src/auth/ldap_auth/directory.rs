@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use weir_plugin::{Build, PerWorker};
 
-use crate::trust::Trust;
+use crate::trust::ServerTrust;
 
 /// Whose connections can be used for each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -19,7 +19,7 @@ pub struct Directory {
     pub url: String,
     /// The connection is made secret before anything is said on it (RFC 4511 §4.14).
     pub start_tls: bool,
-    pub trust: Trust,
+    pub trust: ServerTrust,
     /// At most so many for each worker.
     pub connections: usize,
 }

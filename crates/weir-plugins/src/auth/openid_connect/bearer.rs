@@ -60,7 +60,7 @@ impl TokenRules {
             Some(issuers) => issuers.iter().any(|known| known == own),
         };
         if !own.is_some_and(is_known) {
-            return Some("the issuer is not known");
+            return Some("the token's issuer is not accepted");
         }
         self.fault_of_times(claims, now_s).or_else(|| self.fault_of_audience(claims))
     }
@@ -83,10 +83,10 @@ impl TokenRules {
             _ => Vec::new(),
         };
         if self.audience_required && audience.is_empty() {
-            return Some("it does not say for whom it is");
+            return Some("it names no audience");
         }
         let is_for = |client: &String| audience.contains(&client.as_str());
-        (!self.for_client.as_ref().is_none_or(is_for)).then_some("it is for somebody else")
+        (!self.for_client.as_ref().is_none_or(is_for)).then_some("it is for another audience")
     }
 }
 
@@ -282,13 +282,13 @@ mod tests {
             (&any, json!({"iss": "a", "exp": "1001"}), Some("a time is none")),
             (&any, json!({"iss": "a", "exp": 1001, "nbf": 1011}), Some("it has not begun")),
             (&any, json!({"iss": "a", "exp": 1001, "iat": 1121}), Some("it is from the future")),
-            (&any, json!({"iss": "b", "exp": 1001}), Some("the issuer is not known")),
-            (&any, json!({"exp": 1001}), Some("the issuer is not known")),
+            (&any, json!({"iss": "b", "exp": 1001}), Some("the token's issuer is not accepted")),
+            (&any, json!({"exp": 1001}), Some("the token's issuer is not accepted")),
             (&ours, json!({"iss": "b", "exp": 1001, "aud": "us"}), None),
             (&ours, json!({"iss": "b", "exp": 1001, "aud": ["them", "us"]}), None),
-            (&ours, json!({"iss": "b", "exp": 1001, "aud": ["them"]}), Some("it is for somebody else")),
-            (&ours, json!({"iss": "b", "exp": 1001}), Some("it does not say for whom it is")),
-            (&ours, json!({"iss": "a", "exp": 1001, "aud": "us"}), Some("the issuer is not known")),
+            (&ours, json!({"iss": "b", "exp": 1001, "aud": ["them"]}), Some("it is for another audience")),
+            (&ours, json!({"iss": "b", "exp": 1001}), Some("it names no audience")),
+            (&ours, json!({"iss": "a", "exp": 1001, "aud": "us"}), Some("the token's issuer is not accepted")),
         ] {
             assert_eq!(rules.fault(claims.as_object().expect("a map"), "a", now), want, "{claims}");
         }

@@ -237,10 +237,10 @@ impl LoginFlow {
         }
         let several = identity.get("aud").and_then(Value::as_array).is_some_and(|audience| audience.len() > 1);
         if (several || identity.contains_key("azp")) && said("azp") != Some(&provider.client.id) {
-            return Err(TokenRejection::Token("it is for somebody else"));
+            return Err(TokenRejection::Token("it is for another audience"));
         }
         if before.as_ref().is_some_and(|before| before.identity.get("sub") != identity.get("sub")) {
-            return Err(TokenRejection::Token("it is somebody else"));
+            return Err(TokenRejection::Token("it is for another user"));
         }
         let userinfo = match (before.as_ref().and_then(|before| before.userinfo.clone()), self.wants_userinfo) {
             (Some(userinfo), _) => Some(userinfo),
@@ -276,7 +276,7 @@ impl LoginFlow {
         // OpenID Connect Core 1.0 §5.3.2.
         match userinfo.get("sub") == identity.get("sub") {
             true => Ok(Some(userinfo)),
-            false => Err(TokenRejection::Token("the provider speaks of somebody else")),
+            false => Err(TokenRejection::Token("the provider's user information is about another user")),
         }
     }
 

@@ -56,7 +56,7 @@ pub struct LoginOptions {
     /// Seconds an access token is good that does not say so.
     #[serde(default = "hour_s")]
     access_token_expires_in: u64,
-    /// So many seconds before its end an access token is renewed, at most an hour.
+    /// How many seconds before its end an access token is renewed, at most an hour.
     #[serde(default)]
     #[schemars(range(max = 3600))]
     access_token_expires_leeway: u64,
@@ -156,6 +156,45 @@ impl LoginOptions {
         let session = self.session.as_ref().ok_or_else(|| {
             ConfigError::new("session", "is needed for logins, with a `secret`; or set `bearer_only: true`")
         })?;
+        self.check(session)?;
+        Ok(LoginFlow {
+            cookies: Cookies {
+                name: session.cookie_name.clone(),
+                path: session.cookie_path.clone(),
+                domain: session.cookie_domain.clone(),
+                secure: session.cookie_secure,
+                http_only: session.cookie_http_only,
+                same_site: match session.cookie_same_site {
+                    SameSite::Strict => Some("Strict"),
+                    SameSite::Lax => Some("Lax"),
+                    SameSite::None => Some("None"),
+                    SameSite::Default => None,
+                },
+            },
+            sealer: Sealer::new(&session.secret, client_id),
+            redirect_uri: self.redirect_uri.clone(),
+            logout_path: self.logout_path.clone(),
+            post_logout_redirect_uri: self.post_logout_redirect_uri.clone(),
+            scope: self.scope.clone(),
+            params: self
+                .authorization_params
+                .iter()
+                .map(|(name, value)| (name.clone(), value.text().to_owned()))
+                .collect(),
+            force_reauthorize: self.force_reauthorize,
+            proof: proof(&self.token_endpoint_auth_method, "token_endpoint_auth_method")?,
+            rules,
+            wants_userinfo,
+            wants_raw: self.set_raw_id_token_header,
+            renews: self.renew_access_token_on_expiry,
+            expires_in_s: self.access_token_expires_in,
+            leeway_s: self.access_token_expires_leeway,
+            absolute_s: session.absolute_timeout,
+        })
+    }
+
+    /// Checks what stands by itself.
+    fn check(&self, session: &SessionOptions) -> Result<(), ConfigError> {
         if session.secret.len() < 16 {
             return Err(ConfigError::new("session.secret", "must have at least 16 characters"));
         }
@@ -191,39 +230,6 @@ impl LoginOptions {
         if self.post_logout_redirect_uri.as_ref().is_some_and(|uri| !is_target(uri)) {
             return Err(ConfigError::new("post_logout_redirect_uri", "must be a path, or a URL"));
         }
-        Ok(LoginFlow {
-            cookies: Cookies {
-                name: session.cookie_name.clone(),
-                path: session.cookie_path.clone(),
-                domain: session.cookie_domain.clone(),
-                secure: session.cookie_secure,
-                http_only: session.cookie_http_only,
-                same_site: match session.cookie_same_site {
-                    SameSite::Strict => Some("Strict"),
-                    SameSite::Lax => Some("Lax"),
-                    SameSite::None => Some("None"),
-                    SameSite::Default => None,
-                },
-            },
-            sealer: Sealer::new(&session.secret, client_id),
-            redirect_uri: self.redirect_uri.clone(),
-            logout_path: self.logout_path.clone(),
-            post_logout_redirect_uri: self.post_logout_redirect_uri.clone(),
-            scope: self.scope.clone(),
-            params: self
-                .authorization_params
-                .iter()
-                .map(|(name, value)| (name.clone(), value.text().to_owned()))
-                .collect(),
-            force_reauthorize: self.force_reauthorize,
-            proof: proof(&self.token_endpoint_auth_method, "token_endpoint_auth_method")?,
-            rules,
-            wants_userinfo,
-            wants_raw: self.set_raw_id_token_header,
-            renews: self.renew_access_token_on_expiry,
-            expires_in_s: self.access_token_expires_in,
-            leeway_s: self.access_token_expires_leeway,
-            absolute_s: session.absolute_timeout,
-        })
+        Ok(())
     }
 }

@@ -1,48 +1,125 @@
 //! What is under way, counted by a server for all gateways that use it.
 //!
-//! A key holds a member for each request, with the time at which it is forgotten whatever happens: a gateway that dies
-//! takes its places with it no longer than that.
+//! A key holds a member for each request, with the time until which it counts: a lease. It is renewed for as long as the
+//! request is under way. What a gateway could not report as ended, because it died or the server was away, ends with its lease.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock};
+use std::iter;
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Script;
+use tokio::sync::Notify;
 use weir_plugin::{Exchange, Flow, PerWorker, Phases, Plugin, Stop};
 
 use super::{ConnLimiter, PHASES};
 use crate::clock;
 use crate::limit::limit_req::delayed;
 use crate::store::redis_server::{RedisServer, Unanswered};
+use crate::store::scripts;
 
-/// `member, most, ms until it is forgotten` → `accepted, how many were there before`.
-static ENTER: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-local count = redis.call('ZCARD', KEYS[1])
-if count >= tonumber(ARGV[2]) then return {0, count} end
-redis.call('ZADD', KEYS[1], now + ARGV[3], ARGV[1])
-redis.call('PEXPIRE', KEYS[1], ARGV[3])
-return {1, count}
-",
-    )
-});
-
-/// `member` → `whether it was there`.
-static LEAVE: LazyLock<Script> = LazyLock::new(|| Script::new("return {redis.call('ZREM', KEYS[1], ARGV[1])}"));
+/// The longest lease: so long a place stays taken whose end could not be reported.
+const LONGEST_LEASE: Duration = Duration::from_secs(30);
+/// A lease is renewed so many times before it ends, so that one failure, or a slow server, does not end it.
+const RENEWALS: u32 = 3;
+/// Leases that are renewed at a time.
+const AT_A_TIME: usize = 64;
 
 /// The permits of requests under way, by member: a request ends on the worker on which it began.
-pub(super) type HeldPermits = RefCell<HashMap<u64, HeldPermit>>;
+#[derive(Default)]
+pub(super) struct HeldPermits {
+    permits: RefCell<HashMap<u64, HeldPermit>>,
+    /// The shortest lease among them, while a task renews them.
+    renewed_for: Cell<Option<Duration>>,
+    /// It has become shorter.
+    is_shorter: Notify,
+}
+
+/// Leases under one key of a server that are renewed together.
+struct SharedLease {
+    server: Arc<RedisServer>,
+    key: Vec<u8>,
+    lease_ms: u64,
+    members: Vec<u64>,
+}
+
+impl HeldPermits {
+    /// What is to be renewed.
+    fn leases(&self) -> Vec<SharedLease> {
+        let mut leases: Vec<SharedLease> = Vec::new();
+        let mut places: HashMap<_, usize> = HashMap::new();
+        let permits = self.permits.borrow();
+        for HeldPermit { server, key, member, lease, .. } in permits.values() {
+            let place = *places.entry((Arc::as_ptr(server), &**key, *lease)).or_insert_with(|| {
+                let lease_ms = lease.as_millis() as u64;
+                leases.push(SharedLease {
+                    server: Arc::clone(server),
+                    key: key.clone(),
+                    lease_ms,
+                    members: Vec::new(),
+                });
+                leases.len() - 1
+            });
+            leases[place].members.push(*member);
+        }
+        leases
+    }
+}
+
+/// Keeps a permit until its request ends.
+fn hold(held: &PerWorker<HeldPermits>, permit: HeldPermit) {
+    let permits = held.get();
+    let lease = permit.lease;
+    permits.permits.borrow_mut().insert(permit.member, permit);
+    match permits.renewed_for.get() {
+        Some(known) if lease < known => {
+            permits.renewed_for.set(Some(lease));
+            permits.is_shorter.notify_one();
+        }
+        Some(_) => {}
+        None => {
+            permits.renewed_for.set(Some(lease));
+            tokio::task::spawn_local(renew(held.clone()));
+        }
+    }
+}
+
+/// Renews leases until there are none.
+async fn renew(held: PerWorker<HeldPermits>) {
+    while let Some(lease) = held.get().renewed_for.get() {
+        let permits = held.get();
+        let is_shorter = tokio::time::timeout(lease / RENEWALS, permits.is_shorter.notified()).await.is_ok();
+        if is_shorter {
+            continue;
+        }
+        let leases = held.get().leases();
+        if leases.is_empty() {
+            held.get().renewed_for.set(None);
+            return;
+        }
+        for SharedLease { server, key, lease_ms, members } in leases {
+            for members in members.chunks(AT_A_TIME) {
+                // Not those that have ended meanwhile, which nobody would release again.
+                let permits = held.get();
+                let is_held = |member: &&u64| permits.permits.borrow().contains_key(*member);
+                let arguments: Vec<u64> =
+                    iter::once(&lease_ms).chain(members.iter().filter(is_held)).copied().collect();
+                if arguments.len() == 1 {
+                    continue;
+                }
+                // Failing, it is done again before the lease ends.
+                let _ = server.ask::<1>(&scripts::RENEW_PERMITS, &key, &arguments).await;
+            }
+        }
+    }
+}
 
 /// A permit in a server's count. Dropped, it is given back.
 pub(super) struct HeldPermit {
     server: Arc<RedisServer>,
     key: Vec<u8>,
     member: u64,
+    lease: Duration,
     /// The server has said that there was none.
     refused: bool,
 }
@@ -56,8 +133,8 @@ impl Drop for HeldPermit {
         // Without a runtime the worker is ending; the server forgets the place in time.
         if tokio::runtime::Handle::try_current().is_ok() {
             tokio::task::spawn_local(async move {
-                // Failing, it is forgotten later.
-                let _ = server.ask::<1>(&LEAVE, &key, &[member]).await;
+                // Failing, it ends with its lease.
+                let _ = server.ask::<1>(&scripts::RELEASE_PERMIT, &key, &[member]).await;
             });
         }
     }
@@ -67,12 +144,17 @@ impl Drop for HeldPermit {
 pub(super) struct RedisConnLimiter {
     pub(super) limiter: ConnLimiter,
     pub(super) server: Arc<RedisServer>,
-    /// After which a request is forgotten that nobody has seen end.
-    pub(super) forget_after: Duration,
+    /// How long a request counts that is not reported as still under way.
+    pub(super) lease: Duration,
     pub(super) held: PerWorker<HeldPermits>,
 }
 
 impl RedisConnLimiter {
+    /// The lease of requests for a `key_ttl`.
+    pub(super) fn lease(key_ttl: Duration) -> Duration {
+        key_ttl.min(LONGEST_LEASE)
+    }
+
     async fn admit(&self, exchange: &mut Exchange) -> Result<Duration, Stop> {
         let ConnLimiter { quotas, refusal, allow_degradation, .. } = &self.limiter;
         let mut pauses = 0;
@@ -81,16 +163,17 @@ impl RedisConnLimiter {
             // From here on the server may have counted the request in, whether or not it gets to say so.
             let key = quota.key.elsewhere(&quota.title, exchange);
             let server = Arc::clone(&self.server);
-            let mut permit = HeldPermit { server, key, member: rand::random(), refused: false };
-            let most_ms = self.forget_after.as_millis() as u64;
-            match self.server.ask(&ENTER, &permit.key, &[permit.member, conn + burst, most_ms]).await {
+            let mut permit = HeldPermit { server, key, member: rand::random(), lease: self.lease, refused: false };
+            let lease_ms = self.lease.as_millis() as u64;
+            match self.server.ask(&scripts::ACQUIRE_PERMIT, &permit.key, &[permit.member, conn + burst, lease_ms]).await
+            {
                 Ok([0, _]) => {
                     permit.refused = true;
                     return Err(refusal.send(exchange));
                 }
                 Ok([_, count]) => {
                     exchange.notes.write(quota.note, [permit.member, clock::now().as_nanos() as u64, 0]);
-                    self.held.get().borrow_mut().insert(permit.member, permit);
+                    hold(&self.held, permit);
                     pauses = (count.max(0).unsigned_abs() / conn).max(pauses);
                 }
                 Err(Unanswered) if *allow_degradation => {}
@@ -107,6 +190,9 @@ impl Plugin for RedisConnLimiter {
     }
 
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
+        if self.limiter.replaceable.is_replaced(exchange) {
+            return Ok(Flow::Continue);
+        }
         Ok(Flow::wait(async move {
             let wait = self.admit(exchange).await?;
             if self.limiter.waits { delayed(wait).finish().await } else { Ok(()) }
@@ -117,7 +203,7 @@ impl Plugin for RedisConnLimiter {
         for quota in &self.limiter.quotas {
             let Some([member, entered_ns, _]) = exchange.notes.read(quota.note) else { continue };
             // Dropped when the map is free again: it gives the permit back.
-            let permit = self.held.get().borrow_mut().remove(&member);
+            let permit = self.held.get().permits.borrow_mut().remove(&member);
             drop(permit);
             self.limiter.learn(entered_ns);
         }

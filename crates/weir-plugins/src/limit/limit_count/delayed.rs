@@ -8,31 +8,17 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use redis::Script;
 use weir_plugin::{Build, PerWorker};
 
 use super::quota::{EffectiveLimit, LimitDecision};
 use crate::clock;
-use crate::store::counters::{self, Counter, CounterKey, Table};
+use crate::store::counters::{self, CounterKey, CounterTable, PackedCounter};
 use crate::store::redis_server::{RedisServer, Unanswered};
-
-/// `let through here since the last time, window in ms` → `let through by all, ms until the window ends`.
-static ADD: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
-local ends = redis.call('PTTL', KEYS[1])
-if ends <= 0 then
-  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-  return {tonumber(ARGV[1]), tonumber(ARGV[2])}
-end
-return {redis.call('INCRBY', KEYS[1], ARGV[1]), ends}
-",
-    )
-});
+use crate::store::scripts;
 
 /// Keys of which a worker has something to tell at a time. When there are more, the server is asked about each request.
 const MOST_UNTOLD: usize = 65_536;
@@ -58,7 +44,7 @@ const BITS_28: u64 = (1 << 28) - 1;
 /// 2020-01-01, in tenths of a second since 1970.
 const EPOCH: u64 = 15_778_368_000;
 
-impl Counter for WindowShare {
+impl PackedCounter for WindowShare {
     fn from_bits(bits: u128) -> WindowShare {
         let count = |shift: u32| (bits >> shift) as u64 & BITS_28;
         WindowShare { until: (bits >> 56) as u64, total: count(28), untold: count(0) }
@@ -88,7 +74,7 @@ type UnsentCounts = RefCell<HashMap<Box<[u8]>, EffectiveLimit>>;
 #[derive(Clone)]
 pub(super) struct DelayedSync {
     interval: Duration,
-    table: Arc<Table<WindowShare>>,
+    table: Arc<CounterTable<WindowShare>>,
     unsent: PerWorker<UnsentCounts>,
     /// What this limiter's keys in the table begin with.
     name: u64,
@@ -98,7 +84,7 @@ impl DelayedSync {
     pub(super) fn new(interval: Duration, identity: &str, build: &Build) -> DelayedSync {
         DelayedSync {
             interval,
-            table: build.shared("limit-count-delayed", "", || Table::new(MOST_KEYS)),
+            table: build.shared("limit-count-delayed", "", || CounterTable::new(MOST_KEYS)),
             unsent: build.per_worker("limit-count-unsent", identity, UnsentCounts::default),
             name: counters::name(identity),
         }
@@ -183,7 +169,7 @@ impl DelayedSync {
             false => (None, None),
         });
         let Some(share) = share else { return };
-        match server.ask(&ADD, key, &[share.untold, asked.window_s * 1000]).await {
+        match server.ask(&scripts::ADD_TO_FIXED_WINDOW, key, &[share.untold, asked.window_s * 1000]).await {
             Ok([total, ends_ms]) => {
                 let now = clock::now();
                 let until = tenths(now + Duration::from_millis(ends_ms.max(0).unsigned_abs()));

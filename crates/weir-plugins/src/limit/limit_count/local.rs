@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::WindowType;
-use super::quota::{CountQuota, EffectiveLimit, LimitDecision, MAX_COUNT};
-use crate::store::counters::{Counter, CounterKey, Table};
+use super::quota::{CountQuota, EffectiveLimit, LimitDecision, MAX_COUNT, MAX_PAIRED_COUNT};
+use crate::store::counters::{CounterKey, CounterTable, PackedCounter};
 use weir_plugin::{Build, Exchange};
 
 /// A million keys at a time each, in 16 MiB at most. They are two, since windows of both kinds end differently.
@@ -13,15 +13,15 @@ const MOST_KEYS: usize = 1 << 20;
 
 /// The windows of all keys.
 pub(super) enum Windows {
-    Fixed(Arc<Table<Fixed>>),
-    Sliding(Arc<Table<Sliding>>),
+    Fixed(Arc<CounterTable<Fixed>>),
+    Sliding(Arc<CounterTable<Sliding>>),
 }
 
 impl Windows {
     pub(super) fn new(window: WindowType, build: &Build) -> Windows {
         match window {
-            WindowType::Fixed => Windows::Fixed(build.shared("limit-count", "", || Table::new(MOST_KEYS))),
-            WindowType::Sliding => Windows::Sliding(build.shared("limit-count", "", || Table::new(MOST_KEYS))),
+            WindowType::Fixed => Windows::Fixed(build.shared("limit-count", "", || CounterTable::new(MOST_KEYS))),
+            WindowType::Sliding => Windows::Sliding(build.shared("limit-count", "", || CounterTable::new(MOST_KEYS))),
         }
     }
 
@@ -54,9 +54,9 @@ pub struct Fixed {
     count: u64,
 }
 
-impl Counter for Fixed {
+impl PackedCounter for Fixed {
     fn from_bits(bits: u128) -> Fixed {
-        Fixed { until_ms: (bits >> 44) as u64, count: bits as u64 & ((1 << 44) - 1) }
+        Fixed { until_ms: (bits >> 44) as u64, count: bits as u64 & MAX_COUNT }
     }
 
     fn bits(self) -> u128 {
@@ -72,7 +72,7 @@ impl Counter for Fixed {
     }
 }
 
-fn take_fixed(table: &Table<Fixed>, key: CounterKey, limit: u64, window_s: u64, now: Duration) -> LimitDecision {
+fn take_fixed(table: &CounterTable<Fixed>, key: CounterKey, limit: u64, window_s: u64, now: Duration) -> LimitDecision {
     let now_ms = now.as_millis() as u64;
     table.update(key, now_ms, |Fixed { until_ms, count }| match until_ms > now_ms {
         true if count >= limit => (None, LimitDecision { accepted: false, remaining: 0, reset_ms: until_ms - now_ms }),
@@ -98,9 +98,9 @@ pub struct Sliding {
     previous: u64,
 }
 
-impl Counter for Sliding {
+impl PackedCounter for Sliding {
     fn from_bits(bits: u128) -> Sliding {
-        let count = |shift: u32| (bits >> shift) as u64 & MAX_COUNT;
+        let count = |shift: u32| (bits >> shift) as u64 & MAX_PAIRED_COUNT;
         Sliding { until_s: (bits >> 56) as u64, current: count(28), previous: count(0) }
     }
 
@@ -117,7 +117,13 @@ impl Counter for Sliding {
     }
 }
 
-fn take_sliding(table: &Table<Sliding>, key: CounterKey, limit: u64, window_s: u64, now: Duration) -> LimitDecision {
+fn take_sliding(
+    table: &CounterTable<Sliding>,
+    key: CounterKey,
+    limit: u64,
+    window_s: u64,
+    now: Duration,
+) -> LimitDecision {
     let (now_s, window_ms) = (now.as_secs(), window_s * 1000);
     let start_s = now_s / window_s * window_s;
     let left_ms = window_ms - (now.as_millis() as u64 - start_s * 1000);
@@ -151,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_fixed_window_begins_with_the_first_request() {
-        let table = Table::new(0);
+        let table = CounterTable::new(0);
         let key = table.key(1, b"a");
         let take = |ms| take_fixed(&table, key, 2, 10, at(ms));
         let verdict = |accepted, remaining, reset_ms| LimitDecision { accepted, remaining, reset_ms };
@@ -164,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_sliding_window_counts_a_share_of_the_one_before() {
-        let table = Table::new(0);
+        let table = CounterTable::new(0);
         let key = table.key(1, b"a");
         let take = |ms| take_sliding(&table, key, 10, 10, at(ms));
         for left in (0..10).rev() {
@@ -188,7 +194,7 @@ mod tests {
             (bits ^ (bits >> 31)) % below
         };
         for (limit, window_s) in [(1, 1), (7, 3), (100, 10), (1_000, 60)] {
-            let table = Table::new(0);
+            let table = CounterTable::new(0);
             let key = table.key(1, b"a");
             let window_ms = window_s * 1_000;
             let mut passed: Vec<u64> = Vec::new();
@@ -221,7 +227,7 @@ mod tests {
 
     #[test]
     fn exactly_as_many_as_the_limit_pass_from_all_threads() {
-        let (fixed, sliding) = (Table::new(0), Table::new(0));
+        let (fixed, sliding) = (CounterTable::new(0), CounterTable::new(0));
         let (in_fixed, in_sliding) = (fixed.key(1, b"a"), sliding.key(1, b"a"));
         let passed: usize = std::thread::scope(|scope| {
             let work = || {

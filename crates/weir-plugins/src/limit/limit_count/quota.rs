@@ -13,12 +13,15 @@ use crate::store::counters;
 /// 25 bits.
 const MAX_WINDOW_S: u64 = 366 * 86_400;
 const WINDOW_BITS: u32 = 25;
-/// What a cell of a sliding window can count.
-pub(super) const MAX_COUNT: u64 = (1 << 28) - 1;
+/// What a cell of a fixed window can count.
+pub(super) const MAX_COUNT: u64 = (1 << 44) - 1;
+/// What a cell can count that has room for two numbers.
+pub(super) const MAX_PAIRED_COUNT: u64 = (1 << 28) - 1;
 
 /// One limit.
 pub(super) struct CountQuota {
     count: Amount,
+    max_count: u64,
     /// The field with the count, where that is always the same.
     told: Option<Line>,
     window: Amount,
@@ -67,6 +70,7 @@ struct FieldNames {
 impl CountQuota {
     /// `path` is the place of the limit in the options, and `prefix` what the fields of one of several are called.
     pub(super) fn new(
+        max_count: u64,
         count: &Value,
         window: &Value,
         key: LimitKey,
@@ -82,11 +86,12 @@ impl CountQuota {
             Name::new(name.as_bytes())
                 .ok_or_else(|| ConfigError::new(format!("{path}header_prefix"), "is no part of a field's name"))
         };
-        let count = Amount::compile(count, 1..=MAX_COUNT, &format!("{path}count"))?;
+        let count = Amount::compile(count, 1..=max_count, &format!("{path}count"))?;
         let limit = field("Limit")?;
         Ok(CountQuota {
             told: told(&count, &limit),
             count,
+            max_count,
             window: Amount::compile(window, 1..=MAX_WINDOW_S, &format!("{path}time_window"))?,
             key,
             is_rule: prefix.is_some(),
@@ -117,7 +122,7 @@ impl CountQuota {
         if self.is_rule && !self.key.is_present(exchange) {
             return Ok(None);
         }
-        match (self.count.of(exchange, 1..=MAX_COUNT), self.window.of(exchange, 1..=MAX_WINDOW_S)) {
+        match (self.count.of(exchange, 1..=self.max_count), self.window.of(exchange, 1..=MAX_WINDOW_S)) {
             (Some(limit), Some(window_s)) => Ok(Some(EffectiveLimit { limit, window_s })),
             _ if allow_degradation => Ok(None),
             _ => Err(Stop::Respond(500)),

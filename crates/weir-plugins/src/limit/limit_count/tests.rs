@@ -1,6 +1,6 @@
 use serde_json::json;
 use std::rc::Rc;
-use weir_plugin::{Entry, Plugin, Shared};
+use weir_plugin::{BuildContext, Entry, Plugin};
 
 use super::*;
 use crate::testing::{body, build, get, on_request, refused, sent};
@@ -56,7 +56,7 @@ fn several_rules_have_fields_of_their_own() {
     assert_eq!(on_request(&step, &mut get("/?user=jill&most=none")), Err(Stop::Respond(500)));
 }
 
-fn build_for(owner: &str, options: Value, shared: &Rc<Shared>) -> Result<Arc<dyn Plugin>, ConfigError> {
+fn build_for(owner: &str, options: Value, shared: &Rc<BuildContext>) -> Result<Arc<dyn Plugin>, ConfigError> {
     (Entry::of::<LimitCount>().build)(&options, &mut Build::of(owner.to_owned(), shared))
 }
 
@@ -76,7 +76,7 @@ fn counters_survive_a_reload_that_changes_nothing_about_them() {
 
 #[test]
 fn fields_have_the_names_that_hold_everywhere() {
-    let mut shared = Shared::default();
+    let mut shared = BuildContext::default();
     shared.metadata.insert("limit-count".into(), json!({"remaining_header": "X-Left"}));
     let options = json!({"count": 2, "time_window": 60, "key_type": "constant", "key": "named"});
     let step = build_for("route/named", options, &Rc::new(shared)).expect("valid");
@@ -109,10 +109,16 @@ fn wrong_options_are_refused_with_their_place() {
         (json!({"count": 0, "time_window": 1}), "count: must be a whole number from 1"),
         (json!({"count": 1, "time_window": "soon"}), "time_window: must be a whole number"),
         (
-            json!({"rules": [{"count": 1, "time_window": 1, "key": "x"}, {"count": -1, "time_window": 1, "key": "x"}]}),
+            json!({"rules": [{"count": 1, "time_window": 1, "key": "x"}, {"count": -1, "time_window": 1, "key": "y"}]}),
             "rules[1].count: must be",
         ),
         (json!({"rules": []}), "rules: must not be empty"),
+        (
+            json!({"rules": [{"count": 1, "time_window": 1, "key": "x"}, {"count": 2, "time_window": 9, "key": "x"}]}),
+            "rules[1].key: `x` is the key of another rule",
+        ),
+        (json!({"count": 1, "time_window": 1, "rejected_msg": ""}), "rejected_msg: the value is shorter than 1"),
+        (json!({"count": 300_000_000, "time_window": 1, "window_type": "sliding"}), "count: must be a whole number"),
         (json!({"count": 1, "time_window": 1, "rejected_code": 199}), "rejected_code: must be from 200"),
         (json!({"count": 1, "time_window": 1, "policy": "redis"}), "redis_host: is needed with the policy `redis`"),
         (

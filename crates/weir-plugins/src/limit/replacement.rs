@@ -1,0 +1,25 @@
+//! A limit that `workflow` has chosen for a request takes the place of the plugin of that name.
+
+use std::sync::LazyLock;
+
+use weir_plugin::{Build, Exchange, NoteKey};
+
+/// The note of a request for which `workflow` has chosen a limit.
+pub type Replacement = LazyLock<NoteKey>;
+
+pub static LIMIT_COUNT: Replacement = LazyLock::new(NoteKey::unique);
+pub static LIMIT_CONN: Replacement = LazyLock::new(NoteKey::unique);
+
+/// How a plugin finds out that it is replaced. One that is a part of another plugin never is.
+pub struct Replaceable(Option<&'static Replacement>);
+
+impl Replaceable {
+    pub fn new(by: &'static Replacement, build: &Build) -> Replaceable {
+        Replaceable((!build.is_part()).then_some(by))
+    }
+
+    #[inline]
+    pub fn is_replaced(&self, exchange: &Exchange) -> bool {
+        self.0.is_some_and(|by| exchange.notes.read(**by).is_some())
+    }
+}

@@ -1,0 +1,312 @@
+//! What a worker copies of an exchange for its record. No JSON is made here: that is for the sink's thread, which reads it
+//! with [`super::captured`]. Secrets are masked here, so that none leaves the worker.
+//!
+//! ```text
+//! record  = (1 | 2) end ms u64 | hidden | (everything, after a 1) | member*
+//! hidden  = count u8 | text*
+//! everything = facts text{8} fields fields
+//! facts   = flags u8 | status u16 | port u16 | latency ns u64 | upstream ns u64 | sizes u64 u64 | address address u16
+//! text    = length u32 | bytes
+//! fields  = count u32 | (text text)*
+//! member  = 0 | 1 text | 2 text text | 3 text text        (end of an object, object, text, JSON)
+//! address = 0 | 4 | 6, then 16 bytes
+//! ```
+
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value};
+use weir_plugin::proto::Head;
+use weir_plugin::{Build, ConfigError, Exchange, Logged, SecretFields, Template, Variable, Variables};
+
+/// Fields whose values are secrets of somebody. Apache APISIX logs them.
+const SECRET_FIELDS: [&str; 6] =
+    ["authorization", "proxy-authorization", "cookie", "set-cookie", "x-access-token", "x-id-token"];
+const MASK: &[u8] = b"***";
+
+/// Levels of a `log_format`.
+const MAX_DEPTH: usize = 8;
+
+/// The first byte of a record: with everything Apache APISIX has in one, or with what a `log_format` asks for.
+pub const EVERYTHING: u8 = 1;
+pub const FORMAT: u8 = 2;
+
+pub const HTTPS: u8 = 1;
+pub const UPSTREAM_TIMED: u8 = 2;
+/// Content comes along, beside the record.
+pub const REQUEST_BODY: u8 = 4;
+pub const RESPONSE_BODY: u8 = 8;
+
+pub const END: u8 = 0;
+pub const OBJECT: u8 = 1;
+pub const TEXT: u8 = 2;
+pub const JSON: u8 = 3;
+
+/// What of an exchange is recorded.
+pub struct Capture {
+    /// Instead of everything.
+    format: Option<RecordFields>,
+    /// Besides it.
+    extra: RecordFields,
+    /// What the destination wants to know of each exchange, besides what stands in its record.
+    hidden: Vec<Template>,
+    /// The extra says itself what stands under these names.
+    extra_has_route: bool,
+    extra_has_service: bool,
+    /// Fields that plugins have said to carry secrets. They are all known by the time of the first record.
+    secrets: Arc<SecretFields>,
+    secret_names: OnceLock<SecretNames>,
+}
+
+type RecordFields = Vec<(String, RecordField)>;
+
+enum RecordField {
+    /// Left out where a variable alone is missing.
+    Variable(Variable),
+    Text(Template),
+    /// As JSON.
+    Fixed(Vec<u8>),
+    Object(RecordFields),
+}
+
+/// Names of fields that are masked.
+struct SecretNames {
+    names: Vec<Box<[u8]>>,
+    /// A bit for each length, modulo 64: few fields have a name as long as one of these.
+    lengths: u64,
+}
+
+impl SecretNames {
+    fn of(secrets: &SecretFields) -> SecretNames {
+        let ours = SECRET_FIELDS.iter().map(|name| name.as_bytes().into());
+        let names: Vec<Box<[u8]>> = ours.chain(secrets.names().iter().cloned()).collect();
+        let lengths = names.iter().fold(0, |lengths, name| lengths | 1 << (name.len() % 64));
+        SecretNames { names, lengths }
+    }
+
+    #[inline]
+    fn has(&self, name: &[u8]) -> bool {
+        self.lengths >> (name.len() % 64) & 1 == 1 && self.names.iter().any(|secret| secret.eq_ignore_ascii_case(name))
+    }
+}
+
+impl Capture {
+    /// From the options `log_format` and `log_format_extra`.
+    pub fn compile(
+        format: Option<&Map<String, Value>>,
+        extra: Option<&Map<String, Value>>,
+        build: &mut Build,
+    ) -> Result<Capture, ConfigError> {
+        let extra = extra.map_or(Ok(Vec::new()), |extra| members(extra, "log_format_extra", 1, build))?;
+        let mut format = format.map(|format| members(format, "log_format", 1, build)).transpose()?;
+        let is_extra = |name: &str| extra.iter().any(|(extra, _)| extra == name);
+        if let Some(format) = &mut format {
+            // What the extra says counts, whatever else would stand under the name.
+            format.retain(|(name, _)| !is_extra(name));
+        }
+        let (extra_has_route, extra_has_service) = (is_extra("route_id"), is_extra("service_id"));
+        let (secrets, hidden) = (build.secret_fields(), Vec::new());
+        Ok(Capture {
+            format,
+            extra,
+            hidden,
+            extra_has_route,
+            extra_has_service,
+            secrets,
+            secret_names: OnceLock::new(),
+        })
+    }
+
+    /// Records carry these texts as well, for [`super::captured::hidden`]: names of indices, labels.
+    pub fn with_hidden(self, hidden: Vec<Template>) -> Capture {
+        Capture { hidden, ..self }
+    }
+
+    /// Whether records have everything, content among it.
+    pub fn has_everything(&self) -> bool {
+        self.format.is_none()
+    }
+
+    /// Appends a record. `bodies` says which content comes along.
+    pub fn write(&self, exchange: &Exchange, bodies: u8, out: &mut Vec<u8>) {
+        let logged = Logged(exchange);
+        out.push(if self.format.is_none() { EVERYTHING } else { FORMAT });
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        out.extend_from_slice(&now_ms.to_le_bytes());
+        out.push(self.hidden.len() as u8);
+        self.hidden.iter().for_each(|hidden| rendered(hidden, &logged, out));
+        match &self.format {
+            None => self.everything(exchange, &logged, bodies, out),
+            Some(format) => {
+                // As in APISIX, whatever the format says.
+                let own = [
+                    ("route_id", Variable::RouteId, self.extra_has_route),
+                    ("service_id", Variable::ServiceId, self.extra_has_service),
+                ];
+                let own =
+                    own.each_ref().map(|(name, variable, is_extra)| (*name, logged.variable(variable), *is_extra));
+                let is_own = |name: &str| own.iter().any(|(own, value, _)| *own == name && value.is_some());
+                write_members(format, &logged, &is_own, out);
+                for (name, value, _) in own.iter().filter(|(_, _, is_extra)| !is_extra) {
+                    if let Some(value) = value {
+                        member(out, TEXT, name, value);
+                    }
+                }
+            }
+        }
+        write_members(&self.extra, &logged, &|_| false, out);
+    }
+
+    fn everything(&self, exchange: &Exchange, logged: &Logged<'_>, bodies: u8, out: &mut Vec<u8>) {
+        let (request, response) = (&exchange.request, &exchange.response);
+        // One reservation for nearly all records.
+        out.reserve(512 + request.head.bytes().len() + response.head.bytes().len() + request.target().len());
+        facts(exchange, bodies, out);
+        match exchange.secret_arguments().is_empty() {
+            true => {
+                text(out, request.target());
+                text(out, request.query().unwrap_or_default());
+            }
+            false => {
+                text(out, &logged.variable(&Variable::RequestUri).unwrap_or_default());
+                text(out, &logged.variable(&Variable::Query).unwrap_or_default());
+            }
+        }
+        text(out, request.method_name());
+        text(out, request.client_authority());
+        let (route, service) =
+            exchange.route.as_deref().map_or(("", ""), |route| (&*route.route_id, &*route.service_id));
+        text(out, route.as_bytes());
+        text(out, service.as_bytes());
+        text(out, exchange.stop().map_or("", |stop| stop.ending().name).as_bytes());
+        text(out, exchange.identity.as_ref().map_or("", |identity| &*identity.consumer.username).as_bytes());
+        let secrets = self.secret_names.get_or_init(|| SecretNames::of(&self.secrets));
+        fields(out, &request.head, logged, secrets);
+        fields(out, &response.head, logged, secrets);
+    }
+}
+
+fn facts(exchange: &Exchange, bodies: u8, out: &mut Vec<u8>) {
+    let upstream = &exchange.upstream;
+    let is_timed = upstream.started_ns != 0 && upstream.ended_ns != 0;
+    let flags = bodies | if exchange.client.tls { HTTPS } else { 0 } | if is_timed { UPSTREAM_TIMED } else { 0 };
+    let mut facts = [0; 73];
+    facts[0] = flags;
+    facts[1..3].copy_from_slice(&exchange.response.status.to_le_bytes());
+    facts[3..5].copy_from_slice(&exchange.client.local.port().to_le_bytes());
+    let latency_ns = exchange.ended_ns.saturating_sub(exchange.started_ns);
+    let upstream_ns = if is_timed { upstream.ended_ns.saturating_sub(upstream.started_ns) } else { 0 };
+    let numbers = [latency_ns, upstream_ns, exchange.request_bytes, exchange.response_bytes];
+    for (number, place) in numbers.iter().zip(facts[5..37].chunks_exact_mut(8)) {
+        place.copy_from_slice(&number.to_le_bytes());
+    }
+    address(Some(exchange.client.addr), &mut facts[37..54]);
+    address(upstream.addr.map(|addr| addr.ip()), &mut facts[54..71]);
+    facts[71..73].copy_from_slice(&upstream.addr.map_or(0, |addr| addr.port()).to_le_bytes());
+    out.extend_from_slice(&facts);
+}
+
+fn address(address: Option<IpAddr>, out: &mut [u8]) {
+    match address {
+        None => out[0] = 0,
+        Some(IpAddr::V4(address)) => {
+            out[0] = 4;
+            out[1..5].copy_from_slice(&address.octets());
+        }
+        Some(IpAddr::V6(address)) => {
+            out[0] = 6;
+            out[1..17].copy_from_slice(&address.octets());
+        }
+    }
+}
+
+#[inline]
+fn text(out: &mut Vec<u8>, text: &[u8]) {
+    out.extend_from_slice(&(text.len() as u32).to_le_bytes());
+    out.extend_from_slice(text);
+}
+
+fn fields(out: &mut Vec<u8>, head: &Head, logged: &Logged<'_>, secrets: &SecretNames) {
+    let begin = out.len();
+    out.extend_from_slice(&[0; 4]);
+    let mut count = 0_u32;
+    let has_secret_arguments = !logged.0.secret_arguments().is_empty();
+    for (name, value) in head.fields() {
+        count += 1;
+        text(out, name);
+        match (secrets.has(name), has_secret_arguments) {
+            (true, _) => text(out, MASK),
+            (false, true) => text(out, &logged.field(name, value)),
+            (false, false) => text(out, value),
+        }
+    }
+    out[begin..begin + 4].copy_from_slice(&count.to_le_bytes());
+}
+
+fn member(out: &mut Vec<u8>, kind: u8, name: &str, value: &[u8]) {
+    out.push(kind);
+    text(out, name.as_bytes());
+    text(out, value);
+}
+
+/// What a format says, but for some names.
+fn write_members(members: &RecordFields, logged: &Logged<'_>, is_left_out: &dyn Fn(&str) -> bool, out: &mut Vec<u8>) {
+    for (name, field) in members.iter().filter(|(name, _)| !is_left_out(name)) {
+        match field {
+            RecordField::Variable(variable) => {
+                if let Some(value) = logged.variable(variable) {
+                    member(out, TEXT, name, &value);
+                }
+            }
+            RecordField::Text(template) => {
+                out.push(TEXT);
+                text(out, name.as_bytes());
+                rendered(template, logged, out);
+            }
+            RecordField::Fixed(json) => member(out, JSON, name, json),
+            RecordField::Object(inner) => {
+                out.push(OBJECT);
+                text(out, name.as_bytes());
+                write_members(inner, logged, &|_| false, out);
+                out.push(END);
+            }
+        }
+    }
+}
+
+/// A template's text.
+fn rendered(template: &Template, logged: &Logged<'_>, out: &mut Vec<u8>) {
+    let begin = out.len();
+    out.extend_from_slice(&[0; 4]);
+    template.render(logged, out);
+    let length = (out.len() - begin - 4) as u32;
+    out[begin..begin + 4].copy_from_slice(&length.to_le_bytes());
+}
+
+fn members(
+    format: &Map<String, Value>,
+    path: &str,
+    depth: usize,
+    build: &mut Build,
+) -> Result<RecordFields, ConfigError> {
+    if depth > MAX_DEPTH {
+        return Err(ConfigError::new(path, format!("has more than {MAX_DEPTH} levels")));
+    }
+    let member = |(name, value): (&String, &Value)| {
+        let path = format!("{path}.{name}");
+        let member = match value {
+            Value::Object(inner) => RecordField::Object(members(inner, &path, depth + 1, build)?),
+            Value::String(text) => {
+                let variable = text.strip_prefix('$').and_then(Variable::parse);
+                match variable {
+                    Some(variable) => RecordField::Variable(variable),
+                    None => RecordField::Text(build.template_of_record(text, &path)),
+                }
+            }
+            fixed => RecordField::Fixed(fixed.to_string().into_bytes()),
+        };
+        Ok((name.clone(), member))
+    };
+    format.iter().map(member).collect()
+}

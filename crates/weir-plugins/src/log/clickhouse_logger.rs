@@ -1,0 +1,217 @@
+use std::sync::Arc;
+
+use http::Response;
+use http::header::{HeaderName, HeaderValue};
+use hyper::body::Bytes;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage};
+use weir_records::{Destination, Record, RecordSending, RejectReason, SendOutcome};
+
+use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::captured::RecordWriter;
+use crate::log::http_answer;
+use crate::log::logger::ExchangeLogger;
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::receivers::{ReceiverOptions, Receivers};
+
+/// Inserts a record of each exchange into a table of ClickHouse, as `JSONEachRow`.
+///
+/// No request waits for it. Names in `log_format` are columns of the table. A batch that is sent again after an answer was lost is
+/// stored twice, unless the table drops duplicate blocks. `/records` and `weir_log_records_total` say what became of all records.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClickhouseLogger {
+    /// The servers, as `http` or `https` URLs. Batches go to each in turn; one that fails is left alone for a while.
+    #[serde(default)]
+    endpoint_addrs: Vec<String>,
+    /// One server.
+    endpoint_addr: Option<String>,
+    /// The user.
+    #[serde(default)]
+    user: String,
+    /// The user's password.
+    #[serde(default)]
+    password: String,
+    /// The database.
+    #[serde(default)]
+    database: String,
+    /// The table.
+    #[serde(default)]
+    logtable: String,
+    /// Seconds a server may take for a batch, connecting included.
+    #[serde(default = "three")]
+    #[schemars(range(min = 1))]
+    timeout: u64,
+    /// Whether an `https` server has to prove with a certificate who it is.
+    #[serde(default = "yes")]
+    ssl_verify: bool,
+    #[serde(flatten)]
+    format: FormatOptions,
+    #[serde(flatten)]
+    batch: BatchOptions,
+    #[serde(flatten)]
+    bodies: BodyOptions,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn three() -> u64 {
+    3
+}
+
+impl Definition for ClickhouseLogger {
+    const NAME: &'static str = "clickhouse-logger";
+    const PRIORITY: i32 = 398;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = r#"clickhouse-logger: { endpoint_addrs: ["http://127.0.0.1:8123"], database: logs, logtable: weir, log_format: { host: $host, status: $status } }"#;
+
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let bodies = Bodies::compile(&self.bodies, build)?;
+        let timeout = options::seconds(self.timeout, "timeout", 1)?;
+        let is_name = |char: char| char.is_alphanumeric() || "_.`-".contains(char);
+        if self.logtable.is_empty() || !self.logtable.chars().all(is_name) {
+            return Err(ConfigError::new("logtable", "must name a table: letters, digits, `_`, `-` and `.`"));
+        }
+        let metadata = build.metadata::<ClickhouseLogger>();
+        let capture = self.format.compile(&metadata, build)?;
+        let (addrs, option) = match self.endpoint_addr {
+            Some(addr) => (vec![addr], "endpoint_addr"),
+            None => (self.endpoint_addrs, "endpoint_addrs"),
+        };
+        let options = ReceiverOptions { option, verify: self.ssl_verify, timeout };
+        let mut receivers = Receivers::parse(build.http(), &addrs, &options)?;
+        for (name, value, option) in [
+            ("x-clickhouse-user", &self.user, "user"),
+            ("x-clickhouse-key", &self.password, "password"),
+            ("x-clickhouse-database", &self.database, "database"),
+        ] {
+            let mut value = HeaderValue::try_from(value.as_str())
+                .map_err(|_| ConfigError::new(option, "has a character that no header field may have"))?;
+            value.set_sensitive(true);
+            receivers.headers.insert(HeaderName::from_static(name), value);
+        }
+        let name = format!("clickhouse-logger {}", receivers.name());
+        let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
+        let identity = format!("clickhouse {}", build.written_options());
+        let table = Table { receivers, name: self.logtable, writer: RecordWriter::default() };
+        let open = Box::new(move || Ok(Box::new(table) as Box<dyn Destination>));
+        Ok(ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open))
+    }
+}
+
+impl Described for ClickhouseLogger {
+    type Metadata = LoggerMetadata;
+
+    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
+        metadata.check()
+    }
+}
+
+struct Table {
+    receivers: Receivers,
+    name: String,
+    writer: RecordWriter,
+}
+
+impl Table {
+    fn packed(&self, batch: &[Record]) -> Vec<u8> {
+        let mut body = format!("INSERT INTO {} FORMAT JSONEachRow ", self.name).into_bytes();
+        for record in batch {
+            self.writer.json(record, &mut body);
+            body.push(b'\n');
+        }
+        body
+    }
+}
+
+impl Destination for Table {
+    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
+        let body = self.packed(batch);
+        Box::pin(async move {
+            match self.receivers.post("/", "text/plain", body).await {
+                Ok(answer) => judge(&answer),
+                Err(error) => http_answer::no_answer(&error),
+            }
+        })
+    }
+}
+
+/// Errors of the server's own condition, which pass: too many parts, too little memory, read-only, no such table yet, time-outs.
+const PASSING: [u32; 8] = [60, 159, 164, 202, 209, 241, 242, 252];
+
+/// An exception may come with 200, when the head of the answer was sent before.
+fn judge(answer: &Response<Bytes>) -> SendOutcome {
+    let code = answer.headers().get("x-clickhouse-exception-code").and_then(|code| code.to_str().ok()?.parse().ok());
+    let status = answer.status().as_u16();
+    match code {
+        None if answer.status().is_success() => SendOutcome::Taken,
+        Some(code) if status < 500 && !PASSING.contains(&code) && status != 401 && status != 403 => {
+            SendOutcome::Refused { reason: RejectReason::Invalid, error: http_answer::quoted(answer) }
+        }
+        // Rows that do not fit the table (codes of its parsers) come with 500 in old versions.
+        Some(26 | 27 | 117) => {
+            SendOutcome::Refused { reason: RejectReason::Mapping, error: http_answer::quoted(answer) }
+        }
+        _ if status == 413 || status == 429 => http_answer::failure(answer),
+        _ => SendOutcome::Failed { error: http_answer::quoted(answer), after: http_answer::retry_after(answer) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+    use weir_client::HttpClient;
+
+    use super::*;
+    use crate::testing::{captured, refused};
+
+    #[test]
+    fn a_batch_is_an_insert() {
+        let options = ReceiverOptions { option: "", verify: true, timeout: Duration::ZERO };
+        let receivers = Receivers::parse(&HttpClient::default(), &["http://a".to_owned()], &options).expect("valid");
+        let table = Table { receivers, name: "logs.weir".to_owned(), writer: RecordWriter::default() };
+        let batch = [captured(1, json!({"n": 1})), captured(2, json!({"n": 2}))];
+        assert_eq!(table.packed(&batch), b"INSERT INTO logs.weir FORMAT JSONEachRow {\"n\":1}\n{\"n\":2}\n");
+    }
+
+    #[test]
+    fn exceptions_count_whatever_the_status_is() {
+        let answer = |status: u16, code: Option<u32>| {
+            let mut answer = Response::builder().status(status);
+            if let Some(code) = code {
+                answer = answer.header("x-clickhouse-exception-code", code);
+            }
+            answer.body(Bytes::new()).expect("valid")
+        };
+        for (status, code, want) in [
+            (200, None, "Taken"),
+            (200, Some(117), "Refused"),
+            (400, Some(62), "Refused"),
+            (500, Some(27), "Refused"),
+            (500, Some(252), "Failed"),
+            (500, Some(241), "Failed"),
+            (503, None, "Failed"),
+            (403, Some(516), "Failed"),
+        ] {
+            let sent = format!("{:?}", judge(&answer(status, code)));
+            assert!(sent.starts_with(want), "{status} {code:?}: {sent}");
+        }
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"logtable": "a"}), "endpoint_addrs: is needed"),
+            (json!({"endpoint_addr": "http://a"}), "logtable: must name a table"),
+            (json!({"endpoint_addr": "http://a", "logtable": "a; DROP"}), "logtable: must name a table"),
+        ] {
+            let error = refused::<ClickhouseLogger>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,456 @@
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::Response;
+use http::header::{CONTENT_ENCODING, HeaderValue};
+use hyper::body::Bytes;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use weir_client::CallError;
+use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage, Template, escape};
+use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
+
+use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::captured::{self, RecordWriter};
+use crate::log::http_answer;
+use crate::log::logger::ExchangeLogger;
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::receivers::{ReceiverOptions, Receivers};
+
+/// Stores a record of each exchange in Elasticsearch (7 to 9) or OpenSearch.
+///
+/// No request waits for it. A record has an id, and its index is named from its own time, so that what is sent twice is stored once.
+/// The answer is read for each record: those that the store cannot take for good are `rejected`, all others are tried again.
+/// `/records` and `weir_log_records_total` say what became of all records. Values of `Authorization`, `Cookie` and `Set-Cookie`
+/// fields are not shown.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ElasticsearchLogger {
+    /// The servers, as `http` or `https` URLs. Batches go to each in turn; one that fails is left alone for a while.
+    #[serde(default)]
+    endpoint_addrs: Vec<String>,
+    /// One server.
+    endpoint_addr: Option<String>,
+    /// Where records are stored.
+    field: IndexFieldOptions,
+    /// Who we are to the servers.
+    auth: Option<AuthOptions>,
+    /// Further fields of the requests.
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    /// Whether an `https` server has to prove with a certificate who it is.
+    #[serde(default = "yes")]
+    ssl_verify: bool,
+    /// Seconds a server may take for a batch, connecting included.
+    #[serde(default = "ten")]
+    #[schemars(range(min = 1))]
+    timeout: u64,
+    /// How batches are compressed on their way: `gzip` is a fifth of the bytes, for about 10 µs of the sink's thread a record.
+    #[serde(default)]
+    compression: BulkCompression,
+    #[serde(flatten)]
+    format: FormatOptions,
+    #[serde(flatten)]
+    batch: BatchOptions,
+    #[serde(flatten)]
+    bodies: BodyOptions,
+}
+
+/// Where records are stored.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct IndexFieldOptions {
+    /// The index. `{%Y.%m.%d}` is the time of the record (UTC), and `$name` a variable of the exchange. It may name a data stream; then a
+    /// record that is sent again after the stream was rolled over is stored twice, as an id is unique within one index only.
+    index: String,
+}
+
+/// Who we are to the servers.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct AuthOptions {
+    /// The user.
+    username: String,
+    /// The user's password.
+    password: String,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum BulkCompression {
+    #[default]
+    None,
+    Gzip,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn ten() -> u64 {
+    10
+}
+
+/// Everything else in the answer is left out: a few bytes for each record, instead of hundreds.
+const BULK: &str = "/_bulk?filter_path=errors,items.*.status,items.*.error.type,items.*.error.reason";
+const NDJSON: &str = "application/x-ndjson";
+
+impl Definition for ElasticsearchLogger {
+    const NAME: &'static str = "elasticsearch-logger";
+    const PRIORITY: i32 = 413;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str =
+        r#"elasticsearch-logger: { endpoint_addrs: ["http://127.0.0.1:9200"], field: { index: "weir-{%Y.%m.%d}" } }"#;
+
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let bodies = Bodies::compile(&self.bodies, build)?;
+        let timeout = options::seconds(self.timeout, "timeout", 1)?;
+        let metadata = build.metadata::<ElasticsearchLogger>();
+        let (index, hidden) = IndexName::compile(&self.field.index, build)?;
+        let capture = self.format.compile(&metadata, build)?.with_hidden(hidden);
+        let (addrs, option) = match self.endpoint_addr {
+            Some(addr) => (vec![addr], "endpoint_addr"),
+            None => (self.endpoint_addrs, "endpoint_addrs"),
+        };
+        let options = ReceiverOptions { option, verify: self.ssl_verify, timeout };
+        let mut receivers = Receivers::parse(build.http(), &addrs, &options)?;
+        receivers.add_headers(&self.headers, "headers")?;
+        if let Some(AuthOptions { username, password }) = &self.auth {
+            let pair = BASE64_STANDARD.encode(format!("{username}:{password}"));
+            receivers.authorize(&format!("Basic {pair}"), "auth")?;
+        }
+        let is_compressed = self.compression == BulkCompression::Gzip;
+        if is_compressed {
+            receivers.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        let name = format!("elasticsearch-logger {}", receivers.name());
+        let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
+        let written = build.written_options().to_owned();
+        let store = BulkStore { receivers, index, is_compressed, writer: RecordWriter::default() };
+        let open = Box::new(move || Ok(Box::new(store) as Box<dyn Destination>));
+        Ok(ExchangeLogger::build(
+            build,
+            (capture, bodies, None),
+            &format!("elasticsearch-logger {written}"),
+            options,
+            open,
+        ))
+    }
+}
+
+impl Described for ElasticsearchLogger {
+    type Metadata = LoggerMetadata;
+
+    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
+        metadata.check()
+    }
+}
+
+/// The name of an index: texts, and times between them. Variables are rendered by the worker, with the record.
+struct IndexName(Vec<IndexPart>);
+
+enum IndexPart {
+    /// The next text that came with the record.
+    Hidden,
+    /// A pattern for the record's time.
+    Time(String),
+}
+
+impl IndexName {
+    fn compile(text: &str, build: &mut Build) -> Result<(IndexName, Vec<Template>), ConfigError> {
+        let wrong = |problem: String| ConfigError::new("field.index", problem);
+        let (mut parts, mut hidden, mut rest) = (Vec::new(), Vec::new(), text);
+        let mut push = |text: &str, parts: &mut Vec<IndexPart>, build: &mut Build| {
+            if !text.is_empty() {
+                hidden.push(build.template_of_record(text, "field.index"));
+                parts.push(IndexPart::Hidden);
+            }
+        };
+        while let Some((before, after)) = rest.split_once("{%") {
+            let Some((pattern, after)) = after.split_once('}') else {
+                return Err(wrong(format!("`{text}` has a `{{` without its `}}`")));
+            };
+            push(before, &mut parts, build);
+            let pattern = format!("%{pattern}");
+            jiff::fmt::strtime::format(&pattern, &Timestamp::UNIX_EPOCH.to_zoned(TimeZone::UTC))
+                .map_err(|error| wrong(format!("`{{{pattern}}}` is no pattern for a time: {error}")))?;
+            parts.push(IndexPart::Time(pattern));
+            rest = after;
+        }
+        push(rest, &mut parts, build);
+        let index = IndexName(parts);
+        // What does not depend on a request can be judged now.
+        let example: Vec<&[u8]> = hidden.iter().map(|hidden| hidden.constant().unwrap_or(b"x")).collect();
+        if let Some(problem) = name_problem(&index.name(0, &example)) {
+            return Err(wrong(format!("`{text}` {problem}")));
+        }
+        Ok((index, hidden))
+    }
+
+    fn name(&self, end_ms: u64, hidden: &[&[u8]]) -> String {
+        let mut hidden = hidden.iter();
+        let time = || Timestamp::from_millisecond(end_ms as i64).unwrap_or_default().to_zoned(TimeZone::UTC);
+        let mut name = String::new();
+        for part in &self.0 {
+            match part {
+                IndexPart::Hidden => {
+                    name.push_str(&String::from_utf8_lossy(hidden.next().copied().unwrap_or_default()))
+                }
+                // A pattern that was tried when it was compiled.
+                IndexPart::Time(pattern) => {
+                    name.push_str(&jiff::fmt::strtime::format(pattern, &time()).unwrap_or_default());
+                }
+            }
+        }
+        name
+    }
+}
+
+/// Why the store would refuse an index of this name.
+fn name_problem(name: &str) -> Option<&'static str> {
+    if name.is_empty() || name.len() > 255 {
+        return Some("is no name of an index: it has from 1 to 255 bytes");
+    }
+    if name.starts_with(['-', '_', '+']) || name == "." || name == ".." {
+        return Some("is no name of an index: it starts with `-`, `_` or `+`, or is `.` or `..`");
+    }
+    if name.chars().any(char::is_uppercase) {
+        return Some("is no name of an index: it has an upper-case letter");
+    }
+    let is_bad = |char: char| char.is_whitespace() || char.is_control() || "\\/*?\"<>|,#:".contains(char);
+    name.contains(is_bad).then_some("is no name of an index: it has one of \\ / * ? \" < > | , # : or a blank")
+}
+
+struct BulkStore {
+    receivers: Receivers,
+    index: IndexName,
+    is_compressed: bool,
+    writer: RecordWriter,
+}
+
+impl BulkStore {
+    /// Two lines for each record: where it goes and under which id, and the record.
+    fn packed(&self, batch: &[Record]) -> Vec<u8> {
+        let mut body = Vec::with_capacity(batch.len() * 1024);
+        for record in batch {
+            let end_ms = captured::end_ms(record);
+            let index = self.index.name(end_ms, &captured::hidden(record));
+            body.extend_from_slice(b"{\"create\":{\"_index\":\"");
+            escape::json(&mut body, index.as_bytes());
+            body.extend_from_slice(b"\",\"_id\":\"");
+            body.extend_from_slice(record.id().as_bytes());
+            body.extend_from_slice(b"\"}}\n");
+            let begin = body.len();
+            self.writer.json(record, &mut body);
+            // Unless a format has it.
+            if memchr::memmem::find(&body[begin..], b"\"@timestamp\":").is_none() {
+                let time = Timestamp::from_millisecond(end_ms as i64).unwrap_or_default();
+                let is_empty = body.len() == begin + 2;
+                let member = format!("\"@timestamp\":\"{time:.3}\"{}", if is_empty { "" } else { "," });
+                body.splice(begin + 1..begin + 1, member.into_bytes());
+            }
+            body.push(b'\n');
+        }
+        body
+    }
+}
+
+impl Destination for BulkStore {
+    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
+        let packed = self.packed(batch);
+        let body = if self.is_compressed { compressed(&packed) } else { packed };
+        Box::pin(async move {
+            match self.receivers.post(BULK, NDJSON, body).await {
+                Ok(answer) => judge(&answer, batch.len()),
+                // A server that is sent more than it takes answers before it has read all, and the answer may get lost.
+                Err(error @ CallError::Broken { .. }) => SendOutcome::Busy { error: error.to_string(), after: None },
+                Err(error) => http_answer::no_answer(&error),
+            }
+        })
+    }
+}
+
+/// Quickly: most of what makes records small comes from their being alike.
+fn compressed(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 4), Compression::fast());
+    encoder.write_all(bytes).and_then(|()| encoder.finish()).expect("a Vec takes everything")
+}
+
+/// What an answer says of each record.
+pub fn judge(answer: &Response<Bytes>, count: usize) -> SendOutcome {
+    match answer.status().as_u16() {
+        200 => {}
+        // One record spoils all the others: smaller batches find it.
+        400 if count > 1 => return SendOutcome::TooLarge(http_answer::quoted(answer)),
+        400 => return http_answer::strict_failure(answer),
+        413 | 429 => return http_answer::failure(answer),
+        _ => {
+            return SendOutcome::Failed { error: http_answer::quoted(answer), after: http_answer::retry_after(answer) };
+        }
+    }
+    let Ok(report) = serde_json::from_slice::<Value>(answer.body()) else {
+        return SendOutcome::Failed { error: "the answer is no JSON, or was cut short".into(), after: None };
+    };
+    if report["errors"] == false {
+        return SendOutcome::Taken;
+    }
+    let items = report["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if items.len() != count {
+        let error = format!("the answer tells of {} records, and {count} were sent", items.len());
+        return SendOutcome::Failed { error, after: None };
+    }
+    let results =
+        || items.iter().map(|item| item.as_object().and_then(|item| item.values().next()).unwrap_or(&Value::Null));
+    let outcomes: Vec<Outcome> = results().map(outcome).collect();
+    let is_trouble = |outcome: &Outcome| !matches!(outcome, Outcome::Delivered | Outcome::Duplicate);
+    let error = results().zip(&outcomes).find(|(_, outcome)| is_trouble(outcome)).map(|(result, _)| {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (status, error) = (&result["status"], &result["error"]);
+        format!("a record got {status} {}: {}", text(&error["type"]), text(&error["reason"]))
+    });
+    SendOutcome::Each { outcomes, error }
+}
+
+/// By the status, and not by the name of the error, which differs between the stores: what may be right later is tried again, whatever
+/// the reason (a full disk, a block, an index that is missing or closed).
+fn outcome(result: &Value) -> Outcome {
+    let kind = result["error"]["type"].as_str().unwrap_or_default();
+    match result["status"].as_u64() {
+        Some(200..300) => Outcome::Delivered,
+        // The id is there: it came with an earlier try.
+        Some(409) => Outcome::Duplicate,
+        Some(400) if kind == "index_closed_exception" => Outcome::Retry,
+        Some(400) if kind.contains("parsing") || kind.contains("mapping") => Outcome::Rejected(RejectReason::Mapping),
+        Some(413) => Outcome::Rejected(RejectReason::TooLarge),
+        Some(400) => Outcome::Rejected(RejectReason::Invalid),
+        _ => Outcome::Retry,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+    use weir_client::HttpClient;
+
+    use super::*;
+    use crate::testing::{captured_at, refused};
+
+    fn index(text: &str) -> Result<String, String> {
+        let (index, hidden) = IndexName::compile(text, &mut Build::default()).map_err(|error| error.to_string())?;
+        // What a worker makes of `-$host-`.
+        let texts: Vec<&[u8]> = hidden.iter().map(|hidden| hidden.constant().unwrap_or(b"-v-")).collect();
+        Ok(index.name(1_700_000_000_000, &texts))
+    }
+
+    #[test]
+    fn an_index_is_named_from_the_records_time() {
+        assert_eq!(index("weir-{%Y.%m.%d}").as_deref(), Ok("weir-2023.11.14"));
+        assert_eq!(index("a-{%Y}-$host-{%m}").as_deref(), Ok("a-2023-v-11"));
+        assert_eq!(index("plain").as_deref(), Ok("plain"));
+        for wrong in ["", "Upper", "a b", "_a", "a/b", "a:{%Y}", "{%Y", "a*"] {
+            let error = index(wrong).expect_err(wrong);
+            assert!(error.starts_with("field.index: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_batch_is_two_lines_for_each_record_and_the_same_at_each_try() {
+        let urls = ["http://a".to_owned()];
+        let options = ReceiverOptions { option: "", verify: true, timeout: Duration::ZERO };
+        let store = BulkStore {
+            receivers: Receivers::parse(&HttpClient::default(), &urls, &options).expect("valid"),
+            index: IndexName::compile("weir-{%Y}", &mut Build::default()).expect("valid").0,
+            is_compressed: false,
+            writer: RecordWriter::default(),
+        };
+        let hidden = [b"weir-".as_slice()];
+        let batch = [
+            captured_at(1_700_000_000_000, 1, json!({"a": 1}), &hidden),
+            captured_at(1_700_000_000_001, 2, json!({"@timestamp": "x"}), &hidden),
+            captured_at(1_700_000_000_002, 3, json!({}), &hidden),
+        ];
+        let text = String::from_utf8(store.packed(&batch)).expect("text");
+        let expected = "{\"create\":{\"_index\":\"weir-2023\",\"_id\":\"0000000000000001-000000000001\"}}\n\
+            {\"@timestamp\":\"2023-11-14T22:13:20.000Z\",\"a\":1}\n\
+            {\"create\":{\"_index\":\"weir-2023\",\"_id\":\"0000000000000001-000000000002\"}}\n\
+            {\"@timestamp\":\"x\"}\n\
+            {\"create\":{\"_index\":\"weir-2023\",\"_id\":\"0000000000000001-000000000003\"}}\n\
+            {\"@timestamp\":\"2023-11-14T22:13:20.002Z\"}\n";
+        assert_eq!(text, expected);
+        assert_eq!(store.packed(&batch), text.as_bytes());
+    }
+
+    #[test]
+    fn every_items_status_counts() {
+        let answer = |status: u16, body: Value| {
+            Response::builder().status(status).body(Bytes::from(body.to_string())).expect("valid")
+        };
+        assert!(matches!(judge(&answer(200, json!({"errors": false})), 7), SendOutcome::Taken));
+        let item =
+            |status: u16, kind: &str| json!({"create": {"status": status, "error": {"type": kind, "reason": "r"}}});
+        let items = [
+            item(201, ""),
+            item(409, "version_conflict_engine_exception"),
+            item(429, "cluster_block_exception"),
+            item(503, "unavailable_shards_exception"),
+            item(403, "cluster_block_exception"),
+            item(404, "index_not_found_exception"),
+            item(400, "mapper_parsing_exception"),
+            item(400, "document_parsing_exception"),
+            item(400, "illegal_argument_exception"),
+            item(400, "index_closed_exception"),
+        ];
+        let count = items.len();
+        let SendOutcome::Each { outcomes, error } = judge(&answer(200, json!({"errors": true, "items": items})), count)
+        else {
+            panic!("each fares for itself")
+        };
+        use Outcome::{Delivered, Duplicate, Rejected, Retry};
+        let (mapping, invalid) = (Rejected(RejectReason::Mapping), Rejected(RejectReason::Invalid));
+        assert_eq!(outcomes, [Delivered, Duplicate, Retry, Retry, Retry, Retry, mapping, mapping, invalid, Retry]);
+        assert_eq!(error.as_deref(), Some("a record got 429 cluster_block_exception: r"));
+        for (status, body, count, want) in [
+            (200, json!({"errors": true, "items": []}), 1, "Failed"),
+            (413, json!(null), 5, "TooLarge"),
+            (429, json!(null), 5, "Busy"),
+            (400, json!({"error": "poison"}), 5, "TooLarge"),
+            (400, json!({"error": "poison"}), 1, "Refused"),
+            (401, json!({"error": "who"}), 5, "Failed"),
+            (503, json!(null), 5, "Failed"),
+        ] {
+            let sent = format!("{:?}", judge(&answer(status, body), count));
+            assert!(sent.starts_with(want), "{status}: {sent}");
+        }
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"field": {"index": "a"}}), "endpoint_addrs: is needed"),
+            (json!({"endpoint_addr": "http://a"}), "missing field `field`"),
+            (json!({"endpoint_addr": "a", "field": {"index": "a"}}), "endpoint_addr[0]: `a` is no URL"),
+            (json!({"endpoint_addr": "http://a", "field": {"index": "A"}}), "field.index: `A` is no name of an index"),
+            (
+                json!({"endpoint_addr": "http://a", "field": {"index": "a"}, "spool": {}}),
+                "spool: needs the node's `data_dir`",
+            ),
+            (
+                json!({"endpoint_addr": "http://a", "field": {"index": "a"}, "headers": {"a b": "c"}}),
+                "headers.a b: is no name of a header field",
+            ),
+        ] {
+            let error = refused::<ElasticsearchLogger>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,417 @@
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use weir_client::{HttpClient, ServerVerification, StreamTarget, StreamTls};
+use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage};
+use weir_records::{Batching, Destination, Outcome, Record, RecordSending, SendOutcome, SinkOptions};
+
+use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::captured::{self, RecordWriter};
+use crate::log::logger::ExchangeLogger;
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
+
+mod broker;
+mod producer;
+mod wire;
+
+use broker::{BrokerAccess, SaslLogin, SaslMechanism};
+use producer::{ProduceError, Producer, ProducerOptions};
+use wire::KafkaMessage;
+
+/// Sends a record of each exchange to a topic of Kafka (1.0 or newer).
+///
+/// No request waits for it. A message is a JSON list with the records of a batch, or one record where `batch_max_size` is 1; then it
+/// carries the record's id in the header field `record_id`. A batch goes to one partition: to that of the `key`, or to all in turns. With
+/// `required_acks: -1` all replicas in sync have to have it, and the producer is idempotent: what is sent again, because a broker died before
+/// it answered, is stored once. Only a restart of the gateway at that moment may store a batch twice; `record_id` tells.
+/// `/records` and `weir_log_records_total` say what became of all records. Values of `Authorization`, `Cookie` and `Set-Cookie`
+/// fields are not shown.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KafkaLogger {
+    /// Brokers that are asked where the topic is. One that answers is enough.
+    #[serde(default)]
+    brokers: Vec<BrokerOptions>,
+    /// The same, as `host: port`, in the form of older versions of APISIX.
+    #[serde(default)]
+    broker_list: BTreeMap<String, u16>,
+    /// The topic.
+    kafka_topic: String,
+    /// Messages with it are in one partition.
+    key: Option<String>,
+    /// Who has to have a batch before it counts as delivered: all replicas in sync (-1), or the leader of the partition alone (1), whose
+    /// death loses what it has just taken. APISIX: 1.
+    #[serde(default = "all")]
+    #[schemars(range(min = -1, max = 1))]
+    required_acks: i16,
+    /// Seconds for a connection, and for a batch.
+    #[serde(default = "three")]
+    #[schemars(range(min = 1))]
+    timeout: u64,
+    /// Seconds after which it is asked again where partitions are.
+    #[serde(default = "thirty")]
+    #[schemars(range(min = 1))]
+    meta_refresh_interval: u64,
+    /// What a message says: only `default`, the record.
+    #[serde(default)]
+    meta_format: MetaFormat,
+    /// Speak TLS with brokers.
+    tls: Option<KafkaTlsOptions>,
+    /// Messages in a batch, where a message is one record.
+    #[serde(default = "two_hundred")]
+    #[schemars(range(min = 1))]
+    producer_batch_num: usize,
+    /// Bytes of records in a batch, as workers copied them: as JSON they have about half as much again, and brokers take 1 MiB unless
+    /// they are told otherwise. What is too large for them is sent in parts. APISIX: 1048576.
+    #[serde(default = "half_mib")]
+    producer_batch_size: usize,
+    /// Seconds that a message waits for others, where a message is one record.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1))]
+    producer_time_linger: u64,
+    /// It has no effect: no request ever waits.
+    #[serde(default, rename = "producer_type")]
+    _producer_type: ProducerType,
+    /// It has no effect: what waits is bounded as for all loggers.
+    #[serde(default, rename = "producer_max_buffering")]
+    _producer_max_buffering: Option<u64>,
+    /// It has no effect: each logger has a producer of its own.
+    #[serde(default, rename = "cluster_name")]
+    _cluster_name: Option<u64>,
+    /// It has no effect: requests are in versions that all brokers since 1.0 know.
+    #[serde(default, rename = "api_version")]
+    _api_version: Option<u8>,
+    #[serde(flatten)]
+    format: FormatOptions,
+    #[serde(flatten)]
+    batch: BatchOptions,
+    #[serde(flatten)]
+    bodies: BodyOptions,
+}
+
+/// A broker.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct BrokerOptions {
+    /// Its name or address.
+    host: String,
+    /// Its port.
+    #[schemars(range(min = 1))]
+    port: u16,
+    /// Who we are to it: the same for all brokers of a cluster.
+    sasl_config: Option<SaslOptions>,
+}
+
+/// Who we are to brokers.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SaslOptions {
+    /// How it is proved.
+    #[serde(default)]
+    mechanism: MechanismOption,
+    /// The user.
+    user: String,
+    /// The user's password.
+    password: String,
+}
+
+#[derive(Clone, Copy, Default, Deserialize, Serialize, JsonSchema)]
+enum MechanismOption {
+    #[default]
+    #[serde(rename = "PLAIN")]
+    Plain,
+    #[serde(rename = "SCRAM-SHA-256")]
+    ScramSha256,
+    #[serde(rename = "SCRAM-SHA-512")]
+    ScramSha512,
+}
+
+/// TLS with brokers.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct KafkaTlsOptions {
+    /// Whether brokers have to prove with a certificate who they are.
+    #[serde(default)]
+    verify: bool,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum MetaFormat {
+    #[default]
+    Default,
+    Origin,
+}
+
+#[derive(Clone, Copy, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum ProducerType {
+    #[default]
+    Async,
+    Sync,
+}
+
+fn all() -> i16 {
+    -1
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn three() -> u64 {
+    3
+}
+
+fn thirty() -> u64 {
+    30
+}
+
+fn two_hundred() -> usize {
+    200
+}
+
+fn half_mib() -> usize {
+    512 << 10
+}
+
+/// What Kafka takes as the name of a topic.
+fn is_topic(name: &str) -> bool {
+    let is_fit = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
+    (1..=249).contains(&name.len()) && name != "." && name != ".." && name.chars().all(is_fit)
+}
+
+impl Definition for KafkaLogger {
+    const NAME: &'static str = "kafka-logger";
+    const PRIORITY: i32 = 403;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str =
+        "kafka-logger: { brokers: [{ host: 127.0.0.1, port: 9092 }], kafka_topic: weir, key: gateway-1 }";
+
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let bodies = Bodies::compile(&self.bodies, build)?;
+        let metadata = build.metadata::<KafkaLogger>();
+        let capture = self.format.compile(&metadata, build)?;
+        let client = build.http().clone();
+        let (options, access) = self.producer(client)?;
+        let names: Vec<String> = options.bootstrap.iter().map(StreamTarget::name).collect();
+        let name = format!("kafka-logger {} {}", names.join(","), self.kafka_topic);
+        let is_single = self.batch.is_single();
+        let sink = self.batch.compile(name, metadata.max_pending_entries, build)?;
+        let sink = SinkOptions { batching: self.batching(sink.batching)?, ..sink };
+        let identity = format!("kafka-logger {}", build.written_options());
+        let topic = KafkaTopic { producer: Producer::new(options, access), is_single, writer: RecordWriter::default() };
+        let open = Box::new(move || Ok(Box::new(topic) as Box<dyn Destination>));
+        Ok(ExchangeLogger::build(build, (capture, bodies, None), &identity, sink, open))
+    }
+}
+
+impl KafkaLogger {
+    fn producer(&self, client: HttpClient) -> Result<(ProducerOptions, BrokerAccess), ConfigError> {
+        if !is_topic(&self.kafka_topic) {
+            let problem =
+                format!("`{}` is no name of a topic: 1 to 249 letters, digits, `.`, `_` or `-`", self.kafka_topic);
+            return Err(ConfigError::new("kafka_topic", problem));
+        }
+        if ![1, -1].contains(&self.required_acks) {
+            return Err(ConfigError::new("required_acks", "must be -1 (all replicas in sync) or 1 (the leader)"));
+        }
+        if self.meta_format == MetaFormat::Origin {
+            return Err(ConfigError::new("meta_format", "`origin` is not supported; records are JSON (`default`)"));
+        }
+        let timeout = options::seconds(self.timeout, "timeout", 1)?;
+        let refresh = options::seconds(self.meta_refresh_interval, "meta_refresh_interval", 1)?;
+        let tls = self.tls.as_ref().map(|tls| StreamTls {
+            verification: if tls.verify { ServerVerification::Verify } else { ServerVerification::Skip },
+            name: None,
+        });
+        let bootstrap = self.bootstrap(&tls)?;
+        let login = self.login()?;
+        let key = self.key.clone().filter(|key| !key.is_empty());
+        let (topic, is_idempotent) = (self.kafka_topic.clone(), self.required_acks == -1);
+        let options = ProducerOptions { bootstrap, tls, topic, key, is_idempotent, refresh };
+        Ok((options, BrokerAccess { client, login, timeout }))
+    }
+
+    fn bootstrap(&self, tls: &Option<StreamTls>) -> Result<Vec<StreamTarget>, ConfigError> {
+        let listed = self.brokers.iter().map(|broker| (broker.host.as_str(), broker.port));
+        let old = self.broker_list.iter().map(|(host, port)| (host.as_str(), *port));
+        let all: Vec<_> = listed.chain(old).collect();
+        if all.is_empty() {
+            return Err(ConfigError::new("brokers", "is needed: write as `[{ host: 127.0.0.1, port: 9092 }]`"));
+        }
+        for (index, (host, port)) in all.iter().enumerate() {
+            let place = if index < self.brokers.len() { format!("brokers[{index}]") } else { "broker_list".into() };
+            if host.is_empty() || host.contains(|char: char| char.is_whitespace() || "/@".contains(char)) {
+                return Err(ConfigError::new(
+                    format!("{place}.host"),
+                    format!("`{host}` is neither a name nor an address"),
+                ));
+            }
+            if *port == 0 {
+                return Err(ConfigError::new(format!("{place}.port"), "must be from 1 to 65535"));
+            }
+        }
+        Ok(all.into_iter().map(|(host, port)| StreamTarget::new(host, port, tls.clone())).collect())
+    }
+
+    /// A cluster has one user for us: brokers that are not listed here are asked for the same.
+    fn login(&self) -> Result<Option<SaslLogin>, ConfigError> {
+        let login = |options: &SaslOptions| SaslLogin {
+            mechanism: match options.mechanism {
+                MechanismOption::Plain => SaslMechanism::Plain,
+                MechanismOption::ScramSha256 => SaslMechanism::ScramSha256,
+                MechanismOption::ScramSha512 => SaslMechanism::ScramSha512,
+            },
+            user: options.user.clone(),
+            password: options.password.clone(),
+        };
+        let mut logins = self.brokers.iter().map(|broker| broker.sasl_config.as_ref().map(login));
+        let first = logins.next().flatten();
+        match logins.position(|other| other != first) {
+            Some(index) => {
+                let place = format!("brokers[{}].sasl_config", index + 1);
+                Err(ConfigError::new(place, "must be the same as that of brokers[0]: a cluster knows one user"))
+            }
+            None => Ok(first),
+        }
+    }
+
+    /// Where a message is one record, APISIX's producer makes the batches, with options of its own.
+    fn batching(&self, batching: Batching) -> Result<Batching, ConfigError> {
+        let max_bytes = self.producer_batch_size.max(1);
+        if !self.batch.is_single() {
+            return Ok(Batching { max_bytes, ..batching });
+        }
+        if self.producer_batch_num == 0 {
+            return Err(ConfigError::new("producer_batch_num", "must be at least 1"));
+        }
+        let linger: Duration = options::seconds(self.producer_time_linger, "producer_time_linger", 1)?;
+        Ok(Batching { max_records: self.producer_batch_num, max_bytes, inactive: linger, oldest: linger })
+    }
+}
+
+impl Described for KafkaLogger {
+    type Metadata = LoggerMetadata;
+
+    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
+        metadata.check()
+    }
+}
+
+struct KafkaTopic {
+    producer: Producer,
+    /// A message is one record.
+    is_single: bool,
+    writer: RecordWriter,
+}
+
+impl KafkaTopic {
+    async fn store(&mut self, records: &[&Record]) -> Result<(), ProduceError> {
+        let names = records.iter().map(|record| (record.boot, record.sequence)).collect::<HashSet<_>>();
+        let time = |record: &Record| captured::end_ms(record) as i64;
+        if !self.is_single {
+            let mut value = vec![b'['];
+            for (index, record) in records.iter().enumerate() {
+                value.extend((index > 0).then_some(b','));
+                self.writer.json(record, &mut value);
+            }
+            value.push(b']');
+            let time_ms = records.iter().map(|record| time(record)).max().unwrap_or_default();
+            let message = KafkaMessage { time_ms, key: None, value: &value, header: None };
+            return self.producer.send(&[message], names).await;
+        }
+        let mut texts = Vec::with_capacity(records.len() * 1024);
+        let ends: Vec<usize> = records
+            .iter()
+            .map(|record| {
+                self.writer.json(record, &mut texts);
+                texts.len()
+            })
+            .collect();
+        let ids: Vec<String> = records.iter().map(|record| record.id()).collect();
+        let begins = std::iter::once(&0).chain(&ends);
+        let messages: Vec<KafkaMessage<'_>> = records
+            .iter()
+            .zip(begins.zip(&ends))
+            .zip(&ids)
+            .map(|((record, (begin, end)), id)| {
+                let header = Some(("record_id", id.as_bytes()));
+                KafkaMessage { time_ms: time(record), key: None, value: &texts[*begin..*end], header }
+            })
+            .collect();
+        self.producer.send(&messages, names).await
+    }
+}
+
+impl Destination for KafkaTopic {
+    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
+        Box::pin(async move {
+            if let Err(error) = self.producer.resolve().await {
+                return failure(error);
+            }
+            let mut outcomes = Vec::with_capacity(batch.len());
+            let mut rest = Vec::new();
+            for record in batch {
+                let is_stored = self.producer.take_resolved((record.boot, record.sequence));
+                outcomes.push(if is_stored { Outcome::Duplicate } else { Outcome::Delivered });
+                rest.extend((!is_stored).then_some(record));
+            }
+            if !rest.is_empty() {
+                let stored = self.store(&rest).await;
+                match stored {
+                    Ok(()) => {}
+                    // Of those that are stored already the account shall know at once.
+                    Err(error) if rest.len() < batch.len() => return partly(outcomes, error),
+                    Err(error) => return failure(error),
+                }
+            }
+            SendOutcome::Each { outcomes, error: None }
+        })
+    }
+}
+
+fn failure(error: ProduceError) -> SendOutcome {
+    match error {
+        ProduceError::TooLarge(error) => SendOutcome::TooLarge(error),
+        ProduceError::Failed(error) => SendOutcome::Failed { error, after: None },
+    }
+}
+
+fn partly(outcomes: Vec<Outcome>, error: ProduceError) -> SendOutcome {
+    let (ProduceError::TooLarge(error) | ProduceError::Failed(error)) = error;
+    let outcomes = outcomes.into_iter().map(|outcome| match outcome {
+        Outcome::Delivered => Outcome::Retry,
+        settled => settled,
+    });
+    SendOutcome::Each { outcomes: outcomes.collect(), error: Some(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::refused;
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        let broker = json!({"host": "a", "port": 9092});
+        let login = json!({"host": "b", "port": 9092, "sasl_config": {"user": "u", "password": "p"}});
+        for (options, want) in [
+            (json!({"kafka_topic": "t"}), "brokers: is needed"),
+            (json!({"brokers": [broker], "kafka_topic": "a b"}), "kafka_topic: `a b` is no name"),
+            (json!({"brokers": [{"host": "", "port": 1}], "kafka_topic": "t"}), "brokers[0].host: ``"),
+            (json!({"broker_list": {"a": 0}, "kafka_topic": "t"}), "broker_list.port: must be"),
+            (json!({"brokers": [broker], "kafka_topic": "t", "required_acks": 0}), "required_acks: must be -1"),
+            (json!({"brokers": [broker], "kafka_topic": "t", "meta_format": "origin"}), "meta_format: `origin`"),
+            (json!({"brokers": [broker, login], "kafka_topic": "t"}), "brokers[1].sasl_config: must be the same"),
+        ] {
+            let error = refused::<KafkaLogger>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

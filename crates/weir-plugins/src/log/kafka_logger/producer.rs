@@ -1,0 +1,361 @@
+//! A producer for one topic: one batch to one partition at a time.
+//!
+//! With `acks=all` it is idempotent: the broker knows the producer and numbers the messages of each partition, so the same batch
+//! sent again is stored once. What became of a batch may be unknown when a broker dies; such a batch is kept as it is and sent
+//! again before anything else, until a broker says what became of it.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+use weir_client::{StreamTarget, StreamTls};
+
+use super::broker::{BrokerAccess, BrokerConnection};
+use super::wire::{AnswerBytes, AnswerCutShort, KafkaMessage, ProducerIdentity, message_batch, partition_of};
+
+const PRODUCE: (i16, i16) = (0, 3);
+const METADATA: (i16, i16) = (3, 4);
+const INIT_PRODUCER_ID: (i16, i16) = (22, 0);
+/// Records that were stored late and are not given to us again, since they are too old by then, are forgotten beyond this.
+const MAX_RESOLVED: usize = 1 << 16;
+
+/// Where messages go, and what counts as stored.
+pub struct ProducerOptions {
+    /// Brokers that are asked where the topic is.
+    pub bootstrap: Vec<StreamTarget>,
+    pub tls: Option<StreamTls>,
+    pub topic: String,
+    /// All messages with it are in one partition; without it batches go to all partitions in turns.
+    pub key: Option<String>,
+    /// All replicas have to have a batch, and it is stored once however often it is sent.
+    pub is_idempotent: bool,
+    /// Seconds after which it is asked again where partitions are.
+    pub refresh: std::time::Duration,
+}
+
+pub struct Producer {
+    options: ProducerOptions,
+    access: BrokerAccess,
+    /// By host and port.
+    connections: HashMap<String, BrokerConnection>,
+    topic: Option<KnownTopic>,
+    identity: Option<ProducerIdentity>,
+    /// The number of the next message of each partition.
+    sequences: HashMap<i32, i32>,
+    /// Counts batches, for the choice of a partition.
+    turn: usize,
+    unresolved: Option<UnresolvedBatch>,
+    /// What was in batches that were unresolved, and is stored: it will be given to us again.
+    resolved: HashSet<RecordName>,
+}
+
+/// A record, by the process that wrote it and its number.
+pub type RecordName = (u64, u64);
+
+struct KnownTopic {
+    /// Partitions that have a leader, and where it is.
+    leaders: Vec<(i32, StreamTarget)>,
+    /// Of all partitions: a key stays in its partition while that has no leader.
+    count: usize,
+    since: Instant,
+}
+
+/// A batch of which nobody has said what became of it.
+struct UnresolvedBatch {
+    partition: i32,
+    bytes: Vec<u8>,
+    messages: i32,
+    records: HashSet<RecordName>,
+}
+
+/// Why a batch is not stored.
+#[derive(Debug)]
+pub enum ProduceError {
+    TooLarge(String),
+    /// Not now, or nothing is known.
+    Failed(String),
+}
+
+impl From<String> for ProduceError {
+    fn from(error: String) -> Self {
+        ProduceError::Failed(error)
+    }
+}
+
+/// What an answer means for a batch.
+enum Produced {
+    Stored,
+    TooLarge(String),
+    /// The same may be stored later, and perhaps is already.
+    Unknown(String),
+    /// The broker has forgotten our numbers.
+    Forgotten(String),
+}
+
+impl Producer {
+    pub fn new(options: ProducerOptions, access: BrokerAccess) -> Producer {
+        Producer {
+            options,
+            access,
+            connections: HashMap::new(),
+            topic: None,
+            identity: None,
+            sequences: HashMap::new(),
+            turn: 0,
+            unresolved: None,
+            resolved: HashSet::new(),
+        }
+    }
+
+    /// Whether a record was in a batch that has been stored meanwhile. To be asked once, after [`Producer::resolve`].
+    pub fn take_resolved(&mut self, record: RecordName) -> bool {
+        self.resolved.remove(&record)
+    }
+
+    /// Sends again what nobody has said to be stored.
+    ///
+    /// # Errors
+    /// It still is not known what became of it.
+    pub async fn resolve(&mut self) -> Result<(), ProduceError> {
+        let Some(batch) = self.unresolved.take() else { return Ok(()) };
+        self.deliver(batch, true).await
+    }
+
+    /// # Errors
+    /// The batch is not stored, or nothing is known of it. Then it is resolved first.
+    pub async fn send(
+        &mut self,
+        messages: &[KafkaMessage<'_>],
+        records: HashSet<RecordName>,
+    ) -> Result<(), ProduceError> {
+        let partition = self.choose().await?;
+        let sender = match self.options.is_idempotent {
+            true => Some((self.identity().await?, self.sequences.get(&partition).copied().unwrap_or_default())),
+            false => None,
+        };
+        let keyed: Vec<KafkaMessage<'_>> = messages
+            .iter()
+            .map(|message| KafkaMessage { key: self.options.key.as_deref().map(str::as_bytes), ..*message })
+            .collect();
+        let bytes = message_batch(&keyed, sender);
+        self.deliver(UnresolvedBatch { partition, bytes, messages: messages.len() as i32, records }, false).await
+    }
+
+    async fn deliver(&mut self, batch: UnresolvedBatch, is_again: bool) -> Result<(), ProduceError> {
+        let (partition, messages) = (batch.partition, batch.messages);
+        let bytes = batch.bytes.clone();
+        // Before it is sent: who stops waiting for the answer does not know it either.
+        self.unresolved = self.options.is_idempotent.then_some(batch);
+        match self.produce(partition, &bytes).await {
+            Ok(Produced::Stored) => {
+                let stored = self.unresolved.take();
+                if let Some(batch) = stored.filter(|_| is_again) {
+                    if self.resolved.len() > MAX_RESOLVED {
+                        self.resolved.clear();
+                    }
+                    self.resolved.extend(batch.records);
+                }
+                let next = self.sequences.entry(partition).or_default();
+                *next = ((i64::from(*next) + i64::from(messages)) % (1 << 31)) as i32;
+                Ok(())
+            }
+            Ok(Produced::TooLarge(error)) => {
+                self.unresolved = None;
+                // What is sent again has other records now.
+                if is_again { Ok(()) } else { Err(ProduceError::TooLarge(error)) }
+            }
+            Ok(Produced::Forgotten(error)) => {
+                // Whatever was unresolved is sent with new numbers, and may be stored twice.
+                (self.unresolved, self.identity) = (None, None);
+                self.sequences.clear();
+                Err(ProduceError::Failed(error))
+            }
+            Ok(Produced::Unknown(error)) | Err(error) => {
+                self.topic = None;
+                Err(ProduceError::Failed(error))
+            }
+        }
+    }
+
+    async fn produce(&mut self, partition: i32, batch: &[u8]) -> Result<Produced, String> {
+        let leader = self.leader(partition).await?;
+        let (topic, timeout) = (self.options.topic.clone(), self.access.timeout);
+        let acks = if self.options.is_idempotent { -1 } else { 1 };
+        let answer = self
+            .ask(&leader, PRODUCE, |request| {
+                request.text(None);
+                request.i16(acks);
+                request.i32(timeout.as_millis() as i32);
+                request.i32(1);
+                request.text(Some(&topic));
+                request.i32(1);
+                request.i32(partition);
+                request.bytes(batch);
+            })
+            .await?;
+        let error = read_produced(&mut AnswerBytes(&answer)).map_err(|_| cut_short(&leader))?;
+        let said = |what: &str| format!("{}: {what} (topic {topic}, error {error})", leader.name());
+        Ok(match error {
+            // 46: this batch was stored before.
+            0 | 46 => Produced::Stored,
+            10 | 18 => Produced::TooLarge(said("the batch is too large")),
+            45 | 47 | 59 => Produced::Forgotten(said("the broker does not know this producer any more")),
+            3 => Produced::Unknown(said("there is no such topic")),
+            5 | 6 => Produced::Unknown(said("another broker leads the partition")),
+            7 => Produced::Unknown(said("the replicas did not answer in time")),
+            19 | 20 => Produced::Unknown(said("too few replicas are in sync")),
+            29 | 31 => Produced::Unknown(said("we may not write to the topic")),
+            87 => Produced::Unknown(said("the topic does not take such messages; a compacted one needs a `key`")),
+            _ => Produced::Unknown(said("the batch was not stored")),
+        })
+    }
+
+    /// A partition for a batch.
+    async fn choose(&mut self) -> Result<i32, String> {
+        let key = self.options.key.clone();
+        self.turn = self.turn.wrapping_add(1);
+        let turn = self.turn;
+        let topic = self.topic().await?;
+        Ok(match key {
+            Some(key) => partition_of(key.as_bytes(), topic.count) as i32,
+            None => topic.leaders[turn % topic.leaders.len()].0,
+        })
+    }
+
+    async fn leader(&mut self, partition: i32) -> Result<StreamTarget, String> {
+        let name = self.options.topic.clone();
+        let topic = self.topic().await?;
+        let leader = topic.leaders.iter().find(|(number, _)| *number == partition).map(|(_, target)| target.clone());
+        let leaderless = || format!("partition {partition} of topic {name} has no leader");
+        if leader.is_none() {
+            self.topic = None;
+        }
+        leader.ok_or_else(leaderless)
+    }
+
+    /// Where the topic is; asked now and then, and after each failure.
+    async fn topic(&mut self) -> Result<&KnownTopic, String> {
+        if self.topic.as_ref().is_none_or(|topic| topic.since.elapsed() >= self.options.refresh) {
+            self.topic = Some(self.look_up().await?);
+        }
+        Ok(self.topic.as_ref().expect("it was looked up"))
+    }
+
+    async fn look_up(&mut self) -> Result<KnownTopic, String> {
+        let mut failure = String::new();
+        for broker in self.options.bootstrap.clone() {
+            let name = self.options.topic.clone();
+            let asked = self.ask(&broker, METADATA, |request| {
+                request.i32(1);
+                request.text(Some(&name));
+                // Brokers that make topics when they are first used make it now.
+                request.bool(true);
+            });
+            let answer = match asked.await {
+                Ok(answer) => answer,
+                Err(error) => {
+                    failure = error;
+                    continue;
+                }
+            };
+            let (brokers, error, partitions) =
+                read_metadata(&mut AnswerBytes(&answer)).map_err(|_| cut_short(&broker))?;
+            let target = |id: i32| {
+                let (_, host, port) = brokers.iter().find(|(broker, ..)| *broker == id)?;
+                Some(StreamTarget::new(host, *port as u16, self.options.tls.clone()))
+            };
+            let leaders: Vec<_> =
+                partitions.iter().filter_map(|(partition, leader)| Some((*partition, target(*leader)?))).collect();
+            if leaders.is_empty() {
+                failure =
+                    format!("{}: topic {name} has no partition that can be written (error {error})", broker.name());
+                continue;
+            }
+            return Ok(KnownTopic { leaders, count: partitions.len(), since: Instant::now() });
+        }
+        Err(failure)
+    }
+
+    /// A number by which the cluster knows us. It may be any broker's.
+    async fn identity(&mut self) -> Result<ProducerIdentity, String> {
+        if let Some(identity) = self.identity {
+            return Ok(identity);
+        }
+        let broker = self.topic().await?.leaders[0].1.clone();
+        let answer = self
+            .ask(&broker, INIT_PRODUCER_ID, |request| {
+                request.text(None);
+                request.i32(0);
+            })
+            .await?;
+        let (error, identity) = read_identity(&mut AnswerBytes(&answer)).map_err(|_| cut_short(&broker))?;
+        if error != 0 {
+            return Err(format!("{}: gives no id for a producer (error {error})", broker.name()));
+        }
+        self.identity = Some(identity);
+        Ok(identity)
+    }
+
+    /// On the connection to a broker, which is kept if all goes well.
+    async fn ask(
+        &mut self,
+        broker: &StreamTarget,
+        request: (i16, i16),
+        write: impl FnOnce(&mut super::wire::RequestBytes),
+    ) -> Result<Vec<u8>, String> {
+        let name = broker.name();
+        let mut connection = match self.connections.remove(&name) {
+            Some(connection) => connection,
+            None => BrokerConnection::open(broker, &self.access).await?,
+        };
+        let answer = connection.ask(request, write).await?;
+        self.connections.insert(name, connection);
+        Ok(answer)
+    }
+}
+
+fn cut_short(broker: &StreamTarget) -> String {
+    format!("{}: an answer was cut short", broker.name())
+}
+
+/// The error of the one partition.
+fn read_produced(answer: &mut AnswerBytes<'_>) -> Result<i16, AnswerCutShort> {
+    let topics = answer.list(|topic| {
+        topic.text()?;
+        topic.list(|partition| {
+            let (_number, error) = (partition.i32()?, partition.i16()?);
+            let (_offset, _appended_ms) = (partition.i64()?, partition.i64()?);
+            Ok(error)
+        })
+    })?;
+    topics.into_iter().flatten().next().ok_or(AnswerCutShort)
+}
+
+/// Ids, hosts and ports of brokers; the error of the topic; its partitions with the id of each leader.
+type ReadMetadata = (Vec<(i32, String, i32)>, i16, Vec<(i32, i32)>);
+
+fn read_metadata(answer: &mut AnswerBytes<'_>) -> Result<ReadMetadata, AnswerCutShort> {
+    let _throttled_ms = answer.i32()?;
+    let brokers = answer.list(|broker| {
+        let known = (broker.i32()?, broker.text()?, broker.i32()?);
+        let _rack = broker.text()?;
+        Ok(known)
+    })?;
+    let (_cluster, _controller) = (answer.text()?, answer.i32()?);
+    let mut topics = answer.list(|topic| {
+        let error = topic.i16()?;
+        let (_name, _is_internal) = (topic.text()?, topic.bool()?);
+        let partitions = topic.list(|partition| {
+            let (_error, number, leader) = (partition.i16()?, partition.i32()?, partition.i32()?);
+            let (_replicas, _in_sync) = (partition.list(AnswerBytes::i32)?, partition.list(AnswerBytes::i32)?);
+            Ok((number, leader))
+        })?;
+        Ok((error, partitions))
+    })?;
+    let (error, partitions) = topics.pop().ok_or(AnswerCutShort)?;
+    Ok((brokers, error, partitions))
+}
+
+fn read_identity(answer: &mut AnswerBytes<'_>) -> Result<(i16, ProducerIdentity), AnswerCutShort> {
+    let (_throttled_ms, error) = (answer.i32()?, answer.i16()?);
+    Ok((error, ProducerIdentity { id: answer.i64()?, epoch: answer.i16()? }))
+}

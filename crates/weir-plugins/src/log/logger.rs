@@ -1,0 +1,91 @@
+//! What all loggers do alike: they copy what a record needs, and hand it to their sink.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_plugin::{Build, Exchange, Expression, Filter, PerWorker, Phases, Plugin, Stop, state};
+use weir_records::{AccountReading, OpenDestination, RecordSink, SinkLimits, SinkOptions, SinkRegister, SinkWriter};
+
+use crate::log::bodies::Bodies;
+use crate::log::capture::Capture;
+
+/// The sinks of this process.
+fn register() -> Arc<SinkRegister> {
+    state::permanent("record-sinks")
+}
+
+/// The accounts of all sinks so far, by name.
+pub fn accounts() -> Vec<AccountReading> {
+    register().read()
+}
+
+/// Counts for sinks that are started from now on.
+pub fn set_limits(memory: u64, threads: usize) {
+    let register = register();
+    register.set_limits(SinkLimits { memory, threads, ..register.limits() });
+}
+
+/// Lets sinks that nothing uses any more send what they have, but no longer than that.
+pub fn finish(patience: Duration) {
+    register().finish(patience);
+}
+
+/// A plugin that records exchanges.
+pub struct ExchangeLogger {
+    capture: Capture,
+    bodies: Bodies,
+    /// Only exchanges for which it holds.
+    only: Option<Expression>,
+    sink: Arc<RecordSink>,
+    writer: PerWorker<SinkWriter>,
+}
+
+impl ExchangeLogger {
+    /// With the sink of this identity, which plugins have in common; where there is none yet, one that `open` makes the
+    /// destination of once it is started.
+    pub fn build(
+        build: &Build,
+        (capture, bodies, only): (Capture, Bodies, Option<Expression>),
+        identity: &str,
+        options: SinkOptions,
+        open: OpenDestination,
+    ) -> Arc<dyn Plugin> {
+        let sink = build.shared("record-sink", identity, || RecordSink::new(&register(), options, open));
+        let written = Arc::clone(&sink);
+        let writer = build.per_worker("record-writer", identity, move || SinkWriter::new(Arc::clone(&written)));
+        Arc::new(ExchangeLogger { capture, bodies, only, sink, writer })
+    }
+}
+
+impl Plugin for ExchangeLogger {
+    fn phases(&self) -> Phases {
+        self.bodies.phases().and(Phases::START)
+    }
+
+    fn start(&self) -> Result<(), String> {
+        self.sink.start()
+    }
+
+    fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        Ok(self.bodies.request_filter(exchange))
+    }
+
+    fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        Ok(self.bodies.response_filter(exchange))
+    }
+
+    fn kept_bytes(&self, exchange: &Exchange) -> usize {
+        self.bodies.kept_bytes(exchange)
+    }
+
+    fn on_log(&self, exchange: &Exchange) {
+        if !self.only.as_ref().is_none_or(|only| only.holds(exchange)) {
+            return;
+        }
+        let (flags, attachments) = match self.capture.has_everything() {
+            true => self.bodies.take(exchange),
+            false => (0, Vec::new()),
+        };
+        self.writer.get().write(attachments, |out| self.capture.write(exchange, flags, out));
+    }
+}

@@ -1,0 +1,265 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Response;
+use http::header::{HeaderName, HeaderValue};
+use hyper::body::Bytes;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage};
+use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
+
+use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::captured::{self, RecordWriter};
+use crate::log::http_answer;
+use crate::log::json::JsonObjectWriter;
+use crate::log::logger::ExchangeLogger;
+use crate::log::options::{BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::receivers::{ReceiverOptions, Receivers};
+
+/// Sends a record of each exchange to Grafana Loki, as a line of JSON in a stream that labels name.
+///
+/// No request waits for it. Records go out oldest first, because Loki refuses what is far behind its stream. `/records` and
+/// `weir_log_records_total` say what became of all records. Values of `Authorization`, `Cookie` and `Set-Cookie` fields are not
+/// shown.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LokiLogger {
+    /// The servers, as `http` or `https` URLs. Batches go to each in turn; one that fails is left alone for a while.
+    endpoint_addrs: Vec<String>,
+    /// The path of the push API.
+    #[serde(default = "push")]
+    endpoint_uri: String,
+    /// The tenant (`X-Scope-OrgID`).
+    #[serde(default = "fake")]
+    tenant_id: String,
+    /// Further fields of the requests.
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    /// The labels of the stream: names, and texts with `$variables`. Each combination of values is a stream of its own.
+    #[serde(default = "job")]
+    log_labels: BTreeMap<String, String>,
+    /// Whether an `https` server has to prove with a certificate who it is. Off by default in APISIX.
+    #[serde(default = "yes")]
+    ssl_verify: bool,
+    /// Milliseconds a server may take for a batch, connecting included.
+    #[serde(default = "three_seconds")]
+    #[schemars(range(min = 1, max = 60000))]
+    timeout: u64,
+    /// Connections are kept for the next batch whatever this says.
+    #[serde(default, rename = "keepalive")]
+    _keepalive: Option<bool>,
+    /// It has no effect.
+    #[serde(default, rename = "keepalive_timeout")]
+    _keepalive_timeout: Option<u64>,
+    /// It has no effect: there is one connection.
+    #[serde(default, rename = "keepalive_pool")]
+    _keepalive_pool: Option<u64>,
+    #[serde(flatten)]
+    format: FormatOptions,
+    #[serde(flatten)]
+    batch: BatchOptions,
+    #[serde(flatten)]
+    bodies: BodyOptions,
+}
+
+fn push() -> String {
+    "/loki/api/v1/push".to_owned()
+}
+
+fn fake() -> String {
+    "fake".to_owned()
+}
+
+fn job() -> BTreeMap<String, String> {
+    BTreeMap::from([("job".to_owned(), "apisix".to_owned())])
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn three_seconds() -> u64 {
+    3000
+}
+
+impl Definition for LokiLogger {
+    const NAME: &'static str = "loki-logger";
+    const PRIORITY: i32 = 414;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str =
+        r#"loki-logger: { endpoint_addrs: ["http://127.0.0.1:3100"], log_labels: { job: weir, route: $route_id } }"#;
+
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let bodies = Bodies::compile(&self.bodies, build)?;
+        if !(1..=60_000).contains(&self.timeout) {
+            return Err(ConfigError::new("timeout", "must be from 1 to 60000 milliseconds"));
+        }
+        let metadata = build.metadata::<LokiLogger>();
+        if self.log_labels.is_empty() || self.log_labels.len() > MAX_LABELS {
+            return Err(ConfigError::new("log_labels", format!("must have from 1 to {MAX_LABELS} labels")));
+        }
+        let hidden = self.log_labels.iter();
+        let hidden = hidden.map(|(name, text)| build.template_of_record(text, &format!("log_labels.{name}"))).collect();
+        let capture = self.format.compile(&metadata, build)?.with_hidden(hidden);
+        let timeout = Duration::from_millis(self.timeout);
+        let options = ReceiverOptions { option: "endpoint_addrs", verify: self.ssl_verify, timeout };
+        let mut receivers = Receivers::parse(build.http(), &self.endpoint_addrs, &options)?;
+        receivers.add_headers(&self.headers, "headers")?;
+        let tenant = HeaderValue::try_from(self.tenant_id.as_str())
+            .map_err(|_| ConfigError::new("tenant_id", "has a character that no header field may have"))?;
+        receivers.headers.insert(HeaderName::from_static("x-scope-orgid"), tenant);
+        let name = format!("loki-logger {}", receivers.name());
+        let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
+        let identity = format!("loki-logger {}", build.written_options());
+        let names = self.log_labels.into_keys().collect();
+        let loki = Loki { receivers, path: self.endpoint_uri, names, writer: RecordWriter::default() };
+        let open = Box::new(move || Ok(Box::new(loki) as Box<dyn Destination>));
+        Ok(ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open))
+    }
+}
+
+/// As many as Loki takes.
+const MAX_LABELS: usize = 15;
+
+impl Described for LokiLogger {
+    type Metadata = LoggerMetadata;
+
+    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
+        metadata.check()
+    }
+}
+
+struct Loki {
+    receivers: Receivers,
+    path: String,
+    /// Of the labels. Their values come with the records.
+    names: Vec<String>,
+    writer: RecordWriter,
+}
+
+impl Loki {
+    fn packed(&self, batch: &[Record]) -> Vec<u8> {
+        let mut streams: BTreeMap<Vec<&[u8]>, Vec<(u64, &Record)>> = BTreeMap::new();
+        for record in batch {
+            streams.entry(captured::hidden(record)).or_default().push((captured::end_ms(record), record));
+        }
+        let mut body = b"{\"streams\":[".to_vec();
+        for (index, (values, mut lines)) in streams.into_iter().enumerate() {
+            body.extend_from_slice(if index == 0 { b"{\"stream\":" } else { b",{\"stream\":" });
+            {
+                let mut labels = JsonObjectWriter::begin(&mut body);
+                self.names.iter().zip(values).for_each(|(name, value)| labels.text(name, value));
+            }
+            body.extend_from_slice(b",\"values\":[");
+            // Oldest first.
+            lines.sort_by_key(|(end_ms, record)| (*end_ms, record.sequence));
+            for (index, (end_ms, record)) in lines.into_iter().enumerate() {
+                let mut line = Vec::new();
+                self.writer.json(record, &mut line);
+                // What has the same time and text counts as sent twice; the numbers of a millisecond's records differ.
+                let time = format!("{}{:06}", end_ms, record.sequence % 1_000_000);
+                let value = (time, String::from_utf8_lossy(&line));
+                body.extend((index > 0).then_some(b','));
+                serde_json::to_writer(&mut body, &value).expect("a Vec takes everything");
+            }
+            body.extend_from_slice(b"]}");
+        }
+        body.extend_from_slice(b"]}");
+        body
+    }
+}
+
+impl Destination for Loki {
+    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
+        let body = self.packed(batch);
+        Box::pin(async move {
+            match self.receivers.post(&self.path, "application/json", body).await {
+                Ok(answer) => judge(&answer, batch.len()),
+                Err(error) => http_answer::no_answer(&error),
+            }
+        })
+    }
+}
+
+/// A batch that is refused is stored in part: `total ignored: 1 out of 2 for stream`. Which records those are is not said; they are
+/// those that are furthest behind.
+fn judge(answer: &Response<Bytes>, count: usize) -> SendOutcome {
+    if answer.status().is_success() {
+        return SendOutcome::Taken;
+    }
+    if answer.status().as_u16() != 400 {
+        return http_answer::failure(answer);
+    }
+    let text = String::from_utf8_lossy(answer.body());
+    let Some(ignored) = ignored(&text) else { return http_answer::strict_failure(answer) };
+    let outcome = |index| match index < ignored {
+        true => Outcome::Rejected(RejectReason::TooOld),
+        false => Outcome::Delivered,
+    };
+    SendOutcome::Each { outcomes: (0..count).map(outcome).collect(), error: Some(http_answer::quoted(answer)) }
+}
+
+/// The sum over all streams of an answer.
+fn ignored(text: &str) -> Option<usize> {
+    let numbers: Vec<usize> =
+        text.split("total ignored: ").skip(1).filter_map(|rest| rest.split(' ').next()?.parse().ok()).collect();
+    (!numbers.is_empty()).then(|| numbers.iter().sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use weir_client::HttpClient;
+
+    use super::*;
+    use crate::testing::{captured_at, refused};
+
+    #[test]
+    fn records_of_one_stream_stand_together_oldest_first() {
+        let options = ReceiverOptions { option: "", verify: true, timeout: Duration::ZERO };
+        let receivers = Receivers::parse(&HttpClient::default(), &["http://a".to_owned()], &options).expect("valid");
+        let names = vec!["job".to_owned(), "route".to_owned()];
+        let loki = Loki { receivers, path: String::new(), names, writer: RecordWriter::default() };
+        let batch = [
+            captured_at(7, 1, json!({"n": 1}), &[b"weir", b"a"]),
+            captured_at(9, 2, json!({"n": 2}), &[b"weir", b"b"]),
+            captured_at(5, 3, json!({"n": 3}), &[b"weir", b"a"]),
+        ];
+        let body: Value = serde_json::from_slice(&loki.packed(&batch)).expect("JSON");
+        let expected = json!({"streams": [
+            {"stream": {"job": "weir", "route": "a"}, "values": [["5000003", "{\"n\":3}"], ["7000001", "{\"n\":1}"]]},
+            {"stream": {"job": "weir", "route": "b"}, "values": [["9000002", "{\"n\":2}"]]},
+        ]});
+        assert_eq!(body, expected);
+    }
+
+    #[test]
+    fn what_is_too_far_behind_is_rejected_and_the_rest_is_stored() {
+        let answer = |status: u16, text: &'static str| {
+            Response::builder().status(status).body(Bytes::from_static(text.as_bytes())).expect("valid")
+        };
+        assert!(matches!(judge(&answer(204, ""), 3), SendOutcome::Taken));
+        let text = "entry with timestamp 2024 ignored, reason: 'entry too far behind', total ignored: 1 out of 3 for stream: {}";
+        let SendOutcome::Each { outcomes, .. } = judge(&answer(400, text), 3) else { panic!("each fares for itself") };
+        assert_eq!(outcomes, [Outcome::Rejected(RejectReason::TooOld), Outcome::Delivered, Outcome::Delivered]);
+        assert!(matches!(judge(&answer(400, "labels"), 3), SendOutcome::Refused { .. }));
+        assert!(matches!(judge(&answer(429, ""), 3), SendOutcome::Busy { .. }));
+        assert!(matches!(judge(&answer(500, ""), 3), SendOutcome::Failed { .. }));
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({}), "missing field `endpoint_addrs`"),
+            (json!({"endpoint_addrs": []}), "endpoint_addrs: is needed"),
+            (json!({"endpoint_addrs": ["http://a"], "log_labels": {}}), "log_labels: must have from 1 to 15"),
+            (json!({"endpoint_addrs": ["http://a"], "timeout": 0}), "timeout: must be from 1"),
+            (json!({"endpoint_addrs": ["http://a"], "tenant_id": "a\nb"}), "tenant_id: has a character"),
+        ] {
+            let error = refused::<LokiLogger>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

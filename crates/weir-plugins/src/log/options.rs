@@ -1,0 +1,217 @@
+//! Options that loggers share, with the names and defaults of Apache APISIX's batch processor.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use weir_plugin::{Build, ConfigError};
+use weir_records::{Batching, Retries, SinkOptions, SinkSpool, SpoolOptions, SpoolSync, directory_name};
+
+use crate::log::capture::Capture;
+
+/// When records are sent, and how often.
+#[derive(Deserialize, JsonSchema)]
+pub struct BatchOptions {
+    /// Records in a batch.
+    #[serde(default = "thousand")]
+    #[schemars(range(min = 1))]
+    batch_max_size: usize,
+    /// A batch is sent when nothing was added to it for this many seconds.
+    #[serde(default = "five")]
+    #[schemars(range(min = 1))]
+    inactive_timeout: u64,
+    /// A batch is sent when it is this many seconds old.
+    #[serde(default = "sixty")]
+    #[schemars(range(min = 1))]
+    buffer_duration: u64,
+    /// Further tries for a batch that could not be delivered; its records are lost after the last one. Without it a batch
+    /// is tried until it is delivered, with pauses that grow to 30 seconds, and only records for which there is no room
+    /// are lost. APISIX: 0.
+    max_retry_count: Option<u32>,
+    /// Seconds before each of these further tries.
+    #[serde(default = "one")]
+    retry_delay: u64,
+    /// Records wait on disk, in the node's `data_dir`, once the destination lags.
+    spool: Option<SpoolSpec>,
+    /// What it is called. It has no effect.
+    #[serde(default, rename = "name")]
+    _name: Option<String>,
+}
+
+/// How much may wait on disk, for how long, and how safely.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SpoolSpec {
+    /// Bytes on disk.
+    #[schemars(range(min = 4194304))]
+    max_size: u64,
+    /// Seconds that a record waits at most.
+    #[schemars(range(min = 1))]
+    max_age: u64,
+    /// When records are forced to the disk: `always` before they count as written, every 200 ms (`interval`), or `never`. The
+    /// death of the process loses none that were written; a loss of power loses those that were not forced.
+    sync: SpoolSyncSpec,
+    /// What makes room: new records are dropped (`drop_newest`), or the oldest (`drop_oldest`).
+    when_full: WhenFullSpec,
+}
+
+impl Default for SpoolSpec {
+    fn default() -> Self {
+        let (sync, when_full) = (SpoolSyncSpec::Interval, WhenFullSpec::DropNewest);
+        SpoolSpec { max_size: 1 << 30, max_age: DAY_S, sync, when_full }
+    }
+}
+
+#[derive(Clone, Copy, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum SpoolSyncSpec {
+    Always,
+    Interval,
+    Never,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum WhenFullSpec {
+    DropNewest,
+    DropOldest,
+}
+
+impl SpoolSpec {
+    /// For the sink of this name. Sinks with the same name and the same destination find what each other left behind.
+    fn compile(&self, name: &str, build: &mut Build) -> Result<Option<SinkSpool>, ConfigError> {
+        if self.max_size < MIN_SPOOL_BYTES {
+            return Err(ConfigError::new("spool.max_size", format!("must be at least {MIN_SPOOL_BYTES} bytes")));
+        }
+        let max_age = match self.max_age {
+            0 => return Err(ConfigError::new("spool.max_age", "must be at least 1 second")),
+            seconds => Duration::from_secs(seconds),
+        };
+        let Some(data_dir) = build.data_dir() else {
+            let problem = "needs the node's `data_dir`: set it at the top, as `data_dir: /var/lib/weir`";
+            return Err(ConfigError::new("spool", problem));
+        };
+        let sync = match self.sync {
+            SpoolSyncSpec::Always => SpoolSync::Always,
+            SpoolSyncSpec::Interval => SpoolSync::Interval,
+            SpoolSyncSpec::Never => SpoolSync::Never,
+        };
+        let drop_oldest = self.when_full == WhenFullSpec::DropOldest;
+        let options = SpoolOptions { max_bytes: self.max_size, max_age, sync, drop_oldest };
+        Ok(Some(SinkSpool { directory: data_dir.join("records").join(directory_name(name)), options }))
+    }
+}
+
+/// Four files of the least size.
+const MIN_SPOOL_BYTES: u64 = 4 << 20;
+
+fn one() -> u64 {
+    1
+}
+
+fn five() -> u64 {
+    5
+}
+
+fn sixty() -> u64 {
+    60
+}
+
+fn thousand() -> usize {
+    1000
+}
+
+const DAY_S: u64 = 86_400;
+
+/// Checks a number of seconds.
+///
+/// # Errors
+/// It is out of range.
+pub fn seconds(seconds: u64, option: &str, least: u64) -> Result<Duration, ConfigError> {
+    match (least..=DAY_S).contains(&seconds) {
+        true => Ok(Duration::from_secs(seconds)),
+        false => Err(ConfigError::new(option, format!("must be from {least} to {DAY_S} seconds"))),
+    }
+}
+
+impl BatchOptions {
+    /// For a sink of this name.
+    ///
+    /// # Errors
+    /// A number is out of range, or the spool has no place.
+    pub fn compile(
+        &self,
+        name: String,
+        max_pending: Option<usize>,
+        build: &mut Build,
+    ) -> Result<SinkOptions, ConfigError> {
+        if self.batch_max_size == 0 {
+            return Err(ConfigError::new("batch_max_size", "must be at least 1"));
+        }
+        let batching = Batching {
+            max_records: self.batch_max_size,
+            inactive: seconds(self.inactive_timeout, "inactive_timeout", 1)?,
+            oldest: seconds(self.buffer_duration, "buffer_duration", 1)?,
+            ..Batching::default()
+        };
+        let pause = seconds(self.retry_delay, "retry_delay", 0)?;
+        let retries = self.max_retry_count.map_or(Retries::Always, |most| Retries::Some { most, pause });
+        let spool = self.spool.as_ref().map_or(Ok(None), |spool| spool.compile(&name, build))?;
+        Ok(SinkOptions { name, batching, retries, max_pending, spool })
+    }
+
+    pub fn is_single(&self) -> bool {
+        self.batch_max_size == 1
+    }
+}
+
+/// What records say.
+#[derive(Deserialize, JsonSchema)]
+pub struct FormatOptions {
+    /// What a record says instead of everything: names, and values with `$variables`.
+    log_format: Option<Map<String, Value>>,
+    /// What a record says besides.
+    log_format_extra: Option<Map<String, Value>>,
+}
+
+/// What holds for every logger of a kind.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LoggerMetadata {
+    /// What records say where a plugin has no `log_format` of its own.
+    pub log_format: Option<Map<String, Value>>,
+    /// What records say besides, where a plugin has no `log_format_extra` of its own.
+    pub log_format_extra: Option<Map<String, Value>>,
+    /// Records that wait in memory, for each destination. Further ones are lost. Without it their bytes alone are limited.
+    /// APISIX: 8192.
+    #[schemars(range(min = 1, max = 1048576))]
+    pub max_pending_entries: Option<usize>,
+}
+
+impl LoggerMetadata {
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.max_pending_entries.is_some_and(|most| !(1..=1 << 20).contains(&most)) {
+            return Err(ConfigError::new("max_pending_entries", "must be from 1 to 1048576"));
+        }
+        // What is warned of is said where the settings are used.
+        let build = &mut Build::default();
+        Capture::compile(self.log_format.as_ref(), self.log_format_extra.as_ref(), build).map(drop)
+    }
+}
+
+impl FormatOptions {
+    /// With what the metadata says where the plugin says nothing.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn compile(&self, metadata: &LoggerMetadata, build: &mut Build) -> Result<Capture, ConfigError> {
+        Capture::compile(
+            self.log_format.as_ref().or(metadata.log_format.as_ref()),
+            self.log_format_extra.as_ref().or(metadata.log_format_extra.as_ref()),
+            build,
+        )
+    }
+}

@@ -1,0 +1,144 @@
+//! Receivers that are asked over HTTP, several for one sink: each batch goes to the next one that is not known to fail.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request, Response};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use weir_client::{CallError, HttpClient, IdleConnections};
+use weir_plugin::ConfigError;
+
+use crate::http_service::HttpService;
+
+/// How long a receiver is passed over that could not be reached, as long as there is another.
+const QUARANTINE: Duration = Duration::from_secs(30);
+/// How long a connection is kept for the next batch.
+const IDLE: Duration = Duration::from_secs(60);
+/// Bytes of an answer that are read: a status for each of many thousand records.
+const MOST_BYTES: usize = 16 << 20;
+
+/// How receivers are spoken to.
+pub struct ReceiverOptions<'a> {
+    /// The option that names them.
+    pub option: &'a str,
+    pub verify: bool,
+    pub timeout: Duration,
+}
+
+pub struct Receivers {
+    services: Vec<HttpService>,
+    failed: Vec<Option<Instant>>,
+    last: usize,
+    pub headers: HeaderMap,
+}
+
+impl Receivers {
+    /// # Errors
+    /// There is none, or one is no URL.
+    pub fn parse(
+        client: &HttpClient,
+        urls: &[String],
+        options: &ReceiverOptions<'_>,
+    ) -> Result<Receivers, ConfigError> {
+        if urls.is_empty() {
+            return Err(ConfigError::new(options.option, "is needed: write as `[\"http://127.0.0.1:9200\"]`"));
+        }
+        let idle = IdleConnections { max_per_origin: 1, timeout: IDLE };
+        let parse = |(index, url): (usize, &String)| {
+            let place = format!("{}[{index}]", options.option);
+            HttpService::parse(client, url, options.verify, options.timeout, idle, &place)
+        };
+        let services = urls.iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?;
+        Ok(Receivers { failed: vec![None; services.len()], services, last: 0, headers: HeaderMap::new() })
+    }
+
+    /// What they are called together.
+    pub fn name(&self) -> String {
+        let names: Vec<String> = self.services.iter().map(HttpService::name).collect();
+        names.join(",")
+    }
+
+    /// Fields of every request, from an option.
+    ///
+    /// # Errors
+    /// A name or a value is none.
+    pub fn add_headers(&mut self, headers: &BTreeMap<String, String>, option: &str) -> Result<(), ConfigError> {
+        for (name, value) in headers {
+            let wrong =
+                |what: &str| ConfigError::new(format!("{option}.{name}"), format!("is no {what} of a header field"));
+            let field = HeaderName::try_from(name.as_str()).map_err(|_| wrong("name"))?;
+            self.headers.insert(field, HeaderValue::try_from(value.as_str()).map_err(|_| wrong("value"))?);
+        }
+        Ok(())
+    }
+
+    /// What proves who we are.
+    ///
+    /// # Errors
+    /// It has a character that no header field may have.
+    pub fn authorize(&mut self, credentials: &str, option: &str) -> Result<(), ConfigError> {
+        let mut value = HeaderValue::try_from(credentials)
+            .map_err(|_| ConfigError::new(option, "has a character that no header field may have"))?;
+        value.set_sensitive(true);
+        self.headers.insert(AUTHORIZATION, value);
+        Ok(())
+    }
+
+    /// Sends content to a path of the next receiver, below what its URL says.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub async fn post(
+        &mut self,
+        path: &str,
+        content_type: &'static str,
+        body: Vec<u8>,
+    ) -> Result<Response<Bytes>, CallError> {
+        let chosen = self.next();
+        let service = &self.services[chosen];
+        let mut request = Request::new(Full::new(Bytes::from(body)));
+        *request.method_mut() = Method::POST;
+        let target = format!("{}{path}", service.target.trim_end_matches('/'));
+        *request.uri_mut() = target.parse().map_err(|_| CallError::Request(format!("`{target}` is no path")))?;
+        request.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        request.headers_mut().extend(self.headers.clone());
+        let answer = service.ask(request, MOST_BYTES).await;
+        let is_well = answer.as_ref().is_ok_and(|answer| answer.status().as_u16() < 500);
+        self.failed[chosen] = (!is_well).then(Instant::now);
+        answer
+    }
+
+    /// In turns; where all fail, the one that failed first.
+    fn next(&mut self) -> usize {
+        let count = self.services.len();
+        let order = || (1..=count).map(|step| (self.last + step) % count);
+        let is_well = |index: &usize| self.failed[*index].is_none_or(|at| at.elapsed() >= QUARANTINE);
+        let chosen = order().find(is_well).or_else(|| order().min_by_key(|index| self.failed[*index]));
+        self.last = chosen.unwrap_or_default();
+        self.last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_fails_is_passed_over() {
+        let urls = ["http://a", "http://b", "http://c"].map(str::to_owned);
+        let options = ReceiverOptions { option: "endpoint_addrs", verify: true, timeout: Duration::from_secs(1) };
+        let mut receivers = Receivers::parse(&HttpClient::default(), &urls, &options).expect("valid");
+        let turns = |receivers: &mut Receivers| (0..4).map(|_| receivers.next()).collect::<Vec<_>>();
+        assert_eq!(turns(&mut receivers), [1, 2, 0, 1]);
+        receivers.failed[2] = Some(Instant::now());
+        assert_eq!(turns(&mut receivers), [0, 1, 0, 1]);
+        let now = Instant::now();
+        receivers.failed = vec![Some(now), Some(now - Duration::from_secs(1)), Some(now)];
+        assert_eq!(turns(&mut receivers), [1, 1, 1, 1]);
+        assert_eq!(receivers.name(), "http://a:80,http://b:80,http://c:80");
+        let error = Receivers::parse(&HttpClient::default(), &[], &options).err().expect("refused").to_string();
+        assert!(error.starts_with("endpoint_addrs: is needed"), "{error}");
+    }
+}

@@ -1,0 +1,146 @@
+//! Receivers behind a socket of their own: bytes over TCP, datagrams over UDP. Neither says that it has taken anything: what counts
+//! as delivered was handed to the system.
+
+use std::io;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UdpSocket;
+use tokio::time::timeout;
+use weir_client::{HttpClient, ServerVerification, ServiceStream, StreamTarget, StreamTls};
+use weir_plugin::ConfigError;
+
+/// A host and a port.
+pub struct SocketAddress {
+    host: String,
+    port: u16,
+    /// For connecting, and for each batch.
+    timeout: Duration,
+}
+
+impl SocketAddress {
+    /// From options of these names.
+    ///
+    /// # Errors
+    /// There is no such address.
+    pub fn new(host: String, port: u16, timeout: Duration) -> Result<SocketAddress, ConfigError> {
+        if host.is_empty() || host.contains(|char: char| char.is_whitespace() || "/@".contains(char)) {
+            return Err(ConfigError::new("host", format!("`{host}` is neither a name nor an address")));
+        }
+        if port == 0 {
+            return Err(ConfigError::new("port", "must be from 1 to 65535"));
+        }
+        if timeout.is_zero() || timeout > MAX_TIMEOUT {
+            return Err(ConfigError::new("timeout", "must be from 1 ms to an hour"));
+        }
+        Ok(SocketAddress { host, port, timeout })
+    }
+
+    pub fn name(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+
+    async fn within<T>(&self, what: &str, work: impl Future<Output = io::Result<T>>) -> Result<T, String> {
+        match timeout(self.timeout, work).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(format!("{what} {} failed: {error}", self.name())),
+            Err(_) => Err(format!("{what} {} timed out after {} ms", self.name(), self.timeout.as_millis())),
+        }
+    }
+}
+
+const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// How TLS is spoken with a receiver, from options that loggers share.
+pub fn stream_tls(verify: bool, name: Option<String>) -> Result<StreamTls, ConfigError> {
+    let name = name.filter(|name| !name.is_empty());
+    if name.as_ref().is_some_and(|name| name.contains(|char: char| char.is_whitespace() || ":/@".contains(char))) {
+        return Err(ConfigError::new("tls_options", "is the name that the receiver has to have, as `logs.example`"));
+    }
+    let verification = if verify { ServerVerification::Verify } else { ServerVerification::Skip };
+    Ok(StreamTls { verification, name: name.map(Into::into) })
+}
+
+/// A stream of bytes that is opened when it is needed.
+pub struct TcpReceiver {
+    client: HttpClient,
+    target: StreamTarget,
+    address: SocketAddress,
+    stream: Option<ServiceStream>,
+}
+
+impl TcpReceiver {
+    pub fn new(client: HttpClient, address: SocketAddress, tls: Option<StreamTls>) -> TcpReceiver {
+        let target = StreamTarget::new(&address.host, address.port, tls);
+        TcpReceiver { client, target, address, stream: None }
+    }
+
+    /// # Errors
+    /// Not all bytes could be handed over. Which of them were is not known.
+    pub async fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let mut stream = match self.stream.take().and_then(still_open) {
+            Some(stream) => stream,
+            None => {
+                let opened = self.client.stream(&self.target, self.address.timeout).await;
+                opened.map_err(|error| error.to_string())?
+            }
+        };
+        let write = async {
+            stream.write_all(bytes).await?;
+            stream.flush().await
+        };
+        self.address.within("sending to", write).await?;
+        self.stream = Some(stream);
+        Ok(())
+    }
+}
+
+/// Nothing where the receiver has closed the connection while it was idle. What it says is read and ignored.
+fn still_open(mut stream: ServiceStream) -> Option<ServiceStream> {
+    let mut ignored = [0; 4096];
+    loop {
+        match stream.read(&mut ignored).now_or_never() {
+            None => return Some(stream),
+            Some(Ok(1..)) => {}
+            Some(_) => return None,
+        }
+    }
+}
+
+/// Datagrams to one address, which is looked up again after a failure.
+pub struct UdpReceiver {
+    address: SocketAddress,
+    socket: Option<UdpSocket>,
+}
+
+impl UdpReceiver {
+    pub fn new(address: SocketAddress) -> UdpReceiver {
+        UdpReceiver { address, socket: None }
+    }
+
+    /// # Errors
+    /// The system has not taken it.
+    pub async fn send(&mut self, datagram: &[u8]) -> Result<(), String> {
+        let socket = match self.socket.take() {
+            Some(socket) => socket,
+            None => self.address.within("connecting to", self.connect()).await?,
+        };
+        self.address.within("sending to", socket.send(datagram)).await?;
+        self.socket = Some(socket);
+        Ok(())
+    }
+
+    async fn connect(&self) -> io::Result<UdpSocket> {
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for address in tokio::net::lookup_host((self.address.host.as_str(), self.address.port)).await? {
+            let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            let socket = UdpSocket::bind(any).await?;
+            match socket.connect(address).await {
+                Ok(()) => return Ok(socket),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}

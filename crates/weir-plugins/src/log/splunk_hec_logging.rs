@@ -1,0 +1,198 @@
+use std::sync::Arc;
+
+use http::Response;
+use http::header::{HeaderName, HeaderValue};
+use hyper::body::Bytes;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage};
+use weir_records::{Destination, Record, RecordSending, SendOutcome};
+
+use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::captured::{self, RecordWriter};
+use crate::log::http_answer;
+use crate::log::json::JsonObjectWriter;
+use crate::log::logger::ExchangeLogger;
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::receivers::{ReceiverOptions, Receivers};
+
+/// Sends a record of each exchange to Splunk's HTTP Event Collector.
+///
+/// No request waits for it. `/records` and `weir_log_records_total` say what became of all records. Values of
+/// `Authorization`, `Cookie` and `Set-Cookie` fields are not shown.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SplunkHecLogging {
+    /// The collector.
+    endpoint: EndpointOptions,
+    /// Whether an `https` server has to prove with a certificate who it is.
+    #[serde(default = "yes")]
+    ssl_verify: bool,
+    #[serde(flatten)]
+    format: FormatOptions,
+    #[serde(flatten)]
+    batch: BatchOptions,
+    #[serde(flatten)]
+    bodies: BodyOptions,
+}
+
+/// The collector.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct EndpointOptions {
+    /// Its URL, as `https://splunk.example:8088/services/collector`.
+    uri: String,
+    /// The token it knows us by.
+    token: String,
+    /// The channel, where the collector acknowledges what it has indexed.
+    channel: Option<String>,
+    /// Seconds it may take for a batch, connecting included.
+    #[serde(default = "ten")]
+    #[schemars(range(min = 1))]
+    timeout: u64,
+    /// It has no effect: connections are kept for a minute.
+    #[serde(default, rename = "keepalive_timeout")]
+    _keepalive_timeout: Option<u64>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn ten() -> u64 {
+    10
+}
+
+impl Definition for SplunkHecLogging {
+    const NAME: &'static str = "splunk-hec-logging";
+    const PRIORITY: i32 = 409;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = r#"splunk-hec-logging: { endpoint: { uri: "http://127.0.0.1:8088/services/collector", token: $env://HEC_TOKEN } }"#;
+
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let bodies = Bodies::compile(&self.bodies, build)?;
+        let timeout = options::seconds(self.endpoint.timeout, "endpoint.timeout", 1)?;
+        let metadata = build.metadata::<SplunkHecLogging>();
+        let capture = self.format.compile(&metadata, build)?;
+        let options = ReceiverOptions { option: "endpoint.uri", verify: self.ssl_verify, timeout };
+        let mut receivers = Receivers::parse(build.http(), &[self.endpoint.uri], &options)?;
+        receivers.authorize(&format!("Splunk {}", self.endpoint.token), "endpoint.token")?;
+        if let Some(channel) = &self.endpoint.channel {
+            let value = HeaderValue::try_from(channel.as_str())
+                .map_err(|_| ConfigError::new("endpoint.channel", "has a character that no header field may have"))?;
+            receivers.headers.insert(HeaderName::from_static("x-splunk-request-channel"), value);
+        }
+        let name = format!("splunk-hec-logging {}", receivers.name());
+        let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
+        let identity = format!("splunk {}", build.written_options());
+        let collector = SplunkCollector { receivers, writer: RecordWriter::default() };
+        let open = Box::new(move || Ok(Box::new(collector) as Box<dyn Destination>));
+        Ok(ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open))
+    }
+}
+
+impl Described for SplunkHecLogging {
+    type Metadata = LoggerMetadata;
+
+    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
+        metadata.check()
+    }
+}
+
+struct SplunkCollector {
+    receivers: Receivers,
+    writer: RecordWriter,
+}
+
+impl SplunkCollector {
+    /// Events one after the other.
+    fn packed(&self, batch: &[Record]) -> Vec<u8> {
+        let mut body = Vec::with_capacity(batch.len() * 1024);
+        for record in batch {
+            let mut event = Vec::new();
+            self.writer.json(record, &mut event);
+            let time = format!("{:.3}", captured::end_ms(record) as f64 / 1e3);
+            let mut object = JsonObjectWriter::begin(&mut body);
+            object.raw(b"time", time.as_bytes());
+            object.text("host", self.writer.hostname());
+            object.text("source", b"apache-apisix-splunk-hec-logging");
+            object.text("sourcetype", b"_json");
+            object.raw(b"event", &event);
+        }
+        body
+    }
+}
+
+impl Destination for SplunkCollector {
+    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
+        let body = self.packed(batch);
+        Box::pin(async move {
+            match self.receivers.post("", "application/json", body).await {
+                Ok(answer) => judge(&answer),
+                Err(error) => http_answer::no_answer(&error),
+            }
+        })
+    }
+}
+
+/// Success is 200 with the code 0.
+fn judge(answer: &Response<Bytes>) -> SendOutcome {
+    if !answer.status().is_success() {
+        return http_answer::strict_failure(answer);
+    }
+    match serde_json::from_slice::<Value>(answer.body()) {
+        Ok(report) if report["code"] == 0 => SendOutcome::Taken,
+        _ => SendOutcome::Failed { error: http_answer::quoted(answer), after: None },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+    use weir_client::HttpClient;
+
+    use super::*;
+    use crate::testing::{captured_at, refused};
+
+    #[test]
+    fn events_follow_each_other() {
+        let options = ReceiverOptions { option: "", verify: true, timeout: Duration::ZERO };
+        let receivers = Receivers::parse(&HttpClient::default(), &["http://a".to_owned()], &options).expect("valid");
+        let collector = SplunkCollector { receivers, writer: RecordWriter::default() };
+        let batch = [captured_at(1500, 1, json!({"n": 1}), &[]), captured_at(2001, 2, json!({"n": 2}), &[])];
+        let body = collector.packed(&batch);
+        let events: Vec<Value> =
+            serde_json::Deserializer::from_slice(&body).into_iter().collect::<Result<_, _>>().expect("JSON");
+        assert_eq!((&events[0]["time"], &events[0]["event"]), (&json!(1.5), &json!({"n": 1})));
+        assert_eq!((&events[1]["sourcetype"], &events[1]["event"]["n"]), (&json!("_json"), &json!(2)));
+    }
+
+    #[test]
+    fn only_code_0_is_success() {
+        let answer = |status: u16, text: &'static str| {
+            Response::builder().status(status).body(Bytes::from_static(text.as_bytes())).expect("valid")
+        };
+        assert!(matches!(judge(&answer(200, r#"{"text":"Success","code":0}"#)), SendOutcome::Taken));
+        assert!(matches!(judge(&answer(200, r#"{"text":"Server is busy","code":9}"#)), SendOutcome::Failed { .. }));
+        assert!(matches!(judge(&answer(503, r#"{"text":"Server is busy","code":9}"#)), SendOutcome::Failed { .. }));
+        assert!(matches!(
+            judge(&answer(400, r#"{"text":"Invalid data format","code":6}"#)),
+            SendOutcome::Refused { .. }
+        ));
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({}), "missing field `endpoint`"),
+            (json!({"endpoint": {"uri": "a", "token": "t"}}), "endpoint.uri[0]: `a` is no URL"),
+            (json!({"endpoint": {"uri": "http://a", "token": "a\nb"}}), "endpoint.token: has a character"),
+        ] {
+            let error = refused::<SplunkHecLogging>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage, Template};
+use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
+
+use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::captured::{self, RecordWriter};
+use crate::log::logger::ExchangeLogger;
+use crate::log::options::{BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::socket::{SocketAddress, TcpReceiver, UdpReceiver, stream_tls};
+use crate::log::udp_logger::MAX_DATAGRAM;
+
+/// Sends a record of each exchange to a syslog server: a message of RFC 5424 each, with the record as JSON.
+///
+/// No request waits for it. Syslog has no answer: what counts as delivered was handed to the system, and what is on its way when a
+/// connection breaks is sent again. Over TCP a message ends in a line feed (RFC 6587 §3.4.2), in TLS its
+/// length stands before it (RFC 5425), and over UDP it is a datagram (RFC 5426).
+/// `/records` and `weir_log_records_total` say what became of all records. Values of `Authorization`, `Cookie` and `Set-Cookie` fields
+/// are not shown.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Syslog {
+    /// The name or address of the server.
+    host: String,
+    /// Its port.
+    #[schemars(range(min = 1))]
+    port: u16,
+    /// What carries the messages.
+    #[serde(default)]
+    sock_type: SocketType,
+    /// Speak TLS, over TCP (RFC 5425).
+    #[serde(default)]
+    tls: bool,
+    /// Whether the server has to prove with a certificate who it is. APISIX: it never has to.
+    #[serde(default = "yes")]
+    ssl_verify: bool,
+    /// Milliseconds for connecting, and for a batch.
+    #[serde(default = "three_seconds")]
+    #[schemars(range(min = 1))]
+    timeout: u64,
+    /// It has no effect: there is one connection.
+    #[serde(default, rename = "pool_size")]
+    _pool_size: Option<u64>,
+    /// It has no effect: `batch_max_size` says how large batches are.
+    #[serde(default, rename = "flush_limit")]
+    _flush_limit: Option<u64>,
+    /// It has no effect: what waits is bounded as for all loggers.
+    #[serde(default, rename = "drop_limit")]
+    _drop_limit: Option<u64>,
+    #[serde(flatten)]
+    format: FormatOptions,
+    #[serde(flatten)]
+    batch: BatchOptions,
+    #[serde(flatten)]
+    bodies: BodyOptions,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum SocketType {
+    #[default]
+    Tcp,
+    Udp,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn three_seconds() -> u64 {
+    3000
+}
+
+/// Facility 5 (syslog), severity 6 (informational): RFC 5424 §6.2.1.
+const PRIORITY_VALUE: u8 = 5 * 8 + 6;
+/// As in Apache APISIX, so that rules of servers go on to work.
+const APP_NAME: &str = "apisix";
+/// The longest name of a host in a message (RFC 5424 §6).
+const MAX_HOSTNAME: usize = 255;
+
+impl Definition for Syslog {
+    const NAME: &'static str = "syslog";
+    const PRIORITY: i32 = 401;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = "syslog: { host: 127.0.0.1, port: 5140, sock_type: udp }";
+
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let bodies = Bodies::compile(&self.bodies, build)?;
+        if self.tls && self.sock_type == SocketType::Udp {
+            return Err(ConfigError::new("tls", "goes with `sock_type: tcp` only"));
+        }
+        let tls = self.tls.then(|| stream_tls(self.ssl_verify, None)).transpose()?;
+        let address = SocketAddress::new(self.host, self.port, Duration::from_millis(self.timeout))?;
+        let metadata = build.metadata::<Syslog>();
+        let capture = self.format.compile(&metadata, build)?.with_hidden(vec![Template::compile("$host")]);
+        let options = self.batch.compile(format!("syslog {}", address.name()), metadata.max_pending_entries, build)?;
+        let identity = format!("syslog {}", build.written_options());
+        let carrier = match self.sock_type {
+            SocketType::Tcp => {
+                let framing = if tls.is_some() { SyslogFraming::Counted } else { SyslogFraming::LineFeed };
+                Carrier::Tcp(TcpReceiver::new(build.http().clone(), address, tls), framing)
+            }
+            SocketType::Udp => Carrier::Udp(UdpReceiver::new(address)),
+        };
+        let server = SyslogServer { carrier, writer: RecordWriter::default() };
+        let open = Box::new(move || Ok(Box::new(server) as Box<dyn Destination>));
+        Ok(ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open))
+    }
+}
+
+impl Described for Syslog {
+    type Metadata = LoggerMetadata;
+
+    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
+        metadata.check()
+    }
+}
+
+enum Carrier {
+    Tcp(TcpReceiver, SyslogFraming),
+    Udp(UdpReceiver),
+}
+
+/// How messages are told apart in a stream.
+#[derive(Clone, Copy)]
+enum SyslogFraming {
+    /// Each ends in a line feed (RFC 6587 §3.4.2), as servers expect it without TLS.
+    LineFeed,
+    /// Its length stands before each (RFC 5425 §4.3).
+    Counted,
+}
+
+impl SyslogFraming {
+    fn push(self, message: &[u8], out: &mut Vec<u8>) {
+        if matches!(self, SyslogFraming::Counted) {
+            out.extend_from_slice(itoa::Buffer::new().format(message.len()).as_bytes());
+            out.push(b' ');
+        }
+        out.extend_from_slice(message);
+        if matches!(self, SyslogFraming::LineFeed) {
+            out.push(b'\n');
+        }
+    }
+}
+
+struct SyslogServer {
+    carrier: Carrier,
+    writer: RecordWriter,
+}
+
+/// Appends a message of RFC 5424 §6, without structured data.
+fn write_message(record: &Record, writer: &RecordWriter, out: &mut Vec<u8>) {
+    let time = Timestamp::from_millisecond(captured::end_ms(record) as i64).unwrap_or_default();
+    let hidden = captured::hidden(record);
+    let host = hidden.first().copied().unwrap_or_default();
+    let is_printable = !host.is_empty() && host.len() <= MAX_HOSTNAME && host.iter().all(u8::is_ascii_graphic);
+    let host = if is_printable { String::from_utf8_lossy(host) } else { "-".into() };
+    let head = format!("<{PRIORITY_VALUE}>1 {time:.3} {host} {APP_NAME} {} - - ", std::process::id());
+    out.extend_from_slice(head.as_bytes());
+    writer.json(record, out);
+}
+
+impl Destination for SyslogServer {
+    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
+        let writer = &self.writer;
+        match &mut self.carrier {
+            Carrier::Tcp(receiver, framing) => {
+                let (mut messages, mut message) = (Vec::with_capacity(batch.len() * 1024), Vec::new());
+                for record in batch {
+                    message.clear();
+                    write_message(record, writer, &mut message);
+                    framing.push(&message, &mut messages);
+                }
+                Box::pin(async move {
+                    match receiver.send(&messages).await {
+                        Ok(()) => SendOutcome::Taken,
+                        Err(error) => SendOutcome::Failed { error, after: None },
+                    }
+                })
+            }
+            Carrier::Udp(receiver) => Box::pin(async move {
+                let (mut outcomes, mut error) = (Vec::with_capacity(batch.len()), None);
+                for record in batch {
+                    let mut message = Vec::new();
+                    write_message(record, writer, &mut message);
+                    if message.len() > MAX_DATAGRAM {
+                        outcomes.push(Outcome::Rejected(RejectReason::TooLarge));
+                        error = Some(format!("a record is larger than {MAX_DATAGRAM} bytes"));
+                        continue;
+                    }
+                    if let Err(failed) = receiver.send(&message).await {
+                        error = Some(failed);
+                        break;
+                    }
+                    outcomes.push(Outcome::Delivered);
+                }
+                outcomes.resize(batch.len(), Outcome::Retry);
+                SendOutcome::Each { outcomes, error }
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{captured_at, refused};
+
+    #[test]
+    fn a_message_is_one_of_rfc_5424() {
+        let message = |host: &[u8]| {
+            let mut out = Vec::new();
+            let record = captured_at(1_700_000_000_123, 1, json!({"a": "b\nc"}), &[host]);
+            write_message(&record, &RecordWriter::default(), &mut out);
+            String::from_utf8(out).expect("text")
+        };
+        let pid = std::process::id();
+        assert_eq!(
+            message(b"h.example"),
+            format!("<46>1 2023-11-14T22:13:20.123Z h.example apisix {pid} - - {{\"a\":\"b\\nc\"}}")
+        );
+        assert!(message(b"").starts_with("<46>1 2023-11-14T22:13:20.123Z - apisix "));
+        assert!(message(b"a b").starts_with("<46>1 2023-11-14T22:13:20.123Z - apisix "));
+    }
+
+    #[test]
+    fn messages_of_a_stream_are_told_apart() {
+        let framed = |framing: SyslogFraming| {
+            let mut out = Vec::new();
+            [&b"one"[..], b"two2"].iter().for_each(|message| framing.push(message, &mut out));
+            String::from_utf8(out).expect("text")
+        };
+        assert_eq!(framed(SyslogFraming::LineFeed), "one\ntwo2\n");
+        assert_eq!(framed(SyslogFraming::Counted), "3 one4 two2");
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"host": "a"}), "missing field `port`"),
+            (json!({"host": "a", "port": 1, "sock_type": "pigeon"}), "sock_type: unknown variant"),
+            (json!({"host": "a", "port": 1, "tls": true, "sock_type": "udp"}), "tls: goes with"),
+        ] {
+            let error = refused::<Syslog>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

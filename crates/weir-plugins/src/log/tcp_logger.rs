@@ -1,0 +1,130 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage};
+use weir_records::{Destination, Record, RecordSending, SendOutcome};
+
+use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::captured::RecordWriter;
+use crate::log::logger::ExchangeLogger;
+use crate::log::options::{BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::socket::{SocketAddress, TcpReceiver, stream_tls};
+
+/// Sends a record of each exchange over TCP, in batches of JSON: a list in a line, or an object where `batch_max_size` is 1.
+///
+/// No request waits for it. TCP has no answer: what counts as delivered was handed to the system, and what is on its way when a
+/// connection breaks is sent again. `/records` and `weir_log_records_total` say what became of all records. Values of
+/// `Authorization`, `Cookie` and `Set-Cookie` fields are not shown.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TcpLogger {
+    /// The name or address of the receiver.
+    host: String,
+    /// Its port.
+    #[schemars(range(min = 1))]
+    port: u16,
+    /// Milliseconds for connecting, and for a batch.
+    #[serde(default = "one_second")]
+    #[schemars(range(min = 1))]
+    timeout: u64,
+    /// Speak TLS.
+    #[serde(default)]
+    tls: bool,
+    /// The name that the receiver has to have in TLS, where that is not `host`.
+    tls_options: Option<String>,
+    /// Whether the receiver has to prove with a certificate who it is. APISIX: it never has to.
+    #[serde(default = "yes")]
+    ssl_verify: bool,
+    #[serde(flatten)]
+    format: FormatOptions,
+    #[serde(flatten)]
+    batch: BatchOptions,
+    #[serde(flatten)]
+    bodies: BodyOptions,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn one_second() -> u64 {
+    1000
+}
+
+impl Definition for TcpLogger {
+    const NAME: &'static str = "tcp-logger";
+    const PRIORITY: i32 = 405;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = "tcp-logger: { host: 127.0.0.1, port: 5044 }";
+
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let bodies = Bodies::compile(&self.bodies, build)?;
+        let tls = self.tls.then(|| stream_tls(self.ssl_verify, self.tls_options)).transpose()?;
+        let address = SocketAddress::new(self.host, self.port, Duration::from_millis(self.timeout))?;
+        let metadata = build.metadata::<TcpLogger>();
+        let capture = self.format.compile(&metadata, build)?;
+        let name = format!("tcp-logger {}", address.name());
+        let is_single = self.batch.is_single();
+        let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
+        let identity = format!("tcp-logger {}", build.written_options());
+        let lines = ListLines {
+            receiver: TcpReceiver::new(build.http().clone(), address, tls),
+            is_single,
+            writer: RecordWriter::default(),
+        };
+        let open = Box::new(move || Ok(Box::new(lines) as Box<dyn Destination>));
+        Ok(ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open))
+    }
+}
+
+impl Described for TcpLogger {
+    type Metadata = LoggerMetadata;
+
+    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
+        metadata.check()
+    }
+}
+
+struct ListLines {
+    receiver: TcpReceiver,
+    is_single: bool,
+    writer: RecordWriter,
+}
+
+impl Destination for ListLines {
+    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
+        let mut text = self.writer.list(batch, self.is_single);
+        text.push(b'\n');
+        Box::pin(async move {
+            match self.receiver.send(&text).await {
+                Ok(()) => SendOutcome::Taken,
+                Err(error) => SendOutcome::Failed { error, after: None },
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::refused;
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"port": 1}), "missing field `host`"),
+            (json!({"host": "", "port": 1}), "host: `` is neither"),
+            (json!({"host": "http://a", "port": 1}), "host: `http://a` is neither"),
+            (json!({"host": "a", "port": 0}), "port: must be from 1"),
+            (json!({"host": "a", "port": 1, "timeout": 0}), "timeout: must be from 1 ms"),
+            (json!({"host": "a", "port": 1, "tls": true, "tls_options": "a:1"}), "tls_options: is the name"),
+        ] {
+            let error = refused::<TcpLogger>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

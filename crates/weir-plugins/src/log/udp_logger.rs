@@ -1,0 +1,153 @@
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage};
+use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
+
+use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::captured::RecordWriter;
+use crate::log::logger::ExchangeLogger;
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::socket::{SocketAddress, UdpReceiver};
+
+/// Sends a record of each exchange over UDP: a datagram has a list of as many as fit, or one object where `batch_max_size` is 1.
+///
+/// No request waits for it. UDP has no answer: what counts as delivered was handed to the system. A record that fits no datagram is
+/// rejected. `/records` and `weir_log_records_total` say what became of all records. Values of `Authorization`, `Cookie` and
+/// `Set-Cookie` fields are not shown.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UdpLogger {
+    /// The name or address of the receiver.
+    host: String,
+    /// Its port.
+    #[schemars(range(min = 1))]
+    port: u16,
+    /// Seconds for looking the name up, and for a batch.
+    #[serde(default = "three")]
+    #[schemars(range(min = 1))]
+    timeout: u64,
+    #[serde(flatten)]
+    format: FormatOptions,
+    #[serde(flatten)]
+    batch: BatchOptions,
+    #[serde(flatten)]
+    bodies: BodyOptions,
+}
+
+fn three() -> u64 {
+    3
+}
+
+/// Bytes of a datagram over IPv4.
+pub const MAX_DATAGRAM: usize = 65_507;
+
+impl Definition for UdpLogger {
+    const NAME: &'static str = "udp-logger";
+    const PRIORITY: i32 = 400;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = "udp-logger: { host: 127.0.0.1, port: 5045, batch_max_size: 1 }";
+
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let bodies = Bodies::compile(&self.bodies, build)?;
+        let address = SocketAddress::new(self.host, self.port, options::seconds(self.timeout, "timeout", 1)?)?;
+        let metadata = build.metadata::<UdpLogger>();
+        let capture = self.format.compile(&metadata, build)?;
+        let name = format!("udp-logger {}", address.name());
+        let is_single = self.batch.is_single();
+        let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
+        let identity = format!("udp-logger {}", build.written_options());
+        let datagrams = Datagrams { receiver: UdpReceiver::new(address), is_single, writer: RecordWriter::default() };
+        let open = Box::new(move || Ok(Box::new(datagrams) as Box<dyn Destination>));
+        Ok(ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open))
+    }
+}
+
+impl Described for UdpLogger {
+    type Metadata = LoggerMetadata;
+
+    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
+        metadata.check()
+    }
+}
+
+struct Datagrams {
+    receiver: UdpReceiver,
+    is_single: bool,
+    writer: RecordWriter,
+}
+
+impl Datagrams {
+    /// As many records of a batch as one datagram takes, and the datagram. None where the first is too large.
+    fn first(&self, batch: &[Record]) -> (usize, Vec<u8>) {
+        let mut count = batch.len();
+        loop {
+            let text = self.writer.list(&batch[..count], self.is_single);
+            match (text.len() <= MAX_DATAGRAM, count) {
+                (true, _) => return (count, text),
+                (false, 1) => return (0, Vec::new()),
+                (false, _) => count = (count * MAX_DATAGRAM / text.len()).clamp(1, count - 1),
+            }
+        }
+    }
+}
+
+impl Destination for Datagrams {
+    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
+        Box::pin(async move {
+            let mut outcomes = Vec::with_capacity(batch.len());
+            let mut error = None;
+            while outcomes.len() < batch.len() {
+                let (count, datagram) = self.first(&batch[outcomes.len()..]);
+                if count == 0 {
+                    outcomes.push(Outcome::Rejected(RejectReason::TooLarge));
+                    error = Some(format!("a record is larger than {MAX_DATAGRAM} bytes"));
+                    continue;
+                }
+                if let Err(failed) = self.receiver.send(&datagram).await {
+                    error = Some(failed);
+                    outcomes.resize(batch.len(), Outcome::Retry);
+                    break;
+                }
+                outcomes.resize(outcomes.len() + count, Outcome::Delivered);
+            }
+            SendOutcome::Each { outcomes, error }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::{captured, refused};
+
+    #[test]
+    fn a_datagram_has_as_many_records_as_fit() {
+        let address = SocketAddress::new("a".to_owned(), 1, Duration::from_secs(1)).expect("valid");
+        let datagrams =
+            Datagrams { receiver: UdpReceiver::new(address), is_single: false, writer: RecordWriter::default() };
+        let batch: Vec<Record> = (0..30).map(|number| captured(number, json!({"text": "x".repeat(5000)}))).collect();
+        let (count, datagram) = datagrams.first(&batch);
+        assert_eq!(count, 13);
+        assert_eq!(serde_json::from_slice::<Vec<Value>>(&datagram).expect("JSON").len(), 13);
+        let large = [captured(1, json!({"text": "x".repeat(70_000)}))];
+        assert_eq!(datagrams.first(&large).0, 0);
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"host": "a"}), "missing field `port`"),
+            (json!({"host": "a b", "port": 1}), "host: `a b` is neither"),
+            (json!({"host": "a", "port": 1, "timeout": 0}), "timeout: must be from 1"),
+        ] {
+            let error = refused::<UdpLogger>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}
