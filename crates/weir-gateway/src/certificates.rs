@@ -11,12 +11,12 @@ use weir_net::tls::{Scope, Server};
 pub struct Certificate {
     pub server: Server,
     /// Clients must show a certificate.
-    pub proof: Option<Proof>,
+    pub proof: Option<RequiredClientCertificate>,
 }
 
 /// What clients must prove.
 #[derive(Clone, Debug)]
-pub struct Proof {
+pub struct RequiredClientCertificate {
     /// Paths that need none (APISIX `skip_mtls_uri_regex`).
     pub except: RegexSet,
 }

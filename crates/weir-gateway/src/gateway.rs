@@ -18,6 +18,7 @@ use crate::endpoint::probe::Prober;
 use crate::endpoint::state::SharedState;
 use crate::published::{Latest, Published, SnapshotShredder};
 use crate::snapshot::{Endpoint, Snapshot, Upstream};
+use crate::worker::client_connections::ClientConnections;
 use crate::worker::commands::WorkerCommand;
 use crate::worker::progress::WorkerProgress;
 use crate::worker::rebalance::ConnectionRebalancer;
@@ -36,7 +37,7 @@ pub struct GatewayOptions {
 }
 
 /// A running data plane. Dropping it stops the workers.
-pub struct Gateway {
+pub struct DataPlane {
     workers: Vec<WorkerHandle>,
     metrics: Arc<Metrics>,
     shared: Arc<SharedState>,
@@ -106,9 +107,9 @@ struct WorkerHandle {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Gateway {
+impl DataPlane {
     /// Starts the workers. They serve `snapshot` when this returns.
-    pub fn start(options: GatewayOptions) -> io::Result<Gateway> {
+    pub fn start(options: GatewayOptions) -> io::Result<DataPlane> {
         let GatewayOptions { listeners, snapshot, metrics, access_log, connections_per_worker } = options;
         let clock = Clock::default();
         let shared = Arc::new(SharedState::default());
@@ -120,7 +121,7 @@ impl Gateway {
         });
         let published = Published::new(Arc::clone(&snapshot), None, &metrics, &shared.health, clock.now_ns());
         let published = Arc::new(published);
-        let mut gateway = Gateway {
+        let mut gateway = DataPlane {
             workers: Vec::new(),
             metrics,
             prober: Prober::new(Arc::clone(&shared.health), clock),
@@ -135,6 +136,7 @@ impl Gateway {
             None => (None, Vec::new()),
         };
         let workers = listeners.len();
+        let clients = Arc::new(ClientConnections::new(connections_per_worker.saturating_mul(workers)));
         let (commands, inboxes): (Vec<_>, Vec<_>) = listeners.iter().map(|_| unbounded_channel()).unzip();
         let rebalancer = Arc::new(ConnectionRebalancer::new(commands.clone(), Arc::clone(&gateway.metrics)));
         for (index, ((listeners, commands), inbox)) in listeners.into_iter().zip(commands).zip(inboxes).enumerate() {
@@ -148,6 +150,7 @@ impl Gateway {
                 workers,
                 published: Arc::clone(&published),
                 connections: connections_per_worker,
+                clients: Arc::clone(&clients),
                 progress: Arc::clone(&gateway.progress),
                 rebalancer: Arc::clone(&rebalancer),
                 inbox,
@@ -233,10 +236,10 @@ impl Gateway {
         (checks.healthy.load(Ordering::Relaxed), checks.unhealthy.load(Ordering::Relaxed))
     }
 
-    /// Stops accepting, and ends each connection when its exchange ends. The listening sockets stay open until the
-    /// workers end, so that whoever shares them loses nothing.
-    pub fn drain(&self) {
-        self.command(|| WorkerCommand::Enter(WorkerPhase::Draining));
+    /// Stops accepting, and ends each connection when its exchange ends; in so long everything will be ended. The listening
+    /// sockets stay open until the workers end, so that whoever shares them loses nothing.
+    pub fn drain(&self, patience: Duration) {
+        self.command(|| WorkerCommand::Drain { patience });
     }
 
     /// Waits until every connection has ended; `false` if some are left at the deadline.
@@ -267,7 +270,7 @@ impl Gateway {
     }
 }
 
-impl Drop for Gateway {
+impl Drop for DataPlane {
     fn drop(&mut self) {
         self.end();
     }

@@ -19,4 +19,4 @@ mod published;
 mod serve;
 mod worker;
 
-pub use gateway::{Gateway, GatewayOptions, Listener, ListenerProtocol};
+pub use gateway::{DataPlane, GatewayOptions, Listener, ListenerProtocol};

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use weir_telemetry::metrics::{Metrics, RouteSlot};
+use weir_telemetry::metrics::Metrics;
+use weir_telemetry::routes::RouteSlot;
 
 use crate::endpoint::state::{Health, HealthTable};
 use crate::pieces::Pieces;

@@ -97,10 +97,11 @@ impl Accepted {
     /// Says in an exchange whose it is. `requests` counts those of the connection, with this one.
     pub fn describe(&self, exchange: &mut Exchange, requests: u64, started_ns: u64) {
         exchange.started_ns = started_ns;
-        exchange.client = weir_plugin::Client {
+        exchange.client = weir_plugin::ClientFacts {
             peer: self.peer,
             local: self.local,
             addr: self.peer.ip(),
+            port: self.peer.port(),
             trusted: false,
             tls: self.tls.is_some(),
             connection: self.number,

@@ -8,13 +8,17 @@ use weir_net::stream::Stream;
 
 use super::accepted::Accepted;
 use super::listener::ListenerProtocol;
-use super::{h1, h2, in_time, secure};
+use super::{h1, h2, in_time, reset, secure};
+use crate::context::lifecycle::WaitsFor;
 use crate::worker::{TaskGuard, Worker};
 
 /// Serves one connection from accept to close, as one of the client that is announced on it.
-pub async fn run(worker: TaskGuard, tcp: TcpStream, spoken: ListenerProtocol, sender: SocketAddr) {
+pub async fn run(mut worker: TaskGuard, tcp: TcpStream, spoken: ListenerProtocol, sender: SocketAddr) {
     // Boxed, since it is over before the long part of a connection's life begins.
     let Some(client) = Box::pin(client(&worker, &tcp, sender)).await else { return };
+    if !worker.claim(client.ip()) {
+        return reset(&tcp);
+    }
     match (spoken.tls, spoken.h2c) {
         (false, false) => h1::run(Accepted::new(worker, Stream::plain(tcp), client, None)).await,
         (false, true) => Box::pin(h2::run(Accepted::new(worker, Stream::plain(tcp), client, None))).await,
@@ -35,7 +39,8 @@ async fn client(worker: &Worker, tcp: &TcpStream, sender: SocketAddr) -> Option<
         }
         clients.header_timeout.as_nanos() as u64
     };
-    match in_time(worker, timeout_ns, receive(tcp)).await {
+    let deadline_ns = worker.now_ns().saturating_add(timeout_ns);
+    match in_time(worker, WaitsFor::RestOfHead, deadline_ns, receive(tcp)).await {
         Some(Ok(announced)) => return Some(announced.client.unwrap_or(sender)),
         Some(Err(error)) => tracing::info!("reading the PROXY header of {sender} failed: {error}"),
         None => tracing::info!("PROXY header of {sender} not received within {} s", timeout_ns as f64 / 1e9),

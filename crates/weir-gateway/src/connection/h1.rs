@@ -17,7 +17,9 @@ use super::accepted::Accepted;
 use super::{After, h2};
 use crate::context::WorkerContext;
 use crate::context::buffers::READ_BYTES;
-use crate::context::lifecycle::WorkerPhase;
+use crate::context::frame::boxed;
+use crate::context::lifecycle::{WaitsFor, WorkerPhase};
+use crate::context::served_exchange::ServedExchange;
 use crate::message::forward::{self, Coding};
 use crate::message::sides::{ClientSide, Sending};
 use crate::message::unsent::Unsent;
@@ -54,7 +56,7 @@ pub fn run(connection: Accepted) -> impl Future<Output = ()> {
         while let Some(exchange) = client.next().await {
             // Boxed for as long as the exchange lasts: the state of serving is twice that of an idle connection, and
             // most connections are idle. Costs some hundred instructions.
-            match Box::pin(serve(&worker, &mut client, exchange)).await {
+            match boxed(|| serve(&worker, &mut client, exchange)).await {
                 After::KeepAlive => {}
                 After::Close if client.ended() => return,
                 After::Close => return Box::pin(client.connection.linger()).await,
@@ -72,7 +74,7 @@ pub fn run(connection: Accepted) -> impl Future<Output = ()> {
 impl H1Client {
     /// Waits for the next request. A request that was refused comes with its reason in `stop`. `None` when the
     /// connection is over.
-    async fn next(&mut self) -> Option<Box<Exchange>> {
+    async fn next(&mut self) -> Option<Box<ServedExchange>> {
         let worker = Rc::clone(&self.connection.worker);
         let waiting_since_ns = worker.now_ns();
         let mut head_since_ns = (!self.connection.stash.is_empty()).then_some(waiting_since_ns);
@@ -126,40 +128,33 @@ impl H1Client {
         settings: &ClientSettings,
         waiting_since_ns: u64,
         head_since_ns: Option<u64>,
-    ) -> Poll<Option<Box<Exchange>>> {
-        let now_ns = self.connection.worker.now_ns();
-        let phase = self.connection.worker.phase();
+    ) -> Poll<Option<Box<ServedExchange>>> {
+        let worker = &self.connection.worker;
+        let phase = worker.phase();
         if phase == WorkerPhase::Stopping {
             return Poll::Ready(None);
         }
-        let mut deadline_ns = match head_since_ns {
-            Some(since_ns) => since_ns + settings.header_timeout.as_nanos() as u64,
-            None => waiting_since_ns + settings.idle_timeout.as_nanos() as u64,
+        let (waits_for, timeout) = match head_since_ns {
+            Some(_) => (WaitsFor::RestOfHead, settings.header_timeout),
+            None => settings.idle_patience(self.requests),
         };
+        let since_ns = head_since_ns.unwrap_or(waiting_since_ns);
+        let mut deadline_ns = since_ns + timeout.as_nanos() as u64;
         if phase == WorkerPhase::Draining && head_since_ns.is_none() {
-            deadline_ns = deadline_ns
-                .min(waiting_since_ns.max(self.connection.worker.lifecycle.phase_since_ns()) + DRAIN_IDLE_NS);
+            deadline_ns = deadline_ns.min(since_ns.max(worker.lifecycle.phase_since_ns()) + DRAIN_IDLE_NS);
         }
-        if head_since_ns.is_none() {
-            let patience_ns = self.connection.worker.lifecycle.patience_ns(self.requests > 0);
-            let full_ns = waiting_since_ns.saturating_add(patience_ns);
-            if full_ns <= now_ns && full_ns < deadline_ns {
-                self.connection.worker.metrics.connections_shed.increment();
-            }
-            deadline_ns = deadline_ns.min(full_ns);
-        }
-        if deadline_ns > now_ns {
-            self.set_deadline(deadline_ns);
+        if let Some(until_ns) = worker.wait_until_ns(waits_for, since_ns, deadline_ns) {
+            self.set_deadline(until_ns);
             return Poll::Pending;
         }
         Poll::Ready(head_since_ns.map(|since_ns| {
             let mut exchange = self.exchange(since_ns);
-            exchange.stop = Some(Stop::HeadTimeout);
+            exchange.end_by(Stop::HeadTimeout);
             exchange
         }))
     }
 
-    fn parse_stash(&mut self, settings: &ClientSettings, now_ns: u64) -> Option<Box<Exchange>> {
+    fn parse_stash(&mut self, settings: &ClientSettings, now_ns: u64) -> Option<Box<ServedExchange>> {
         let stash = std::mem::take(&mut self.connection.stash);
         let (exchange, used) = self.parse(&stash, settings, now_ns);
         self.connection.stash = stash;
@@ -168,7 +163,12 @@ impl H1Client {
     }
 
     /// Tries to make an exchange of what was received; says how many bytes of it belong to the head.
-    fn parse(&mut self, received: &[u8], settings: &ClientSettings, now_ns: u64) -> (Option<Box<Exchange>>, usize) {
+    fn parse(
+        &mut self,
+        received: &[u8],
+        settings: &ClientSettings,
+        now_ns: u64,
+    ) -> (Option<Box<ServedExchange>>, usize) {
         let mut exchange = self.connection.worker.buffers.take_exchange();
         match parse_request(received, &settings.limits, &mut exchange.request) {
             Ok(None) => {
@@ -188,7 +188,7 @@ impl H1Client {
                 self.describe(&mut exchange, now_ns);
                 exchange.request_bytes = received.len() as u64;
                 exchange.request.keep_alive = false;
-                exchange.stop = Some(Stop::Rejected(reject));
+                exchange.end_by(Stop::Rejected(reject));
                 (Some(exchange), received.len())
             }
         }
@@ -205,13 +205,13 @@ impl H1Client {
     }
 
     /// An exchange without a request that could be understood.
-    fn exchange(&mut self, now_ns: u64) -> Box<Exchange> {
+    fn exchange(&mut self, now_ns: u64) -> Box<ServedExchange> {
         let mut exchange = self.connection.worker.buffers.take_exchange();
         self.describe(&mut exchange, now_ns);
         exchange
     }
 
-    fn describe(&mut self, exchange: &mut Exchange, now_ns: u64) {
+    fn describe(&mut self, exchange: &mut ServedExchange, now_ns: u64) {
         self.requests += 1;
         if self.ended() {
             self.ended_ns = self.connection.worker.now_ns(); // for this exchange, it ends now

@@ -13,8 +13,9 @@ use weir_proto::h2::{self, Bounds, ErrorCode, Role};
 
 use super::accepted::Accepted;
 use crate::context::buffers::READ_BYTES;
-use crate::context::lifecycle::WorkerPhase;
+use crate::context::lifecycle::{WaitsFor, WorkerPhase};
 use crate::http2::Session;
+use crate::http2::silence::{Silence, SilenceVerdict};
 use crate::message::sides::Lost;
 use crate::snapshot::ClientSettings;
 use crate::worker::Worker;
@@ -31,6 +32,9 @@ const FAREWELL_NS: u64 = 5_000_000_000;
 /// would reset the connection (RFC 9112 §9.6 says it of HTTP/1).
 const LINGER_NS: u64 = 1_000_000_000;
 const LINGER_BYTES: usize = 1024 * 1024;
+
+/// A client from which nothing comes for so long, while it waits for an answer, is asked whether it is there.
+const SILENCE_NS: u64 = 60_000_000_000;
 
 /// What the streams of a connection share.
 struct Shared {
@@ -59,8 +63,15 @@ pub async fn run(mut accepted: Accepted) {
         idle_since_ns: Cell::new(now_ns),
     });
     let incoming = Incoming::new(Rc::clone(&shared));
-    let mut driver =
-        Driver { shared: &shared, worker: &worker, incoming, stash, head_since_ns: None, ending: Ending::No };
+    let mut driver = Driver {
+        shared: &shared,
+        worker: &worker,
+        incoming,
+        stash,
+        head_since_ns: None,
+        ending: ClosingStep::No,
+        silence: Silence::new(SILENCE_NS, now_ns),
+    };
     std::future::poll_fn(|context| driver.poll(context)).await;
     shared.session.state().pipe.stream.send_close_notify();
 }
@@ -76,7 +87,7 @@ fn bounds(settings: &ClientSettings) -> Bounds {
 
 /// How far the end of a connection has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ending {
+enum ClosingStep {
     No,
     /// It was announced, and streams end by themselves.
     Leaving,
@@ -99,7 +110,8 @@ struct Driver<'a> {
     stash: Vec<u8>,
     /// Since when a head has been on its way without being complete.
     head_since_ns: Option<u64>,
-    ending: Ending,
+    ending: ClosingStep,
+    silence: Silence,
 }
 
 impl Driver<'_> {
@@ -119,20 +131,27 @@ impl Driver<'_> {
     }
 
     fn poll_at(&mut self, context: &mut Context<'_>, now_ns: u64) -> Poll<()> {
-        if let Ending::Lingering { until_ns, thrown_away } = self.ending {
+        if let ClosingStep::Lingering { until_ns, thrown_away } = self.ending {
             return self.linger(context, now_ns, until_ns, thrown_away);
         }
-        if !matches!(self.ending, Ending::Failed { .. }) && self.receive(context, now_ns).is_ready() {
+        if !matches!(self.ending, ClosingStep::Failed { .. }) && self.receive(context, now_ns).is_ready() {
             return Poll::Ready(());
         }
         self.incoming.begin_streams();
         self.leave_if_due();
         let mut state = self.shared.session.state();
+        // One that does not take what waits for it has another deadline.
+        let (heard, waits) = (state.take_heard(), state.len() > 0 && state.protocol.output().is_empty());
+        match self.silence.look(now_ns, heard, waits) {
+            SilenceVerdict::Well => {}
+            SilenceVerdict::Ask => state.protocol().send_ping(),
+            SilenceVerdict::Gone => return Poll::Ready(()),
+        }
         match state.poll_send(context) {
             Poll::Ready(Err(_)) => Poll::Ready(()),
-            Poll::Ready(Ok(())) if matches!(self.ending, Ending::Failed { .. }) => {
+            Poll::Ready(Ok(())) if matches!(self.ending, ClosingStep::Failed { .. }) => {
                 let until_ns = now_ns + LINGER_NS;
-                self.ending = Ending::Lingering { until_ns, thrown_away: 0 };
+                self.ending = ClosingStep::Lingering { until_ns, thrown_away: 0 };
                 drop(state);
                 self.linger(context, now_ns, until_ns, 0)
             }
@@ -167,7 +186,7 @@ impl Driver<'_> {
                 }
                 state.protocol().fail(code);
                 state.lose_all(Lost::Connection);
-                self.ending = Ending::Failed { until_ns: now_ns + FAREWELL_NS };
+                self.ending = ClosingStep::Failed { until_ns: now_ns + FAREWELL_NS };
                 Poll::Pending
             }
             Poll::Ready(_) => Poll::Ready(()),
@@ -179,9 +198,9 @@ impl Driver<'_> {
         let current = self.worker.current();
         let most = current.snapshot.clients.keepalive_requests;
         let is_worn = most.is_some_and(|most| self.incoming.requests >= most);
-        if self.ending == Ending::No && (is_worn || self.worker.phase() == WorkerPhase::Draining) {
+        if self.ending == ClosingStep::No && (is_worn || self.worker.phase() == WorkerPhase::Draining) {
             self.shared.session.state().protocol().leave();
-            self.ending = Ending::Leaving;
+            self.ending = ClosingStep::Leaving;
         }
     }
 
@@ -197,7 +216,7 @@ impl Driver<'_> {
                 Poll::Ready(Ok(count)) if count > 0 => thrown_away += count,
                 Poll::Ready(_) => return Poll::Ready(()),
                 Poll::Pending => {
-                    self.ending = Ending::Lingering { until_ns, thrown_away };
+                    self.ending = ClosingStep::Lingering { until_ns, thrown_away };
                     return Poll::Pending;
                 }
             }
@@ -214,18 +233,34 @@ impl Driver<'_> {
         let current = worker.current();
         let settings = &current.snapshot.clients;
         let state = shared.session.state();
-        let head_ns = self.head_since_ns.map_or(u64::MAX, |since| since + settings.header_timeout.as_nanos() as u64);
-        let idle_ns = match (state.len(), self.ending) {
-            (0, Ending::Leaving) => shared.idle_since_ns.get().max(worker.lifecycle.phase_since_ns()) + FAREWELL_NS,
-            (0, Ending::No) => {
-                let full_ns = worker.lifecycle.patience_ns(true);
-                let patience_ns = full_ns.min(settings.idle_timeout.as_nanos() as u64);
-                shared.idle_since_ns.get() + patience_ns
+        let idle_since_ns = shared.idle_since_ns.get();
+        let mut deadline_ns = self.silence.deadline_ns();
+        if let Some(since_ns) = self.head_since_ns {
+            deadline_ns = deadline_ns.min(since_ns + settings.header_timeout.as_nanos() as u64);
+        }
+        let waiting = match (state.len(), self.ending) {
+            (0, ClosingStep::No) => {
+                let (waits_for, timeout) = settings.idle_patience(self.incoming.requests);
+                deadline_ns = deadline_ns.min(idle_since_ns + timeout.as_nanos() as u64);
+                match self.head_since_ns {
+                    Some(since_ns) if state.protocol.has_begun() => Some((WaitsFor::RestOfHead, since_ns)),
+                    _ => Some((waits_for, idle_since_ns)),
+                }
             }
-            (_, Ending::Failed { until_ns } | Ending::Lingering { until_ns, .. }) => until_ns,
-            _ => u64::MAX,
+            (0, ClosingStep::Leaving) => {
+                let since_ns = idle_since_ns.max(worker.lifecycle.phase_since_ns());
+                deadline_ns = deadline_ns.min(since_ns + FAREWELL_NS);
+                None
+            }
+            (_, ClosingStep::Failed { until_ns } | ClosingStep::Lingering { until_ns, .. }) => {
+                deadline_ns = deadline_ns.min(until_ns);
+                None
+            }
+            _ => None,
         };
-        let deadline_ns = head_ns.min(idle_ns);
+        if let Some((waits_for, since_ns)) = waiting {
+            deadline_ns = worker.wait_until_ns(waits_for, since_ns, deadline_ns).unwrap_or(now_ns);
+        }
         if deadline_ns <= now_ns {
             return Poll::Ready(());
         }

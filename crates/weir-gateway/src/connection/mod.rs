@@ -10,9 +10,13 @@ pub mod secure;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::net::TcpStream;
 
 use crate::context::WorkerContext;
-use crate::context::lifecycle::WorkerPhase;
+use crate::context::lifecycle::{WaitsFor, WorkerPhase};
 
 /// What a connection does after an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,19 +30,35 @@ pub enum After {
     Reset,
 }
 
-/// `None` if it takes too long, or the worker must end.
-async fn in_time<T>(worker: &WorkerContext, timeout_ns: u64, task: impl Future<Output = T>) -> Option<T> {
-    let deadline_ns = worker.now_ns().saturating_add(timeout_ns);
+/// Has a connection end at once when it is dropped, without a state that outlives it.
+pub fn reset(tcp: &TcpStream) {
+    // If the option cannot be set the connection is gone already.
+    let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
+}
+
+/// What a client owes before its first request. `None` if it takes too long, or the worker must end.
+async fn in_time<T>(
+    worker: &WorkerContext,
+    waits_for: WaitsFor,
+    deadline_ns: u64,
+    task: impl Future<Output = T>,
+) -> Option<T> {
+    let since_ns = worker.now_ns();
     let timer = worker.wheel.add();
     worker.wheel.watch(&timer, poll_fn(|context| Poll::Ready(context.waker().clone())).await);
-    worker.wheel.set(&timer, deadline_ns);
     let mut task = pin!(task);
-    let outcome = poll_fn(|context| match task.as_mut().poll(context) {
-        Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-        Poll::Pending if worker.wake_up() >= deadline_ns || worker.phase() == WorkerPhase::Stopping => {
-            Poll::Ready(None)
+    let outcome = poll_fn(|context| {
+        if let Poll::Ready(outcome) = task.as_mut().poll(context) {
+            return Poll::Ready(Some(outcome));
         }
-        Poll::Pending => Poll::Pending,
+        worker.wake_up();
+        match worker.wait_until_ns(waits_for, since_ns, deadline_ns) {
+            Some(until_ns) if worker.phase() != WorkerPhase::Stopping => {
+                worker.wheel.set(&timer, until_ns);
+                Poll::Pending
+            }
+            _ => Poll::Ready(None),
+        }
     })
     .await;
     worker.wheel.remove(&timer);

@@ -11,6 +11,7 @@ use weir_plugin::{ClientCertificate, Tls};
 
 use super::accepted::Accepted;
 use super::{h1, h2, in_time};
+use crate::context::lifecycle::{WaitsFor, WorkerPhase};
 use crate::worker::{TaskGuard, Worker};
 
 /// The answer to a plain HTTP request on a TLS port.
@@ -35,6 +36,9 @@ pub async fn run(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
 
 /// `None` if the handshake failed.
 async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Option<(Stream, Rc<Tls>)> {
+    let timeout_ns = worker.current().snapshot.clients.handshake_timeout.as_nanos() as u64;
+    let deadline_ns = worker.now_ns().saturating_add(timeout_ns);
+    let is_begun = in_time(worker, WaitsFor::FirstByte, deadline_ns, tcp.readable()).await.is_some();
     let mut proof = Scope::default();
     // Boxed, since it is over before the long part of a connection's life begins, and would be copied on its way.
     let accepting = Box::pin(accept(tcp, |wanted| {
@@ -50,8 +54,14 @@ async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Opt
         proof = certificate.server.scope();
         Some(certificate.server.clone())
     }));
-    let timeout_ns = worker.current().snapshot.clients.handshake_timeout.as_nanos() as u64;
-    match in_time(worker, timeout_ns, accepting).await {
+    let outcome = match is_begun {
+        true => in_time(worker, WaitsFor::RestOfHead, deadline_ns, accepting).await,
+        false => {
+            drop(accepting);
+            None
+        }
+    };
+    match outcome {
         Some(Ok(stream)) => {
             let tls = Rc::new(described(&stream, proof));
             worker.metrics.tls_handshakes.increment();
@@ -65,6 +75,9 @@ async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Opt
             if let AcceptError::NotTls(stream, said) = error {
                 answer_in_the_clear(stream, &said).await;
             }
+        }
+        None if worker.now_ns() < deadline_ns && worker.phase() != WorkerPhase::Stopping => {
+            tracing::info!("TLS handshake with {peer} given up: there is no room for other connections");
         }
         None => tracing::info!("TLS handshake with {peer} timed out after {} s", timeout_ns as f64 / 1e9),
     }

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use weir_plugin::Exchange;
+use super::served_exchange::ServedExchange;
 
 /// Bytes read from a socket at once.
 pub const READ_BYTES: usize = 64 * 1024;
@@ -18,7 +18,7 @@ pub struct Buffers {
     write: RefCell<Vec<u8>>,
     // Boxed, since they are handed out: moving an exchange would copy half a kilobyte.
     #[allow(clippy::vec_box)]
-    exchanges: RefCell<Vec<Box<Exchange>>>,
+    exchanges: RefCell<Vec<Box<ServedExchange>>>,
     spare: RefCell<Vec<Vec<u8>>>,
     /// Capacity of all of them.
     spare_bytes: Cell<usize>,
@@ -49,11 +49,11 @@ impl Buffers {
         write(&mut buffer)
     }
 
-    pub fn take_exchange(&self) -> Box<Exchange> {
+    pub fn take_exchange(&self) -> Box<ServedExchange> {
         self.exchanges.borrow_mut().pop().unwrap_or_default()
     }
 
-    pub fn give_exchange(&self, mut exchange: Box<Exchange>) {
+    pub fn give_exchange(&self, mut exchange: Box<ServedExchange>) {
         exchange.clear();
         let mut exchanges = self.exchanges.borrow_mut();
         if exchanges.len() < KEEP && exchange.capacity() <= KEPT_EXCHANGE {

@@ -2,10 +2,13 @@
 
 pub mod buffers;
 pub mod clock;
+pub mod frame;
 pub mod lifecycle;
 pub mod meter;
+pub mod served_exchange;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use weir_net::clock::Clock;
 use weir_net::timer::Wheel;
@@ -14,7 +17,7 @@ use weir_telemetry::metrics::WorkerMetrics;
 use crate::access_log::AccessLogWriter;
 use buffers::Buffers;
 use clock::WorkerClock;
-use lifecycle::{Lifecycle, WorkerPhase};
+use lifecycle::{Lifecycle, WaitsFor, WorkerPhase};
 use meter::Meter;
 
 /// Only the worker's own thread touches it.
@@ -64,10 +67,35 @@ impl WorkerContext {
     pub fn set_full(&self, is_full: bool) {
         if is_full && self.lifecycle.set_full(true, self.wake_up()) {
             self.metrics.connections_full.increment();
+            if self.lifecycle.is_new_shortage() {
+                tracing::warn!(
+                    "no room for another connection, of {} that this worker has; idle ones are closed early: raise the limit \
+                     of open files, or find out who holds them",
+                    self.lifecycle.tasks()
+                );
+            }
             self.wheel.wake_all();
         } else if !is_full {
             self.lifecycle.set_full(false, self.now_ns());
         }
+    }
+
+    /// Until when a connection that has waited since then may wait: to its deadline, or less long where there is no room for
+    /// others. `None` if its time is over.
+    pub fn wait_until_ns(&self, waits_for: WaitsFor, since_ns: u64, deadline_ns: u64) -> Option<u64> {
+        let now_ns = self.now_ns();
+        let until_ns = since_ns.saturating_add(self.lifecycle.patience_ns(waits_for)).min(deadline_ns);
+        if until_ns <= now_ns && now_ns < deadline_ns {
+            self.metrics.connections_shed.increment();
+        }
+        (until_ns > now_ns).then_some(until_ns)
+    }
+
+    /// Enters the phase of draining, which ends after so long at the latest.
+    pub fn drain(&self, patience: Duration) {
+        let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        self.lifecycle.set_end(self.wake_up().saturating_add(patience_ns));
+        self.enter(WorkerPhase::Draining);
     }
 
     /// Enters a later phase and wakes every connection.

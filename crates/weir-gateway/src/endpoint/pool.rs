@@ -8,8 +8,9 @@ mod queue;
 pub(crate) mod secure;
 mod shared_queue;
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::cell::{Cell, RefCell, RefMut};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::{self, Rc};
@@ -17,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use weir_net::proxy_protocol::{self, Version};
+use weir_net::proxy_protocol::{self, ProxyProtocolVersion};
 use weir_net::stream::Stream;
 use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::chunked;
@@ -36,12 +37,12 @@ use connect::{connect, is_shortage};
 pub use permit::Permit;
 use queue::WaitQueue;
 use secure::EndpointTls;
-pub use shared_queue::SharedQueue;
+pub use shared_queue::{QueueSeats, SharedQueue};
 
 /// The endpoints of one worker, by address and by what they have to prove. They outlive configurations.
 #[derive(Default)]
 pub struct Pools {
-    endpoints: RefCell<HashMap<PoolKey, Rc<EndpointPool>>>,
+    endpoints: EndpointTable,
     /// Those that have waiters.
     shared_queues: RefCell<Vec<Rc<SharedQueue>>>,
     /// Endpoints that somebody waits for. The others need no look.
@@ -50,9 +51,29 @@ pub struct Pools {
     connected: RefCell<Vec<Rc<EndpointPool>>>,
     sweep: Cell<Sweep>,
     /// Endpoints that an upstream has let go.
-    released: RefCell<Vec<Rc<EndpointPool>>>,
+    released: RefCell<VecDeque<Rc<EndpointPool>>>,
     /// The workers of the node, which share what an endpoint can take.
     workers: u32,
+}
+
+/// Endpoints by their keys, in parts: a table that grows moves all that it holds at once.
+struct EndpointTable {
+    parts: [RefCell<HashMap<PoolKey, Rc<EndpointPool>>>; EndpointTable::PARTS],
+    random: RandomState,
+}
+
+impl EndpointTable {
+    const PARTS: usize = 64;
+
+    fn part_of(&self, key: &PoolKey) -> RefMut<'_, HashMap<PoolKey, Rc<EndpointPool>>> {
+        self.parts[self.random.hash_one(key) as usize % Self::PARTS].borrow_mut()
+    }
+}
+
+impl Default for EndpointTable {
+    fn default() -> EndpointTable {
+        EndpointTable { parts: std::array::from_fn(|_| RefCell::default()), random: RandomState::default() }
+    }
 }
 
 /// How far looking through connections has got.
@@ -72,7 +93,7 @@ const SWEEP_PARTS: usize = 25;
 /// Released endpoints looked at with a tick.
 const RELEASED_AT_ONCE: usize = 256;
 
-type PoolKey = (SocketAddr, bool, Option<Version>, Option<secure::TlsIdentity>);
+type PoolKey = (SocketAddr, bool, Option<ProxyProtocolVersion>, Option<secure::TlsIdentity>);
 
 /// One worker's connections to one endpoint.
 pub struct EndpointPool {
@@ -85,8 +106,8 @@ pub struct EndpointPool {
     /// It is spoken to in HTTP/2, and these are the connections there are; other endpoints have idle ones.
     pub http2: bool,
     /// It is told who the client is before anything else, so its connections are for one client each.
-    announcing: Option<Version>,
-    multiplexed: RefCell<Vec<Rc<multiplexed::Shared>>>,
+    announcing: Option<ProxyProtocolVersion>,
+    multiplexed: RefCell<Vec<Rc<multiplexed::SharedConnection>>>,
     /// Held while one more of them is made.
     connecting: tokio::sync::Mutex<()>,
     idle: RefCell<Vec<IdleConnection>>,
@@ -125,21 +146,17 @@ impl Pools {
         Pools { workers: u32::try_from(workers).unwrap_or(u32::MAX), ..Pools::default() }
     }
 
-    /// Those of an upstream, in its order.
-    pub fn endpoints(self: &Rc<Pools>, upstream: &snapshot::Upstream) -> Vec<Rc<EndpointPool>> {
-        let group = Rc::default();
-        upstream.endpoints.iter().map(|endpoint| self.endpoint(endpoint, upstream, &group)).collect()
-    }
-
-    fn endpoint(
+    /// One of an upstream, whose endpoints have the group in common.
+    pub fn endpoint(
         self: &Rc<Pools>,
         endpoint: &snapshot::Endpoint,
+        health: &Arc<Health>,
         upstream: &snapshot::Upstream,
         group: &Rc<LimiterGroup>,
     ) -> Rc<EndpointPool> {
-        let mut endpoints = self.endpoints.borrow_mut();
         let tls = EndpointTls::new(endpoint, upstream);
         let key = (endpoint.addr, upstream.http2, upstream.proxy_protocol, tls.as_ref().map(EndpointTls::identity));
+        let mut endpoints = self.endpoints.part_of(&key);
         let shared = endpoints.entry(key.clone()).or_insert_with(|| {
             Rc::new(EndpointPool {
                 pools: Rc::downgrade(self),
@@ -170,6 +187,7 @@ impl Pools {
         shared.queue.configure(upstream.queue);
         // Upstreams may share an endpoint; one that asks is enough.
         shared.goes_by_latency.set(shared.goes_by_latency.get() || upstream.balance.goes_by_latency());
+        shared.heed(health);
         Rc::clone(shared)
     }
 
@@ -216,12 +234,12 @@ impl Pools {
         let looked_at = released.split_off(few);
         for endpoint in looked_at {
             if endpoint.in_flight.get() > 0 || endpoint.is_waited_for.get() {
-                released.insert(0, endpoint);
+                released.push_front(endpoint);
                 continue;
             }
             let lists = usize::from(endpoint.is_connected.get());
             if Rc::strong_count(&endpoint) == 2 + lists {
-                self.endpoints.borrow_mut().remove(&endpoint.key);
+                self.endpoints.part_of(&endpoint.key).remove(&endpoint.key);
                 endpoint.keep_none(worker);
             }
         }
@@ -308,7 +326,7 @@ impl EndpointPool {
     }
 
     /// What an upstream knows of it.
-    pub fn heed(&self, health: &Arc<Health>) {
+    fn heed(&self, health: &Arc<Health>) {
         let mut all = self.health.borrow_mut();
         all.retain(|known| known.strong_count() > 0);
         if !all.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(health))) {
@@ -365,7 +383,22 @@ pub enum Freshness {
 }
 
 impl<'w> Permit<'w> {
-    /// A connection for the exchange's request.
+    /// An idle connection for the exchange's request; the permit is given back where there is none.
+    pub fn reuse(self, freshness: Freshness, exchange: &Exchange) -> Result<UpstreamConnection<'w>, Permit<'w>> {
+        if freshness == Freshness::New {
+            return Err(self);
+        }
+        let client = self.announced_client(exchange);
+        match self.endpoint.take_idle(self.worker, freshness, exchange.request.host(), client) {
+            Some(IdleConnection { stream, requests, .. }) => {
+                self.worker.metrics.upstream_reuses.increment();
+                Ok(UpstreamConnection::new(self, stream, client, requests))
+            }
+            None => Err(self),
+        }
+    }
+
+    /// A connection for the exchange's request: a new one, unless one becomes idle while it waits for a descriptor.
     pub async fn open(
         mut self,
         freshness: Freshness,
@@ -374,38 +407,26 @@ impl<'w> Permit<'w> {
     ) -> Result<UpstreamConnection<'w>, Stop> {
         let worker = self.worker;
         let began_ns = worker.now_ns();
-        let client = self.endpoint.announcing.map(|_| announced(exchange));
         loop {
-            if freshness != Freshness::New
-                && let Some(IdleConnection { stream, requests, .. }) =
-                    self.endpoint.take_idle(worker, freshness, exchange.request.host(), client)
-            {
-                worker.metrics.upstream_reuses.increment();
-                return Ok(UpstreamConnection {
-                    permit: self,
-                    stream: Some(stream),
-                    client,
-                    unsent: Unsent::default(),
-                    requests,
-                });
-            }
             let connecting = self.endpoint.connect(worker, timeouts.send, exchange);
             match in_time(worker, timeouts.connect, connecting).await {
                 Err(Stop::Overloaded) if self.endpoint.is_crowded(began_ns, timeouts.connect, worker.now_ns()) => {
-                    self = self.again(timeouts.connect).await?;
+                    self = match self.again(timeouts.connect).await?.reuse(freshness, exchange) {
+                        Ok(connection) => return Ok(connection),
+                        Err(permit) => permit,
+                    };
                 }
                 connected => {
-                    let stream = Some(connected?);
-                    return Ok(UpstreamConnection {
-                        permit: self,
-                        stream,
-                        client,
-                        unsent: Unsent::default(),
-                        requests: 0,
-                    });
+                    let client = self.announced_client(exchange);
+                    return Ok(UpstreamConnection::new(self, connected?, client, 0));
                 }
             }
         }
+    }
+
+    /// Whom a connection has to be announced for, if it has to be.
+    fn announced_client(&self, exchange: &Exchange) -> Option<SocketAddr> {
+        self.endpoint.announcing.map(|_| announced(exchange))
     }
 }
 
@@ -514,7 +535,11 @@ fn announced(exchange: &Exchange) -> SocketAddr {
     if client.addr == client.peer.ip() { client.peer } else { SocketAddr::new(client.addr, 0) }
 }
 
-impl UpstreamConnection<'_> {
+impl<'w> UpstreamConnection<'w> {
+    fn new(permit: Permit<'w>, stream: Stream, client: Option<SocketAddr>, requests: u64) -> UpstreamConnection<'w> {
+        UpstreamConnection { permit, stream: Some(stream), client, unsent: Unsent::default(), requests }
+    }
+
     pub fn stream(&mut self) -> &mut Stream {
         self.stream.as_mut().expect(HAS_STREAM)
     }

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -171,13 +172,11 @@ async fn ask_again_and_again(
         };
         let outcome = match outcome {
             Ok(Ok(answer)) => CheckOutcome::Answered(answer),
-            Ok(Err(error)) => {
-                tracing::debug!("health check of {endpoint}: {error}");
-                CheckOutcome::Failed
-            }
+            Ok(Err(error)) => CheckOutcome::Failed(error),
             Err(_) => CheckOutcome::TimedOut,
         };
-        match tally.count(outcome, &checks) {
+        tracing::debug!("health check of {endpoint}: {outcome}");
+        match tally.count(&outcome, &checks) {
             CheckVerdict::Healthy(enough) => {
                 table.checks.healthy.fetch_add(1, Relaxed);
                 if enough {
@@ -187,7 +186,8 @@ async fn ask_again_and_again(
             CheckVerdict::Unhealthy(enough) => {
                 table.checks.unhealthy.fetch_add(1, Relaxed);
                 if enough {
-                    health.checked_down(checks.unhealthy_interval * PAUSE_INTERVALS, clock.now_ns());
+                    let cause = format_args!("its health checks fail, the last one: {outcome}");
+                    health.checked_down(checks.unhealthy_interval * PAUSE_INTERVALS, &cause, clock.now_ns());
                 }
             }
             CheckVerdict::Nothing => {}
@@ -197,11 +197,25 @@ async fn ask_again_and_again(
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum CheckOutcome {
     Answered(CheckAnswer),
-    Failed,
+    Failed(io::Error),
     TimedOut,
+}
+
+impl fmt::Display for CheckOutcome {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CheckOutcome::Answered(CheckAnswer::Well) => write!(out, "the endpoint serves"),
+            CheckOutcome::Answered(CheckAnswer::Ill) => {
+                write!(out, "the endpoint's gRPC health service reports that it is not serving")
+            }
+            CheckOutcome::Answered(CheckAnswer::Status(status)) => write!(out, "answered with status {status}"),
+            CheckOutcome::Failed(error) => write!(out, "{error}"),
+            CheckOutcome::TimedOut => write!(out, "no answer in time"),
+        }
+    }
 }
 
 /// What an endpoint has said of itself.
@@ -232,12 +246,12 @@ struct CheckTally {
 }
 
 impl CheckTally {
-    fn count(&mut self, outcome: CheckOutcome, checks: &ActiveChecks) -> CheckVerdict {
+    fn count(&mut self, outcome: &CheckOutcome, checks: &ActiveChecks) -> CheckVerdict {
         let healthy = match outcome {
             CheckOutcome::Answered(CheckAnswer::Well) => true,
-            CheckOutcome::Answered(CheckAnswer::Status(status)) if checks.healthy_statuses.contains(&status) => true,
+            CheckOutcome::Answered(CheckAnswer::Status(status)) if checks.healthy_statuses.contains(status) => true,
             // APISIX: a status in neither list says nothing.
-            CheckOutcome::Answered(CheckAnswer::Status(status)) if !checks.unhealthy_statuses.contains(&status) => {
+            CheckOutcome::Answered(CheckAnswer::Status(status)) if !checks.unhealthy_statuses.contains(status) => {
                 return CheckVerdict::Nothing;
             }
             _ => false,
@@ -249,7 +263,7 @@ impl CheckTally {
         self.successes = 0;
         let (count, most) = match outcome {
             CheckOutcome::Answered(_) => (&mut self.http_failures, checks.http_failures),
-            CheckOutcome::Failed => (&mut self.tcp_failures, checks.tcp_failures),
+            CheckOutcome::Failed(_) => (&mut self.tcp_failures, checks.tcp_failures),
             CheckOutcome::TimedOut => (&mut self.timeouts, checks.timeouts),
         };
         *count = count.saturating_add(1);
@@ -356,16 +370,17 @@ mod tests {
     #[test]
     fn outcomes_count_in_a_row_and_by_kind() {
         let (mut tally, checks) = (CheckTally::default(), checks());
-        let mut count = |outcome| tally.count(outcome, &checks);
-        assert_eq!(count(CheckOutcome::Failed), CheckVerdict::Unhealthy(false));
+        let mut count = |outcome: CheckOutcome| tally.count(&outcome, &checks);
+        let refused = || CheckOutcome::Failed(io::ErrorKind::ConnectionRefused.into());
+        assert_eq!(count(refused()), CheckVerdict::Unhealthy(false));
         assert_eq!(count(CheckOutcome::Answered(CheckAnswer::Status(500))), CheckVerdict::Unhealthy(false));
-        assert_eq!(count(CheckOutcome::Failed), CheckVerdict::Unhealthy(true));
+        assert_eq!(count(refused()), CheckVerdict::Unhealthy(true));
         assert_eq!(count(CheckOutcome::TimedOut), CheckVerdict::Unhealthy(true));
         assert_eq!(count(CheckOutcome::Answered(CheckAnswer::Status(200))), CheckVerdict::Healthy(false));
         assert_eq!(count(CheckOutcome::Answered(CheckAnswer::Status(418))), CheckVerdict::Nothing);
         assert_eq!(count(CheckOutcome::Answered(CheckAnswer::Well)), CheckVerdict::Healthy(true));
-        assert_eq!(count(CheckOutcome::Failed), CheckVerdict::Unhealthy(false), "from the beginning");
-        let ill = [CheckOutcome::Answered(CheckAnswer::Ill); 3].map(count);
+        assert_eq!(count(refused()), CheckVerdict::Unhealthy(false), "from the beginning");
+        let ill = [(); 3].map(|()| count(CheckOutcome::Answered(CheckAnswer::Ill)));
         assert_eq!(ill, [false, false, true].map(CheckVerdict::Unhealthy));
     }
 

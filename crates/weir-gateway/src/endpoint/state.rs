@@ -2,6 +2,7 @@
 //! than any snapshot.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -54,9 +55,12 @@ pub struct Checks {
     pub unhealthy: AtomicU64,
 }
 
-/// What is known of one endpoint. Read on the path; written when something goes wrong, or right again.
-#[derive(Debug, Default)]
+/// What is known of one endpoint. Read on the path; written when something goes wrong, or right again. Each of these changes
+/// is a line of the error log.
+#[derive(Debug)]
 pub struct Health {
+    /// What the log calls it.
+    addr: SocketAddr,
     tcp_failures: AtomicU32,
     timeouts: AtomicU32,
     http_failures: AtomicU32,
@@ -85,7 +89,7 @@ impl HealthTable {
 
     fn known(&self, endpoints: &mut HashMap<HealthKey, Arc<Health>>, endpoint: &Endpoint, now_ns: u64) -> Arc<Health> {
         let joined_ns = if self.begun.load(Relaxed) { now_ns } else { 0 };
-        let new = || Arc::new(Health { joined_ns: joined_ns.into(), ..Health::default() });
+        let new = || Arc::new(Health { joined_ns: joined_ns.into(), ..Health::new(endpoint.addr) });
         let question = endpoint.checks.as_ref().map(|checks| checks.question.clone());
         Arc::clone(endpoints.entry((endpoint.addr, question)).or_insert_with(new))
     }
@@ -103,6 +107,20 @@ impl HealthTable {
 }
 
 impl Health {
+    pub fn new(addr: SocketAddr) -> Self {
+        Self {
+            addr,
+            tcp_failures: AtomicU32::default(),
+            timeouts: AtomicU32::default(),
+            http_failures: AtomicU32::default(),
+            successes: AtomicU32::default(),
+            out_until_ns: AtomicU64::default(),
+            pause_end_ns: AtomicU64::default(),
+            relapses: AtomicU32::default(),
+            joined_ns: AtomicU64::default(),
+        }
+    }
+
     pub fn is_up(&self, now_ns: u64) -> bool {
         self.out_until_ns.load(Relaxed) <= now_ns
     }
@@ -133,7 +151,8 @@ impl Health {
     /// A complete exchange. Touches shared memory only if something was wrong before, or the status is a failure.
     pub fn answered(&self, status: u16, checks: &PassiveChecks, now_ns: u64) {
         if status >= 400 && checks.unhealthy_statuses.contains(&status) {
-            return self.count(&self.http_failures, checks.http_failures, checks, now_ns);
+            let what = format_args!("answered with status {status}");
+            return self.count(&self.http_failures, checks.http_failures, (checks, &what), now_ns);
         }
         for failures in [&self.tcp_failures, &self.timeouts, &self.http_failures] {
             if failures.load(Relaxed) != 0 {
@@ -156,41 +175,45 @@ impl Health {
         if began_ns < self.pause_end_ns.load(Relaxed) && self.out_until_ns.load(Relaxed) != 0 {
             return; // it was out already
         }
-        match stop {
+        let (failures, most) = match stop {
             Stop::ConnectFailed
             | Stop::UpstreamTls
             | Stop::UpstreamClosed
             | Stop::UpstreamHeadAborted
             | Stop::UpstreamReset(_)
-            | Stop::UpstreamAborted => {
-                self.count(&self.tcp_failures, checks.tcp_failures, checks, now_ns);
-            }
-            // Whoever speaks no HTTP serves as little as who does not speak at all.
+            | Stop::UpstreamAborted => (&self.tcp_failures, checks.tcp_failures),
+            // An endpoint that does not speak HTTP serves as little as one that does not answer.
             Stop::BadResponse(BadResponse::Syntax | BadResponse::Framing) | Stop::BadResponseBody => {
-                self.count(&self.tcp_failures, checks.tcp_failures, checks, now_ns);
+                (&self.tcp_failures, checks.tcp_failures)
             }
-            Stop::ConnectTimeout | Stop::ReadTimeout | Stop::SendTimeout => {
-                self.count(&self.timeouts, checks.timeouts, checks, now_ns);
-            }
+            Stop::ConnectTimeout | Stop::ReadTimeout | Stop::SendTimeout => (&self.timeouts, checks.timeouts),
             Stop::BadResponse(BadResponse::HeadTooLarge) | Stop::BadInterim => {
-                self.count(&self.http_failures, checks.http_failures, checks, now_ns);
+                (&self.http_failures, checks.http_failures)
             }
-            _ => {}
-        }
+            _ => return,
+        };
+        self.count(failures, most, (checks, &format_args!("failed: {}", stop.ending().name)), now_ns);
     }
 
-    fn count(&self, failures: &AtomicU32, most: u32, checks: &PassiveChecks, now_ns: u64) {
+    /// Counts a failure, and logs the first of a row.
+    fn count(&self, failures: &AtomicU32, most: u32, (checks, what): (&PassiveChecks, &dyn Display), now_ns: u64) {
         self.successes.store(0, Relaxed);
         let count = failures.fetch_add(1, Relaxed) + 1;
+        let endpoint = self.addr;
         if most != 0 && count >= most {
-            self.leave(checks.retry_after, checks.until_checked, now_ns);
+            let cause = format_args!("{count} exchanges in a row failed, the last one {what}");
+            self.leave(checks.retry_after, checks.until_checked, &cause, now_ns);
+        } else if count == 1 && most != 0 {
+            tracing::info!(%endpoint, "an exchange with an endpoint {what}; out of rotation after {most} in a row");
+        } else if count == 1 {
+            tracing::info!(%endpoint, "an exchange with an endpoint {what}; it stays in rotation, whose checks ignore this");
         }
     }
 
     /// Enough active checks in a row have failed: it stays out until enough have succeeded.
-    pub fn checked_down(&self, pause: Duration, now_ns: u64) {
+    pub fn checked_down(&self, pause: Duration, cause: &dyn Display, now_ns: u64) {
         if self.out_until_ns.load(Relaxed) != UNTIL_CHECKED {
-            self.leave(pause, true, now_ns);
+            self.leave(pause, true, cause, now_ns);
         }
     }
 
@@ -201,8 +224,9 @@ impl Health {
         }
     }
 
-    fn leave(&self, pause: Duration, until_checked: bool, now_ns: u64) {
-        let is_back = self.out_until_ns.load(Relaxed) == 0;
+    fn leave(&self, pause: Duration, until_checked: bool, cause: &dyn Display, now_ns: u64) {
+        let out_until_ns = self.out_until_ns.load(Relaxed);
+        let is_back = out_until_ns == 0;
         let was_calm = is_back
             && (self.pause_end_ns.load(Relaxed) == 0 || now_ns >= self.joined_ns.load(Relaxed).saturating_add(CALM_NS));
         let relapses = if was_calm { 0 } else { self.relapses.load(Relaxed) + 1 };
@@ -212,6 +236,13 @@ impl Health {
         let end_ns = now_ns.saturating_add(pause_ns).clamp(1, UNTIL_CHECKED - 1);
         self.pause_end_ns.store(end_ns, Relaxed);
         self.out_until_ns.store(if until_checked { UNTIL_CHECKED } else { end_ns }, Relaxed);
+        let endpoint = self.addr;
+        if !until_checked {
+            let pause_s = pause_ns as f64 / 1e9;
+            tracing::warn!(%endpoint, "an endpoint is out of rotation for {pause_s} s: {cause}");
+        } else if out_until_ns != UNTIL_CHECKED {
+            tracing::warn!(%endpoint, "an endpoint is out of rotation until health checks succeed: {cause}");
+        }
     }
 
     fn join(&self, now_ns: u64) {
@@ -220,6 +251,8 @@ impl Health {
         }
         self.joined_ns.store(now_ns, Relaxed);
         self.out_until_ns.store(0, Relaxed);
+        let endpoint = self.addr;
+        tracing::info!(%endpoint, "an endpoint is back in rotation");
     }
 }
 

@@ -46,13 +46,26 @@ pub fn upgraded(writer: &mut FieldWriter<'_>, exchange: &Exchange) {
     write(writer, head, |field| field.known != Known::ContentLength && !is_proof(field));
 }
 
-/// The request for an upstream; says how its content travels. `scratch` comes and goes empty.
-pub fn request(writer: &mut FieldWriter<'_>, exchange: &Exchange, scheme: &[u8], host: &[u8], scratch: &mut Vec<u8>) {
+/// Where a request goes, beside its path.
+pub struct RequestTarget<'t> {
+    pub scheme: &'t [u8],
+    pub host: &'t [u8],
+    /// It asks for a WebSocket in its stream (RFC 8441 §4).
+    pub is_websocket: bool,
+}
+
+/// The request for an upstream. `scratch` comes and goes empty.
+pub fn request(writer: &mut FieldWriter<'_>, exchange: &Exchange, target: &RequestTarget<'_>, scratch: &mut Vec<u8>) {
     let request = &exchange.request;
-    writer.add(b":method", request.method_name());
-    writer.add(b":scheme", scheme);
-    if !host.is_empty() {
-        writer.add(b":authority", host);
+    if target.is_websocket {
+        writer.add(b":method", b"CONNECT");
+        writer.add(b":protocol", b"websocket");
+    } else {
+        writer.add(b":method", request.method_name());
+    }
+    writer.add(b":scheme", target.scheme);
+    if !target.host.is_empty() {
+        writer.add(b":authority", target.host);
     }
     match request.query() {
         None => writer.add(b":path", request.path()),
@@ -64,7 +77,11 @@ pub fn request(writer: &mut FieldWriter<'_>, exchange: &Exchange, scheme: &[u8],
             scratch.clear();
         }
     }
-    write(writer, &request.head, |field| forward::goes_upstream(exchange, field));
+    // RFC 8441 §5: the key and its answer are for HTTP/1.1.
+    let is_key = |field: &Field| request.head.slice(field.name).eq_ignore_ascii_case(b"sec-websocket-key");
+    write(writer, &request.head, |field| {
+        forward::goes_upstream(exchange, field) && !(target.is_websocket && is_key(field))
+    });
     forward::forwarding_fields(scratch, exchange);
     for line in scratch.split(|&byte| byte == b'\n') {
         if let Some(colon) = memchr::memchr(b':', line) {

@@ -2,5 +2,9 @@
 
 pub mod fields;
 mod session;
+pub mod silence;
+mod state;
+mod turns;
 
-pub use session::{Handler, Session, State};
+pub use session::Session;
+pub use state::{Handler, State};

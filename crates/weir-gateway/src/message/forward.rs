@@ -1,10 +1,14 @@
 //! Heads as they leave: the request for the upstream, the response for the client.
 
-use weir_plugin::{Client, Exchange};
-use weir_proto::address::write_ip;
+use std::net::IpAddr;
+use std::ops::Range;
+
+use weir_plugin::{ClientFacts, Exchange};
+use weir_proto::address::{ipv4_text, write_ip};
+use weir_proto::authority::HostPort;
 use weir_proto::field;
 use weir_proto::head::write_field;
-use weir_proto::{Field, Framing, Known, Method, Version};
+use weir_proto::{Field, Framing, Head, Known, Method, Version};
 
 use crate::snapshot::{Endpoint, PassHost};
 
@@ -23,17 +27,7 @@ pub enum Coding {
 /// nothing a `Connection` field nominated can take our own fields away, since they are written afterwards.
 pub fn request_head(out: &mut Vec<u8>, exchange: &Exchange, pass_host: &PassHost, endpoint: &Endpoint) -> Coding {
     let request = &exchange.request;
-    out.extend_from_slice(request.method_name());
-    out.push(b' ');
-    out.extend_from_slice(request.path());
-    if let Some(query) = request.query() {
-        out.push(b'?');
-        out.extend_from_slice(query);
-    }
-    out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
-    out.extend_from_slice(host(exchange, pass_host, endpoint));
-    out.extend_from_slice(b"\r\n");
-    request.head.write_fields(out, |field| goes_upstream(exchange, field));
+    request.write(out, host(exchange, pass_host, endpoint), |field| goes_upstream(exchange, field));
     forwarding_fields(out, exchange);
     if request.upgrade {
         out.extend_from_slice(b"Connection: upgrade\r\n");
@@ -62,7 +56,7 @@ fn is_believed(trusted: bool, field: &Field) -> bool {
 }
 
 /// The same for `X-Real-IP`, unless a plugin has found out who the client is.
-fn is_believed_real_ip(client: &Client, field: &Field) -> bool {
+fn is_believed_real_ip(client: &ClientFacts, field: &Field) -> bool {
     is_believed(client.trusted && client.addr == client.peer.ip(), field)
 }
 
@@ -123,39 +117,140 @@ impl Said {
 
 /// Who is asking, through whom: what upstreams and their logs go by.
 pub fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
-    let Client { peer, local, addr, trusted, .. } = exchange.client;
+    let ClientFacts { peer, local, addr, trusted, .. } = exchange.client;
     let head = &exchange.request.head;
     let said = Said::by(exchange);
-    if !said.real_ip {
-        out.extend_from_slice(b"X-Real-IP: ");
-        write_ip(out, addr);
-        out.extend_from_slice(b"\r\n");
+    let mut lines = AddressLines::default();
+    let mut known = None;
+    if !said.real_ip && !head.is_withheld(Known::XRealIp) {
+        lines.push(b"X-Real-IP: ");
+        let start = lines.length;
+        lines.push_ip(addr);
+        known = (addr == peer.ip()).then_some(start..lines.length);
+        lines.push(b"\r\n");
     }
-    out.extend_from_slice(b"X-Forwarded-For: ");
-    if said.list {
-        let is_said = |field: &&Field| field.known == Known::XForwardedFor && is_believed(trusted, field);
-        for field in head.present().filter(is_said) {
-            out.extend_from_slice(head.slice(field.value));
-            out.extend_from_slice(b", ");
+    if said.list || !head.is_withheld(Known::XForwardedFor) {
+        lines.push(b"X-Forwarded-For: ");
+        if said.list {
+            lines.flush(out);
+            let is_said = |field: &&Field| field.known == Known::XForwardedFor && is_believed(trusted, field);
+            for field in head.present().filter(is_said) {
+                out.extend_from_slice(head.slice(field.value));
+                out.extend_from_slice(b", ");
+            }
+        }
+        match known {
+            Some(text) if !said.list => lines.push_again(text),
+            _ => lines.push_ip(peer.ip()),
+        }
+        lines.push(b"\r\n");
+    }
+    if !said.proto && !head.is_withheld(Known::XForwardedProto) {
+        match exchange.client.tls {
+            true => lines.push(b"X-Forwarded-Proto: https\r\n"),
+            false => lines.push(b"X-Forwarded-Proto: http\r\n"),
         }
     }
-    write_ip(out, peer.ip());
-    out.extend_from_slice(b"\r\n");
-    if !said.proto {
-        out.extend_from_slice(if exchange.client.tls {
-            b"X-Forwarded-Proto: https\r\n"
-        } else {
-            b"X-Forwarded-Proto: http\r\n"
-        });
+    let authority = exchange.request.client_authority();
+    if !said.host && !authority.is_empty() && !head.is_withheld(Known::XForwardedHost) {
+        lines.push(b"X-Forwarded-Host: ");
+        lines.flush(out);
+        out.extend_from_slice(authority);
+        lines.push(b"\r\n");
     }
-    if !said.host && !exchange.request.client_authority().is_empty() {
-        write_field(out, b"X-Forwarded-Host", exchange.request.client_authority());
+    if !said.port && !head.is_withheld(Known::XForwardedPort) {
+        let port = forwarded_port(exchange, &said).unwrap_or(local.port());
+        lines.push(b"X-Forwarded-Port: ");
+        lines.push(itoa::Buffer::new().format(port).as_bytes());
+        lines.push(b"\r\n");
     }
-    if !said.port {
-        out.extend_from_slice(b"X-Forwarded-Port: ");
-        out.extend_from_slice(itoa::Buffer::new().format(local.port()).as_bytes());
-        out.extend_from_slice(b"\r\n");
+    lines.flush(out);
+}
+
+/// Short pieces of lines, put together on the stack: to append each of them to a buffer costs more than to copy it.
+struct AddressLines {
+    bytes: [u8; 192],
+    length: usize,
+}
+
+impl Default for AddressLines {
+    fn default() -> AddressLines {
+        AddressLines { bytes: [0; 192], length: 0 }
     }
+}
+
+impl AddressLines {
+    #[inline(always)]
+    fn push(&mut self, piece: &[u8]) {
+        self.bytes[self.length..][..piece.len()].copy_from_slice(piece);
+        self.length += piece.len();
+    }
+
+    /// An address that stands there already.
+    fn push_again(&mut self, text: Range<usize>) {
+        let length = text.len();
+        self.bytes.copy_within(text, self.length);
+        self.length += length;
+    }
+
+    fn push_ip(&mut self, addr: IpAddr) {
+        match addr {
+            IpAddr::V4(addr) => {
+                let (text, length) = ipv4_text(addr);
+                self.bytes[self.length..][..text.len()].copy_from_slice(&text);
+                self.length += length;
+            }
+            IpAddr::V6(_) => {
+                let mut text = Vec::new();
+                write_ip(&mut text, addr);
+                self.push(&text);
+            }
+        }
+    }
+
+    /// Appends what there is to `out`, and begins anew.
+    fn flush(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bytes[..self.length]);
+        self.length = 0;
+    }
+}
+
+/// Whether a field's value is a number, written as the gateway writes it.
+fn is_number(digits: &[u8], number: u64) -> bool {
+    let is_plain = match digits {
+        [] | [b'0', _, ..] => false,
+        digits => digits.len() <= 19 && digits.iter().all(u8::is_ascii_digit),
+    };
+    is_plain && digits.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')) == number
+}
+
+/// The port that the client has addressed, where that need not be ours: a mapped port stands in its `Host`. Behind a trusted
+/// peer that says which host or which scheme it was addressed by, it is the port of these.
+#[inline]
+fn forwarded_port(exchange: &Exchange, said: &Said) -> Option<u16> {
+    let head = &exchange.request.head;
+    let value = |known: Known| {
+        let mut fields = head.present().filter(|field| field.known == known);
+        fields.find(|field| is_believed(exchange.client.trusted, field)).map(|field| head.slice(field.value))
+    };
+    let port = match said.host {
+        true => value(Known::XForwardedHost).and_then(|host| HostPort::parse(host).ok()?.port),
+        false => exchange.request.port(),
+    };
+    if port.is_some() || !said.proto {
+        return port;
+    }
+    match value(Known::XForwardedProto)? {
+        b"https" => Some(443),
+        b"http" => Some(80),
+        _ => None,
+    }
+}
+
+/// RFC 9110 §7.6.3: by which protocol a message came here, and who passed it on.
+pub fn add_via(head: &mut Head, version: Version, received_by: &str) {
+    let protocol = version.name().trim_start_matches("HTTP/");
+    head.add(b"Via", format!("{protocol} {received_by}").as_bytes()).expect("compile lets nothing else through");
 }
 
 pub fn content_length(out: &mut Vec<u8>, length: u64) {
@@ -178,6 +273,18 @@ pub fn reframe(exchange: &mut Exchange) {
     }
 }
 
+/// Says in a response of 500 and above that the upstream is to blame, and what each attempt at it came to (APISIX). An attempt
+/// without an answer counts as `status`.
+#[cold]
+pub fn tell_upstream_status(exchange: &mut Exchange, status: u16) {
+    let attempts = exchange.earlier().iter().chain([&exchange.upstream]);
+    let statuses: Vec<String> = attempts
+        .map(|attempt| if attempt.status == 0 { status.to_string() } else { attempt.status.to_string() })
+        .collect();
+    let set = exchange.response.head.set(b"X-APISIX-Upstream-Status", statuses.join(", ").as_bytes());
+    set.expect("numbers are valid values");
+}
+
 /// No response with this status has content.
 pub fn is_bodiless(status: u16) -> bool {
     matches!(status, 204 | 304)
@@ -195,13 +302,22 @@ pub fn response_coding(exchange: &Exchange) -> Coding {
 
 /// Writes the head of the final response. `close` ends the connection after it.
 pub fn response_head(out: &mut Vec<u8>, exchange: &Exchange, coding: Coding, close: bool) {
-    status_line(out, exchange);
     let response = &exchange.response;
     // A length on a response without a body (HEAD, 304) describes what GET would bring; it is passed on. A 204 has none,
     // whoever says so (RFC 9110 §8.6).
     let keep_length = coding == Coding::None && response.status != 204;
-    response.head.write_fields(out, |field| field.known != Known::ContentLength || keep_length);
+    let mut is_said = false;
+    response.write(out, |field| {
+        if field.known != Known::ContentLength || keep_length {
+            return true;
+        }
+        let says = |length| !is_said && is_number(response.head.slice(field.value), length);
+        let stays = coding == Coding::Plain && matches!(response.framing, Framing::Sized(length) if says(length));
+        is_said |= stays;
+        stays
+    });
     match (coding, response.framing) {
+        (Coding::Plain, Framing::Sized(_)) if is_said => {}
         (Coding::Plain, Framing::Sized(length)) => content_length(out, length),
         (Coding::Chunked, _) => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
         _ => {}
@@ -216,8 +332,7 @@ pub fn response_head(out: &mut Vec<u8>, exchange: &Exchange, coding: Coding, clo
 
 /// Writes a 1xx head (RFC 9110 §15.2).
 pub fn interim_head(out: &mut Vec<u8>, exchange: &Exchange) {
-    status_line(out, exchange);
-    exchange.response.head.write_fields(out, |field| field.known != Known::ContentLength);
+    exchange.response.write(out, |field| field.known != Known::ContentLength);
     out.extend_from_slice(b"\r\n");
 }
 
@@ -231,24 +346,10 @@ pub fn switches_as_asked(exchange: &Exchange) -> bool {
 
 /// Writes the 101 that turns the connection into a tunnel.
 pub fn upgrade_head(out: &mut Vec<u8>, exchange: &Exchange) {
-    status_line(out, exchange);
-    exchange.response.head.write_fields(out, |field| field.known != Known::ContentLength);
+    exchange.response.write(out, |field| field.known != Known::ContentLength);
     out.extend_from_slice(b"Connection: upgrade\r\n");
     let protocol = exchange.response.head.known(Known::Upgrade).or_else(|| exchange.request.head.known(Known::Upgrade));
     write_field(out, b"Upgrade", protocol.unwrap_or_default());
-    out.extend_from_slice(b"\r\n");
-}
-
-fn status_line(out: &mut Vec<u8>, exchange: &Exchange) {
-    let status = exchange.response.status;
-    out.extend_from_slice(b"HTTP/1.1 ");
-    out.extend_from_slice(&[
-        b'0' + (status / 100) as u8,
-        b'0' + (status / 10 % 10) as u8,
-        b'0' + (status % 10) as u8,
-        b' ',
-    ]);
-    out.extend_from_slice(exchange.response.reason());
     out.extend_from_slice(b"\r\n");
 }
 
@@ -321,6 +422,39 @@ mod tests {
                 && out.contains("X-Real-IP: 10.1.1.1\r\n"),
             "{out}"
         );
+    }
+
+    #[test]
+    fn u18_the_forwarded_port_is_the_one_that_was_addressed() {
+        for (head, trusted, want) in [
+            ("Host: t", false, "9080"),
+            ("Host: t:8080", false, "8080"),
+            ("Host: t\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: t:1", false, "9080"),
+            ("Host: t\r\nX-Forwarded-Proto: https", true, "443"),
+            ("Host: t:8443\r\nX-Forwarded-Proto: https", true, "8443"),
+            ("Host: inner:1\r\nX-Forwarded-Host: t:8443", true, "8443"),
+            ("Host: inner:1\r\nX-Forwarded-Host: t\r\nX-Forwarded-Proto: http", true, "80"),
+            ("Host: inner:1\r\nX-Forwarded-Host: t", true, "9080"),
+            ("Host: t:8080\r\nX-Forwarded-Port: 7", true, "7"),
+        ] {
+            let out = forwarded(&format!("GET / HTTP/1.1\r\n{head}\r\n\r\n"), trusted);
+            assert!(out.contains(&format!("X-Forwarded-Port: {want}\r\n")), "{head}: {out}");
+        }
+    }
+
+    #[test]
+    fn u18_withheld_fields_are_not_added() {
+        let mut exchange = Exchange::default();
+        parse_request(b"GET / HTTP/1.1\r\nHost: t\r\n\r\n", &Limits::default(), &mut exchange.request)
+            .expect("valid")
+            .expect("complete");
+        let names = ["X-Real-IP", "X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Forwarded-Port"];
+        names.iter().for_each(|name| exchange.request.head.withhold(name.as_bytes()));
+        exchange.request.head.add(b"X-Forwarded-Host", b"said.example").expect("valid");
+        let mut out = Vec::new();
+        request_head(&mut out, &exchange, &PassHost::Pass, &endpoint());
+        let out = String::from_utf8(out).expect("text");
+        assert_eq!(out, "GET / HTTP/1.1\r\nHost: t\r\nX-Forwarded-Host: said.example\r\n\r\n");
     }
 
     #[test]

@@ -4,16 +4,17 @@
 //! half. Each wake-up moves what can be moved, through the worker's buffers, straight from one socket to the other.
 
 use std::future::poll_fn;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use weir_net::timer::NEVER;
-use weir_plugin::{Exchange, Stop};
+use weir_plugin::Stop;
 use weir_proto::Trailers;
 use weir_proto::h1::Tolerance;
 
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
+use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::persistence::{Persistence, StickySessions};
 use crate::message::forward::Coding;
 use crate::message::sides::{ClientSide, RequestTerms, UpstreamSide};
@@ -42,6 +43,8 @@ pub struct RelayTerms<'a> {
     pub clients: &'a ClientSettings,
     pub timeouts: Timeouts,
     pub tolerance: Tolerance,
+    /// What we call ourselves in `Via`, where the response comes from elsewhere and that is wanted.
+    pub via: Option<&'a str>,
     pub pass_host: &'a PassHost,
     pub endpoint: &'a Endpoint,
     pub persistence: Option<Persisting<'a>>,
@@ -62,25 +65,28 @@ pub struct Persisting<'a> {
     pub endpoint: usize,
 }
 
-/// Sends the request to the upstream and its response to the client.
-pub async fn both_ways(
-    worker: &WorkerContext,
-    client: &mut impl ClientSide,
-    upstream: &mut impl UpstreamSide,
-    exchange: &mut Exchange,
-    terms: &RelayTerms<'_>,
-) -> Result<RelayOutcome, Stop> {
+/// Sends the request to the upstream and its response to the client. Not an `async fn`, which would keep its arguments beside
+/// the relay that is made of them.
+pub fn both_ways<'a, C: ClientSide, U: UpstreamSide>(
+    worker: &'a WorkerContext,
+    client: &'a mut C,
+    upstream: &'a mut U,
+    exchange: &'a mut ServedExchange,
+    terms: &'a RelayTerms<'a>,
+) -> impl Future<Output = Result<RelayOutcome, Stop>> + use<'a, C, U> {
     let mut relay = Relay::new(worker, client, upstream, exchange, terms);
-    let end = poll_fn(|context| relay.poll(context)).await;
-    relay.release();
-    end
+    poll_fn(move |context| {
+        let end = ready!(relay.poll(context));
+        relay.release();
+        Poll::Ready(end)
+    })
 }
 
 struct Relay<'a, C, U> {
     worker: &'a WorkerContext,
     client: &'a mut C,
     upstream: &'a mut U,
-    exchange: &'a mut Exchange,
+    exchange: &'a mut ServedExchange,
     terms: &'a RelayTerms<'a>,
     request: RequestSide,
     response: ResponseSide<'a>,
@@ -126,7 +132,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         worker: &'a WorkerContext,
         client: &'a mut C,
         upstream: &'a mut U,
-        exchange: &'a mut Exchange,
+        exchange: &'a mut ServedExchange,
         terms: &'a RelayTerms<'a>,
     ) -> Relay<'a, C, U> {
         let now_ns = worker.now_ns();
@@ -156,7 +162,8 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         Relay { worker, client, upstream, exchange, terms, request, response, now_ns }
     }
 
-    fn release(mut self) {
+    /// At the end.
+    fn release(&mut self) {
         self.worker.buffers.release(&mut self.response.stash);
         if let Some(content) = self.response.content.take() {
             self.exchange.broken_filters = content.into_filters();
@@ -169,7 +176,11 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         loop {
             // Once the request is out, the answer comes first: most of the time it is all there is left to do.
             let waits_for_answer = self.request_is_out();
+            let begins = !self.request.head_sent;
             let request = if waits_for_answer { Poll::Pending } else { self.poll_request(context)? };
+            if begins && self.request_is_out() {
+                continue; // nothing can have been answered yet
+            }
             let response = self.poll_response(context)?;
             if let Some(outcome) = self.outcome() {
                 return Poll::Ready(Ok(outcome));
@@ -181,6 +192,10 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
                 }
                 if self.response.content.is_some() && !self.client.is_blocked() {
                     self.flush_content(context)?;
+                }
+                if self.is_to_leave() {
+                    self.end_stream(context)?;
+                    continue;
                 }
                 self.keep_deadlines()?;
                 return Poll::Pending;
@@ -246,7 +261,8 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         if upstream <= now_ns {
             return Err(if self.upstream.is_blocked() { Stop::SendTimeout } else { Stop::ReadTimeout });
         }
-        self.client.set_deadline(upstream.min(client).min(body).min(half_close).min(call));
+        let leave = self.leave_ns();
+        self.client.set_deadline(upstream.min(client).min(body).min(half_close).min(call).min(leave));
         Ok(())
     }
 }

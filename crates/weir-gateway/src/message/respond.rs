@@ -2,9 +2,10 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use weir_plugin::{Blame, Exchange, Stop, Taken};
+use weir_plugin::{Blame, Exchange, Stop};
 use weir_proto::h2::ErrorCode;
 use weir_proto::head::reason;
 use weir_proto::{Framing, Known, Method, Trailers, Version};
@@ -12,6 +13,7 @@ use weir_proto::{Framing, Known, Method, Trailers, Version};
 use crate::connection::After;
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
+use crate::context::served_exchange::{ServedExchange, Taken};
 use crate::message::forward::{self, Coding};
 use crate::message::relay::body;
 use crate::message::sides::ClientSide;
@@ -22,13 +24,15 @@ use crate::worker::snapshot::WorkerSnapshot;
 /// The largest request body read and thrown away, so that a connection can be used again after a refusal.
 const MOST_DRAINED: u64 = 64 * 1024;
 const DRAIN_NS: u64 = 1_000_000_000;
+/// Servers round the time that a call has, and their clocks begin a little later.
+const DEADLINE_TOLERANCE_NS: u64 = 5_000_000;
 
 /// Ends an exchange, however it went; says what is to become of the client's connection.
 pub async fn finish(
     worker: &Rc<WorkerContext>,
     current: &WorkerSnapshot,
     client: &mut impl ClientSide,
-    exchange: &mut Exchange,
+    exchange: &mut ServedExchange,
     end: Result<After, Stop>,
 ) -> After {
     let plugins = Plugins::of(worker, current, exchange);
@@ -46,12 +50,16 @@ async fn refuse(
     current: &WorkerSnapshot,
     plugins: Plugins<'_>,
     client: &mut impl ClientSide,
-    exchange: &mut Exchange,
+    exchange: &mut ServedExchange,
     stop: Stop,
 ) -> After {
+    // A server gives a call up at its deadline, too, and is told apart from one that does so for reasons of its own.
+    let deadline_ns = client.call_deadline_ns().saturating_sub(DEADLINE_TOLERANCE_NS);
+    let is_late = stop == Stop::UpstreamReset(ErrorCode::CANCEL) && deadline_ns <= worker.now_ns();
+    let stop = if is_late { Stop::CallTimeout } else { stop };
     let ending = stop.ending();
     if ending.blame != Blame::Policy {
-        exchange.stop = Some(stop);
+        exchange.end_by(stop);
     }
     if exchange.response_begun {
         let coding = forward::response_coding(exchange);
@@ -128,7 +136,7 @@ async fn break_off(
     worker: &WorkerContext,
     current: &WorkerSnapshot,
     client: &mut impl ClientSide,
-    exchange: &mut Exchange,
+    exchange: &mut ServedExchange,
     coding: Coding,
     stop: Stop,
 ) -> After {
@@ -151,7 +159,7 @@ async fn break_off(
 }
 
 /// The gateway's own short answer, in the form the client prefers; never a detail of what is behind us.
-fn write_answer(exchange: &mut Exchange, status: u16, stop: Stop) {
+fn write_answer(exchange: &mut ServedExchange, status: u16, stop: Stop) {
     let is_outcome = matches!(stop, Stop::UpstreamReset(_)) && exchange.request.is_grpc();
     if stop == Stop::CallTimeout || is_outcome {
         // An outcome without content ("Trailers-Only"). Another status of HTTP would be taken for another outcome.
@@ -162,21 +170,38 @@ fn write_answer(exchange: &mut Exchange, status: u16, stop: Stop) {
         }
         return;
     }
-    let text = match stop {
-        Stop::NoRoute => "Route Not Found",
-        _ => reason(status),
-    };
     let accept = exchange.request.head.value(b"accept").unwrap_or_default();
     let wants_json = accept.windows(4).any(|window| window.eq_ignore_ascii_case(b"json"));
-    let _ = match wants_json {
-        true => {
-            exchange.respond(status, "application/json", format!("{{\"error_msg\":\"{status} {text}\"}}\n").as_bytes())
+    let title = title(status);
+    let _ = match stop {
+        Stop::NoRoute => exchange.respond(status, "application/json", b"{\"error_msg\":\"404 Route Not Found\"}\n"),
+        _ if wants_json => {
+            exchange.respond(status, "application/json", format!("{{\"error_msg\":\"{status} {title}\"}}\n").as_bytes())
         }
-        false => exchange.respond(status, "text/plain; charset=utf-8", format!("{status} {text}\n").as_bytes()),
+        _ => exchange.respond(status, "text/html", page(status, title).as_bytes()),
     };
+    if exchange.upstream.addr.is_some() && stop.ending().blame == Blame::Upstream {
+        forward::tell_upstream_status(exchange, status);
+    }
     if stop == Stop::Overloaded {
         exchange.response.head.add(b"Retry-After", b"1").expect("constant and valid");
     }
+}
+
+/// What a status is called in pages: nginx has words of its own for two.
+fn title(status: u16) -> &'static str {
+    match status {
+        503 => "Service Temporarily Unavailable",
+        504 => "Gateway Time-out",
+        status => reason(status),
+    }
+}
+
+/// A page as nginx's, which is what people see in browsers.
+fn page(status: u16, title: &str) -> String {
+    format!(
+        "<html>\n<head><title>{status} {title}</title></head>\n<body>\n<center><h1>{status} {title}</h1></center>\n</body>\n</html>\n"
+    )
 }
 
 /// Sends the answer that stands in the exchange.
@@ -184,7 +209,7 @@ async fn send(
     worker: &WorkerContext,
     current: &WorkerSnapshot,
     client: &mut impl ClientSide,
-    exchange: &mut Exchange,
+    exchange: &mut ServedExchange,
     close: bool,
 ) -> std::io::Result<()> {
     let status = exchange.response.status;
@@ -244,7 +269,7 @@ async fn flush<C: ClientSide>(
 
 /// How much of the request's body has to be thrown away before the next request can be read; `None` if the connection
 /// must be closed instead: the rest is too long, of unknown length, or may never come.
-fn drainable(exchange: &Exchange) -> Option<u64> {
+fn drainable(exchange: &ServedExchange) -> Option<u64> {
     let request = &exchange.request;
     match request.framing {
         _ if exchange.body_taken == Taken::All => Some(0),
@@ -287,12 +312,12 @@ async fn drain(worker: &WorkerContext, client: &mut impl ClientSide, mut rest: u
 }
 
 /// Counts what happened, and writes it down.
-fn record(worker: &WorkerContext, current: &WorkerSnapshot, plugins: Plugins<'_>, exchange: &mut Exchange) {
+fn record(worker: &WorkerContext, current: &WorkerSnapshot, plugins: Plugins<'_>, exchange: &mut ServedExchange) {
     let now_ns = worker.now_ns();
     exchange.ended_ns = now_ns;
     if !current.snapshot.secret_arguments.is_empty() {
         // The plugin that knows the secret may not have been asked: on another route, or on a path with a typing mistake.
-        exchange.secret_arguments.extend(current.snapshot.secret_arguments.iter().cloned());
+        current.snapshot.secret_arguments.iter().for_each(|name| exchange.hide_argument(Arc::clone(name)));
     }
     let metrics = &worker.metrics;
     let status = exchange.response.status;
@@ -307,7 +332,7 @@ fn record(worker: &WorkerContext, current: &WorkerSnapshot, plugins: Plugins<'_>
             .upstream_duration
             .record_ns(upstream.header_ns.saturating_sub(upstream.sent_ns.max(upstream.connect_ns)));
     }
-    if let Some(stop) = exchange.stop {
+    if let Some(stop) = exchange.stop() {
         metrics.errors.increment(stop.ending().name);
     }
     let route = current.metrics_of(worker, exchange);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 
-use weir_plugin::responder::{Responder, ResponderCall, ResponderRequest};
+use weir_plugin::responder::{Responder, ResponderCall};
 use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::{Limits, Tolerance};
 use weir_proto::h2::response_head;
@@ -16,9 +16,10 @@ use super::relay::{self, RelayOutcome, RelayTerms};
 use super::sides::{ClientSide, Received, RequestTerms, Sending, UpstreamSide};
 use crate::connection::After;
 use crate::context::WorkerContext;
+use crate::context::served_exchange::ServedExchange;
 use crate::message::forward::Coding;
 use crate::plugins::chain::Plugins;
-use crate::plugins::chain::guarded;
+use crate::plugins::guard::guarded;
 use crate::snapshot::{Endpoint, PassHost, Route};
 use crate::worker::snapshot::WorkerSnapshot;
 
@@ -40,7 +41,7 @@ pub async fn answer(
     route: &Route,
     responder: &Arc<dyn Responder>,
     client: &mut impl ClientSide,
-    exchange: &mut Exchange,
+    exchange: &mut ServedExchange,
 ) -> Result<After, Stop> {
     let terms = RelayTerms {
         plugins: Plugins::of(worker, current, exchange),
@@ -50,6 +51,7 @@ pub async fn answer(
         endpoint: &NO_ENDPOINT,
         persistence: None,
         tolerance: Tolerance::default(),
+        via: None,
     };
     exchange.upstream.attempts = 1;
     exchange.upstream.started_ns = worker.now_ns();
@@ -130,7 +132,7 @@ impl UpstreamSide for ResponderSide<'_> {
 
     fn request_head(&mut self, _: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> Coding {
         (self.method, self.limits) = (exchange.request.method, *terms.limits);
-        let request = ResponderRequest::of(exchange);
+        let request = exchange.responder_request();
         match guarded(|| Ok(ResponderCall::new(self.responder, request))) {
             Ok(call) => self.call = Some(call),
             Err(stop) => self.stop = Some(stop),

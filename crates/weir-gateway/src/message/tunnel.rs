@@ -1,19 +1,27 @@
-//! After a 101: bytes go both ways unread, until both sides have closed or nothing has moved for too long.
+//! After a 101: bytes go both ways, until both sides have closed or nothing has moved for too long. Of a WebSocket it is
+//! followed where frames end, so that both sides can be told when the gateway leaves.
 
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
 
 use weir_plugin::Exchange;
+use weir_proto::Known;
+use weir_proto::websocket::{self, FrameBoundary};
 
 use crate::connection::After;
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
-use crate::endpoint::pool::UpstreamConnection;
 use crate::message::sides::{ClientSide, Pipe};
 
 /// A tunnel in which nothing moves for this long is taken for dead. WebSocket pings keep one alive.
 const IDLE_NS: u64 = 3600 * 1_000_000_000;
+
+/// The same to a server, whose clients mask what they send (RFC 6455 §5.3); a mask of zeros changes nothing.
+const GOING_AWAY_MASKED: [u8; 8] = [0x88, 0x82, 0, 0, 0, 0, 0x03, 0xe9];
+
+/// How often a tunnel that is to leave looks whether a frame has ended.
+const LEAVING_STEP_NS: u64 = 10_000_000;
 
 /// Bytes from one side on their way to the other. At most one read is held, while the other side does not take it.
 #[derive(Default)]
@@ -21,22 +29,29 @@ struct Direction {
     held: Vec<u8>,
     ended: bool,
     shut: bool,
+    /// Of a WebSocket.
+    frames: Option<FrameBoundary>,
 }
 
 pub async fn run(
     worker: &WorkerContext,
     client: &mut impl ClientSide,
-    mut upstream: UpstreamConnection<'_>,
+    upstream: &mut impl Pipe,
     exchange: &mut Exchange,
 ) -> After {
     worker.metrics.tunnels_opened.increment();
-    let mut up = Direction { held: std::mem::take(client.stash()), ended: client.ended(), shut: false };
-    let mut down = Direction::default();
+    let protocol = exchange.request.head.known(Known::Upgrade).unwrap_or_default();
+    let frames = protocol.eq_ignore_ascii_case(b"websocket").then(FrameBoundary::default);
+    let mut up =
+        Direction { held: std::mem::take(client.stash()), ended: client.ended(), frames, ..Direction::default() };
+    up.frames.iter_mut().for_each(|frames| frames.pass(&up.held));
+    let mut down = Direction { frames, ..Direction::default() };
+    let mut has_left = false;
     let mut last_ns = worker.now_ns();
     poll_fn(|context| {
         let now_ns = worker.wake_up();
         loop {
-            let (client, upstream) = (client.pipe(), upstream.stream());
+            let client = client.pipe();
             let up_moved = up.poll(context, worker, client, upstream);
             let down_moved = down.poll(context, worker, upstream, client);
             match (up_moved, down_moved) {
@@ -54,10 +69,20 @@ pub async fn run(
                 }
             }
         }
-        if worker.phase() == WorkerPhase::Stopping || now_ns >= last_ns + IDLE_NS {
+        let leave_ns = worker.lifecycle.leave_ns(exchange.client.connection);
+        let is_stopping = worker.phase() == WorkerPhase::Stopping;
+        if (is_stopping || now_ns >= leave_ns) && down.is_between_frames() {
+            has_left = true;
+            down.leave(context, client.pipe(), &websocket::GOING_AWAY);
+            if up.is_between_frames() {
+                up.leave(context, upstream, &GOING_AWAY_MASKED);
+            }
             return Poll::Ready(());
         }
-        client.set_deadline(last_ns + IDLE_NS);
+        if is_stopping || now_ns >= last_ns + IDLE_NS {
+            return Poll::Ready(());
+        }
+        client.set_deadline((last_ns + IDLE_NS).min(leave_ns.max(now_ns + LEAVING_STEP_NS)));
         Poll::Pending
     })
     .await;
@@ -65,10 +90,21 @@ pub async fn run(
     worker.buffers.release(&mut down.held);
     worker.metrics.tunnels_closed.increment();
     // A stream of HTTP/2 that both have ended must not be reset: its end may not have left.
-    if up.shut && down.shut { After::Close } else { After::Abort }
+    if has_left || up.shut && down.shut { After::Close } else { After::Abort }
 }
 
 impl Direction {
+    /// Something can be put between two frames here: all that was received has been sent.
+    fn is_between_frames(&self) -> bool {
+        self.held.is_empty() && !self.ended && self.frames.is_some_and(|frames| frames.is_between_frames())
+    }
+
+    /// Says a last word. What the receiver does not take at once it does not get.
+    fn leave(&mut self, context: &mut Context<'_>, to: &mut impl Pipe, word: &[u8]) {
+        let _ = to.poll_write(context, word);
+        let _ = to.poll_shutdown(context);
+    }
+
     /// Moves bytes on; ready with how many the receiver took. A closed sender closes the receiver's half.
     fn poll(
         &mut self,
@@ -94,6 +130,7 @@ impl Direction {
             let count = std::task::ready!(from.poll_read(context, buffer))?;
             let bytes = &buffer[..count];
             self.ended = bytes.is_empty();
+            self.frames.iter_mut().for_each(|frames| frames.pass(bytes));
             let mut sent = 0;
             while sent < bytes.len() {
                 match to.poll_write(context, &bytes[sent..])? {

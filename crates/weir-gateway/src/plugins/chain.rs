@@ -1,15 +1,14 @@
-//! Running plugins, and measuring what they cost where chance has picked the exchange. One that panics takes its own
-//! exchange with it and nothing else: the request is answered with 500, never let through.
+//! Running the plugins of an exchange, phase by phase, and measuring what they cost where chance has picked the exchange.
 
-use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use weir_plugin::{Exchange, Flow, Stop, Waiting};
+use weir_plugin::{Flow, Stop};
 
-use super::price::PricedPhase;
+use super::guard::{guarded, guarded_wait};
+use super::price::{PricedPhase, Pricing};
 use crate::context::WorkerContext;
+use crate::context::served_exchange::ServedExchange;
 use crate::message::sides::unless_left;
 use crate::snapshot::{Chain, Link, Overlay, Reach};
 use crate::worker::snapshot::WorkerSnapshot;
@@ -21,29 +20,33 @@ use crate::worker::snapshot::WorkerSnapshot;
 pub struct Plugins<'a> {
     chain: &'a Chain,
     overlays: &'a [Overlay],
-    /// Where prices are written down; nowhere in some tests.
-    pub(super) site: Option<(&'a Rc<WorkerContext>, &'a WorkerSnapshot)>,
+    pub(super) pricing: Pricing<'a>,
 }
 
 impl<'a> Plugins<'a> {
-    pub fn of(worker: &'a Rc<WorkerContext>, current: &'a WorkerSnapshot, exchange: &Exchange) -> Plugins<'a> {
+    pub fn of(worker: &'a Rc<WorkerContext>, current: &'a WorkerSnapshot, exchange: &ServedExchange) -> Plugins<'a> {
         let snapshot = &*current.snapshot;
         let chain = match &exchange.route {
             Some(route) => &snapshot.routes[route.number()].chain,
             None => &snapshot.unmatched,
         };
-        Plugins { chain, overlays: &snapshot.overlays, site: Some((worker, current)) }
+        Plugins { chain, overlays: &snapshot.overlays, pricing: Pricing::of(worker, current) }
     }
 
-    fn overlay(self, exchange: &Exchange) -> Option<&'a Overlay> {
+    fn overlay(self, exchange: &ServedExchange) -> Option<&'a Overlay> {
         let number = exchange.identity.as_ref()?.consumer.overlay?;
         self.overlays.get(number as usize)
+    }
+
+    /// There are plugins that a request has to pass. A consumer's are among them only once one of these knows it.
+    pub fn see_requests(self) -> bool {
+        !self.chain.request.is_empty()
     }
 
     /// `poll_leave` ends what a plugin waits for when nobody needs it any more.
     pub async fn on_request(
         self,
-        exchange: &mut Exchange,
+        exchange: &mut ServedExchange,
         poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
     ) -> Result<(), Stop> {
         match exchange.measured {
@@ -54,7 +57,7 @@ impl<'a> Plugins<'a> {
 
     async fn requests<const MEASURED: bool>(
         self,
-        exchange: &mut Exchange,
+        exchange: &mut ServedExchange,
         mut poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
     ) -> Result<(), Stop> {
         let (anonymous, identified) = self.chain.request.split_at(self.chain.anonymous);
@@ -75,39 +78,41 @@ impl<'a> Plugins<'a> {
     async fn turn<const MEASURED: bool>(
         self,
         link: &Link,
-        exchange: &mut Exchange,
+        exchange: &mut ServedExchange,
         poll_leave: &mut impl FnMut(&mut Context<'_>) -> Poll<Stop>,
     ) -> Result<(), Stop> {
-        let price = self.price_if::<MEASURED>(link, exchange);
-        let end = match self.measure(price, PricedPhase::Request, || guarded(|| link.step.on_request(exchange))) {
+        let price = self.pricing.price_if::<MEASURED>(link, exchange);
+        let end = match self.pricing.measure(price, PricedPhase::Request, || guarded(|| link.step.on_request(exchange)))
+        {
             Ok(Flow::Continue) => return Ok(()),
             // Boxed: what a plugin waits with must not be part of each exchange.
             Ok(Flow::Wait(waiting)) if MEASURED => {
-                Box::pin(self.attend(price, guarded_wait(waiting), poll_leave)).await
+                Box::pin(self.pricing.attend(price, guarded_wait(waiting), poll_leave)).await
             }
             Ok(Flow::Wait(waiting)) => Box::pin(unless_left(guarded_wait(waiting), poll_leave)).await,
             Err(stop) => Err(stop),
         };
-        end.inspect_err(|stop| self.stopped(link, exchange, *stop))
+        end.inspect_err(|stop| self.pricing.stopped(link, exchange, *stop))
     }
 
     /// `Err(Stop::Answered)`: a plugin has replaced the response, and those after it have seen the new one.
-    pub fn on_response(self, exchange: &mut Exchange) -> Result<(), Stop> {
+    pub fn on_response(self, exchange: &mut ServedExchange) -> Result<(), Stop> {
         match exchange.measured {
             false => self.responses::<false>(exchange),
             true => self.responses::<true>(exchange),
         }
     }
 
-    fn responses<const MEASURED: bool>(self, exchange: &mut Exchange) -> Result<(), Stop> {
-        let respond = |link: &Link, exchange: &mut Exchange| {
-            let price = self.price_if::<MEASURED>(link, exchange);
-            match self.measure(price, PricedPhase::Response, || guarded(|| link.step.on_response(exchange))) {
+    fn responses<const MEASURED: bool>(self, exchange: &mut ServedExchange) -> Result<(), Stop> {
+        let respond = |link: &Link, exchange: &mut ServedExchange| {
+            let price = self.pricing.price_if::<MEASURED>(link, exchange);
+            match self.pricing.measure(price, PricedPhase::Response, || guarded(|| link.step.on_response(exchange))) {
                 Err(Stop::Answered) => {
                     exchange.response_replaced = true;
+                    exchange.replace_response();
                     Ok(())
                 }
-                end => end.inspect_err(|stop| self.stopped(link, exchange, *stop)),
+                end => end.inspect_err(|stop| self.pricing.stopped(link, exchange, *stop)),
             }
         };
         self.links(Order::ByPriority, exchange, |chain| &chain.response)
@@ -116,47 +121,47 @@ impl<'a> Plugins<'a> {
     }
 
     /// Somebody may look into the content of the request.
-    pub fn see_request_bodies(self, exchange: &Exchange) -> bool {
+    pub fn see_request_bodies(self, exchange: &ServedExchange) -> bool {
         !self.chain.request_body.is_empty()
             || self.overlay(exchange).is_some_and(|overlay| !overlay.chain.request_body.is_empty())
     }
 
     /// Somebody may look into the content of the response.
-    pub fn see_response_bodies(self, exchange: &Exchange) -> bool {
+    pub fn see_response_bodies(self, exchange: &ServedExchange) -> bool {
         !self.chain.response_body.is_empty()
             || self.overlay(exchange).is_some_and(|overlay| !overlay.chain.response_body.is_empty())
     }
 
     /// Those that may look into the content of the request, in order.
-    pub fn request_bodies(self, exchange: &Exchange) -> Links<'a> {
+    pub fn request_bodies(self, exchange: &ServedExchange) -> Links<'a> {
         self.links(Order::ByStage, exchange, |chain| &chain.request_body)
     }
 
     /// Those that may look into the content of the response, in order.
-    pub fn response_bodies(self, exchange: &Exchange) -> Links<'a> {
+    pub fn response_bodies(self, exchange: &ServedExchange) -> Links<'a> {
         self.links(Order::ByPriority, exchange, |chain| &chain.response_body)
     }
 
     /// The plugins of one phase: the route's, and the consumer's among them.
-    fn links(self, order: Order, exchange: &Exchange, phase: fn(&Chain) -> &Vec<Link>) -> Links<'a> {
+    fn links(self, order: Order, exchange: &ServedExchange, phase: fn(&Chain) -> &Vec<Link>) -> Links<'a> {
         Links::of(phase(self.chain), order).with(self.overlay(exchange), phase)
     }
 
-    pub fn on_log(self, exchange: &Exchange) {
+    pub fn on_log(self, exchange: &ServedExchange) {
         match exchange.measured {
             false => self.logs::<false>(exchange),
             true => self.logs::<true>(exchange),
         }
     }
 
-    fn logs<const MEASURED: bool>(self, exchange: &Exchange) {
+    fn logs<const MEASURED: bool>(self, exchange: &ServedExchange) {
         let log = |link: &Link| {
             if exchange.notes.keep_content() {
-                self.hold(&[link], exchange, link.step.kept_bytes(exchange));
+                self.pricing.hold(&[link], exchange, link.step.kept_bytes(exchange));
             }
             // The exchange is over; there is nobody left to answer.
-            let price = self.price_if::<MEASURED>(link, exchange);
-            let _ = self.measure(price, PricedPhase::Log, || {
+            let price = self.pricing.price_if::<MEASURED>(link, exchange);
+            let _ = self.pricing.measure(price, PricedPhase::Log, || {
                 guarded(|| {
                     link.step.on_log(exchange);
                     Ok(())
@@ -247,16 +252,6 @@ impl<'a> Iterator for Links<'a> {
     }
 }
 
-/// What a plugin waits for. A panic in it is the end of its exchange only.
-pub async fn guarded_wait(mut waiting: Waiting<'_>) -> Result<(), Stop> {
-    poll_fn(|context| guarded(|| Ok(waiting.as_mut().poll(context))).unwrap_or_else(|stop| Poll::Ready(Err(stop))))
-        .await
-}
-
-pub fn guarded<T>(call: impl FnOnce() -> Result<T, Stop>) -> Result<T, Stop> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Stop::Internal))
-}
-
 #[cfg(test)]
 mod tests {
     use std::cmp::Reverse;
@@ -264,7 +259,7 @@ mod tests {
 
     use super::*;
     use crate::snapshot::Rank;
-    use weir_plugin::{Consumer, Credential, Phases, Plugin, Stage};
+    use weir_plugin::{Consumer, Credential, Exchange, Phases, Plugin, Stage};
 
     struct Panics;
 
@@ -299,13 +294,13 @@ mod tests {
     async fn f31_a_panic_is_a_500_for_that_exchange() {
         let chain = |step: Arc<dyn Plugin>| Chain::new(vec![link(step, 0, Stage::Rewrite, Reach::Own, 0)]);
         let panics = chain(Arc::new(Panics));
-        let plugins = Plugins { chain: &panics, overlays: &[], site: None };
-        let mut exchange = Exchange::default();
+        let plugins = Plugins { chain: &panics, overlays: &[], pricing: Pricing::default() };
+        let mut exchange = ServedExchange::default();
         assert_eq!(plugins.on_request(&mut exchange, |_| Poll::Pending).await, Err(Stop::Internal));
         assert_eq!(plugins.on_response(&mut exchange), Err(Stop::Internal));
         plugins.on_log(&exchange);
         let waits = chain(Arc::new(PanicsLater));
-        let waiting = Plugins { chain: &waits, overlays: &[], site: None };
+        let waiting = Plugins { chain: &waits, overlays: &[], pricing: Pricing::default() };
         assert_eq!(waiting.on_request(&mut exchange, |_| Poll::Pending).await, Err(Stop::Internal));
     }
 
@@ -357,15 +352,18 @@ mod tests {
             overrides: [1, 2, 3, 4, 5].into(),
         };
         let overlays = [overlay];
-        let plugins = Plugins { chain: &chain, overlays: &overlays, site: None };
-        let mut exchange = Exchange::default();
+        let plugins = Plugins { chain: &chain, overlays: &overlays, pricing: Pricing::default() };
+        let mut exchange = ServedExchange::default();
         assert_eq!(plugins.on_request(&mut exchange, |_| Poll::Pending).await, Ok(()));
         assert_eq!(str::from_utf8(&exchange.body), Ok("early @NEW LATE Global ACCESS "));
         exchange.body.clear();
         assert_eq!(plugins.on_response(&mut exchange), Ok(()));
         assert_eq!(str::from_utf8(&exchange.body), Ok("Global NEW EARLY @LATE ACCESS "));
-        let mut stranger = Exchange::default();
-        assert_eq!(Plugins { chain: &chain, overlays: &[], site: None }.on_response(&mut stranger), Ok(()));
+        let mut stranger = ServedExchange::default();
+        assert_eq!(
+            Plugins { chain: &chain, overlays: &[], pricing: Pricing::default() }.on_response(&mut stranger),
+            Ok(())
+        );
         assert_eq!(str::from_utf8(&stranger.body), Ok("Global early @late access off "));
     }
 }

@@ -4,13 +4,14 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
-use weir_plugin::{Exchange, Filter, Filters, Held, Plugin, Stop, Taken};
+use weir_plugin::{Exchange, Filter, Filters, Held, Plugin, Stop};
 use weir_proto::{Framing, Trailers};
 
 use super::chain::Plugins;
 use super::price::PricedPhase;
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
+use crate::context::served_exchange::{ServedExchange, Taken};
 use crate::message::forward::{self, Coding};
 use crate::message::relay::body::BodyTransfer;
 use crate::message::sides::ClientSide;
@@ -20,21 +21,25 @@ use crate::snapshot::{ClientSettings, Link};
 struct WholeBody<'a> {
     links: Vec<&'a Link>,
     limit: u64,
+    /// Whose limit it is.
+    narrowest: Option<&'a Link>,
 }
 
 impl<'a> WholeBody<'a> {
     fn ask(
         plugins: Plugins<'a>,
         (links, phase): (impl Iterator<Item = &'a Link>, PricedPhase),
-        exchange: &mut Exchange,
+        exchange: &mut ServedExchange,
         wants: impl Fn(&dyn Plugin, &mut Exchange) -> Result<Option<u64>, Stop>,
     ) -> Result<WholeBody<'a>, Stop> {
-        let mut whole = WholeBody { links: Vec::new(), limit: u64::MAX };
+        let mut whole = WholeBody { links: Vec::new(), limit: u64::MAX, narrowest: None };
         for link in links {
-            plugins.meet_content(link, exchange, phase);
-            if let Some(limit) = plugins.on_content(link, exchange, |exchange| wants(&*link.step, exchange))? {
+            plugins.pricing.meet_content(link, exchange, phase);
+            if let Some(limit) = plugins.pricing.on_content(link, exchange, |exchange| wants(&*link.step, exchange))? {
                 whole.links.push(link);
-                whole.limit = whole.limit.min(limit);
+                if limit < whole.limit {
+                    (whole.limit, whole.narrowest) = (limit, Some(link));
+                }
             }
         }
         Ok(whole)
@@ -45,13 +50,13 @@ impl<'a> WholeBody<'a> {
 fn filters<'a>(
     plugins: Plugins<'a>,
     links: impl Iterator<Item = &'a Link>,
-    exchange: &mut Exchange,
+    exchange: &mut ServedExchange,
     filter: impl Fn(&dyn Plugin, &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop>,
 ) -> Result<Filters, Stop> {
     let mut filters = Filters::default();
     for link in links {
-        if let Some(filter) = plugins.on_content(link, exchange, |exchange| filter(&*link.step, exchange))? {
-            filters.add(plugins.priced(link, exchange, filter));
+        if let Some(filter) = plugins.pricing.on_content(link, exchange, |exchange| filter(&*link.step, exchange))? {
+            filters.add(plugins.pricing.priced(link, exchange, filter));
         }
     }
     Ok(filters)
@@ -63,7 +68,7 @@ pub async fn request(
     settings: &ClientSettings,
     plugins: Plugins<'_>,
     client: &mut impl ClientSide,
-    exchange: &mut Exchange,
+    exchange: &mut ServedExchange,
 ) -> Result<(), Stop> {
     if !exchange.request.framing.has_body() {
         return Ok(());
@@ -76,17 +81,22 @@ pub async fn request(
     }
     let mut body = Vec::new();
     let taken = take_whole(worker, settings, client, exchange, whole.limit, &mut body).await;
-    plugins.hold(&whole.links, exchange, body.len());
-    taken?;
+    plugins.pricing.hold(&whole.links, exchange, body.len());
+    taken.map_err(|stop| match whole.narrowest {
+        Some(link) if stop == Stop::BodyTooLarge && whole.limit < exchange.body_limit => {
+            link.step.too_much_content(exchange)
+        }
+        _ => stop,
+    })?;
     for link in whole.links {
         let leave = |context: &mut Context<'_>| client.poll_leave(context);
-        plugins.on_request_body(link, exchange, &mut body, leave).await?;
+        plugins.pricing.on_request_body(link, exchange, &mut body, leave).await?;
     }
     exchange.request.framing = Framing::Sized(body.len() as u64);
     let mut filters = filters_of_request(plugins, exchange)?;
     let body = filtered(&mut filters, body, &mut Trailers::default())?;
     exchange.request.framing = Framing::Sized(body.len() as u64);
-    exchange.request_body = Some(body);
+    exchange.set_request_body(body);
     Ok(())
 }
 
@@ -100,7 +110,7 @@ fn filtered(filters: &mut Filters, body: Vec<u8>, trailers: &mut Trailers) -> Re
     Ok(out)
 }
 
-fn filters_of_request(plugins: Plugins<'_>, exchange: &mut Exchange) -> Result<Filters, Stop> {
+fn filters_of_request(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<Filters, Stop> {
     filters(plugins, plugins.request_bodies(exchange), exchange, |plugin, exchange| plugin.request_filter(exchange))
 }
 
@@ -109,7 +119,7 @@ async fn take_whole(
     worker: &WorkerContext,
     settings: &ClientSettings,
     client: &mut impl ClientSide,
-    exchange: &mut Exchange,
+    exchange: &mut ServedExchange,
     limit: u64,
     content: &mut Vec<u8>,
 ) -> Result<(), Stop> {
@@ -145,7 +155,7 @@ async fn take_whole(
 fn invite(
     worker: &WorkerContext,
     client: &mut impl ClientSide,
-    exchange: &mut Exchange,
+    exchange: &mut ServedExchange,
     context: &mut Context<'_>,
 ) -> Result<(), Stop> {
     exchange.response.clear();
@@ -173,7 +183,7 @@ impl BodyReader<'_> {
     fn poll(
         &mut self,
         client: &mut impl ClientSide,
-        exchange: &mut Exchange,
+        exchange: &mut ServedExchange,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Stop>> {
         let worker = self.worker;
@@ -208,7 +218,7 @@ impl BodyReader<'_> {
     }
 
     /// Takes what belongs to the body; says how much of `received` that was.
-    fn take(&mut self, received: &[u8], exchange: &mut Exchange) -> Result<usize, Stop> {
+    fn take(&mut self, received: &[u8], exchange: &mut ServedExchange) -> Result<usize, Stop> {
         exchange.body_taken = Taken::Part;
         let moved = self.body.transfer(received, Coding::Plain, self.content).map_err(|_| Stop::BadRequestBody)?;
         exchange.request_bytes += moved.consumed as u64;
@@ -259,7 +269,7 @@ pub struct ResponseContent<'a> {
 impl<'a> ResponseContent<'a> {
     /// Asks plugins what they want of the response whose head stands in the exchange. The head says from now on how the
     /// content leaves; nothing if it passes as it is.
-    pub fn new(plugins: Plugins<'a>, exchange: &mut Exchange) -> Result<Option<Box<ResponseContent<'a>>>, Stop> {
+    pub fn new(plugins: Plugins<'a>, exchange: &mut ServedExchange) -> Result<Option<Box<ResponseContent<'a>>>, Stop> {
         let whole = whole_of_response(plugins, exchange)?;
         let is_held = !whole.links.is_empty();
         let mut filters = Filters::default();
@@ -296,12 +306,12 @@ impl<'a> ResponseContent<'a> {
     }
 
     /// Takes a piece; appends what goes on of it.
-    pub fn piece(&mut self, exchange: &Exchange, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+    pub fn piece(&mut self, exchange: &ServedExchange, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
         if self.is_held() {
             self.held.extend_from_slice(piece);
             // Whose share is used up: it was the gateway that asked for the content.
             self.counted.set(self.held.capacity() as u64).map_err(|_| Stop::HeldContent)?;
-            self.plugins.hold(&self.whole.links, exchange, piece.len());
+            self.plugins.pricing.hold(&self.whole.links, exchange, piece.len());
             let is_too_large = self.held.len() as u64 > self.whole.limit;
             return if is_too_large { Err(Stop::ResponseTooLarge) } else { Ok(()) };
         }
@@ -315,7 +325,12 @@ impl<'a> ResponseContent<'a> {
     }
 
     /// Nothing more comes: appends the rest, or all of it, if it was held.
-    pub fn end(&mut self, exchange: &mut Exchange, trailers: &mut Trailers, out: &mut Vec<u8>) -> Result<(), Stop> {
+    pub fn end(
+        &mut self,
+        exchange: &mut ServedExchange,
+        trailers: &mut Trailers,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Stop> {
         if !self.is_held() {
             return self.filters.end(b"", trailers, out);
         }
@@ -334,12 +349,12 @@ impl<'a> ResponseContent<'a> {
 fn seen(
     whole: &WholeBody<'_>,
     plugins: Plugins<'_>,
-    exchange: &mut Exchange,
+    exchange: &mut ServedExchange,
     mut body: Vec<u8>,
     trailers: &mut Trailers,
 ) -> Result<Vec<u8>, Stop> {
     for link in &whole.links {
-        plugins.on_content(link, exchange, |exchange| link.step.on_response_body(exchange, &mut body))?;
+        plugins.pricing.on_content(link, exchange, |exchange| link.step.on_response_body(exchange, &mut body))?;
     }
     exchange.response.framing = Framing::Sized(body.len() as u64);
     let mut filters = filters_of_response(plugins, exchange)?;
@@ -348,24 +363,24 @@ fn seen(
     Ok(body)
 }
 
-fn has_content(exchange: &Exchange) -> bool {
+fn has_content(exchange: &ServedExchange) -> bool {
     !forward::is_bodiless(exchange.response.status)
 }
 
-fn whole_of_response<'a>(plugins: Plugins<'a>, exchange: &mut Exchange) -> Result<WholeBody<'a>, Stop> {
+fn whole_of_response<'a>(plugins: Plugins<'a>, exchange: &mut ServedExchange) -> Result<WholeBody<'a>, Stop> {
     let links = plugins.response_bodies(exchange).filter(|_| has_content(exchange)).collect::<Vec<_>>();
     WholeBody::ask(plugins, (links.into_iter(), PricedPhase::ResponseContent), exchange, |plugin, exchange| {
         plugin.whole_response(exchange)
     })
 }
 
-fn filters_of_response(plugins: Plugins<'_>, exchange: &mut Exchange) -> Result<Filters, Stop> {
+fn filters_of_response(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<Filters, Stop> {
     let links = plugins.response_bodies(exchange).filter(|_| has_content(exchange)).collect::<Vec<_>>();
     filters(plugins, links.into_iter(), exchange, |plugin, exchange| plugin.response_filter(exchange))
 }
 
 /// Lets plugins have the content of an answer that stands in the exchange. `Err(Stop::Answered)`: another stands there.
-pub fn answer(plugins: Plugins<'_>, exchange: &mut Exchange) -> Result<(), Stop> {
+pub fn answer(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<(), Stop> {
     exchange.response.framing = Framing::Sized(exchange.body.len() as u64);
     let whole = whole_of_response(plugins, exchange)?;
     if exchange.body.len() as u64 > whole.limit {

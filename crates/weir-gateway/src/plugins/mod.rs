@@ -2,4 +2,5 @@
 
 pub mod chain;
 pub mod content;
+pub mod guard;
 pub mod price;

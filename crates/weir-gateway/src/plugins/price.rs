@@ -6,13 +6,15 @@ use std::time::Instant;
 
 use weir_plugin::{Exchange, Filter, Flow, Stop};
 use weir_proto::Trailers;
-use weir_telemetry::metrics::RouteSlot;
 use weir_telemetry::price::PluginPrice;
+use weir_telemetry::routes::{RouteCells, RouteSlot};
 
-use super::chain::{Plugins, guarded, guarded_wait};
+use super::guard::{guarded, guarded_wait};
 use crate::context::WorkerContext;
+use crate::context::served_exchange::ServedExchange;
 use crate::message::sides::unless_left;
 use crate::snapshot::Link;
+use crate::worker::snapshot::WorkerSnapshot;
 
 /// Places in [`PluginPrice::phases`].
 #[derive(Clone, Copy)]
@@ -24,7 +26,17 @@ pub enum PricedPhase {
     ResponseContent,
 }
 
-impl<'a> Plugins<'a> {
+/// Writes down what the plugins of one worker's exchanges cost. The default writes nothing.
+#[derive(Clone, Copy, Default)]
+pub struct Pricing<'a> {
+    site: Option<(&'a Rc<WorkerContext>, &'a WorkerSnapshot)>,
+}
+
+impl<'a> Pricing<'a> {
+    pub(super) fn of(worker: &'a Rc<WorkerContext>, current: &'a WorkerSnapshot) -> Pricing<'a> {
+        Pricing { site: Some((worker, current)) }
+    }
+
     /// Runs a plugin in a phase, and writes down what that cost where there is a place for it.
     pub(super) fn measure<T>(self, price: Option<&PluginPrice>, phase: PricedPhase, run: impl FnOnce() -> T) -> T {
         note(price, phase);
@@ -55,22 +67,26 @@ impl<'a> Plugins<'a> {
         end
     }
 
-    pub(super) fn price_if<const MEASURED: bool>(self, link: &Link, exchange: &Exchange) -> Option<&'a PluginPrice> {
+    pub(super) fn price_if<const MEASURED: bool>(
+        self,
+        link: &Link,
+        exchange: &ServedExchange,
+    ) -> Option<&'a PluginPrice> {
         if MEASURED { self.price(link, exchange) } else { None }
     }
 
-    fn price(self, link: &Link, exchange: &Exchange) -> Option<&'a PluginPrice> {
+    fn price(self, link: &Link, exchange: &ServedExchange) -> Option<&'a PluginPrice> {
         let (worker, current) = self.site?;
         current.metrics_of(worker, exchange).price.plugin(link.plugin)
     }
 
-    fn price_if_measured(self, link: &Link, exchange: &Exchange) -> Option<&'a PluginPrice> {
+    fn price_if_measured(self, link: &Link, exchange: &ServedExchange) -> Option<&'a PluginPrice> {
         if exchange.measured { self.price(link, exchange) } else { None }
     }
 
     /// Counts that a plugin has ended an exchange. That is rare enough to be counted always.
     #[cold]
-    pub(super) fn stopped(self, link: &Link, exchange: &Exchange, stop: Stop) {
+    pub(super) fn stopped(self, link: &Link, exchange: &ServedExchange, stop: Stop) {
         let Some(price) = self.price(link, exchange) else { return };
         match stop {
             Stop::Internal | Stop::Respond(500) => price.errors.increment(),
@@ -80,7 +96,7 @@ impl<'a> Plugins<'a> {
     }
 
     /// A plugin is about to be asked what it wants of a message's content.
-    pub fn meet_content(self, link: &Link, exchange: &Exchange, phase: PricedPhase) {
+    pub fn meet_content(self, link: &Link, exchange: &ServedExchange, phase: PricedPhase) {
         note(self.price_if_measured(link, exchange), phase);
     }
 
@@ -88,7 +104,7 @@ impl<'a> Plugins<'a> {
     pub fn on_content<T>(
         self,
         link: &Link,
-        exchange: &mut Exchange,
+        exchange: &mut ServedExchange,
         run: impl FnOnce(&mut Exchange) -> Result<T, Stop>,
     ) -> Result<T, Stop> {
         let price = self.price_if_measured(link, exchange);
@@ -100,7 +116,7 @@ impl<'a> Plugins<'a> {
     pub async fn on_request_body(
         self,
         link: &Link,
-        exchange: &mut Exchange,
+        exchange: &mut ServedExchange,
         body: &mut Vec<u8>,
         poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
     ) -> Result<(), Stop> {
@@ -114,7 +130,7 @@ impl<'a> Plugins<'a> {
     }
 
     /// The filter, whose price is written down if the exchange is measured.
-    pub fn priced(self, link: &Link, exchange: &Exchange, filter: Box<dyn Filter>) -> Box<dyn Filter> {
+    pub fn priced(self, link: &Link, exchange: &ServedExchange, filter: Box<dyn Filter>) -> Box<dyn Filter> {
         match self.site {
             Some((worker, current)) if exchange.measured => {
                 let (worker, slot) = (Rc::clone(worker), current.slot_of(exchange));
@@ -125,7 +141,7 @@ impl<'a> Plugins<'a> {
     }
 
     /// So much more content is held, for each of these. That costs more than counting it, and is counted always.
-    pub fn hold(self, links: &[&Link], exchange: &Exchange, bytes: usize) {
+    pub fn hold(self, links: &[&Link], exchange: &ServedExchange, bytes: usize) {
         for link in links {
             if let Some(price) = self.price(link, exchange) {
                 price.held_bytes.add(bytes as u64);
@@ -135,7 +151,7 @@ impl<'a> Plugins<'a> {
 }
 
 /// One exchange more that a plugin sees in a phase.
-pub(super) fn note(price: Option<&PluginPrice>, phase: PricedPhase) {
+fn note(price: Option<&PluginPrice>, phase: PricedPhase) {
     if let Some(price) = price {
         price.phases[phase as usize].increment();
     }

@@ -1,7 +1,7 @@
 //! Why a request goes where it goes.
 
 use super::host::Host;
-use super::{Lookup, Refusal, RouteTable, RuleEntry, Station};
+use super::{Lookup, RouteTable, RuleEntry, RuleMismatch, Station};
 
 /// A rule whose path fits a request, and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,13 +79,13 @@ pub(super) fn explain(table: &RouteTable, lookup: &Lookup<'_>) -> Vec<Candidate>
     candidates
 }
 
-fn refused(entry: &RuleEntry, refusal: Refusal, lookup: &Lookup<'_>) -> Verdict {
+fn refused(entry: &RuleEntry, refusal: RuleMismatch, lookup: &Lookup<'_>) -> Verdict {
     match refusal {
-        Refusal::Pattern => Verdict::Uri,
-        Refusal::Method => Verdict::Method,
-        Refusal::RemoteAddr => Verdict::RemoteAddr,
-        Refusal::Among => Verdict::Among,
-        Refusal::Vars => {
+        RuleMismatch::Pattern => Verdict::Uri,
+        RuleMismatch::Method => Verdict::Method,
+        RuleMismatch::RemoteAddr => Verdict::RemoteAddr,
+        RuleMismatch::Among => Verdict::Among,
+        RuleMismatch::Vars => {
             let vars = entry.rule.vars.as_ref();
             Verdict::Vars(vars.and_then(|vars| vars.unmet(lookup.variables)).unwrap_or_default())
         }

@@ -37,7 +37,7 @@ use radix::Radix;
 use table::SharedTable;
 use uri::Uri;
 use weir_plugin::vars::any_contains;
-use weir_plugin::{Expression, Variables};
+use weir_plugin::{Expression, UriTemplate, Variables};
 use weir_proto::Method;
 
 use crate::pieces::Pieces;
@@ -156,7 +156,7 @@ struct Station<'a> {
 
 /// Why a rule under a path does not take a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Refusal {
+enum RuleMismatch {
     Pattern,
     Method,
     RemoteAddr,
@@ -225,27 +225,32 @@ impl RouteTable {
     }
 
     #[inline]
-    fn refusal(&self, entry: &RuleEntry, lookup: &Lookup<'_>) -> Option<Refusal> {
+    fn refusal(&self, entry: &RuleEntry, lookup: &Lookup<'_>) -> Option<RuleMismatch> {
         if !entry.methods.contains(lookup.method) {
-            return Some(Refusal::Method);
+            return Some(RuleMismatch::Method);
         }
         if entry.has_pattern || entry.has_conditions { self.condition_refusal(entry, lookup) } else { None }
     }
 
-    fn condition_refusal(&self, entry: &RuleEntry, lookup: &Lookup<'_>) -> Option<Refusal> {
+    fn condition_refusal(&self, entry: &RuleEntry, lookup: &Lookup<'_>) -> Option<RuleMismatch> {
         let rule = &entry.rule;
         if entry.has_pattern && !rule.uris[entry.uri as usize].matches_after_key(lookup.path) {
-            return Some(Refusal::Pattern);
+            return Some(RuleMismatch::Pattern);
         }
         if !rule.remote_addrs.is_empty() && !any_contains(&rule.remote_addrs, lookup.remote_addr) {
-            return Some(Refusal::RemoteAddr);
+            return Some(RuleMismatch::RemoteAddr);
         }
         if rule.among.as_ref().is_some_and(|paths| !paths.has(lookup.path)) {
-            return Some(Refusal::Among);
+            return Some(RuleMismatch::Among);
         }
         let meets_vars = rule.vars.as_ref().is_none_or(|vars| vars.holds(lookup.variables));
-        (!meets_vars).then_some(Refusal::Vars)
+        (!meets_vars).then_some(RuleMismatch::Vars)
     }
+}
+
+/// The form of a `uri` that says what its parameters stand for; nothing if it has none, or is wrong.
+pub fn uri_template(written: &str) -> Option<UriTemplate> {
+    UriTemplate::parse(Uri::parse(written).ok()?.text())
 }
 
 fn hash_of(random: &RandomState, bytes: &[u8]) -> u64 {

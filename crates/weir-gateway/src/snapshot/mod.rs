@@ -8,15 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use weir_net::proxy_protocol::Version;
+use weir_net::proxy_protocol::ProxyProtocolVersion;
 use weir_net::timer::NEVER;
-use weir_net::tls::Client;
+use weir_net::tls::TlsConnector;
 use weir_plugin::{HeldLimits, Plugin, Responder, RouteFacts, Stage};
 use weir_proto::h1::{Limits, Tolerance};
 
+use crate::context::lifecycle::WaitsFor;
+
 pub use endpoint::{ActiveChecks, Asked, CheckIdentity, CheckKind, CheckTls, Endpoint, Question};
 
-pub use crate::certificates::{Certificate, Certificates, Proof, Prover};
+pub use crate::certificates::{Certificate, Certificates, Prover, RequiredClientCertificate};
 pub use crate::endpoint::balance::chash::{HashKey, Hashing};
 pub use crate::endpoint::persistence::{Persistence, WhenGone};
 pub use crate::pieces::Pieces;
@@ -61,6 +63,15 @@ impl Snapshot {
     }
 }
 
+/// How many of the node's connections one client address may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConnectionShare {
+    #[default]
+    HalfOfRoom,
+    AtMost(u32),
+    Unlimited,
+}
+
 /// How clients are treated, on every listener.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientSettings {
@@ -76,6 +87,8 @@ pub struct ClientSettings {
     pub body_grace: Duration,
     /// How long a connection may wait for its next request.
     pub idle_timeout: Duration,
+    /// From accepting a connection to the first byte of its first request.
+    pub first_byte_timeout: Duration,
     /// How long a client may leave our bytes untaken.
     pub write_timeout: Duration,
     /// Requests served on one connection before it is closed; `None` is no limit.
@@ -86,6 +99,10 @@ pub struct ClientSettings {
     pub concurrent_streams: u32,
     /// How long the exchange goes on after a client has closed its sending side, for those that only half-close.
     pub half_close_timeout: Duration,
+    /// What we call ourselves in the `Via` of messages that are passed on, if they are to have one.
+    pub via: Option<Box<str>>,
+    /// Connections that one client address may have.
+    pub connections: ConnectionShare,
     /// Content held in memory, for the whole node and for one client.
     pub held: HeldLimits,
     /// Peers whose `X-Forwarded-*`, `X-Real-IP`, `Forwarded` and PROXY headers are believed.
@@ -97,6 +114,26 @@ impl ClientSettings {
     pub fn trusts(&self, peer: IpAddr) -> bool {
         let peer = peer.to_canonical();
         self.trusted_addresses.iter().any(|trusted| trusted.contains(&peer))
+    }
+
+    /// What a connection without an exchange waits for after so many requests, and how long.
+    pub fn idle_patience(&self, requests: u64) -> (WaitsFor, Duration) {
+        match requests {
+            0 => (WaitsFor::FirstByte, self.first_byte_timeout.min(self.idle_timeout)),
+            _ => (WaitsFor::NextRequest, self.idle_timeout),
+        }
+    }
+
+    /// How many connections a client may have, of those that the node has room for; `None` is no limit.
+    pub fn most_connections(&self, client: IpAddr, room: usize) -> Option<usize> {
+        match self.connections {
+            _ if self.trusts(client) => None,
+            ConnectionShare::Unlimited => None,
+            ConnectionShare::AtMost(most) => usize::try_from(most).ok(),
+            // What connects from this machine is a balancer, or an operator's own.
+            ConnectionShare::HalfOfRoom if client.to_canonical().is_loopback() => None,
+            ConnectionShare::HalfOfRoom => Some((room / 2).max(1)),
+        }
     }
 
     /// When a body will have come too slowly on average, which has been read since `since_ns` and has brought so much.
@@ -120,11 +157,14 @@ impl Default for ClientSettings {
             body_min_rate: 240,
             body_grace: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
+            first_byte_timeout: Duration::from_secs(60),
             write_timeout: Duration::from_secs(30),
             keepalive_requests: None,
             http2: true,
             concurrent_streams: 128,
             half_close_timeout: Duration::from_secs(1),
+            via: None,
+            connections: ConnectionShare::default(),
             held: HeldLimits::default(),
             trusted_addresses: Vec::new(),
         }
@@ -242,18 +282,20 @@ pub struct Upstream {
     pub retry_timeout: Option<Duration>,
     /// Retries that requests may cause, in percent of the requests.
     pub retry_budget: u32,
+    /// An idempotent request whose answer has not begun within `timeouts.read` is sent to another endpoint.
+    pub retry_read_timeouts: bool,
     pub all_down: AllDown,
     /// What is forgiven in heads of its responses in HTTP/1.
     pub tolerance: Tolerance,
     pub pass_host: PassHost,
     /// How its endpoints are spoken to in TLS; `None` is in the clear.
-    pub tls: Option<Client>,
+    pub tls: Option<TlsConnector>,
     /// Its endpoints are spoken to in HTTP/2 (APISIX `scheme: grpc` and `grpcs`).
     pub http2: bool,
     /// Its endpoints are told who the client is before anything else.
-    pub proxy_protocol: Option<Version>,
+    pub proxy_protocol: Option<ProxyProtocolVersion>,
     pub keepalive: Keepalive,
-    pub passive: PassiveChecks,
+    pub passive: Arc<PassiveChecks>,
     pub concurrency: Concurrency,
     pub queue: Queue,
 }

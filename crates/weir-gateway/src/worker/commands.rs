@@ -21,6 +21,10 @@ use crate::published::Published;
 pub enum WorkerCommand {
     Publish(Arc<Published>),
     Enter(WorkerPhase),
+    /// Enter the phase of draining, which lasts so long at most.
+    Drain {
+        patience: Duration,
+    },
     /// A connection that another worker has accepted.
     Take {
         stream: std::net::TcpStream,
@@ -55,7 +59,7 @@ pub async fn run_commands(
         match command {
             Some(WorkerCommand::Publish(published)) => {
                 let revision = published.snapshot.revision;
-                let current = worker.current().followed_by(published, &worker.pools, shared).await;
+                let current = worker.current().followed_by(published, worker, shared).await;
                 worker.replace(current);
                 progress.revisions[worker.index()].store(revision, Ordering::Release);
                 progress.announce();
@@ -63,6 +67,10 @@ pub async fn run_commands(
             Some(WorkerCommand::Enter(phase)) => {
                 rebalancer.leave(worker.index());
                 worker.enter(phase);
+            }
+            Some(WorkerCommand::Drain { patience }) => {
+                rebalancer.leave(worker.index());
+                worker.drain(patience);
             }
             Some(WorkerCommand::Take { stream, spoken, peer }) => {
                 // Without a place in the poller it is closed; the client sees what it sees of any full server.

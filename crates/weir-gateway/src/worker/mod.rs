@@ -2,6 +2,7 @@
 //! path of a request.
 
 mod accept;
+pub mod client_connections;
 pub mod commands;
 pub mod progress;
 pub mod rebalance;
@@ -11,13 +12,16 @@ pub mod thread;
 mod tick;
 
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::ops::Deref;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use weir_plugin::HeldBudget;
 
 use crate::context::WorkerContext;
 use crate::endpoint::pool::Pools;
+use client_connections::{ClientConnections, ClientPlace};
 use snapshot::WorkerSnapshot;
 
 /// What is behind every connection of one thread. Only this thread touches it.
@@ -27,13 +31,21 @@ pub struct Worker {
     current: RefCell<Rc<WorkerSnapshot>>,
     next_connection: Cell<u64>,
     index: usize,
+    clients: Arc<ClientConnections>,
 }
 
 impl Worker {
-    pub fn new(index: usize, context: Rc<WorkerContext>, pools: Rc<Pools>, current: WorkerSnapshot) -> Worker {
+    pub fn new(
+        index: usize,
+        context: Rc<WorkerContext>,
+        pools: Rc<Pools>,
+        current: WorkerSnapshot,
+        clients: Arc<ClientConnections>,
+    ) -> Worker {
         context.meter.measure_one_in(current.snapshot.price_every);
         HeldBudget::of_process().set_limits(current.snapshot.clients.held);
-        Worker { context, pools, current: RefCell::new(Rc::new(current)), next_connection: Cell::new(0), index }
+        let current = RefCell::new(Rc::new(current));
+        Worker { context, pools, current, next_connection: Cell::new(0), index, clients }
     }
 
     pub fn context(&self) -> &Rc<WorkerContext> {
@@ -61,7 +73,7 @@ impl Worker {
     /// Counts something that has to end before the worker can, until the guard is dropped.
     pub fn task(self: &Rc<Worker>) -> TaskGuard {
         self.metrics.connections_held.set(self.lifecycle.add_task() as u64);
-        TaskGuard(Rc::clone(self))
+        TaskGuard { worker: Rc::clone(self), place: None }
     }
 
     pub fn index(&self) -> usize {
@@ -78,18 +90,41 @@ impl Deref for Worker {
 }
 
 /// A hold on a worker by something that must end before it can.
-pub struct TaskGuard(Rc<Worker>);
+pub struct TaskGuard {
+    worker: Rc<Worker>,
+    place: Option<ClientPlace>,
+}
+
+impl TaskGuard {
+    /// Counts it among the connections of a client; `false` if that has as many as it may.
+    pub fn claim(&mut self, client: IpAddr) -> bool {
+        let current = self.worker.current();
+        let clients = &self.worker.clients;
+        let Some(most) = current.snapshot.clients.most_connections(client, clients.room()) else { return true };
+        self.place = clients.claim(client, most);
+        if self.place.is_none() {
+            self.worker.metrics.connections_over_share.increment();
+            if clients.is_to_be_told(self.worker.now_ns()) {
+                tracing::warn!(
+                    "connections of {client} are closed: it has {most}, the most that one client address may have; if it is a \
+                     load balancer, name it in trusted_addresses, or set client_max_connections"
+                );
+            }
+        }
+        self.place.is_some()
+    }
+}
 
 impl Deref for TaskGuard {
     type Target = Rc<Worker>;
 
     fn deref(&self) -> &Rc<Worker> {
-        &self.0
+        &self.worker
     }
 }
 
 impl Drop for TaskGuard {
     fn drop(&mut self) {
-        self.0.metrics.connections_held.set(self.0.lifecycle.end_task() as u64);
+        self.worker.metrics.connections_held.set(self.worker.lifecycle.end_task() as u64);
     }
 }

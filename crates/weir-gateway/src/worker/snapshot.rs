@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weir_plugin::{Exchange, RouteFacts, Routes};
-use weir_telemetry::metrics::{RouteMetrics, RouteSlot};
+use weir_telemetry::routes::{RouteCells, RouteMetrics, RouteSlot};
 
+use super::Worker;
 use crate::context::WorkerContext;
 use crate::endpoint::balance::{Balancer, Dice, LatencyEstimate, Loads, RetryBudget, Tried};
 use crate::endpoint::persistence::StickySessions;
-use crate::endpoint::pool::{EndpointPool, Pools, SharedQueue};
+use crate::endpoint::pool::{EndpointPool, Pools, QueueSeats, SharedQueue};
 use crate::endpoint::state::{Health, SharedState};
 use crate::pieces::Pieces;
 use crate::published::Published;
@@ -41,6 +42,34 @@ pub struct WorkerUpstream {
 
 /// How long a worker adopts a snapshot, or frees what is left of one, before others on its thread have a turn.
 const SLICE: Duration = Duration::from_micros(250);
+
+/// Upstreams with more endpoints are made in several slices, and what has to be worked out at once on another thread.
+const LARGE: usize = 256;
+
+/// Work of a worker that others on its thread have turns between.
+struct SlicedWork<'w> {
+    worker: &'w WorkerContext,
+    began: Instant,
+}
+
+impl<'w> SlicedWork<'w> {
+    fn begin(worker: &'w WorkerContext) -> SlicedWork<'w> {
+        SlicedWork { worker, began: Instant::now() }
+    }
+
+    /// To be called where the work may be interrupted.
+    async fn give_way(&mut self) {
+        if self.began.elapsed() >= SLICE {
+            self.end_slice();
+            tokio::task::yield_now().await;
+            self.began = Instant::now();
+        }
+    }
+
+    fn end_slice(&self) {
+        self.worker.metrics.adoption_slice.record(self.began.elapsed());
+    }
+}
 
 /// Upstreams of snapshots that are served no more. They are freed piece by piece.
 #[derive(Default)]
@@ -88,25 +117,28 @@ impl WorkerSnapshot {
     pub async fn followed_by(
         &self,
         published: Arc<Published>,
-        pools: &Rc<Pools>,
+        worker: &Worker,
         shared: &SharedState,
     ) -> WorkerSnapshot {
         let snapshot = Arc::clone(&published.snapshot);
         let mut upstreams = self.upstreams.clone();
-        let mut began = Instant::now();
+        let mut work = SlicedWork::begin(worker);
         for number in snapshot.upstreams.changes_from(&self.snapshot.upstreams) {
             match snapshot.upstreams.get(number) {
                 Some(settings) => {
                     let health = &published.health[number];
-                    upstreams.set(number, Rc::new(WorkerUpstream::new(settings, health, pools, &shared.sessions)));
+                    let (pools, sessions) = (&worker.pools, &shared.sessions);
+                    let upstream = match settings.endpoints.len() > LARGE {
+                        true => WorkerUpstream::in_slices(settings, health, pools, sessions, &mut work).await,
+                        false => WorkerUpstream::new(settings, health, pools, sessions),
+                    };
+                    upstreams.set(number, Rc::new(upstream));
                 }
                 None => drop(upstreams.remove(number)),
             }
-            if began.elapsed() >= SLICE {
-                tokio::task::yield_now().await;
-                began = Instant::now();
-            }
+            work.give_way().await;
         }
+        work.end_slice();
         WorkerSnapshot { snapshot, published, upstreams, retired: Rc::clone(&self.retired) }
     }
 
@@ -133,6 +165,21 @@ impl WorkerSnapshot {
 /// Endpoints that may be passed by because somebody else is finding out how they are, before one is taken anyway.
 const MAX_PASSED_BY: usize = 4;
 
+/// What has to be worked out of all endpoints of an upstream at once, on any thread.
+struct BalancePlan {
+    balancer: Balancer,
+    /// Where it does not matter to an exchange which endpoint it gets.
+    seats: Option<QueueSeats>,
+}
+
+impl BalancePlan {
+    fn new(upstream: &snapshot::Upstream, health: &[Arc<Health>]) -> BalancePlan {
+        let balancer = Balancer::new(&upstream.balance, &upstream.endpoints);
+        let seats = balancer.is_by_turns().then(|| QueueSeats::new(&upstream.endpoints, health));
+        BalancePlan { balancer, seats }
+    }
+}
+
 impl WorkerUpstream {
     fn new(
         upstream: &snapshot::Upstream,
@@ -140,12 +187,46 @@ impl WorkerUpstream {
         pools: &Rc<Pools>,
         sessions: &Arc<StickySessions>,
     ) -> WorkerUpstream {
-        let endpoints = pools.endpoints(upstream);
-        endpoints.iter().zip(health.iter()).for_each(|(endpoint, health)| endpoint.heed(health));
-        let balancer = Balancer::new(&upstream.balance, &upstream.endpoints);
-        let shared_queue =
-            || Rc::new(SharedQueue::new(&upstream.endpoints, health, upstream.queue, upstream.slow_start));
-        let shared_queue = balancer.is_by_turns().then(shared_queue);
+        let group = Rc::default();
+        let endpoint = |(endpoint, health)| pools.endpoint(endpoint, health, upstream, &group);
+        let endpoints = upstream.endpoints.iter().zip(health.iter()).map(endpoint).collect();
+        let plan = BalancePlan::new(upstream, health);
+        WorkerUpstream::of_parts(upstream, health, endpoints, plan, sessions)
+    }
+
+    /// The same, of many endpoints.
+    async fn in_slices(
+        upstream: &Arc<snapshot::Upstream>,
+        health: &Arc<[Arc<Health>]>,
+        pools: &Rc<Pools>,
+        sessions: &Arc<StickySessions>,
+        work: &mut SlicedWork<'_>,
+    ) -> WorkerUpstream {
+        let plan = {
+            let (upstream, health) = (Arc::clone(upstream), Arc::clone(health));
+            tokio::task::spawn_blocking(move || BalancePlan::new(&upstream, &health))
+        };
+        let group = Rc::default();
+        let mut endpoints = Vec::with_capacity(upstream.endpoints.len());
+        for (endpoint, health) in upstream.endpoints.iter().zip(health.iter()) {
+            endpoints.push(pools.endpoint(endpoint, health, upstream, &group));
+            work.give_way().await;
+        }
+        work.end_slice();
+        let plan = plan.await.expect("planning does not panic, and is not cancelled while the runtime lives");
+        work.began = Instant::now();
+        WorkerUpstream::of_parts(upstream, health, endpoints, plan, sessions)
+    }
+
+    fn of_parts(
+        upstream: &snapshot::Upstream,
+        health: &Arc<[Arc<Health>]>,
+        endpoints: Vec<Rc<EndpointPool>>,
+        plan: BalancePlan,
+        sessions: &Arc<StickySessions>,
+    ) -> WorkerUpstream {
+        let BalancePlan { balancer, seats } = plan;
+        let shared_queue = seats.map(|seats| Rc::new(SharedQueue::new(seats, upstream.queue, upstream.slow_start)));
         WorkerUpstream {
             endpoints,
             health: Arc::clone(health),

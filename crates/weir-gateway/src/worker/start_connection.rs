@@ -9,21 +9,26 @@ use weir_net::stream::Stream;
 use super::Worker;
 use crate::connection::accepted::Accepted;
 use crate::connection::listener::ListenerProtocol;
-use crate::connection::{announced, h1, h2, secure};
+use crate::connection::{announced, h1, h2, reset, secure};
 
 pub fn start_connection(worker: &Rc<Worker>, stream: TcpStream, spoken: ListenerProtocol, peer: SocketAddr) {
+    let mut task = worker.task();
+    // Whom a balancer speaks for is known once it has said so.
+    if !spoken.proxy_protocol && !task.claim(peer.ip()) {
+        return reset(&stream);
+    }
     match spoken {
         ListenerProtocol { tls: false, proxy_protocol: false, h2c: false } => {
-            tokio::task::spawn_local(h1::run(Accepted::new(worker.task(), Stream::plain(stream), peer, None)))
+            tokio::task::spawn_local(h1::run(Accepted::new(task, Stream::plain(stream), peer, None)))
         }
         ListenerProtocol { h2c: true, proxy_protocol: false, .. } => {
-            tokio::task::spawn_local(h2::run(Accepted::new(worker.task(), Stream::plain(stream), peer, None)))
+            tokio::task::spawn_local(h2::run(Accepted::new(task, Stream::plain(stream), peer, None)))
         }
         ListenerProtocol { tls: true, proxy_protocol: false, .. } => {
-            tokio::task::spawn_local(secure::run(worker.task(), stream, peer))
+            tokio::task::spawn_local(secure::run(task, stream, peer))
         }
         ListenerProtocol { proxy_protocol: true, .. } => {
-            tokio::task::spawn_local(announced::run(worker.task(), stream, spoken, peer))
+            tokio::task::spawn_local(announced::run(task, stream, spoken, peer))
         }
     };
 }

@@ -12,6 +12,7 @@ use weir_telemetry::metrics::Metrics;
 
 use super::Worker;
 use super::accept::accept;
+use super::client_connections::ClientConnections;
 use super::commands::{WorkerCommand, run_commands};
 use super::progress::WorkerProgress;
 use super::rebalance::ConnectionRebalancer;
@@ -36,6 +37,8 @@ pub struct WorkerStart {
     pub workers: usize,
     pub published: Arc<Published>,
     pub connections: usize,
+    /// Those of all workers, by client.
+    pub clients: Arc<ClientConnections>,
     pub progress: Arc<WorkerProgress>,
     pub rebalancer: Arc<ConnectionRebalancer<WorkerCommand>>,
     pub inbox: UnboundedReceiver<WorkerCommand>,
@@ -60,7 +63,7 @@ impl WorkerStart {
         let revision = current.snapshot.revision;
         let log = self.log.map(|(format, sink)| AccessLogWriter::new(format, sink));
         let context = Rc::new(WorkerContext::new(self.clock, self.metrics.worker(self.index), log));
-        let worker = Rc::new(Worker::new(self.index, context, pools, current));
+        let worker = Rc::new(Worker::new(self.index, context, pools, current, self.clients));
         runtime.block_on(async {
             for Listener { socket, spoken } in self.listeners {
                 socket.set_nonblocking(true)?;

@@ -12,7 +12,8 @@ pub async fn tick(worker: Rc<Worker>) {
     let mut ticks = tokio::time::interval(Duration::from_nanos(TICK_NS));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
+        let due = ticks.tick().await;
+        worker.metrics.tick_delay.record(due.elapsed());
         let now_ns = worker.wake_up();
         worker.wheel.advance(now_ns);
         worker.pools.look_after(&worker);

@@ -6,12 +6,13 @@ use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::Reject;
-use weir_proto::h2::{ErrorCode, Event, Lent};
+use weir_proto::h2::{ConnectionEvent, ErrorCode, Lent};
 
 use super::Shared;
-use super::stream::Stream;
+use super::stream::H2ClientStream;
 use crate::connection::After;
 use crate::connection::accepted::Accepted;
+use crate::context::served_exchange::ServedExchange;
 use crate::http2::{Handler, State};
 use crate::serve::serve;
 
@@ -19,9 +20,9 @@ use crate::serve::serve;
 pub(super) struct Incoming {
     shared: Rc<Shared>,
     /// The next one, whose head is still to come.
-    next: Option<Box<Exchange>>,
+    next: Option<Box<ServedExchange>>,
     /// Those that came in this turn: some may be reset before it is over.
-    begun: Vec<(usize, Box<Exchange>)>,
+    begun: Vec<(usize, Box<ServedExchange>)>,
     pub(super) requests: u64,
     pub(super) now_ns: u64,
 }
@@ -38,7 +39,7 @@ impl Incoming {
             worker.buffers.give_exchange(next);
         }
         for (key, exchange) in self.begun.drain(..) {
-            let stream = Stream::new(Rc::clone(&self.shared), key, &exchange.request);
+            let stream = H2ClientStream::new(Rc::clone(&self.shared), key, &exchange.request);
             if self.shared.session.lost(key).is_some() {
                 worker.metrics.errors.increment(Stop::ClientGone.ending().name); // nobody is there to be served
                 worker.buffers.give_exchange(exchange);
@@ -64,14 +65,15 @@ impl Incoming {
         match parsed {
             Ok(()) if exchange.request.upgrade => add_websocket_key(&mut exchange),
             Ok(()) => {}
-            Err(reject) => exchange.stop = Some(Stop::Rejected(reject)),
+            Err(reject) => exchange.end_by(Stop::Rejected(reject)),
         }
-        self.shared.heads.hold(0, size);
+        // With the key of a WebSocket: its stream gives back as much.
+        self.shared.heads.hold(0, exchange.request.head.bytes().len());
         self.begun.push((state.add(stream, ended), exchange));
     }
 }
 
-async fn run(mut stream: Stream, exchange: Box<Exchange>) {
+async fn run(mut stream: H2ClientStream, exchange: Box<ServedExchange>) {
     stream.watch().await;
     let worker = stream.worker();
     match serve(&worker, &mut stream, exchange).await {
@@ -86,10 +88,10 @@ impl Handler<Accepted> for Incoming {
         Lent::Request(&mut self.next.get_or_insert_with(|| worker.buffers.take_exchange()).request)
     }
 
-    fn event(&mut self, state: &mut State<Accepted>, event: Event<'_>) {
+    fn event(&mut self, state: &mut State<Accepted>, event: ConnectionEvent<'_>) {
         match event {
-            Event::Request { stream, ended, parsed } => self.request(state, stream, ended, parsed),
-            Event::Malformed { .. } => {
+            ConnectionEvent::Request { stream, ended, parsed } => self.request(state, stream, ended, parsed),
+            ConnectionEvent::Malformed { .. } => {
                 self.shared.session.worker.metrics.errors.increment(Reject::Malformed.name());
                 if let Some(next) = &mut self.next {
                     next.request.clear();

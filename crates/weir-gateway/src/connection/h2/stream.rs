@@ -15,7 +15,7 @@ use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
 use crate::http2::fields;
 use crate::message::forward::Coding;
-use crate::message::sides::{ClientSide, Pipe, Sending};
+use crate::message::sides::{ClientSide, Lost, Pipe, Sending};
 use crate::snapshot::ClientSettings;
 use crate::worker::Worker;
 
@@ -26,13 +26,16 @@ const MOST_HELD: usize = 512 * 1024;
 const LITTLE: usize = 1024;
 /// A stream that lasted this long was not opened to be given up.
 const LONG_NS: u64 = 1_000_000_000;
+/// A call of gRPC that lasted this long was given up at its deadline, or by a client that has its reasons: some ask two servers
+/// and leave the slower one. A connection's streams can't be opened any faster so than by calls that are answered.
+const CALL_NS: u64 = 10_000_000;
 /// Content behind an early answer is taken and thrown away as long as it comes without pauses of this length, and so much
 /// of it and for so long at most.
 const PAUSE_NS: u64 = 1_000_000_000;
 const DISCARD_NS: u64 = 30_000_000_000;
 const DISCARD_BYTES: u64 = 256 * 1024 * 1024;
 
-pub(super) struct Stream {
+pub(super) struct H2ClientStream {
     connection: Rc<Shared>,
     key: usize,
     id: u32,
@@ -50,12 +53,12 @@ pub(super) struct Stream {
     stash: Vec<u8>,
 }
 
-impl Stream {
-    pub(super) fn new(connection: Rc<Shared>, key: usize, request: &RequestHead) -> Stream {
+impl H2ClientStream {
+    pub(super) fn new(connection: Rc<Shared>, key: usize, request: &RequestHead) -> H2ClientStream {
         let worker = &connection.session.worker;
         let begun_ns = worker.now_ns();
         let id = connection.session.state().id(key);
-        Stream {
+        H2ClientStream {
             key,
             id,
             timer: worker.wheel.add(),
@@ -120,7 +123,7 @@ impl Stream {
     }
 }
 
-impl Sending for Stream {
+impl Sending for H2ClientStream {
     fn end(&mut self, _: &mut Vec<u8>, _: Coding, trailers: Option<&Trailers>) {
         self.connection.session.end(self.key, trailers);
     }
@@ -138,8 +141,8 @@ impl Sending for Stream {
     }
 }
 
-impl ClientSide for Stream {
-    type Pipe = Stream;
+impl ClientSide for H2ClientStream {
+    type Pipe = H2ClientStream;
 
     fn context(&self) -> Rc<WorkerContext> {
         Rc::clone(&self.connection.session.worker)
@@ -211,13 +214,13 @@ impl ClientSide for Stream {
         session.wake_driver();
     }
 
-    fn pipe(&mut self) -> &mut Stream {
+    fn pipe(&mut self) -> &mut H2ClientStream {
         self
     }
 }
 
 /// A tunnel within the stream (RFC 8441).
-impl Pipe for Stream {
+impl Pipe for H2ClientStream {
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         ClientSide::poll_read(self, context, buffer)
     }
@@ -233,7 +236,7 @@ impl Pipe for Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for H2ClientStream {
     fn drop(&mut self) {
         let session = &self.connection.session;
         let now_ns = session.worker.now_ns();
@@ -241,9 +244,14 @@ impl Drop for Stream {
         let trailers = session.take_trailers(self.key).len();
         self.connection.heads.hold(self.head_bytes + trailers, 0);
         self.connection.idle_since_ns.set(now_ns);
-        if now_ns.saturating_sub(self.begun_ns) >= LONG_NS {
+        let lasted_ns = now_ns.saturating_sub(self.begun_ns);
+        let was_left = matches!(session.lost(self.key), Some(Lost::Reset(_)));
+        let is_over = self.call_deadline_ns <= now_ns;
+        let is_call = lasted_ns >= CALL_NS && self.call_deadline_ns != NEVER && (was_left || is_over);
+        // What was answered before it was given up has made no more work than what was not given up.
+        if lasted_ns >= LONG_NS || is_call || was_left && self.status != 0 {
             session.state().protocol.credit().stream_lasted();
-        } else if self.call_deadline_ns <= now_ns {
+        } else if is_over {
             session.state().protocol.credit().stream_left();
         }
         // What is not complete is seen to be so; what nobody wants any more is ended without an error (RFC 9113 §8.1).

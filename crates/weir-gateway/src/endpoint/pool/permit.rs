@@ -69,9 +69,14 @@ impl EndpointPool {
     }
 
     fn admit(&self, now_ns: u64) {
-        while self.has_room() && self.grant(now_ns) {
+        while self.has_waiters() && self.has_room() && self.grant(now_ns) {
             self.in_use.set(self.in_use.get() + 1);
         }
+    }
+
+    /// Somebody is in a queue for it, or was a moment ago.
+    fn has_waiters(&self) -> bool {
+        !self.queue.is_empty() || !self.shared_queues.borrow().is_empty()
     }
 
     /// Grants a permit to the exchange that has waited longest, in the own queue or a shared one; `false` if none waits.
@@ -104,7 +109,7 @@ impl EndpointPool {
             self.admit(now_ns);
         }
         self.queue.look(now_ns);
-        !self.queue.is_empty() || !self.shared_queues.borrow().is_empty()
+        self.has_waiters()
     }
 }
 

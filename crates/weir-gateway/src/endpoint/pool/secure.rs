@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 
 use tokio::net::TcpStream;
 use weir_net::stream::Stream;
-use weir_net::tls::{Client, ServerName, connect, server_name};
+use weir_net::tls::{ServerName, TlsConnector, connect, server_name};
 
 use crate::snapshot::{self, PassHost};
 
 /// How the connections to an endpoint are secured.
 pub(super) struct EndpointTls {
-    client: Client,
+    client: TlsConnector,
     /// Who the endpoint has to be; `None` is whom the request is for.
     name: Option<ServerName<'static>>,
 }

@@ -15,10 +15,26 @@ use crate::snapshot;
 /// One worker's, for one upstream.
 pub struct SharedQueue {
     queue: WaitQueue,
-    /// Beside the upstream's endpoints; nothing where one takes no part.
-    seats: Vec<Option<QueueSeat>>,
+    seats: QueueSeats,
     slow_start: Option<Duration>,
     dice: Dice,
+}
+
+/// Beside the upstream's endpoints; nothing where one takes no part.
+pub struct QueueSeats(Vec<Option<QueueSeat>>);
+
+impl QueueSeats {
+    /// `health` stands beside the endpoints.
+    pub fn new(endpoints: &[snapshot::Endpoint], health: &[Arc<Health>]) -> QueueSeats {
+        let mut seats: Vec<_> = endpoints.iter().map(|_| None).collect();
+        for (tier, members) in tiers(endpoints).into_iter().enumerate() {
+            for member in members {
+                let health = Arc::clone(&health[member.endpoint]);
+                seats[member.endpoint] = Some(QueueSeat { tier, health });
+            }
+        }
+        QueueSeats(seats)
+    }
 }
 
 struct QueueSeat {
@@ -28,22 +44,14 @@ struct QueueSeat {
 }
 
 impl SharedQueue {
-    /// `health` stands beside the endpoints. So many may wait as at all together that take part.
+    /// So many may wait as at all together that take part.
     pub fn new(
-        endpoints: &[snapshot::Endpoint],
-        health: &[Arc<Health>],
+        seats: QueueSeats,
         snapshot::Queue { size, timeout }: snapshot::Queue,
         slow_start: Option<Duration>,
     ) -> SharedQueue {
-        let mut seats: Vec<_> = endpoints.iter().map(|_| None).collect();
-        for (tier, members) in tiers(endpoints).into_iter().enumerate() {
-            for member in members {
-                let health = Arc::clone(&health[member.endpoint]);
-                seats[member.endpoint] = Some(QueueSeat { tier, health });
-            }
-        }
-        let queue =
-            WaitQueue::new(snapshot::Queue { size: size.saturating_mul(seats.iter().flatten().count()), timeout });
+        let count = seats.0.iter().flatten().count();
+        let queue = WaitQueue::new(snapshot::Queue { size: size.saturating_mul(count), timeout });
         SharedQueue { queue, seats, slow_start, dice: Dice::shaken() }
     }
 
@@ -67,13 +75,13 @@ impl SharedQueue {
 
     /// Those who wait may go to this endpoint. A reserve gets none while somebody before it takes all it can.
     pub(super) fn is_for(&self, seat: usize, now_ns: u64) -> bool {
-        self.seats[seat].as_ref().is_some_and(|own| self.takes(own, now_ns))
+        self.seats.0[seat].as_ref().is_some_and(|own| self.takes(own, now_ns))
     }
 
     fn takes(&self, own: &QueueSeat, now_ns: u64) -> bool {
         let is_before =
             |other: &QueueSeat| other.tier < own.tier && other.health.is_up(now_ns) && self.is_warm(other, now_ns);
-        own.health.is_proven() && (own.tier == 0 || !self.seats.iter().flatten().any(is_before))
+        own.health.is_proven() && (own.tier == 0 || !self.seats.0.iter().flatten().any(is_before))
     }
 
     /// What it takes is not limited because it has just come back.
@@ -83,15 +91,15 @@ impl SharedQueue {
 
     /// An endpoint that has just come back takes its part of what others take as well.
     pub(super) fn has_share(&self, seat: usize, now_ns: u64) -> bool {
-        let (Some(ramp), Some(own)) = (self.slow_start, &self.seats[seat]) else { return true };
+        let (Some(ramp), Some(own)) = (self.slow_start, &self.seats.0[seat]) else { return true };
         let share = own.health.share(ramp, now_ns);
         let takes_all = |other: &QueueSeat| self.is_warm(other, now_ns) && self.takes(other, now_ns);
-        share >= 1.0 || self.dice.shows(share) || !self.seats.iter().flatten().any(takes_all)
+        share >= 1.0 || self.dice.shows(share) || !self.seats.0.iter().flatten().any(takes_all)
     }
 
     /// Called with every tick. Where those who wait are for no endpoint any more, it is asked again whose they are.
     pub(super) fn look(&self, now_ns: u64) {
-        if !self.queue.is_empty() && !self.seats.iter().flatten().any(|seat| self.takes(seat, now_ns)) {
+        if !self.queue.is_empty() && !self.seats.0.iter().flatten().any(|seat| self.takes(seat, now_ns)) {
             self.queue.dissolve();
         }
         self.queue.look(now_ns);
@@ -115,8 +123,8 @@ mod tests {
             host: "".into(),
             checks: None,
         });
-        let health: Vec<_> = endpoints.iter().map(|_| Arc::default()).collect();
-        (SharedQueue::new(&endpoints, &health, snapshot::Queue::default(), slow_start), health)
+        let health: Vec<_> = endpoints.iter().map(|endpoint| Arc::new(Health::new(endpoint.addr))).collect();
+        (SharedQueue::new(QueueSeats::new(&endpoints, &health), snapshot::Queue::default(), slow_start), health)
     }
 
     fn enter(shared_queue: &SharedQueue) -> Rc<Ticket> {
@@ -132,9 +140,9 @@ mod tests {
     fn only_endpoints_in_rotation_take_part_and_reserves_last() {
         let (shared_queue, health) = shared_queue(None);
         assert_eq!(takers(&shared_queue), [true, true, false, false]);
-        health[0].checked_down(LONG, 2);
+        health[0].checked_down(LONG, &"checks fail", 2);
         assert_eq!(takers(&shared_queue), [false, true, false, false]);
-        health[1].checked_down(LONG, 2);
+        health[1].checked_down(LONG, &"checks fail", 2);
         assert_eq!(takers(&shared_queue), [false, false, true, false]);
     }
 
@@ -142,16 +150,16 @@ mod tests {
     fn who_has_just_come_back_takes_its_share_unless_nobody_else_is_there() {
         let (shared_queue, health) = shared_queue(Some(1000 * LONG));
         let back_ns = 2 * LONG.as_nanos() as u64;
-        health[0].checked_down(LONG, 2);
+        health[0].checked_down(LONG, &"checks fail", 2);
         health[0].checked_up(back_ns);
         let taken = (0..1000).filter(|_| shared_queue.has_share(0, back_ns)).count();
         assert!((10..200).contains(&taken), "{taken} of a thousand, where a twentieth is due");
         assert!(shared_queue.has_share(1, back_ns));
-        health[1].checked_down(LONG, back_ns);
+        health[1].checked_down(LONG, &"checks fail", back_ns);
         assert!(shared_queue.is_for(2, back_ns), "the reserve goes on until it is warm");
         let taken = (0..1000).filter(|_| shared_queue.has_share(0, back_ns)).count();
         assert!((10..200).contains(&taken), "{taken} of a thousand, beside a reserve");
-        health[2].checked_down(LONG, back_ns);
+        health[2].checked_down(LONG, &"checks fail", back_ns);
         assert!((0..1000).all(|_| shared_queue.has_share(0, back_ns)), "nobody else could take what it leaves");
     }
 
@@ -161,7 +169,7 @@ mod tests {
         let ticket = enter(&shared_queue);
         shared_queue.look(2);
         assert!(!shared_queue.is_empty());
-        health.iter().for_each(|health| health.checked_down(LONG, 2));
+        health.iter().for_each(|health| health.checked_down(LONG, &"checks fail", 2));
         shared_queue.look(3);
         assert!(shared_queue.is_empty());
         let mut outcome = std::pin::pin!(ticket.turn());

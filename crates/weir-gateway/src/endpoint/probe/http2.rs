@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use weir_net::stream::Stream;
 use weir_proto::field;
 use weir_proto::h1::Limits;
-use weir_proto::h2::{Bounds, Connection, Event, Lent, Role};
+use weir_proto::h2::{Bounds, Connection, ConnectionEvent, Lent, Role};
 use weir_proto::{Method, ResponseHead, Trailers};
 
 use super::CheckAnswer;
@@ -108,23 +108,23 @@ impl ProbeExchange {
             let event = self.protocol.next(&mut rest, &mut Lent::Response(&mut next));
             match event.map_err(|code| io::Error::other(code.name()))? {
                 None => break,
-                Some(Event::Response { parsed, ended, .. }) => {
+                Some(ConnectionEvent::Response { parsed, ended, .. }) => {
                     parsed.map_err(|bad| io::Error::other(bad.name()))?;
                     self.ended = ended;
                     self.head = std::mem::take(&mut next);
                 }
-                Some(Event::Data { bytes, ended, .. }) => {
+                Some(ConnectionEvent::Data { bytes, ended, .. }) => {
                     self.content.extend_from_slice(bytes);
                     self.ended = ended;
                     if self.content.len() > MOST {
                         return Err(io::ErrorKind::InvalidData.into());
                     }
                 }
-                Some(Event::Trailers { trailers, .. }) => (self.trailers, self.ended) = (trailers, true),
-                Some(Event::Reset { code, .. } | Event::Failed { code, .. }) => {
+                Some(ConnectionEvent::Trailers { trailers, .. }) => (self.trailers, self.ended) = (trailers, true),
+                Some(ConnectionEvent::Reset { code, .. } | ConnectionEvent::Failed { code, .. }) => {
                     return Err(io::Error::other(code.name()));
                 }
-                Some(Event::Leaves { last: 0, code }) => return Err(io::Error::other(code.name())),
+                Some(ConnectionEvent::Leaves { last: 0, code }) => return Err(io::Error::other(code.name())),
                 Some(_) => {}
             }
         }

@@ -13,6 +13,10 @@ fn checks() -> PassiveChecks {
     }
 }
 
+fn health() -> Health {
+    Health::new(SocketAddr::from(([127, 0, 0, 1], 1)))
+}
+
 const PATIENCE: Duration = Duration::from_nanos(100);
 
 fn fails(health: &Health, stop: Stop, now_ns: u64) {
@@ -21,7 +25,7 @@ fn fails(health: &Health, stop: Stop, now_ns: u64) {
 
 #[test]
 fn failures_in_a_row_take_an_endpoint_out() {
-    let health = Health::default();
+    let health = health();
     fails(&health, Stop::ConnectFailed, 10);
     health.answered(200, &checks(), 10);
     fails(&health, Stop::ConnectFailed, 10);
@@ -38,7 +42,7 @@ fn u14_who_answers_no_http_is_taken_out() {
         Stop::BadResponseBody,
         Stop::UpstreamHeadAborted,
     ] {
-        let health = Health::default();
+        let health = health();
         let by_default = PassiveChecks::default();
         for _ in 0..by_default.tcp_failures {
             assert!(health.is_up(10), "{stop:?}");
@@ -50,7 +54,7 @@ fn u14_who_answers_no_http_is_taken_out() {
 
 #[test]
 fn f25_after_the_pause_one_at_a_time_may_show_that_it_has_recovered() {
-    let health = Health::default();
+    let health = health();
     assert!(health.admits(PATIENCE, 1) && health.admits(PATIENCE, 1), "in rotation anybody may come");
     fails(&health, Stop::ReadTimeout, 10);
     assert!(!health.is_up(50));
@@ -64,7 +68,7 @@ fn f25_after_the_pause_one_at_a_time_may_show_that_it_has_recovered() {
 
 #[test]
 fn f25_who_relapses_rests_twice_as_long() {
-    let health = Health::default();
+    let health = health();
     let mut now_ns = 10;
     for pause_ns in [100, 200, 400, 800, 1_600, 3_200, 3_200] {
         fails(&health, Stop::ReadTimeout, now_ns);
@@ -81,7 +85,7 @@ fn f25_who_relapses_rests_twice_as_long() {
 
 #[test]
 fn what_began_before_an_endpoint_fell_out_says_nothing_new() {
-    let health = Health::default();
+    let health = health();
     fails(&health, Stop::ReadTimeout, 10);
     for _ in 0..50 {
         health.failed(Stop::ReadTimeout, &checks(), 9, 60);
@@ -91,7 +95,7 @@ fn what_began_before_an_endpoint_fell_out_says_nothing_new() {
 
 #[test]
 fn statuses_count_as_configured() {
-    let (health, checks) = (Health::default(), checks());
+    let (health, checks) = (health(), checks());
     for _ in 0..5 {
         health.answered(404, &checks, 10);
         health.answered(503, &checks, 10);
@@ -105,7 +109,7 @@ fn statuses_count_as_configured() {
 
 #[test]
 fn what_is_not_the_endpoints_fault_is_not_counted() {
-    let health = Health::default();
+    let health = health();
     for stop in [Stop::ClientGone, Stop::Internal, Stop::Shutdown, Stop::BodyTooLarge] {
         fails(&health, stop, 10);
     }
@@ -114,8 +118,8 @@ fn what_is_not_the_endpoints_fault_is_not_counted() {
 
 #[test]
 fn what_checks_took_out_only_checks_or_answers_bring_back() {
-    let health = Health::default();
-    health.checked_down(PATIENCE, 10);
+    let health = health();
+    health.checked_down(PATIENCE, &"checks fail", 10);
     assert!(!health.is_up(u64::MAX - 1));
     health.checked_up(11);
     assert!(health.is_up(11));
@@ -126,7 +130,7 @@ fn what_checks_took_out_only_checks_or_answers_bring_back() {
     assert!(!health.is_up(30), "it has relapsed, and rests first");
     health.checked_up(220);
     assert!(health.is_up(220));
-    health.checked_down(PATIENCE, 300);
+    health.checked_down(PATIENCE, &"checks fail", 300);
     health.answered(200, &checks(), 310);
     health.answered(200, &checks(), 310);
     assert!(health.is_up(310), "all were out, and it answered");
@@ -134,10 +138,10 @@ fn what_checks_took_out_only_checks_or_answers_bring_back() {
 
 #[test]
 fn f25_the_share_of_an_endpoint_that_comes_back_grows() {
-    let health = Health::default();
+    let health = health();
     let ramp = Duration::from_nanos(1_000);
     assert_eq!(health.share(ramp, 0), 1.0, "it was there from the beginning");
-    health.checked_down(PATIENCE, 10);
+    health.checked_down(PATIENCE, &"checks fail", 10);
     health.checked_up(110);
     let shares = [110, 410, 610, 1_110, 9_999].map(|now_ns| health.share(ramp, now_ns));
     assert_eq!(shares, [FIRST_SHARE, 0.3, 0.5, 1.0, 1.0]);

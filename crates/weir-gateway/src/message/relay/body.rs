@@ -1,6 +1,6 @@
 //! One direction's body: read by one framing, written by another, checked on the way, never held.
 
-use weir_proto::h1::chunked::{self, Decoder, Step};
+use weir_proto::h1::chunked::{self, ChunkedDecoder, Step};
 use weir_proto::{Framing, Trailers};
 
 use crate::message::forward::Coding;
@@ -8,14 +8,14 @@ use crate::message::forward::Coding;
 /// How much of a body is still to come.
 pub enum BodyTransfer {
     Sized(u64),
-    Chunked(Box<Decoder>),
+    Chunked(Box<ChunkedDecoder>),
     UntilClose,
     /// Nothing, not even of the trailers.
     Done(Trailers),
 }
 
 /// The body's framing is broken.
-pub struct Broken;
+pub struct BrokenFraming;
 
 /// What one call of [`BodyTransfer::transfer`] did.
 pub struct Moved {
@@ -30,7 +30,7 @@ impl BodyTransfer {
         match framing {
             Framing::None | Framing::Sized(0) => BodyTransfer::Done(Trailers::default()),
             Framing::Sized(length) => BodyTransfer::Sized(length),
-            Framing::Chunked => BodyTransfer::Chunked(Box::new(Decoder::new(trailer_limit))),
+            Framing::Chunked => BodyTransfer::Chunked(Box::new(ChunkedDecoder::new(trailer_limit))),
             Framing::UntilClose => BodyTransfer::UntilClose,
         }
     }
@@ -56,7 +56,7 @@ impl BodyTransfer {
     }
 
     /// Moves what `input` holds of this body to `out`, in the coding of the next hop.
-    pub fn transfer(&mut self, input: &[u8], coding: Coding, out: &mut Vec<u8>) -> Result<Moved, Broken> {
+    pub fn transfer(&mut self, input: &[u8], coding: Coding, out: &mut Vec<u8>) -> Result<Moved, BrokenFraming> {
         match self {
             BodyTransfer::Done(_) => Ok(Moved { consumed: 0, content: 0 }),
             BodyTransfer::UntilClose => {
@@ -75,7 +75,7 @@ impl BodyTransfer {
             BodyTransfer::Chunked(decoder) => {
                 let mut moved = Moved { consumed: 0, content: 0 };
                 while moved.consumed < input.len() {
-                    match decoder.next(&input[moved.consumed..]).map_err(|_| Broken)? {
+                    match decoder.next(&input[moved.consumed..]).map_err(|_| BrokenFraming)? {
                         Step::More => moved.consumed = input.len(),
                         Step::Data { skip, length } => {
                             let start = moved.consumed + skip;
@@ -96,14 +96,14 @@ impl BodyTransfer {
     }
 
     /// The sender has closed its side. That is the end of some bodies and the truncation of others.
-    pub fn close(&mut self, trailers: Trailers) -> Result<(), Broken> {
+    pub fn close(&mut self, trailers: Trailers) -> Result<(), BrokenFraming> {
         match self {
             BodyTransfer::UntilClose => {
                 *self = BodyTransfer::Done(trailers);
                 Ok(())
             }
             BodyTransfer::Done(_) => Ok(()),
-            BodyTransfer::Sized(_) | BodyTransfer::Chunked(_) => Err(Broken),
+            BodyTransfer::Sized(_) | BodyTransfer::Chunked(_) => Err(BrokenFraming),
         }
     }
 }

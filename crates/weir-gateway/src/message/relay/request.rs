@@ -4,11 +4,12 @@ use std::io;
 use std::task::{Context, Poll};
 
 use weir_net::timer::NEVER;
-use weir_plugin::{Stop, Taken};
+use weir_plugin::Stop;
 use weir_proto::Framing;
 
 use super::body::{self, Moved};
 use super::{Relay, RequestSide, ns};
+use crate::context::served_exchange::Taken;
 use crate::message::forward::Coding;
 use crate::message::sides::{ClientSide, UpstreamSide};
 
@@ -28,13 +29,13 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         if self.request_is_out() {
             return Poll::Pending;
         }
-        if let Some(held) = self.exchange.request_body.take() {
+        if let Some(held) = self.exchange.take_request_body() {
             // What there is to know of the client was known when it was read.
             let known = (self.exchange.request_bytes, self.exchange.body_taken);
             let piece = &held[self.request.held_taken..];
             let moved = self.move_request(context, &piece[..piece.len().min(PIECE)]);
             (self.exchange.request_bytes, self.exchange.body_taken) = known;
-            self.exchange.request_body = Some(held);
+            self.exchange.set_request_body(held);
             self.request.held_taken += moved?;
             return Poll::Ready(Ok(()));
         }
@@ -66,7 +67,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             self.request.coding = self.request_head(out);
             if self.request.body.is_done() {
                 self.end_request(out)?;
-            } else if self.exchange.request_body.is_none() && !self.client.stash().is_empty() {
+            } else if self.exchange.request_body().is_none() && !self.client.stash().is_empty() {
                 let stash = std::mem::take(self.client.stash());
                 let moved = self.take_body(&stash, out);
                 *self.client.stash() = stash;

@@ -5,8 +5,8 @@ use std::task::{Context, Poll};
 
 use weir_net::timer::NEVER;
 use weir_plugin::Stop;
-use weir_proto::Version;
 use weir_proto::h1::{BadResponse, parse_response};
+use weir_proto::{Trailers, Version};
 
 use super::body::{self, BodyTransfer};
 use super::{Persisting, Relay, ns};
@@ -17,6 +17,8 @@ use crate::plugins::content;
 
 /// Interim responses let through for one request; more are a storm.
 const MAX_INTERIM: u8 = 8;
+
+const EVENT_STREAM: &[u8] = b"text/event-stream";
 
 impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     /// Moves the response towards the client. Ready when something has moved.
@@ -98,7 +100,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         }
         self.worker.buffers.with_write_buffer(|out| {
             self.take_head(out)?;
-            if self.response.head_done && self.response.body.is_done() {
+            if self.response.head_done && self.response.body.is_done() && !self.response.tunnel {
                 self.end_response(out)?;
             }
             self.send_to_client(context, out)
@@ -171,6 +173,37 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             self.end_response(out)?;
         }
         Ok(())
+    }
+
+    /// When the response ends because the gateway drains: an event stream has no end of its own, and its client comes back
+    /// for what it has not got (the HTML standard, §9.2). Any other content that ends early is seen to be cut.
+    pub(super) fn leave_ns(&self) -> u64 {
+        let can_end = matches!(self.response.coding, Coding::Chunked | Coding::UntilClose);
+        if self.worker.phase() == WorkerPhase::Serving || !can_end || self.response.body.is_done() {
+            return NEVER;
+        }
+        let kind = self.exchange.response.head.value(b"content-type").unwrap_or_default();
+        let is_stream = kind.get(..EVENT_STREAM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM));
+        match is_stream && self.request_is_out() && !self.client.is_blocked() {
+            true if self.worker.phase() == WorkerPhase::Stopping => 0,
+            true => self.worker.lifecycle.leave_ns(self.exchange.client.connection),
+            false => NEVER,
+        }
+    }
+
+    pub(super) fn is_to_leave(&self) -> bool {
+        self.leave_ns() <= self.now_ns
+    }
+
+    /// Ends an event stream as its upstream would.
+    pub(super) fn end_stream(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        self.response.body = BodyTransfer::Done(Trailers::default());
+        (self.response.client_reusable, self.response.upstream_reusable) = (false, false);
+        self.worker.buffers.with_write_buffer(|out| {
+            self.end_response(out)?;
+            self.send_to_client(context, out)
+        })?;
+        self.send_held(context)
     }
 
     fn write_content(&mut self, content: &[u8], out: &mut Vec<u8>) {
@@ -260,6 +293,13 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         self.upstream_answers(status);
         self.response.upstream_reusable = self.exchange.response.keep_alive;
         self.response.body = BodyTransfer::new(self.exchange.response.framing, self.terms.clients.limits.head_bytes);
+        if let Some(via) = self.terms.via {
+            let version = self.exchange.response.version;
+            forward::add_via(&mut self.exchange.response.head, version, via);
+        }
+        if status >= 500 {
+            forward::tell_upstream_status(self.exchange, status);
+        }
         self.terms.plugins.on_response(self.exchange)?;
         forward::reframe(self.exchange);
         if self.terms.plugins.see_response_bodies(self.exchange) {

@@ -1,0 +1,63 @@
+//! An exchange with what the gateway itself has to know while it serves it. Plugins see the exchange without that.
+
+use std::ops::{Deref, DerefMut};
+
+use weir_plugin::{Exchange, Filters};
+
+/// Used again for the next exchange, so that nothing is allocated on the plain path.
+#[derive(Debug, Default)]
+pub struct ServedExchange {
+    exchange: Exchange,
+    /// Something of the final response has left for the client, so nothing else can be its answer.
+    pub response_begun: bool,
+    /// How much of the request's content was taken from the client.
+    pub body_taken: Taken,
+    /// A plugin has replaced the response on its way to the client. It passes no plugin a second time.
+    pub response_replaced: bool,
+    /// Chance has picked it: what its plugins cost is measured.
+    pub measured: bool,
+    /// What the request's content passes on its way upstream.
+    pub request_filters: Filters,
+    /// What the rest of a response's content would have passed, which its upstream has broken off.
+    pub broken_filters: Filters,
+}
+
+/// How much of a request's content was taken from its client. What was taken is gone: the request cannot be sent to
+/// another endpoint. What was not has to be read, or the connection closed, before the next request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Taken {
+    #[default]
+    Nothing,
+    Part,
+    All,
+}
+
+impl ServedExchange {
+    /// Makes it ready for another exchange; memory is kept.
+    pub fn clear(&mut self) {
+        self.exchange.clear();
+        self.response_begun = false;
+        self.body_taken = Taken::Nothing;
+        self.response_replaced = false;
+        self.measured = false;
+        for filters in [&mut self.request_filters, &mut self.broken_filters] {
+            if !filters.is_empty() {
+                *filters = Filters::default();
+            }
+        }
+    }
+}
+
+impl Deref for ServedExchange {
+    type Target = Exchange;
+
+    fn deref(&self) -> &Exchange {
+        &self.exchange
+    }
+}
+
+impl DerefMut for ServedExchange {
+    fn deref_mut(&mut self) -> &mut Exchange {
+        &mut self.exchange
+    }
+}

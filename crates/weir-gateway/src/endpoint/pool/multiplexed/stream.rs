@@ -1,0 +1,225 @@
+//! One stream of a connection to an endpoint.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use base64::prelude::{BASE64_STANDARD, Engine};
+use weir_plugin::{Exchange, Stop};
+use weir_proto::h2::{ErrorCode, FieldWriter};
+use weir_proto::{Known, ResponseHead, Trailers, Version};
+
+use super::SharedConnection;
+use crate::endpoint::pool::{Freshness, Permit, in_time};
+use crate::http2::fields;
+use crate::message::forward::{self, Coding};
+use crate::message::sides::{Lost, NOT_PROCESSED, Pipe, Received, RequestTerms, Sending, UpstreamSide};
+use crate::snapshot::Timeouts;
+
+/// One stream: the upstream's side of one exchange.
+pub struct UpstreamStream<'w> {
+    permit: Permit<'w>,
+    connection: Rc<SharedConnection>,
+    key: usize,
+    reused: bool,
+    /// The head has been sent.
+    has_asked: bool,
+    /// The final head has come, so that content follows.
+    has_head: bool,
+    /// It is for a WebSocket (RFC 8441), and this is what proves to a client of HTTP/1.1 that the endpoint has agreed.
+    websocket: Option<Option<String>>,
+}
+
+/// A WebSocket is asked for. What else may be upgraded to has no form in HTTP/2.
+fn is_websocket(exchange: &Exchange) -> bool {
+    let asked = exchange.request.head.known(Known::Upgrade);
+    exchange.request.upgrade && asked.is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
+}
+
+/// What a client of HTTP/1.1 expects of a server that understood it (RFC 6455 §4.2.2); those of HTTP/2 expect nothing.
+fn accept(exchange: &Exchange) -> Option<String> {
+    let key = exchange.request.head.received(b"Sec-WebSocket-Key").next()?;
+    let of_http1 = exchange.request.version != Version::Http2;
+    let digest = || digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"].concat());
+    of_http1.then(|| BASE64_STANDARD.encode(digest()))
+}
+
+impl<'w> Permit<'w> {
+    /// A stream for the exchange's request.
+    pub async fn open_stream(
+        self,
+        freshness: Freshness,
+        timeouts: Timeouts,
+        head_bytes: usize,
+        exchange: &Exchange,
+    ) -> Result<UpstreamStream<'w>, Stop> {
+        let (worker, endpoint) = (self.worker, &*self.endpoint);
+        let ready = if freshness == Freshness::New { None } else { endpoint.with_room() };
+        let (connection, reused) = match ready {
+            Some(connection) => (connection, true),
+            None => {
+                let connecting = endpoint.join_or_connect(worker, freshness, (timeouts.send, head_bytes), exchange);
+                let made = in_time(worker, timeouts.connect, connecting).await?;
+                self.endpoint.note_connection();
+                made
+            }
+        };
+        if reused {
+            worker.metrics.upstream_reuses.increment();
+        }
+        connection.carried.set(connection.carried.get() + 1);
+        if connection.carried.get() >= endpoint.keepalive.get().requests {
+            endpoint.multiplexed.borrow_mut().retain(|shared| !Rc::ptr_eq(shared, &connection));
+        }
+        let key = connection.session.state().add(0, false);
+        let mut stream = UpstreamStream {
+            permit: self,
+            connection,
+            key,
+            reused,
+            has_asked: false,
+            has_head: false,
+            websocket: None,
+        };
+        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        stream.connection.session.watch(key, waker);
+        if is_websocket(exchange) {
+            let connection = Rc::clone(&stream.connection);
+            // RFC 8441 §3: not before the endpoint has said that it knows them.
+            let known = async {
+                poll_fn(|_| connection.has_begun()).await;
+                Ok(connection.session.state().protocol.peer().connect_protocol)
+            };
+            if in_time(worker, timeouts.connect, known).await? {
+                stream.websocket = Some(accept(exchange));
+            }
+        }
+        Ok(stream)
+    }
+}
+
+impl UpstreamStream<'_> {
+    /// The connection had carried a request before this one.
+    pub fn is_reused(&self) -> bool {
+        self.reused
+    }
+
+    /// The connection has ended with the exchange, which says nothing about what the endpoint made of it.
+    pub fn has_lost_connection(&self) -> bool {
+        self.connection.session.lost(self.key) == Some(Lost::Connection)
+    }
+
+    /// Ready with the next head, interim or final.
+    fn poll_head(&mut self, response: &mut ResponseHead) -> Poll<io::Result<Received>> {
+        if !self.has_asked {
+            // The connection takes no more streams.
+            return Poll::Ready(Err(NOT_PROCESSED.into()));
+        }
+        let mut answer = std::task::ready!(self.connection.session.poll_answer(self.key))?;
+        std::mem::swap(response, &mut answer.head);
+        self.has_head = response.status >= 200;
+        if let Some(accept) = self.websocket.as_ref().filter(|_| (200..300).contains(&response.status)) {
+            // RFC 8441 §5: it means what 101 means in HTTP/1.1.
+            response.set_status(101);
+            let accept = accept.as_deref().unwrap_or_default();
+            if !accept.is_empty() {
+                response.head.set(b"sec-websocket-accept", accept.as_bytes()).expect("base64 is a valid value");
+            }
+        }
+        Poll::Ready(Ok(Received::Head(answer.parsed)))
+    }
+}
+
+impl Sending for UpstreamStream<'_> {
+    fn end(&mut self, _: &mut Vec<u8>, _: Coding, trailers: Option<&Trailers>) {
+        // The stream of a WebSocket goes on behind its head.
+        if self.websocket.is_none() {
+            self.connection.session.end(self.key, trailers);
+        }
+    }
+
+    fn send(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
+        match self.has_asked {
+            true => self.connection.session.send(self.key, bytes),
+            false => Err(NOT_PROCESSED.into()),
+        }
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.connection.session.is_blocked(self.key)
+    }
+
+    fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.connection.session.poll_flush(self.key)
+    }
+}
+
+impl UpstreamSide for UpstreamStream<'_> {
+    fn addr(&self) -> SocketAddr {
+        self.permit.endpoint.addr
+    }
+
+    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> Coding {
+        let scheme: &[u8] = if self.permit.endpoint.is_secured() { b"https" } else { b"http" };
+        let host = forward::host(exchange, terms.pass_host, terms.endpoint);
+        let mut state = self.connection.session.state();
+        state.protocol().set_limits(*terms.limits);
+        let target = fields::RequestTarget { scheme, host, is_websocket: self.websocket.is_some() };
+        let write = |writer: &mut FieldWriter<'_>| fields::request(writer, exchange, &target, out);
+        let asked = state.protocol().request(self.key, exchange.request.method, false, write);
+        drop(state);
+        if let Some((id, sent)) = asked {
+            self.connection.session.state().set_id(self.key, id);
+            self.connection.session.head_sent(self.key, sent);
+            self.has_asked = true;
+        }
+        fields::request_coding(exchange)
+    }
+
+    fn poll_receive(
+        &mut self,
+        _: &mut Context<'_>,
+        buffer: &mut [u8],
+        response: &mut ResponseHead,
+    ) -> Poll<io::Result<Received>> {
+        if !self.has_head {
+            return self.poll_head(response);
+        }
+        let read = self.connection.session.poll_read(self.key, buffer);
+        read.map_ok(|count| if count == 0 { Received::End } else { Received::Bytes(count) })
+    }
+
+    fn take_trailers(&mut self) -> Trailers {
+        self.connection.session.take_trailers(self.key)
+    }
+
+    fn answered(&mut self) {
+        self.permit.answered();
+    }
+}
+
+/// A tunnel within the stream (RFC 8441).
+impl Pipe for UpstreamStream<'_> {
+    fn poll_read(&mut self, _: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.connection.session.poll_read(self.key, buffer)
+    }
+
+    fn poll_write(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.connection.session.poll_write(self.key, bytes)
+    }
+
+    fn poll_shutdown(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.connection.session.end(self.key, None);
+        Poll::Ready(self.connection.session.send(self.key, b"").map(|_| ()))
+    }
+}
+
+impl Drop for UpstreamStream<'_> {
+    fn drop(&mut self) {
+        self.connection.idle_since_ns.set(self.permit.worker.now_ns());
+        self.connection.session.forget(self.key, ErrorCode::CANCEL, ErrorCode::CANCEL);
+    }
+}

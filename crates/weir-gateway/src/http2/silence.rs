@@ -1,0 +1,118 @@
+//! Peers that are gone without a word. One that is silent while something is expected of it is asked by a PING whether it is
+//! there (RFC 9113 §6.7), and whatever it says is an answer.
+
+use weir_net::timer::NEVER;
+
+/// How long a peer has for its answer.
+const ANSWER_NS: u64 = 20_000_000_000;
+/// Between questions with no message in between. Servers of gRPC end connections that ask them more often than every five
+/// minutes.
+const BETWEEN_NS: u64 = 330_000_000_000;
+
+/// What has come since the last look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Heard {
+    #[default]
+    Nothing,
+    /// Frames of the connection: an answer to a ping, settings.
+    Frames,
+    /// Parts of messages.
+    Messages,
+}
+
+/// What is to be done about the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SilenceVerdict {
+    Well,
+    /// Nothing has come for long: a ping is to be sent.
+    Ask,
+    /// It has not answered.
+    Gone,
+}
+
+/// How long a peer has been silent.
+#[derive(Debug)]
+pub struct Silence {
+    patience_ns: u64,
+    since_ns: u64,
+    asked_ns: Option<u64>,
+    /// When it may be asked again at the earliest.
+    next_ns: u64,
+    is_expected: bool,
+}
+
+impl Silence {
+    /// A peer that is asked after so long a silence.
+    pub fn new(patience_ns: u64, now_ns: u64) -> Silence {
+        Silence { patience_ns, since_ns: now_ns, asked_ns: None, next_ns: 0, is_expected: false }
+    }
+
+    /// Takes in what has come; `is_expected`: there is something to wait for.
+    pub fn look(&mut self, now_ns: u64, heard: Heard, is_expected: bool) -> SilenceVerdict {
+        if heard == Heard::Messages {
+            self.next_ns = 0;
+        }
+        if heard != Heard::Nothing || !is_expected || !self.is_expected {
+            (self.since_ns, self.asked_ns) = (now_ns, None);
+        }
+        self.is_expected = is_expected;
+        if now_ns < self.deadline_ns() {
+            return SilenceVerdict::Well;
+        }
+        if self.asked_ns.is_some() {
+            return SilenceVerdict::Gone;
+        }
+        (self.asked_ns, self.next_ns) = (Some(now_ns), now_ns + BETWEEN_NS);
+        SilenceVerdict::Ask
+    }
+
+    /// When to look again at the latest.
+    pub fn deadline_ns(&self) -> u64 {
+        match self.asked_ns {
+            _ if !self.is_expected => NEVER,
+            Some(asked_ns) => asked_ns + ANSWER_NS,
+            None => (self.since_ns + self.patience_ns).max(self.next_ns),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_peer_that_does_not_answer_is_gone() {
+        let mut silence = Silence::new(15 * S, 0);
+        assert_eq!(silence.look(100 * S, Heard::Nothing, true), SilenceVerdict::Well, "it is expected from now on");
+        assert_eq!(silence.deadline_ns(), 115 * S);
+        assert_eq!(silence.look(115 * S, Heard::Nothing, true), SilenceVerdict::Ask);
+        assert_eq!(silence.deadline_ns(), 135 * S);
+        assert_eq!(silence.look(134 * S, Heard::Nothing, true), SilenceVerdict::Well);
+        assert_eq!(silence.look(135 * S, Heard::Nothing, true), SilenceVerdict::Gone);
+    }
+
+    #[test]
+    fn one_that_answers_is_not_asked_again_soon() {
+        let mut silence = Silence::new(15 * S, 0);
+        silence.look(0, Heard::Nothing, true);
+        assert_eq!(silence.look(15 * S, Heard::Nothing, true), SilenceVerdict::Ask);
+        assert_eq!(silence.look(16 * S, Heard::Frames, true), SilenceVerdict::Well);
+        assert_eq!(silence.deadline_ns(), 345 * S);
+        assert_eq!(silence.look(20 * S, Heard::Messages, true), SilenceVerdict::Well);
+        assert_eq!(silence.deadline_ns(), 35 * S, "but after a message it may be");
+    }
+
+    #[test]
+    fn nothing_is_asked_of_a_peer_that_owes_nothing() {
+        let mut silence = Silence::new(15 * S, 0);
+        silence.look(0, Heard::Nothing, true);
+        assert_eq!(silence.look(15 * S, Heard::Nothing, true), SilenceVerdict::Ask);
+        assert_eq!(silence.look(16 * S, Heard::Nothing, false), SilenceVerdict::Well);
+        assert_eq!(
+            (silence.deadline_ns(), silence.look(1_000 * S, Heard::Nothing, false)),
+            (NEVER, SilenceVerdict::Well)
+        );
+    }
+}

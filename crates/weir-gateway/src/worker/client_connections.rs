@@ -1,0 +1,105 @@
+//! How many connections each client has, over all workers. A client is an address of IPv4, or a network of IPv6.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use weir_proto::address::client_network;
+
+/// Clients are counted in so many tables, so that workers seldom meet.
+const TABLES: usize = 16;
+/// The log is told of clients with too many connections once in this long.
+const TELL_NS: u64 = 60_000_000_000;
+
+pub struct ClientConnections {
+    room: usize,
+    random: RandomState,
+    tables: [Mutex<HashMap<IpAddr, usize>>; TABLES],
+    /// When the log was told, 0 if never.
+    told_ns: AtomicU64,
+}
+
+impl ClientConnections {
+    /// `room`: connections that all workers can have together.
+    pub fn new(room: usize) -> ClientConnections {
+        let tables = std::array::from_fn(|_| Mutex::default());
+        ClientConnections { room, random: RandomState::new(), tables, told_ns: AtomicU64::new(0) }
+    }
+
+    pub fn room(&self) -> usize {
+        self.room
+    }
+
+    /// A place among the connections of a client, unless it has `most` already.
+    pub fn claim(self: &Arc<Self>, client: IpAddr, most: usize) -> Option<ClientPlace> {
+        let client = client_network(client);
+        let mut table = self.table(client);
+        let count = table.entry(client).or_default();
+        if *count >= most {
+            return None; // an entry that is new has room, as `most` is not 0
+        }
+        *count += 1;
+        Some(ClientPlace { client, among: Arc::clone(self) })
+    }
+
+    /// Whether the log is to be told that a client has too many.
+    pub fn is_to_be_told(&self, now_ns: u64) -> bool {
+        let told_ns = self.told_ns.load(Relaxed);
+        let is_due = told_ns == 0 || now_ns >= told_ns.saturating_add(TELL_NS);
+        is_due && self.told_ns.compare_exchange(told_ns, now_ns.max(1), Relaxed, Relaxed).is_ok()
+    }
+
+    fn table(&self, client: IpAddr) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        let number = self.random.hash_one(client) as usize % TABLES;
+        self.tables[number].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of a client's connections, until it is dropped.
+pub struct ClientPlace {
+    client: IpAddr,
+    among: Arc<ClientConnections>,
+}
+
+impl Drop for ClientPlace {
+    fn drop(&mut self) {
+        let mut table = self.among.table(self.client);
+        let count = table.get_mut(&self.client).expect("it was counted when it was made");
+        *count -= 1;
+        if *count == 0 {
+            table.remove(&self.client);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn u02_a_client_has_no_more_connections_than_its_share() {
+        let clients = Arc::new(ClientConnections::new(100));
+        let address = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let first = clients.claim(address("192.0.2.1"), 2);
+        let _second = clients.claim(address("::ffff:192.0.2.1"), 2).expect("the same client");
+        assert!(clients.claim(address("192.0.2.1"), 2).is_none());
+        assert!(clients.claim(address("192.0.2.2"), 2).is_some(), "another one");
+        drop(first);
+        assert!(clients.claim(address("192.0.2.1"), 2).is_some());
+        let _whole = clients.claim(address("2001:db8::1"), 1).expect("nobody has one");
+        assert!(clients.claim(address("2001:db8::ffff:1"), 1).is_none(), "a customer has the whole network");
+        assert!(clients.claim(address("2001:db8:0:1::1"), 1).is_some());
+        let counted: usize =
+            clients.tables.iter().map(|table| table.lock().expect("no test panics with it").len()).sum();
+        assert_eq!(counted, 2, "nothing is kept of clients that have gone");
+    }
+
+    #[test]
+    fn the_log_is_told_once_in_a_while() {
+        let clients = ClientConnections::new(1);
+        assert!(clients.is_to_be_told(5) && !clients.is_to_be_told(5 + TELL_NS - 1));
+        assert!(clients.is_to_be_told(5 + TELL_NS));
+    }
+}
