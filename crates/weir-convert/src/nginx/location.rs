@@ -1,0 +1,187 @@
+//! `location` blocks: which requests each takes, in terms of the most specific path.
+
+use super::scope::BlockScope;
+use super::syntax::Directive;
+
+/// What a location asks of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Matching {
+    Exact(String),
+    Prefix { path: String, stops: bool },
+    Regex { pattern: String, ignores_case: bool },
+}
+
+/// A location within those around it.
+#[derive(Clone)]
+pub struct Location<'a> {
+    pub directive: &'a Directive,
+    pub matching: Matching,
+    pub scope: BlockScope<'a>,
+    /// `internal`: for requests that nginx makes itself.
+    pub is_internal: bool,
+}
+
+/// A location, and the paths it takes.
+pub struct Region<'a> {
+    pub location: Location<'a>,
+    /// As `uri` of a route has them.
+    pub uris: Vec<String>,
+    /// Regular expressions are tried in the order of nginx, before prefixes: higher goes first.
+    pub priority: i64,
+}
+
+impl Matching {
+    /// None for a named location.
+    pub fn of(directive: &Directive) -> Option<Matching> {
+        let (modifier, path) = match directive.arguments.as_slice() {
+            [path] => ("", path.clone()),
+            [modifier, path] => (modifier.as_str(), path.clone()),
+            _ => return None,
+        };
+        match modifier {
+            "" if path.starts_with('@') => None,
+            "" => Some(Matching::Prefix { path, stops: false }),
+            "=" => Some(Matching::Exact(path)),
+            "^~" => Some(Matching::Prefix { path, stops: true }),
+            "~" => Some(Matching::Regex { pattern: path, ignores_case: false }),
+            "~*" => Some(Matching::Regex { pattern: path, ignores_case: true }),
+            _ => None,
+        }
+    }
+
+    /// As `uri` of a route has it; an expression has none of its own.
+    fn uri(&self) -> Option<String> {
+        match self {
+            Matching::Exact(path) => Some(path.clone()),
+            Matching::Prefix { path, .. } => Some(format!("{path}*")),
+            Matching::Regex { .. } => None,
+        }
+    }
+}
+
+/// The locations of a block, of those within them, and so on.
+fn within<'a>(scope: &BlockScope<'a>) -> Vec<Location<'a>> {
+    let locations = scope.own().iter().filter(|directive| directive.name == "location");
+    let location = |directive: &'a Directive| {
+        let is_internal = directive.children().iter().any(|child| child.name == "internal");
+        let matching = Matching::of(directive)?;
+        Some(Location { directive, matching, scope: scope.inside(directive.children()), is_internal })
+    };
+    locations.filter_map(location).collect()
+}
+
+/// Every location of a server with the paths it takes.
+pub fn regions<'a>(server: &BlockScope<'a>) -> Vec<Region<'a>> {
+    let mut tried = TriedLocations::default();
+    tried.collect(server, "/", &[], 0);
+    let TriedLocations { prefixes, exact, mut expressions } = tried;
+    // Those of inner blocks are tried before those around; within a block they keep their order.
+    expressions.sort_by_key(|expression| std::cmp::Reverse(expression.depth));
+    let count = expressions.len();
+    let mut regions = Vec::new();
+    for (position, LocationExpression { location, uris, .. }) in expressions.into_iter().enumerate() {
+        if !uris.is_empty() {
+            regions.push(Region { location, uris, priority: (count - position) as i64 });
+        }
+    }
+    for location in exact.into_iter().chain(prefixes) {
+        let uris = location.matching.uri().into_iter().collect();
+        regions.push(Region { location, uris, priority: 0 });
+    }
+    regions
+}
+
+#[derive(Default)]
+struct TriedLocations<'a> {
+    prefixes: Vec<Location<'a>>,
+    exact: Vec<Location<'a>>,
+    expressions: Vec<LocationExpression<'a>>,
+}
+
+/// A location with a regular expression, and the prefixes under which nginx tries it.
+struct LocationExpression<'a> {
+    location: Location<'a>,
+    uris: Vec<String>,
+    /// Blocks around its own.
+    depth: usize,
+}
+
+impl<'a> TriedLocations<'a> {
+    /// The locations of the block that is responsible for a prefix. After its own expressions those of `outer` are tried.
+    fn collect(&mut self, block: &BlockScope<'a>, prefix: &str, outer: &[usize], depth: usize) {
+        let locations = within(block);
+        let mut tried = Vec::new();
+        for location in &locations {
+            if matches!(location.matching, Matching::Regex { .. }) {
+                tried.push(self.expressions.len());
+                self.expressions.push(LocationExpression { location: location.clone(), uris: Vec::new(), depth });
+            }
+        }
+        tried.extend(outer);
+        let is_own =
+            |location: &Location| matches!(&location.matching, Matching::Prefix { path, .. } if path == prefix);
+        if !locations.iter().any(is_own) {
+            for &number in &tried {
+                self.expressions[number].uris.push(format!("{prefix}*"));
+            }
+        }
+        for location in locations {
+            match &location.matching {
+                Matching::Exact(_) => self.exact.push(location),
+                Matching::Regex { .. } => {}
+                Matching::Prefix { path, stops } => {
+                    let (path, stops, scope) = (path.clone(), *stops, location.scope.clone());
+                    self.prefixes.push(location);
+                    self.collect(&scope, &path, if stops { &[] } else { &tried }, depth + 1);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::syntax::parse;
+    use super::*;
+
+    /// Every location with its paths and its place in the order.
+    fn told(text: &str) -> Vec<String> {
+        let directives = parse("t", text).expect("correct");
+        let told = |region: Region| {
+            let Region { location, uris, priority } = region;
+            format!("{} -> {} {priority}", location.directive.arguments.join(" "), uris.join(" "))
+        };
+        regions(&BlockScope::new(&directives)).into_iter().map(told).collect()
+    }
+
+    #[test]
+    fn expressions_are_tried_under_every_prefix_that_does_not_stop_them() {
+        let text =
+            "location / {} location /a/ {} location ^~ /s/ {} location = /x {} location ~ one {} location ~* two {}";
+        assert_eq!(
+            told(text),
+            [
+                "~ one -> /* /a/* 2",
+                "~* two -> /* /a/* 1",
+                "= /x -> /x 0",
+                "/ -> /* 0",
+                "/a/ -> /a/* 0",
+                "^~ /s/ -> /s/* 0",
+            ]
+        );
+    }
+
+    #[test]
+    fn without_a_prefix_for_everything_expressions_are_tried_all_the_same() {
+        assert_eq!(told("location ^~ /s/ {} location ~ one {}"), ["~ one -> /* 1", "^~ /s/ -> /s/* 0"]);
+    }
+
+    #[test]
+    fn expressions_within_a_prefix_are_tried_first_and_there_only() {
+        let text = "location /a/ { location ~ in {} location /a/b/ {} } location ~ out {}";
+        assert_eq!(
+            told(text),
+            ["~ in -> /a/* /a/b/* 2", "~ out -> /* /a/* /a/b/* 1", "/a/ -> /a/* 0", "/a/b/ -> /a/b/* 0"]
+        );
+    }
+}

@@ -1,0 +1,130 @@
+//! nginx: `server`, `location` and `upstream` of its `http` block.
+//!
+//! nginx looks for the longest prefix, remembers it, and then tries regular expressions in their order. Here the most specific path
+//! wins. Both come to the same thing once each expression stands on a route with all the prefixes under which nginx would have
+//! tried it ([`location::regions`]).
+
+mod location;
+mod policies;
+mod proxy;
+mod rewrite;
+mod scope;
+mod server;
+mod settings;
+mod survey;
+mod syntax;
+mod upstream;
+
+use crate::output::Converted;
+use crate::{ConversionFinding, FindingKind, SourcePlace, SyntaxError};
+use scope::BlockScope;
+use syntax::Directive;
+
+/// Files may include others so deep.
+const INCLUDES: usize = 16;
+
+/// Finds the files that an `include` means: their names and texts, or why there are none.
+pub type Include<'a> = &'a dyn Fn(&str) -> Result<Vec<(String, String)>, String>;
+
+/// Carries a configuration over.
+pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, SyntaxError> {
+    let mut findings = Vec::new();
+    let directives = expanded(syntax::parse(file, text)?, include, 0, &mut findings)?;
+    // A file of a conf.d has no http block of its own.
+    let http = directives.iter().find(|directive| directive.name == "http");
+    let within = http.map_or(&directives[..], Directive::children);
+    let main = if http.is_some() { &directives[..] } else { &[] };
+
+    let mut conversion = Conversion { main, http: within, converted: Converted::default() };
+    conversion.converted.findings = findings;
+    settings::carry_over(&mut conversion);
+    server::carry_over(&mut conversion);
+    survey::report(&mut conversion);
+    let findings = &mut conversion.converted.findings;
+    findings.sort_by(|left, right| (left.kind, &left.place).cmp(&(right.kind, &right.place)));
+    findings.dedup();
+    Ok(conversion.converted)
+}
+
+/// What is read, and what has come of it so far.
+struct Conversion<'a> {
+    /// Outside of `http`.
+    main: &'a [Directive],
+    http: &'a [Directive],
+    converted: Converted,
+}
+
+impl<'a> Conversion<'a> {
+    fn scope(&self) -> BlockScope<'a> {
+        BlockScope::new(self.http)
+    }
+
+    fn lost(&mut self, place: &SourcePlace, text: impl Into<String>) {
+        self.found(place, FindingKind::Lost, text.into());
+    }
+
+    fn differs(&mut self, place: &SourcePlace, text: impl Into<String>) {
+        self.found(place, FindingKind::Differs, text.into());
+    }
+
+    fn found(&mut self, place: &SourcePlace, kind: FindingKind, text: String) {
+        self.converted.findings.push(ConversionFinding { place: place.clone(), kind, text });
+    }
+}
+
+/// The directives with those of included files in place of each `include`.
+fn expanded(
+    directives: Vec<Directive>,
+    include: Include,
+    depth: usize,
+    findings: &mut Vec<ConversionFinding>,
+) -> Result<Vec<Directive>, SyntaxError> {
+    let mut all = Vec::with_capacity(directives.len());
+    for mut directive in directives {
+        if directive.name == "include" {
+            all.extend(included(&directive, include, depth, findings)?);
+            continue;
+        }
+        if let Some(block) = directive.block.take() {
+            directive.block = Some(expanded(block, include, depth, findings)?);
+        }
+        all.push(directive);
+    }
+    Ok(all)
+}
+
+fn included(
+    directive: &Directive,
+    include: Include,
+    depth: usize,
+    findings: &mut Vec<ConversionFinding>,
+) -> Result<Vec<Directive>, SyntaxError> {
+    let pattern = directive.argument(0);
+    if depth == INCLUDES {
+        let text = format!("`{pattern}`: more than {INCLUDES} files that include one another");
+        return Err(SyntaxError { place: directive.place.clone(), text });
+    }
+    // Types and parameters for programs that are not served from here.
+    if ["mime.types", "fastcgi_params", "fastcgi.conf", "uwsgi_params", "scgi_params"]
+        .iter()
+        .any(|name| pattern.ends_with(name))
+    {
+        return Ok(Vec::new());
+    }
+    let files = match include(pattern) {
+        Ok(files) => files,
+        Err(error) => {
+            let text = format!("`include {pattern}`: {error}");
+            findings.push(ConversionFinding { place: directive.place.clone(), kind: FindingKind::Lost, text });
+            return Ok(Vec::new());
+        }
+    };
+    let mut all = Vec::new();
+    for (name, text) in files {
+        all.extend(expanded(syntax::parse(&name, &text)?, include, depth + 1, findings)?);
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+//! `proxy_pass` and `grpc_pass`: the upstream of a route, the `Host` it is sent, and the fields it gets.
+
+use super::Conversion;
+use super::location::Matching;
+use super::scope::{BlockScope, seconds};
+use super::syntax::Directive;
+use super::upstream;
+use crate::yaml::Yaml;
+
+/// `scheme://authority/path` of a `proxy_pass`.
+pub struct PassTarget<'a> {
+    pub scheme: &'a str,
+    pub authority: &'a str,
+    /// With the slash at its beginning. Without one the path stays as it is.
+    pub path: Option<&'a str>,
+}
+
+impl PassTarget<'_> {
+    pub fn parse(text: &str) -> Option<PassTarget<'_>> {
+        let (scheme, rest) = text.split_once("://")?;
+        let end = rest.find('/').unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(end);
+        let is_known = ["http", "https", "grpc", "grpcs"].contains(&scheme) && !authority.is_empty();
+        let path = (!path.is_empty()).then_some(path);
+        (is_known && !authority.starts_with("unix:")).then_some(PassTarget { scheme, authority, path })
+    }
+}
+
+/// The members of a route that say where its requests go.
+pub fn members(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive) -> Option<Vec<(String, Yaml)>> {
+    let Some(target) = PassTarget::parse(pass.argument(0)) else {
+        let text = format!("`{}`: no `http://host:port` and no name of an upstream", pass.head());
+        conversion.lost(&pass.place, text);
+        return None;
+    };
+    if target.authority.contains('$') {
+        let text = format!("`{}`: an upstream is not named by a variable; use `traffic-split` or routes", pass.head());
+        conversion.lost(&pass.place, text);
+        return None;
+    }
+    let rest = upstream_members(conversion, scope, &target, pass);
+    let block = conversion.http.iter().find(|block| block.name == "upstream" && block.argument(0) == target.authority);
+    let mut members = match block {
+        Some(block) => {
+            let id = upstream::registered(conversion, target.authority, block, rest);
+            vec![("upstream_id".to_owned(), Yaml::text(id))]
+        }
+        None => {
+            let mut upstream = vec![("nodes".to_owned(), Yaml::map([(&*node(&target), Yaml::Integer(1))]))];
+            upstream.extend(rest);
+            vec![("upstream".to_owned(), Yaml::Map(upstream))]
+        }
+    };
+    members.extend(timeout(scope, target.scheme));
+    Some(members)
+}
+
+fn node(target: &PassTarget) -> String {
+    let default = if target.scheme.ends_with('s') { 443 } else { 80 };
+    match upstream::host_and_port(target.authority) {
+        (host, Some(port)) => format!("{host}:{port}"),
+        (host, None) => format!("{host}:{default}"),
+    }
+}
+
+fn upstream_members(
+    conversion: &mut Conversion,
+    scope: &BlockScope,
+    target: &PassTarget,
+    pass: &Directive,
+) -> Vec<(String, Yaml)> {
+    let mut members = Vec::new();
+    if target.scheme != "http" {
+        members.push(("scheme".to_owned(), Yaml::text(target.scheme)));
+    }
+    // One with a port stands in `proxy-rewrite`.
+    if let Some(host) = host(scope, target).filter(|host| upstream::host_and_port(host).1.is_none()) {
+        members.push(("pass_host".to_owned(), Yaml::text("rewrite")));
+        members.push(("upstream_host".to_owned(), Yaml::text(host)));
+    }
+    members.extend(retries(conversion, scope));
+    if target.scheme.ends_with('s') {
+        members.push(("tls".to_owned(), tls(conversion, scope, pass)));
+    }
+    members
+}
+
+/// The `Host` that the upstream gets instead of the client's: nginx sends the name in `proxy_pass` unless it is told otherwise.
+fn host<'a>(scope: &BlockScope<'a>, target: &PassTarget<'a>) -> Option<&'a str> {
+    let sets_host = |directive: &&Directive| directive.argument(0).eq_ignore_ascii_case("host");
+    let set = scope.all("proxy_set_header").into_iter().rfind(sets_host).map(|directive| directive.argument(1));
+    match set {
+        None | Some("$proxy_host") if target.scheme.starts_with("grpc") => None,
+        None | Some("$proxy_host") => Some(target.authority),
+        Some(host) if host.contains('$') => None,
+        Some(host) => Some(host),
+    }
+}
+
+fn retries(conversion: &mut Conversion, scope: &BlockScope) -> Vec<(String, Yaml)> {
+    let Some(next) = scope.last("proxy_next_upstream") else { return tries(scope) };
+    if next.argument(0) == "off" {
+        return vec![("retries".to_owned(), Yaml::Integer(0))];
+    }
+    let beyond: Vec<_> = next.arguments.iter().filter(|case| !["error", "timeout"].contains(&case.as_str())).collect();
+    if !beyond.is_empty() {
+        let cases: Vec<_> = beyond.into_iter().cloned().collect();
+        let text = format!("`proxy_next_upstream {}`: no other endpoint is asked for these reasons", cases.join(" "));
+        conversion.lost(&next.place, text);
+    }
+    tries(scope)
+}
+
+fn tries(scope: &BlockScope) -> Vec<(String, Yaml)> {
+    let tries = scope.value("proxy_next_upstream_tries").and_then(|tries| tries.parse::<i64>().ok());
+    tries.filter(|&tries| tries > 0).map(|tries| ("retries".to_owned(), Yaml::Integer(tries - 1))).into_iter().collect()
+}
+
+fn tls(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive) -> Yaml {
+    let mut members = vec![("verify".to_owned(), Yaml::Boolean(scope.is_on("proxy_ssl_verify")))];
+    if !scope.is_on("proxy_ssl_verify") {
+        let text = "the certificate of this upstream is not verified, as `proxy_ssl_verify` is off by default; take \
+                    `tls.verify: false` away to verify it";
+        conversion.differs(&pass.place, text);
+    }
+    for (name, ours) in [
+        ("proxy_ssl_trusted_certificate", "ca"),
+        ("proxy_ssl_certificate", "client_cert"),
+        ("proxy_ssl_certificate_key", "client_key"),
+    ] {
+        members.extend(scope.value(name).map(|file| (ours.to_owned(), Yaml::text(file))));
+    }
+    Yaml::Map(members)
+}
+
+/// `timeout` of the route, where nginx was told other times than 60 s.
+fn timeout(scope: &BlockScope, scheme: &str) -> Option<(String, Yaml)> {
+    let prefix = if scheme.starts_with("grpc") { "grpc" } else { "proxy" };
+    let times = ["connect", "send", "read"].map(|kind| {
+        let written = scope.value(&format!("{prefix}_{kind}_timeout")).and_then(seconds).unwrap_or(60.0);
+        (kind.to_owned(), number(written))
+    });
+    let is_default = times.iter().all(|(_, time)| *time == Yaml::Integer(60));
+    (!is_default).then(|| ("timeout".to_owned(), Yaml::Map(times.to_vec())))
+}
+
+/// A number without decimals where it has none.
+pub fn number(value: f64) -> Yaml {
+    if value.fract() == 0.0 { Yaml::Integer(value as i64) } else { Yaml::Decimal(value) }
+}
+
+/// `proxy-rewrite`: the path, where `proxy_pass` names one, and the fields that are set or removed.
+pub fn rewritten<'a>(
+    conversion: &mut Conversion,
+    scope: &BlockScope<'a>,
+    pass: &'a Directive,
+    matching: &Matching,
+) -> Vec<(String, Yaml)> {
+    let mut members = Vec::new();
+    let path = PassTarget::parse(pass.argument(0)).and_then(|target| target.path);
+    match (path, matching) {
+        (Some(path), _) if path.contains('$') => {
+            conversion.lost(&pass.place, format!("`{}`: a path with variables; write `proxy-rewrite`", pass.head()));
+        }
+        (Some(path), Matching::Exact(_)) => members.push(("uri".to_owned(), Yaml::text(path))),
+        (Some(path), Matching::Prefix { path: prefix, .. }) if path != prefix => {
+            let pair = [format!("^{}(.*)", regex_quoted(prefix)), format!("{path}$1")];
+            members.push(("regex_uri".to_owned(), Yaml::texts(pair)));
+        }
+        _ => {}
+    }
+    let host = PassTarget::parse(pass.argument(0)).and_then(|target| host(scope, &target));
+    if let Some(host) = host.filter(|host| upstream::host_and_port(host).1.is_some()) {
+        members.push(("host".to_owned(), Yaml::text(host)));
+    }
+    members.extend(fields(conversion, scope));
+    members
+}
+
+/// Text as a regular expression that matches it alone.
+pub fn regex_quoted(text: &str) -> String {
+    text.chars()
+        .flat_map(|char| ["\\.+*?()|[]{}^$".contains(char).then_some('\\'), Some(char)].into_iter().flatten())
+        .collect()
+}
+
+/// Fields that the gateway sends, or passes on, without being told to.
+const SENT_ANYWAY: [&str; 10] = [
+    "host",
+    "x-real-ip",
+    "x-forwarded-for",
+    "x-forwarded-proto",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "upgrade",
+    "connection",
+    "x-forwarded-server",
+    "x-scheme",
+];
+
+fn fields(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml)> {
+    let mut set = Vec::new();
+    let mut removed = Vec::new();
+    for directive in [scope.all("proxy_set_header"), scope.all("grpc_set_header")].concat() {
+        let (name, value) = (directive.argument(0), directive.argument(1));
+        let lower = name.to_ascii_lowercase();
+        // Taking one of them away is another matter, unless it belongs to the connection.
+        let is_removal = value.is_empty() && !["host", "connection", "upgrade"].contains(&lower.as_str());
+        if SENT_ANYWAY.contains(&lower.as_str()) && !is_removal {
+            continue;
+        }
+        if value.is_empty() {
+            removed.push(name);
+        } else if let Some(unknown) = unknown_variable(conversion, value) {
+            let text = format!("`{}`: there is no variable `${unknown}`", directive.head());
+            conversion.lost(&directive.place, text);
+        } else {
+            set.push((name.to_owned(), Yaml::text(value)));
+        }
+    }
+    let mut members = Vec::new();
+    if !set.is_empty() {
+        members.push(("set".to_owned(), Yaml::Map(set)));
+    }
+    if !removed.is_empty() {
+        members.push(("remove".to_owned(), Yaml::texts(removed)));
+    }
+    (!members.is_empty()).then(|| ("headers".to_owned(), Yaml::Map(members)))
+}
+
+/// A variable in a text that the file itself defines, or that only nginx has.
+pub fn unknown_variable(conversion: &Conversion, text: &str) -> Option<String> {
+    let names = text.split('$').skip(1).map(|rest| {
+        let rest = rest.trim_start_matches('{');
+        rest.split(|char: char| !char.is_ascii_alphanumeric() && char != '_').next().unwrap_or_default()
+    });
+    let own = |name: &str| {
+        let defines = |directive: &&Directive| match directive.name.as_str() {
+            "map" | "geo" | "split_clients" => {
+                directive.arguments.last().is_some_and(|last| last.strip_prefix('$') == Some(name))
+            }
+            _ => false,
+        };
+        conversion.http.iter().any(|directive| defines(&directive))
+    };
+    const ONLY_NGINX: [&str; 7] = [
+        "proxy_host",
+        "proxy_port",
+        "connection_upgrade",
+        "document_root",
+        "realpath_root",
+        "nginx_version",
+        "limit_rate",
+    ];
+    names.into_iter().find(|name| own(name) || ONLY_NGINX.contains(name)).map(str::to_owned)
+}

@@ -1,0 +1,101 @@
+//! What holds at a place of the file: nginx's directives are inherited from the blocks around.
+
+use super::syntax::Directive;
+
+/// The blocks around a place, the outermost first.
+#[derive(Clone)]
+pub struct BlockScope<'a> {
+    levels: Vec<&'a [Directive]>,
+}
+
+impl<'a> BlockScope<'a> {
+    pub fn new(outermost: &'a [Directive]) -> BlockScope<'a> {
+        BlockScope { levels: vec![outermost] }
+    }
+
+    /// The same with one more block.
+    pub fn inside(&self, block: &'a [Directive]) -> BlockScope<'a> {
+        let mut levels = self.levels.clone();
+        levels.push(block);
+        BlockScope { levels }
+    }
+
+    /// The directive that counts, of those that may stand once in a block.
+    pub fn last(&self, name: &str) -> Option<&'a Directive> {
+        self.all(name).pop()
+    }
+
+    /// The directives that count: those of the innermost block that has any, as nginx inherits lists.
+    pub fn all(&self, name: &str) -> Vec<&'a Directive> {
+        let of = |level: &&'a [Directive]| -> Vec<&'a Directive> {
+            level.iter().filter(|directive| directive.name == name).collect()
+        };
+        self.levels.iter().rev().map(of).find(|found| !found.is_empty()).unwrap_or_default()
+    }
+
+    /// The first argument of the directive that counts.
+    pub fn value(&self, name: &str) -> Option<&'a str> {
+        self.last(name).map(|directive| directive.argument(0))
+    }
+
+    /// Whether a switch is on.
+    pub fn is_on(&self, name: &str) -> bool {
+        self.value(name) == Some("on")
+    }
+
+    /// The innermost block alone.
+    pub fn own(&self) -> &'a [Directive] {
+        self.levels.last().copied().unwrap_or_default()
+    }
+}
+
+/// Bytes, as nginx writes sizes.
+pub fn bytes(text: &str) -> Option<i64> {
+    let digits = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
+    let factor = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => 1,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<i64>().ok()?.checked_mul(factor)
+}
+
+/// Seconds, as nginx writes times: `90`, `1m30s`, `500ms`.
+pub fn seconds(text: &str) -> Option<f64> {
+    let mut sum = 0.0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.len() - rest.trim_start_matches(|char: char| char.is_ascii_digit()).len();
+        let number: f64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let unit = rest.len() - rest.trim_start_matches(|char: char| char.is_ascii_alphabetic()).len();
+        let factor = match &rest[..unit] {
+            "ms" => 0.001,
+            "" | "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3_600.0,
+            "d" => 86_400.0,
+            "w" => 604_800.0,
+            "M" => 2_592_000.0,
+            "y" => 31_536_000.0,
+            _ => return None,
+        };
+        sum += number * factor;
+        rest = rest[unit..].trim_start();
+    }
+    (!text.is_empty()).then_some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_are_those_of_nginx() {
+        assert_eq!((bytes("8m"), bytes("512"), bytes("1K"), bytes("x")), (Some(8 << 20), Some(512), Some(1024), None));
+        assert_eq!((seconds("90"), seconds("1m30s"), seconds("500ms")), (Some(90.0), Some(90.0), Some(0.5)));
+        assert_eq!((seconds("1h 30m"), seconds(""), seconds("5x")), (Some(5_400.0), None, None));
+    }
+}

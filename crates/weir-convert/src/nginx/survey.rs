@@ -1,0 +1,250 @@
+//! Directives that the other files of this room do not look at: which of them need no counterpart, and what to do about the others.
+
+use super::Conversion;
+use super::syntax::Directive;
+
+/// Carried over, as far as it can be, where it stands.
+const CARRIED: &[&str] = &[
+    "http",
+    "server",
+    "location",
+    "upstream",
+    "listen",
+    "server_name",
+    "return",
+    "rewrite",
+    "if",
+    "internal",
+    "proxy_pass",
+    "grpc_pass",
+    "proxy_set_header",
+    "grpc_set_header",
+    "proxy_connect_timeout",
+    "proxy_send_timeout",
+    "proxy_read_timeout",
+    "grpc_connect_timeout",
+    "grpc_send_timeout",
+    "grpc_read_timeout",
+    "proxy_next_upstream",
+    "proxy_next_upstream_tries",
+    "proxy_ssl_verify",
+    "proxy_ssl_trusted_certificate",
+    "proxy_ssl_certificate",
+    "proxy_ssl_certificate_key",
+    "allow",
+    "deny",
+    "client_max_body_size",
+    "limit_req_zone",
+    "limit_req",
+    "limit_req_status",
+    "limit_conn_zone",
+    "limit_conn",
+    "limit_conn_status",
+    "add_header",
+    "proxy_hide_header",
+    "gzip",
+    "gzip_types",
+    "gzip_min_length",
+    "gzip_comp_level",
+    "gzip_proxied",
+    "ssl_certificate",
+    "ssl_certificate_key",
+    "ssl_protocols",
+    "ssl_client_certificate",
+    "ssl_verify_client",
+    "worker_processes",
+    "keepalive_timeout",
+    "client_header_timeout",
+    "send_timeout",
+    "keepalive_requests",
+    "underscores_in_headers",
+    "worker_shutdown_timeout",
+    "set_real_ip_from",
+    "resolver",
+    "access_log",
+    "log_format",
+    "error_log",
+    "default_type",
+    "include",
+];
+
+/// It is so here without being asked for, or has no meaning here.
+const NEEDLESS: &[&str] = &[
+    "events",
+    "worker_connections",
+    "use",
+    "multi_accept",
+    "accept_mutex",
+    "user",
+    "pid",
+    "daemon",
+    "worker_rlimit_nofile",
+    "worker_cpu_affinity",
+    "worker_priority",
+    "pcre_jit",
+    "thread_pool",
+    "load_module",
+    "env",
+    "sendfile",
+    "tcp_nopush",
+    "tcp_nodelay",
+    "types",
+    "types_hash_max_size",
+    "types_hash_bucket_size",
+    "server_names_hash_bucket_size",
+    "server_names_hash_max_size",
+    "variables_hash_max_size",
+    "variables_hash_bucket_size",
+    "map_hash_bucket_size",
+    "map_hash_max_size",
+    "server_tokens",
+    "server_name_in_redirect",
+    "port_in_redirect",
+    "absolute_redirect",
+    "proxy_http_version",
+    "proxy_redirect",
+    "proxy_buffering",
+    "proxy_request_buffering",
+    "proxy_buffer_size",
+    "proxy_buffers",
+    "proxy_busy_buffers_size",
+    "proxy_max_temp_file_size",
+    "proxy_temp_file_write_size",
+    "proxy_temp_path",
+    "proxy_headers_hash_max_size",
+    "proxy_headers_hash_bucket_size",
+    "proxy_socket_keepalive",
+    "proxy_ssl_server_name",
+    "proxy_ssl_session_reuse",
+    "proxy_ssl_protocols",
+    "proxy_ssl_ciphers",
+    "client_body_buffer_size",
+    "client_header_buffer_size",
+    "client_body_temp_path",
+    "large_client_header_buffers",
+    "output_buffers",
+    "postpone_output",
+    "ssl_session_cache",
+    "ssl_session_timeout",
+    "ssl_session_tickets",
+    "ssl_ciphers",
+    "ssl_prefer_server_ciphers",
+    "ssl_dhparam",
+    "ssl_ecdh_curve",
+    "ssl_buffer_size",
+    "http2",
+    "http2_max_concurrent_streams",
+    "gzip_vary",
+    "gzip_buffers",
+    "gzip_http_version",
+    "gzip_disable",
+    "gzip_static",
+    "real_ip_header",
+    "real_ip_recursive",
+    "reset_timedout_connection",
+    "resolver_timeout",
+    "open_file_cache",
+    "open_file_cache_valid",
+    "open_file_cache_min_uses",
+    "open_file_cache_errors",
+    "charset",
+    "etag",
+    "log_not_found",
+    "log_subrequest",
+    "limit_req_log_level",
+    "limit_conn_log_level",
+    "proxy_pass_header",
+    "keepalive_disable",
+    "lingering_close",
+    "lingering_time",
+    "lingering_timeout",
+    "chunked_transfer_encoding",
+    "proxy_ignore_client_abort",
+    "ssl",
+];
+
+/// Beginnings of names, and what there is instead.
+const INSTEAD: &[(&str, &str)] = &[
+    ("proxy_cache", "responses are not cached"),
+    ("proxy_no_cache", "responses are not cached"),
+    ("proxy_store", "responses are not stored"),
+    ("proxy_ignore_headers", "responses are not cached"),
+    ("fastcgi_", "upstreams speak HTTP"),
+    ("uwsgi_", "upstreams speak HTTP"),
+    ("scgi_", "upstreams speak HTTP"),
+    ("memcached_", "upstreams speak HTTP"),
+    ("root", "files are not served; put a server of files behind an upstream"),
+    ("alias", "files are not served; put a server of files behind an upstream"),
+    ("try_files", "files are not served; put a server of files behind an upstream"),
+    ("index", "files are not served; put a server of files behind an upstream"),
+    ("autoindex", "files are not served; put a server of files behind an upstream"),
+    ("expires", "write `response-rewrite` with `headers.set: { Cache-Control: ... }`"),
+    ("error_page", "write `response-rewrite` with `vars: [[status, ...]]`"),
+    ("proxy_intercept_errors", "write `response-rewrite` with `vars: [[status, ...]]`"),
+    ("recursive_error_pages", "write `response-rewrite` with `vars: [[status, ...]]`"),
+    ("auth_basic", "write `basic-auth` in the route, and a consumer for each user"),
+    ("auth_request", "write `forward-auth` with the URL that is asked"),
+    ("satisfy", "all policies of a route have to let a request pass"),
+    ("auth_jwt", "write `jwt-auth` in the route, and a consumer for each issuer"),
+    ("mirror", "write `proxy-mirror` with the host that gets copies"),
+    ("sub_filter", "write `response-rewrite` with `filters`"),
+    ("map", "write routes with `vars`, one for each case"),
+    ("geo", "write routes with `remote_addrs`, one for each case"),
+    ("split_clients", "write `traffic-split`"),
+    ("set", "there are no variables of one's own; write routes with `vars`"),
+    ("limit_rate", "the rate of a response is not limited"),
+    ("limit_except", "write routes with `methods`"),
+    ("valid_referers", "write `referer-restriction`"),
+    ("stub_status", "see `status`: `/status` and `/metrics`"),
+    ("client_body_timeout", "see `client_body_min_rate`: bodies must bring bytes at a rate"),
+    ("stream", "connections without HTTP are not balanced"),
+    ("mail", "mail is not proxied"),
+    ("merge_slashes", "repeated slashes in paths stay as they are"),
+    ("ssl_stapling", "responses of OCSP are not stapled"),
+    ("ssl_trusted_certificate", "responses of OCSP are not stapled"),
+    ("ssl_verify_depth", "see `client.depth` of the entry in `ssls`"),
+    ("proxy_next_upstream_timeout", "see `retry_timeout` of the upstream"),
+    ("proxy_method", "see `method` of `proxy-rewrite`"),
+    ("proxy_bind", "connections to upstreams come from the address that the system picks"),
+    ("proxy_cookie_", "fields of cookies stay as the upstream sends them"),
+    ("proxy_set_body", "the body stays as the client sends it"),
+    ("proxy_pass_request_", "head and body are passed on"),
+    ("proxy_ssl_name", "see `pass_host: rewrite` and `upstream_host` of the upstream"),
+    ("secure_link", "there is no counterpart"),
+    ("opentelemetry", "there is no counterpart"),
+];
+
+/// Adds a finding for each directive without a counterpart.
+pub fn report(conversion: &mut Conversion) {
+    let (main, http) = (conversion.main, conversion.http);
+    for directive in if main.is_empty() { http } else { main } {
+        judge(conversion, directive);
+    }
+}
+
+fn judge(conversion: &mut Conversion, directive: &Directive) {
+    let name = directive.name.as_str();
+    if NEEDLESS.contains(&name) {
+        return;
+    }
+    if !CARRIED.contains(&name) {
+        let by_name = |(begin, _): &&(&str, &str)| {
+            name == *begin
+                || (begin.ends_with('_') || name.starts_with(&format!("{begin}_"))) && name.starts_with(begin)
+        };
+        let instead = INSTEAD.iter().find(by_name).map_or("this directive is not known here", |(_, instead)| instead);
+        if !is_for_websockets(directive) {
+            conversion.lost(&directive.place, format!("`{}`: {instead}", directive.head()));
+        }
+        return;
+    }
+    // What stands in an upstream is looked at there.
+    if name != "upstream" && name != "if" {
+        directive.children().iter().for_each(|child| judge(conversion, child));
+    }
+}
+
+/// The map that nginx needs for upgrades, which need nothing here.
+fn is_for_websockets(directive: &Directive) -> bool {
+    directive.name == "map" && directive.argument(0) == "$http_upgrade"
+}

@@ -1,0 +1,260 @@
+//! The text of nginx's configuration files: directives with arguments, ended by `;` or a block.
+
+use crate::{SourcePlace, SyntaxError};
+
+/// One directive, with what is inside its braces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directive {
+    pub name: String,
+    pub arguments: Vec<String>,
+    pub block: Option<Vec<Directive>>,
+    pub place: SourcePlace,
+}
+
+impl Directive {
+    /// An argument, or nothing.
+    pub fn argument(&self, index: usize) -> &str {
+        self.arguments.get(index).map_or("", String::as_str)
+    }
+
+    /// What is inside its braces.
+    pub fn children(&self) -> &[Directive] {
+        self.block.as_deref().unwrap_or_default()
+    }
+
+    /// The directive as it was written, without its block.
+    pub fn head(&self) -> String {
+        let mut words = vec![self.name.clone()];
+        words.extend(self.arguments.iter().cloned());
+        words.join(" ")
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Token {
+    Word(String),
+    Semicolon,
+    Open,
+    Close,
+}
+
+/// Directives may lie in one another so deep.
+const DEPTH: usize = 32;
+
+/// The directives of a file.
+pub fn parse(file: &str, text: &str) -> Result<Vec<Directive>, SyntaxError> {
+    let mut reader = SyntaxReader { file, rest: text, line: 1 };
+    let directives = reader.block(0)?;
+    if reader.rest.is_empty() { Ok(directives) } else { Err(reader.error("`}` without a `{` before it")) }
+}
+
+struct SyntaxReader<'a> {
+    file: &'a str,
+    rest: &'a str,
+    line: usize,
+}
+
+impl SyntaxReader<'_> {
+    fn place(&self) -> SourcePlace {
+        SourcePlace { file: self.file.to_owned(), line: self.line }
+    }
+
+    fn error(&self, text: impl Into<String>) -> SyntaxError {
+        SyntaxError { place: self.place(), text: text.into() }
+    }
+
+    /// Directives up to the end of the block, or of the file at depth 0.
+    fn block(&mut self, depth: usize) -> Result<Vec<Directive>, SyntaxError> {
+        let mut directives = Vec::new();
+        loop {
+            match self.token()? {
+                None if depth == 0 => return Ok(directives),
+                None => return Err(self.error("the file ends inside a block; a `}` is missing")),
+                Some((Token::Close, _)) if depth > 0 => return Ok(directives),
+                Some((Token::Word(name), place)) => directives.push(self.directive(name, place, depth)?),
+                Some((token, _)) => return Err(self.error(format!("unexpected {}", shown(&token)))),
+            }
+        }
+    }
+
+    fn directive(&mut self, name: String, place: SourcePlace, depth: usize) -> Result<Directive, SyntaxError> {
+        let mut arguments = Vec::new();
+        loop {
+            match self.token()? {
+                Some((Token::Word(word), _)) => arguments.push(word),
+                Some((Token::Semicolon, _)) => return Ok(Directive { name, arguments, block: None, place }),
+                Some((Token::Open, _)) if depth == DEPTH => {
+                    return Err(self.error(format!("more than {DEPTH} blocks inside one another")));
+                }
+                Some((Token::Open, _)) if name.ends_with("_by_lua_block") => {
+                    self.skip_code()?;
+                    return Ok(Directive { name, arguments, block: Some(Vec::new()), place });
+                }
+                Some((Token::Open, _)) => {
+                    let block = Some(self.block(depth + 1)?);
+                    return Ok(Directive { name, arguments, block, place });
+                }
+                other => {
+                    let found = other.map_or("the end of the file".to_owned(), |(token, _)| shown(&token));
+                    return Err(self.error(format!("the directive `{name}` is not ended by `;`: found {found}")));
+                }
+            }
+        }
+    }
+
+    /// Lua up to the brace that ends it.
+    fn skip_code(&mut self) -> Result<(), SyntaxError> {
+        let mut depth = 1;
+        while depth > 0 {
+            match self.next() {
+                Some('{') => depth += 1,
+                Some('}') => depth -= 1,
+                Some(_) => {}
+                None => return Err(self.error("the file ends inside a block of Lua")),
+            }
+        }
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let next = self.rest.chars().next()?;
+        self.rest = &self.rest[next.len_utf8()..];
+        self.line += usize::from(next == '\n');
+        Some(next)
+    }
+
+    fn skip_blanks(&mut self) {
+        while let Some(next) = self.rest.chars().next() {
+            match next {
+                '#' => while self.rest.starts_with(|char| char != '\n') && self.next().is_some() {},
+                next if next.is_ascii_whitespace() || next == '\u{feff}' => {
+                    self.next();
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn token(&mut self) -> Result<Option<(Token, SourcePlace)>, SyntaxError> {
+        self.skip_blanks();
+        let place = self.place();
+        let Some(first) = self.rest.chars().next() else { return Ok(None) };
+        let token = match first {
+            ';' => Token::Semicolon,
+            '{' => Token::Open,
+            '}' => Token::Close,
+            '"' | '\'' => {
+                self.next();
+                return Ok(Some((Token::Word(self.quoted(first)?), place)));
+            }
+            _ => return Ok(Some((Token::Word(self.word()), place))),
+        };
+        self.next();
+        Ok(Some((token, place)))
+    }
+
+    fn quoted(&mut self, quote: char) -> Result<String, SyntaxError> {
+        let mut word = String::new();
+        loop {
+            match self.next() {
+                None => return Err(self.error(format!("the file ends inside {quote}quotes{quote}"))),
+                Some(end) if end == quote => return Ok(word),
+                Some('\\') => self.escaped(&mut word),
+                Some(char) => word.push(char),
+            }
+        }
+    }
+
+    /// What stands behind a backslash: nginx takes it away before quotes, itself and the letters of line ends, and leaves it
+    /// before everything else, for regular expressions.
+    fn escaped(&mut self, word: &mut String) {
+        match self.next() {
+            Some(char @ ('"' | '\'' | '\\')) => word.push(char),
+            Some('t') => word.push('\t'),
+            Some('r') => word.push('\r'),
+            Some('n') => word.push('\n'),
+            Some(char) => word.extend(['\\', char]),
+            None => word.push('\\'),
+        }
+    }
+
+    fn word(&mut self) -> String {
+        let mut word = String::new();
+        while let Some(next) = self.rest.chars().next() {
+            // `${name}` is part of a word, any other brace ends it.
+            let is_variable = next == '{' && word.ends_with('$');
+            if !is_variable && (next.is_ascii_whitespace() || next == ';' || next == '{') {
+                break;
+            }
+            self.next();
+            if next == '\\' {
+                self.escaped(&mut word)
+            } else {
+                word.push(next)
+            }
+            while is_variable && !word.ends_with('}') {
+                match self.next() {
+                    Some(char) => word.push(char),
+                    None => break,
+                }
+            }
+        }
+        word
+    }
+}
+
+fn shown(token: &Token) -> String {
+    match token {
+        Token::Word(word) => format!("`{word}`"),
+        Token::Semicolon => "`;`".to_owned(),
+        Token::Open => "`{`".to_owned(),
+        Token::Close => "`}`".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        let directive = parse("t", text).expect("correct").remove(0);
+        [vec![directive.name], directive.arguments].concat()
+    }
+
+    #[test]
+    fn words_are_what_nginx_reads() {
+        assert_eq!(words("a b 'c d' \"e;{f\" ; # comment\n"), ["a", "b", "c d", "e;{f"]);
+        assert_eq!(words(r"location ~ \.php$ {}"), ["location", "~", r"\.php$"]);
+        assert_eq!(words("proxy_pass http://${name}/x;"), ["proxy_pass", "http://${name}/x"]);
+        assert_eq!(words(r#"a "it\"s" '\d{2}';"#), ["a", "it\"s", r"\d{2}"]);
+        assert_eq!(words("a b#c;"), ["a", "b#c"]);
+    }
+
+    #[test]
+    fn blocks_know_their_lines() {
+        let all = parse("n.conf", "http {\n  # one\n  server {\n    listen 80;\n  }\n}\n").expect("correct");
+        let listen = &all[0].children()[0].children()[0];
+        assert_eq!((listen.name.as_str(), listen.place.to_string()), ("listen", "n.conf:4".to_owned()));
+    }
+
+    #[test]
+    fn lua_is_skipped_whole() {
+        let all = parse("t", "content_by_lua_block { if a then ngx.say({}) end } a b;").expect("correct");
+        assert_eq!(all.len(), 2);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        for (text, told) in [
+            ("a b", "t:1: the directive `a` is not ended by `;`: found the end of the file"),
+            ("a {\n b;\n", "t:3: the file ends inside a block; a `}` is missing"),
+            ("}\n", "t:1: unexpected `}`"),
+            ("a 'b", "t:1: the file ends inside 'quotes'"),
+            ("a; ;", "t:1: unexpected `;`"),
+        ] {
+            assert_eq!(parse("t", text).expect_err(text).to_string(), told);
+        }
+        let deep = "a {".repeat(100);
+        assert!(parse("t", &deep).expect_err("deep").text.contains("more than 32 blocks"));
+    }
+}

@@ -1,0 +1,118 @@
+use super::*;
+
+fn no_files(pattern: &str) -> Result<Vec<(String, String)>, String> {
+    Err(format!("{pattern} is not there"))
+}
+
+fn converted(text: &str) -> Converted {
+    convert("nginx.conf", text, &no_files).expect("correct")
+}
+
+/// What was found, without the file's name.
+fn findings(text: &str) -> Vec<String> {
+    converted(text).findings.iter().map(|finding| finding.to_string().replace("nginx.conf:", "")).collect()
+}
+
+#[test]
+fn a_reverse_proxy_reads_as_one_would_write_it() {
+    let text = "\
+events {}
+http {
+  upstream orders {
+    least_conn;
+    server 10.0.0.1:8080 weight=2;
+    server 10.0.0.2:8080 backup;
+  }
+  server {
+    listen 80;
+    server_name shop.example;
+    location /orders/ {
+      proxy_pass http://orders/;
+      proxy_set_header Host $host;
+      proxy_set_header X-Tenant a;
+      proxy_read_timeout 5s;
+    }
+  }
+}
+";
+    let yaml = converted(text).yaml();
+    assert_eq!(
+        yaml,
+        r#"listen: ":80"
+worker_processes: auto
+client_max_body_size: "1m"
+allow_encoded_slashes: true
+
+upstreams:
+  # nginx.conf:3: upstream orders
+  - id: orders
+    type: least_conn
+    nodes:
+      - { host: "10.0.0.1", port: 8080, weight: 2 }
+      - { host: "10.0.0.2", port: 8080, weight: 1, priority: -1 }
+
+routes:
+  # nginx.conf:11: location /orders/
+  - uri: /orders/*
+    upstream_id: orders
+    timeout: { connect: 60, send: 60, read: 5 }
+    plugins:
+      proxy-rewrite:
+        regex_uri: ["^/orders/(.*)", /$1]
+        headers: { set: { X-Tenant: a } }
+"#
+    );
+}
+
+#[test]
+fn what_is_lost_is_told_with_its_place() {
+    let text = "\
+server {
+  listen 80;
+  location / { proxy_pass http://a; proxy_cache zone; error_page 502 /oops; }
+  location /files/ { root /var/www; }
+  location /var { proxy_pass http://$backend; }
+}
+";
+    assert_eq!(
+        findings(text),
+        [
+            "3: not carried over: `proxy_cache zone`: responses are not cached",
+            "3: not carried over: `error_page 502 /oops`: write `response-rewrite` with `vars: [[status, ...]]`",
+            "4: not carried over: `location /files/`: files are not served; it answers 404",
+            "4: not carried over: `root /var/www`: files are not served; put a server of files behind an upstream",
+            "5: not carried over: `proxy_pass http://$backend`: an upstream is not named by a variable; use \
+             `traffic-split` or routes",
+        ]
+    );
+}
+
+#[test]
+fn an_upstream_that_is_used_in_two_ways_becomes_two() {
+    let text = "\
+upstream a { server 127.0.0.1:1; }
+server {
+  location /one { proxy_pass http://a; }
+  location /two { proxy_pass http://a; proxy_set_header Host $host; }
+  location /three { proxy_pass http://a; proxy_set_header Host $host; }
+}
+";
+    let converted = converted(text);
+    let ids: Vec<_> = converted.upstreams.iter().map(|item| item.members[0].1.clone()).collect();
+    assert_eq!(ids, ["a", "a-2"].map(crate::yaml::Yaml::text));
+}
+
+#[test]
+fn included_files_stand_where_they_are_included() {
+    let include = |pattern: &str| match pattern {
+        "conf.d/*.conf" => Ok(vec![("conf.d/a.conf".to_owned(), "server { location / { return 204; } }".to_owned())]),
+        "loop.conf" => Ok(vec![("loop.conf".to_owned(), "include loop.conf;".to_owned())]),
+        other => Err(format!("{other} is not there")),
+    };
+    let converted = convert("n", "http { include conf.d/*.conf; include mime.types; include gone; }", &include);
+    let converted = converted.expect("correct");
+    assert!(converted.yaml().contains("# conf.d/a.conf:1: location /"), "{}", converted.yaml());
+    assert_eq!(converted.findings[0].to_string(), "n:1: not carried over: `include gone`: gone is not there");
+    let error = convert("n", "include loop.conf;", &include).expect_err("endless");
+    assert!(error.text.contains("more than 16 files"), "{error}");
+}

@@ -1,0 +1,134 @@
+//! `upstream` blocks and the targets of `proxy_pass`, as upstreams.
+
+use super::Conversion;
+use super::syntax::Directive;
+use crate::output::ConvertedResource;
+use crate::yaml::Yaml;
+
+/// The nodes and the balancer of an `upstream` block, as members of an upstream.
+pub fn members(conversion: &mut Conversion, block: &Directive) -> Vec<(String, Yaml)> {
+    let mut servers = Vec::new();
+    let mut members = Vec::new();
+    for directive in block.children() {
+        match directive.name.as_str() {
+            "server" => servers.extend(server(conversion, directive)),
+            "least_conn" => members.push(("type".to_owned(), Yaml::text("least_conn"))),
+            "ip_hash" => members.push(("type".to_owned(), Yaml::text("ip_hash"))),
+            "hash" => members.extend(hash(conversion, directive)),
+            "random" if directive.argument(0) == "two" => {
+                members.push(("type".to_owned(), Yaml::text("least_conn")));
+            }
+            "random" => conversion.differs(&directive.place, "`random`: endpoints are taken in turns"),
+            "keepalive" | "keepalive_timeout" | "keepalive_requests" | "keepalive_time" | "zone" | "resolver"
+            | "resolver_timeout" => {}
+            _ => conversion.lost(&directive.place, format!("`{}` of an upstream", directive.head())),
+        }
+    }
+    members.push(("nodes".to_owned(), nodes(&servers)));
+    members
+}
+
+/// Looks up an upstream with these members, and adds it if there is none: its id. Upstreams whose use differs, as by the `Host`
+/// they are sent, become several.
+pub fn registered(conversion: &mut Conversion, name: &str, block: &Directive, rest: Vec<(String, Yaml)>) -> String {
+    let mut wanted = members(conversion, block);
+    wanted.extend(rest);
+    let mut number = 1;
+    loop {
+        let id = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
+        let known = conversion.converted.upstreams.iter().find(|item| item.members[0].1 == Yaml::text(&id));
+        match known {
+            Some(item) if item.members[1..] == wanted[..] => return id,
+            Some(_) => number += 1,
+            None => {
+                let mut members = vec![("id".to_owned(), Yaml::text(&id))];
+                members.append(&mut wanted);
+                conversion.converted.upstreams.push(ConvertedResource::new(&block.place, block.head(), members));
+                return id;
+            }
+        }
+    }
+}
+
+struct UpstreamServer {
+    host: String,
+    port: Option<i64>,
+    weight: i64,
+    is_backup: bool,
+}
+
+fn server(conversion: &mut Conversion, directive: &Directive) -> Option<UpstreamServer> {
+    let address = directive.argument(0);
+    if address.starts_with("unix:") {
+        conversion.lost(&directive.place, format!("`{address}`: endpoints have an address and a port"));
+        return None;
+    }
+    let (host, port) = host_and_port(address);
+    let mut server = UpstreamServer { host: host.to_owned(), port, weight: 1, is_backup: false };
+    for parameter in &directive.arguments[1..] {
+        match parameter.split_once('=').unwrap_or((parameter, "")) {
+            ("weight", weight) => server.weight = weight.parse().unwrap_or(1),
+            ("backup", _) => server.is_backup = true,
+            ("down", _) => server.weight = 0,
+            ("max_fails", "0") => {
+                conversion
+                    .differs(&directive.place, "`max_fails=0`: an endpoint that fails leaves the rotation for a while");
+            }
+            ("max_fails" | "fail_timeout" | "resolve", _) => {}
+            ("max_conns", _) => {
+                let text =
+                    format!("`{parameter}`: `concurrency` of the upstream limits each endpoint by itself (`auto`)");
+                conversion.differs(&directive.place, text);
+            }
+            _ => conversion.lost(&directive.place, format!("`{parameter}` of a server")),
+        }
+    }
+    Some(server)
+}
+
+/// The two parts of `host:port`.
+pub fn host_and_port(address: &str) -> (&str, Option<i64>) {
+    match address.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && !port.ends_with(']') => match port.parse() {
+            Ok(port) => (host, Some(port)),
+            Err(_) => (address, None),
+        },
+        _ => (address, None),
+    }
+}
+
+fn nodes(servers: &[UpstreamServer]) -> Yaml {
+    let full = |server: &UpstreamServer| match server.port {
+        Some(port) => format!("{}:{port}", server.host),
+        None => server.host.clone(),
+    };
+    if servers.iter().all(|server| !server.is_backup) {
+        return Yaml::Map(servers.iter().map(|server| (full(server), Yaml::Integer(server.weight))).collect());
+    }
+    let node = |server: &UpstreamServer| {
+        let mut members = vec![("host".to_owned(), Yaml::text(&server.host))];
+        members.push(("port".to_owned(), Yaml::Integer(server.port.unwrap_or(80))));
+        members.push(("weight".to_owned(), Yaml::Integer(server.weight)));
+        if server.is_backup {
+            members.push(("priority".to_owned(), Yaml::Integer(-1)));
+        }
+        Yaml::Map(members)
+    };
+    Yaml::List(servers.iter().map(node).collect())
+}
+
+fn hash(conversion: &mut Conversion, directive: &Directive) -> Vec<(String, Yaml)> {
+    let key = directive.argument(0);
+    let is_one_variable =
+        key.starts_with('$') && key[1..].chars().all(|char| char.is_ascii_alphanumeric() || char == '_');
+    let (kind, key) = if is_one_variable { ("vars", &key[1..]) } else { ("vars_combinations", key) };
+    if directive.argument(1) != "consistent" {
+        let text = "`hash` without `consistent`: keys are hashed consistently, so that few move when endpoints change";
+        conversion.differs(&directive.place, text);
+    }
+    vec![
+        ("type".to_owned(), Yaml::text("chash")),
+        ("hash_on".to_owned(), Yaml::text(kind)),
+        ("key".to_owned(), Yaml::text(key)),
+    ]
+}

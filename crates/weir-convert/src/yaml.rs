@@ -1,0 +1,179 @@
+//! YAML as a person would write it: short lists and maps on one line, the others in blocks.
+
+use std::fmt::Write;
+
+/// A value of a document.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Yaml {
+    Text(String),
+    Integer(i64),
+    Decimal(f64),
+    Boolean(bool),
+    List(Vec<Yaml>),
+    Map(Vec<(String, Yaml)>),
+}
+
+/// Lists and maps that are longer stand in blocks.
+const WIDTH: usize = 100;
+
+impl Yaml {
+    pub fn text(text: impl Into<String>) -> Yaml {
+        Yaml::Text(text.into())
+    }
+
+    pub fn texts<S: AsRef<str>>(texts: impl IntoIterator<Item = S>) -> Yaml {
+        Yaml::List(texts.into_iter().map(|text| Yaml::text(text.as_ref())).collect())
+    }
+
+    /// A map of these members.
+    pub fn map<const N: usize>(members: [(&str, Yaml); N]) -> Yaml {
+        Yaml::Map(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+
+    fn is_empty(&self) -> bool {
+        matches!(self, Yaml::List(items) if items.is_empty())
+            || matches!(self, Yaml::Map(members) if members.is_empty())
+    }
+
+    /// On one line.
+    fn flow(&self) -> String {
+        match self {
+            Yaml::Text(text) => scalar(text),
+            Yaml::Integer(number) => number.to_string(),
+            Yaml::Decimal(number) => number.to_string(),
+            Yaml::Boolean(value) => value.to_string(),
+            Yaml::List(items) => format!("[{}]", items.iter().map(Yaml::flow).collect::<Vec<_>>().join(", ")),
+            Yaml::Map(members) if members.is_empty() => "{}".to_owned(),
+            Yaml::Map(members) => {
+                let members = members.iter().map(|(name, value)| format!("{}: {}", scalar(name), value.flow()));
+                format!("{{ {} }}", members.collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+
+    /// Whether it is short enough for one line that begins at `column`, and shallow enough to be read there.
+    fn fits(&self, column: usize) -> bool {
+        self.depth() <= 2 && column + self.flow().chars().count() <= WIDTH
+    }
+
+    fn depth(&self) -> usize {
+        match self {
+            Yaml::List(items) => 1 + items.iter().map(Yaml::depth).max().unwrap_or(0),
+            Yaml::Map(members) => 1 + members.iter().map(|(_, value)| value.depth()).max().unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    /// Appends the value of a member whose `name:` stands at the end of `out`, and ends the line.
+    pub fn write_member(&self, out: &mut String, indent: usize, name: &str) {
+        let is_block = !self.is_empty() && matches!(self, Yaml::List(_) | Yaml::Map(_));
+        if !is_block || self.fits(indent + name.len() + 2) {
+            let _ = writeln!(out, " {}", self.flow());
+            return;
+        }
+        out.push('\n');
+        match self {
+            Yaml::List(items) => items.iter().for_each(|item| item.write_item(out, indent + 2)),
+            Yaml::Map(members) => write_members(members, out, indent + 2),
+            _ => unreachable!("scalars stand on one line"),
+        }
+    }
+
+    /// Appends an item of a list in a block.
+    pub fn write_item(&self, out: &mut String, indent: usize) {
+        let blanks = " ".repeat(indent);
+        match self {
+            Yaml::Map(members) if !members.is_empty() && !self.fits(indent + 2) => {
+                let mut block = String::new();
+                write_members(members, &mut block, indent + 2);
+                let _ = write!(out, "{blanks}- {}", block.trim_start());
+            }
+            _ => {
+                let _ = writeln!(out, "{blanks}- {}", self.flow());
+            }
+        }
+    }
+}
+
+pub fn write_members(members: &[(String, Yaml)], out: &mut String, indent: usize) {
+    for (name, value) in members {
+        let name = scalar(name);
+        let _ = write!(out, "{}{name}:", " ".repeat(indent));
+        value.write_member(out, indent, &name);
+    }
+}
+
+/// Text as a scalar: plain where that is read as the same text, quoted otherwise.
+fn scalar(text: &str) -> String {
+    if is_plain(text) {
+        return text.to_owned();
+    }
+    if text.chars().all(|char| !char.is_control()) && (text.contains('\\') || text.contains('"')) {
+        return format!("'{}'", text.replace('\'', "''"));
+    }
+    let mut quoted = String::from("\"");
+    for char in text.chars() {
+        match char {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\n' => quoted.push_str("\\n"),
+            '\t' => quoted.push_str("\\t"),
+            char if char.is_control() => {
+                let _ = write!(quoted, "\\u{:04x}", char as u32);
+            }
+            char => quoted.push(char),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Words that YAML 1.1 reads as something else than text.
+const WORDS: [&str; 10] = ["true", "false", "yes", "no", "on", "off", "null", "~", "y", "n"];
+
+fn is_plain(text: &str) -> bool {
+    let is_word = |char: char| char.is_ascii_alphanumeric() || "_/$.-".contains(char);
+    let begins = text.starts_with(|char: char| char.is_ascii_alphabetic() || "/$_".contains(char));
+    let inside = text.chars().all(|char| is_word(char) || " *:=".contains(char));
+    let is_key_like = text.contains(": ") || text.contains(" #") || text.ends_with(':') || text.ends_with(' ');
+    begins && inside && !is_key_like && !text.contains("${{") && !WORDS.contains(&text.to_ascii_lowercase().as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_quoted_where_it_would_be_read_as_something_else() {
+        for plain in ["orders", "/orders/*", "$remote_addr", "https://$host$request_uri", "a b", "X-Real-IP"] {
+            assert_eq!(scalar(plain), plain);
+        }
+        for (text, written) in [
+            ("on", "\"on\""),
+            ("No", "\"No\""),
+            ("10", "\"10\""),
+            ("0.5", "\"0.5\""),
+            ("", "\"\""),
+            ("*", "\"*\""),
+            ("*.example.com", "\"*.example.com\""),
+            ("a: b", "\"a: b\""),
+            ("a, b", "\"a, b\""),
+            ("say \"it's\"", "'say \"it''s\"'"),
+            ("^/a\\.(\\d+)$", "'^/a\\.(\\d+)$'"),
+            ("two\nlines\\", "\"two\\nlines\\\\\""),
+            ("127.0.0.1:80", "\"127.0.0.1:80\""),
+        ] {
+            assert_eq!(scalar(text), written);
+        }
+    }
+
+    #[test]
+    fn short_values_stand_on_one_line_and_long_ones_in_blocks() {
+        let short = Yaml::map([("rate", Yaml::Decimal(0.5)), ("nodelay", Yaml::Boolean(true))]);
+        let long = Yaml::texts((0..20).map(|number| format!("a-long-name-{number}")));
+        let mut out = String::new();
+        write_members(&[("limit-req".to_owned(), short), ("hosts".to_owned(), long)], &mut out, 2);
+        assert!(out.starts_with("  limit-req: { rate: 0.5, nodelay: true }\n  hosts:\n    - a-long-name-0\n"), "{out}");
+        assert!(out.ends_with("    - a-long-name-19\n"), "{out}");
+    }
+}
