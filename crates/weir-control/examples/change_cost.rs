@@ -10,6 +10,10 @@ use weir_control::text::yaml::TextLimits;
 use weir_control::{Compiled, Document, compile};
 use weir_plugin::Registry;
 
+/// That of the binary: others may tidy up after the document before while the next one is compiled.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Changes that are tried.
 const CHANGES: usize = 21;
 

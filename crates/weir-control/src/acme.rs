@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::future::{Either, join_all, select};
 use tokio::sync::{Semaphore, watch};
 use weir_client::HttpClient;
-use weir_net::tls::Client;
+use weir_net::tls::TlsConnector;
 
 use crate::document::{AcmeHost, Challenge, ExternalAccount};
 use crate::text::diagnostic::Diagnostic;
@@ -47,7 +47,7 @@ pub struct AcmeTerms {
     /// Resolves its name as the node does.
     pub http: HttpClient,
     /// How its server proves who it is.
-    pub client: Client,
+    pub client: TlsConnector,
     /// The folder for this authority.
     pub folder: PathBuf,
     /// `None` is a third of the lifetime.

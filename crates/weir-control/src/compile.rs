@@ -1,12 +1,17 @@
 //! From a document to a snapshot: pure, all or nothing, all faults at once.
 
 mod acme;
+mod built;
+mod catalog;
 mod certificates;
 mod chains;
 mod consumers;
+mod dependencies;
 mod http_client;
+mod hubs;
 mod meta;
 mod parts;
+mod plugin_findings;
 mod routes;
 mod secured;
 mod upstreams;
@@ -20,17 +25,18 @@ use weir_plugin::{Expression, Moment, Registry};
 
 use crate::acme::{AcmeTerms, Challenges};
 use crate::document::{Challenge, Document, Reference, ResourceOrigin};
+use crate::hubs::{HubTerms, Hubs};
 use crate::text::diagnostic::{Diagnostic, Faults};
-use crate::text::fingerprint::Fingerprint;
 use crate::text::read::join;
 use crate::text::suggest::{closest, meant};
 use crate::text::tree::TextPosition;
 
+use built::Sets;
 pub(crate) use certificates::Presented;
 use chains::Chains;
+use dependencies::{Surroundings, Unchanged};
 pub use parts::Parts;
-use parts::Sets;
-use routes::Routes;
+use routes::RouteCompiler;
 use upstreams::Upstreams;
 
 /// A document that can be served.
@@ -39,6 +45,8 @@ pub struct Compiled {
     pub snapshot: Snapshot,
     /// The certificates that are to be got from an authority.
     pub acme: Option<Arc<AcmeTerms>>,
+    /// The hubs that are to run.
+    pub hubs: Arc<[HubTerms]>,
     /// What is accepted but probably not meant.
     pub warnings: Vec<Diagnostic>,
     /// What the next document may have in common with this one.
@@ -59,19 +67,26 @@ pub fn compile(
     registry: &Registry,
     previous: Option<&Parts>,
 ) -> Result<Compiled, Vec<Diagnostic>> {
-    compile_answering(document, registry, previous, &Arc::default())
+    compile_for(document, registry, previous, &NodeServices::default())
 }
 
-/// The same, for a node that answers these challenges of an authority while orders are open.
-pub(crate) fn compile_answering(
+/// What of a node lasts longer than its configurations, and is led to by each of them.
+#[derive(Clone, Default)]
+pub(crate) struct NodeServices {
+    /// What an authority may be asking for while orders are open.
+    pub(crate) challenges: Arc<Challenges>,
+    pub(crate) hubs: Arc<Hubs>,
+}
+
+/// The same, for a node.
+pub(crate) fn compile_for(
     document: &Document,
     registry: &Registry,
     previous: Option<&Parts>,
-    challenges: &Arc<Challenges>,
+    services: &NodeServices,
 ) -> Result<Compiled, Vec<Diagnostic>> {
-    let compiler = || Compiler::new(document, Arc::clone(challenges));
+    let compiler = || Compiler::new(document, services.clone());
     if let Some(parts) = previous
-        && parts.context == context(document)
         && document.faults.is_empty()
         && let Some(compiled) = compiler().changes(registry, parts)
     {
@@ -80,42 +95,35 @@ pub(crate) fn compile_answering(
     compiler().whole(registry, previous)
 }
 
-/// What every route depends on: all of the document but what is compiled part by part, and the files and certificates that
-/// clients for the gateway's own requests and for upstreams are made from.
-fn context(document: &Document) -> Fingerprint {
-    let mut files: Vec<_> =
-        document.files.iter().filter(|(name, _)| !document.node_files.contains_key(*name)).collect();
-    files.sort_by_key(|(name, _)| *name);
-    let roots: Vec<&[u8]> = document.system_roots.iter().map(|root| &**root).collect();
-    Fingerprint::of((document.context, files, roots))
-}
-
 struct Compiler<'a> {
     document: &'a Document,
+    surroundings: Surroundings,
     faults: Faults,
     warnings: Faults,
     presented: Presented,
     /// For the gateway's own requests.
     http: HttpClient,
-    challenges: Arc<Challenges>,
+    node: NodeServices,
 }
 
 /// What is made of a document, but for what it keeps for the next one.
 struct Made {
     snapshot: Snapshot,
     acme: Option<Arc<AcmeTerms>>,
+    hubs: Arc<[HubTerms]>,
     parts: Parts,
 }
 
 impl<'a> Compiler<'a> {
-    fn new(document: &'a Document, challenges: Arc<Challenges>) -> Compiler<'a> {
+    fn new(document: &'a Document, node: NodeServices) -> Compiler<'a> {
         let mut compiler = Compiler {
             document,
+            surroundings: Surroundings::of(document),
             faults: Faults::new(document.source.clone()),
             warnings: Faults::new(document.source.clone()),
             presented: Presented::default(),
             http: HttpClient::default(),
-            challenges,
+            node,
         };
         compiler.http = compiler.http_client();
         compiler
@@ -124,10 +132,12 @@ impl<'a> Compiler<'a> {
     /// Compiles what is not in `parts` already. Nothing where that does not do: something is wrong, and to say all that is wrong
     /// takes a look at everything, or a change concerns all.
     fn changes(self, registry: &Registry, parts: &Parts) -> Option<Compiled> {
-        let made = self.make(registry, Some(parts), Some(parts))?;
+        let unchanged = Unchanged::since(Some(&parts.surroundings), &self.surroundings);
+        let made = self.make(registry, Some(parts), unchanged)?;
         self.faults.into_diagnostics().is_empty().then(|| Compiled {
             snapshot: made.snapshot,
             acme: made.acme,
+            hubs: made.hubs,
             warnings: self.warnings.into_diagnostics(),
             parts: made.parts,
             presented: self.presented,
@@ -136,13 +146,13 @@ impl<'a> Compiler<'a> {
 
     /// Compiles everything but the upstreams that are there already, which depend on nothing else.
     fn whole(self, registry: &Registry, previous: Option<&Parts>) -> Result<Compiled, Vec<Diagnostic>> {
-        let made = self.make(registry, previous, None);
+        let made = self.make(registry, previous, Unchanged::default());
         let mut faults = self.document.faults.clone();
         faults.extend(self.faults.into_diagnostics());
         match made {
-            Some(Made { snapshot, acme, parts }) if faults.is_empty() => {
+            Some(Made { snapshot, acme, hubs, parts }) if faults.is_empty() => {
                 let warnings = self.warnings.into_diagnostics();
-                Ok(Compiled { snapshot, acme, warnings, parts, presented: self.presented })
+                Ok(Compiled { snapshot, acme, hubs, warnings, parts, presented: self.presented })
             }
             _ => {
                 // Stable, and what has no place comes last.
@@ -152,30 +162,32 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Nothing only where a fault has been reported, or `before` does not do.
-    fn make(&self, registry: &Registry, with_upstreams: Option<&Parts>, before: Option<&Parts>) -> Option<Made> {
+    /// Nothing only where a fault has been reported, or what is used again of `before` does not do.
+    fn make(&self, registry: &Registry, before: Option<&Parts>, unchanged: Unchanged) -> Option<Made> {
         let document = self.document;
-        let mut upstreams = Upstreams::new(self, with_upstreams);
+        let mut upstreams = Upstreams::new(self, before);
         let shares = upstreams.of_shares();
-        let sets = Sets::new(before.map(|parts| &*parts.sets));
-        let chains = Chains::new(self, registry, consumers::read(self, registry), shares, sets);
-        let mut routes = Routes::new(self, before);
-        routes.add_all(&mut upstreams, &chains);
+        let reused = before.filter(|_| unchanged.general);
+        let sets = Sets::new(reused.map(|parts| &*parts.sets));
+        let known = consumers::read(self, registry);
+        let chains = Chains::new(self, registry, known, shares, sets, unchanged.dependencies);
+        let mut routes = RouteCompiler::new(self, before, unchanged);
+        let references = routes.add_all(&mut upstreams, &chains);
         let mut certificates = self.certificates();
         let acme = self.acme(&certificates);
         if let Some(terms) = &acme {
             self.add_obtained(&terms.hosts, &mut certificates);
             match terms.challenge {
                 Challenge::Http01 => routes.add_challenges(&terms.hosts),
-                Challenge::TlsAlpn01 => certificates.answer_with(Arc::clone(&self.challenges) as _),
+                Challenge::TlsAlpn01 => certificates.answer_with(Arc::clone(&self.node.challenges) as _),
             }
         }
         self.warn_of_silence(&certificates);
-        let (catalog, route_pieces, table) = routes.finish()?;
+        let (catalog, route_pieces, table) = routes.finish(&mut upstreams)?;
         let (upstream_catalog, upstream_pieces) = upstreams.finish();
         let overlays = chains.overlays();
         let secret_fields = chains.secret_fields();
-        if chains.disagrees() || before.is_some_and(|parts| parts.secret_fields != secret_fields) {
+        if chains.disagrees() || reused.is_some_and(|parts| parts.secret_fields != secret_fields) {
             return None;
         }
         let snapshot = Snapshot {
@@ -191,7 +203,9 @@ impl<'a> Compiler<'a> {
             price_every: document.settings.price_every,
         };
         let parts = Parts {
-            context: context(document),
+            surroundings: self.surroundings.clone(),
+            references,
+            global: chains.global_key(),
             upstreams: Arc::new(upstream_catalog),
             upstream_pieces,
             routes: Arc::new(catalog),
@@ -200,7 +214,7 @@ impl<'a> Compiler<'a> {
             sets: Arc::new(chains.into_sets().into_used()),
             secret_fields,
         };
-        Some(Made { snapshot, acme, parts })
+        Some(Made { snapshot, acme, hubs: self.hub_terms(), parts })
     }
 
     fn report(&self, path: &str, place: TextPosition, problem: impl Into<String>, advice: Option<String>) {
@@ -215,7 +229,7 @@ impl<'a> Compiler<'a> {
             }
             let advice = meant(variable).map(|known| format!("did you mean `{known}`?"));
             let problem = variable.absence(Moment::Record).expect("an unknown variable has no value at any moment");
-            self.warnings.report_text(path, self.document.tree.place_of(path), problem, advice);
+            self.warnings.report_text(path, self.document.place_at(path), problem, advice);
         }
     }
 
@@ -242,6 +256,6 @@ impl<'a> Compiler<'a> {
     }
 }
 
-fn by_id<T>(all: &[T], id: impl Fn(&T) -> &str) -> HashMap<&str, &T> {
-    all.iter().map(|one| (id(one), one)).collect()
+fn by_id<'a, T>(all: impl Iterator<Item = &'a T>, id: impl Fn(&'a T) -> &'a str) -> HashMap<&'a str, &'a T> {
+    all.map(|one| (id(one), one)).collect()
 }

@@ -5,17 +5,21 @@
 
 mod access_log;
 mod acme;
+mod admin;
 mod balance;
 mod certificate;
 mod checks;
 mod condition;
 mod consumer;
+mod hub;
+pub(crate) mod lists;
 mod names;
 mod persistence;
 mod plugins;
 mod references;
 mod resource;
 mod route;
+mod scheme;
 mod secrets;
 mod settings;
 mod shares;
@@ -23,7 +27,7 @@ mod upstream;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use weir_net::tls::CertificateDer;
@@ -33,24 +37,30 @@ use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{MapReader, NodeReader};
 use crate::text::substitute::VariableLookup;
 use crate::text::tree::{NodeKind, TextPosition, TreeNode};
-use crate::text::yaml::{self, Parsed, TextLimits};
+use crate::text::yaml::{self, Parsed, SourceText, TextLimits};
+
+use lists::{LongLists, ReferringResource};
 
 pub use access_log::{AccessLogFormat, AccessLogSpec};
 pub use acme::{AcmeHost, AcmeSpec, Challenge, ExternalAccount};
+pub use admin::{AdminKey, AdminRole, AdminSettings, AdminTls, EtcdSettings, EtcdTlsFiles, StoreKind, StoreSettings};
 pub use balance::BalanceSpec;
 pub use certificate::{ClientVerification, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls};
 pub use checks::ActiveChecksSpec;
 pub use consumer::{ConsumerSpec, CredentialSpec};
+pub use hub::HubSpec;
+pub use lists::SpecList;
 pub use names::{NameQuery, ResolvedName, ResolvedNames};
 pub use persistence::PersistenceSpec;
 pub use plugins::{ErrorResponse, PluginSpec, PluginSpecs};
 pub use references::SecretReference;
 pub use resource::{Reference, ResourceOrigin};
 pub use route::{RouteSpec, ServiceSpec};
+pub use scheme::Scheme;
 pub use secrets::SecretManager;
 pub use settings::{Listen, ListenAddress, LogLevel, NodeSettings};
 pub use shares::TrafficShare;
-pub use upstream::{NodeSpec, NodesFile, Scheme, UpstreamSpec};
+pub use upstream::{NodeSpec, NodesFile, UpstreamSpec};
 
 /// A configuration as written.
 #[derive(Debug)]
@@ -60,12 +70,15 @@ pub struct Document {
     pub settings: NodeSettings,
     /// Hosts whose certificates come from an authority by themselves.
     pub acme: Option<AcmeSpec>,
-    pub routes: Vec<RouteSpec>,
-    pub services: Vec<ServiceSpec>,
-    pub upstreams: Vec<UpstreamSpec>,
-    pub plugin_configs: Vec<PluginSet>,
+    pub routes: SpecList<RouteSpec>,
+    /// How many of them are switched on.
+    pub(crate) enabled_routes: usize,
+    pub services: SpecList<ServiceSpec>,
+    pub upstreams: SpecList<UpstreamSpec>,
+    pub plugin_configs: SpecList<PluginSet>,
     pub global_rules: Vec<PluginSet>,
     pub ssls: Vec<Ssl>,
+    pub hubs: Vec<HubSpec>,
     pub consumers: Vec<ConsumerSpec>,
     pub credentials: Vec<CredentialSpec>,
     pub consumer_groups: Vec<PluginSet>,
@@ -75,8 +88,14 @@ pub struct Document {
     managers: Vec<SecretManager>,
     /// What of them is referred to, and where.
     secrets: Vec<(SecretReference, TextPosition)>,
+    /// The resources of long lists that refer to secrets, where these came from a store.
+    referring: Vec<Arc<ReferringResource>>,
+    /// They have been put in for what refers to them.
+    has_secrets: bool,
     /// APISIX's list `plugins`: if it is there, no other plugin may be used.
     pub enabled_plugins: Option<HashSet<Box<str>>>,
+    /// The names to look up, collected when they are first asked for.
+    queries: OnceLock<BTreeSet<NameQuery>>,
     /// What names among the upstreams stand for, as far as the store has looked them up.
     pub found: ResolvedNames,
     /// The texts that stand in files and variables, as far as the store has read them.
@@ -87,14 +106,22 @@ pub struct Document {
     pub system_roots: Vec<CertificateDer<'static>>,
     /// The nodes that stand in files of their own.
     pub node_files: HashMap<Box<str>, Vec<NodeSpec>>,
+    /// The revision of the store that its resources come from.
+    pub store_revision: Option<u64>,
     /// When it was read, to tell what has expired.
     pub read_at: SystemTime,
     /// What is wrong, as far as one can tell without knowing the plugins.
     pub faults: Vec<Diagnostic>,
-    /// Of all but what is compiled part by part.
-    pub(crate) context: Fingerprint,
-    /// What all this was read from.
-    pub tree: TreeNode,
+    /// What each list and setting says, but for long lists, by its key.
+    sections: Vec<(Box<str>, Fingerprint)>,
+    /// Where lists and settings stand, by their keys.
+    places: Vec<(Box<str>, TextPosition)>,
+    /// The text that all this was read from.
+    text: Option<SourceText>,
+    /// The same document with the position of every value. It is parsed when a position is first asked for.
+    tree: OnceLock<TreeNode>,
+    /// What is read again when secrets are put in.
+    with_references: Option<TreeNode>,
 }
 
 /// The content of files by their names as written, or why they cannot be read. Reading is I/O, too.
@@ -113,8 +140,21 @@ pub struct PluginSet {
 /// Parts of the object model that have a name and a place but are not carried out yet. An empty list is fine.
 const NOT_YET: &[&str] = &["protos", "stream_routes"];
 
-/// Resources that are compiled one by one.
-const PARTS: &[&str] = &["routes", "services", "upstreams", "plugin_configs"];
+/// The lists of resources that a store holds, one key for each resource.
+pub(crate) const RESOURCE_LISTS: &[&str] = &[
+    "routes",
+    "services",
+    "upstreams",
+    "plugin_configs",
+    "global_rules",
+    "consumers",
+    "consumer_groups",
+    "plugin_metadata",
+    "ssls",
+    "secrets",
+    "protos",
+    "stream_routes",
+];
 
 const RESOURCES: &[&str] = &[
     "routes",
@@ -126,6 +166,7 @@ const RESOURCES: &[&str] = &[
     "consumer_groups",
     "plugin_metadata",
     "ssls",
+    "hubs",
     "secrets",
     "plugins",
 ];
@@ -142,16 +183,65 @@ impl Document {
         limits: TextLimits,
     ) -> Result<Document, Vec<Diagnostic>> {
         let source: Arc<str> = source.into();
-        let Parsed { mut tree, mut faults } = yaml::parse(&source, text, lookup, limits)?;
+        let text = SourceText::new(&source, text, lookup, limits)?;
+        let Parsed { tree, faults } = text.parse()?;
+        let lists = resources_in(&tree);
+        let mut document = Document::of_tree(source, tree, faults, lookup);
+        document.text = Some(text);
+        document.refuse_two_places_for_resources(lists);
+        Ok(document)
+    }
+
+    /// Reads a tree in which values stand for others that are kept elsewhere. `faults` have been found before.
+    pub(crate) fn of_tree(
+        source: Arc<str>,
+        tree: TreeNode,
+        faults: Vec<Diagnostic>,
+        lookup: VariableLookup,
+    ) -> Document {
+        Document::of_parts(source, tree, None, faults, lookup)
+    }
+
+    /// The same of a store's resources: the long lists have been read, all else stands in the tree.
+    pub(crate) fn of_resources(source: Arc<str>, tree: TreeNode, lists: LongLists, lookup: VariableLookup) -> Document {
+        Document::of_parts(source, tree, Some(lists), Vec::new(), lookup)
+    }
+
+    fn of_parts(
+        source: Arc<str>,
+        mut tree: TreeNode,
+        lists: Option<LongLists>,
+        mut faults: Vec<Diagnostic>,
+        lookup: VariableLookup,
+    ) -> Document {
         faults.extend(references::resolve(&source, &mut tree, lookup));
         let (secrets, wrong) = references::secrets(&source, &mut tree);
         faults.extend(wrong);
-        let mut document = Document::read(source, tree);
+        let referring = lists.as_ref().map(|lists| lists.referring.clone()).unwrap_or_default();
+        let with_references = (!secrets.is_empty() || !referring.is_empty()).then(|| tree.clone());
+        let mut document = Document::build(source, tree, lists);
         document.secrets = secrets;
+        let of_lists = referring.iter().flat_map(|one| &one.secrets);
+        document.secrets.extend(of_lists.map(|secret| (secret.clone(), TextPosition::default())));
+        document.referring = referring;
+        document.with_references = with_references;
         faults.append(&mut document.faults);
         faults.extend(document.without_manager());
         document.faults = faults;
-        Ok(document)
+        document
+    }
+
+    /// Resources come from the file or from a store. `lists` stand in the file.
+    fn refuse_two_places_for_resources(&mut self, lists: Vec<(&'static str, TextPosition)>) {
+        if self.settings.store.is_none() {
+            return;
+        }
+        let problem = "resources stand in this file, and `admin` or `store` says that they come from a store";
+        let advice = "bring them in with `weir store import` and take them out here, or leave `admin` and `store` out";
+        self.faults.extend(lists.into_iter().map(|(list, place)| Diagnostic {
+            path: list.to_owned(),
+            ..Diagnostic::at_place(&self.source, place, problem).advise(advice)
+        }));
     }
 
     /// The secrets that options refer to, and who keeps them.
@@ -160,18 +250,38 @@ impl Document {
     }
 
     /// The same configuration with secrets put in for what refers to them. What cannot be had is a fault.
-    pub fn with_secrets(self, value: impl Fn(&SecretManager, &SecretReference) -> Result<String, String>) -> Document {
-        let Document { source, mut tree, managers, secrets, .. } = self;
+    pub fn with_secrets(
+        mut self,
+        value: impl Fn(&SecretManager, &SecretReference) -> Result<String, String>,
+    ) -> Document {
+        let Some(mut tree) = self.with_references.take() else {
+            return Document { has_secrets: true, ..self };
+        };
+        let lists = self.store_revision.is_some().then(|| self.take_lists());
+        let Document { source, text, managers, secrets, store_revision, .. } = self;
         let find = |secret: &SecretReference| {
             let keeper = managers.iter().find(|manager| manager.id == secret.manager);
             let keeper = keeper.ok_or_else(|| format!("there is no manager `{}`", secret.manager))?;
             value(keeper, secret)
         };
         let faults = references::put_secrets(&source, &mut tree, &find);
-        let mut document = Document::read(source, tree);
+        let lists = lists.map(|mut lists| {
+            lists.put_secrets(&source, &find);
+            lists
+        });
+        let mut document = Document::build(source, tree, lists);
         document.secrets = secrets;
+        document.store_revision = store_revision;
+        document.has_secrets = true;
+        document.text = text;
         document.faults.extend(faults);
         document
+    }
+
+    /// Whether options have at this path what stands for a secret that nobody has fetched, as `weir check` fetches none. What is
+    /// wrong with such a text is not wrong with the secret.
+    pub(crate) fn awaits_secret(&self, options: &serde_json::Value, path: &str) -> bool {
+        !self.has_secrets && !self.secrets.is_empty() && references::is_secret(options, path)
     }
 
     fn manager(&self, secret: &SecretReference) -> Option<&SecretManager> {
@@ -186,72 +296,140 @@ impl Document {
         })
     }
 
+    /// Where a value stands, by its path, as `routes[2].uri`; or what is around it and does exist.
+    ///
+    /// The first question about something inside of a list has the text parsed once more: few documents are ever asked, and
+    /// for the others a tree with all places would be a third of what they take.
+    pub(crate) fn place_at(&self, path: &str) -> TextPosition {
+        if !path.contains(['.', '[']) {
+            return self.places.iter().find(|(key, _)| **key == *path).map(|(_, place)| *place).unwrap_or_default();
+        }
+        let Some(text) = &self.text else { return TextPosition::default() };
+        let tree = self.tree.get_or_init(|| text.parse().expect("it has been parsed before").tree);
+        tree.place_of(path)
+    }
+
     /// Reads a tree, whether it came from a text or not.
     pub fn read(source: Arc<str>, tree: TreeNode) -> Document {
+        Document::build(source, tree, None)
+    }
+
+    /// Long lists that are not there yet stand in the tree.
+    fn build(source: Arc<str>, mut tree: TreeNode, lists: Option<LongLists>) -> Document {
         let faults = Faults::new(source.clone());
-        let mut document = Document {
+        let mut document = Document::empty(source, &tree);
+        let nodes = LongLists::KEYS.map(|key| tree.take_list(key));
+        let root = NodeReader::root(&tree, &faults);
+        let known: Vec<&str> = [settings::KEYS, &["acme"], RESOURCES, NOT_YET].concat();
+        if let Some(fields) = root.fields(&known) {
+            document.settings = settings::read(&fields);
+            document.acme = fields.get("acme").and_then(|at| acme::read(&at));
+            // What is no list has a fault of its own.
+            LongLists::KEYS.iter().filter_map(|key| fields.get(key)).for_each(|at| drop(at.items()));
+            document.put_lists(lists.unwrap_or_else(|| LongLists::of_nodes(nodes, &faults)), &faults);
+            document.read_resources(&fields);
+            document.enabled_plugins = read_enabled_plugins(&fields);
+            refuse_what_is_not_served(&fields);
+        }
+        document.faults = faults.into_diagnostics();
+        document
+    }
+
+    /// What the lists and settings say whose key is `wanted`. Routes, services, upstreams and plugin_configs are not among them.
+    pub(crate) fn sections(&self, wanted: impl Fn(&str) -> bool) -> Fingerprint {
+        Fingerprint::of_all(self.sections.iter().filter(|(key, _)| wanted(key)).map(Fingerprint::of))
+    }
+
+    /// Of a tree that nothing has been read from yet.
+    fn empty(source: Arc<str>, tree: &TreeNode) -> Document {
+        Document {
             source,
             settings: NodeSettings::default(),
             acme: None,
-            routes: Vec::new(),
-            services: Vec::new(),
-            upstreams: Vec::new(),
-            plugin_configs: Vec::new(),
+            routes: SpecList::default(),
+            enabled_routes: 0,
+            services: SpecList::default(),
+            upstreams: SpecList::default(),
+            plugin_configs: SpecList::default(),
             global_rules: Vec::new(),
             ssls: Vec::new(),
+            hubs: Vec::new(),
             consumers: Vec::new(),
             credentials: Vec::new(),
             consumer_groups: Vec::new(),
             plugin_metadata: Vec::new(),
             managers: Vec::new(),
             secrets: Vec::new(),
+            referring: Vec::new(),
+            has_secrets: false,
             enabled_plugins: None,
+            queries: OnceLock::new(),
             found: ResolvedNames::new(),
             files: Files::new(),
             directory: PathBuf::new(),
             system_roots: Vec::new(),
             node_files: HashMap::new(),
+            store_revision: None,
             read_at: SystemTime::now(),
             faults: Vec::new(),
-            context: Fingerprint::of_entries(&tree, |key| !PARTS.contains(&key)),
-            tree: TreeNode { place: TextPosition::default(), kind: NodeKind::Null },
-        };
-        let root = NodeReader::root(&tree, &faults);
-        let known: Vec<&str> = [settings::KEYS, &["acme"], RESOURCES, NOT_YET].concat();
-        if let Some(fields) = root.fields(&known) {
-            document.settings = settings::read(&fields);
-            document.acme = fields.get("acme").and_then(|at| acme::read(&at));
-            document.routes = resource::list(&fields, "routes", route::read_route, |route| route.id.to_string());
-            document.services = resource::list(&fields, "services", route::read_service, |one| one.id.to_string());
-            document.upstreams = resource::list(&fields, "upstreams", upstream::read_named, |one| one.id.to_string());
-            let sets = |key, read| resource::list(&fields, key, read, |set: &PluginSet| set.id.to_string());
-            document.plugin_configs =
-                sets("plugin_configs", read_plugin_config as fn(&NodeReader, usize) -> Option<PluginSet>);
-            document.global_rules = sets("global_rules", read_global_rule);
-            document.consumer_groups = sets("consumer_groups", read_plugin_config);
-            for item in resource::list(&fields, "consumers", consumer::read, consumer::ConsumerItem::key) {
-                match item {
-                    consumer::ConsumerItem::Consumer(consumer) => document.consumers.push(consumer),
-                    consumer::ConsumerItem::Credential(credential) => document.credentials.push(credential),
-                }
-            }
-            document.plugin_metadata =
-                resource::list(&fields, "plugin_metadata", plugins::read_metadata, |one| one.name.to_string());
-            document.ssls = resource::list(&fields, "ssls", certificate::read, |ssl| ssl.id.to_string());
-            document.managers = resource::list(&fields, "secrets", secrets::read, |one| one.id.to_string());
-            document.enabled_plugins = read_enabled_plugins(&fields);
-            refuse_what_is_not_served(&fields);
+            sections: Fingerprint::of_entries(tree, |key| !LongLists::KEYS.contains(&key)),
+            places: places(tree),
+            text: None,
+            tree: OnceLock::new(),
+            with_references: None,
         }
-        document.faults = faults.into_diagnostics();
-        document.tree = tree;
-        document
+    }
+
+    fn put_lists(&mut self, lists: LongLists, faults: &Faults) {
+        let LongLists { routes, enabled_routes, services, upstreams, plugin_configs, faults: found, referring } = lists;
+        found.into_iter().for_each(|fault| faults.add(fault));
+        self.routes = routes;
+        self.enabled_routes = enabled_routes;
+        self.services = services;
+        self.upstreams = upstreams;
+        self.plugin_configs = plugin_configs;
+        self.referring = referring;
+    }
+
+    fn take_lists(&mut self) -> LongLists {
+        LongLists {
+            routes: std::mem::take(&mut self.routes),
+            enabled_routes: self.enabled_routes,
+            services: std::mem::take(&mut self.services),
+            upstreams: std::mem::take(&mut self.upstreams),
+            plugin_configs: std::mem::take(&mut self.plugin_configs),
+            faults: Vec::new(),
+            referring: std::mem::take(&mut self.referring),
+        }
+    }
+
+    /// Reads the resources of the other lists.
+    fn read_resources(&mut self, fields: &MapReader) {
+        let sets = |key, read: fn(&NodeReader, usize) -> Option<PluginSet>| {
+            resource::list(fields, key, read, |set: &PluginSet| (&*set.id).into())
+        };
+        self.global_rules = sets("global_rules", read_global_rule);
+        self.consumer_groups = sets("consumer_groups", read_plugin_config);
+        for item in resource::list(fields, "consumers", consumer::read, |item| item.key().into()) {
+            match item {
+                consumer::ConsumerItem::Consumer(consumer) => self.consumers.push(consumer),
+                consumer::ConsumerItem::Credential(credential) => self.credentials.push(credential),
+            }
+        }
+        self.plugin_metadata =
+            resource::list(fields, "plugin_metadata", plugins::read_metadata, |one| (&*one.name).into());
+        self.ssls = resource::list(fields, "ssls", certificate::read, |ssl| (&*ssl.id).into());
+        self.hubs = resource::list(fields, "hubs", hub::read, |hub| (&*hub.id).into());
+        self.managers = resource::list(fields, "secrets", secrets::read, |one| (&*one.id).into());
     }
 
     /// What must be looked up before endpoints have addresses.
-    pub fn queries(&self) -> BTreeSet<NameQuery> {
-        let hosts = self.nodes().filter_map(NodeSpec::host_name).map(|name| NameQuery::Host(name.into()));
-        let services = self.all_upstreams().filter_map(|upstream| upstream.service.as_ref());
-        hosts.chain(services.map(|(name, _)| NameQuery::Service(name.clone()))).collect()
+    pub fn queries(&self) -> &BTreeSet<NameQuery> {
+        self.queries.get_or_init(|| {
+            let hosts = self.nodes().filter_map(NodeSpec::host_name).map(|name| NameQuery::Host(name.into()));
+            let services = self.noted_upstreams().filter_map(|upstream| upstream.service.as_ref());
+            hosts.chain(services.map(|(name, _)| NameQuery::Service(name.clone()))).collect()
+        })
     }
 
     /// Where the name stands that is looked up.
@@ -259,7 +437,7 @@ impl Document {
         let place = match query {
             NameQuery::Host(name) => self.nodes().find(|node| node.host_name() == Some(&**name)).map(|node| node.place),
             NameQuery::Service(name) => {
-                let mut services = self.all_upstreams().filter_map(|upstream| upstream.service.as_ref());
+                let mut services = self.noted_upstreams().filter_map(|upstream| upstream.service.as_ref());
                 services.find(|(service, _)| service == name).map(|(_, place)| *place)
             }
         };
@@ -268,7 +446,7 @@ impl Document {
 
     /// What must be read before everything is there: names of files, and `$env://NAME`.
     pub fn file_names(&self) -> BTreeSet<&str> {
-        let of_upstreams = self.all_upstreams().flat_map(|upstream| upstream.tls.pems());
+        let of_upstreams = self.noted_upstreams().flat_map(|upstream| upstream.tls.pems());
         let pems = self.ssls.iter().flat_map(Ssl::pems).chain(of_upstreams).chain(&self.settings.trusted);
         let authority = self.acme.iter().filter_map(|acme| acme.authorities.as_ref());
         let pems = pems.chain(authority);
@@ -288,12 +466,13 @@ impl Document {
             upstream.tls.authorities.is_none() && (upstream.scheme.is_secured() && verify || checks == Some(true))
         };
         let acme = self.acme.as_ref().is_some_and(|acme| acme.authorities.is_none());
-        acme || self.settings.trusted.is_none() && self.all_upstreams().any(needs)
+        acme || self.settings.trusted.is_none() && self.noted_upstreams().any(needs)
     }
 
     /// Takes in the nodes that stand in files. What is wrong with them becomes a fault of the document.
     pub fn read_nodes(&mut self, lookup: VariableLookup, limits: TextLimits) {
         let named: Vec<NodesFile> = self.node_files_named().cloned().collect();
+        self.queries = OnceLock::new();
         for NodesFile { path, place, default_port } in named {
             let text = match self.files.get(&path) {
                 Some(Ok(content)) => std::str::from_utf8(content).map_err(|_| "it is not UTF-8".to_owned()),
@@ -318,38 +497,54 @@ impl Document {
     }
 
     fn node_files_named(&self) -> impl Iterator<Item = &NodesFile> {
-        self.all_upstreams().filter_map(|upstream| upstream.nodes_file.as_ref())
+        self.noted_upstreams().filter_map(|upstream| upstream.nodes_file.as_ref())
     }
 
-    /// The nodes of all upstreams, wherever they stand.
+    /// Nodes that may have names: those of upstreams, wherever they stand.
     fn nodes(&self) -> impl Iterator<Item = &NodeSpec> {
-        self.all_upstreams().flat_map(|upstream| &upstream.nodes).chain(self.node_files.values().flatten())
+        self.noted_upstreams().flat_map(|upstream| &upstream.nodes).chain(self.node_files.values().flatten())
     }
 
-    /// All upstreams, wherever they stand.
-    fn all_upstreams(&self) -> impl Iterator<Item = &UpstreamSpec> {
-        let inline = self.routes.iter().filter_map(|route| route.upstream.as_ref());
-        let of_services = self.services.iter().filter_map(|service| service.upstream.as_ref());
+    /// The upstreams that take more than their own text, wherever they stand.
+    fn noted_upstreams(&self) -> impl Iterator<Item = &UpstreamSpec> {
+        let inline = self.routes.noted().filter_map(|route| route.upstream.as_deref());
+        let of_services = self.services.noted().filter_map(|service| service.upstream.as_ref());
         let of_plugins = self.shares().filter_map(|(_, _, share)| share.upstream.as_ref());
-        self.upstreams.iter().chain(inline).chain(of_services).chain(of_plugins)
+        self.upstreams.noted().chain(inline).chain(of_services).chain(of_plugins)
     }
 
     /// The shares of traffic that plugins give to upstreams, with the kind and id of the resource the plugin stands in.
     pub(crate) fn shares(&self) -> impl Iterator<Item = (&'static str, &str, &TrafficShare)> {
-        let routes = self.routes.iter().map(|route| ("route", &*route.id, &route.plugins));
-        let services = self.services.iter().map(|service| ("service", &*service.id, &service.plugins));
+        let routes = self.routes.noted().map(|route| ("route", &*route.id, &route.plugins));
+        let services = self.services.noted().map(|service| ("service", &*service.id, &service.plugins));
         let consumers = self.consumers.iter().map(|consumer| ("consumer", &*consumer.username, &consumer.plugins));
         let owners = routes.chain(services).chain(consumers);
-        let sets = [
-            ("plugin_config", &self.plugin_configs),
-            ("global_rule", &self.global_rules),
-            ("consumer_group", &self.consumer_groups),
-        ];
-        let sets = sets.into_iter().flat_map(|(kind, sets)| sets.iter().map(move |set| (kind, &*set.id, &set.plugins)));
+        let configs = self.plugin_configs.noted().map(|set| ("plugin_config", set));
+        let rules = self.global_rules.iter().map(|set| ("global_rule", set));
+        let groups = self.consumer_groups.iter().map(|set| ("consumer_group", set));
+        let sets = configs.chain(rules).chain(groups).map(|(kind, set)| (kind, &*set.id, &set.plugins));
         owners.chain(sets).flat_map(|(kind, id, plugins)| {
             plugins.iter().flat_map(|plugin| &plugin.shares).map(move |share| (kind, id, share))
         })
     }
+}
+
+/// The lists of a file that have resources in them, and where they stand.
+fn resources_in(tree: &TreeNode) -> Vec<(&'static str, TextPosition)> {
+    let has_items = |node: &TreeNode| match &node.kind {
+        NodeKind::Null => false,
+        NodeKind::List(items) => !items.is_empty(),
+        _ => true,
+    };
+    let entry = |list: &&'static str| tree.entry(list).map(|entry| (*list, entry));
+    let entries = RESOURCE_LISTS.iter().filter_map(entry);
+    entries.filter(|(_, entry)| has_items(&entry.value)).map(|(list, entry)| (list, entry.key_place)).collect()
+}
+
+/// Where the entries of a map stand.
+fn places(tree: &TreeNode) -> Vec<(Box<str>, TextPosition)> {
+    let NodeKind::Map(entries) = &tree.kind else { return Vec::new() };
+    entries.iter().map(|entry| (entry.key.clone(), entry.value.place)).collect()
 }
 
 fn read_plugin_config(at: &NodeReader, index: usize) -> Option<PluginSet> {

@@ -215,7 +215,7 @@ impl fmt::Display for VerdictText<'_> {
             Verdict::Uri => "does not fit: the path goes on differently",
             Verdict::Method => "does not fit: another method",
             Verdict::RemoteAddr => "does not fit: the client's address is not in `remote_addrs`",
-            Verdict::Among => "does not fit: nobody waits for an answer under this path",
+            Verdict::Among => "does not fit: no route answers under this path",
             Verdict::Vars(rule) => return write!(f, "does not fit: `vars` does not hold: {rule}"),
         })
     }

@@ -6,10 +6,12 @@
 //! ```
 
 pub mod acme;
+pub mod admin;
 mod check;
 pub mod compile;
 pub mod document;
 pub mod explain;
+pub mod hubs;
 pub mod publish;
 pub mod stores;
 pub mod text;
@@ -18,8 +20,9 @@ pub use acme::Acme;
 pub use check::{check_file, check_standard_input, check_text};
 pub use compile::{Compiled, Parts, compile};
 pub use document::Document;
+pub use hubs::Hubs;
 pub use publish::{ConfigStatus, Publication, Publisher, RefusedChange, Subscriber};
-pub use stores::{ConfigWatch, DocumentLoader, LoadedDocument, watch};
+pub use stores::{ConfigWatch, DocumentLoader, LoadedDocument, publish_first, watch};
 pub use text::diagnostic::Diagnostic;
 pub use text::substitute::{VariableLookup, process_environment};
 pub use text::suggest::closest;

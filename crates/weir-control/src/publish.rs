@@ -9,8 +9,9 @@ use weir_gateway::snapshot::Snapshot;
 use weir_plugin::Registry;
 
 use crate::acme::{AcmeTerms, Challenges};
-use crate::compile::{Compiled, Parts, Presented, compile_answering};
+use crate::compile::{Compiled, NodeServices, Parts, Presented, compile_for};
 use crate::document::{Document, NodeSettings};
+use crate::hubs::{HubTerms, Hubs};
 use crate::text::diagnostic::Diagnostic;
 
 /// A snapshot on its way to the workers.
@@ -22,8 +23,12 @@ pub struct Publication {
     pub settings: Arc<NodeSettings>,
     /// The certificates that are to be got from an authority.
     pub acme: Option<Arc<AcmeTerms>>,
+    /// The hubs that are to run.
+    pub hubs: Arc<[HubTerms]>,
     /// What was accepted but probably not meant.
     pub warnings: Arc<[Diagnostic]>,
+    /// Its author is answered, and the history of the store has it: the log need not.
+    pub is_answered: bool,
 }
 
 /// Who takes snapshots to the workers, and says in the log what became of a change. Called in the order of revisions.
@@ -45,6 +50,8 @@ pub struct ConfigStatus {
     pub loaded_at: SystemTime,
     /// Of the text that serves, with variables not yet put in. Equal texts have equal hashes on every node.
     pub hash: String,
+    /// The revision of the store that its resources come from; absent where they stand in the file.
+    pub store_revision: Option<u64>,
     /// How long it took to compile it and take it to the workers.
     pub publish_ms: f64,
     pub routes: usize,
@@ -70,12 +77,14 @@ fn unix_ms<S: serde::Serializer>(time: &SystemTime, serializer: S) -> Result<S::
     serializer.serialize_u64(since.as_millis() as u64)
 }
 
-/// The one road to the workers.
+/// Makes a change durable, or says why it cannot. Returns the revision that the store gave it, if it gave one.
+pub(crate) type Commit<'a> = dyn FnMut() -> Result<Option<u64>, Vec<Diagnostic>> + 'a;
+
+/// The one way to the workers.
 pub struct Publisher {
     registry: Registry,
     subscriber: Box<dyn Subscriber>,
-    /// What an authority may be asking for at this moment: every snapshot answers that.
-    challenges: Arc<Challenges>,
+    node: NodeServices,
     status: ArcSwap<ConfigStatus>,
     /// Held while something is published, so that revisions arrive in order.
     state: Mutex<PublisherState>,
@@ -98,6 +107,7 @@ impl Publisher {
             revision: 0,
             loaded_at: SystemTime::UNIX_EPOCH,
             hash: String::new(),
+            store_revision: None,
             publish_ms: 0.0,
             routes: 0,
             upstreams: 0,
@@ -107,12 +117,17 @@ impl Publisher {
             last_error: None,
         };
         let status = ArcSwap::from_pointee(status);
-        Publisher { registry, subscriber, challenges: Arc::default(), status, state: Mutex::default() }
+        Publisher { registry, subscriber, node: NodeServices::default(), status, state: Mutex::default() }
     }
 
     /// What an authority may be asking for at this moment. All snapshots answer it.
     pub fn challenges(&self) -> &Arc<Challenges> {
-        &self.challenges
+        &self.node.challenges
+    }
+
+    /// The hubs that routes of all snapshots lead to. They run what [`Hubs::follow`] was told last.
+    pub fn hubs(&self) -> &Arc<Hubs> {
+        &self.node.hubs
     }
 
     pub fn status(&self) -> Arc<ConfigStatus> {
@@ -129,19 +144,45 @@ impl Publisher {
         hash: String,
         warnings: Vec<Diagnostic>,
     ) -> Result<Publication, Arc<[Diagnostic]>> {
-        let begin = Instant::now();
         let mut state = self.lock();
-        let compiled = compile_answering(document, &self.registry, state.parts.as_ref(), &self.challenges);
-        let Compiled { mut snapshot, acme, warnings: of_compiler, parts, presented } = match compiled {
-            Ok(compiled) => compiled,
-            Err(diagnostics) => return Err(self.refuse_while(&state, diagnostics)),
-        };
+        let published = self.attempt(&mut state, document, hash, warnings, None);
+        published.map_err(|diagnostics| self.refuse_while(&state, diagnostics))
+    }
+
+    /// The same, but what is wrong is only returned. With `commit` it is a change whose author waits for what becomes of it;
+    /// `commit` makes it durable, after everything that could be said against it has been, and before anything serves it.
+    ///
+    /// # Errors
+    /// What is wrong with the document, or what `commit` says.
+    pub(crate) fn try_publish(
+        &self,
+        document: &Document,
+        hash: String,
+        warnings: Vec<Diagnostic>,
+        commit: Option<&mut Commit<'_>>,
+    ) -> Result<Publication, Vec<Diagnostic>> {
+        self.attempt(&mut self.lock(), document, hash, warnings, commit)
+    }
+
+    fn attempt(
+        &self,
+        state: &mut PublisherState,
+        document: &Document,
+        hash: String,
+        warnings: Vec<Diagnostic>,
+        commit: Option<&mut Commit<'_>>,
+    ) -> Result<Publication, Vec<Diagnostic>> {
+        let begin = Instant::now();
+        let compiled = compile_for(document, &self.registry, state.parts.as_ref(), &self.node);
+        let Compiled { mut snapshot, acme, hubs, warnings: of_compiler, parts, presented } = compiled?;
         let status = self.status();
         // A node without anything to serve starts with what there is.
         let against = if status.revision == 0 { Vec::new() } else { presented.against(&state.presented) };
         if !against.is_empty() {
-            return Err(self.refuse_while(&state, against));
+            return Err(against);
         }
+        let is_answered = commit.is_some();
+        let committed = commit.map_or(Ok(None), |commit| commit())?;
         snapshot.revision = status.revision + 1;
         let settings = Arc::new(document.settings.clone());
         let started_with = state.started_with.get_or_insert_with(|| settings.clone());
@@ -153,7 +194,9 @@ impl Publisher {
             snapshot: Arc::new(snapshot),
             settings,
             acme,
+            hubs,
             warnings: all.into(),
+            is_answered,
         };
         state.presented = presented;
         let parts_before = state.parts.replace(parts);
@@ -164,14 +207,16 @@ impl Publisher {
             revision: publication.revision,
             loaded_at: SystemTime::now(),
             hash,
+            store_revision: committed.or(document.store_revision),
             publish_ms: begin.elapsed().as_secs_f64() * 1_000.0,
-            routes: document.routes.iter().filter(|route| route.enabled).count(),
+            routes: document.enabled_routes,
             upstreams: publication.snapshot.upstreams.len(),
             // The first is no reload.
             reloads_ok: status.reloads_ok + u64::from(status.revision > 0),
             reloads_failed: status.reloads_failed,
             warnings: publication.warnings.clone(),
-            last_error: None,
+            // A change of a resource makes no file right.
+            last_error: status.last_error.clone().filter(|_| is_answered),
         }));
         Ok(publication)
     }
@@ -207,16 +252,17 @@ fn unchangeable(document: &Document, started_with: &NodeSettings) -> Vec<Diagnos
         ("worker_processes", settings.worker_processes != started_with.worker_processes),
         ("status", settings.status != started_with.status),
         ("enable_access_log", settings.enable_access_log != started_with.enable_access_log),
+        ("admin", settings.admin != started_with.admin),
+        ("store", settings.store != started_with.store),
         ("error_log_level", settings.error_log_level != started_with.error_log_level),
+        ("data_dir", settings.data_dir != started_with.data_dir),
+        ("records_threads", settings.records.threads != started_with.records.threads),
+        ("records_max_memory", settings.records.memory != started_with.records.memory),
     ];
     let warn = |key: &str| Diagnostic {
         path: key.to_owned(),
-        ..Diagnostic::at_place(
-            &document.source,
-            document.tree.place_of(key),
-            "has changed, which a running node cannot do",
-        )
-        .advise("it takes effect at the next start or binary upgrade")
+        ..Diagnostic::at_place(&document.source, document.place_at(key), "has changed, which a running node cannot do")
+            .advise("it takes effect at the next start or binary upgrade")
     };
     changed.iter().filter(|(_, changed)| *changed).map(|(key, _)| warn(key)).collect()
 }

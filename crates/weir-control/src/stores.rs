@@ -2,22 +2,42 @@
 //! needs none; a watch publishes what changes.
 //!
 //! ```text
-//! source (a file, …) ──> DocumentLoader: secrets, files, names ──Document──> compile ──> publish
+//! source (a file, a file and a store) ──> DocumentLoader: secrets, files, names ──Document──> compile ──> publish
 //! ```
+//!
+//! A store keeps resources one by one, with a history. Those of a running node are its `LiveResources`; changes go through its
+//! `ResourceWriter`: planned, compiled, committed, published, in this order.
 
 mod beside;
+pub mod embedded;
+pub mod etcd;
+mod failure;
 pub mod file;
 pub mod file_access;
+pub mod live;
 pub mod loader;
+mod memory;
 mod names;
+mod open;
+mod read_lists;
+mod resource_source;
+pub mod resources;
 mod secrets;
 mod seen;
+pub mod shared;
 pub mod source;
+pub mod store;
+mod transfer;
 mod trusted;
 pub mod watch;
+pub mod writes;
 
 pub use file::FileSource;
 pub use file_access::FileAccess;
+pub use live::{LiveResources, ResourceEdit};
 pub use loader::{DocumentLoader, LoadedDocument};
+pub use open::{data_directory, store_path};
 pub use source::{Source, SourceDocument, SourceVersion, Wake};
-pub use watch::{ConfigWatch, watch};
+pub use transfer::{export_store, import_into_store};
+pub use watch::{ConfigWatch, publish_first, watch};
+pub use writes::{PlanRefusal, ResourceWriter, WriteOutcome, WriteReceipt, WriteRequest};

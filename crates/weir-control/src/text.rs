@@ -3,6 +3,7 @@
 
 pub mod diagnostic;
 pub(crate) mod fingerprint;
+pub(crate) mod json;
 pub(crate) mod read;
 pub(crate) mod substitute;
 pub(crate) mod suggest;

@@ -35,10 +35,16 @@ enum Action {
     Replace(Value),
     Remove,
     MoveTo(usize),
+    /// Of a setting, which is no list.
+    Set(Value),
 }
 
 impl Edit {
     fn apply(&self, document: &mut Map<String, Value>) {
+        if let Action::Set(value) = &self.action {
+            document.insert(self.list.to_owned(), value.clone());
+            return;
+        }
         let list =
             document.entry(self.list).or_insert_with(|| json!([])).as_array_mut().expect("all of them are lists");
         let at = self.at % (list.len() + 1);
@@ -52,6 +58,10 @@ impl Edit {
             }
             _ => {}
         }
+        // An empty one is not the same as none, and nothing else is tried of these.
+        document.retain(|list, items| {
+            !matches!(&**list, "listen") || items.as_array().is_none_or(|items| !items.is_empty())
+        });
     }
 }
 
@@ -82,6 +92,7 @@ fn some_plugins() -> impl Strategy<Value = Value> {
         1 => Just(("guarded", json!({ "limits": [{ "count": 1 }] }))),
         1 => Just(("guarded", json!({ "limits": [{ "count": 1 }], "old": true }))),
         1 => Just(("door", json!({}))),
+        1 => Just(("port", json!({}))),
         2 => (select(vec!["s", "t"]), select(vec!["one", "one", "one", "two"]))
             .prop_map(|(secret, terms)| ("tells", json!({ "secret": secret, "terms": terms }))),
         1 => Just(("traffic-split", json!({}))),
@@ -150,11 +161,24 @@ fn item(list: &'static str) -> BoxedStrategy<Value> {
         "consumers" => some_plugins()
             .prop_map(|_| json!({ "username": "jack", "plugins": { "door": { "key": "k" }, "mark-late": { "text": "jack" } } }))
             .boxed(),
+        "plugin_metadata" => (1..3_u32).prop_map(|least| json!({ "id": "guarded", "least": least })).boxed(),
+        "listen" => (9_443..9_446_u16, any::<bool>())
+            .prop_map(|(port, tls)| json!({ "address": format!("127.0.0.1:{port}"), "tls": tls }))
+            .boxed(),
         _ => with_id(select(vec!["c1", "c2"]), some_plugins().prop_map(|plugins| json!({ "plugins": plugins }))).boxed(),
     }
 }
 
 fn edit() -> impl Strategy<Value = Edit> {
+    let setting = any::<bool>().prop_map(|value| Edit {
+        list: "allow_encoded_slashes",
+        action: Action::Set(json!(value)),
+        at: 0,
+    });
+    prop_oneof![15 => edit_of_list(), 1 => setting]
+}
+
+fn edit_of_list() -> impl Strategy<Value = Edit> {
     let list = prop_oneof![
         10 => Just("routes"),
         2 => Just("upstreams"),
@@ -162,6 +186,8 @@ fn edit() -> impl Strategy<Value = Edit> {
         2 => Just("plugin_configs"),
         1 => Just("global_rules"),
         1 => Just("consumers"),
+        1 => Just("plugin_metadata"),
+        1 => Just("listen"),
     ];
     list.prop_flat_map(|list| {
         let action = prop_oneof![
@@ -215,8 +241,8 @@ fn meaning(snapshot: &Snapshot) -> String {
             Target::Responder(_) => "a responder",
             Target::Upstream(number) => &snapshot.upstreams[number].name,
         };
-        let shown =
-            format!("{:?} {target} {:?} {} {}", route.facts, route.timeouts, route.upgrades, shown(&route.chain));
+        let settings = (route.timeouts, route.upgrades, route.encoded_separators);
+        let shown = format!("{:?} {target} {settings:?} {}", route.facts, shown(&route.chain));
         routes.insert(&*route.facts.route_id, shown);
     }
     assert_eq!(routes.len(), snapshot.routes.len());
@@ -297,4 +323,30 @@ fn what_did_not_change_is_the_same_piece() {
     content["upstreams"][2]["retries"] = json!(1);
     let third = compile(&document(&content), &plugins::TELLING, Some(&second.parts)).expect("is right");
     assert_eq!(third.snapshot.upstreams.changes_from(&second.snapshot.upstreams), [2], "settings concern no upstream");
+}
+
+/// The numbers of the routes that are other pieces after a change.
+fn recompiled(content: &mut Map<String, Value>, key: &str, value: Value) -> Vec<usize> {
+    let first = compile(&document(content), &plugins::TELLING, None).expect("is right");
+    content.insert(key.to_owned(), value);
+    let second = compile(&document(content), &plugins::TELLING, Some(&first.parts)).expect("is right");
+    second.snapshot.routes.changes_from(&first.snapshot.routes)
+}
+
+#[test]
+fn what_concerns_all_has_only_those_compiled_again_that_depend_on_it() {
+    let mut content = beginning();
+    let with = |plugin: &str, options: Value| json!({ plugin: options });
+    content["routes"][0]["plugins"] = with("door", json!({}));
+    content["routes"][1]["plugins"] = with("guarded", json!({ "limits": [] }));
+    content["routes"][2]["plugins"] = with("port", json!({}));
+    content["plugin_configs"][0]["plugins"] = with("door", json!({}));
+    let consumers = json!([{ "username": "jack", "plugins": { "door": { "key": "k" } } }]);
+    assert_eq!(recompiled(&mut content, "consumers", consumers), [0, 2], "one has the plugin from its plugin_config");
+    let metadata = json!([{ "id": "guarded", "least": 2 }]);
+    assert_eq!(recompiled(&mut content, "plugin_metadata", metadata), [1]);
+    let listen = json!([{ "address": "127.0.0.1:9443", "tls": true }]);
+    assert_eq!(recompiled(&mut content, "listen", listen), [2]);
+    assert_eq!(recompiled(&mut content, "keepalive_timeout", json!("10s")), [0; 0]);
+    assert_eq!(recompiled(&mut content, "allow_encoded_slashes", json!(true)), [0, 1, 2]);
 }

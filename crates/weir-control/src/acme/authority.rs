@@ -39,7 +39,7 @@ impl fmt::Display for NoAnswer {
 impl StdError for NoAnswer {}
 
 impl AuthorityClient {
-    pub(super) fn new(http: HttpClient, tls: &tls::Client) -> AuthorityClient {
+    pub(super) fn new(http: HttpClient, tls: &tls::TlsConnector) -> AuthorityClient {
         let settings = CallSettings {
             connect_timeout: TIMEOUT,
             timeout: TIMEOUT,

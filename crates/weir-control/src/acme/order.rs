@@ -115,7 +115,7 @@ impl Orders {
                 status => return Err(OrderFailure::own(format!("the authorization is {status:?} already"))),
             }
             let (kind, otherwise) = match self.terms.challenge {
-                Challenge::Http01 => (ChallengeType::Http01, "the authority does not offer to ask over HTTP (http-01)"),
+                Challenge::Http01 => (ChallengeType::Http01, "the authority offers no challenge over HTTP (http-01)"),
                 Challenge::TlsAlpn01 => {
                     (ChallengeType::TlsAlpn01, "the authority does not offer to ask in a handshake (tls-alpn-01)")
                 }

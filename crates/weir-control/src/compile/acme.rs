@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use weir_gateway::snapshot::{Certificate, Certificates, Chain, Link, Rank, Reach, Route, RouteRule, Target};
-use weir_net::tls::{self, Client, Facts, Server, ServerTerms, Trust, UpstreamTerms, Versions, Wrong};
+use weir_net::tls::{self, Facts, Server, ServerTerms, TlsConnector, Trust, UpstreamTerms, Versions, Wrong};
 use weir_plugin::{Exchange, Flow, Plugin, RouteFacts, Stage, Stop};
 use weir_proto::Method;
 
@@ -29,7 +29,7 @@ impl Compiler<'_> {
             self.report(&origin.path, origin.place, format!("cannot be used: {wrong}"), None);
         };
         let terms = UpstreamTerms { trust, identity: None, protocols: &["http/1.1"] };
-        let client = Client::new(&terms).map_err(complain).ok()?;
+        let client = TlsConnector::new(&terms).map_err(complain).ok()?;
         let mut hosts = written.hosts.clone();
         hosts.retain(|host| {
             let is_there = configured.names(&host.name);
@@ -105,7 +105,7 @@ impl Compiler<'_> {
     /// Challenges are a route like any other, so requests that are none of them pay nothing. It takes only the tokens of
     /// orders that are open, and no plugin of anybody stands before it: an authority cannot log in.
     pub(super) fn challenge_route(&self, hosts: &[AcmeHost], number: usize) -> (RouteRule, Route) {
-        let challenges = &self.challenges;
+        let challenges = &self.node.challenges;
         let rule = RouteRule {
             uris: vec![format!("{PREFIX}*")],
             hosts: hosts.iter().map(|host| host.name.to_string()).collect(),
@@ -118,7 +118,7 @@ impl Compiler<'_> {
             route: number as u32,
         };
         let link = Link {
-            step: Arc::new(Answer(Arc::clone(challenges))),
+            step: Arc::new(ChallengeAnswer(Arc::clone(challenges))),
             rank: Rank { stage: Stage::Access, reach: Reach::Own, priority: std::cmp::Reverse(0) },
             // It has no number among the plugins that can be configured, and no price.
             plugin: u16::MAX,
@@ -138,9 +138,9 @@ impl Compiler<'_> {
 }
 
 /// Answers an authority.
-struct Answer(Arc<Challenges>);
+struct ChallengeAnswer(Arc<Challenges>);
 
-impl Plugin for Answer {
+impl Plugin for ChallengeAnswer {
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         match self.0.answer(exchange.request.path()) {
             // RFC 8555 §8.3.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use regex::bytes::RegexSetBuilder;
-use weir_gateway::snapshot::{Certificate, Certificates, Proof};
+use weir_gateway::snapshot::{Certificate, Certificates, RequiredClientCertificate};
 use weir_net::tls::{self, CertificateDer, CertifiedKey, ClientTerms, Facts, KeyError, Server, ServerTerms};
 
 use super::Compiler;
@@ -98,7 +98,7 @@ impl Compiler<'_> {
             self.report(&origin.path, origin.place, format!("cannot be used: {wrong}"), None);
         };
         let server = Server::new(terms).map_err(complain).ok()?;
-        Some(Certificate { server, proof: except.map(|except| Proof { except }) })
+        Some(Certificate { server, proof: except.map(|except| RequiredClientCertificate { except }) })
     }
 
     pub(super) fn protocols(&self) -> &'static [&'static str] {
@@ -192,6 +192,6 @@ impl Compiler<'_> {
             }
             _ => return,
         };
-        self.warnings.report_text(path, document.tree.place_of(path), problem, Some(advice.into()));
+        self.warnings.report_text(path, document.place_at(path), problem, Some(advice.into()));
     }
 }

@@ -7,24 +7,22 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_gateway::snapshot::{Chain, Link, Overlay, Rank, Reach};
-use weir_plugin::{Build, ConfigError, Registry, Shared, Told};
+use weir_plugin::{Build, BuildContext, BuildInputs, Registry, Told};
 
-use super::consumers::{Known, Layers};
-use super::parts::Sets;
+use super::built::{BuiltPlugin, BuiltSet, Sets, nearest};
+use super::consumers::{KnownConsumers, Layers};
+use super::dependencies::Dependencies;
+use super::plugin_findings::{inside, path_of, report_unknown};
 use super::{Compiler, meta};
 use crate::document::{self, PluginSet, PluginSpec, ResourceOrigin, ServiceSpec, TrafficShare};
 use crate::text::fingerprint::Fingerprint;
-use crate::text::read::{join, listed};
-use crate::text::suggest::closest;
-use crate::text::tree::{TextPosition, TreePath};
+use crate::text::read::join;
 
-/// The plugins of a resource that several may share, once built.
-#[derive(Clone)]
-pub(super) struct BuiltSet {
-    /// What it was made from; nothing if that caused a warning.
-    pub(super) key: Option<Fingerprint>,
-    built: Arc<[Built]>,
-    told: Arc<[Told]>,
+/// What building a route's own plugins has shown.
+pub(super) struct OwnPlugins {
+    pub(super) told: Vec<Told>,
+    /// What they were built from besides their options.
+    pub(super) inputs: BuildInputs,
 }
 
 /// What a route has of its own plugins, and those it shares.
@@ -33,13 +31,6 @@ pub(super) struct RoutePlugins<'c> {
     service: Option<&'c BuiltSet>,
     /// What all of them were made from; nothing if that caused a warning.
     pub(super) key: Option<Fingerprint>,
-}
-
-/// What a resource says about one plugin: how it runs, or that it does not.
-struct Built {
-    name: Box<str>,
-    /// Nothing where `_meta.disable` is set; that, too, overrides what a service says.
-    link: Option<Link>,
 }
 
 /// Makes the chain of each route.
@@ -54,21 +45,24 @@ pub(super) struct Chains<'a> {
     /// What the global rules were made from; nothing if that caused a warning.
     global_key: Option<Fingerprint>,
     known_sets: Sets<'a>,
+    /// What sets of plugins may be used again by.
+    unchanged: Dependencies,
     disagrees: Cell<bool>,
     groups: HashMap<&'a str, usize>,
     overlays: Vec<Layers<'a>>,
     /// The numbers of upstreams that stand in options, by the path of what names them.
     upstreams: HashMap<&'a str, u32>,
-    shared: Rc<Shared>,
+    shared: Rc<BuildContext>,
 }
 
 impl<'a> Chains<'a> {
     pub(super) fn new(
         compiler: &'a Compiler<'a>,
         registry: &'a Registry,
-        known: Known<'a>,
+        known: KnownConsumers<'a>,
         upstreams: HashMap<&'a str, u32>,
         known_sets: Sets<'a>,
+        unchanged: Dependencies,
     ) -> Self {
         let document = compiler.document;
         let mut chains = Chains {
@@ -80,16 +74,17 @@ impl<'a> Chains<'a> {
             global: Vec::new(),
             global_key: None,
             known_sets,
+            unchanged,
             disagrees: Cell::new(false),
             groups: HashMap::new(),
             overlays: known.overlays,
             upstreams,
             shared: Rc::new(known.shared),
         };
-        for ServiceSpec { id, origin, content, plugins, .. } in &document.services {
+        for ServiceSpec { id, origin, content, plugins, .. } in document.services.iter() {
             chains.services.insert(id, chains.set("service", id, *content, origin, plugins));
         }
-        for PluginSet { id, origin, content, plugins } in &document.plugin_configs {
+        for PluginSet { id, origin, content, plugins } in document.plugin_configs.iter() {
             chains.plugin_configs.insert(id, chains.sets.len());
             chains.sets.push(chains.set("plugin_config", id, *content, origin, plugins));
         }
@@ -120,6 +115,22 @@ impl<'a> Chains<'a> {
         chains
     }
 
+    /// What the global rules were made from; nothing if that caused a warning.
+    pub(super) fn global_key(&self) -> Option<Fingerprint> {
+        self.global_key
+    }
+
+    /// What the sets that routes refer to were made from; nothing if that caused a warning.
+    pub(super) fn sets_key(&self) -> Option<Fingerprint> {
+        let document = self.compiler.document;
+        let key = |set: &BuiltSet| set.key;
+        let services =
+            document.services.iter().map(|one| Some((&*one.id, one.content, key(&self.services[&*one.id])?)));
+        let configs = document.plugin_configs.iter();
+        let configs = configs.map(|one| Some((&*one.id, one.content, key(&self.sets[self.plugin_configs[&*one.id]])?)));
+        Some(Fingerprint::of((services.collect::<Option<Vec<_>>>()?, configs.collect::<Option<Vec<_>>>()?)))
+    }
+
     /// What runs where no route matches.
     pub(super) fn unmatched(&self) -> Chain {
         Chain::new(self.global.clone())
@@ -142,15 +153,15 @@ impl<'a> Chains<'a> {
         RoutePlugins { config, service, key: key() }
     }
 
-    /// The chain of a route, and what its own plugins have told. Each plugin is taken whole from the route, or else from its
+    /// The chain of a route, and what building its own plugins has shown. Each plugin is taken whole from the route, or else from its
     /// plugin_config, or else from its service.
-    pub(super) fn of_route(&self, route: &document::RouteSpec, plugins: &RoutePlugins) -> (Chain, Vec<Told>) {
+    pub(super) fn of_route(&self, route: &document::RouteSpec, plugins: &RoutePlugins) -> (Chain, OwnPlugins) {
         let own = self.built(&format!("route/{}", route.id), &route.origin, &route.plugins);
         let mut links = self.global.clone();
         let shared = [plugins.config, plugins.service].map(|set| set.map(|set| &*set.built));
         let layers = [Some(&*own), shared[0], shared[1]];
         links.extend(nearest(layers).filter_map(|built| built.link.clone()));
-        (Chain::new(links), self.shared.take_told())
+        (Chain::new(links), OwnPlugins { told: self.shared.take_told(), inputs: self.shared.take_inputs() })
     }
 
     /// Takes note of what plugins have told that are used again.
@@ -183,17 +194,21 @@ impl<'a> Chains<'a> {
         origin: &ResourceOrigin,
         plugins: &[PluginSpec],
     ) -> BuiltSet {
-        let key = Fingerprint::of((kind, id, content, self.share_numbers(plugins)));
-        if let Some(known) = self.known_sets.find(key) {
+        let written = Fingerprint::of((kind, id, content, self.share_numbers(plugins)));
+        let is_same = |known: &BuiltSet| Dependencies::from(known.inputs).are_among(self.unchanged);
+        if let Some(known) = self.known_sets.find(written, is_same) {
             self.tell_again(&known.told);
             return known.clone();
         }
         let warnings = self.compiler.warnings.count();
         let built = self.built(&format!("{kind}/{id}"), origin, plugins).into();
-        let key = (self.compiler.warnings.count() == warnings).then_some(key);
-        let set = BuiltSet { key, built, told: self.shared.take_told().into() };
-        if let Some(key) = key {
-            self.known_sets.add(key, set.clone());
+        let has_warned = self.compiler.warnings.count() > warnings;
+        let (told, inputs) = (self.shared.take_told().into(), self.shared.take_inputs());
+        // Routes are compiled again with a set that was, though what it says is the same.
+        let key = (!has_warned).then(|| Fingerprint::of((written, self.compiler.surroundings.of_inputs(inputs))));
+        let set = BuiltSet { key, built, told, inputs };
+        if !has_warned {
+            self.known_sets.add(written, set.clone());
         }
         set
     }
@@ -223,7 +238,7 @@ impl<'a> Chains<'a> {
                 self.built(&format!("consumer/{}", consumer.username), &consumer.origin, &policies)
             });
             let group = layers.group.and_then(|set| self.groups.get(&*set.id)).map(|index| &*self.sets[*index].built);
-            let built: Vec<&Built> = nearest([own.as_deref(), group]).collect();
+            let built: Vec<&BuiltPlugin> = nearest([own.as_deref(), group]).collect();
             Overlay {
                 chain: Chain::new(built.iter().filter_map(|built| built.link.clone()).collect()),
                 overrides: built.iter().filter_map(|built| self.registry.number(&built.name)).collect(),
@@ -247,16 +262,16 @@ impl<'a> Chains<'a> {
     }
 
     /// The plugins of `owner`, a resource by kind and id.
-    fn built(&self, owner: &str, origin: &ResourceOrigin, plugins: &[PluginSpec]) -> Vec<Built> {
+    fn built(&self, owner: &str, origin: &ResourceOrigin, plugins: &[PluginSpec]) -> Vec<BuiltPlugin> {
         let build = |plugin: &PluginSpec| {
             let link = match plugin.disabled {
                 true => None,
                 false => Some(self.link(owner, origin, plugin)?),
             };
-            Some(Built { name: plugin.name.clone(), link })
+            Some(BuiltPlugin { name: plugin.name.clone(), link })
         };
         // By name, so that plugins of one priority have an order that does not hang on the text's.
-        let mut built: Vec<Built> = plugins.iter().filter_map(build).collect();
+        let mut built: Vec<BuiltPlugin> = plugins.iter().filter_map(build).collect();
         built.sort_by(|a, b| a.name.cmp(&b.name));
         built
     }
@@ -277,6 +292,7 @@ impl<'a> Chains<'a> {
         let mut build = Build::of(owner.to_owned(), &self.shared).with_upstreams(upstreams);
         let step = match (entry.build)(&plugin.options, &mut build) {
             Ok(step) => step,
+            Err(error) if self.compiler.document.awaits_secret(&plugin.options, &error.path) => return None,
             Err(error) => {
                 let (path, place) = inside(self.compiler, path_of(origin, plugin), plugin.place, &error);
                 self.compiler.report(&path, place, error.problem, None);
@@ -303,66 +319,4 @@ impl<'a> Chains<'a> {
     fn report(&self, origin: &ResourceOrigin, plugin: &PluginSpec, problem: String, advice: Option<String>) {
         self.compiler.report(&path_of(origin, plugin), plugin.place, problem, advice);
     }
-}
-
-/// Each plugin from the nearest that names it.
-fn nearest<'b>(layers: impl IntoIterator<Item = Option<&'b [Built]>>) -> impl Iterator<Item = &'b Built> {
-    let mut taken: HashSet<&str> = HashSet::new();
-    layers.into_iter().flatten().flatten().filter(move |built| taken.insert(&built.name))
-}
-
-/// What plugins of other gateways are called here; docs/guide/coming-from.md has the same.
-const FOREIGN_NAMES: &[(&str, &str)] = &[
-    ("acl", "consumer-restriction"),
-    ("basic", "basic-auth"),
-    ("bot-detection", "ua-restriction"),
-    ("correlation-id", "request-id"),
-    ("file-log", "file-logger"),
-    ("forward", "forward-auth"),
-    ("http-log", "http-logger"),
-    ("jwt", "jwt-auth"),
-    ("ldap", "ldap-auth"),
-    ("oauth2", "openid-connect"),
-    ("oidc", "openid-connect"),
-    ("rate-limit", "limit-count"),
-    ("rate-limiting", "limit-count"),
-    ("rate-limiting-advanced", "limit-count"),
-    ("request-size-limiting", "client-control"),
-    ("request-termination", "mocking"),
-    ("request-transformer", "proxy-rewrite"),
-    ("request-validator", "request-validation"),
-    ("response-ratelimiting", "limit-count"),
-    ("response-transformer", "response-rewrite"),
-];
-
-/// The advice never says to leave the plugin out: it may be what keeps strangers away.
-pub(super) fn report_unknown(compiler: &Compiler, registry: &Registry, path: &str, plugin: &PluginSpec) {
-    let names: Vec<&str> = registry.entries().iter().map(|entry| entry.name).collect();
-    let foreign = FOREIGN_NAMES.iter().find(|(theirs, ours)| *theirs == &*plugin.name && names.contains(ours));
-    let advice = match (foreign, closest(&plugin.name, names.iter().copied())) {
-        (Some((_, ours)), _) => format!("here it is `{ours}`, with options of its own: `weir plugins {ours}`"),
-        (None, Some(known)) => format!("did you mean `{known}`?"),
-        (None, None) if names.len() <= 8 => format!("there are {}", listed(&names)),
-        (None, None) => "`weir plugins` lists those that there are".to_owned(),
-    };
-    compiler.report(path, plugin.place, format!("this version has no plugin `{}`", plugin.name), Some(advice));
-}
-
-/// The path and place of what is wrong inside the options at `path`.
-pub(super) fn inside(
-    compiler: &Compiler,
-    path: String,
-    place: TextPosition,
-    error: &ConfigError,
-) -> (String, TextPosition) {
-    if error.path.is_empty() {
-        return (path, place);
-    }
-    let path = join(&path, &error.path);
-    let place = compiler.document.tree.place_of(&path);
-    (path, place)
-}
-
-pub(super) fn path_of(origin: &ResourceOrigin, plugin: &PluginSpec) -> String {
-    join(&origin.path, &format!("plugins{}", TreePath::suffix(&plugin.name)))
 }

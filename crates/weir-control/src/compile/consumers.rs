@@ -2,16 +2,17 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
+use std::path::PathBuf;
 
-use weir_plugin::{Consumer, Proof, Registry, Shared};
+use weir_plugin::{BuildContext, Consumer, Proof, Registry};
 
-use super::chains::{inside, path_of, report_unknown};
+use super::plugin_findings::{inside, path_of, report_unknown};
 use super::{Compiler, by_id};
 use crate::document::{self, CredentialSpec, PluginSet, PluginSpec, ResourceOrigin};
 
 /// What has to be known before any plugin can be built, and whose plugins become overlays.
-pub(super) struct Known<'a> {
-    pub(super) shared: Shared,
+pub(super) struct KnownConsumers<'a> {
+    pub(super) shared: BuildContext,
     /// Indexed by [`Consumer::overlay`].
     pub(super) overlays: Vec<Layers<'a>>,
 }
@@ -23,29 +24,31 @@ pub(super) struct Layers<'a> {
     pub(super) group: Option<&'a PluginSet>,
 }
 
-pub(super) fn read<'a>(compiler: &'a Compiler<'a>, registry: &'a Registry) -> Known<'a> {
+pub(super) fn read<'a>(compiler: &'a Compiler<'a>, registry: &'a Registry) -> KnownConsumers<'a> {
     let tls = compiler.document.settings.listen.iter().find(|listen| listen.tls);
     let https_port = tls.map(|listen| listen.address.port()).filter(|port| *port != 0);
-    let mut reader = Reader {
+    let mut reader = ConsumerReader {
         compiler,
         registry,
-        shared: Shared::new(https_port).with_http(compiler.http.clone()),
+        shared: BuildContext::new(https_port)
+            .with_http(compiler.http.clone())
+            .with_data_dir(compiler.document.settings.data_dir.as_deref().map(PathBuf::from)),
         taken: HashMap::new(),
     };
     reader.metadata();
     let overlays = reader.consumers();
-    Known { shared: reader.shared, overlays }
+    KnownConsumers { shared: reader.shared, overlays }
 }
 
-struct Reader<'a> {
+struct ConsumerReader<'a> {
     compiler: &'a Compiler<'a>,
     registry: &'a Registry,
-    shared: Shared,
+    shared: BuildContext,
     /// What credentials are found by, each for its plugin, and where it stands.
     taken: HashMap<(&'a str, String), &'a str>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ConsumerReader<'a> {
     fn metadata(&mut self) {
         let document = self.compiler.document;
         for (index, settings) in document.plugin_metadata.iter().enumerate() {
@@ -59,7 +62,9 @@ impl<'a> Reader<'a> {
                 self.compiler.report(&path, settings.place, problem, Some("leave it out".to_owned()));
                 continue;
             };
-            if let Err(error) = (metadata.check)(&settings.options) {
+            if let Err(error) = (metadata.check)(&settings.options)
+                && !self.compiler.document.awaits_secret(&settings.options, &error.path)
+            {
                 let (path, place) = inside(self.compiler, path, settings.place, &error);
                 self.compiler.report(&path, place, error.problem, None);
             }
@@ -69,9 +74,9 @@ impl<'a> Reader<'a> {
 
     fn consumers(&mut self) -> Vec<Layers<'a>> {
         let document = self.compiler.document;
-        let groups: HashMap<&str, &PluginSet> = by_id(&document.consumer_groups, |group| &group.id);
+        let groups: HashMap<&str, &PluginSet> = by_id(document.consumer_groups.iter(), |group| &group.id);
         let mut proofs: HashMap<&str, Vec<Proof>> = HashMap::new();
-        let consumers = by_id(&document.consumers, |consumer| &consumer.username);
+        let consumers = by_id(document.consumers.iter(), |consumer| &consumer.username);
         for CredentialSpec { origin, id, consumer, plugins } in &document.credentials {
             let known = self.compiler.referred(origin, "id", &Some(consumer.clone()), &consumers, "consumers");
             for plugin in plugins.iter().filter(|plugin| !plugin.disabled) {
@@ -79,7 +84,7 @@ impl<'a> Reader<'a> {
                     Some(Some(proof)) if known.is_some() => proofs.entry(&consumer.id).or_default().push(proof),
                     Some(_) => {}
                     None => {
-                        let problem = format!("`{}` proves nobody who they are", plugin.name);
+                        let problem = format!("`{}` is no auth plugin, so it cannot be a credential", plugin.name);
                         let advice = "credentials are for auth plugins, such as `key-auth`".to_owned();
                         self.compiler.report(&path_of(origin, plugin), plugin.place, problem, Some(advice));
                     }
@@ -135,6 +140,7 @@ impl<'a> Reader<'a> {
         let credential = entry.credential?;
         let key = match (credential.check)(&plugin.options) {
             Ok(key) => key,
+            Err(error) if self.compiler.document.awaits_secret(&plugin.options, &error.path) => return Some(None),
             Err(error) => {
                 let (path, place) = inside(self.compiler, path_of(origin, plugin), plugin.place, &error);
                 self.compiler.report(&path, place, error.problem, None);
@@ -146,7 +152,7 @@ impl<'a> Reader<'a> {
             Slot::Occupied(other) => {
                 // The key itself is a secret.
                 let problem = format!("has the same key as {}", other.get());
-                let advice = "give each its own, or nobody can say who it is".to_owned();
+                let advice = "give each consumer a key of its own".to_owned();
                 self.compiler.report(&path_of(origin, plugin), plugin.place, problem, Some(advice));
                 return Some(None);
             }

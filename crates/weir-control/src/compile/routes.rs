@@ -3,13 +3,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use weir_gateway::route::{BuildError, MethodSet};
+use weir_gateway::route::{BuildError, MethodSet, uri_template};
 use weir_gateway::snapshot::{Chain, Pieces, Route, RouteRule, RouteTable, Target};
 use weir_plugin::RouteFacts;
 use weir_proto::Method;
 
+use super::catalog::{Block, Catalog, Cataloger};
 use super::chains::Chains;
-use super::parts::{Catalog, Cataloger, Parts, Places, RoutePart};
+use super::dependencies::{Dependencies, Unchanged};
+use super::hubs::HubEndpoints;
+use super::parts::{Parts, Places, RoutePart, UpstreamPart};
 use super::upstreams::Upstreams;
 use super::{Compiler, by_id};
 use crate::document::{self, AcmeHost, ServiceSpec};
@@ -17,9 +20,12 @@ use crate::text::fingerprint::Fingerprint;
 use crate::text::read::join;
 
 /// The routes of a snapshot while it is made.
-pub(super) struct Routes<'a> {
+pub(super) struct RouteCompiler<'a> {
     compiler: &'a Compiler<'a>,
+    /// What routes and rules may be used again of; upstreams may be in any case.
     before: Option<&'a Parts>,
+    unchanged: Unchanged,
+    hubs: HubEndpoints<'a>,
     catalog: Cataloger<'a, RoutePart>,
     pieces: Pieces<Arc<Route>>,
     places: Places,
@@ -32,13 +38,26 @@ pub(super) struct Routes<'a> {
     has_no_room: bool,
 }
 
-impl<'a> Routes<'a> {
-    pub(super) fn new(compiler: &'a Compiler<'a>, before: Option<&'a Parts>) -> Self {
-        Routes {
+/// What a route refers to, and what stands in it.
+struct RouteOrigins<'s> {
+    service: Option<&'s ServiceSpec>,
+    /// The upstream that stands in it.
+    inline: Option<UpstreamPart>,
+    /// The number of its upstream, wherever that stands.
+    upstream: Option<usize>,
+}
+
+impl<'a> RouteCompiler<'a> {
+    /// Uses again of `before` what is `unchanged`: all upstreams, and routes where they may be used again.
+    pub(super) fn new(compiler: &'a Compiler<'a>, before: Option<&'a Parts>, unchanged: Unchanged) -> Self {
+        let reused = before.filter(|_| unchanged.general);
+        RouteCompiler {
             compiler,
-            before,
-            catalog: Cataloger::new(before.map(|parts| &*parts.routes)),
-            pieces: before.map(|parts| parts.route_pieces.clone()).unwrap_or_default(),
+            hubs: HubEndpoints::new(compiler),
+            before: reused,
+            unchanged,
+            catalog: Cataloger::new(compiler.document.routes.len(), before.map(|parts| &*parts.routes)),
+            pieces: reused.map(|parts| parts.route_pieces.clone()).unwrap_or_default(),
             places: Places::new(),
             added: Vec::new(),
             sources: Vec::new(),
@@ -47,41 +66,94 @@ impl<'a> Routes<'a> {
         }
     }
 
-    pub(super) fn add_all(&mut self, upstreams: &mut Upstreams<'a>, chains: &Chains<'a>) {
+    /// Returns what references could refer to; nothing if something of it must be compiled again in any case.
+    pub(super) fn add_all(&mut self, upstreams: &mut Upstreams<'a>, chains: &Chains<'a>) -> Option<Fingerprint> {
         let document = self.compiler.document;
-        let services: HashMap<&str, &ServiceSpec> = by_id(&document.services, |service| &service.id);
-        let targets: HashMap<&str, Option<usize>> = document
-            .services
-            .iter()
-            .map(|service| {
-                let name = ("service", &*service.id, "");
-                (name.1, upstreams.of(&service.origin, &service.upstream, &service.upstream_id, name))
-            })
-            .collect();
-        for written in &document.routes {
-            let service =
-                self.compiler.referred(&written.origin, "service_id", &written.service_id, &services, "services");
-            let name = ("route", &*written.id, "");
-            let own = upstreams.of(&written.origin, &written.upstream, &written.upstream_id, name);
-            let upstream = own.or_else(|| targets.get(&*service?.id).copied().flatten());
-            self.add(written, service, upstream, chains);
+        let services: HashMap<&str, &ServiceSpec> = by_id(document.services.iter(), |service| &service.id);
+        let of_service = |service: &ServiceSpec| {
+            let name = ("service", &*service.id, "");
+            upstreams.of(&service.origin, &service.upstream, &service.upstream_id, name)
+        };
+        let numbers: Vec<Option<usize>> = document.services.iter().map(of_service).collect();
+        let targets: HashMap<&str, Option<usize>> =
+            document.services.iter().map(|service| &*service.id).zip(numbers.iter().copied()).collect();
+        let ids: Vec<&str> = document.upstreams.iter().map(|upstream| &*upstream.id).collect();
+        let references = chains.sets_key().map(|sets| Fingerprint::of((sets, ids, upstreams.numbers(), &numbers)));
+        let unchanged = self.unchanged_with(references, chains);
+        let mut index = 0;
+        while let Some(written) = document.routes.get(index) {
+            if let Some(unchanged) = unchanged
+                && let Some(block) = self.catalog.next_block(&document.routes.contents()[index..], unchanged)
+                && self.keep_places(block)
+            {
+                block.told().iter().for_each(|told| chains.tell_again(told));
+                index += block.len();
+                self.catalog.take_block();
+                continue;
+            }
+            self.add(written, &services, &targets, upstreams, chains);
+            index += 1;
         }
+        references
+    }
+
+    /// What routes may be used again by blocks, if they may be.
+    fn unchanged_with(&self, references: Option<Fingerprint>, chains: &Chains<'a>) -> Option<Dependencies> {
+        let before = self.before?;
+        let same_references = references.is_some() && references == before.references;
+        let same_rules = chains.global_key().is_some() && chains.global_key() == before.global;
+        same_rules.then(|| self.unchanged.dependencies | Dependencies::REFERENCES.only_if(same_references))
+    }
+
+    /// Whether the rules of a block keep their places.
+    fn keep_places(&mut self, block: &Block<RoutePart>) -> bool {
+        let mut orders = block.parts().filter(|part| part.rule.is_some()).map(|part| part.order);
+        match (orders.next(), orders.next_back()) {
+            (None, _) => true,
+            (Some(first), last) => self.places.keep_all(first, last.unwrap_or(first)),
+        }
+    }
+
+    fn origins(
+        &self,
+        written: &'a document::RouteSpec,
+        known: Option<&UpstreamPart>,
+        services: &HashMap<&str, &'a ServiceSpec>,
+        targets: &HashMap<&str, Option<usize>>,
+        upstreams: &mut Upstreams<'a>,
+    ) -> RouteOrigins<'a> {
+        let service = self.compiler.referred(&written.origin, "service_id", &written.service_id, services, "services");
+        let inline =
+            written.upstream.as_deref().map(|inline| upstreams.part(inline, known, ("route", &*written.id, "")));
+        if let (Some(known), None) = (known, &inline) {
+            upstreams.remove(known);
+        }
+        let own = match &inline {
+            Some(part) => Some(part.number),
+            None => upstreams.referred(&written.origin, &written.upstream_id),
+        };
+        let upstream = own.or_else(|| targets.get(&*service?.id).copied().flatten());
+        RouteOrigins { service, inline, upstream }
     }
 
     fn add(
         &mut self,
         written: &'a document::RouteSpec,
-        service: Option<&ServiceSpec>,
-        upstream: Option<usize>,
+        services: &HashMap<&str, &'a ServiceSpec>,
+        targets: &HashMap<&str, Option<usize>>,
+        upstreams: &mut Upstreams<'a>,
         chains: &Chains<'a>,
     ) {
-        let plugins = chains.plugins_of(written, service);
-        let content = (written.content, service.map(|service| service.content));
         let identity = Fingerprint::of(&written.id);
         let known = self.catalog.find(identity);
-        let key = plugins.key.map(|plugins| Fingerprint::of((content, plugins, upstream)));
-        let same = known.filter(|known| key.is_some() && known.key == key);
+        let known_upstream = known.and_then(|known| known.upstream.as_ref());
+        let RouteOrigins { service, inline, upstream } =
+            self.origins(written, known_upstream, services, targets, upstreams);
         let number = known.map_or_else(|| self.catalog.new_number(), |known| known.number);
+        let known = known.filter(|_| self.before.is_some());
+        let plugins = chains.plugins_of(written, service);
+        let content = (written.content, service.map(|service| service.content));
+        let key = plugins.key.map(|plugins| Fingerprint::of((content, plugins, upstream)));
         // A route without uris has a fault already.
         let is_on = written.enabled && !written.uris.is_empty();
         let rule_key = is_on.then(|| Fingerprint::of(content));
@@ -90,24 +162,37 @@ impl<'a> Routes<'a> {
             self.added.push(rule(written, service, number, order));
             self.sources.push(Some(written));
         }
-        if let Some(known) = same {
+        let built_from =
+            Dependencies::CONSUMERS | Dependencies::METADATA | Dependencies::HTTP | Dependencies::HTTPS_PORT;
+        let is_same = |known: &&RoutePart| {
+            let unchanged = self.unchanged.dependencies | !built_from;
+            key.is_some() && known.key == key && known.depends_on.are_among(unchanged)
+        };
+        if let Some(known) = known.filter(is_same) {
             known.told.iter().for_each(|told| chains.tell_again(told));
-            return self.catalog.add(identity, RoutePart { order, ..known.clone() });
+            let part = RoutePart { order, upstream: inline, ..known.clone() };
+            return self.catalog.add(identity, written.content, part);
         }
         let warnings = self.compiler.warnings.count();
-        let (chain, told) = chains.of_route(written, &plugins);
+        let (chain, own) = chains.of_route(written, &plugins);
+        let target = match self.hubs.of(self.compiler, written) {
+            Some(hub) => Target::Responder(hub),
+            None => upstream.map_or(Target::Nothing, Target::Upstream),
+        };
         match is_on {
             true => {
                 if let Some(vars) = &written.vars {
                     self.compiler.warn_of_unknown(&join(&written.origin.path, "vars"), vars);
                 }
-                self.pieces.set(number, Arc::new(self.route(written, service, upstream, chain)));
+                self.pieces.set(number, Arc::new(self.route(written, service, target, chain)));
             }
             false => drop(self.pieces.remove(number)),
         }
         let key = key.filter(|_| self.compiler.warnings.count() == warnings);
-        let told = (!told.is_empty()).then(|| told.into());
-        self.catalog.add(identity, RoutePart { number, key, rule: rule_key, order, told });
+        let told = (!own.told.is_empty()).then(|| own.told.into());
+        let depends_on = Dependencies::from(own.inputs) | Dependencies::REFERENCES.only_if(refers(written));
+        let part = RoutePart { number, key, depends_on, rule: rule_key, order, told, upstream: inline };
+        self.catalog.add(identity, written.content, part);
     }
 
     /// The place of a rule: the one that it had, if it did not change and still stands after the one before it.
@@ -126,7 +211,8 @@ impl<'a> Routes<'a> {
         if rule.is_none() {
             return 0;
         }
-        let next = self.catalog.expected().filter(|next| next.rule.is_some()).map(|next| next.order);
+        let next = self.catalog.expected().filter(|next| self.before.is_some() && next.rule.is_some());
+        let next = next.map(|next| next.order);
         self.places.before(next).unwrap_or_else(|| {
             self.has_no_room = true;
             0
@@ -137,7 +223,7 @@ impl<'a> Routes<'a> {
         &self,
         written: &document::RouteSpec,
         service: Option<&ServiceSpec>,
-        upstream: Option<usize>,
+        target: Target,
         chain: Chain,
     ) -> Route {
         let websocket = written.enable_websocket.or_else(|| service.and_then(|service| service.enable_websocket));
@@ -147,9 +233,10 @@ impl<'a> Routes<'a> {
                 route_name: written.name.clone(),
                 service_id: service.map(|service| service.id.clone()).unwrap_or_default(),
                 service_name: service.map(|service| service.name.clone()).unwrap_or_default(),
+                templates: written.uris.iter().filter_map(|uri| uri_template(uri)).collect(),
             },
             chain,
-            target: upstream.map_or(Target::Nothing, Target::Upstream),
+            target,
             timeouts: written.timeouts,
             upgrades: websocket.unwrap_or(true),
             encoded_separators: self.compiler.document.settings.allow_encoded_slashes,
@@ -161,19 +248,25 @@ impl<'a> Routes<'a> {
         let identity = Fingerprint::of(("acme", "challenges"));
         let known = self.catalog.find(identity);
         let number = known.map_or_else(|| self.catalog.new_number(), |known| known.number);
-        self.removed.extend(known.map(|known| known.number as u32));
+        self.removed.extend(known.filter(|_| self.before.is_some()).map(|known| known.number as u32));
         let (rule, route) = self.compiler.challenge_route(hosts, number);
         self.added.push(rule);
         self.sources.push(None);
         self.pieces.set(number, Arc::new(route));
-        let rule = Some(identity);
-        self.catalog.add(identity, RoutePart { number, key: None, rule, order: u64::MAX, told: None });
+        let depends_on = Dependencies::default();
+        let (rule, order) = (Some(identity), u64::MAX);
+        let part = RoutePart { number, key: None, depends_on, rule, order, told: None, upstream: None };
+        self.catalog.add(identity, identity, part);
     }
 
     /// Nothing where a fault has been reported, or the table must be made from scratch.
-    pub(super) fn finish(mut self) -> Option<(Catalog<RoutePart>, Pieces<Arc<Route>>, RouteTable)> {
-        let (catalog, gone) = self.catalog.finish(|part| part.number);
+    pub(super) fn finish(
+        mut self,
+        upstreams: &mut Upstreams<'a>,
+    ) -> Option<(Catalog<RoutePart>, Pieces<Arc<Route>>, RouteTable)> {
+        let (catalog, gone) = self.catalog.finish();
         for part in gone {
+            part.upstream.iter().for_each(|part| upstreams.remove(part));
             self.pieces.remove(part.number);
             self.removed.extend(part.rule.map(|_| part.number as u32));
         }
@@ -194,19 +287,25 @@ impl Compiler<'_> {
     pub(super) fn report_rule(&self, sources: &[Option<&document::RouteSpec>], error: &BuildError) {
         // One rule may be our own.
         let Some(route) = sources.get(error.rule).copied().flatten() else {
-            let place = self.document.tree.place_of("acme");
+            let place = self.document.place_at("acme");
             return self.report("acme", place, format!("{}: {}", error.place, error.reason), None);
         };
         // The table counts in lists; a route may say `uri` and `host`, or have its hosts from the service.
-        let written = self.document.tree.place_of(&join(&route.origin.path, &error.place));
+        let written = self.document.place_at(&join(&route.origin.path, &error.place));
         let (single, _) = error.place.split_once("s[").unwrap_or((&error.place, ""));
         let path = join(&route.origin.path, single);
-        let place = self.document.tree.place_of(&path);
+        let place = self.document.place_at(&path);
         match place != route.origin.place && single != error.place {
             true => self.report(&path, place, &error.reason, None),
             false => self.report(&join(&route.origin.path, &error.place), written, &error.reason, None),
         }
     }
+}
+
+/// It depends on what its references refer to. Upstreams that stand in options may be references as well.
+fn refers(written: &document::RouteSpec) -> bool {
+    let references = [&written.service_id, &written.upstream_id, &written.plugin_config_id];
+    references.iter().any(|reference| reference.is_some()) || written.plugins.iter().any(|one| !one.shares.is_empty())
 }
 
 fn rule(written: &document::RouteSpec, service: Option<&ServiceSpec>, number: usize, order: u64) -> RouteRule {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use weir_net::tls::{CertifiedKey, Client, Trust, UpstreamTerms, Wrong};
+use weir_net::tls::{CertifiedKey, TlsConnector, Trust, UpstreamTerms, Wrong};
 
 use super::Compiler;
 use crate::document::{self, Pem, PemSource, Ssl, UpstreamIdentity};
@@ -18,20 +18,20 @@ pub(super) struct Secured<'a> {
     compiler: &'a Compiler<'a>,
     /// The entries of `ssls` that are shown to upstreams.
     identities: HashMap<&'a str, &'a Ssl>,
-    clients: HashMap<Terms, Option<Client>>,
+    clients: HashMap<Terms, Option<TlsConnector>>,
 }
 
 /// Where the parts of an upstream's terms come from.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Terms {
     /// `None` believes everybody.
-    trust: Option<Source>,
+    trust: Option<AuthoritySource>,
     identity: Option<(PemSource, PemSource)>,
     http2: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum Source {
+enum AuthoritySource {
     System,
     Pem(PemSource),
 }
@@ -43,7 +43,7 @@ impl<'a> Secured<'a> {
     }
 
     /// `None` for upstreams in the clear, and where a fault has been reported.
-    pub(super) fn client(&mut self, written: &document::UpstreamSpec) -> Option<Client> {
+    pub(super) fn client(&mut self, written: &document::UpstreamSpec) -> Option<TlsConnector> {
         if !written.scheme.is_secured() {
             return None;
         }
@@ -67,7 +67,7 @@ impl<'a> Secured<'a> {
     }
 
     /// The same for active checks.
-    pub(super) fn checker(&mut self, written: &document::UpstreamSpec) -> Option<Client> {
+    pub(super) fn checker(&mut self, written: &document::UpstreamSpec) -> Option<TlsConnector> {
         let active = written.active.as_ref()?;
         let verify = active.verifies(self.verifies(written))?;
         self.on_terms(written, verify, active.is_http2(written.scheme, written.http2))
@@ -77,10 +77,10 @@ impl<'a> Secured<'a> {
         written.tls.verify.unwrap_or(self.compiler.document.settings.verifies_upstreams())
     }
 
-    fn on_terms(&mut self, written: &document::UpstreamSpec, verify: bool, http2: bool) -> Option<Client> {
+    fn on_terms(&mut self, written: &document::UpstreamSpec, verify: bool, http2: bool) -> Option<TlsConnector> {
         let settings = &self.compiler.document.settings;
-        let authorities = written.tls.authorities.as_ref().or(settings.trusted.as_ref()).filter(|_| verify);
-        let pair = match &written.tls.identity {
+        let authorities = written.tls.authorities.as_deref().or(settings.trusted.as_ref()).filter(|_| verify);
+        let pair = match written.tls.identity.as_deref() {
             None => None,
             Some(UpstreamIdentity::Own(cert, key)) => Some((cert, key)),
             Some(UpstreamIdentity::Named(reference)) => {
@@ -94,7 +94,8 @@ impl<'a> Secured<'a> {
             }
         };
         let terms = Terms {
-            trust: verify.then(|| authorities.map_or(Source::System, |pem| Source::Pem(pem.source.clone()))),
+            trust: verify
+                .then(|| authorities.map_or(AuthoritySource::System, |pem| AuthoritySource::Pem(pem.source.clone()))),
             identity: pair.map(|(cert, key)| (cert.source.clone(), key.source.clone())),
             http2,
         };
@@ -113,7 +114,7 @@ impl<'a> Secured<'a> {
         http2: bool,
         authorities: Option<&Pem>,
         pair: Option<(&Pem, &Pem)>,
-    ) -> Option<Client> {
+    ) -> Option<TlsConnector> {
         let compiler = self.compiler;
         let identity: Option<Arc<CertifiedKey>> = match pair {
             None => None,
@@ -130,7 +131,7 @@ impl<'a> Secured<'a> {
             None => Trust::System(system),
         };
         if verify && own.is_none() && system.is_empty() {
-            let problem = "the system trusts nobody, so no endpoint can prove who it is";
+            let problem = "this system has no certificate authorities, so no endpoint's certificate can be verified";
             let advice = "name the certificates of an authority in `tls.ca`, or in `ssl_trusted_certificate`";
             let (path, place) = (&written.origin.path, written.origin.place);
             compiler.warnings.report_text(path, place, problem, Some(advice.into()));
@@ -140,6 +141,6 @@ impl<'a> Secured<'a> {
             compiler.report(&origin.path, origin.place, format!("cannot be used: {wrong}"), None);
         };
         let protocols = if http2 { HTTP2 } else { HTTP1 };
-        Client::new(&UpstreamTerms { trust, identity, protocols }).map_err(complain).ok()
+        TlsConnector::new(&UpstreamTerms { trust, identity, protocols }).map_err(complain).ok()
     }
 }

@@ -1,18 +1,21 @@
 //! Upstreams: nodes become endpoints.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use weir_client::ServiceTarget;
 use weir_gateway::snapshot::{Balance, Endpoint, HashKey, Hashing, PassiveChecks, Pieces, Upstream};
 
 use weir_net::tls;
 
-use super::parts::{Catalog, Cataloger, Parts, UpstreamPart};
+use super::Compiler;
+use super::catalog::{Catalog, Cataloger};
+use super::dependencies::{Dependencies, Unchanged};
+use super::parts::{Parts, UpstreamPart};
 use super::secured::Secured;
-use super::{Compiler, context};
 use crate::document::{
     self, Document, NameQuery, NodeSpec, Reference, ResolvedName, ResolvedNames, ResourceOrigin, Scheme, TrafficShare,
 };
@@ -24,12 +27,13 @@ const MAX_ADDRESSES: usize = 1_000;
 /// The upstreams of a snapshot while it is made: the named ones first, then the inline ones.
 pub(super) struct Upstreams<'a> {
     compiler: &'a Compiler<'a>,
-    named: HashMap<&'a str, usize>,
+    /// By their ids; made when the first is asked for.
+    named: OnceCell<HashMap<&'a str, usize>>,
+    /// Beside those of the document.
+    numbers: Vec<usize>,
     catalog: Cataloger<'a, UpstreamPart>,
     pieces: Pieces<Arc<Upstream>>,
     secured: Secured<'a>,
-    /// What upstreams that speak TLS depend on besides what they say.
-    tls_context: Option<Fingerprint>,
     tls_has_warned: bool,
 }
 
@@ -40,21 +44,48 @@ impl<'a> Upstreams<'a> {
     pub(super) fn new(compiler: &'a Compiler<'a>, before: Option<&'a Parts>) -> Self {
         let mut upstreams = Upstreams {
             compiler,
-            named: HashMap::with_capacity(compiler.document.upstreams.len()),
-            catalog: Cataloger::new(before.map(|parts| &*parts.upstreams)),
+            named: OnceCell::new(),
+            numbers: Vec::with_capacity(compiler.document.upstreams.len()),
+            catalog: Cataloger::new(compiler.document.upstreams.len(), before.map(|parts| &*parts.upstreams)),
             pieces: before.map(|parts| parts.upstream_pieces.clone()).unwrap_or_default(),
             secured: Secured::new(compiler),
-            tls_context: None,
             tls_has_warned: false,
         };
-        for upstream in &compiler.document.upstreams {
-            let number = upstreams.add(upstream, ("", &upstream.id, ""));
-            upstreams.named.insert(&upstream.id, number);
-        }
+        let unchanged = Unchanged::since(before.map(|parts| &parts.surroundings), &compiler.surroundings).dependencies;
+        upstreams.add_named(unchanged);
         upstreams
     }
 
-    /// The upstream of a route or service, if it has one of its own.
+    fn add_named(&mut self, unchanged: Dependencies) {
+        let document = self.compiler.document;
+        let contents = document.upstreams.contents();
+        let mut index = 0;
+        while let Some(upstream) = document.upstreams.get(index) {
+            if let Some(block) = self.catalog.next_block(&contents[index..], unchanged) {
+                self.numbers.extend(block.parts().map(|part| part.number));
+                index += block.len();
+                self.catalog.take_block();
+                continue;
+            }
+            let number = self.add(upstream, ("", &upstream.id, ""));
+            self.numbers.push(number);
+            index += 1;
+        }
+    }
+
+    fn named(&self) -> &HashMap<&'a str, usize> {
+        self.named.get_or_init(|| {
+            let document = self.compiler.document;
+            document.upstreams.iter().zip(&self.numbers).map(|(upstream, number)| (&*upstream.id, *number)).collect()
+        })
+    }
+
+    /// The numbers of those that can be referred to, in the order of the document.
+    pub(super) fn numbers(&self) -> &[usize] {
+        &self.numbers
+    }
+
+    /// The upstream that a service, or a share of traffic, has or refers to.
     pub(super) fn of(
         &mut self,
         origin: &ResourceOrigin,
@@ -64,8 +95,14 @@ impl<'a> Upstreams<'a> {
     ) -> Option<usize> {
         match inline {
             Some(inline) => Some(self.add(inline, name)),
-            None => self.compiler.referred(origin, "upstream_id", reference, &self.named, "upstreams"),
+            None => self.referred(origin, reference),
         }
+    }
+
+    /// The upstream that a resource refers to.
+    pub(super) fn referred(&self, origin: &ResourceOrigin, reference: &Option<Reference>) -> Option<usize> {
+        reference.as_ref()?;
+        self.compiler.referred(origin, "upstream_id", reference, self.named(), "upstreams")
     }
 
     /// Those that plugins give shares of traffic to, by the path of the share.
@@ -81,13 +118,25 @@ impl<'a> Upstreams<'a> {
     /// Its number.
     fn add(&mut self, written: &document::UpstreamSpec, name: UpstreamName) -> usize {
         let identity = Fingerprint::of(name);
-        let key = self.key(written);
         let known = self.catalog.find(identity);
+        let part = self.part(written, known, name);
+        let number = part.number;
+        self.catalog.add(identity, written.content, part);
+        number
+    }
+
+    /// The part of an upstream, which is the one that is `known` where nothing has changed.
+    pub(super) fn part(
+        &mut self,
+        written: &document::UpstreamSpec,
+        known: Option<&UpstreamPart>,
+        name: UpstreamName,
+    ) -> UpstreamPart {
+        let key = self.key(written);
         if let Some(known) = known
             && known.key == Some(key)
         {
-            self.catalog.add(identity, known.clone());
-            return known.number;
+            return known.clone();
         }
         let number = known.map_or_else(|| self.catalog.new_number(), |known| known.number);
         let warnings = self.compiler.warnings.count();
@@ -97,13 +146,19 @@ impl<'a> Upstreams<'a> {
         // Upstreams share what they need for TLS, and only the first of them causes the warnings.
         self.tls_has_warned |= has_warned && is_secured(written);
         let stays = !has_warned && written.tls.identity.is_none() && !(self.tls_has_warned && is_secured(written));
-        let key = stays.then_some(key);
-        self.catalog.add(identity, UpstreamPart { number, key });
-        number
+        let depends_on =
+            Dependencies::NAMES.only_if(written.is_elsewhere) | Dependencies::TLS.only_if(is_secured(written));
+        UpstreamPart { number, key: stays.then_some(key), depends_on }
+    }
+
+    /// Lets go of the upstream of a part that is not in the catalog.
+    pub(super) fn remove(&mut self, part: &UpstreamPart) {
+        self.pieces.remove(part.number);
+        self.catalog.release(part.number);
     }
 
     /// Everything that an upstream is made from.
-    fn key(&mut self, written: &document::UpstreamSpec) -> Fingerprint {
+    fn key(&self, written: &document::UpstreamSpec) -> Fingerprint {
         let document = self.compiler.document;
         let addresses = written.is_elsewhere.then(|| {
             let node = |(node, addresses): Placed| {
@@ -111,7 +166,7 @@ impl<'a> Upstreams<'a> {
             };
             placed(written, document).into_iter().map(node).collect::<Vec<_>>()
         });
-        let tls = is_secured(written).then(|| *self.tls_context.get_or_insert_with(|| context(document)));
+        let tls = is_secured(written).then_some(self.compiler.surroundings.tls);
         Fingerprint::of((written.content, addresses, tls))
     }
 
@@ -132,7 +187,7 @@ impl<'a> Upstreams<'a> {
     }
 
     pub(super) fn finish(mut self) -> (Catalog<UpstreamPart>, Pieces<Arc<Upstream>>) {
-        let (catalog, gone) = self.catalog.finish(|part| part.number);
+        let (catalog, gone) = self.catalog.finish();
         gone.into_iter().for_each(|part| drop(self.pieces.remove(part.number)));
         (catalog, self.pieces)
     }
@@ -152,7 +207,12 @@ fn shown((kind, id, path): UpstreamName) -> String {
     }
 }
 
-fn compiled(written: &document::UpstreamSpec, name: &str, document: &Document, tls: Option<tls::Client>) -> Upstream {
+fn compiled(
+    written: &document::UpstreamSpec,
+    name: &str,
+    document: &Document,
+    tls: Option<tls::TlsConnector>,
+) -> Upstream {
     let endpoints = endpoints(&placed(written, document), written.scheme);
     let further = endpoints.iter().filter(|endpoint| endpoint.weight > 0).skip(1).count();
     let further = u32::try_from(further).unwrap_or(u32::MAX);
@@ -172,18 +232,28 @@ fn compiled(written: &document::UpstreamSpec, name: &str, document: &Document, t
         retry_timeout: written.retry_timeout,
         retry_budget: written.retry_budget,
         tolerance: written.tolerance,
+        retry_read_timeouts: written.retry_read_timeouts,
         all_down: written.all_down,
         pass_host: written.pass_host.clone(),
         tls,
         http2: written.http2,
         proxy_protocol: written.proxy_protocol,
         keepalive: written.keepalive,
-        passive: PassiveChecks {
-            until_checked: written.active.is_some(),
-            ..written.passive.clone().unwrap_or_default()
-        },
+        passive: passive(written),
         concurrency: written.concurrency,
         queue: written.queue,
+    }
+}
+
+/// Nearly all upstreams have one of two.
+fn passive(written: &document::UpstreamSpec) -> Arc<PassiveChecks> {
+    static USUAL: LazyLock<[Arc<PassiveChecks>; 2]> = LazyLock::new(|| {
+        [false, true].map(|until_checked| Arc::new(PassiveChecks { until_checked, ..Default::default() }))
+    });
+    let until_checked = written.active.is_some();
+    match &written.passive {
+        None => Arc::clone(&USUAL[usize::from(until_checked)]),
+        Some(written) => Arc::new(PassiveChecks { until_checked, ..(**written).clone() }),
     }
 }
 
@@ -233,6 +303,7 @@ fn endpoints(placed: &[Placed], scheme: Scheme) -> Vec<Endpoint> {
         .flat_map(|((node, found), weight)| found.iter().map(move |address| endpoint(node, *address, weight, scheme)))
         .collect();
     endpoints.sort_by_key(|endpoint| std::cmp::Reverse(endpoint.priority));
+    endpoints.shrink_to_fit();
     endpoints
 }
 
@@ -322,6 +393,18 @@ mod tests {
             ("10.0.1.3:80", 2),
         ];
         assert_eq!(found, expected.map(|(address, weight)| (address.to_owned(), weight)));
+    }
+
+    #[test]
+    fn u18_the_host_of_a_node_has_no_usual_port() {
+        let host = |port, scheme| {
+            let node = NodeSpec { port, ..node("api.example", 1, 0) };
+            endpoint(&node, [127, 0, 0, 1].into(), 1, scheme).host.to_string()
+        };
+        assert_eq!(host(80, Scheme::Http), "api.example");
+        assert_eq!(host(443, Scheme::Https), "api.example");
+        assert_eq!(host(443, Scheme::Http), "api.example:443");
+        assert_eq!(host(8080, Scheme::Http), "api.example:8080");
     }
 
     #[test]

@@ -47,8 +47,8 @@ pub struct UpstreamTls {
     /// `None` is what the node says: yes, unless `upstream_tls_verify: false`.
     pub verify: Option<bool>,
     /// Who must vouch for endpoints; `None` is what the node says.
-    pub authorities: Option<Pem>,
-    pub identity: Option<UpstreamIdentity>,
+    pub authorities: Option<Box<Pem>>,
+    pub identity: Option<Box<UpstreamIdentity>>,
 }
 
 /// What proves to an upstream who we are.
@@ -230,7 +230,7 @@ fn versions(at: &NodeReader) -> Option<Versions> {
     let mut listed = BTreeSet::new();
     for item in at.items() {
         match item.choice(&[("TLSv1.1", 1), ("TLSv1.2", 2), ("TLSv1.3", 3)])? {
-            1 => item.report_advising("nobody should speak it any more (RFC 8996)", "leave it out"),
+            1 => item.report_advising("it is deprecated (RFC 8996)", "leave it out"),
             number => drop(listed.insert(number)),
         }
     }
@@ -259,19 +259,19 @@ pub(super) fn read_upstream(at: &NodeReader) -> Option<UpstreamTls> {
     let named = resource::reference(&fields, "client_cert_id").map(UpstreamIdentity::Named);
     Some(UpstreamTls {
         verify: fields.get("verify").and_then(|at| at.boolean()),
-        authorities: fields.get("ca").and_then(|at| pem(&at)),
-        identity: own.or(named),
+        authorities: fields.get("ca").and_then(|at| pem(&at)).map(Box::new),
+        identity: own.or(named).map(Box::new),
     })
 }
 
 impl UpstreamTls {
     /// Every text that may stand elsewhere.
     pub fn pems(&self) -> impl Iterator<Item = &Pem> {
-        let own = match &self.identity {
+        let own = match self.identity.as_deref() {
             Some(UpstreamIdentity::Own(cert, key)) => vec![cert, key],
             _ => Vec::new(),
         };
-        own.into_iter().chain(&self.authorities)
+        own.into_iter().chain(self.authorities.as_deref())
     }
 }
 

@@ -7,7 +7,7 @@ use weir_gateway::snapshot::{ActiveChecks, Asked, CheckKind, CheckTls, PassiveCh
 use weir_net::tls;
 
 use super::resource::host_pattern;
-use super::upstream::Scheme;
+use super::scheme::Scheme;
 use crate::text::read::{MapReader, NodeReader};
 
 /// APISIX `checks.active`: requests of our own that ask an endpoint how it is.
@@ -39,7 +39,13 @@ impl ActiveChecksSpec {
     }
 
     /// The checks of a node, whose `Host` this is, where over TLS by `client`.
-    pub fn of_node(&self, host: &str, addr: SocketAddr, client: Option<&tls::Client>, http2: bool) -> ActiveChecks {
+    pub fn of_node(
+        &self,
+        host: &str,
+        addr: SocketAddr,
+        client: Option<&tls::TlsConnector>,
+        http2: bool,
+    ) -> ActiveChecks {
         let mut checks = self.checks.clone();
         let host = if self.asked.host.is_empty() { host } else { &self.asked.host };
         checks.tls = client.map(|client| CheckTls::new(client.clone(), host, addr));
@@ -116,29 +122,54 @@ pub(super) fn read(at: &NodeReader) -> (Option<ActiveChecksSpec>, Option<Passive
     (active, passive)
 }
 
+const ACTIVE_KEYS: &[&str] = &[
+    "type",
+    "timeout",
+    "concurrency",
+    "host",
+    "port",
+    "http_method",
+    "http_path",
+    "http_req_body",
+    "req_headers",
+    "https_verify_certificate",
+    "grpc_service",
+    "healthy",
+    "unhealthy",
+];
+
 fn active(at: &NodeReader) -> Option<ActiveChecksSpec> {
-    const KEYS: &[&str] = &[
-        "type",
-        "timeout",
-        "concurrency",
-        "host",
-        "port",
-        "http_method",
-        "http_path",
-        "http_req_body",
-        "req_headers",
-        "https_verify_certificate",
-        "grpc_service",
-        "healthy",
-        "unhealthy",
-    ];
-    let fields = at.fields(KEYS)?;
+    let fields = at.fields(ACTIVE_KEYS)?;
     let healthy_at = fields.get("healthy");
     let healthy = healthy_at.as_ref().and_then(|at| at.fields(&["interval", "http_statuses", "successes"]));
     let unhealthy_at = fields.get("unhealthy");
     let unhealthy = unhealthy_at
         .as_ref()
         .and_then(|at| at.fields(&["interval", "http_statuses", "http_failures", "tcp_failures", "timeouts"]));
+    let kind = fields.get("type").and_then(|at| at.choice(TYPES)).unwrap_or(CheckType::Http);
+    fitting(&fields, [healthy, unhealthy], kind);
+    let verify = fields.get("https_verify_certificate").and_then(|at| at.boolean());
+    let port = fields.get("port").and_then(|at| at.integer(1..=u16::MAX));
+    let checks = ActiveChecks {
+        question: Question { port, proxy_protocol: None, kind: CheckKind::Tcp },
+        tls: None,
+        timeout: fields.get("timeout").and_then(|at| at.duration()).unwrap_or(Duration::from_secs(1)),
+        concurrency: count(Some(fields), "concurrency", 1, 1_000, 10) as usize,
+        healthy_interval: interval(healthy),
+        healthy_statuses: statuses(healthy, &[200, 302]),
+        healthy_successes: count(healthy, "successes", 1, 254, 2),
+        unhealthy_interval: interval(unhealthy),
+        unhealthy_statuses: statuses(unhealthy, &[429, 404, 500, 501, 502, 503, 504, 505]),
+        http_failures: count(unhealthy, "http_failures", 1, 254, 5),
+        tcp_failures: count(unhealthy, "tcp_failures", 1, 254, 2),
+        timeouts: count(unhealthy, "timeouts", 1, 254, 3),
+    };
+    let service = fields.get("grpc_service").and_then(|at| at.text_of(1..=1_024)).unwrap_or_default().into();
+    Some(ActiveChecksSpec { checks, kind, asked: asked(&fields), service, verify })
+}
+
+/// The request of a check by HTTP.
+fn asked(fields: &MapReader) -> Asked {
     let path = fields.get("http_path").and_then(|at| {
         let path = at.text()?;
         if !path.starts_with('/') {
@@ -159,40 +190,20 @@ fn active(at: &NodeReader) -> Option<ActiveChecksSpec> {
             Some(header.to_owned())
         })
     });
-    let kind = fields.get("type").and_then(|at| at.choice(TYPES)).unwrap_or(CheckType::Http);
-    fitting(&fields, [healthy, unhealthy], kind);
-    let verify = fields.get("https_verify_certificate").and_then(|at| at.boolean());
-    let asked = Asked {
+    Asked {
         method: fields.get("http_method").and_then(|at| at.choice(METHODS)).unwrap_or("GET").into(),
         path: path.unwrap_or("/").into(),
         host: fields.get("host").and_then(|at| host_pattern(&at)).unwrap_or_default().into(),
         headers: headers.unwrap_or_default().into_iter().map(Box::from).collect(),
         body: fields.get("http_req_body").and_then(|at| at.text()).unwrap_or_default().into(),
-    };
-    let port = fields.get("port").and_then(|at| at.integer(1..=u16::MAX));
-    let checks = ActiveChecks {
-        question: Question { port, proxy_protocol: None, kind: CheckKind::Tcp },
-        tls: None,
-        timeout: fields.get("timeout").and_then(|at| at.duration()).unwrap_or(Duration::from_secs(1)),
-        concurrency: count(Some(fields), "concurrency", 1, 1_000, 10) as usize,
-        healthy_interval: interval(healthy),
-        healthy_statuses: statuses(healthy, &[200, 302]),
-        healthy_successes: count(healthy, "successes", 1, 254, 2),
-        unhealthy_interval: interval(unhealthy),
-        unhealthy_statuses: statuses(unhealthy, &[429, 404, 500, 501, 502, 503, 504, 505]),
-        http_failures: count(unhealthy, "http_failures", 1, 254, 5),
-        tcp_failures: count(unhealthy, "tcp_failures", 1, 254, 2),
-        timeouts: count(unhealthy, "timeouts", 1, 254, 3),
-    };
-    let service = fields.get("grpc_service").and_then(|at| at.text_of(1..=1_024)).unwrap_or_default().into();
-    Some(ActiveChecksSpec { checks, kind, asked, service, verify })
+    }
 }
 
 /// Reports what has no effect in a check of this kind.
 fn fitting(fields: &MapReader, verdicts: [Option<MapReader>; 2], kind: CheckType) {
     if !kind.is_grpc() {
         if let Some(at) = fields.get("grpc_service") {
-            at.report_advising("is for checks by gRPC", "add `type: grpc`, or leave it out");
+            at.report_advising("has an effect in gRPC checks only", "add `type: grpc`, or leave it out");
         }
         return;
     }

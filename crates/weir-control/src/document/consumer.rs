@@ -2,7 +2,7 @@
 
 use super::plugins::{self, PluginSpecs};
 use super::resource::{self, Reference, ResourceOrigin};
-use crate::text::read::{NodeReader, shortened};
+use crate::text::read::{MapReader, NodeReader, shortened};
 
 /// APISIX `consumer`.
 #[derive(Clone, Debug)]
@@ -54,27 +54,35 @@ pub(super) fn read(at: &NodeReader, _: usize) -> Option<ConsumerItem> {
     });
     if let Some((id, (consumer, credential))) = id.as_ref().zip(text.and_then(|text| text.split_once("/credentials/")))
     {
-        for key in ["username", "group_id"].iter().filter_map(|key| fields.get(key)) {
-            key.report_advising("a credential has none", "leave it out, or give the item no `id`");
-        }
-        let plugins = plugins::read(&fields);
-        if plugins.len() != 1 {
-            at.report_advising("a credential has one plugin", "write `plugins: { key-auth: { key: ... } }`");
-        }
-        if credential.is_empty()
-            || !credential.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-        {
-            id.report_advising("is not the id of a credential", "write as `jack/credentials/one`");
-            return None;
-        }
-        let consumer = Reference { id: consumer.into(), place: id.place() };
-        return Some(ConsumerItem::Credential(CredentialSpec {
-            origin: ResourceOrigin::of(at),
-            id: credential.into(),
-            consumer,
-            plugins,
-        }));
+        return read_credential(at, &fields, id, consumer, credential).map(ConsumerItem::Credential);
     }
+    read_consumer(at, &fields).map(ConsumerItem::Consumer)
+}
+
+/// An item whose `id` is `<consumer>/credentials/<credential>`.
+fn read_credential(
+    at: &NodeReader,
+    fields: &MapReader,
+    id: &NodeReader,
+    consumer: &str,
+    credential: &str,
+) -> Option<CredentialSpec> {
+    for key in ["username", "group_id"].iter().filter_map(|key| fields.get(key)) {
+        key.report_advising("has no effect on a credential", "leave it out, or give the item no `id`");
+    }
+    let plugins = plugins::read(fields);
+    if plugins.len() != 1 {
+        at.report_advising("a credential has one plugin", "write `plugins: { key-auth: { key: ... } }`");
+    }
+    if credential.is_empty() || !credential.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
+        id.report_advising("is not the id of a credential", "write as `jack/credentials/one`");
+        return None;
+    }
+    let consumer = Reference { id: consumer.into(), place: id.place() };
+    Some(CredentialSpec { origin: ResourceOrigin::of(at), id: credential.into(), consumer, plugins })
+}
+
+fn read_consumer(at: &NodeReader, fields: &MapReader) -> Option<ConsumerSpec> {
     let Some(username) = fields.get("username") else {
         at.report_advising("has no `username`", "add `username: <name>`, or `id: <consumer>/credentials/<id>`");
         return None;
@@ -97,11 +105,11 @@ pub(super) fn read(at: &NodeReader, _: usize) -> Option<ConsumerItem> {
         }
         Some(text.into())
     });
-    Some(ConsumerItem::Consumer(ConsumerSpec {
+    Some(ConsumerSpec {
         origin: ResourceOrigin::of(at),
         username: name.into(),
         custom_id: custom_id.unwrap_or_default(),
-        group_id: resource::reference(&fields, "group_id"),
-        plugins: plugins::read(&fields),
-    }))
+        group_id: resource::reference(fields, "group_id"),
+        plugins: plugins::read(fields),
+    })
 }

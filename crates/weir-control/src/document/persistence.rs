@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weir_gateway::snapshot::{Endpoint, WhenGone};
 
-use crate::text::read::{NodeReader, shortened};
+use crate::text::read::{MapReader, NodeReader, shortened};
 
 /// How clients stay with their endpoint, as written.
 #[derive(Clone, PartialEq, Eq)]
@@ -104,28 +104,33 @@ pub(super) fn read(at: &NodeReader) -> Option<PersistenceSpec> {
             Some(PersistenceSpec::AppCookie { name: name?, idle, when_gone })
         }
         PersistenceType::Cookie => {
-            let part = |key: &str| fields.get(key).and_then(|at| attribute(&at));
-            let secure = fields.get("secure").and_then(|at| at.boolean()).unwrap_or(false);
-            let http_only = fields.get("http_only").and_then(|at| at.boolean()).unwrap_or(true);
-            let same_site = fields.get("same_site").and_then(|at| at.choice(SAME_SITE)).unwrap_or("Lax");
-            if same_site == "None" && !secure {
-                at.report_advising("browsers take `same_site: None` only with `secure: true`", "add `secure: true`");
-            }
-            let mut attributes = format!("; Path={}", part("path").unwrap_or("/"));
-            if let Some(domain) = part("domain") {
-                attributes += &format!("; Domain={domain}");
-            }
-            if let Some(age) = fields.get("max_age").and_then(|at| at.duration()) {
-                attributes += &format!("; Max-Age={}", age.as_secs().max(1));
-            }
-            attributes += if http_only { "; HttpOnly" } else { "" };
-            attributes += if secure { "; Secure" } else { "" };
-            attributes += &format!("; SameSite={same_site}");
             let secret = fields.get("secret").and_then(|at| at.text_of(MIN_SECRET..=1_024)).map(Box::from);
             let name = name.unwrap_or(DEFAULT_NAME.into());
-            Some(PersistenceSpec::Cookie { name, attributes: attributes.into(), secret, when_gone })
+            Some(PersistenceSpec::Cookie { name, attributes: attributes(at, &fields).into(), secret, when_gone })
         }
     }
+}
+
+/// What follows the value in `Set-Cookie`.
+fn attributes(at: &NodeReader, fields: &MapReader) -> String {
+    let part = |key: &str| fields.get(key).and_then(|at| attribute(&at));
+    let secure = fields.get("secure").and_then(|at| at.boolean()).unwrap_or(false);
+    let http_only = fields.get("http_only").and_then(|at| at.boolean()).unwrap_or(true);
+    let same_site = fields.get("same_site").and_then(|at| at.choice(SAME_SITE)).unwrap_or("Lax");
+    if same_site == "None" && !secure {
+        at.report_advising("browsers take `same_site: None` only with `secure: true`", "add `secure: true`");
+    }
+    let mut attributes = format!("; Path={}", part("path").unwrap_or("/"));
+    if let Some(domain) = part("domain") {
+        attributes += &format!("; Domain={domain}");
+    }
+    if let Some(age) = fields.get("max_age").and_then(|at| at.duration()) {
+        attributes += &format!("; Max-Age={}", age.as_secs().max(1));
+    }
+    attributes += if http_only { "; HttpOnly" } else { "" };
+    attributes += if secure { "; Secure" } else { "" };
+    attributes += &format!("; SameSite={same_site}");
+    attributes
 }
 
 /// RFC 6265 §4.1.1: a token (RFC 9110 §5.6.2).

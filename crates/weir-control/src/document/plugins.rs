@@ -43,10 +43,6 @@ pub(super) fn read(fields: &MapReader) -> PluginSpecs {
 }
 
 fn read_plugin(at: &NodeReader, entry: &MapEntry) -> Option<PluginSpec> {
-    if at.is_null() {
-        at.report_advising("has no options", format!("write `{}: {{}}`", entry.key));
-        return None;
-    }
     let mut plugin = PluginSpec {
         name: entry.key.clone(),
         place: entry.key_place,
@@ -57,10 +53,11 @@ fn read_plugin(at: &NodeReader, entry: &MapEntry) -> Option<PluginSpec> {
         error_response: None,
         shares: Vec::new(),
     };
-    let (meta, options): (Vec<&MapEntry>, Vec<&MapEntry>) =
-        at.entries()?.iter().partition(|option| &*option.key == "_meta");
+    // `key-auth:` with nothing behind it is the plugin with its defaults.
+    let entries = if at.is_null() { &[] } else { at.entries()? };
+    let (meta, options): (Vec<&MapEntry>, Vec<&MapEntry>) = entries.iter().partition(|option| &*option.key == "_meta");
     meta.iter().for_each(|meta| read_meta(&at.below(meta), &mut plugin));
-    if !plugin.disabled {
+    if !plugin.disabled && !at.is_null() {
         plugin.shares = shares::read(&plugin.name, at);
     }
     let options = options.iter().map(|option| (option.key.to_string(), option.value.to_json()));

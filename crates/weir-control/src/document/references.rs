@@ -44,12 +44,22 @@ pub(crate) fn secrets(
     (found, faults)
 }
 
+/// Whether there is a reference to a secret at a path of options, as `auth.password` or `keys[0]`.
+pub(crate) fn is_secret(options: &Value, path: &str) -> bool {
+    let step = |value, step: &str| match step.parse::<usize>() {
+        Ok(index) => Value::get(value, index).or_else(|| value.get(step)),
+        Err(_) => value.get(step),
+    };
+    let mut steps = path.split(['.', '[', ']']).filter(|step| !step.is_empty());
+    let found = steps.try_fold(options, step).and_then(Value::as_str);
+    found.is_some_and(|text| after(text, "$secret://").is_some())
+}
+
+/// What a reference to a secret stands for, or why that cannot be had.
+pub(crate) type SecretLookup<'a> = &'a dyn Fn(&SecretReference) -> Result<String, String>;
+
 /// Puts values in for references to secrets.
-pub(crate) fn put_secrets(
-    source: &Arc<str>,
-    tree: &mut TreeNode,
-    value: &dyn Fn(&SecretReference) -> Result<String, String>,
-) -> Vec<Diagnostic> {
+pub(crate) fn put_secrets(source: &Arc<str>, tree: &mut TreeNode, value: SecretLookup) -> Vec<Diagnostic> {
     replace(source, tree, &mut |text, _| match SecretReference::parse(text)? {
         Ok(secret) => Some(value(&secret).map_err(|problem| {
             (format!("the secret `{}/{}` cannot be had: {problem}", secret.path, secret.key), String::new())
@@ -216,6 +226,14 @@ mod tests {
         let faults: Vec<String> = put_secrets(&source, &mut tree, &value).iter().map(Diagnostic::to_string).collect();
         assert_eq!(tree.to_json()["plugins"]["a"], "s3cret");
         assert_eq!(faults, ["f: plugins.b: the secret `x/y` cannot be had: no such secret"]);
+    }
+
+    #[test]
+    fn secrets_are_found_by_their_path() {
+        let options = json!({"key": "$secret://vault/1/a/b", "list": [{"a": "x"}, {"a": "$SECRET://vault/1/a/b"}]});
+        for (path, want) in [("key", true), ("list[1].a", true), ("list[0].a", false), ("list", false), ("", false)] {
+            assert_eq!(is_secret(&options, path), want, "{path}");
+        }
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! What all resources have: an id, a name, labels, and a place.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
+use crate::text::diagnostic::Faults;
+use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{MapReader, NodeReader, shortened};
-use crate::text::tree::{NodeKind, TextPosition};
+use crate::text::tree::{NodeKind, PathStep, TextPosition, TreeNode, TreePath};
 
 /// Where a resource was written, for diagnostics that are found later.
 #[derive(Clone, Debug)]
@@ -34,20 +37,59 @@ pub(super) fn list<T>(
     fields: &MapReader,
     key: &str,
     read: impl Fn(&NodeReader, usize) -> Option<T>,
-    id: impl Fn(&T) -> String,
+    id: impl Fn(&T) -> Cow<'_, str>,
 ) -> Vec<T> {
     let Some(list) = fields.get(key) else { return Vec::new() };
-    let mut read_items = Vec::new();
-    let mut seen: HashMap<String, usize> = HashMap::new();
-    for (index, item) in list.items().enumerate() {
-        let Some(resource) = read(&item, index) else { continue };
-        if let Some(first) = seen.insert(id(&resource), index) {
-            let problem = format!("the id `{}` is there a second time", id(&resource));
-            item.report_advising(problem, format!("it belongs to {key}[{first}]; give this one another"));
-        }
-        read_items.push(resource);
+    let mut resources = Resources::new(key, 0);
+    list.items().enumerate().for_each(|(index, item)| resources.add(&item, index, &read, &id));
+    resources.read
+}
+
+/// The same of a list that may be so long that its tree is freed while it is read.
+pub(super) fn long_list<T>(
+    list: Option<Vec<TreeNode>>,
+    faults: &Faults,
+    key: &str,
+    read: impl Fn(&NodeReader, usize) -> Option<T>,
+    id: impl Fn(&T) -> Cow<'_, str>,
+) -> Vec<T> {
+    let list = list.unwrap_or_default();
+    let mut resources = Resources::new(key, list.len());
+    let list_path = TreePath::below(&TreePath::ROOT, PathStep::Key(key));
+    for (index, node) in list.into_iter().enumerate() {
+        let path = TreePath::below(&list_path, PathStep::Index(index));
+        resources.add(&NodeReader::at(&node, path, faults), index, &read, &id);
     }
-    read_items
+    resources.read
+}
+
+/// Resources of one list while it is read.
+struct Resources<'k, T> {
+    key: &'k str,
+    read: Vec<T>,
+    /// By fingerprints of ids: the index of the resource.
+    seen: HashMap<Fingerprint, usize>,
+}
+
+impl<'k, T> Resources<'k, T> {
+    fn new(key: &'k str, count: usize) -> Resources<'k, T> {
+        Resources { key, read: Vec::with_capacity(count), seen: HashMap::with_capacity(count) }
+    }
+
+    fn add(
+        &mut self,
+        item: &NodeReader,
+        index: usize,
+        read: impl Fn(&NodeReader, usize) -> Option<T>,
+        id: impl Fn(&T) -> Cow<'_, str>,
+    ) {
+        let Some(resource) = read(item, index) else { return };
+        if let Some(first) = self.seen.insert(Fingerprint::of(&*id(&resource)), index) {
+            let problem = format!("the id `{}` is there a second time", id(&resource));
+            item.report_advising(problem, format!("it belongs to {}[{first}]; give this one another", self.key));
+        }
+        self.read.push(resource);
+    }
 }
 
 /// The id, or for want of one the name APISIX gives such an item: `arr_1` for the first.

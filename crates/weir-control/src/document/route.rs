@@ -16,7 +16,7 @@ use crate::text::read::{MapReader, NodeReader, shortened};
 #[derive(Clone, Debug)]
 pub struct RouteSpec {
     pub origin: ResourceOrigin,
-    /// Of all that it says.
+    /// Of all that it says, and its id.
     pub(crate) content: Fingerprint,
     pub id: Box<str>,
     pub name: Box<str>,
@@ -38,7 +38,9 @@ pub struct RouteSpec {
     pub plugin_config_id: Option<Reference>,
     pub service_id: Option<Reference>,
     pub upstream_id: Option<Reference>,
-    pub upstream: Option<UpstreamSpec>,
+    pub upstream: Option<Box<UpstreamSpec>>,
+    /// The hub that answers.
+    pub hub_id: Option<Reference>,
 }
 
 /// APISIX `service`: what routes have in common.
@@ -91,11 +93,13 @@ pub(super) fn read_route(at: &NodeReader, index: usize) -> Option<RouteSpec> {
         "upstream",
         "upstream_id",
         "service_id",
+        "hub_id",
         "timeout",
         "enable_websocket",
         "status",
     ];
     let fields = at.fields(&[OWN, COMMON].concat())?;
+    let id = resource::id(&fields, index);
     refuse_lua(&fields);
     require_something_to_do(&fields);
     fields.exactly_one("uri", "uris");
@@ -103,8 +107,8 @@ pub(super) fn read_route(at: &NodeReader, index: usize) -> Option<RouteSpec> {
     fields.at_most_one("remote_addr", "remote_addrs");
     Some(RouteSpec {
         origin: ResourceOrigin::of(at),
-        content: Fingerprint::of_node(at.node()),
-        id: resource::id(&fields, index),
+        content: Fingerprint::of((&id, Fingerprint::of_node(at.node()))),
+        id,
         name: resource::common(&fields),
         uris: one_or_many(&fields, "uri", "uris", uri),
         hosts: one_or_many(&fields, "host", "hosts", resource::host_pattern),
@@ -119,7 +123,8 @@ pub(super) fn read_route(at: &NodeReader, index: usize) -> Option<RouteSpec> {
         plugin_config_id: resource::reference(&fields, "plugin_config_id"),
         service_id: resource::reference(&fields, "service_id"),
         upstream_id: upstream_id(&fields),
-        upstream: fields.get("upstream").and_then(|at| upstream::read_inline(&at)),
+        upstream: fields.get("upstream").and_then(|at| upstream::read_inline(&at)).map(Box::new),
+        hub_id: hub_id(&fields),
     })
 }
 
@@ -147,11 +152,12 @@ fn refuse_lua(fields: &MapReader) {
 }
 
 fn require_something_to_do(fields: &MapReader) {
-    const ONE_OF: &[&str] = &["upstream", "upstream_id", "service_id", "plugins", "plugin_config_id", "script"];
+    const ONE_OF: &[&str] =
+        &["upstream", "upstream_id", "service_id", "hub_id", "plugins", "plugin_config_id", "script"];
     if !ONE_OF.iter().any(|key| fields.has(key)) {
         fields.at().report_advising(
             "has nothing to do with a request",
-            "add `upstream`, `upstream_id`, `service_id`, `plugins` or `plugin_config_id`",
+            "add `upstream`, `upstream_id`, `service_id`, `hub_id`, `plugins` or `plugin_config_id`",
         );
     }
 }
@@ -159,6 +165,12 @@ fn require_something_to_do(fields: &MapReader) {
 fn upstream_id(fields: &MapReader) -> Option<Reference> {
     fields.at_most_one("upstream", "upstream_id");
     resource::reference(fields, "upstream_id")
+}
+
+fn hub_id(fields: &MapReader) -> Option<Reference> {
+    fields.at_most_one("upstream", "hub_id");
+    fields.at_most_one("upstream_id", "hub_id");
+    resource::reference(fields, "hub_id")
 }
 
 fn one_or_many(fields: &MapReader, one: &str, many: &str, read: impl Fn(&NodeReader) -> Option<String>) -> Vec<String> {

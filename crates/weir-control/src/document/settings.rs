@@ -4,10 +4,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use weir_client::DnsSettings;
-use weir_gateway::snapshot::ClientSettings;
+use weir_gateway::snapshot::{ClientSettings, ConnectionShare};
 use weir_plugin::vars::parse_network;
+use weir_proto::field::is_token_byte;
 
 use super::access_log::{self, AccessLogSpec};
+use super::admin::{self, AdminSettings, StoreSettings};
 use super::certificate::{self, Pem};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::NodeKind;
@@ -33,8 +35,29 @@ pub struct NodeSettings {
     /// How long a node that shuts down waits for exchanges in flight.
     pub worker_shutdown_timeout: Duration,
     pub dns: DnsSettings,
+    /// Where the node keeps what it writes itself.
+    pub data_dir: Option<Box<str>>,
+    /// Where resources come from; nothing is this file.
+    pub store: Option<StoreSettings>,
+    pub admin: Option<AdminSettings>,
     /// What plugins cost is measured on one exchange in so many, on average; 0 is none. Default: 128.
     pub price_every: u32,
+    pub records: RecordSettings,
+}
+
+/// What records of exchanges may take on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordSettings {
+    /// Threads that encode and send them.
+    pub threads: u16,
+    /// Bytes of them in memory.
+    pub memory: u64,
+}
+
+impl Default for RecordSettings {
+    fn default() -> Self {
+        RecordSettings { threads: 1, memory: 256 << 20 }
+    }
 }
 
 /// One address to accept clients on.
@@ -90,7 +113,7 @@ impl Default for NodeSettings {
             listen: vec![Listen::plain(ListenAddress::Everywhere(9080))],
             worker_processes: None,
             enable_access_log: None,
-            error_log_level: LogLevel::Error,
+            error_log_level: LogLevel::Warn,
             status: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7085))),
             clients: ClientSettings::default(),
             allow_encoded_slashes: false,
@@ -98,7 +121,11 @@ impl Default for NodeSettings {
             upstream_tls_verify: None,
             worker_shutdown_timeout: Duration::from_secs(30),
             dns: DnsSettings::default(),
+            data_dir: None,
+            store: None,
+            admin: None,
             price_every: 128,
+            records: RecordSettings::default(),
         }
     }
 }
@@ -140,11 +167,19 @@ pub(super) const KEYS: &[&str] = &[
     "held_content_max",
     "held_content_max_per_client",
     "keepalive_timeout",
+    "client_first_byte_timeout",
+    "client_max_connections",
+    "via",
     "keepalive_requests",
     "enable_http2",
     "http2_max_concurrent_streams",
     "send_timeout",
     "price_every",
+    "data_dir",
+    "store",
+    "admin",
+    "records_threads",
+    "records_max_memory",
 ];
 
 pub(super) fn read(fields: &MapReader) -> NodeSettings {
@@ -156,7 +191,7 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
         && let Some(at) = fields.get("listen")
     {
         at.report_advising(
-            "expects the PROXY protocol, but nobody is trusted to speak it",
+            "expects the PROXY protocol, but `trusted_addresses` names no sender",
             "name the balancers: `trusted_addresses: [10.0.0.1]`",
         );
     }
@@ -187,9 +222,31 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
             servers: fields.get("dns_resolver").map(|at| dns_servers(&at)).unwrap_or_default(),
             valid: fields.get("dns_resolver_valid").and_then(|at| at.duration()),
         },
+        data_dir: fields.get("data_dir").and_then(|at| at.text_of(1..=4096)).map(Box::from),
+        store: admin::read_store(fields),
+        admin: fields.get("admin").and_then(|at| admin::read(&at)),
         price_every: fields.get("price_every").and_then(|at| at.integer(0..=1_000_000)).unwrap_or(default.price_every),
+        records: records(fields),
     }
 }
+
+fn records(fields: &MapReader) -> RecordSettings {
+    let default = RecordSettings::default();
+    let memory = fields.get("records_max_memory").and_then(|at| {
+        let size = at.size()?;
+        if size < MIN_RECORDS_MEMORY {
+            at.report(format!("{size} bytes are too few; {MIN_RECORDS_MEMORY} are the least"));
+            return None;
+        }
+        Some(size)
+    });
+    RecordSettings {
+        threads: fields.get("records_threads").and_then(|at| at.integer(1..=64)).unwrap_or(default.threads),
+        memory: memory.unwrap_or(default.memory),
+    }
+}
+
+const MIN_RECORDS_MEMORY: u64 = 1 << 20;
 
 const LEVELS: &[(&str, LogLevel)] = &[
     ("emerg", LogLevel::Emerg),
@@ -218,6 +275,7 @@ fn clients(fields: &MapReader) -> ClientSettings {
     duration("client_body_grace", &mut clients.body_grace);
     duration("client_half_close_timeout", &mut clients.half_close_timeout);
     duration("keepalive_timeout", &mut clients.idle_timeout);
+    duration("client_first_byte_timeout", &mut clients.first_byte_timeout);
     duration("send_timeout", &mut clients.write_timeout);
     let size = |key: &str, least: u64, most: u64| {
         let at = fields.get(key)?;
@@ -241,6 +299,13 @@ fn clients(fields: &MapReader) -> ClientSettings {
     let held = &mut clients.held;
     held.node = size("held_content_max", 1 << 20, 1 << 40).map_or(held.node, |size| size as u64);
     held.client = size("held_content_max_per_client", 1 << 16, 1 << 40).map_or(held.node / 4, |size| size as u64);
+    clients.via = fields.get("via").and_then(|at| via(&at));
+    if let Some(most) = fields.get("client_max_connections").and_then(|at| at.integer(0..=u32::MAX)) {
+        clients.connections = match most {
+            0 => ConnectionShare::Unlimited,
+            most => ConnectionShare::AtMost(most),
+        };
+    }
     clients.body_bytes = fields.get("client_max_body_size").and_then(|at| at.size()).filter(|size| *size > 0);
     let requests = fields.get("keepalive_requests").and_then(|at| at.integer(0..=u32::MAX));
     clients.keepalive_requests = requests.filter(|requests| *requests > 0).map(u64::from);
@@ -255,6 +320,17 @@ fn clients(fields: &MapReader) -> ClientSettings {
         clients.trusted_addresses = at.items().filter_map(|item| network(&item)).collect();
     }
     clients
+}
+
+/// `received-by` of RFC 9110 §7.6.3.
+fn via(at: &NodeReader) -> Option<Box<str>> {
+    let text = at.text_of(1..=255)?;
+    if text.bytes().all(|byte| is_token_byte(byte) || b":[]".contains(&byte)) {
+        return Some(text.into());
+    }
+    let problem = format!("`{}` is neither a name nor a host with its port", shortened(text));
+    at.report_advising(problem, "write one word, as `edge-1` or `proxy.example.com:443`");
+    None
 }
 
 /// Each can hold some memory of ours that its client does not let go.
@@ -333,7 +409,7 @@ fn status(at: &NodeReader) -> Option<SocketAddr> {
     match address(at)? {
         ListenAddress::One(address) => Some(address),
         ListenAddress::Everywhere(port) => {
-            let advice = format!("write `127.0.0.1:{port}`, or `0.0.0.0:{port}` if everybody may read it");
+            let advice = format!("write `127.0.0.1:{port}`, or `0.0.0.0:{port}` if every client may read it");
             at.report_advising("the status address must name its interface", advice);
             None
         }

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_gateway::snapshot::{AllDown, Concurrency, Keepalive, PassHost, PassiveChecks, Queue, Timeouts};
-use weir_net::proxy_protocol::Version;
+use weir_net::proxy_protocol::ProxyProtocolVersion;
 use weir_proto::h1::Tolerance;
 
 use super::balance::{self, BalanceSpec};
@@ -13,11 +14,14 @@ use super::certificate::{self, UpstreamTls};
 use super::checks::{self, ActiveChecksSpec};
 use super::persistence::{self, PersistenceSpec};
 use super::resource::{self, COMMON, ResourceOrigin};
+use super::scheme::{self, Scheme};
 use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::{MapEntry, NodeKind, TextPosition};
 
 /// APISIX `upstream`, in a list of its own or inside a route or service.
+///
+/// Files may have a hundred thousand of them: what few of them have stands apart.
 #[derive(Clone, Debug)]
 pub struct UpstreamSpec {
     pub origin: ResourceOrigin,
@@ -32,7 +36,7 @@ pub struct UpstreamSpec {
     /// Its nodes are spoken to in HTTP/2.
     pub http2: bool,
     /// Not in APISIX: its nodes are told who the client is before anything else.
-    pub proxy_protocol: Option<Version>,
+    pub proxy_protocol: Option<ProxyProtocolVersion>,
     pub tls: UpstreamTls,
     /// The name of a service whose SRV records say where its nodes are, and where the name stands.
     pub service: Option<(Box<str>, TextPosition)>,
@@ -49,6 +53,7 @@ pub struct UpstreamSpec {
     /// Not in APISIX: retries, in percent of requests.
     pub retry_budget: u32,
     /// Not in APISIX: what happens while every endpoint is out of rotation.
+    pub retry_read_timeouts: bool,
     pub all_down: AllDown,
     /// Not in APISIX: what is forgiven in its responses.
     pub tolerance: Tolerance,
@@ -58,8 +63,8 @@ pub struct UpstreamSpec {
     pub concurrency: Concurrency,
     /// Not in APISIX: who waits for a place at an endpoint.
     pub queue: Queue,
-    pub active: Option<ActiveChecksSpec>,
-    pub passive: Option<PassiveChecks>,
+    pub active: Option<Box<ActiveChecksSpec>>,
+    pub passive: Option<Arc<PassiveChecks>>,
 }
 
 /// A file that holds nodes, in either form of `nodes`.
@@ -99,35 +104,6 @@ impl NodeSpec {
 /// Enough to tell shares of a thousandth of a percent, and far from overflow where weights are multiplied.
 const MAX_WEIGHT: u32 = 100_000;
 
-/// What an upstream speaks (APISIX `scheme`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scheme {
-    #[default]
-    Http,
-    Https,
-    /// HTTP/2 in the clear, and in TLS.
-    Grpc,
-    Grpcs,
-}
-
-impl Scheme {
-    /// The port of nodes that name none.
-    pub fn port(self) -> u16 {
-        match self {
-            Scheme::Http | Scheme::Grpc => 80,
-            Scheme::Https | Scheme::Grpcs => 443,
-        }
-    }
-
-    pub fn is_secured(self) -> bool {
-        matches!(self, Scheme::Https | Scheme::Grpcs)
-    }
-
-    fn is_http2(self) -> bool {
-        matches!(self, Scheme::Grpc | Scheme::Grpcs)
-    }
-}
-
 /// In percent: enough for an endpoint that fails now and then, too little to make an outage worse.
 const RETRY_BUDGET: u32 = 20;
 
@@ -139,54 +115,50 @@ pub(super) fn read_named(at: &NodeReader, index: usize) -> Option<UpstreamSpec> 
         true => format!("arr_{}", index + 1).into(),
         false => upstream.id,
     };
-    Some(UpstreamSpec { id, ..upstream })
+    let content = Fingerprint::of((&id, upstream.content));
+    Some(UpstreamSpec { id, content, ..upstream })
 }
 
+const OWN: &[&str] = &[
+    "type",
+    "nodes",
+    "nodes_file",
+    "hash_on",
+    "key",
+    "checks",
+    "retries",
+    "retry_timeout",
+    "retry_budget",
+    "retry_on",
+    "all_down",
+    "tolerate",
+    "timeout",
+    "scheme",
+    "http2",
+    "proxy_protocol",
+    "pass_host",
+    "upstream_host",
+    "keepalive_pool",
+    "concurrency",
+    "queue",
+    "slow_start",
+    "persistence",
+    "tls",
+    "service_name",
+    "discovery_type",
+    "discovery_args",
+];
+
 pub(super) fn read_inline(at: &NodeReader) -> Option<UpstreamSpec> {
-    const OWN: &[&str] = &[
-        "type",
-        "nodes",
-        "nodes_file",
-        "hash_on",
-        "key",
-        "checks",
-        "retries",
-        "retry_timeout",
-        "retry_budget",
-        "all_down",
-        "tolerate",
-        "timeout",
-        "scheme",
-        "http2",
-        "proxy_protocol",
-        "pass_host",
-        "upstream_host",
-        "keepalive_pool",
-        "concurrency",
-        "queue",
-        "slow_start",
-        "persistence",
-        "tls",
-        "service_name",
-        "discovery_type",
-        "discovery_args",
-    ];
     let fields = at.fields(&[OWN, COMMON].concat())?;
     resource::common(&fields);
-    if !["nodes", "service_name", "nodes_file"].iter().any(|key| fields.has(key)) {
-        at.report_advising("has no `nodes`", "add `nodes: { \"127.0.0.1:8080\": 1 }`");
-    }
-    if let Some(at) = fields.get("nodes_file")
-        && (fields.has("nodes") || fields.has("service_name"))
-    {
-        at.report_advising("stands beside other nodes", "keep one of `nodes`, `nodes_file` and `service_name`");
-    }
+    report_sources_of_nodes(at, &fields);
     let (found, service) = match discovered(&fields) {
         Some(Discovered::Node(node)) => (Some(vec![node]), None),
         Some(Discovered::Service(name, place)) => (None, Some((name, place))),
         None => (None, None),
     };
-    let scheme = scheme(&fields);
+    let scheme = scheme::read(&fields);
     let http2 = scheme.is_http2() || fields.get("http2").and_then(|at| at.boolean()).unwrap_or(false);
     let nodes = found.unwrap_or_else(|| fields.get("nodes").map(|at| nodes(&at, scheme.port())).unwrap_or_default());
     let (active, passive) = fields.get("checks").map(|at| checks::read(&at)).unwrap_or_default();
@@ -214,15 +186,33 @@ pub(super) fn read_inline(at: &NodeReader) -> Option<UpstreamSpec> {
         // APISIX: 0 is no limit.
         retry_timeout: fields.get("retry_timeout").and_then(|at| at.any_duration()).filter(|time| !time.is_zero()),
         retry_budget: fields.get("retry_budget").and_then(|at| at.integer(0..=1_000)).unwrap_or(RETRY_BUDGET),
+        retry_read_timeouts: fields.get("retry_on").is_some_and(|at| retries_timeouts(&at)),
         all_down: fields.get("all_down").and_then(|at| at.choice(ALL_DOWN)).unwrap_or_default(),
         tolerance: fields.get("tolerate").map(|at| tolerance(&at)).unwrap_or_default(),
         pass_host: pass_host(&fields),
         keepalive: fields.get("keepalive_pool").and_then(|at| keepalive(&at)).unwrap_or_default(),
         concurrency: fields.get("concurrency").and_then(|at| concurrency(&at)).unwrap_or_default(),
         queue: fields.get("queue").and_then(|at| queue(&at)).unwrap_or_default(),
-        active,
-        passive,
+        active: active.map(Box::new),
+        passive: passive.map(Arc::new),
     })
+}
+
+/// Reports an upstream without nodes, and one that takes them from two places.
+fn report_sources_of_nodes(at: &NodeReader, fields: &MapReader) {
+    if !["nodes", "service_name", "nodes_file"].iter().any(|key| fields.has(key)) {
+        at.report_advising("has no `nodes`", "add `nodes: { \"127.0.0.1:8080\": 1 }`");
+    }
+    if let Some(at) = fields.get("nodes_file")
+        && (fields.has("nodes") || fields.has("service_name"))
+    {
+        at.report_advising("stands beside other nodes", "keep one of `nodes`, `nodes_file` and `service_name`");
+    }
+}
+
+/// Not in APISIX: what else than a connection that failed is a reason for another endpoint.
+fn retries_timeouts(at: &NodeReader) -> bool {
+    at.items().filter_map(|item| item.choice(&[("read_timeout", ())])).count() > 0
 }
 
 /// Not in APISIX: faults of responses that are forgiven, by name.
@@ -276,28 +266,6 @@ fn discovered(fields: &MapReader) -> Option<Discovered> {
     }
 }
 
-fn scheme(fields: &MapReader) -> Scheme {
-    const SCHEMES: &[(&str, Option<Scheme>)] = &[
-        ("http", Some(Scheme::Http)),
-        ("https", Some(Scheme::Https)),
-        ("grpc", Some(Scheme::Grpc)),
-        ("grpcs", Some(Scheme::Grpcs)),
-        ("tcp", None),
-        ("tls", None),
-        ("udp", None),
-        ("kafka", None),
-    ];
-    let Some(at) = fields.get("scheme") else { return Scheme::default() };
-    match at.choice(SCHEMES) {
-        Some(Some(scheme)) => scheme,
-        Some(None) => {
-            at.report_advising("is not supported yet by this version", "write `http`, `https`, `grpc` or `grpcs`");
-            Scheme::default()
-        }
-        None => Scheme::default(),
-    }
-}
-
 /// APISIX `timeout`: all three or none.
 pub(super) fn timeouts(at: &NodeReader) -> Option<Timeouts> {
     let fields = at.fields(&["connect", "send", "read"])?;
@@ -325,8 +293,8 @@ fn keepalive(at: &NodeReader) -> Option<Keepalive> {
     })
 }
 
-fn proxy_protocol(at: &NodeReader, http2: bool) -> Option<Version> {
-    let version = at.choice(&[("v1", Version::V1), ("v2", Version::V2)])?;
+fn proxy_protocol(at: &NodeReader, http2: bool) -> Option<ProxyProtocolVersion> {
+    let version = at.choice(&[("v1", ProxyProtocolVersion::V1), ("v2", ProxyProtocolVersion::V2)])?;
     if http2 {
         at.report_advising(
             "does not go with HTTP/2, where clients share connections and the header speaks for one",
@@ -394,6 +362,7 @@ pub(super) fn nodes(at: &NodeReader, default_port: u16) -> Vec<NodeSpec> {
     } else {
         at.report_advising("expected a map or a list of nodes", "write as `{ \"127.0.0.1:8080\": 1 }`");
     }
+    all.shrink_to_fit();
     all
 }
 

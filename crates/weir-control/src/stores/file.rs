@@ -12,8 +12,8 @@ use super::source::{Source, SourceDocument, SourceVersion, Wake};
 use crate::document::Document;
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
-use crate::text::tree::TextPosition;
-use crate::text::yaml::TextLimits;
+use crate::text::tree::{TextPosition, TreeNode};
+use crate::text::yaml::{self, TextLimits};
 
 /// A configuration file, with the variables of this process in it.
 pub struct FileSource {
@@ -54,6 +54,12 @@ impl FileSource {
                 .advise("split the configuration"),
         })?;
         String::from_utf8(bytes).map_err(|error| self.not_utf8(error.as_bytes(), error.utf8_error().valid_up_to()))
+    }
+
+    /// The text of the file as a tree, with variables put in.
+    pub(super) fn tree(&self) -> Result<TreeNode, Vec<Diagnostic>> {
+        let text = self.text().map_err(|fault| vec![fault])?;
+        yaml::parse(&self.name, &text, &process_environment, self.limits).map(|parsed| parsed.tree)
     }
 
     fn stalled(&self, stall: &FileStall) -> Diagnostic {

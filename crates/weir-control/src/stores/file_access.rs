@@ -29,12 +29,12 @@ pub struct FileAccess(Option<Arc<FileThread>>);
 struct FileThread {
     limit: Duration,
     /// Begun with the first operation, and left behind where one does not end.
-    jobs: Mutex<Option<Sender<Job>>>,
+    jobs: Mutex<Option<Sender<FileJob>>>,
     /// Operations that have exceeded their limit, and go on.
     stuck: Arc<AtomicUsize>,
 }
 
-type Job = Box<dyn FnOnce() + Send>;
+type FileJob = Box<dyn FnOnce() + Send>;
 
 /// Why there is no outcome.
 #[derive(Debug)]
@@ -87,6 +87,11 @@ impl FileAccess {
     /// The same with a limit of one's own.
     pub fn limited_to(limit: Duration) -> FileAccess {
         FileAccess(Some(Arc::new(FileThread { limit, jobs: Mutex::default(), stuck: Arc::default() })))
+    }
+
+    /// Whether it is for a process that serves.
+    pub(super) fn serves(&self) -> bool {
+        self.0.is_some()
     }
 
     /// By when an operation that can wait with a limit is to give up.
@@ -142,11 +147,11 @@ impl FileThread {
         }
     }
 
-    fn jobs(&self) -> MutexGuard<'_, Option<Sender<Job>>> {
+    fn jobs(&self) -> MutexGuard<'_, Option<Sender<FileJob>>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn send(&self, job: Job) -> io::Result<()> {
+    fn send(&self, job: FileJob) -> io::Result<()> {
         let mut jobs = self.jobs();
         let job = match &*jobs {
             None => job,
@@ -156,7 +161,7 @@ impl FileThread {
                 Err(unsent) => unsent.0,
             },
         };
-        let (sender, receiver) = channel::<Job>();
+        let (sender, receiver) = channel::<FileJob>();
         thread::Builder::new().name("weir-files".to_owned()).spawn(move || receiver.iter().for_each(|job| job()))?;
         sender.send(job).expect("the thread has the other end");
         *jobs = Some(sender);

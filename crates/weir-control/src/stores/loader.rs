@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::beside;
 use super::file::FileSource;
 use super::file_access::{FileAccess, FileStall};
+use super::live::LiveResources;
 use super::names::FollowedNames;
 use super::secrets::Secrets;
 use super::seen::SeenFiles;
@@ -24,6 +25,8 @@ pub struct DocumentLoader {
     limits: TextLimits,
     names: FollowedNames,
     secrets: Secrets,
+    /// The resources of its store, where they can be changed.
+    live: Option<Arc<LiveResources>>,
 }
 
 /// A document with everything it takes to compile it.
@@ -37,12 +40,12 @@ pub struct LoadedDocument {
     /// Those of secrets.
     pub(super) old_secrets: Vec<Diagnostic>,
     pub(super) incomplete: Option<Diagnostic>,
-    pub(super) inputs: Inputs,
+    pub(super) inputs: DocumentInputs,
 }
 
 /// What a document was made from, to tell whether it has changed: the source's version, and the files beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Inputs {
+pub(super) struct DocumentInputs {
     version: SourceVersion,
     files: SeenFiles,
 }
@@ -55,7 +58,17 @@ impl DocumentLoader {
             limits: TextLimits::default(),
             names: FollowedNames::default(),
             secrets: Secrets::default(),
+            live: None,
         }
+    }
+
+    pub(super) fn with_live(self, live: Arc<LiveResources>) -> DocumentLoader {
+        DocumentLoader { live: Some(live), ..self }
+    }
+
+    /// The resources of its store. Nothing where they stand in a file.
+    pub fn live(&self) -> Option<&Arc<LiveResources>> {
+        self.live.as_ref()
     }
 
     /// Loads a file for a process that serves it: no file system holds it up for ever.
@@ -104,7 +117,7 @@ impl DocumentLoader {
             let http = trusted::http_client(&document, directory, &loader.files)?;
             Ok(loader.secrets.put_into(document, http))
         })?;
-        self.names.follow(loaded.document.queries(), &loaded.document.settings.dns).map_err(|error| {
+        self.names.follow(loaded.document.queries().clone(), &loaded.document.settings.dns).map_err(|error| {
             vec![Diagnostic::of_source(self.source.name(), format!("names cannot be looked up: {error}"))]
         })?;
         self.update_names(&mut loaded);
@@ -131,7 +144,7 @@ impl DocumentLoader {
             warnings: Vec::new(),
             old_secrets: self.complaints(problems),
             incomplete: read.incomplete,
-            inputs: Inputs { version: read.version, files },
+            inputs: DocumentInputs { version: read.version, files },
         })
     }
 
@@ -156,16 +169,16 @@ impl DocumentLoader {
     }
 
     /// What the source and these files are now.
-    pub(super) fn inputs_now(&mut self, before: &Inputs) -> Result<Inputs, Diagnostic> {
+    pub(super) fn inputs_now(&mut self, before: &DocumentInputs) -> Result<DocumentInputs, Diagnostic> {
         let version = self.source.version()?;
         let files = before.files.clone();
         let files = self.files.run(move || files.now()).map_err(|stall| self.stalled(&stall))?;
-        Ok(Inputs { version, files })
+        Ok(DocumentInputs { version, files })
     }
 
     /// What names stand for by now. Says whether any of them has changed its meaning.
     pub(super) fn update_names(&self, loaded: &mut LoadedDocument) -> bool {
-        let (found, missing) = self.names.current(&loaded.document.queries());
+        let (found, missing) = self.names.current(loaded.document.queries());
         let unresolved = missing.iter().map(|(query, reason)| self.unresolved(&loaded.document, query, reason));
         loaded.warnings = loaded.old_secrets.iter().cloned().chain(unresolved).collect();
         let changed = loaded.document.found != found;

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 /// The files of a configuration: its own, and those it names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct SeenFiles(Vec<(PathBuf, Option<Fingerprint>)>);
+pub(super) struct SeenFiles(Vec<(PathBuf, Option<FileIdentity>)>);
 
 impl SeenFiles {
     /// Adds a file as it is now. Before it is read: what is written meanwhile is seen as a change afterwards.
     pub(super) fn add(&mut self, path: &Path) {
-        self.0.push((path.to_owned(), Fingerprint::of(path)));
+        self.0.push((path.to_owned(), FileIdentity::of(path)));
     }
 
     pub(super) fn of<'p>(paths: impl IntoIterator<Item = &'p Path>) -> SeenFiles {
@@ -22,13 +22,13 @@ impl SeenFiles {
 
     /// The same files as they are now.
     pub(super) fn now(&self) -> SeenFiles {
-        SeenFiles(self.0.iter().map(|(path, _)| (path.clone(), Fingerprint::of(path))).collect())
+        SeenFiles(self.0.iter().map(|(path, _)| (path.clone(), FileIdentity::of(path))).collect())
     }
 }
 
 /// What changes when a file does, also when a link on the way to it is turned, as with Kubernetes' ConfigMaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Fingerprint {
+struct FileIdentity {
     device: u64,
     inode: u64,
     length: u64,
@@ -36,10 +36,10 @@ struct Fingerprint {
     changed: (i64, i64),
 }
 
-impl Fingerprint {
-    fn of(path: &Path) -> Option<Fingerprint> {
+impl FileIdentity {
+    fn of(path: &Path) -> Option<FileIdentity> {
         let metadata = fs::metadata(path).ok()?;
-        Some(Fingerprint {
+        Some(FileIdentity {
             device: metadata.dev(),
             inode: metadata.ino(),
             length: metadata.len(),

@@ -54,7 +54,7 @@ pub struct SourceDocument {
 }
 
 /// Which of its documents a source has. Equal versions hold the same document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SourceVersion(u64);
 
 impl SourceVersion {

@@ -1,14 +1,22 @@
-//! Watching: what happens to a source is published, or refused and reported.
+//! Watching: what happens to a source is published, or refused and reported. Changes of a store's resources are made here, too,
+//! so that there is one order of all that is published.
 
+mod changes;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::loader::{DocumentLoader, Inputs, LoadedDocument};
+use super::loader::{DocumentInputs, DocumentLoader, LoadedDocument};
 use super::source::Wake;
+use super::store::StoreFailure;
+use super::writes::{QueuedWrite, ResourceWriter};
 use crate::publish::Publisher;
+
+pub use changes::publish_first;
 
 /// Notifications can get lost (network file systems, links to elsewhere), so the source is looked at anyway.
 const LOOK: Duration = Duration::from_secs(1);
@@ -18,6 +26,9 @@ const QUIET: Duration = Duration::from_millis(100);
 
 /// How long a process that ends waits for the thread. It may be waiting for a file system.
 const END_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long closing or opening a store may take: checking a large file takes seconds.
+const LEND_LIMIT: Duration = Duration::from_secs(30);
 
 /// A watched source. Dropping it ends the watch.
 pub struct ConfigWatch {
@@ -31,10 +42,31 @@ enum WatchCommand {
     Look,
     /// Load it now, changed or not.
     Reload,
+    Write(QueuedWrite),
+    /// Let another process have the store, or take it back.
+    Lend(bool, Sender<Result<(), StoreFailure>>),
     End,
 }
 
 impl ConfigWatch {
+    /// Leads to the resources of the store, where there is one.
+    pub fn writer(&self) -> ResourceWriter {
+        let commands = self.commands.clone();
+        ResourceWriter::new(move |write| commands.send(WatchCommand::Write(write)).is_ok())
+    }
+
+    /// Lets another process have the store, or takes it back. Meanwhile nothing can be written.
+    ///
+    /// # Errors
+    /// Where it cannot be taken back.
+    pub fn lend_store(&self, lent: bool) -> Result<(), StoreFailure> {
+        let (reply, outcome) = channel();
+        let _ = self.commands.send(WatchCommand::Lend(lent, reply));
+        outcome.recv_timeout(LEND_LIMIT).unwrap_or_else(|_| {
+            Err(StoreFailure::new("the store does not answer", "check that the file systems of this machine respond"))
+        })
+    }
+
     /// Loads the document at once, changed or not (SIGHUP), and waits for nothing. What became of it is told to the
     /// subscriber and in the status.
     pub fn reload(&self) {
@@ -63,10 +95,24 @@ pub fn watch(
     let looks = Arc::new(AtomicBool::new(false));
     loader.notify(&wake(commands.clone(), Arc::clone(&looks)));
     loader.source().accepted();
+    if let Some(live) = loader.live() {
+        live.served();
+    }
     let inputs = loaded.inputs.clone();
     let serving = with_names(loaded);
     let (alive, ended) = channel();
-    let watching = Watching { loader, publisher, inputs, serving, commands: receiver, looks, is_stalled: false };
+    let held = VecDeque::new();
+    let watching = Watching {
+        loader,
+        publisher,
+        inputs,
+        serving,
+        commands: receiver,
+        held,
+        looks,
+        is_stalled: false,
+        store_problem: None,
+    };
     thread::Builder::new().name("weir-config".to_owned()).spawn(move || {
         let _alive = alive;
         watching.run();
@@ -87,20 +133,25 @@ struct Watching {
     loader: DocumentLoader,
     publisher: Arc<Publisher>,
     /// Those of the document that was loaded last, whether it was accepted or not.
-    inputs: Inputs,
+    inputs: DocumentInputs,
     /// The version that serves, if it has names that may come to mean something else.
     serving: Option<LoadedDocument>,
     commands: Receiver<WatchCommand>,
+    /// Commands that came while changes were gathered.
+    held: VecDeque<WatchCommand>,
     /// A command to look is on its way.
     looks: Arc<AtomicBool>,
     /// The source did not answer when it was looked at last, which has been reported.
     is_stalled: bool,
+    /// What is wrong with a shared store, as it was reported.
+    store_problem: Option<String>,
 }
 
 /// What a wait for a command came to.
 enum Woken {
     Look,
     Reload,
+    Write(QueuedWrite),
     End,
 }
 
@@ -110,21 +161,33 @@ impl Watching {
             match self.wait(LOOK) {
                 Woken::End => return,
                 Woken::Reload => self.load(true),
+                Woken::Write(write) => self.change(write),
                 Woken::Look => {
+                    self.follow_others();
                     if self.has_changed() && !self.settle() {
                         return;
                     }
                 }
             }
+            self.report_store();
+            self.remove_expired();
             self.fetch_again();
             self.look_up_again();
         }
     }
 
-    fn wait(&self, limit: Duration) -> Woken {
-        match self.commands.recv_timeout(limit) {
+    fn wait(&mut self, limit: Duration) -> Woken {
+        let next = self.held.pop_front().map_or_else(|| self.commands.recv_timeout(limit), Ok);
+        match next {
             Ok(WatchCommand::End) | Err(RecvTimeoutError::Disconnected) => Woken::End,
             Ok(WatchCommand::Reload) => Woken::Reload,
+            Ok(WatchCommand::Write(write)) => Woken::Write(write),
+            Ok(WatchCommand::Lend(lent, reply)) => {
+                let lent = self.loader.live().map_or(Ok(()), |live| live.store().lend(lent));
+                // Whoever asked may have stopped waiting.
+                let _ = reply.send(lent);
+                Woken::Look
+            }
             Ok(WatchCommand::Look) => {
                 // From here on, what happens is worth another command.
                 self.looks.store(false, Release);
@@ -135,7 +198,7 @@ impl Watching {
     }
 
     /// A source that does not answer is reported once, and asked again until it does.
-    fn inputs_now(&mut self) -> Option<Inputs> {
+    fn inputs_now(&mut self) -> Option<DocumentInputs> {
         match self.loader.inputs_now(&self.inputs) {
             Ok(inputs) => {
                 self.is_stalled = false;
@@ -176,6 +239,7 @@ impl Watching {
                     self.load(true);
                     return true;
                 }
+                Woken::Write(write) => self.change(write),
                 Woken::Look => {}
             }
             let Some(now) = self.inputs_now() else { return true };
@@ -212,10 +276,18 @@ impl Watching {
             self.publisher.refuse(vec![incomplete.clone()]);
             return;
         }
-        if self.publisher.publish(&loaded.document, loaded.revision.clone(), loaded.warnings.clone()).is_ok() {
-            self.loader.source().accepted();
-            self.serving = with_names(loaded);
+        if let Ok((loaded, _)) = publish_first(&mut self.loader, loaded, &self.publisher) {
+            self.accept(loaded);
         }
+    }
+
+    fn accept(&mut self, loaded: LoadedDocument) {
+        self.loader.source().accepted();
+        self.inputs.clone_from(&loaded.inputs);
+        if let Some(live) = self.loader.live() {
+            live.served();
+        }
+        self.serving = with_names(loaded);
     }
 
     /// Publishes what serves once more if a name has come to mean something else.

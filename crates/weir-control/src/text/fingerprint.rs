@@ -22,21 +22,27 @@ impl Fingerprint {
 
     /// Of a part of a tree, wherever it stands.
     pub fn of_node(node: &TreeNode) -> Fingerprint {
-        Fingerprint::of(Content(node))
+        Fingerprint::of(NodeContent(node))
     }
 
-    /// Of the entries of a map whose key is `wanted`.
-    pub fn of_entries(node: &TreeNode, wanted: impl Fn(&str) -> bool) -> Fingerprint {
-        let NodeKind::Map(entries) = &node.kind else { return Fingerprint::of_node(node) };
+    /// Of values in any order.
+    pub fn of_all(values: impl Iterator<Item = Fingerprint>) -> Fingerprint {
+        values
+            .fold(Fingerprint::default(), |sum, one| Fingerprint(sum.0.wrapping_add(one.0), sum.1.wrapping_add(one.1)))
+    }
+
+    /// Of each entry of a map whose key is `wanted`, with its key.
+    pub fn of_entries(node: &TreeNode, wanted: impl Fn(&str) -> bool) -> Vec<(Box<str>, Fingerprint)> {
+        let NodeKind::Map(entries) = &node.kind else { return Vec::new() };
         let wanted = entries.iter().filter(|entry| wanted(&entry.key));
-        Fingerprint::of(wanted.map(|entry| (&*entry.key, Fingerprint::of_node(&entry.value))).collect::<Vec<_>>())
+        wanted.map(|entry| (entry.key.clone(), Fingerprint::of_node(&entry.value))).collect()
     }
 }
 
 /// A value without its place.
-struct Content<'a>(&'a TreeNode);
+struct NodeContent<'a>(&'a TreeNode);
 
-impl Hash for Content<'_> {
+impl Hash for NodeContent<'_> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         std::mem::discriminant(&self.0.kind).hash(hasher);
         match &self.0.kind {
@@ -46,11 +52,11 @@ impl Hash for Content<'_> {
             NodeKind::Text(text) => text.hash(hasher),
             NodeKind::List(items) => {
                 items.len().hash(hasher);
-                items.iter().for_each(|item| Content(item).hash(hasher));
+                items.iter().for_each(|item| NodeContent(item).hash(hasher));
             }
             NodeKind::Map(entries) => {
                 entries.len().hash(hasher);
-                entries.iter().for_each(|entry| (&*entry.key, Content(&entry.value)).hash(hasher));
+                entries.iter().for_each(|entry| (&*entry.key, NodeContent(&entry.value)).hash(hasher));
             }
         }
     }
@@ -78,5 +84,7 @@ mod tests {
         let but_b = |node: &TreeNode| Fingerprint::of_entries(node, |key| key != "b");
         assert_eq!(but_b(&map), but_b(&TreeNode::from(json!({ "a": 1, "b": 3 }))));
         assert_ne!(but_b(&map), but_b(&TreeNode::from(json!({ "a": 2, "b": 2 }))));
+        let (one, other) = (of(json!(1)), of(json!(2)));
+        assert_eq!(Fingerprint::of_all([one, other].into_iter()), Fingerprint::of_all([other, one].into_iter()));
     }
 }

@@ -25,6 +25,10 @@ impl<'a> NodeReader<'a> {
         NodeReader { node, path: TreePath::ROOT, faults }
     }
 
+    pub(crate) fn at(node: &'a TreeNode, path: TreePath<'a>, faults: &'a Faults) -> Self {
+        NodeReader { node, path, faults }
+    }
+
     pub(crate) fn path(&self) -> &TreePath<'a> {
         &self.path
     }

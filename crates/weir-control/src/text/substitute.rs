@@ -36,8 +36,14 @@ struct Splice {
 }
 
 impl Substituted {
+    #[cfg(test)]
     pub(crate) fn text<'a>(&'a self, original: &'a str) -> &'a str {
         self.text.as_deref().unwrap_or(original)
+    }
+
+    /// The new text; nothing where it is the original.
+    pub(crate) fn take_text(&mut self) -> Option<String> {
+        self.text.take()
     }
 
     /// The place in the original of a character of the new text. Everything inside a value is where its `${{` was.

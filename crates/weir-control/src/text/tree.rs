@@ -52,6 +52,15 @@ impl TreeNode {
         }
     }
 
+    /// Takes out the items of a list that is an entry of this map. Nothing for what is no list.
+    pub(crate) fn take_list(&mut self, key: &str) -> Option<Vec<TreeNode>> {
+        let NodeKind::Map(entries) = &mut self.kind else { return None };
+        match &mut entries.iter_mut().find(|entry| &*entry.key == key)?.value.kind {
+            NodeKind::List(items) => Some(std::mem::take(items)),
+            _ => None,
+        }
+    }
+
     /// The same value without places.
     pub fn to_json(&self) -> Value {
         match &self.kind {
@@ -140,6 +149,8 @@ pub enum PathStep<'a> {
     Root,
     Key(&'a str),
     Index(usize),
+    /// Of a resource in a list, where it is told by its id.
+    Id(&'a str),
 }
 
 impl<'a> TreePath<'a> {
@@ -168,6 +179,7 @@ impl fmt::Display for TreePath<'_> {
         match self.step {
             PathStep::Root => Ok(()),
             PathStep::Index(index) => write!(f, "[{index}]"),
+            PathStep::Id(id) => write!(f, "[{id}]"),
             PathStep::Key(key) if first && is_plain(key) => f.write_str(key),
             PathStep::Key(key) => f.write_str(&TreePath::suffix(key)),
         }

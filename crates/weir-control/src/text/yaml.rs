@@ -50,23 +50,53 @@ pub fn parse(
     lookup: VariableLookup,
     limits: TextLimits,
 ) -> Result<Parsed, Vec<Diagnostic>> {
-    let fits = |text: &str| match text.len() <= limits.bytes {
-        true => Ok(()),
-        false => {
-            let problem = format!("{} bytes are more than a configuration may have", text.len());
-            Err(vec![Diagnostic::of_source(source, problem).advise(format!("the limit is {}", limits.bytes))])
-        }
-    };
-    fits(text)?;
-    // A byte order mark takes no column, neither here nor in an editor.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let substituted = substitute(source, text, lookup)?;
-    let text = substituted.text(text);
-    fits(text)?;
-    let faults = Faults::new(source.clone());
-    Builder { source, text, substituted: &substituted, limits, values: 0, anchors: HashMap::new(), faults }
-        .document()
-        .map_err(|fault| vec![fault])
+    SourceText::new(source, text, lookup, limits)?.parse()
+}
+
+/// A text with variables put in, ready to be parsed as often as one likes.
+#[derive(Debug)]
+pub struct SourceText {
+    source: Arc<str>,
+    text: Box<str>,
+    substituted: Substituted,
+    limits: TextLimits,
+}
+
+impl SourceText {
+    /// # Errors
+    /// Where it is too long, or names variables that are not there.
+    pub fn new(
+        source: &Arc<str>,
+        text: &str,
+        lookup: VariableLookup,
+        limits: TextLimits,
+    ) -> Result<SourceText, Vec<Diagnostic>> {
+        fits(source, text, limits)?;
+        // A byte order mark takes no column, neither here nor in an editor.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let mut substituted = substitute(source, text, lookup)?;
+        let text: Box<str> = substituted.take_text().map_or_else(|| text.into(), Into::into);
+        fits(source, &text, limits)?;
+        Ok(SourceText { source: Arc::clone(source), text, substituted, limits })
+    }
+
+    /// # Errors
+    /// Where the text is not YAML: what follows a syntax error could only be guessed.
+    pub fn parse(&self) -> Result<Parsed, Vec<Diagnostic>> {
+        let SourceText { source, text, substituted, limits } = self;
+        let faults = Faults::new(source.clone());
+        let builder =
+            Builder { source, text, substituted, limits: *limits, values: 0, anchors: HashMap::new(), faults };
+        builder.document().map_err(|fault| vec![fault])
+    }
+}
+
+fn fits(source: &Arc<str>, text: &str, limits: TextLimits) -> Result<(), Vec<Diagnostic>> {
+    if text.len() <= limits.bytes {
+        return Ok(());
+    }
+    let problem = format!("{} bytes are more than a configuration may have", text.len());
+    Err(vec![Diagnostic::of_source(source, problem).advise(format!("the limit is {}", limits.bytes))])
 }
 
 struct Builder<'a> {
@@ -105,79 +135,16 @@ impl Builder<'_> {
         while let Some(event) = parser.next_event() {
             let (event, span) = event.map_err(|error| self.syntax(error.marker(), error.info()))?;
             let place = self.place(&span.start);
-            let (node, anchor) = match event {
-                Event::DocumentStart(_) if root.is_some() => {
-                    return Err(self.fault(place, "a second document begins").advise("keep one document per file"));
-                }
-                Event::SequenceStart(anchor, tag) => {
-                    self.collection(place, tag.as_deref(), "seq", open.len())?;
-                    open.push(OpenCollection { anchor, place, content: CollectionContent::List(Vec::new()) });
-                    continue;
-                }
-                Event::MappingStart(anchor, tag) => {
-                    self.collection(place, tag.as_deref(), "map", open.len())?;
-                    let content = CollectionContent::Map { entries: Vec::new(), merges: Vec::new(), key: None };
-                    open.push(OpenCollection { anchor, place, content });
-                    continue;
-                }
-                Event::SequenceEnd | Event::MappingEnd => {
-                    let OpenCollection { anchor, place, content } =
-                        open.pop().expect("the parser ends only what it began");
-                    let kind = match content {
-                        CollectionContent::List(items) => NodeKind::List(items),
-                        CollectionContent::Map { entries, merges, .. } => {
-                            let entries = self.unique(entries, &open);
-                            NodeKind::Map(self.merged(entries, merges)?)
-                        }
-                    };
-                    (TreeNode { place, kind }, anchor)
-                }
-                Event::Scalar(text, style, anchor, tag) => {
-                    self.count(1, place)?;
-                    let tag = tag.as_deref();
-                    if let Some(OpenCollection { content: CollectionContent::Map { key: key @ None, .. }, .. }) =
-                        open.last_mut()
-                    {
-                        // Keys are names: `80` and `yes` stay what is written.
-                        let merge = &*text == "<<" && style == ScalarStyle::Plain;
-                        if anchor > 0 {
-                            let kind = NodeKind::Text((*text).into());
-                            self.anchors.insert(anchor, YamlAnchor { node: TreeNode { place, kind }, size: 1 });
-                        }
-                        *key = Some((text.into(), place, merge));
-                        continue;
-                    }
-                    (TreeNode { place, kind: self.scalar(&text, style, tag, place)? }, anchor)
-                }
-                Event::Alias(anchor) => {
-                    let Some(YamlAnchor { node, size }) = self.anchors.get(&anchor) else {
-                        return Err(self.fault(place, "the alias stands inside what it stands for"));
-                    };
-                    let (node, size) = (node.clone(), *size);
-                    self.count(size, place)?;
-                    if open.len() + depth(&node) > self.limits.depth {
-                        return Err(self.too_deep(place));
-                    }
-                    (node, 0)
-                }
-                _ => continue,
-            };
+            if root.is_some() && matches!(event, Event::DocumentStart(_)) {
+                return Err(self.fault(place, "a second document begins").advise("keep one document per file"));
+            }
+            let Some((node, anchor)) = self.completed(event, place, &mut open)? else { continue };
             if anchor > 0 {
                 self.anchors.insert(anchor, YamlAnchor { size: node.size(), node: node.clone() });
             }
-            match open.last_mut().map(|open| &mut open.content) {
+            match open.last_mut() {
                 None => root = Some(node),
-                Some(CollectionContent::List(items)) => items.push(node),
-                Some(CollectionContent::Map { key: key @ None, .. }) => match node.kind {
-                    NodeKind::Text(text) => *key = Some((text, place, false)),
-                    _ => return Err(self.fault(node.place, "a key is not text").advise("use a plain word as the key")),
-                },
-                Some(CollectionContent::Map { entries, merges, key: key @ Some(_) }) => {
-                    match key.take().expect("matched above") {
-                        (_, _, true) => merges.push(node),
-                        (key, key_place, false) => entries.push(MapEntry { key, key_place, value: node }),
-                    }
-                }
+                Some(collection) => self.add(node, &mut collection.content)?,
             }
         }
         let Some(tree) = root else {
@@ -186,6 +153,95 @@ impl Builder<'_> {
             return Err(fault.advise("write `routes: []` if that is meant"));
         };
         Ok(Parsed { tree, faults: self.faults.into_diagnostics() })
+    }
+
+    /// The value that an event completes, and the number of its anchor (0 is none). Nothing if it begins a list or a map, or is a
+    /// key.
+    fn completed(
+        &mut self,
+        event: Event<'_>,
+        place: TextPosition,
+        open: &mut Vec<OpenCollection>,
+    ) -> Result<Option<(TreeNode, usize)>, Diagnostic> {
+        Ok(match event {
+            Event::SequenceStart(anchor, tag) => {
+                self.collection(place, tag.as_deref(), "seq", open.len())?;
+                open.push(OpenCollection { anchor, place, content: CollectionContent::List(Vec::new()) });
+                None
+            }
+            Event::MappingStart(anchor, tag) => {
+                self.collection(place, tag.as_deref(), "map", open.len())?;
+                let content = CollectionContent::Map { entries: Vec::new(), merges: Vec::new(), key: None };
+                open.push(OpenCollection { anchor, place, content });
+                None
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                let OpenCollection { anchor, place, content } = open.pop().expect("the parser ends only what it began");
+                let kind = match content {
+                    CollectionContent::List(mut items) => {
+                        items.shrink_to_fit();
+                        NodeKind::List(items)
+                    }
+                    CollectionContent::Map { entries, merges, .. } => {
+                        let entries = self.unique(entries, open);
+                        let mut entries = self.merged(entries, merges)?;
+                        // Most are small, and would hold room for several more.
+                        entries.shrink_to_fit();
+                        NodeKind::Map(entries)
+                    }
+                };
+                Some((TreeNode { place, kind }, anchor))
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                self.count(1, place)?;
+                match open.last_mut().map(|open| &mut open.content) {
+                    Some(CollectionContent::Map { key: key @ None, .. }) => {
+                        // Keys are names: `80` and `yes` stay what is written.
+                        let merge = &*text == "<<" && style == ScalarStyle::Plain;
+                        if anchor > 0 {
+                            let kind = NodeKind::Text((*text).into());
+                            self.anchors.insert(anchor, YamlAnchor { node: TreeNode { place, kind }, size: 1 });
+                        }
+                        *key = Some((text.into(), place, merge));
+                        None
+                    }
+                    _ => Some((TreeNode { place, kind: self.scalar(&text, style, tag.as_deref(), place)? }, anchor)),
+                }
+            }
+            Event::Alias(anchor) => Some((self.alias(anchor, place, open.len())?, 0)),
+            _ => None,
+        })
+    }
+
+    /// What an alias stands for.
+    fn alias(&mut self, anchor: usize, place: TextPosition, above: usize) -> Result<TreeNode, Diagnostic> {
+        let Some(YamlAnchor { node, size }) = self.anchors.get(&anchor) else {
+            return Err(self.fault(place, "the alias stands inside what it stands for"));
+        };
+        let (node, size) = (node.clone(), *size);
+        self.count(size, place)?;
+        if above + depth(&node) > self.limits.depth {
+            return Err(self.too_deep(place));
+        }
+        Ok(node)
+    }
+
+    /// Puts a value into the list or map that it stands in.
+    fn add(&self, node: TreeNode, content: &mut CollectionContent) -> Result<(), Diagnostic> {
+        match content {
+            CollectionContent::List(items) => items.push(node),
+            CollectionContent::Map { entries, merges, key } => match (key.take(), node.kind) {
+                (None, NodeKind::Text(text)) => *key = Some((text, node.place, false)),
+                (None, _) => {
+                    return Err(self.fault(node.place, "a key is not text").advise("use a plain word as the key"));
+                }
+                (Some((_, _, true)), kind) => merges.push(TreeNode { kind, ..node }),
+                (Some((key, key_place, false)), kind) => {
+                    entries.push(MapEntry { key, key_place, value: TreeNode { kind, ..node } });
+                }
+            },
+        }
+        Ok(())
     }
 
     /// Without the entries whose key was there before; those are reported.

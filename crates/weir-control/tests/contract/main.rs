@@ -12,7 +12,7 @@ use std::time::Duration;
 use weir_control::document::Document;
 use weir_control::text::yaml::TextLimits;
 use weir_control::{Compiled, compile};
-use weir_gateway::gateway::{Gateway, GatewayOptions, Listener, ListenerProtocol};
+use weir_gateway::gateway::{DataPlane, GatewayOptions, Listener, ListenerProtocol};
 use weir_gateway::snapshot::Snapshot;
 use weir_plugin::{Entry, Registry};
 use weir_telemetry::metrics::Metrics;
@@ -29,7 +29,7 @@ const WORKERS: usize = 2;
 
 /// A gateway whose only route has these plugins.
 struct Rig {
-    gateway: Gateway,
+    gateway: DataPlane,
     address: SocketAddr,
 }
 
@@ -60,7 +60,7 @@ impl Rig {
             access_log: None,
             connections_per_worker: 100,
         };
-        let gateway = Gateway::start(options).expect("threads");
+        let gateway = DataPlane::start(options).expect("threads");
         snapshot.start_plugins(None);
         Rig { gateway, address }
     }

@@ -29,6 +29,7 @@ pub static TELLING: Registry = Registry::new(&[
     Entry::described::<Guarded>(),
     Entry::authenticating::<Door>(),
     Entry::of::<Tells>(),
+    Entry::of::<Port>(),
 ]);
 
 /// Writes its text into the body, in the request and the response phase.
@@ -131,7 +132,8 @@ impl Definition for Guarded {
         if self.old {
             build.warnings.push(ConfigError::new("old", "has no effect any more"));
         }
-        Ok(Arc::new(Mark(String::new())))
+        let least = build.metadata::<Guarded>().least;
+        Ok(Arc::new(Mark(if least == 0 { String::new() } else { format!("{least}") })))
     }
 }
 
@@ -207,6 +209,22 @@ impl Definition for Guard {
 
     fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         Ok(Arc::new(Lets(None)))
+    }
+}
+
+/// Shows where TLS is spoken.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Port {}
+
+impl Definition for Port {
+    const NAME: &'static str = "port";
+    const PRIORITY: i32 = 4;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = "port: {}";
+
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        Ok(Arc::new(Mark(format!("{:?}", build.https_port()))))
     }
 }
 

@@ -1,7 +1,7 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use weir_testkit::Framing;
+use weir_testkit::BodyFraming;
 
 use super::{FLOOD, FLOODED};
 use crate::Rig;
@@ -12,7 +12,7 @@ fn content_comes_back_before_the_request_is_complete() {
     let mut client = rig.client();
     client.send("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n");
     let head = client.response_head("POST").expect("a head");
-    assert_eq!((head.status, head.framing), (200, Framing::Chunked));
+    assert_eq!((head.status, head.framing), (200, BodyFraming::Chunked));
     assert_eq!(client.chunk().expect("a piece"), b"first");
     client.send("6\r\nsecond\r\n0\r\n\r\n");
     assert_eq!(client.chunk().expect("a piece"), b"second");

@@ -1,0 +1,28 @@
+//! The Admin API: Apache APISIX's, version 3, with more by fields and parameters of our own. It knows requests and answers;
+//! sockets are the node's.
+
+mod answer;
+mod api;
+mod configs;
+mod context;
+mod history;
+mod keys;
+mod kinds;
+mod list;
+mod nodes;
+mod patch;
+mod plans;
+mod plugins;
+mod query;
+mod redact;
+mod references;
+mod request;
+mod resources;
+mod schema;
+mod transaction;
+mod validate;
+
+pub use api::{AdminApi, AdminParts, AdminPeer, GENERATED_KEY, generated_key};
+pub use context::ServedRevisions;
+pub use keys::AdminKeys;
+pub use request::BodyFault;

@@ -1,0 +1,120 @@
+//! Answers of the Admin API, in the shapes of Apache APISIX.
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::stores::store::StoreFailure;
+use crate::stores::writes::PlanRefusal;
+use crate::text::diagnostic::Diagnostic;
+
+pub(super) type AdminResponse = Response<Bytes>;
+
+/// An answer instead of what was asked for.
+pub(super) type Refused<T> = Result<T, Box<AdminResponse>>;
+
+/// The revision of the store that an answer is about.
+pub(super) const REVISION: HeaderName = HeaderName::from_static("x-weir-revision");
+
+pub(super) fn json_of(status: StatusCode, value: &Value) -> AdminResponse {
+    text(status, value.to_string())
+}
+
+/// Texts go out as JSON, too: that is what APISIX says of them.
+pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> AdminResponse {
+    let mut answer = Response::new(text.into());
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
+}
+
+pub(super) fn wrong(problem: impl Into<String>) -> AdminResponse {
+    json_of(StatusCode::BAD_REQUEST, &json!({ "error_msg": problem.into() }))
+}
+
+pub(super) fn refuse<T>(problem: impl Into<String>) -> Refused<T> {
+    Err(Box::new(wrong(problem)))
+}
+
+pub(super) fn key_not_found() -> AdminResponse {
+    json_of(StatusCode::NOT_FOUND, &json!({ "message": "Key not found" }))
+}
+
+pub(super) fn not_found() -> AdminResponse {
+    let mut answer = text(StatusCode::NOT_FOUND, "<html><head><title>404 Not Found</title></head></html>\n");
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    answer
+}
+
+pub(super) fn method_not_allowed(method: &http::Method, kind: &str) -> AdminResponse {
+    let problem = format!("not supported `{method}` method for {kind}");
+    json_of(StatusCode::METHOD_NOT_ALLOWED, &json!({ "error_msg": problem }))
+}
+
+pub(super) fn refused(refusal: &PlanRefusal) -> AdminResponse {
+    match refusal {
+        PlanRefusal::Missing => key_not_found(),
+        PlanRefusal::NoConsumer => json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": "consumer not found" })),
+        PlanRefusal::Wrong(problem) => wrong(problem),
+        PlanRefusal::MovedOn(current) => {
+            let problem = "the resource is not at the revision that `If-Match` names; read it again";
+            let body = json!({ "error_msg": problem, "modifiedIndex": current });
+            let mut answer = json_of(StatusCode::PRECONDITION_FAILED, &body);
+            if let Some(current) = current {
+                tag(&mut answer, *current);
+            }
+            answer
+        }
+    }
+}
+
+pub(super) fn failed(failure: &StoreFailure) -> AdminResponse {
+    json_of(StatusCode::SERVICE_UNAVAILABLE, &json!({ "error_msg": failure.to_string() }))
+}
+
+/// Everything that is wrong, the first of it where clients of APISIX look.
+pub(super) fn invalid(diagnostics: &[Diagnostic]) -> AdminResponse {
+    let first = diagnostics.first().map_or_else(|| "invalid configuration".to_owned(), message);
+    let listed: Vec<Value> = diagnostics.iter().map(diagnostic).collect();
+    json_of(StatusCode::BAD_REQUEST, &json!({ "error_msg": first, "diagnostics": listed }))
+}
+
+/// The text that APISIX has for such a fault, with our place and advice in it.
+pub(super) fn message(fault: &Diagnostic) -> String {
+    let told = match &fault.advice {
+        Some(advice) => format!("{}; {advice}", fault.problem),
+        None => fault.problem.clone(),
+    };
+    let (_, place) = fault.path.split_once(": ").unwrap_or(("", &fault.path));
+    if let Some(rest) = place.strip_prefix("plugins.") {
+        let (plugin, option) = rest.split_once(['.', '[']).unwrap_or((rest, ""));
+        if fault.problem.starts_with("this version has no plugin") {
+            return format!("unknown plugin [{plugin}]: {told}");
+        }
+        let place = if option.is_empty() { String::new() } else { format!("property \"{option}\": ") };
+        return format!("failed to check the configuration of plugin {plugin} err: {place}{told}");
+    }
+    match place {
+        "" => format!("invalid configuration: {told}"),
+        place => format!("invalid configuration: property \"{place}\" validation failed: {told}"),
+    }
+}
+
+pub(super) fn diagnostic(fault: &Diagnostic) -> Value {
+    let mut told = json!({ "path": fault.path, "problem": fault.problem });
+    if let Some(advice) = &fault.advice {
+        told["advice"] = advice.as_str().into();
+    }
+    told
+}
+
+/// What `If-Match` of a later request is compared with.
+pub(super) fn tag(answer: &mut AdminResponse, revision: u64) {
+    let value = HeaderValue::from_str(&format!("\"{revision}\"")).expect("digits in quotes are a field value");
+    answer.headers_mut().insert(ETAG, value);
+}
+
+pub(super) fn at_revision(answer: &mut AdminResponse, revision: u64) {
+    answer.headers_mut().insert(REVISION, revision.into());
+}

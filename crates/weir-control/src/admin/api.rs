@@ -1,0 +1,246 @@
+//! The Admin API: from a request to its answer. Start reading at [`AdminApi::answer`].
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue,
+    ORIGIN, SERVER, VARY,
+};
+use http::request::Parts;
+use http::uri::Authority;
+use http::{Method, StatusCode};
+use serde_json::json;
+use tokio::sync::Mutex;
+use tokio::time::sleep;
+use weir_plugin::Registry;
+
+use super::answer::{self, AdminResponse, text};
+use super::context::{AdminContext, ServedRevisions, StandaloneState};
+use super::keys::{AdminKeys, KeyFault};
+use super::query::{Query, decoded};
+use super::request::{AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, unreadable};
+use super::{configs, history, nodes, plugins, resources, schema, validate};
+use crate::document::{AdminKey, AdminRole};
+use crate::stores::live::LiveResources;
+use crate::stores::writes::ResourceWriter;
+
+/// Where everything stands.
+const BASE: &str = "/apisix/admin";
+/// So long a wrong key waits for its answer: who guesses gets through few.
+const WRONG_KEY_PAUSE: Duration = Duration::from_millis(200);
+/// ADC reads a version here, and does what Apache APISIX of that version can.
+const SERVED_BY: &str = concat!("Weir/", env!("CARGO_PKG_VERSION"), " APISIX/3.18.0");
+const API_VERSION: HeaderName = HeaderName::from_static("x-api-version");
+const METHODS: HeaderValue = HeaderValue::from_static("POST, GET, PUT, OPTIONS, DELETE, PATCH");
+
+/// What an Admin API is made of.
+pub struct AdminParts {
+    pub live: Arc<LiveResources>,
+    pub writer: ResourceWriter,
+    pub registry: Registry,
+    pub keys: AdminKeys,
+    /// Names that it may be asked for by, besides addresses and names of this machine.
+    pub hosts: Vec<Box<str>>,
+    /// Web pages that may read its answers.
+    pub origins: Vec<Box<str>>,
+    /// Its resources come all at once, by `PUT /apisix/admin/configs`.
+    pub is_standalone: bool,
+    pub served: ServedRevisions,
+}
+
+/// Answers requests.
+pub struct AdminApi {
+    context: AdminContext,
+    keys: AdminKeys,
+    hosts: Vec<Box<str>>,
+    origins: Vec<Box<str>>,
+}
+
+/// Where a request came in, and from.
+#[derive(Clone, Copy, Debug)]
+pub struct AdminPeer {
+    pub local: SocketAddr,
+    pub remote: SocketAddr,
+}
+
+impl AdminApi {
+    pub fn new(parts: AdminParts) -> AdminApi {
+        let AdminParts { live, writer, registry, keys, hosts, origins, is_standalone, served } = parts;
+        let standalone = is_standalone.then(|| Mutex::new(StandaloneState::default()));
+        let context = AdminContext { live, writer, registry, served, standalone };
+        AdminApi { context, keys, hosts, origins }
+    }
+
+    /// Judges a request in the order of Apache APISIX; the first thing that is wrong answers. `read` reads the body, no more
+    /// than so many bytes of it; it is not asked to for those without a key.
+    pub async fn answer(
+        &self,
+        head: Parts,
+        peer: AdminPeer,
+        read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
+    ) -> AdminResponse {
+        let origin = head.headers.get(ORIGIN).cloned();
+        let is_head = head.method == Method::HEAD;
+        let mut answer = match self.refusal_of_origin(&head, peer, origin.as_ref()) {
+            Some(refusal) => refusal,
+            None => self.answer_own(head, peer, read).await,
+        };
+        if is_head {
+            answer.body_mut().clear();
+        }
+        let headers = answer.headers_mut();
+        headers.insert(SERVER, HeaderValue::from_static(SERVED_BY));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(origin) = origin.filter(|origin| self.is_allowed(origin)) {
+            headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+            headers.insert(VARY, HeaderValue::from_static("Origin"));
+            headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
+            headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("3600"));
+        }
+        answer
+    }
+
+    fn is_allowed(&self, origin: &HeaderValue) -> bool {
+        let origin = origin.to_str().unwrap_or_default().to_ascii_lowercase();
+        self.origins.iter().any(|own| **own == *origin)
+    }
+
+    /// A web page elsewhere can make a browser on this machine send requests here, by the name of this address (CSRF) or by a
+    /// name of its own that means this address (DNS rebinding).
+    fn refusal_of_origin(&self, head: &Parts, peer: AdminPeer, origin: Option<&HeaderValue>) -> Option<AdminResponse> {
+        let field = head.headers.get(HOST).and_then(|value| value.to_str().ok());
+        let host = head.uri.authority().map(Authority::as_str).or(field).unwrap_or_default();
+        if !is_own_name(host, peer.local.ip(), &self.hosts) {
+            let problem =
+                "this name is not one of the Admin API; ask for it by its address, or add the name to `admin.hosts`";
+            return Some(answer::json_of(StatusCode::MISDIRECTED_REQUEST, &json!({ "error_msg": problem })));
+        }
+        let origin = origin?;
+        let is_same =
+            origin.to_str().ok().and_then(|origin| origin.split_once("://")).is_some_and(|(_, own)| own == host);
+        if is_same || self.is_allowed(origin) {
+            return None;
+        }
+        let problem = "web pages of this origin may not use the Admin API; add it to `admin.origins`";
+        Some(answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem })))
+    }
+
+    async fn answer_own(
+        &self,
+        head: Parts,
+        peer: AdminPeer,
+        read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
+    ) -> AdminResponse {
+        let Some(rest) = head.uri.path().strip_prefix(BASE).filter(|rest| rest.is_empty() || rest.starts_with('/'))
+        else {
+            return answer::not_found();
+        };
+        let path: Vec<String> = rest.split('/').filter(|part| !part.is_empty()).map(decoded).collect();
+        match head.method {
+            Method::OPTIONS => return options(),
+            // A ping, which tells a client nothing but the version.
+            Method::HEAD if path.is_empty() => return text(StatusCode::OK, ""),
+            Method::HEAD if path != ["configs"] => return answer::not_found(),
+            Method::GET | Method::HEAD | Method::PUT | Method::POST | Method::PATCH | Method::DELETE => {}
+            _ => return answer::not_found(),
+        }
+        let query = Query::parse(head.uri.query().unwrap_or_default());
+        let key = match self.keys.of_request(&query, &head.headers) {
+            Ok(key) => key,
+            Err(KeyFault::Missing) => return unauthorized("missing apikey"),
+            Err(KeyFault::Wrong) => {
+                sleep(WRONG_KEY_PAUSE).await;
+                return unauthorized("wrong apikey");
+            }
+        };
+        if key.role == AdminRole::Viewer && head.method != Method::GET && !is_check(&path) {
+            return unauthorized("invalid method for role viewer");
+        }
+        let limit = if path == ["configs"] { MAX_CONFIGURATION } else { MAX_BODY };
+        let body = match read(limit).await {
+            Ok(body) => body,
+            Err(fault) => return unreadable(fault, limit),
+        };
+        let request =
+            AdminRequest { method: head.method, path, query, headers: head.headers, body, key, peer: peer.remote };
+        self.route(&request).await
+    }
+
+    async fn route(&self, request: &AdminRequest<'_>) -> AdminResponse {
+        let (context, path) = (&self.context, request.path());
+        let answered = match (path.as_slice(), &request.method) {
+            (["plugins", rest @ ..] | ["schema", "plugins", rest @ ..], method) => {
+                Ok(plugins::answer(context.registry, method, rest, &request.query))
+            }
+            (["schema", "validate", list], &Method::POST) => validate::one(list, request),
+            (["schema", name], &Method::GET) => Ok(match schema::of(name) {
+                Some(schema) => answer::json_of(StatusCode::OK, &schema),
+                None => answer::wrong(format!("not found schema: {name}")),
+            }),
+            (["configs", "validate"], &Method::POST) => validate::lists(context.registry, request),
+            (["configs"], _) => configs::answer(context, request).await,
+            (["nodes"], &Method::GET) => nodes::answer(context).await,
+            (["history", rest @ ..], _) => history::answer(context, request, rest).await,
+            (["schema", ..], _) => Ok(answer::json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": "not found" }))),
+            ([], _) => Ok(answer::not_found()),
+            _ if context.standalone.is_some() && request.method != Method::GET => Ok(answer::not_found()),
+            _ => Ok(versioned(resources::answer(context, request).await)),
+        };
+        answered.unwrap_or_else(|refused| *refused)
+    }
+}
+
+/// Reads what is sent with it, and changes nothing.
+fn is_check(path: &[String]) -> bool {
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    matches!(path.as_slice(), ["schema", "validate", _] | ["configs", "validate"])
+}
+
+fn versioned(mut answer: AdminResponse) -> AdminResponse {
+    answer.headers_mut().insert(API_VERSION, HeaderValue::from_static("v3"));
+    answer
+}
+
+fn options() -> AdminResponse {
+    let mut answer = text(StatusCode::OK, "");
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
+    headers.insert(
+        ACCESS_CONTROL_ALLOW_HEADERS,
+        HeaderValue::from_static("X-API-KEY, Content-Type, If-Match, If-None-Match"),
+    );
+    answer
+}
+
+fn unauthorized(description: &str) -> AdminResponse {
+    let body = json!({ "error_msg": "failed to check token", "description": description });
+    answer::json_of(StatusCode::UNAUTHORIZED, &body)
+}
+
+/// On loopback: an address, or a name without dots, which no public name server knows. Elsewhere any name does: a page cannot
+/// make it mean another machine than it means to everybody.
+fn is_own_name(host: &str, local: IpAddr, hosts: &[Box<str>]) -> bool {
+    let Ok(authority) = host.parse::<Authority>() else { return false };
+    let name = authority.host().to_ascii_lowercase();
+    let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    is_address
+        || !name.contains('.')
+        || name.ends_with(".localhost")
+        || hosts.iter().any(|own| **own == *name)
+        || !local.is_loopback() && hosts.is_empty()
+}
+
+/// The name that a generated key has in the history.
+pub const GENERATED_KEY: &str = "generated";
+
+/// A key that was made for a node without any.
+pub fn generated_key(key: &str) -> AdminKey {
+    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, key.as_bytes());
+    let hash = hash.as_ref().try_into().expect("SHA-256 has 32 bytes");
+    AdminKey { name: GENERATED_KEY.into(), hash, role: AdminRole::Admin }
+}

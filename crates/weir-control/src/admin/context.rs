@@ -1,0 +1,213 @@
+//! What the parts of the Admin API share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{HeaderValue, StatusCode};
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use weir_plugin::Registry;
+
+use super::answer::{self, AdminResponse};
+use super::redact::redact;
+use super::request::AdminRequest;
+use crate::document::AdminRole;
+use crate::stores::live::LiveResources;
+use crate::stores::resources::{ResourceChange, RevisionRecord, StoredResource};
+use crate::stores::shared::NodeReport;
+use crate::stores::store::StoreFailure;
+use crate::stores::writes::{ResourceWriter, WriteReceipt};
+
+/// Asks each worker for the revision of the snapshot it serves.
+pub type ServedRevisions = Box<dyn Fn() -> Vec<u64> + Send + Sync>;
+
+pub(super) struct AdminContext {
+    pub(super) live: Arc<LiveResources>,
+    pub(super) writer: ResourceWriter,
+    pub(super) registry: Registry,
+    pub(super) served: ServedRevisions,
+    /// What came with the last `PUT /apisix/admin/configs`; nothing where resources come one by one.
+    pub(super) standalone: Option<Mutex<StandaloneState>>,
+}
+
+/// The configuration as a whole, as its author numbers it (API-driven standalone).
+#[derive(Clone, Debug, Default)]
+pub(super) struct StandaloneState {
+    pub(super) digest: Option<String>,
+    pub(super) last_modified: u64,
+    pub(super) versions: BTreeMap<&'static str, u64>,
+    /// The lists as they came.
+    pub(super) lists: BTreeMap<&'static str, Value>,
+}
+
+/// How often workers are polled while a request waits for their revision.
+const LOOK: Duration = Duration::from_millis(2);
+/// The same of nodes, which are asked by way of the store.
+const LOOK_AT_NODES: Duration = Duration::from_millis(20);
+const MOST_WAIT: Duration = Duration::from_secs(60);
+
+impl AdminContext {
+    /// The answer to a change, once every worker serves it, or the time is over that `?wait=` gives them: then it is 202, with
+    /// those that do not.
+    pub(super) async fn after_wait(
+        &self,
+        request: &AdminRequest<'_>,
+        receipt: &WriteReceipt,
+        mut answer: AdminResponse,
+    ) -> AdminResponse {
+        if !receipt.set_aside.is_empty() {
+            let keys: Vec<&str> = receipt.set_aside.iter().map(|fault| fault.path.as_str()).collect();
+            if let Ok(value) = HeaderValue::from_str(&keys.join(", ")) {
+                answer.headers_mut().insert("x-weir-set-aside", value);
+            }
+        }
+        let Some(wait) = request.query.get("wait") else { return answer };
+        let Some(wait) = wait_of(wait) else { return answer::wrong("invalid argument wait: write as 5s or 500ms") };
+        let deadline = Instant::now() + wait;
+        loop {
+            let served = (self.served)();
+            let mut behind: Vec<Value> = served
+                .iter()
+                .enumerate()
+                .filter(|(_, revision)| **revision < receipt.publication)
+                .map(|(worker, revision)| json!({ "worker": worker, "revision": revision }))
+                .collect();
+            if behind.is_empty() {
+                behind = self.nodes_behind(receipt.record.revision).await;
+            }
+            if behind.is_empty() {
+                return answer;
+            }
+            if Instant::now() >= deadline {
+                let body = json!({ "revision": receipt.record.revision, "not_serving": behind });
+                let mut late = answer::json_of(StatusCode::ACCEPTED, &body);
+                answer::at_revision(&mut late, receipt.record.revision);
+                return late;
+            }
+            sleep(if self.live.store().shared().is_some() { LOOK_AT_NODES } else { LOOK }).await;
+        }
+    }
+
+    /// All nodes that live; nothing where the store is this node's own.
+    pub(super) async fn nodes(&self) -> Option<Result<Vec<NodeReport>, StoreFailure>> {
+        self.live.store().shared()?;
+        let live = Arc::clone(&self.live);
+        // It waits for the store, and others are to be answered meanwhile.
+        let asked = spawn_blocking(move || live.store().shared().map(|shared| shared.nodes())).await;
+        asked.unwrap_or_else(|_| Some(Err(StoreFailure::new("the store cannot be asked", ""))))
+    }
+
+    /// The nodes that do not serve a revision yet, where the store is shared.
+    async fn nodes_behind(&self, revision: u64) -> Vec<Value> {
+        match self.nodes().await {
+            None => Vec::new(),
+            Some(Ok(nodes)) => {
+                let behind = nodes.iter().filter(|node| node.served.revision < revision);
+                behind.map(|node| json!({ "node": node.id, "revision": node.served.revision })).collect()
+            }
+            Some(Err(failure)) => vec![json!({ "store": failure.to_string() })],
+        }
+    }
+
+    /// What a change would do.
+    pub(super) fn tried(&self, request: &AdminRequest<'_>, record: &RevisionRecord) -> AdminResponse {
+        let changes: Vec<Value> = record.changes.iter().map(|change| difference(change, request.key.role)).collect();
+        let body = json!({ "dry_run": true, "revision": record.revision, "changes": changes });
+        answer::json_of(StatusCode::OK, &body)
+    }
+}
+
+/// `5s`, `500ms`, or seconds.
+fn wait_of(text: &str) -> Option<Duration> {
+    let seconds = match text.strip_suffix("ms") {
+        Some(ms) => ms.parse::<f64>().ok()? / 1_000.0,
+        None => text.strip_suffix('s').unwrap_or(text).parse::<f64>().ok()?,
+    };
+    Duration::try_from_secs_f64(seconds).ok().map(|wait| wait.min(MOST_WAIT))
+}
+
+/// A change, member by member, without what its reader may not see.
+pub(super) fn difference(change: &ResourceChange, role: AdminRole) -> Value {
+    let value = |resource: &Option<StoredResource>| {
+        let mut value = resource.as_ref().map(StoredResource::value)?;
+        redact(change.key.list(), &mut value, role);
+        Some(value)
+    };
+    let (before, after) = (value(&change.before), value(&change.after));
+    let action = match (&before, &after) {
+        (None, _) => "created",
+        (_, None) => "deleted",
+        _ => "changed",
+    };
+    let mut members = Vec::new();
+    compare("", before.as_ref(), after.as_ref(), &mut members);
+    json!({ "key": change.key, "action": action, "members": members })
+}
+
+fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, members: &mut Vec<Value>) {
+    if before == after {
+        return;
+    }
+    let maps = (before.and_then(Value::as_object), after.and_then(Value::as_object));
+    let (Some(old), Some(new)) = maps else {
+        if path.is_empty() {
+            let all = before.or(after).and_then(Value::as_object).into_iter().flatten();
+            return all.for_each(|(name, _)| {
+                compare(
+                    name,
+                    before.and_then(|value| value.get(name)),
+                    after.and_then(|value| value.get(name)),
+                    members,
+                );
+            });
+        }
+        return members.push(json!({ "path": path, "before": before, "after": after }));
+    };
+    let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    for (name, value) in old {
+        compare(&below(name), Some(value), new.get(name), members);
+    }
+    for (name, value) in new.iter().filter(|(name, _)| !old.contains_key(*name)) {
+        compare(&below(name), None, Some(value), members);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stores::resources::ResourceKey;
+
+    fn stored(value: Value) -> Option<StoredResource> {
+        Some(StoredResource { json: value.to_string().into(), created: 1, modified: 1, expires_ms: None })
+    }
+
+    #[test]
+    fn a_difference_names_members() {
+        let change = ResourceChange {
+            key: ResourceKey::new("routes", "r"),
+            before: stored(json!({"uri": "/a", "upstream": {"nodes": {"a:1": 1}, "type": "chash"}})),
+            after: stored(json!({"uri": "/b", "upstream": {"nodes": {"a:1": 1}}, "name": "n"})),
+        };
+        let told = difference(&change, AdminRole::Viewer);
+        assert_eq!(told["action"], "changed");
+        let expected = json!([
+            {"path": "uri", "before": "/a", "after": "/b"},
+            {"path": "upstream.type", "before": "chash", "after": null},
+            {"path": "name", "before": null, "after": "n"},
+        ]);
+        assert_eq!(told["members"], expected);
+        let made = ResourceChange { before: None, ..change };
+        assert_eq!(difference(&made, AdminRole::Viewer)["action"], "created");
+    }
+
+    #[test]
+    fn waits_are_bounded() {
+        assert_eq!(wait_of("5s"), Some(Duration::from_secs(5)));
+        assert_eq!(wait_of("500ms"), Some(Duration::from_millis(500)));
+        assert_eq!(wait_of("1h"), None);
+        assert_eq!(wait_of("1000"), Some(MOST_WAIT));
+    }
+}

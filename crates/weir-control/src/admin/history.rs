@@ -1,0 +1,142 @@
+//! The history of a store: what changed, when, by whom; and the way back.
+
+use std::collections::BTreeMap;
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::answer::{self, AdminResponse, Refused, refuse};
+use super::context::{AdminContext, difference};
+use super::request::AdminRequest;
+use crate::document::AdminRole;
+use crate::stores::live::ResourceEdit;
+use crate::stores::resources::{ResourceKey, ResourceView, RevisionRecord, StoredResource};
+use crate::stores::writes::{WriteOutcome, WriteRequest};
+
+const DEFAULT_COUNT: usize = 50;
+const MOST_COUNT: usize = 1_000;
+
+/// Answers below `/history`.
+pub(super) async fn answer(
+    context: &AdminContext,
+    request: &AdminRequest<'_>,
+    path: &[&str],
+) -> Refused<AdminResponse> {
+    match (path, &request.method) {
+        ([], &Method::GET) => list(context, request),
+        ([revision], &Method::GET) => one(context, request, number(revision)?),
+        ([revision, "rollback"], &Method::POST) => rollback(context, request, number(revision)?).await,
+        _ => Ok(answer::json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": "not found" }))),
+    }
+}
+
+fn number(text: &str) -> Refused<u64> {
+    text.parse().map_or_else(|_| refuse(format!("`{text}` is not the number of a revision")), Ok)
+}
+
+/// The latest first; `?before=` goes on where a page ended, `?key=` shows one resource alone.
+fn list(context: &AdminContext, request: &AdminRequest<'_>) -> Refused<AdminResponse> {
+    let before = request.query.get("before").map_or(Ok(u64::MAX), number)?;
+    let count = request.query.get("count").map_or(Ok(DEFAULT_COUNT as u64), number)?;
+    let count = usize::try_from(count).unwrap_or(MOST_COUNT).clamp(1, MOST_COUNT);
+    let key = request.query.get("key");
+    let looked_at = if key.is_some() { usize::MAX } else { count };
+    let records =
+        context.live.store().history(before, looked_at).map_err(|failure| Box::new(answer::failed(&failure)))?;
+    let concerned =
+        |record: &&RevisionRecord| key.is_none_or(|key| record.changes.iter().any(|change| change.key.as_str() == key));
+    let role = request.key.role;
+    let list: Vec<Value> = records.iter().filter(concerned).take(count).map(|record| told(record, role)).collect();
+    let revision = context.live.committed().revision;
+    let mut answer = answer::json_of(StatusCode::OK, &json!({ "revision": revision, "list": list }));
+    answer::at_revision(&mut answer, revision);
+    Ok(answer)
+}
+
+fn one(context: &AdminContext, request: &AdminRequest<'_>, revision: u64) -> Refused<AdminResponse> {
+    let found = context.live.store().history(revision.saturating_add(1), 1);
+    let found = found.map_err(|failure| Box::new(answer::failed(&failure)))?;
+    Ok(match found.first().filter(|record| record.revision == revision) {
+        Some(record) => answer::json_of(StatusCode::OK, &told(record, request.key.role)),
+        None => answer::key_not_found(),
+    })
+}
+
+fn told(record: &RevisionRecord, role: AdminRole) -> Value {
+    let changes: Vec<Value> = record.changes.iter().map(|change| difference(change, role)).collect();
+    json!({
+        "revision": record.revision,
+        "at": record.at_ms / 1_000,
+        "at_ms": record.at_ms,
+        "author": record.author,
+        "changes": changes,
+    })
+}
+
+/// Makes everything what it was at a revision, as a revision of its own.
+async fn rollback(context: &AdminContext, request: &AdminRequest<'_>, to: u64) -> Refused<AdminResponse> {
+    if request.key.role != AdminRole::Admin {
+        let problem = json!({ "error_msg": "only the role admin may roll back" });
+        return Err(Box::new(answer::json_of(StatusCode::FORBIDDEN, &problem)));
+    }
+    let now = context.live.committed().revision;
+    if to >= now {
+        return refuse(format!("revision {to} is not in the past: the store is at {now}"));
+    }
+    let wanted = before_revision(context, to, now)?;
+    let plan = move |view: &ResourceView| {
+        // Compared with the resources as they are now, which may have changed since `wanted` was read.
+        let differs = wanted
+            .iter()
+            .filter(|(key, wanted)| view.get(key).map(|now| &now.json) != wanted.as_ref().map(|was| &was.json));
+        Ok(differs
+            .map(|(key, wanted)| match wanted {
+                Some(was) => ResourceEdit::Put { key: key.clone(), value: was.value(), expires_ms: was.expires_ms },
+                None => ResourceEdit::Delete { key: key.clone() },
+            })
+            .collect())
+    };
+    let mut author = request.author();
+    if author.message.is_empty() {
+        author.message = format!("rollback to revision {to}");
+    }
+    let dry_run = request.query.is_true("dry_run");
+    let write = WriteRequest { plan: Box::new(plan), author, forced: false, dry_run };
+    Ok(match context.writer.write(write).await {
+        WriteOutcome::Applied(receipt) if dry_run => context.tried(request, &receipt.record),
+        WriteOutcome::Applied(receipt) => {
+            let mut answer = answer::json_of(StatusCode::OK, &told(&receipt.record, request.key.role));
+            answer::at_revision(&mut answer, receipt.record.revision);
+            context.after_wait(request, &receipt, answer).await
+        }
+        WriteOutcome::Refused(refusal) => answer::refused(&refusal),
+        WriteOutcome::Invalid(diagnostics) => answer::invalid(&diagnostics),
+        WriteOutcome::Failed(failure) => answer::failed(&failure),
+    })
+}
+
+/// What every resource that has changed after revision `to` was at it.
+fn before_revision(
+    context: &AdminContext,
+    to: u64,
+    now: u64,
+) -> Refused<BTreeMap<ResourceKey, Option<StoredResource>>> {
+    let count = usize::try_from(now - to).unwrap_or(usize::MAX).saturating_add(1);
+    let mut records =
+        context.live.store().history(now + 1, count).map_err(|failure| Box::new(answer::failed(&failure)))?;
+    // Those of a shared store are not numbered one by one. That one from before is kept says that all after it are.
+    let is_complete = records.iter().any(|record| record.revision <= to);
+    records.retain(|record| record.revision > to);
+    if !is_complete && records.last().is_none_or(|oldest| oldest.revision != to + 1) {
+        return refuse(format!(
+            "what revision {} changed is not kept any more; `store.history` says how many are",
+            to + 1
+        ));
+    }
+    let mut was = BTreeMap::new();
+    // The latest first, so that the oldest of them has the last word.
+    for change in records.into_iter().flat_map(|record| record.changes) {
+        was.insert(change.key, change.before);
+    }
+    Ok(was)
+}

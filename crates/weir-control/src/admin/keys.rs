@@ -1,0 +1,112 @@
+//! Who may do what: keys, and the roles they have.
+
+use std::sync::Arc;
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::digest::{SHA256, digest};
+use http::header::{COOKIE, HeaderMap};
+
+use super::query::Query;
+use crate::document::{AdminKey, AdminRole};
+
+/// Why nothing is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeyFault {
+    Missing,
+    Wrong,
+}
+
+/// The keys of a node.
+#[derive(Clone, Debug)]
+pub struct AdminKeys(Arc<[AdminKey]>);
+
+impl AdminKeys {
+    pub fn new(keys: Vec<AdminKey>) -> AdminKeys {
+        AdminKeys(keys.into())
+    }
+
+    /// The key that a request brings. How long that takes tells nothing about any key: each is compared, hashed, in constant
+    /// time.
+    pub(super) fn of_request(&self, query: &Query, headers: &HeaderMap) -> Result<&AdminKey, KeyFault> {
+        let brought = brought(query, headers).ok_or(KeyFault::Missing)?;
+        let hash = digest(&SHA256, brought.as_bytes());
+        let mut found = None;
+        for key in &*self.0 {
+            if verify_slices_are_equal(hash.as_ref(), &key.hash).is_ok() {
+                found = Some(key);
+            }
+        }
+        found.ok_or(KeyFault::Wrong)
+    }
+}
+
+/// In the order in which Apache APISIX looks: query, field, cookie.
+fn brought<'r>(query: &'r Query, headers: &'r HeaderMap) -> Option<&'r str> {
+    let field = || headers.get("x-api-key").and_then(|value| value.to_str().ok());
+    let cookie = || {
+        let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+        let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
+        pairs.find(|(name, _)| *name == "x_api_key").map(|(_, value)| value)
+    };
+    query.get("api_key").or_else(field).or_else(cookie).filter(|key| !key.is_empty())
+}
+
+/// Whether a role is enough for a change of a list.
+pub(super) fn may_write(role: AdminRole, list: &str) -> bool {
+    match role {
+        AdminRole::Viewer => false,
+        AdminRole::Editor => list != "secrets",
+        AdminRole::Admin => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+
+    use weir_testkit::timing::assert_same_time;
+
+    use super::*;
+
+    fn keys() -> AdminKeys {
+        let key = |name: &str, role| AdminKey {
+            name: name.into(),
+            hash: digest(&SHA256, name.as_bytes()).as_ref().try_into().expect("32 bytes"),
+            role,
+        };
+        AdminKeys::new(vec![key("one", AdminRole::Admin), key("two", AdminRole::Viewer)])
+    }
+
+    #[test]
+    fn a_key_comes_in_the_query_a_field_or_a_cookie() {
+        let (keys, none) = (keys(), HeaderMap::new());
+        let name = |query: &str, headers: &HeaderMap| {
+            keys.of_request(&Query::parse(query), headers).map(|key| key.name.to_string())
+        };
+        assert_eq!(name("", &none), Err(KeyFault::Missing));
+        assert_eq!(name("api_key=", &none), Err(KeyFault::Missing));
+        assert_eq!(name("api_key=one", &none), Ok("one".to_owned()));
+        let mut headers = HeaderMap::new();
+        headers.insert(COOKIE, "a=b; x_api_key=two".parse().expect("a value"));
+        assert_eq!(name("", &headers), Ok("two".to_owned()));
+        headers.insert("x-api-key", "three".parse().expect("a value"));
+        assert_eq!(name("", &headers), Err(KeyFault::Wrong));
+        assert_eq!(name("api_key=one", &headers), Ok("one".to_owned()), "the query comes first");
+    }
+
+    #[test]
+    fn the_time_of_a_check_tells_nothing_about_a_key() {
+        const KEY: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
+        let hash = digest(&SHA256, KEY).as_ref().try_into().expect("32 bytes");
+        let key = AdminKey { name: "one".into(), hash, role: AdminRole::Admin };
+        let keys = AdminKeys::new(vec![key]);
+        let input = |near: bool, random: &mut weir_testkit::timing::Random| {
+            if near { random.beginning_as(KEY) } else { random.text::<32>() }
+        };
+        assert_same_time("keys of the Admin API", input, |brought: &[u8; 32]| {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-api-key", http::HeaderValue::from_bytes(brought).expect("letters and digits"));
+            let _ = black_box(keys.of_request(&Query::default(), &headers));
+        });
+    }
+}

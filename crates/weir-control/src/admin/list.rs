@@ -1,0 +1,128 @@
+//! Lists: filtered, sorted, page by page.
+
+use regex::Regex;
+use serde_json::{Value, json};
+
+use super::answer::{Refused, refuse, text};
+use super::query::Query;
+use super::references::id_text;
+use crate::stores::resources::{ResourceKey, StoredResource};
+
+const PAGE_SIZES: std::ops::RangeInclusive<u64> = 10..=500;
+
+/// What of a list is asked for.
+#[derive(Debug)]
+pub(super) struct ListQuery {
+    name: Option<Regex>,
+    uri: Option<Regex>,
+    label: Option<String>,
+    /// Members that must have this value.
+    members: Vec<(String, String)>,
+    /// The page, from 1, and how many stand on one.
+    page: Option<(u64, u64)>,
+}
+
+impl ListQuery {
+    pub(super) fn of(list: &str, query: &Query) -> Refused<ListQuery> {
+        let pattern = |name: &str| match query.get(name).map(Regex::new) {
+            None => Ok(None),
+            Some(Ok(pattern)) => Ok(Some(pattern)),
+            Some(Err(error)) => refuse(format!("invalid argument {name}: {error}")),
+        };
+        let number = |name: &str| query.get(name).and_then(|text| text.parse::<f64>().ok());
+        let page =
+            number("page").zip(number("page_size")).map(|(page, size)| (page.max(1.0) as u64, size.max(0.0) as u64));
+        if page.is_some_and(|(_, size)| !PAGE_SIZES.contains(&size)) {
+            let answer = text(http::StatusCode::BAD_REQUEST, "page_size must be between 10 and 500");
+            return Err(Box::new(answer));
+        }
+        let filter = Query::parse(query.get("filter").unwrap_or_default());
+        let known =
+            |name: &str| matches!(list, "routes" | "stream_routes") && matches!(name, "service_id" | "upstream_id");
+        let members = filter.iter().filter(|(name, _)| known(name));
+        Ok(ListQuery {
+            name: pattern("name")?,
+            uri: pattern("uri")?,
+            label: query.get("label").map(str::to_owned),
+            members: members.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+            page,
+        })
+    }
+
+    fn takes_all(&self) -> bool {
+        self.name.is_none() && self.uri.is_none() && self.label.is_none() && self.members.is_empty()
+    }
+
+    fn takes(&self, value: &Value) -> bool {
+        let named = |pattern: &Regex| value["name"].as_str().is_some_and(|name| pattern.is_match(name));
+        let at_uri = |pattern: &Regex| {
+            let more = value["uris"].as_array().into_iter().flatten();
+            more.chain(value.get("uri")).filter_map(Value::as_str).any(|uri| pattern.is_match(uri))
+        };
+        self.name.as_ref().is_none_or(named)
+            && self.uri.as_ref().is_none_or(at_uri)
+            && self.label.as_ref().is_none_or(|label| value["labels"].get(label).is_some())
+            && self.members.iter().all(|(name, wanted)| value.get(name).and_then(id_text).as_ref() == Some(wanted))
+    }
+
+    /// The list as it is answered. `show` makes of a resource what may be seen of it.
+    pub(super) fn answer(
+        &self,
+        found: Vec<(&ResourceKey, &StoredResource)>,
+        show: impl Fn(&ResourceKey, &StoredResource) -> Value,
+    ) -> Value {
+        let mut found = match self.takes_all() {
+            true => found,
+            false => found.into_iter().filter(|(_, resource)| self.takes(&resource.value())).collect(),
+        };
+        let total = found.len();
+        if let Some((page, size)) = self.page {
+            found.sort_by_key(|(_, resource)| resource.created);
+            let skipped = usize::try_from((page - 1).saturating_mul(size)).unwrap_or(usize::MAX);
+            found = found.into_iter().skip(skipped).take(size as usize).collect();
+        }
+        let items: Vec<Value> = found.into_iter().map(|(key, resource)| show(key, resource)).collect();
+        json!({ "total": total, "list": items })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(query: &str) -> Vec<String> {
+        let texts = [
+            ("b", 1, json!({"name": "beta", "uri": "/b/x", "labels": {"team": "a"}, "service_id": "s1"})),
+            ("a", 2, json!({"name": "alpha", "uris": ["/a", "/b"], "upstream_id": 7})),
+            ("c", 3, json!({"uri": "/c"})),
+        ];
+        let all: Vec<_> = texts
+            .map(|(id, created, value)| {
+                let resource =
+                    StoredResource { json: value.to_string().into(), created, modified: created, expires_ms: None };
+                (ResourceKey::new("routes", id), resource)
+            })
+            .into();
+        let mut sorted: Vec<_> = all.iter().map(|(key, resource)| (key, resource)).collect();
+        sorted.sort_by_key(|(key, _)| *key);
+        let wanted = ListQuery::of("routes", &Query::parse(query)).expect("a good query");
+        let answer = wanted.answer(sorted, |key, _| key.id().into());
+        assert!(answer["total"].as_u64() >= answer["list"].as_array().map(|list| list.len() as u64));
+        answer["list"].as_array().expect("a list").iter().map(|id| id.as_str().expect("an id").to_owned()).collect()
+    }
+
+    #[test]
+    fn lists_are_filtered_and_cut_into_pages() {
+        assert_eq!(listed(""), ["a", "b", "c"]);
+        assert_eq!(listed("page=1&page_size=10"), ["b", "a", "c"], "in the order of their making");
+        assert_eq!(listed("page=1"), ["a", "b", "c"], "one of the two alone does not count");
+        assert_eq!(listed("page=2&page_size=10"), [""; 0]);
+        assert_eq!(listed("name=^al"), ["a"]);
+        assert_eq!(listed("uri=/b"), ["a", "b"]);
+        assert_eq!(listed("label=team"), ["b"]);
+        assert_eq!(listed("filter=service_id%3Ds1"), ["b"]);
+        assert_eq!(listed("filter=upstream_id%3D7%26other%3D1"), ["a"]);
+        assert!(ListQuery::of("routes", &Query::parse("page=1&page_size=5")).is_err());
+        assert!(ListQuery::of("routes", &Query::parse("name=(")).is_err());
+    }
+}

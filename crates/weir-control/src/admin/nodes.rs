@@ -1,0 +1,37 @@
+//! The nodes that share a store.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::answer::{self, AdminResponse, Refused};
+use super::context::AdminContext;
+
+/// Every node with what it serves, and whether that is what this one has.
+pub(super) async fn answer(context: &AdminContext) -> Refused<AdminResponse> {
+    let Some(nodes) = context.nodes().await else {
+        return answer::refuse("the store belongs to this node alone; nodes share one with `store: { etcd: … }`");
+    };
+    let nodes = nodes.map_err(|failure| Box::new(answer::failed(&failure)))?;
+    let own = context.live.content();
+    let list: Vec<Value> = nodes
+        .iter()
+        .map(|node| {
+            json!({
+                "id": node.id,
+                "version": node.version,
+                "started_ms": node.started_ms,
+                "told_ms": node.told_ms,
+                "revision": node.served.revision,
+                "content": format!("{:016x}", node.served.content),
+                "in_step": node.served.content == own.content,
+                "set_aside": node.served.set_aside,
+            })
+        })
+        .collect();
+    let mut answer = answer::json_of(
+        StatusCode::OK,
+        &json!({ "revision": own.revision, "content": format!("{:016x}", own.content), "total": list.len(), "list": list }),
+    );
+    answer::at_revision(&mut answer, own.revision);
+    Ok(answer)
+}

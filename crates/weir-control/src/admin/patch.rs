@@ -1,0 +1,83 @@
+//! PATCH: a change of parts of a resource.
+
+use serde_json::{Map, Value};
+
+/// Merges `patch` into `value` as Apache APISIX does: maps merge, `null` removes, and everything else replaces, an empty map
+/// included.
+pub(super) fn merge(value: &mut Value, patch: &Value) {
+    let (Value::Object(members), Value::Object(changes)) = (&mut *value, patch) else {
+        *value = patch.clone();
+        return;
+    };
+    for (key, change) in changes {
+        match (change, members.get_mut(key)) {
+            (Value::Null, _) => drop(members.shift_remove(key)),
+            (Value::Object(inner), Some(member @ Value::Object(_))) if !inner.is_empty() => merge(member, change),
+            _ => drop(members.insert(key.clone(), without_nulls(change))),
+        }
+    }
+}
+
+/// What is new has nothing to remove.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let kept = members.iter().filter(|(_, value)| !value.is_null());
+            Value::Object(kept.map(|(key, value)| (key.clone(), without_nulls(value))).collect())
+        }
+        value => value.clone(),
+    }
+}
+
+/// Sets the value at a path, as `upstream/nodes`; missing maps on the way are made.
+///
+/// # Errors
+/// Where something on the way is no map.
+pub(super) fn set(value: &mut Value, path: &str, new: Value) -> Result<(), String> {
+    let invalid = || format!("invalid sub-path: /{path}");
+    let mut steps = path.split('/').peekable();
+    let mut at = value;
+    while let Some(step) = steps.next() {
+        let Value::Object(members) = at else { return Err(invalid()) };
+        if steps.peek().is_none() {
+            match new {
+                Value::Null => drop(members.shift_remove(step)),
+                new => drop(members.insert(step.to_owned(), new)),
+            }
+            return Ok(());
+        }
+        at = members.entry(step).or_insert_with(|| Value::Object(Map::new()));
+    }
+    Err(invalid())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn maps_merge_and_everything_else_replaces() {
+        let mut value =
+            json!({"uri": "/a", "methods": ["GET", "PUT"], "upstream": {"type": "chash", "nodes": {"a:1": 1}}});
+        merge(&mut value, &json!({"methods": ["POST"], "upstream": {"nodes": {"b:1": 2}}, "new": {"x": null, "y": 1}}));
+        assert_eq!(
+            value,
+            json!({"uri": "/a", "methods": ["POST"], "upstream": {"type": "chash", "nodes": {"a:1": 1, "b:1": 2}}, "new": {"y": 1}})
+        );
+        merge(&mut value, &json!({"methods": null, "upstream": {"nodes": {}}, "new": null, "absent": null}));
+        assert_eq!(value, json!({"uri": "/a", "upstream": {"type": "chash", "nodes": {}}}));
+    }
+
+    #[test]
+    fn a_path_is_set_or_said_to_be_none() {
+        let mut value = json!({"uri": "/a", "upstream": {"nodes": {"a:1": 1}}});
+        assert_eq!(set(&mut value, "upstream/nodes", json!({"b:1": 2})), Ok(()));
+        assert_eq!(set(&mut value, "plugins/mocking/response_status", json!(201)), Ok(()));
+        let expected =
+            json!({"uri": "/a", "upstream": {"nodes": {"b:1": 2}}, "plugins": {"mocking": {"response_status": 201}}});
+        assert_eq!(value, expected);
+        assert_eq!(set(&mut value, "uri/x", json!(1)), Err("invalid sub-path: /uri/x".to_owned()));
+    }
+}

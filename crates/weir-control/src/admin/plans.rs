@@ -1,0 +1,203 @@
+//! From what a request asks for to edits of resources. A plan looks at the resources as they are when its turn comes.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use http::header::{HeaderMap, IF_MATCH, IF_NONE_MATCH};
+use serde_json::Value;
+
+use super::kinds::{IdRule, ResourceKind};
+use super::patch;
+use super::redact::unmask;
+use super::references;
+use crate::stores::live::ResourceEdit;
+use crate::stores::resources::{ResourceKey, ResourceView, StoredResource};
+use crate::stores::writes::PlanRefusal;
+
+type Planned = Result<Vec<ResourceEdit>, PlanRefusal>;
+
+/// What a resource must be for a change to be made (`If-Match`, `If-None-Match`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Precondition {
+    matches: Option<Vec<String>>,
+    /// There must be none.
+    is_new: bool,
+}
+
+impl Precondition {
+    pub(super) fn of(headers: &HeaderMap) -> Precondition {
+        let texts = |name| {
+            let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+            values
+                .flat_map(|value| value.split(','))
+                .map(|tag| tag.trim().trim_matches('"').to_owned())
+                .collect::<Vec<_>>()
+        };
+        let matches = Some(texts(IF_MATCH)).filter(|tags| !tags.is_empty());
+        Precondition { matches, is_new: texts(IF_NONE_MATCH).iter().any(|tag| tag == "*") }
+    }
+
+    fn check(&self, found: Option<&StoredResource>) -> Result<(), PlanRefusal> {
+        let current = found.map(|resource| resource.modified);
+        let is_one = |tag: &String| tag == "*" || current.is_some_and(|current| *tag == current.to_string());
+        let holds = match &self.matches {
+            Some(tags) => current.is_some() && tags.iter().any(is_one),
+            None => true,
+        };
+        match holds && !(self.is_new && current.is_some()) {
+            true => Ok(()),
+            false => Err(PlanRefusal::MovedOn(current)),
+        }
+    }
+}
+
+/// What PUT and POST have in common.
+#[derive(Clone, Debug)]
+pub(super) struct NewResource {
+    pub(super) kind: &'static ResourceKind,
+    pub(super) value: Value,
+    pub(super) expires_ms: Option<u64>,
+    pub(super) condition: Precondition,
+}
+
+impl NewResource {
+    pub(super) fn put(&self, view: &ResourceView, key: &ResourceKey) -> Planned {
+        let before = view.get(key);
+        self.condition.check(before)?;
+        let mut value = self.value.clone();
+        let old = before.map(StoredResource::value);
+        if let Some(old) = &old {
+            unmask(&mut value, old);
+        }
+        complete(self.kind, key, &mut value, old.as_ref());
+        admit(view, self.kind, key, &value)?;
+        Ok(vec![ResourceEdit::Put { key: key.clone(), value, expires_ms: self.expires_ms }])
+    }
+
+    /// The id is the number of the revision that makes the resource.
+    pub(super) fn post(&self, view: &ResourceView) -> Planned {
+        self.put(view, &ResourceKey::new(self.kind.list, &format!("{:020}", view.revision + 1)))
+    }
+}
+
+/// A change of parts of a resource.
+#[derive(Clone, Debug)]
+pub(super) struct PatchOf {
+    pub(super) kind: &'static ResourceKind,
+    pub(super) key: ResourceKey,
+    /// The part that is replaced; without one the patch is merged.
+    pub(super) path: Option<String>,
+    pub(super) patch: Value,
+    pub(super) expires_ms: Option<u64>,
+    pub(super) condition: Precondition,
+}
+
+impl PatchOf {
+    pub(super) fn plan(&self, view: &ResourceView) -> Planned {
+        let found = view.get(&self.key).ok_or(PlanRefusal::Missing)?;
+        self.condition.check(Some(found))?;
+        let old = found.value();
+        let mut value = old.clone();
+        match &self.path {
+            Some(path) => patch::set(&mut value, path, self.patch.clone()).map_err(PlanRefusal::Wrong)?,
+            None => patch::merge(&mut value, &self.patch),
+        }
+        unmask(&mut value, &old);
+        if self.kind.timed && self.patch.get("update_time").is_none() {
+            value["update_time"] = now_seconds().into();
+        }
+        admit(view, self.kind, &self.key, &value)?;
+        Ok(vec![ResourceEdit::Put { key: self.key.clone(), value, expires_ms: self.expires_ms }])
+    }
+}
+
+/// Deletes a resource, with what belongs to it.
+pub(super) fn delete(view: &ResourceView, key: &ResourceKey, condition: &Precondition, forced: bool) -> Planned {
+    let found = view.get(key);
+    condition.check(found)?;
+    if found.is_none() {
+        return Err(PlanRefusal::Missing);
+    }
+    if !forced {
+        references::refuse_if_used(view, key)?;
+    }
+    let mut edits = vec![ResourceEdit::Delete { key: key.clone() }];
+    if key.list() == "consumers" && key.consumer_of_credential().is_none() {
+        let credentials = view.below(&format!("{key}/credentials/"));
+        edits.extend(credentials.into_iter().map(|(key, _)| ResourceEdit::Delete { key: key.clone() }));
+    }
+    Ok(edits)
+}
+
+/// Adds what every resource has: its id and its times.
+pub(super) fn complete(kind: &ResourceKind, key: &ResourceKey, value: &mut Value, old: Option<&Value>) {
+    let Value::Object(members) = value else { return };
+    match kind.id {
+        IdRule::Username => drop(members.shift_remove("id")),
+        // One that came as a number stays a number.
+        _ if members.get("id").and_then(references::id_text).as_deref() == Some(last_of(key)) => {}
+        _ => drop(members.insert("id".to_owned(), id_of(key).into())),
+    }
+    if kind.id == IdRule::Manager {
+        members.insert("id".to_owned(), key.id().into());
+    }
+    if kind.timed {
+        let now = now_seconds();
+        let created = old.and_then(|old| old.get("create_time")).cloned().unwrap_or_else(|| now.into());
+        members.insert("create_time".to_owned(), created);
+        members.insert("update_time".to_owned(), now.into());
+    }
+}
+
+/// A credential's own id; of others all of it.
+fn id_of(key: &ResourceKey) -> &str {
+    match key.consumer_of_credential() {
+        Some(_) => last_of(key),
+        None => key.id(),
+    }
+}
+
+fn last_of(key: &ResourceKey) -> &str {
+    key.id().rsplit('/').next().unwrap_or_default()
+}
+
+/// What can be said against a resource without compiling it, in the words of Apache APISIX.
+fn admit(view: &ResourceView, kind: &ResourceKind, key: &ResourceKey, value: &Value) -> Result<(), PlanRefusal> {
+    if value.get("host").is_some() && value.get("hosts").is_some() {
+        return Err(PlanRefusal::Wrong("only one of host or hosts is allowed".to_owned()));
+    }
+    if let Some(consumer) = key.consumer_of_credential()
+        && view.get(&ResourceKey::new("consumers", consumer)).is_none()
+    {
+        return Err(PlanRefusal::NoConsumer);
+    }
+    references::check(view, kind, value)
+}
+
+pub(super) fn now_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(modified: u64) -> StoredResource {
+        StoredResource { json: "{}".into(), created: 1, modified, expires_ms: None }
+    }
+
+    #[test]
+    fn conditions_hold_for_what_the_author_has_seen() {
+        let of = |name: &'static str, value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().expect("a value"));
+            Precondition::of(&headers)
+        };
+        assert_eq!(of("if-match", "\"7\"").check(Some(&stored(7))), Ok(()));
+        assert_eq!(of("if-match", "\"6\", \"7\"").check(Some(&stored(7))), Ok(()));
+        assert_eq!(of("if-match", "\"6\"").check(Some(&stored(7))), Err(PlanRefusal::MovedOn(Some(7))));
+        assert_eq!(of("if-match", "*").check(None), Err(PlanRefusal::MovedOn(None)));
+        assert_eq!(of("if-none-match", "*").check(None), Ok(()));
+        assert_eq!(of("if-none-match", "*").check(Some(&stored(7))), Err(PlanRefusal::MovedOn(Some(7))));
+        assert_eq!(Precondition::default().check(None), Ok(()));
+    }
+}

@@ -1,0 +1,89 @@
+//! What plugins there are, and what each takes.
+
+use http::{Method, StatusCode};
+use serde_json::{Map, Value, json};
+use weir_plugin::{Entry, Registry};
+
+use super::answer::{self, AdminResponse, text, wrong};
+use super::query::Query;
+
+/// Answers below `/plugins` and `/schema/plugins`.
+pub(super) fn answer(registry: Registry, method: &Method, path: &[&str], query: &Query) -> AdminResponse {
+    let is_read = *method == Method::GET;
+    match path {
+        ["reload"] => reload(method),
+        _ if !is_read => answer::json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": "not found" })),
+        [] if query.is_true("all") => all(registry, query),
+        [] => wrong("ask for `plugins?all=true`, `plugins/list` or `plugins/{name}`"),
+        ["list"] => match query.get("subsystem").unwrap_or("http") {
+            "http" => names(registry),
+            "stream" => text(StatusCode::OK, "[]"),
+            _ => text(StatusCode::BAD_REQUEST, "invalid subsystem passed"),
+        },
+        [name] => one(registry, name, query),
+        _ => answer::json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": "not found" })),
+    }
+}
+
+/// Plugins are part of the program, so there is nothing to do.
+fn reload(method: &Method) -> AdminResponse {
+    if *method == Method::PUT {
+        return text(StatusCode::OK, "done\n");
+    }
+    let problem = format!("please use PUT method to reload the plugins, {method} method is not allowed.");
+    answer::json_of(StatusCode::METHOD_NOT_ALLOWED, &json!({ "error_msg": problem }))
+}
+
+fn by_priority(registry: Registry) -> Vec<&'static Entry> {
+    let mut entries: Vec<&Entry> = registry.entries().iter().collect();
+    entries.sort_by_key(|entry| (std::cmp::Reverse(entry.priority), entry.name));
+    entries
+}
+
+fn names(registry: Registry) -> AdminResponse {
+    let names: Vec<&str> = by_priority(registry).into_iter().map(|entry| entry.name).collect();
+    answer::json_of(StatusCode::OK, &json!(names))
+}
+
+fn one(registry: Registry, name: &str, query: &Query) -> AdminResponse {
+    match query.get("subsystem").unwrap_or("http") {
+        "http" => {}
+        "stream" => return unknown("stream"),
+        other => return wrong(format!("unsupported subsystem: {other}")),
+    }
+    let Some(entry) = registry.find(name) else { return unknown("http") };
+    let schema = match query.get("schema_type") {
+        None => Some((entry.schema)()),
+        Some("consumer") => entry.credential.map(|credential| (credential.schema)()),
+        Some("metadata") => entry.metadata.map(|metadata| (metadata.schema)()),
+        Some(_) => None,
+    };
+    schema.map_or_else(|| wrong("not found schema"), |schema| answer::json_of(StatusCode::OK, &schema))
+}
+
+fn unknown(subsystem: &str) -> AdminResponse {
+    let problem = format!("plugin not found in subsystem {subsystem}");
+    answer::json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": problem }))
+}
+
+fn all(registry: Registry, query: &Query) -> AdminResponse {
+    let mut all = Map::new();
+    if query.get("subsystem").unwrap_or("http") == "http" {
+        for entry in by_priority(registry) {
+            all.insert(entry.name.to_owned(), described(entry));
+        }
+    }
+    answer::json_of(StatusCode::OK, &Value::Object(all))
+}
+
+fn described(entry: &Entry) -> Value {
+    let mut told = json!({ "priority": entry.priority, "schema": (entry.schema)(), "scope": entry.stage.to_string() });
+    if let Some(metadata) = entry.metadata {
+        told["metadata_schema"] = (metadata.schema)();
+    }
+    if let Some(credential) = entry.credential {
+        told["consumer_schema"] = (credential.schema)();
+        told["type"] = "auth".into();
+    }
+    told
+}

@@ -1,0 +1,103 @@
+//! A request as the Admin API reads it.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderMap, USER_AGENT};
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::answer::{AdminResponse, Refused, json_of, refuse};
+use super::query::Query;
+use crate::document::AdminKey;
+use crate::stores::live::now_ms;
+use crate::stores::resources::Author;
+use crate::text::json;
+
+/// The largest body, as in Apache APISIX.
+pub(super) const MAX_BODY: usize = 1_572_864;
+/// The largest of those that bring a whole configuration, which APISIX does not limit.
+pub(super) const MAX_CONFIGURATION: usize = 64 << 20;
+
+/// Why a body could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyFault {
+    TooLarge,
+    Incomplete,
+}
+
+/// A request whose key is known.
+pub(super) struct AdminRequest<'a> {
+    pub(super) method: Method,
+    /// Behind `/apisix/admin/`, part by part.
+    pub(super) path: Vec<String>,
+    pub(super) query: Query,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+    pub(super) key: &'a AdminKey,
+    pub(super) peer: SocketAddr,
+}
+
+impl AdminRequest<'_> {
+    pub(super) fn path(&self) -> Vec<&str> {
+        self.path.iter().map(String::as_str).collect()
+    }
+
+    /// The body as JSON; nothing where there is none.
+    pub(super) fn json(&self) -> Refused<Option<Value>> {
+        if self.body.is_empty() {
+            return Ok(None);
+        }
+        json::parse(&self.body).map(Some).map_err(|error| {
+            let body = String::from_utf8_lossy(&self.body[..self.body.len().min(MAX_SHOWN)]);
+            let problem = format!("invalid request body: {error}");
+            Box::new(json_of(StatusCode::BAD_REQUEST, &json!({ "req_body": body, "error_msg": problem })))
+        })
+    }
+
+    pub(super) fn is_yaml(&self) -> bool {
+        let kind = self.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        kind.is_some_and(|kind| kind.starts_with("application/yaml"))
+    }
+
+    pub(super) fn author(&self) -> Author {
+        let text = |name: &str| {
+            let value = self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+            value.chars().take(MAX_TOLD).collect()
+        };
+        Author {
+            name: self.key.name.to_string(),
+            address: self.peer.ip().to_string(),
+            user_agent: text(USER_AGENT.as_str()),
+            message: text("x-weir-message"),
+        }
+    }
+
+    /// When what is written goes by itself.
+    pub(super) fn expires_ms(&self) -> Refused<Option<u64>> {
+        let Some(ttl) = self.query.get("ttl") else { return Ok(None) };
+        match ttl.parse::<f64>() {
+            Ok(seconds) if (0.0..=MAX_TTL).contains(&seconds) => Ok(Some(now_ms() + (seconds * 1_000.0) as u64)),
+            Ok(_) => refuse(format!("invalid argument ttl: should be from 0 to {MAX_TTL}")),
+            Err(_) => refuse("invalid argument ttl: should be a number"),
+        }
+    }
+}
+
+/// Of a body that is no JSON.
+const MAX_SHOWN: usize = 1_024;
+/// Characters of what a client says of itself.
+const MAX_TOLD: usize = 256;
+/// A hundred years.
+const MAX_TTL: f64 = 3.2e9;
+
+pub(super) fn unreadable(fault: BodyFault, limit: usize) -> AdminResponse {
+    let (status, problem) = match fault {
+        BodyFault::TooLarge => (
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("invalid request body: request size is greater than the maximum size {limit} allowed"),
+        ),
+        BodyFault::Incomplete => (StatusCode::BAD_REQUEST, "invalid request body: it did not come whole".to_owned()),
+    };
+    json_of(status, &json!({ "error_msg": problem }))
+}

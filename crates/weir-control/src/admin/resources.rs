@@ -1,0 +1,259 @@
+//! Resources: read, list, put, post, patch, delete.
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::answer::{self, AdminResponse, Refused, refuse};
+use super::context::AdminContext;
+use super::keys::may_write;
+use super::kinds::{self, CREDENTIAL, IdRule, ResourceKind};
+use super::list::ListQuery;
+use super::plans::{self, NewResource, PatchOf, Precondition};
+use super::redact::redact;
+use super::references::id_text;
+use super::request::AdminRequest;
+use crate::stores::resources::{PendingResources, ResourceKey, ResourceView, RevisionRecord, StoredResource};
+use crate::stores::writes::{Plan, WriteOutcome, WriteReceipt, WriteRequest};
+
+/// Where a resource stands in answers.
+const PREFIX: &str = "/apisix";
+
+/// A resource, or a list of them, as a path names it.
+struct ResourceTarget {
+    kind: &'static ResourceKind,
+    /// The keys of the list begin so.
+    list: String,
+    id: Option<String>,
+    /// The part of the resource that is meant.
+    part: Option<String>,
+}
+
+impl ResourceTarget {
+    fn of(path: &[&str]) -> Refused<ResourceTarget> {
+        let Some(kind) = path.first().and_then(|list| kinds::find(list)) else {
+            let name = path.first().unwrap_or(&"");
+            let problem = json!({ "error_msg": format!("Unsupported resource type: {name}") });
+            return Err(Box::new(answer::json_of(StatusCode::NOT_FOUND, &problem)));
+        };
+        let joined = |parts: &[&str]| Some(parts.join("/")).filter(|text| !text.is_empty());
+        Ok(match (kind.id, path) {
+            (IdRule::Username, [_, consumer, "credentials", rest @ ..]) => ResourceTarget {
+                kind: &CREDENTIAL,
+                list: format!("consumers/{consumer}/credentials/"),
+                id: rest.first().map(|id| (*id).to_owned()),
+                part: joined(rest.get(1..).unwrap_or_default()),
+            },
+            (IdRule::Manager, [_, manager, rest @ ..]) => ResourceTarget {
+                kind,
+                list: format!("secrets/{manager}/"),
+                id: rest.first().map(|id| (*id).to_owned()),
+                part: joined(rest.get(1..).unwrap_or_default()),
+            },
+            (_, [_, rest @ ..]) => ResourceTarget {
+                kind,
+                list: format!("{}/", kind.list),
+                id: rest.first().map(|id| (*id).to_owned()),
+                part: joined(rest.get(1..).unwrap_or_default()),
+            },
+            (_, []) => unreachable!("a path without a first part has been refused"),
+        })
+    }
+
+    fn key(&self, id: &str) -> Option<ResourceKey> {
+        ResourceKey::parse(&format!("{}{id}", self.list))
+    }
+
+    fn required(&self) -> Refused<ResourceKey> {
+        match self.id.as_ref().and_then(|id| self.key(id)) {
+            Some(key) => Ok(key),
+            None => refuse(format!("missing {} id", self.kind.name)),
+        }
+    }
+
+    /// Of the path, or of the body.
+    fn key_of_put(&self, value: &Value) -> Refused<ResourceKey> {
+        let name = self.kind.name;
+        let member = if self.kind.id == IdRule::Username { "username" } else { "id" };
+        let own = value.get(member).and_then(id_text);
+        // A manager's resource says all of it: `vault/1`.
+        let own = own.map(|own| own.rsplit('/').next().unwrap_or_default().to_owned());
+        let id = match (&self.id, own) {
+            (Some(id), Some(own)) if *id != own => {
+                return refuse(format!(
+                    "wrong {}",
+                    if member == "username" { "username".to_owned() } else { format!("{name} id") }
+                ));
+            }
+            (Some(id), _) => id.clone(),
+            (None, Some(own)) => own,
+            (None, None) if member == "username" => {
+                return refuse("invalid configuration: property \"username\" is required");
+            }
+            (None, None) => return refuse(format!("missing {name} id")),
+        };
+        if !is_id(&id) {
+            return refuse(format!("wrong {name} id: use up to 64 letters, digits, `-`, `_` and `.`"));
+        }
+        self.key(&id).map_or_else(|| refuse(format!("missing {name} id")), Ok)
+    }
+}
+
+fn is_id(id: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (1..=256).contains(&id.len()) && id.bytes().all(is_plain)
+}
+
+pub(super) async fn answer(context: &AdminContext, request: &AdminRequest<'_>) -> AdminResponse {
+    let answered = match ResourceTarget::of(&request.path()) {
+        Ok(target) => resource(context, request, target).await,
+        Err(answer) => Err(answer),
+    };
+    answered.unwrap_or_else(|answer| *answer)
+}
+
+async fn resource(
+    context: &AdminContext,
+    request: &AdminRequest<'_>,
+    target: ResourceTarget,
+) -> Refused<AdminResponse> {
+    if target.kind.list == "stream_routes" {
+        return refuse("stream mode is disabled, can not add stream routes");
+    }
+    let body = request.json()?;
+    let expires_ms = request.expires_ms()?;
+    let condition = Precondition::of(&request.headers);
+    let kind = target.kind;
+    if request.method != Method::GET && !may_write(request.key.role, kind.list) {
+        let problem = format!("the role {} may not change {}", request.key.role.name(), kind.list);
+        return Err(Box::new(answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))));
+    }
+    let plan: Box<Plan> = match request.method {
+        Method::GET => return read(context, request, &target),
+        Method::PUT => {
+            let value = checked(body, kind)?;
+            let key = target.key_of_put(&value)?;
+            let new = NewResource { kind, value, expires_ms, condition };
+            Box::new(move |view| new.put(view, &key))
+        }
+        Method::POST if kind.id == IdRule::Any => {
+            let value = checked(body, kind)?;
+            if target.id.is_some() || value.get("id").is_some() {
+                return refuse(format!("wrong {} id, do not need it", kind.name));
+            }
+            let new = NewResource { kind, value, expires_ms, condition };
+            Box::new(move |view| new.post(view))
+        }
+        Method::PATCH if kind.patch => {
+            let key = target.required()?;
+            let Some(patch) = body else { return refuse("missing configurations") };
+            let patch = PatchOf { kind, key, path: target.part, patch, expires_ms, condition };
+            Box::new(move |view| patch.plan(view))
+        }
+        Method::DELETE => {
+            let (key, forced) = (target.required()?, request.query.is_true("force"));
+            Box::new(move |view| plans::delete(view, &key, &condition, forced))
+        }
+        _ => return Err(Box::new(answer::method_not_allowed(&request.method, kind.name))),
+    };
+    Ok(write(context, request, plan).await)
+}
+
+/// What is to be written, as far as it can be judged alone.
+fn checked(body: Option<Value>, kind: &ResourceKind) -> Refused<Value> {
+    let value = match body {
+        Some(value @ Value::Object(_)) => value,
+        Some(_) => return refuse("invalid configuration: wrong type: expected object"),
+        None => return refuse("missing configurations"),
+    };
+    if !kind.timed {
+        return Ok(value);
+    }
+    for (place, members) in
+        [("", Some(&value)), ("upstream.", value.get("upstream")), ("plugins.", value.get("plugins"))]
+    {
+        for time in ["create_time", "update_time"] {
+            if members.and_then(|members| members.get(time)).is_some() {
+                return refuse(format!("the property is forbidden:  {place}{time}"));
+            }
+        }
+    }
+    Ok(value)
+}
+
+fn read(context: &AdminContext, request: &AdminRequest<'_>, target: &ResourceTarget) -> Refused<AdminResponse> {
+    let Some(id) = &target.id else { return list(context, request, target) };
+    let Some(key) = target.key(id) else { return Ok(answer::key_not_found()) };
+    let set = context.live.committed();
+    let Some(resource) = set.all.get(&key) else { return Ok(answer::key_not_found()) };
+    let mut answer = answer::json_of(StatusCode::OK, &shown(&key, resource, request));
+    answer::tag(&mut answer, resource.modified);
+    answer::at_revision(&mut answer, set.revision);
+    Ok(answer)
+}
+
+fn list(context: &AdminContext, request: &AdminRequest<'_>, target: &ResourceTarget) -> Refused<AdminResponse> {
+    let wanted = ListQuery::of(target.kind.list, &request.query)?;
+    let set = context.live.committed();
+    let nothing = PendingResources::new();
+    let view = ResourceView { set: &set, pending: &nothing, revision: set.revision };
+    let is_credential = std::ptr::eq(target.kind, &CREDENTIAL);
+    let mut found = view.below(&target.list);
+    found.retain(|(key, _)| is_credential || key.consumer_of_credential().is_none());
+    // These lists have no place of their own in APISIX's store: an empty one is not there.
+    if is_credential && found.is_empty() {
+        return Ok(answer::key_not_found());
+    }
+    let body = wanted.answer(found, |key, resource| shown(key, resource, request));
+    let mut answer = answer::json_of(StatusCode::OK, &body);
+    answer::tag(&mut answer, set.revision);
+    answer::at_revision(&mut answer, set.revision);
+    Ok(answer)
+}
+
+/// A resource as it stands in answers to reads.
+pub(super) fn shown(key: &ResourceKey, resource: &StoredResource, request: &AdminRequest<'_>) -> Value {
+    let mut value = resource.value();
+    redact(key.list(), &mut value, request.key.role);
+    json!({
+        "key": format!("{PREFIX}/{key}"),
+        "value": value,
+        "createdIndex": resource.created,
+        "modifiedIndex": resource.modified,
+    })
+}
+
+/// Makes a change, and answers with the resource that was changed first.
+async fn write(context: &AdminContext, request: &AdminRequest<'_>, plan: Box<Plan>) -> AdminResponse {
+    let forced = request.query.is_true("force");
+    let dry_run = request.query.is_true("dry_run");
+    let write = WriteRequest { plan, author: request.author(), forced, dry_run };
+    match context.writer.write(write).await {
+        WriteOutcome::Applied(receipt) if dry_run => context.tried(request, &receipt.record),
+        WriteOutcome::Applied(receipt) => {
+            let answer = changed(&receipt, request);
+            context.after_wait(request, &receipt, answer).await
+        }
+        WriteOutcome::Refused(refusal) => answer::refused(&refusal),
+        WriteOutcome::Invalid(diagnostics) => answer::invalid(&diagnostics),
+        WriteOutcome::Failed(failure) => answer::failed(&failure),
+    }
+}
+
+fn changed(receipt: &WriteReceipt, request: &AdminRequest<'_>) -> AdminResponse {
+    let RevisionRecord { revision, changes, .. } = &receipt.record;
+    let Some(change) = changes.first() else { return answer::key_not_found() };
+    let key = format!("{PREFIX}/{}", change.key);
+    let mut answer = match &change.after {
+        None => answer::json_of(StatusCode::OK, &json!({ "deleted": "1", "key": key })),
+        Some(resource) => {
+            let mut value = resource.value();
+            redact(change.key.list(), &mut value, request.key.role);
+            let status = if change.before.is_some() { StatusCode::OK } else { StatusCode::CREATED };
+            let mut answer = answer::json_of(status, &json!({ "key": key, "value": value }));
+            answer::tag(&mut answer, resource.modified);
+            answer
+        }
+    };
+    answer::at_revision(&mut answer, *revision);
+    answer
+}

@@ -1,0 +1,206 @@
+//! JSON Schemas of resources, for editors and forms. What a document may say is decided where documents are read; a test holds
+//! the two together.
+
+use serde_json::{Value, json};
+
+/// The schema of a kind of resource, by its name in the singular.
+pub(super) fn of(name: &str) -> Option<Value> {
+    Some(match name {
+        "route" => route(),
+        "service" => object(
+            json!({
+                "upstream": upstream(), "upstream_id": id(), "plugins": plugins(), "hosts": list(host()),
+                "enable_websocket": { "type": "boolean" },
+            }),
+            &[],
+        ),
+        "upstream" => upstream(),
+        "consumer" => object(
+            json!({ "username": { "type": "string", "pattern": "^[a-zA-Z0-9_-]{1,256}$" }, "group_id": id(), "plugins": plugins() }),
+            &["username"],
+        ),
+        "credential" => object(json!({ "plugins": plugins() }), &["plugins"]),
+        "consumer_group" | "plugin_config" | "global_rule" => object(json!({ "plugins": plugins() }), &["plugins"]),
+        "ssl" => ssl(),
+        "proto" => object(json!({ "content": { "type": "string", "minLength": 1 } }), &["content"]),
+        "stream_route" => object(
+            json!({
+                "remote_addr": text(), "server_addr": text(), "server_port": { "type": "integer" }, "sni": text(),
+                "upstream": upstream(), "upstream_id": id(), "service_id": id(), "plugins": plugins(),
+            }),
+            &[],
+        ),
+        "secret" => object(
+            json!({ "uri": text(), "prefix": text(), "token": text(), "namespace": text(), "ttl": {} }),
+            &["uri", "prefix", "token"],
+        ),
+        _ => return None,
+    })
+}
+
+/// A map with these members and those that all resources have.
+fn object(own: Value, required: &[&str]) -> Value {
+    let mut properties = json!({
+        "id": id(),
+        "name": { "type": "string", "minLength": 1, "maxLength": 256 },
+        "desc": { "type": "string", "maxLength": 256 },
+        "labels": { "type": "object", "additionalProperties": { "type": "string", "pattern": "^\\S+$", "maxLength": 256 } },
+        "create_time": { "type": "integer" },
+        "update_time": { "type": "integer" },
+    });
+    for (name, schema) in own.as_object().into_iter().flatten() {
+        properties[name] = schema.clone();
+    }
+    let mut schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    if !required.is_empty() {
+        schema["required"] = json!(required);
+    }
+    schema
+}
+
+fn text() -> Value {
+    json!({ "type": "string", "minLength": 1 })
+}
+
+fn id() -> Value {
+    json!({ "anyOf": [
+        { "type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,64}$" },
+        { "type": "integer", "minimum": 1 },
+    ] })
+}
+
+fn host() -> Value {
+    json!({ "type": "string", "pattern": "^\\*?[0-9a-zA-Z._:\\[\\]-]*$", "minLength": 1 })
+}
+
+fn list(items: Value) -> Value {
+    json!({ "type": "array", "items": items, "minItems": 1, "uniqueItems": true })
+}
+
+fn plugins() -> Value {
+    json!({ "type": "object", "additionalProperties": { "type": "object" } })
+}
+
+fn timeout() -> Value {
+    let seconds = json!({ "type": "number", "exclusiveMinimum": 0 });
+    json!({
+        "type": "object", "required": ["connect", "send", "read"],
+        "properties": { "connect": seconds, "send": seconds, "read": seconds },
+    })
+}
+
+fn route() -> Value {
+    let uri = json!({ "type": "string", "minLength": 1, "maxLength": 4096 });
+    let methods = json!(["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT", "TRACE", "PURGE"]);
+    let mut schema = object(
+        json!({
+            "uri": uri, "uris": list(uri), "host": host(), "hosts": list(host()),
+            "methods": { "type": "array", "uniqueItems": true, "items": { "type": "string", "enum": methods } },
+            "remote_addr": text(), "remote_addrs": list(text()),
+            "priority": { "type": "integer", "default": 0 },
+            "vars": { "type": "array" },
+            "timeout": timeout(),
+            "status": { "enum": [0, 1], "default": 1 },
+            "enable_websocket": { "type": "boolean" },
+            "plugins": plugins(), "plugin_config_id": id(),
+            "upstream": upstream(), "upstream_id": id(), "service_id": id(),
+        }),
+        &[],
+    );
+    schema["oneOf"] = json!([{ "required": ["uri"] }, { "required": ["uris"] }]);
+    schema["anyOf"] = json!([
+        { "required": ["plugins"] }, { "required": ["upstream"] }, { "required": ["upstream_id"] },
+        { "required": ["service_id"] }, { "required": ["plugin_config_id"] },
+    ]);
+    schema["not"] = json!({ "anyOf": [
+        { "required": ["host", "hosts"] }, { "required": ["remote_addr", "remote_addrs"] },
+    ] });
+    schema
+}
+
+fn upstream() -> Value {
+    let node = json!({
+        "type": "object", "required": ["host", "weight"],
+        "properties": {
+            "host": text(), "port": { "type": "integer", "minimum": 1, "maximum": 65535 },
+            "weight": { "type": "integer", "minimum": 0 }, "priority": { "type": "integer" },
+            "metadata": { "type": "object" },
+        },
+    });
+    object(
+        json!({
+            "type": { "enum": ["roundrobin", "chash", "ewma", "least_conn"], "default": "roundrobin" },
+            "nodes": { "anyOf": [
+                { "type": "object", "additionalProperties": { "type": "integer", "minimum": 0 } },
+                { "type": "array", "items": node },
+            ] },
+            "service_name": text(), "discovery_type": text(), "discovery_args": { "type": "object" },
+            "hash_on": { "enum": ["vars", "header", "cookie", "consumer", "vars_combinations"], "default": "vars" },
+            "key": text(),
+            "scheme": { "enum": ["http", "https", "grpc", "grpcs"], "default": "http" },
+            "pass_host": { "enum": ["pass", "node", "rewrite"], "default": "pass" },
+            "upstream_host": host(),
+            "retries": { "type": "integer", "minimum": 0 },
+            "retry_timeout": { "type": "number", "minimum": 0 },
+            "timeout": timeout(),
+            "checks": { "type": "object" }, "tls": { "type": "object" }, "keepalive_pool": { "type": "object" },
+        }),
+        &[],
+    )
+    .as_object()
+    .map(|schema| {
+        let mut schema = schema.clone();
+        // Further members are Weir's own: see the guide to balancing.
+        schema.shift_remove("additionalProperties");
+        Value::Object(schema)
+    })
+    .unwrap_or_default()
+}
+
+fn ssl() -> Value {
+    let pem = json!({ "type": "string", "minLength": 64, "maxLength": 65536 });
+    object(
+        json!({
+            "type": { "enum": ["server", "client"], "default": "server" },
+            "cert": pem, "key": pem, "certs": list(pem.clone()), "keys": list(pem.clone()),
+            "sni": host(), "snis": list(host()),
+            "client": { "type": "object", "required": ["ca"], "properties": {
+                "ca": pem, "depth": { "type": "integer", "minimum": 0, "default": 1 },
+                "skip_mtls_uri_regex": list(text()),
+            } },
+            "status": { "enum": [0, 1], "default": 1 },
+            "ssl_protocols": list(json!({ "enum": ["TLSv1.1", "TLSv1.2", "TLSv1.3"] })),
+        }),
+        &["cert", "key"],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every member of a schema is one that documents know, so that no form offers what is refused.
+    #[test]
+    fn schemas_offer_what_documents_know() {
+        let lists = [
+            ("route", "routes"),
+            ("service", "services"),
+            ("upstream", "upstreams"),
+            ("consumer", "consumers"),
+            ("consumer_group", "consumer_groups"),
+            ("plugin_config", "plugin_configs"),
+            ("ssl", "ssls"),
+            ("secret", "secrets"),
+        ];
+        for (name, list) in lists {
+            let schema = of(name).expect("a schema");
+            for member in schema["properties"].as_object().expect("members").keys() {
+                let text = format!("{{\"{list}\": [{{\"{member}\": null}}]}}");
+                let faults = crate::check_text(&text).err().unwrap_or_default();
+                let unknown = faults.iter().find(|fault| fault.problem.contains("is not known"));
+                assert!(unknown.is_none(), "{name}: {unknown:?}");
+            }
+        }
+        assert_eq!(of("nothing"), None);
+    }
+}

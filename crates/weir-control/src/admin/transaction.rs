@@ -1,0 +1,166 @@
+//! A transaction: changes of many resources, all of them or none.
+
+use serde_json::Value;
+
+use super::answer::{Refused, refuse};
+use super::keys::may_write;
+use super::kinds::{self, CREDENTIAL, IdRule, ResourceKind};
+use super::patch;
+use super::plans;
+use super::redact::unmask;
+use super::request::AdminRequest;
+use crate::stores::live::ResourceEdit;
+use crate::stores::resources::{ResourceKey, ResourceView};
+use crate::stores::writes::PlanRefusal;
+
+/// Operations of one transaction.
+const MOST_OPERATIONS: usize = 20_000;
+
+/// Changes in their order. What they refer to is looked at when all of them have been made, so it may come later.
+#[derive(Clone, Debug)]
+pub(super) struct Transaction {
+    operations: Vec<Operation>,
+    /// The revision that the author has seen.
+    if_revision: Option<u64>,
+    pub(super) message: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Operation {
+    kind: &'static ResourceKind,
+    key: ResourceKey,
+    action: Action,
+}
+
+#[derive(Clone, Debug)]
+enum Action {
+    Put(Value),
+    Patch(Value),
+    Delete,
+}
+
+impl Transaction {
+    /// Of `{"operations": [{"put": "routes/r1", "value": {}}, {"patch": …, "value": {}}, {"delete": …}]}`.
+    pub(super) fn of(body: &Value, request: &AdminRequest<'_>) -> Refused<Transaction> {
+        let Some(list) = body["operations"].as_array() else {
+            return refuse("missing `operations`: write a list of `{ \"put\": \"routes/r1\", \"value\": {} }`");
+        };
+        if list.len() > MOST_OPERATIONS {
+            return refuse(format!("{} operations are more than {MOST_OPERATIONS}: divide them", list.len()));
+        }
+        let mut operations = Vec::with_capacity(list.len());
+        for (index, item) in list.iter().enumerate() {
+            match operation(item, request) {
+                Ok(operation) => operations.push(operation),
+                Err(problem) => return refuse(format!("operations[{index}]: {problem}")),
+            }
+        }
+        let if_revision = body.get("if_revision").and_then(Value::as_u64);
+        let message = body.get("message").and_then(Value::as_str).map(str::to_owned);
+        Ok(Transaction { operations, if_revision, message })
+    }
+
+    pub(super) fn plan(&self, view: &ResourceView) -> Result<Vec<ResourceEdit>, PlanRefusal> {
+        if self.if_revision.is_some_and(|seen| seen != view.revision) {
+            return Err(PlanRefusal::MovedOn(Some(view.revision)));
+        }
+        let mut edits: indexed::Edits = indexed::Edits::default();
+        for (index, Operation { kind, key, action }) in self.operations.iter().enumerate() {
+            let old = match edits.get(key) {
+                Some(edit) => edit.clone(),
+                None => view.get(key).map(|resource| resource.value()),
+            };
+            let missing = || PlanRefusal::Wrong(format!("operations[{index}]: `{key}` is not there"));
+            let new = match action {
+                Action::Put(value) => {
+                    let mut value = value.clone();
+                    if let Some(old) = &old {
+                        unmask(&mut value, old);
+                    }
+                    plans::complete(kind, key, &mut value, old.as_ref());
+                    Some(value)
+                }
+                Action::Patch(changes) => {
+                    let old = old.as_ref().ok_or_else(missing)?;
+                    let mut value = old.clone();
+                    patch::merge(&mut value, changes);
+                    unmask(&mut value, old);
+                    plans::complete(kind, key, &mut value, Some(old));
+                    Some(value)
+                }
+                Action::Delete => old.as_ref().map(|_| None).ok_or_else(missing)?,
+            };
+            edits.set(key, new);
+        }
+        Ok(edits.into_edits())
+    }
+}
+
+fn operation(item: &Value, request: &AdminRequest<'_>) -> Result<Operation, String> {
+    let value = || match item.get("value") {
+        Some(value @ Value::Object(_)) => Ok(value.clone()),
+        _ => Err("missing `value`, a map".to_owned()),
+    };
+    let named = ["put", "patch", "delete"].iter().find_map(|action| Some((*action, item.get(action)?.as_str()?)));
+    let Some((action, key)) = named else {
+        return Err("needs `put`, `patch` or `delete` with a key as `routes/r1`".to_owned());
+    };
+    let known = ResourceKey::parse(key).and_then(|key| Some((kinds::find(key.list())?, key)));
+    let Some((kind, key)) = known else {
+        return Err(format!("`{key}` is not the key of a resource; write as `routes/r1`"));
+    };
+    let kind = if key.consumer_of_credential().is_some() { &CREDENTIAL } else { kind };
+    let is_deep = key.id().contains('/') && kind.id != IdRule::Manager && key.consumer_of_credential().is_none();
+    if is_deep || kind.list == "stream_routes" {
+        return Err(format!("`{key}` is not the key of a resource of this node"));
+    }
+    if !may_write(request.key.role, kind.list) {
+        return Err(format!("the role {} may not change {}", request.key.role.name(), kind.list));
+    }
+    let action = match action {
+        "put" => Action::Put(value()?),
+        "patch" => Action::Patch(value()?),
+        _ => Action::Delete,
+    };
+    Ok(Operation { kind, key, action })
+}
+
+/// Edits by key, the last one of each, in the order of the first.
+mod indexed {
+    use std::collections::HashMap;
+
+    use serde_json::Value;
+
+    use crate::stores::live::ResourceEdit;
+    use crate::stores::resources::ResourceKey;
+
+    #[derive(Default)]
+    pub(super) struct Edits {
+        places: HashMap<ResourceKey, usize>,
+        all: Vec<(ResourceKey, Option<Value>)>,
+    }
+
+    impl Edits {
+        pub(super) fn get(&self, key: &ResourceKey) -> Option<&Option<Value>> {
+            self.places.get(key).map(|place| &self.all[*place].1)
+        }
+
+        pub(super) fn set(&mut self, key: &ResourceKey, value: Option<Value>) {
+            match self.places.get(key) {
+                Some(place) => self.all[*place].1 = value,
+                None => {
+                    self.places.insert(key.clone(), self.all.len());
+                    self.all.push((key.clone(), value));
+                }
+            }
+        }
+
+        pub(super) fn into_edits(self) -> Vec<ResourceEdit> {
+            let edit = |(key, value)| match value {
+                Some(value) => ResourceEdit::Put { key, value, expires_ms: None },
+                None => ResourceEdit::Delete { key },
+            };
+            self.all.into_iter().map(edit).collect()
+        }
+    }
+}

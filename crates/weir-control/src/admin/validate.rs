@@ -1,0 +1,161 @@
+//! Checks of what is not written: one resource by its schema, or whole lists.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+use weir_plugin::Registry;
+
+use super::answer::{self, AdminResponse, Refused, message, refuse, text, wrong};
+use super::kinds;
+use super::references::id_text;
+use super::request::AdminRequest;
+use crate::compile::compile;
+use crate::document::{Document, RESOURCE_LISTS};
+use crate::text::diagnostic::Diagnostic;
+use crate::text::yaml::{self, TextLimits};
+
+/// `POST schema/validate/routes`: what stands in the resource itself. Plugins and references are not looked at.
+pub(super) fn one(list: &str, request: &AdminRequest<'_>) -> Refused<AdminResponse> {
+    if kinds::find(list).is_none() {
+        return refuse(format!("not found schema: {list}"));
+    }
+    let Some(value) = request.json()? else { return refuse("missing configurations") };
+    let document = Document::read(Arc::from("request"), json!({ list: [value] }).into());
+    Ok(match document.faults.first() {
+        None => text(StatusCode::OK, ""),
+        Some(fault) => wrong(message(&below(fault))),
+    })
+}
+
+/// `POST configs/validate`: lists of resources, with their plugins. References are not looked at, as others may bring them.
+pub(super) fn lists(registry: Registry, request: &AdminRequest<'_>) -> Refused<AdminResponse> {
+    let lists = body(request)?;
+    let errors = errors(registry, &lists);
+    Ok(match errors.is_empty() {
+        true => answer::json_of(StatusCode::OK, &json!({})),
+        false => {
+            let told: Vec<Value> = errors.iter().map(|error| error.told(&lists)).collect();
+            let body = json!({ "error_msg": "Configuration validation failed", "errors": told });
+            answer::json_of(StatusCode::BAD_REQUEST, &body)
+        }
+    })
+}
+
+/// The body as a map, from JSON or YAML.
+pub(super) fn body(request: &AdminRequest<'_>) -> Refused<Map<String, Value>> {
+    let value = if request.is_yaml() { Some(of_yaml(request)?) } else { request.json()? };
+    match value {
+        Some(Value::Object(lists)) => Ok(lists),
+        Some(_) => refuse("invalid request body: expected an object"),
+        None => refuse("invalid request body: empty"),
+    }
+}
+
+fn of_yaml(request: &AdminRequest<'_>) -> Refused<Value> {
+    let Ok(text) = std::str::from_utf8(&request.body) else { return refuse("invalid request body: not UTF-8") };
+    let parsed = yaml::parse(&Arc::from("request"), text, &|_| None, TextLimits::default());
+    match parsed.map(|parsed| (parsed.faults.first().map(ToString::to_string), parsed.tree.to_json())) {
+        Ok((None, value)) => Ok(value),
+        Ok((Some(fault), _)) => refuse(format!("invalid request body: {fault}")),
+        Err(faults) => {
+            let fault = faults.first().map(ToString::to_string).unwrap_or_default();
+            refuse(format!("invalid request body: {fault}"))
+        }
+    }
+}
+
+/// What is wrong with an item of a list.
+pub(super) struct ListError {
+    list: &'static str,
+    index: Option<usize>,
+    pub(super) problem: String,
+}
+
+impl ListError {
+    fn told(&self, lists: &Map<String, Value>) -> Value {
+        let mut told = json!({ "resource_type": self.list, "error": self.problem });
+        if let Some(index) = self.index {
+            told["index"] = index.into();
+            let item = &lists[self.list][index];
+            if let Some(id) = item.get("id").or_else(|| item.get("username")).and_then(id_text) {
+                told["resource_id"] = id.into();
+            }
+        }
+        told
+    }
+}
+
+/// Everything that is wrong with lists of resources, in their order.
+pub(super) fn errors(registry: Registry, lists: &Map<String, Value>) -> Vec<ListError> {
+    let mut errors = Vec::new();
+    let mut known = Map::new();
+    for list in RESOURCE_LISTS.iter().copied() {
+        let Some(items) = lists.get(list) else { continue };
+        errors.extend(duplicates(list, items));
+        if !matches!(list, "protos" | "stream_routes") {
+            let mut items = items.clone();
+            items.as_array_mut().into_iter().flatten().for_each(without_index);
+            known.insert(list.to_owned(), items);
+        }
+    }
+    let document =
+        Document::of_tree(Arc::from("request"), Value::Object(known).into(), Vec::new(), &|_| Some(String::new()));
+    let faults = match compile(&document, &registry, None) {
+        Ok(_) => Vec::new(),
+        Err(faults) => faults,
+    };
+    for fault in faults.iter().filter(|fault| !is_reference(fault)) {
+        let Some((list, index)) = place(&fault.path) else { continue };
+        let is_known = errors.iter().any(|error: &ListError| error.list == list && error.index == Some(index));
+        if !is_known {
+            errors.push(ListError { list, index: Some(index), problem: message(&below(fault)) });
+        }
+    }
+    errors
+}
+
+/// What tells a worker of APISIX whether it knows an item already.
+pub(super) fn without_index(item: &mut Value) {
+    if let Value::Object(members) = item {
+        members.shift_remove("modifiedIndex");
+    }
+}
+
+fn duplicates(list: &'static str, items: &Value) -> Vec<ListError> {
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    let mut errors = Vec::new();
+    for (index, item) in items.as_array().into_iter().flatten().enumerate() {
+        let (what, id) = match item.get("id").and_then(id_text) {
+            Some(id) if id.contains("/credentials/") => ("credential id", Some(id)),
+            Some(id) if item.get("username").is_none() => ("id", Some(id)),
+            _ => ("username", item.get("username").and_then(id_text)),
+        };
+        let Some(id) = id else { continue };
+        if seen.insert(format!("{what} {id}"), index).is_some() {
+            let problem = format!("found duplicate {what} {id} in {list}");
+            errors.push(ListError { list, index: Some(index), problem });
+        }
+    }
+    errors
+}
+
+/// Others may bring what is referred to.
+fn is_reference(fault: &Diagnostic) -> bool {
+    fault.path.ends_with("_id") && fault.problem.contains(" has no ")
+        || fault.problem.starts_with("there is no manager")
+}
+
+/// The list and the index that a path begins with.
+fn place(path: &str) -> Option<(&'static str, usize)> {
+    let (list, rest) = path.split_once('[')?;
+    let list = RESOURCE_LISTS.iter().find(|known| **known == list)?;
+    Some((list, rest.split_once(']')?.0.parse().ok()?))
+}
+
+/// The same fault with a path that begins at the resource.
+fn below(fault: &Diagnostic) -> Diagnostic {
+    let rest = fault.path.split_once(']').map_or("", |(_, rest)| rest.trim_start_matches('.'));
+    Diagnostic { path: format!("request: {rest}"), ..fault.clone() }
+}

@@ -1,0 +1,207 @@
+//! What resources are compiled from besides what they say, and what of it has changed.
+
+use std::ops::{BitOr, Not};
+
+use weir_plugin::BuildInputs;
+
+use crate::document::{Document, NodeSpec, ResolvedName};
+use crate::text::fingerprint::Fingerprint;
+
+/// Things outside of a resource that it was compiled from; or, as an answer, those that are as they were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Dependencies(u8);
+
+impl Dependencies {
+    pub(super) const CONSUMERS: Dependencies = Dependencies(1);
+    pub(super) const METADATA: Dependencies = Dependencies(1 << 1);
+    pub(super) const HTTP: Dependencies = Dependencies(1 << 2);
+    pub(super) const HTTPS_PORT: Dependencies = Dependencies(1 << 3);
+    /// The resources that are referred to by their ids.
+    pub(super) const REFERENCES: Dependencies = Dependencies(1 << 4);
+    /// What names stand for, and nodes that stand in files.
+    pub(super) const NAMES: Dependencies = Dependencies(1 << 5);
+    /// What upstreams that speak TLS have in common.
+    pub(super) const TLS: Dependencies = Dependencies(1 << 6);
+
+    pub(super) fn and(self, other: Dependencies) -> Dependencies {
+        Dependencies(self.0 | other.0)
+    }
+
+    pub(super) fn are_among(self, others: Dependencies) -> bool {
+        self.0 & !others.0 == 0
+    }
+
+    pub(super) fn only_if(self, condition: bool) -> Dependencies {
+        if condition { self } else { Dependencies::default() }
+    }
+}
+
+impl Not for Dependencies {
+    type Output = Dependencies;
+
+    fn not(self) -> Dependencies {
+        Dependencies(!self.0)
+    }
+}
+
+impl BitOr for Dependencies {
+    type Output = Dependencies;
+
+    fn bitor(self, other: Dependencies) -> Dependencies {
+        self.and(other)
+    }
+}
+
+impl From<BuildInputs> for Dependencies {
+    fn from(inputs: BuildInputs) -> Dependencies {
+        Dependencies::CONSUMERS.only_if(inputs.consumers)
+            | Dependencies::METADATA.only_if(inputs.metadata)
+            | Dependencies::HTTP.only_if(inputs.http)
+            | Dependencies::HTTPS_PORT.only_if(inputs.https_port)
+    }
+}
+
+/// What of a document resources are compiled from without referring to it.
+#[derive(Clone)]
+pub(super) struct Surroundings {
+    /// What any route, or set of plugins, is compiled from.
+    pub(super) general: Fingerprint,
+    consumers: Fingerprint,
+    metadata: Fingerprint,
+    http: Fingerprint,
+    https_port: Fingerprint,
+    names: Fingerprint,
+    pub(super) tls: Fingerprint,
+}
+
+/// Settings and lists that no route is compiled from, or that routes depend on in a way of their own. Whatever is not listed here
+/// has every route compiled again where it changes.
+const NOT_GENERAL: &[&str] = &[
+    "routes",
+    "services",
+    "upstreams",
+    "plugin_configs",
+    "global_rules",
+    "consumers",
+    "consumer_groups",
+    "plugin_metadata",
+    "ssls",
+    "acme",
+    "secrets",
+    "listen",
+    "admin",
+    "store",
+    "worker_processes",
+    "enable_access_log",
+    "error_log_level",
+    "status",
+    "worker_shutdown_timeout",
+    "dns_resolver",
+    "dns_resolver_valid",
+    "trusted_addresses",
+    "ssl_handshake_timeout",
+    "ssl_trusted_certificate",
+    "upstream_tls_verify",
+    "client_header_timeout",
+    "client_max_header_size",
+    "client_max_header_count",
+    "client_max_uri_size",
+    "client_max_body_size",
+    "client_body_min_rate",
+    "client_body_grace",
+    "client_half_close_timeout",
+    "held_content_max",
+    "held_content_max_per_client",
+    "keepalive_timeout",
+    "client_first_byte_timeout",
+    "client_max_connections",
+    "via",
+    "keepalive_requests",
+    "enable_http2",
+    "http2_max_concurrent_streams",
+    "send_timeout",
+    "price_every",
+];
+
+impl Surroundings {
+    pub(super) fn of(document: &Document) -> Surroundings {
+        let sections = |wanted: &[&str]| document.sections(|key| wanted.contains(&key));
+        let files = files(document);
+        Surroundings {
+            general: document.sections(|key| !NOT_GENERAL.contains(&key)),
+            consumers: sections(&["consumers", "consumer_groups"]),
+            metadata: sections(&["plugin_metadata"]),
+            http: Fingerprint::of((
+                sections(&["dns_resolver", "dns_resolver_valid", "ssl_trusted_certificate"]),
+                files,
+            )),
+            https_port: sections(&["listen"]),
+            names: names(document),
+            tls: Fingerprint::of((sections(&["ssls", "ssl_trusted_certificate", "upstream_tls_verify"]), files)),
+        }
+    }
+
+    /// What has not changed since `before`, but for references.
+    pub(super) fn unchanged_since(&self, before: &Surroundings) -> Dependencies {
+        Dependencies::CONSUMERS.only_if(self.consumers == before.consumers)
+            | Dependencies::METADATA.only_if(self.metadata == before.metadata)
+            | Dependencies::HTTP.only_if(self.http == before.http)
+            | Dependencies::HTTPS_PORT.only_if(self.https_port == before.https_port)
+            | Dependencies::NAMES.only_if(self.names == before.names)
+            | Dependencies::TLS.only_if(self.tls == before.tls)
+    }
+
+    /// What these inputs of plugins are now.
+    pub(super) fn of_inputs(&self, inputs: BuildInputs) -> Fingerprint {
+        let BuildInputs { consumers, metadata, http, https_port } = inputs;
+        Fingerprint::of([
+            consumers.then_some(self.consumers),
+            metadata.then_some(self.metadata),
+            http.then_some(self.http),
+            https_port.then_some(self.https_port),
+        ])
+    }
+}
+
+/// What clients for the gateway's own requests and for upstreams are made from beside the text.
+fn files(document: &Document) -> Fingerprint {
+    let mut files: Vec<_> =
+        document.files.iter().filter(|(name, _)| !document.node_files.contains_key(*name)).collect();
+    files.sort_by_key(|(name, _)| *name);
+    let roots: Vec<&[u8]> = document.system_roots.iter().map(|root| &**root).collect();
+    Fingerprint::of((files, roots))
+}
+
+fn names(document: &Document) -> Fingerprint {
+    let found = document.found.iter().map(|(query, name)| match name {
+        ResolvedName::Addresses(addresses) => Fingerprint::of((query, addresses)),
+        ResolvedName::Targets(targets) => {
+            let target = |it: &weir_client::ServiceTarget| {
+                Fingerprint::of((&it.host, it.address, it.port, it.weight, it.priority))
+            };
+            Fingerprint::of((query, targets.iter().map(target).collect::<Vec<_>>()))
+        }
+    });
+    let in_files = document.node_files.iter().map(|(file, nodes)| {
+        let node = |it: &NodeSpec| Fingerprint::of((&it.host, it.port, it.weight, it.priority));
+        Fingerprint::of((file, nodes.iter().map(node).collect::<Vec<_>>()))
+    });
+    Fingerprint::of_all(found.chain(in_files))
+}
+
+/// What of a document is as it was in the one before.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Unchanged {
+    /// Routes and sets of plugins may be used again at all.
+    pub(super) general: bool,
+    pub(super) dependencies: Dependencies,
+}
+
+impl Unchanged {
+    pub(super) fn since(before: Option<&Surroundings>, surroundings: &Surroundings) -> Unchanged {
+        before.map_or_else(Unchanged::default, |before| Unchanged {
+            general: surroundings.general == before.general,
+            dependencies: surroundings.unchanged_since(before),
+        })
+    }
+}

@@ -1,0 +1,49 @@
+//! Hubs: what is to run, and the responders that routes lead to.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use weir_plugin::Responder;
+
+use super::Compiler;
+use crate::document::RouteSpec;
+use crate::hubs::{HubEndpoint, HubTerms};
+use crate::stores::data_directory;
+
+/// The responders of a document's hubs.
+pub(super) struct HubEndpoints<'a> {
+    by_id: HashMap<&'a str, usize>,
+    responders: Vec<Arc<dyn Responder>>,
+}
+
+impl<'a> HubEndpoints<'a> {
+    pub(super) fn new(compiler: &Compiler<'a>) -> Self {
+        let hubs = &compiler.document.hubs;
+        let endpoint = |id: &str| -> Arc<dyn Responder> { Arc::new(HubEndpoint::new(compiler.node.hubs.slot(id))) };
+        HubEndpoints {
+            by_id: hubs.iter().enumerate().map(|(index, hub)| (&*hub.id, index)).collect(),
+            responders: hubs.iter().map(|hub| endpoint(&hub.id)).collect(),
+        }
+    }
+
+    /// What a route leads to, if it leads to a hub. A reference to nothing is a fault.
+    pub(super) fn of(&self, compiler: &Compiler<'_>, route: &RouteSpec) -> Option<Arc<dyn Responder>> {
+        let index = compiler.referred(&route.origin, "hub_id", &route.hub_id, &self.by_id, "hubs")?;
+        Some(Arc::clone(&self.responders[index]))
+    }
+}
+
+impl Compiler<'_> {
+    /// What is to run.
+    pub(super) fn hub_terms(&self) -> Arc<[HubTerms]> {
+        let document = self.document;
+        let data = data_directory(&document.settings, &document.directory);
+        let terms = document.hubs.iter().map(|hub| HubTerms {
+            id: hub.id.clone(),
+            settings: hub.settings.clone(),
+            directory: data.join("hubs").join(&*hub.id),
+            http: self.http.settings().clone(),
+        });
+        terms.collect()
+    }
+}

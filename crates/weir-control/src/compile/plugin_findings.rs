@@ -1,0 +1,65 @@
+//! Where findings about a plugin's options stand, and what to say of plugins that are not known.
+
+use weir_plugin::{ConfigError, Registry};
+
+use super::Compiler;
+use crate::document::{PluginSpec, ResourceOrigin};
+use crate::text::read::{join, listed};
+use crate::text::suggest::closest;
+use crate::text::tree::{TextPosition, TreePath};
+
+/// What plugins of other gateways are called here; docs/guide/coming-from.md has the same.
+const FOREIGN_NAMES: &[(&str, &str)] = &[
+    ("acl", "consumer-restriction"),
+    ("basic", "basic-auth"),
+    ("bot-detection", "ua-restriction"),
+    ("correlation-id", "request-id"),
+    ("file-log", "file-logger"),
+    ("forward", "forward-auth"),
+    ("http-log", "http-logger"),
+    ("jwt", "jwt-auth"),
+    ("ldap", "ldap-auth"),
+    ("oauth2", "openid-connect"),
+    ("oidc", "openid-connect"),
+    ("rate-limit", "limit-count"),
+    ("rate-limiting", "limit-count"),
+    ("rate-limiting-advanced", "limit-count"),
+    ("request-size-limiting", "client-control"),
+    ("request-termination", "mocking"),
+    ("request-transformer", "proxy-rewrite"),
+    ("request-validator", "request-validation"),
+    ("response-ratelimiting", "limit-count"),
+    ("response-transformer", "response-rewrite"),
+];
+
+/// The advice never says to leave the plugin out: it may be what keeps strangers away.
+pub(super) fn report_unknown(compiler: &Compiler, registry: &Registry, path: &str, plugin: &PluginSpec) {
+    let names: Vec<&str> = registry.entries().iter().map(|entry| entry.name).collect();
+    let foreign = FOREIGN_NAMES.iter().find(|(theirs, ours)| *theirs == &*plugin.name && names.contains(ours));
+    let advice = match (foreign, closest(&plugin.name, names.iter().copied())) {
+        (Some((_, ours)), _) => format!("here it is `{ours}`, with options of its own: `weir plugins {ours}`"),
+        (None, Some(known)) => format!("did you mean `{known}`?"),
+        (None, None) if names.len() <= 8 => format!("there are {}", listed(&names)),
+        (None, None) => "`weir plugins` lists those that there are".to_owned(),
+    };
+    compiler.report(path, plugin.place, format!("this version has no plugin `{}`", plugin.name), Some(advice));
+}
+
+/// The path and place of what is wrong inside the options at `path`.
+pub(super) fn inside(
+    compiler: &Compiler,
+    path: String,
+    place: TextPosition,
+    error: &ConfigError,
+) -> (String, TextPosition) {
+    if error.path.is_empty() {
+        return (path, place);
+    }
+    let path = join(&path, &error.path);
+    let place = compiler.document.place_at(&path);
+    (path, place)
+}
+
+pub(super) fn path_of(origin: &ResourceOrigin, plugin: &PluginSpec) -> String {
+    join(&origin.path, &format!("plugins{}", TreePath::suffix(&plugin.name)))
+}

@@ -1,0 +1,354 @@
+//! `admin` and `store`: where resources come from when not from the file, and who may change them.
+
+use std::collections::HashSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use aws_lc_rs::digest::{SHA256, digest};
+
+use crate::text::read::{MapReader, NodeReader, shortened};
+use crate::text::tree::NodeKind;
+
+/// The Admin API of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminSettings {
+    /// Default: `127.0.0.1:9180`.
+    pub listen: SocketAddr,
+    /// None only on loopback: the node makes one then.
+    pub keys: Vec<AdminKey>,
+    pub tls: Option<AdminTls>,
+    /// Names that it may be asked for by, besides addresses and names of this machine.
+    pub hosts: Vec<Box<str>>,
+    /// Web pages that may read its answers, as `https://console.example`.
+    pub origins: Vec<Box<str>>,
+}
+
+/// Who may use the Admin API, by what.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AdminKey {
+    pub name: Box<str>,
+    /// SHA-256 of the key: the key itself is not kept.
+    pub hash: [u8; 32],
+    pub role: AdminRole,
+}
+
+impl std::fmt::Debug for AdminKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AdminKey").field("name", &self.name).field("role", &self.role).finish_non_exhaustive()
+    }
+}
+
+/// What a key is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AdminRole {
+    /// Reads, and sees no secrets.
+    Viewer,
+    /// Reads and writes, but neither managers of secrets nor what concerns the store as a whole.
+    Editor,
+    Admin,
+}
+
+impl AdminRole {
+    pub fn name(self) -> &'static str {
+        match self {
+            AdminRole::Viewer => "viewer",
+            AdminRole::Editor => "editor",
+            AdminRole::Admin => "admin",
+        }
+    }
+}
+
+/// Files in PEM. With `ca` clients must have a certificate that it vouches for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminTls {
+    pub cert: Box<str>,
+    pub key: Box<str>,
+    pub ca: Option<Box<str>>,
+}
+
+/// Where resources are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreSettings {
+    pub kind: StoreKind,
+    /// Revisions that are kept.
+    pub history: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreKind {
+    /// A file; without a path, one in the directory for data.
+    Embedded {
+        path: Option<Box<str>>,
+    },
+    /// Memory, filled by `PUT /apisix/admin/configs`.
+    Standalone,
+    Etcd(EtcdSettings),
+}
+
+/// A cluster of etcd.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EtcdSettings {
+    /// As `http://127.0.0.1:2379`.
+    pub hosts: Vec<Box<str>>,
+    /// What the keys of resources begin with.
+    pub prefix: Box<str>,
+    /// A name and a password.
+    pub user: Option<(Box<str>, Box<str>)>,
+    pub tls: Option<EtcdTlsFiles>,
+    /// Longer than this no answer is waited for.
+    pub timeout: Duration,
+}
+
+impl std::fmt::Debug for EtcdSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EtcdSettings").field("hosts", &self.hosts).field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
+
+/// Files in PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EtcdTlsFiles {
+    pub authorities: Option<Box<str>>,
+    /// The certificate that this node shows, and its key.
+    pub identity: Option<(Box<str>, Box<str>)>,
+    /// The name that certificates of members must have, where it is not the one in `hosts`.
+    pub server_name: Option<Box<str>>,
+}
+
+const DEFAULT_PORT: u16 = 9180;
+const DEFAULT_PREFIX: &str = "/apisix";
+const ETCD_TIMEOUT_S: i64 = 5;
+const DEFAULT_HISTORY: u64 = 1_000;
+/// Shorter ones can be guessed.
+const LEAST_KEY: usize = 16;
+/// Hashes of keys that stand in the documentation and the packages of Apache APISIX: everybody knows them.
+const KNOWN_KEYS: [&str; 2] = ["edd1c9f034335f136f87ad84b625c8f1", "4054f7cf07e344346cd3f287985e76a2"];
+/// A key that is written as its hash begins so.
+const HASHED: &str = "sha256:";
+
+pub(super) fn read(at: &NodeReader) -> Option<AdminSettings> {
+    let fields = at.fields(&["listen", "keys", "tls", "hosts", "origins"])?;
+    let default = SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT));
+    let listen = fields.get("listen").map_or(Some(default), |at| address(&at))?;
+    let keys = fields.get("keys").map(|at| keys(&at)).unwrap_or_default();
+    if keys.is_empty() && !listen.ip().is_loopback() {
+        at.report_advising(
+            format!("has no key, and {listen} can be reached from other machines"),
+            "add `keys: [{ name: ops, key: ..., role: admin }]`, or listen on 127.0.0.1",
+        );
+    }
+    let texts = |key: &str| -> Vec<Box<str>> {
+        let list = fields.get(key).map(|list| list.texts(|item| item.text_of(1..=256).map(str::to_lowercase)));
+        list.unwrap_or_default().into_iter().map(Box::from).collect()
+    };
+    Some(AdminSettings {
+        listen,
+        keys,
+        tls: fields.get("tls").and_then(|at| tls(&at)),
+        hosts: texts("hosts"),
+        origins: texts("origins"),
+    })
+}
+
+/// `embedded` where there is an Admin API and nothing else is said.
+pub(super) fn read_store(fields: &MapReader) -> Option<StoreSettings> {
+    let embedded = |path| StoreSettings { kind: StoreKind::Embedded { path }, history: DEFAULT_HISTORY };
+    let Some(at) = fields.get("store") else { return fields.has("admin").then(|| embedded(None)) };
+    if let NodeKind::Text(_) = &at.node().kind {
+        return match at.choice(&[("embedded", true), ("standalone", false)])? {
+            true => Some(embedded(None)),
+            false => {
+                if !fields.has("admin") {
+                    at.report_advising("is filled by the Admin API, and there is none", "add `admin`");
+                }
+                Some(StoreSettings { kind: StoreKind::Standalone, history: DEFAULT_HISTORY })
+            }
+        };
+    }
+    let own = at.fields(&["path", "history", "etcd"])?;
+    own.at_most_one("path", "etcd");
+    let path = own.get("path").and_then(|at| at.text_of(1..=4096)).map(Box::from);
+    let history = own.get("history").and_then(|at| at.integer(1..=1_000_000)).unwrap_or(DEFAULT_HISTORY as i64);
+    let history = history as u64;
+    Some(match own.get("etcd") {
+        Some(etcd) => StoreSettings { kind: StoreKind::Etcd(read_etcd(&etcd)?), history },
+        None => StoreSettings { history, ..embedded(path) },
+    })
+}
+
+fn read_etcd(at: &NodeReader) -> Option<EtcdSettings> {
+    let fields = at.fields(&["hosts", "prefix", "user", "password", "timeout", "tls"])?;
+    let text = |key: &str| fields.get(key).and_then(|at| at.text_of(1..=4096)).map(Box::<str>::from);
+    let tls = fields.get("tls").map(|at| read_etcd_tls(&at));
+    let hosts = fields.get("hosts").map(|list| list.texts(|item| etcd_host(item, tls.is_some())));
+    let hosts: Vec<Box<str>> = hosts.unwrap_or_default().into_iter().map(Box::from).collect();
+    if hosts.is_empty() {
+        at.report_advising("has no `hosts`", "write `hosts: [\"http://127.0.0.1:2379\"]`, with all members");
+    }
+    let prefix = text("prefix").unwrap_or_else(|| DEFAULT_PREFIX.into());
+    if !prefix.starts_with('/') || prefix.len() < 2 || prefix.ends_with('/') {
+        let told = format!("`{}` is not a prefix", shortened(&prefix));
+        at.report_advising(told, "write as `/apisix`: a slash first, none last");
+    }
+    let user = match (text("user"), text("password")) {
+        (Some(user), Some(password)) => Some((user, password)),
+        (None, None) => None,
+        _ => {
+            at.report_advising("has `user` or `password` alone", "write both, or neither");
+            None
+        }
+    };
+    let timeout = fields.get("timeout").and_then(|at| at.integer(1..=60)).unwrap_or(ETCD_TIMEOUT_S);
+    Some(EtcdSettings { hosts, prefix, user, tls: tls.flatten(), timeout: Duration::from_secs(timeout as u64) })
+}
+
+fn etcd_host(at: &NodeReader, has_tls: bool) -> Option<String> {
+    let text = at.text_of(1..=1024)?;
+    let is_plain = text.starts_with("http://");
+    if !is_plain && !text.starts_with("https://") {
+        let told = format!("`{}` is not the address of a member", shortened(text));
+        at.report_advising(told, "write as `http://127.0.0.1:2379` or `https://etcd-1.example:2379`");
+    } else if is_plain == has_tls {
+        at.report_advising(
+            "does not go with `tls`",
+            "with `https://` say who vouches for the members, as `tls: { ca: etcd-ca.crt }`; with `http://` leave it out",
+        );
+    }
+    Some(text.to_owned())
+}
+
+fn read_etcd_tls(at: &NodeReader) -> Option<EtcdTlsFiles> {
+    let fields = at.fields(&["ca", "cert", "key", "sni"])?;
+    let text = |key: &str| fields.get(key).and_then(|at| at.text_of(1..=4096)).map(Box::<str>::from);
+    if !fields.has("ca") {
+        at.report_advising("has no `ca`", "name the file with the certificate that vouches for the members, in PEM");
+    }
+    let identity = text("cert").zip(text("key"));
+    if identity.is_none() && (fields.has("cert") || fields.has("key")) {
+        at.report_advising("has `cert` or `key` alone", "write both, or neither");
+    }
+    Some(EtcdTlsFiles { authorities: text("ca"), identity, server_name: text("sni") })
+}
+
+fn address(at: &NodeReader) -> Option<SocketAddr> {
+    let text = at.text()?;
+    let address = text.parse().ok();
+    if address.is_none() {
+        let problem = format!("`{}` is not an address with its interface and port", shortened(text));
+        at.report_advising(problem, "write as `127.0.0.1:9180`, or `0.0.0.0:9180` if other machines may come");
+    }
+    address
+}
+
+fn keys(at: &NodeReader) -> Vec<AdminKey> {
+    let mut names = HashSet::new();
+    let read = |item: NodeReader| {
+        let fields = item.fields(&["name", "key", "role"])?;
+        let (Some(name), Some(key)) = (fields.get("name"), fields.get("key")) else {
+            item.report_advising("needs `name` and `key`", "write `{ name: ops, key: ..., role: admin }`");
+            return None;
+        };
+        let text = name.text_of(1..=64)?;
+        if !names.insert(text.to_owned()) {
+            name.report(format!("`{}` is there a second time", shortened(text)));
+        }
+        let role = fields.get("role").map_or(Some(AdminRole::Admin), |at| at.choice(ROLES))?;
+        Some(AdminKey { name: text.into(), hash: hash(&key)?, role })
+    };
+    at.items().collect::<Vec<_>>().into_iter().filter_map(read).collect()
+}
+
+const ROLES: &[(&str, AdminRole)] =
+    &[("admin", AdminRole::Admin), ("editor", AdminRole::Editor), ("viewer", AdminRole::Viewer)];
+
+fn hash(at: &NodeReader) -> Option<[u8; 32]> {
+    let text = at.text()?;
+    if let Some(digits) = text.strip_prefix(HASHED) {
+        let hash = hex(digits);
+        if hash.is_none() {
+            at.report_advising("is not a SHA-256", "write `sha256:` and 64 digits, as `sha256sum` prints them");
+        }
+        return hash;
+    }
+    if KNOWN_KEYS.contains(&text) {
+        at.report_advising("is a key that is publicly known", "make one: `openssl rand -hex 24`");
+        return None;
+    }
+    if text.len() < LEAST_KEY {
+        let problem = format!("is shorter than {LEAST_KEY} characters and could be guessed");
+        at.report_advising(problem, "make one: `openssl rand -hex 24`");
+        return None;
+    }
+    digest(&SHA256, text.as_bytes()).as_ref().try_into().ok()
+}
+
+fn hex(digits: &str) -> Option<[u8; 32]> {
+    let digits = digits.as_bytes();
+    if digits.len() != 64 {
+        return None;
+    }
+    let mut hash = [0; 32];
+    for (byte, pair) in hash.iter_mut().zip(digits.chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(hash)
+}
+
+fn tls(at: &NodeReader) -> Option<AdminTls> {
+    let fields = at.fields(&["cert", "key", "ca"])?;
+    let file = |key: &str| fields.get(key).and_then(|at| at.text_of(1..=4096)).map(Box::<str>::from);
+    let (Some(cert), Some(key)) = (file("cert"), file("key")) else {
+        at.report_advising("needs `cert` and `key`", "name a file with the certificate and one with its key, in PEM");
+        return None;
+    };
+    Some(AdminTls { cert, key, ca: file("ca") })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::check_text;
+
+    fn faults(text: &str) -> Vec<String> {
+        check_text(text).err().unwrap_or_default().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn an_address_that_others_reach_needs_a_key() {
+        assert_eq!(faults("admin: {}\n"), [""; 0]);
+        assert_eq!(faults("admin: { listen: '0.0.0.0:9180', keys: [{ name: a, key: 0123456789abcdefg }] }\n"), [""; 0]);
+        let open = faults("admin: { listen: '0.0.0.0:9180' }\n");
+        assert!(open[0].starts_with("text:1:8: admin: has no key, and 0.0.0.0:9180 can be reached"), "{open:?}");
+    }
+
+    #[test]
+    fn keys_that_can_be_guessed_are_refused() {
+        let of = |key: &str| faults(&format!("admin: {{ keys: [{{ name: a, key: '{key}' }}] }}\n"));
+        assert!(of("short")[0].contains("shorter than 16"));
+        assert!(of("edd1c9f034335f136f87ad84b625c8f1")[0].contains("publicly known"));
+        assert!(of("sha256:12")[0].contains("is not a SHA-256"));
+        assert_eq!(of(&format!("sha256:{}", "0a".repeat(32))), [""; 0]);
+        let twice = "admin: { keys: [{ name: a, key: 0123456789abcdefg }, { name: a, key: 0123456789abcdefh }] }\n";
+        assert!(faults(twice)[0].contains("`a` is there a second time"));
+    }
+
+    #[test]
+    fn resources_come_from_one_place() {
+        let both = faults("admin: {}\nroutes: [{ id: a, uri: /a, plugins: {} }]\n");
+        assert!(both[0].starts_with("text:2:1: routes: resources stand in this file"), "{both:?}");
+        assert_eq!(faults("store: { path: s.redb, history: 10 }\nroutes: []\n"), [""; 0]);
+        assert!(faults("store: standalone\n")[0].contains("is filled by the Admin API, and there is none"));
+        assert!(faults("store: etcd\n")[0].contains("`etcd` is not a choice here"));
+    }
+
+    #[test]
+    fn etcd_is_named_by_its_members() {
+        let of = |etcd: &str| faults(&format!("store: {{ etcd: {etcd} }}\n"));
+        assert_eq!(of("{ hosts: ['http://127.0.0.1:2379'], prefix: /gateways, user: a, password: b }"), [""; 0]);
+        assert_eq!(of("{ hosts: ['https://etcd:2379'], tls: { ca: ca.crt, cert: a.crt, key: a.key } }"), [""; 0]);
+        assert!(of("{}")[0].contains("has no `hosts`"));
+        assert!(of("{ hosts: ['127.0.0.1:2379'] }")[0].contains("is not the address of a member"));
+        assert!(of("{ hosts: ['https://etcd:2379'] }")[0].contains("does not go with `tls`"));
+        assert!(of("{ hosts: ['http://a:1'], prefix: apisix }")[0].contains("is not a prefix"));
+        assert!(of("{ hosts: ['http://a:1'], user: x }")[0].contains("`user` or `password` alone"));
+    }
+}

@@ -1,0 +1,158 @@
+//! The hubs of a node: those that its configuration wants run, each with its files below `data_dir`.
+//!
+//! Compiling makes responders that lead to a hub by its id, whether it runs or not; [`Hubs::follow`] runs what a published
+//! configuration wants. A hub whose files another process has locked, as the process before at a binary upgrade, is opened
+//! when that lets go of them.
+
+mod call;
+mod endpoint;
+mod listening;
+mod posting;
+mod slot;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub use weir_hub::HubStatus;
+use weir_hub::{Hub, HubRecovery};
+
+pub(crate) use endpoint::HubEndpoint;
+use slot::HubSlot;
+pub use slot::HubTerms;
+
+/// How often a hub is tried again whose files another process has.
+const TRY_AGAIN: Duration = Duration::from_millis(50);
+/// The same, whose files cannot be used.
+const AFTER_FAILURE: Duration = Duration::from_secs(5);
+type TellOperator = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// All hubs of a process.
+#[derive(Default)]
+pub struct Hubs {
+    slots: Mutex<HashMap<Box<str>, Arc<HubSlot>>>,
+    is_ended: Mutex<bool>,
+}
+
+impl Hubs {
+    fn slots(&self) -> MutexGuard<'_, HashMap<Box<str>, Arc<HubSlot>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The place of a hub, whether it runs or not.
+    pub(crate) fn slot(&self, id: &str) -> Arc<HubSlot> {
+        Arc::clone(self.slots().entry(id.into()).or_insert_with(|| Arc::new(HubSlot::new())))
+    }
+
+    /// Runs these hubs from now on, and no others. `tell` gets a line for what an operator should know.
+    pub fn follow(&self, terms: &[HubTerms], tell: impl Fn(&str) + Send + Sync + 'static) {
+        let is_ended = self.is_ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_ended {
+            return;
+        }
+        let tell: TellOperator = Arc::new(tell);
+        let unwanted: Vec<_> = {
+            let slots = self.slots();
+            let is_wanted = |id: &str| terms.iter().any(|terms| *terms.id == *id);
+            slots.iter().filter(|(id, _)| !is_wanted(id)).map(|(_, slot)| Arc::clone(slot)).collect()
+        };
+        unwanted.iter().for_each(|slot| slot.close());
+        for terms in terms {
+            run(&self.slot(&terms.id), terms, &tell);
+        }
+    }
+
+    /// Ends streams of events, since the process is about to end: their clients come again, to another one.
+    pub fn stop_listening(&self) {
+        self.slots().values().filter_map(|slot| slot.running()).for_each(|hub| hub.stop_listening());
+    }
+
+    /// Ends all hubs, so that another process can open their files. None is begun any more.
+    pub fn end(&self) {
+        *self.is_ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        let all: Vec<_> = self.slots().values().cloned().collect();
+        all.iter().for_each(|slot| slot.close());
+    }
+
+    /// What each hub that runs has done, by its id. Blocks for a moment.
+    pub fn statuses(&self) -> Vec<(Box<str>, HubStatus)> {
+        let running: Vec<_> = {
+            let slots = self.slots();
+            slots.iter().filter_map(|(id, slot)| Some((id.clone(), slot.running()?))).collect()
+        };
+        let mut statuses: Vec<_> = running.into_iter().filter_map(|(id, hub)| Some((id, hub.status()?))).collect();
+        statuses.sort_by(|one, other| one.0.cmp(&other.0));
+        statuses
+    }
+}
+
+/// Runs a hub on these terms: opens it, or tells the one that runs.
+fn run(slot: &Arc<HubSlot>, terms: &HubTerms, tell: &TellOperator) {
+    let mut wanted = slot.wanted();
+    let before = wanted.terms.replace(terms.clone());
+    if let Some(hub) = slot.running() {
+        if before.as_ref() != Some(terms) {
+            hub.reconfigure(terms.settings.clone(), terms.http.clone());
+        }
+        return;
+    }
+    if wanted.is_opening {
+        return;
+    }
+    // The first time at once, so that a node that says it is ready has its hubs.
+    if let Ok(Some(hub)) = open(terms, tell) {
+        slot.opened(hub);
+        return;
+    }
+    wanted.is_opening = true;
+    drop(wanted);
+    let (opening, tell) = (Arc::clone(slot), Arc::clone(tell));
+    let told = Arc::clone(&tell);
+    let thread = std::thread::Builder::new().name("hub-opening".into()).spawn(move || keep_opening(&opening, &tell));
+    if let Err(error) = thread {
+        slot.wanted().is_opening = false;
+        told(&format!("hub {}: no thread can be made to open it: {error}", terms.id));
+    }
+}
+
+/// Tries until the hub runs, or is not wanted any more.
+fn keep_opening(slot: &HubSlot, tell: &TellOperator) {
+    let mut last_problem = String::new();
+    loop {
+        let mut wanted = slot.wanted();
+        let Some(terms) = wanted.terms.clone() else {
+            wanted.is_opening = false;
+            return;
+        };
+        let pause = match open(&terms, tell) {
+            Ok(Some(hub)) => {
+                slot.opened(hub);
+                wanted.is_opening = false;
+                return;
+            }
+            Ok(None) => TRY_AGAIN,
+            Err(error) => {
+                let problem = format!("hub {}: {} cannot be used: {error}", terms.id, terms.directory.display());
+                if problem != last_problem {
+                    tell(&problem);
+                    last_problem = problem;
+                }
+                AFTER_FAILURE
+            }
+        };
+        drop(wanted);
+        std::thread::sleep(pause);
+    }
+}
+
+/// Nothing while another process has the files.
+fn open(terms: &HubTerms, tell: &TellOperator) -> io::Result<Option<Hub>> {
+    let Some(lock) = weir_hub::lock(&terms.directory)? else { return Ok(None) };
+    let (id, of_hub) = (terms.id.clone(), Arc::clone(tell));
+    let tell_of_hub = move |line: &str| of_hub(&format!("hub {id}: {line}"));
+    let (hub, recovery) = Hub::open(&terms.directory, lock, terms.settings.clone(), &terms.http, tell_of_hub)?;
+    let HubRecovery { subscriptions, events, damaged } = recovery;
+    tell(&format!("hub {}: {subscriptions} subscriptions, {events} events, {damaged} damaged records", terms.id));
+    Ok(Some(hub))
+}

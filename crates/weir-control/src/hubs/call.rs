@@ -1,0 +1,88 @@
+//! One request to a hub: what it says, and what its caller may do.
+
+use std::sync::Arc;
+
+use weir_hub::{Hub, HubSettings, Refusal, is_signed, links};
+use weir_plugin::{Reply, ResponderRequest, Stop, form};
+
+/// One request to a hub.
+pub(super) struct HubCall {
+    pub(super) hub: Arc<Hub>,
+    pub(super) settings: Arc<HubSettings>,
+    pub(super) request: ResponderRequest,
+}
+
+/// Answers with a refusal's status and reason (W3C WebSub §5.1.2: errors in plain text).
+pub(super) async fn refuse(reply: &mut Reply, refusal: &Refusal) -> Result<(), Stop> {
+    let content = format!("{}\n", refusal.reason);
+    let length = content.len().to_string();
+    let fields = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", &length)];
+    match refusal.status {
+        503 => reply.begin(503, &[fields[0], fields[1], ("Retry-After", "1")]),
+        status => reply.begin(status, &fields),
+    }
+    reply.send(content.as_bytes()).await;
+    Ok(())
+}
+
+impl HubCall {
+    /// The topic whose URL has this request's path.
+    pub(super) fn topic_at_path(&self) -> Option<String> {
+        let path = std::str::from_utf8(self.request.head.path()).ok()?;
+        self.settings.topics.iter().find_map(|pattern| pattern.at_path(path))
+    }
+
+    /// The value of an argument of the query.
+    pub(super) fn argument(&self, name: &[u8]) -> Option<String> {
+        let query = self.request.head.query()?;
+        let (_, value) = form::pairs(query).find(|(key, _)| **key == *name)?;
+        String::from_utf8(value.into_owned()).ok()
+    }
+
+    pub(super) fn field(&self, name: &[u8]) -> Option<&[u8]> {
+        self.request.head.head.value(name)
+    }
+
+    pub(super) fn consumer(&self) -> Option<&str> {
+        self.request.identity.as_ref().map(|credential| &*credential.consumer.username)
+    }
+
+    pub(super) fn may_publish(&self, content: &[u8]) -> Result<(), Refusal> {
+        let publish = &self.settings.publish;
+        if let Some(secret) = &publish.secret
+            && let Some(signature) = self.field(publish.signature_header.as_bytes())
+        {
+            return match is_signed(secret.as_bytes(), content, signature) {
+                true => Ok(()),
+                false => Err(Refusal::new(401, "the signature is not that of the content")),
+            };
+        }
+        match self.consumer() {
+            _ if publish.anonymous => Ok(()),
+            Some(consumer) => allowed(&publish.consumers, consumer, "publish"),
+            None => Err(Refusal::new(401, "publishers prove who they are to a plugin of the route, or sign")),
+        }
+    }
+
+    /// Whether the caller may subscribe, read and listen.
+    pub(super) fn may_listen(&self) -> Result<(), Refusal> {
+        let consumers = &self.settings.subscribe.consumers;
+        match self.consumer() {
+            _ if consumers.is_empty() => Ok(()),
+            Some(consumer) => allowed(consumers, consumer, "subscribe"),
+            None => Err(Refusal::new(401, "subscribers prove who they are to a plugin of the route")),
+        }
+    }
+
+    /// Hub and topic, as `Link` says them (§4).
+    pub(super) fn links(&self, topic: &str) -> String {
+        links(&self.settings.url, topic)
+    }
+}
+
+fn allowed(consumers: &[Box<str>], consumer: &str, what: &str) -> Result<(), Refusal> {
+    match consumers.is_empty() || consumers.iter().any(|allowed| **allowed == *consumer) {
+        true => Ok(()),
+        false => Err(Refusal::new(403, format!("this consumer may not {what} here"))),
+    }
+}

@@ -1,0 +1,43 @@
+//! A hub's endpoints: where subscribers ask, publishers publish, and others read and listen.
+
+use std::sync::Arc;
+
+use weir_hub::Refusal;
+use weir_plugin::{Content, Reply, Responder, ResponderRequest, Responding};
+use weir_proto::Method;
+
+use super::call::{HubCall, refuse};
+use super::listening;
+use super::posting;
+use super::slot::HubSlot;
+
+/// The responder of one hub.
+pub(crate) struct HubEndpoint {
+    slot: Arc<HubSlot>,
+}
+
+impl HubEndpoint {
+    pub(crate) fn new(slot: Arc<HubSlot>) -> HubEndpoint {
+        HubEndpoint { slot }
+    }
+}
+
+impl Responder for HubEndpoint {
+    fn respond(self: Arc<Self>, request: ResponderRequest, content: Content, mut reply: Reply) -> Responding {
+        Box::pin(async move {
+            let Some(hub) = self.slot.hub().await else {
+                let refusal = Refusal::new(503, "the hub is not open yet");
+                return refuse(&mut reply, &refusal).await;
+            };
+            let call = HubCall { settings: hub.settings(), hub, request };
+            match call.request.head.method {
+                Method::Get | Method::Head => listening::answer(&call, &mut reply).await,
+                Method::Post => posting::answer(&call, content, &mut reply).await,
+                _ => {
+                    reply.begin(405, &[("Allow", "GET, HEAD, POST"), ("Content-Length", "0")]);
+                    Ok(())
+                }
+            }
+        })
+    }
+}

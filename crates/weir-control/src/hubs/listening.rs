@@ -1,0 +1,174 @@
+//! A topic's own URL: its newest content, its events as a stream (SSE), and the next event when it comes (long polling).
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use weir_hub::{Event, Refusal};
+use weir_plugin::{Reply, Stop};
+use weir_proto::Method;
+
+use super::call::{HubCall, refuse};
+
+/// Proxies between cut streams off on which nothing comes.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Events that are taken at once.
+const BATCH: usize = 64;
+/// How long a poll waits, unless it says so itself.
+const POLL_S: u64 = 25;
+const MAX_POLL_S: u64 = 50;
+
+/// Answers a GET or HEAD.
+pub(super) async fn answer(call: &HubCall, reply: &mut Reply) -> Result<(), Stop> {
+    let Some(topic) = call.topic_at_path() else {
+        return refuse(reply, &Refusal::new(404, "this hub has no topic here; subscribe with a POST")).await;
+    };
+    if let Err(refusal) = call.may_listen() {
+        return refuse(reply, &refusal).await;
+    }
+    let accepts = call.field(b"accept").unwrap_or_default();
+    let wants_stream = accepts.windows(17).any(|part| part.eq_ignore_ascii_case(b"text/event-stream"));
+    let answered = match call.argument(b"after") {
+        _ if call.request.head.method == Method::Head => newest(call, &topic, reply).await,
+        _ if wants_stream => stream(call, &topic, reply).await,
+        Some(after) => poll(call, &topic, &after, reply).await,
+        None => newest(call, &topic, reply).await,
+    };
+    match answered {
+        Ok(()) => Ok(()),
+        Err(refusal) => refuse(reply, &refusal).await,
+    }
+}
+
+/// The content that subscribers were sent last, with the links of discovery (W3C WebSub §4).
+async fn newest(call: &HubCall, topic: &str, reply: &mut Reply) -> Result<(), Refusal> {
+    match call.hub.latest(topic).await? {
+        Some(event) => content(call, &event, reply).await,
+        None => reply.begin(204, &[("Link", &call.links(topic))]),
+    }
+    Ok(())
+}
+
+async fn content(call: &HubCall, event: &Event, reply: &mut Reply) {
+    let (length, seq, links) = (event.content.len().to_string(), event.seq.to_string(), call.links(&event.topic));
+    let mut fields =
+        vec![("Content-Length", &*length), ("Link", &*links), ("Event-Id", &*seq), ("Cache-Control", "no-cache")];
+    if !event.content_type.is_empty() {
+        fields.push(("Content-Type", &event.content_type));
+    }
+    reply.begin(200, &fields);
+    if call.request.head.method != Method::Head {
+        reply.send(&event.content).await;
+    }
+}
+
+/// The event after the one that the caller has; `earliest` is before the first. 204 if none comes in time.
+async fn poll(call: &HubCall, topic: &str, after: &str, reply: &mut Reply) -> Result<(), Refusal> {
+    let after =
+        position(after).ok_or_else(|| Refusal::new(400, "`after` is neither the id of an event nor `earliest`"))?;
+    let wait_s = call.argument(b"wait").and_then(|text| text.parse().ok()).unwrap_or(POLL_S).min(MAX_POLL_S);
+    let events = call.hub.events_after(topic, after, 1);
+    match tokio::time::timeout(Duration::from_secs(wait_s), events).await {
+        Ok(events) => match events?.first() {
+            Some(event) => content(call, event, reply).await,
+            None => return Err(Refusal::new(503, "the hub is being closed")),
+        },
+        Err(_) => reply.begin(204, &[("Link", &call.links(topic))]),
+    }
+    Ok(())
+}
+
+fn position(text: &str) -> Option<u64> {
+    match text {
+        "earliest" => Some(0),
+        text => text.parse().ok(),
+    }
+}
+
+/// Server-sent events, from the one after `Last-Event-ID` on. The client's reading is what paces them: the next ones are taken
+/// when those before have gone.
+async fn stream(call: &HubCall, topic: &str, reply: &mut Reply) -> Result<(), Refusal> {
+    let newest = call.hub.latest(topic).await?.map_or(0, |event| event.seq);
+    let last = call.field(b"last-event-id").and_then(|value| std::str::from_utf8(value).ok().map(str::to_owned));
+    let last = last.or_else(|| call.argument(b"last_event_id"));
+    // An id from a log that is lost is none.
+    let mut after = last.and_then(|text| position(text.trim())).filter(|seq| *seq <= newest).unwrap_or(newest);
+    let links = call.links(topic);
+    reply.begin(
+        200,
+        &[
+            ("Content-Type", "text/event-stream"),
+            ("Cache-Control", "no-store"),
+            ("X-Accel-Buffering", "no"),
+            ("Link", &links),
+        ],
+    );
+    reply.send(b"retry: 2000\n\n").await;
+    loop {
+        match tokio::time::timeout(HEARTBEAT, call.hub.events_after(topic, after, BATCH)).await {
+            Err(_) => reply.send(b": \n\n").await,
+            Ok(Ok(events)) if !events.is_empty() => {
+                for event in events {
+                    reply.send(&server_sent(&event)).await;
+                    after = event.seq;
+                }
+            }
+            // The hub is being closed: the stream ends, and the client comes again.
+            Ok(_) => return Ok(()),
+        }
+    }
+}
+
+/// One event (HTML Standard §9.2). Content that is not UTF-8 has the type `binary` and stands in base64.
+fn server_sent(event: &Event) -> Vec<u8> {
+    let mut out = format!("id: {}\n", event.seq).into_bytes();
+    match std::str::from_utf8(&event.content) {
+        Ok(text) => {
+            let mut rest = text;
+            loop {
+                let end = rest.find(['\r', '\n']);
+                out.extend_from_slice(b"data: ");
+                out.extend_from_slice(&rest.as_bytes()[..end.unwrap_or(rest.len())]);
+                out.push(b'\n');
+                let Some(end) = end else { break };
+                let length = if rest[end..].starts_with("\r\n") { 2 } else { 1 };
+                rest = &rest[end + length..];
+            }
+        }
+        Err(_) => {
+            out.extend_from_slice(b"event: binary\ndata: ");
+            out.extend_from_slice(STANDARD.encode(&event.content).as_bytes());
+            out.push(b'\n');
+        }
+    }
+    out.push(b'\n');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(content: &'static [u8]) -> String {
+        let topic = "http://t.example/".into();
+        let content = content.into();
+        let event = Event { seq: 7, time_ms: 0, topic, content_type: Box::default(), content };
+        String::from_utf8(server_sent(&event)).expect("events are UTF-8")
+    }
+
+    #[test]
+    fn every_line_of_an_event_has_its_field() {
+        assert_eq!(sent(b"one"), "id: 7\ndata: one\n\n");
+        assert_eq!(sent(b"a\nb\r\nc\rd\n"), "id: 7\ndata: a\ndata: b\ndata: c\ndata: d\ndata: \n\n");
+        assert_eq!(sent(b""), "id: 7\ndata: \n\n");
+        assert_eq!(sent(b"\xff\x00"), "id: 7\nevent: binary\ndata: /wA=\n\n");
+    }
+
+    #[test]
+    fn positions_are_ids_or_the_beginning() {
+        assert_eq!(
+            (position("earliest"), position("12"), position("x"), position("-1")),
+            (Some(0), Some(12), None, None)
+        );
+    }
+}

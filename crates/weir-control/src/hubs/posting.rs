@@ -1,0 +1,80 @@
+//! What is posted to a hub: events, requests for subscriptions, and pings.
+
+use weir_hub::{HubForm, Refusal, known_topic, read_form};
+use weir_plugin::{Content, Reply, Stop, form};
+
+use super::call::{HubCall, refuse};
+
+/// A form is larger only by mistake.
+const MAX_FORM_BYTES: usize = 64 << 10;
+const FORM: &[u8] = b"application/x-www-form-urlencoded";
+
+/// Answers what is posted: an event, or a form.
+pub(super) async fn answer(call: &HubCall, mut content: Content, reply: &mut Reply) -> Result<(), Stop> {
+    let answered = match published_topic(call) {
+        Some(topic) => publish(call, &topic, &mut content).await?,
+        None => read_and_obey(call, &mut content).await?,
+    };
+    match answered {
+        Ok(()) => {
+            reply.begin(202, &[("Content-Length", "0")]);
+            Ok(())
+        }
+        Err(refusal) => refuse(reply, &refusal).await,
+    }
+}
+
+/// What the request publishes, if it has the content itself: the topic in its query, or the topic's own URL.
+fn published_topic(call: &HubCall) -> Option<String> {
+    if call.argument(b"hub.mode").is_some_and(|mode| mode == "publish") {
+        return call.argument(b"hub.topic").or_else(|| call.topic_at_path());
+    }
+    let is_form = call.field(b"content-type").is_some_and(|value| {
+        let kind = value.split(|byte| *byte == b';').next().unwrap_or_default();
+        kind.trim_ascii().eq_ignore_ascii_case(FORM)
+    });
+    call.topic_at_path().filter(|_| !is_form)
+}
+
+async fn publish(call: &HubCall, topic: &str, content: &mut Content) -> Result<Result<(), Refusal>, Stop> {
+    let topic = match known_topic(topic, &call.settings) {
+        Ok(topic) => topic,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let content = content.whole(call.settings.publish.max_bytes).await?;
+    if let Err(refusal) = call.may_publish(&content) {
+        return Ok(Err(refusal));
+    }
+    let Ok(content_type) = std::str::from_utf8(call.field(b"content-type").unwrap_or_default()) else {
+        return Ok(Err(Refusal::new(400, "the content type is not UTF-8")));
+    };
+    Ok(call.hub.publish(&topic, content_type, &content).await.map(drop))
+}
+
+/// A subscription, its end, or a ping (§5.1, §6).
+async fn read_and_obey(call: &HubCall, content: &mut Content) -> Result<Result<(), Refusal>, Stop> {
+    let kind = call.field(b"content-type").unwrap_or_default();
+    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
+    if !kind.trim_ascii().eq_ignore_ascii_case(FORM) {
+        return Ok(Err(Refusal::new(415, "send a form: application/x-www-form-urlencoded")));
+    }
+    let content = content.whole(MAX_FORM_BYTES).await?;
+    Ok(obey(call, &content).await)
+}
+
+async fn obey(call: &HubCall, content: &[u8]) -> Result<(), Refusal> {
+    match read_form(form::pairs(content), &call.settings)? {
+        HubForm::Subscribe(mut request) => {
+            call.may_listen()?;
+            request.owner = call.consumer().unwrap_or_default().into();
+            call.hub.request(request).await
+        }
+        HubForm::Ping(topics) => {
+            call.may_publish(content)?;
+            for topic in topics {
+                call.hub.ping(&topic).await?;
+            }
+            Ok(())
+        }
+    }
+}

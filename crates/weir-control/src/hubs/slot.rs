@@ -1,0 +1,73 @@
+//! The place of one hub, which routes lead to whether the hub runs or not.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use weir_client::HttpClientSettings;
+use weir_hub::{Hub, HubSettings};
+
+/// One hub as a configuration wants it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubTerms {
+    pub id: Box<str>,
+    pub settings: HubSettings,
+    pub directory: PathBuf,
+    /// How the node resolves names, and whom it believes.
+    pub http: HttpClientSettings,
+}
+
+/// How long a request waits for a hub that is being opened.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The place of one hub. It outlives configurations.
+pub(crate) struct HubSlot {
+    running: watch::Sender<Option<Arc<Hub>>>,
+    wanted: Mutex<WantedHub>,
+}
+
+#[derive(Default)]
+pub(super) struct WantedHub {
+    pub(super) terms: Option<HubTerms>,
+    /// A thread tries to open it.
+    pub(super) is_opening: bool,
+}
+
+impl HubSlot {
+    pub(super) fn new() -> HubSlot {
+        HubSlot { running: watch::Sender::new(None), wanted: Mutex::default() }
+    }
+
+    pub(super) fn wanted(&self) -> MutexGuard<'_, WantedHub> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn running(&self) -> Option<Arc<Hub>> {
+        self.running.borrow().clone()
+    }
+
+    pub(super) fn opened(&self, hub: Hub) {
+        self.running.send_replace(Some(Arc::new(hub)));
+    }
+
+    /// The hub, waited for while it is being opened.
+    pub(super) async fn hub(&self) -> Option<Arc<Hub>> {
+        if let Some(hub) = self.running() {
+            return Some(hub);
+        }
+        // Nothing opens one that is not wanted.
+        self.wanted().terms.as_ref()?;
+        let mut changes = self.running.subscribe();
+        let running = changes.wait_for(|hub| hub.is_some());
+        let found = tokio::time::timeout(OPENING_TIMEOUT, running).await.ok()?.ok()?;
+        found.clone()
+    }
+
+    pub(super) fn close(&self) {
+        self.wanted().terms = None;
+        if let Some(hub) = self.running.send_replace(None) {
+            hub.close();
+        }
+    }
+}

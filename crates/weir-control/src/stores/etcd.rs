@@ -1,0 +1,429 @@
+//! Resources in etcd, in the keys and values of Apache APISIX, shared with other nodes and with APISIX itself.
+//!
+//! A thread of its own follows the cluster (`follower.rs`). Whatever it goes through, what was read last stays here, and in a copy
+//! on the disk, with which a node starts while there is no etcd.
+
+mod connection;
+mod follower;
+mod layout;
+mod wire;
+
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use super::embedded::EmbeddedStore;
+use super::live::now_ms;
+use super::resources::{ResourceChange, ResourceSet, RevisionRecord};
+use super::shared::{NodeReport, OutsideChange, ServedContent, SharedStore, StoreState};
+use super::source::Wake;
+use super::store::{CommitFailure, ResourceStore, StoreFailure};
+use crate::document::EtcdSettings;
+use connection::{EtcdAccess, EtcdTls};
+use follower::{Follower, Presence};
+use layout::{KeyLayout, end_of};
+use wire::{
+    Compare, CompareResult, CompareTarget, DeleteRangeRequest, EtcdOperation, EtcdOutcome, PutRequest, RangeRequest,
+    RequestOp, SortOrder, SortTarget, TxnRequest, TxnResponse,
+};
+
+/// How long a start waits for etcd before it takes the copy.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+/// Longer than any request takes whose outcome is to be known.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
+/// How long others' changes are waited for that must be on their way.
+const CATCH_UP: Duration = Duration::from_secs(2);
+/// Between looks for changes of those who leave no trace but themselves.
+const TRACELESS_PAUSE: Duration = Duration::from_millis(20);
+/// etcd's own limit (`--max-txn-ops`) is 128; three are for what goes with every change.
+const MOST_CHANGES: usize = 125;
+/// etcd's own limit (`--max-request-bytes`) is 1.5 MiB.
+const MOST_BYTES: usize = 3 << 19;
+/// The history is shortened after so many changes of this node.
+const TRIM_EVERY: u64 = 50;
+
+/// A cluster of etcd.
+pub struct EtcdStore {
+    name: String,
+    layout: KeyLayout,
+    node: Box<str>,
+    kept: u64,
+    mailbox: Arc<Mailbox>,
+    commands: Option<UnboundedSender<EtcdCommand>>,
+    copy: Option<Arc<EmbeddedStore>>,
+    start: Mutex<ResourceSet>,
+    commits: Mutex<u64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread is asked for, and where the answer goes.
+enum EtcdCommand {
+    Txn(TxnRequest, Option<u64>, SyncSender<Result<TxnResponse, String>>),
+    Range(RangeRequest, SyncSender<Result<wire::RangeResponse, String>>),
+    Serves(ServedContent),
+    /// Another process is this node from now on, or not any more.
+    Lend(bool),
+}
+
+/// What the thread leaves for whoever looks.
+#[derive(Default)]
+struct Mailbox {
+    content: Mutex<MailboxContent>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct MailboxContent {
+    changes: Vec<OutsideChange>,
+    /// Up to here everything has been put here.
+    seen: u64,
+    /// Somebody has written so much.
+    known: u64,
+    wake: Option<Wake>,
+    state: StoreState,
+}
+
+impl Mailbox {
+    fn content(&self) -> MutexGuard<'_, MailboxContent> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, change: OutsideChange) {
+        let mut content = self.content();
+        content.seen = match &change {
+            OutsideChange::Some { revision, .. } => content.seen.max(*revision),
+            // It may have been set back.
+            OutsideChange::All { set, .. } => set.revision,
+        };
+        content.changes.push(change);
+        self.changed.notify_all();
+        let wake = content.wake.clone();
+        drop(content);
+        if let Some(wake) = wake {
+            wake();
+        }
+    }
+
+    fn state(&self, connected: bool, member: &str, problem: Option<String>) {
+        let mut content = self.content();
+        let is_new = content.state.connected != connected || content.state.since_ms == 0;
+        let since_ms = if is_new { now_ms() } else { content.state.since_ms };
+        content.state = StoreState { connected, member: member.to_owned(), since_ms, problem };
+        let wake = content.wake.clone().filter(|_| is_new);
+        drop(content);
+        if let Some(wake) = wake {
+            wake();
+        }
+    }
+}
+
+impl EtcdStore {
+    /// Reads what the cluster holds, or takes the copy in `directory` where it cannot be reached. Keeps the last `kept` revisions
+    /// that nodes of Weir have written. Without a directory there is no copy.
+    ///
+    /// # Errors
+    /// Where there is neither a cluster nor a copy.
+    pub fn open(
+        settings: &EtcdSettings,
+        kept: u64,
+        node: &str,
+        beside: &Path,
+        directory: Option<&Path>,
+    ) -> Result<EtcdStore, StoreFailure> {
+        let copy = directory.map(|directory| EmbeddedStore::open(&directory.join("etcd-copy.redb"), 1)).transpose()?;
+        let copy = copy.map(Arc::new);
+        let known = copy.as_ref().map(|copy| copy.load()).transpose()?.unwrap_or_default();
+        let (commands, inbox) = unbounded_channel();
+        let (first, outcome) = channel();
+        let mailbox = Arc::new(Mailbox::default());
+        let presence = Presence::new(node);
+        let layout = KeyLayout::new(&settings.prefix);
+        let follower = Follower::new(
+            settings.hosts.iter().map(|host| host.to_string()).collect(),
+            access(settings, beside)?,
+            layout.clone(),
+            Arc::clone(&mailbox),
+            copy.clone(),
+            presence,
+            known.clone(),
+        );
+        let thread = thread::Builder::new().name("weir-etcd".to_owned()).spawn(move || follower.run(inbox, first));
+        let thread = thread.map_err(|error| StoreFailure::new(format!("no thread can be started: {error}"), ""))?;
+        let mut store = EtcdStore {
+            name: format!("etcd {}", settings.hosts.join(",")),
+            layout,
+            node: node.into(),
+            kept: kept.max(1),
+            mailbox,
+            commands: Some(commands),
+            copy,
+            start: Mutex::default(),
+            commits: Mutex::new(0),
+            thread: Some(thread),
+        };
+        let set = match outcome.recv_timeout(START_PATIENCE) {
+            Ok(Ok(set)) => set,
+            _ if known.revision > 0 => known,
+            Ok(Err(problem)) => return Err(store.away(&problem)),
+            Err(_) => return Err(store.away("it does not answer")),
+        };
+        *store.start.get_mut().unwrap_or_else(PoisonError::into_inner) = set;
+        Ok(store)
+    }
+
+    fn away(&self, problem: &str) -> StoreFailure {
+        StoreFailure::new(
+            format!("{} cannot be used: {problem}", self.name),
+            "check `store.etcd.hosts` and that etcd runs",
+        )
+    }
+
+    fn ask<T>(&self, command: impl FnOnce(SyncSender<Result<T, String>>) -> EtcdCommand) -> Result<T, StoreFailure> {
+        let (reply, answer) = sync_channel(1);
+        let sent = self.commands.as_ref().is_some_and(|commands| commands.send(command(reply)).is_ok());
+        if !sent {
+            return Err(self.away("this process is about to end"));
+        }
+        match answer.recv_timeout(ANSWER_PATIENCE) {
+            Ok(answered) => answered.map_err(|problem| self.away(&problem)),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Err(StoreFailure::new(
+                format!("{} has not answered within {ANSWER_PATIENCE:?}", self.name),
+                "whether it was done is not known: read it again",
+            )),
+        }
+    }
+
+    /// One transaction that fails where a resource is not what its author has seen, or where what it refers to may be gone.
+    fn transaction(&self, record: &RevisionRecord) -> TxnRequest {
+        let (mut compare, mut success, mut touched) = (Vec::new(), Vec::new(), Vec::new());
+        let seen = record.revision - 1;
+        for ResourceChange { key, before, after } in &record.changes {
+            let key = self.layout.key(key);
+            compare.push(changed_last(&key, CompareResult::Equal, before.as_ref().map_or(0, |it| it.modified)));
+            touched.push(range(&key));
+            success.push(match after {
+                Some(after) => put(&key, after.json.as_bytes().to_vec()),
+                None => delete(&key, Vec::new()),
+            });
+        }
+        let (puts, deletes) = (self.layout.puts(), self.layout.deletes());
+        // What is put may refer to what another node deletes meanwhile, and what is deleted may be referred to by what it puts.
+        compare.push(changed_last(&deletes, CompareResult::Less, seen + 1));
+        if record.changes.iter().any(|change| change.after.is_some()) {
+            success.push(put(&puts, self.node.as_bytes().to_vec()));
+        }
+        if record.changes.iter().any(|change| change.after.is_none()) {
+            compare.push(changed_last(&puts, CompareResult::Less, seen + 1));
+            success.push(put(&deletes, self.node.as_bytes().to_vec()));
+        }
+        touched.extend([range(&puts), range(&deletes)]);
+        let text = serde_json::to_vec(record).expect("it has text keys alone");
+        success.push(put(&self.layout.history_entry(record.at_ms, &self.node), text));
+        TxnRequest { compare, success, failure: touched }
+    }
+
+    /// Deletes what is more than is kept of the history.
+    fn trim(&self) -> Result<(), StoreFailure> {
+        let history = self.layout.history();
+        let all = RangeRequest {
+            range_end: end_of(&history),
+            key: history.clone(),
+            sort_order: SortOrder::Ascend as i32,
+            sort_target: SortTarget::Key as i32,
+            keys_only: true,
+            ..RangeRequest::default()
+        };
+        let found = self.ask(|reply| EtcdCommand::Range(all, reply))?.kvs;
+        let Some(surplus) = found.len().checked_sub(self.kept as usize).filter(|surplus| *surplus > 0) else {
+            return Ok(());
+        };
+        let until = found[surplus - 1].key.clone();
+        let request =
+            TxnRequest { success: vec![delete(&history, [until, vec![0]].concat())], ..TxnRequest::default() };
+        self.ask(|reply| EtcdCommand::Txn(request, None, reply)).map(drop)
+    }
+}
+
+/// The last revision that has changed any of the keys that an answer tells of.
+fn last_change(answer: TxnResponse) -> u64 {
+    let revisions = answer.responses.into_iter().filter_map(|response| match response.outcome {
+        Some(EtcdOutcome::Range(found)) => found.kvs.iter().map(|entry| entry.mod_revision as u64).max(),
+        _ => None,
+    });
+    revisions.max().unwrap_or(0)
+}
+
+/// A change expires with a lease, which is etcd's to end.
+fn lifetime(record: &RevisionRecord) -> Option<u64> {
+    let until = record.changes.iter().filter_map(|change| change.after.as_ref()?.expires_ms).min()?;
+    Some(until.saturating_sub(now_ms()).div_ceil(1_000).max(1))
+}
+
+fn changed_last(key: &[u8], result: CompareResult, revision: u64) -> Compare {
+    let target = CompareTarget::Mod as i32;
+    Compare { result: result as i32, target, key: key.to_vec(), mod_revision: Some(revision as i64) }
+}
+
+fn operation(operation: EtcdOperation) -> RequestOp {
+    RequestOp { operation: Some(operation) }
+}
+
+fn put(key: &[u8], value: Vec<u8>) -> RequestOp {
+    operation(EtcdOperation::Put(PutRequest { key: key.to_vec(), value, lease: 0 }))
+}
+
+fn delete(key: &[u8], range_end: Vec<u8>) -> RequestOp {
+    operation(EtcdOperation::Delete(DeleteRangeRequest { key: key.to_vec(), range_end }))
+}
+
+fn range(key: &[u8]) -> RequestOp {
+    operation(EtcdOperation::Range(RangeRequest { key: key.to_vec(), keys_only: true, ..RangeRequest::default() }))
+}
+
+fn access(settings: &EtcdSettings, beside: &Path) -> Result<EtcdAccess, StoreFailure> {
+    let read = |name: &str| {
+        let path = beside.join(name);
+        std::fs::read(&path).map_err(|error| {
+            StoreFailure::new(format!("store.etcd.tls: {} cannot be read: {error}", path.display()), "")
+        })
+    };
+    let tls = settings.tls.as_ref().map(|tls| {
+        let identity = tls.identity.as_ref().map(|(cert, key)| Ok((read(cert)?, read(key)?))).transpose()?;
+        let authorities = tls.authorities.as_ref().map(|name| read(name)).transpose()?;
+        Ok(EtcdTls { authorities, identity, server_name: tls.server_name.clone() })
+    });
+    Ok(EtcdAccess { user: settings.user.clone(), tls: tls.transpose()?, timeout: settings.timeout })
+}
+
+impl ResourceStore for EtcdStore {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn load(&self) -> Result<ResourceSet, StoreFailure> {
+        Ok(std::mem::take(&mut self.start.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    fn commit(&self, revisions: &[RevisionRecord]) -> Result<u64, CommitFailure> {
+        // Changes of a shared store come one by one.
+        let [record] = revisions else { unreachable!("changes of a shared store are made one by one") };
+        if record.changes.len() > MOST_CHANGES {
+            let problem =
+                format!("etcd takes {MOST_CHANGES} changes at a time, and these are {}", record.changes.len());
+            return Err(StoreFailure::new(problem, "make them in several transactions").into());
+        }
+        let request = self.transaction(record);
+        let size = prost::Message::encoded_len(&request);
+        if size > MOST_BYTES {
+            let problem = format!("etcd takes {MOST_BYTES} bytes at a time, and these changes have {size}");
+            return Err(StoreFailure::new(problem, "make them in several transactions").into());
+        }
+        let answer = self.ask(|reply| EtcdCommand::Txn(request, lifetime(record), reply))?;
+        let revision = answer.header.as_ref().map_or(0, |header| header.revision as u64);
+        if !answer.succeeded {
+            let known = last_change(answer);
+            let mut content = self.mailbox.content();
+            content.known = content.known.max(known);
+            return Err(CommitFailure::MovedOn);
+        }
+        let mut commits = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
+        *commits += 1;
+        if *commits % TRIM_EVERY == 1 {
+            // What is too much stays until the next time.
+            let _ = self.trim();
+        }
+        Ok(revision)
+    }
+
+    fn history(&self, before: u64, count: usize) -> Result<Vec<RevisionRecord>, StoreFailure> {
+        let history = self.layout.history();
+        let request = RangeRequest {
+            range_end: end_of(&history),
+            key: history,
+            limit: i64::try_from(count).unwrap_or(0),
+            sort_order: SortOrder::Descend as i32,
+            sort_target: SortTarget::Create as i32,
+            max_create_revision: i64::try_from(before.saturating_sub(1)).unwrap_or(0),
+            ..RangeRequest::default()
+        };
+        let found = self.ask(|reply| EtcdCommand::Range(request, reply))?;
+        Ok(found.kvs.iter().filter_map(layout::record).collect())
+    }
+
+    fn lend(&self, lent: bool) -> Result<(), StoreFailure> {
+        if let Some(commands) = &self.commands {
+            let _ = commands.send(EtcdCommand::Lend(lent));
+        }
+        self.copy.as_ref().map_or(Ok(()), |copy| copy.lend(lent))
+    }
+
+    fn shared(&self) -> Option<&dyn SharedStore> {
+        Some(self)
+    }
+}
+
+impl SharedStore for EtcdStore {
+    fn notify(&self, wake: Wake) {
+        let mut content = self.mailbox.content();
+        let has_changes = !content.changes.is_empty();
+        content.wake = Some(Arc::clone(&wake));
+        drop(content);
+        if has_changes {
+            wake();
+        }
+    }
+
+    fn take_changes(&self) -> Vec<OutsideChange> {
+        std::mem::take(&mut self.mailbox.content().changes)
+    }
+
+    fn catch_up(&self) -> bool {
+        let traces = [range(&self.layout.puts()), range(&self.layout.deletes())];
+        let request = TxnRequest { success: traces.to_vec(), ..TxnRequest::default() };
+        let Ok(found) = self.ask(|reply| EtcdCommand::Txn(request, None, reply)) else { return false };
+        let written = last_change(found);
+        let deadline = Instant::now() + CATCH_UP;
+        let mut content = self.mailbox.content();
+        content.known = content.known.max(written);
+        while content.seen < content.known {
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else { break };
+            content = self.mailbox.changed.wait_timeout(content, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if content.changes.is_empty() {
+            content =
+                self.mailbox.changed.wait_timeout(content, TRACELESS_PAUSE).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        !content.changes.is_empty()
+    }
+
+    fn serves(&self, served: ServedContent) {
+        if let Some(commands) = &self.commands {
+            let _ = commands.send(EtcdCommand::Serves(served));
+        }
+    }
+
+    fn nodes(&self) -> Result<Vec<NodeReport>, StoreFailure> {
+        let nodes = self.layout.nodes();
+        let request = RangeRequest { range_end: end_of(&nodes), key: nodes, ..RangeRequest::default() };
+        let found = self.ask(|reply| EtcdCommand::Range(request, reply))?;
+        Ok(found.kvs.iter().filter_map(|entry| serde_json::from_slice(&entry.value).ok()).collect())
+    }
+
+    fn state(&self) -> StoreState {
+        self.mailbox.content().state.clone()
+    }
+}
+
+impl Drop for EtcdStore {
+    fn drop(&mut self) {
+        // Without commands to come the thread ends, and takes the node's own key with it.
+        drop(self.commands.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

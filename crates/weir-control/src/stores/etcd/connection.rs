@@ -1,0 +1,190 @@
+//! A connection to one member of an etcd cluster. It neither comes back nor goes elsewhere: whoever has it finds out that it is
+//! lost, and opens another.
+
+use std::time::Duration;
+
+use futures_util::stream;
+use http::uri::PathAndQuery;
+use prost::Message;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::time::timeout;
+use tonic::client::Grpc;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Request, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use super::wire::{
+    AuthenticateRequest, AuthenticateResponse, HeaderOnly, LeaseGrantRequest, LeaseId, LeaseState, RangeRequest,
+    RangeResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
+};
+
+/// A peer that is gone without a word (frozen, unplugged) is noticed within twice this time.
+const KEEPALIVE: Duration = Duration::from_secs(2);
+const CONNECT: Duration = Duration::from_secs(3);
+/// Of one answer. Ranges are read in pages, and a transaction has at most 128 operations of 1.5 MiB in all.
+const MOST_ANSWER: usize = 512 << 20;
+
+/// How members are reached.
+#[derive(Clone, Debug, Default)]
+pub(super) struct EtcdAccess {
+    pub(super) user: Option<(Box<str>, Box<str>)>,
+    pub(super) tls: Option<EtcdTls>,
+    /// Longer than this no answer is waited for.
+    pub(super) timeout: Duration,
+}
+
+/// The contents of files, in PEM.
+#[derive(Clone, Debug, Default)]
+pub(super) struct EtcdTls {
+    pub(super) authorities: Option<Vec<u8>>,
+    pub(super) identity: Option<(Vec<u8>, Vec<u8>)>,
+    pub(super) server_name: Option<Box<str>>,
+}
+
+/// Clones use the same connection.
+#[derive(Clone)]
+pub(super) struct EtcdConnection {
+    grpc: Grpc<Channel>,
+    token: Option<MetadataValue<Ascii>>,
+    timeout: Duration,
+}
+
+/// Why a member did not do what it was asked.
+#[derive(Clone, Debug)]
+pub(super) struct EtcdError(pub(super) String);
+
+impl From<Status> for EtcdError {
+    fn from(status: Status) -> EtcdError {
+        EtcdError(match status.message() {
+            "" => format!("it answers {:?}", status.code()),
+            message => message.to_owned(),
+        })
+    }
+}
+
+impl EtcdConnection {
+    pub(super) async fn open(url: &str, access: &EtcdAccess) -> Result<EtcdConnection, EtcdError> {
+        let wrong = |error: tonic::transport::Error| EtcdError(told(&error));
+        let endpoint = Endpoint::from_shared(url.to_owned()).map_err(wrong)?;
+        let mut endpoint = endpoint
+            .connect_timeout(CONNECT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(KEEPALIVE)
+            .keep_alive_timeout(KEEPALIVE)
+            .keep_alive_while_idle(true);
+        if let Some(tls) = &access.tls {
+            let mut config = ClientTlsConfig::new();
+            if let Some(authorities) = &tls.authorities {
+                config = config.ca_certificate(Certificate::from_pem(authorities));
+            }
+            if let Some((certificate, key)) = &tls.identity {
+                config = config.identity(Identity::from_pem(certificate, key));
+            }
+            if let Some(name) = &tls.server_name {
+                config = config.domain_name(name.to_string());
+            }
+            endpoint = endpoint.tls_config(config).map_err(wrong)?;
+        }
+        let channel = timeout(CONNECT, endpoint.connect()).await;
+        let channel = channel.map_err(|_| EtcdError("it does not accept connections".to_owned()))?.map_err(wrong)?;
+        let grpc = Grpc::new(channel).max_decoding_message_size(MOST_ANSWER).max_encoding_message_size(MOST_ANSWER);
+        let mut connection = EtcdConnection { grpc, token: None, timeout: access.timeout };
+        if let Some((name, password)) = &access.user {
+            let asked = AuthenticateRequest { name: name.to_string(), password: password.to_string() };
+            let answer: AuthenticateResponse = connection.ask("/etcdserverpb.Auth/Authenticate", asked).await?;
+            connection.token = answer.token.parse().ok();
+        }
+        Ok(connection)
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        let metadata = request.metadata_mut();
+        // A member that is cut off from the others says so instead of answering with what is old.
+        metadata.insert("hasleader", MetadataValue::from_static("true"));
+        if let Some(token) = &self.token {
+            metadata.insert("token", token.clone());
+        }
+        request
+    }
+
+    async fn ask<Q, A>(&self, path: &'static str, message: Q) -> Result<A, EtcdError>
+    where
+        Q: Message + Send + Sync + 'static,
+        A: Message + Default + Send + Sync + 'static,
+    {
+        let mut grpc = self.grpc.clone();
+        let request = self.request(message);
+        let asked = async {
+            grpc.ready().await.map_err(|error| EtcdError(told(&error)))?;
+            let path = PathAndQuery::from_static(path);
+            Ok(grpc.unary(request, path, ProstCodec::<Q, A>::default()).await?.into_inner())
+        };
+        let answered = timeout(self.timeout, asked).await;
+        answered.unwrap_or_else(|_| Err(EtcdError(format!("it does not answer within {:?}", self.timeout))))
+    }
+
+    pub(super) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, EtcdError> {
+        self.ask("/etcdserverpb.KV/Range", request).await
+    }
+
+    pub(super) async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, EtcdError> {
+        self.ask("/etcdserverpb.KV/Txn", request).await
+    }
+
+    pub(super) async fn lease(&self, ttl_s: i64) -> Result<i64, EtcdError> {
+        let granted: LeaseState = self.ask("/etcdserverpb.Lease/LeaseGrant", LeaseGrantRequest { ttl_s }).await?;
+        Ok(granted.id)
+    }
+
+    pub(super) async fn revoke(&self, id: i64) -> Result<(), EtcdError> {
+        let _: HeaderOnly = self.ask("/etcdserverpb.Lease/LeaseRevoke", LeaseId { id }).await?;
+        Ok(())
+    }
+
+    /// Whether the lease goes on.
+    pub(super) async fn keep_lease(&self, id: i64) -> Result<bool, EtcdError> {
+        let mut grpc = self.grpc.clone();
+        let request = self.request(stream::iter([LeaseId { id }]));
+        let kept = async {
+            grpc.ready().await.map_err(|error| EtcdError(told(&error)))?;
+            let path = PathAndQuery::from_static("/etcdserverpb.Lease/LeaseKeepAlive");
+            let answers = grpc.streaming(request, path, ProstCodec::<LeaseId, LeaseState>::default()).await?;
+            Ok(answers.into_inner().message().await?.is_some_and(|state| state.ttl_s > 0))
+        };
+        timeout(self.timeout, kept).await.unwrap_or_else(|_| Err(EtcdError("it keeps no lease".to_owned())))
+    }
+
+    /// Watches what is asked for. Further requests go through what is returned first; the watch ends with it.
+    pub(super) async fn watch(
+        &self,
+        first: WatchRequest,
+    ) -> Result<(UnboundedSender<WatchRequest>, Streaming<WatchResponse>), EtcdError> {
+        let (asking, mut asked) = unbounded_channel();
+        // Nobody has closed it yet.
+        let _ = asking.send(first);
+        let requests = stream::poll_fn(move |context| asked.poll_recv(context));
+        let mut grpc = self.grpc.clone();
+        let request = self.request(requests);
+        let opened = async {
+            grpc.ready().await.map_err(|error| EtcdError(told(&error)))?;
+            let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
+            let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
+            Ok(grpc.streaming(request, path, codec).await?.into_inner())
+        };
+        let answers = timeout(self.timeout, opened).await;
+        Ok((asking, answers.unwrap_or_else(|_| Err(EtcdError("it opens no watch".to_owned())))?))
+    }
+}
+
+/// An error with what caused it: the outermost text says little.
+fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}

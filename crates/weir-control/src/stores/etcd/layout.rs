@@ -1,0 +1,142 @@
+//! Which keys hold what: Apache APISIX's below the prefix, ours beside it, so that neither its nodes nor ours are woken by what
+//! only concerns a few.
+//!
+//! ```text
+//! /apisix/routes/r1              a resource, as the Admin API shows its value
+//! /apisix.weir/history/TIME-NODE a revision that Weir has written
+//! /apisix.weir/nodes/ID          a node that lives, under a lease
+//! /apisix.weir/puts, deletes     written with every change, so that changes can depend on each other
+//! ```
+
+use crate::document::RESOURCE_LISTS;
+use crate::stores::resources::{ResourceKey, RevisionRecord, StoredResource};
+
+use super::wire::KeyValue;
+
+/// The keys of one cluster of gateways.
+#[derive(Clone, Debug)]
+pub(super) struct KeyLayout {
+    /// Ends in a slash.
+    resources: String,
+    own: String,
+}
+
+/// All keys that begin so, as the end of a range.
+pub(super) fn end_of(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < 0xff {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    // All keys.
+    vec![0]
+}
+
+impl KeyLayout {
+    pub(super) fn new(prefix: &str) -> KeyLayout {
+        let prefix = prefix.trim_end_matches('/');
+        KeyLayout { resources: format!("{prefix}/"), own: format!("{prefix}.weir/") }
+    }
+
+    pub(super) fn resources(&self) -> &[u8] {
+        self.resources.as_bytes()
+    }
+
+    pub(super) fn key(&self, key: &ResourceKey) -> Vec<u8> {
+        format!("{}{key}", self.resources).into_bytes()
+    }
+
+    pub(super) fn history(&self) -> Vec<u8> {
+        format!("{}history/", self.own).into_bytes()
+    }
+
+    /// In the order of time, and of one node's alone.
+    pub(super) fn history_entry(&self, at_ms: u64, node: &str) -> Vec<u8> {
+        format!("{}history/{at_ms:016}-{node}-{:08x}", self.own, rand::random::<u32>()).into_bytes()
+    }
+
+    pub(super) fn nodes(&self) -> Vec<u8> {
+        format!("{}nodes/", self.own).into_bytes()
+    }
+
+    pub(super) fn node(&self, id: &str) -> Vec<u8> {
+        format!("{}nodes/{id}", self.own).into_bytes()
+    }
+
+    pub(super) fn puts(&self) -> Vec<u8> {
+        format!("{}puts", self.own).into_bytes()
+    }
+
+    pub(super) fn deletes(&self) -> Vec<u8> {
+        format!("{}deletes", self.own).into_bytes()
+    }
+
+    /// The resource that a key holds. Nothing for keys of other kinds: APISIX's placeholders of directories, its list of plugins,
+    /// and what later versions may add.
+    pub(super) fn resource_key(&self, key: &[u8]) -> Option<ResourceKey> {
+        let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.resources)?;
+        let key = ResourceKey::parse(rest)?;
+        let has_depth = match (key.list(), key.id().split('/').count()) {
+            ("consumers", parts) => parts == 1 || parts == 3 && key.consumer_of_credential().is_some(),
+            ("secrets", parts) => parts == 2,
+            (_, parts) => parts == 1,
+        };
+        (RESOURCE_LISTS.contains(&key.list()) && has_depth && !key.id().ends_with('/')).then_some(key)
+    }
+
+    /// A resource, and its key. What is no text becomes one that is refused by name later.
+    pub(super) fn resource(&self, entry: KeyValue) -> Option<(ResourceKey, StoredResource)> {
+        let key = self.resource_key(&entry.key)?;
+        let json = String::from_utf8(entry.value).unwrap_or_default();
+        let resource = StoredResource {
+            json: json.into(),
+            created: entry.create_revision as u64,
+            modified: entry.mod_revision as u64,
+            expires_ms: None,
+        };
+        Some((key, resource))
+    }
+}
+
+/// A record of history, with the revision that etcd gave it.
+pub(super) fn record(entry: &KeyValue) -> Option<RevisionRecord> {
+    let mut record: RevisionRecord = serde_json::from_slice(&entry.value).ok()?;
+    record.renumber(entry.create_revision as u64);
+    Some(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_those_of_apisix() {
+        let layout = KeyLayout::new("/apisix");
+        let of = |key: &str| layout.resource_key(key.as_bytes()).map(|key| key.to_string());
+        for (key, wanted) in [
+            ("/apisix/routes/r1", Some("routes/r1")),
+            ("/apisix/consumers/jack", Some("consumers/jack")),
+            ("/apisix/consumers/jack/credentials/c1", Some("consumers/jack/credentials/c1")),
+            ("/apisix/secrets/vault/1", Some("secrets/vault/1")),
+            ("/apisix/plugin_metadata/http-logger", Some("plugin_metadata/http-logger")),
+            ("/apisix/routes/", None),
+            ("/apisix/plugins", None),
+            ("/apisix/gen_id", None),
+            ("/apisix/services/s1/graphql_cost_decorations/d1", None),
+            ("/apisix.weir/nodes/a", None),
+            ("/other/routes/r1", None),
+        ] {
+            assert_eq!(of(key).as_deref(), wanted, "{key}");
+        }
+        assert_eq!(layout.key(&ResourceKey::new("routes", "r1")), b"/apisix/routes/r1");
+    }
+
+    #[test]
+    fn a_range_ends_after_all_that_begin_so() {
+        assert_eq!(end_of(b"/a/"), b"/a0");
+        assert_eq!(end_of(&[b'a', 0xff]), b"b");
+        assert_eq!(end_of(&[0xff]), [0]);
+    }
+}

@@ -1,0 +1,456 @@
+//! The resources of a running node: what its store holds, what is being tried, and what is set aside.
+//!
+//! One thread changes them (see [`super::watch`]); any may read what is committed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+use super::read_lists::{ReadLists, is_long};
+use super::resources::{
+    Author, PendingResources, ResourceChange, ResourceKey, ResourceSet, ResourceView, RevisionRecord, StoredResource,
+};
+use super::shared::{OutsideChange, ServedContent};
+use super::store::{CommitFailure, ResourceStore, StoreFailure};
+use crate::document::RESOURCE_LISTS;
+use crate::document::lists::LongLists;
+use crate::text::diagnostic::Diagnostic;
+use crate::text::json;
+use crate::text::tree::{MapEntry, NodeKind, TextPosition, TreeNode};
+
+/// Lists that are kept for those who look for them, and that nothing here is made of.
+const NOT_SERVED: &[&str] = &["protos"];
+
+/// A change to one resource.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ResourceEdit {
+    Put { key: ResourceKey, value: Value, expires_ms: Option<u64> },
+    Delete { key: ResourceKey },
+}
+
+/// The resources of a store, shared between who changes and who reads them.
+pub struct LiveResources {
+    store: Box<dyn ResourceStore>,
+    committed: RwLock<ResourceSet>,
+    trial: Mutex<DocumentTrial>,
+}
+
+#[derive(Default)]
+struct DocumentTrial {
+    pending: PendingResources,
+    records: Vec<RevisionRecord>,
+    /// What is wrong with resources that are kept and not served.
+    set_aside: BTreeMap<ResourceKey, Diagnostic>,
+    /// What each short list of the document was made of that was put together last.
+    order: BTreeMap<&'static str, Vec<ResourceKey>>,
+    /// The long lists of that document.
+    read: ReadLists,
+    /// What of them may be different now.
+    unread: BTreeSet<ResourceKey>,
+    /// Of resources that others have changed: how they were served before, in case the change cannot be served.
+    last_good: BTreeMap<ResourceKey, Arc<str>>,
+    /// What is served instead of resources that are set aside.
+    instead: BTreeMap<ResourceKey, Arc<str>>,
+    /// Others' changes are being published.
+    follows: bool,
+    /// Of all keys and the revisions that changed them last.
+    content: u64,
+    /// The resources that go by themselves, and when.
+    expiring: BTreeMap<ResourceKey, u64>,
+}
+
+/// The lists of a document.
+pub(super) struct DocumentLists {
+    /// Entries of its tree.
+    pub(super) short: Vec<MapEntry>,
+    pub(super) long: LongLists,
+}
+
+/// What is wrong with a candidate, by what it concerns.
+#[derive(Debug, Default)]
+pub struct SortedFaults {
+    /// Of resources, by key.
+    pub resources: BTreeMap<ResourceKey, Vec<Diagnostic>>,
+    /// Of everything else.
+    pub other: Vec<Diagnostic>,
+}
+
+impl LiveResources {
+    /// # Errors
+    /// Where the store cannot be read.
+    pub fn of_store(store: Box<dyn ResourceStore>) -> Result<LiveResources, StoreFailure> {
+        let set = store.load()?;
+        let expiring = set.all.iter().filter_map(|(key, resource)| Some((key.clone(), resource.expires_ms?)));
+        let unread = set.all.keys().cloned().collect();
+        let content = content_of(&set);
+        let trial = DocumentTrial { expiring: expiring.collect(), unread, content, ..DocumentTrial::default() };
+        Ok(LiveResources { store, committed: RwLock::new(set), trial: Mutex::new(trial) })
+    }
+
+    pub fn store(&self) -> &dyn ResourceStore {
+        &*self.store
+    }
+
+    /// What is committed. Changes wait while it is held.
+    pub fn committed(&self) -> RwLockReadGuard<'_, ResourceSet> {
+        self.committed.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The resources that are kept and not served, and why.
+    pub fn set_aside(&self) -> BTreeMap<ResourceKey, Diagnostic> {
+        self.trial().set_aside.clone()
+    }
+
+    fn trial(&self) -> MutexGuard<'_, DocumentTrial> {
+        self.trial.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The revision of what is being tried.
+    pub(super) fn revision(&self) -> u64 {
+        let of_trial = self.trial().records.last().map(|record| record.revision);
+        of_trial.unwrap_or_else(|| self.committed().revision)
+    }
+
+    /// Looks at the resources with what is being tried.
+    pub(super) fn view<T>(&self, look: impl FnOnce(&ResourceView) -> T) -> T {
+        let (trial, set) = (self.trial(), self.committed());
+        let revision = trial.records.last().map_or(set.revision, |record| record.revision);
+        look(&ResourceView { set: &set, pending: &trial.pending, revision })
+    }
+
+    /// Adds a revision to what is being tried. Edits that change nothing but times count as well: they are what was asked for.
+    pub(super) fn stage(&self, edits: Vec<ResourceEdit>, author: Author) -> RevisionRecord {
+        let (mut trial, set) = (self.trial(), self.committed());
+        let revision = trial.records.last().map_or(set.revision, |record| record.revision) + 1;
+        let mut changes = Vec::new();
+        for edit in edits {
+            let (ResourceEdit::Put { key, .. } | ResourceEdit::Delete { key }) = &edit;
+            let before = match trial.pending.get(key) {
+                Some(pending) => pending.clone(),
+                None => set.all.get(key).cloned(),
+            };
+            let after = match &edit {
+                ResourceEdit::Put { value, expires_ms, .. } => Some(StoredResource {
+                    json: value.to_string().into(),
+                    created: before.as_ref().map_or(revision, |before| before.created),
+                    modified: revision,
+                    expires_ms: *expires_ms,
+                }),
+                ResourceEdit::Delete { .. } => None,
+            };
+            trial.pending.insert(key.clone(), after.clone());
+            trial.unread.insert(key.clone());
+            changes.push(ResourceChange { key: key.clone(), before, after });
+        }
+        let record = RevisionRecord { revision, at_ms: now_ms(), author, changes };
+        trial.records.push(record.clone());
+        record
+    }
+
+    /// Whether a change is being tried.
+    pub(super) fn is_trying(&self) -> bool {
+        let trial = self.trial();
+        trial.follows || !trial.records.is_empty()
+    }
+
+    /// Gives up what is being tried.
+    pub(super) fn drop_trial(&self) {
+        let mut trial = self.trial();
+        let given_up = std::mem::take(&mut trial.pending);
+        trial.unread.extend(given_up.into_keys());
+        trial.records.clear();
+    }
+
+    /// Makes what is being tried durable, and the truth. Returns the revision that the store has it under.
+    pub(super) fn commit(&self) -> Result<Option<u64>, CommitFailure> {
+        let mut trial = self.trial();
+        let Some(last) = trial.records.last().map(|record| record.revision) else { return Ok(None) };
+        let revision = self.store.commit(&trial.records)?;
+        let mut set = self.committed.write().unwrap_or_else(PoisonError::into_inner);
+        set.revision = revision;
+        let number = |of_trial: &mut u64| {
+            if *of_trial == last {
+                *of_trial = revision;
+            }
+        };
+        for (key, mut pending) in std::mem::take(&mut trial.pending) {
+            if let Some(resource) = &mut pending {
+                number(&mut resource.created);
+                number(&mut resource.modified);
+                // What is shared ends the lives of its resources itself.
+                resource.expires_ms = resource.expires_ms.filter(|_| self.store.shared().is_none());
+            }
+            let before = set.all.get(&key).map(|resource| resource.modified);
+            trial.content = exchanged(trial.content, &key, before, pending.as_ref().map(|resource| resource.modified));
+            match pending.as_ref().and_then(|resource| resource.expires_ms) {
+                Some(at) => drop(trial.expiring.insert(key.clone(), at)),
+                None => drop(trial.expiring.remove(&key)),
+            }
+            match pending {
+                Some(resource) => drop(set.all.insert(key, resource)),
+                None => drop(set.all.remove(&key)),
+            }
+        }
+        trial.records.clear();
+        Ok(Some(revision))
+    }
+
+    /// Takes what others have changed, if the store is shared. Says whether anything is to be published. What was set aside gets its
+    /// chance: the change may be what it lacked.
+    pub(super) fn take_outside(&self) -> bool {
+        let Some(shared) = self.store.shared() else { return false };
+        let changes = shared.take_changes();
+        if changes.is_empty() {
+            return self.trial().follows;
+        }
+        let mut trial = self.trial();
+        let mut set = self.committed.write().unwrap_or_else(PoisonError::into_inner);
+        for change in changes {
+            match change {
+                OutsideChange::Some { revision, resources } => {
+                    set.revision = set.revision.max(revision);
+                    resources
+                        .into_iter()
+                        .for_each(|(key, resource)| trial.take(&mut set, key, resource, Some(revision)));
+                }
+                // That everything is gone is believed when it is deleted one by one.
+                OutsideChange::All { set: new, is_doubtful }
+                    if is_doubtful && new.all.is_empty() && !set.all.is_empty() => {}
+                OutsideChange::All { set: new, is_doubtful } => {
+                    // What this node has written since it was read is still to come from the watch.
+                    let is_newer = |set: &ResourceSet, key: &ResourceKey| {
+                        !is_doubtful && set.all.get(key).is_some_and(|own| own.modified > new.revision)
+                    };
+                    let gone = set.all.keys().filter(|key| !new.all.contains_key(*key) && !is_newer(&set, key));
+                    let gone: Vec<ResourceKey> = gone.cloned().collect();
+                    gone.into_iter().for_each(|key| trial.take(&mut set, key, None, None));
+                    for (key, resource) in new.all {
+                        if !is_newer(&set, &key) {
+                            trial.take(&mut set, key, Some(resource), None);
+                        }
+                    }
+                    set.revision = new.revision;
+                }
+            }
+        }
+        if trial.follows {
+            let aside = std::mem::take(&mut trial.set_aside);
+            for key in aside.into_keys() {
+                if let Some(instead) = trial.instead.remove(&key) {
+                    trial.last_good.entry(key.clone()).or_insert(instead);
+                }
+                trial.unread.insert(key);
+            }
+        }
+        trial.follows
+    }
+
+    /// From now on these are not served as they are, but as they were served before. Where that is wrong as well, not at all.
+    pub(super) fn leave_out(&self, faulty: BTreeMap<ResourceKey, Diagnostic>) {
+        let mut trial = self.trial();
+        for (key, fault) in faulty {
+            trial.unread.insert(key.clone());
+            if trial.set_aside.contains_key(&key) {
+                trial.instead.remove(&key);
+            } else {
+                if let Some(good) = trial.last_good.get(&key).cloned() {
+                    trial.instead.insert(key.clone(), good);
+                }
+                trial.set_aside.insert(key, fault);
+            }
+        }
+    }
+
+    /// What is committed, as nodes tell it each other.
+    pub fn content(&self) -> ServedContent {
+        let (trial, set) = (self.trial(), self.committed());
+        ServedContent { revision: set.revision, content: trial.content, set_aside: trial.set_aside.len() }
+    }
+
+    /// What is there now is served. Others are told, if the store is shared.
+    pub(super) fn served(&self) {
+        let Some(shared) = self.store.shared() else { return };
+        let (mut trial, set) = (self.trial(), self.committed());
+        let DocumentTrial { last_good, instead, set_aside, follows, content, .. } = &mut *trial;
+        last_good.clear();
+        instead.retain(|key, _| set_aside.contains_key(key));
+        *follows = false;
+        shared.serves(ServedContent { revision: set.revision, content: *content, set_aside: set_aside.len() });
+    }
+
+    /// The keys whose time is over.
+    pub(super) fn expired(&self) -> Vec<ResourceKey> {
+        let now = now_ms();
+        self.trial().expiring.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// From now on these are not served, whatever was set aside before.
+    pub(super) fn put_aside(&self, set_aside: BTreeMap<ResourceKey, Diagnostic>) {
+        let mut trial = self.trial();
+        let other: Vec<ResourceKey> = {
+            let both = trial.set_aside.keys().chain(set_aside.keys());
+            both.filter(|key| trial.set_aside.contains_key(*key) != set_aside.contains_key(*key)).cloned().collect()
+        };
+        trial.unread.extend(other);
+        trial.set_aside = set_aside;
+    }
+
+    /// The lists of a document, with the resources that are not set aside. Of long lists, only what may be different is read again.
+    pub(super) fn lists(&self, source: &Arc<str>) -> DocumentLists {
+        let (mut trial, set) = (self.trial(), self.committed());
+        let DocumentTrial { pending, set_aside, instead, order, read, unread, .. } = &mut *trial;
+        let view = ResourceView { set: &set, pending: &*pending, revision: set.revision };
+        for key in std::mem::take(unread).iter().filter(|key| is_long(key.list())) {
+            let json = if set_aside.contains_key(key) {
+                instead.get(key)
+            } else {
+                view.get(key).map(|resource| &resource.json)
+            };
+            read.set(source, key, json.map(|json| item(key, json)));
+        }
+        order.clear();
+        let mut short = Vec::new();
+        for list in RESOURCE_LISTS.iter().copied().filter(|list| !is_long(list) && !NOT_SERVED.contains(list)) {
+            let all = view.list(list).into_iter();
+            let served: Vec<_> = all
+                .filter_map(|(key, resource)| match set_aside.contains_key(key) {
+                    true => Some((key, instead.get(key)?)),
+                    false => Some((key, &resource.json)),
+                })
+                .collect();
+            if served.is_empty() {
+                continue;
+            }
+            let items = served.iter().map(|(key, json)| item(key, json)).collect();
+            order.insert(list, served.into_iter().map(|(key, _)| key.clone()).collect());
+            let value = TreeNode { place: TextPosition::default(), kind: NodeKind::List(items) };
+            short.push(MapEntry { key: list.into(), key_place: TextPosition::default(), value });
+        }
+        DocumentLists { short, long: read.lists() }
+    }
+
+    /// Says which resource each fault belongs to: `routes[r1].uri` of the document is `uri` of `routes/r1`.
+    pub(super) fn sort(&self, faults: &[Diagnostic]) -> SortedFaults {
+        let mut sorted = SortedFaults::default();
+        for fault in faults {
+            match self.resource_of(&fault.path) {
+                Some((key, rest)) => {
+                    let path = match rest.trim_start_matches('.') {
+                        "" => key.to_string(),
+                        rest => format!("{key}: {rest}"),
+                    };
+                    let fault = Diagnostic { path, line: None, column: None, ..fault.clone() };
+                    sorted.resources.entry(key).or_default().push(fault);
+                }
+                None => sorted.other.push(fault.clone()),
+            }
+        }
+        sorted
+    }
+
+    /// The resource that a path of the document begins with, and the rest of the path. Long lists tell resources by their ids.
+    fn resource_of<'p>(&self, path: &'p str) -> Option<(ResourceKey, &'p str)> {
+        let (list, rest) = path.split_once('[')?;
+        if !is_long(list) {
+            let (index, rest) = rest.split_once(']')?;
+            let order = &self.trial().order;
+            return Some((order.get(list)?.get(index.parse::<usize>().ok()?)?.clone(), rest));
+        }
+        // What others have written may have any id.
+        let ends = rest.match_indices(']').map(|(end, _)| (ResourceKey::new(list, &rest[..end]), &rest[end + 1..]));
+        self.view(|view| ends.into_iter().find(|(key, _)| view.get(key).is_some()))
+    }
+}
+
+impl SortedFaults {
+    /// All of them, those of resources first.
+    pub fn into_all(self) -> Vec<Diagnostic> {
+        self.resources.into_values().flatten().chain(self.other).collect()
+    }
+
+    /// The resources that have faults, each with its first one. Nothing where something else is wrong as well.
+    pub fn only_resources(&self) -> Option<BTreeMap<ResourceKey, Diagnostic>> {
+        let first = |(key, faults): (&ResourceKey, &Vec<Diagnostic>)| Some((key.clone(), faults.first()?.clone()));
+        self.other.is_empty().then(|| self.resources.iter().filter_map(first).collect())
+    }
+}
+
+impl DocumentTrial {
+    /// Takes a resource as somebody else has made it: at a revision, unless what is here is newer; or because that is all there is.
+    fn take(
+        &mut self,
+        set: &mut ResourceSet,
+        key: ResourceKey,
+        resource: Option<StoredResource>,
+        changed_at: Option<u64>,
+    ) {
+        let before = set.all.get(&key);
+        let is_known = match (&resource, before) {
+            (Some(resource), Some(before)) => {
+                changed_at.is_some() && resource.modified <= before.modified || resource == before
+            }
+            (None, Some(before)) => changed_at.is_some_and(|revision| revision <= before.modified),
+            (Some(_), None) => false,
+            (None, None) => true,
+        };
+        if is_known {
+            return;
+        }
+        self.follows = true;
+        self.unread.insert(key.clone());
+        let (was, is) = (before.map(|before| before.modified), resource.as_ref().map(|resource| resource.modified));
+        self.content = exchanged(self.content, &key, was, is);
+        match (&resource, before) {
+            (Some(_), Some(before)) if !self.set_aside.contains_key(&key) => {
+                self.last_good.entry(key.clone()).or_insert_with(|| Arc::clone(&before.json));
+            }
+            (None, _) => {
+                self.last_good.remove(&key);
+                self.instead.remove(&key);
+            }
+            _ => {}
+        }
+        match resource {
+            Some(resource) => drop(set.all.insert(key, resource)),
+            None => drop(set.all.remove(&key)),
+        }
+    }
+}
+
+/// Of all keys with the revisions that changed them last: equal on all nodes that have the same resources, in whatever order these
+/// came.
+fn content_of(set: &ResourceSet) -> u64 {
+    set.all.iter().fold(0, |content, (key, resource)| exchanged(content, key, None, Some(resource.modified)))
+}
+
+fn exchanged(content: u64, key: &ResourceKey, before: Option<u64>, after: Option<u64>) -> u64 {
+    // FNV-1a, which is the same in all processes.
+    let hash = |revision: u64| {
+        let bytes = key.as_str().bytes().chain(revision.to_le_bytes());
+        bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    };
+    content.wrapping_sub(before.map_or(0, hash)).wrapping_add(after.map_or(0, hash))
+}
+
+/// A resource as it stands in a document: with its id.
+fn item(key: &ResourceKey, text: &str) -> TreeNode {
+    // A store hands out what it was given, which was JSON.
+    let mut tree = json::tree(text).unwrap_or(TreeNode { place: TextPosition::default(), kind: NodeKind::Null });
+    let has_id = key.list() != "consumers" || key.consumer_of_credential().is_some();
+    if let NodeKind::Map(entries) = &mut tree.kind
+        && has_id
+    {
+        let value = TreeNode { place: TextPosition::default(), kind: NodeKind::Text(key.id().into()) };
+        match entries.iter_mut().find(|entry| &*entry.key == "id") {
+            Some(entry) => entry.value = value,
+            None => entries.push(MapEntry { key: "id".into(), key_place: TextPosition::default(), value }),
+        }
+    }
+    tree
+}
+
+pub(crate) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}

@@ -1,0 +1,47 @@
+//! Resources in memory alone: they come by the API and are gone with the process (API-driven standalone).
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::resources::{ResourceSet, RevisionRecord};
+use super::store::{CommitFailure, ResourceStore, StoreFailure};
+
+/// Keeps nothing but a history of so many revisions.
+#[derive(Debug)]
+pub struct MemoryStore {
+    history: Mutex<VecDeque<RevisionRecord>>,
+    kept: usize,
+}
+
+impl MemoryStore {
+    pub fn new(kept: usize) -> MemoryStore {
+        MemoryStore { history: Mutex::default(), kept }
+    }
+
+    fn history_now(&self) -> MutexGuard<'_, VecDeque<RevisionRecord>> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ResourceStore for MemoryStore {
+    fn name(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn load(&self) -> Result<ResourceSet, StoreFailure> {
+        Ok(ResourceSet::default())
+    }
+
+    fn commit(&self, revisions: &[RevisionRecord]) -> Result<u64, CommitFailure> {
+        let mut history = self.history_now();
+        history.extend(revisions.iter().cloned());
+        let surplus = history.len().saturating_sub(self.kept);
+        history.drain(..surplus);
+        Ok(revisions.last().map_or(0, |record| record.revision))
+    }
+
+    fn history(&self, before: u64, count: usize) -> Result<Vec<RevisionRecord>, StoreFailure> {
+        let history = self.history_now();
+        Ok(history.iter().rev().filter(|record| record.revision < before).take(count).cloned().collect())
+    }
+}

@@ -1,0 +1,110 @@
+//! From a configuration file to what loads it, with the store that it names.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::embedded::EmbeddedStore;
+use super::etcd::EtcdStore;
+use super::file::FileSource;
+use super::file_access::FileAccess;
+use super::live::LiveResources;
+use super::loader::{DocumentLoader, LoadedDocument};
+use super::memory::MemoryStore;
+use super::resource_source::ResourceSource;
+use super::store::{ResourceStore, StoreFailure};
+use crate::document::{NodeSettings, StoreKind, StoreSettings};
+use crate::text::diagnostic::Diagnostic;
+
+/// Beside the configuration file, where nothing else is said.
+const DATA: &str = "weir-data";
+const STORE: &str = "store.redb";
+const NODE_NAME: &str = "node-name";
+
+/// Where a node keeps what it writes itself: `data_dir`, the directory that systemd gives it, or one beside its file.
+pub fn data_directory(settings: &NodeSettings, beside: &Path) -> PathBuf {
+    match &settings.data_dir {
+        Some(directory) => beside.join(&**directory),
+        None => std::env::var_os("STATE_DIRECTORY").map_or_else(|| beside.join(DATA), PathBuf::from),
+    }
+}
+
+/// The file of an embedded store.
+pub fn store_path(settings: &NodeSettings, path: Option<&str>, beside: &Path) -> PathBuf {
+    path.map_or_else(|| data_directory(settings, beside).join(STORE), |path| beside.join(path))
+}
+
+impl DocumentLoader {
+    /// Loads a file for a process that serves it, with the resources of the store that it names.
+    ///
+    /// # Errors
+    /// Where the file cannot be parsed, or the store cannot be used.
+    pub fn open(path: &Path) -> Result<(DocumentLoader, LoadedDocument), Vec<Diagnostic>> {
+        let mut loader = DocumentLoader::of_file(path);
+        let loaded = loader.load()?;
+        let Some(mut loader) = with_store(path, FileAccess::limited(), &loaded)? else { return Ok((loader, loaded)) };
+        let loaded = loader.load()?;
+        Ok((loader, loaded))
+    }
+}
+
+/// What loads the same settings with the resources of the store that they name; nothing where they name none.
+pub(super) fn with_store(
+    path: &Path,
+    files: FileAccess,
+    loaded: &LoadedDocument,
+) -> Result<Option<DocumentLoader>, Vec<Diagnostic>> {
+    let document = &loaded.document;
+    let Some(store) = &document.settings.store else { return Ok(None) };
+    if !document.faults.is_empty() {
+        return Err(document.faults.clone());
+    }
+    let failed =
+        |failure: StoreFailure| vec![Diagnostic::of_source(&document.source, failure.problem).advise(failure.advice)];
+    let beside = path.parent().unwrap_or(Path::new(""));
+    let store = open_store(&document.settings, store, beside, files.serves()).map_err(failed)?;
+    let live = Arc::new(LiveResources::of_store(store).map_err(failed)?);
+    let source = ResourceSource::new(FileSource::new(path, files.clone()), Arc::clone(&live));
+    Ok(Some(DocumentLoader::new(source, files).with_live(live)))
+}
+
+fn open_store(
+    settings: &NodeSettings,
+    store: &StoreSettings,
+    beside: &Path,
+    serves: bool,
+) -> Result<Box<dyn ResourceStore>, StoreFailure> {
+    Ok(match &store.kind {
+        StoreKind::Embedded { path } => {
+            Box::new(EmbeddedStore::open(&store_path(settings, path.as_deref(), beside), store.history)?)
+        }
+        StoreKind::Standalone => Box::new(MemoryStore::new(store.history as usize)),
+        StoreKind::Etcd(etcd) if serves => {
+            let directory = data_directory(settings, beside);
+            let node = node_name(&directory)?;
+            Box::new(EtcdStore::open(etcd, store.history, &node, beside, Some(&directory))?)
+        }
+        // A command is no node.
+        StoreKind::Etcd(etcd) => Box::new(EtcdStore::open(etcd, store.history, "", beside, None)?),
+    })
+}
+
+/// Who this node is among others: the name of its machine, with what tells it from others there. It stays the same.
+fn node_name(directory: &Path) -> Result<String, StoreFailure> {
+    let path = directory.join(NODE_NAME);
+    let unusable = |error: std::io::Error| {
+        let problem = format!("{} cannot be used: {error}", path.display());
+        StoreFailure::new(problem, "check the permissions of the directory for data (`data_dir`)")
+    };
+    match fs::read_to_string(&path) {
+        Ok(name) if !name.trim().is_empty() => return Ok(name.trim().to_owned()),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(unusable(error)),
+        _ => {}
+    }
+    let machine = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let machine: String =
+        machine.trim().chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).collect();
+    let name = format!("{machine}-{:08x}", rand::random::<u32>());
+    fs::create_dir_all(directory).and_then(|()| fs::write(&path, format!("{name}\n"))).map_err(unusable)?;
+    Ok(name)
+}

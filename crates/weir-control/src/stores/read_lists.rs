@@ -1,0 +1,73 @@
+//! The long lists of a store as they were read, so that a change of one resource reads this one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::resources::ResourceKey;
+use crate::document::lists::{ListedSpec, LongLists, ReadResource, ReferringResource};
+use crate::document::{PluginSet, RouteSpec, ServiceSpec, UpstreamSpec};
+use crate::text::diagnostic::Diagnostic;
+use crate::text::substitute::process_environment;
+use crate::text::tree::TreeNode;
+
+/// The lists, and what there is to say of their resources.
+#[derive(Default)]
+pub(super) struct ReadLists {
+    lists: LongLists,
+    faults: BTreeMap<ResourceKey, Vec<Diagnostic>>,
+    referring: BTreeMap<ResourceKey, Arc<ReferringResource>>,
+}
+
+/// Whether resources of this list are read one by one.
+pub(super) fn is_long(list: &str) -> bool {
+    LongLists::KEYS.contains(&list)
+}
+
+impl ReadLists {
+    /// Reads a resource of a long list, which stands there with its id; or takes out what has this key.
+    pub(super) fn set(&mut self, source: &Arc<str>, key: &ResourceKey, tree: Option<TreeNode>) {
+        match key.list() {
+            RouteSpec::LIST => {
+                let was_on = self.lists.routes.find(key.id()).is_some_and(|route| route.enabled);
+                let read = self.read::<RouteSpec>(source, key, tree);
+                let is_on = read.as_ref().is_some_and(|route| route.enabled);
+                self.lists.enabled_routes = self.lists.enabled_routes + usize::from(is_on) - usize::from(was_on);
+                self.lists.routes.set(key.id(), read);
+            }
+            ServiceSpec::LIST => {
+                let read = self.read::<ServiceSpec>(source, key, tree);
+                self.lists.services.set(key.id(), read);
+            }
+            UpstreamSpec::LIST => {
+                let read = self.read::<UpstreamSpec>(source, key, tree);
+                self.lists.upstreams.set(key.id(), read);
+            }
+            _ => {
+                let read = self.read::<PluginSet>(source, key, tree);
+                self.lists.plugin_configs.set(key.id(), read);
+            }
+        }
+    }
+
+    fn read<T: ListedSpec>(&mut self, source: &Arc<str>, key: &ResourceKey, tree: Option<TreeNode>) -> Option<Arc<T>> {
+        self.faults.remove(key);
+        self.referring.remove(key);
+        let ReadResource { spec, faults, referring } = ReadResource::of(source, key.id(), tree?, &process_environment);
+        if !faults.is_empty() {
+            self.faults.insert(key.clone(), faults);
+        }
+        if let Some(referring) = referring {
+            self.referring.insert(key.clone(), referring);
+        }
+        spec
+    }
+
+    /// For a document.
+    pub(super) fn lists(&self) -> LongLists {
+        LongLists {
+            faults: self.faults.values().flatten().cloned().collect(),
+            referring: self.referring.values().cloned().collect(),
+            ..self.lists.clone()
+        }
+    }
+}

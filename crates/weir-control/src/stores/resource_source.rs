@@ -1,0 +1,98 @@
+//! Node settings from a file, resources from a store: one document.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::file::FileSource;
+use super::live::{DocumentLists, LiveResources};
+use super::source::{Source, SourceDocument, SourceVersion, Wake};
+use crate::document::{Document, RESOURCE_LISTS};
+use crate::text::diagnostic::Diagnostic;
+use crate::text::substitute::process_environment;
+use crate::text::tree::{NodeKind, TextPosition, TreeNode};
+
+/// A file with settings, and a store with resources.
+pub(super) struct ResourceSource {
+    settings: FileSource,
+    live: Arc<LiveResources>,
+    /// The file as it was read last, and as it was when a document with it was accepted.
+    read: Option<SettingsFile>,
+    accepted: Option<SettingsFile>,
+}
+
+#[derive(Clone)]
+struct SettingsFile {
+    tree: TreeNode,
+    version: SourceVersion,
+    revision: String,
+    incomplete: Option<Diagnostic>,
+}
+
+impl ResourceSource {
+    pub(super) fn new(settings: FileSource, live: Arc<LiveResources>) -> ResourceSource {
+        ResourceSource { settings, live, read: None, accepted: None }
+    }
+
+    /// While a change of resources is being tried the file counts as it was accepted last: a file that is half written must
+    /// not keep resources from changing.
+    fn settings_file(&mut self) -> Result<SettingsFile, Vec<Diagnostic>> {
+        if self.live.is_trying()
+            && let Some(accepted) = &self.accepted
+        {
+            return Ok(accepted.clone());
+        }
+        let SourceDocument { document, version, revision, incomplete } = self.settings.read()?;
+        if !document.faults.is_empty() {
+            return Err(document.faults);
+        }
+        let file = SettingsFile { tree: self.settings.tree()?, version, revision, incomplete };
+        self.read = Some(file.clone());
+        Ok(file)
+    }
+}
+
+impl Source for ResourceSource {
+    fn name(&self) -> &Arc<str> {
+        self.settings.name()
+    }
+
+    fn directory(&self) -> &Path {
+        self.settings.directory()
+    }
+
+    fn version(&mut self) -> Result<SourceVersion, Diagnostic> {
+        // What the store holds is changed by those who publish it.
+        self.settings.version()
+    }
+
+    fn read(&mut self) -> Result<SourceDocument, Vec<Diagnostic>> {
+        let SettingsFile { tree, version, revision, incomplete } = self.settings_file()?;
+        let mut entries = match tree.kind {
+            NodeKind::Map(entries) => entries,
+            _ => Vec::new(),
+        };
+        let name = Arc::clone(self.settings.name());
+        let DocumentLists { short, long } = self.live.lists(&name);
+        // The file may have these lists, empty.
+        entries.retain(|entry| !RESOURCE_LISTS.contains(&&*entry.key));
+        entries.extend(short);
+        let tree = TreeNode { place: TextPosition::default(), kind: NodeKind::Map(entries) };
+        let mut document = Document::of_resources(name, tree, long, &process_environment);
+        document.store_revision = Some(self.live.revision());
+        Ok(SourceDocument { document, version, revision, incomplete })
+    }
+
+    fn notify(&mut self, wake: Wake) {
+        if let Some(shared) = self.live.store().shared() {
+            shared.notify(Arc::clone(&wake));
+        }
+        self.settings.notify(wake);
+    }
+
+    fn accepted(&mut self) {
+        self.settings.accepted();
+        if self.read.is_some() {
+            self.accepted.clone_from(&self.read);
+        }
+    }
+}

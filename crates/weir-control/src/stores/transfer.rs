@@ -1,0 +1,103 @@
+//! Resources into the store of a node that does not run, and out of it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use weir_plugin::Registry;
+
+use super::file_access::FileAccess;
+use super::live::{LiveResources, ResourceEdit};
+use super::loader::DocumentLoader;
+use super::open::with_store;
+use super::resources::{Author, ResourceKey};
+use super::store::{CommitFailure, StoreFailure};
+use crate::compile::compile;
+use crate::text::diagnostic::Diagnostic;
+
+/// Changes in one transaction of a shared store.
+const AT_A_TIME: usize = 100;
+
+/// All resources, as the lists of a file.
+///
+/// # Errors
+/// Where the file names no store, or the store cannot be read.
+pub fn export_store(file: &Path) -> Result<Value, Vec<Diagnostic>> {
+    let (_, live) = opened(file)?;
+    let mut lists: Map<String, Value> = Map::new();
+    for (key, resource) in &live.committed().all {
+        let mut value = resource.value();
+        let needs_id = key.list() != "consumers" || key.consumer_of_credential().is_some();
+        if let Some(members) = value.as_object_mut().filter(|_| needs_id) {
+            members.insert("id".to_owned(), key.id().into());
+        }
+        let list = lists.entry(key.list()).or_insert_with(|| Value::Array(Vec::new()));
+        if let Value::Array(items) = list {
+            items.push(value);
+        }
+    }
+    Ok(Value::Object(lists))
+}
+
+/// Makes these resources all that a store holds, in one revision, if they can be served. Returns how many differ, and the revision.
+///
+/// # Errors
+/// Everything that is wrong with them; or where the store cannot be written.
+pub fn import_into_store(
+    file: &Path,
+    resources: BTreeMap<ResourceKey, Value>,
+    registry: &Registry,
+) -> Result<(usize, u64), Vec<Diagnostic>> {
+    let (mut loader, live) = opened(file)?;
+    let edits = live.view(|view| {
+        let gone = view.set.all.keys().filter(|key| !resources.contains_key(*key));
+        let mut edits: Vec<ResourceEdit> = gone.map(|key| ResourceEdit::Delete { key: key.clone() }).collect();
+        for (key, value) in &resources {
+            if view.get(key).is_none_or(|stored| *stored.json != *value.to_string()) {
+                edits.push(ResourceEdit::Put { key: key.clone(), value: value.clone(), expires_ms: None });
+            }
+        }
+        edits
+    });
+    if edits.is_empty() {
+        return Ok((0, live.revision()));
+    }
+    let author = Author { name: "weir store import".to_owned(), ..Author::default() };
+    let record = live.stage(edits.clone(), author);
+    let loaded = loader.read()?;
+    compile(&loaded.document, registry, None).map_err(|faults| live.sort(&faults).into_all())?;
+    let failed = |failure| match failure {
+        CommitFailure::Failed(failure) => vec![told(loader.source_name(), failure)],
+        CommitFailure::MovedOn => {
+            let failure = StoreFailure::new("others have changed the store meanwhile", "import once more");
+            vec![told(loader.source_name(), failure)]
+        }
+    };
+    if live.store().shared().is_none() {
+        live.commit().map_err(failed)?;
+        return Ok((record.changes.len(), record.revision));
+    }
+    // A shared store takes only so many at a time. What is served in between is served resource by resource.
+    live.drop_trial();
+    let mut revision = 0;
+    for some in edits.chunks(AT_A_TIME) {
+        live.stage(some.to_vec(), record.author.clone());
+        revision = live.commit().map_err(failed)?.unwrap_or(revision);
+    }
+    Ok((record.changes.len(), revision))
+}
+
+fn opened(file: &Path) -> Result<(DocumentLoader, Arc<LiveResources>), Vec<Diagnostic>> {
+    let loaded = DocumentLoader::of_file_directly(file).read()?;
+    let loader = with_store(file, FileAccess::direct(), &loaded)?;
+    let found = loader.and_then(|loader| loader.live().map(Arc::clone).map(|live| (loader, live)));
+    found.ok_or_else(|| {
+        let fault = Diagnostic::of_source(&loaded.document.source, "names no store");
+        vec![fault.advise("add `admin` or `store` to it")]
+    })
+}
+
+fn told(source: &Arc<str>, failure: StoreFailure) -> Diagnostic {
+    Diagnostic::of_source(source, failure.problem).advise(failure.advice)
+}

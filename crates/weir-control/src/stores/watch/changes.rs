@@ -1,0 +1,363 @@
+//! Changes of a store's resources: planned, compiled, committed, published. Those that come while others are being made are
+//! made together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::super::live::{LiveResources, ResourceEdit, SortedFaults};
+use super::super::loader::{DocumentLoader, LoadedDocument};
+use super::super::resources::{Author, ResourceKey, RevisionRecord};
+use super::super::store::{CommitFailure, StoreFailure};
+use super::super::writes::{QueuedWrite, WriteOutcome, WriteReceipt};
+use super::{WatchCommand, Watching};
+use crate::publish::{Publication, Publisher};
+use crate::text::diagnostic::Diagnostic;
+
+/// Changes that are made together.
+const MOST_TOGETHER: usize = 256;
+/// How often resources are set aside before the whole is refused: each time at least one more is.
+const MOST_ROUNDS: usize = 64;
+
+/// How often a change is planned anew, because others were faster.
+const MOST_TRIES: usize = 50;
+
+/// Why a candidate was not published.
+enum Rejection {
+    Invalid(Vec<Diagnostic>),
+    Failed(StoreFailure),
+    /// Others have changed what it builds on.
+    MovedOn,
+    /// It would be, and that was all the author wanted to know.
+    OnlyTried,
+}
+
+/// A change with the revision it would make.
+struct Staged {
+    write: QueuedWrite,
+    record: RevisionRecord,
+}
+
+/// Publishes a document that was loaded. Resources of a store that keep it from being served are set aside, each by name; in a
+/// file they make it refused whole.
+///
+/// # Errors
+/// What is wrong with it; it has been reported, too.
+pub fn publish_first(
+    loader: &mut DocumentLoader,
+    loaded: LoadedDocument,
+    publisher: &Publisher,
+) -> Result<(LoadedDocument, Publication), Arc<[Diagnostic]>> {
+    let Some(live) = loader.live().map(Arc::clone) else {
+        let published = publisher.publish(&loaded.document, loaded.revision.clone(), loaded.warnings.clone());
+        return published.map(|publication| (loaded, publication));
+    };
+    let mut candidate = loaded;
+    let mut aside = live.set_aside();
+    for _ in 0..MOST_ROUNDS {
+        let warnings = with_set_aside(&candidate, &aside);
+        let attempt = publisher.try_publish(&candidate.document, candidate.revision.clone(), warnings, None);
+        let sorted = match attempt {
+            Ok(publication) => return Ok((candidate, publication)),
+            Err(faults) => live.sort(&faults),
+        };
+        match sorted.only_resources() {
+            Some(found) if !found.is_empty() => aside.extend(found),
+            _ => return Err(publisher.refuse(sorted.into_all())),
+        }
+        live.put_aside(aside.clone());
+        candidate = loader.load().map_err(|faults| publisher.refuse(faults))?;
+    }
+    Err(publisher
+        .refuse(vec![Diagnostic::of_source(loader.source_name(), "too much is wrong with the store's resources")]))
+}
+
+/// What is kept and not served is a warning of what serves.
+fn with_set_aside(loaded: &LoadedDocument, aside: &BTreeMap<ResourceKey, Diagnostic>) -> Vec<Diagnostic> {
+    let told = aside.values().map(|fault| Diagnostic {
+        problem: format!("{}; the resource is kept, and not served", fault.problem),
+        ..fault.clone()
+    });
+    loaded.warnings.iter().cloned().chain(told).collect()
+}
+
+impl Watching {
+    /// Makes a change, with those that wait behind it.
+    pub(super) fn change(&mut self, first: QueuedWrite) {
+        let Some(live) = self.loader.live().map(Arc::clone) else {
+            let failure = StoreFailure::new("resources stand in the configuration file", "change the file");
+            return first.answer(WriteOutcome::Failed(failure));
+        };
+        if live.store().shared().is_some() {
+            return self.change_shared(&live, first);
+        }
+        let writes = self.gathered(first);
+        let mut staged = Vec::new();
+        for write in writes {
+            staged.extend(stage(&live, write));
+        }
+        if staged.is_empty() {
+            return live.drop_trial();
+        }
+        match self.attempt(&live, &staged) {
+            Ok((publication, _)) => answer_all(&live, staged, &publication),
+            Err(Rejection::Invalid(_)) if staged.len() > 1 => {
+                // One of them is wrong. Each is told what is wrong with its own.
+                live.drop_trial();
+                staged.into_iter().for_each(|staged| self.change_alone(&live, staged.write));
+            }
+            Err(rejection) => {
+                live.drop_trial();
+                staged.into_iter().for_each(|staged| refuse(staged, &rejection));
+            }
+        }
+    }
+
+    fn change_alone(&mut self, live: &LiveResources, write: QueuedWrite) {
+        let Some(staged) = stage(live, write) else { return };
+        let staged = vec![staged];
+        match self.attempt(live, &staged) {
+            Ok((publication, _)) => answer_all(live, staged, &publication),
+            Err(rejection) => {
+                live.drop_trial();
+                staged.into_iter().for_each(|staged| refuse(staged, &rejection));
+            }
+        }
+    }
+
+    /// Makes a change of a store that others change as well: planned anew where they were faster.
+    fn change_shared(&mut self, live: &LiveResources, mut write: QueuedWrite) {
+        let Some(shared) = live.store().shared() else { return };
+        let mut is_fresh = false;
+        for _ in 0..MOST_TRIES {
+            self.follow_others();
+            let planned = live.view(|view| (write.request.plan)(view));
+            let edits = match planned {
+                Ok(edits) => edits,
+                Err(refusal) => {
+                    // It may be refused for what is not so any more.
+                    if !std::mem::replace(&mut is_fresh, true) && shared.catch_up() {
+                        continue;
+                    }
+                    return write.answer(WriteOutcome::Refused(refusal));
+                }
+            };
+            let record = live.stage(edits, write.request.author.clone());
+            let mut staged = vec![Staged { write, record }];
+            let rejection = match self.attempt(live, &staged) {
+                Ok((publication, revision)) => {
+                    revision.into_iter().for_each(|revision| staged[0].record.renumber(revision));
+                    return answer_all(live, staged, &publication);
+                }
+                Err(rejection) => rejection,
+            };
+            live.drop_trial();
+            let one = staged.remove(0);
+            match rejection {
+                Rejection::MovedOn => drop(shared.catch_up()),
+                Rejection::Invalid(_) if !std::mem::replace(&mut is_fresh, true) && shared.catch_up() => {}
+                rejection => return refuse(one, &rejection),
+            }
+            write = one.write;
+        }
+        let failure = StoreFailure::new("others change the same resources all the time", "try again in a moment");
+        write.answer(WriteOutcome::Failed(failure));
+    }
+
+    /// Publishes what others have changed in a shared store. What of it cannot be served is set aside, each by name, and served as
+    /// it was before.
+    pub(super) fn follow_others(&mut self) {
+        let Some(live) = self.loader.live().map(Arc::clone) else { return };
+        if !live.take_outside() {
+            return;
+        }
+        for _ in 0..MOST_ROUNDS {
+            let loaded = match self.loader.load() {
+                Ok(loaded) => loaded,
+                Err(faults) => return drop(self.publisher.refuse(faults)),
+            };
+            let warnings = with_set_aside(&loaded, &live.set_aside());
+            let revision = loaded.revision.clone();
+            let mut nothing_to_commit = || Ok(None);
+            let published =
+                self.publisher.try_publish(&loaded.document, revision, warnings, Some(&mut nothing_to_commit));
+            let faults = match published {
+                Ok(_) => return self.accept(loaded),
+                Err(faults) => faults,
+            };
+            let sorted = live.sort(&faults);
+            match sorted.only_resources() {
+                Some(found) if !found.is_empty() => live.leave_out(found),
+                _ => return drop(self.publisher.refuse(sorted.into_all())),
+            }
+        }
+    }
+
+    /// Says once that a shared store cannot be reached, or is not what it was.
+    pub(super) fn report_store(&mut self) {
+        let Some(live) = self.loader.live() else { return };
+        let Some(state) = live.store().shared().map(|shared| shared.state()) else { return };
+        let is_new = state.problem.is_some() && self.store_problem.is_none();
+        self.store_problem.clone_from(&state.problem);
+        if let Some(problem) = state.problem.filter(|_| is_new) {
+            let told = format!("the store cannot be used: {problem}");
+            let advice = "what was read last goes on serving, and nothing can be changed until it can";
+            self.publisher.refuse(vec![Diagnostic::of_source(self.loader.source_name(), told).advise(advice)]);
+        }
+    }
+
+    /// The changes that are there already. A trial stays alone, and so does what is forced: what it may break, others may not.
+    fn gathered(&mut self, first: QueuedWrite) -> Vec<QueuedWrite> {
+        let mut writes = vec![first];
+        while writes.len() < MOST_TOGETHER && !writes.last().is_some_and(QueuedWrite::is_alone) {
+            match self.commands.try_recv() {
+                Ok(WatchCommand::Write(write)) if write.is_alone() => {
+                    self.held.push_back(WatchCommand::Write(write));
+                    break;
+                }
+                Ok(WatchCommand::Write(write)) => writes.push(write),
+                Ok(other) => {
+                    self.held.push_back(other);
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        writes
+    }
+
+    /// Compiles what is staged, commits it, and takes it to the workers.
+    fn attempt(&mut self, live: &LiveResources, staged: &[Staged]) -> Result<(Publication, Option<u64>), Rejection> {
+        let touched: BTreeSet<ResourceKey> =
+            staged.iter().flat_map(|staged| &staged.record.changes).map(|change| change.key.clone()).collect();
+        let forced = staged.iter().any(|staged| staged.write.request.forced);
+        let dry_run = staged.iter().any(|staged| staged.write.request.dry_run);
+        let before = live.set_aside();
+        // What was set aside gets its chance: the change may be what it lacked.
+        live.put_aside(BTreeMap::new());
+        let published = self
+            .attempt_setting_aside(live, dry_run, |key| !touched.contains(key) && (forced || before.contains_key(key)));
+        match published {
+            Ok((loaded, publication, revision)) => {
+                self.accept(loaded);
+                Ok((publication, revision))
+            }
+            Err(rejection) => {
+                live.put_aside(before);
+                Err(rejection)
+            }
+        }
+    }
+
+    fn attempt_setting_aside(
+        &mut self,
+        live: &LiveResources,
+        dry_run: bool,
+        may_be_set_aside: impl Fn(&ResourceKey) -> bool,
+    ) -> Result<(LoadedDocument, Publication, Option<u64>), Rejection> {
+        let mut aside = BTreeMap::new();
+        loop {
+            let loaded = self.loader.load().map_err(Rejection::Invalid)?;
+            let (mut rejection, mut revision) = (None, None);
+            let mut commit = || {
+                let committed = match dry_run {
+                    true => Err(Rejection::OnlyTried),
+                    false => live.commit().map_err(|failure| match failure {
+                        CommitFailure::MovedOn => Rejection::MovedOn,
+                        CommitFailure::Failed(failure) => Rejection::Failed(failure),
+                    }),
+                };
+                let committed = committed.map_err(|rejected| rejection = Some(rejected));
+                revision = committed.unwrap_or_default();
+                if committed.is_ok() { Ok(revision) } else { Err(Vec::new()) }
+            };
+            let warnings = with_set_aside(&loaded, &aside);
+            let published =
+                self.publisher.try_publish(&loaded.document, loaded.revision.clone(), warnings, Some(&mut commit));
+            let faults = match published {
+                Ok(publication) => return Ok((loaded, publication, revision)),
+                Err(faults) => faults,
+            };
+            if let Some(rejection) = rejection {
+                return Err(rejection);
+            }
+            let sorted = live.sort(&faults);
+            match acceptable(&sorted, &may_be_set_aside) {
+                Some(found) => aside.extend(found),
+                None => return Err(Rejection::Invalid(sorted.into_all())),
+            }
+            live.put_aside(aside.clone());
+        }
+    }
+
+    /// Deletes the resources whose time is over.
+    pub(super) fn remove_expired(&mut self) {
+        let Some(live) = self.loader.live().map(Arc::clone) else { return };
+        let expired = live.expired();
+        if expired.is_empty() {
+            return;
+        }
+        let author = Author { name: "ttl".to_owned(), ..Author::default() };
+        let edits = expired.into_iter().map(|key| ResourceEdit::Delete { key }).collect();
+        live.stage(edits, author);
+        let before = live.set_aside();
+        live.put_aside(BTreeMap::new());
+        match self.attempt_setting_aside(&live, false, |_| true) {
+            Ok((loaded, ..)) => self.accept(loaded),
+            Err(rejection) => {
+                live.drop_trial();
+                live.put_aside(before);
+                // It is tried again at the next look, so it is said once.
+                if let Rejection::Failed(failure) = rejection
+                    && !std::mem::replace(&mut self.is_stalled, true)
+                {
+                    let fault = Diagnostic::of_source(self.loader.source_name(), failure.problem);
+                    self.publisher.refuse(vec![fault.advise(failure.advice)]);
+                }
+            }
+        }
+    }
+}
+
+/// What may be left out so that the rest is served. Nothing where something else is wrong.
+fn acceptable(
+    sorted: &SortedFaults,
+    may_be_set_aside: &impl Fn(&ResourceKey) -> bool,
+) -> Option<BTreeMap<ResourceKey, Diagnostic>> {
+    let found = sorted.only_resources()?;
+    (!found.is_empty() && found.keys().all(may_be_set_aside)).then_some(found)
+}
+
+/// Plans a change on what is committed and staged. What is refused is answered at once.
+fn stage(live: &LiveResources, write: QueuedWrite) -> Option<Staged> {
+    match live.view(|view| (write.request.plan)(view)) {
+        Ok(edits) => {
+            let record = live.stage(edits, write.request.author.clone());
+            Some(Staged { write, record })
+        }
+        Err(refusal) => {
+            write.answer(WriteOutcome::Refused(refusal));
+            None
+        }
+    }
+}
+
+fn answer_all(live: &LiveResources, staged: Vec<Staged>, publication: &Publication) {
+    let set_aside: Vec<Diagnostic> = live.set_aside().into_values().collect();
+    for Staged { write, record } in staged {
+        let set_aside = if write.request.forced { set_aside.clone() } else { Vec::new() };
+        write.answer(WriteOutcome::Applied(WriteReceipt { record, publication: publication.revision, set_aside }));
+    }
+}
+
+fn refuse(staged: Staged, rejection: &Rejection) {
+    let Staged { write, record } = staged;
+    write.answer(match rejection {
+        Rejection::Invalid(diagnostics) => WriteOutcome::Invalid(diagnostics.clone()),
+        Rejection::Failed(failure) => WriteOutcome::Failed(failure.clone()),
+        Rejection::MovedOn => {
+            let failure = StoreFailure::new("others have changed the same resources", "try again in a moment");
+            WriteOutcome::Failed(failure)
+        }
+        Rejection::OnlyTried => WriteOutcome::Applied(WriteReceipt { record, publication: 0, set_aside: Vec::new() }),
+    });
+}
