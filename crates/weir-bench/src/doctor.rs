@@ -20,6 +20,29 @@ pub fn examine(manifest: &Manifest, interruptions: &[(u32, Interruptions)]) -> V
     let mut look = |what: &str, now: String, well: bool, advice: &str| {
         findings.push(Finding { what: what.to_owned(), now, advice: (!well).then(|| advice.to_owned()) });
     };
+    processors(manifest, interruptions, &mut look);
+    let (soft, hard) = manifest.open_files;
+    look(
+        "open files",
+        format!("{soft} soft, {hard} hard"),
+        hard >= 100_000,
+        "raise the hard limit: a gateway needs two for each client. `* hard nofile 1048576` in /etc/security/limits.conf",
+    );
+    kernel_limits(manifest, &mut look);
+    look(
+        "hardware counters",
+        if manifest.counters { "readable" } else { "not readable" }.to_owned(),
+        manifest.counters,
+        "instructions per request repeat to a few percent where times do not: a machine with a PMU and \
+         kernel.perf_event_paranoid at 1 or below has them",
+    );
+    findings
+}
+
+/// Notes one thing: what it is, how it is now, whether that is well, and what to do if it is not.
+type Look<'a> = dyn FnMut(&str, String, bool, &str) + 'a;
+
+fn processors(manifest: &Manifest, interruptions: &[(u32, Interruptions)], look: &mut Look<'_>) {
     let cpu = &manifest.cpu;
     look(
         "processors",
@@ -49,13 +72,9 @@ pub fn examine(manifest: &Manifest, interruptions: &[(u32, Interruptions)]) -> V
              what runs besides, or take a machine with processors of its own",
         );
     }
-    let (soft, hard) = manifest.open_files;
-    look(
-        "open files",
-        format!("{soft} soft, {hard} hard"),
-        hard >= 100_000,
-        "raise the hard limit: a gateway needs two for each client. `* hard nofile 1048576` in /etc/security/limits.conf",
-    );
+}
+
+fn kernel_limits(manifest: &Manifest, look: &mut Look<'_>) {
     let number = |name: &str, field: usize| -> Option<u64> {
         manifest.sysctl.get(name)?.split_whitespace().nth(field)?.parse().ok()
     };
@@ -79,14 +98,6 @@ pub fn examine(manifest: &Manifest, interruptions: &[(u32, Interruptions)]) -> V
             "ports for connections to one address: sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\"",
         );
     }
-    look(
-        "hardware counters",
-        if manifest.counters { "readable" } else { "not readable" }.to_owned(),
-        manifest.counters,
-        "instructions per request repeat to a few percent where times do not: a machine with a PMU and \
-         kernel.perf_event_paranoid at 1 or below has them",
-    );
-    findings
 }
 
 #[cfg(test)]

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use quick_xml::{Reader, XmlVersion, events::Event};
+use quick_xml::{
+    Reader, XmlVersion,
+    events::{BytesStart, Event},
+};
 
 use crate::engine::{LoadPlan, LoadTimeouts, Pacing, RequestBody, RequestTemplate, Selection, StopCondition, Think};
 
@@ -62,59 +65,20 @@ fn read(text: &str, notes: &mut Vec<String>) -> Result<Vec<ThreadGroup>, String>
     let config = reader.config_mut();
     (config.check_end_names, config.allow_unmatched_ends, config.trim_text_start, config.trim_text_end) =
         (false, true, true, true);
-    let mut groups: Vec<ThreadGroup> = Vec::new();
-    let mut property: Option<(String, String)> = None;
-    let mut header: Option<String> = None;
-    let mut argument: Option<String> = None;
-    let mut disabled: Option<String> = None;
+    let mut collected =
+        Collected { groups: Vec::new(), property: None, header: None, argument: None, is_disabled: false, notes };
     loop {
         let place = reader.buffer_position();
         let event = reader.read_event().map_err(|error| format!("byte {place}: {error}"))?;
         match event {
-            Event::Start(tag) | Event::Empty(tag) => {
-                let element = tag.name().as_ref().to_owned();
-                if let Some((name, value)) = &mut property
-                    && !element.ends_with("Prop")
-                {
-                    // `<Change with Your IP>` in a published plan: a place to fill in.
-                    value.push_str(&format!("<{}>", &*tag));
-                    notes.push(format!("{name} is to be filled in: {value}"));
-                    continue;
-                }
-                let attribute = |wanted: &str| {
-                    let found = tag.try_get_attribute(wanted).ok().flatten()?;
-                    Some(found.normalized_value(XmlVersion::Implicit1_0).ok()?.into_owned())
-                };
-                if element.ends_with("Prop") {
-                    property = attribute("name").map(|name| (name, String::new()));
-                    continue;
-                }
-                let Some(class) = attribute("testclass") else { continue };
-                let name = attribute("testname").unwrap_or_else(|| class.clone());
-                disabled = (attribute("enabled").as_deref() == Some("false")).then(|| name.clone());
-                if disabled.is_some() {
-                    notes.push(format!("{name}: disabled in the plan, left out"));
-                    continue;
-                }
-                match class.as_str() {
-                    "ThreadGroup" => groups.push(ThreadGroup { name, ..ThreadGroup::default() }),
-                    "HTTPSamplerProxy" | "HTTPSampler" => match groups.last_mut() {
-                        Some(group) => group.samplers.push(JmxSampler { name, ..JmxSampler::default() }),
-                        None => notes.push(format!("{name}: a sampler outside of a thread group, left out")),
-                    },
-                    "HeaderManager" | "ConstantTimer" => {}
-                    "SetupThreadGroup" | "PostThreadGroup" => notes.push(format!("{name}: {class} is not run")),
-                    silent if SILENT.contains(&silent) => {}
-                    other => notes.push(format!("{name}: {other} has no counterpart, left out")),
-                }
-            }
+            Event::Start(tag) | Event::Empty(tag) => collected.begin(&tag),
             Event::Text(words) => {
-                if let Some((_, value)) = &mut property {
+                if let Some((_, value)) = &mut collected.property {
                     value.push_str(&words.xml10_content());
                 }
             }
             Event::GeneralRef(reference) => {
-                if let Some((_, value)) = &mut property {
+                if let Some((_, value)) = &mut collected.property {
                     let name = reference.to_string();
                     match quick_xml::escape::unescape(&format!("&{name};")) {
                         Ok(character) => value.push_str(&character),
@@ -122,36 +86,90 @@ fn read(text: &str, notes: &mut Vec<String>) -> Result<Vec<ThreadGroup>, String>
                     }
                 }
             }
-            Event::End(tag) => {
-                let element = tag.name().as_ref().to_owned();
-                if let Some((name, value)) = property.take().filter(|_| element.ends_with("Prop")) {
-                    let Some(group) = groups.last_mut().filter(|_| disabled.is_none()) else { continue };
-                    match name.as_str() {
-                        "Header.name" => header = Some(value),
-                        "Header.value" => group.headers.extend(header.take().map(|name| (name, value))),
-                        "ConstantTimer.delay" => group.think_ms = Some(value),
-                        "Argument.name" => argument = Some(value),
-                        "Argument.value" => {
-                            if let Some(sampler) = group.samplers.last_mut() {
-                                sampler.arguments.push((argument.take().unwrap_or_default(), value));
-                            }
-                        }
-                        name if name.starts_with("HTTPSampler.") => {
-                            if let Some(sampler) = group.samplers.last_mut() {
-                                sampler.properties.insert(name.to_owned(), value);
-                            }
-                        }
-                        _ => {
-                            group.properties.insert(name, value);
-                        }
-                    }
-                }
-            }
-            Event::Eof => break,
+            Event::End(tag) if tag.name().as_ref().ends_with("Prop") => collected.end_property(),
+            Event::End(_) => collected.property = None,
+            Event::Eof => return Ok(collected.groups),
             _ => {}
         }
     }
-    Ok(groups)
+}
+
+/// What has been read of a plan so far.
+struct Collected<'a> {
+    groups: Vec<ThreadGroup>,
+    /// The property that is open: its name, and its value so far.
+    property: Option<(String, String)>,
+    /// Names whose values come next.
+    header: Option<String>,
+    argument: Option<String>,
+    /// The last element was disabled.
+    is_disabled: bool,
+    notes: &'a mut Vec<String>,
+}
+
+impl Collected<'_> {
+    fn begin(&mut self, tag: &BytesStart<'_>) {
+        let element = tag.name().as_ref().to_owned();
+        if let Some((name, value)) = &mut self.property
+            && !element.ends_with("Prop")
+        {
+            // `<Change with Your IP>` in a published plan: a place to fill in.
+            value.push_str(&format!("<{}>", &**tag));
+            self.notes.push(format!("{name} is to be filled in: {value}"));
+            return;
+        }
+        let attribute = |wanted: &str| {
+            let found = tag.try_get_attribute(wanted).ok().flatten()?;
+            Some(found.normalized_value(XmlVersion::Implicit1_0).ok()?.into_owned())
+        };
+        if element.ends_with("Prop") {
+            self.property = attribute("name").map(|name| (name, String::new()));
+            return;
+        }
+        let Some(class) = attribute("testclass") else { return };
+        let name = attribute("testname").unwrap_or_else(|| class.clone());
+        self.is_disabled = attribute("enabled").as_deref() == Some("false");
+        if self.is_disabled {
+            self.notes.push(format!("{name}: disabled in the plan, left out"));
+            return;
+        }
+        match class.as_str() {
+            "ThreadGroup" => self.groups.push(ThreadGroup { name, ..ThreadGroup::default() }),
+            "HTTPSamplerProxy" | "HTTPSampler" => match self.groups.last_mut() {
+                Some(group) => group.samplers.push(JmxSampler { name, ..JmxSampler::default() }),
+                None => self.notes.push(format!("{name}: a sampler outside of a thread group, left out")),
+            },
+            "HeaderManager" | "ConstantTimer" => {}
+            "SetupThreadGroup" | "PostThreadGroup" => self.notes.push(format!("{name}: {class} is not run")),
+            silent if SILENT.contains(&silent) => {}
+            other => self.notes.push(format!("{name}: {other} has no counterpart, left out")),
+        }
+    }
+
+    /// Gives the property that ends to what it belongs to.
+    fn end_property(&mut self) {
+        let Some((name, value)) = self.property.take() else { return };
+        let Some(group) = self.groups.last_mut().filter(|_| !self.is_disabled) else { return };
+        match name.as_str() {
+            "Header.name" => self.header = Some(value),
+            "Header.value" => group.headers.extend(self.header.take().map(|name| (name, value))),
+            "ConstantTimer.delay" => group.think_ms = Some(value),
+            "Argument.name" => self.argument = Some(value),
+            "Argument.value" => {
+                if let Some(sampler) = group.samplers.last_mut() {
+                    sampler.arguments.push((self.argument.take().unwrap_or_default(), value));
+                }
+            }
+            name if name.starts_with("HTTPSampler.") => {
+                if let Some(sampler) = group.samplers.last_mut() {
+                    sampler.properties.insert(name.to_owned(), value);
+                }
+            }
+            _ => {
+                group.properties.insert(name, value);
+            }
+        }
+    }
 }
 
 fn plan(group: &ThreadGroup, evaluate: &dyn Fn(&str) -> String, notes: &mut Vec<String>) -> Result<LoadPlan, String> {

@@ -191,7 +191,7 @@ struct CellForm {
     row: String,
     target: String,
     level: LoadLevel,
-    status: Status,
+    status: CellStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -200,7 +200,7 @@ struct CellForm {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Status {
+enum CellStatus {
     Measured,
     Unsupported,
     Failed,
@@ -210,9 +210,9 @@ impl From<CellForm> for Cell {
     fn from(form: CellForm) -> Cell {
         let reason = form.reason.unwrap_or_default();
         let outcome = match form.status {
-            Status::Measured => CellOutcome::Measured { runs: form.runs },
-            Status::Unsupported => CellOutcome::Unsupported { reason },
-            Status::Failed => CellOutcome::Failed { reason, runs: form.runs },
+            CellStatus::Measured => CellOutcome::Measured { runs: form.runs },
+            CellStatus::Unsupported => CellOutcome::Unsupported { reason },
+            CellStatus::Failed => CellOutcome::Failed { reason, runs: form.runs },
         };
         Cell { row: form.row, target: form.target, level: form.level, outcome }
     }
@@ -221,9 +221,9 @@ impl From<CellForm> for Cell {
 impl From<Cell> for CellForm {
     fn from(cell: Cell) -> CellForm {
         let (status, reason, runs) = match cell.outcome {
-            CellOutcome::Measured { runs } => (Status::Measured, None, runs),
-            CellOutcome::Unsupported { reason } => (Status::Unsupported, Some(reason), Vec::new()),
-            CellOutcome::Failed { reason, runs } => (Status::Failed, Some(reason), runs),
+            CellOutcome::Measured { runs } => (CellStatus::Measured, None, runs),
+            CellOutcome::Unsupported { reason } => (CellStatus::Unsupported, Some(reason), Vec::new()),
+            CellOutcome::Failed { reason, runs } => (CellStatus::Failed, Some(reason), runs),
         };
         CellForm { row: cell.row, target: cell.target, level: cell.level, status, reason, runs }
     }
@@ -438,6 +438,12 @@ impl MeasuredRun {
             (good + interval.tally.completed - interval.tally.unexpected, ns + interval.length_ns)
         });
         if ns == 0 { 0.0 } else { good as f64 * 1e9 / ns as f64 }
+    }
+
+    /// The longest that any request took that was answered, in milliseconds; in an open loop from when it was due.
+    pub fn longest_ms(&self) -> Option<f64> {
+        let latency = &self.load.total.latency;
+        (!latency.is_empty()).then(|| latency.max() as f64 / 1e6)
     }
 
     /// How long answers with an unexpected status took, in milliseconds, at a percentile between 0 and 100.

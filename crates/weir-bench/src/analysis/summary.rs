@@ -37,6 +37,7 @@ pub struct CellSummary<'a> {
     pub refusal_p99_ms: Option<ConfidenceInterval>,
     pub instructions: Option<ConfidenceInterval>,
     pub recovery_s: Option<ConfidenceInterval>,
+    pub longest_ms: Option<ConfidenceInterval>,
     pub sent_within_us: Option<ConfidenceInterval>,
     pub noticed_within_us: Option<ConfidenceInterval>,
     pub target_use: Option<ConfidenceInterval>,
@@ -120,28 +121,13 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
     let confidence = result.scenario.method.confidence;
     let of =
         |figure: &dyn Fn(&MeasuredRun) -> Option<f64>| median_interval(&values(runs, figure), confidence, result.seed);
-    let subject = lint::subject(cell);
-    let baseline = (cell.target != result.scenario.baseline)
-        .then(|| {
-            result.cells.iter().find(|other| {
-                other.target == result.scenario.baseline && other.row == cell.row && other.level == cell.level
-            })
-        })
-        .flatten();
+    let baseline = baseline(result, cell);
     let against = |figure: &dyn Fn(&MeasuredRun) -> Option<f64>, turns: &dyn Fn(&RunSlice) -> Option<f64>| {
         let theirs = baseline?.runs();
         let within = within_repeats(theirs, runs, figure, turns);
         compare(&values(theirs, figure), &values(runs, figure), &within, confidence, result.seed)
     };
-    // What is invalid is compared with nothing, and nothing with it.
-    let invalid = |rules: &dyn Fn(&str) -> bool| {
-        let subjects = [Some(subject.clone()), baseline.map(lint::subject)];
-        verdicts.iter().any(|verdict| {
-            verdict.severity == Severity::Invalid
-                && (verdict.subject.is_some() && subjects.contains(&verdict.subject))
-                && rules(&verdict.rule)
-        })
-    };
+    let invalid = |rule: &dyn Fn(&str) -> bool| is_invalid(&[Some(cell), baseline], verdicts, rule);
     let rates_compare = !invalid(&|_| true);
     let costs_compare = !invalid(&|rule| !OF_THROUGHPUT_ALONE.contains(&rule));
     let lost = median_interval(&values(runs, |run| Some(run.lost_share())), confidence, result.seed);
@@ -160,12 +146,7 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         p99_ms: latency(&|run| run.latency_ms(99.0)),
         p999_ms: latency(&|run| run.latency_ms(99.9)),
         cpu_us: of(&MeasuredRun::target_cpu_us),
-        cpu_user_us: of(&|run| {
-            let target = run.role(ProcessRole::Target).next()?;
-            let (user, _) = target.cpu_split_s();
-            let rate = run.throughput();
-            (rate > 0.0 && target.span_s() > 0.0).then(|| user / target.span_s() / rate * 1e6)
-        }),
+        cpu_user_us: of(&cpu_user_us),
         rss_bytes: of(&|run| run.rss_peak_bytes().map(|bytes| bytes as f64)),
         rss_after_bytes: of(&|run| run.rss_after_bytes.map(|bytes| bytes as f64)),
         bytes_per_connection: of(&bytes_per_connection),
@@ -178,6 +159,7 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
             Some(ConfidenceInterval { median: counted, low: counted, high: counted })
         }),
         recovery_s: of(&|run| recovery::longest_s(result, cell, run)),
+        longest_ms: of(&|run| run.longest_ms()),
         sent_within_us: of(&MeasuredRun::sent_within_us),
         noticed_within_us: of(&MeasuredRun::noticed_within_us),
         target_use: of(&|run| run.utilisation(ProcessRole::Target)),
@@ -186,13 +168,15 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
             .filter(|_| costs_compare),
         instructions_against_baseline: against(&MeasuredRun::instructions_per_request, &|_| None)
             .filter(|_| costs_compare),
-        worst: verdicts
-            .iter()
-            .filter(|verdict| verdict.subject.as_ref() == Some(&subject))
-            .map(|verdict| verdict.severity)
-            .max(),
+        worst: worst(verdicts, &lint::subject(cell)),
         survivors_only,
     }
+}
+
+/// The worst that was found about a cell.
+fn worst(verdicts: &[LintVerdict], cell: &str) -> Option<Severity> {
+    let of_cell = verdicts.iter().filter(|verdict| verdict.subject.as_deref() == Some(cell));
+    of_cell.map(|verdict| verdict.severity).max()
 }
 
 /// A figure of `b` to that of `a` in each repeat: from turn to turn where the two took turns, otherwise of the whole
@@ -209,6 +193,31 @@ fn within_repeats(
     let of_turns = |run: &MeasuredRun| run.slices.iter().map(turns).collect::<Option<Vec<f64>>>().unwrap_or_default();
     let sliced = a.iter().zip(b).map(|(a, b)| sliced_ratio(&of_turns(a), &of_turns(b)));
     sliced.collect::<Option<Vec<f64>>>().unwrap_or_else(|| ratios(&values(a, figure), &values(b, figure)))
+}
+
+/// The cell of the baseline that a cell is compared with.
+fn baseline<'a>(result: &'a ResultFile, cell: &Cell) -> Option<&'a Cell> {
+    let baseline = &result.scenario.baseline;
+    let is_its = |other: &&Cell| other.target == *baseline && other.row == cell.row && other.level == cell.level;
+    result.cells.iter().find(is_its).filter(|_| cell.target != *baseline)
+}
+
+/// Whether one of the cells is invalid by one of these rules: it is compared with nothing then, and nothing with it.
+fn is_invalid(cells: &[Option<&Cell>], verdicts: &[LintVerdict], rule: &dyn Fn(&str) -> bool) -> bool {
+    let subjects: Vec<String> = cells.iter().flatten().map(|cell| lint::subject(cell)).collect();
+    verdicts.iter().any(|verdict| {
+        verdict.severity == Severity::Invalid
+            && verdict.subject.as_ref().is_some_and(|subject| subjects.contains(subject))
+            && rule(&verdict.rule)
+    })
+}
+
+/// User time of the target for each answer.
+fn cpu_user_us(run: &MeasuredRun) -> Option<f64> {
+    let target = run.role(ProcessRole::Target).next()?;
+    let (user, _) = target.cpu_split_s();
+    let rate = run.throughput();
+    (rate > 0.0 && target.span_s() > 0.0).then(|| user / target.span_s() / rate * 1e6)
 }
 
 fn bytes_per_connection(run: &MeasuredRun) -> Option<f64> {

@@ -21,7 +21,7 @@ const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Lengt
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// What the head of a request says.
-struct RequestHead {
+struct BackendHead {
     length: usize,
     target: std::ops::Range<usize>,
     body: RequestFraming,
@@ -79,27 +79,7 @@ pub(super) async fn connection(mut stream: impl BackendConnection, host: Rc<Back
                 stream.write_all(OK).await?;
             }
             BackendRequest::Answer { status, answer } => {
-                let body = match answer {
-                    BackendAnswer::Ok => b"OK".to_vec(),
-                    BackendAnswer::Sized(bytes) => filler(bytes as usize),
-                    BackendAnswer::Echo => body,
-                };
-                let mut response = format!(
-                    "HTTP/1.1 {status} {}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n",
-                    http::StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or(""),
-                    body.len()
-                )
-                .into_bytes();
-                if !head.keep_alive {
-                    response.extend_from_slice(b"Connection: close\r\n");
-                } else if head.old {
-                    response.extend_from_slice(b"Connection: keep-alive\r\n");
-                }
-                response.extend_from_slice(b"\r\n");
-                if !head.head_only && status != 204 && status != 304 {
-                    response.extend_from_slice(&body);
-                }
-                stream.write_all(&response).await?;
+                stream.write_all(&response(&head, status, answer, body)).await?;
             }
             BackendRequest::Events(events) => return sse::events(stream, events).await,
             BackendRequest::Fail(InjectedFailureKind::Hang) => {
@@ -118,6 +98,31 @@ pub(super) async fn connection(mut stream: impl BackendConnection, host: Rc<Back
     }
 }
 
+/// A whole response; `request_body` is for [`BackendAnswer::Echo`].
+fn response(head: &BackendHead, status: u16, answer: BackendAnswer, request_body: Vec<u8>) -> Vec<u8> {
+    let body = match answer {
+        BackendAnswer::Ok => b"OK".to_vec(),
+        BackendAnswer::Sized(bytes) => filler(bytes as usize),
+        BackendAnswer::Echo => request_body,
+    };
+    let mut response = format!(
+        "HTTP/1.1 {status} {}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n",
+        http::StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or(""),
+        body.len()
+    )
+    .into_bytes();
+    if !head.keep_alive {
+        response.extend_from_slice(b"Connection: close\r\n");
+    } else if head.old {
+        response.extend_from_slice(b"Connection: keep-alive\r\n");
+    }
+    response.extend_from_slice(b"\r\n");
+    if !head.head_only && status != 204 && status != 304 {
+        response.extend_from_slice(&body);
+    }
+    response
+}
+
 impl BackendState {
     /// Whether ordinary requests cost nothing but their answer.
     fn is_plain(&self) -> bool {
@@ -128,7 +133,7 @@ impl BackendState {
 }
 
 /// Reads a head; none while it is incomplete.
-fn parse(data: &[u8]) -> io::Result<Option<RequestHead>> {
+fn parse(data: &[u8]) -> io::Result<Option<BackendHead>> {
     if data.is_empty() || PREFACE.starts_with(data) || data.starts_with(PREFACE) {
         return Ok(None);
     }
@@ -139,7 +144,7 @@ fn parse(data: &[u8]) -> io::Result<Option<RequestHead>> {
     let target = request.path.ok_or_else(malformed)?;
     let start = target.as_ptr() as usize - data.as_ptr() as usize;
     let old = request.version == Some(0);
-    let mut head = RequestHead {
+    let mut head = BackendHead {
         length,
         target: start..start + target.len(),
         body: RequestFraming::Length(0),
@@ -178,7 +183,7 @@ fn parse(data: &[u8]) -> io::Result<Option<RequestHead>> {
 async fn body(
     stream: &mut impl BackendConnection,
     buffer: &mut Vec<u8>,
-    head: &RequestHead,
+    head: &BackendHead,
     wanted: bool,
 ) -> io::Result<Vec<u8>> {
     let mut kept = Vec::new();

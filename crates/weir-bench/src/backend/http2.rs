@@ -54,14 +54,14 @@ async fn answer(
         BackendRequest::Answer { status, answer } => {
             let body = collect(body).await?;
             let content = match answer {
-                BackendAnswer::Ok => Content::Whole(Bytes::from_static(b"OK")),
-                BackendAnswer::Sized(bytes) => Content::Sized { sent: 0, length: bytes },
-                BackendAnswer::Echo => Content::Whole(body),
+                BackendAnswer::Ok => BackendContent::Whole(Bytes::from_static(b"OK")),
+                BackendAnswer::Sized(bytes) => BackendContent::Sized { sent: 0, length: bytes },
+                BackendAnswer::Echo => BackendContent::Whole(body),
             };
             (status, content)
         }
         // Events are HTTP/1.1 only here; a failing stream is a reset one, whatever way was asked for.
-        BackendRequest::Events(_) => (501, Content::Whole(Bytes::from_static(b"events are sent over HTTP/1.1"))),
+        BackendRequest::Events(_) => (501, BackendContent::Whole(Bytes::from_static(b"events are sent over HTTP/1.1"))),
         BackendRequest::Fail(_) => {
             respond.send_reset(h2::Reason::INTERNAL_ERROR);
             return Ok(());
@@ -80,7 +80,7 @@ async fn answer(
 
 /// The content of an answer. It is made when the peer's windows have room for it: a peer that opens none, on thousands of
 /// streams, would otherwise cost the thread the time and the memory of all their contents, and other peers would wait.
-enum Content {
+enum BackendContent {
     Whole(Bytes),
     /// Printable bytes, as [`filler`] makes them.
     Sized {
@@ -96,18 +96,18 @@ const PERIOD: usize = 36;
 /// Filler for a piece that begins anywhere in the period.
 static FILLER: LazyLock<Bytes> = LazyLock::new(|| filler(PIECE + PERIOD).into());
 
-impl Content {
+impl BackendContent {
     fn len(&self) -> u64 {
         match self {
-            Content::Whole(bytes) => bytes.len() as u64,
-            Content::Sized { sent, length } => length - sent,
+            BackendContent::Whole(bytes) => bytes.len() as u64,
+            BackendContent::Sized { sent, length } => length - sent,
         }
     }
 
     fn take(&mut self, most: usize) -> Bytes {
         match self {
-            Content::Whole(bytes) => bytes.split_to(most.min(bytes.len())),
-            Content::Sized { sent, length } => {
+            BackendContent::Whole(bytes) => bytes.split_to(most.min(bytes.len())),
+            BackendContent::Sized { sent, length } => {
                 let from = (*sent % PERIOD as u64) as usize;
                 let piece = most.min(PIECE).min((*length - *sent) as usize);
                 *sent += piece as u64;

@@ -6,12 +6,12 @@ use crate::{
     stats::ConfidenceInterval,
 };
 
-type Figure = fn(&CellSummary<'_>) -> Option<ConfidenceInterval>;
+type FigureOf = fn(&CellSummary<'_>) -> Option<ConfidenceInterval>;
 
 /// Every cell as gauges: medians over the repeats. <https://prometheus.io/docs/specs/om/open_metrics_spec/>
 pub fn text(result: &ResultFile) -> String {
     let findings = findings(result);
-    let families: [(&str, &str, &str, Figure); 7] = [
+    let families: [(&str, &str, &str, FigureOf); 7] = [
         ("weir_bench_requests_per_second", "", "Completed requests per second.", |one| one.rps),
         ("weir_bench_latency_p50_seconds", "seconds", "Median latency from when requests were due.", |one| {
             seconds(one.p50_ms)

@@ -146,15 +146,15 @@ fn grid(svg: &mut Svg, figure: &LineFigure, x: &Axis, y: &Axis, (top, bottom): (
     svg.text((LEFT - 58.0, top - 9.0), TextAnchor::Start, "", FAINT, &figure.y.0);
 }
 
-type Entry = (String, &'static str, bool);
+type LegendEntry = (String, &'static str, bool);
 
 /// Legend entries, as many to a line as fit.
-fn legend_rows(figure: &LineFigure) -> Vec<Vec<Entry>> {
+fn legend_rows(figure: &LineFigure) -> Vec<Vec<LegendEntry>> {
     let series = figure.series.iter().map(|one| (one.name.clone(), one.colour, one.dashed));
     let mut names: Vec<&str> = figure.marks.iter().map(|mark| mark.name.as_str()).collect();
     names.dedup();
     let marks = names.into_iter().map(|name| (name.to_owned(), PUBLISHED, false));
-    let mut rows: Vec<Vec<Entry>> = vec![Vec::new()];
+    let mut rows: Vec<Vec<LegendEntry>> = vec![Vec::new()];
     let mut used = 0.0;
     for entry in series.chain(marks) {
         let width = 42.0 + width_of(&entry.0);

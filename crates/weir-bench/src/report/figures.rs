@@ -102,7 +102,7 @@ fn by_row(
     axis: &str,
     unit: Unit,
     value: impl Fn(&CellSummary<'_>) -> Option<ConfidenceInterval>,
-    published: impl Fn(&crate::scenario::Published) -> Option<f64>,
+    published: impl Fn(&crate::scenario::PublishedFigures) -> Option<f64>,
 ) -> String {
     let mut groups = Vec::new();
     for row in &findings.result.scenario.rows {
@@ -230,7 +230,7 @@ fn several_levels(findings: &Findings<'_>, row: &ScenarioRow) -> bool {
     findings.result.scenario.levels(row).len() > 1
 }
 
-fn marks(row: &ScenarioRow, value: impl Fn(&crate::scenario::Published) -> Option<f64>) -> Vec<PlotMark> {
+fn marks(row: &ScenarioRow, value: impl Fn(&crate::scenario::PublishedFigures) -> Option<f64>) -> Vec<PlotMark> {
     row.published
         .iter()
         .filter_map(|one| {

@@ -1,8 +1,9 @@
 use std::fmt::Write as _;
 
 use super::{
-    against, difference, extra, extra_headers, figures, grouped, headline, holds_connections, knee_figures, latency,
-    left_out, legend, level, plain, processors, published_after, schedule_of, target_name, with_interval, with_workers,
+    Figure, against, difference, extra, extra_headers, figures, grouped, headline, holds_connections, knee_figures,
+    latency, left_out, legend, level, plain, processors, published_after, schedule_of, target_name, with_interval,
+    with_workers,
 };
 use crate::{
     analysis::{
@@ -11,7 +12,7 @@ use crate::{
     },
     plot::{Unit, escape},
     result::CellOutcome,
-    scenario::TableColumn,
+    scenario::{Scenario, TableColumn},
 };
 
 const STYLE: &str = include_str!("style.css");
@@ -56,6 +57,15 @@ pub fn html(findings: &Findings<'_>) -> String {
     costs(findings, &mut page);
     searches(findings, &mut page);
     knees(findings, &mut page);
+    row_figures(scenario, &drawn, &mut page);
+    verdicts(findings, &mut page);
+    machine(findings, &mut page);
+    configurations(findings, &mut page);
+    page.push_str("</main></body></html>\n");
+    page
+}
+
+fn row_figures(scenario: &Scenario, drawn: &[Figure], page: &mut String) {
     for row in &scenario.rows {
         let own: Vec<_> = drawn.iter().filter(|figure| figure.row.as_ref() == Some(&row.name)).collect();
         if own.is_empty() {
@@ -76,11 +86,6 @@ pub fn html(findings: &Findings<'_>) -> String {
         page.push_str("</div>");
         page.push_str(close);
     }
-    verdicts(findings, &mut page);
-    machine(findings, &mut page);
-    configurations(findings, &mut page);
-    page.push_str("</main></body></html>\n");
-    page
 }
 
 fn verdict_banner(findings: &Findings<'_>, page: &mut String) {

@@ -18,7 +18,7 @@ use crate::{
     manifest::Pinning,
     plot::{Unit, holds_zero},
     result::{CellOutcome, Knee, ResultFile, SearchAttempt},
-    scenario::{Published, TableColumn},
+    scenario::{PublishedFigures, TableColumn},
     stats::{Comparison, ConfidenceInterval},
 };
 
@@ -65,6 +65,7 @@ fn extra_headers(column: TableColumn) -> Vec<&'static str> {
         TableColumn::Refusals => vec!["refused p99"],
         TableColumn::Schedule => vec!["sent within", "machine"],
         TableColumn::Recovery => vec!["90 % after"],
+        TableColumn::Longest => vec!["longest"],
     }
 }
 
@@ -85,6 +86,7 @@ fn extra(column: TableColumn, summary: &CellSummary<'_>) -> Vec<String> {
             ]
         }
         TableColumn::Recovery => vec![plain(summary.recovery_s, Unit::Seconds)],
+        TableColumn::Longest => vec![plain(summary.longest_ms, Unit::Milliseconds)],
     }
 }
 
@@ -258,7 +260,7 @@ fn target_name(findings: &Findings<'_>, cell: &crate::result::Cell) -> String {
 
 /// What others published for the row and level that end with cell `index`: those for exactly this level, and at the
 /// row's first level those that do not say theirs.
-fn published_after<'a>(findings: &'a Findings<'_>, index: usize) -> Vec<&'a Published> {
+fn published_after<'a>(findings: &'a Findings<'_>, index: usize) -> Vec<&'a PublishedFigures> {
     let cell = findings.cells[index].cell;
     let key = |cell: &crate::result::Cell| (cell.row.clone(), cell.level.connections, cell.level.workers);
     if findings.cells.get(index + 1).is_some_and(|next| key(next.cell) == key(cell)) {
@@ -268,7 +270,7 @@ fn published_after<'a>(findings: &'a Findings<'_>, index: usize) -> Vec<&'a Publ
     let Some(row) = scenario.row(&cell.row) else { return Vec::new() };
     let first = scenario.levels(row).first() == Some(&cell.level.connections)
         && scenario.workers.first() == Some(&cell.level.workers);
-    let applies = |one: &&Published| match one.connections {
+    let applies = |one: &&PublishedFigures| match one.connections {
         Some(connections) => connections == cell.level.connections,
         None => first,
     };

@@ -11,7 +11,7 @@ use crate::{
     },
     plot::Unit,
     result::CellOutcome,
-    scenario::{Published, TableColumn},
+    scenario::{PublishedFigures, TableColumn},
 };
 
 /// The figures of a result for a terminal: a table where one fits into `width` characters without wrapping, otherwise a
@@ -53,7 +53,7 @@ fn header(findings: &Findings<'_>) -> Vec<String> {
 }
 
 /// One line: a figure, or what others published for it. `values` are what stands behind the row's name.
-struct Line<'a> {
+struct TableLine<'a> {
     row: &'a str,
     values: Vec<String>,
     colour: Option<Color>,
@@ -62,7 +62,7 @@ struct Line<'a> {
 /// Behind the row's name: clients and target are words, and the verdict is.
 const WORDS: usize = 2;
 
-impl Line<'_> {
+impl TableLine<'_> {
     fn cell(&self, column: usize, value: &str) -> Cell {
         let cell = Cell::new(value);
         let cell = if column < WORDS || column + 1 == self.values.len() {
@@ -78,7 +78,7 @@ impl Line<'_> {
 }
 
 /// Every figure that there is. What a target can't do is no line: [`super::left_out`] says it.
-fn lines<'a>(findings: &'a Findings<'_>, header: &[String]) -> Vec<Line<'a>> {
+fn lines<'a>(findings: &'a Findings<'_>, header: &[String]) -> Vec<TableLine<'a>> {
     let mut lines = Vec::new();
     for (index, summary) in findings.cells.iter().enumerate() {
         let cell = summary.cell;
@@ -100,7 +100,7 @@ fn lines<'a>(findings: &'a Findings<'_>, header: &[String]) -> Vec<Line<'a>> {
                     })
                 }
             };
-            lines.push(Line { row: &cell.row, values, colour });
+            lines.push(TableLine { row: &cell.row, values, colour });
         }
         lines.extend(published(findings, index, header));
     }
@@ -141,9 +141,9 @@ fn figures(findings: &Findings<'_>, summary: &CellSummary<'_>) -> Vec<String> {
 }
 
 /// What others published for the row and level that end with this cell, as lines of the table.
-fn published<'a>(findings: &'a Findings<'_>, index: usize, header: &[String]) -> Vec<Line<'a>> {
+fn published<'a>(findings: &'a Findings<'_>, index: usize, header: &[String]) -> Vec<TableLine<'a>> {
     let row = findings.cells[index].cell.row.as_str();
-    let line = |one: &Published| {
+    let line = |one: &PublishedFigures| {
         let mut values = vec![String::new(); header.len() - 1];
         let mut set = |name: &str, value: Option<String>| {
             if let (Some(at), Some(value)) = (header.iter().position(|have| have == name), value) {
@@ -156,13 +156,13 @@ fn published<'a>(findings: &'a Findings<'_>, index: usize, header: &[String]) ->
         set("p99", one.p99_ms.map(|p99| Unit::Milliseconds.label(p99)));
         set("errors", one.error_percent.map(|percent| format!("{percent} %")));
         set("verdict", Some("published".to_owned()));
-        Line { row, values, colour: Some(Color::Magenta) }
+        TableLine { row, values, colour: Some(Color::Magenta) }
     };
     published_after(findings, index).into_iter().map(line).collect()
 }
 
 /// The same figures below each other: a line for each row's name, and a paragraph for each figure.
-fn blocks(header: &[String], lines: &[Line<'_>], width: usize) -> String {
+fn blocks(header: &[String], lines: &[TableLine<'_>], width: usize) -> String {
     let mut text = String::new();
     let mut last_row = "";
     for line in lines {

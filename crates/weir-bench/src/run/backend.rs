@@ -7,9 +7,7 @@ use std::{
 
 use super::{
     RunOptions,
-    cell::write,
-    events::send,
-    place::{RunDirectory, free_port},
+    place::{RunDirectory, free_port, write},
 };
 use rustix::process::Signal;
 
@@ -18,7 +16,9 @@ use crate::{
     result::{Configuration, ProcessRole, TargetRecord},
     sample::WatchedProcess,
     scenario::{BackendKind, BackendSettings, Scenario, ScenarioRow},
-    target::{self, BackendAddress, Child, Inputs, Installed, PeerDefinition, Readiness, wait_until_listening},
+    target::{
+        self, BackendAddress, Child, Inputs, Installed, PeerDefinition, Readiness, send_signal, wait_until_listening,
+    },
 };
 
 /// The programs behind the targets, as far as they are not the lab's own.
@@ -118,7 +118,7 @@ impl RunningBackends {
 
     /// Sends a signal to the first backend.
     pub fn signal_first(&self, signal: Signal) -> Result<(), String> {
-        send(self.processes[0].pid(), signal)
+        send_signal(self.processes[0].pid(), signal)
     }
 
     /// Has the first backend answer again, on the same port.
@@ -175,7 +175,11 @@ fn inputs(
         http2: false,
         websocket: false,
         sse: false,
+        websub: false,
         routes: Vec::new(),
+        own_upstreams: false,
+        changed: String::new(),
+        changed_timeout_s: 0,
         consumers: Vec::new(),
         policies: BTreeMap::new(),
         upstream: BTreeMap::new(),

@@ -14,17 +14,21 @@ use super::{
     backend::RunningBackends,
     counters::Counting,
     events, generators,
-    place::{RunDirectory, free_port},
+    place::{RunDirectory, free_port, write},
     records,
+    reload::Reload,
 };
 use crate::{
-    engine::{self, Interruptions, LoadPlan, StopCondition},
+    engine::{self, Interruptions, LoadPlan, LoadResult, StopCondition},
     manifest::Pinning,
-    result::{Cell, CellOutcome, Configuration, ConfigurationCheck, LoadLevel, MeasuredRun, ProcessRole},
+    result::{Cell, CellOutcome, Configuration, ConfigurationCheck, Instructions, LoadLevel, MeasuredRun, ProcessRole},
     run::plan::{self, LoadDestination},
     sample::{ProcessSampler, WatchedProcess, open_files_limit, rss_bytes},
     scenario::{EventAction, Scenario, ScenarioRow, Speak, Variant},
-    target::{self, Child, Inputs, PeerDefinition, Readiness, credentials, wait_until_listening},
+    target::{
+        self, BackendAddress, Child, Inputs, Installed, PeerDefinition, Readiness, TemplateRoute, credentials,
+        wait_until_listening,
+    },
 };
 
 /// A target that is up, with one configuration, in front of the backends.
@@ -36,6 +40,8 @@ pub struct Started {
     pinning: Pinning,
     /// What it records requests in.
     records: Option<PathBuf>,
+    /// How it is given another configuration, if it can be.
+    reload: Option<Reload>,
     pub configuration: Option<Configuration>,
     /// Resident bytes before its first load: what an earlier level has left is not free.
     fresh_bytes: Option<u64>,
@@ -125,57 +131,14 @@ impl Started {
         let Ok(Some(installed)) = installed else {
             let port = backend.endpoints[0].port;
             let destination = LoadDestination { port, tls: backend.tls, authority: authority(backend.tls) };
-            let pinning = (*pinning).clone();
-            return Ok(Started {
-                peer: peer.clone(),
-                child: None,
-                dir,
-                destination,
-                pinning,
-                records: None,
-                configuration: None,
-                fresh_bytes: None,
-            });
+            return Ok(Started::of(peer, None, dir, destination, pinning));
         };
         let port = free_port()?;
         let inputs = setting.inputs(backend, &dir, port, connections)?;
-        let rendered = target::render(peer, &inputs)?;
-        for (name, text) in &rendered {
-            write(&dir.join(name), text)?;
-        }
+        let configuration = setting.configure(peer, installed, &inputs, &dir)?;
         let program = installed.program.display().to_string();
         let command = |words: &[String]| peer.command(words, &program, &inputs.dir, *workers);
-        // Where this machine keeps things is left out of what is published.
-        let name = installed.program.file_name().unwrap_or_default().to_string_lossy();
-        let recorded = |words: &[String]| peer.command(words, &name, ".", *workers);
-        let without_place = |text: String| place.left_out(&text.replace(&inputs.dir, "."));
-        let files = rendered.into_iter().map(|(name, text)| (name, without_place(text))).collect();
-        let mut configuration = Configuration {
-            row: row.name.clone(),
-            sha256: target::hash(&files),
-            files,
-            command: recorded(&peer.start),
-            check: None,
-        };
         let environment = peer.environment(&inputs.dir, *workers);
-        if !peer.check.is_empty() {
-            let ConfigurationCheck { passed, output, .. } = check(&command(&peer.check), &environment, &dir)?;
-            let check = ConfigurationCheck { command: recorded(&peer.check), passed, output: place.left_out(&output) };
-            let refused = (!check.passed).then(|| check.output.clone());
-            configuration.check = Some(check);
-            if let Some(output) = refused {
-                let unsupported = matches!(peer.policies, target::Policies::Word(_));
-                return Err(Box::new(StartFailure {
-                    kind: if unsupported { StartFailureKind::Unsupported } else { StartFailureKind::Failed },
-                    reason: format!(
-                        "not supported by {}: {}",
-                        peer.name,
-                        output.trim_start_matches(&format!("{}: ", peer.name))
-                    ),
-                    configuration: Some(configuration),
-                }));
-            }
-        }
         let stop = command(&peer.stop);
         let started = [setting.under.clone(), command(&peer.start)].concat();
         let mut child = Child::start(&started, &environment, stop, &dir, &pinning.target)?;
@@ -192,21 +155,36 @@ impl Started {
         }
         let tls = scenario.tls(row);
         let destination = LoadDestination { port, tls, authority: authority(tls) };
-        let mut started = Started {
-            peer: peer.clone(),
-            child: Some(child),
-            dir,
-            destination,
-            pinning: (*pinning).clone(),
-            records: records::file(&inputs.policies),
-            configuration: None,
-            fresh_bytes: None,
-        };
+        let mut started = Started::of(peer, Some(child), dir, destination, pinning);
+        started.records = records::file(&inputs.policies);
+        if !peer.reload.is_empty() {
+            started.reload = Some(Reload::new(peer.clone(), program.clone(), started.dir.clone(), inputs.clone()));
+        }
         if let Err(reason) = started.probe(scenario, row) {
             return Err(failure(reason, configuration));
         }
         started.configuration = Some(configuration);
         Ok(started)
+    }
+
+    fn of(
+        peer: &PeerDefinition,
+        child: Option<Child>,
+        dir: PathBuf,
+        destination: LoadDestination,
+        pinning: &Pinning,
+    ) -> Started {
+        Started {
+            peer: peer.clone(),
+            child,
+            dir,
+            destination,
+            pinning: pinning.clone(),
+            records: None,
+            reload: None,
+            configuration: None,
+            fresh_bytes: None,
+        }
     }
 
     /// One request on the first and on the last route of the row, again and again until both are answered with 2xx: some
@@ -260,16 +238,7 @@ impl Started {
         let RunTask { scenario, row, level, repeat, order, seed, counters } = task;
         let mut plan = plan::load(scenario, row, level, &self.destination, &self.pinning, seed);
         let pids: Vec<u32> = self.child.as_ref().map(Child::tree).unwrap_or_default();
-        let mut watched = Vec::new();
-        if let Some(child) = &self.child {
-            watched.push(WatchedProcess {
-                role: ProcessRole::Target,
-                name: self.peer.name.clone(),
-                cpus: self.pinning.target.clone(),
-                root: child.pid(),
-            });
-        }
-        watched.push(backend.watched());
+        let watched: Vec<WatchedProcess> = self.watched().into_iter().chain([backend.watched()]).collect();
         let alone = plan.pacing.is_open() && plan.spin_ns > 0;
         let interruptions = alone.then(|| Interruptions::watch(plan.cpus.first().copied(), WATCH));
         let log_start = self.log().len();
@@ -279,27 +248,9 @@ impl Started {
         let warm_up = Duration::from_millis(plan.warm_up_ms);
         let started_at = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
         let sampler = ProcessSampler::start(watched, warm_up, interval, measured);
-        let counting = counters.then(|| {
-            let pids = pids.clone();
-            thread::spawn(move || {
-                thread::sleep(warm_up);
-                Counting::start(&pids, measured.as_secs_f64()).and_then(Counting::finish)
-            })
-        });
+        let counting = counters.then(|| count_later(pids.clone(), warm_up, measured));
         let drains = row.events.iter().any(|event| event.action == EventAction::DrainTarget);
-        let target = self.child.as_ref().map(Child::pid);
-        let load = thread::scope(|scope| {
-            if !row.events.is_empty() {
-                let backend = &mut *backend;
-                scope.spawn(move || events::play(&row.events, warm_up, backend, target));
-            }
-
-            match scenario.load.processes {
-                1 => engine::run_until(&plan, stop, &mut |_| {}).map_err(|error| error.to_string()),
-                processes => generators::run(&plan, processes as usize, stop),
-            }
-        });
-        let load = load.map_err(|error| format!("{}: {error}", row.name));
+        let load = self.load(&plan, (scenario, row), backend, stop);
         // Asked for now: some raise their own limit after they listen.
         let held_by = if pids.is_empty() { backend.pids() } else { pids.clone() };
         let target_files = open_files_limit(&held_by);
@@ -312,26 +263,11 @@ impl Started {
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
             return Err("interrupted".to_owned());
         }
-        // A hundred routes are one workload: their separate tallies would be most of the file. Kinds of requests are not.
-        if row.requests.is_empty() {
-            load.requests.clear();
-        }
-        // Of an interval, latency is kept; the rest of its histograms are in the totals.
-        for interval in &mut load.intervals {
-            interval.tally.service_time.clear();
-            interval.tally.lag.clear();
-            interval.tally.refused.clear();
-        }
+        leave_out_details(&mut load, row);
         if let Some(reason) = self.child.as_mut().and_then(Child::ended).filter(|_| !drains) {
             return Ok(Err(reason));
         }
-        let log = self.log();
-        let errors = log.get(log_start..).unwrap_or_default().lines();
-        let target_errors = errors
-            .filter(|line| self.peer.log_errors.iter().any(|word| line.contains(word.as_str())))
-            .take(KEPT_ERRORS)
-            .map(str::to_owned)
-            .collect();
+        let target_errors = self.logged_errors(log_start);
         Ok(Ok(MeasuredRun {
             repeat,
             order,
@@ -350,6 +286,29 @@ impl Started {
             target_files,
             rss_after_bytes: None,
         }))
+    }
+
+    /// Runs the load of a row, and plays its events meanwhile.
+    fn load(
+        &self,
+        plan: &LoadPlan,
+        (scenario, row): (&Scenario, &ScenarioRow),
+        backend: &mut RunningBackends,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<LoadResult, String> {
+        let target = self.child.as_ref().map(Child::pid);
+        let warm_up = Duration::from_millis(plan.warm_up_ms);
+        let load = thread::scope(|scope| {
+            if !row.events.is_empty() {
+                let reload = self.reload.as_ref();
+                scope.spawn(move || events::play(&row.events, warm_up, backend, target, reload));
+            }
+            match scenario.load.processes {
+                1 => engine::run_until(plan, stop, &mut |_| {}).map_err(|error| error.to_string()),
+                processes => generators::run(plan, processes as usize, stop),
+            }
+        });
+        load.map_err(|error| format!("{}: {error}", row.name))
     }
 
     /// Sends so many requests of a row, and measures nothing.
@@ -389,6 +348,25 @@ impl Started {
         Some(rss_bytes(&child.tree()))
     }
 
+    /// What to sample of the target, where it has a process.
+    fn watched(&self) -> Option<WatchedProcess> {
+        let child = self.child.as_ref()?;
+        Some(WatchedProcess {
+            role: ProcessRole::Target,
+            name: self.peer.name.clone(),
+            cpus: self.pinning.target.clone(),
+            root: child.pid(),
+        })
+    }
+
+    /// The first errors that the target has logged from this byte of its log on.
+    fn logged_errors(&self, start: usize) -> Vec<String> {
+        let log = self.log();
+        let lines = log.get(start..).unwrap_or_default().lines();
+        let errors = lines.filter(|line| self.peer.log_errors.iter().any(|word| line.contains(word.as_str())));
+        errors.take(KEPT_ERRORS).map(str::to_owned).collect()
+    }
+
     /// What the target has logged so far.
     fn log(&self) -> String {
         let mut text = self.child.as_ref().map(Child::output).unwrap_or_default();
@@ -400,9 +378,57 @@ impl Started {
 }
 
 impl Setting<'_> {
+    /// Writes the files of a target and has it check them, where it can; what they say is part of the result.
+    fn configure(
+        &self,
+        peer: &PeerDefinition,
+        installed: &Installed,
+        inputs: &Inputs,
+        dir: &Path,
+    ) -> Result<Configuration, Box<StartFailure>> {
+        let Setting { place, row, workers, .. } = self;
+        let rendered = target::render(peer, inputs)?;
+        for (name, text) in &rendered {
+            write(&dir.join(name), text)?;
+        }
+        // Where this machine keeps things is left out of what is published.
+        let name = installed.program.file_name().unwrap_or_default().to_string_lossy();
+        let recorded = |words: &[String]| peer.command(words, &name, ".", *workers);
+        let without_place = |text: String| place.left_out(&text.replace(&inputs.dir, "."));
+        let files = rendered.into_iter().map(|(name, text)| (name, without_place(text))).collect();
+        let mut configuration = Configuration {
+            row: row.name.clone(),
+            sha256: target::hash(&files),
+            files: files.into_iter().map(|(name, text)| (name, recorded_text(text))).collect(),
+            command: recorded(&peer.start),
+            check: None,
+        };
+        if peer.check.is_empty() {
+            return Ok(configuration);
+        }
+        let command = peer.command(&peer.check, &installed.program.display().to_string(), &inputs.dir, *workers);
+        let ConfigurationCheck { passed, output, .. } = check(&command, &peer.environment(&inputs.dir, *workers), dir)?;
+        let output = place.left_out(&output);
+        configuration.check =
+            Some(ConfigurationCheck { command: recorded(&peer.check), passed, output: output.clone() });
+        if passed {
+            return Ok(configuration);
+        }
+        let unsupported = matches!(peer.policies, target::Policies::Word(_));
+        let output = output.trim_start_matches(&format!("{}: ", peer.name));
+        Err(Box::new(StartFailure {
+            kind: if unsupported { StartFailureKind::Unsupported } else { StartFailureKind::Failed },
+            reason: format!("not supported by {}: {output}", peer.name),
+            configuration: Some(configuration),
+        }))
+    }
+
     fn inputs(&self, backend: &RunningBackends, dir: &Path, port: u16, connections: u32) -> Result<Inputs, String> {
         let Setting { place, scenario, row, workers, .. } = self;
-        let (routes, consumers) = credentials(row.routes, row.consumers);
+        let (mut routes, consumers) = credentials(row.routes, row.consumers);
+        if row.endpoints > 0 {
+            give_endpoints(&mut routes, row.endpoints, &backend.endpoints);
+        }
         let first = backend.endpoints.first().map_or(String::new(), |one| format!("{}:{}", one.host, one.port));
         let scheme = if backend.tls { "https" } else { "http" };
         Ok(Inputs {
@@ -420,7 +446,11 @@ impl Setting<'_> {
             http2: matches!(row.speak, Speak::Http2 { .. }),
             websocket: matches!(row.speak, Speak::WebSocket { .. }),
             sse: matches!(row.speak, Speak::Sse { .. }),
+            websub: matches!(row.speak, Speak::WebSub { .. }),
             routes,
+            own_upstreams: row.endpoints > 0,
+            changed: String::new(),
+            changed_timeout_s: 0,
             consumers,
             policies: row.policies_in(&dir.display().to_string(), &first),
             upstream: self.variant.upstream.clone(),
@@ -428,6 +458,54 @@ impl Setting<'_> {
             certificate: None,
             body: String::new(),
         })
+    }
+}
+
+/// Counts instructions while a run is measured.
+fn count_later(pids: Vec<u32>, warm_up: Duration, measured: Duration) -> thread::JoinHandle<Option<Instructions>> {
+    thread::spawn(move || {
+        thread::sleep(warm_up);
+        Counting::start(&pids, measured.as_secs_f64()).and_then(Counting::finish)
+    })
+}
+
+/// Leaves out of a result what would be most of its file and is told by the rest.
+fn leave_out_details(load: &mut LoadResult, row: &ScenarioRow) {
+    // A hundred routes are one workload. Kinds of requests are not.
+    if row.requests.is_empty() {
+        load.requests.clear();
+    }
+    // Of an interval, latency is kept; the rest of its histograms are in the totals.
+    for interval in &mut load.intervals {
+        interval.tally.service_time.clear();
+        interval.tally.lag.clear();
+        interval.tally.refused.clear();
+    }
+}
+
+/// Gives each route an upstream of its own: the backends where it is asked for, and otherwise so many addresses on which nothing
+/// listens.
+fn give_endpoints(routes: &mut [TemplateRoute], endpoints: u32, backends: &[BackendAddress]) {
+    for (index, route) in routes.iter_mut().enumerate() {
+        let address = |number: usize| BackendAddress {
+            host: format!("127.{}.{}.{}", 1 + (number >> 16), number >> 8 & 255, number & 255),
+            port: 9,
+        };
+        let first = index * endpoints as usize;
+        route.endpoints = (first..first + endpoints as usize).map(address).collect();
+    }
+    for index in plan::asked_routes(routes.len()) {
+        routes[index].endpoints = backends.to_vec();
+    }
+}
+
+/// Of a configuration that is longer than this, a result keeps the length and the hash.
+const LONGEST_CONFIGURATION: usize = 1 << 20;
+
+fn recorded_text(text: String) -> String {
+    match text.len() <= LONGEST_CONFIGURATION {
+        true => text,
+        false => format!("{} bytes, too long to be kept here; the template says what they are\n", text.len()),
     }
 }
 
@@ -442,12 +520,4 @@ fn check(command: &[String], environment: &BTreeMap<String, String>, dir: &Path)
     // Where the lab put the file is of no interest.
     let output_text = String::from_utf8_lossy(&text).trim().replace(&format!("{}/", dir.display()), "");
     Ok(ConfigurationCheck { command: command.to_vec(), passed: output.status.success(), output: output_text })
-}
-
-pub fn write(path: &Path, text: &str) -> Result<(), String> {
-    let name = |error: std::io::Error| format!("{}: {error}", path.display());
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).map_err(name)?;
-    }
-    fs::write(path, text).map_err(name)
 }

@@ -10,6 +10,7 @@ mod instructions;
 mod place;
 pub mod plan;
 mod records;
+mod reload;
 mod search;
 mod turns;
 
@@ -24,7 +25,7 @@ use jiff::Timestamp;
 
 use self::{
     backend::{Backends, RunningBackends},
-    cell::{Setting, Started},
+    cell::{Setting, StartFailureKind, Started},
     place::RunDirectory,
     turns::Up,
 };
@@ -33,7 +34,7 @@ use crate::{
     analysis::knee,
     manifest::{Cpu, LogicalCpu, Manifest, Pinning},
     result::{Cell, CellOutcome, LoadLevel, ResultFile, SCHEMA, SearchAttempt, TargetRecord},
-    scenario::{RateOf, Scenario},
+    scenario::{RateOf, Scenario, ScenarioRow},
     target::{self, Installed, PeerDefinition},
 };
 
@@ -59,31 +60,13 @@ pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, Strin
     let place = RunDirectory::new(options)?;
     let cpus = place::usable_cpus(&Cpu::read());
     let workers = scenario.workers.iter().copied().max().unwrap_or(1);
-    let mut peers = BTreeMap::new();
-    for name in &scenario.targets {
-        let variant = scenario.variant(name);
-        let peer = target::read(&variant.peer)?;
-        let given = options.programs.get(&variant.peer).map(PathBuf::as_path);
-        let installed = if peer.direct { Ok(None) } else { target::locate(&peer, given, &options.cache).map(Some) };
-        peers.insert(name.clone(), (peer, installed));
-    }
+    let peers = find_peers(&scenario, options)?;
     let direct = peers.values().all(|(peer, _)| peer.direct);
     let placement = Placement { cpus, direct, alone: scenario.backend.alone };
     let mut manifest = Manifest::read(placement.pinning(workers));
     manifest.counters = counters_available();
-    let mut records: Vec<TargetRecord> = scenario
-        .targets
-        .iter()
-        .map(|name| TargetRecord {
-            name: name.clone(),
-            version: match &peers[name].1 {
-                Ok(Some(installed)) => installed.version.clone(),
-                _ => None,
-            },
-            instead: peers[name].0.instead.clone(),
-            configurations: Vec::new(),
-        })
-        .collect();
+    let record = |name: &String| target_record(name, &peers[name]);
+    let mut records: Vec<TargetRecord> = scenario.targets.iter().map(record).collect();
     let backends = Backends::provide(&scenario, options)?;
     let mut lab = Lab {
         scenario: &scenario,
@@ -124,6 +107,30 @@ pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, Strin
         counts,
         scenario: scenario.clone(),
     })
+}
+
+/// Every target's peer, and where it is installed.
+fn find_peers(scenario: &Scenario, options: &RunOptions) -> Result<BTreeMap<String, Found>, String> {
+    let find = |name: &String| {
+        let variant = scenario.variant(name);
+        let peer = target::read(&variant.peer)?;
+        let given = options.programs.get(&variant.peer).map(PathBuf::as_path);
+        let installed = if peer.direct { Ok(None) } else { target::locate(&peer, given, &options.cache).map(Some) };
+        Ok((name.clone(), (peer, installed)))
+    };
+    scenario.targets.iter().map(find).collect()
+}
+
+fn target_record(name: &str, (peer, installed): &Found) -> TargetRecord {
+    TargetRecord {
+        name: name.to_owned(),
+        version: match installed {
+            Ok(Some(installed)) => installed.version.clone(),
+            _ => None,
+        },
+        instead: peer.instead.clone(),
+        configurations: Vec::new(),
+    }
 }
 
 /// A peer and where it is, or why it is not.
@@ -188,45 +195,16 @@ impl Lab<'_> {
             for group in groups {
                 let (peer, installed) = &peers[&group.target];
                 self.bar.set_message(format!("{} · {} · repeat {}", group.row, group.target, repeat + 1));
-                let variant = scenario.variant(&group.target);
-                if let Some(reason) = self.unsupported(row, peer, installed, variant.has_settings()) {
-                    for level in &group.levels {
-                        self.cell(group, *level, |cell| {
-                            cell.outcome = CellOutcome::Unsupported { reason: reason.clone() }
-                        });
-                    }
-                    self.bar.inc(group.levels.len() as u64);
+                let has_settings = scenario.variant(&group.target).has_settings();
+                if let Some(reason) = self.unsupported(row, peer, installed, has_settings) {
+                    self.fail(group, StartFailureKind::Unsupported, &reason);
                     continue;
                 }
                 if backend.is_none() {
                     backend = Some(self.backend(row, workers, &pinning)?);
                 }
                 let backend = backend.as_ref().expect("it was started above");
-                let highest = group.levels.iter().map(|level| level.connections).max().unwrap_or(1);
-                let row = scenario.row_for(&group.target, row);
-                let setting = Setting {
-                    place: self.place,
-                    scenario,
-                    row: &row,
-                    workers,
-                    pinning: &pinning,
-                    variant,
-                    under: Vec::new(),
-                };
-                match Started::start(&setting, &peers[&group.target], backend, highest) {
-                    Ok(mut started) => {
-                        record(records, &group.target, started.configuration.take());
-                        up.push(Up::new(group, row, started));
-                    }
-                    Err(failure) => {
-                        record(records, &group.target, failure.configuration);
-                        for level in &group.levels {
-                            let reason = failure.reason.clone();
-                            self.cell(group, *level, |cell| cell.outcome = failure.kind.outcome(reason, cell));
-                        }
-                        self.bar.inc(group.levels.len() as u64);
-                    }
-                }
+                up.extend(self.start(group, row, &peers[&group.target], (workers, &pinning), backend, records));
             }
             if let Some(backend) = &mut backend {
                 for level in &groups[0].levels {
@@ -237,13 +215,44 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// The backends of a row, up.
-    fn backend(
+    /// Starts a target for a row; nothing where it failed, which is written down.
+    fn start<'g>(
         &mut self,
-        row: &crate::scenario::ScenarioRow,
-        workers: u32,
-        pinning: &Pinning,
-    ) -> Result<RunningBackends, String> {
+        group: &'g plan::CellGroup,
+        row: &'g ScenarioRow,
+        found: &Found,
+        (workers, pinning): (u32, &Pinning),
+        backend: &RunningBackends,
+        records: &mut [TargetRecord],
+    ) -> Option<Up<'g>> {
+        let scenario = self.scenario;
+        let highest = group.levels.iter().map(|level| level.connections).max().unwrap_or(1);
+        let row = scenario.row_for(&group.target, row);
+        let variant = scenario.variant(&group.target);
+        let setting = Setting { place: self.place, scenario, row: &row, workers, pinning, variant, under: Vec::new() };
+        match Started::start(&setting, found, backend, highest) {
+            Ok(mut started) => {
+                record(records, &group.target, started.configuration.take());
+                Some(Up::new(group, row, started))
+            }
+            Err(failure) => {
+                record(records, &group.target, failure.configuration);
+                self.fail(group, failure.kind, &failure.reason);
+                None
+            }
+        }
+    }
+
+    /// No level of a target will be measured in this repeat.
+    fn fail(&mut self, group: &plan::CellGroup, kind: StartFailureKind, reason: &str) {
+        for level in &group.levels {
+            self.cell(group, *level, |cell| cell.outcome = kind.outcome(reason.to_owned(), cell));
+        }
+        self.bar.inc(group.levels.len() as u64);
+    }
+
+    /// The backends of a row, up.
+    fn backend(&mut self, row: &ScenarioRow, workers: u32, pinning: &Pinning) -> Result<RunningBackends, String> {
         let backend = self.scenario.backend(row);
         let mut running = RunningBackends::start(self.place, &self.backends, (backend, row), workers, pinning)?;
         if let Some(name) = backend.kind.folder() {
@@ -274,7 +283,7 @@ impl Lab<'_> {
     /// Starts a target for a row and lets `body` try rates on it, each in a run of its own.
     pub fn search<T>(
         &mut self,
-        row: &crate::scenario::ScenarioRow,
+        row: &ScenarioRow,
         target: &str,
         at: LoadLevel,
         found: &Found,
@@ -322,7 +331,7 @@ impl Lab<'_> {
     /// Why a target cannot run a row, as far as can be told without trying.
     fn unsupported(
         &self,
-        row: &crate::scenario::ScenarioRow,
+        row: &ScenarioRow,
         peer: &PeerDefinition,
         installed: &Result<Option<Installed>, String>,
         settings: bool,

@@ -137,6 +137,15 @@ pub fn keep_to(cpus: &[u32]) {
     let _ = sched_setaffinity(None, &set);
 }
 
+/// Writes a file, and makes its directory.
+pub fn write(path: &Path, text: &str) -> Result<(), String> {
+    let name = |error: std::io::Error| format!("{}: {error}", path.display());
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(name)?;
+    }
+    fs::write(path, text).map_err(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

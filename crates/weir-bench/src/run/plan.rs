@@ -175,7 +175,7 @@ fn protocol(row: &ScenarioRow, tls: &bool) -> (Protocol, &'static str) {
         Speak::Sse { .. } => (Protocol::Sse, web),
         Speak::WebSub { payload_bytes, .. } => (
             Protocol::WebSub {
-                topic: "bench".to_owned(),
+                topic: "http://localhost/topic".to_owned(),
                 secret: Some("bench".to_owned()),
                 payload_bytes: *payload_bytes,
             },
@@ -189,14 +189,18 @@ fn protocol(row: &ScenarioRow, tls: &bool) -> (Protocol, &'static str) {
 /// table of a hundred is searched.
 const ROUTES_ASKED: usize = 4;
 
+/// Which of so many routes are asked for, evenly from the first to the last.
+pub fn asked_routes(count: usize) -> impl Iterator<Item = usize> {
+    let asked = count.min(ROUTES_ASKED);
+    (0..asked).map(move |step| if asked > 1 { step * (count - 1) / (asked - 1) } else { 0 })
+}
+
 /// One request of each kind for each route asked for, evenly from the first to the last, with the credentials of one consumer each.
 fn requests(row: &ScenarioRow, scheme: &str, port: u16) -> Vec<RequestTemplate> {
     let (routes, consumers) = target::credentials(row.routes, row.consumers);
     let kinds = if row.requests.is_empty() { std::slice::from_ref(&row.request) } else { &row.requests };
-    let asked = routes.len().min(ROUTES_ASKED);
-    let spread = |step: usize| if asked > 1 { step * (routes.len() - 1) / (asked - 1) } else { 0 };
-    (0..asked)
-        .flat_map(|step| kinds.iter().map(move |kind| (spread(step), kind)))
+    asked_routes(routes.len())
+        .flat_map(|index| kinds.iter().map(move |kind| (index, kind)))
         .map(|(index, kind)| {
             let route = &routes[index];
             let headers = kind.headers.iter().map(|(name, value)| (name.clone(), value.clone()));

@@ -21,10 +21,10 @@ pub struct Up<'a> {
     /// What has been measured at the level so far.
     run: Option<MeasuredRun>,
     /// Why there will be no more at this level, or at none of them.
-    ended: Option<Ended>,
+    ended: Option<LevelEnd>,
 }
 
-enum Ended {
+enum LevelEnd {
     NoRate(String),
     Failed(String),
 }
@@ -58,7 +58,7 @@ impl Lab<'_> {
         for one in up.iter_mut() {
             let run = one.run.take();
             match &one.ended {
-                Some(Ended::NoRate(reason) | Ended::Failed(reason)) => {
+                Some(LevelEnd::NoRate(reason) | LevelEnd::Failed(reason)) => {
                     self.cell(one.group, level, |cell| cell.fail(reason.clone()));
                 }
                 None => {
@@ -68,7 +68,7 @@ impl Lab<'_> {
             }
             self.bar.inc(1);
         }
-        up.retain(|one| !matches!(one.ended, Some(Ended::Failed(_))));
+        up.retain(|one| !matches!(one.ended, Some(LevelEnd::Failed(_))));
         up.iter_mut().for_each(|one| one.ended = None);
         Ok(())
     }
@@ -85,7 +85,7 @@ impl Lab<'_> {
             None => level.rate,
             Some(Ok(rate)) => Some(rate),
             Some(Err(reason)) => {
-                one.ended = Some(Ended::NoRate(reason));
+                one.ended = Some(LevelEnd::NoRate(reason));
                 return Ok(());
             }
         };
@@ -99,7 +99,7 @@ impl Lab<'_> {
             counters: self.counters,
         };
         match one.started.measure(task, backend, &self.options.stop)? {
-            Err(reason) => one.ended = Some(Ended::Failed(reason)),
+            Err(reason) => one.ended = Some(LevelEnd::Failed(reason)),
             Ok(run) => match &mut one.run {
                 None => one.run = Some(run),
                 Some(whole) => whole.follow(run),

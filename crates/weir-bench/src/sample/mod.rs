@@ -2,6 +2,7 @@
 
 mod host;
 mod process;
+mod tree;
 
 use std::{
     sync::{
@@ -12,7 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::process::{open_files_limit, process_tree, rss_bytes};
+pub use self::{
+    process::{open_files_limit, rss_bytes},
+    tree::process_tree,
+};
 use crate::result::{HostSample, Process, ProcessRole, ProcessSample};
 
 /// A process tree to watch.

@@ -1,27 +1,7 @@
-use std::{
-    collections::HashMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::PathBuf};
 
+use super::tree::{numbers, stat};
 use crate::result::ProcessSample;
-
-/// A process and its descendants, as they are now.
-pub fn process_tree(root: u32) -> Vec<u32> {
-    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
-    for pid in numbers(Path::new("/proc")) {
-        if let Some(parent) = stat(&PathBuf::from(format!("/proc/{pid}/stat"))).map(|stat| stat.parent) {
-            children.entry(parent).or_default().push(pid);
-        }
-    }
-    let mut tree = vec![root];
-    let mut next = 0;
-    while next < tree.len() {
-        tree.extend(children.remove(&tree[next]).unwrap_or_default());
-        next += 1;
-    }
-    tree
-}
 
 /// Resident bytes of the processes together. Pages they share count once for each.
 pub fn rss_bytes(pids: &[u32]) -> u64 {
@@ -72,34 +52,6 @@ pub fn open_files_limit(pids: &[u32]) -> Option<u64> {
 
 /// How far ticks may be ahead of the precise count without a thread having ended.
 const TICK_ERROR_S: f64 = 0.05;
-
-struct Stat {
-    parent: u32,
-    user_s: f64,
-    system_s: f64,
-    threads: u32,
-    rss_bytes: u64,
-}
-
-fn stat(path: &Path) -> Option<Stat> {
-    let text = fs::read_to_string(path).ok()?;
-    // The command name may hold spaces and parentheses; what follows its last one does not.
-    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-    let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
-    let ticks = rustix::param::clock_ticks_per_second() as f64;
-    Some(Stat {
-        parent: number(1)? as u32,
-        user_s: number(11)? as f64 / ticks,
-        system_s: number(12)? as f64 / ticks,
-        threads: number(17)? as u32,
-        rss_bytes: number(21)? * rustix::param::page_size() as u64,
-    })
-}
-
-fn numbers(directory: &Path) -> Vec<u32> {
-    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
-    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
-}
 
 fn field(text: &str, name: &str) -> u64 {
     text.lines().find_map(|line| line.strip_prefix(name)).and_then(|value| value.trim().parse().ok()).unwrap_or(0)

@@ -67,40 +67,7 @@ fn problems(scenario: &Scenario) -> Vec<String> {
         format!("method.confidence: {} is not between 0.5 and 1; 0.95 is usual", method.confidence),
     );
     for (index, row) in scenario.rows.iter().enumerate() {
-        let ScenarioRow { name, connections, compare_with, .. } = row;
-        claim(
-            scenario.rows[..index].iter().all(|other| other.name != *name),
-            format!("rows[{index}].name: \"{name}\" is already another row's"),
-        );
-        claim(
-            connections.as_deref().is_none_or(ascending),
-            format!("rows[{index}].connections: ascending numbers from 1"),
-        );
-        if let Some(rate_of) = &row.rate_of {
-            let other = &rate_of.row;
-            claim(
-                scenario.row(other).is_some_and(|other| other.rate_of.is_none()),
-                format!("rows[{index}].rate_of.row: there is no row \"{other}\" that can be measured first"),
-            );
-            claim(rate_of.times > 0.0, format!("rows[{index}].rate_of.times: more than 0"));
-        }
-        let delay = scenario.backend(row).delay.as_deref().map(str::parse::<BackendDelay>);
-        if let Some(Err(problem)) = delay {
-            claim(false, format!("the backend of rows[{index}], delay: {problem}"));
-        }
-        let levels = scenario.levels(row).len() * scenario.workers.len();
-        claim(
-            row.events.is_empty() || (levels == 1 && method.slices == 1),
-            format!("rows[{index}].events: need one level, one number of workers and method.slices: 1"),
-        );
-        claim(
-            row.events.iter().all(|event| (0.0..method.measured_s).contains(&event.at_s)),
-            format!("rows[{index}].events: at_s is between 0 and method.measured_s"),
-        );
-        claim(row.routes > 0, format!("rows[{index}].routes: 1 or more"));
-        if let Some(other) = compare_with {
-            claim(scenario.row(other).is_some(), format!("rows[{index}].compare_with: there is no row \"{other}\""));
-        }
+        row_problems(scenario, (index, row), &ascending, &mut claim);
     }
     for (index, pair) in scenario.ablations.iter().enumerate() {
         for name in [&pair.with, &pair.without] {
@@ -117,6 +84,46 @@ fn problems(scenario: &Scenario) -> Vec<String> {
         claim(scenario.targets.contains(target), format!("quick.targets: \"{target}\" is not among the targets"));
     }
     problems
+}
+
+fn row_problems(
+    scenario: &Scenario,
+    (index, row): (usize, &ScenarioRow),
+    ascending: &dyn Fn(&[u32]) -> bool,
+    claim: &mut dyn FnMut(bool, String),
+) {
+    let method = &scenario.method;
+    let ScenarioRow { name, connections, compare_with, .. } = row;
+    claim(
+        scenario.rows[..index].iter().all(|other| other.name != *name),
+        format!("rows[{index}].name: \"{name}\" is already another row's"),
+    );
+    claim(connections.as_deref().is_none_or(ascending), format!("rows[{index}].connections: ascending numbers from 1"));
+    if let Some(rate_of) = &row.rate_of {
+        let other = &rate_of.row;
+        claim(
+            scenario.row(other).is_some_and(|other| other.rate_of.is_none()),
+            format!("rows[{index}].rate_of.row: there is no row \"{other}\" that can be measured first"),
+        );
+        claim(rate_of.times > 0.0, format!("rows[{index}].rate_of.times: more than 0"));
+    }
+    let delay = scenario.backend(row).delay.as_deref().map(str::parse::<BackendDelay>);
+    if let Some(Err(problem)) = delay {
+        claim(false, format!("the backend of rows[{index}], delay: {problem}"));
+    }
+    let levels = scenario.levels(row).len() * scenario.workers.len();
+    claim(
+        row.events.is_empty() || (levels == 1 && method.slices == 1),
+        format!("rows[{index}].events: need one level, one number of workers and method.slices: 1"),
+    );
+    claim(
+        row.events.iter().all(|event| (0.0..method.measured_s).contains(&event.at_s)),
+        format!("rows[{index}].events: at_s is between 0 and method.measured_s"),
+    );
+    claim(row.routes > 0, format!("rows[{index}].routes: 1 or more"));
+    if let Some(other) = compare_with {
+        claim(scenario.row(other).is_some(), format!("rows[{index}].compare_with: there is no row \"{other}\""));
+    }
 }
 
 #[cfg(test)]

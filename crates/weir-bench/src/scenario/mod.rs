@@ -103,6 +103,8 @@ pub enum TableColumn {
     /// Within which time of when they were due 99.9 % of the requests were sent, and what the machine allowed: within which
     /// time a thread that only reads the clock notices 99.9 % of all moments.
     Schedule,
+    /// The longest that any request took.
+    Longest,
     /// After the backend changed its speed, the time until throughput was nine tenths of what the best target reaches
     /// at that speed: the longest of all changes.
     Recovery,
@@ -251,6 +253,10 @@ pub struct ScenarioRow {
     /// Routes of the target; four of them are asked for.
     #[serde(default = "one")]
     pub routes: u32,
+    /// Endpoints of each route, which has an upstream of its own then. Routes that are asked for have the backends; those of the
+    /// others are addresses on which nothing listens. 0: all routes share one upstream, the backends.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub endpoints: u32,
     /// Consumers the target knows, with credentials for the row's policies.
     #[serde(default)]
     pub consumers: u32,
@@ -302,7 +308,7 @@ pub struct ScenarioRow {
     pub backend_limits: bool,
     /// What was published for this row.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub published: Vec<Published>,
+    pub published: Vec<PublishedFigures>,
 }
 
 /// Something that happens while a row is measured.
@@ -327,6 +333,11 @@ pub enum EventAction {
     RestoreBackend,
     /// The target gets SIGTERM.
     DrainTarget,
+    /// The target's configuration is written anew, with another time-out for the upstream of one route, and the target is
+    /// told to take it.
+    ReloadOneRoute,
+    /// The same, with another time-out for the upstreams of all routes.
+    ReloadAllRoutes,
 }
 
 /// A rate known only once another row has been measured: the same for all targets, so many times what the baseline
@@ -343,7 +354,7 @@ pub struct RateOf {
 /// Published figures for a row.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Published {
+pub struct PublishedFigures {
     /// Whose.
     pub system: String,
     /// The level they are for; absent when the publication does not say.
@@ -530,6 +541,10 @@ fn one() -> u32 {
 
 fn is_usual(selection: &Selection) -> bool {
     *selection == Selection::default()
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 fn is_one(count: &u32) -> bool {

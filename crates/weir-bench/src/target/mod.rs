@@ -8,6 +8,6 @@ mod render;
 pub use self::{
     install::{Installed, install, locate, provide},
     peer::{InstallSource, PeerDefinition, Policies, backend_names, names, read, read_backend},
-    process::{Child, Readiness, wait_until_listening},
-    render::{BackendAddress, Inputs, RunCertificate, TemplateConsumer, credentials, hash, render},
+    process::{Child, Readiness, send_signal, wait_until_listening},
+    render::{BackendAddress, Inputs, RunCertificate, TemplateConsumer, TemplateRoute, credentials, hash, render},
 };

@@ -9,7 +9,7 @@ use crate::library;
 
 /// What `peers/NAME/peer.yaml` says about a system under test, or `backends/NAME/backend.yaml` about what stands behind it.
 ///
-/// In commands, `{program}`, `{dir}` and `{workers}` are replaced; in those of backends also `{installed}`, the directory
+/// In commands, `{program}`, `{dir}` and `{workers}` are replaced; in `reload` also `{pid}`, the process that was started; in those of backends also `{installed}`, the directory
 /// that `install` fills.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -45,6 +45,9 @@ pub struct PeerDefinition {
     /// Stops what `start` left running in the background; otherwise SIGTERM does.
     #[serde(default)]
     pub stop: Vec<String>,
+    /// Has it take the configuration in its files.
+    #[serde(default)]
+    pub reload: Vec<String>,
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
     /// File in the run's directory that errors are logged to, besides what the process prints.

@@ -161,6 +161,12 @@ pub fn wait_until_listening(child: &mut Child, address: SocketAddr) -> Readiness
     Readiness::TimedOut
 }
 
+/// Sends a signal to one process.
+pub fn send_signal(pid: u32, signal: Signal) -> Result<(), String> {
+    let pid = Pid::from_raw(pid as i32).ok_or("there is no such process")?;
+    kill_process(pid, signal).map_err(|error| error.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

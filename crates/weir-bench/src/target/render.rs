@@ -32,7 +32,14 @@ pub struct Inputs {
     pub http2: bool,
     pub websocket: bool,
     pub sse: bool,
+    pub websub: bool,
     pub routes: Vec<TemplateRoute>,
+    /// Each route has an upstream of its own.
+    pub own_upstreams: bool,
+    /// The name of the route whose upstream has another time-out than the others, or `all`; empty for none.
+    pub changed: String,
+    /// In seconds.
+    pub changed_timeout_s: u32,
     pub consumers: Vec<TemplateConsumer>,
     pub policies: BTreeMap<String, Value>,
     /// More settings of the upstream.
@@ -63,6 +70,8 @@ pub struct TemplateRoute {
     pub name: String,
     /// Of the path; empty for a single route, which takes everything.
     pub prefix: String,
+    /// Those of its own upstream, if it has one.
+    pub endpoints: Vec<BackendAddress>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -81,6 +90,7 @@ pub fn credentials(routes: u32, consumers: u32) -> (Vec<TemplateRoute>, Vec<Temp
     let routes = (0..routes).map(|index| TemplateRoute {
         name: format!("route-{index}"),
         prefix: if routes == 1 { String::new() } else { format!("/route-{index}") },
+        endpoints: Vec::new(),
     });
     let consumers = (0..consumers).map(|index| {
         let password = format!("password-{index}");
@@ -141,7 +151,10 @@ pub(crate) mod tests {
     use std::path::Path;
 
     pub fn inputs() -> Inputs {
-        let (routes, consumers) = credentials(2, 2);
+        let (mut routes, consumers) = credentials(2, 2);
+        for route in &mut routes {
+            route.endpoints = vec![BackendAddress { host: "127.0.0.1".to_owned(), port: 9001 }];
+        }
         let tls = RunCertificate {
             cert_pem: "CERT\n".to_owned(),
             key_pem: "KEY\n".to_owned(),
@@ -166,7 +179,11 @@ pub(crate) mod tests {
             http2: true,
             websocket: true,
             sse: true,
+            websub: true,
             routes,
+            own_upstreams: true,
+            changed: "all".to_owned(),
+            changed_timeout_s: 61,
             consumers,
             policies: BTreeMap::new(),
             node: BTreeMap::new(),
@@ -193,7 +210,10 @@ pub(crate) mod tests {
                 http2: false,
                 websocket: false,
                 sse: false,
+                websub: false,
                 routes,
+                own_upstreams: false,
+                changed: String::new(),
                 consumers: Vec::new(),
                 ..inputs()
             };

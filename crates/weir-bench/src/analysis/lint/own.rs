@@ -38,6 +38,7 @@ pub fn subject(cell: &Cell) -> String {
 }
 
 fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
+    // Long, since it is a table: one entry for each thing that verdicts look at.
     let total = &run.load.total;
     let open = run.plan.pacing.is_open();
     let requests = matches!(run.plan.protocol, Protocol::Http1 | Protocol::Http2 { .. });

@@ -55,10 +55,10 @@ pub fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
         .collect()
 }
 
-type Finding = Option<(Severity, String)>;
-type Rule = fn(&RowEvidence) -> Finding;
+type RuleOutcome = Option<(Severity, String)>;
+type Rule = fn(&RowEvidence) -> RuleOutcome;
 
-fn nothing_measured(row: &RowEvidence) -> Finding {
+fn nothing_measured(row: &RowEvidence) -> RuleOutcome {
     // Idle connections are not asked for anything.
     if row.held.is_some() || row.completed? > 0 {
         return None;
@@ -72,7 +72,7 @@ fn nothing_measured(row: &RowEvidence) -> Finding {
     Some((Severity::Invalid, words))
 }
 
-fn little(row: &RowEvidence) -> Finding {
+fn little(row: &RowEvidence) -> RuleOutcome {
     let (rps, mean_ms) = (row.rps?, row.mean_ms?);
     // Latency from when a request was due includes waiting for a connection, which is not in flight.
     if row.latency_from == Some(LatencyFrom::Due) && row.pacing == Some(PacingKind::Open) {
@@ -92,7 +92,7 @@ fn little(row: &RowEvidence) -> Finding {
     })
 }
 
-fn in_flight(row: &RowEvidence) -> Finding {
+fn in_flight(row: &RowEvidence) -> RuleOutcome {
     let (rps, mean_ms, counted) = (row.rps?, row.mean_ms?, row.in_flight?);
     let implied = rps * mean_ms / 1e3;
     if row.drain_s.unwrap_or(0.0) > row.duration_s.unwrap_or(f64::INFINITY) * 0.05 {
@@ -109,7 +109,7 @@ fn in_flight(row: &RowEvidence) -> Finding {
     })
 }
 
-fn impossible_count(row: &RowEvidence) -> Finding {
+fn impossible_count(row: &RowEvidence) -> RuleOutcome {
     let rps = row.rps?;
     let slots = row.connections.map(|connections| f64::from(connections) * f64::from(row.streams.unwrap_or(1)));
     let most = slots.map_or(MOST_PER_TOOL, |slots| (slots * MOST_PER_CONNECTION).min(MOST_PER_TOOL));
@@ -122,7 +122,7 @@ fn impossible_count(row: &RowEvidence) -> Finding {
     })
 }
 
-fn unreachable_rate(row: &RowEvidence) -> Finding {
+fn unreachable_rate(row: &RowEvidence) -> RuleOutcome {
     let (asked, got) = (row.target_rps?, row.rps?);
     (got < asked * 0.95 && !row.backend_limits).then(|| {
         let latency = match row.latency_from {
@@ -136,7 +136,7 @@ fn unreachable_rate(row: &RowEvidence) -> Finding {
     })
 }
 
-fn workers_share(row: &RowEvidence) -> Finding {
+fn workers_share(row: &RowEvidence) -> RuleOutcome {
     let (workers, cpus) = (row.workers?, row.target_cpus?);
     (workers > cpus).then(|| {
         let words = format!(
@@ -147,7 +147,7 @@ fn workers_share(row: &RowEvidence) -> Finding {
     })
 }
 
-fn generator_late(row: &RowEvidence) -> Finding {
+fn generator_late(row: &RowEvidence) -> RuleOutcome {
     if row.pacing != Some(PacingKind::Open) {
         return None;
     }
@@ -176,7 +176,7 @@ fn target_is_limit(row: &RowEvidence) -> bool {
     row.target_cpu.is_some_and(|share| share >= TARGET_IS_LIMIT)
 }
 
-fn generator_saturated(row: &RowEvidence) -> Finding {
+fn generator_saturated(row: &RowEvidence) -> RuleOutcome {
     let (generator, backend, busiest) = driving_cpu(row);
     let limit = !row.direct && busiest >= SATURATED && generator >= backend && !target_is_limit(row);
     limit.then(|| {
@@ -191,7 +191,7 @@ fn generator_saturated(row: &RowEvidence) -> Finding {
     })
 }
 
-fn backend_saturated(row: &RowEvidence) -> Finding {
+fn backend_saturated(row: &RowEvidence) -> RuleOutcome {
     if row.backend_was_limit == Some(true) {
         let words = "the backend was the limit, as the publication says itself: the figure is the backend's".to_owned();
         return Some((Severity::Invalid, words));
@@ -210,7 +210,7 @@ fn backend_saturated(row: &RowEvidence) -> Finding {
     })
 }
 
-fn upstream_not_reused(row: &RowEvidence) -> Finding {
+fn upstream_not_reused(row: &RowEvidence) -> RuleOutcome {
     if row.upstream_keepalive == Some(false) {
         let words = "the target is configured without upstream keep-alive: every request opens a connection to the \
                      backend, which is a handicap, not the target"
@@ -233,7 +233,7 @@ fn upstream_not_reused(row: &RowEvidence) -> Finding {
     })
 }
 
-fn configuration_not_loaded(row: &RowEvidence) -> Finding {
+fn configuration_not_loaded(row: &RowEvidence) -> RuleOutcome {
     if let Some(error) = &row.configuration_error {
         return Some((Severity::Invalid, format!("the target refuses its configuration: {error}")));
     }
@@ -241,7 +241,7 @@ fn configuration_not_loaded(row: &RowEvidence) -> Finding {
         .then(|| (Severity::Invalid, "the target did not load the configuration that was shown".to_owned()))
 }
 
-fn count_not_reached(row: &RowEvidence) -> Finding {
+fn count_not_reached(row: &RowEvidence) -> RuleOutcome {
     let asked = row.asked_count?;
     let completed = match (row.completed, row.rps, row.duration_s) {
         (Some(completed), _, _) => completed,
@@ -256,7 +256,7 @@ fn count_not_reached(row: &RowEvidence) -> Finding {
     })
 }
 
-fn stolen_cpu(row: &RowEvidence) -> Finding {
+fn stolen_cpu(row: &RowEvidence) -> RuleOutcome {
     let share = row.steal_share?;
     let severity = match share {
         share if share > 0.05 => Severity::Invalid,
@@ -270,7 +270,7 @@ fn stolen_cpu(row: &RowEvidence) -> Finding {
     Some((severity, words))
 }
 
-fn busy_machine(row: &RowEvidence) -> Finding {
+fn busy_machine(row: &RowEvidence) -> RuleOutcome {
     let share = row.others_cpu?;
     let severity = match share {
         share if share > 0.10 => Severity::Invalid,
@@ -284,7 +284,7 @@ fn busy_machine(row: &RowEvidence) -> Finding {
     Some((severity, words))
 }
 
-fn ports_exhausted(row: &RowEvidence) -> Finding {
+fn ports_exhausted(row: &RowEvidence) -> RuleOutcome {
     let count = row.out_of_ports.filter(|count| *count > 0)?;
     let words = format!(
         "the generator could not open {count} connections for want of ports or file descriptors: see `weir bench doctor`"
@@ -292,7 +292,7 @@ fn ports_exhausted(row: &RowEvidence) -> Finding {
     Some((Severity::Invalid, words))
 }
 
-fn backlog_overflow(row: &RowEvidence) -> Finding {
+fn backlog_overflow(row: &RowEvidence) -> RuleOutcome {
     let count = row.listen_overflows.filter(|count| *count > 0)?;
     let words = format!(
         "{count} connections were dropped because a listen queue was full: raise net.core.somaxconn and the backlog; \
@@ -301,7 +301,7 @@ fn backlog_overflow(row: &RowEvidence) -> Finding {
     Some((Severity::Warning, words))
 }
 
-fn not_2xx(row: &RowEvidence) -> Finding {
+fn not_2xx(row: &RowEvidence) -> RuleOutcome {
     let (count, completed) = (row.not_2xx.filter(|count| *count > 0 && !row.backend_limits)?, row.completed?);
     let share = count as f64 / completed.max(1) as f64;
     let words = format!("{count} of {completed} responses were not 2xx: an error page is cheaper than an answer");
@@ -312,7 +312,7 @@ fn not_2xx(row: &RowEvidence) -> Finding {
 const FILES_ARE_LIMIT: f64 = 0.9;
 
 /// Whose limit it was that idle connections were not held. What was held, and its memory, stand if it was the target's.
-fn not_all_held(row: &RowEvidence) -> Finding {
+fn not_all_held(row: &RowEvidence) -> RuleOutcome {
     let (held, asked) = (row.held?, u64::from(row.connections?));
     if held >= asked {
         return None;
@@ -340,7 +340,7 @@ fn not_all_held(row: &RowEvidence) -> Finding {
     Some((severity, format!("{held} of {asked} connections were held: {why}{closed}")))
 }
 
-fn errors(row: &RowEvidence) -> Finding {
+fn errors(row: &RowEvidence) -> RuleOutcome {
     // Idle connections that were refused are their own finding.
     if row.held.zip(row.connections).is_some_and(|(held, asked)| held < u64::from(asked)) {
         return None;
@@ -356,7 +356,7 @@ fn errors(row: &RowEvidence) -> Finding {
     Some((severity, format!("{:.3} % of the exchanges failed", share * 100.0)))
 }
 
-fn errors_without_failed_connections(row: &RowEvidence) -> Finding {
+fn errors_without_failed_connections(row: &RowEvidence) -> RuleOutcome {
     let (share, failed) = (row.error_share?, row.failed_connections?);
     (share > 0.01 && failed == 0 && !row.events).then(|| {
         let words = format!(
@@ -367,13 +367,13 @@ fn errors_without_failed_connections(row: &RowEvidence) -> Finding {
     })
 }
 
-fn target_errors(row: &RowEvidence) -> Finding {
+fn target_errors(row: &RowEvidence) -> RuleOutcome {
     let first = row.target_errors.first()?;
     let words = format!("the target logged {} errors, the first: {first}", row.target_errors.len());
     Some((Severity::Warning, words))
 }
 
-fn records_lost(row: &RowEvidence) -> Finding {
+fn records_lost(row: &RowEvidence) -> RuleOutcome {
     let share = row.records_lost.filter(|share| *share > 0.0)?;
     let words = format!(
         "{:.2} % of the requests are not in the target's log: what it does not write costs it nothing, so the row is not what \
@@ -383,12 +383,12 @@ fn records_lost(row: &RowEvidence) -> Finding {
     Some((if share > 0.01 { Severity::Invalid } else { Severity::Warning }, words))
 }
 
-fn stand_in(row: &RowEvidence) -> Finding {
+fn stand_in(row: &RowEvidence) -> RuleOutcome {
     let words = format!("{}: what it costs is told, what it does is not the same", row.stand_ins.join("; "));
     (!row.stand_ins.is_empty()).then_some((Severity::Note, words))
 }
 
-fn coordinated_omission(row: &RowEvidence) -> Finding {
+fn coordinated_omission(row: &RowEvidence) -> RuleOutcome {
     if row.pacing != Some(PacingKind::Closed) || (row.mean_ms.is_none() && row.p99_ms.is_none()) {
         return None;
     }
@@ -409,7 +409,7 @@ fn coordinated_omission(row: &RowEvidence) -> Finding {
     })
 }
 
-fn averages_only(row: &RowEvidence) -> Finding {
+fn averages_only(row: &RowEvidence) -> RuleOutcome {
     (row.mean_ms.is_some() && row.p50_ms.is_none() && row.p95_ms.is_none() && row.p99_ms.is_none()).then(|| {
         let words =
             "latency is an average only: it says nothing about the slow requests, which is what users feel".to_owned();

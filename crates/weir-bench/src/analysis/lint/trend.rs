@@ -19,7 +19,7 @@ const MATTERS_IN_ONE: f64 = 0.1;
 const BY_CHANCE_IN_ONE: f64 = 0.01;
 
 pub fn judge(rows: &[RowEvidence]) -> Vec<LintVerdict> {
-    let mut figures: Vec<(&str, Vec<Change>)> = Vec::new();
+    let mut figures: Vec<(&str, Vec<ThroughputChange>)> = Vec::new();
     for row in rows.iter().filter(|row| !row.backend_limits) {
         let Some(change) = change(&row.slices_rps) else { continue };
         match figures.iter_mut().find(|(name, _)| *name == row.name) {
@@ -43,10 +43,10 @@ pub fn judge(rows: &[RowEvidence]) -> Vec<LintVerdict> {
 }
 
 /// How much changes differ between the runs of a figure, over all figures with enough of them.
-fn pooled_variance<'a>(figures: impl Iterator<Item = &'a [Change]>) -> Option<f64> {
+fn pooled_variance<'a>(figures: impl Iterator<Item = &'a [ThroughputChange]>) -> Option<f64> {
     let (mut squares, mut freedom) = (0.0, 0.0);
     for changes in figures.filter(|changes| changes.len() >= ENOUGH_RUNS) {
-        let relative: Vec<f64> = changes.iter().map(Change::relative).collect();
+        let relative: Vec<f64> = changes.iter().map(ThroughputChange::relative).collect();
         squares += deviation(&relative)?.powi(2) * (relative.len() - 1) as f64;
         freedom += (relative.len() - 1) as f64;
     }
@@ -55,14 +55,14 @@ fn pooled_variance<'a>(figures: impl Iterator<Item = &'a [Change]>) -> Option<f6
 }
 
 /// What throughput did within one run.
-struct Change {
+struct ThroughputChange {
     first: f64,
     last: f64,
     /// Mann and Kendall's, as if the intervals were independent.
     p: f64,
 }
 
-impl Change {
+impl ThroughputChange {
     /// Of the mean of the two, so that a run which began with nothing has one as well.
     fn relative(&self) -> f64 {
         2.0 * (self.last - self.first) / (self.last + self.first)
@@ -70,15 +70,15 @@ impl Change {
 }
 
 /// The medians of the first and the last third, when there are enough intervals and anything happened in them.
-fn change(slices: &[f64]) -> Option<Change> {
+fn change(slices: &[f64]) -> Option<ThroughputChange> {
     let third = slices.len() / 3;
     let (first, last) = (median(slices.get(..third)?)?, median(&slices[slices.len() - third..])?);
     let (p, _) = mann_kendall(slices);
-    (third > 1 && first + last > 0.0).then_some(Change { first, last, p })
+    (third > 1 && first + last > 0.0).then_some(ThroughputChange { first, last, p })
 }
 
-fn trend(changes: &[Change], variance: Option<f64>, by_chance: f64) -> Option<String> {
-    let relative: Vec<f64> = changes.iter().map(Change::relative).collect();
+fn trend(changes: &[ThroughputChange], variance: Option<f64>, by_chance: f64) -> Option<String> {
+    let relative: Vec<f64> = changes.iter().map(ThroughputChange::relative).collect();
     let size = median(&relative)?;
     let is_trend = if changes.len() < ENOUGH_RUNS {
         size.abs() > MATTERS_IN_ONE && changes.iter().all(|change| change.p <= BY_CHANCE_IN_ONE)

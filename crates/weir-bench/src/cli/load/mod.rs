@@ -219,15 +219,15 @@ fn plan(args: LoadArguments) -> Result<LoadPlan, String> {
         read.map_err(|error| format!("{}: {error}", path.display()))?;
         return serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()));
     }
-    let body = match (args.data, args.data_size) {
+    let body = match (&args.data, args.data_size) {
         (Some(text), _) => match text.strip_prefix('@') {
             Some(path) => RequestBody::File(path.into()),
-            None => RequestBody::Text(text),
+            None => RequestBody::Text(text.clone()),
         },
         (None, Some(bytes)) => RequestBody::Sized(bytes),
         (None, None) => RequestBody::Empty,
     };
-    let method = args.method.unwrap_or_else(|| if body.is_empty() { "GET" } else { "POST" }.to_owned());
+    let method = args.method.clone().unwrap_or_else(|| if body.is_empty() { "GET" } else { "POST" }.to_owned());
     let requests = args.url.iter().map(|url| RequestTemplate {
         method: method.clone(),
         headers: args.header.clone(),
@@ -236,31 +236,9 @@ fn plan(args: LoadArguments) -> Result<LoadPlan, String> {
         ..RequestTemplate::get(if url.contains("://") { url.clone() } else { format!("http://{url}") })
     });
     let requests: Vec<RequestTemplate> = requests.collect();
-    let is_websocket = requests.iter().any(|request| request.url.starts_with("ws"));
-    let check = match args.echo {
-        EchoName::Same => EchoCheck::Same,
-        EchoName::Reversed => EchoCheck::Reversed,
-        EchoName::Any => EchoCheck::Any,
-    };
-    let named = args.protocol.unwrap_or(if is_websocket { ProtocolName::Websocket } else { ProtocolName::Http1 });
-    let protocol = match named {
-        ProtocolName::Http1 => Protocol::Http1,
-        ProtocolName::Http2 => Protocol::Http2 { streams: args.streams },
-        ProtocolName::Websocket => Protocol::WebSocket { message_bytes: args.message_size as usize, check },
-        ProtocolName::WebsocketConnect => Protocol::WebSocketConnect,
-        ProtocolName::Sse => Protocol::Sse,
-        ProtocolName::Idle => Protocol::Idle { first_request: true },
-    };
+    let protocol = protocol(&args, &requests);
     let duration = args.duration.or(args.requests.is_none().then_some(Duration::from_secs(10)));
-    let ms = |time: Duration| time.as_millis() as u64;
-    let pacing = match (args.rate, args.ramp_from) {
-        (Some(to), Some(from)) => {
-            let over_ms = ms(args.warmup + duration.unwrap_or_default());
-            Pacing::Open { rate: Rate::Ramp { from, to, over_ms }, spacing: spacing(args.poisson) }
-        }
-        (Some(rate), None) => Pacing::Open { rate: Rate::Constant(rate), spacing: spacing(args.poisson) },
-        (None, _) => Pacing::Closed { think: args.think.unwrap_or_default(), ramp_up_ms: args.ramp_up.map_or(0, ms) },
-    };
+    let pacing = pacing(&args, duration);
     let first = requests.first().map(|request| request.url.clone()).unwrap_or_default();
     Ok(LoadPlan {
         requests,
@@ -283,8 +261,40 @@ fn plan(args: LoadArguments) -> Result<LoadPlan, String> {
     })
 }
 
-fn spacing(poisson: bool) -> Spacing {
-    if poisson { Spacing::Poisson } else { Spacing::Even }
+fn protocol(args: &LoadArguments, requests: &[RequestTemplate]) -> Protocol {
+    let is_websocket = requests.iter().any(|request| request.url.starts_with("ws"));
+    let check = match args.echo {
+        EchoName::Same => EchoCheck::Same,
+        EchoName::Reversed => EchoCheck::Reversed,
+        EchoName::Any => EchoCheck::Any,
+    };
+    match args.protocol.unwrap_or(if is_websocket { ProtocolName::Websocket } else { ProtocolName::Http1 }) {
+        ProtocolName::Http1 => Protocol::Http1,
+        ProtocolName::Http2 => Protocol::Http2 { streams: args.streams },
+        ProtocolName::Websocket => Protocol::WebSocket { message_bytes: args.message_size as usize, check },
+        ProtocolName::WebsocketConnect => Protocol::WebSocketConnect,
+        ProtocolName::Sse => Protocol::Sse,
+        ProtocolName::Idle => Protocol::Idle { first_request: true },
+    }
+}
+
+fn pacing(args: &LoadArguments, duration: Option<Duration>) -> Pacing {
+    let spacing = if args.poisson { Spacing::Poisson } else { Spacing::Even };
+    match (args.rate, args.ramp_from) {
+        (Some(to), Some(from)) => {
+            let over_ms = ms(args.warmup + duration.unwrap_or_default());
+            Pacing::Open { rate: Rate::Ramp { from, to, over_ms }, spacing }
+        }
+        (Some(rate), None) => Pacing::Open { rate: Rate::Constant(rate), spacing },
+        (None, _) => {
+            let think = args.think.unwrap_or_default();
+            Pacing::Closed { think, ramp_up_ms: args.ramp_up.map_or(0, ms) }
+        }
+    }
+}
+
+fn ms(time: Duration) -> u64 {
+    time.as_millis() as u64
 }
 
 /// Runs a plan with a line of progress on a terminal; an interrupt ends it early with what was measured so far.

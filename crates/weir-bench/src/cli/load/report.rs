@@ -31,67 +31,10 @@ pub fn report(plan: &LoadPlan, result: &LoadResult) -> String {
         counted(plan.threads as u64, "thread"),
         pacing(&plan.pacing)
     );
-    let mut line = |name: &str, value: String| {
+    let lines = answers(plan, result).into_iter().chain(transport(result)).chain([generator(result)]);
+    for (name, value) in lines {
         let _ = writeln!(text, "{name:<14}{value}");
-    };
-    line("answered", format!("{}, {} per second", thousands(total.completed), rate(result.rate())));
-    if plan.pacing.is_open() {
-        line(
-            "due",
-            format!(
-                "{}, {} per second; {} were sent late because no connection was free, {} were never sent",
-                thousands(total.due),
-                rate(result.offered_rate()),
-                thousands(total.queued),
-                thousands(total.missed)
-            ),
-        );
-        let within = |share| total.sent_within(share).map_or("never".to_owned(), |ns| time(ns as f64));
-        line("on schedule", format!("99 % sent within {} of when due, 99.9 % within {}", within(0.99), within(0.999)));
     }
-    if !total.statuses.is_empty() {
-        let statuses = total.statuses.iter().map(|(status, count)| format!("{status}: {}", thousands(*count)));
-        line("statuses", statuses.collect::<Vec<_>>().join(", "));
-    }
-    line("errors", causes(&total.errors.by_cause()));
-    line(
-        "received",
-        format!(
-            "{}, {} per second; sent {}",
-            size(total.bytes_received as f64),
-            size(total.bytes_received as f64 * 1e9 / result.measured_ns.max(1) as f64),
-            size(total.bytes_sent as f64)
-        ),
-    );
-    let connections = &result.connections;
-    line(
-        "connections",
-        format!(
-            "{} opened in {} (99 %: {}), {} closed by the peer while idle; failed: {}",
-            thousands(connections.opened),
-            time(connections.connect_time.quantile(0.5) as f64),
-            time(connections.connect_time.quantile(0.99) as f64),
-            thousands(connections.closed_idle),
-            causes(&connections.failed.by_cause())
-        ),
-    );
-    line(
-        "in flight",
-        format!("{:.2} on average, {} at most", result.generator.in_flight_mean, result.generator.in_flight_max),
-    );
-    let cpu = result.generator.cpu();
-    line(
-        "generator",
-        format!(
-            "{:.0} % busy, {} of processor time per answer ({} user, {} system); late by {} (99.9 %: {})",
-            (result.generator_busy() * 100.0).min(100.0),
-            time(cpu.busy_ns() as f64 / total.completed.max(1) as f64),
-            time(cpu.user_ns.saturating_sub(cpu.spin_ns) as f64 / total.completed.max(1) as f64),
-            time(cpu.system_ns as f64 / total.completed.max(1) as f64),
-            time(total.lag.quantile(0.5) as f64),
-            time(total.lag.quantile(0.999) as f64)
-        ),
-    );
     if total.completed > 0 {
         let _ = writeln!(text, "\n{}", percentiles(&total.latency, &total.service_time));
     } else {
@@ -111,12 +54,74 @@ pub fn report(plan: &LoadPlan, result: &LoadResult) -> String {
     }
     let sentences = verdict(plan, result);
     if sentences.is_empty() {
-        let _ = writeln!(text, "Verdict: nothing in this run speaks against its figures.");
+        let _ = writeln!(text, "Verdict: nothing was found in this run that weakens its figures.");
     }
     for sentence in sentences {
         let _ = writeln!(text, "Verdict: {sentence}");
     }
     text
+}
+
+/// A name, and what stands behind it.
+type ReportLine = (&'static str, String);
+
+fn answers(plan: &LoadPlan, result: &LoadResult) -> Vec<ReportLine> {
+    let total = &result.total;
+    let mut lines = vec![("answered", format!("{}, {} per second", thousands(total.completed), rate(result.rate())))];
+    if plan.pacing.is_open() {
+        let due = format!(
+            "{}, {} per second; {} were sent late because no connection was free, {} were never sent",
+            thousands(total.due),
+            rate(result.offered_rate()),
+            thousands(total.queued),
+            thousands(total.missed)
+        );
+        let within = |share| total.sent_within(share).map_or("never".to_owned(), |ns| time(ns as f64));
+        let schedule = format!("99 % sent within {} of when due, 99.9 % within {}", within(0.99), within(0.999));
+        lines.extend([("due", due), ("on schedule", schedule)]);
+    }
+    if !total.statuses.is_empty() {
+        let statuses = total.statuses.iter().map(|(status, count)| format!("{status}: {}", thousands(*count)));
+        lines.push(("statuses", statuses.collect::<Vec<_>>().join(", ")));
+    }
+    lines.push(("errors", causes(&total.errors.by_cause())));
+    lines
+}
+
+fn transport(result: &LoadResult) -> [ReportLine; 3] {
+    let (total, connections) = (&result.total, &result.connections);
+    let received = format!(
+        "{}, {} per second; sent {}",
+        size(total.bytes_received as f64),
+        size(total.bytes_received as f64 * 1e9 / result.measured_ns.max(1) as f64),
+        size(total.bytes_sent as f64)
+    );
+    let opened = format!(
+        "{} opened in {} (99 %: {}), {} closed by the peer while idle; failed: {}",
+        thousands(connections.opened),
+        time(connections.connect_time.quantile(0.5) as f64),
+        time(connections.connect_time.quantile(0.99) as f64),
+        thousands(connections.closed_idle),
+        causes(&connections.failed.by_cause())
+    );
+    let in_flight =
+        format!("{:.2} on average, {} at most", result.generator.in_flight_mean, result.generator.in_flight_max);
+    [("received", received), ("connections", opened), ("in flight", in_flight)]
+}
+
+fn generator(result: &LoadResult) -> ReportLine {
+    let total = &result.total;
+    let cpu = result.generator.cpu();
+    let line = format!(
+        "{:.0} % busy, {} of processor time per answer ({} user, {} system); late by {} (99.9 %: {})",
+        (result.generator_busy() * 100.0).min(100.0),
+        time(cpu.busy_ns() as f64 / total.completed.max(1) as f64),
+        time(cpu.user_ns.saturating_sub(cpu.spin_ns) as f64 / total.completed.max(1) as f64),
+        time(cpu.system_ns as f64 / total.completed.max(1) as f64),
+        time(total.lag.quantile(0.5) as f64),
+        time(total.lag.quantile(0.999) as f64)
+    );
+    ("generator", line)
 }
 
 fn percentiles(latency: &LatencyHistogram, service_time: &LatencyHistogram) -> String {

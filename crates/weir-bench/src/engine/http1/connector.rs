@@ -6,8 +6,8 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::time::Timespec;
 
 use super::SWEEP_NS;
-use super::response::ResponseReader;
-use super::stream::{Buffers, ClientStream};
+use super::response::ResponseParser;
+use super::stream::{ClientStream, StreamBuffers};
 use crate::engine::clock::now_ns;
 use crate::engine::prepare::PreparedLoad;
 use crate::engine::recorder::Cause;
@@ -18,7 +18,7 @@ use crate::engine::socket;
 const CONNECT_BURST: usize = 128;
 
 /// A connection's place: it belongs to one client and one origin, and outlives single connections.
-pub(super) struct Slot {
+pub(super) struct ConnectionSlot {
     pub(super) stream: Option<ClientStream>,
     pub(super) state: ConnectionState,
     /// Told apart from its predecessors in events that come late.
@@ -35,7 +35,7 @@ pub(super) struct Slot {
     /// When patience ends.
     pub(super) deadline: u64,
     pub(super) received: u64,
-    pub(super) reader: ResponseReader,
+    pub(super) reader: ResponseParser,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +54,8 @@ pub(super) enum ConnectionState {
 pub(super) struct Connector<'a> {
     pub(super) prepared: &'a PreparedLoad,
     pub(super) epoll: OwnedFd,
-    pub(super) slots: Vec<Slot>,
-    pub(super) buffers: Buffers,
+    pub(super) slots: Vec<ConnectionSlot>,
+    pub(super) buffers: StreamBuffers,
     pub(super) connections: Connections,
     pub(super) open: u64,
     pub(super) connecting: usize,
@@ -72,7 +72,7 @@ pub(super) enum Became {
 
 impl<'a> Connector<'a> {
     pub(super) fn new(prepared: &'a PreparedLoad, clients: &std::ops::Range<usize>) -> Self {
-        let slots = (0..clients.len() * prepared.origins.len()).map(|_| Slot {
+        let slots = (0..clients.len() * prepared.origins.len()).map(|_| ConnectionSlot {
             stream: None,
             state: ConnectionState::Empty,
             generation: 0,
@@ -84,13 +84,13 @@ impl<'a> Connector<'a> {
             opened: 0,
             deadline: 0,
             received: 0,
-            reader: ResponseReader::default(),
+            reader: ResponseParser::default(),
         });
         Self {
             prepared,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).expect("the plan's check left room for this descriptor"),
             slots: slots.collect(),
-            buffers: Buffers::new(),
+            buffers: StreamBuffers::new(),
             connections: Connections::default(),
             open: 0,
             connecting: 0,

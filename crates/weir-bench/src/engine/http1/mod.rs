@@ -14,7 +14,7 @@ use std::io::ErrorKind;
 use rustix::event::epoll::EventFlags;
 
 use self::connector::{Became, ConnectionState, Connector};
-pub(super) use self::response::{ResponseReader, ResponseStep};
+pub(super) use self::response::{ResponseParser, ResponseStep};
 use self::source::RequestSource;
 use self::stream::ClientStream;
 use super::clock::now_ns;
@@ -84,7 +84,6 @@ struct ClientThread<'a> {
 impl ClientThread<'_> {
     fn run(mut self) {
         let mut next_sweep = self.window.start + SWEEP_NS;
-        let spin = self.prepared.plan.spin_ns;
         loop {
             self.now = now_ns();
             if self.now >= self.recorder.next_roll() {
@@ -107,23 +106,7 @@ impl ClientThread<'_> {
                 break;
             }
 
-            let mut until = self.recorder.next_roll().min(next_sweep);
-            let mut spins = false;
-            if !self.over {
-                until = until.min(self.window.end);
-                match &self.source {
-                    RequestSource::Closed { timers, .. } => {
-                        if let Some(Reverse((due, _))) = timers.peek() {
-                            until = until.min(*due);
-                        }
-                    }
-                    RequestSource::Open { next: Some(due), .. } => {
-                        spins = due.saturating_sub(self.now) <= spin;
-                        until = until.min(due.saturating_sub(spin));
-                    }
-                    RequestSource::Open { next: None, .. } => {}
-                }
-            }
+            let (until, spins) = self.next_due(next_sweep);
             let longest = if spins { 0 } else { until.saturating_sub(self.now) };
             self.connector.wait(Some(longest));
             self.woken = now_ns();
@@ -143,6 +126,27 @@ impl ClientThread<'_> {
         let ClientThread { mut recorder, mut connector, now, .. } = self;
         connector.connections.open_at_end = connector.open;
         recorder.finish(now, connector.connections);
+    }
+
+    /// When there is something to do again if nothing comes before, and whether that is so soon that the thread spins.
+    #[inline]
+    fn next_due(&self, next_sweep: u64) -> (u64, bool) {
+        let until = self.recorder.next_roll().min(next_sweep);
+        if self.over {
+            return (until, false);
+        }
+        let until = until.min(self.window.end);
+        let spin = self.prepared.plan.spin_ns;
+        match &self.source {
+            RequestSource::Closed { timers, .. } => match timers.peek() {
+                Some(Reverse((due, _))) => (until.min(*due), false),
+                None => (until, false),
+            },
+            RequestSource::Open { next: Some(due), .. } => {
+                (until.min(due.saturating_sub(spin)), due.saturating_sub(self.now) <= spin)
+            }
+            RequestSource::Open { next: None, .. } => (until, false),
+        }
     }
 
     /// Sends what is due, in an open loop only, without reading the clock.

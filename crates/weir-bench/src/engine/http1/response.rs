@@ -11,7 +11,7 @@ const MOST_FIELDS: usize = 128;
 
 /// Reads one response after another from one connection.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct ResponseReader {
+pub(in crate::engine) struct ResponseParser {
     phase: ResponsePhase,
     /// The beginning of a head that came in pieces.
     partial: Vec<u8>,
@@ -39,7 +39,7 @@ pub(in crate::engine) enum ResponseStep {
     },
 }
 
-impl ResponseReader {
+impl ResponseParser {
     /// Gets ready for the next response.
     #[inline]
     pub(in crate::engine) fn reset(&mut self) {
@@ -180,9 +180,9 @@ mod tests {
 
     /// Feeds the response whole and byte by byte: (status, keep-alive, length) must not depend on it.
     fn read(response: &str) -> Result<(u16, bool, usize), MalformedChunk> {
-        let mut whole = ResponseReader::default();
+        let mut whole = ResponseParser::default();
         let at_once = whole.feed(response.as_bytes(), false);
-        let mut reader = ResponseReader::default();
+        let mut reader = ResponseParser::default();
         for (at, byte) in response.bytes().enumerate() {
             if let ResponseStep::Done { used } = reader.feed(&[byte], false)? {
                 assert_eq!(at_once, Ok(ResponseStep::Done { used: at + used }));
@@ -210,14 +210,14 @@ mod tests {
 
     #[test]
     fn a_body_without_length_ends_at_close() {
-        let mut reader = ResponseReader::default();
+        let mut reader = ResponseParser::default();
         assert_eq!(reader.feed(b"HTTP/1.1 200 OK\r\n\r\nany", false), Ok(ResponseStep::More));
         assert!(reader.ends_at_close() && !reader.keeps_alive());
     }
 
     #[test]
     fn head_responses_have_no_body() {
-        let mut reader = ResponseReader::default();
+        let mut reader = ResponseParser::default();
         let head = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
         assert_eq!(reader.feed(head, true), Ok(ResponseStep::Done { used: head.len() }));
     }

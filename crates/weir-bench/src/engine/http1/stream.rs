@@ -21,12 +21,12 @@ pub(super) struct ClientStream {
 }
 
 /// Buffers that all connections of a thread share.
-pub(super) struct Buffers {
+pub(super) struct StreamBuffers {
     pub plain: Box<[u8]>,
     cipher: Box<[u8]>,
 }
 
-impl Buffers {
+impl StreamBuffers {
     pub(super) fn new() -> Self {
         // One read of ciphertext may complete a record begun before it: two records of plaintext, 16 KB each at most.
         Self { plain: vec![0; 64 * 1024].into(), cipher: vec![0; 16 * 1024].into() }
@@ -70,7 +70,7 @@ impl ClientStream {
     }
 
     /// Goes on with the TLS handshake; true when it is complete.
-    pub(super) fn handshake(&mut self, buffers: &mut Buffers) -> io::Result<bool> {
+    pub(super) fn handshake(&mut self, buffers: &mut StreamBuffers) -> io::Result<bool> {
         loop {
             self.flush()?;
             let Some(tls) = &mut self.tls else { return Ok(true) };
@@ -122,7 +122,7 @@ impl ClientStream {
 
     /// Receives into `buffers.plain`: how many bytes, 0 at the end of the stream, none when there is nothing now.
     #[inline]
-    pub(super) fn receive(&mut self, buffers: &mut Buffers) -> io::Result<Option<usize>> {
+    pub(super) fn receive(&mut self, buffers: &mut StreamBuffers) -> io::Result<Option<usize>> {
         if self.tls.is_none() {
             return receive_raw(&self.socket, &mut self.readable, self.hung_up, &mut buffers.plain);
         }
@@ -138,7 +138,7 @@ impl ClientStream {
     }
 
     /// Reads once from the socket, through TLS, into `buffers.plain`.
-    fn decrypt(&mut self, buffers: &mut Buffers) -> io::Result<Option<Decrypted>> {
+    fn decrypt(&mut self, buffers: &mut StreamBuffers) -> io::Result<Option<Decrypted>> {
         let read = receive_raw(&self.socket, &mut self.readable, self.hung_up, &mut buffers.cipher)?;
         let Some(length) = read else { return Ok(None) };
         let tls = self.tls.as_mut().expect("only called with TLS");

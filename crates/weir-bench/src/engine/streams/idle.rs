@@ -8,7 +8,7 @@ use tokio::task::spawn_local;
 use super::dial::{DialedStream, dial};
 use super::{Answered, Lobby, StreamsState, sleep_until};
 use crate::engine::clock::now_ns;
-use crate::engine::http1::{ResponseReader, ResponseStep};
+use crate::engine::http1::{ResponseParser, ResponseStep};
 use crate::engine::job::Job;
 use crate::engine::recorder::Cause;
 use crate::engine::socket::stream_cause;
@@ -65,7 +65,7 @@ async fn open(lobby: &Lobby, client: usize, request: usize, ask: bool) -> Result
     let request = &lobby.prepared.requests[request];
     stream.write_all(&request.wire).await.map_err(|error| stream_cause(&error))?;
     answered.sent = request.wire.len() as u64;
-    let mut reader = ResponseReader::default();
+    let mut reader = ResponseParser::default();
     let mut buffer = Vec::with_capacity(4 * 1024);
     loop {
         buffer.clear();

@@ -68,7 +68,7 @@ async fn subscription(shared: &StreamsState, client: usize) -> Cause {
     }
 }
 
-struct Subscription {
+struct SseSubscription {
     stream: DialedStream,
     chunked: Option<Chunked>,
     /// Received and not yet read.
@@ -77,7 +77,7 @@ struct Subscription {
 }
 
 /// Connects, asks, and reads the head of the response.
-async fn open(lobby: &Lobby, client: usize) -> Result<Subscription, Cause> {
+async fn open(lobby: &Lobby, client: usize) -> Result<SseSubscription, Cause> {
     let mut stream = dial(lobby, client, 0).await?;
     stream.write_all(&lobby.prepared.requests[0].wire).await.map_err(|error| stream_cause(&error))?;
     let mut buffer = Vec::new();
@@ -99,13 +99,13 @@ async fn open(lobby: &Lobby, client: usize) -> Result<Subscription, Cause> {
                 }
                 let chunked = field("transfer-encoding").map(|_| Chunked::default());
                 buffer.drain(..length);
-                return Ok(Subscription { stream, chunked, buffer, events: EventSplitter::default() });
+                return Ok(SseSubscription { stream, chunked, buffer, events: EventSplitter::default() });
             }
         }
     }
 }
 
-impl Subscription {
+impl SseSubscription {
     async fn read(&mut self, shared: &StreamsState) -> Cause {
         loop {
             let events = &mut self.events;

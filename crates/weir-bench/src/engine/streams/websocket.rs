@@ -243,7 +243,7 @@ fn paced(
 }
 
 /// Messages under way on one connection, oldest first.
-type Pending = Rc<RefCell<VecDeque<(u64, StreamExchange)>>>;
+type PendingMessages = Rc<RefCell<VecDeque<(u64, StreamExchange)>>>;
 
 /// One connection of an open loop, opened again when it fails.
 async fn carry(
@@ -254,7 +254,7 @@ async fn carry(
     mut orders: mpsc::UnboundedReceiver<(usize, u64)>,
 ) {
     let lobby = shared.lobby().clone();
-    let pending = Pending::default();
+    let pending = PendingMessages::default();
     loop {
         let websocket = match connected.take() {
             Some(websocket) => websocket,
@@ -297,7 +297,7 @@ async fn send(
     shared: &StreamsState,
     sink: &mut SplitSink<WebSocket, Message>,
     form: &MessageForm,
-    pending: &Pending,
+    pending: &PendingMessages,
     orders: &mut mpsc::UnboundedReceiver<(usize, u64)>,
 ) -> Result<(), Cause> {
     while let Some((request, due)) = orders.recv().await {
@@ -317,7 +317,7 @@ async fn answers(
     shared: &StreamsState,
     mut stream: SplitStream<WebSocket>,
     form: &MessageForm,
-    pending: &Pending,
+    pending: &PendingMessages,
 ) -> Result<(), Cause> {
     loop {
         let oldest = pending.borrow().front().map(|(_, exchange)| exchange.started);

@@ -20,7 +20,7 @@ use super::dial::{DialedStream, dial};
 use super::{Lobby, StreamExchange, StreamsState, slots};
 use crate::chunked::Chunked;
 use crate::engine::clock::now_ns;
-use crate::engine::http1::{ResponseReader, ResponseStep};
+use crate::engine::http1::{ResponseParser, ResponseStep};
 use crate::engine::job::Job;
 use crate::engine::pacing::Arrivals;
 use crate::engine::prepare::filler;
@@ -288,7 +288,7 @@ async fn ask(
         None => dial(lobby, 0, origin_of).await?,
     };
     stream.write_all(request).await.map_err(|error| stream_cause(&error))?;
-    let mut reader = ResponseReader::default();
+    let mut reader = ResponseParser::default();
     let mut buffer = Vec::with_capacity(4 * 1024);
     loop {
         buffer.clear();
