@@ -1,12 +1,20 @@
 //! The commands, one file each; those of the lab are in its own crate.
 
+pub mod admin_client;
+pub mod apply;
 pub mod bench;
 pub mod check;
 pub mod completions;
+pub mod convert;
 pub mod explain;
+pub mod history;
 pub mod man;
 pub mod plugins;
+pub mod records;
+pub mod resource_files;
+pub mod resources;
 pub mod run;
+pub mod store;
 pub mod version;
 
 use std::process::ExitCode;
@@ -27,8 +35,19 @@ pub struct Weir {
 enum WeirCommand {
     Run(run::RunCommand),
     Check(check::CheckCommand),
+    Convert(convert::ConvertCommand),
     Explain(explain::Explain),
     Plugins(plugins::PluginsCommand),
+    Get(resources::GetCommand),
+    Put(resources::PutCommand),
+    Delete(resources::DeleteCommand),
+    Diff(apply::DiffCommand),
+    Apply(apply::ApplyCommand),
+    History(history::HistoryCommand),
+    Rollback(history::RollbackCommand),
+    Nodes(history::NodesCommand),
+    Store(store::StoreCommand),
+    Records(records::RecordsCommand),
     Version(version::VersionCommand),
     Completions(completions::Completions),
     Man(man::Man),
@@ -42,8 +61,19 @@ impl Weir {
         match self.command {
             WeirCommand::Run(command) => command.execute(),
             WeirCommand::Check(command) => command.execute(),
+            WeirCommand::Convert(command) => command.execute(),
             WeirCommand::Explain(command) => command.execute(),
             WeirCommand::Plugins(command) => command.execute(),
+            WeirCommand::Get(command) => command.execute(),
+            WeirCommand::Put(command) => command.execute(),
+            WeirCommand::Delete(command) => command.execute(),
+            WeirCommand::Diff(command) => command.execute(),
+            WeirCommand::Apply(command) => command.execute(),
+            WeirCommand::History(command) => command.execute(),
+            WeirCommand::Rollback(command) => command.execute(),
+            WeirCommand::Nodes(command) => command.execute(),
+            WeirCommand::Store(command) => command.execute(),
+            WeirCommand::Records(command) => command.execute(),
             WeirCommand::Version(command) => command.execute(),
             WeirCommand::Completions(command) => command.execute(),
             WeirCommand::Man(command) => command.execute(),

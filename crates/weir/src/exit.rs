@@ -15,6 +15,8 @@ pub enum ExitFailure {
     Listen = 3,
     /// Something else the machine refused, such as a thread or a log file.
     System = 4,
+    /// A node did not do what it was asked for.
+    Refused = 5,
 }
 
 impl From<ExitFailure> for ExitCode {
@@ -30,4 +32,5 @@ Exit codes:
   1  the configuration is not valid, or cannot be read
   2  wrong usage
   3  an address cannot be listened on
-  4  the system refused something else, such as a thread or a log file";
+  4  the system refused something else, such as a thread or a log file
+  5  a node did not do what it was asked for";

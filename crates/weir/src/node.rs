@@ -1,10 +1,13 @@
 //! One running gateway: its sockets, workers, configuration and signals. Start reading at [`Node::start`].
 
+mod admin;
 mod certificates;
 mod configuration;
 mod health;
+mod hubs;
 mod logs;
 mod policies;
+mod records;
 mod signals;
 mod sockets;
 mod state;
@@ -24,10 +27,10 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::time::{Interval, interval};
 use weir_control::document::NodeSettings;
-use weir_control::{Acme, ConfigWatch, DocumentLoader, Publication, Publisher};
-use weir_gateway::{Gateway, GatewayOptions, Listener, ListenerProtocol};
-use weir_net::inherit::{Inherited, Place};
-use weir_net::limits::Limits;
+use weir_control::{Acme, ConfigWatch, DocumentLoader, Hubs, Publication, Publisher};
+use weir_gateway::{DataPlane, GatewayOptions, Listener, ListenerProtocol};
+use weir_net::inherit::{Inherited, ListenerKey};
+use weir_net::limits::ProcessLimits;
 use weir_net::tls::TicketKeys;
 use weir_telemetry::access_log::LogWriter;
 use weir_telemetry::error_log;
@@ -35,6 +38,7 @@ use weir_telemetry::metrics::Metrics;
 
 use crate::exit::ExitFailure;
 use crate::say::say;
+use admin::{AdminServer, NodeResources};
 use configuration::SnapshotPublisher;
 use signals::{SignalRequest, Signals};
 use sockets::Sockets;
@@ -46,7 +50,7 @@ use upgrade::{Failed, Invocation, UpgradeAttempt};
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
     pub file: PathBuf,
-    pub log_shape: error_log::LineFormat,
+    pub log_format: error_log::ErrorLogFormat,
     /// How long a new binary may take until it serves.
     pub upgrade_patience: Duration,
 }
@@ -56,6 +60,7 @@ pub use weir_plugins::REGISTRY as PLUGINS;
 
 /// What listening sockets are for.
 const STATUS: &str = "status";
+const ADMIN: &str = "admin";
 
 /// The same for those of clients, by what is spoken there. In TLS, HTTP/2 is agreed upon.
 const PURPOSES: [(&str, ListenerProtocol); 6] = [
@@ -80,12 +85,14 @@ pub struct GatewayNode {
 /// what does it, what records it.
 struct Control {
     status: Option<StatusServer>,
+    admin: Option<AdminServer>,
     sockets: Sockets,
-    gateway: Arc<Gateway>,
+    gateway: Arc<DataPlane>,
     acme: Arc<Acme>,
+    hubs: Arc<Hubs>,
     access_log: Option<LogWriter>,
     watch: ConfigWatch,
-    road: SnapshotPublisher,
+    snapshots: SnapshotPublisher,
     signals: Signals,
     state: Arc<NodeState>,
     invocation: Invocation,
@@ -105,35 +112,38 @@ impl GatewayNode {
     /// Reads the file, opens every socket and starts the workers. Nothing serves before everything that can fail has
     /// succeeded. What went wrong has been said when this returns an error.
     pub fn start(options: NodeOptions) -> Result<Self, ExitFailure> {
+        // Long, since it is the order in which a node starts: each step needs what those before it have opened.
         let invocation = Invocation::of_this_process();
         // SAFETY: the process has opened nothing yet, so whatever the environment names came from outside.
         let inherited = unsafe { Inherited::from_environment() };
         let mut inherited = inherited.map_err(|error| system("sockets that were passed on cannot be used", &error))?;
         if !inherited.secrets.is_empty() && !TicketKeys::take_over(&inherited.secrets) {
-            say!("the session tickets of the process before are not understood; clients make new ones");
+            say!("the session ticket keys of the previous process cannot be read; clients begin new TLS sessions");
         }
-        let limits = Limits::raise();
+        let limits = ProcessLimits::raise();
 
-        let mut loader = DocumentLoader::of_file(&options.file);
-        let loaded = loader.load();
+        let opened = DocumentLoader::open(&options.file);
         // How many workers there are is known from the file, and so is whether it can be served at all.
-        let workers = loaded.as_ref().map_or(1, |loaded| workers(&loaded.document.settings));
+        let workers = opened.as_ref().map_or(1, |(_, loaded)| workers(&loaded.document.settings));
         let metrics = Arc::new(Metrics::new(workers));
-        let road = SnapshotPublisher::new(Arc::clone(&metrics));
-        let publisher = Arc::new(Publisher::new(loader.source_name(), PLUGINS, Box::new(road.clone())));
-        let loaded = loaded.map_err(|diagnostics| {
+        let snapshots = SnapshotPublisher::new(Arc::clone(&metrics));
+        let source = options.file.to_string_lossy();
+        let publisher = Arc::new(Publisher::new(&source, PLUGINS, Box::new(snapshots.clone())));
+        let (mut loader, loaded) = opened.map_err(|diagnostics| {
             publisher.refuse(diagnostics);
             ExitFailure::Configuration
         })?;
-        let first = publisher.publish(&loaded.document, loaded.revision.clone(), loaded.warnings.clone());
-        let Publication { snapshot, settings, acme: wanted, .. } = first.map_err(|_| ExitFailure::Configuration)?;
-        error_log::start(logs::level(settings.error_log_level), options.log_shape);
+        let first = weir_control::publish_first(&mut loader, loaded, &publisher);
+        let (loaded, first) = first.map_err(|_| ExitFailure::Configuration)?;
+        let Publication { snapshot, settings, acme: wanted, hubs: wanted_hubs, .. } = first;
+        error_log::start(logs::level(settings.error_log_level), options.log_format);
+        weir_plugins::set_record_limits(settings.records.memory, settings.records.threads.into());
         say!("version {}, process {}, workers: {workers}", env!("CARGO_PKG_VERSION"), std::process::id());
         say!("limits: {limits}");
 
         let mut sockets = Sockets::default();
         let mut open = |purpose, addr, count| {
-            sockets.open(Place { purpose, addr }, count, limits.backlog, &mut inherited).map_err(|error| {
+            sockets.open(ListenerKey { purpose, addr }, count, limits.backlog, &mut inherited).map_err(|error| {
                 say!("{error}");
                 ExitFailure::Listen
             })
@@ -146,8 +156,9 @@ impl GatewayNode {
         });
         let listening = listening.collect::<Result<Vec<_>, _>>()?;
         let status_on = settings.status.map(|addr| open(STATUS, addr, 1)).transpose()?;
+        let admin_on = settings.admin.as_ref().map(|admin| open(ADMIN, admin.listen, 1)).transpose()?;
         for addr in inherited.left_over() {
-            say!("{addr} was passed on, but nothing in the file listens there");
+            say!("the socket {addr} was inherited, but no entry of `listen` uses it");
         }
 
         let access_log = logs::open(settings.enable_access_log.as_ref(), &metrics)?;
@@ -164,7 +175,9 @@ impl GatewayNode {
 
         let acme = Arc::new(Acme::new(Arc::clone(publisher.challenges()), |line| say!("{line}")));
         acme.recall(wanted.as_ref());
-        let gateway = Gateway::start(GatewayOptions {
+        let hubs = Arc::clone(publisher.hubs());
+        hubs.follow(&wanted_hubs, |line| say!("{line}"));
+        let gateway = DataPlane::start(GatewayOptions {
             listeners: listeners(&sockets, workers).map_err(no_copy)?,
             snapshot,
             metrics,
@@ -172,30 +185,39 @@ impl GatewayNode {
             connections_per_worker: connections_per_worker(&limits, workers),
         });
         let gateway = Arc::new(gateway.map_err(no_thread)?);
-        road.leads_to(&gateway, &acme);
+        snapshots.publishes_to(&gateway, &acme, &hubs);
         let asked = Arc::downgrade(&gateway);
         state.started(move || asked.upgrade().map(|gateway| gateway.revisions()).unwrap_or_default());
         state.watches(&gateway, &acme);
 
         // From here on, so that no change gets lost between reading the file and watching it.
+        let live = loader.live().map(Arc::clone);
         let watch = weir_control::watch(loader, loaded, publisher).map_err(no_thread)?;
+        let resources = live.map(|live| NodeResources { live, writer: watch.writer() });
+        let admin = resources.map(|resources| {
+            let sockets = sockets.share(ADMIN, 1).map_err(no_copy)?.remove(0);
+            admin::start(sockets, &settings, &options.file, resources, &gateway)
+        });
+        let admin = admin.transpose()?.flatten();
         // Last of all: who cannot start asks nobody for certificates, however often it is tried.
         acme.follow(wanted.as_ref()).map_err(no_thread)?;
 
         let control = Control {
             status: Some(status),
+            admin,
             sockets,
             gateway,
             acme,
+            hubs,
             access_log,
             watch,
-            road,
+            snapshots,
             signals,
             state,
             invocation,
             options,
         };
-        control.announce(&listening, status_on, &mut inherited)?;
+        control.announce(&listening, status_on, admin_on, &mut inherited)?;
         Ok(Self { runtime, control })
     }
 
@@ -235,7 +257,7 @@ fn workers(settings: &NodeSettings) -> usize {
 /// How many clients a worker takes at most, so that descriptors are left for connections to upstreams, for the status
 /// address and for log files. Where there are few, each client's exchange can have a connection of its own; where there
 /// are many, most clients are idle.
-fn connections_per_worker(limits: &Limits, workers: usize) -> usize {
+fn connections_per_worker(limits: &ProcessLimits, workers: usize) -> usize {
     /// For everything that is neither a client nor an upstream.
     const OWN: u64 = 32;
     const RESERVE: u64 = 1_000;
@@ -253,6 +275,7 @@ impl Control {
         &self,
         listening: &[(SocketAddr, &str)],
         status_on: Option<SocketAddr>,
+        admin_on: Option<SocketAddr>,
         inherited: &mut Inherited,
     ) -> Result<(), ExitFailure> {
         self.state.enter(NodePhase::Serving);
@@ -262,9 +285,12 @@ impl Control {
         if let Some(addr) = status_on {
             say!("status on {addr}");
         }
+        if let Some(addr) = admin_on {
+            say!("admin on {addr}");
+        }
         // Where the process before this one has gone meanwhile, carrying on is all the more right.
         if let Err(error) = inherited.tell_ready() {
-            say!("the process before this one is gone: {error}");
+            say!("the previous process ended before this one was ready: {error}");
         }
         systemd::ready();
         say!("ready");
@@ -294,7 +320,7 @@ impl Control {
                     }
                     Err(failed) => {
                         attempt = None;
-                        self.acme.pause(false);
+                        self.carry_on();
                         self.upgrade_failed(&failed);
                     }
                 },
@@ -318,10 +344,14 @@ impl Control {
 
     fn upgrade(&self, attempt: &mut Option<UpgradeAttempt>) {
         if attempt.is_some() {
-            return say!("an upgrade is going on already");
+            return say!("an upgrade is already in progress");
         }
-        // An order that began now could be asked about at the new process, which would not know it.
+        // An order that began now could be asked about at the new process, which would not know it. And one process has the
+        // store.
         self.acme.pause(true);
+        if let Err(failure) = self.watch.lend_store(true) {
+            say!("upgrade: {failure}");
+        }
         match UpgradeAttempt::start(&self.invocation, &self.sockets, self.options.upgrade_patience) {
             Ok(started) => {
                 say!("upgrade: process {} was started", started.pid().unwrap_or_default());
@@ -329,9 +359,17 @@ impl Control {
                 *attempt = Some(started);
             }
             Err(failed) => {
-                self.acme.pause(false);
+                self.carry_on();
                 self.upgrade_failed(&failed);
             }
+        }
+    }
+
+    /// Takes back what the new process was to have.
+    fn carry_on(&self) {
+        self.acme.pause(false);
+        if let Err(failure) = self.watch.lend_store(false) {
+            say!("{failure}; nothing can be written until the next start");
         }
     }
 
@@ -345,8 +383,9 @@ impl Control {
     async fn end(&mut self, end: End) {
         match end {
             End::HandOver => {
-                // Both answer on one address now, and this one would say that it is not ready.
+                // Both answer on one address now, and this one would say that it is not ready, or has no store.
                 self.status = None;
+                self.admin = None;
                 say!("upgrade: the new process serves; process {} drains", std::process::id());
             }
             End::Drain => {
@@ -357,16 +396,21 @@ impl Control {
         }
         // A process that carries on waits for this.
         self.acme.end();
+        if end == End::HandOver {
+            self.hubs.end();
+        }
         // Readiness goes first, so that whoever asks sends nothing more here.
         self.state.enter(NodePhase::Draining);
+        self.hubs.stop_listening();
         if end != End::Stop {
             self.drain().await;
         }
+        self.hubs.end();
         say!("process {} ends", std::process::id());
     }
 
     fn drain_patience(&self) -> Duration {
-        let settings = self.road.settings().expect("a node starts with a configuration");
+        let settings = self.snapshots.settings().expect("a node starts with a configuration");
         settings.worker_shutdown_timeout
     }
 
@@ -374,8 +418,9 @@ impl Control {
         // The workers hold sockets of their own, and close them when they have taken what waits there. These copies
         // would keep a queue open that nobody serves.
         self.sockets = Sockets::default();
-        self.gateway.drain();
-        let deadline = Instant::now() + self.drain_patience();
+        let patience = self.drain_patience();
+        self.gateway.drain(patience);
+        let deadline = Instant::now() + patience;
         let mut look = interval(DRAIN_LOOK);
         loop {
             tokio::select! {
@@ -384,7 +429,7 @@ impl Control {
                         return;
                     }
                     if Instant::now() >= deadline {
-                        return say!("{} connections are cut off", self.gateway.connections());
+                        return say!("closing {} connections that did not end in time", self.gateway.connections());
                     }
                 }
                 request = self.signals.next() => match request {
@@ -418,7 +463,7 @@ mod tests {
 
     #[test]
     fn f17_descriptors_are_kept_for_what_is_not_a_client() {
-        let limits = |open_files| Limits { open_files, open_files_before: None, backlog: 1, ports: 1 };
+        let limits = |open_files| ProcessLimits { open_files, open_files_before: None, backlog: 1, ports: 1 };
         assert_eq!(connections_per_worker(&limits(Some(1_024)), 1), 480);
         assert_eq!(connections_per_worker(&limits(Some(20_000)), 1), 19_000);
         assert_eq!(connections_per_worker(&limits(Some(20_000)), 2), 9_500);

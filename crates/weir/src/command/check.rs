@@ -70,7 +70,7 @@ impl CheckCommand {
 }
 
 /// The file itself, or those in a directory, in the order of their names.
-fn add_files(path: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+pub(super) fn add_files(path: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
     if !path.is_dir() {
         files.push(path.to_owned());
         return Ok(());

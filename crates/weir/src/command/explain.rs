@@ -56,7 +56,7 @@ impl Explain {
                     Some(status) => match prices(status, explanation.route()) {
                         Ok(prices) => prices,
                         Err(error) => {
-                            say!("{status} does not say what plugins cost: {error}");
+                            say!("reading what plugins cost from {status} failed: {error}");
                             return ExitFailure::System.into();
                         }
                     },

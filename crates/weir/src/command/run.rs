@@ -3,11 +3,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use weir_telemetry::error_log::LineFormat;
+use weir_telemetry::error_log::ErrorLogFormat;
 
 use super::check::CheckCommand;
 use crate::exit;
 use crate::node::{GatewayNode, NodeOptions};
+use crate::say;
 
 /// Runs the gateway from a configuration file.
 ///
@@ -24,7 +25,7 @@ pub struct RunCommand {
     #[arg(long)]
     check: bool,
 
-    /// How lines of the error log look.
+    /// How lines on standard error look, those of start and stop included.
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
 
@@ -53,21 +54,19 @@ impl RunCommand {
         if self.check {
             return CheckCommand::of(self.file).execute();
         }
-        let options = NodeOptions {
-            file: self.file,
-            log_shape: match self.log_format {
-                LogFormat::Text => LineFormat::Text,
-                LogFormat::Json => LineFormat::Json,
-            },
-            upgrade_patience: self.upgrade_timeout,
+        let log_format = match self.log_format {
+            LogFormat::Text => ErrorLogFormat::Text,
+            LogFormat::Json => ErrorLogFormat::Json,
         };
+        say::like(log_format);
+        let options = NodeOptions { file: self.file, log_format, upgrade_patience: self.upgrade_timeout };
         // The allocator asks for huge pages: 16 MiB more for 500 clients, and nothing gained (docs/decisions/huge-pages.md).
         // Where it cannot be said, nothing is lost but memory. What this process starts inherits it: a newer `weir`.
         let _ = rustix::thread::disable_transparent_huge_pages(true);
         match GatewayNode::start(options) {
             Ok(node) => {
                 node.run();
-                weir_plugins::finish_logs(LAST_RECORDS);
+                weir_plugins::finish_records(LAST_RECORDS);
                 exit::DONE
             }
             Err(failure) => failure.into(),

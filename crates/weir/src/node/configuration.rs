@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use weir_control::document::NodeSettings;
-use weir_control::{Acme, Diagnostic, Publication, Subscriber};
-use weir_gateway::Gateway;
+use weir_control::{Acme, Diagnostic, Hubs, Publication, Subscriber};
+use weir_gateway::DataPlane;
 use weir_telemetry::metrics::Metrics;
 
 use super::systemd;
@@ -18,32 +18,35 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Takes each configuration to the workers, and says what became of it.
 #[derive(Clone)]
-pub struct SnapshotPublisher(Arc<PublisherState>);
+pub struct SnapshotPublisher(Arc<ConfigurationState>);
 
-struct PublisherState {
+struct ConfigurationState {
     metrics: Arc<Metrics>,
     /// There is none before the first configuration, which the gateway is started with. It is not ours to keep alive.
-    gateway: OnceLock<Weak<Gateway>>,
+    gateway: OnceLock<Weak<DataPlane>>,
     /// The same for those who get certificates.
     acme: OnceLock<Weak<Acme>>,
+    hubs: OnceLock<Weak<Hubs>>,
     settings: Mutex<Option<Arc<NodeSettings>>>,
 }
 
 impl SnapshotPublisher {
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self(Arc::new(PublisherState {
+        Self(Arc::new(ConfigurationState {
             metrics,
             gateway: OnceLock::new(),
             acme: OnceLock::new(),
+            hubs: OnceLock::new(),
             settings: Mutex::default(),
         }))
     }
 
-    /// Names the gateway that later configurations go to, and who gets certificates for them.
-    pub fn leads_to(&self, gateway: &Arc<Gateway>, acme: &Arc<Acme>) {
+    /// Names the gateway that later configurations go to, who gets certificates for them, and their hubs.
+    pub fn publishes_to(&self, gateway: &Arc<DataPlane>, acme: &Arc<Acme>, hubs: &Arc<Hubs>) {
         // A node starts one of each in its life.
         let _ = self.0.gateway.set(Arc::downgrade(gateway));
         let _ = self.0.acme.set(Arc::downgrade(acme));
+        let _ = self.0.hubs.set(Arc::downgrade(hubs));
     }
 
     /// The settings of the last configuration that was accepted.
@@ -54,21 +57,29 @@ impl SnapshotPublisher {
 
 impl Subscriber for SnapshotPublisher {
     fn published(&self, publication: &Publication) {
-        let Publication { revision, snapshot, settings, acme, warnings } = publication;
-        say_each(warnings);
+        let Publication { revision, snapshot, settings, acme, hubs, warnings, is_answered } = publication;
+        if !is_answered {
+            say_each(warnings);
+        }
         *self.0.settings.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(settings));
         self.0.metrics.control.served(*revision);
         // Without a gateway this is the first one, or the node is about to end.
         let Some(gateway) = self.0.gateway.get().and_then(Weak::upgrade) else { return };
+        // Before routes lead to them.
+        if let Some(running) = self.0.hubs.get().and_then(Weak::upgrade) {
+            running.follow(hubs, |line| say!("{line}"));
+        }
         if !gateway.publish(Arc::clone(snapshot), PATIENCE) {
             say!("a worker has not taken on revision {revision} after {} s", PATIENCE.as_secs());
         }
         if let Some(Err(error)) = self.0.acme.get().and_then(Weak::upgrade).map(|all| all.follow(acme.as_ref())) {
-            say!("no certificate can be got: {error}");
+            say!("certificates cannot be ordered: {error}");
         }
         self.0.metrics.control.reloads_applied.fetch_add(1, Relaxed);
-        say!("configuration applied, revision {revision}");
-        systemd::ready();
+        if !is_answered {
+            say!("configuration applied, revision {revision}");
+            systemd::ready();
+        }
     }
 
     fn refused(&self, diagnostics: &[Diagnostic]) {

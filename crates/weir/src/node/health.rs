@@ -1,12 +1,12 @@
 //! The health of endpoints, for `/status` and `/metrics`.
 
 use serde_json::{Value, json};
-use weir_gateway::Gateway;
+use weir_gateway::DataPlane;
 use weir_gateway::gateway::{EndpointFilter, EndpointHealth};
 use weir_telemetry::exposition::Page;
 
 /// Endpoints that get series of their own. Whoever has more looks at `/status`.
-const SERIES: usize = 1_000;
+pub(super) const SERIES: usize = 1_000;
 
 /// Endpoints on a page of `/status`.
 const PAGE: usize = 1_000;
@@ -34,7 +34,7 @@ impl EndpointQuery {
 }
 
 /// Upstreams by name, each with its endpoints, and how many there are.
-pub fn report(gateway: &Gateway, query: &EndpointQuery) -> (Value, Value) {
+pub fn report(gateway: &DataPlane, query: &EndpointQuery) -> (Value, Value) {
     let page = gateway.endpoints(&query.filter);
     let upstreams = page.shown.chunk_by(|one, next| one.upstream == next.upstream);
     let all = |endpoints: &[EndpointHealth]| endpoints.iter().map(endpoint).collect::<Value>();
@@ -62,7 +62,7 @@ fn endpoint(endpoint: &EndpointHealth) -> Value {
     })
 }
 
-pub fn write(gateway: &Gateway, page: &mut Page) {
+pub fn write(gateway: &DataPlane, page: &mut Page) {
     let first = EndpointFilter { upstream: None, is_up: None, skip: 0, limit: SERIES };
     page.gauge("weir_upstream_endpoint_up", "Whether an endpoint is in rotation.");
     for endpoint in &gateway.endpoints(&first).shown {

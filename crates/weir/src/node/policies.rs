@@ -119,7 +119,7 @@ pub fn write(metrics: &Metrics, page: &mut Page) {
     }
     page.counter(
         "weir_policy_measured_wait_seconds",
-        "Time a policy waited for somebody else in the exchanges measured.",
+        "Time a policy waited for other services in the exchanges measured.",
     );
     for (route, policy, totals) in &rows {
         page.total(&[("route", route), ("policy", policy)], seconds(totals.waited_ns));

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 
 use weir_control::document::ListenAddress;
-use weir_net::inherit::{Inherited, Place};
+use weir_net::inherit::{Inherited, ListenerKey};
 use weir_net::listener;
 
 /// An address that cannot be listened on, and why.
@@ -41,13 +41,13 @@ pub fn socket_addr(address: ListenAddress) -> SocketAddr {
 /// Every listening socket of the process, by place. They stay here, beside the copies in use, so that they can be
 /// passed on.
 #[derive(Debug, Default)]
-pub struct Sockets(Vec<(Place, Vec<TcpListener>)>);
+pub struct Sockets(Vec<(ListenerKey, Vec<TcpListener>)>);
 
 impl Sockets {
     /// Opens `count` sockets for a place, or takes those inherited for it. Returns the address that it really is.
     pub fn open(
         &mut self,
-        place: Place,
+        place: ListenerKey,
         count: usize,
         backlog: i32,
         inherited: &mut Inherited,
@@ -79,7 +79,7 @@ impl Sockets {
         Ok(shares)
     }
 
-    pub fn all(&self) -> &[(Place, Vec<TcpListener>)] {
+    pub fn all(&self) -> &[(ListenerKey, Vec<TcpListener>)] {
         &self.0
     }
 }

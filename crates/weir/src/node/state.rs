@@ -6,30 +6,15 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use weir_control::acme::AcmeReport;
 use weir_control::{Acme, Publisher};
-use weir_gateway::Gateway;
-use weir_net::limits::Limits;
+use weir_gateway::DataPlane;
+use weir_net::limits::ProcessLimits;
 use weir_plugin::HeldBudget;
 use weir_plugin::held::HeldUse;
-use weir_plugins::SinkTally;
 use weir_telemetry::exposition::{Format, Page};
 use weir_telemetry::metrics::Metrics;
 use weir_telemetry::process;
 
-use super::{certificates, health, policies, traffic};
-
-/// What became of the records of plugins that log.
-fn records(page: &mut Page) {
-    page.counter("weir_log_records", "Records that plugins have logged, by where they go and what became of them.");
-    let tallies = weir_plugins::log_tallies();
-    for SinkTally { sink, delivered, dropped, .. } in &tallies {
-        page.total(&[("sink", sink), ("outcome", "delivered")], *delivered);
-        page.total(&[("sink", sink), ("outcome", "dropped")], *dropped);
-    }
-    page.gauge("weir_log_waiting_bytes", "Bytes of records that wait to be sent, by where they go.");
-    for SinkTally { sink, waiting, .. } in &tallies {
-        page.value(&[("sink", sink)], *waiting);
-    }
-}
+use super::{certificates, health, hubs, policies, records, traffic};
 
 /// Content in memory, and what was refused for want of room.
 fn held(page: &mut Page) {
@@ -55,12 +40,12 @@ pub enum NodePhase {
 /// A node's state, shared between its control loop and its status address.
 pub struct NodeState {
     pub metrics: Arc<Metrics>,
-    limits: Limits,
+    limits: ProcessLimits,
     pub publisher: Arc<Publisher>,
     /// Asks each worker for the revision it serves.
     revisions: OnceLock<Box<dyn Fn() -> Vec<u64> + Send + Sync>>,
     /// Whose endpoints are shown. It is not ours to keep alive.
-    gateway: OnceLock<Weak<Gateway>>,
+    gateway: OnceLock<Weak<DataPlane>>,
     acme: OnceLock<Weak<Acme>>,
     changing: Mutex<NodeProgress>,
 }
@@ -72,7 +57,7 @@ struct NodeProgress {
 }
 
 impl NodeState {
-    pub fn new(metrics: Arc<Metrics>, limits: Limits, publisher: Arc<Publisher>) -> Self {
+    pub fn new(metrics: Arc<Metrics>, limits: ProcessLimits, publisher: Arc<Publisher>) -> Self {
         Self {
             metrics,
             limits,
@@ -91,7 +76,7 @@ impl NodeState {
     }
 
     /// From here on there are endpoints to show, and certificates.
-    pub fn watches(&self, gateway: &Arc<Gateway>, acme: &Arc<Acme>) {
+    pub fn watches(&self, gateway: &Arc<DataPlane>, acme: &Arc<Acme>) {
         // A node has one of each in its life.
         let _ = self.gateway.set(Arc::downgrade(gateway));
         let _ = self.acme.set(Arc::downgrade(acme));
@@ -101,10 +86,12 @@ impl NodeState {
     pub fn scrape(&self, format: Format) -> String {
         self.metrics.scrape(format, |page| {
             policies::write(&self.metrics, page);
-            records(page);
+            records::write(page);
             held(page);
-            traffic::write(page);
-            if let Some(gateway) = self.gateway() {
+            hubs::write(&self.publisher.hubs().statuses(), page);
+            let gateway = self.gateway();
+            traffic::write(page, gateway.as_deref());
+            if let Some(gateway) = gateway {
                 health::write(&gateway, page);
             }
             if let Some(report) = self.acme() {
@@ -119,7 +106,7 @@ impl NodeState {
         policies::report(&self.metrics, every)
     }
 
-    fn gateway(&self) -> Option<Arc<Gateway>> {
+    fn gateway(&self) -> Option<Arc<DataPlane>> {
         self.gateway.get().and_then(Weak::upgrade)
     }
 
@@ -177,6 +164,7 @@ impl NodeState {
             "upstreams": upstreams,
             "endpoints": endpoints,
             "acme": self.acme(),
+            "hubs": hubs::report(&self.publisher.hubs().statuses()),
             "configuration": *self.publisher.status(),
             "upgrade": { "error": changing.upgrade_error },
             "limits": {

@@ -1,4 +1,4 @@
-//! The status address: `/status`, `/status/ready`, `/policies`, `/metrics`, and what orchestrators ask for.
+//! The status address: `/status`, `/status/ready`, `/policies`, `/records`, `/metrics`, and what orchestrators ask for.
 //!
 //! It runs on a thread of its own, so that it answers whatever the workers and the control loop are busy with.
 
@@ -24,6 +24,7 @@ use tracing::warn;
 use weir_telemetry::exposition::Format;
 
 use super::health::EndpointQuery;
+use super::records;
 use super::state::NodeState;
 
 /// Connections served at a time. Whoever comes later waits in the listening socket's queue.
@@ -110,7 +111,7 @@ async fn accept(listener: TcpListener, state: Arc<NodeState>, permits: Arc<Semap
 }
 
 /// What may be asked.
-const PATHS: &str = "/status /status/ready /policies /metrics /livez /readyz /healthz";
+const PATHS: &str = "/status /status/ready /policies /records /metrics /livez /readyz /healthz";
 
 /// Whether the address may be asked for under this name. Who can make a browser on this machine ask for its own name, and
 /// have that name mean this machine (DNS rebinding), would read what is for this machine alone. Such names have dots. An
@@ -126,7 +127,7 @@ fn answer<B>(request: &Request<B>, local: IpAddr, state: &NodeState) -> Response
     let named = request.headers().get(HOST).and_then(|value| value.to_str().ok());
     let named = request.uri().authority().map(Authority::as_str).or(named);
     if named.is_some_and(|host| !is_own_name(host, local)) {
-        let problem = "this address is on loopback: ask for it as 127.0.0.1, [::1] or localhost\n";
+        let problem = "this address is on loopback: request it as 127.0.0.1, [::1] or localhost\n";
         return text(StatusCode::MISDIRECTED_REQUEST, problem.into());
     }
     if request.method() != Method::GET && request.method() != Method::HEAD {
@@ -139,6 +140,7 @@ fn answer<B>(request: &Request<B>, local: IpAddr, state: &NodeState) -> Response
             json(StatusCode::OK, &state.report(&EndpointQuery::parse(request.uri().query().unwrap_or_default())))
         }
         "/policies" => json(StatusCode::OK, &state.policies()),
+        "/records" => json(StatusCode::OK, &records::report()),
         "/status/ready" => match state.not_ready() {
             None => json(StatusCode::OK, &serde_json::json!({ "status": "ok" })),
             Some(why) => json(StatusCode::SERVICE_UNAVAILABLE, &serde_json::json!({ "status": "error", "error": why })),
@@ -181,13 +183,13 @@ mod tests {
     use crate::node::state::NodePhase;
     use std::net::SocketAddr;
     use weir_control::{Publisher, check_text};
-    use weir_net::limits::Limits;
+    use weir_net::limits::ProcessLimits;
     use weir_plugin::Registry;
     use weir_telemetry::metrics::Metrics;
     use weir_testkit::Client;
 
     fn serve() -> (StatusServer, Arc<NodeState>, SocketAddr) {
-        let limits = Limits { open_files: Some(100), open_files_before: Some(100), backlog: 16, ports: 10 };
+        let limits = ProcessLimits { open_files: Some(100), open_files_before: Some(100), backlog: 16, ports: 10 };
         let metrics = Arc::new(Metrics::new(2));
         let publisher =
             Publisher::new("weir.yaml", Registry::new(&[]), Box::new(SnapshotPublisher::new(Arc::clone(&metrics))));

@@ -47,6 +47,6 @@ pub fn pass_on(command: &mut Command) {
 
 fn tell(states: &[NotifyState]) {
     if let Err(error) = sd_notify::notify(states) {
-        warn!("the service manager cannot be told: {error}");
+        warn!("notifying the service manager failed: {error}");
     }
 }

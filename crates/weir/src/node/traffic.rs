@@ -1,23 +1,33 @@
 //! What plugins say in `/metrics` of the traffic of their routes: `prometheus` and `proxy-mirror`.
 
+use weir_gateway::DataPlane;
+use weir_gateway::gateway::EndpointFilter;
 use weir_plugins::{BOUNDS_MS, LATENCIES, SeriesLabels, Totals};
 use weir_telemetry::exposition::Page;
 
+use super::health::SERIES;
+
 /// Writes what there is; nothing where nobody has asked for it.
-pub fn write(page: &mut Page) {
+pub fn write(page: &mut Page, gateway: Option<&DataPlane>) {
     mirrors(page);
     let totals = weir_plugins::totals();
     if totals.is_empty() {
         return;
     }
-    // As in Apache APISIX, whose counters have no `_total`: Prometheus takes them for gauges, and rates work all the same.
-    page.gauge("apisix_http_status", "Responses by status, route, service, consumer and endpoint.");
+    // Names, labels and types are those of Apache APISIX, whose counters have no `_total`.
+    page.gauge("apisix_node_info", "What the node is.");
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    page.value(&[("hostname", &host), ("version", env!("CARGO_PKG_VERSION"))], 1);
+    if let Some(gateway) = gateway {
+        upstreams(page, gateway);
+    }
+    page.counter_without_total("apisix_http_status", "Responses by status, route, service, consumer and endpoint.");
     for (labels, totals) in &totals {
         for (status, count) in &totals.statuses {
             page.value(&with(labels, ("code", &status.to_string())), count);
         }
     }
-    page.gauge("apisix_bandwidth", "Bytes from clients (ingress) and to them (egress).");
+    page.counter_without_total("apisix_bandwidth", "Bytes from clients (ingress) and to them (egress).");
     for (labels, Totals { ingress, egress, .. }) in &totals {
         page.value(&with(labels, ("type", "ingress")), ingress).value(&with(labels, ("type", "egress")), egress);
     }
@@ -26,6 +36,16 @@ pub fn write(page: &mut Page) {
         for (kind, latency) in LATENCIES.iter().zip(&totals.latencies) {
             page.counts(&with(labels, ("type", kind)), &BOUNDS_MS, &latency.buckets, latency.sum_ms);
         }
+    }
+}
+
+/// Endpoints that are checked.
+fn upstreams(page: &mut Page, gateway: &DataPlane) {
+    page.gauge("apisix_upstream_status", "Whether an endpoint that is actively checked is in rotation.");
+    let all = gateway.endpoints(&EndpointFilter { upstream: None, is_up: None, skip: 0, limit: SERIES });
+    for endpoint in all.shown.iter().filter(|endpoint| endpoint.is_checked) {
+        let (ip, port) = (endpoint.addr.ip().to_string(), endpoint.addr.port().to_string());
+        page.value(&[("name", &endpoint.upstream), ("ip", &ip), ("port", &port)], u8::from(endpoint.is_up));
     }
 }
 

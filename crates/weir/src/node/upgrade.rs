@@ -1,7 +1,8 @@
 //! SIGUSR2: another binary carries on with the same listening sockets.
 //!
-//! The new process opens nothing that is open already, and says through a pipe when it serves. Only then does this one
-//! stop accepting. When the new one fails, ends, or says nothing in time, this one goes on as if nothing had been.
+//! The new process opens nothing that is open already, and says through a pipe when it serves. Only when it has served for a
+//! while does this one stop accepting. When the new one fails, ends, or says nothing in time, this one goes on as if nothing had
+//! been.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -40,6 +41,8 @@ impl Invocation {
 pub enum Failed {
     Start(PathBuf, io::Error),
     Ended(ExitStatus),
+    /// It served, and then it ended.
+    Short(ExitStatus),
     Silent(Duration),
     System(io::Error),
 }
@@ -49,6 +52,9 @@ impl fmt::Display for Failed {
         match self {
             Failed::Start(program, error) => write!(out, "{} cannot be started: {error}", program.display()),
             Failed::Ended(status) => write!(out, "the new process ended before it was ready ({status})"),
+            Failed::Short(status) => {
+                write!(out, "the new process ended within {} s after it was ready ({status})", PROBATION.as_secs_f32())
+            }
             Failed::Silent(patience) => {
                 write!(out, "the new process was not ready after {} s and was ended", patience.as_secs_f32())
             }
@@ -57,13 +63,19 @@ impl fmt::Display for Failed {
     }
 }
 
-/// A new process that does not serve yet.
+/// How long the new process has to serve before this one leaves: what is going to fail at once, as by lack of memory or by a
+/// supervisor that does not know it, has failed by then. Both accept meanwhile.
+const PROBATION: Duration = Duration::from_secs(1);
+
+/// A new process that is not relied on yet.
 #[derive(Debug)]
 pub struct UpgradeAttempt {
     child: Child,
     ready: pipe::Receiver,
     patience: Duration,
     deadline: Instant,
+    /// When it said that it serves.
+    ready_at: Option<Instant>,
 }
 
 impl UpgradeAttempt {
@@ -81,7 +93,7 @@ impl UpgradeAttempt {
         // Held by the new process alone, the pipe ends when that does.
         drop(report);
         let child = child.map_err(|error| Failed::Start(invocation.program.clone(), error))?;
-        Ok(Self { child, ready, patience, deadline: Instant::now() + patience })
+        Ok(Self { child, ready, patience, deadline: Instant::now() + patience, ready_at: None })
     }
 
     /// The new process's id; `None` after it has ended.
@@ -89,11 +101,35 @@ impl UpgradeAttempt {
         self.child.id()
     }
 
-    /// Waits until the new process serves. May be dropped and called again; after an outcome the attempt is over.
+    /// Waits until the new process has served for a while. May be dropped and called again; after an outcome the attempt is
+    /// over.
     pub async fn outcome(&mut self) -> Result<(), Failed> {
+        if self.ready_at.is_none() {
+            self.readiness().await?;
+        }
+        let until = self.ready_at.unwrap_or_else(Instant::now) + PROBATION;
+        // A timer that is new each time, since others are waited for besides, might never come to fire.
+        if Instant::now() >= until {
+            return match self.child.try_wait() {
+                Ok(None) => Ok(()),
+                Ok(Some(status)) => Err(Failed::Short(status)),
+                Err(error) => Err(Failed::System(error)),
+            };
+        }
+        match tokio::time::timeout_at(until, self.child.wait()).await {
+            Err(_) => Ok(()),
+            Ok(outcome) => Err(outcome.map_or_else(Failed::System, Failed::Short)),
+        }
+    }
+
+    /// Waits until the new process says that it serves.
+    async fn readiness(&mut self) -> Result<(), Failed> {
         let mut said = [0; READY_BYTE.len()];
         match tokio::time::timeout_at(self.deadline, self.ready.read(&mut said)).await {
-            Ok(Ok(_)) if said == READY_BYTE => Ok(()),
+            Ok(Ok(_)) if said == READY_BYTE => {
+                self.ready_at = Some(Instant::now());
+                Ok(())
+            }
             // It closed the pipe, in all likelihood by ending.
             Ok(_) => match tokio::time::timeout_at(self.deadline, self.child.wait()).await {
                 Ok(outcome) => Err(outcome.map_or_else(Failed::System, Failed::Ended)),
@@ -132,7 +168,15 @@ mod tests {
 
     #[test]
     fn f15_a_process_that_says_it_is_ready_carries_on() {
-        upgrade_to("printf 1 > /proc/self/fd/$WEIR_READY_FD", LONG).expect("it said so");
+        upgrade_to("printf 1 > /proc/self/fd/$WEIR_READY_FD; exec sleep 1000", LONG).expect("it said so, and runs");
+    }
+
+    #[test]
+    fn u15_a_process_that_ends_right_after_it_was_ready_does_not() {
+        let script = "printf 1 > /proc/self/fd/$WEIR_READY_FD; kill -9 $$";
+        let failed = upgrade_to(script, LONG).expect_err("it is gone");
+        assert!(matches!(failed, Failed::Short(_)), "{failed}");
+        assert!(failed.to_string().starts_with("the new process ended within 1 s after it was ready"), "{failed}");
     }
 
     #[test]

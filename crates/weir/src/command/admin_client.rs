@@ -1,0 +1,152 @@
+//! A client of a running node's Admin API, for the commands that change its resources.
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use clap::Args;
+use http::{Method, Request, StatusCode};
+use serde_json::Value;
+use weir_client::{Authorities, CallSettings, HttpClient, HttpClientSettings, ServerVerification, ServiceUrl};
+
+/// The largest answer: a list of all routes of a large node.
+const MOST_ANSWER: usize = 1 << 30;
+
+/// Which node, and by what key.
+#[derive(Debug, Clone, Args)]
+pub struct AdminOptions {
+    /// The Admin API of the node.
+    #[arg(long, value_name = "URL", env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9180")]
+    server: String,
+    /// A file with the key. Without one the variable WEIR_ADMIN_KEY holds it.
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// A file with the certificate, in PEM, of the authority that vouches for the node.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Takes any certificate of the node.
+    #[arg(long)]
+    insecure: bool,
+}
+
+/// A node that is asked.
+pub struct AdminClient {
+    server: String,
+    key: String,
+    http: HttpClient,
+    settings: CallSettings,
+    runtime: tokio::runtime::Runtime,
+}
+
+/// An answer that says that what was asked for was done.
+#[derive(Debug)]
+pub struct AdminAnswer {
+    pub status: StatusCode,
+    pub body: Value,
+}
+
+impl AdminClient {
+    /// # Errors
+    /// What is wrong with the options.
+    pub fn new(options: &AdminOptions) -> Result<AdminClient, String> {
+        let key = match &options.key_file {
+            Some(path) => {
+                std::fs::read_to_string(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?
+            }
+            None => std::env::var("WEIR_ADMIN_KEY")
+                .map_err(|_| "no key: set WEIR_ADMIN_KEY, or name a file with `--key-file`".to_owned())?,
+        };
+        let authorities = match &options.ca {
+            None => Authorities::System,
+            Some(path) => {
+                let text =
+                    std::fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+                let certificates = weir_net::tls::certificates(&text);
+                Authorities::Own(certificates.map_err(|error| format!("{}: {error}", path.display()))?.into())
+            }
+        };
+        let verification = if options.insecure { ServerVerification::Skip } else { ServerVerification::Verify };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        Ok(AdminClient {
+            server: options.server.trim_end_matches('/').to_owned(),
+            key: key.trim().to_owned(),
+            http: HttpClient::new(HttpClientSettings { authorities, ..HttpClientSettings::default() }),
+            settings: CallSettings { verification, max_content_bytes: MOST_ANSWER, ..CallSettings::default() },
+            runtime: runtime.map_err(|error| format!("no runtime can be made: {error}"))?,
+        })
+    }
+
+    /// Asks for a path below `/apisix/admin/`, with further fields.
+    ///
+    /// # Errors
+    /// Why the node did not do it: one line for each thing that is wrong.
+    pub fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        fields: &[(&str, Option<&str>)],
+        body: Option<&Value>,
+    ) -> Result<AdminAnswer, String> {
+        let (status, body) = self.answer(method, path, fields, body)?;
+        if status.is_success() {
+            return Ok(AdminAnswer { status, body });
+        }
+        Err(refusal(status, &body))
+    }
+
+    /// What stands under a path; nothing where it is not there.
+    ///
+    /// # Errors
+    /// As [`AdminClient::ask`].
+    pub fn find(&self, path: &str) -> Result<Option<Value>, String> {
+        match self.answer(Method::GET, path, &[], None)? {
+            (status, body) if status.is_success() => Ok(Some(body)),
+            (StatusCode::NOT_FOUND, body) if body["message"] == "Key not found" => Ok(None),
+            (status, body) => Err(refusal(status, &body)),
+        }
+    }
+
+    fn answer(
+        &self,
+        method: Method,
+        path: &str,
+        fields: &[(&str, Option<&str>)],
+        body: Option<&Value>,
+    ) -> Result<(StatusCode, Value), String> {
+        let url = format!("{}/apisix/admin/{path}", self.server);
+        let url = ServiceUrl::parse(&url).map_err(|error| format!("{url}: {error}"))?;
+        let mut request = Request::builder().method(method).uri(url.target().as_str()).header("X-API-KEY", &self.key);
+        for (name, value) in fields {
+            if let Some(value) = value {
+                request = request.header(*name, *value);
+            }
+        }
+        let content = body.map_or_else(Bytes::new, |body| body.to_string().into());
+        let request = request.body(content).map_err(|error| format!("the request cannot be made: {error}"))?;
+        let answer = self.runtime.block_on(self.http.call(&url, request, &self.settings));
+        let answer = answer.map_err(|error| format!("{} does not answer: {error}", self.server))?;
+        let body = serde_json::from_slice(answer.body());
+        Ok((answer.status(), body.unwrap_or_else(|_| String::from_utf8_lossy(answer.body()).into_owned().into())))
+    }
+}
+
+/// Everything that the node says against it.
+fn refusal(status: StatusCode, body: &Value) -> String {
+    let listed: Vec<String> = body["diagnostics"].as_array().into_iter().flatten().map(diagnostic).collect();
+    if !listed.is_empty() {
+        return listed.join("\n");
+    }
+    let told =
+        body["error_msg"].as_str().or(body["message"].as_str()).unwrap_or_else(|| body.as_str().unwrap_or_default());
+    match body["description"].as_str() {
+        Some(description) => format!("{told}: {description} ({status})"),
+        None => format!("{told} ({status})"),
+    }
+}
+
+fn diagnostic(fault: &Value) -> String {
+    let text = |name: &str| fault[name].as_str().unwrap_or_default();
+    match fault["advice"].as_str() {
+        Some(advice) => format!("{}: {}; {advice}", text("path"), text("problem")),
+        None => format!("{}: {}", text("path"), text("problem")),
+    }
+}

@@ -1,0 +1,83 @@
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::{fs, io};
+
+use clap::{Args, ValueEnum};
+use weir_convert::{Converted, FindingKind, SyntaxError};
+
+use crate::exit::{self, ExitFailure};
+use crate::say::say;
+
+/// Writes a configuration of another gateway as one of this one.
+///
+/// The file goes to standard output. What was not carried over, or behaves differently, stands at its beginning and goes to standard
+/// error, each with its place. `weir check` and `weir explain` say of the result what it means.
+#[derive(Debug, Args)]
+pub struct ConvertCommand {
+    /// What the file is for.
+    #[arg(value_enum)]
+    from: Dialect,
+    /// The file. Files that it includes are looked for beside it.
+    file: PathBuf,
+    /// Ends with 1 if something was not carried over.
+    #[arg(long)]
+    deny_losses: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Dialect {
+    /// nginx.conf, or a file of its conf.d.
+    Nginx,
+}
+
+impl ConvertCommand {
+    pub fn execute(self) -> ExitCode {
+        let text = match fs::read_to_string(&self.file) {
+            Ok(text) => text,
+            Err(error) => {
+                say!("{}: cannot be read: {error}", self.file.display());
+                return ExitFailure::Configuration.into();
+            }
+        };
+        let converted = match self.convert(&text) {
+            Ok(converted) => converted,
+            Err(error) => {
+                say!("{error}");
+                return ExitFailure::Configuration.into();
+            }
+        };
+        for finding in &converted.findings {
+            say!("{finding}");
+        }
+        if let Err(error) = io::stdout().write_all(converted.yaml().as_bytes()) {
+            say!("the file cannot be written: {error}");
+            return ExitFailure::System.into();
+        }
+        let is_lossy = converted.findings.iter().any(|finding| finding.kind == FindingKind::Lost);
+        if self.deny_losses && is_lossy { ExitFailure::Configuration.into() } else { exit::DONE }
+    }
+
+    fn convert(&self, text: &str) -> Result<Converted, SyntaxError> {
+        let name = self.file.display().to_string();
+        let directory = self.file.parent().unwrap_or(Path::new("."));
+        match self.from {
+            Dialect::Nginx => weir_convert::nginx::convert(&name, text, &|pattern| included(directory, pattern)),
+        }
+    }
+}
+
+/// The files that a pattern names, relative to the directory, in the order of their names. A pattern with `*` may name none.
+fn included(directory: &Path, pattern: &str) -> Result<Vec<(String, String)>, String> {
+    let pattern = directory.join(pattern);
+    let pattern = pattern.to_str().ok_or("the name is not UTF-8")?;
+    let paths = glob::glob(pattern).map_err(|error| error.to_string())?;
+    let read = |path: Result<PathBuf, glob::GlobError>| {
+        let path = path.map_err(|error| error.to_string())?;
+        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok((path.display().to_string(), text))
+    };
+    let files = paths.map(read).collect::<Result<Vec<_>, String>>()?;
+    let is_pattern = pattern.contains(['*', '?', '[']);
+    if files.is_empty() && !is_pattern { Err("there is no such file".to_owned()) } else { Ok(files) }
+}

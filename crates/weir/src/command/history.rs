@@ -1,0 +1,127 @@
+//! `weir history` and `weir rollback`: what a running node's store has been through.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Args;
+use http::Method;
+use serde_json::Value;
+
+use super::admin_client::{AdminClient, AdminOptions};
+use super::resources::{ended, print};
+use crate::say::say;
+
+/// Lists the latest changes of a running node's resources, or shows one of them.
+#[derive(Debug, Args)]
+pub struct HistoryCommand {
+    /// Shows this revision, member by member.
+    revision: Option<u64>,
+    /// Only changes of this resource, as `routes/orders`.
+    #[arg(long, value_name = "LIST/ID")]
+    key: Option<String>,
+    /// How many.
+    #[arg(long, default_value_t = 20)]
+    count: u32,
+    #[command(flatten)]
+    node: AdminOptions,
+}
+
+/// Lists the nodes that share a store, with the revision that each serves.
+#[derive(Debug, Args)]
+pub struct NodesCommand {
+    #[command(flatten)]
+    node: AdminOptions,
+}
+
+impl NodesCommand {
+    pub fn execute(self) -> ExitCode {
+        ended(AdminClient::new(&self.node).and_then(|node| {
+            let found = node.find("nodes")?.unwrap_or_default();
+            let mut lines = format!("{:<40} {:<10} {:>12} {:<8} SET ASIDE\n", "NODE", "VERSION", "REVISION", "IN STEP");
+            for one in found["list"].as_array().into_iter().flatten() {
+                let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
+                let in_step = if one["in_step"] == true { "yes" } else { "no" };
+                let (id, version, revision, aside) = (text("id"), text("version"), &one["revision"], &one["set_aside"]);
+                lines += &format!("{id:<40} {version:<10} {revision:>12} {in_step:<8} {aside}\n");
+            }
+            // A reader that has gone is no failure.
+            let _ = io::stdout().write_all(lines.as_bytes());
+            Ok(())
+        }))
+    }
+}
+
+/// Makes all resources of a running node what they were at a revision, as a new revision.
+#[derive(Debug, Args)]
+pub struct RollbackCommand {
+    /// As `weir history` lists it.
+    revision: u64,
+    /// Only shows what would change.
+    #[arg(long)]
+    dry_run: bool,
+    /// Why, for the history.
+    #[arg(short = 'm', long, value_name = "TEXT")]
+    message: Option<String>,
+    #[command(flatten)]
+    node: AdminOptions,
+}
+
+impl HistoryCommand {
+    pub fn execute(self) -> ExitCode {
+        ended(AdminClient::new(&self.node).and_then(|node| self.show(&node)))
+    }
+
+    fn show(&self, node: &AdminClient) -> Result<(), String> {
+        if let Some(revision) = self.revision {
+            let found = node.find(&format!("history/{revision}"))?;
+            print(&found.ok_or_else(|| format!("revision {revision} is not kept"))?);
+            return Ok(());
+        }
+        let key = self.key.as_ref().map(|key| format!("&key={key}")).unwrap_or_default();
+        let found = node.find(&format!("history?count={}{key}", self.count))?.unwrap_or_default();
+        let lines: String = found["list"].as_array().into_iter().flatten().map(line).collect();
+        // A reader that has gone is no failure.
+        let _ = io::stdout().write_all(lines.as_bytes());
+        Ok(())
+    }
+}
+
+impl RollbackCommand {
+    pub fn execute(self) -> ExitCode {
+        ended(AdminClient::new(&self.node).and_then(|node| {
+            let dry_run = if self.dry_run { "?dry_run=true" } else { "?wait=10s" };
+            let path = format!("history/{}/rollback{dry_run}", self.revision);
+            let answer = node.ask(Method::POST, &path, &[("X-Weir-Message", self.message.as_deref())], None)?;
+            if self.dry_run {
+                print(&answer.body["changes"]);
+            } else {
+                say!("rolled back to revision {}: this is revision {}", self.revision, answer.body["revision"]);
+            }
+            Ok(())
+        }))
+    }
+}
+
+/// When, who, what, why.
+fn line(record: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let changes: Vec<String> = record["changes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|change| format!("{} {}", text(&change["action"]), text(&change["key"])))
+        .collect();
+    let at = std::time::UNIX_EPOCH + std::time::Duration::from_millis(record["at_ms"].as_u64().unwrap_or_default());
+    let author = &record["author"];
+    let message = match author["message"].as_str() {
+        Some(message) => format!("  \"{message}\""),
+        None => String::new(),
+    };
+    let told = if changes.len() > 4 {
+        format!("{} and {} more", changes[..4].join(", "), changes.len() - 4)
+    } else {
+        changes.join(", ")
+    };
+    let at = httpdate::fmt_http_date(at);
+    format!("{:>6}  {at}  {:12}  {told}{message}\n", record["revision"].to_string(), text(&author["name"]))
+}

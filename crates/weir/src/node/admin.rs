@@ -1,0 +1,226 @@
+//! The address of the Admin API: sockets, TLS and connections. What is answered is decided in the control plane.
+//!
+//! It runs on a thread of its own, so that no worker waits for it.
+
+mod key_file;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tracing::warn;
+use weir_control::admin::{AdminApi, AdminKeys, AdminParts, AdminPeer, BodyFault, generated_key};
+use weir_control::document::{AdminSettings, AdminTls, NodeSettings, StoreKind};
+use weir_control::stores::{LiveResources, ResourceWriter, data_directory};
+use weir_gateway::DataPlane;
+use weir_net::tls::{self, ClientTerms, Server, ServerTerms, Versions};
+
+use crate::exit::ExitFailure;
+use crate::node::PLUGINS;
+use crate::say::say;
+
+/// Connections served at a time. Others wait in the listening socket's queue.
+const CONNECTIONS: usize = 128;
+/// A connection that sends no request for so long is closed.
+const IDLE: Duration = Duration::from_secs(60);
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// A body that is not complete after so long is given up.
+const BODY: Duration = Duration::from_secs(60);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long answers may take that are being sent when the server is dropped.
+const FINISH: Duration = Duration::from_secs(1);
+/// Certificates between a client's own and the authority.
+const CLIENT_DEPTH: usize = 2;
+
+/// The running server. Dropping it stops accepting and finishes what was asked.
+pub struct AdminServer {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The resources of a node that has a store.
+pub struct NodeResources {
+    pub live: Arc<LiveResources>,
+    pub writer: ResourceWriter,
+}
+
+/// Starts the Admin API, where the settings want one. What went wrong has been said when this returns an error.
+pub fn start(
+    listeners: Vec<TcpListener>,
+    settings: &NodeSettings,
+    file: &Path,
+    resources: NodeResources,
+    gateway: &Arc<DataPlane>,
+) -> Result<Option<AdminServer>, ExitFailure> {
+    let Some(admin) = &settings.admin else { return Ok(None) };
+    let failed = |problem: String| {
+        say!("{problem}");
+        ExitFailure::System
+    };
+    let beside = file.parent().unwrap_or(Path::new(""));
+    let tls = tls(admin, beside).map_err(failed)?;
+    let mut keys = admin.keys.clone();
+    if keys.is_empty() {
+        let directory = data_directory(settings, beside);
+        let (key, path) = key_file::generated(&directory).map_err(|error| {
+            failed(format!("no key for the Admin API can be kept in {}: {error}", directory.display()))
+        })?;
+        say!("the key of the Admin API is in {}", path.display());
+        keys.push(generated_key(&key));
+    }
+    let is_standalone = settings.store.as_ref().is_some_and(|store| store.kind == StoreKind::Standalone);
+    let gateway = Arc::downgrade(gateway);
+    let api = AdminApi::new(AdminParts {
+        live: resources.live,
+        writer: resources.writer,
+        registry: PLUGINS,
+        keys: AdminKeys::new(keys),
+        hosts: admin.hosts.clone(),
+        origins: admin.origins.clone(),
+        is_standalone,
+        served: Box::new(move || gateway.upgrade().map(|gateway| gateway.revisions()).unwrap_or_default()),
+    });
+    let server = AdminServer::start(listeners, api, tls);
+    server.map(Some).map_err(|error| failed(format!("a thread or its runtime cannot be made: {error}")))
+}
+
+struct AdminService {
+    api: AdminApi,
+    tls: Option<TlsAcceptor>,
+}
+
+impl AdminServer {
+    pub fn start(listeners: Vec<TcpListener>, api: AdminApi, tls: Option<TlsAcceptor>) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
+            runtime.block_on(async {
+                let service = Arc::new(AdminService { api, tls });
+                let open = Arc::new(GracefulShutdown::new());
+                let permits = Arc::new(Semaphore::new(CONNECTIONS));
+                let mut accepting = JoinSet::new();
+                for listener in listeners {
+                    accepting.spawn(accept(listener, Arc::clone(&service), Arc::clone(&permits), Arc::clone(&open)));
+                }
+                // An error says that the server was dropped, which means the same.
+                let _ = stopped.await;
+                accepting.shutdown().await;
+                let open = Arc::into_inner(open).expect("only the tasks that were ended shared it");
+                let _ = timeout(FINISH, open.shutdown()).await;
+            });
+        })?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for AdminServer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has reported that itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The server's side of TLS, from the files that the settings name.
+fn tls(settings: &AdminSettings, beside: &Path) -> Result<Option<TlsAcceptor>, String> {
+    let Some(AdminTls { cert, key, ca }) = &settings.tls else { return Ok(None) };
+    let read = |name: &str| {
+        let path = beside.join(name);
+        std::fs::read(&path).map_err(|error| format!("admin.tls: {} cannot be read: {error}", path.display()))
+    };
+    let wrong = |name: &str, error: &dyn std::fmt::Display| format!("admin.tls: `{name}` cannot be used: {error}");
+    let chain = tls::certificates(&read(cert)?).map_err(|error| wrong(cert, &error))?;
+    let certified = tls::certified(chain, &read(key)?).map_err(|error| wrong(key, &error))?;
+    let authorities = match ca {
+        Some(ca) => Some(tls::certificates(&read(ca)?).map_err(|error| wrong(ca, &error))?),
+        None => None,
+    };
+    let clients = authorities.as_ref();
+    let clients = clients.map(|authorities| ClientTerms { authorities, depth: CLIENT_DEPTH, optional: false });
+    let terms = ServerTerms { keys: vec![certified], versions: Versions::ALL, clients, protocols: &["h2", "http/1.1"] };
+    let server = Server::new(terms).map_err(|error| wrong(cert, &error))?;
+    Ok(Some(TlsAcceptor::from(Arc::clone(server.config()))))
+}
+
+async fn accept(
+    listener: TcpListener,
+    service: Arc<AdminService>,
+    permits: Arc<Semaphore>,
+    open: Arc<GracefulShutdown>,
+) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return warn!("the Admin API cannot be served: {error}"),
+    };
+    loop {
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+        let (stream, remote) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                warn!("the Admin API cannot accept: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Ok(local) = stream.local_addr() else { continue };
+        // Answers are small, and their last part must not wait for an acknowledgement.
+        let _ = stream.set_nodelay(true);
+        let (service, watcher, peer) = (Arc::clone(&service), open.watcher(), AdminPeer { local, remote });
+        tokio::spawn(async move {
+            match service.tls.clone() {
+                None => serve(stream, service, watcher, peer).await,
+                Some(tls) => match timeout(HANDSHAKE, tls.accept(stream)).await {
+                    Ok(Ok(stream)) => serve(stream, service, watcher, peer).await,
+                    Ok(Err(error)) => warn!("a TLS handshake of {remote} with the Admin API failed: {error}"),
+                    Err(_) => warn!("a TLS handshake of {remote} with the Admin API timed out after {HANDSHAKE:?}"),
+                },
+            }
+            drop(permit);
+        });
+    }
+}
+
+async fn serve<S>(stream: S, service: Arc<AdminService>, watcher: Watcher, peer: AdminPeer)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let answering = service_fn(move |request| {
+        let service = Arc::clone(&service);
+        async move { Ok::<_, Infallible>(answer(&service.api, request, peer).await) }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(IDLE).max_concurrent_streams(64);
+    let connection = builder.serve_connection(TokioIo::new(stream), answering).into_owned();
+    // Clients leave as they like.
+    let _ = watcher.watch(connection).await;
+}
+
+async fn answer(api: &AdminApi, request: Request<Incoming>, peer: AdminPeer) -> Response<Full<Bytes>> {
+    let (head, body) = request.into_parts();
+    let read = async move |limit: usize| match timeout(BODY, Limited::new(body, limit).collect()).await {
+        Ok(Ok(content)) => Ok(content.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(BodyFault::TooLarge),
+        Ok(Err(_)) | Err(_) => Err(BodyFault::Incomplete),
+    };
+    api.answer(head, peer, read).await.map(Full::new)
+}

@@ -1,0 +1,46 @@
+//! The key of a node whose file names none.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+const NAME: &str = "admin.key";
+/// Of randomness.
+const BYTES: usize = 24;
+
+/// Reads the key that was made before, or makes one in a file that its owner alone can read. Returns the key and the file.
+pub fn generated(directory: &Path) -> io::Result<(String, PathBuf)> {
+    let path = directory.join(NAME);
+    match fs::read_to_string(&path) {
+        Ok(text) if !text.trim().is_empty() => return Ok((text.trim().to_owned(), path)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    fs::create_dir_all(directory)?;
+    let mut random = [0; BYTES];
+    aws_lc_rs::rand::fill(&mut random).map_err(|_| io::Error::other("the system gives no random numbers"))?;
+    let key: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+    writeln!(file, "{key}")?;
+    file.sync_all()?;
+    Ok((key, path))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use weir_testkit::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_made_once_and_for_its_owner_alone() {
+        let directory = TempDir::new();
+        let (key, path) = generated(&directory.join("data")).expect("a disk");
+        assert_eq!(key.len(), 2 * BYTES);
+        assert_eq!(fs::metadata(&path).expect("a file").permissions().mode() & 0o777, 0o600);
+        assert_eq!(generated(&directory.join("data")).expect("a disk"), (key, path));
+    }
+}

@@ -1,0 +1,88 @@
+//! Hubs, in `/metrics` and `/status`.
+
+use serde_json::{Value, json};
+use weir_control::hubs::HubStatus;
+use weir_telemetry::exposition::Page;
+
+/// By the id of the hub.
+type HubStatuses = [(Box<str>, HubStatus)];
+
+pub fn write(hubs: &HubStatuses, page: &mut Page) {
+    if hubs.is_empty() {
+        return;
+    }
+    page.counter("weir_hub_audience", "Events of a hub, times the subscriptions they were for.");
+    for (hub, status) in hubs {
+        page.total(&[("hub", hub)], status.account.audience);
+    }
+    page.counter("weir_hub_outcomes", "What became of them, once something has.");
+    for (hub, status) in hubs {
+        let tally = status.account.tally;
+        let outcomes = [
+            ("delivered", tally.delivered),
+            ("dead_lettered", tally.dead_lettered),
+            ("expired", tally.expired),
+            ("cancelled", tally.cancelled),
+        ];
+        for (outcome, count) in outcomes {
+            page.total(&[("hub", hub), ("outcome", outcome)], count);
+        }
+    }
+    page.counter("weir_hub_attempts", "Deliveries begun since the process started, repeated ones included.");
+    for (hub, status) in hubs {
+        page.total(&[("hub", hub)], status.attempts);
+    }
+    sizes(hubs, page);
+}
+
+fn sizes(hubs: &HubStatuses, page: &mut Page) {
+    page.gauge("weir_hub_pending", "Deliveries still to be made.");
+    for (hub, status) in hubs {
+        page.value(&[("hub", hub)], status.account.pending);
+    }
+    page.gauge("weir_hub_in_flight", "Deliveries under way.");
+    for (hub, status) in hubs {
+        page.value(&[("hub", hub)], status.in_flight);
+    }
+    page.gauge("weir_hub_subscriptions", "Active subscriptions.");
+    for (hub, status) in hubs {
+        page.value(&[("hub", hub)], status.subscriptions);
+    }
+    page.gauge("weir_hub_unverified", "Requests that wait for their verification.");
+    for (hub, status) in hubs {
+        page.value(&[("hub", hub)], status.unverified);
+    }
+    page.gauge("weir_hub_stored_events", "Events on disk.");
+    for (hub, status) in hubs {
+        page.value(&[("hub", hub)], status.stored_events);
+    }
+    page.gauge("weir_hub_stored_bytes", "Their size on disk.");
+    for (hub, status) in hubs {
+        page.value(&[("hub", hub)], status.stored_bytes);
+    }
+}
+
+/// What `/status` shows.
+pub fn report(hubs: &HubStatuses) -> Value {
+    let report = |(hub, status): &(Box<str>, HubStatus)| {
+        let (account, tally) = (status.account, status.account.tally);
+        json!({
+            "id": hub,
+            "subscriptions": status.subscriptions,
+            "unverified": status.unverified,
+            "events": status.events,
+            "stored_events": status.stored_events,
+            "stored_bytes": status.stored_bytes,
+            "in_flight": status.in_flight,
+            "attempts": status.attempts,
+            "audience": account.audience,
+            "delivered": tally.delivered,
+            "dead_lettered": tally.dead_lettered,
+            "expired": tally.expired,
+            "cancelled": tally.cancelled,
+            "pending": account.pending,
+            "error": status.error,
+        })
+    };
+    hubs.iter().map(report).collect()
+}

@@ -1,0 +1,53 @@
+//! What became of the records of plugins that log, for `/records` and `/metrics`.
+
+use serde_json::{Value, json};
+use weir_records::{AccountReading, RecordTally};
+use weir_telemetry::exposition::Page;
+
+/// What `/records` shows.
+pub fn report() -> Value {
+    json!({ "sinks": weir_plugins::record_accounts() })
+}
+
+/// What `/metrics` shows. `delivered`, `rejected`, `dropped` and what is pending add up to what was accepted.
+pub fn write(page: &mut Page) {
+    let accounts = weir_plugins::record_accounts();
+    page.counter("weir_log_records", "Records that plugins have logged, by where they go and what became of them.");
+    settled(page, &accounts, |tally| tally.records);
+    page.counter("weir_log_bytes", "Bytes of these records, as workers have copied them.");
+    settled(page, &accounts, |tally| tally.bytes);
+    page.gauge("weir_log_pending_records", "Records that are not delivered yet, by where they wait.");
+    pending(page, &accounts, |tally| tally.records);
+    page.gauge("weir_log_pending_bytes", "Bytes of these records.");
+    pending(page, &accounts, |tally| tally.bytes);
+    page.gauge("weir_log_sink_up", "Whether the last batch of a sink was delivered.");
+    for account in &accounts {
+        page.value(&[("sink", &account.name)], u8::from(account.last_error.is_none()));
+    }
+}
+
+fn settled(page: &mut Page, accounts: &[AccountReading], number: fn(&RecordTally) -> u64) {
+    for account in accounts {
+        let sink = ("sink", &*account.name);
+        page.total(&[sink, ("outcome", "accepted"), ("reason", "")], number(&account.accepted));
+        page.total(&[sink, ("outcome", "delivered"), ("reason", "")], number(&account.delivered));
+        for (outcome, reasons) in [("rejected", &account.rejected), ("dropped", &account.dropped)] {
+            for (reason, tally) in reasons {
+                page.total(&[sink, ("outcome", outcome), ("reason", reason)], number(tally));
+            }
+        }
+    }
+}
+
+fn pending(page: &mut Page, accounts: &[AccountReading], number: fn(&RecordTally) -> u64) {
+    for account in accounts {
+        let places = [
+            ("memory", &account.pending.memory),
+            ("spool", &account.pending.spool),
+            ("inflight", &account.pending.inflight),
+        ];
+        for (place, tally) in places {
+            page.value(&[("sink", &account.name), ("where", place)], number(tally));
+        }
+    }
+}
