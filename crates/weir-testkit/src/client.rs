@@ -1,6 +1,5 @@
 //! A client that sends exactly the bytes it is given.
 
-use std::fmt;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
@@ -10,57 +9,15 @@ use http::Request;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::http2::{self, Http2Connection};
-use crate::origin::Reading;
+use crate::reading::{ReadError, Reading};
 use crate::tls::{Agreed, TlsClient, Wire};
 use crate::wait::DEADLINE;
-use crate::wire::{Fields, Framing, Incoming, Response};
-
-/// Why nothing more could be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReadError {
-    /// The peer ended the stream in order, before what was asked for was complete.
-    Closed {
-        /// What had come of it, as Latin-1.
-        partial: String,
-    },
-    /// The connection was reset.
-    Reset {
-        /// What had come of it, as Latin-1.
-        partial: String,
-    },
-    /// Nothing came within the deadline.
-    TimedOut {
-        /// What had come of it, as Latin-1.
-        partial: String,
-    },
-    /// What came is not HTTP/1 as the reader wants it.
-    Malformed(String),
-}
-
-impl ReadError {
-    /// Whether the peer is gone, in order or not, without a byte of what was asked for.
-    pub fn is_gone(&self) -> bool {
-        matches!(self, ReadError::Closed { partial } | ReadError::Reset { partial } if partial.is_empty())
-    }
-}
-
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ReadError::Closed { partial } => write!(f, "closed after {partial:?}"),
-            ReadError::Reset { partial } => write!(f, "reset after {partial:?}"),
-            ReadError::TimedOut { partial } => write!(f, "nothing more came after {partial:?}"),
-            ReadError::Malformed(what) => write!(f, "malformed: {what}"),
-        }
-    }
-}
-
-impl std::error::Error for ReadError {}
+use crate::wire::{BodyFraming, Fields, MessageReader, Response};
 
 /// One TCP connection to a gateway.
 pub struct Client {
     stream: Wire,
-    incoming: Incoming,
+    incoming: MessageReader,
     local: SocketAddr,
     /// Requests go over HTTP/2, on a connection beside this one.
     by_http2: bool,
@@ -101,6 +58,11 @@ impl Client {
         Client { by_http2: http2::is_wanted(), ..Client::connect(address) }
     }
 
+    /// The same client, asking over HTTP/2 what means the same there.
+    pub fn by_http2(self) -> Client {
+        Client { by_http2: true, ..self }
+    }
+
     fn over(stream: TcpStream) -> std::io::Result<Client> {
         Client::speaking(Wire::plain(prepared(stream)?))
     }
@@ -122,7 +84,7 @@ impl Client {
 
     fn speaking(stream: Wire) -> std::io::Result<Client> {
         let local = stream.tcp().local_addr()?;
-        Ok(Client { incoming: Incoming::new(stream.clone(), None), stream, local, by_http2: false, http2: None })
+        Ok(Client { incoming: MessageReader::new(stream.clone(), None), stream, local, by_http2: false, http2: None })
     }
 
     /// This end's address.
@@ -189,7 +151,7 @@ impl Client {
     }
 
     /// Reads the rest of a body announced by `framing`, after [`Client::response_head`].
-    pub fn body(&mut self, framing: Framing) -> Result<(Vec<u8>, Fields), ReadError> {
+    pub fn body(&mut self, framing: BodyFraming) -> Result<(Vec<u8>, Fields), ReadError> {
         self.incoming.body(framing, Reading::Strict)
     }
 

@@ -11,9 +11,9 @@ use http::{HeaderMap, HeaderValue, Request, Uri};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::client::ReadError;
+use crate::reading::ReadError;
 use crate::wait::DEADLINE;
-use crate::wire::{Fields, Framing, Response};
+use crate::wire::{BodyFraming, Fields, Response};
 
 /// Whether tests ask over HTTP/2.
 pub(crate) fn is_wanted() -> bool {
@@ -70,7 +70,7 @@ impl Http2Connection {
             status: head.status.as_u16(),
             reason: head.status.canonical_reason().unwrap_or_default().to_owned(),
             version: "HTTP/2.0".to_owned(),
-            framing: length.map_or(Framing::Close, Framing::Length),
+            framing: length.map_or(BodyFraming::Close, BodyFraming::Length),
             headers,
             body,
             trailers: fields(&trailers),

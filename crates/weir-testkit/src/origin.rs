@@ -9,23 +9,11 @@ use std::time::Duration;
 
 use socket2::{SockFilter, SockRef};
 
-use crate::client::ReadError;
 use crate::gate::Gate;
+use crate::reading::{ReadError, Reading};
 use crate::tls::{Agreed, TlsServer, Wire};
 use crate::wait::{DEADLINE, eventually_some};
-use crate::wire::{Fields, Framing, Incoming, Recording, Request, latin1};
-
-/// How an origin reads requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
-    /// Anything RFC 9112 calls wrong or doubtful is a violation, kept in [`Origin::violations`].
-    Strict,
-    /// As careless servers do: bare LF, folded lines, spaces around names, `_` for `-`, any `chunk…` coding, sizes with
-    /// anything after the digits; where both lengths are there, `Content-Length` counts.
-    LengthWins,
-    /// The same, but where both lengths are there, chunks count.
-    ChunkedWins,
-}
+use crate::wire::{BodyFraming, Fields, MessageReader, Recording, Request, latin1};
 
 /// One answer of an origin that serves request by request.
 #[derive(Clone, Debug)]
@@ -67,7 +55,7 @@ impl Answer {
 /// A recording upstream on a loopback port, with a thread per connection. Dropping it closes everything it has open.
 pub struct Origin {
     address: SocketAddr,
-    log: Arc<Log>,
+    log: Arc<OriginLog>,
 }
 
 /// Connections of which the log holds a handle, ended ones included: the last handle that goes with bytes unread resets
@@ -78,7 +66,7 @@ const MOST_HELD: usize = 8000;
 const BPF_RET: u16 = 0x06;
 
 #[derive(Default)]
-struct Log {
+struct OriginLog {
     connections: Mutex<Vec<(Recording, Option<TcpStream>)>>,
     requests: Mutex<Vec<Request>>,
     violations: Mutex<Vec<String>>,
@@ -106,7 +94,7 @@ impl Origin {
     }
 
     /// Runs `script` for each connection, in a thread of its own; the connection closes when it returns.
-    pub fn scripted(reading: Reading, script: impl Fn(&mut Connection) + Send + Sync + 'static) -> Origin {
+    pub fn scripted(reading: Reading, script: impl Fn(&mut OriginConnection) + Send + Sync + 'static) -> Origin {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has free ports");
         Origin::on(listener, None, reading, script)
     }
@@ -115,7 +103,7 @@ impl Origin {
     pub fn scripted_tls(
         tls: &TlsServer,
         reading: Reading,
-        script: impl Fn(&mut Connection) + Send + Sync + 'static,
+        script: impl Fn(&mut OriginConnection) + Send + Sync + 'static,
     ) -> Origin {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has free ports");
         Origin::on(listener, Some(tls.clone()), reading, script)
@@ -130,7 +118,7 @@ impl Origin {
     pub fn scripted_at(
         address: SocketAddr,
         reading: Reading,
-        script: impl Fn(&mut Connection) + Send + Sync + 'static,
+        script: impl Fn(&mut OriginConnection) + Send + Sync + 'static,
     ) -> Origin {
         let listener = eventually_some("the origin's port is free", DEADLINE, || TcpListener::bind(address).ok());
         Origin::on(listener, None, reading, script)
@@ -140,12 +128,12 @@ impl Origin {
         listener: TcpListener,
         tls: Option<TlsServer>,
         reading: Reading,
-        script: impl Fn(&mut Connection) + Send + Sync + 'static,
+        script: impl Fn(&mut OriginConnection) + Send + Sync + 'static,
     ) -> Origin {
         // The standard library listens with a backlog of 128, too few for tests with many connections at once.
         let _ = rustix::net::listen(&listener, 4096);
         let address = listener.local_addr().expect("a bound socket has an address");
-        let log = Arc::new(Log::default());
+        let log = Arc::new(OriginLog::default());
         let _ = log.listener.set(listener.try_clone().expect("a descriptor is left"));
         let (script, own) = (Arc::new(script), Arc::clone(&log));
         thread::spawn(move || {
@@ -260,7 +248,7 @@ impl Drop for Origin {
 }
 
 /// A script that answers request by request.
-fn by_request(answer: impl Fn(&Request) -> Answer) -> impl Fn(&mut Connection) {
+fn by_request(answer: impl Fn(&Request) -> Answer) -> impl Fn(&mut OriginConnection) {
     move |connection| {
         while let Ok(request) = connection.request() {
             let answer = answer(&request);
@@ -272,7 +260,7 @@ fn by_request(answer: impl Fn(&Request) -> Answer) -> impl Fn(&mut Connection) {
 }
 
 /// Counts a connection as open while its script runs, also when the script panics.
-struct OpenGuard(Arc<Log>);
+struct OpenGuard(Arc<OriginLog>);
 
 impl Drop for OpenGuard {
     fn drop(&mut self) {
@@ -281,13 +269,13 @@ impl Drop for OpenGuard {
 }
 
 /// One accepted connection, in the hands of a script.
-pub struct Connection {
+pub struct OriginConnection {
     /// Which of the origin's connections this is, from 0.
     pub index: usize,
     stream: Wire,
-    incoming: Incoming,
+    incoming: MessageReader,
     reading: Reading,
-    log: Arc<Log>,
+    log: Arc<OriginLog>,
 }
 
 /// An accepted connection before anything was said on it.
@@ -298,7 +286,7 @@ struct AcceptedConnection {
 }
 
 impl AcceptedConnection {
-    fn new(stream: TcpStream, log: &Log) -> std::io::Result<AcceptedConnection> {
+    fn new(stream: TcpStream, log: &OriginLog) -> std::io::Result<AcceptedConnection> {
         stream.set_nodelay(true)?;
         // An idle connection in the gateway's pool may outlive a test, so reads wait longer than a test's deadline.
         stream.set_read_timeout(Some(DEADLINE * 30))?;
@@ -313,17 +301,22 @@ impl AcceptedConnection {
         Ok(AcceptedConnection { stream, recording, index })
     }
 
-    fn begin(self, tls: Option<&TlsServer>, reading: Reading, log: Arc<Log>) -> std::io::Result<Connection> {
+    fn begin(
+        self,
+        tls: Option<&TlsServer>,
+        reading: Reading,
+        log: Arc<OriginLog>,
+    ) -> std::io::Result<OriginConnection> {
         let stream = match tls {
             None => Wire::plain(self.stream),
             Some(tls) => tls.begin(self.stream)?,
         };
-        let incoming = Incoming::new(stream.clone(), Some(self.recording));
-        Ok(Connection { index: self.index, stream, incoming, reading, log })
+        let incoming = MessageReader::new(stream.clone(), Some(self.recording));
+        Ok(OriginConnection { index: self.index, stream, incoming, reading, log })
     }
 }
 
-impl Connection {
+impl OriginConnection {
     /// Reads the next request with its body and records it.
     pub fn request(&mut self) -> Result<Request, ReadError> {
         let mut request = self.head()?;
@@ -339,7 +332,7 @@ impl Connection {
     }
 
     /// Reads the body announced by `framing`.
-    pub fn body(&mut self, framing: Framing) -> Result<(Vec<u8>, Fields), ReadError> {
+    pub fn body(&mut self, framing: BodyFraming) -> Result<(Vec<u8>, Fields), ReadError> {
         let body = self.incoming.body(framing, self.reading);
         self.noted(body)
     }

@@ -16,6 +16,11 @@ const UNDISTURBED: usize = 900;
 pub struct Random(u64);
 
 impl Random {
+    /// Another sequence for each number.
+    pub fn seeded(seed: u64) -> Random {
+        Random(seed)
+    }
+
     /// SplitMix64.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -3,8 +3,7 @@
 use std::io::{ErrorKind, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::client::ReadError;
-use crate::origin::Reading;
+use crate::reading::{ReadError, Reading};
 use crate::tls::Wire;
 
 /// How much of a connection a recording keeps; what comes after is neither counted nor kept.
@@ -41,7 +40,7 @@ impl Fields {
 
 /// How a message says where its body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
+pub enum BodyFraming {
     /// No body.
     None,
     /// `Content-Length`.
@@ -64,7 +63,7 @@ pub struct Request {
     /// The header fields.
     pub headers: Fields,
     /// How the body was framed.
-    pub framing: Framing,
+    pub framing: BodyFraming,
     /// The body without its framing.
     pub body: Vec<u8>,
     /// The trailer fields.
@@ -87,7 +86,7 @@ pub struct Response {
     /// The header fields.
     pub headers: Fields,
     /// How the body was framed.
-    pub framing: Framing,
+    pub framing: BodyFraming,
     /// The body without its framing.
     pub body: Vec<u8>,
     /// The trailer fields.
@@ -110,7 +109,7 @@ impl Response {
     /// Whether the sender said that it closes the connection after this response.
     pub fn closes(&self) -> bool {
         self.headers.lists("Connection", "close")
-            || self.framing == Framing::Close
+            || self.framing == BodyFraming::Close
             || (self.version == "HTTP/1.0" && !self.headers.lists("Connection", "keep-alive"))
     }
 }
@@ -129,15 +128,15 @@ pub fn latin1_bytes(text: &str) -> Vec<u8> {
 pub(crate) type Recording = Arc<Mutex<Vec<u8>>>;
 
 /// The receiving half of a connection with what was read ahead.
-pub(crate) struct Incoming {
+pub(crate) struct MessageReader {
     stream: Wire,
     held: Vec<u8>,
     recording: Option<Recording>,
 }
 
-impl Incoming {
-    pub(crate) fn new(stream: Wire, recording: Option<Recording>) -> Incoming {
-        Incoming { stream, held: Vec::new(), recording }
+impl MessageReader {
+    pub(crate) fn new(stream: Wire, recording: Option<Recording>) -> MessageReader {
+        MessageReader { stream, held: Vec::new(), recording }
     }
 
     /// Reads more into `held`; `Ok(0)` is the end of the stream.
@@ -307,7 +306,7 @@ impl Incoming {
         if reading == Reading::Strict && !(is_token(method) && matches!(version, "HTTP/1.1" | "HTTP/1.0")) {
             return Err(ReadError::Malformed(format!("{start:?} is not a request line")));
         }
-        let framing = framing(&headers, reading)?.unwrap_or(Framing::None);
+        let framing = framing(&headers, reading)?.unwrap_or(BodyFraming::None);
         Ok(Request {
             method: method.to_owned(),
             target: target.to_owned(),
@@ -322,12 +321,12 @@ impl Incoming {
     }
 
     /// Reads the body that `framing` announces.
-    pub(crate) fn body(&mut self, framing: Framing, reading: Reading) -> Result<(Vec<u8>, Fields), ReadError> {
+    pub(crate) fn body(&mut self, framing: BodyFraming, reading: Reading) -> Result<(Vec<u8>, Fields), ReadError> {
         match framing {
-            Framing::None => Ok((Vec::new(), Fields::default())),
-            Framing::Length(length) => Ok((self.exact(length)?, Fields::default())),
-            Framing::Chunked => self.chunked(reading),
-            Framing::Close => Ok((self.rest()?, Fields::default())),
+            BodyFraming::None => Ok((Vec::new(), Fields::default())),
+            BodyFraming::Length(length) => Ok((self.exact(length)?, Fields::default())),
+            BodyFraming::Chunked => self.chunked(reading),
+            BodyFraming::Close => Ok((self.rest()?, Fields::default())),
         }
     }
 
@@ -344,9 +343,9 @@ impl Incoming {
         // RFC 9112 §6.3, first rules: these never have a body, whatever the fields say.
         let bodiless = method == "HEAD" || status < 200 || status == 204 || status == 304;
         let framing = match framing(&headers, Reading::Strict)? {
-            _ if bodiless || (method == "CONNECT" && status < 300) => Framing::None,
+            _ if bodiless || (method == "CONNECT" && status < 300) => BodyFraming::None,
             Some(framing) => framing,
-            None => Framing::Close,
+            None => BodyFraming::Close,
         };
         Ok(Response {
             status,
@@ -396,16 +395,16 @@ fn field(line: &str, fields: &mut Fields, reading: Reading) -> Result<(), ReadEr
 }
 
 /// How a message is framed: strictly by RFC 9112 §6.3 with anything doubtful an error, or as careless servers read it.
-fn framing(headers: &Fields, reading: Reading) -> Result<Option<Framing>, ReadError> {
+fn framing(headers: &Fields, reading: Reading) -> Result<Option<BodyFraming>, ReadError> {
     if reading == Reading::Strict {
         let codings: Vec<&str> = headers.all("Transfer-Encoding").collect();
         let lengths: Vec<&str> = headers.all("Content-Length").collect();
         return match (&codings[..], &lengths[..]) {
             ([], []) => Ok(None),
-            ([coding], []) if coding.eq_ignore_ascii_case("chunked") => Ok(Some(Framing::Chunked)),
+            ([coding], []) if coding.eq_ignore_ascii_case("chunked") => Ok(Some(BodyFraming::Chunked)),
             ([], [length]) if !length.is_empty() && length.bytes().all(|digit| digit.is_ascii_digit()) => {
                 let length = length.parse().map_err(|_| ReadError::Malformed(format!("Content-Length: {length}")))?;
-                Ok(Some(Framing::Length(length)))
+                Ok(Some(BodyFraming::Length(length)))
             }
             _ => Err(ReadError::Malformed(format!("doubtful framing: {codings:?} with {lengths:?}"))),
         };
@@ -414,11 +413,11 @@ fn framing(headers: &Fields, reading: Reading) -> Result<Option<Framing>, ReadEr
         let found = headers.0.iter().find(|(name, _)| name.replace('_', "-").eq_ignore_ascii_case(wanted));
         found.map(|(_, value)| value.to_ascii_lowercase())
     };
-    let chunked = like("transfer-encoding").filter(|value| value.contains("chunk")).map(|_| Framing::Chunked);
+    let chunked = like("transfer-encoding").filter(|value| value.contains("chunk")).map(|_| BodyFraming::Chunked);
     let length = like("content-length").map(|value| {
         let digits = value.trim_start_matches('+');
         let digits = &digits[..digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len())];
-        Framing::Length(digits.parse().unwrap_or(0))
+        BodyFraming::Length(digits.parse().unwrap_or(0))
     });
     Ok(match reading {
         Reading::LengthWins => length.or(chunked),

@@ -1,6 +1,6 @@
 //! The scripted peers, tried on each other.
 
-use weir_testkit::{Answer, Client, DEADLINE, Framing, Gate, Origin, ReadError, Reading, eventually};
+use weir_testkit::{Answer, BodyFraming, Client, DEADLINE, Gate, Origin, ReadError, Reading, eventually};
 
 #[test]
 fn a_client_and_an_origin_understand_each_other() {
@@ -17,7 +17,7 @@ fn a_client_and_an_origin_understand_each_other() {
     assert_eq!((response.status, response.text().as_str()), (200, "hello"));
 
     let response = client.get("/chunked").expect("an answer");
-    assert_eq!((response.framing, response.text().as_str()), (Framing::Chunked, "abc"));
+    assert_eq!((response.framing, response.text().as_str()), (BodyFraming::Chunked, "abc"));
     assert_eq!(response.trailers.get("x-t"), Some("1"));
 
     let response = client.get("/early").expect("an answer");

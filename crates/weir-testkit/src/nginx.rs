@@ -1,0 +1,55 @@
+//! A real nginx, to compare with.
+
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+
+use crate::{Client, DEADLINE, TempDir, eventually, free_port};
+
+/// A running nginx, ended when dropped.
+pub struct Nginx {
+    process: Child,
+    port: u16,
+    _directory: TempDir,
+}
+
+impl Nginx {
+    /// Starts it with what `http` is to hold, given the port on which it has to listen. `None` where it is not installed.
+    #[track_caller]
+    pub fn start(http: impl FnOnce(u16) -> String) -> Option<Nginx> {
+        let directory = TempDir::new();
+        let port = free_port();
+        let place = directory.path().display();
+        let configuration = directory.write(
+            "nginx.conf",
+            format!(
+                "daemon off; master_process off; pid {place}/pid; error_log {place}/error.log;\n\
+                 events {{}}\n\
+                 http {{\n\
+                 access_log off;\n\
+                 client_body_temp_path {place}/b; proxy_temp_path {place}/p; fastcgi_temp_path {place}/f;\n\
+                 uwsgi_temp_path {place}/u; scgi_temp_path {place}/s;\n\
+                 {}\n\
+                 }}\n",
+                http(port)
+            ),
+        );
+        let path = format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default());
+        let mut command = Command::new("nginx");
+        command.env("PATH", path).arg("-p").arg(directory.path()).arg("-c").arg(configuration).stderr(Stdio::null());
+        let process = command.spawn().ok()?;
+        let nginx = Nginx { process, port, _directory: directory };
+        eventually("nginx listens", DEADLINE, || Client::try_connect(nginx.addr()).is_ok());
+        Some(nginx)
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        ([127, 0, 0, 1], self.port).into()
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
