@@ -108,7 +108,7 @@ fn a_server_is_asked_over_tls_and_has_to_prove_who_it_is() {
     let gateway = asking(&patient.address, "type: grpcs", &tls);
     follows(&gateway, &mut patient, "-");
     let stranger = asking(&patient.address, "type: grpcs, host: b.test", &tls);
-    eventually("it is somebody else", DEADLINE, || !is_up(&stranger, &patient.address));
+    eventually("it is for another user", DEADLINE, || !is_up(&stranger, &patient.address));
 }
 
 #[test]

@@ -1,61 +1,8 @@
 //! Keys land where nginx puts them.
 
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
-
-use weir_testkit::{Client, DEADLINE, Origin, TempDir, eventually, skipped};
+use weir_testkit::{Client, DEADLINE, Nginx, Origin, eventually, skipped};
 
 use crate::{named, one_route, weir};
-
-/// A running nginx, ended when dropped.
-struct Nginx {
-    process: Child,
-    port: u16,
-    _directory: TempDir,
-}
-
-impl Nginx {
-    /// `None` where it is not installed.
-    fn start(upstream: &str) -> Option<Nginx> {
-        let directory = TempDir::new();
-        let port = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("it is bound").port();
-        let place = directory.path().display();
-        let configuration = directory.write(
-            "nginx.conf",
-            format!(
-                "daemon off; master_process off; pid {place}/pid; error_log {place}/error.log;\n\
-                 events {{}}\n\
-                 http {{\n\
-                 access_log off;\n\
-                 client_body_temp_path {place}/b; proxy_temp_path {place}/p; fastcgi_temp_path {place}/f;\n\
-                 uwsgi_temp_path {place}/u; scgi_temp_path {place}/s;\n\
-                 upstream backend {{ {upstream} }}\n\
-                 server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://backend; }} }}\n\
-                 }}\n"
-            ),
-        );
-        let path = format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default());
-        let process = Command::new("nginx")
-            .env("PATH", path)
-            .arg("-p")
-            .arg(directory.path())
-            .arg("-c")
-            .arg(configuration)
-            .stderr(Stdio::null())
-            .spawn()
-            .ok()?;
-        let nginx = Nginx { process, port, _directory: directory };
-        eventually("nginx listens", DEADLINE, || Client::try_connect(([127, 0, 0, 1], port).into()).is_ok());
-        Some(nginx)
-    }
-}
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
 
 #[test]
 fn chash_places_keys_as_nginx_does() {
@@ -66,7 +13,13 @@ fn chash_places_keys_as_nginx_does() {
         all.join(separator)
     };
     let servers = weighted(&|origin, weight| format!("server {} weight={weight};", origin.addr()), " ");
-    let Some(nginx) = Nginx::start(&format!("hash $arg_k consistent; {servers}")) else {
+    let http = |port| {
+        format!(
+            "upstream backend {{ hash $arg_k consistent; {servers} }}\n\
+             server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://backend; }} }}"
+        )
+    };
+    let Some(nginx) = Nginx::start(http) else {
         skipped("there is no nginx");
         return;
     };
@@ -77,7 +30,7 @@ fn chash_places_keys_as_nginx_does() {
     let mut seen = [0; 5];
     for key in 0..1_000 {
         let target = format!("/?k=key-{key}");
-        let expected = Client::connect(([127, 0, 0, 1], nginx.port).into()).get(&target).expect("nginx answers").text();
+        let expected = Client::connect(nginx.addr()).get(&target).expect("nginx answers").text();
         assert_eq!(ours.get(&target).expect("an answer").text(), expected, "{target}");
         seen[expected.parse::<usize>().expect("a number")] += 1;
     }

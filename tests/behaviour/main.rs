@@ -3,12 +3,14 @@
 
 mod checks;
 mod grpc;
+mod grpc_libraries;
 mod grpc_web;
 mod grpcurl;
 mod http1;
 mod matrix;
 mod programs;
 mod proxy_protocol;
+mod refusals;
 mod sides;
 mod tls;
 mod upstream_streams;

@@ -302,3 +302,56 @@ fn a_browser_speaks_http2_with_it() {
     let seen = browse(browser, &format!("https://localhost:{}/page", gateway.tls_addr().port()), &origin);
     assert_eq!(seen, "/seen?1%202%203%20h2%20h2%20h2");
 }
+
+/// A page of 200 objects of four kinds, to which a browser gives priorities of its own.
+fn page_of_objects() -> String {
+    let mut page = "<!doctype html><script>let ran = 0, failed = 0;</script>".to_owned();
+    (0..20).for_each(|number| page.push_str(&format!("<link rel=stylesheet href=/css/{number}>")));
+    (0..60).for_each(|number| page.push_str(&format!("<script defer src=/script/{number}></script>")));
+    (0..80).for_each(|number| page.push_str(&format!("<img src=/image/{number} onerror='failed++'>")));
+    page.push_str(
+        "<script>
+const texts = Promise.all([...Array(40).keys()].map(number => fetch('/text/' + number).then(answer => answer.text())));
+addEventListener('load', async () => {
+    const fetched = (await texts).filter(text => text.length == 20000).length;
+    const styles = [...document.styleSheets].filter(sheet => sheet.cssRules.length == 1).length;
+    const entries = performance.getEntriesByType('resource').filter(entry => /css|script|image|text/.test(entry.name));
+    const spoken = entries.filter(entry => entry.nextHopProtocol == 'h2').length;
+    fetch(`/seen?${styles}-${ran}-${document.images.length - failed}-${fetched}-${spoken}`);
+});
+</script>",
+    );
+    page
+}
+
+#[test]
+fn a_browser_loads_a_page_of_200_objects() {
+    let Some(browser) = browser() else { return };
+    let origin = Origin::reading(Reading::Strict, |request| {
+        let padding = "x".repeat(20_000);
+        let with = |kind, body: String| Answer::with(200, &format!("Content-Type: {kind}\r\n"), body);
+        match request.target.split('/').nth(1) {
+            Some("page") => with("text/html", page_of_objects()),
+            Some("css") => with("text/css", format!("a {{ color: red }} /* {padding} */")),
+            Some("script") => with("text/javascript", format!("ran++; // {padding}")),
+            Some("image") => with(
+                "image/svg+xml",
+                format!("<svg xmlns='http://www.w3.org/2000/svg' width='1' height='1'><!-- {padding} --></svg>"),
+            ),
+            Some("text") => with("text/plain", padding),
+            _ => Answer::status(404, ""),
+        }
+    });
+    let Identity { certificate, key } = Authority::of_tests().identity(&["localhost"]);
+    let gateway = start(&format!(
+        "listen: [{{ address: \"127.0.0.1:0\", tls: true }}]\nssls: [{{ sni: localhost, cert: {certificate:?}, key: {key:?} }}]\n\
+         routes: [{{ uri: /*, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]\n",
+        origin.addr()
+    ));
+    let seen = browse(browser, &format!("https://localhost:{}/page", gateway.tls_addr().port()), &origin);
+    assert_eq!(seen, "/seen?20-60-80-40-200", "styles, scripts, images, texts, and all of them by HTTP/2");
+    let requests = origin.requests();
+    let priorities: std::collections::BTreeSet<_> =
+        requests.iter().filter_map(|request| request.headers.get("priority")).collect();
+    assert!(priorities.len() >= 3, "it says what matters: {priorities:?}");
+}

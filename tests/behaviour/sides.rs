@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use weir_testkit::{
-    Authority, Client, Connection, Fields, Framing, Gateway, Identity, Origin, Reading, TlsClient, TlsServer,
+    Authority, BodyFraming, Client, Fields, Gateway, Identity, Origin, OriginConnection, Reading, TlsClient, TlsServer,
 };
 
 pub use http2::Http2;
@@ -203,12 +203,12 @@ enum Left {
 }
 
 impl Left {
-    fn of(framing: Framing) -> Left {
+    fn of(framing: BodyFraming) -> Left {
         match framing {
-            Framing::None => Left::Bytes(0),
-            Framing::Length(length) => Left::Bytes(length),
-            Framing::Chunked => Left::Chunks,
-            Framing::Close => Left::UntilClose,
+            BodyFraming::None => Left::Bytes(0),
+            BodyFraming::Length(length) => Left::Bytes(length),
+            BodyFraming::Chunked => Left::Chunks,
+            BodyFraming::Close => Left::UntilClose,
         }
     }
 }
@@ -313,7 +313,7 @@ impl<S: Security> UpstreamSide for Http1<S> {
     const HTTP2: bool = false;
 
     fn origin(script: impl Fn(&mut dyn Exchange) + Send + Sync + 'static) -> Origin {
-        let serve = move |connection: &mut Connection| {
+        let serve = move |connection: &mut OriginConnection| {
             while let Ok(request) = connection.head() {
                 connection.record(&request);
                 let left = Left::of(request.framing);
@@ -342,7 +342,7 @@ impl<S: Security> UpstreamSide for Http1<S> {
 }
 
 struct Http1Exchange<'c> {
-    connection: &'c mut Connection,
+    connection: &'c mut OriginConnection,
     method: String,
     target: String,
     fields: Fields,

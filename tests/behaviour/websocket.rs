@@ -1,10 +1,10 @@
-//! WebSockets that have a stream of HTTP/2 (RFC 8441), before upstreams of HTTP/1.1.
+//! WebSockets that have a stream of HTTP/2 (RFC 8441), on either side.
 
 use bytes::Bytes;
 use h2::ext::Protocol;
 use http::{Method, Request};
 use tokio::net::TcpStream;
-use weir_testkit::{DEADLINE, Gateway, Origin, Reading};
+use weir_testkit::{Client, DEADLINE, Gateway, Origin, Reading};
 
 /// An origin that agrees to any WebSocket and sends back what it gets, and refuses `/no`.
 fn origin() -> Origin {
@@ -84,4 +84,99 @@ fn one_has_a_stream_of_its_own() {
     runtime.block_on(async { tokio::time::timeout(DEADLINE, tunnels(&gateway)).await.expect("in time") });
     drop(runtime);
     weir_testkit::eventually("no tunnel is left", DEADLINE, || origin.open_connections() == 0);
+}
+
+/// The same as an upstream of HTTP/2: one that knows WebSockets in streams, or does not.
+fn http2_origin(knows_them: bool) -> Origin {
+    Origin::scripted(Reading::Strict, move |connection| {
+        let socket = connection.socket();
+        socket.set_nonblocking(true).expect("a socket takes options");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let mut server = h2::server::Builder::new();
+            if knows_them {
+                server.enable_connect_protocol();
+            }
+            let tcp = TcpStream::from_std(socket).expect("the runtime takes it");
+            let mut connection = server.handshake::<_, Bytes>(tcp).await.expect("HTTP/2 is spoken");
+            while let Some(Ok((request, respond))) = connection.accept().await {
+                tokio::spawn(echo(request, respond));
+            }
+        });
+    })
+}
+
+async fn echo(request: Request<h2::RecvStream>, mut respond: h2::server::SendResponse<Bytes>) {
+    let protocol = request.extensions().get::<Protocol>().map(|protocol| protocol.as_str().to_owned());
+    let is_one = request.method() == Method::CONNECT && protocol.as_deref() == Some("websocket");
+    let has_key = request.headers().contains_key("sec-websocket-key");
+    if !is_one || has_key || request.uri().path() == "/no" {
+        let response = http::Response::builder().status(403).body(()).expect("a response");
+        respond.send_response(response, true).expect("the gateway waits for it");
+        return;
+    }
+    let mut response = http::Response::builder().status(200);
+    if let Some(chosen) = request.headers().get("sec-websocket-protocol") {
+        response = response.header("sec-websocket-protocol", chosen);
+    }
+    let mut sending = respond.send_response(response.body(()).expect("a response"), false).expect("it is taken");
+    let mut receiving = request.into_body();
+    while let Some(Ok(part)) = receiving.data().await {
+        receiving.flow_control().release_capacity(part.len()).expect("it was received");
+        sending.send_data(part, false).expect("it is taken");
+    }
+    // The end comes back; where the gateway has gone nobody waits for it.
+    let _ = sending.send_data(Bytes::new(), true);
+}
+
+fn before_http2(origin: &Origin) -> Gateway {
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes: [{{ uri: /*, enable_websocket: true, upstream: {{ http2: true, nodes: {{ \"{}\": 1 }} }} }}]\n",
+        origin.addr()
+    ))
+}
+
+/// Asks for a WebSocket in HTTP/1.1; the key is the one of RFC 6455 §1.3.
+fn upgrade(client: &mut Client, target: &str) -> weir_testkit::Response {
+    client.send(format!(
+        "GET {target} HTTP/1.1\r\nHost: t\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    ));
+    client.response_head("GET").expect("an answer")
+}
+
+#[test]
+fn one_has_a_stream_of_its_own_on_both_sides() {
+    let origin = http2_origin(true);
+    let gateway = before_http2(&origin);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async { tokio::time::timeout(DEADLINE, tunnels(&gateway)).await.expect("in time") });
+    drop(runtime);
+    assert_eq!(origin.connections(), 1, "they share a connection");
+}
+
+#[test]
+fn one_of_http1_has_a_stream_at_its_upstream() {
+    let origin = http2_origin(true);
+    let gateway = before_http2(&origin);
+    for _ in 0..3 {
+        let mut client = gateway.client();
+        let answer = upgrade(&mut client, "/chat");
+        assert_eq!(answer.status, 101);
+        assert_eq!(answer.headers.get("Sec-WebSocket-Accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
+        assert!(answer.headers.lists("Connection", "upgrade") && answer.headers.get("Upgrade") == Some("websocket"));
+        client.send("hello");
+        assert_eq!(client.exact(5).expect("it comes back"), b"hello");
+        client.finish_sending();
+        assert_eq!(client.until_closed(), b"", "the end comes back");
+    }
+    assert_eq!(upgrade(&mut gateway.client(), "/no").status, 403);
+    assert_eq!(origin.connections(), 1, "they share a connection");
+}
+
+#[test]
+fn an_upstream_of_http2_that_knows_none_refuses() {
+    let origin = http2_origin(false);
+    let gateway = before_http2(&origin);
+    assert_eq!(upgrade(&mut gateway.client(), "/chat").status, 403);
 }

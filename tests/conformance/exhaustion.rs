@@ -185,7 +185,7 @@ fn r03_an_endless_body_is_counted_as_it_flows() {
 fn r03_a_streamed_body_needs_no_memory() {
     let origin = Origin::scripted(Reading::Strict, |connection| {
         while let Ok(head) = connection.head() {
-            let weir_testkit::Framing::Length(mut left) = head.framing else { return };
+            let weir_testkit::BodyFraming::Length(mut left) = head.framing else { return };
             while left > 0 {
                 let Ok(some) = connection.some() else { return };
                 left = left.saturating_sub(some.len() as u64);

@@ -124,6 +124,39 @@ fn u14_a_get_whose_answer_broke_off_within_its_head_is_asked_elsewhere() {
 }
 
 #[test]
+fn u14_a_get_that_nobody_answers_in_time_is_asked_elsewhere_where_that_is_wanted() {
+    let gate = Gate::new();
+    let frozen = Origin::scripted(Reading::Strict, {
+        let gate = gate.clone();
+        move |connection| {
+            let _ = connection.request();
+            gate.wait();
+        }
+    });
+    let healthy = Origin::echo(Reading::Strict);
+    let upstream = |more: &str| {
+        let (frozen, healthy) = (frozen.addr(), healthy.addr());
+        format!(
+            "{{ nodes: {{ \"{frozen}\": 1, \"{healthy}\": 1 }}, timeout: {{ connect: 5, send: 5, read: 0.2 }}{more} }}"
+        )
+    };
+    let gateway = weir().start(&format!(
+        "routes:\n  - {{ uri: /again, upstream: {} }}\n  - {{ uri: /once, upstream: {} }}\n",
+        upstream(", retry_on: [read_timeout]"),
+        upstream("")
+    ));
+    let statuses = |request: &str| [(); 2].map(|()| gateway.client().ask(request).expect("an answer").status);
+    assert_eq!(statuses("GET /again HTTP/1.1\r\nHost: t\r\n\r\n"), [200, 200]);
+    let mut posted = statuses("POST /again HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n");
+    posted.sort_unstable();
+    assert_eq!(posted, [200, 504], "a POST may have been acted on");
+    let mut once = statuses("GET /once HTTP/1.1\r\nHost: t\r\n\r\n");
+    once.sort_unstable();
+    assert_eq!(once, [200, 504]);
+    gate.open();
+}
+
+#[test]
 fn u14_a_node_that_answers_garbage_loses_its_traffic() {
     let garbage = Origin::scripted(Reading::Strict, |connection| {
         while connection.request().is_ok() && connection.send("hello, I am no HTTP\r\n\r\n").is_ok() {}

@@ -2,7 +2,11 @@
 
 mod floods;
 mod frames;
+mod held;
 mod malformed;
+mod malformed_upstream;
 mod memory;
 mod messages;
+mod peer;
+mod priorities;
 mod upstreams;

@@ -1,6 +1,6 @@
 //! S16–S21: lines, names, bytes, versions, targets, hosts.
 
-use weir_testkit::{Origin, Reading};
+use weir_testkit::{Answer, Origin, Reading};
 
 use crate::harness::{Case, Rig, own_answer, refused, refused_with, routes, run, seen, served, weir};
 
@@ -248,6 +248,27 @@ fn u10_a_target_can_be_told_to_replace_the_host() {
     let answer = gateway.client().ask("GET http://t/a HTTP/1.1\r\nHost: other\r\n\r\n").expect("an answer");
     own_answer(&answer, "GET", "/a", 0).unwrap_or_else(|what| panic!("{what}"));
     assert_eq!(origin.requests()[0].headers.all("Host").collect::<Vec<_>>(), ["t"]);
+}
+
+#[test]
+fn u10_messages_say_through_whom_they_came_where_that_is_wanted() {
+    let origin = Origin::serving(|request| {
+        Answer::with(200, "Via: 1.0 cache\r\n", request.headers.all("via").collect::<Vec<_>>().join(" | "))
+    });
+    let asked = |settings: &str, by_http2: bool| {
+        let gateway = weir().start(&format!("{settings}\n{}", routes(origin.addr())));
+        let mut client = gateway.client();
+        if by_http2 {
+            client = client.by_http2();
+        }
+        let answer = client.ask("GET / HTTP/1.1\r\nHost: t\r\nVia: 1.0 fred\r\n\r\n").expect("an answer");
+        (answer.text(), answer.headers.all("via").collect::<Vec<_>>().join(" | "))
+    };
+    assert_eq!(asked("", false), ("1.0 fred".into(), "1.0 cache".into()), "by default it is not to be seen");
+    assert_eq!(asked("via: edge-1", false), ("1.0 fred | 1.1 edge-1".into(), "1.0 cache | 1.1 edge-1".into()));
+    assert_eq!(asked("via: edge-1", true), ("1.0 fred | 2.0 edge-1".into(), "1.0 cache | 1.1 edge-1".into()));
+    let gateway = weir().start(&format!("via: edge-1\n{}", routes(origin.addr()).replace("/*", "/here")));
+    assert_eq!(gateway.get("/elsewhere").headers.get("via"), None, "it is the gateway's own answer");
 }
 
 #[test]

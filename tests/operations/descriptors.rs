@@ -2,7 +2,7 @@
 
 use std::{fs, thread, time::Duration};
 
-use weir_testkit::{Client, DEADLINE, Gateway, TempDir, eventually};
+use weir_testkit::{Authority, Client, DEADLINE, Gateway, TempDir, eventually};
 
 use crate::load::{origin, routes};
 use crate::{script, weir};
@@ -73,7 +73,100 @@ fn u02_silent_connections_lock_nobody_out() {
     let metrics = gateway.metrics();
     assert!(metrics.sum("weir_client_connections_shed_total", &[]) >= 300.0, "silent ones have gone");
     assert!(metrics.sum("weir_client_connections_full_seconds_total", &[]) >= 1.0);
+    gateway.wait_stderr("the shortage", |line| line.contains("no room for another connection"));
     drop(silent);
+}
+
+/// Clients that take a place and do not use it, by how far they go: nothing sent, or begun and never finished.
+fn idlers(gateway: &Gateway, kind: &str, count: usize) -> Vec<Client> {
+    let addr = match kind {
+        "tls" | "hello" => gateway.tls_addr(),
+        "h2c" => gateway.addrs_of("h2c")[0],
+        _ => gateway.addr(),
+    };
+    let idler = |_| {
+        let mut client = Client::connect(addr);
+        // Those that are refused at once have served their purpose, too.
+        let _ = match kind {
+            "head" => client.try_send("GET / HTTP/1.1\r\nX: "),
+            "hello" => client.try_send(b"\x16\x03\x01\x02\x00\x01"),
+            "h2" | "h2c" => client.try_send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"),
+            _ => Ok(()),
+        };
+        client
+    };
+    (0..count).map(idler).collect()
+}
+
+#[test]
+fn u02_nothing_begun_and_never_finished_locks_anybody_out() {
+    let (origin, directory) = (origin(), TempDir::new());
+    let identity = Authority::of_tests().identity(&["a.example"]);
+    let indented = |text: &str| text.lines().map(|line| format!("      {line}\n")).collect::<String>();
+    let (certificate, key) = (indented(&identity.certificate), indented(&identity.key));
+    for workers in [1, 2] {
+        let gateway = limited(
+            &directory,
+            300,
+            &format!(
+                "worker_processes: {workers}\nlisten: [\"127.0.0.1:0\", {{ address: \"127.0.0.1:0\", h2c: true }}, \
+                 {{ address: \"127.0.0.1:0\", tls: true }}]\nssls:\n  - snis: [a.example]\n    cert: |\n{certificate}    key: |\n{key}{}",
+                routes(&origin)
+            ),
+        );
+        gateway.wait_stderr("its limit", |line| line.starts_with("weir: limits: 300 open files"));
+        let mut used = Client::connect(gateway.addr());
+        assert_eq!(used.get("/before").expect("an answer").status, 200);
+        for kind in ["silent", "head", "h2", "h2c", "tls", "hello"] {
+            let idle = idlers(&gateway, kind, 160);
+            let mut late = Client::connect(gateway.addr());
+            assert_eq!(late.get("/late").expect("an answer beside them").status, 200, "{kind}, {workers} workers");
+            assert_eq!(used.get("/between").expect("who has been answered stays").status, 200, "{kind}");
+            drop(idle);
+        }
+    }
+}
+
+#[test]
+fn u02_a_connection_of_http2_without_a_request_ends_in_time() {
+    let origin = origin();
+    let gateway = weir().start(&format!("client_first_byte_timeout: 300ms\n{}", routes(&origin)));
+    let mut used = gateway.client().by_http2();
+    assert_eq!(used.get("/").expect("an answer").status, 200);
+    let mut silent = idlers(&gateway, "h2", 1).remove(0);
+    silent.until_closed();
+    assert_eq!(used.get("/").expect("who has had an answer stays").status, 200);
+}
+
+#[test]
+fn u02_a_client_has_no_more_connections_than_its_share() {
+    let origin = origin();
+    for workers in [1, 2] {
+        let gateway = weir().start(&format!(
+            "worker_processes: {workers}\nclient_max_connections: 8\ntrusted_addresses: [127.0.0.3]\n{}",
+            routes(&origin)
+        ));
+        let connect = |last: u8| Client::connect_from([127, 0, 0, last].into(), gateway.addr());
+        let from = |last: u8| connect(last).expect("it listens");
+        // A connection beyond the share may be reset before its client has done anything with it.
+        let is_served =
+            |last: u8| connect(last).is_ok_and(|mut client| client.get("/").is_ok_and(|answer| answer.status == 200));
+        let mut greedy: Vec<Client> = (0..8).map(|_| from(2)).collect();
+        for client in &mut greedy {
+            assert_eq!(client.get("/").expect("within its share").status, 200);
+        }
+        assert!(!is_served(2), "beyond its share");
+        gateway.wait_stderr("who it is", |line| line.contains("connections of 127.0.0.2 are closed: it has 8"));
+        assert_eq!(gateway.metrics().sum("weir_client_connections_over_share_total", &[]), 1.0);
+        let mut trusted: Vec<Client> = (0..10).map(|_| from(3)).collect();
+        assert!(
+            trusted.iter_mut().all(|client| client.get("/").is_ok_and(|answer| answer.status == 200)),
+            "a balancer"
+        );
+        assert_eq!(from(4).get("/").expect("another client").status, 200);
+        greedy.pop();
+        eventually("a place is free again", DEADLINE, || is_served(2));
+    }
 }
 
 /// From now on the gateway can open nothing more.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 
-use weir_testkit::{Client, Connection, DEADLINE, Framing, Origin, Reading, eventually};
+use weir_testkit::{BodyFraming, Client, DEADLINE, Origin, OriginConnection, Reading, eventually};
 
 /// An origin for all of them: says what it was asked, upgrades `/tunnel` to an echo, and sends events at `/events`
 /// until its client leaves.
@@ -27,7 +27,7 @@ pub fn origin() -> Origin {
     })
 }
 
-fn echo(connection: &mut Connection) {
+fn echo(connection: &mut OriginConnection) {
     let upgraded = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
     if connection.send(upgraded).is_err() {
         return;
@@ -39,7 +39,7 @@ fn echo(connection: &mut Connection) {
     }
 }
 
-fn events(connection: &mut Connection) {
+fn events(connection: &mut OriginConnection) {
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
     if connection.send(head).is_err() {
         return;
@@ -203,7 +203,7 @@ impl Events {
         let mut client = Client::connect(addr);
         client.send("GET /events HTTP/1.1\r\nHost: t\r\n\r\n");
         let head = client.response_head("GET").expect("an answer");
-        assert_eq!((head.status, head.framing), (200, Framing::Chunked));
+        assert_eq!((head.status, head.framing), (200, BodyFraming::Chunked));
         Events { client, seen: 0 }
     }
 

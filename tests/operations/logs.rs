@@ -162,3 +162,58 @@ fn f11_a_full_disk_costs_lines_and_nothing_else() {
     });
     gateway.wait_stderr("why", |line| line.contains("access log /dev/full: No space left on device"));
 }
+
+#[test]
+fn an_endpoint_that_falls_out_of_rotation_and_comes_back_is_told() {
+    let port = free_port();
+    let addr = format!("127.0.0.1:{port}");
+    let gateway = weir().start(&format!(
+        "error_log_level: info\n\
+         routes:\n\
+         - uri: /*\n\
+         \x20 upstream:\n\
+         \x20   nodes: {{ \"{addr}\": 1 }}\n\
+         \x20   checks: {{ active: {{ type: tcp, healthy: {{ interval: 1, successes: 1 }}, unhealthy: {{ interval: 1, tcp_failures: 1 }} }} }}\n",
+    ));
+    let out = gateway.wait_stderr("out of rotation", |line| line.contains("is out of rotation"));
+    assert!(out.contains("WARN an endpoint is out of rotation until health checks succeed"), "{out}");
+    assert!(out.contains("Connection refused") && out.contains(&format!("endpoint={addr}")), "{out}");
+    let _origin =
+        weir_testkit::Origin::scripted_at(([127, 0, 0, 1], port).into(), weir_testkit::Reading::Strict, |_| {});
+    let back = gateway.wait_stderr("back in rotation", |line| line.contains("is back in rotation"));
+    assert!(back.contains(&format!("INFO an endpoint is back in rotation endpoint={addr}")), "{back}");
+}
+
+#[test]
+fn requests_that_fail_are_told_once_with_their_cause_and_not_for_each() {
+    let port = free_port();
+    let gateway = weir().start(&format!(
+        "error_log_level: info\n\
+         routes:\n- {{ uri: /*, upstream: {{ nodes: {{ \"127.0.0.1:{port}\": 1 }}, checks: {{ active: {{ type: tcp, \
+         healthy: {{ interval: 1000 }}, unhealthy: {{ interval: 1000 }} }}, passive: {{ unhealthy: {{ tcp_failures: 3 }} }} }} }} }}\n",
+    ));
+    for _ in 0..50 {
+        assert_eq!(gateway.get("/").status / 100, 5);
+    }
+    let told = gateway.wait_stderr("out of rotation", |line| line.contains("is out of rotation"));
+    assert!(told.contains("3 exchanges in a row failed, the last one failed: connect_failed"), "{told}");
+    let all = gateway.stderr();
+    let first = "INFO an exchange with an endpoint failed: connect_failed; out of rotation after 3 in a row";
+    assert_eq!(all.matches(first).count(), 1, "{all}");
+    assert_eq!(all.matches("is out of rotation").count(), 1, "{all}");
+}
+
+#[test]
+fn in_json_every_line_of_start_reload_and_stop_is_an_object() {
+    let origin = origin();
+    let mut gateway = weir().arg("--log-format").arg("json").spawn(&routes(&origin));
+    gateway.wait_stderr("ready", |line| line.contains("\"message\":\"ready"));
+    gateway.replace_file("routes: [");
+    gateway.wait_stderr("refused", |line| line.contains("configuration refused"));
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait_exit(DEADLINE).success());
+    for line in gateway.stderr().lines() {
+        let said: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert!(said["timestamp"].is_string() && said["message"].is_string() && said["level"].is_string(), "{said}");
+    }
+}

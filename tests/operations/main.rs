@@ -3,6 +3,7 @@
 
 mod acme;
 mod command;
+mod convert;
 mod descriptors;
 mod load;
 mod logs;

@@ -4,10 +4,12 @@ use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
+use std::thread;
 
 use rustix::process::{Pid, test_kill_process};
 use weir_testkit::{
-    Authority, Client, DEADLINE, Gateway, Identity, Signal, TempDir, TlsClient, eventually, eventually_some, scaled,
+    Authority, Client, DEADLINE, Gateway, Identity, Origin, Reading, Signal, TempDir, TlsClient, eventually,
+    eventually_some, scaled,
 };
 
 use crate::load::{Events, Load, Tunnel, origin, routes};
@@ -158,7 +160,7 @@ fn f15_a_stream_that_does_not_end_is_cut_off_when_the_time_is_up() {
     events.next().expect("an event");
     upgrade(&gateway);
     assert!(gateway.wait_exit(DEADLINE).success());
-    gateway.wait_stderr("what was lost", |line| line == "weir: 1 connections are cut off");
+    gateway.wait_stderr("what was lost", |line| line == "weir: closing 1 connections that did not end in time");
 }
 
 #[test]
@@ -234,4 +236,82 @@ fn a_signal_to_end_ends_an_upgrade_that_is_under_way_too() {
     gateway.signal(Signal::TERM);
     assert!(gateway.wait_exit(DEADLINE).success());
     eventually("the new process is ended", DEADLINE, || !runs(new));
+}
+
+#[test]
+fn u16_event_streams_end_in_order_while_the_gateway_drains() {
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        let Ok(request) = connection.request() else { return };
+        let kind = if request.target == "/events" { "Text/Event-Stream; charset=utf-8" } else { "text/plain" };
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let _ = connection.send(format!("{head}9\r\ndata: 1\n\n\r\n"));
+        while connection.some().is_ok_and(|part| !part.is_empty()) {}
+    });
+    for workers in [1, 2] {
+        let mut gateway = weir().start(&format!(
+            "worker_processes: {workers}\nworker_shutdown_timeout: 2\n\
+             routes: [{{ uri: /*, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]\n",
+            origin.addr()
+        ));
+        let before = origin.requests().len();
+        let whole: Vec<_> = (0..6)
+            .map(|number| {
+                let mut client = gateway.client();
+                if number % 2 == 0 {
+                    client = client.by_http2();
+                }
+                thread::spawn(move || client.get("/events"))
+            })
+            .collect();
+        let mut cut = gateway.client();
+        let cut = thread::spawn(move || cut.get("/file"));
+        origin.wait_requests(before + 7);
+        gateway.signal(Signal::TERM);
+        for client in whole {
+            let answer = client.join().expect("no panic").expect("an end that is one");
+            assert_eq!((answer.status, answer.text().as_str()), (200, "data: 1\n\n"));
+        }
+        assert!(cut.join().expect("no panic").is_err(), "what is no stream of events is not complete");
+        assert!(gateway.wait_exit(DEADLINE).success());
+    }
+}
+
+#[test]
+fn u16_websockets_are_told_that_the_gateway_leaves() {
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        if connection.request().is_err() {
+            return;
+        }
+        let _ = connection.send("HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n");
+        while let Ok(part) = connection.some() {
+            if part.is_empty() || connection.send(part).is_err() {
+                return;
+            }
+        }
+    });
+    let mut gateway = weir().start(&format!(
+        "worker_shutdown_timeout: 2\nroutes: [{{ uri: /*, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]\n",
+        origin.addr()
+    ));
+    let open = || {
+        let mut client = gateway.client();
+        client.send("GET /chat HTTP/1.1\r\nHost: t\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n");
+        assert_eq!(client.response_head("GET").expect("an answer").status, 101);
+        client
+    };
+    let mut whole: Vec<Client> = (0..8).map(|_| open()).collect();
+    // A message that has not ended, in which nothing can be said.
+    let mut broken = open();
+    for client in &mut whole {
+        client.send(b"\x81\x02hi");
+        assert_eq!(client.exact(4).expect("it comes back"), b"\x81\x02hi");
+    }
+    broken.send(b"\x81\x05hel");
+    assert_eq!(broken.exact(5).expect("it comes back"), b"\x81\x05hel");
+    gateway.signal(Signal::TERM);
+    for client in &mut whole {
+        assert_eq!(client.exact(4).expect("a close frame"), [0x88, 2, 0x03, 0xe9], "1001, going away");
+    }
+    assert!(broken.exact(1).is_err(), "no frame can be put within another");
+    assert!(gateway.wait_exit(DEADLINE).success());
 }

@@ -90,9 +90,9 @@ fn what_is_not_supported_is_named_with_its_place() {
     let (code, said) = check(&FILE.replace("host: \"http://127.0.0.1:9797\"", "host: \"grpc://127.0.0.1:9797\""));
     assert_eq!(code, Some(1));
     assert!(said.contains("plugins.proxy-mirror.host: must begin with `http://` or `https://`"), "{said}");
-    let (code, said) = check(&FILE.replace("prometheus: {}", "kafka-logger: {}"));
+    let (code, said) = check(&FILE.replace("prometheus: {}", "skywalking-logger: {}"));
     assert_eq!(code, Some(1));
-    assert!(said.contains("kafka-logger"), "{said}");
+    assert!(said.contains("skywalking-logger"), "{said}");
 }
 
 #[test]
@@ -100,10 +100,10 @@ fn names_that_are_always_empty_are_said_where_they_stand() {
     let file = |plugin: &str| {
         format!("routes:\n- uri: /a\n  upstream: {{ nodes: {{ \"127.0.0.1:9001\": 1 }} }}\n  plugins:\n    {plugin}\n")
     };
-    let (unknown, unread) = ("which nobody knows", "the body of the request is not read for it");
+    let (unknown, unread) = ("which is not a variable", "the body of the request is not read for it");
     for (plugin, wrong, why) in [
         (
-            r#"fault-injection: { abort: { http_status: 503, vars: [[[uri_param_id, "==", "1"]]] } }"#,
+            r#"fault-injection: { abort: { http_status: 503, vars: [[[uri_parameter_id, "==", "1"]]] } }"#,
             "abort.vars[0]",
             unknown,
         ),
@@ -139,7 +139,7 @@ fn names_that_are_always_empty_are_said_where_they_stand() {
             "rules[0].case",
         ),
         ("limit-count: { count: $nope, time_window: 60 }", "count"),
-        (r#"file-logger: { path: a, match: [[post_arg.a, "==", "b"]] }"#, "match"),
+        (r#"file-logger: { path: a, match: [[graphql_name, "==", "b"]] }"#, "match"),
     ] {
         let (code, said) = check(&file(plugin));
         assert!(code == Some(1) && said.contains(&format!("{wrong}: names the variable")), "{plugin}: {said}");

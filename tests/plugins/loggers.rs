@@ -122,3 +122,61 @@ fn records_say_what_exchanges_carried() {
     let sent = &origin.requests()[1];
     assert_eq!((sent.body.as_slice(), sent.headers.get("content-length")), (&b"abcdef"[..], Some("6")));
 }
+
+/// The account of the one sink, which balances whenever it is read.
+fn account(gateway: &Gateway) -> Value {
+    let answer = gateway.ask_status("/records");
+    let report: Value = serde_json::from_slice(&answer.body).expect("JSON");
+    let sinks = report["sinks"].as_array().expect("a list");
+    let Some(sink) = sinks.first() else { return Value::Null };
+    for unit in ["records", "bytes"] {
+        let number = |tally: &Value| tally[unit].as_u64().expect("a number");
+        let sum = |tallies: &Value| tallies.as_object().expect("by name").values().map(number).sum::<u64>();
+        let settled = number(&sink["delivered"]) + sum(&sink["rejected"]) + sum(&sink["dropped"]);
+        assert_eq!(number(&sink["accepted"]), settled + sum(&sink["pending"]), "{sink:#}");
+    }
+    sink.clone()
+}
+
+#[test]
+fn u13_a_full_disk_holds_no_request_up_and_loses_nothing_that_fits() {
+    let origin = origin();
+    let gateway = gateway(&origin, "{ file-logger: { path: /dev/full } }");
+    ask(&gateway, 50);
+    eventually("the disk is found full", DEADLINE, || !account(&gateway)["last_error"].is_null());
+    let sink = account(&gateway);
+    assert_eq!((&sink["plugin"], &sink["accepted"]["records"]), (&"file-logger".into(), &50.into()));
+    assert_eq!((&sink["delivered"]["records"], &sink["dropped"]), (&0.into(), &serde_json::json!({})));
+    gateway.wait_stderr("it is said", |text| text.contains("file-logger /dev/full: No space left on device"));
+}
+
+#[test]
+fn what_a_failing_service_is_owed_is_delivered_when_it_is_back() {
+    let is_back = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let back = std::sync::Arc::clone(&is_back);
+    let receiver = Origin::serving(move |request| {
+        let taken = std::sync::atomic::Ordering::Relaxed;
+        match (back.load(taken), request.body.len()) {
+            (false, _) => Answer::status(503, ""),
+            (true, 20_000..) => Answer::status(413, ""),
+            (true, _) => Answer::ok(""),
+        }
+    });
+    let plugins = format!(
+        "{{ http-logger: {{ uri: \"http://{}/\", batch_max_size: 100, inactive_timeout: 1 }} }}",
+        receiver.addr()
+    );
+    let origin = origin();
+    let gateway = gateway(&origin, &plugins);
+    ask(&gateway, 100);
+    eventually("it fails", DEADLINE, || account(&gateway)["last_error"].as_str() == Some("the answer is 503"));
+    is_back.store(true, std::sync::atomic::Ordering::Relaxed);
+    receiver.forget();
+    eventually("all are delivered", DEADLINE, || account(&gateway)["delivered"]["records"] == 100);
+    let taken = receiver.requests().into_iter().filter(|request| request.body.len() < 20_000);
+    let list = |body: &[u8]| serde_json::from_slice::<Vec<Value>>(body).expect("a list");
+    let ids: std::collections::BTreeSet<String> =
+        taken.flat_map(|request| list(&request.body)).map(|record| record["record_id"].to_string()).collect();
+    assert_eq!(ids.len(), 100, "each once, however often batches were halved");
+    assert_eq!(account(&gateway)["last_error"], Value::Null);
+}

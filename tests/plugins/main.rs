@@ -2,16 +2,20 @@
 
 mod answers;
 mod attacks;
+mod beside;
 mod bodies;
+mod compatibility;
 mod consumers;
 mod exact_limits;
 mod forward_auth;
+mod kafka;
 mod ldap;
 mod limits;
 mod list;
 mod loggers;
 mod neighbours;
 mod oidc;
+mod opensearch;
 mod price;
 mod redis;
 mod rewrites;
@@ -19,6 +23,7 @@ mod secrets;
 mod shared_limits;
 mod slapd;
 mod splits;
+mod spool;
 mod traffic;
 
 use std::process::Command;

@@ -21,6 +21,12 @@ impl Redis {
         Redis::start_in(TempDir::new(), port, &[&["--save", ""], arguments].concat())
     }
 
+    /// One that keeps what it counted in `directory`, so that it is there again when it comes back.
+    pub fn keeping(directory: &TempDir, port: u16) -> Option<Redis> {
+        let kept = directory.path().to_string_lossy();
+        Redis::start_on(port, &["--appendonly", "yes", "--appendfsync", "always", "--dir", &kept])
+    }
+
     fn start_in(directory: TempDir, port: u16, arguments: &[&str]) -> Option<Redis> {
         let mut command = Program::find("redis-server")?;
         command.args(arguments).args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use weir_testkit::{Answer, DEADLINE, Gate, Gateway, Origin, Reading, eventually, scaled};
+use weir_testkit::{Answer, DEADLINE, Gate, Gateway, Origin, Reading, TempDir, eventually, free_port, scaled};
 
 use crate::redis::Redis;
 
@@ -194,12 +194,10 @@ fn a_rate_is_shared() {
     assert_eq!([ask(0), ask(1), ask(2), ask(3)], [200, 200, 429, 429]);
 }
 
-#[test]
-fn places_are_shared_and_given_back() {
-    let Some(redis) = Redis::start(&[]) else { return };
-    let gate = Gate::new();
+/// An origin that holds `/limited/slow` at a gate.
+fn gated(gate: &Gate) -> Origin {
     let own = gate.clone();
-    let origin = Origin::scripted(Reading::Strict, move |connection| {
+    Origin::scripted(Reading::Strict, move |connection| {
         while let Ok(request) = connection.request() {
             if request.target == "/limited/slow" {
                 own.wait();
@@ -208,7 +206,65 @@ fn places_are_shared_and_given_back() {
                 return;
             }
         }
-    });
+    })
+}
+
+#[test]
+fn u04_a_server_that_comes_back_has_the_places_that_are_taken_and_no_others() {
+    let directory = TempDir::new();
+    let port = free_port();
+    let start = || Redis::keeping(&directory, port);
+    let Some(redis) = start() else { return };
+    let gate = Gate::new();
+    let origin = gated(&gate);
+    let limit = format!(
+        "{{ limit-conn: {{ conn: 1, burst: 0, default_conn_delay: 0.1, key: remote_addr, key_ttl: 3, policy: redis, \
+         redis_host: 127.0.0.1, redis_port: {port}, redis_timeout: 500 }} }}"
+    );
+    let [here, there] = [(); 2].map(|()| gateway(&origin, &limit));
+    let slow = |requests: usize| {
+        let mut client = here.client();
+        client.send("GET /limited/slow HTTP/1.1\r\nHost: t\r\n\r\n");
+        origin.wait_requests(requests);
+        client
+    };
+    // It ends while the server is away: nobody can tell that its place is free, and so the lease ends it.
+    let mut first = slow(1);
+    assert_eq!(there.get("/limited/a").status, 503);
+    drop(redis);
+    gate.open_once();
+    assert_eq!(first.response().expect("an answer").status, 200);
+    let redis = start().expect("it was there before");
+    eventually("its place is free", DEADLINE, || there.get("/limited/a").status == 200);
+    eventually("nobody is in", DEADLINE, || redis.ask("DBSIZE") == ":0");
+    // It is under way while the server is away, which then has forgotten it, or has seen its lease end.
+    let mut second = slow(origin.requests().len() + 1);
+    drop(redis);
+    std::fs::remove_dir_all(directory.path().join("appendonlydir")).expect("it wrote there");
+    let redis = start().expect("it was there before");
+    eventually("its place is taken again", DEADLINE, || redis.ask("DBSIZE") == ":1");
+    // The connection of before the restart is found closed at its next use.
+    eventually("the server is reached again", DEADLINE, || there.get("/limited/a").status != 500);
+    assert_eq!(there.get("/limited/a").status, 503);
+    let renewals = || {
+        let counts = redis.ask("INFO commandstats");
+        counts.lines().find(|line| line.starts_with("cmdstat_zadd:")).map(str::to_owned)
+    };
+    for _ in 0..4 {
+        let before = renewals();
+        eventually("its lease is renewed", DEADLINE, || renewals() != before);
+    }
+    assert_eq!(there.get("/limited/a").status, 503, "however long it takes");
+    gate.open_once();
+    assert_eq!(second.response().expect("an answer").status, 200);
+    eventually("its place is free", DEADLINE, || there.get("/limited/a").status == 200);
+}
+
+#[test]
+fn places_are_shared_and_given_back() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let gate = Gate::new();
+    let origin = gated(&gate);
     let limit = format!(
         "{{ limit-conn: {{ conn: 1, burst: 0, default_conn_delay: 0.1, key: remote_addr, policy: redis, \
          redis_host: 127.0.0.1, redis_port: {} }} }}",

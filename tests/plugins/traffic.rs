@@ -85,7 +85,7 @@ fn nobody_notices_what_becomes_of_copies() {
 }
 
 #[test]
-fn prometheus_sees_routes_that_ask_for_it() {
+fn u19_prometheus_sees_routes_that_ask_for_it() {
     let origin = Origin::serving(|_| Answer::ok("ok"));
     let plain = gateway(&origin, "{ prometheus: {} }");
     let named = gateway(&origin, "{ prometheus: { prefer_name: true } }");
@@ -99,6 +99,11 @@ fn prometheus_sees_routes_that_ask_for_it() {
         assert_eq!(sum("apisix_http_latency_count", &[label, "type=\"upstream\""]), 3.0);
         assert!(sum("apisix_bandwidth", &[label, "type=\"egress\""]) > 0.0);
     }
+    let page = plain.ask_status("/metrics").text();
+    for (family, kind) in [("http_status", "counter"), ("bandwidth", "counter"), ("node_info", "gauge")] {
+        assert!(page.contains(&format!("# TYPE apisix_{family} {kind}\n")), "u19: {family}, in\n{page}");
+    }
+    assert_eq!(plain.metrics().sum("apisix_node_info", &["hostname=", "version="]), 1.0);
     silent.get("/");
     assert_eq!(silent.metrics().sum("apisix_http_status", &[]), 0.0);
 }

@@ -12,7 +12,7 @@ use http::{Method, Response};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use weir_testkit::http2::fields;
-use weir_testkit::{Connection, DEADLINE, Fields, Origin, Reading, TlsServer};
+use weir_testkit::{DEADLINE, Fields, Origin, OriginConnection, Reading, TlsServer};
 
 use super::http2::{Bytestream, Http2, header_map, piece_by_piece, wait};
 use super::{Exchange, Field, Length, Security, UpstreamSide, identity};
@@ -30,7 +30,7 @@ impl<S: Security> UpstreamSide for Http2<S> {
     fn origin(script: impl Fn(&mut dyn Exchange) + Send + Sync + 'static) -> Origin {
         let script: Arc<Script> = Arc::new(script);
         let tls = S::TLS.then(|| TlsServer::new(identity()).speaking(&["h2"]));
-        Origin::scripted(Reading::Strict, move |connection: &mut Connection| {
+        Origin::scripted(Reading::Strict, move |connection: &mut OriginConnection| {
             runtime().block_on(serve(connection.socket(), tls.as_ref(), &script));
         })
     }

@@ -29,6 +29,7 @@ pub const REFUSED_STREAM: u32 = 0x7;
 pub const CANCEL: u32 = 0x8;
 pub const ENHANCE_YOUR_CALM: u32 = 0xb;
 
+pub const MAX_CONCURRENT_STREAMS: u16 = 0x3;
 pub const INITIAL_WINDOW_SIZE: u16 = 0x4;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

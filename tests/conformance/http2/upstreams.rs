@@ -1,68 +1,20 @@
 //! H12, H13: upstreams of HTTP/2 that refuse, leave, break off and flood. What an upstream has not looked at is sent
 //! again, and what it may have looked at is not.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier, Mutex};
 
-use weir_testkit::{Connection, Gateway, Origin, Reading, scaled};
+use weir_testkit::{Client, DEADLINE, Gateway, Origin, Reading, is_full, scaled};
 
 use super::frames::{
-    ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, NO_ERROR, PING, REFUSED_STREAM, RST_STREAM,
-    SETTINGS, frame, reset, section,
+    CONTINUATION, DATA, END_HEADERS, GOAWAY, HEADERS, MAX_CONCURRENT_STREAMS, REFUSED_STREAM, RST_STREAM, SETTINGS,
+    frame, reset, section,
 };
+use super::peer::Peer;
 use crate::harness::weir;
 
 const INTERNAL_ERROR: u32 = 0x2;
-
-/// One connection of an origin, frame by frame.
-struct Peer<'c> {
-    connection: &'c mut Connection,
-}
-
-impl Peer<'_> {
-    /// `None` if the gateway does not begin one.
-    fn begin(connection: &mut Connection) -> Option<Peer<'_>> {
-        let preface = connection.exact(24).ok()?;
-        assert_eq!(preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-        let mut peer = Peer { connection };
-        peer.send([frame(SETTINGS, 0, 0, b""), frame(SETTINGS, ACK, 0, b"")].concat());
-        Some(peer)
-    }
-
-    /// A gateway that has gone is what the next read will tell.
-    fn send(&mut self, bytes: Vec<u8>) {
-        let _ = self.connection.send(bytes);
-    }
-
-    /// Waits for a request of which everything has come, and says its stream. `None` when the gateway has gone.
-    fn request(&mut self) -> Option<u32> {
-        loop {
-            let head = self.connection.exact(9).ok()?;
-            let length = u64::from(u32::from_be_bytes([0, head[0], head[1], head[2]]));
-            let payload = self.connection.exact(length).ok()?;
-            let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-            match (head[3], head[4]) {
-                (HEADERS | DATA, flags) if flags & END_STREAM != 0 => return Some(stream),
-                (PING, 0) => self.send(frame(PING, ACK, 0, payload)),
-                _ => {}
-            }
-        }
-    }
-
-    fn answer(&mut self, stream: u32, body: &str) {
-        let head = frame(HEADERS, END_HEADERS, stream, section(&[(":status", "200")]));
-        self.send([head, frame(DATA, END_STREAM, stream, body)].concat());
-    }
-
-    /// Says that nothing after `last` will be looked at.
-    fn leave(&mut self, last: u32) {
-        self.send(frame(GOAWAY, 0, 0, [last.to_be_bytes(), NO_ERROR.to_be_bytes()].concat()));
-    }
-
-    fn wait_gone(&mut self) {
-        self.connection.wait_gone();
-    }
-}
 
 /// An origin that does this with each request; it is told how many there were before, on all connections. The
 /// connection ends when it says `false`.
@@ -78,10 +30,11 @@ fn origin(seen: &Arc<AtomicUsize>, does: impl Fn(&mut Peer<'_>, u32, usize) -> b
     })
 }
 
-/// A gateway before this origin.
+/// A gateway before this origin, which is not taken out for its faults: that would close its connections.
 fn before(origin: &Origin) -> Gateway {
+    let checks = "{ passive: { unhealthy: { http_failures: 0, tcp_failures: 0, timeouts: 0 } } }";
     weir().start(&format!(
-        "routes: [{{ uri: /*, upstream: {{ scheme: grpc, nodes: {{ \"{}\": 1 }} }} }}]\n",
+        "routes: [{{ uri: /*, upstream: {{ scheme: grpc, checks: {checks}, nodes: {{ \"{}\": 1 }} }} }}]\n",
         origin.addr()
     ))
 }
@@ -218,6 +171,63 @@ fn h13_connections_that_come_and_go_leave_nothing() {
     cycle(count);
     let grown = gateway.rss().saturating_sub(before);
     assert!(grown <= 256 << 10, "{count} connections took {grown} bytes of memory");
+}
+
+#[test]
+fn h13_an_endpoint_that_takes_few_streams_gets_more_connections() {
+    let (arrives, arrived) = channel();
+    let (arrives, together) = (Mutex::new(arrives), Arc::new(Barrier::new(3)));
+    let origin = Origin::scripted(Reading::Strict, move |connection| {
+        let Some(mut peer) = Peer::begin(connection) else { return };
+        let most: [u8; 6] = [0, MAX_CONCURRENT_STREAMS as u8, 0, 0, 0, 2];
+        peer.send(frame(SETTINGS, 0, 0, most));
+        let streams: Vec<u32> = (0..2)
+            .map_while(|_| {
+                let stream = peer.request()?;
+                arrives.lock().expect("no test has failed").send(()).expect("the test waits for it");
+                Some(stream)
+            })
+            .collect();
+        together.wait();
+        streams.into_iter().for_each(|stream| peer.answer(stream, "six"));
+        peer.wait_gone();
+    });
+    let gateway = before(&origin);
+    let mut clients: Vec<Client> = (0..6)
+        .map(|_| {
+            let mut client = gateway.client();
+            client.send("GET /a HTTP/1.1\r\nHost: t\r\n\r\n");
+            arrived.recv_timeout(DEADLINE).expect("the request arrives");
+            client
+        })
+        .collect();
+    for client in &mut clients {
+        assert_eq!(client.response().map(|answer| answer.text()), Ok("six".to_owned()));
+    }
+    assert_eq!(origin.connections(), 3);
+}
+
+/// Takes 35 seconds: so long it is before an endpoint is given up.
+#[test]
+fn h13_an_endpoint_that_has_fallen_silent_is_left() {
+    if !is_full() {
+        return;
+    }
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        let Some(mut peer) = Peer::begin(connection) else { return };
+        let is_first = peer.connection.index == 0;
+        while let Some(stream) = peer.request() {
+            peer.answer(stream, "here");
+            if is_first {
+                return peer.wait_gone(); // it takes everything and says nothing
+            }
+        }
+    });
+    let gateway = before(&origin);
+    assert_eq!(gateway.get("/a").text(), "here");
+    assert_eq!(gateway.get("/a").text(), "here", "asked for again on a new connection, before the time-out of 60 s");
+    assert_eq!(origin.connections(), 2);
+    assert!(gateway.stderr().contains("has not answered a ping"));
 }
 
 #[test]

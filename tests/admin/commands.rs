@@ -1,0 +1,108 @@
+//! `weir get`, `put`, `delete`, `diff`, `apply`, `history`, `rollback` and `store`.
+
+use std::process::{Command, Output};
+
+use weir_testkit::{DEADLINE, Gateway, Signal, TempDir};
+
+use crate::api::{ADMIN, admin_addr, file};
+use crate::weir;
+
+fn command(arguments: &[&str], gateway: &Gateway) -> Output {
+    let server = format!("http://{}", admin_addr(gateway));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(arguments).env("WEIR_ADMIN", server).env("WEIR_ADMIN_KEY", ADMIN);
+    command.output().expect("the binary starts")
+}
+
+#[track_caller]
+fn done(arguments: &[&str], gateway: &Gateway) -> String {
+    let output = command(arguments, gateway);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned() + &errors
+}
+
+#[track_caller]
+fn refused(arguments: &[&str], code: i32, gateway: &Gateway) -> String {
+    let output = command(arguments, gateway);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned() + &errors
+}
+
+#[test]
+fn a_running_node_is_changed_from_a_shell() {
+    let gateway = weir().start(&file());
+    let place = TempDir::new();
+    let route = place.write("route.yaml", "uri: /r\nplugins: { mocking: { response_example: one } }\n");
+    let route = route.to_str().expect("a path");
+    assert!(done(&["put", "routes/r", "-f", route, "-m", "by hand"], &gateway).contains("routes/r: created"));
+    assert_eq!(gateway.get("/r").text(), "one");
+    assert!(done(&["get", "routes/r"], &gateway).contains("\"modifiedIndex\": 1"));
+    assert!(refused(&["get", "routes/none"], 5, &gateway).contains("`routes/none` is not there"));
+    assert!(refused(&["put", "routes/r", "-f", route, "--if-revision", "7"], 5, &gateway).contains("412"));
+    place.write("route.yaml", "uri: r\nplugins: {}\n");
+    assert!(refused(&["put", "routes/r", "-f", route], 5, &gateway).contains("routes/r: uri"));
+    let history = done(&["history"], &gateway);
+    assert!(history.contains("created routes/r") && history.contains("\"by hand\""), "{history}");
+    done(&["delete", "routes/r"], &gateway);
+    assert_eq!(gateway.get("/r").status, 404);
+    done(&["rollback", "1"], &gateway);
+    assert_eq!(gateway.get("/r").text(), "one");
+}
+
+#[test]
+fn files_are_compared_and_applied() {
+    let gateway = weir().start(&file());
+    let place = TempDir::new();
+    let of = |answer: &str| {
+        format!(
+            "upstreams:\n- {{ id: u, labels: {{ team: a }}, nodes: {{ \"127.0.0.1:9\": 1 }} }}\n\
+             routes:\n- {{ id: r, labels: {{ team: a }}, uri: /r, upstream_id: u, plugins: {{ mocking: {{ response_example: {answer} }} }} }}\n"
+        )
+    };
+    let path = place.write("all.yaml", of("one"));
+    let path = path.to_str().expect("a path");
+    let plan = refused(&["diff", "-f", path], 1, &gateway);
+    assert!(plan.contains("created routes/r") && plan.contains("created upstreams/u"), "{plan}");
+    assert_eq!(gateway.get("/r").status, 404, "a plan changes nothing");
+    assert!(refused(&["apply", "-f", path], 5, &gateway).contains("say `--yes`"));
+    done(&["apply", "-f", path, "--yes"], &gateway);
+    assert_eq!(gateway.get("/r").text(), "one");
+    assert!(done(&["diff", "-f", path], &gateway).contains("nothing changes"));
+    place.write("all.yaml", of("two"));
+    let plan = refused(&["diff", "-f", path], 1, &gateway);
+    assert!(plan.contains("plugins.mocking.response_example: \"one\" -> \"two\""), "{plan}");
+    done(&["apply", "-f", path, "--yes"], &gateway);
+    assert_eq!(gateway.get("/r").text(), "two");
+    place.write("all.yaml", "routes: []\n");
+    done(&["apply", "-f", path, "--yes"], &gateway);
+    assert_eq!(gateway.get("/r").text(), "two", "what stands in no file stays");
+    done(&["apply", "-f", path, "--yes", "--prune", "team=a"], &gateway);
+    assert_eq!(gateway.get("/r").status, 404);
+}
+
+#[test]
+fn a_store_is_filled_and_emptied_while_no_node_runs() {
+    let mut gateway = weir().start(&file());
+    let place = TempDir::new();
+    let apisix = place.write(
+        "apisix.yaml",
+        "routes:\n- { id: 1, uri: /r, plugins: { mocking: { response_example: imported } } }\n#END\n",
+    );
+    let node = gateway.file().to_str().expect("a path").to_owned();
+    let busy = refused(&["store", "export", &node], 5, &gateway);
+    assert!(busy.contains("in use by another process"), "{busy}");
+    gateway.signal(Signal::TERM);
+    gateway.wait_exit(DEADLINE);
+    done(&["store", "import", &node, apisix.to_str().expect("a path")], &gateway);
+    let exported = done(&["store", "export", &node], &gateway);
+    assert!(exported.contains("\"uri\": \"/r\"") && exported.contains("\"id\": \"1\""), "{exported}");
+    let wrong = place.write("wrong.yaml", "routes: [{ id: 1, uri: r, plugins: {} }]\n");
+    assert!(
+        refused(&["store", "import", &node, wrong.to_str().expect("a path")], 5, &gateway).contains("routes/1: uri")
+    );
+    let path = gateway.directory().join("weir-data/store.redb");
+    let again = weir().start(&format!("{}store: {{ path: {} }}\n", file(), path.display()));
+    assert_eq!(again.get("/r").text(), "imported");
+}

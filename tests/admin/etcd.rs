@@ -1,0 +1,361 @@
+//! Nodes that share an etcd, with each other and with whoever else writes there.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use weir_testkit::{Client, DEADLINE, Gateway, Program, Signal, TempDir, eventually, free_port, scaled};
+
+use crate::api::{ADMIN, Api, admin_addr, file, json};
+use crate::weir;
+
+/// What a fault may take until all nodes have what there is: finding out that a member is gone, and electing another.
+const CONVERGENCE: Duration = Duration::from_secs(60);
+
+/// A cluster of real members.
+struct Etcd {
+    members: Vec<Member>,
+}
+
+struct Member {
+    client: u16,
+    peer: u16,
+    data: TempDir,
+    program: Option<Program>,
+}
+
+impl Etcd {
+    /// Nothing where there is no etcd.
+    fn of(count: usize) -> Option<Etcd> {
+        Program::find("etcd").and(Program::find("etcdctl"))?;
+        let member = |_| Member { client: free_port(), peer: free_port(), data: TempDir::new(), program: None };
+        let mut etcd = Etcd { members: (0..count).map(member).collect() };
+        (0..count).for_each(|member| etcd.start(member));
+        etcd.wait();
+        Some(etcd)
+    }
+
+    fn start(&mut self, member: usize) {
+        let mut command = Program::find("etcd").expect("it was there just now");
+        let peer_of = |(number, member): (usize, &Member)| format!("m{number}=http://127.0.0.1:{}", member.peer);
+        let cluster: Vec<String> = self.members.iter().enumerate().map(peer_of).collect();
+        let Member { client, peer, data, program } = &mut self.members[member];
+        let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+        command.arg("--name").arg(format!("m{member}")).arg("--data-dir").arg(data.join("data"));
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        command.args(["--initial-cluster", &cluster.join(","), "--logger", "zap"]);
+        *program = Some(Program::start(command, TempDir::new()));
+    }
+
+    fn wait(&self) {
+        eventually("etcd answers", DEADLINE, || self.try_ctl(&["get", "nothing"]).is_some());
+    }
+
+    fn endpoints(&self) -> Vec<String> {
+        self.members.iter().map(|member| format!("http://127.0.0.1:{}", member.client)).collect()
+    }
+
+    fn try_ctl(&self, arguments: &[&str]) -> Option<String> {
+        let mut command: Command = Program::find("etcdctl").expect("it was there just now");
+        command.env("ETCDCTL_API", "3").arg("--endpoints").arg(self.endpoints().join(",")).args(arguments);
+        let output = command.output().expect("it runs");
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    #[track_caller]
+    fn ctl(&self, arguments: &[&str]) -> String {
+        self.try_ctl(arguments).unwrap_or_else(|| panic!("etcdctl {arguments:?} failed"))
+    }
+
+    fn member(&mut self, member: usize) -> &mut Program {
+        self.members[member].program.as_mut().expect("it runs")
+    }
+
+    /// A node's file. What the node keeps stands in `directory`.
+    fn node(&self, directory: &TempDir) -> String {
+        let hosts = serde_json::to_string(&self.endpoints()).expect("texts");
+        let directory = directory.path().display();
+        format!("worker_processes: 1\n{}data_dir: {directory}\nstore: {{ etcd: {{ hosts: {hosts} }} }}\n", file())
+    }
+}
+
+fn mocking(text: &str) -> String {
+    json!({"uri": "/r", "plugins": {"mocking": {"response_example": text}}}).to_string()
+}
+
+fn serves(gateway: &Gateway, path: &str, text: &str) -> bool {
+    gateway.get(path).text() == text
+}
+
+#[test]
+fn resources_are_those_of_apisix_and_others_may_write_them() {
+    let Some(etcd) = Etcd::of(1) else { return };
+    let directory = TempDir::new();
+    etcd.ctl(&["put", "/apisix/routes/", "init_dir"]);
+    etcd.ctl(&["put", "/apisix/routes/before", &mocking("before").replace("/r", "/before")]);
+    let gateway = weir().start(&etcd.node(&directory));
+    assert_eq!(gateway.get("/before").text(), "before");
+    let mut api = Api::of(&gateway);
+    let made = api.put("routes/r", &mocking("own"));
+    assert_eq!(made.status, 201);
+    assert_eq!(gateway.get("/r").text(), "own", "it is served when it is answered");
+    let stored: Value =
+        serde_json::from_str(&etcd.ctl(&["get", "--print-value-only", "/apisix/routes/r"])).expect("JSON");
+    assert_eq!((&stored["uri"], &stored["id"]), (&json!("/r"), &json!("r")));
+    let one = api.get("routes/r");
+    let header: Value = serde_json::from_str(&etcd.ctl(&["get", "-w", "json", "/apisix/routes/r"])).expect("JSON");
+    assert_eq!(one["modifiedIndex"], header["kvs"][0]["mod_revision"], "revisions are etcd's");
+    assert_eq!(one["createdIndex"], header["kvs"][0]["create_revision"]);
+
+    etcd.ctl(&["put", "/apisix/routes/r", &mocking("others")]);
+    eventually("a change by others is served", DEADLINE, || serves(&gateway, "/r", "others"));
+    etcd.ctl(&["put", "/apisix/routes/r", "{\"uri\": 7}"]);
+    etcd.ctl(&["put", "/apisix/routes/bad", "no JSON"]);
+    etcd.ctl(&["put", "/apisix/routes/good", &mocking("good").replace("/r", "/good")]);
+    eventually("the rest is served", DEADLINE, || serves(&gateway, "/good", "good"));
+    assert_eq!(gateway.get("/r").text(), "others", "its last good version serves on");
+    let warnings = gateway.status()["configuration"]["warnings"].to_string();
+    assert!(warnings.contains("routes/r\"") && warnings.contains("routes/bad"), "{warnings}");
+    etcd.ctl(&["del", "/apisix/routes/bad"]);
+    etcd.ctl(&["put", "/apisix/routes/r", &mocking("better")]);
+    eventually("it is right again", DEADLINE, || serves(&gateway, "/r", "better"));
+    etcd.ctl(&["del", "/apisix/routes/r"]);
+    eventually("it is gone", DEADLINE, || gateway.get("/r").status == 404);
+    let warnings = gateway.status()["configuration"]["warnings"].to_string();
+    assert!(!warnings.contains("routes/r"), "{warnings}");
+}
+
+#[test]
+fn history_is_shared_and_resources_expire() {
+    let Some(etcd) = Etcd::of(1) else { return };
+    let directories = [TempDir::new(), TempDir::new()];
+    let [one, other] = directories.each_ref().map(|directory| weir().start(&etcd.node(directory)));
+    let (mut api, mut elsewhere) = (Api::of(&one), Api::of(&other));
+    api.put("routes/r", &mocking("first"));
+    let first = elsewhere.get("history")["list"][0]["revision"].as_u64().expect("a revision");
+    elsewhere.put("routes/r", &mocking("second"));
+    let history = api.get("history?key=routes/r");
+    let list = history["list"].as_array().expect("a list");
+    assert_eq!(list.len(), 2, "{history}");
+    assert_eq!(list[1]["revision"], first);
+    assert_eq!(list[0]["changes"][0]["members"][0]["after"], "second", "{history}");
+    let answer = api.ask("POST", &format!("history/{first}/rollback?wait=10s"), "", "");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(other.get("/r").text(), "first", "every node serves it when the wait is over");
+    // etcd itself ends it.
+    api.put("routes/short?ttl=1&wait=10s", &mocking("short").replace("/r", "/short"));
+    assert_eq!(other.get("/short").text(), "short");
+    eventually("it has expired", DEADLINE, || one.get("/short").status == 404 && other.get("/short").status == 404);
+    let deleted = elsewhere.ask("DELETE", "routes/r?wait=10s", "", "");
+    assert_eq!(deleted.status, 200, "{}", deleted.text());
+    assert_eq!(one.get("/r").status, 404);
+}
+
+/// What came of changes by racing clients.
+fn raced(addresses: &[SocketAddr], clients: usize, condition: bool) -> usize {
+    let won = Arc::new(AtomicUsize::new(0));
+    let racing = (0..clients).map(|client| {
+        let (address, won) = (addresses[client % addresses.len()], Arc::clone(&won));
+        thread::spawn(move || {
+            let mut api = Api::with_key(address, ADMIN);
+            for round in 0..scaled(4, 20) {
+                let current = api.get("routes/raced")["modifiedIndex"].as_u64().expect("a revision");
+                let condition = if condition { format!("If-Match: \"{current}\"\r\n") } else { String::new() };
+                let body = json!({"uri": "/raced", "plugins": {}, "name": format!("c{client}-{round}")}).to_string();
+                let answer = api.ask("PUT", "routes/raced", &condition, &body);
+                match answer.status {
+                    200 => drop(won.fetch_add(1, Relaxed)),
+                    412 => {}
+                    status => panic!("{status}: {}", answer.text()),
+                }
+            }
+        })
+    });
+    racing.collect::<Vec<_>>().into_iter().for_each(|client| client.join().expect("every answer is one of these"));
+    won.load(Relaxed)
+}
+
+#[test]
+fn if_match_holds_over_two_nodes() {
+    let Some(etcd) = Etcd::of(1) else { return };
+    let directories = [TempDir::new(), TempDir::new()];
+    let nodes = directories.each_ref().map(|directory| weir().start(&etcd.node(directory)));
+    let mut api = Api::of(&nodes[0]);
+    api.put("routes/raced?wait=10s", &json!({"uri": "/raced", "plugins": {}}).to_string());
+    let before = api.get("history?key=routes/raced&count=1000")["list"].as_array().map_or(0, Vec::len);
+    let won = raced(&nodes.each_ref().map(admin_addr), 16, true);
+    let after = api.get("history?key=routes/raced&count=1000");
+    let list = after["list"].as_array().expect("a list");
+    assert_eq!(list.len() - before, won, "every success is in history, and nothing else");
+    // Each builds on the one before it.
+    let revisions: Vec<u64> = list.iter().filter_map(|record| record["revision"].as_u64()).collect();
+    assert!(revisions.windows(2).all(|pair| pair[0] > pair[1]), "{revisions:?}");
+    assert!(won > 0);
+}
+
+#[test]
+fn what_is_referred_to_cannot_be_deleted_by_another_node() {
+    let Some(etcd) = Etcd::of(1) else { return };
+    let directories = [TempDir::new(), TempDir::new()];
+    let nodes = directories.each_ref().map(|directory| weir().start(&etcd.node(directory)));
+    let addresses = nodes.each_ref().map(admin_addr);
+    for _ in 0..scaled(10, 100) {
+        let [mut one, mut other] = addresses.map(|address| Api::with_key(address, ADMIN));
+        one.put("upstreams/u", &json!({"nodes": {"127.0.0.1:9": 1}}).to_string());
+        let deleting = thread::spawn(move || other.ask("DELETE", "upstreams/u", "", "").status);
+        let put = one.ask("PUT", "routes/refers", "", &json!({"uri": "/x", "upstream_id": "u"}).to_string()).status;
+        let deleted = deleting.join().expect("an answer");
+        assert!(matches!((put, deleted), (201, 400) | (400, 200)), "put {put}, deleted {deleted}");
+        if put == 201 {
+            assert_eq!(one.ask("DELETE", "routes/refers", "", "").status, 200);
+        }
+    }
+}
+
+/// Requests that go on, of which none may fail.
+struct Traffic {
+    stop: Arc<AtomicBool>,
+    served: Arc<AtomicUsize>,
+    clients: Vec<JoinHandle<()>>,
+}
+
+impl Traffic {
+    fn of(gateways: &[Gateway], path: &'static str) -> Traffic {
+        let (stop, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let clients = gateways.iter().map(|gateway| {
+            let (stop, served, address) = (Arc::clone(&stop), Arc::clone(&served), gateway.addr());
+            thread::spawn(move || {
+                let mut connection = Client::connect(address);
+                while !stop.load(Relaxed) {
+                    let answer = connection.get(path).expect("an answer");
+                    assert_eq!((answer.status, answer.text().as_str()), (200, "steady"));
+                    served.fetch_add(1, Relaxed);
+                }
+            })
+        });
+        Traffic { clients: clients.collect(), stop, served }
+    }
+
+    fn end(self) -> usize {
+        self.stop.store(true, Relaxed);
+        self.clients.into_iter().for_each(|client| client.join().expect("no request fails"));
+        self.served.load(Relaxed)
+    }
+}
+
+/// Changes a route until it is answered that it is done, and says how long it took until all nodes serve it.
+fn converge(fault: &str, nodes: &[Gateway], text: &str) {
+    let began = Instant::now();
+    let address = admin_addr(&nodes[0]);
+    eventually("a change is made", CONVERGENCE, || {
+        let answer = Api::with_key(address, ADMIN).ask("PUT", "routes/r", "", &mocking(text));
+        matches!(answer.status, 200 | 201)
+    });
+    let written = began.elapsed();
+    eventually("all nodes serve it", CONVERGENCE, || nodes.iter().all(|node| serves(node, "/r", text)));
+    println!("{fault}: a change is made after {written:.1?}, and served by all nodes after {:.1?}", began.elapsed());
+}
+
+#[test]
+fn faults_of_etcd_cost_no_request_and_nodes_converge() {
+    let Some(mut etcd) = Etcd::of(3) else { return };
+    let directories = [TempDir::new(), TempDir::new()];
+    let mut nodes: Vec<Gateway> = directories.iter().map(|directory| weir().start(&etcd.node(directory))).collect();
+    Api::of(&nodes[0]).put("routes/steady?wait=10s", &mocking("steady").replace("/r", "/steady"));
+    let traffic = Traffic::of(&nodes, "/steady");
+    converge("nothing wrong", &nodes, "sound");
+    for member in 0..3 {
+        etcd.member(member).crash();
+        converge(&format!("member {member} killed"), &nodes, &format!("killed {member}"));
+        etcd.start(member);
+        etcd.wait();
+        etcd.member(member).freeze();
+        converge(&format!("member {member} frozen"), &nodes, &format!("frozen {member}"));
+        etcd.member(member).thaw();
+        etcd.wait();
+    }
+    // Most of them are away: nothing can be changed, and everything serves.
+    etcd.member(0).crash();
+    etcd.member(1).crash();
+    let refused = Api::of(&nodes[0]).ask("PUT", "routes/r", "", &mocking("nobody"));
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    assert!(nodes.iter().all(|node| serves(node, "/r", "frozen 2")));
+    // A node that starts meanwhile serves what it had.
+    eventually("the copy is written", DEADLINE, || directories[1].join("etcd-copy.redb").exists());
+    let served = traffic.end();
+    let mut stopped = nodes.remove(1);
+    stopped.signal(Signal::TERM);
+    stopped.wait_exit(DEADLINE);
+    nodes.push(weir().start(&etcd.node(&directories[1])));
+    assert!(nodes.iter().all(|node| serves(node, "/r", "frozen 2")), "it serves its copy");
+    let traffic = Traffic::of(&nodes, "/steady");
+    etcd.start(0);
+    etcd.start(1);
+    converge("two members away and back", &nodes, "back");
+
+    // While the watches are away, more is changed than is kept.
+    (0..3).for_each(|member| etcd.member(member).crash());
+    (0..3).for_each(|member| etcd.start(member));
+    etcd.wait();
+    for number in 0..20 {
+        etcd.ctl(&["put", "/apisix/routes/r", &mocking(&format!("compacted {number}"))]);
+    }
+    let header: Value = serde_json::from_str(&etcd.ctl(&["get", "-w", "json", "nothing"])).expect("JSON");
+    etcd.ctl(&["compact", &header["header"]["revision"].to_string()]);
+    eventually("all nodes serve it", CONVERGENCE, || nodes.iter().all(|node| serves(node, "/r", "compacted 19")));
+    converge("compacted", &nodes, "after compaction");
+    println!("{} requests served beside it", served + traffic.end());
+}
+
+#[test]
+fn an_etcd_that_was_emptied_empties_no_node() {
+    let Some(mut etcd) = Etcd::of(1) else { return };
+    let directory = TempDir::new();
+    let nodes = [weir().start(&etcd.node(&directory))];
+    Api::of(&nodes[0]).put("routes/steady", &mocking("steady").replace("/r", "/steady"));
+    let traffic = Traffic::of(&nodes, "/steady");
+    etcd.member(0).crash();
+    std::fs::remove_dir_all(etcd.members[0].data.join("data")).expect("a directory");
+    etcd.start(0);
+    etcd.wait();
+    // Something is put there again, and only then it is believed.
+    eventually("the node is back", CONVERGENCE, || Api::of(&nodes[0]).ask("GET", "nodes", "", "").status == 200);
+    assert_eq!(nodes[0].get("/steady").text(), "steady");
+    assert!(traffic.end() > 0);
+    converge("emptied", &nodes, "anew");
+}
+
+#[test]
+fn nodes_come_and_go_and_know_of_each_other() {
+    let Some(etcd) = Etcd::of(1) else { return };
+    let directories = [TempDir::new(), TempDir::new(), TempDir::new()];
+    let mut nodes = vec![weir().start(&etcd.node(&directories[0]))];
+    Api::of(&nodes[0]).put("routes/steady", &mocking("steady").replace("/r", "/steady"));
+    let traffic = Traffic::of(&nodes, "/steady");
+    let listed = |nodes: &[Gateway]| {
+        let list = json(&Api::of(&nodes[0]).ask("GET", "nodes", "", ""));
+        let in_step = list["list"].as_array().expect("a list").iter().filter(|node| node["in_step"] == true).count();
+        (list["total"].as_u64().unwrap_or_default() as usize, in_step)
+    };
+    for directory in &directories[1..] {
+        nodes.push(weir().start(&etcd.node(directory)));
+        eventually("the new node is listed", DEADLINE, || listed(&nodes) == (nodes.len(), nodes.len()));
+        let text = format!("{} nodes", nodes.len());
+        let answer = Api::of(&nodes[0]).ask("PUT", "routes/r?wait=20s", "", &mocking(&text));
+        assert!(matches!(answer.status, 200 | 201), "{}", answer.text());
+        assert!(nodes.iter().all(|node| serves(node, "/r", &text)), "the wait is over when all serve it");
+    }
+    while let Some(mut last) = (nodes.len() > 1).then(|| nodes.pop()).flatten() {
+        last.signal(Signal::TERM);
+        last.wait_exit(DEADLINE);
+        eventually("it is off the list", DEADLINE, || listed(&nodes) == (nodes.len(), nodes.len()));
+        let answer = Api::of(&nodes[0]).ask("PUT", "routes/r?wait=20s", "", &mocking("fewer"));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    assert!(traffic.end() > 0);
+}

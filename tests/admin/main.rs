@@ -1,0 +1,21 @@
+//! The Admin API of a running gateway: what Apache APISIX's clients rely on, and what nobody may lose.
+
+mod adc;
+mod api;
+mod churn;
+mod commands;
+mod durability;
+mod equality;
+mod etcd;
+mod mcp;
+mod samples;
+mod security;
+mod standalone;
+mod writes;
+
+use weir_testkit::{Gateway, Launcher};
+
+/// The gateway under test.
+fn weir() -> Launcher {
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir"))
+}

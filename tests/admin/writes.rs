@@ -1,0 +1,203 @@
+//! Changes: what is answered is served, nothing is lost, and history tells all of it.
+
+use std::thread;
+
+use serde_json::{Value, json};
+use weir_testkit::scaled;
+
+use crate::api::{ADMIN, Api, admin_addr, file, json as json_of};
+use crate::weir;
+
+/// A route that answers by itself.
+fn fixed(path: &str, answer: &str) -> String {
+    json!({"uri": path, "plugins": {"mocking": {"response_example": answer}}}).to_string()
+}
+
+#[test]
+fn what_is_answered_is_served() {
+    let gateway = weir().start(&format!("worker_processes: 2\n{}", file()));
+    let mut api = Api::of(&gateway);
+    for version in 0..scaled(20, 500) {
+        let answer = api.ask("PUT", "routes/r?wait=5s", "", &fixed("/version", &version.to_string()));
+        assert!(matches!(answer.status, 200 | 201), "{}", answer.text());
+        for _ in 0..4 {
+            assert_eq!(gateway.get("/version").text(), version.to_string());
+        }
+    }
+    api.ask("DELETE", "routes/r", "", "");
+    assert_eq!(gateway.get("/version").status, 404);
+    let status = gateway.status();
+    assert_eq!(status["configuration"]["store_revision"], scaled(20, 500) as u64 + 1);
+    assert_eq!(status["configuration"]["reloads_failed"], 0, "what an API refuses is told to its client");
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_place_and_changes_nothing() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    api.put("routes/good", &fixed("/good", "good"));
+    let wrong = r#"{"uri": "/bad", "plugins": {"limit-count": {"count": 0, "time_window": 1}, "mocking": {"response_status": 99}}}"#;
+    let answer = api.ask("PUT", "routes/bad", "", wrong);
+    assert_eq!(answer.status, 400);
+    let told = json_of(&answer)["diagnostics"].clone();
+    let paths: Vec<&str> = told.as_array().expect("a list").iter().filter_map(|fault| fault["path"].as_str()).collect();
+    assert_eq!(paths.len(), 2, "all of it at once: {told:#}");
+    assert!(paths.iter().all(|path| path.starts_with("routes/bad: plugins.")), "{paths:?}");
+    assert_eq!(api.get("routes")["total"], 1);
+    assert_eq!(api.get("history")["revision"], 1);
+    assert_eq!(gateway.get("/good").text(), "good");
+}
+
+#[test]
+fn racing_clients_lose_no_update() {
+    let gateway = weir().start(&file());
+    let address = admin_addr(&gateway);
+    Api::of(&gateway).put("routes/r", &fixed("/r", "0"));
+    let (clients, attempts) = (100, scaled(3, 10));
+    let racers = (0..clients).map(|client| {
+        thread::spawn(move || {
+            let mut api = Api::with_key(address, ADMIN);
+            let mut won = Vec::new();
+            for attempt in 0..attempts {
+                let seen = api.ask("GET", "routes/r", "", "");
+                let tag = seen.headers.get("etag").expect("a tag").to_owned();
+                let body = fixed("/r", &format!("{client}.{attempt}"));
+                let answer = api.ask("PUT", "routes/r", &format!("If-Match: {tag}\r\n"), &body);
+                match answer.status {
+                    200 => {
+                        won.push(answer.headers.get("x-weir-revision").expect("a number").parse::<u64>().expect("one"))
+                    }
+                    412 => assert!(answer.headers.get("etag") != Some(&tag), "it has moved on"),
+                    status => panic!("{status}: {}", answer.text()),
+                }
+            }
+            won
+        })
+    });
+    let racers: Vec<_> = racers.collect();
+    let mut won: Vec<u64> = racers.into_iter().flat_map(|racer| racer.join().expect("it does not panic")).collect();
+    won.sort_unstable();
+    let history = Api::of(&gateway).get("history?count=1000");
+    let mut told: Vec<u64> = history["list"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|record| record["revision"].as_u64())
+        .filter(|revision| *revision > 1)
+        .collect();
+    told.sort_unstable();
+    assert_eq!(won, told, "exactly the successes are in history");
+    assert!(!won.is_empty());
+}
+
+#[test]
+fn writes_that_come_together_are_made_together() {
+    let gateway = weir().start(&file());
+    let address = admin_addr(&gateway);
+    let (clients, each) = (16, scaled(10, 100));
+    let writers = (0..clients).map(|client| {
+        thread::spawn(move || {
+            let mut api = Api::with_key(address, ADMIN);
+            for number in 0..each {
+                // One in ten is refused, and must not take others with it.
+                let bad = number % 10 == 9;
+                let body = if bad { "{\"uri\":\"no-slash\",\"plugins\":{}}".to_owned() } else { fixed("/x", "x") };
+                let answer = api.ask("PUT", &format!("routes/{client}-{number}"), "", &body);
+                assert_eq!(answer.status, if bad { 400 } else { 201 }, "{}", answer.text());
+            }
+        })
+    });
+    writers.collect::<Vec<_>>().into_iter().for_each(|writer| writer.join().expect("it does not panic"));
+    let expected = clients * each - clients * (each / 10);
+    assert_eq!(Api::of(&gateway).get("routes")["total"], expected);
+    let status = gateway.status();
+    assert_eq!(status["configuration"]["store_revision"], expected as u64, "a revision for each");
+    assert!(status["revision"].as_u64() <= Some(expected as u64 + 1));
+}
+
+#[test]
+fn a_transaction_is_made_whole_or_not_at_all() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    let route = json!({"put": "routes/r", "value": {"uri": "/r", "upstream_id": "u"}});
+    let upstream = json!({"put": "upstreams/u", "value": {"nodes": {"127.0.0.1:9": 1}}});
+    let ask = |api: &mut Api, operations: Value| {
+        api.ask("PATCH", "configs", "", &json!({"operations": operations}).to_string())
+    };
+    let half = ask(&mut api, json!([route]));
+    assert_eq!(half.status, 400, "{}", half.text());
+    assert!(half.text().contains("routes/r: upstream_id"), "{}", half.text());
+    let whole = ask(&mut api, json!([route, upstream]));
+    assert_eq!(whole.status, 200, "{}", whole.text());
+    assert_eq!(json_of(&whole)["revision"], 1, "one revision");
+    let used = ask(&mut api, json!([{"delete": "upstreams/u"}]));
+    assert_eq!(used.status, 400, "{}", used.text());
+    let missing = ask(&mut api, json!([{"delete": "routes/none"}]));
+    assert!(missing.text().contains("operations[0]: `routes/none` is not there"), "{}", missing.text());
+    let changed = ask(
+        &mut api,
+        json!([{"patch": "routes/r", "value": {"name": "n"}}, {"delete": "routes/r"}, {"delete": "upstreams/u"}]),
+    );
+    assert_eq!(changed.status, 200, "{}", changed.text());
+    assert_eq!(api.get("routes")["total"], 0);
+    let stale = json!({"if_revision": 1, "operations": [upstream]}).to_string();
+    assert_eq!(api.ask("PATCH", "configs", "", &stale).status, 412);
+}
+
+#[test]
+fn a_dry_run_tells_and_changes_nothing() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    api.put("routes/r", &fixed("/r", "old"));
+    let answer = api.ask("PUT", "routes/r?dry_run=true", "", &fixed("/r", "new"));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let change = &json_of(&answer)["changes"][0];
+    assert_eq!((&change["key"], &change["action"]), (&json!("routes/r"), &json!("changed")));
+    assert!(change["members"].as_array().expect("a list").iter().any(|member| member["after"] == "new"), "{change:#}");
+    assert_eq!(api.ask("PUT", "routes/r?dry_run=true", "", "{\"uri\":\"x\"}").status, 400, "what would be refused is");
+    assert_eq!(gateway.get("/r").text(), "old");
+    assert_eq!(api.get("history")["revision"], 1);
+}
+
+#[test]
+fn history_leads_back() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    api.put("routes/a", &fixed("/a", "first"));
+    api.put("routes/b", &fixed("/b", "b"));
+    api.ask("PUT", "routes/a", "X-Weir-Message: because\r\n", &fixed("/a", "second"));
+    api.ask("DELETE", "routes/b", "", "");
+    let of_a = api.get("history?key=routes/a");
+    let list = of_a["list"].as_array().expect("a list");
+    assert_eq!(list.len(), 2);
+    assert_eq!(list[0]["author"]["name"], "ann");
+    assert_eq!(list[0]["author"]["message"], "because");
+    let rolled = api.ask("POST", "history/2/rollback", "", "");
+    assert_eq!(rolled.status, 200, "{}", rolled.text());
+    assert_eq!(json_of(&rolled)["revision"], 5, "it is a revision of its own");
+    assert_eq!(gateway.get("/a").text(), "first");
+    assert_eq!(gateway.get("/b").text(), "b");
+    assert_eq!(api.get("history/5")["author"]["message"], "rollback to revision 2");
+    assert_eq!(api.ask("POST", "history/9/rollback", "", "").status, 400);
+}
+
+#[test]
+fn what_a_forced_delete_leaves_behind_is_set_aside_and_comes_back() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    api.put("upstreams/u", r#"{"nodes": {"127.0.0.1:9": 1}}"#);
+    api.put("routes/r", r#"{"uri": "/r", "upstream_id": "u", "plugins": {"mocking": {"response_example": "r"}}}"#);
+    api.put("routes/other", &fixed("/other", "other"));
+    let answer = api.ask("DELETE", "upstreams/u?force=true", "", "");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert!(answer.headers.get("x-weir-set-aside").is_some_and(|keys| keys.contains("routes/r")));
+    assert_eq!(gateway.get("/r").status, 404);
+    assert_eq!(gateway.get("/other").text(), "other");
+    assert_eq!(api.get("routes")["total"], 2, "it is kept");
+    let warnings = gateway.status()["configuration"]["warnings"].to_string();
+    assert!(warnings.contains("routes/r: upstream_id"), "{warnings}");
+    api.put("routes/third", &fixed("/third", "third"));
+    api.put("upstreams/u", r#"{"nodes": {"127.0.0.1:9": 1}}"#);
+    assert_eq!(gateway.get("/r").text(), "r");
+    assert_eq!(gateway.status()["configuration"]["warnings"], json!([]));
+}

@@ -1,0 +1,55 @@
+//! An origin that speaks HTTP/2 frame by frame, right or wrong. It shares no code with the gateway.
+
+use weir_testkit::OriginConnection;
+
+use super::frames::{ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, NO_ERROR, PING, SETTINGS, frame, section};
+
+/// One connection of an origin, frame by frame.
+pub struct Peer<'c> {
+    pub connection: &'c mut OriginConnection,
+}
+
+impl Peer<'_> {
+    /// `None` if the gateway does not begin one.
+    pub fn begin(connection: &mut OriginConnection) -> Option<Peer<'_>> {
+        let preface = connection.exact(24).ok()?;
+        assert_eq!(preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        let mut peer = Peer { connection };
+        peer.send([frame(SETTINGS, 0, 0, b""), frame(SETTINGS, ACK, 0, b"")].concat());
+        Some(peer)
+    }
+
+    /// A gateway that has gone is what the next read will tell.
+    pub fn send(&mut self, bytes: Vec<u8>) {
+        let _ = self.connection.send(bytes);
+    }
+
+    /// Waits for a request of which everything has come, and says its stream. `None` when the gateway has gone.
+    pub fn request(&mut self) -> Option<u32> {
+        loop {
+            let head = self.connection.exact(9).ok()?;
+            let length = u64::from(u32::from_be_bytes([0, head[0], head[1], head[2]]));
+            let payload = self.connection.exact(length).ok()?;
+            let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+            match (head[3], head[4]) {
+                (HEADERS | DATA, flags) if flags & END_STREAM != 0 => return Some(stream),
+                (PING, 0) => self.send(frame(PING, ACK, 0, payload)),
+                _ => {}
+            }
+        }
+    }
+
+    pub fn answer(&mut self, stream: u32, body: &str) {
+        let head = frame(HEADERS, END_HEADERS, stream, section(&[(":status", "200")]));
+        self.send([head, frame(DATA, END_STREAM, stream, body)].concat());
+    }
+
+    /// Says that nothing after `last` will be looked at.
+    pub fn leave(&mut self, last: u32) {
+        self.send(frame(GOAWAY, 0, 0, [last.to_be_bytes(), NO_ERROR.to_be_bytes()].concat()));
+    }
+
+    pub fn wait_gone(&mut self) {
+        self.connection.wait_gone();
+    }
+}

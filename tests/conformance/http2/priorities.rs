@@ -1,0 +1,72 @@
+//! What matters to a client leaves first (RFC 9218), and nothing starves beside it.
+
+use std::collections::BTreeMap;
+
+use weir_testkit::{Answer, Origin, Reading};
+
+use super::frames::{
+    DATA, END_STREAM, Frames, HEADERS, INITIAL_WINDOW_SIZE, PING, WHOLE, WINDOW_UPDATE, frame, get, headers,
+};
+use crate::harness::Rig;
+
+const CONTENT: usize = 256 * 1024;
+/// The connection's window is opened by so much at a time.
+const STEP: usize = 16 * 1024;
+
+/// Two downloads of these priorities through a narrow connection window. The first has a start of 64 KB. What each has
+/// brought when one of them is complete.
+fn shares(first: &str, second: &str) -> (usize, usize) {
+    let rig = Rig::before(Origin::reading(Reading::Strict, |_| Answer::ok(vec![b'x'; CONTENT])));
+    let mut client = Frames::connect_with(&rig.gateway, &[(INITIAL_WINDOW_SIZE, 1 << 20)]);
+    let mut brought = BTreeMap::from([(1, 0), (3, 0)]);
+    client.send(headers(1, WHOLE, &get("/a", &[("priority", first)])));
+    receive(&mut client, &mut brought, 65_535);
+    client.send(headers(3, WHOLE, &get("/b", &[("priority", second)])));
+    // With its head came content, which waits for the window.
+    while client.receive().map(|frame| (frame.kind, frame.stream)).expect("the connection stands") != (HEADERS, 3) {}
+    loop {
+        // Its answer comes behind what was done before it.
+        client.send(frame(PING, 0, 0, [0; 8]));
+        client.answer_to_ping();
+        client.send(frame(WINDOW_UPDATE, 0, 0, (STEP as u32).to_be_bytes()));
+        if receive(&mut client, &mut brought, STEP) {
+            return (brought[&1], brought[&3]);
+        }
+    }
+}
+
+/// Takes so much content; whether one of the streams ended with it.
+fn receive(client: &mut Frames, brought: &mut BTreeMap<u32, usize>, mut count: usize) -> bool {
+    let mut has_ended = false;
+    while count > 0 && !has_ended {
+        let frame = client.receive().expect("the connection stands");
+        if frame.kind == DATA {
+            *brought.get_mut(&frame.stream).expect("it was asked for") += frame.payload.len();
+            count -= frame.payload.len();
+            has_ended |= frame.flags & END_STREAM != 0;
+        }
+    }
+    has_ended
+}
+
+#[test]
+fn what_is_more_urgent_overtakes() {
+    let (first, second) = shares("u=3", "u=1");
+    assert_eq!(second, CONTENT, "{first}");
+    assert!(first > 65_535, "it does not starve");
+    assert!(first < CONTENT / 4 * 3, "{first}");
+}
+
+#[test]
+fn what_is_worth_nothing_in_part_comes_one_after_the_other() {
+    let (first, second) = shares("u=3", "u=3");
+    assert_eq!(first, CONTENT, "{second}");
+    assert!((1..CONTENT / 3).contains(&second), "{second}: it waits, and does not starve");
+}
+
+#[test]
+fn what_is_worth_something_in_part_comes_side_by_side() {
+    let (first, second) = shares("u=3, i", "u=3, i");
+    assert_eq!(first, CONTENT);
+    assert!(second > CONTENT / 3, "{second}");
+}

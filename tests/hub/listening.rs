@@ -1,0 +1,113 @@
+//! One topic, several ways to listen: callbacks, server-sent events, and long polling.
+
+use weir_testkit::{Client, DEADLINE, eventually};
+
+use crate::peers::{HubNode, Subscriber};
+
+/// Reads a stream until so many events have come; each with its id and its data.
+fn events(client: &mut Client, count: usize) -> Vec<(u64, String)> {
+    let mut text = String::new();
+    loop {
+        let events: Vec<_> = text.split_inclusive("\n\n").filter_map(event).collect();
+        if events.len() >= count {
+            return events;
+        }
+        text += &String::from_utf8(client.chunk().expect("the stream goes on")).expect("UTF-8");
+    }
+}
+
+fn event(block: &str) -> Option<(u64, String)> {
+    let block = block.strip_suffix("\n\n")?;
+    let id = block.lines().find_map(|line| line.strip_prefix("id: "))?;
+    let data: Vec<&str> = block.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+    Some((id.parse().ok()?, data.join("\n")))
+}
+
+fn stream(node: &HubNode, lines: &str) -> Client {
+    let mut client = node.gateway.client();
+    client.send(format!("GET /t/orders HTTP/1.1\r\nHost: gw.example\r\nAccept: text/event-stream\r\n{lines}\r\n"));
+    let head = client.response_head("GET").expect("an answer");
+    assert_eq!((head.status, head.headers.get("Content-Type")), (200, Some("text/event-stream")));
+    assert!(head.headers.get("Link").is_some_and(|links| links.contains("rel=\"hub\"")));
+    client
+}
+
+#[test]
+fn a_stream_has_events_as_they_come_beside_callbacks() {
+    let (node, subscriber) = (HubNode::start(), Subscriber::start());
+    node.subscribe(&subscriber, "/", &[]);
+    node.publish("before");
+    subscriber.wait_deliveries(1);
+    let mut client = stream(&node, "");
+    node.publish("one");
+    node.publish("two\nlines");
+    let got = events(&mut client, 2);
+    assert_eq!([&*got[0].1, &*got[1].1], ["one", "two\nlines"]);
+    assert!(got[0].0 < got[1].0);
+    subscriber.wait_deliveries(3);
+}
+
+#[test]
+fn a_stream_goes_on_after_the_last_event_that_was_seen() {
+    let node = HubNode::start();
+    for number in 0..200 {
+        node.publish(format!("event {number}"));
+    }
+    let all = events(&mut stream(&node, "Last-Event-ID: earliest\r\n"), 200);
+    let texts: Vec<String> = (0..200).map(|number| format!("event {number}")).collect();
+    assert_eq!(all.iter().map(|(_, text)| text.clone()).collect::<Vec<_>>(), texts);
+    let seen = all[149].0;
+    let rest = events(&mut stream(&node, &format!("Last-Event-ID: {seen}\r\n")), 50);
+    assert_eq!(rest, all[150..]);
+    // The process dies, and the client comes again.
+    let node = node.kill();
+    let rest = events(&mut stream(&node, &format!("Last-Event-ID: {seen}\r\n")), 50);
+    assert_eq!(rest, all[150..]);
+    node.publish("after");
+    let newest = events(&mut stream(&node, &format!("Last-Event-ID: {}\r\n", all[199].0)), 1);
+    assert_eq!(newest[0].1, "after");
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_nothing_up() {
+    let node = HubNode::start();
+    let slow = stream(&node, "Last-Event-ID: earliest\r\n");
+    let content = "x".repeat(100_000);
+    for _ in 0..100 {
+        node.publish(&content);
+    }
+    let mut quick = stream(&node, "Last-Event-ID: earliest\r\n");
+    assert_eq!(events(&mut quick, 100).len(), 100);
+    drop(slow);
+}
+
+#[test]
+fn a_poll_waits_for_the_next_event() {
+    let node = HubNode::start();
+    let none = node.send("GET", "/t/orders?after=earliest&wait=0", "", b"");
+    assert_eq!(none.status, 204);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| node.send("GET", "/t/orders?after=earliest&wait=20", "", b""));
+        node.publish_as("application/json", "1");
+        let answer = waiting.join().expect("it is answered");
+        assert_eq!((answer.status, &*answer.text()), (200, "1"));
+        assert_eq!(answer.headers.get("Content-Type"), Some("application/json"));
+        let seen = answer.headers.get("Event-Id").expect("its id").to_owned();
+        node.publish("2");
+        let next = node.send("GET", &format!("/t/orders?after={seen}&wait=20"), "", b"");
+        assert_eq!(next.text(), "2");
+    });
+    assert_eq!(node.send("GET", "/t/orders?after=soon", "", b"").status, 400);
+    assert_eq!(node.send("GET", "/hub", "", b"").status, 404);
+}
+
+#[test]
+fn a_stream_ends_when_the_hub_does() {
+    let node = HubNode::start();
+    let mut client = stream(&node, "");
+    node.gateway.signal(weir_testkit::Signal::TERM);
+    eventually("the stream has ended", DEADLINE, || match client.chunk() {
+        Ok(piece) => piece.is_empty(),
+        Err(_) => true,
+    });
+}

@@ -1,0 +1,11 @@
+//! The hub as subscribers and publishers see it, over real sockets. `websub` holds the Recommendation's rules by section,
+//! `websub_rocks` the public validator's tests, `safety` what callers may not do, `account` that nothing is lost when the process
+//! is killed, and `listening` the other ways to a topic.
+
+mod account;
+mod listening;
+mod peers;
+mod publishing;
+mod safety;
+mod websub;
+mod websub_rocks;

@@ -1,0 +1,127 @@
+//! The forms in which publishers come (W3C WebSub §6 leaves them open), and what they are answered.
+
+use std::sync::Arc;
+
+use weir_testkit::{Answer, DEADLINE, Origin, TempDir, eventually};
+
+use crate::peers::{HubNode, Subscriber, TOPIC, encoded, value};
+
+#[test]
+fn content_is_published_by_query_and_at_the_topics_own_url() {
+    let (node, subscriber) = (HubNode::start(), Subscriber::start());
+    node.subscribe(&subscriber, "/", &[]);
+    node.publish("by query");
+    assert_eq!(node.post("/t/orders", "text/plain", b"at its URL").status, 202);
+    assert_eq!(node.post("/t/orders?hub.mode=publish", "text/plain", b"both").status, 202);
+    let contents: Vec<Vec<u8>> = subscriber.wait_deliveries(3).into_iter().map(|delivery| delivery.body).collect();
+    assert_eq!(contents, [&b"by query"[..], b"at its URL", b"both"]);
+    let unknown = format!("/hub?hub.mode=publish&hub.topic={}", encoded("http://gw.example/other"));
+    assert_eq!(node.post(&unknown, "text/plain", b"x").status, 404);
+}
+
+#[test]
+fn a_ping_makes_the_hub_fetch_from_origins_that_are_named() {
+    let source = Origin::serving(|request| match &*request.target {
+        "/feed" => Answer::with(200, "Content-Type: application/atom+xml\r\n", "<feed/>"),
+        "/away" => Answer::with(302, "Location: /feed\r\n", ""),
+        _ => Answer::status(404, ""),
+    });
+    let origin = format!("http://{}", source.addr());
+    let hub = |fetch: &str| {
+        format!(
+            "  topics: [\"{origin}/*\"]\n  publish: {{ anonymous: true{fetch} }}\n  \
+             subscribe: {{ callbacks: {{ allow: [127.0.0.0/8] }} }}\n"
+        )
+    };
+    let (node, subscriber) = (HubNode::with(&hub(&format!(", fetch: [\"{origin}\"]"))), Subscriber::start());
+    let topic = format!("{origin}/feed");
+    let callback = subscriber.url("/");
+    let form = [("hub.mode", "subscribe"), ("hub.topic", &*topic), ("hub.callback", &*callback)];
+    assert_eq!(node.form(&form).status, 202);
+    eventually("it is verified", DEADLINE, || node.status()["subscriptions"] == 1);
+    for name in ["hub.topic", "hub.url"] {
+        assert_eq!(node.form(&[("hub.mode", "publish"), (name, &topic)]).status, 202, "{name}");
+    }
+    for delivery in subscriber.wait_deliveries(2) {
+        assert_eq!(delivery.body, b"<feed/>");
+        assert_eq!(delivery.headers.get("Content-Type"), Some("application/atom+xml"));
+    }
+    for path in ["/missing", "/away"] {
+        let form = [("hub.mode", "publish"), ("hub.topic", &*format!("{origin}{path}"))];
+        assert_eq!(node.form(&form).status, 502, "{path}");
+    }
+    assert_eq!(node.form(&[("hub.mode", "publish")]).status, 400);
+    let fetched = source.requests().len();
+    node.reconfigure(&hub(""));
+    assert_eq!(node.form(&[("hub.mode", "publish"), ("hub.topic", &topic)]).status, 403);
+    assert_eq!(source.requests().len(), fetched, "nothing is fetched from origins that are not named");
+}
+
+#[test]
+fn publishers_sign_or_are_consumers() {
+    let hub =
+        "  publish: { secret: publisher, consumers: [jack] }\n  subscribe: { callbacks: { allow: [127.0.0.0/8] } }\n";
+    let rest = "routes:\n- { id: hub, uri: /hub, hub_id: h }\n- { id: own, uri: /t/*, hub_id: h, plugins: { key-auth: {} } }\n\
+                consumers:\n- { username: jack, plugins: { key-auth: { key: k1 } } }\n\
+                - { username: jill, plugins: { key-auth: { key: k2 } } }\n";
+    let node = HubNode::of(Arc::new(TempDir::new()), hub, rest);
+    let target = format!("/hub?hub.mode=publish&hub.topic={}", encoded(TOPIC));
+    assert_eq!(node.post(&target, "text/plain", b"x").status, 401);
+    let signature = |secret: &str| {
+        let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, secret.as_bytes());
+        let tag = aws_lc_rs::hmac::sign(&key, b"x");
+        let digits: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("X-Hub-Signature: sha256={digits}\r\n")
+    };
+    assert_eq!(node.send("POST", &target, &signature("publisher"), b"x").status, 202);
+    assert_eq!(node.send("POST", &target, &signature("other"), b"x").status, 401);
+    assert_eq!(node.send("POST", "/t/orders", "apikey: k1\r\n", b"x").status, 202);
+    assert_eq!(node.send("POST", "/t/orders", "apikey: k2\r\n", b"x").status, 403);
+    assert_eq!(node.send("POST", "/t/orders", "", b"x").status, 401, "the route's plugins come first");
+}
+
+#[test]
+fn content_larger_than_allowed_is_refused() {
+    let node = HubNode::with("  publish: { anonymous: true, max_bytes: 1000 }\n");
+    assert_eq!(node.post("/t/orders", "text/plain", &[b'x'; 1_000]).status, 202);
+    assert_eq!(node.post("/t/orders", "text/plain", &[b'x'; 1_001]).status, 413);
+}
+
+#[test]
+fn what_is_kept_is_bounded_and_what_goes_is_accounted_for() {
+    let (node, subscriber) =
+        (HubNode::with("  retention: { bytes: 1MiB }\n  delivery: { retry_first: 1h }\n"), Subscriber::start());
+    node.subscribe(&subscriber, "/", &[]);
+    subscriber.refuse(500);
+    for _ in 0..40 {
+        assert_eq!(node.post("/t/orders", "text/plain", &[b'x'; 100_000]).status, 202);
+    }
+    eventually("the oldest are gone", DEADLINE, || node.status()["expired"].as_u64() >= Some(29));
+    let status = node.status();
+    let count = |name: &str| status[name].as_u64().expect("a number");
+    assert_eq!(count("audience"), 40);
+    assert_eq!(count("audience"), count("expired") + count("pending"), "{status}");
+}
+
+#[test]
+fn subscribers_get_events_of_their_topic_and_no_others() {
+    let (node, subscriber) = (HubNode::start(), Subscriber::start());
+    node.subscribe(&subscriber, "/orders", &[]);
+    let callback = subscriber.url("/invoices");
+    let topic = "http://gw.example/t/invoices";
+    assert_eq!(node.form(&[("hub.mode", "subscribe"), ("hub.topic", topic), ("hub.callback", &callback)]).status, 202);
+    eventually("both are verified", DEADLINE, || node.status()["subscriptions"] == 2);
+    assert_eq!(value(&subscriber.verifications()[1].target, "hub.topic").as_deref(), Some(topic));
+    node.publish("order");
+    assert_eq!(node.post("/t/invoices", "text/plain", b"invoice").status, 202);
+    node.settled();
+    let mut got: Vec<_> = subscriber
+        .deliveries()
+        .into_iter()
+        .map(|one| (one.target, String::from_utf8_lossy(&one.body).into_owned()))
+        .collect();
+    got.sort();
+    let expected =
+        [("/invoices", "invoice"), ("/orders", "order")].map(|(path, text)| (path.to_owned(), text.to_owned()));
+    assert_eq!(got, expected);
+}

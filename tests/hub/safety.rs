@@ -1,0 +1,135 @@
+//! What callers may not do with a hub: reach into the node's own network, flood others, or take over what is not theirs.
+
+use std::net::Ipv4Addr;
+
+use std::sync::Arc;
+
+use weir_testkit::{DEADLINE, Dns, TempDir, eventually};
+
+use crate::peers::{HubNode, Subscriber, TOPIC};
+
+fn subscribe(node: &HubNode, callback: &str) -> u16 {
+    node.form(&[("hub.mode", "subscribe"), ("hub.topic", TOPIC), ("hub.callback", callback)]).status
+}
+
+/// Nothing outside loopback is allowed here.
+const NOTHING_ALLOWED: &str = "  publish: { anonymous: true }\n  subscribe: { verifications_per_second: 1000 }\n";
+
+#[test]
+fn callbacks_into_private_networks_are_never_connected_to() {
+    let (node, subscriber) = (HubNode::with(NOTHING_ALLOWED), Subscriber::start());
+    let port = subscriber.origin.addr().port();
+    for host in [
+        "127.0.0.1",
+        "localhost",
+        "localhost.",
+        "127.1",
+        "0x7f.1",
+        "2130706433",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "[64:ff9b::7f00:1]",
+        "0.0.0.0",
+        "[::]",
+    ] {
+        // It may be accepted: the answer must not depend on what comes of it.
+        subscribe(&node, &format!("http://{host}:{port}/"));
+    }
+    // Nor metadata services and private networks, to which no connection may even be tried.
+    for host in ["169.254.169.254", "10.0.0.1", "192.168.1.1", "172.16.0.1", "100.64.0.1"] {
+        subscribe(&node, &format!("http://{host}/"));
+    }
+    eventually("all have come to nothing", DEADLINE, || node.status()["unverified"] == 0);
+    assert_eq!(node.status()["subscriptions"], 0);
+    assert_eq!(subscriber.origin.connections(), 0);
+}
+
+#[test]
+fn a_name_that_begins_to_mean_loopback_is_not_delivered_to() {
+    let (dns, subscriber) = (Dns::start(), Subscriber::start());
+    // Allowed is one address, and the name has another one later.
+    dns.addresses("callback.test", 0, [Ipv4Addr::new(127, 0, 0, 1)]);
+    let hub = "  publish: { anonymous: true }\n  subscribe: { callbacks: { allow: [127.0.0.1/32] } }\n  \
+               delivery: { retry_first: 10ms, retry_max: 10ms, retry_for: 200ms }\n";
+    let rest = format!("dns_resolver: [\"{}\"]\ndns_resolver_valid: 50ms\n", dns.addr());
+    let node = HubNode::of(Arc::new(TempDir::new()), hub, &rest);
+    let port = subscriber.origin.addr().port();
+    assert_eq!(subscribe(&node, &format!("http://callback.test:{port}/")), 202);
+    eventually("it is verified", DEADLINE, || node.status()["subscriptions"] == 1);
+    node.publish("one");
+    subscriber.wait_deliveries(1);
+    node.settled();
+    // Another address of this machine, which is not allowed. Connections that stand were checked when they were made.
+    let elsewhere = std::net::TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), port)).expect("the port is free there");
+    elsewhere.set_nonblocking(true).expect("it can");
+    dns.addresses("callback.test", 0, [Ipv4Addr::new(127, 0, 0, 2)]);
+    subscriber.answer(|_| Some(weir_testkit::Answer::status(500, "").then_close()));
+    node.publish("two");
+    eventually("it is given up", DEADLINE, || node.status()["dead_lettered"] == 1);
+    assert!(elsewhere.accept().is_err(), "no connection was made");
+}
+
+#[test]
+fn redirects_lead_nowhere() {
+    let (node, subscriber, inside) = (HubNode::start(), Subscriber::start(), Subscriber::start());
+    let away = inside.url("/");
+    node.subscribe(&subscriber, "/delivery", &[]);
+    subscriber.answer(move |_| Some(weir_testkit::Answer::with(307, &format!("Location: {away}\r\n"), "")));
+    subscribe(&node, &subscriber.url("/verification"));
+    eventually("it came to nothing", DEADLINE, || node.status()["unverified"] == 0);
+    node.publish("one");
+    subscriber.wait_deliveries(1);
+    assert_eq!(inside.origin.connections(), 0);
+}
+
+#[test]
+fn a_host_is_not_flooded_with_verifications() {
+    let subscribe_settings = "  subscribe: { callbacks: { allow: [127.0.0.0/8] }, verifications_per_second: 1 }\n";
+    let (node, subscriber) = (HubNode::with(subscribe_settings), Subscriber::start());
+    let begin = std::time::Instant::now();
+    for number in 0..200 {
+        assert_eq!(subscribe(&node, &subscriber.url(&format!("/{number}"))), 202);
+    }
+    eventually("the first were asked", DEADLINE, || subscriber.verifications().len() >= 10);
+    let asked = subscriber.verifications().len() as u64;
+    assert!(asked <= 11 + begin.elapsed().as_secs(), "{asked} within {:?}", begin.elapsed());
+}
+
+#[test]
+fn a_subscription_belongs_to_the_consumer_that_made_it() {
+    let hub = "  publish: { anonymous: true }\n  \
+               subscribe: { callbacks: { allow: [127.0.0.0/8] }, consumers: [jack, jill], max_per_consumer: 2 }\n";
+    let rest = "routes: [{ id: hub, uri: /hub, hub_id: h, plugins: { key-auth: {} } }]\n\
+                consumers:\n- { username: jack, plugins: { key-auth: { key: k1 } } }\n\
+                - { username: jill, plugins: { key-auth: { key: k2 } } }\n- { username: joe, plugins: { key-auth: { key: k3 } } }\n";
+    let (node, subscriber) = (HubNode::of(Arc::new(TempDir::new()), hub, rest), Subscriber::start());
+    let ask = |key: &str, mode: &str, path: &str| {
+        let callback = crate::peers::encoded(&subscriber.url(path));
+        let form = format!("hub.mode={mode}&hub.topic={}&hub.callback={callback}", crate::peers::encoded(TOPIC));
+        let lines = format!("apikey: {key}\r\nContent-Type: application/x-www-form-urlencoded\r\n");
+        node.send("POST", "/hub", &lines, form.as_bytes()).status
+    };
+    let verified = |count: u64| eventually("it is verified", DEADLINE, || node.status()["subscriptions"] == count);
+    assert_eq!(ask("k3", "subscribe", "/joe"), 403, "not a consumer that may");
+    assert_eq!(ask("k1", "subscribe", "/1"), 202);
+    verified(1);
+    assert_eq!(ask("k2", "subscribe", "/1"), 403, "another's subscription is not replaced");
+    assert_eq!(ask("k2", "unsubscribe", "/1"), 403, "nor ended");
+    assert_eq!(ask("k1", "subscribe", "/2"), 202);
+    verified(2);
+    assert_eq!(ask("k1", "subscribe", "/3"), 429, "a consumer's subscriptions are limited");
+    assert_eq!(ask("k1", "subscribe", "/2"), 202, "renewing is always possible");
+    assert_eq!(ask("k1", "unsubscribe", "/1"), 202);
+    verified(1);
+}
+
+#[test]
+fn secrets_are_shown_nowhere() {
+    let (node, subscriber) = (HubNode::start(), Subscriber::start());
+    node.subscribe(&subscriber, "/?token=private", &[("hub.secret", "hidden")]);
+    subscriber.refuse(500);
+    node.publish("one");
+    subscriber.wait_deliveries(1);
+    let shown = node.gateway.stderr() + &node.gateway.status().to_string();
+    assert!(!shown.contains("hidden") && !shown.contains("private"), "{shown}");
+}

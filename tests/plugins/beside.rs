@@ -1,0 +1,248 @@
+//! What attacks cost others: the latency of another client beside them, and the memory they take; in the clear, over TLS and
+//! over HTTP/2, with one worker and with two.
+//!
+//! Memory has its bound everywhere. Times have theirs where nothing else runs on the machine, with full counts (`make
+//! test-full`): at the 99th percentile at most a tenth more than alone, or 5 ms. `--nocapture` shows them.
+
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use weir_testkit::{
+    Answer, Authority, Client, DEADLINE, Gateway, Identity, Origin, TlsClient, eventually, is_full, scaled,
+};
+
+use crate::redis::Redis;
+
+const MIB: u64 = 1 << 20;
+/// Clients that attack at a time.
+const ATTACKERS: usize = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Clear,
+    Tls,
+    Http2,
+}
+
+/// A gateway that is attacked.
+struct Site {
+    gateway: Gateway,
+    _origin: Origin,
+    tls: TlsClient,
+    mode: Mode,
+    workers: usize,
+}
+
+/// What an attack is, and what it may cost.
+struct Attack<'a> {
+    name: &'a str,
+    /// The other client makes a connection for each request.
+    new_connections: bool,
+    most_memory: u64,
+    /// Done by each attacker again and again. It keeps the connections it returns until the end, the last hundred of them.
+    round: &'a (dyn Fn(&Site) -> Option<Client> + Sync),
+    /// Whether it has got to where it harms.
+    is_under_way: &'a dyn Fn(&Site) -> bool,
+}
+
+fn everywhere(attack: impl Fn(Mode, usize)) {
+    for mode in [Mode::Clear, Mode::Tls, Mode::Http2] {
+        for workers in [1, 2] {
+            attack(mode, workers);
+        }
+    }
+}
+
+fn certificate(identity: &Identity) -> String {
+    let indented = |text: &str| text.lines().map(|line| format!("      {line}\n")).collect::<String>();
+    let (certificate, key) = (indented(&identity.certificate), indented(&identity.key));
+    format!("ssls:\n  - snis: [a.example]\n    cert: |\n{certificate}    key: |\n{key}")
+}
+
+impl Site {
+    /// Routes everything to an origin, `/attacked` with these plugins.
+    fn start(mode: Mode, workers: usize, settings: &str, plugins: &str) -> Site {
+        let origin = Origin::serving(|_| Answer::ok("ok"));
+        let authority = Authority::of_tests();
+        let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+            "worker_processes: {workers}
+listen: [\"127.0.0.1:0\", {{ address: \"127.0.0.1:0\", tls: true }}]
+{settings}{}routes:
+  - {{ uri: /attacked, plugins: {plugins}, upstream: {{ type: roundrobin, nodes: {{ \"{origin}\": 1 }} }} }}
+  - {{ uri: /*, upstream: {{ type: roundrobin, nodes: {{ \"{origin}\": 1 }} }} }}
+",
+            certificate(&authority.identity(&["a.example"])),
+            origin = origin.addr()
+        ));
+        Site { gateway, _origin: origin, tls: TlsClient::trusting(authority), mode, workers }
+    }
+
+    fn client(&self) -> Client {
+        match self.mode {
+            Mode::Clear => Client::connect(self.gateway.addr()),
+            Mode::Tls => Client::connect_tls(self.gateway.tls_addr(), &self.tls, "a.example").expect("it shakes hands"),
+            Mode::Http2 => Client::connect(self.gateway.addr()).by_http2(),
+        }
+    }
+
+    /// The 99th percentile of what another client waits for.
+    fn p99(&self, new_connections: bool) -> Duration {
+        let mut client = self.client();
+        let ask = |_| {
+            let began = Instant::now();
+            if new_connections {
+                client = self.client();
+            }
+            assert_eq!(client.get("/other").expect("an answer").status, 200);
+            began.elapsed()
+        };
+        let mut took: Vec<Duration> = (0..scaled(200, 3_000)).map(ask).collect();
+        took.sort();
+        took[took.len() * 99 / 100]
+    }
+
+    fn stand(&self, attack: &Attack) {
+        let alone = self.p99(attack.new_connections);
+        let before = self.gateway.rss();
+        let (stop, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let attacker = || {
+            let mut kept = Vec::new();
+            while !stop.load(Relaxed) {
+                kept.extend((attack.round)(self));
+                if kept.len() > 100 {
+                    kept.remove(0);
+                }
+                rounds.fetch_add(1, Relaxed);
+            }
+        };
+        let (beside, grown) = thread::scope(|scope| {
+            (0..ATTACKERS).for_each(|_| _ = scope.spawn(attacker));
+            let _end = EndOfAttack(&stop);
+            eventually(attack.name, 2 * DEADLINE, || rounds.load(Relaxed) >= ATTACKERS && (attack.is_under_way)(self));
+            let beside = self.p99(attack.new_connections);
+            (beside, self.gateway.rss().saturating_sub(before))
+        });
+        println!(
+            "{}, {:?}, workers: {}: p99 {alone:?} alone, {beside:?} beside; {} KiB more memory",
+            attack.name,
+            self.mode,
+            self.workers,
+            grown / 1024
+        );
+        assert!(grown <= attack.most_memory, "{}: {grown} bytes more", attack.name);
+        if is_full() {
+            let most = alone.mul_f64(1.1).max(alone + Duration::from_millis(5));
+            assert!(beside <= most, "{}: {beside:?} beside it, {alone:?} alone", attack.name);
+        }
+    }
+}
+
+/// Ends the attack, also when a check fails.
+struct EndOfAttack<'a>(&'a AtomicBool);
+
+impl Drop for EndOfAttack<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+fn post(body: &str) -> String {
+    format!("POST /attacked HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+#[test]
+fn u01_bodies_that_are_validated_cost_others_little() {
+    let numbers = post(&format!("[{}1]", "1,".repeat(400_000)));
+    everywhere(|mode, workers| {
+        let plugins = "{ request-validation: { body_schema: { type: array }, max_req_body_size: 16777216 } }";
+        Site::start(mode, workers, "held_content_max: 32MiB\n", plugins).stand(&Attack {
+            name: "bodies of many values, whole and half",
+            new_connections: false,
+            // What may be held, and as much again for how memory is handed out.
+            most_memory: 64 * MIB,
+            round: &|site| {
+                // Who is refused early may not get to send the rest.
+                if let Ok(refused) = site.client().ask(&numbers) {
+                    assert!([400, 413, 503].contains(&refused.status), "{}", refused.status);
+                }
+                let mut half = site.client();
+                let _ = half.try_send(numbers[..200_000].replacen("Content-Length: ", "Content-Length: 1", 1));
+                Some(half)
+            },
+            is_under_way: &|_| true,
+        });
+    });
+}
+
+#[test]
+fn u02_silent_connections_cost_others_little() {
+    everywhere(|mode, workers| {
+        Site::start(mode, workers, "client_max_connections: 100\n", "{}").stand(&Attack {
+            name: "silent connections",
+            new_connections: true,
+            most_memory: 16 * MIB,
+            round: &|site| {
+                let addr = if site.mode == Mode::Tls { site.gateway.tls_addr() } else { site.gateway.addr() };
+                let mut silent = Client::connect_from([127, 0, 0, 2].into(), addr).ok()?;
+                if site.mode == Mode::Http2 {
+                    let _ = silent.try_send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+                }
+                thread::sleep(Duration::from_millis(1)); // 4,000 a second: this test is not about the cost of accepting
+                Some(silent)
+            },
+            is_under_way: &|site| site.gateway.metrics().sum("weir_client_connections_over_share_total", &[]) >= 100.0,
+        });
+    });
+}
+
+#[test]
+fn u03_records_that_nobody_takes_cost_others_little() {
+    let deaf = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let uri = format!("http://{}/", deaf.local_addr().expect("it has one"));
+    let large = post(&"x".repeat(512 << 10));
+    everywhere(|mode, workers| {
+        let plugins = format!("{{ http-logger: {{ uri: \"{uri}\", include_req_body: true }} }}");
+        Site::start(mode, workers, "", &plugins).stand(&Attack {
+            name: "posts to a logger that nobody answers",
+            new_connections: false,
+            // 64 MiB of records that wait, those that are encoded, and copies of requests on their way.
+            most_memory: 160 * MIB,
+            round: &|site| {
+                assert_eq!(site.client().ask(&large).expect("an answer").status, 200);
+                None
+            },
+            is_under_way: &|site| site.gateway.metrics().sum("weir_log_records_total", &["outcome=\"dropped\""]) >= 1.0,
+        });
+    });
+}
+
+#[test]
+fn u04_a_server_of_limits_that_does_not_answer_costs_others_little() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let port = redis.port;
+    let plugins = format!(
+        "{{ limit-conn: {{ conn: 100, burst: 0, default_conn_delay: 0.1, key: remote_addr, policy: redis, redis_host: \
+         127.0.0.1, redis_port: {port}, redis_timeout: 200 }} }}"
+    );
+    everywhere(|mode, workers| {
+        let site = Site::start(mode, workers, "", &plugins);
+        assert_eq!(site.client().get("/attacked").expect("an answer").status, 200);
+        site.stand(&Attack {
+            name: "requests counted by a Redis that hangs",
+            new_connections: false,
+            most_memory: 16 * MIB,
+            round: &|site| {
+                let answer = site.client().get("/attacked").expect("an answer");
+                assert!([200, 500].contains(&answer.status), "{}", answer.status);
+                None
+            },
+            is_under_way: &|site| {
+                redis.freeze();
+                site.client().get("/attacked").expect("an answer").status == 500
+            },
+        });
+        redis.thaw();
+    });
+}
