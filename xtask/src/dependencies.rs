@@ -8,14 +8,14 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::{Problems, cargo, output, step, tidy};
+use crate::{Problems, cargo, output, step, tree};
 
 const RULES: &str = "deny.toml";
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// Checks all of it, and the advisories where `cargo deny` and a database are there.
 pub fn dependencies() -> Result<(), Problems> {
-    let rules = tidy::read(RULES)?;
+    let rules = tree::read(RULES)?;
     let built = built()?;
     let mut problems = banned(&strings(&rules, "deny"), &built)?;
     problems.extend(repeated(&strings(&rules, "skip"), &built));

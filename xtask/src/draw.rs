@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::Problems;
-use crate::tidy::tracked;
+use crate::tree::tracked;
 
 const MESSAGES: usize = 30;
 const NAMES: usize = 20;
@@ -25,7 +25,7 @@ pub fn draw(seed: &str) -> Result<(), Problems> {
             }
         }
     }
-    let mut random = Random(seed);
+    let mut random = DrawRandom(seed);
     for (title, pool, count) in [("Messages", messages, MESSAGES), ("Names", names, NAMES)] {
         println!("{title}, {count} of {}:", pool.len());
         for (place, text) in random.sample(pool, count) {
@@ -90,9 +90,9 @@ fn declared(source: &str) -> impl Iterator<Item = String> {
 }
 
 /// xorshift64*: the same seed draws the same of the same sources.
-struct Random(u64);
+struct DrawRandom(u64);
 
-impl Random {
+impl DrawRandom {
     fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.max(1);
         self.0 ^= self.0 >> 12;

@@ -9,6 +9,8 @@ mod package;
 mod schema_page;
 mod structure;
 mod tidy;
+mod tree;
+mod type_names;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -16,7 +18,7 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "cargo xtask COMMAND
 
   check   format, lints, tidy, generated docs, dependencies
-  tidy    layering, machine paths
+  tidy    layering, import circles, long functions, type names that mean two things, machine paths
   deps    licences, banned and repeated crates (deny.toml)
   docs    writes docs/reference (with --check: compares)
   package writes a tarball, a Debian package, an OCI image, SBOM and checksums to target/packages, or to the folder named

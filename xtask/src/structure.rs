@@ -1,15 +1,10 @@
-//! Rules about the shape of a crate's own sources: no import circles between modules, no function that has grown too long.
+//! Rules about the shape of all crates' own sources: no import circles between files, no function that has grown too long.
 //! Both read the text as rustfmt leaves it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Problems;
-use crate::tidy::{read, tracked};
-
-/// Crates in which no two files of different modules import each other, directly or by way of others.
-const WITHOUT_CIRCLES: [&str; 3] = ["weir-gateway", "weir-net", "weir-proto"];
-/// Crates whose functions have at most [`MOST_LINES`].
-const WITH_SHORT_FUNCTIONS: [&str; 3] = ["weir-gateway", "weir-net", "weir-proto"];
+use crate::tree::{read, tracked};
 
 /// Lines of a function, from its signature to its closing brace.
 const MOST_LINES: usize = 60;
@@ -19,36 +14,46 @@ const REASON: &str = "// Long, since ";
 /// The modules of a crate, by path (`endpoint::pool`; the root is empty), with the modules each one imports.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
-/// Checks both.
+/// Checks both, in every crate of the workspace.
 pub fn structure() -> Result<Problems, Problems> {
     let mut problems = Vec::new();
-    for name in WITHOUT_CIRCLES {
-        let files = sources(name)?;
-        problems.extend(circles(&imports(&files)).iter().map(|circle| described(name, circle)));
-    }
-    for name in WITH_SHORT_FUNCTIONS {
-        for (path, text) in tracked_sources(name)? {
-            problems.extend(long_functions(&text).into_iter().map(|(line, function, lines)| {
+    for name in crates()? {
+        let sources = sources(&name)?;
+        for (path, text) in &sources {
+            problems.extend(long_functions(text).into_iter().map(|(line, function, lines)| {
                 format!(
                     "{path}:{line}: `{function}` has {lines} lines; split it, or say in it why not: `{REASON}...` \
                      (at most {MOST_LINES})"
                 )
             }));
         }
+        let modules = sources.into_iter().map(|(path, text)| (module(&name, &path), Module::new(text))).collect();
+        problems.extend(circles(&imports(&modules)).iter().map(|circle| described(&name, circle)));
     }
     Ok(problems)
 }
 
 fn described(name: &str, circle: &[String]) -> String {
     let files = circle.join(" -> ");
-    format!("{name}: import circle between modules: {files} -> {}; move what they share below both", circle[0])
+    format!("{name}: import circle between files: {files} -> {}; move what they share below both", circle[0])
+}
+
+/// The folders of the crates that have sources.
+pub fn crates() -> Result<Vec<String>, Problems> {
+    let mut crates = BTreeSet::new();
+    for path in tracked()? {
+        if let Some((folder, _)) = path.split_once("/src/").filter(|_| path.ends_with(".rs")) {
+            crates.insert(folder.to_owned());
+        }
+    }
+    Ok(crates.into_iter().collect())
 }
 
 /// The files of a crate that are no tests, with what comes before the tests in each.
-fn tracked_sources(name: &str) -> Result<Vec<(String, String)>, Problems> {
-    let root = format!("crates/{name}/src/");
+pub fn sources(folder: &str) -> Result<Vec<(String, String)>, Problems> {
+    let root = format!("{folder}/src/");
     let is_source = |path: &&String| {
-        let is_test = |part: &str| part == "tests" || part == "tests.rs" || part == "oracle.rs";
+        let is_test = |part: &str| matches!(part, "tests" | "tests.rs" | "oracle.rs" | "testing.rs");
         path.starts_with(&root) && path.ends_with(".rs") && !path.split('/').any(is_test)
     };
     let mut files = Vec::new();
@@ -60,55 +65,80 @@ fn tracked_sources(name: &str) -> Result<Vec<(String, String)>, Problems> {
     Ok(files)
 }
 
-/// The same by module path.
-fn sources(name: &str) -> Result<BTreeMap<String, String>, Problems> {
-    let root = format!("crates/{name}/src/");
-    let module = |path: &str| {
-        let path = path.trim_start_matches(&root).trim_end_matches(".rs");
-        let path = path.trim_end_matches("/mod");
-        if path == "lib" { String::new() } else { path.replace('/', "::") }
-    };
-    Ok(tracked_sources(name)?.into_iter().map(|(path, text)| (module(&path), text)).collect())
+/// The module of a file. A binary beside a library is a crate of its own.
+fn module(folder: &str, path: &str) -> String {
+    let path = path.trim_start_matches(&format!("{folder}/src/")).trim_end_matches(".rs").trim_end_matches("/mod");
+    if path == "lib" { String::new() } else { path.replace('/', "::") }
 }
 
-fn imports(files: &BTreeMap<String, String>) -> Imports {
-    let of = |(module, text): (&String, &String)| {
-        let known = |path: String| nearest(files, module, &path).filter(|other| other != module && !other.is_empty());
-        (module.clone(), paths(text).into_iter().filter_map(known).collect())
-    };
-    files.iter().map(of).collect()
+/// What one file says of others.
+struct Module {
+    /// Without comments and ends of lines.
+    code: String,
+    /// What its `use` declarations bring into it, by name.
+    uses: BTreeMap<String, String>,
 }
 
-/// The paths that start with `crate`, `super` or `self`, in `use` declarations and elsewhere.
-fn paths(text: &str) -> Vec<String> {
-    let code: String = text.lines().map(|line| line.split("//").next().unwrap_or_default().trim()).collect();
-    let mut paths = Vec::new();
-    for start in ["crate::", "super::", "self::"] {
-        for (at, _) in code.match_indices(start) {
-            let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || *byte == b':';
-            if at > 0 && is_word(&code.as_bytes()[at - 1]) {
-                continue; // the middle of another path
-            }
-            expand("", &code[at..], &mut paths);
+impl Module {
+    fn new(text: String) -> Module {
+        let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default().trim());
+        let code = lines.fold(String::new(), |code, line| code + line + " ");
+        let mut imported = Vec::new();
+        for (at, _) in code.match_indices("use ").filter(|(at, _)| !is_in_word(&code, *at)) {
+            let tree = &code[at + "use ".len()..];
+            expand("", &tree[..tree.find(';').unwrap_or_default()], &mut imported);
+        }
+        Module { code, uses: imported.into_iter().map(|(path, name)| (name, path)).collect() }
+    }
+}
+
+fn imports(modules: &BTreeMap<String, Module>) -> Imports {
+    let of = |(name, module): (&String, &Module)| {
+        let known = |path: &String| home(modules, name, path, 0).filter(|home| home != name && !home.is_empty());
+        (name.clone(), paths(modules, name, module).iter().filter_map(known).collect())
+    };
+    modules.iter().map(of).collect()
+}
+
+/// The paths that lead to other modules, in `use` declarations and elsewhere.
+fn paths(modules: &BTreeMap<String, Module>, name: &str, module: &Module) -> Vec<String> {
+    let below = if name.is_empty() { String::new() } else { format!("{name}::") };
+    let children = modules.keys().filter_map(|other| other.strip_prefix(&below)).filter(|rest| !rest.contains("::"));
+    let mut found = Vec::new();
+    for (start, prefix) in
+        [("crate", ""), ("super", ""), ("self", "")].into_iter().chain(children.map(|child| (child, "self::")))
+    {
+        for (at, _) in module.code.match_indices(&format!("{start}::")).filter(|(at, _)| !is_in_word(&module.code, *at))
+        {
+            expand(prefix, &module.code[at..], &mut found);
         }
     }
-    paths
+    found.into_iter().map(|(path, _)| path).collect()
 }
 
-/// Appends the paths of a use tree at the beginning of `tree`; says how long it is.
-fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) -> usize {
+/// Whether the byte before belongs to the same word or path.
+fn is_in_word(code: &str, at: usize) -> bool {
+    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || *byte == b':';
+    code.as_bytes()[..at].last().is_some_and(is_word)
+}
+
+/// Appends the paths of a use tree at the beginning of `tree`, each with the name it gets; says how long it is.
+fn expand(prefix: &str, tree: &str, found: &mut Vec<(String, String)>) -> usize {
     let is_path = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == ':';
     let length = tree.find(|letter| !is_path(letter)).unwrap_or(tree.len());
     let path = format!("{prefix}{}", &tree[..length]);
     if !path.ends_with("::") || !tree[length..].starts_with('{') {
-        paths.push(path);
+        let path = path.strip_suffix("::self").unwrap_or(&path).to_owned();
+        let other_name = tree[length..].strip_prefix(" as ").and_then(|rest| rest.split([',', '}', ' ', ';']).next());
+        let name = other_name.or(path.rsplit("::").next()).unwrap_or_default().to_owned();
+        found.push((path, name));
         return length;
     }
     let mut at = length + 1;
     while at < tree.len() {
         match tree.as_bytes()[at] {
             b'}' => return at + 1,
-            byte if is_path(char::from(byte)) => at += expand(&path, &tree[at..], paths),
+            byte if is_path(char::from(byte)) => at += expand(&path, &tree[at..], found),
             // ` as name` ends with the next comma.
             b' ' if tree[at..].starts_with(" as ") => at += tree[at..].find([',', '}']).unwrap_or(1),
             _ => at += 1,
@@ -117,52 +147,68 @@ fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) -> usize {
     at
 }
 
-/// The file in which a path of `module` ends, or that re-exports what it names.
-fn nearest(files: &BTreeMap<String, String>, module: &str, path: &str) -> Option<String> {
+/// The module in which what a path names is defined, seen from `module`: what a file only passes on (`pub use`) stands elsewhere.
+fn home(modules: &BTreeMap<String, Module>, module: &str, path: &str, passed_on: usize) -> Option<String> {
     let mut at: Vec<&str> = module.split("::").filter(|name| !name.is_empty()).collect();
-    for name in path.split("::").filter(|name| !name.is_empty()) {
-        match name {
+    let names: Vec<&str> = path.split("::").filter(|name| !name.is_empty()).collect();
+    for (index, name) in names.iter().enumerate() {
+        match *name {
             "crate" => at.clear(),
             "self" => {}
             "super" => {
                 at.pop();
             }
-            name => at.push(name),
+            name if modules.contains_key(&[&at[..], &[name]].concat().join("::")) => at.push(name),
+            name => {
+                let here = at.join("::");
+                let Some(target) = modules.get(&here)?.uses.get(name).filter(|_| passed_on < MOST_PASSES) else {
+                    return Some(here);
+                };
+                let first = target.split("::").next().unwrap_or_default();
+                let is_child = modules.contains_key(&[&at[..], &[first]].concat().join("::"));
+                let prefix = match first {
+                    "crate" | "self" | "super" => "",
+                    _ if is_child => "self::",
+                    _ => return None, // from another crate
+                };
+                let rest = [&[format!("{prefix}{target}").as_str()], &names[index + 1..]].concat().join("::");
+                return home(modules, &here, &rest, passed_on + 1);
+            }
         }
     }
-    loop {
-        let candidate = at.join("::");
-        if files.contains_key(&candidate) {
-            return Some(candidate);
-        }
-        at.pop()?;
-    }
+    Some(at.join("::")).filter(|home| modules.contains_key(home))
 }
 
-/// The shortest circle through each module that is part of one that leaves its top module; each circle once.
+/// Files that pass a name on to each other, at most.
+const MOST_PASSES: usize = 8;
+
+/// The shortest circle through each module that is part of one; each circle once. A file and those in its folder may know each
+/// other: a circle is one that does not pass the file of the folder that all of it is in.
 fn circles(imports: &Imports) -> Vec<Vec<String>> {
+    let above = |module: &String| module.match_indices("::").map(|(at, _)| module[..at].to_owned()).collect::<Vec<_>>();
+    let rooms: BTreeSet<String> = imports.keys().flat_map(above).chain([String::new()]).collect();
     let mut found: BTreeMap<BTreeSet<String>, Vec<String>> = BTreeMap::new();
-    for module in imports.keys() {
-        if let Some(circle) = circle_through(imports, module)
-            && circle.iter().any(|other| top(other) != top(module))
-        {
-            found.entry(circle.iter().cloned().collect()).or_insert(circle);
+    for room in &rooms {
+        for module in imports.keys().filter(|module| part(room, module).is_some()) {
+            if let Some(circle) = circle_through(imports, room, module) {
+                found.entry(circle.iter().cloned().collect()).or_insert(circle);
+            }
         }
     }
     found.into_values().collect()
 }
 
-/// The shortest way from a module back to itself that leaves its top module if there is one that does.
-fn circle_through(imports: &Imports, module: &str) -> Option<Vec<String>> {
-    // Breadth first, by (module, whether the way has left the top module).
+/// The shortest way from a module back to itself within a room that passes more than one part of the room.
+fn circle_through(imports: &Imports, room: &str, module: &str) -> Option<Vec<String>> {
+    // Breadth first, by (module, whether the way has left the part).
     let mut ways = vec![(vec![module.to_owned()], false)];
     let mut seen = BTreeSet::new();
     while !ways.is_empty() {
         let mut longer = Vec::new();
         for (way, has_left) in ways {
             let last = way.last().expect("a way begins with its module");
-            for next in imports.get(last).into_iter().flatten() {
-                let has_left = has_left || top(next) != top(module);
+            for next in imports.get(last).into_iter().flatten().filter(|next| part(room, next).is_some()) {
+                let has_left = has_left || part(room, next) != part(room, module);
                 if next == module && has_left {
                     return Some(way);
                 }
@@ -176,8 +222,10 @@ fn circle_through(imports: &Imports, module: &str) -> Option<Vec<String>> {
     None
 }
 
-fn top(module: &str) -> &str {
-    module.split("::").next().unwrap_or_default()
+/// The part of a room that a module belongs to; nothing if it is not in the room, or is the room's own file.
+fn part<'a>(room: &str, module: &'a str) -> Option<&'a str> {
+    let inside = if room.is_empty() { module } else { module.strip_prefix(room)?.strip_prefix("::")? };
+    inside.split("::").next().filter(|part| !part.is_empty())
 }
 
 /// Functions with more than [`MOST_LINES`] and no reason for it: line, name, length.
@@ -223,26 +271,43 @@ fn ends_at_once(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn files(files: &[(&str, &str)]) -> BTreeMap<String, String> {
-        files.iter().map(|(module, text)| ((*module).to_owned(), (*text).to_owned())).collect()
-    }
-
-    fn found(given: &[(&str, &str)]) -> Vec<Vec<String>> {
-        circles(&imports(&files(given)))
+    fn found(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let module = |(name, text): &(&str, &str)| ((*name).to_owned(), Module::new((*text).to_owned()));
+        circles(&imports(&files.iter().map(module).collect()))
     }
 
     #[test]
     fn a_circle_between_modules_is_found_whatever_way_it_takes() {
         let nested = ("a", "use crate::{\n    b::{One, Two as Other},\n    c,\n};\n");
         assert_eq!(found(&[nested, ("b", "use super::a::Thing;"), ("c", "")]), [["a", "b"]]);
-        let through = [("a::x", "use crate::b;"), ("a::y", "use super::x;"), ("b", "fn f() { crate::a::y::g() }")];
+        let through = [
+            ("a", "mod x;\nmod y;"),
+            ("a::x", "use crate::b;"),
+            ("a::y", "use super::x;"),
+            ("b", "fn f() { crate::a::y::g() }"),
+        ];
         assert_eq!(found(&through), [["a::x", "b", "a::y"]]);
     }
 
     #[test]
-    fn files_of_one_module_may_know_each_other_and_comments_know_nobody() {
-        assert_eq!(found(&[("a::x", "use super::y;"), ("a::y", "use super::x;")]), [[""; 0]; 0]);
+    fn a_file_and_those_in_its_folder_may_know_each_other_and_comments_know_nothing() {
+        let head = ("a", "mod x;\nmod y;\nuse x::X;\npub struct Shared;");
+        assert_eq!(found(&[head, ("a::x", "use super::Shared;\nuse super::y::Y;"), ("a::y", "")]), [[""; 0]; 0]);
         assert_eq!(found(&[("a", "use crate::b;"), ("b", "/// See [`crate::a`].\nuse std::a;")]), [[""; 0]; 0]);
+        let siblings = [("a", ""), ("a::x", "use super::y;"), ("a::y", "use super::x;")];
+        assert_eq!(found(&siblings), [["a::x", "a::y"]]);
+        let around_the_head = [("a", "mod x;"), ("a::x", "use crate::b;"), ("b", "use crate::a::x::X;")];
+        assert_eq!(found(&around_the_head), [["a::x", "b"]]);
+    }
+
+    #[test]
+    fn a_name_that_is_passed_on_counts_where_it_is_defined() {
+        let root = ("", "mod a;\nmod b;\npub use a::{A, other as Renamed};");
+        assert_eq!(found(&[root, ("a", "use crate::b::B;"), ("b", "use crate::Renamed;")]), [["a", "b"]]);
+        assert_eq!(
+            found(&[("", "pub use elsewhere::A;"), ("a", "use crate::b;"), ("b", "use crate::A;")]),
+            [[""; 0]; 0]
+        );
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::process::Command;
 
 use serde_json::Value;
 
-use crate::{Problems, cargo, output, structure};
+use crate::tree::{read, tracked};
+use crate::{Problems, cargo, output, structure, type_names};
 
 /// Checks all of them.
 pub fn tidy() -> Result<(), Problems> {
@@ -14,6 +14,7 @@ pub fn tidy() -> Result<(), Problems> {
     problems.extend(layering()?);
     problems.extend(sources()?);
     problems.extend(structure::structure()?);
+    problems.extend(type_names::type_names()?);
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
@@ -106,16 +107,6 @@ fn sources() -> Result<Problems, Problems> {
         }
     }
     Ok(problems)
-}
-
-/// Every file under version control.
-pub fn tracked() -> Result<Vec<String>, Problems> {
-    let list = output(Command::new("git").args(["ls-files", "-z"]))?;
-    Ok(list.split_terminator('\0').map(str::to_owned).collect())
-}
-
-pub fn read(path: &str) -> Result<String, Problems> {
-    fs::read_to_string(path).map_err(|error| vec![format!("{path}: {error}")])
 }
 
 #[cfg(test)]

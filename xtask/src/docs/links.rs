@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use crate::{Problems, tidy};
+use crate::{Problems, tree};
 
 /// Reports each link of a page of ours that leads nowhere.
 pub fn check() -> Result<(), Problems> {
     let mut problems = Problems::new();
-    for page in tidy::tracked()?.iter().filter(|path| path.ends_with(".md")) {
+    for page in tree::tracked()?.iter().filter(|path| path.ends_with(".md")) {
         let Ok(text) = fs::read_to_string(page) else { continue }; // removed and not committed yet
         for (line, target) in links(&text) {
             if let Some(problem) = broken(page, target) {
