@@ -3,7 +3,6 @@
 mod links;
 mod metrics;
 mod statuses;
-mod variables;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,8 +10,6 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use weir_plugin::Entry;
-use weir_plugin::options::{description, rows};
 
 use crate::{Problems, binary, cargo, output, schema_page, step};
 
@@ -42,63 +39,16 @@ pub fn compare() -> Result<(), Problems> {
 }
 
 fn pages() -> Result<Vec<(&'static str, String)>, Problems> {
-    // The command line first: it builds the program that the other page asks.
+    // The command line first: it builds the program that the other pages ask.
     let command_line = command_line()?;
+    let reference = |page: &str| output(Command::new(binary()?).args(["reference", page]));
     Ok(vec![
-        ("plugins.md", plugins()),
+        ("plugins.md", reference("plugins")?),
         ("metrics.md", metrics::page()?),
-        ("variables.md", variables::page()),
+        ("variables.md", reference("variables")?),
         ("command-line.md", command_line),
         ("scenarios.md", scenarios()?),
     ])
-}
-
-/// One section for each plugin of the registry, from its schema.
-fn plugins() -> String {
-    let mut page = String::from(
-        "# Plugins\n\nWritten by `cargo xtask docs` from the plugins themselves; `weir plugins NAME` says the same.\n\nPlugins of \
-         the rewrite stage run before those of the access stage; within a stage, the higher priority runs first.\n\nOptions \
-         that stand within others follow them: `a.b` is `b` in the map `a`, `a[].b` is `b` in each item of the list `a`, and `*` \
-         is any name. *Required* is said of the map or item it stands in.\n",
-    );
-    let mut entries: Vec<&Entry> = weir_plugins::REGISTRY.entries().iter().collect();
-    entries.sort_by_key(|entry| entry.name);
-    for entry in entries {
-        let schema = (entry.schema)();
-        let _ = write!(page, "\n## {}\n\n{}\n\n", entry.name, description(&schema));
-        let _ = write!(page, "Stage: {}. Priority: {}.\n\n```yaml\nplugins:\n", entry.stage, entry.priority);
-        for line in entry.example.lines() {
-            let _ = writeln!(page, "  {line}");
-        }
-        page.push_str("```\n");
-        options(&schema, &mut page);
-        if let Some(credential) = entry.credential {
-            page.push_str("\nUnder a consumer:\n");
-            options(&(credential.schema)(), &mut page);
-        }
-        if let Some(metadata) = entry.metadata {
-            page.push_str("\nIn `plugin_metadata`, for wherever it is used:\n");
-            options(&(metadata.schema)(), &mut page);
-        }
-    }
-    page
-}
-
-fn options(schema: &Value, page: &mut String) {
-    let rows = rows(schema);
-    if rows.is_empty() {
-        return;
-    }
-    page.push_str("\n| option | type | default | meaning |\n|---|---|---|---|\n");
-    for row in rows {
-        let default = match row.default {
-            _ if row.is_required => "required".to_owned(),
-            Some(value) => format!("`{value}`"),
-            None => String::new(),
-        };
-        let cells = [format!("`{}`", row.path), row.kind, default, row.meaning];
-        let _ = writeln!(page, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
-    }
 }
 
 /// What the files of the lab may say.

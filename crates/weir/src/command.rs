@@ -11,6 +11,7 @@ pub mod history;
 pub mod man;
 pub mod plugins;
 pub mod records;
+pub mod reference;
 pub mod resource_files;
 pub mod resources;
 pub mod run;
@@ -38,6 +39,7 @@ enum WeirCommand {
     Convert(convert::ConvertCommand),
     Explain(explain::Explain),
     Plugins(plugins::PluginsCommand),
+    Reference(reference::ReferenceCommand),
     Get(resources::GetCommand),
     Put(resources::PutCommand),
     Delete(resources::DeleteCommand),
@@ -64,6 +66,7 @@ impl Weir {
             WeirCommand::Convert(command) => command.execute(),
             WeirCommand::Explain(command) => command.execute(),
             WeirCommand::Plugins(command) => command.execute(),
+            WeirCommand::Reference(command) => command.execute(),
             WeirCommand::Get(command) => command.execute(),
             WeirCommand::Put(command) => command.execute(),
             WeirCommand::Delete(command) => command.execute(),

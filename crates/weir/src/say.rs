@@ -1,10 +1,14 @@
-//! What the command tells who started it, on stderr: lines that begin with `weir: `, or objects of JSON where the error log
+//! What the command tells who started it: what was asked for on stdout, and on stderr lines that begin with `weir: `, or objects of JSON where the error log
 //! consists of them.
 
 use std::fmt::Arguments;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use weir_telemetry::{error_log, stderr};
+
+use crate::exit::{self, ExitFailure};
 
 static IN_JSON: AtomicBool = AtomicBool::new(false);
 
@@ -19,6 +23,17 @@ pub fn line(text: Arguments) {
         stderr::write_line(error_log::json_line(&text.to_string()).as_bytes());
     } else {
         stderr::write_line(format!("weir: {text}\n").as_bytes());
+    }
+}
+
+/// Prints what the command was asked for. Whoever reads may have seen enough, as `head` has.
+pub fn print(text: &[u8]) -> ExitCode {
+    match io::stdout().write_all(text) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            line(format_args!("stdout cannot be written: {error}"));
+            ExitFailure::System.into()
+        }
+        _ => exit::DONE,
     }
 }
 

@@ -1,11 +1,9 @@
-use std::io;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory};
 
 use super::Weir;
-use crate::exit::{self, ExitFailure};
-use crate::say::say;
+use crate::say::{self, say};
 
 /// Prints the manual page, to read with `weir man | man -l -`.
 ///
@@ -30,13 +28,8 @@ impl Man {
                 }
             },
         };
-        match clap_mangen::Man::new(command).render(&mut io::stdout()) {
-            Ok(()) => exit::DONE,
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => exit::DONE,
-            Err(error) => {
-                say!("the manual page cannot be written: {error}");
-                ExitFailure::System.into()
-            }
-        }
+        let mut page = Vec::new();
+        clap_mangen::Man::new(command).render(&mut page).expect("memory takes it");
+        say::print(&page)
     }
 }

@@ -1,5 +1,4 @@
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -8,9 +7,8 @@ use weir_control::closest;
 use weir_plugin::Entry;
 use weir_plugin::options::{Row, description, rows};
 
-use crate::exit::{self, ExitFailure};
 use crate::node::PLUGINS;
-use crate::say::say;
+use crate::say::{self, say};
 
 /// Lists the plugins, or says what one of them takes.
 ///
@@ -44,7 +42,7 @@ impl PluginsCommand {
             }),
         };
         match text {
-            Ok(text) => print(&text),
+            Ok(text) => say::print(text.as_bytes()),
             Err(problem) => {
                 say!("{problem}");
                 ExitCode::from(2)
@@ -147,17 +145,6 @@ fn schema(entry: &Entry, part: ReferencePart) -> Result<String, String> {
         ReferencePart::Metadata => format!("`{}` has nothing in `plugin_metadata`", entry.name),
     })?;
     Ok(format!("{:#}\n", schema()))
-}
-
-/// Whoever reads may have seen enough, as `head` has.
-fn print(text: &str) -> ExitCode {
-    match io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            say!("the plugins cannot be shown: {error}");
-            ExitFailure::System.into()
-        }
-        _ => exit::DONE,
-    }
 }
 
 #[cfg(test)]
