@@ -13,7 +13,7 @@ use weir_plugin::{Expression, Filter, Template, Variable, Variables};
 use weir_plugins::fuzzing::{GrpcWebDecoder, bulk_outcomes, json as json_text, xml as xml_text};
 use weir_proto::h1::chunked::{ChunkedDecoder, Step};
 use weir_proto::h1::{Limits, Tolerance, parse_request, parse_response};
-use weir_proto::h2::{self, Bounds, Connection, ErrorCode, Lent, Pseudo, Role};
+use weir_proto::h2::{self, Connection, ErrorCode, HeadTarget, PeerLimits, Pseudo, Role};
 use weir_proto::h2::{request_head as h2_request_head, response_head as h2_response_head};
 use weir_proto::path::{Canonical, canonical};
 use weir_proto::{Head, Method, RequestHead, ResponseHead};
@@ -163,7 +163,7 @@ pub fn h2_frames(data: &[u8]) {
 
 /// What a connection makes of bytes: its events in words, the content put together, and why it ended.
 fn read(role: Role, data: &[u8], piece: usize) -> (Vec<String>, Option<ErrorCode>) {
-    let bounds = Bounds { limits: Limits::default(), streams: 4, stream_window: 70_000, connection_window: 80_000 };
+    let bounds = PeerLimits { limits: Limits::default(), streams: 4, stream_window: 70_000, connection_window: 80_000 };
     let mut connection = Connection::new(role, bounds, 0);
     if role == Role::Client {
         let _ = connection.request(1, Method::Get, true, |fields| fields.add(b":method", b"GET"));
@@ -176,8 +176,8 @@ fn read(role: Role, data: &[u8], piece: usize) -> (Vec<String>, Option<ErrorCode
         loop {
             let (mut request, mut response) = (RequestHead::default(), ResponseHead::default());
             let mut lent = match role {
-                Role::Server => Lent::Request(&mut request),
-                Role::Client => Lent::Response(&mut response),
+                Role::Server => HeadTarget::Request(&mut request),
+                Role::Client => HeadTarget::Response(&mut response),
             };
             match connection.next(&mut rest, &mut lent) {
                 Ok(None) => break,

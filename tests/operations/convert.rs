@@ -7,13 +7,13 @@ use weir_testkit::{Answer, Client, Nginx, Origin, Reading, Request, TempDir, fre
 use crate::weir;
 
 /// What a configuration is asked: method, target, host, and further fields.
-type Asked = (&'static str, &'static str, &'static str, &'static str);
+type RouteQuestion = (&'static str, &'static str, &'static str, &'static str);
 
 struct Case {
     name: &'static str,
     /// What `http` holds. `PORT` is the one to listen on, `ONE` and `TWO` are origins.
     http: &'static str,
-    asked: &'static [Asked],
+    asked: &'static [RouteQuestion],
 }
 
 const CASES: &[Case] = &[
@@ -236,7 +236,7 @@ fn echo(name: &'static str) -> Origin {
 }
 
 /// What is compared: the status, the place of a redirect, the body of a success, and fields that were asked for.
-fn told(addr: std::net::SocketAddr, (method, target, host, fields): Asked) -> String {
+fn told(addr: std::net::SocketAddr, (method, target, host, fields): RouteQuestion) -> String {
     let length = fields.split("Content-Length: ").nth(1).and_then(|rest| rest.trim().parse().ok()).unwrap_or(0);
     let request = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n{}", "b".repeat(length));
     let response = Client::connect(addr).ask(request).expect("an answer");

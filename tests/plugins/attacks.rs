@@ -159,7 +159,7 @@ fn r05_an_expression_takes_time_in_proportion_and_a_bounded_size() {
 }
 
 /// A request of about so many bytes.
-type Shape<'a> = &'a dyn Fn(usize) -> String;
+type RequestOfSize<'a> = &'a dyn Fn(usize) -> String;
 
 #[test]
 fn r06_many_fields_of_one_name_cost_what_their_bytes_cost() {
@@ -168,7 +168,7 @@ fn r06_many_fields_of_one_name_cost_what_their_bytes_cost() {
     );
     let file = fs::read_to_string(rig.gateway.file()).expect("the file");
     rig.gateway.rewrite(&format!("client_max_header_size: 131072\n{file}"));
-    let shapes: [(&str, Shape); 3] = [
+    let shapes: [(&str, RequestOfSize); 3] = [
         ("cookies", &|bytes| format!("GET / HTTP/1.1\r\nHost: t\r\nCookie: {}\r\n\r\n", ";".repeat(bytes))),
         ("arguments", &|bytes| format!("GET /?{} HTTP/1.1\r\nHost: t\r\n\r\n", vec!["a=1"; bytes / 8].join("&"))),
         ("fields", &|bytes| {

@@ -16,19 +16,19 @@ const CONNECTIONS: usize = 32;
 const STREAMS: usize = 8;
 
 /// What one request was told: its status, and `X-RateLimit-Remaining`.
-type Told = (u16, u64);
+type LimitAnswer = (u16, u64);
 
-fn told(answer: &Response) -> Told {
+fn told(answer: &Response) -> LimitAnswer {
     let left = answer.headers.get("x-ratelimit-remaining").expect("it is told what is left");
     (answer.status, left.parse().expect("a number"))
 }
 
-fn by_http1(gateway: &Gateway, requests: usize) -> Vec<Told> {
+fn by_http1(gateway: &Gateway, requests: usize) -> Vec<LimitAnswer> {
     let mut client = gateway.client();
     (0..requests).map(|_| told(&client.get("/").expect("an answer"))).collect()
 }
 
-fn by_http2(gateway: &Gateway, requests: usize) -> Vec<Told> {
+fn by_http2(gateway: &Gateway, requests: usize) -> Vec<LimitAnswer> {
     let addr = gateway.addr();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async move {
@@ -61,7 +61,7 @@ fn by_http2(gateway: &Gateway, requests: usize) -> Vec<Told> {
 }
 
 /// Sends so many requests over 64 connections at once, half of them HTTP/2.
-fn ask(gateway: &Gateway, requests: usize) -> Vec<Told> {
+fn ask(gateway: &Gateway, requests: usize) -> Vec<LimitAnswer> {
     let each = requests.div_ceil(2 * CONNECTIONS);
     thread::scope(|scope| {
         let clients = [by_http1, by_http2].into_iter().cycle().take(2 * CONNECTIONS);
@@ -71,7 +71,7 @@ fn ask(gateway: &Gateway, requests: usize) -> Vec<Told> {
 }
 
 /// How often each number of requests left was told to one that was let through.
-fn places(told: &[Told]) -> BTreeMap<u64, usize> {
+fn places(told: &[LimitAnswer]) -> BTreeMap<u64, usize> {
     let mut places = BTreeMap::new();
     told.iter().filter(|(status, _)| *status == 200).for_each(|(_, left)| *places.entry(*left).or_default() += 1);
     places

@@ -29,7 +29,7 @@ use crate::text::diagnostic::Diagnostic;
 
 pub use challenges::{Challenges, PREFIX};
 use order::{OrderFailure, Orders};
-use report::Board;
+use report::ReportStatus;
 pub use report::{AcmeReport, AcmeRole, HostReport};
 use storage::{AcmeStorage, Failures};
 
@@ -81,7 +81,7 @@ const AFTER_STORAGE: Duration = Duration::from_secs(30);
 const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// Says a line to the operator.
-type Tell = Box<dyn Fn(&str) + Send + Sync>;
+type OperatorLog = Box<dyn Fn(&str) + Send + Sync>;
 
 /// Keeps certificates as the configuration wants. Dropping it ends all orders, and lets go of the lock.
 pub struct Acme {
@@ -106,12 +106,12 @@ struct RunningAcme {
 
 struct AcmeShared {
     challenges: Arc<Challenges>,
-    board: Board,
+    board: ReportStatus,
     /// No order begins.
     paused: AtomicBool,
     /// The last configuration's, for the places.
     latest: Mutex<Option<Arc<AcmeTerms>>>,
-    tell: Tell,
+    tell: OperatorLog,
 }
 
 impl Acme {
@@ -119,7 +119,7 @@ impl Acme {
     pub fn new(challenges: Arc<Challenges>, tell: impl Fn(&str) + Send + Sync + 'static) -> Acme {
         let shared = AcmeShared {
             challenges,
-            board: Board::default(),
+            board: ReportStatus::default(),
             paused: AtomicBool::new(false),
             latest: Mutex::default(),
             tell: Box::new(tell),

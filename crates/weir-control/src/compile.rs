@@ -32,7 +32,7 @@ use crate::text::suggest::{closest, meant};
 use crate::text::tree::TextPosition;
 
 use built::Sets;
-pub(crate) use certificates::Presented;
+pub(crate) use certificates::DocumentCertificates;
 use chains::Chains;
 use dependencies::{Surroundings, Unchanged};
 pub use parts::Parts;
@@ -51,7 +51,7 @@ pub struct Compiled {
     pub warnings: Vec<Diagnostic>,
     /// What the next document may have in common with this one.
     pub parts: Parts,
-    pub(crate) presented: Presented,
+    pub(crate) presented: DocumentCertificates,
 }
 
 /// Compiles a document. Does no I/O: names of hosts must have been looked up ([`Document::addresses`]), and a node whose
@@ -100,14 +100,14 @@ struct Compiler<'a> {
     surroundings: Surroundings,
     faults: Faults,
     warnings: Faults,
-    presented: Presented,
+    presented: DocumentCertificates,
     /// For the gateway's own requests.
     http: HttpClient,
     node: NodeServices,
 }
 
 /// What is made of a document, but for what it keeps for the next one.
-struct Made {
+struct CompiledParts {
     snapshot: Snapshot,
     acme: Option<Arc<AcmeTerms>>,
     hubs: Arc<[HubTerms]>,
@@ -121,7 +121,7 @@ impl<'a> Compiler<'a> {
             surroundings: Surroundings::of(document),
             faults: Faults::new(document.source.clone()),
             warnings: Faults::new(document.source.clone()),
-            presented: Presented::default(),
+            presented: DocumentCertificates::default(),
             http: HttpClient::default(),
             node,
         };
@@ -150,7 +150,7 @@ impl<'a> Compiler<'a> {
         let mut faults = self.document.faults.clone();
         faults.extend(self.faults.into_diagnostics());
         match made {
-            Some(Made { snapshot, acme, hubs, parts }) if faults.is_empty() => {
+            Some(CompiledParts { snapshot, acme, hubs, parts }) if faults.is_empty() => {
                 let warnings = self.warnings.into_diagnostics();
                 Ok(Compiled { snapshot, acme, hubs, warnings, parts, presented: self.presented })
             }
@@ -163,7 +163,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// Nothing only where a fault has been reported, or what is used again of `before` does not do.
-    fn make(&self, registry: &Registry, before: Option<&Parts>, unchanged: Unchanged) -> Option<Made> {
+    fn make(&self, registry: &Registry, before: Option<&Parts>, unchanged: Unchanged) -> Option<CompiledParts> {
         let document = self.document;
         let mut upstreams = Upstreams::new(self, before);
         let shares = upstreams.of_shares();
@@ -214,7 +214,7 @@ impl<'a> Compiler<'a> {
             sets: Arc::new(chains.into_sets().into_used()),
             secret_fields,
         };
-        Some(Made { snapshot, acme, hubs: self.hub_terms(), parts })
+        Some(CompiledParts { snapshot, acme, hubs: self.hub_terms(), parts })
     }
 
     fn report(&self, path: &str, place: TextPosition, problem: impl Into<String>, advice: Option<String>) {

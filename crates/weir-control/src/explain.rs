@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 
-use weir_gateway::route::{Advantage, Candidate, Lookup, Verdict};
+use weir_gateway::route::{Candidate, Lookup, TieBreak, Verdict};
 use weir_gateway::snapshot::Reach;
 use weir_plugin::{Exchange, Registry, Stage};
 use weir_proto::h1::parse_request;
@@ -206,11 +206,11 @@ impl fmt::Display for VerdictText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             Verdict::Chosen => "chosen",
-            Verdict::Outranked(Advantage::Host) => "lost: its host is less specific",
-            Verdict::Outranked(Advantage::Path) => "lost: its path is less specific",
-            Verdict::Outranked(Advantage::Priority) => "lost: its priority is lower",
-            Verdict::Outranked(Advantage::UriLength) => "lost: its uri is shorter",
-            Verdict::Outranked(Advantage::Order) => "lost: it comes later in the file",
+            Verdict::Outranked(TieBreak::Host) => "lost: its host is less specific",
+            Verdict::Outranked(TieBreak::Path) => "lost: its path is less specific",
+            Verdict::Outranked(TieBreak::Priority) => "lost: its priority is lower",
+            Verdict::Outranked(TieBreak::UriLength) => "lost: its uri is shorter",
+            Verdict::Outranked(TieBreak::Order) => "lost: it comes later in the file",
             Verdict::Host => "does not fit: another host",
             Verdict::Uri => "does not fit: the path goes on differently",
             Verdict::Method => "does not fit: another method",

@@ -9,7 +9,7 @@ use weir_gateway::snapshot::Snapshot;
 use weir_plugin::Registry;
 
 use crate::acme::{AcmeTerms, Challenges};
-use crate::compile::{Compiled, NodeServices, Parts, Presented, compile_for};
+use crate::compile::{Compiled, DocumentCertificates, NodeServices, Parts, compile_for};
 use crate::document::{Document, NodeSettings};
 use crate::hubs::{HubTerms, Hubs};
 use crate::text::diagnostic::Diagnostic;
@@ -95,7 +95,7 @@ struct PublisherState {
     /// Those the node was started with: some of them cannot change later.
     started_with: Option<Arc<NodeSettings>>,
     /// The certificates that serve.
-    presented: Presented,
+    presented: DocumentCertificates,
     /// What the configuration that serves was compiled to.
     parts: Option<Parts>,
 }

@@ -15,7 +15,7 @@ use weir_testkit::{DEADLINE, TempDir, eventually, eventually_some};
 
 /// What was published and refused, in order.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<Vec<Event>>>);
+struct PublishedEvents(Arc<Mutex<Vec<Event>>>);
 
 #[derive(Clone, Debug, PartialEq)]
 enum Event {
@@ -29,7 +29,7 @@ fn lines(diagnostics: &[Diagnostic]) -> Vec<String> {
     diagnostics.iter().map(text).map(|line| line[line.rfind("weir.yaml").unwrap_or(0)..].to_owned()).collect()
 }
 
-impl Heard {
+impl PublishedEvents {
     fn say(&self, event: Event) {
         self.0.lock().expect("nobody panics").push(event);
     }
@@ -39,7 +39,7 @@ impl Heard {
     }
 }
 
-impl Subscriber for Heard {
+impl Subscriber for PublishedEvents {
     fn published(&self, publication: &Publication) {
         assert_eq!(publication.revision, publication.snapshot.revision);
         self.say(Event::Published {
@@ -56,7 +56,7 @@ impl Subscriber for Heard {
 
 struct Node {
     publisher: Arc<Publisher>,
-    heard: Heard,
+    heard: PublishedEvents,
     watch: ConfigWatch,
 }
 
@@ -65,7 +65,7 @@ fn start(path: &Path) -> Node {
 }
 
 fn start_with(mut loader: DocumentLoader) -> Node {
-    let heard = Heard::default();
+    let heard = PublishedEvents::default();
     let publisher = Arc::new(Publisher::new(loader.source_name(), plugins::REGISTRY, Box::new(heard.clone())));
     let loaded = loader.load().expect("the first version is good");
     publisher

@@ -22,7 +22,7 @@ pub struct RequiredClientCertificate {
 }
 
 /// Answers an authority of certificates that asks within a handshake whether a name is ours (RFC 8737).
-pub trait Prover: std::fmt::Debug + Send + Sync {
+pub trait ChallengeCertificates: std::fmt::Debug + Send + Sync {
     /// As whom to answer for this name, in lower case; `None` while no order is open.
     fn prove(&self, name: &str) -> Option<Server>;
 }
@@ -37,7 +37,7 @@ pub struct Certificates {
     default: Option<usize>,
     /// Some name asks its clients for proof, so hosts must be looked at.
     proof: bool,
-    prover: Option<Arc<dyn Prover>>,
+    prover: Option<Arc<dyn ChallengeCertificates>>,
 }
 
 impl Certificates {
@@ -78,7 +78,7 @@ impl Certificates {
     }
 
     /// From now on authorities get their answers from here.
-    pub fn answer_with(&mut self, prover: Arc<dyn Prover>) {
+    pub fn answer_with(&mut self, prover: Arc<dyn ChallengeCertificates>) {
         self.prover = Some(prover);
     }
 

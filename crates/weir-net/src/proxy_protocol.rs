@@ -17,7 +17,7 @@ const MOST: usize = 4 * 1024;
 
 /// What a header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Announced {
+pub struct ProxyHeader {
     /// Bytes of the header.
     length: usize,
     /// Who has connected to the sender; `None` where the sender speaks for itself, as in its health checks.
@@ -82,7 +82,7 @@ fn header_2(ends: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
     header
 }
 
-impl Announced {
+impl ProxyHeader {
     /// Bytes of the header.
     pub fn length(&self) -> usize {
         self.length
@@ -97,7 +97,7 @@ pub struct Malformed;
 ///
 /// # Errors
 /// Where there is none, or the connection ends.
-pub async fn receive(tcp: &TcpStream) -> io::Result<Announced> {
+pub async fn receive(tcp: &TcpStream) -> io::Result<ProxyHeader> {
     tcp.async_io(Interest::READABLE, || {
         let mut seen = [0; MOST];
         let (count, _) = rustix::net::recv(tcp, &mut seen, RecvFlags::PEEK)?;
@@ -122,7 +122,7 @@ pub async fn receive(tcp: &TcpStream) -> io::Result<Announced> {
 ///
 /// # Errors
 /// Where the bytes do not begin with a header.
-pub fn parse(seen: &[u8]) -> Result<Option<Announced>, Malformed> {
+pub fn parse(seen: &[u8]) -> Result<Option<ProxyHeader>, Malformed> {
     let common = seen.len().min(SIGNATURE.len());
     if seen[..common] == SIGNATURE[..common] {
         return if common < SIGNATURE.len() { Ok(None) } else { version_2(seen) };
@@ -132,7 +132,7 @@ pub fn parse(seen: &[u8]) -> Result<Option<Announced>, Malformed> {
 }
 
 /// §2.1: `PROXY TCP4 1.2.3.4 5.6.7.8 1000 443`, as a line.
-fn version_1(seen: &[u8]) -> Result<Option<Announced>, Malformed> {
+fn version_1(seen: &[u8]) -> Result<Option<ProxyHeader>, Malformed> {
     let Some(end) = seen.windows(2).take(MOST_V1 - 1).position(|pair| pair == b"\r\n") else {
         return if seen.len() < MOST_V1 { Ok(None) } else { Err(Malformed) };
     };
@@ -153,7 +153,7 @@ fn version_1(seen: &[u8]) -> Result<Option<Announced>, Malformed> {
         }
         _ => return Err(Malformed),
     };
-    Ok(Some(Announced { length: end + 2, client }))
+    Ok(Some(ProxyHeader { length: end + 2, client }))
 }
 
 fn port(word: Option<&str>) -> Result<u16, Malformed> {
@@ -162,7 +162,7 @@ fn port(word: Option<&str>) -> Result<u16, Malformed> {
 }
 
 /// §2.2: the signature, version and command, family and transport, length, addresses, extensions.
-fn version_2(seen: &[u8]) -> Result<Option<Announced>, Malformed> {
+fn version_2(seen: &[u8]) -> Result<Option<ProxyHeader>, Malformed> {
     const FIXED: usize = 16;
     if seen.len() < FIXED {
         return Ok(None);
@@ -195,7 +195,7 @@ fn version_2(seen: &[u8]) -> Result<Option<Announced>, Malformed> {
         // Unspecified, datagrams and sockets of the file system: no address of a client of ours.
         _ => None,
     };
-    Ok(Some(Announced { length, client }))
+    Ok(Some(ProxyHeader { length, client }))
 }
 
 #[cfg(test)]
@@ -238,11 +238,11 @@ mod tests {
                 ("1.2.3.4:1000", "[::2]:443", "[::ffff:1.2.3.4]:1000"),
             ] {
                 let written = header(version, Some((end(client), end(local))));
-                let read = Announced { length: written.len(), client: Some(end(read)) };
+                let read = ProxyHeader { length: written.len(), client: Some(end(read)) };
                 assert_eq!(parse(&written), Ok(Some(read)), "{version:?} {client} {local}");
             }
             let ours = header(version, None);
-            assert_eq!(parse(&ours), Ok(Some(Announced { length: ours.len(), client: None })));
+            assert_eq!(parse(&ours), Ok(Some(ProxyHeader { length: ours.len(), client: None })));
         }
     }
 

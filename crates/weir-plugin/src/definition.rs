@@ -79,7 +79,7 @@ pub struct BuildContext {
     secret_arguments: RefCell<BTreeSet<Arc<[u8]>>>,
     secret_fields: Arc<SecretFields>,
     /// What plugins have told since it was last taken.
-    told: RefCell<Vec<Told>>,
+    told: RefCell<Vec<BuildNote>>,
     /// What plugins have been built from since it was last taken.
     inputs: Cell<BuildInputs>,
     /// Where clients that speak in the clear are told to go for TLS.
@@ -101,7 +101,7 @@ pub struct BuildInputs {
 /// What a plugin has told while it was built that others go by. It is told again where the plugin is used on in the next
 /// version of a document.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Told {
+pub enum BuildNote {
     SecretArgument(Arc<[u8]>),
     SecretField(Box<[u8]>),
     Agreed { topic: Box<str>, terms: Box<str> },
@@ -138,7 +138,7 @@ impl BuildContext {
     }
 
     /// What plugins have told since the last time.
-    pub fn take_told(&self) -> Vec<Told> {
+    pub fn take_told(&self) -> Vec<BuildNote> {
         self.told.take()
     }
 
@@ -148,13 +148,13 @@ impl BuildContext {
     }
 
     /// Takes note of what a plugin has told that is not built again; `false` if it does not agree with the others.
-    pub fn tell_again(&self, told: &Told) -> bool {
+    pub fn tell_again(&self, told: &BuildNote) -> bool {
         match told {
-            Told::SecretArgument(name) => {
+            BuildNote::SecretArgument(name) => {
                 self.secret_arguments.borrow_mut().insert(Arc::clone(name));
             }
-            Told::SecretField(name) => self.secret_fields.add(name.clone()),
-            Told::Agreed { topic, terms } => return self.agree(topic, terms),
+            BuildNote::SecretField(name) => self.secret_fields.add(name.clone()),
+            BuildNote::Agreed { topic, terms } => return self.agree(topic, terms),
         }
         true
     }
@@ -283,7 +283,7 @@ impl Build {
     /// A field that carries secrets: records do not show its value.
     pub fn secret_field(&self, name: &[u8]) {
         let name: Box<[u8]> = name.to_ascii_lowercase().into();
-        self.shared.told.borrow_mut().push(Told::SecretField(name.clone()));
+        self.shared.told.borrow_mut().push(BuildNote::SecretField(name.clone()));
         self.shared.secret_fields.add(name);
     }
 
@@ -347,13 +347,13 @@ impl Build {
     /// A query argument of this name is a secret. Logs do not show it either where a request has ended before the plugin
     /// was asked.
     pub fn secret_argument(&self, name: &Arc<[u8]>) {
-        self.shared.told.borrow_mut().push(Told::SecretArgument(Arc::clone(name)));
+        self.shared.told.borrow_mut().push(BuildNote::SecretArgument(Arc::clone(name)));
         self.shared.secret_arguments.borrow_mut().insert(Arc::clone(name));
     }
 
     /// Whether everybody who has spoken on `topic` so far said the same.
     pub fn agree(&self, topic: &str, terms: &str) -> bool {
-        self.shared.told.borrow_mut().push(Told::Agreed { topic: topic.into(), terms: terms.into() });
+        self.shared.told.borrow_mut().push(BuildNote::Agreed { topic: topic.into(), terms: terms.into() });
         self.shared.agree(topic, terms)
     }
 }

@@ -60,12 +60,12 @@ pub struct Exchange {
     pub identity: Option<Arc<Credential>>,
     /// What plugins remember from one phase to the next.
     pub notes: Notes,
-    rare: Option<Box<Rare>>,
+    rare: Option<Box<RareParts>>,
 }
 
 /// What few exchanges have, behind one pointer: the others stay small. Kept for the next exchange once it is there.
 #[derive(Debug, Default)]
-struct Rare {
+struct RareParts {
     responder: Option<Arc<dyn Responder>>,
     earlier: Vec<AttemptRecord>,
     request_body: Option<Vec<u8>>,
@@ -76,9 +76,9 @@ struct Rare {
     secret_arguments: Vec<Arc<[u8]>>,
 }
 
-impl Rare {
+impl RareParts {
     fn clear(&mut self) {
-        let Rare { responder, earlier, request_body, held, remote_user, request_id, secret_arguments } = self;
+        let RareParts { responder, earlier, request_body, held, remote_user, request_id, secret_arguments } = self;
         (*responder, *request_body, *held) = (None, None, Held::default());
         earlier.clear();
         remote_user.clear();

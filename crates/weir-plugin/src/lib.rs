@@ -23,8 +23,8 @@ pub use body::{Filter, Filters};
 pub use config_error::ConfigError;
 pub use consumer::{Consumer, Consumers, Credential, Proof};
 pub use definition::{
-    Authenticator, Build, BuildContext, BuildInputs, CredentialEntry, Definition, Described, Entry, MetadataEntry,
-    Registry, SecretFields, Stage, Told,
+    Authenticator, Build, BuildContext, BuildInputs, BuildNote, CredentialEntry, Definition, Described, Entry,
+    MetadataEntry, Registry, SecretFields, Stage,
 };
 pub use exchange::{
     AttemptRecord, ClientFacts, Exchange, Kept, KeptContent, Logged, MatchedRoute, NoteKey, Notes, RouteFacts, Routes,
@@ -34,7 +34,7 @@ pub use held::{Held, HeldBudget, HeldLimits};
 pub use plugin::{Flow, Phases, Plugin, Waiting};
 pub use responder::{Content, Reply, Responder, ResponderRequest, Responding};
 pub use state::PerWorker;
-pub use stop::{Blame, Ending, Retry, Stop};
+pub use stop::{EndedBy, Ending, Retry, Stop};
 pub use template::Template;
 pub use tls::{ClientCertificate, Tls};
 pub use variable::{Moment, Variable, Variables};

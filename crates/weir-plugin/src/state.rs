@@ -217,8 +217,8 @@ mod tests {
 
     #[test]
     fn what_nothing_uses_any_more_is_dropped_when_the_next_is_made() {
-        struct Tells(Rc<Cell<bool>>);
-        impl Drop for Tells {
+        struct DropFlag(Rc<Cell<bool>>);
+        impl Drop for DropFlag {
             fn drop(&mut self) {
                 self.0.set(true);
             }
@@ -226,7 +226,7 @@ mod tests {
         thread_local! {
             static DROPPED: Rc<Cell<bool>> = Rc::default();
         }
-        let make = || Tells(DROPPED.with(Rc::clone));
+        let make = || DropFlag(DROPPED.with(Rc::clone));
         let state = per_worker("test-drop", "first", make);
         let _ = state.get();
         let number = state.0.number.place;

@@ -81,7 +81,7 @@ pub enum Stop {
 
 /// Who made the exchange end early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blame {
+pub enum EndedBy {
     Client,
     Upstream,
     Gateway,
@@ -96,7 +96,7 @@ pub struct Ending {
     pub status: u16,
     /// A word for logs and metrics; the set is closed.
     pub name: &'static str,
-    pub blame: Blame,
+    pub blame: EndedBy,
     /// The client connection cannot be used again.
     pub close: bool,
     pub retry: Retry,
@@ -114,7 +114,7 @@ pub enum Retry {
 
 impl Stop {
     pub fn ending(self) -> Ending {
-        use Blame::{Client, Gateway, Policy, Upstream};
+        use EndedBy::{Client, Gateway, Policy, Upstream};
         use Retry::{Idempotent, Never, Unseen};
         let (status, name, blame, close, retry) = match self {
             Stop::Answered | Stop::Respond(_) => (0, "", Policy, false, Never),

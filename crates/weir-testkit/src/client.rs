@@ -10,7 +10,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::http2::{self, Http2Connection};
 use crate::reading::{ReadError, Reading};
-use crate::tls::{Agreed, TlsClient, Wire};
+use crate::tls::{NegotiatedTls, TlsClient, Wire};
 use crate::wait::DEADLINE;
 use crate::wire::{BodyFraming, Fields, MessageReader, Response};
 
@@ -78,7 +78,7 @@ impl Client {
     }
 
     /// What was agreed in the handshake; `None` where there was none.
-    pub fn agreed(&self) -> Option<Agreed> {
+    pub fn agreed(&self) -> Option<NegotiatedTls> {
         self.stream.agreed()
     }
 

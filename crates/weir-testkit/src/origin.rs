@@ -11,7 +11,7 @@ use socket2::{SockFilter, SockRef};
 
 use crate::gate::Gate;
 use crate::reading::{ReadError, Reading};
-use crate::tls::{Agreed, TlsServer, Wire};
+use crate::tls::{NegotiatedTls, TlsServer, Wire};
 use crate::wait::{DEADLINE, eventually_some};
 use crate::wire::{BodyFraming, Fields, MessageReader, Recording, Request, latin1};
 
@@ -399,7 +399,7 @@ impl OriginConnection {
     }
 
     /// What was agreed in the handshake; `None` where there was none.
-    pub fn agreed(&self) -> Option<Agreed> {
+    pub fn agreed(&self) -> Option<NegotiatedTls> {
         self.stream.agreed()
     }
 

@@ -259,7 +259,7 @@ impl TlsServer {
 
 /// What both sides of a handshake agreed on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Agreed {
+pub struct NegotiatedTls {
     /// `TLSv1.2` or `TLSv1.3`.
     pub version: String,
     pub cipher: String,
@@ -316,7 +316,7 @@ impl Wire {
     }
 
     /// `None` where there is no TLS.
-    pub(crate) fn agreed(&self) -> Option<Agreed> {
+    pub(crate) fn agreed(&self) -> Option<NegotiatedTls> {
         let Wire::Tls(_, connection) = self else { return None };
         let connection = lock(connection);
         let version = match connection.protocol_version() {
@@ -329,7 +329,7 @@ impl Wire {
             Connection::Server(server) => server.server_name().map(str::to_owned),
             Connection::Client(_) => None,
         };
-        Some(Agreed {
+        Some(NegotiatedTls {
             version: version.to_owned(),
             cipher: suite.map(|suite| format!("{:?}", suite.suite())).unwrap_or_default(),
             resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),

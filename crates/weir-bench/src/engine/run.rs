@@ -76,7 +76,7 @@ pub fn run_until(
         let _ = thread.go.send(window);
     }
     let mut collector = Collector::new(plan, window, started_unix_ns);
-    let aside = Aside::from(plan);
+    let aside = OtherProcessors::from(plan);
     collector.collect(&messages, &threads, progress);
     drop(aside);
     for thread in threads {
@@ -89,11 +89,11 @@ pub fn run_until(
 
 /// Keeps the calling thread off the processors of a generator that waits spinning, as long as it lives and where there are
 /// others: putting an interval together takes a millisecond, and a request due in it would be sent that much later.
-struct Aside {
+struct OtherProcessors {
     before: Option<CpuSet>,
 }
 
-impl Aside {
+impl OtherProcessors {
     fn from(plan: &LoadPlan) -> Self {
         let spins = plan.pacing.is_open() && plan.spin_ns > 0;
         let Some(before) = sched_getaffinity(None).ok().filter(|_| spins) else { return Self { before: None } };
@@ -104,7 +104,7 @@ impl Aside {
     }
 }
 
-impl Drop for Aside {
+impl Drop for OtherProcessors {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
             let _ = sched_setaffinity(None, before);

@@ -19,7 +19,7 @@ pub(super) fn client_config(tls: &ClientTls, protocol: &Protocol) -> Result<Arc<
         .with_safe_default_protocol_versions()
         .expect("the provider supports the default versions");
     let mut config = match &tls.ca_file {
-        None => builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone(algorithms))),
+        None => builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(algorithms))),
         Some(path) => {
             let wrong = |problem: String| PlanError::new("tls.ca_file", format!("{}: {problem}", path.display()));
             let mut roots = RootCertStore::empty();
@@ -52,9 +52,9 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 
 /// Accepts any certificate; still requires the peer to own its key.
 #[derive(Debug)]
-struct Anyone(WebPkiSupportedAlgorithms);
+struct AcceptAnyCertificate(WebPkiSupportedAlgorithms);
 
-impl ServerCertVerifier for Anyone {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -27,7 +27,7 @@ use self::{
     backend::{Backends, RunningBackends},
     cell::{Setting, StartFailureKind, Started},
     place::RunDirectory,
-    turns::Up,
+    turns::StartedTarget,
 };
 pub use self::{counters::available as counters_available, place::usable_cpus};
 use crate::{
@@ -224,7 +224,7 @@ impl Lab<'_> {
         (workers, pinning): (u32, &Pinning),
         backend: &RunningBackends,
         records: &mut [TargetRecord],
-    ) -> Option<Up<'g>> {
+    ) -> Option<StartedTarget<'g>> {
         let scenario = self.scenario;
         let highest = group.levels.iter().map(|level| level.connections).max().unwrap_or(1);
         let row = scenario.row_for(&group.target, row);
@@ -233,7 +233,7 @@ impl Lab<'_> {
         match Started::start(&setting, found, backend, highest) {
             Ok(mut started) => {
                 record(records, &group.target, started.configuration.take());
-                Some(Up::new(group, row, started))
+                Some(StartedTarget::new(group, row, started))
             }
             Err(failure) => {
                 record(records, &group.target, failure.configuration);

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// A target that is up for a row.
-pub struct Up<'a> {
+pub struct StartedTarget<'a> {
     group: &'a CellGroup,
     row: Cow<'a, ScenarioRow>,
     started: Started,
@@ -29,9 +29,9 @@ enum LevelEnd {
     Failed(String),
 }
 
-impl<'a> Up<'a> {
-    pub fn new(group: &'a CellGroup, row: Cow<'a, ScenarioRow>, started: Started) -> Up<'a> {
-        Up { group, row, started, run: None, ended: None }
+impl<'a> StartedTarget<'a> {
+    pub fn new(group: &'a CellGroup, row: Cow<'a, ScenarioRow>, started: Started) -> StartedTarget<'a> {
+        StartedTarget { group, row, started, run: None, ended: None }
     }
 }
 
@@ -40,7 +40,7 @@ impl Lab<'_> {
     /// comes after whom, meets all alike. Targets that fail are taken out.
     pub fn level(
         &mut self,
-        up: &mut Vec<Up<'_>>,
+        up: &mut Vec<StartedTarget<'_>>,
         level: LoadLevel,
         repeat: u32,
         backend: &mut RunningBackends,
@@ -75,7 +75,7 @@ impl Lab<'_> {
 
     fn turn(
         &self,
-        one: &mut Up<'_>,
+        one: &mut StartedTarget<'_>,
         level: LoadLevel,
         repeat: u32,
         order: u32,

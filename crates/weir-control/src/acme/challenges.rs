@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use weir_gateway::route::PathSet;
-use weir_gateway::snapshot::Prover;
+use weir_gateway::snapshot::ChallengeCertificates;
 use weir_net::tls::{self, ACME_TLS, Facts, Server, ServerTerms, Versions};
 
 /// Where it asks over HTTP; the token follows.
@@ -95,7 +95,7 @@ impl PathSet for Challenges {
     }
 }
 
-impl Prover for Challenges {
+impl ChallengeCertificates for Challenges {
     fn prove(&self, name: &str) -> Option<Server> {
         self.0.load().servers.get(name).cloned()
     }

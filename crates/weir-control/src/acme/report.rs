@@ -51,7 +51,7 @@ pub struct HostReport {
 
 /// Where it is written down.
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub(super) struct ReportStatus {
     changing: Mutex<BoardState>,
     orders_ok: AtomicU64,
     orders_failed: AtomicU64,
@@ -68,7 +68,7 @@ fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-impl Board {
+impl ReportStatus {
     /// These hosts, and what certificates there are.
     pub(super) fn begin(&self, hosts: &[AcmeHost], validity: impl Fn(&str) -> Option<Validity>) {
         let report = |host: &AcmeHost| HostReport {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use weir_gateway::snapshot::{Certificate, Certificates, Chain, Link, Rank, Reach, Route, RouteRule, Target};
-use weir_net::tls::{self, Facts, Server, ServerTerms, TlsConnector, Trust, UpstreamTerms, Versions, Wrong};
+use weir_net::tls::{self, Facts, InvalidTerms, Server, ServerTerms, TlsConnector, Trust, UpstreamTerms, Versions};
 use weir_plugin::{Exchange, Flow, Plugin, RouteFacts, Stage, Stop};
 use weir_proto::Method;
 
@@ -24,7 +24,7 @@ impl Compiler<'_> {
             None => None,
         };
         let trust = own.as_deref().map_or(Trust::System(&self.document.system_roots), Trust::Authorities);
-        let complain = |wrong: Wrong| {
+        let complain = |wrong: InvalidTerms| {
             let origin = written.authorities.as_ref().map_or(&written.origin, |pem| &pem.origin);
             self.report(&origin.path, origin.place, format!("cannot be used: {wrong}"), None);
         };

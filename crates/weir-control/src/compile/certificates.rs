@@ -22,16 +22,16 @@ const PATTERN_SIZE: usize = 1 << 20;
 
 /// The certificates of a document, by their fingerprints.
 #[derive(Default)]
-pub(crate) struct Presented {
+pub(crate) struct DocumentCertificates {
     all: RefCell<HashSet<String>>,
     /// Those that nobody accepts today.
     untimely: RefCell<Vec<(String, Diagnostic)>>,
 }
 
-impl Presented {
+impl DocumentCertificates {
     /// What is to be said against following `served` with these: certificates that nobody accepts, and that were not there
     /// before. One whose time ran out while it was served keeps nothing else from changing.
-    pub(crate) fn against(&self, served: &Presented) -> Vec<Diagnostic> {
+    pub(crate) fn against(&self, served: &DocumentCertificates) -> Vec<Diagnostic> {
         let served = served.all.borrow();
         let untimely = self.untimely.borrow();
         untimely.iter().filter(|(fingerprint, _)| !served.contains(fingerprint)).map(|(_, told)| told.clone()).collect()
@@ -93,7 +93,7 @@ impl Compiler<'_> {
             }),
             protocols: self.protocols(),
         };
-        let complain = |wrong: tls::Wrong| {
+        let complain = |wrong: tls::InvalidTerms| {
             let origin = written.clients.as_ref().map_or(&written.origin, |clients| &clients.authorities.origin);
             self.report(&origin.path, origin.place, format!("cannot be used: {wrong}"), None);
         };

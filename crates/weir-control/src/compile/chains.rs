@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_gateway::snapshot::{Chain, Link, Overlay, Rank, Reach};
-use weir_plugin::{Build, BuildContext, BuildInputs, Registry, Told};
+use weir_plugin::{Build, BuildContext, BuildInputs, BuildNote, Registry};
 
 use super::built::{BuiltPlugin, BuiltSet, Sets, nearest};
-use super::consumers::{KnownConsumers, Layers};
+use super::consumers::{KnownConsumers, OverlayLayers};
 use super::dependencies::Dependencies;
 use super::plugin_findings::{inside, path_of, report_unknown};
 use super::{Compiler, meta};
@@ -20,7 +20,7 @@ use crate::text::read::join;
 
 /// What building a route's own plugins has shown.
 pub(super) struct OwnPlugins {
-    pub(super) told: Vec<Told>,
+    pub(super) told: Vec<BuildNote>,
     /// What they were built from besides their options.
     pub(super) inputs: BuildInputs,
 }
@@ -49,7 +49,7 @@ pub(super) struct Chains<'a> {
     unchanged: Dependencies,
     disagrees: Cell<bool>,
     groups: HashMap<&'a str, usize>,
-    overlays: Vec<Layers<'a>>,
+    overlays: Vec<OverlayLayers<'a>>,
     /// The numbers of upstreams that stand in options, by the path of what names them.
     upstreams: HashMap<&'a str, u32>,
     shared: Rc<BuildContext>,
@@ -165,7 +165,7 @@ impl<'a> Chains<'a> {
     }
 
     /// Takes note of what plugins have told that are used again.
-    pub(super) fn tell_again(&self, told: &[Told]) {
+    pub(super) fn tell_again(&self, told: &[BuildNote]) {
         if !told.iter().all(|told| self.shared.tell_again(told)) {
             self.disagrees.set(true);
         }
@@ -226,7 +226,7 @@ impl<'a> Chains<'a> {
 
     /// What each consumer, or its group, adds to every route.
     pub(super) fn overlays(&self) -> Vec<Overlay> {
-        let overlay = |layers: &Layers| {
+        let overlay = |layers: &OverlayLayers| {
             let own = layers.consumer.map(|consumer| {
                 // Credentials have been read before.
                 let is_proof = |plugin: &PluginSpec| {

@@ -14,12 +14,12 @@ use crate::document::{self, CredentialSpec, PluginSet, PluginSpec, ResourceOrigi
 pub(super) struct KnownConsumers<'a> {
     pub(super) shared: BuildContext,
     /// Indexed by [`Consumer::overlay`].
-    pub(super) overlays: Vec<Layers<'a>>,
+    pub(super) overlays: Vec<OverlayLayers<'a>>,
 }
 
 /// Whose plugins make up an overlay. A consumer's own count before those of its group.
 #[derive(Clone, Copy)]
-pub(super) struct Layers<'a> {
+pub(super) struct OverlayLayers<'a> {
     pub(super) consumer: Option<&'a document::ConsumerSpec>,
     pub(super) group: Option<&'a PluginSet>,
 }
@@ -72,7 +72,7 @@ impl<'a> ConsumerReader<'a> {
         }
     }
 
-    fn consumers(&mut self) -> Vec<Layers<'a>> {
+    fn consumers(&mut self) -> Vec<OverlayLayers<'a>> {
         let document = self.compiler.document;
         let groups: HashMap<&str, &PluginSet> = by_id(document.consumer_groups.iter(), |group| &group.id);
         let mut proofs: HashMap<&str, Vec<Proof>> = HashMap::new();
@@ -112,9 +112,9 @@ impl<'a> ConsumerReader<'a> {
                 overlays.len() as u32 - 1
             };
             let overlay = match group {
-                _ if has_policies => Some(add(Layers { consumer: Some(consumer), group })),
+                _ if has_policies => Some(add(OverlayLayers { consumer: Some(consumer), group })),
                 Some(set) if !set.plugins.is_empty() => {
-                    Some(*of_groups.entry(&set.id).or_insert_with(|| add(Layers { consumer: None, group })))
+                    Some(*of_groups.entry(&set.id).or_insert_with(|| add(OverlayLayers { consumer: None, group })))
                 }
                 _ => None,
             };

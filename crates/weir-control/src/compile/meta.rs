@@ -16,10 +16,10 @@ pub(super) fn wrapped(
         return step;
     }
     let meta = Meta { filter, note: NoteKey::unique(), error_response: error_response.map(Body::new) };
-    Arc::new(Wrapped { plugin: step, meta })
+    Arc::new(PluginWithMeta { plugin: step, meta })
 }
 
-struct Wrapped {
+struct PluginWithMeta {
     plugin: Arc<dyn Plugin>,
     meta: Meta,
 }
@@ -91,7 +91,7 @@ impl Meta {
     }
 }
 
-impl Plugin for Wrapped {
+impl Plugin for PluginWithMeta {
     fn phases(&self) -> Phases {
         self.plugin.phases()
     }

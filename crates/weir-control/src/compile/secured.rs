@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use weir_net::tls::{CertifiedKey, TlsConnector, Trust, UpstreamTerms, Wrong};
+use weir_net::tls::{CertifiedKey, InvalidTerms, TlsConnector, Trust, UpstreamTerms};
 
 use super::Compiler;
 use crate::document::{self, Pem, PemSource, Ssl, UpstreamIdentity};
@@ -136,7 +136,7 @@ impl<'a> Secured<'a> {
             let (path, place) = (&written.origin.path, written.origin.place);
             compiler.warnings.report_text(path, place, problem, Some(advice.into()));
         }
-        let complain = |wrong: Wrong| {
+        let complain = |wrong: InvalidTerms| {
             let origin = authorities.map_or(&written.origin, |pem| &pem.origin);
             compiler.report(&origin.path, origin.place, format!("cannot be used: {wrong}"), None);
         };

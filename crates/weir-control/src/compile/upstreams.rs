@@ -161,7 +161,7 @@ impl<'a> Upstreams<'a> {
     fn key(&self, written: &document::UpstreamSpec) -> Fingerprint {
         let document = self.compiler.document;
         let addresses = written.is_elsewhere.then(|| {
-            let node = |(node, addresses): Placed| {
+            let node = |(node, addresses): NodeAddresses| {
                 (Fingerprint::of((&node.host, node.port, node.weight, node.priority)), addresses)
             };
             placed(written, document).into_iter().map(node).collect::<Vec<_>>()
@@ -269,10 +269,10 @@ fn balance(written: &document::BalanceSpec, endpoints: &[Endpoint]) -> Balance {
 }
 
 /// A node and its addresses.
-type Placed<'a> = (Cow<'a, NodeSpec>, Vec<IpAddr>);
+type NodeAddresses<'a> = (Cow<'a, NodeSpec>, Vec<IpAddr>);
 
 /// The nodes that have addresses, wherever they come from.
-fn placed<'a>(written: &'a document::UpstreamSpec, document: &'a Document) -> Vec<Placed<'a>> {
+fn placed<'a>(written: &'a document::UpstreamSpec, document: &'a Document) -> Vec<NodeAddresses<'a>> {
     if let Some((service, place)) = &written.service {
         let Some(ResolvedName::Targets(targets)) = document.found.get(&NameQuery::Service(service.clone())) else {
             return Vec::new();
@@ -290,12 +290,12 @@ fn placed<'a>(written: &'a document::UpstreamSpec, document: &'a Document) -> Ve
     with_addresses(in_file.unwrap_or(&written.nodes), &document.found)
 }
 
-fn with_addresses<'a>(nodes: &'a [NodeSpec], found: &ResolvedNames) -> Vec<Placed<'a>> {
+fn with_addresses<'a>(nodes: &'a [NodeSpec], found: &ResolvedNames) -> Vec<NodeAddresses<'a>> {
     let placed = nodes.iter().map(|node| (Cow::Borrowed(node), addresses_of(node, found)));
     placed.filter(|(_, found)| !found.is_empty()).collect()
 }
 
-fn endpoints(placed: &[Placed], scheme: Scheme) -> Vec<Endpoint> {
+fn endpoints(placed: &[NodeAddresses], scheme: Scheme) -> Vec<Endpoint> {
     let weights = shares(placed);
     let mut endpoints: Vec<Endpoint> = placed
         .iter()
@@ -319,7 +319,7 @@ fn addresses_of(node: &NodeSpec, found: &ResolvedNames) -> Vec<IpAddr> {
 
 /// The weight of each address of a node. The addresses of one name share the weight of their node, so all weights are
 /// multiplied by what makes every share a whole number.
-fn shares(nodes: &[Placed]) -> Vec<u32> {
+fn shares(nodes: &[NodeAddresses]) -> Vec<u32> {
     let multiple = nodes.iter().fold(1_u64, |multiple, (_, found)| {
         let count = found.len() as u64;
         multiple / gcd(multiple, count) * count

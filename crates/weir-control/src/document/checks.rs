@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use weir_gateway::snapshot::{ActiveChecks, Asked, CheckKind, CheckTls, PassiveChecks, Question};
+use weir_gateway::snapshot::{ActiveChecks, CheckKind, CheckRequest, CheckTls, PassiveChecks, Question};
 use weir_net::tls;
 
 use super::resource::host_pattern;
@@ -17,7 +17,7 @@ pub struct ActiveChecksSpec {
     checks: ActiveChecks,
     kind: CheckType,
     /// Its `host` is empty where the node's own name is asked for.
-    asked: Asked,
+    asked: CheckRequest,
     /// Of gRPC: the service that is asked about.
     service: Box<str>,
     /// APISIX `https_verify_certificate`; the upstream's `tls.verify` if absent.
@@ -53,7 +53,7 @@ impl ActiveChecksSpec {
         checks.question.kind = match self.kind {
             CheckType::Tcp => CheckKind::Tcp,
             CheckType::Http | CheckType::Https => {
-                CheckKind::Http { asked: Asked { host: host.into(), ..self.asked.clone() }, http2, tls }
+                CheckKind::Http { asked: CheckRequest { host: host.into(), ..self.asked.clone() }, http2, tls }
             }
             CheckType::Grpc | CheckType::Grpcs => {
                 CheckKind::Grpc { service: self.service.clone(), host: host.into(), tls }
@@ -169,7 +169,7 @@ fn active(at: &NodeReader) -> Option<ActiveChecksSpec> {
 }
 
 /// The request of a check by HTTP.
-fn asked(fields: &MapReader) -> Asked {
+fn asked(fields: &MapReader) -> CheckRequest {
     let path = fields.get("http_path").and_then(|at| {
         let path = at.text()?;
         if !path.starts_with('/') {
@@ -190,7 +190,7 @@ fn asked(fields: &MapReader) -> Asked {
             Some(header.to_owned())
         })
     });
-    Asked {
+    CheckRequest {
         method: fields.get("http_method").and_then(|at| at.choice(METHODS)).unwrap_or("GET").into(),
         path: path.unwrap_or("/").into(),
         host: fields.get("host").and_then(|at| host_pattern(&at)).unwrap_or_default().into(),

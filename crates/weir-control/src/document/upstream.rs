@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_gateway::snapshot::{AllDown, Concurrency, Keepalive, PassHost, PassiveChecks, Queue, Timeouts};
+use weir_gateway::snapshot::{AllDownPolicy, Concurrency, Keepalive, PassHost, PassiveChecks, Queue, Timeouts};
 use weir_net::proxy_protocol::ProxyProtocolVersion;
 use weir_proto::h1::Tolerance;
 
@@ -54,7 +54,7 @@ pub struct UpstreamSpec {
     pub retry_budget: u32,
     /// Not in APISIX: what happens while every endpoint is out of rotation.
     pub retry_read_timeouts: bool,
-    pub all_down: AllDown,
+    pub all_down: AllDownPolicy,
     /// Not in APISIX: what is forgiven in its responses.
     pub tolerance: Tolerance,
     pub pass_host: PassHost,
@@ -107,7 +107,7 @@ const MAX_WEIGHT: u32 = 100_000;
 /// In percent: enough for an endpoint that fails now and then, too little to make an outage worse.
 const RETRY_BUDGET: u32 = 20;
 
-const ALL_DOWN: &[(&str, AllDown)] = &[("try", AllDown::Try), ("refuse", AllDown::Refuse)];
+const ALL_DOWN: &[(&str, AllDownPolicy)] = &[("try", AllDownPolicy::Try), ("refuse", AllDownPolicy::Refuse)];
 
 pub(super) fn read_named(at: &NodeReader, index: usize) -> Option<UpstreamSpec> {
     let upstream = read_inline(at)?;

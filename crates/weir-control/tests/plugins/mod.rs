@@ -28,7 +28,7 @@ pub static TELLING: Registry = Registry::new(&[
     Entry::of::<Access>(),
     Entry::described::<Guarded>(),
     Entry::authenticating::<Door>(),
-    Entry::of::<Tells>(),
+    Entry::of::<NotePlugin>(),
     Entry::of::<Port>(),
 ]);
 
@@ -231,12 +231,12 @@ impl Definition for Port {
 /// Tells what other plugins go by, and shows what it knows of what others have told.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Tells {
+pub struct NotePlugin {
     secret: String,
     terms: String,
 }
 
-impl Definition for Tells {
+impl Definition for NotePlugin {
     const NAME: &'static str = "tells";
     const PRIORITY: i32 = 5;
     const STAGE: Stage = Stage::Access;

@@ -14,7 +14,7 @@ use weir_proto::h2::PREFACE;
 use weir_proto::{Trailers, Version};
 
 use super::accepted::Accepted;
-use super::{After, h2};
+use super::{AfterExchange, h2};
 use crate::context::WorkerContext;
 use crate::context::buffers::READ_BYTES;
 use crate::context::frame::boxed;
@@ -57,11 +57,11 @@ pub fn run(connection: Accepted) -> impl Future<Output = ()> {
             // Boxed for as long as the exchange lasts: the state of serving is twice that of an idle connection, and
             // most connections are idle. Costs some hundred instructions.
             match boxed(|| serve(&worker, &mut client, exchange)).await {
-                After::KeepAlive => {}
-                After::Close if client.ended() => return,
-                After::Close => return Box::pin(client.connection.linger()).await,
-                After::Abort => return,
-                After::Reset => return client.connection.stream.reset_on_drop(),
+                AfterExchange::KeepAlive => {}
+                AfterExchange::Close if client.ended() => return,
+                AfterExchange::Close => return Box::pin(client.connection.linger()).await,
+                AfterExchange::Abort => return,
+                AfterExchange::Reset => return client.connection.stream.reset_on_drop(),
             }
         }
         if client.begins_http2() {

@@ -9,14 +9,14 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use weir_proto::h2::{self, Bounds, ErrorCode, Role};
+use weir_proto::h2::{self, ErrorCode, PeerLimits, Role};
 
 use super::accepted::Accepted;
 use crate::context::buffers::READ_BYTES;
 use crate::context::lifecycle::{WaitsFor, WorkerPhase};
 use crate::http2::Session;
 use crate::http2::silence::{Silence, SilenceVerdict};
-use crate::message::sides::Lost;
+use crate::message::sides::StreamLoss;
 use crate::snapshot::ClientSettings;
 use crate::worker::Worker;
 
@@ -76,8 +76,8 @@ pub async fn run(mut accepted: Accepted) {
     shared.session.state().pipe.stream.send_close_notify();
 }
 
-fn bounds(settings: &ClientSettings) -> Bounds {
-    Bounds {
+fn bounds(settings: &ClientSettings) -> PeerLimits {
+    PeerLimits {
         limits: settings.limits,
         streams: settings.concurrent_streams,
         stream_window: STREAM_WINDOW,
@@ -125,7 +125,7 @@ impl Driver<'_> {
             polled = self.keep_deadlines(now_ns);
         }
         if polled.is_ready() {
-            self.shared.session.state().lose_all(Lost::Connection);
+            self.shared.session.state().lose_all(StreamLoss::Connection);
         }
         polled
     }
@@ -185,7 +185,7 @@ impl Driver<'_> {
                     self.worker.metrics.errors.increment("flood");
                 }
                 state.protocol().fail(code);
-                state.lose_all(Lost::Connection);
+                state.lose_all(StreamLoss::Connection);
                 self.ending = ClosingStep::Failed { until_ns: now_ns + FAREWELL_NS };
                 Poll::Pending
             }

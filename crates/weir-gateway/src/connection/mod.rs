@@ -20,7 +20,7 @@ use crate::context::lifecycle::{WaitsFor, WorkerPhase};
 
 /// What a connection does after an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum After {
+pub enum AfterExchange {
     KeepAlive,
     /// The client has its answer; close so that it can read it to the end.
     Close,

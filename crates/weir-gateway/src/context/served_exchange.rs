@@ -11,7 +11,7 @@ pub struct ServedExchange {
     /// Something of the final response has left for the client, so nothing else can be its answer.
     pub response_begun: bool,
     /// How much of the request's content was taken from the client.
-    pub body_taken: Taken,
+    pub body_taken: ContentTaken,
     /// A plugin has replaced the response on its way to the client. It passes no plugin a second time.
     pub response_replaced: bool,
     /// Chance has picked it: what its plugins cost is measured.
@@ -25,7 +25,7 @@ pub struct ServedExchange {
 /// How much of a request's content was taken from its client. What was taken is gone: the request cannot be sent to
 /// another endpoint. What was not has to be read, or the connection closed, before the next request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Taken {
+pub enum ContentTaken {
     #[default]
     Nothing,
     Part,
@@ -37,7 +37,7 @@ impl ServedExchange {
     pub fn clear(&mut self) {
         self.exchange.clear();
         self.response_begun = false;
-        self.body_taken = Taken::Nothing;
+        self.body_taken = ContentTaken::Nothing;
         self.response_replaced = false;
         self.measured = false;
         for filters in [&mut self.request_filters, &mut self.broken_filters] {

@@ -27,7 +27,7 @@ use weir_proto::{Method, ResponseHead};
 
 use crate::endpoint::balance::Dice;
 use crate::endpoint::state::{Health, HealthTable};
-use crate::snapshot::{ActiveChecks, Asked, CheckKind, Question, Snapshot};
+use crate::snapshot::{ActiveChecks, CheckKind, CheckRequest, Question, Snapshot};
 
 mod http2;
 
@@ -295,7 +295,7 @@ async fn ask(endpoint: SocketAddr, checks: &ActiveChecks) -> io::Result<CheckAns
 }
 
 /// Sends a request in HTTP/1.1; its answer's status.
-async fn status(mut stream: Stream, asked: &Asked) -> io::Result<CheckAnswer> {
+async fn status(mut stream: Stream, asked: &CheckRequest) -> io::Result<CheckAnswer> {
     let (method, request) = (Method::parse(asked.method.as_bytes()), request(asked));
     let mut unsent = request.as_bytes();
     while !unsent.is_empty() {
@@ -326,7 +326,7 @@ async fn status(mut stream: Stream, asked: &Asked) -> io::Result<CheckAnswer> {
 /// Who asks, unless the headers of the check say otherwise.
 const USER_AGENT: &str = "weir-health-check";
 
-fn request(Asked { method, path, host, headers, body }: &Asked) -> String {
+fn request(CheckRequest { method, path, host, headers, body }: &CheckRequest) -> String {
     let own = |name: &str| {
         headers.iter().any(|header| header.split(':').next().is_some_and(|of| of.trim().eq_ignore_ascii_case(name)))
     };
@@ -386,13 +386,13 @@ mod tests {
 
     #[test]
     fn a_request_says_who_asks_unless_told_otherwise() {
-        let asked = Asked { path: "/health?x".into(), ..Asked::of("a:1") };
+        let asked = CheckRequest { path: "/health?x".into(), ..CheckRequest::of("a:1") };
         assert_eq!(
             request(&asked),
             "GET /health?x HTTP/1.1\r\nHost: a:1\r\nUser-Agent: weir-health-check\r\nConnection: close\r\n\r\n"
         );
         let headers = ["HOST: b".into(), "User-Agent: me".into()].into();
-        let asked = Asked { method: "POST".into(), headers, body: "ping".into(), ..Asked::of("a") };
+        let asked = CheckRequest { method: "POST".into(), headers, body: "ping".into(), ..CheckRequest::of("a") };
         assert_eq!(
             request(&asked),
             "POST / HTTP/1.1\r\nHOST: b\r\nUser-Agent: me\r\nContent-Length: 4\r\nConnection: close\r\n\r\nping"

@@ -11,7 +11,7 @@ use weir_proto::h2::{self, ErrorCode, Sent};
 
 use super::state::{ResponseStart, State};
 use crate::context::WorkerContext;
-use crate::message::sides::{Lost, Pipe};
+use crate::message::sides::{Pipe, StreamLoss};
 
 /// What the streams of one connection and its driver share.
 pub struct Session<P> {
@@ -112,7 +112,7 @@ impl<P: Pipe> Session<P> {
         }
     }
 
-    pub fn lost(&self, key: usize) -> Option<Lost> {
+    pub fn lost(&self, key: usize) -> Option<StreamLoss> {
         self.state().slots[key].lost
     }
 

@@ -11,7 +11,7 @@ const BETWEEN_NS: u64 = 330_000_000_000;
 
 /// What has come since the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Heard {
+pub enum ReceivedFrames {
     #[default]
     Nothing,
     /// Frames of the connection: an answer to a ping, settings.
@@ -48,11 +48,11 @@ impl Silence {
     }
 
     /// Takes in what has come; `is_expected`: there is something to wait for.
-    pub fn look(&mut self, now_ns: u64, heard: Heard, is_expected: bool) -> SilenceVerdict {
-        if heard == Heard::Messages {
+    pub fn look(&mut self, now_ns: u64, heard: ReceivedFrames, is_expected: bool) -> SilenceVerdict {
+        if heard == ReceivedFrames::Messages {
             self.next_ns = 0;
         }
-        if heard != Heard::Nothing || !is_expected || !self.is_expected {
+        if heard != ReceivedFrames::Nothing || !is_expected || !self.is_expected {
             (self.since_ns, self.asked_ns) = (now_ns, None);
         }
         self.is_expected = is_expected;
@@ -85,33 +85,37 @@ mod tests {
     #[test]
     fn a_peer_that_does_not_answer_is_gone() {
         let mut silence = Silence::new(15 * S, 0);
-        assert_eq!(silence.look(100 * S, Heard::Nothing, true), SilenceVerdict::Well, "it is expected from now on");
+        assert_eq!(
+            silence.look(100 * S, ReceivedFrames::Nothing, true),
+            SilenceVerdict::Well,
+            "it is expected from now on"
+        );
         assert_eq!(silence.deadline_ns(), 115 * S);
-        assert_eq!(silence.look(115 * S, Heard::Nothing, true), SilenceVerdict::Ask);
+        assert_eq!(silence.look(115 * S, ReceivedFrames::Nothing, true), SilenceVerdict::Ask);
         assert_eq!(silence.deadline_ns(), 135 * S);
-        assert_eq!(silence.look(134 * S, Heard::Nothing, true), SilenceVerdict::Well);
-        assert_eq!(silence.look(135 * S, Heard::Nothing, true), SilenceVerdict::Gone);
+        assert_eq!(silence.look(134 * S, ReceivedFrames::Nothing, true), SilenceVerdict::Well);
+        assert_eq!(silence.look(135 * S, ReceivedFrames::Nothing, true), SilenceVerdict::Gone);
     }
 
     #[test]
     fn one_that_answers_is_not_asked_again_soon() {
         let mut silence = Silence::new(15 * S, 0);
-        silence.look(0, Heard::Nothing, true);
-        assert_eq!(silence.look(15 * S, Heard::Nothing, true), SilenceVerdict::Ask);
-        assert_eq!(silence.look(16 * S, Heard::Frames, true), SilenceVerdict::Well);
+        silence.look(0, ReceivedFrames::Nothing, true);
+        assert_eq!(silence.look(15 * S, ReceivedFrames::Nothing, true), SilenceVerdict::Ask);
+        assert_eq!(silence.look(16 * S, ReceivedFrames::Frames, true), SilenceVerdict::Well);
         assert_eq!(silence.deadline_ns(), 345 * S);
-        assert_eq!(silence.look(20 * S, Heard::Messages, true), SilenceVerdict::Well);
+        assert_eq!(silence.look(20 * S, ReceivedFrames::Messages, true), SilenceVerdict::Well);
         assert_eq!(silence.deadline_ns(), 35 * S, "but after a message it may be");
     }
 
     #[test]
     fn nothing_is_asked_of_a_peer_that_owes_nothing() {
         let mut silence = Silence::new(15 * S, 0);
-        silence.look(0, Heard::Nothing, true);
-        assert_eq!(silence.look(15 * S, Heard::Nothing, true), SilenceVerdict::Ask);
-        assert_eq!(silence.look(16 * S, Heard::Nothing, false), SilenceVerdict::Well);
+        silence.look(0, ReceivedFrames::Nothing, true);
+        assert_eq!(silence.look(15 * S, ReceivedFrames::Nothing, true), SilenceVerdict::Ask);
+        assert_eq!(silence.look(16 * S, ReceivedFrames::Nothing, false), SilenceVerdict::Well);
         assert_eq!(
-            (silence.deadline_ns(), silence.look(1_000 * S, Heard::Nothing, false)),
+            (silence.deadline_ns(), silence.look(1_000 * S, ReceivedFrames::Nothing, false)),
             (NEVER, SilenceVerdict::Well)
         );
     }

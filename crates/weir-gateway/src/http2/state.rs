@@ -6,13 +6,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
-use weir_proto::h2::{self, ConnectionEvent, ErrorCode, Lent, Sent};
+use weir_proto::h2::{self, ConnectionEvent, ErrorCode, HeadTarget, Sent};
 use weir_proto::{ResponseHead, Trailers};
 
-use super::silence::Heard;
+use super::silence::ReceivedFrames;
 use crate::context::WorkerContext;
 use crate::context::buffers::READ_BYTES;
-use crate::message::sides::{Lost, Pipe};
+use crate::message::sides::{Pipe, StreamLoss};
 
 /// Reads of one wake-up, so that one connection does not keep the others from their turn.
 const READS: usize = 4;
@@ -38,7 +38,7 @@ pub(super) struct StreamSlot {
     /// Nothing comes behind it.
     pub(super) ended: bool,
     pub(super) trailers: Trailers,
-    pub(super) lost: Option<Lost>,
+    pub(super) lost: Option<StreamLoss>,
     /// Content that is to be sent, and what follows it.
     pub(super) unsent: Vec<u8>,
     pub(super) end: Option<Trailers>,
@@ -53,7 +53,7 @@ pub(super) struct StreamSlot {
 /// What an event is to one of the two sides.
 pub trait Handler<P> {
     /// Where the next head goes. It must be clear.
-    fn lend(&mut self) -> Lent<'_>;
+    fn lend(&mut self) -> HeadTarget<'_>;
 
     /// Takes what is of no stream, or begins one.
     fn event(&mut self, state: &mut State<P>, event: ConnectionEvent<'_>);
@@ -77,7 +77,7 @@ pub struct State<P> {
     /// The beginning of a frame.
     stash: Vec<u8>,
     /// What has come since the driver looked.
-    heard: Heard,
+    heard: ReceivedFrames,
     /// Turns to send that were given, round and round.
     pub(super) turns: u8,
     pub(super) slots: Slab<StreamSlot>,
@@ -100,7 +100,7 @@ impl<P> State<P> {
             protocol,
             worker,
             stash: Vec::new(),
-            heard: Heard::default(),
+            heard: ReceivedFrames::default(),
             turns: 0,
             slots: Slab::new(),
             waiting: VecDeque::new(),
@@ -132,7 +132,7 @@ impl<P> State<P> {
     }
 
     /// What has come since the last time.
-    pub fn take_heard(&mut self) -> Heard {
+    pub fn take_heard(&mut self) -> ReceivedFrames {
         std::mem::take(&mut self.heard)
     }
 
@@ -163,7 +163,7 @@ impl<P> State<P> {
     }
 
     /// Ends a stream for its user.
-    pub fn lose(&mut self, key: usize, lost: Lost) {
+    pub fn lose(&mut self, key: usize, lost: StreamLoss) {
         if let Some(slot) = self.slots.get_mut(key) {
             slot.lost.get_or_insert(lost);
             self.wake(key);
@@ -171,14 +171,14 @@ impl<P> State<P> {
     }
 
     /// The same for all that are not complete.
-    pub fn lose_all(&mut self, lost: Lost) {
+    pub fn lose_all(&mut self, lost: StreamLoss) {
         self.over = true;
         let keys: Vec<usize> = self.slots.iter().map(|(key, _)| key).collect();
         keys.into_iter().for_each(|key| self.lose(key, lost));
     }
 
     /// The peer will go, and streams after `last` go with it.
-    pub fn leaves(&mut self, last: u32, lost: Lost) {
+    pub fn leaves(&mut self, last: u32, lost: StreamLoss) {
         self.leaving = true;
         let late: Vec<usize> = self.slots.iter().filter(|(_, slot)| slot.id > last).map(|(key, _)| key).collect();
         late.into_iter().for_each(|key| self.lose(key, lost));
@@ -241,14 +241,14 @@ impl<P: Pipe> State<P> {
     /// Hands out what came. An error is what the connection ends with.
     fn take(&mut self, bytes: &[u8], handler: &mut impl Handler<P>) -> Result<usize, ErrorCode> {
         let mut rest = bytes;
-        self.heard = self.heard.max(Heard::Frames);
+        self.heard = self.heard.max(ReceivedFrames::Frames);
         self.worker.buffers.lend(self.protocol.output());
         while let Some(event) = self.protocol.next(&mut rest, &mut handler.lend())? {
             if matches!(
                 event,
                 ConnectionEvent::Data { .. } | ConnectionEvent::Response { .. } | ConnectionEvent::Trailers { .. }
             ) {
-                self.heard = Heard::Messages;
+                self.heard = ReceivedFrames::Messages;
             }
             match event {
                 ConnectionEvent::Data { key, bytes, ended } => {
@@ -274,7 +274,7 @@ impl<P: Pipe> State<P> {
                         (slot.trailers, slot.ended) = (trailers, true);
                         self.wake(key);
                     } else {
-                        self.lose(key, Lost::Failed(ErrorCode::ENHANCE_YOUR_CALM));
+                        self.lose(key, StreamLoss::Failed(ErrorCode::ENHANCE_YOUR_CALM));
                     }
                 }
                 ConnectionEvent::Response { key, ended, parsed } => {
@@ -286,8 +286,8 @@ impl<P: Pipe> State<P> {
                     slot.ended |= ended;
                     self.wake(key);
                 }
-                ConnectionEvent::Reset { key, code } => self.lose(key, Lost::Reset(code)),
-                ConnectionEvent::Failed { key, code } => self.lose(key, Lost::Failed(code)),
+                ConnectionEvent::Reset { key, code } => self.lose(key, StreamLoss::Reset(code)),
+                ConnectionEvent::Failed { key, code } => self.lose(key, StreamLoss::Failed(code)),
                 ConnectionEvent::Opened { key: Some(_) | None } => {}
                 event => handler.event(self, event),
             }

@@ -85,7 +85,7 @@ pub fn goes_upstream(exchange: &Exchange, field: &Field) -> bool {
 
 /// Which fields about forwarding stand in a request and are believed.
 #[derive(Default)]
-struct Said {
+struct TrustedForwarding {
     real_ip: bool,
     list: bool,
     proto: bool,
@@ -93,10 +93,10 @@ struct Said {
     port: bool,
 }
 
-impl Said {
-    fn by(exchange: &Exchange) -> Said {
+impl TrustedForwarding {
+    fn by(exchange: &Exchange) -> TrustedForwarding {
         let client = &exchange.client;
-        let mut said = Said::default();
+        let mut said = TrustedForwarding::default();
         for field in exchange.request.head.present() {
             let place = match field.known {
                 Known::XRealIp => {
@@ -119,7 +119,7 @@ impl Said {
 pub fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
     let ClientFacts { peer, local, addr, trusted, .. } = exchange.client;
     let head = &exchange.request.head;
-    let said = Said::by(exchange);
+    let said = TrustedForwarding::by(exchange);
     let mut lines = AddressLines::default();
     let mut known = None;
     if !said.real_ip && !head.is_withheld(Known::XRealIp) {
@@ -227,7 +227,7 @@ fn is_number(digits: &[u8], number: u64) -> bool {
 /// The port that the client has addressed, where that need not be ours: a mapped port stands in its `Host`. Behind a trusted
 /// peer that says which host or which scheme it was addressed by, it is the port of these.
 #[inline]
-fn forwarded_port(exchange: &Exchange, said: &Said) -> Option<u16> {
+fn forwarded_port(exchange: &Exchange, said: &TrustedForwarding) -> Option<u16> {
     let head = &exchange.request.head;
     let value = |known: Known| {
         let mut fields = head.present().filter(|field| field.known == known);

@@ -47,7 +47,7 @@ pub struct RelayTerms<'a> {
     pub via: Option<&'a str>,
     pub pass_host: &'a PassHost,
     pub endpoint: &'a Endpoint,
-    pub persistence: Option<Persisting<'a>>,
+    pub persistence: Option<PersistenceCookie<'a>>,
 }
 
 impl RelayTerms<'_> {
@@ -58,7 +58,7 @@ impl RelayTerms<'_> {
 
 /// How the client is to find the endpoint again.
 #[derive(Clone, Copy)]
-pub struct Persisting<'a> {
+pub struct PersistenceCookie<'a> {
     pub persistence: &'a Persistence,
     pub sessions: &'a StickySessions,
     /// Its number in the upstream.

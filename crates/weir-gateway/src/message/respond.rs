@@ -5,15 +5,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use weir_plugin::{Blame, Exchange, Stop};
+use weir_plugin::{EndedBy, Exchange, Stop};
 use weir_proto::h2::ErrorCode;
 use weir_proto::head::reason;
 use weir_proto::{Framing, Known, Method, Trailers, Version};
 
-use crate::connection::After;
+use crate::connection::AfterExchange;
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
-use crate::context::served_exchange::{ServedExchange, Taken};
+use crate::context::served_exchange::{ContentTaken, ServedExchange};
 use crate::message::forward::{self, Coding};
 use crate::message::relay::body;
 use crate::message::sides::ClientSide;
@@ -33,8 +33,8 @@ pub async fn finish(
     current: &WorkerSnapshot,
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
-    end: Result<After, Stop>,
-) -> After {
+    end: Result<AfterExchange, Stop>,
+) -> AfterExchange {
     let plugins = Plugins::of(worker, current, exchange);
     let after = match end {
         Ok(after) => after,
@@ -52,28 +52,28 @@ async fn refuse(
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
     stop: Stop,
-) -> After {
+) -> AfterExchange {
     // A server gives a call up at its deadline, too, and is told apart from one that does so for reasons of its own.
     let deadline_ns = client.call_deadline_ns().saturating_sub(DEADLINE_TOLERANCE_NS);
     let is_late = stop == Stop::UpstreamReset(ErrorCode::CANCEL) && deadline_ns <= worker.now_ns();
     let stop = if is_late { Stop::CallTimeout } else { stop };
     let ending = stop.ending();
-    if ending.blame != Blame::Policy {
+    if ending.blame != EndedBy::Policy {
         exchange.end_by(stop);
     }
     if exchange.response_begun {
         let coding = forward::response_coding(exchange);
-        if (ending.blame == Blame::Upstream || stop == Stop::CallTimeout) && takes_outcome(exchange, coding) {
+        if (ending.blame == EndedBy::Upstream || stop == Stop::CallTimeout) && takes_outcome(exchange, coding) {
             return break_off(worker, current, client, exchange, coding, stop).await;
         }
         // RFC 9112 §8: the client must see that the response is incomplete. Only a reset shows that where the end of
         // the connection is the end of the body.
-        return if coding == Coding::UntilClose { After::Reset } else { After::Abort };
+        return if coding == Coding::UntilClose { AfterExchange::Reset } else { AfterExchange::Abort };
     }
     if matches!(stop, Stop::ClientGone | Stop::ClientStalled) {
         exchange.response.clear();
         exchange.response.status = ending.status;
-        return After::Abort;
+        return AfterExchange::Abort;
     }
     if stop != Stop::Answered {
         write_answer(exchange, ending.status, stop);
@@ -98,11 +98,11 @@ async fn refuse(
         && worker.phase() == WorkerPhase::Serving
         && current.snapshot.clients.keepalive_requests.is_none_or(|most| exchange.client.connection_requests < most);
     if send(worker, current, client, exchange, !keep_alive).await.is_err() {
-        return After::Abort;
+        return AfterExchange::Abort;
     }
     match drainable {
-        Some(rest) if keep_alive && drain(worker, client, rest).await => After::KeepAlive,
-        _ => After::Close,
+        Some(rest) if keep_alive && drain(worker, client, rest).await => AfterExchange::KeepAlive,
+        _ => AfterExchange::Close,
     }
 }
 
@@ -139,22 +139,22 @@ async fn break_off(
     exchange: &mut ServedExchange,
     coding: Coding,
     stop: Stop,
-) -> After {
+) -> AfterExchange {
     let mut trailers = Trailers::default();
     for (field, value) in [("grpc-status", grpc_status(stop)), ("grpc-message", stop.ending().name.as_bytes())] {
         trailers.add(field.as_bytes(), value).expect("both are words");
     }
     let (mut rest, mut out) = (Vec::new(), Vec::new());
     if exchange.broken_filters.end(b"", &mut trailers, &mut rest).is_err() {
-        return After::Abort;
+        return AfterExchange::Abort;
     }
     body::write(&mut out, coding, &rest);
     exchange.body_bytes += rest.len() as u64;
     client.end(&mut out, coding, Some(&trailers));
     exchange.response_bytes += out.len() as u64;
     match flush(worker, current, client, |context, client| client.send(context, &out)).await {
-        Ok(()) => After::Close,
-        Err(_) => After::Abort,
+        Ok(()) => AfterExchange::Close,
+        Err(_) => AfterExchange::Abort,
     }
 }
 
@@ -180,7 +180,7 @@ fn write_answer(exchange: &mut ServedExchange, status: u16, stop: Stop) {
         }
         _ => exchange.respond(status, "text/html", page(status, title).as_bytes()),
     };
-    if exchange.upstream.addr.is_some() && stop.ending().blame == Blame::Upstream {
+    if exchange.upstream.addr.is_some() && stop.ending().blame == EndedBy::Upstream {
         forward::tell_upstream_status(exchange, status);
     }
     if stop == Stop::Overloaded {
@@ -272,8 +272,8 @@ async fn flush<C: ClientSide>(
 fn drainable(exchange: &ServedExchange) -> Option<u64> {
     let request = &exchange.request;
     match request.framing {
-        _ if exchange.body_taken == Taken::All => Some(0),
-        _ if exchange.body_taken == Taken::Part || request.expects_continue => None,
+        _ if exchange.body_taken == ContentTaken::All => Some(0),
+        _ if exchange.body_taken == ContentTaken::Part || request.expects_continue => None,
         Framing::None => Some(0),
         Framing::Sized(length) if length <= MOST_DRAINED => Some(length),
         _ => None,

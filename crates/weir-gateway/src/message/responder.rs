@@ -14,7 +14,7 @@ use weir_proto::{Method, ResponseHead, Trailers};
 
 use super::relay::{self, RelayOutcome, RelayTerms};
 use super::sides::{ClientSide, Received, RequestTerms, Sending, UpstreamSide};
-use crate::connection::After;
+use crate::connection::AfterExchange;
 use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
 use crate::message::forward::Coding;
@@ -42,7 +42,7 @@ pub async fn answer(
     responder: &Arc<dyn Responder>,
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
-) -> Result<After, Stop> {
+) -> Result<AfterExchange, Stop> {
     let terms = RelayTerms {
         plugins: Plugins::of(worker, current, exchange),
         clients: &current.snapshot.clients,
@@ -66,8 +66,8 @@ pub async fn answer(
     let outcome = relay::both_ways(worker, client, &mut side, exchange, &terms).await;
     exchange.upstream.ended_ns = worker.now_ns();
     match outcome? {
-        RelayOutcome::Complete { client_reusable: true, .. } => Ok(After::KeepAlive),
-        RelayOutcome::Complete { .. } => Ok(After::Close),
+        RelayOutcome::Complete { client_reusable: true, .. } => Ok(AfterExchange::KeepAlive),
+        RelayOutcome::Complete { .. } => Ok(AfterExchange::Close),
         RelayOutcome::Tunnel => Err(Stop::BadInterim),
     }
 }

@@ -117,7 +117,7 @@ pin_project! {
     /// Awaits something for an exchange, and gives up when the client leaves: see [`ClientSide::poll_leave`].
     ///
     /// Not an `async fn`, which would hold what it awaits twice: as its argument, and pinned.
-    pub struct UnlessLeft<F, L> {
+    pub struct UntilClientLeaves<F, L> {
         #[pin]
         waiting: F,
         poll_leave: L,
@@ -125,15 +125,15 @@ pin_project! {
 }
 
 /// Makes one.
-pub fn unless_left<T, F, L>(waiting: F, poll_leave: L) -> UnlessLeft<F, L>
+pub fn unless_left<T, F, L>(waiting: F, poll_leave: L) -> UntilClientLeaves<F, L>
 where
     F: Future<Output = Result<T, Stop>>,
     L: FnMut(&mut Context<'_>) -> Poll<Stop>,
 {
-    UnlessLeft { waiting, poll_leave }
+    UntilClientLeaves { waiting, poll_leave }
 }
 
-impl<T, F, L> Future for UnlessLeft<F, L>
+impl<T, F, L> Future for UntilClientLeaves<F, L>
 where
     F: Future<Output = Result<T, Stop>>,
     L: FnMut(&mut Context<'_>) -> Poll<Stop>,
@@ -190,7 +190,7 @@ pub const NOT_PROCESSED: io::ErrorKind = io::ErrorKind::ConnectionRefused;
 
 /// Why nothing more comes of a stream of HTTP/2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
+pub enum StreamLoss {
     /// The peer has reset it.
     Reset(ErrorCode),
     /// We had to, for what came on it.
@@ -201,23 +201,23 @@ pub enum Lost {
     Connection,
 }
 
-impl std::fmt::Display for Lost {
+impl std::fmt::Display for StreamLoss {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Lost::Reset(code) => write!(out, "the peer has reset the stream: {}", code.name()),
-            Lost::Failed(code) => write!(out, "the stream was reset for what came on it: {}", code.name()),
-            Lost::NotProcessed => out.write_str("the peer has left without looking at the stream"),
-            Lost::Connection => out.write_str("the connection has ended"),
+            StreamLoss::Reset(code) => write!(out, "the peer has reset the stream: {}", code.name()),
+            StreamLoss::Failed(code) => write!(out, "the stream was reset for what came on it: {}", code.name()),
+            StreamLoss::NotProcessed => out.write_str("the peer has left without looking at the stream"),
+            StreamLoss::Connection => out.write_str("the connection has ended"),
         }
     }
 }
 
-impl std::error::Error for Lost {}
+impl std::error::Error for StreamLoss {}
 
-impl From<Lost> for io::Error {
-    fn from(lost: Lost) -> io::Error {
+impl From<StreamLoss> for io::Error {
+    fn from(lost: StreamLoss) -> io::Error {
         match lost {
-            Lost::NotProcessed | Lost::Reset(ErrorCode::REFUSED_STREAM) => NOT_PROCESSED.into(),
+            StreamLoss::NotProcessed | StreamLoss::Reset(ErrorCode::REFUSED_STREAM) => NOT_PROCESSED.into(),
             lost => io::Error::other(lost),
         }
     }

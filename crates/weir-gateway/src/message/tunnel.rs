@@ -9,7 +9,7 @@ use weir_plugin::Exchange;
 use weir_proto::Known;
 use weir_proto::websocket::{self, FrameBoundary};
 
-use crate::connection::After;
+use crate::connection::AfterExchange;
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
 use crate::message::sides::{ClientSide, Pipe};
@@ -38,7 +38,7 @@ pub async fn run(
     client: &mut impl ClientSide,
     upstream: &mut impl Pipe,
     exchange: &mut Exchange,
-) -> After {
+) -> AfterExchange {
     worker.metrics.tunnels_opened.increment();
     let protocol = exchange.request.head.known(Known::Upgrade).unwrap_or_default();
     let frames = protocol.eq_ignore_ascii_case(b"websocket").then(FrameBoundary::default);
@@ -90,7 +90,7 @@ pub async fn run(
     worker.buffers.release(&mut down.held);
     worker.metrics.tunnels_closed.increment();
     // A stream of HTTP/2 that both have ended must not be reset: its end may not have left.
-    if has_left || up.shut && down.shut { After::Close } else { After::Abort }
+    if has_left || up.shut && down.shut { AfterExchange::Close } else { AfterExchange::Abort }
 }
 
 impl Direction {

@@ -61,7 +61,7 @@ impl<'a> Plugins<'a> {
         mut poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
     ) -> Result<(), Stop> {
         let (anonymous, identified) = self.chain.request.split_at(self.chain.anonymous);
-        let mut links = Links::of(anonymous, Order::ByStage);
+        let mut links = PhasePlugins::of(anonymous, Order::ByStage);
         loop {
             for link in &mut links {
                 self.turn::<MEASURED>(link, exchange, &mut poll_leave).await?;
@@ -69,7 +69,7 @@ impl<'a> Plugins<'a> {
             if links.anonymous.is_some() {
                 return Ok(());
             }
-            links = Links::of(identified, Order::ByStage).with(self.overlay(exchange), |chain| &chain.request);
+            links = PhasePlugins::of(identified, Order::ByStage).with(self.overlay(exchange), |chain| &chain.request);
             links.anonymous = Some(anonymous);
         }
     }
@@ -133,18 +133,18 @@ impl<'a> Plugins<'a> {
     }
 
     /// Those that may look into the content of the request, in order.
-    pub fn request_bodies(self, exchange: &ServedExchange) -> Links<'a> {
+    pub fn request_bodies(self, exchange: &ServedExchange) -> PhasePlugins<'a> {
         self.links(Order::ByStage, exchange, |chain| &chain.request_body)
     }
 
     /// Those that may look into the content of the response, in order.
-    pub fn response_bodies(self, exchange: &ServedExchange) -> Links<'a> {
+    pub fn response_bodies(self, exchange: &ServedExchange) -> PhasePlugins<'a> {
         self.links(Order::ByPriority, exchange, |chain| &chain.response_body)
     }
 
     /// The plugins of one phase: the route's, and the consumer's among them.
-    fn links(self, order: Order, exchange: &ServedExchange, phase: fn(&Chain) -> &Vec<Link>) -> Links<'a> {
-        Links::of(phase(self.chain), order).with(self.overlay(exchange), phase)
+    fn links(self, order: Order, exchange: &ServedExchange, phase: fn(&Chain) -> &Vec<Link>) -> PhasePlugins<'a> {
+        PhasePlugins::of(phase(self.chain), order).with(self.overlay(exchange), phase)
     }
 
     pub fn on_log(self, exchange: &ServedExchange) {
@@ -192,7 +192,7 @@ impl Order {
 
 /// The plugins of one phase in running order: those of the route, merged with what the consumer adds, without those that
 /// the consumer overrides.
-pub struct Links<'a> {
+pub struct PhasePlugins<'a> {
     route: &'a [Link],
     order: Order,
     added: &'a [Link],
@@ -201,14 +201,14 @@ pub struct Links<'a> {
     anonymous: Option<&'a [Link]>,
 }
 
-impl<'a> Links<'a> {
-    fn of(route: &'a [Link], order: Order) -> Links<'a> {
-        Links { route, order, added: &[], overrides: &[], anonymous: None }
+impl<'a> PhasePlugins<'a> {
+    fn of(route: &'a [Link], order: Order) -> PhasePlugins<'a> {
+        PhasePlugins { route, order, added: &[], overrides: &[], anonymous: None }
     }
 
-    fn with(self, overlay: Option<&'a Overlay>, phase: fn(&Chain) -> &Vec<Link>) -> Links<'a> {
+    fn with(self, overlay: Option<&'a Overlay>, phase: fn(&Chain) -> &Vec<Link>) -> PhasePlugins<'a> {
         match overlay {
-            Some(Overlay { chain, overrides }) => Links { added: phase(chain), overrides, ..self },
+            Some(Overlay { chain, overrides }) => PhasePlugins { added: phase(chain), overrides, ..self },
             None => self,
         }
     }
@@ -238,7 +238,7 @@ impl<'a> Links<'a> {
     }
 }
 
-impl<'a> Iterator for Links<'a> {
+impl<'a> Iterator for PhasePlugins<'a> {
     type Item = &'a Link;
 
     #[inline]

@@ -11,7 +11,7 @@ use super::chain::Plugins;
 use super::price::PricedPhase;
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
-use crate::context::served_exchange::{ServedExchange, Taken};
+use crate::context::served_exchange::{ContentTaken, ServedExchange};
 use crate::message::forward::{self, Coding};
 use crate::message::relay::body::BodyTransfer;
 use crate::message::sides::ClientSide;
@@ -204,7 +204,7 @@ impl BodyReader<'_> {
                     Poll::Ready(Ok(()))
                 }
                 Poll::Ready(Ok(_)) => {
-                    exchange.body_taken = Taken::All;
+                    exchange.body_taken = ContentTaken::All;
                     Poll::Ready(self.body.close(client.take_trailers()).map_err(|_| Stop::ClientGone))
                 }
                 Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::ClientGone)),
@@ -219,11 +219,11 @@ impl BodyReader<'_> {
 
     /// Takes what belongs to the body; says how much of `received` that was.
     fn take(&mut self, received: &[u8], exchange: &mut ServedExchange) -> Result<usize, Stop> {
-        exchange.body_taken = Taken::Part;
+        exchange.body_taken = ContentTaken::Part;
         let moved = self.body.transfer(received, Coding::Plain, self.content).map_err(|_| Stop::BadRequestBody)?;
         exchange.request_bytes += moved.consumed as u64;
         if self.body.is_done() {
-            exchange.body_taken = Taken::All;
+            exchange.body_taken = ContentTaken::All;
         }
         exchange.hold(self.content.capacity() as u64)?;
         if self.content.len() as u64 > self.limit { Err(Stop::BodyTooLarge) } else { Ok(moved.consumed) }

@@ -1,7 +1,7 @@
 //! Why a request goes where it goes.
 
 use super::host::Host;
-use super::{Lookup, RouteTable, RuleEntry, RuleMismatch, Station};
+use super::{Lookup, LookupStep, RouteTable, RuleEntry, RuleMismatch};
 
 /// A rule whose path fits a request, and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum Verdict {
     /// The request goes here.
     Chosen,
     /// It would take the request, but the chosen one goes first, because of this.
-    Outranked(Advantage),
+    Outranked(TieBreak),
     /// None of its hosts is the host of the request.
     Host,
     /// The part of its `uri` after the first `*` does not fit.
@@ -38,7 +38,7 @@ pub enum Verdict {
 
 /// What put the chosen candidate first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Advantage {
+pub enum TieBreak {
     /// Its host is more specific.
     Host,
     /// Its path is more specific: exact, or a longer prefix.
@@ -52,7 +52,7 @@ pub enum Advantage {
 
 pub(super) fn explain(table: &RouteTable, lookup: &Lookup<'_>) -> Vec<Candidate> {
     let mut candidates = Vec::new();
-    let mut chosen: Option<(Station<'_>, &RuleEntry)> = None;
+    let mut chosen: Option<(LookupStep<'_>, &RuleEntry)> = None;
     table.any_station(lookup, |station| {
         for entry in station.entries {
             let verdict = match (table.refusal(entry, lookup), chosen) {
@@ -92,18 +92,18 @@ fn refused(entry: &RuleEntry, refusal: RuleMismatch, lookup: &Lookup<'_>) -> Ver
     }
 }
 
-fn advantage(winner: (Station<'_>, &RuleEntry), loser: (Station<'_>, &RuleEntry)) -> Advantage {
+fn advantage(winner: (LookupStep<'_>, &RuleEntry), loser: (LookupStep<'_>, &RuleEntry)) -> TieBreak {
     let length = |entry: &RuleEntry| entry.rule.uris[entry.uri as usize].text().len();
     if !std::ptr::eq(winner.0.paths, loser.0.paths) {
-        Advantage::Host
+        TieBreak::Host
     } else if !std::ptr::eq(winner.0.entries, loser.0.entries) {
-        Advantage::Path
+        TieBreak::Path
     } else if winner.1.rule.priority != loser.1.rule.priority {
-        Advantage::Priority
+        TieBreak::Priority
     } else if length(winner.1) != length(loser.1) {
-        Advantage::UriLength
+        TieBreak::UriLength
     } else {
-        Advantage::Order
+        TieBreak::Order
     }
 }
 

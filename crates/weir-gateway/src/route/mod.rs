@@ -28,7 +28,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 pub use build::BuildError;
-pub use explain::{Advantage, Candidate, Verdict};
+pub use explain::{Candidate, TieBreak, Verdict};
 use foldhash::fast::RandomState;
 use host::{Host, Hosts};
 use ipnet::IpNet;
@@ -149,7 +149,7 @@ struct Size {
 
 /// Where a lookup has got to.
 #[derive(Clone, Copy)]
-struct Station<'a> {
+struct LookupStep<'a> {
     paths: &'a Paths,
     entries: &'a [RuleEntry],
 }
@@ -210,17 +210,17 @@ impl RouteTable {
 
     /// Calls `take` with every path that fits the request, the most specific first, until it returns true.
     #[inline]
-    fn any_station<'a>(&'a self, lookup: &Lookup<'_>, mut take: impl FnMut(Station<'a>) -> bool) {
+    fn any_station<'a>(&'a self, lookup: &Lookup<'_>, mut take: impl FnMut(LookupStep<'a>) -> bool) {
         let path = lookup.path;
         let hash = (path.len() <= self.longest_exact).then(|| hash_of(&self.random, path));
         self.hosts.any_match(lookup.host, |paths| {
             if let Some(hash) = hash
                 && let Some(found) = paths.exact.find(hash, |exact| *exact.path == *path)
-                && take(Station { paths, entries: &found.entries })
+                && take(LookupStep { paths, entries: &found.entries })
             {
                 return true;
             }
-            paths.prefixes.any_prefix(path, |entries| take(Station { paths, entries }))
+            paths.prefixes.any_prefix(path, |entries| take(LookupStep { paths, entries }))
         });
     }
 

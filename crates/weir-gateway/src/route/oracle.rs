@@ -456,10 +456,10 @@ fn explanation_says_why_each_lost() {
             (2, Verdict::Vars(r#"arg_v == "2""#.to_owned())),
             (3, Verdict::RemoteAddr),
             (4, Verdict::Chosen),
-            (5, Verdict::Outranked(Advantage::Priority)),
-            (6, Verdict::Outranked(Advantage::Priority)),
+            (5, Verdict::Outranked(TieBreak::Priority)),
+            (6, Verdict::Outranked(TieBreak::Priority)),
             (7, Verdict::Uri),
-            (6, Verdict::Outranked(Advantage::Path)),
+            (6, Verdict::Outranked(TieBreak::Path)),
             (0, Verdict::Host),
         ]
     );

@@ -18,11 +18,11 @@ use weir_proto::path::{self, BadPath, Canonical};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Uri {
     text: Box<str>,
-    shape: Shape,
+    shape: UriPattern,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Shape {
+enum UriPattern {
     Exact,
     /// Only the first so many bytes of the text are asked for.
     Prefix(usize),
@@ -57,9 +57,9 @@ impl Uri {
         let text = canonical(written)?;
         let gaps = gaps(&text);
         let shape = match gaps[..] {
-            [] => Shape::Exact,
-            [Gap { start, end, is_parameter: false }] if end == text.len() => Shape::Prefix(start),
-            _ => Shape::Pattern(Pattern { runs: runs(&text, &gaps) }),
+            [] => UriPattern::Exact,
+            [UriWildcard { start, end, is_parameter: false }] if end == text.len() => UriPattern::Prefix(start),
+            _ => UriPattern::Pattern(Pattern { runs: runs(&text, &gaps) }),
         };
         Ok(Uri { text: text.into(), shape })
     }
@@ -70,19 +70,19 @@ impl Uri {
     }
 
     pub(super) fn is_exact(&self) -> bool {
-        self.shape == Shape::Exact
+        self.shape == UriPattern::Exact
     }
 
     pub(super) fn is_pattern(&self) -> bool {
-        matches!(self.shape, Shape::Pattern(_))
+        matches!(self.shape, UriPattern::Pattern(_))
     }
 
     /// What the tables find it by: the whole path, or what comes before the first gap.
     pub(super) fn key(&self) -> &[u8] {
         let length = match &self.shape {
-            Shape::Exact => self.text.len(),
-            Shape::Prefix(length) => *length,
-            Shape::Pattern(pattern) => pattern.runs[0].text.len(),
+            UriPattern::Exact => self.text.len(),
+            UriPattern::Prefix(length) => *length,
+            UriPattern::Pattern(pattern) => pattern.runs[0].text.len(),
         };
         &self.text.as_bytes()[..length]
     }
@@ -91,9 +91,9 @@ impl Uri {
     pub(super) fn matches_after_key(&self, path: &[u8]) -> bool {
         let rest = &path[self.key().len()..];
         match &self.shape {
-            Shape::Exact => rest.is_empty(),
-            Shape::Prefix(_) => true,
-            Shape::Pattern(pattern) => pattern.matches(rest),
+            UriPattern::Exact => rest.is_empty(),
+            UriPattern::Prefix(_) => true,
+            UriPattern::Pattern(pattern) => pattern.matches(rest),
         }
     }
 
@@ -139,7 +139,7 @@ impl Run {
 
 /// A place of a `uri` that stands for other text.
 #[derive(Clone, Copy, Debug)]
-struct Gap {
+struct UriWildcard {
     start: usize,
     end: usize,
     /// One segment: `:id`. Otherwise any text.
@@ -147,16 +147,16 @@ struct Gap {
 }
 
 /// The gaps of a text, with the names they carry.
-fn gaps(text: &str) -> Vec<Gap> {
+fn gaps(text: &str) -> Vec<UriWildcard> {
     let mut gaps = Vec::new();
     let mut start = 0;
     for segment in text.split('/') {
         let end = start + segment.len();
         let is_parameter = start > 0 && segment.len() > 1 && segment.starts_with(':');
         if is_parameter || segment.starts_with('*') {
-            gaps.push(Gap { start, end, is_parameter });
+            gaps.push(UriWildcard { start, end, is_parameter });
         } else if end == text.len() && segment.ends_with('*') {
-            gaps.push(Gap { start: end - 1, end, is_parameter });
+            gaps.push(UriWildcard { start: end - 1, end, is_parameter });
         }
         start = end + 1;
     }
@@ -164,7 +164,7 @@ fn gaps(text: &str) -> Vec<Gap> {
 }
 
 /// What stands between gaps.
-fn runs(text: &str, gaps: &[Gap]) -> Box<[Run]> {
+fn runs(text: &str, gaps: &[UriWildcard]) -> Box<[Run]> {
     let mut runs = Vec::new();
     let mut parts: Vec<Box<str>> = vec![text[..gaps.first().map_or(text.len(), |gap| gap.start)].into()];
     for (index, gap) in gaps.iter().enumerate() {

@@ -4,11 +4,11 @@ use std::rc::Rc;
 
 use weir_plugin::Stop;
 
-use crate::connection::After;
+use crate::connection::AfterExchange;
 use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::pool::{EndpointPool, Freshness, Permit};
-use crate::message::relay::{self, Persisting, RelayOutcome, RelayTerms};
+use crate::message::relay::{self, PersistenceCookie, RelayOutcome, RelayTerms};
 use crate::message::sides::{ClientSide, unless_left};
 use crate::message::tunnel;
 use crate::plugins::chain::Plugins;
@@ -37,7 +37,7 @@ impl<'a> Attempt<'a> {
         freshness: Freshness,
         client: &mut impl ClientSide,
         exchange: &mut ServedExchange,
-    ) -> Result<After, Failure> {
+    ) -> Result<AfterExchange, Failure> {
         let worker = permit.worker();
         exchange.upstream = begun(permit.endpoint(), exchange.upstream.attempts + 1, self.started_ns);
         let terms = self.terms(worker, exchange);
@@ -61,7 +61,7 @@ impl<'a> Attempt<'a> {
             via: current.snapshot.clients.via.as_deref(),
             pass_host: &settings.pass_host,
             endpoint: &settings.endpoints[endpoint],
-            persistence: persistence.map(|persistence| Persisting {
+            persistence: persistence.map(|persistence| PersistenceCookie {
                 persistence,
                 sessions: &upstream.sessions,
                 endpoint,
@@ -82,7 +82,7 @@ async fn over_http1(
     freshness: Freshness,
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
-) -> Result<After, Failure> {
+) -> Result<AfterExchange, Failure> {
     let worker = permit.worker();
     let mut connection = match permit.reuse(freshness, exchange) {
         Ok(connection) => connection,
@@ -102,7 +102,7 @@ async fn over_http1(
             if upstream_reusable {
                 connection.keep(exchange.upstream.ended_ns);
             }
-            Ok(if client_reusable { After::KeepAlive } else { After::Close })
+            Ok(if client_reusable { AfterExchange::KeepAlive } else { AfterExchange::Close })
         }
         RelayOutcome::Tunnel => Ok(Box::pin(tunnel::run(worker, client, connection.stream(), exchange)).await),
     }
@@ -115,7 +115,7 @@ async fn over_http2(
     freshness: Freshness,
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
-) -> Result<After, Failure> {
+) -> Result<AfterExchange, Failure> {
     let worker = permit.worker();
     let opening = permit.open_stream(freshness, terms.timeouts, terms.clients.limits.head_bytes, exchange);
     let opened = unless_left(opening, |context| client.poll_leave(context)).await;
@@ -126,8 +126,8 @@ async fn over_http2(
     exchange.upstream.ended_ns = worker.now_ns();
     // Only what became of the connection may be its age's fault.
     match outcome.map_err(|stop| (stop, reused && stream.has_lost_connection()))? {
-        RelayOutcome::Complete { client_reusable: true, .. } => Ok(After::KeepAlive),
-        RelayOutcome::Complete { .. } => Ok(After::Close),
+        RelayOutcome::Complete { client_reusable: true, .. } => Ok(AfterExchange::KeepAlive),
+        RelayOutcome::Complete { .. } => Ok(AfterExchange::Close),
         RelayOutcome::Tunnel => Ok(Box::pin(tunnel::run(worker, client, &mut stream, exchange)).await),
     }
 }

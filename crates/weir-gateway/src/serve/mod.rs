@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use weir_plugin::{Exchange, MatchedRoute, Stop, UriParameters};
 
-use crate::connection::After;
+use crate::connection::AfterExchange;
 use crate::context::frame::boxed;
 use crate::context::served_exchange::ServedExchange;
 use crate::message::final_recipient;
@@ -27,7 +27,11 @@ use admission::admit;
 use attempt::Attempt;
 use retry::Attempts;
 
-pub async fn serve(worker: &Rc<Worker>, client: &mut impl ClientSide, mut exchange: Box<ServedExchange>) -> After {
+pub async fn serve(
+    worker: &Rc<Worker>,
+    client: &mut impl ClientSide,
+    mut exchange: Box<ServedExchange>,
+) -> AfterExchange {
     worker.metrics.requests.increment();
     let current = worker.current(); // one configuration for the whole exchange
     if worker.meter.is_due() {
@@ -45,7 +49,7 @@ async fn measured(
     current: &Rc<WorkerSnapshot>,
     client: &mut impl ClientSide,
     mut exchange: Box<ServedExchange>,
-) -> After {
+) -> AfterExchange {
     exchange.measured = true;
     let (meter, mut cpu_ns) = (&worker.meter, 0);
     let end = meter.over(&mut cpu_ns, answer(worker, current, client, &mut exchange)).await;
@@ -60,7 +64,7 @@ async fn measured(
 }
 
 /// How an exchange ends well: with what is to become of the client's connection.
-type ExchangeEnd = Result<After, Stop>;
+type ExchangeEnd = Result<AfterExchange, Stop>;
 
 async fn answer(
     worker: &Rc<Worker>,

@@ -4,7 +4,7 @@ use weir_plugin::{Exchange, Retry, Stop};
 
 use super::attempt::Failure;
 use crate::context::WorkerContext;
-use crate::context::served_exchange::{ServedExchange, Taken};
+use crate::context::served_exchange::{ContentTaken, ServedExchange};
 use crate::endpoint::balance::Tried;
 use crate::endpoint::pool::Freshness;
 use crate::snapshot;
@@ -70,7 +70,7 @@ impl Attempts {
             Retry::Idempotent => self.idempotent,
         };
         // What was held for a plugin can be sent again.
-        let is_lost = exchange.body_taken != Taken::Nothing && exchange.request_body().is_none();
+        let is_lost = exchange.body_taken != ContentTaken::Nothing && exchange.request_body().is_none();
         let late = settings.retry_timeout.is_some_and(|most| now_ns - self.first_ns > most.as_nanos() as u64);
         if !safe || exchange.response_begun || is_lost || late {
             return Err(stop);

@@ -58,14 +58,14 @@ pub enum CheckKind {
     /// Does it take connections?
     Tcp,
     /// What does it answer to this request?
-    Http { asked: Asked, http2: bool, tls: Option<CheckIdentity> },
+    Http { asked: CheckRequest, http2: bool, tls: Option<CheckIdentity> },
     /// Does it serve this service, as gRPC asks for health? An empty name is the server as a whole.
     Grpc { service: Box<str>, host: Box<str>, tls: Option<CheckIdentity> },
 }
 
 /// The request of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Asked {
+pub struct CheckRequest {
     pub method: Box<str>,
     /// With the query.
     pub path: Box<str>,
@@ -76,10 +76,16 @@ pub struct Asked {
     pub body: Box<str>,
 }
 
-impl Asked {
+impl CheckRequest {
     /// `GET /` of a host.
-    pub fn of(host: &str) -> Asked {
-        Asked { method: "GET".into(), path: "/".into(), host: host.into(), headers: Box::default(), body: "".into() }
+    pub fn of(host: &str) -> CheckRequest {
+        CheckRequest {
+            method: "GET".into(),
+            path: "/".into(),
+            host: host.into(),
+            headers: Box::default(),
+            body: "".into(),
+        }
     }
 }
 

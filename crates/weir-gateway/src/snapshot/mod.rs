@@ -16,9 +16,9 @@ use weir_proto::h1::{Limits, Tolerance};
 
 use crate::context::lifecycle::WaitsFor;
 
-pub use endpoint::{ActiveChecks, Asked, CheckIdentity, CheckKind, CheckTls, Endpoint, Question};
+pub use endpoint::{ActiveChecks, CheckIdentity, CheckKind, CheckRequest, CheckTls, Endpoint, Question};
 
-pub use crate::certificates::{Certificate, Certificates, Prover, RequiredClientCertificate};
+pub use crate::certificates::{Certificate, Certificates, ChallengeCertificates, RequiredClientCertificate};
 pub use crate::endpoint::balance::chash::{HashKey, Hashing};
 pub use crate::endpoint::persistence::{Persistence, WhenGone};
 pub use crate::pieces::Pieces;
@@ -284,7 +284,7 @@ pub struct Upstream {
     pub retry_budget: u32,
     /// An idempotent request whose answer has not begun within `timeouts.read` is sent to another endpoint.
     pub retry_read_timeouts: bool,
-    pub all_down: AllDown,
+    pub all_down: AllDownPolicy,
     /// What is forgiven in heads of its responses in HTTP/1.
     pub tolerance: Tolerance,
     pub pass_host: PassHost,
@@ -302,7 +302,7 @@ pub struct Upstream {
 
 /// What happens while every endpoint is out of rotation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AllDown {
+pub enum AllDownPolicy {
     /// All are tried as if none were, as in APISIX.
     #[default]
     Try,

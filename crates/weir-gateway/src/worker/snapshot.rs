@@ -17,7 +17,7 @@ use crate::endpoint::pool::{EndpointPool, Pools, QueueSeats, SharedQueue};
 use crate::endpoint::state::{Health, SharedState};
 use crate::pieces::Pieces;
 use crate::published::Published;
-use crate::snapshot::{self, AllDown, Snapshot, WhenGone};
+use crate::snapshot::{self, AllDownPolicy, Snapshot, WhenGone};
 
 pub struct WorkerSnapshot {
     pub snapshot: Arc<Snapshot>,
@@ -273,8 +273,10 @@ impl WorkerUpstream {
             passed_by.add(picked);
         }
         match settings.all_down {
-            AllDown::Try => self.balancer.pick(exchange, &*self.endpoints, now_ns, |index| !tried.contains(index)),
-            AllDown::Refuse => None,
+            AllDownPolicy::Try => {
+                self.balancer.pick(exchange, &*self.endpoints, now_ns, |index| !tried.contains(index))
+            }
+            AllDownPolicy::Refuse => None,
         }
     }
 

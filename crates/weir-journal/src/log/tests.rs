@@ -317,9 +317,9 @@ fn run(seed: u64) {
 }
 
 /// What fails prints its seed.
-struct Told(u64);
+struct FailingSeed(u64);
 
-impl Drop for Told {
+impl Drop for FailingSeed {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("seed {}", self.0);
@@ -331,7 +331,7 @@ impl Drop for Told {
 fn crashes_and_faults_lose_nothing_that_was_durable() {
     let runs = if std::env::var_os("WEIR_TEST_FULL").is_some() { 4_000 } else { 100 };
     for seed in 0..runs {
-        let _told = Told(seed);
+        let _told = FailingSeed(seed);
         run(seed);
     }
 }

@@ -24,7 +24,7 @@ pub const ACME_TLS: &str = "acme-tls/1";
 
 /// Who a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RequestedServer {
     /// In lower case; `None` if it names nobody, as clients that were given an address do.
     pub name: Option<Box<str>>,
     /// It is an authority that asks for a proof ([`ACME_TLS`]).
@@ -63,7 +63,10 @@ impl From<io::Error> for AcceptError {
 ///
 /// # Errors
 /// Why not; the client has been told as far as TLS has words for it.
-pub async fn accept(tcp: TcpStream, choose: impl FnOnce(&Wanted) -> Option<Server>) -> Result<Stream, AcceptError> {
+pub async fn accept(
+    tcp: TcpStream,
+    choose: impl FnOnce(&RequestedServer) -> Option<Server>,
+) -> Result<Stream, AcceptError> {
     let mut received = Vec::new();
     let Some(wanted) = hello(&tcp, &mut received).await? else {
         return Err(AcceptError::NotTls(Stream::plain(tcp), received));
@@ -80,7 +83,7 @@ pub async fn accept(tcp: TcpStream, choose: impl FnOnce(&Wanted) -> Option<Serve
 
 /// Reads until it is known who is wanted. `None` if this is not TLS. What was read is read again by the session: finding
 /// the configuration first costs a second look at two kilobytes, and lets everything in it depend on the name.
-async fn hello(tcp: &TcpStream, received: &mut Vec<u8>) -> Result<Option<Wanted>, AcceptError> {
+async fn hello(tcp: &TcpStream, received: &mut Vec<u8>) -> Result<Option<RequestedServer>, AcceptError> {
     let mut acceptor = Acceptor::default();
     loop {
         poll_fn(|context| tcp.poll_read_ready(context)).await?;
@@ -107,7 +110,7 @@ async fn hello(tcp: &TcpStream, received: &mut Vec<u8>) -> Result<Option<Wanted>
                     let proof = hello.alpn().is_some_and(|mut all| {
                         all.next().is_some_and(|first| first == ACME_TLS.as_bytes()) && all.next().is_none()
                     });
-                    return Ok(Some(Wanted { name, proof }));
+                    return Ok(Some(RequestedServer { name, proof }));
                 }
                 Err((error, mut alert)) => {
                     let mut record = Vec::new();

@@ -55,16 +55,16 @@ pub struct ClientTerms<'a> {
 
 /// Terms that cannot be fulfilled.
 #[derive(Debug)]
-pub struct Wrong(String);
+pub struct InvalidTerms(String);
 
-impl fmt::Display for Wrong {
+impl fmt::Display for InvalidTerms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-fn wrong(error: impl fmt::Display) -> Wrong {
-    Wrong(error.to_string())
+fn wrong(error: impl fmt::Display) -> InvalidTerms {
+    InvalidTerms(error.to_string())
 }
 
 /// A server for the clients of a name.
@@ -77,7 +77,7 @@ pub struct Server {
 impl Server {
     /// # Errors
     /// Where an authority is none.
-    pub fn new(terms: ServerTerms<'_>) -> Result<Server, Wrong> {
+    pub fn new(terms: ServerTerms<'_>) -> Result<Server, InvalidTerms> {
         let builder = ServerConfig::builder_with_provider(provider());
         let builder = builder.with_protocol_versions(&terms.versions.list()).map_err(wrong)?;
         let (builder, scope) = match &terms.clients {
@@ -130,7 +130,7 @@ fn finish(hash: Context) -> [u8; 32] {
     hash.finish().as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-fn roots(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, Wrong> {
+fn roots(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, InvalidTerms> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates {
         roots.add(certificate.clone()).map_err(wrong)?;
@@ -171,7 +171,7 @@ const SESSIONS: usize = 64;
 impl TlsConnector {
     /// # Errors
     /// Where an authority is none.
-    pub fn new(terms: &UpstreamTerms<'_>) -> Result<TlsConnector, Wrong> {
+    pub fn new(terms: &UpstreamTerms<'_>) -> Result<TlsConnector, InvalidTerms> {
         let mut hash = Context::new(&SHA256);
         let builder = ClientConfig::builder_with_provider(provider());
         let builder = builder.with_protocol_versions(&Versions::ALL.list()).map_err(wrong)?;

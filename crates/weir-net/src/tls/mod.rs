@@ -14,8 +14,8 @@ use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::CryptoProvider;
 
-pub use accept::{ACME_TLS, AcceptError, Wanted, accept};
-pub use config::{ClientTerms, Server, ServerTerms, TlsConnector, Trust, UpstreamTerms, Versions, Wrong};
+pub use accept::{ACME_TLS, AcceptError, RequestedServer, accept};
+pub use config::{ClientTerms, InvalidTerms, Server, ServerTerms, TlsConnector, Trust, UpstreamTerms, Versions};
 pub use connect::connect;
 pub use facts::Facts;
 pub use keys::{KeyError, certificates, certified, unchecked};

@@ -29,13 +29,13 @@ const MOST_BARREN: usize = 64 * 1024;
 const MOST_WRITTEN: usize = 32 * 1024;
 
 /// Where records of this thread's sessions pass through.
-struct Passage {
+struct SessionBuffers {
     inbound: Box<[u8]>,
     outbound: Box<[u8]>,
 }
 
 thread_local! {
-    static PASSAGE: RefCell<Passage> = RefCell::new(Passage {
+    static PASSAGE: RefCell<SessionBuffers> = RefCell::new(SessionBuffers {
         inbound: vec![0; MOST_RECEIVED + MOST_READ].into(),
         outbound: vec![0; MOST_WRITTEN + 4 * RECORD].into(),
     });

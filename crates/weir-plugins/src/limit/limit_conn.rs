@@ -179,7 +179,7 @@ struct ConnLimiter {
     allow_degradation: bool,
     /// Requests beyond `conn` wait before they go on.
     waits: bool,
-    table: Arc<CounterTable<UnderWay>>,
+    table: Arc<CounterTable<RequestsInFlight>>,
 }
 
 /// One limit.
@@ -235,11 +235,11 @@ const MOST_KEYS: usize = 1 << 18;
 
 /// How many requests of a key are under way; of a pause, its length in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-struct UnderWay(u64);
+struct RequestsInFlight(u64);
 
-impl PackedCounter for UnderWay {
-    fn from_bits(bits: u128) -> UnderWay {
-        UnderWay(bits as u64)
+impl PackedCounter for RequestsInFlight {
+    fn from_bits(bits: u128) -> RequestsInFlight {
+        RequestsInFlight(bits as u64)
     }
 
     fn bits(self) -> u128 {
@@ -263,36 +263,36 @@ struct Pause {
 }
 
 impl Pause {
-    fn key(&self, table: &CounterTable<UnderWay>) -> CounterKey {
+    fn key(&self, table: &CounterTable<RequestsInFlight>) -> CounterKey {
         table.key(self.name, b"")
     }
 
-    fn now(&self, table: &CounterTable<UnderWay>) -> Duration {
+    fn now(&self, table: &CounterTable<RequestsInFlight>) -> Duration {
         match table.read(self.key(table)) {
-            UnderWay(0) => self.default,
-            UnderWay(ns) => Duration::from_nanos(ns),
+            RequestsInFlight(0) => self.default,
+            RequestsInFlight(ns) => Duration::from_nanos(ns),
         }
     }
 
-    fn learn(&self, table: &CounterTable<UnderWay>, took: Duration) {
+    fn learn(&self, table: &CounterTable<RequestsInFlight>, took: Duration) {
         let default_ns = self.default.as_nanos() as u64;
-        table.update(self.key(table), 0, |UnderWay(ns)| {
+        table.update(self.key(table), 0, |RequestsInFlight(ns)| {
             let before = if ns == 0 { default_ns } else { ns };
-            (Some(UnderWay((before / 2 + took.as_nanos() as u64 / 2).max(1))), ())
+            (Some(RequestsInFlight((before / 2 + took.as_nanos() as u64 / 2).max(1))), ())
         });
     }
 }
 
 /// Counts a request in: how long it has to wait, in pauses; nothing when it is one too many.
-fn enter(table: &CounterTable<UnderWay>, key: CounterKey, conn: u64, burst: u64) -> Option<u64> {
-    table.update(key, 0, |UnderWay(count)| match count >= conn + burst {
+fn enter(table: &CounterTable<RequestsInFlight>, key: CounterKey, conn: u64, burst: u64) -> Option<u64> {
+    table.update(key, 0, |RequestsInFlight(count)| match count >= conn + burst {
         true => (None, None),
-        false => (Some(UnderWay(count + 1)), Some(count / conn)),
+        false => (Some(RequestsInFlight(count + 1)), Some(count / conn)),
     })
 }
 
-fn leave(table: &CounterTable<UnderWay>, key: CounterKey) {
-    table.update(key, 0, |UnderWay(count)| (count.checked_sub(1).map(UnderWay), ()));
+fn leave(table: &CounterTable<RequestsInFlight>, key: CounterKey) {
+    table.update(key, 0, |RequestsInFlight(count)| (count.checked_sub(1).map(RequestsInFlight), ()));
 }
 
 impl ConnLimiter {

@@ -12,7 +12,7 @@ use crate::limit::key::{KeyType, LimitKey, unique_keys};
 use crate::limit::policy::{CounterPolicy, counted_somewhere};
 use crate::limit::replacement::{self, Replaceable};
 use crate::options::headers::header_name;
-use crate::store::redis_server::Unanswered;
+use crate::store::redis_server::NoRedisAnswer;
 
 mod delayed;
 mod local;
@@ -204,7 +204,10 @@ impl Definition for LimitCount {
             None => Arc::new(limiter),
             Some(server) => {
                 let delayed = delay.map(|interval| DelayedSync::new(interval, &identity, build));
-                Arc::new(Elsewhere { remote: RedisCountLimiter { server, window: self.window_type, delayed }, limiter })
+                Arc::new(RedisLimitCount {
+                    remote: RedisCountLimiter { server, window: self.window_type, delayed },
+                    limiter,
+                })
             }
         })
     }
@@ -294,12 +297,12 @@ impl Plugin for CountLimiter {
 }
 
 /// Limits that a server counts.
-struct Elsewhere {
+struct RedisLimitCount {
     limiter: CountLimiter,
     remote: RedisCountLimiter,
 }
 
-impl Plugin for Elsewhere {
+impl Plugin for RedisLimitCount {
     fn phases(&self) -> Phases {
         self.limiter.phases()
     }
@@ -319,8 +322,8 @@ impl Plugin for Elsewhere {
                             return Err(refusal.send(exchange));
                         }
                     }
-                    Err(Unanswered) if *allow_degradation => {}
-                    Err(Unanswered) => return Err(Stop::Respond(500)),
+                    Err(NoRedisAnswer) if *allow_degradation => {}
+                    Err(NoRedisAnswer) => return Err(Stop::Respond(500)),
                 }
             }
             Ok(())

@@ -91,12 +91,12 @@ struct KnownSeries {
 /// What is counted on this node: one for all plugins and configurations.
 struct NodeSeries {
     known: Mutex<KnownSeries>,
-    own: PerWorker<Own>,
+    own: PerWorker<WorkerCounts>,
 }
 
 impl Default for NodeSeries {
     fn default() -> NodeSeries {
-        NodeSeries { known: Mutex::default(), own: state::per_worker("prometheus", "", Own::default) }
+        NodeSeries { known: Mutex::default(), own: state::per_worker("prometheus", "", WorkerCounts::default) }
     }
 }
 
@@ -128,7 +128,7 @@ pub fn totals() -> BTreeMap<SeriesLabels, Totals> {
 
 /// What one worker counts.
 #[derive(Default)]
-struct Own {
+struct WorkerCounts {
     /// The exchange that was counted last: a global rule and a route may both have the plugin.
     last: Cell<(u64, u64, u64)>,
     counts: RefCell<OwnCounts>,

@@ -97,11 +97,11 @@ impl Definition for RequestId {
             return Err(ConfigError::new("range_id.char_set", "needs at least 6 visible ASCII characters"));
         }
         let maker = match self.algorithm {
-            IdAlgorithm::Uuid => Maker::Uuid,
-            IdAlgorithm::UuidV7 => Maker::UuidV7,
-            IdAlgorithm::NanoId => Maker::Characters { length: 21, of: NANO_ID.into() },
-            IdAlgorithm::RangeId => Maker::Characters { length, of: char_set.into_bytes().into() },
-            IdAlgorithm::Ksuid => Maker::Ksuid,
+            IdAlgorithm::Uuid => IdGenerator::Uuid,
+            IdAlgorithm::UuidV7 => IdGenerator::UuidV7,
+            IdAlgorithm::NanoId => IdGenerator::Characters { length: 21, of: NANO_ID.into() },
+            IdAlgorithm::RangeId => IdGenerator::Characters { length, of: char_set.into_bytes().into() },
+            IdAlgorithm::Ksuid => IdGenerator::Ksuid,
         };
         Ok(Arc::new(Identifier { name, maker, include_in_response: self.include_in_response }))
     }
@@ -114,29 +114,31 @@ const KSUID_EPOCH: u64 = 1_400_000_000;
 
 struct Identifier {
     name: Box<[u8]>,
-    maker: Maker,
+    maker: IdGenerator,
     include_in_response: bool,
 }
 
-enum Maker {
+enum IdGenerator {
     Uuid,
     UuidV7,
     Characters { length: usize, of: Box<[u8]> },
     Ksuid,
 }
 
-impl Maker {
+impl IdGenerator {
     fn make(&self) -> Vec<u8> {
         let since_1970 = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let hyphenated = |uuid: uuid::Uuid| uuid.hyphenated().encode_lower(&mut [0; 36]).as_bytes().to_vec();
         match self {
-            Maker::Uuid => hyphenated(uuid::Builder::from_random_bytes(rand::random()).into_uuid()),
-            Maker::UuidV7 => {
+            IdGenerator::Uuid => hyphenated(uuid::Builder::from_random_bytes(rand::random()).into_uuid()),
+            IdGenerator::UuidV7 => {
                 let ms = since_1970().as_millis() as u64;
                 hyphenated(uuid::Builder::from_unix_timestamp_millis(ms, &rand::random()).into_uuid())
             }
-            Maker::Characters { length, of } => (0..*length).map(|_| of[rand::random_range(0..of.len())]).collect(),
-            Maker::Ksuid => {
+            IdGenerator::Characters { length, of } => {
+                (0..*length).map(|_| of[rand::random_range(0..of.len())]).collect()
+            }
+            IdGenerator::Ksuid => {
                 let seconds = since_1970().as_secs().saturating_sub(KSUID_EPOCH) as u32;
                 ksuid(seconds, rand::random())
             }

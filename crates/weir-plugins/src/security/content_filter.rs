@@ -9,7 +9,7 @@ mod rule;
 #[cfg(test)]
 mod tests;
 
-use rule::{ContentRejection, ContentRule, FilterAction, Where, pass_arguments, pass_fields};
+use rule::{ContentRejection, ContentRule, FilterAction, RuleTarget, pass_arguments, pass_fields};
 
 use crate::answer::RefusalResponse;
 use crate::content::coding;
@@ -153,14 +153,14 @@ impl ContentRuleOptions {
                     None if self.action == FilterAction::Mask => return wrong("name", "is needed to mask a field"),
                     None => None,
                 };
-                Where::Fields(name)
+                RuleTarget::Fields(name)
             }
-            (TextLocation::Query, _) => Where::Arguments(self.name.map(|name| name.into_bytes().into())),
-            (TextLocation::Body, None) => Where::Raw,
+            (TextLocation::Query, _) => RuleTarget::Arguments(self.name.map(|name| name.into_bytes().into())),
+            (TextLocation::Body, None) => RuleTarget::Raw,
             (TextLocation::Body, Some(text)) => {
                 let found = match text.starts_with('$') {
-                    true => json::path::JsonPath::parse(&text).map(Where::Json),
-                    false => xml::XmlPath::parse(&text).map(Where::Xml),
+                    true => json::path::JsonPath::parse(&text).map(RuleTarget::Json),
+                    false => xml::XmlPath::parse(&text).map(RuleTarget::Xml),
                 };
                 let Some(place) = found else {
                     return wrong("path", "is neither a JSON path such as `$.a[*].b`, nor an XML path such as `/a/b`");
@@ -194,14 +194,14 @@ impl ContentRules {
     fn pass_head(&self, exchange: &mut Exchange, side: RuleDirection) -> Result<bool, Stop> {
         for rule in &self.rules {
             let passes = match &rule.place {
-                Where::Fields(name) => {
+                RuleTarget::Fields(name) => {
                     let head = match side {
                         RuleDirection::Request => &mut exchange.request.head,
                         RuleDirection::Response => &mut exchange.response.head,
                     };
                     pass_fields(rule, name.as_deref(), head)?
                 }
-                Where::Arguments(name) => pass_arguments(rule, name.as_deref(), exchange)?,
+                RuleTarget::Arguments(name) => pass_arguments(rule, name.as_deref(), exchange)?,
                 _ => true,
             };
             if !passes {

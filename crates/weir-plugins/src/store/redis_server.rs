@@ -130,7 +130,7 @@ pub struct RedisServer {
 
 /// It did not answer, or not in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unanswered;
+pub struct NoRedisAnswer;
 
 impl RedisServer {
     /// The server with these properties. Plugins and documents that name the same one share it.
@@ -155,7 +155,7 @@ impl RedisServer {
         script: &Script,
         key: &[u8],
         arguments: &[u64],
-    ) -> Result<[i64; N], Unanswered> {
+    ) -> Result<[i64; N], NoRedisAnswer> {
         let connection = self.connection.get();
         let mut invocation = script.key(key);
         for argument in arguments {
@@ -175,7 +175,7 @@ impl RedisServer {
             }
         };
         self.failures.error(format_args!("limits cannot be counted in {}: {failure}", self.identity.topology));
-        Err(Unanswered)
+        Err(NoRedisAnswer)
     }
 
     async fn connect(&self) -> RedisResult<RedisConnection> {

@@ -76,7 +76,7 @@ impl Definition for FaultInjection {
         }
         Ok(Arc::new(InjectedDelay {
             duration: Duration::from_secs_f64(delay.duration),
-            when: When::compile(delay.percentage, &delay.vars, "delay", build)?,
+            when: FaultCondition::compile(delay.percentage, &delay.vars, "delay", build)?,
             abort,
         }))
     }
@@ -96,25 +96,30 @@ impl AbortOptions {
             status: self.http_status,
             body,
             fields: self.headers.iter().map(field).collect::<Result<_, ConfigError>>()?,
-            when: When::compile(self.percentage, &self.vars, "abort", build)?,
+            when: FaultCondition::compile(self.percentage, &self.vars, "abort", build)?,
         })
     }
 }
 
 /// Which requests are meant.
-struct When {
+struct FaultCondition {
     percentage: u8,
     vars: Box<[Expression]>,
 }
 
-impl When {
-    fn compile(percentage: Option<u8>, vars: &[Value], path: &str, build: &mut Build) -> Result<When, ConfigError> {
+impl FaultCondition {
+    fn compile(
+        percentage: Option<u8>,
+        vars: &[Value],
+        path: &str,
+        build: &mut Build,
+    ) -> Result<FaultCondition, ConfigError> {
         let percentage = percentage.unwrap_or(100);
         if percentage > 100 {
             return Err(ConfigError::new(format!("{path}.percentage"), "must be from 0 to 100"));
         }
         let condition = |(index, value): (usize, &Value)| build.condition(value, &format!("{path}.vars[{index}]"));
-        Ok(When { percentage, vars: vars.iter().enumerate().map(condition).collect::<Result<_, _>>()? })
+        Ok(FaultCondition { percentage, vars: vars.iter().enumerate().map(condition).collect::<Result<_, _>>()? })
     }
 
     fn is_now(&self, exchange: &Exchange) -> bool {
@@ -127,7 +132,7 @@ struct Abort {
     status: u16,
     body: Option<Template>,
     fields: Box<[(Box<[u8]>, Template)]>,
-    when: When,
+    when: FaultCondition,
 }
 
 impl Plugin for Abort {
@@ -152,7 +157,7 @@ impl Plugin for Abort {
 
 struct InjectedDelay {
     duration: Duration,
-    when: When,
+    when: FaultCondition,
     abort: Option<Abort>,
 }
 

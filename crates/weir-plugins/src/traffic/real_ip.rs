@@ -49,17 +49,17 @@ impl Definition for RealIp {
                 None
             }
         };
-        Ok(Arc::new(Finder { source, trusted, recursive: self.recursive }))
+        Ok(Arc::new(RealIpFinder { source, trusted, recursive: self.recursive }))
     }
 }
 
-struct Finder {
+struct RealIpFinder {
     source: Variable,
     trusted: Option<AddressSet>,
     recursive: bool,
 }
 
-impl Plugin for Finder {
+impl Plugin for RealIpFinder {
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         if self.trusted.as_ref().is_some_and(|trusted| !trusted.contains(exchange.client.peer.ip())) {
             return Ok(Flow::Continue);
@@ -73,7 +73,7 @@ impl Plugin for Finder {
     }
 }
 
-impl Finder {
+impl RealIpFinder {
     /// From the end, since each proxy appends what it has seen. What cannot be read ends the search: whatever stands
     /// before it has been said by nobody we know.
     fn find(&self, list: &[u8]) -> Option<(IpAddr, Option<u16>)> {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use weir_plugin::proto::head::BadField;
 use weir_plugin::proto::{Framing, Method, Trailers, field};
 use weir_plugin::{
-    Blame, Build, ConfigError, Definition, Exchange, Filter, Flow, NoteKey, Phases, Plugin, Stage, Stop,
+    Build, ConfigError, Definition, EndedBy, Exchange, Filter, Flow, NoteKey, Phases, Plugin, Stage, Stop,
 };
 
 use crate::answer::RefusalResponse;
@@ -167,7 +167,7 @@ impl Translator {
 
     /// Where no upstream has answered, the gateway says so in the way of gRPC: a good HTTP response, and a call that failed.
     fn say_outcome(&self, exchange: &mut Exchange) {
-        let Some(ending) = exchange.stop().map(Stop::ending).filter(|ending| ending.blame == Blame::Upstream) else {
+        let Some(ending) = exchange.stop().map(Stop::ending).filter(|ending| ending.blame == EndedBy::Upstream) else {
             return;
         };
         exchange.respond(200, "application/grpc", b"");

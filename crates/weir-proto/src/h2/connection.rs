@@ -29,7 +29,7 @@ pub enum Role {
 
 /// What the peer is held to.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct PeerLimits {
     /// Of a head, and of trailers.
     pub limits: Limits,
     /// Streams that the peer may have open at a time.
@@ -40,7 +40,7 @@ pub struct Bounds {
 }
 
 /// Where the next head goes. It must be clear.
-pub enum Lent<'l> {
+pub enum HeadTarget<'l> {
     Request(&'l mut RequestHead),
     Response(&'l mut ResponseHead),
 }
@@ -70,7 +70,7 @@ pub enum ConnectionEvent<'b> {
 
 /// How far our own leaving has come (§6.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Leaving {
+enum GoawayState {
     No,
     /// It was announced; the peer's answer to a ping says that it knows.
     Announced,
@@ -113,7 +113,7 @@ struct DataFrame {
 #[derive(Debug)]
 pub struct Connection {
     role: Role,
-    bounds: Bounds,
+    bounds: PeerLimits,
     peer: Settings,
     decoder: Decoder,
     encoder: Encoder,
@@ -131,7 +131,7 @@ pub struct Connection {
     has_priorities: bool,
     /// Priorities of streams that have not begun (RFC 9218 §7.1), the oldest first.
     early: Vec<(u32, Priority)>,
-    leaving: Leaving,
+    leaving: GoawayState,
     /// The peer has said that it takes no more streams.
     peer_leaves: bool,
     section: Option<Section>,
@@ -144,7 +144,7 @@ pub struct Connection {
 
 impl Connection {
     /// Begins a connection: what has to be said first stands in the output.
-    pub fn new(role: Role, bounds: Bounds, now_ns: u64) -> Connection {
+    pub fn new(role: Role, bounds: PeerLimits, now_ns: u64) -> Connection {
         let mut out = Vec::new();
         let mut receive = ReceiveWindow::new(FIRST_WINDOW);
         let mut said = vec![
@@ -187,7 +187,7 @@ impl Connection {
             settings_seen: false,
             has_priorities: false,
             early: Vec::new(),
-            leaving: Leaving::No,
+            leaving: GoawayState::No,
             peer_leaves: false,
             section: None,
             section_bytes: Vec::new(),
@@ -259,8 +259,8 @@ impl Connection {
 
     /// Says that it will end, and with which stream once the peer knows (§6.8).
     pub fn leave(&mut self) {
-        if self.leaving == Leaving::No {
-            self.leaving = Leaving::Announced;
+        if self.leaving == GoawayState::No {
+            self.leaving = GoawayState::Announced;
             frame::write_goaway(&mut self.out, MOST_STREAM, ErrorCode::NO_ERROR);
             frame::write_ping(&mut self.out, 0, LEAVING);
         }
@@ -268,7 +268,7 @@ impl Connection {
 
     /// The peer knows which stream is the last, and it has ended.
     pub fn is_done(&self) -> bool {
-        matches!(self.leaving, Leaving::Final(_)) && self.streams.is_empty()
+        matches!(self.leaving, GoawayState::Final(_)) && self.streams.is_empty()
     }
 
     /// Asks whether the peer is there: it will answer (§6.7).
@@ -279,7 +279,7 @@ impl Connection {
     /// Says why the connection ends now.
     pub fn fail(&mut self, code: ErrorCode) {
         // §6.8: that number never grows.
-        let last = if let Leaving::Final(last) = self.leaving { last } else { self.last_peer };
+        let last = if let GoawayState::Final(last) = self.leaving { last } else { self.last_peer };
         frame::write_goaway(&mut self.out, last, code);
     }
 

@@ -13,7 +13,7 @@ pub mod settings;
 pub mod streams;
 pub mod window;
 
-pub use connection::{Bounds, Connection, ConnectionEvent, FieldWriter, Lent, Role, Sent};
+pub use connection::{Connection, ConnectionEvent, FieldWriter, HeadTarget, PeerLimits, Role, Sent};
 pub use frame::ErrorCode;
 pub use priority::Priority;
 pub use request::{Pseudo, RequestReader, request_head};

@@ -64,7 +64,7 @@ pub(super) struct Connector<'a> {
 }
 
 /// What an event did to a connection.
-pub(super) enum Became {
+pub(super) enum ConnectionChange {
     Unchanged,
     Ready,
     Failed(Cause),
@@ -171,13 +171,13 @@ impl<'a> Connector<'a> {
     }
 
     /// Goes on connecting after an event.
-    pub(super) fn advance(&mut self, index: usize, flags: EventFlags, now: u64) -> Became {
+    pub(super) fn advance(&mut self, index: usize, flags: EventFlags, now: u64) -> ConnectionChange {
         let slot = &mut self.slots[index];
-        let Some(stream) = slot.stream.as_mut() else { return Became::Unchanged };
+        let Some(stream) = slot.stream.as_mut() else { return ConnectionChange::Unchanged };
         stream.saw_event(flags);
         if slot.state == ConnectionState::Connecting {
             if !flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
-                return Became::Unchanged;
+                return ConnectionChange::Unchanged;
             }
             if let Err(error) = stream.connected() {
                 return self.connect_failed(index, socket::connect_cause(&error));
@@ -185,7 +185,7 @@ impl<'a> Connector<'a> {
             slot.state = ConnectionState::Handshaking;
         }
         match stream.handshake(&mut self.buffers) {
-            Ok(false) => return Became::Unchanged,
+            Ok(false) => return ConnectionChange::Unchanged,
             Ok(true) => {}
             Err(_) => return self.connect_failed(index, Cause::Tls),
         }
@@ -197,7 +197,7 @@ impl<'a> Connector<'a> {
         self.connections.handshakes += u64::from(stream.is_tls());
         self.connections.resumed += u64::from(stream.resumed());
         self.connections.connect_time.record(now - slot.opened);
-        Became::Ready
+        ConnectionChange::Ready
     }
 
     /// An event on a connection without an exchange: a TLS session ticket, or its end. True when it has ended.
@@ -211,10 +211,10 @@ impl<'a> Connector<'a> {
         over
     }
 
-    pub(super) fn connect_failed(&mut self, index: usize, cause: Cause) -> Became {
+    pub(super) fn connect_failed(&mut self, index: usize, cause: Cause) -> ConnectionChange {
         self.connections.failed.count(cause);
         self.close(index);
-        Became::Failed(cause)
+        ConnectionChange::Failed(cause)
     }
 
     pub(super) fn close(&mut self, index: usize) {

@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 
 use rustix::event::epoll::EventFlags;
 
-use self::connector::{Became, ConnectionState, Connector};
+use self::connector::{ConnectionChange, ConnectionState, Connector};
 pub(super) use self::response::{ResponseParser, ResponseStep};
 use self::source::RequestSource;
 use self::stream::ClientStream;
@@ -273,13 +273,13 @@ impl ClientThread<'_> {
             ConnectionState::Empty => {}
             ConnectionState::Connecting | ConnectionState::Handshaking => {
                 match self.connector.advance(index, flags, self.now) {
-                    Became::Unchanged => {}
-                    Became::Ready => {
+                    ConnectionChange::Unchanged => {}
+                    ConnectionChange::Ready => {
                         if self.connector.slots[index].occupied {
                             self.send(index);
                         }
                     }
-                    Became::Failed(cause) => {
+                    ConnectionChange::Failed(cause) => {
                         if self.connector.slots[index].occupied {
                             self.fail(index, cause);
                         }

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::Lobby;
+use super::PreparedStreams;
 use crate::engine::prepare::PreparedLoad;
 use crate::engine::recorder::Cause;
 use crate::engine::socket;
@@ -25,7 +25,11 @@ pub(in crate::engine) enum DialedStream {
 /// Opens a connection for a request of the plan. `client` is numbered over the whole run.
 ///
 /// Neither success nor failure is counted: a protocol may have more to say before a connection is ready.
-pub(in crate::engine) async fn dial(lobby: &Lobby, client: usize, request: usize) -> Result<DialedStream, Cause> {
+pub(in crate::engine) async fn dial(
+    lobby: &PreparedStreams,
+    client: usize,
+    request: usize,
+) -> Result<DialedStream, Cause> {
     let prepared: &PreparedLoad = &lobby.prepared;
     let plan = &prepared.plan;
     let origin = &prepared.origins[prepared.requests[request].origin];

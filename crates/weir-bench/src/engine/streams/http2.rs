@@ -10,7 +10,7 @@ use tokio::task::spawn_local;
 
 use super::dial::dial;
 use super::slots::{self, Exchanges};
-use super::{Answered, Lobby, StreamExchange, StreamsState, all};
+use super::{Answered, PreparedStreams, StreamExchange, StreamsState, all};
 use crate::engine::clock::now_ns;
 use crate::engine::job::Job;
 use crate::engine::prepare::{PreparedLoad, PreparedRequest};
@@ -20,7 +20,7 @@ use crate::engine::recorder::Cause;
 const WINDOW: u32 = 16 * 1024 * 1024;
 
 pub(super) async fn run(job: Job, streams: usize) {
-    let lobby = Lobby::new(job.prepared.clone());
+    let lobby = PreparedStreams::new(job.prepared.clone());
     let clients = job.clients.clone();
     let requests: Vec<Request<()>> = job.prepared.requests.iter().map(|request| head(&job.prepared, request)).collect();
     let http2 = Rc::new(Http2Clients {
@@ -43,7 +43,7 @@ pub(super) async fn run(job: Job, streams: usize) {
 }
 
 struct Http2Clients {
-    lobby: Rc<Lobby>,
+    lobby: Rc<PreparedStreams>,
     streams: usize,
     first_client: usize,
     origins: usize,

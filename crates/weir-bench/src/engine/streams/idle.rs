@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::spawn_local;
 
 use super::dial::{DialedStream, dial};
-use super::{Answered, Lobby, StreamsState, sleep_until};
+use super::{Answered, PreparedStreams, StreamsState, sleep_until};
 use crate::engine::clock::now_ns;
 use crate::engine::http1::{ResponseParser, ResponseStep};
 use crate::engine::job::Job;
@@ -14,7 +14,7 @@ use crate::engine::recorder::Cause;
 use crate::engine::socket::stream_cause;
 
 pub(super) async fn run(job: Job, first_request: bool) {
-    let lobby = Lobby::new(job.prepared.clone());
+    let lobby = PreparedStreams::new(job.prepared.clone());
     let Some(shared) = StreamsState::start(job, lobby) else { return };
     let tasks = (0..shared.clients.len()).map(|client| spawn_local(hold(shared.clone(), client, first_request)));
     let tasks = tasks.collect();
@@ -56,7 +56,12 @@ async fn hold(shared: Rc<StreamsState>, client: usize, first_request: bool) {
 }
 
 /// Opens a connection, and has its first request answered if it is to send one.
-async fn open(lobby: &Lobby, client: usize, request: usize, ask: bool) -> Result<(DialedStream, Answered), Cause> {
+async fn open(
+    lobby: &PreparedStreams,
+    client: usize,
+    request: usize,
+    ask: bool,
+) -> Result<(DialedStream, Answered), Cause> {
     let mut stream = dial(lobby, client, request).await?;
     let mut answered = Answered::default();
     if !ask {

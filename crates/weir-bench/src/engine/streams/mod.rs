@@ -65,20 +65,20 @@ pub(super) struct StreamsState {
     tickets: RequestBudget,
     chooser: RefCell<Chooser>,
     recorder: RefCell<Recorder>,
-    lobby: Rc<Lobby>,
+    lobby: Rc<PreparedStreams>,
     in_flight: Cell<u64>,
     over: watch::Sender<bool>,
 }
 
 /// What is known before the clock starts: connections.
-pub(super) struct Lobby {
+pub(super) struct PreparedStreams {
     pub prepared: std::sync::Arc<PreparedLoad>,
     pub connections: RefCell<Connections>,
     open: Cell<u64>,
     pub dialing: Semaphore,
 }
 
-impl Lobby {
+impl PreparedStreams {
     fn new(prepared: std::sync::Arc<PreparedLoad>) -> Rc<Self> {
         Rc::new(Self {
             prepared,
@@ -124,7 +124,7 @@ pub(super) struct Answered {
 
 impl StreamsState {
     /// Waits until every thread is ready; none when the run was given up meanwhile.
-    pub(super) fn start(job: Job, lobby: Rc<Lobby>) -> Option<Rc<Self>> {
+    pub(super) fn start(job: Job, lobby: Rc<PreparedStreams>) -> Option<Rc<Self>> {
         let Job { thread, clients, prepared, tickets, gate } = job;
         let chooser = RefCell::new(Chooser::new(&prepared.plan, thread, clients.len()));
         let (recorder, window) = gate.pass()?;
@@ -148,7 +148,7 @@ impl StreamsState {
         &self.prepared.plan
     }
 
-    pub(super) fn lobby(&self) -> &Rc<Lobby> {
+    pub(super) fn lobby(&self) -> &Rc<PreparedStreams> {
         &self.lobby
     }
 

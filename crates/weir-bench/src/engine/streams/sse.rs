@@ -8,7 +8,7 @@ use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
 use super::dial::{DialedStream, dial};
-use super::{Lobby, RETRY, StreamsState, sleep_until};
+use super::{PreparedStreams, RETRY, StreamsState, sleep_until};
 use crate::chunked::{Chunked, MalformedChunk};
 use crate::engine::clock::{now_ns, unix_ns};
 use crate::engine::job::Job;
@@ -19,7 +19,7 @@ use crate::engine::socket::stream_cause;
 const LONGEST_HEAD: usize = 64 * 1024;
 
 pub(super) async fn run(job: Job) {
-    let lobby = Lobby::new(job.prepared.clone());
+    let lobby = PreparedStreams::new(job.prepared.clone());
     let Some(shared) = StreamsState::start(job, lobby) else { return };
     let tasks = (0..shared.clients.len()).map(|client| spawn_local(listen(shared.clone(), client)));
     let tasks = tasks.collect();
@@ -77,7 +77,7 @@ struct SseSubscription {
 }
 
 /// Connects, asks, and reads the head of the response.
-async fn open(lobby: &Lobby, client: usize) -> Result<SseSubscription, Cause> {
+async fn open(lobby: &PreparedStreams, client: usize) -> Result<SseSubscription, Cause> {
     let mut stream = dial(lobby, client, 0).await?;
     stream.write_all(&lobby.prepared.requests[0].wire).await.map_err(|error| stream_cause(&error))?;
     let mut buffer = Vec::new();

@@ -14,7 +14,7 @@ use tokio_websockets::{ClientBuilder, Error, Message, WebSocketStream};
 
 use super::dial::{DialedStream, dial};
 use super::slots::{self, Exchanges};
-use super::{Answered, Lobby, RETRY, StreamExchange, StreamsState, all, sleep_until};
+use super::{Answered, PreparedStreams, RETRY, StreamExchange, StreamsState, all, sleep_until};
 use crate::engine::clock::now_ns;
 use crate::engine::job::Job;
 use crate::engine::pacing::{Arrivals, Pauses};
@@ -30,7 +30,7 @@ const NUMBER: usize = 16;
 const FAREWELL: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// Connects and upgrades; counts the connection, or why there is none.
-async fn open(lobby: &Lobby, client: usize, request: usize) -> Result<WebSocket, Cause> {
+async fn open(lobby: &PreparedStreams, client: usize, request: usize) -> Result<WebSocket, Cause> {
     let _turn = lobby.dialing.acquire().await;
     let since = now_ns();
     let template = &lobby.prepared.requests[request].template;
@@ -54,7 +54,7 @@ async fn open(lobby: &Lobby, client: usize, request: usize) -> Result<WebSocket,
 
 /// A connect storm: an exchange is connect, upgrade and close.
 pub(super) async fn storm(job: Job) {
-    let lobby = Lobby::new(job.prepared.clone());
+    let lobby = PreparedStreams::new(job.prepared.clone());
     let Some(shared) = StreamsState::start(job, lobby.clone()) else { return };
     let storm = Rc::new(Storm { lobby, first_client: shared.clients.start });
     let tasks = slots::run(&shared, shared.clients.len(), 1, &storm);
@@ -62,7 +62,7 @@ pub(super) async fn storm(job: Job) {
 }
 
 struct Storm {
-    lobby: Rc<Lobby>,
+    lobby: Rc<PreparedStreams>,
     first_client: usize,
 }
 
@@ -86,7 +86,7 @@ impl Exchanges for Storm {
 
 /// Messages, over connections that stay.
 pub(super) async fn messages(job: Job, message_bytes: usize, check: EchoCheck) {
-    let lobby = Lobby::new(job.prepared.clone());
+    let lobby = PreparedStreams::new(job.prepared.clone());
     let clients = job.clients.clone();
     let ramps = matches!(job.plan().pacing, Pacing::Closed { ramp_up_ms, .. } if ramp_up_ms > 0);
     let connected = match ramps {

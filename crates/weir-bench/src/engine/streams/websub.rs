@@ -17,7 +17,7 @@ use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
 use super::dial::{DialedStream, dial};
-use super::{Lobby, StreamExchange, StreamsState, slots};
+use super::{PreparedStreams, StreamExchange, StreamsState, slots};
 use crate::chunked::Chunked;
 use crate::engine::clock::now_ns;
 use crate::engine::http1::{ResponseParser, ResponseStep};
@@ -35,7 +35,7 @@ const LONGEST: usize = 16 * 1024 * 1024;
 const NUMBER: usize = 16;
 
 pub(super) async fn run(job: Job, topic: String, secret: Option<String>, payload_bytes: usize) {
-    let lobby = Lobby::new(job.prepared.clone());
+    let lobby = PreparedStreams::new(job.prepared.clone());
     let source = job.plan().source_addresses.first().copied();
     let listener = TcpListener::bind((source.unwrap_or(std::net::Ipv4Addr::LOCALHOST.into()), 0)).await;
     let listener = listener.expect("the plan's check left room for a listener");
@@ -177,7 +177,7 @@ fn bytes_of(digits: &str) -> Option<Vec<u8>> {
 }
 
 /// Makes every subscription, and waits until the hub has verified it.
-async fn subscribe_all(desk: &Rc<SubscriptionBook>, lobby: &Rc<Lobby>) {
+async fn subscribe_all(desk: &Rc<SubscriptionBook>, lobby: &Rc<PreparedStreams>) {
     let next = Cell::new(0);
     let workers = (0..SUBSCRIBING.min(desk.verified.len())).map(|_| async {
         let mut connection = None;
@@ -198,7 +198,7 @@ async fn subscribe_all(desk: &Rc<SubscriptionBook>, lobby: &Rc<Lobby>) {
 
 async fn subscribe(
     desk: &SubscriptionBook,
-    lobby: &Lobby,
+    lobby: &PreparedStreams,
     subscriber: usize,
     connection: &mut Option<DialedStream>,
 ) -> Result<(), Cause> {
@@ -228,7 +228,7 @@ async fn subscribe(
 
 struct TopicPublisher {
     desk: Rc<SubscriptionBook>,
-    lobby: Rc<Lobby>,
+    lobby: Rc<PreparedStreams>,
 }
 
 impl TopicPublisher {
@@ -258,7 +258,7 @@ impl TopicPublisher {
 }
 
 /// Request line and fields of the plan's request, up to those of the body.
-fn hub_head(lobby: &Lobby, request: usize, target: &str) -> String {
+fn hub_head(lobby: &PreparedStreams, request: usize, target: &str) -> String {
     let request = &lobby.prepared.requests[request];
     let authority = &lobby.prepared.origins[request.origin].authority;
     let mut head = format!("POST {target} HTTP/1.1\r\nHost: {authority}\r\n");
@@ -278,7 +278,7 @@ fn post(mut head: String, kind: &str, content: &[u8]) -> Vec<u8> {
 
 /// Sends a request over the connection, or a new one, and returns the status of the answer.
 async fn ask(
-    lobby: &Lobby,
+    lobby: &PreparedStreams,
     origin_of: usize,
     request: &[u8],
     connection: &mut Option<DialedStream>,

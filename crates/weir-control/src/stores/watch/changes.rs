@@ -32,7 +32,7 @@ enum Rejection {
 }
 
 /// A change with the revision it would make.
-struct Staged {
+struct StagedChange {
     write: QueuedWrite,
     record: RevisionRecord,
 }
@@ -142,7 +142,7 @@ impl Watching {
                 }
             };
             let record = live.stage(edits, write.request.author.clone());
-            let mut staged = vec![Staged { write, record }];
+            let mut staged = vec![StagedChange { write, record }];
             let rejection = match self.attempt(live, &staged) {
                 Ok((publication, revision)) => {
                     revision.into_iter().for_each(|revision| staged[0].record.renumber(revision));
@@ -226,7 +226,11 @@ impl Watching {
     }
 
     /// Compiles what is staged, commits it, and takes it to the workers.
-    fn attempt(&mut self, live: &LiveResources, staged: &[Staged]) -> Result<(Publication, Option<u64>), Rejection> {
+    fn attempt(
+        &mut self,
+        live: &LiveResources,
+        staged: &[StagedChange],
+    ) -> Result<(Publication, Option<u64>), Rejection> {
         let touched: BTreeSet<ResourceKey> =
             staged.iter().flat_map(|staged| &staged.record.changes).map(|change| change.key.clone()).collect();
         let forced = staged.iter().any(|staged| staged.write.request.forced);
@@ -328,11 +332,11 @@ fn acceptable(
 }
 
 /// Plans a change on what is committed and staged. What is refused is answered at once.
-fn stage(live: &LiveResources, write: QueuedWrite) -> Option<Staged> {
+fn stage(live: &LiveResources, write: QueuedWrite) -> Option<StagedChange> {
     match live.view(|view| (write.request.plan)(view)) {
         Ok(edits) => {
             let record = live.stage(edits, write.request.author.clone());
-            Some(Staged { write, record })
+            Some(StagedChange { write, record })
         }
         Err(refusal) => {
             write.answer(WriteOutcome::Refused(refusal));
@@ -341,16 +345,16 @@ fn stage(live: &LiveResources, write: QueuedWrite) -> Option<Staged> {
     }
 }
 
-fn answer_all(live: &LiveResources, staged: Vec<Staged>, publication: &Publication) {
+fn answer_all(live: &LiveResources, staged: Vec<StagedChange>, publication: &Publication) {
     let set_aside: Vec<Diagnostic> = live.set_aside().into_values().collect();
-    for Staged { write, record } in staged {
+    for StagedChange { write, record } in staged {
         let set_aside = if write.request.forced { set_aside.clone() } else { Vec::new() };
         write.answer(WriteOutcome::Applied(WriteReceipt { record, publication: publication.revision, set_aside }));
     }
 }
 
-fn refuse(staged: Staged, rejection: &Rejection) {
-    let Staged { write, record } = staged;
+fn refuse(staged: StagedChange, rejection: &Rejection) {
+    let StagedChange { write, record } = staged;
     write.answer(match rejection {
         Rejection::Invalid(diagnostics) => WriteOutcome::Invalid(diagnostics.clone()),
         Rejection::Failed(failure) => WriteOutcome::Failed(failure.clone()),

@@ -6,11 +6,11 @@ use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::Reject;
-use weir_proto::h2::{ConnectionEvent, ErrorCode, Lent};
+use weir_proto::h2::{ConnectionEvent, ErrorCode, HeadTarget};
 
 use super::Shared;
 use super::stream::H2ClientStream;
-use crate::connection::After;
+use crate::connection::AfterExchange;
 use crate::connection::accepted::Accepted;
 use crate::context::served_exchange::ServedExchange;
 use crate::http2::{Handler, State};
@@ -77,15 +77,15 @@ async fn run(mut stream: H2ClientStream, exchange: Box<ServedExchange>) {
     stream.watch().await;
     let worker = stream.worker();
     match serve(&worker, &mut stream, exchange).await {
-        After::KeepAlive | After::Close => stream.discard_rest().await,
-        After::Abort | After::Reset => {}
+        AfterExchange::KeepAlive | AfterExchange::Close => stream.discard_rest().await,
+        AfterExchange::Abort | AfterExchange::Reset => {}
     }
 }
 
 impl Handler<Accepted> for Incoming {
-    fn lend(&mut self) -> Lent<'_> {
+    fn lend(&mut self) -> HeadTarget<'_> {
         let worker = &self.shared.session.worker;
-        Lent::Request(&mut self.next.get_or_insert_with(|| worker.buffers.take_exchange()).request)
+        HeadTarget::Request(&mut self.next.get_or_insert_with(|| worker.buffers.take_exchange()).request)
     }
 
     fn event(&mut self, state: &mut State<Accepted>, event: ConnectionEvent<'_>) {

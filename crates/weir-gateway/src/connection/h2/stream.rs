@@ -15,7 +15,7 @@ use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
 use crate::http2::fields;
 use crate::message::forward::Coding;
-use crate::message::sides::{ClientSide, Lost, Pipe, Sending};
+use crate::message::sides::{ClientSide, Pipe, Sending, StreamLoss};
 use crate::snapshot::ClientSettings;
 use crate::worker::Worker;
 
@@ -245,7 +245,7 @@ impl Drop for H2ClientStream {
         self.connection.heads.hold(self.head_bytes + trailers, 0);
         self.connection.idle_since_ns.set(now_ns);
         let lasted_ns = now_ns.saturating_sub(self.begun_ns);
-        let was_left = matches!(session.lost(self.key), Some(Lost::Reset(_)));
+        let was_left = matches!(session.lost(self.key), Some(StreamLoss::Reset(_)));
         let is_over = self.call_deadline_ns <= now_ns;
         let is_call = lasted_ns >= CALL_NS && self.call_deadline_ns != NEVER && (was_left || is_over);
         // What was answered before it was given up has made no more work than what was not given up.

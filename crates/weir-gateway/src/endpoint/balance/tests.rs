@@ -14,21 +14,21 @@ const PICKS: usize = 1_000_000;
 
 /// Made-up loads.
 #[derive(Default)]
-struct Made {
+struct FakeLoads {
     in_flight: RefCell<Vec<u32>>,
     /// With so many in flight an endpoint is full.
     limit: Option<u32>,
     latencies: Vec<LatencyEstimate>,
 }
 
-impl Made {
-    fn idle(count: usize) -> Made {
+impl FakeLoads {
+    fn idle(count: usize) -> FakeLoads {
         let latencies = (0..count).map(|_| LatencyEstimate::default()).collect();
-        Made { in_flight: RefCell::new(vec![0; count]), limit: None, latencies }
+        FakeLoads { in_flight: RefCell::new(vec![0; count]), limit: None, latencies }
     }
 }
 
-impl Loads for Made {
+impl Loads for FakeLoads {
     fn in_flight(&self, endpoint: usize) -> u32 {
         self.in_flight.borrow()[endpoint]
     }
@@ -88,7 +88,7 @@ fn assert_shares(counts: &[usize], weights: &[u32], within: f64, what: &str) {
 fn shares_are_weights_over_a_million_picks() {
     let weights = [5, 1, 1, 0, 13];
     let endpoints = endpoints(&weights);
-    let (loads, exchange) = (Made::idle(5), Exchange::default());
+    let (loads, exchange) = (FakeLoads::idle(5), Exchange::default());
     for (balance, within) in [(Balance::RoundRobin, 0.00001), (Balance::Random, 0.002), (Balance::LeastConn, 0.002)] {
         let balancer = Balancer::new(&balance, &endpoints);
         let mut counts = [0; 5];
@@ -104,7 +104,7 @@ fn shares_are_weights_over_a_million_picks() {
 fn shares_are_weights_also_while_endpoints_come_and_go() {
     let weights = [4, 3, 2, 1, 10];
     let endpoints = endpoints(&weights);
-    let (loads, exchange) = (Made::idle(5), Exchange::default());
+    let (loads, exchange) = (FakeLoads::idle(5), Exchange::default());
     for balance in [Balance::RoundRobin, Balance::Random, Balance::LeastConn] {
         let balancer = Balancer::new(&balance, &endpoints);
         for out in 0..5 {
@@ -123,7 +123,7 @@ fn shares_are_weights_also_while_endpoints_come_and_go() {
 fn a_thousand_endpoints_get_their_shares() {
     let weights: Vec<u32> = (0..1_000).map(|number| 1 + number % 3).collect();
     let endpoints = endpoints(&weights);
-    let (loads, exchange) = (Made::idle(1_000), Exchange::default());
+    let (loads, exchange) = (FakeLoads::idle(1_000), Exchange::default());
     // Chance alone makes six times 0.00003. Eight drawn endpoints without load share by weight among themselves only.
     for (balance, within) in [(Balance::RoundRobin, 0.00001), (Balance::Random, 0.0002), (Balance::LeastConn, 0.0003)] {
         let balancer = Balancer::new(&balance, &endpoints);
@@ -140,7 +140,7 @@ fn every_policy_keeps_to_priorities_weights_and_what_is_usable() {
     let endpoints = [endpoint(0, 1, 5), endpoint(1, 0, 5), endpoint(2, 2, 1), endpoint(3, 1, 1), endpoint(4, 0, 9)];
     let mut exchange = Exchange::default();
     for balance in all(&endpoints) {
-        let (balancer, loads) = (Balancer::new(&balance, &endpoints), Made::idle(5));
+        let (balancer, loads) = (Balancer::new(&balance, &endpoints), FakeLoads::idle(5));
         let mut seen = [0; 5];
         for key in 0..2_000 {
             request(&mut exchange, key);
@@ -163,7 +163,7 @@ fn nobody_and_only_the_drained_are_nobody() {
     for endpoints in [vec![], vec![endpoint(0, 0, 0)], vec![endpoint(0, 0, 0), endpoint(1, 0, 2)]] {
         for balance in all(&endpoints) {
             let balancer = Balancer::new(&balance, &endpoints);
-            assert_eq!(balancer.pick(&exchange, &Made::idle(2), 1, |_| true), None, "{balance:?}");
+            assert_eq!(balancer.pick(&exchange, &FakeLoads::idle(2), 1, |_| true), None, "{balance:?}");
         }
     }
 }
@@ -172,7 +172,7 @@ fn nobody_and_only_the_drained_are_nobody() {
 fn least_conn_takes_the_fewest_for_its_weight() {
     let endpoints = endpoints(&[1, 2, 4]);
     let balancer = Balancer::new(&Balance::LeastConn, &endpoints);
-    let (loads, exchange) = (Made::idle(3), Exchange::default());
+    let (loads, exchange) = (FakeLoads::idle(3), Exchange::default());
     // Nothing ends: what is in flight fills up as the weights say.
     for _ in 0..700 {
         let picked = balancer.pick(&exchange, &loads, 1, |_| true).expect("there are some");
@@ -188,7 +188,7 @@ fn least_conn_takes_the_fewest_for_its_weight() {
 fn queueing(balance: &Balance, service_ns: &[u64], arrivals_ns: u64, count: usize) -> Vec<usize> {
     let endpoints = endpoints(&vec![1; service_ns.len()]);
     let (balancer, loads, exchange) =
-        (Balancer::new(balance, &endpoints), Made::idle(service_ns.len()), Exchange::default());
+        (Balancer::new(balance, &endpoints), FakeLoads::idle(service_ns.len()), Exchange::default());
     let free_at: Vec<Cell<u64>> = service_ns.iter().map(|_| Cell::new(0)).collect();
     let mut running: Vec<(u64, usize, u64)> = Vec::new();
     let mut counts = vec![0; service_ns.len()];
@@ -228,7 +228,7 @@ fn a_missing_key_falls_back_to_the_client() {
     let by_argument = Balancer::new(&by_argument(&endpoints), &endpoints);
     let by_client = Balance::Hash(Arc::new(Hashing::new(HashKey::ClientAddr, &endpoints)));
     let by_client = Balancer::new(&by_client, &endpoints);
-    let loads = Made::idle(20);
+    let loads = FakeLoads::idle(20);
     let mut seen = HashMap::new();
     for client in 0..200 {
         let mut exchange = Exchange::default();
@@ -243,7 +243,7 @@ fn a_missing_key_falls_back_to_the_client() {
 #[test]
 fn a_retry_takes_nobody_s_turn() {
     let endpoints = endpoints(&[1, 1, 1]);
-    let (balancer, loads) = (Balancer::new(&Balance::RoundRobin, &endpoints), Made::idle(3));
+    let (balancer, loads) = (Balancer::new(&Balance::RoundRobin, &endpoints), FakeLoads::idle(3));
     let mut retry = Exchange::default();
     retry.upstream.attempts = 1;
     let mut counts = [0; 3];
@@ -263,7 +263,7 @@ fn where_one_has_no_room_another_has_the_turn() {
     for balance in [Balance::RoundRobin, Balance::Random] {
         let endpoints = endpoints(&[1, 1, 2, 1]);
         let balancer = Balancer::new(&balance, &endpoints);
-        let loads = Made { limit: Some(16), ..Made::idle(4) };
+        let loads = FakeLoads { limit: Some(16), ..FakeLoads::idle(4) };
         let picks_with = |in_flight: [u32; 4], usable: &dyn Fn(usize) -> bool| {
             *loads.in_flight.borrow_mut() = in_flight.to_vec();
             let picks = (0..1000).map(|_| balancer.pick(&Exchange::default(), &loads, 1, usable));

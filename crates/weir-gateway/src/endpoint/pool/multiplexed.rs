@@ -14,13 +14,13 @@ use weir_net::timer::Timer;
 use weir_plugin::{Exchange, Stop};
 use weir_proto::ResponseHead;
 use weir_proto::h1::Limits;
-use weir_proto::h2::{self, Bounds, ConnectionEvent, ErrorCode, Lent, Role};
+use weir_proto::h2::{self, ConnectionEvent, ErrorCode, HeadTarget, PeerLimits, Role};
 
 use super::{EndpointPool, Freshness};
 use crate::context::WorkerContext;
 use crate::http2::silence::{Silence, SilenceVerdict};
 use crate::http2::{Handler, Session, State};
-use crate::message::sides::Lost;
+use crate::message::sides::StreamLoss;
 
 /// Exchanges on one connection before another is made: one connection is one window.
 const MOST_STREAMS: usize = 100;
@@ -99,7 +99,7 @@ impl EndpointPool {
             tracing::error!("the endpoint {} did not agree to HTTP/2 in its TLS handshake (ALPN h2)", self.addr);
             return Err(Stop::UpstreamTls);
         }
-        let bounds = Bounds {
+        let bounds = PeerLimits {
             limits: Limits { head_bytes, ..Limits::default() },
             streams: 0,
             stream_window: STREAM_WINDOW,
@@ -139,7 +139,7 @@ async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr) {
                 state.protocol().fail(code);
                 let _ = state.poll_send(context); // as far as it is taken at once
                 // The endpoint's fault and not the connection's age: nothing of it is sent again.
-                state.lose_all(Lost::Failed(code));
+                state.lose_all(StreamLoss::Failed(code));
                 return Poll::Ready(());
             }
             Poll::Ready(_) => return Poll::Ready(()),
@@ -165,7 +165,7 @@ async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr) {
     })
     .await;
     let mut state = session.state();
-    state.lose_all(Lost::Connection);
+    state.lose_all(StreamLoss::Connection);
     state.pipe.send_close_notify();
     worker.metrics.upstream_connections_closed.increment();
 }
@@ -213,8 +213,8 @@ struct Answers {
 }
 
 impl Handler<ByteStream> for Answers {
-    fn lend(&mut self) -> Lent<'_> {
-        Lent::Response(&mut self.next)
+    fn lend(&mut self) -> HeadTarget<'_> {
+        HeadTarget::Response(&mut self.next)
     }
 
     fn answer(&mut self) -> ResponseHead {
@@ -224,7 +224,7 @@ impl Handler<ByteStream> for Answers {
     fn event(&mut self, state: &mut State<ByteStream>, event: ConnectionEvent<'_>) {
         if let ConnectionEvent::Leaves { last, code } = event {
             // RFC 9113 §6.8: what began later was not looked at. One that ends in an error is not believed that much.
-            let lost = if code == ErrorCode::NO_ERROR { Lost::NotProcessed } else { Lost::Reset(code) };
+            let lost = if code == ErrorCode::NO_ERROR { StreamLoss::NotProcessed } else { StreamLoss::Reset(code) };
             state.leaves(last, lost);
         }
     }

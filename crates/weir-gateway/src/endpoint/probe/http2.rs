@@ -7,15 +7,15 @@ use std::task::{Context, Poll, ready};
 use weir_net::stream::Stream;
 use weir_proto::field;
 use weir_proto::h1::Limits;
-use weir_proto::h2::{Bounds, Connection, ConnectionEvent, Lent, Role};
+use weir_proto::h2::{Connection, ConnectionEvent, HeadTarget, PeerLimits, Role};
 use weir_proto::{Method, ResponseHead, Trailers};
 
 use super::CheckAnswer;
-use crate::snapshot::Asked;
+use crate::snapshot::CheckRequest;
 
 /// The largest head and the largest content of an answer.
 const MOST: usize = 64 * 1024;
-const BOUNDS: Bounds = Bounds {
+const BOUNDS: PeerLimits = PeerLimits {
     limits: Limits {
         head_bytes: MOST,
         fields: 100,
@@ -30,7 +30,7 @@ const BOUNDS: Bounds = Bounds {
 };
 
 /// Sends a request; its answer's status.
-pub async fn status(stream: Stream, asked: &Asked) -> io::Result<CheckAnswer> {
+pub async fn status(stream: Stream, asked: &CheckRequest) -> io::Result<CheckAnswer> {
     let fields = request(asked, stream.tls().is_some())?;
     let mut exchange = ProbeExchange::begin(stream, &fields, asked.body.as_bytes())?;
     poll_fn(|context| exchange.poll(context, |exchange| exchange.head.status >= 200)).await?;
@@ -39,7 +39,8 @@ pub async fn status(stream: Stream, asked: &Asked) -> io::Result<CheckAnswer> {
 
 /// Asks a gRPC server whether it serves (`grpc.health.v1.Health/Check`). Whatever it says else is that it does not.
 pub async fn serves(stream: Stream, service: &str, host: &str) -> io::Result<CheckAnswer> {
-    let asked = Asked { method: "POST".into(), path: "/grpc.health.v1.Health/Check".into(), ..Asked::of(host) };
+    let asked =
+        CheckRequest { method: "POST".into(), path: "/grpc.health.v1.Health/Check".into(), ..CheckRequest::of(host) };
     let mut fields = request(&asked, stream.tls().is_some())?;
     fields.push(("content-type".into(), "application/grpc".into()));
     fields.push(("te".into(), "trailers".into()));
@@ -105,7 +106,7 @@ impl ProbeExchange {
         let stash = std::mem::take(&mut self.stash);
         let (mut rest, mut next) = (&stash[..], ResponseHead::default());
         loop {
-            let event = self.protocol.next(&mut rest, &mut Lent::Response(&mut next));
+            let event = self.protocol.next(&mut rest, &mut HeadTarget::Response(&mut next));
             match event.map_err(|code| io::Error::other(code.name()))? {
                 None => break,
                 Some(ConnectionEvent::Response { parsed, ended, .. }) => {
@@ -134,7 +135,7 @@ impl ProbeExchange {
 }
 
 /// The fields of a request, pseudo-fields first.
-fn request(asked: &Asked, secured: bool) -> io::Result<Vec<(String, String)>> {
+fn request(asked: &CheckRequest, secured: bool) -> io::Result<Vec<(String, String)>> {
     let mut fields: Vec<(String, String)> = Vec::new();
     let mut host = asked.host.to_string();
     for line in &asked.headers {
@@ -251,8 +252,8 @@ mod tests {
 
     #[test]
     fn a_request_says_who_asks_unless_told_otherwise() {
-        let asked = Asked { path: "/health?x".into(), ..Asked::of("a:1") };
-        let text = |asked: &Asked, secured| {
+        let asked = CheckRequest { path: "/health?x".into(), ..CheckRequest::of("a:1") };
+        let text = |asked: &CheckRequest, secured| {
             let fields = request(asked, secured).expect("valid");
             fields.into_iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>()
         };
@@ -260,8 +261,8 @@ mod tests {
             [":method GET", ":scheme http", ":authority a:1", ":path /health?x", "user-agent weir-health-check"];
         assert_eq!(text(&asked, false), plain);
         let headers = ["HOST: b".into(), "User-Agent: me".into()].into();
-        let other = Asked { headers, method: "HEAD".into(), ..Asked::of("a") };
+        let other = CheckRequest { headers, method: "HEAD".into(), ..CheckRequest::of("a") };
         assert_eq!(text(&other, true), [":method HEAD", ":scheme https", ":authority b", ":path /", "user-agent me"]);
-        assert!(request(&Asked { headers: ["a b: c".into()].into(), ..Asked::of("a") }, false).is_err());
+        assert!(request(&CheckRequest { headers: ["a b: c".into()].into(), ..CheckRequest::of("a") }, false).is_err());
     }
 }

@@ -18,7 +18,7 @@ pub enum BodyTransfer {
 pub struct BrokenFraming;
 
 /// What one call of [`BodyTransfer::transfer`] did.
-pub struct Moved {
+pub struct TransferProgress {
     /// Bytes taken from the input; what is left belongs to the next message.
     pub consumed: usize,
     /// Content among them.
@@ -56,12 +56,17 @@ impl BodyTransfer {
     }
 
     /// Moves what `input` holds of this body to `out`, in the coding of the next hop.
-    pub fn transfer(&mut self, input: &[u8], coding: Coding, out: &mut Vec<u8>) -> Result<Moved, BrokenFraming> {
+    pub fn transfer(
+        &mut self,
+        input: &[u8],
+        coding: Coding,
+        out: &mut Vec<u8>,
+    ) -> Result<TransferProgress, BrokenFraming> {
         match self {
-            BodyTransfer::Done(_) => Ok(Moved { consumed: 0, content: 0 }),
+            BodyTransfer::Done(_) => Ok(TransferProgress { consumed: 0, content: 0 }),
             BodyTransfer::UntilClose => {
                 write(out, coding, input);
-                Ok(Moved { consumed: input.len(), content: input.len() as u64 })
+                Ok(TransferProgress { consumed: input.len(), content: input.len() as u64 })
             }
             BodyTransfer::Sized(remaining) => {
                 let length = usize::try_from(*remaining).unwrap_or(usize::MAX).min(input.len());
@@ -70,10 +75,10 @@ impl BodyTransfer {
                 if *remaining == 0 {
                     *self = BodyTransfer::Done(Trailers::default());
                 }
-                Ok(Moved { consumed: length, content: length as u64 })
+                Ok(TransferProgress { consumed: length, content: length as u64 })
             }
             BodyTransfer::Chunked(decoder) => {
-                let mut moved = Moved { consumed: 0, content: 0 };
+                let mut moved = TransferProgress { consumed: 0, content: 0 };
                 while moved.consumed < input.len() {
                     match decoder.next(&input[moved.consumed..]).map_err(|_| BrokenFraming)? {
                         Step::More => moved.consumed = input.len(),

@@ -7,9 +7,9 @@ use weir_net::timer::NEVER;
 use weir_plugin::Stop;
 use weir_proto::Framing;
 
-use super::body::{self, Moved};
+use super::body::{self, TransferProgress};
 use super::{Relay, RequestSide, ns};
-use crate::context::served_exchange::Taken;
+use crate::context::served_exchange::ContentTaken;
 use crate::message::forward::Coding;
 use crate::message::sides::{ClientSide, UpstreamSide};
 
@@ -103,7 +103,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     /// Nothing more comes from the client: that ends a body that ends so, and any other is cut short.
     fn client_ended(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
         self.request.body.close(self.client.take_trailers()).map_err(|_| Stop::ClientGone)?;
-        self.exchange.body_taken = Taken::All;
+        self.exchange.body_taken = ContentTaken::All;
         self.worker.buffers.with_write_buffer(|out| {
             self.end_request(out)?;
             self.send(context, out)
@@ -120,11 +120,11 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     }
 
     fn take_body(&mut self, received: &[u8], out: &mut Vec<u8>) -> Result<usize, Stop> {
-        self.exchange.body_taken = Taken::Part;
+        self.exchange.body_taken = ContentTaken::Part;
         let moved = self.transfer_request(received, out)?;
         self.request.content += moved.content;
         if self.request.body.is_done() {
-            self.exchange.body_taken = Taken::All;
+            self.exchange.body_taken = ContentTaken::All;
             self.end_request(out)?;
         }
         self.exchange.request_bytes += moved.consumed as u64;
@@ -134,7 +134,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         }
     }
 
-    fn transfer_request(&mut self, received: &[u8], out: &mut Vec<u8>) -> Result<Moved, Stop> {
+    fn transfer_request(&mut self, received: &[u8], out: &mut Vec<u8>) -> Result<TransferProgress, Stop> {
         let RequestSide { body, coding, .. } = &mut self.request;
         if self.exchange.request_filters.is_empty() {
             return body.transfer(received, *coding, out).map_err(|_| Stop::BadRequestBody);

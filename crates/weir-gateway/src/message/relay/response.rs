@@ -9,10 +9,10 @@ use weir_proto::h1::{BadResponse, parse_response};
 use weir_proto::{Trailers, Version};
 
 use super::body::{self, BodyTransfer};
-use super::{Persisting, Relay, ns};
+use super::{PersistenceCookie, Relay, ns};
 use crate::context::lifecycle::WorkerPhase;
 use crate::message::forward::{self, Coding};
-use crate::message::sides::{ClientSide, Lost, NOT_PROCESSED, Received, UpstreamSide};
+use crate::message::sides::{ClientSide, NOT_PROCESSED, Received, StreamLoss, UpstreamSide};
 use crate::plugins::content;
 
 /// Interim responses let through for one request; more are a storm.
@@ -62,9 +62,9 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
 
     /// What was lost may be one stream of a connection that goes on.
     fn upstream_failed(&self, error: &io::Error) -> Stop {
-        match error.get_ref().and_then(|cause| cause.downcast_ref::<Lost>()) {
-            Some(Lost::Reset(code)) => Stop::UpstreamReset(*code),
-            Some(Lost::Failed(_)) => Stop::BadResponseBody,
+        match error.get_ref().and_then(|cause| cause.downcast_ref::<StreamLoss>()) {
+            Some(StreamLoss::Reset(code)) => Stop::UpstreamReset(*code),
+            Some(StreamLoss::Failed(_)) => Stop::BadResponseBody,
             _ => self.upstream_lost(),
         }
     }
@@ -329,7 +329,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         self.exchange.upstream.status = status;
         self.exchange.upstream.header_ns = self.now_ns;
         self.upstream.answered();
-        if let Some(Persisting { persistence, sessions, endpoint }) = self.terms.persistence {
+        if let Some(PersistenceCookie { persistence, sessions, endpoint }) = self.terms.persistence {
             let endpoint = (endpoint, self.terms.endpoint.addr);
             persistence.answered(self.exchange, sessions, endpoint, self.now_ns);
         }

@@ -7,7 +7,7 @@ use weir_plugin::proto::Head;
 use weir_plugin::{Exchange, Flow, Plugin, Stop};
 
 use super::bearer::{Bearer, TokenRejection};
-use super::login::{LoginFlow, Visit};
+use super::login::{LoginFlow, LoginStep};
 use super::provider::Provider;
 use super::session::OpenidSession;
 use crate::answer::RefusalResponse;
@@ -83,13 +83,13 @@ impl OpenidAuthenticator {
         }
         let Some(login) = &self.login else { return Ok(self.turn_away(exchange, None)?) };
         match login.visit(&self.provider, exchange).await? {
-            Visit::Answered(stop) => Err(TokenRejection::Stop(stop)),
-            Visit::TokenClaims(session) => {
+            LoginStep::Answered(stop) => Err(TokenRejection::Stop(stop)),
+            LoginStep::TokenClaims(session) => {
                 self.check_scopes(exchange, &session.scope.split(' ').collect::<Vec<_>>())?;
                 self.tell_session(exchange, &session)
             }
-            Visit::Nobody if self.passes || self.denies => Ok(self.turn_away(exchange, None)?),
-            Visit::Nobody => Err(TokenRejection::Stop(login.begin(&self.provider, exchange).await?)),
+            LoginStep::Nobody if self.passes || self.denies => Ok(self.turn_away(exchange, None)?),
+            LoginStep::Nobody => Err(TokenRejection::Stop(login.begin(&self.provider, exchange).await?)),
         }
     }
 

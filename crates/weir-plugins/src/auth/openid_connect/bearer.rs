@@ -9,7 +9,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use serde_json::{Map, Value};
 use weir_plugin::{Build, Exchange, PerWorker, Stop};
 
-use super::provider::{ClientAuthMethod, Provider, Trouble};
+use super::provider::{ClientAuthMethod, Provider, ProviderError};
 use crate::auth::json_web_token::{Claims, WebToken};
 use crate::auth::recent::{RecentResults, SecretDigest};
 
@@ -108,7 +108,7 @@ pub enum TokenRejection {
     /// It is not good; why.
     Token(&'static str),
     /// Nobody can tell.
-    Trouble(Trouble),
+    Trouble(ProviderError),
     /// It ends here.
     Stop(Stop),
 }
@@ -119,8 +119,8 @@ impl From<Stop> for TokenRejection {
     }
 }
 
-impl From<Trouble> for TokenRejection {
-    fn from(trouble: Trouble) -> TokenRejection {
+impl From<ProviderError> for TokenRejection {
+    fn from(trouble: ProviderError) -> TokenRejection {
         TokenRejection::Trouble(trouble)
     }
 }
@@ -228,7 +228,7 @@ impl Bearer {
                 let discovery = provider.discovery().await?;
                 let endpoint = discovery.introspection_endpoint.as_deref();
                 provider.service(
-                    endpoint.ok_or_else(|| Trouble::Answer("it names no `introspection_endpoint`".to_owned()))?,
+                    endpoint.ok_or_else(|| ProviderError::Answer("it names no `introspection_endpoint`".to_owned()))?,
                 )?
             }
         };

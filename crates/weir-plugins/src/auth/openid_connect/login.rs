@@ -13,8 +13,8 @@ use weir_plugin::proto::Method;
 use weir_plugin::{Exchange, Stop, form};
 
 use super::bearer::{TokenRejection, TokenRules, verified};
-use super::provider::{ClientAuthMethod, Provider, Trouble, encoded};
-use super::session::{Begun, Cookies, OpenidSession, Sealer};
+use super::provider::{ClientAuthMethod, Provider, ProviderError, encoded};
+use super::session::{Cookies, OpenidSession, PendingLogin, Sealer};
 use crate::answer::RefusalResponse;
 
 pub struct LoginFlow {
@@ -61,7 +61,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// What becomes of a request.
-pub enum Visit {
+pub enum LoginStep {
     /// It is that of somebody who has logged in.
     TokenClaims(Box<OpenidSession>),
     /// It has been answered.
@@ -91,7 +91,7 @@ impl LoginFlow {
     }
 
     /// Looks at a request without a token.
-    pub async fn visit(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Visit, TokenRejection> {
+    pub async fn visit(&self, provider: &Provider, exchange: &mut Exchange) -> Result<LoginStep, TokenRejection> {
         let path = text(exchange.request.path());
         if path == self.callback(&path) {
             return self.finish(provider, exchange).await;
@@ -104,8 +104,8 @@ impl LoginFlow {
         self.cookies.hide(exchange)?;
         let now_s = now_s();
         match session.filter(|session| now_s < session.began_s + self.absolute_s) {
-            None => Ok(Visit::Nobody),
-            Some(session) if now_s + self.leeway_s < session.until_s => Ok(Visit::TokenClaims(Box::new(session))),
+            None => Ok(LoginStep::Nobody),
+            Some(session) if now_s + self.leeway_s < session.until_s => Ok(LoginStep::TokenClaims(Box::new(session))),
             Some(session) => self.renew(provider, exchange, session).await,
         }
     }
@@ -119,7 +119,7 @@ impl LoginFlow {
         let discovery = provider.discovery().await?;
         let endpoint = discovery.authorization_endpoint.as_deref();
         let endpoint = endpoint.ok_or_else(|| missing("authorization_endpoint"))?;
-        let begun = Begun {
+        let begun = PendingLogin {
             state: random()?,
             nonce: random()?,
             verifier: random()?,
@@ -157,7 +157,7 @@ impl LoginFlow {
     }
 
     /// The browser is back.
-    async fn finish(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Visit, TokenRejection> {
+    async fn finish(&self, provider: &Provider, exchange: &mut Exchange) -> Result<LoginStep, TokenRejection> {
         let query = exchange.request.query().unwrap_or_default().to_vec();
         let argument =
             |name: &str| form::pairs(&query).find(|(key, _)| **key == *name.as_bytes()).map(|(_, value)| text(&value));
@@ -167,7 +167,8 @@ impl LoginFlow {
         };
         let Some(state) = argument("state").filter(is_state) else { return wrong("it has no state of ours") };
         let name = self.begun_name(&state);
-        let begun = Cookies::value(exchange, &name).and_then(|sealed| self.sealer.open::<Begun>("login", &sealed));
+        let begun =
+            Cookies::value(exchange, &name).and_then(|sealed| self.sealer.open::<PendingLogin>("login", &sealed));
         let begun = begun.filter(|begun| begun.state == state && now_s() < begun.at_s + LOGIN_S);
         let Some(begun) = begun else { return wrong("no such login has begun in this browser, or it took too long") };
         if argument("error").is_some() {
@@ -195,7 +196,7 @@ impl LoginFlow {
         let stop = redirect(exchange, 302, &location)?;
         self.cookies.set_begun(exchange, &name, "", 0)?;
         self.give(exchange, &session)?;
-        Ok(Visit::Answered(stop))
+        Ok(LoginStep::Answered(stop))
     }
 
     fn give(&self, exchange: &mut Exchange, session: &OpenidSession) -> Result<(), Stop> {
@@ -204,14 +205,18 @@ impl LoginFlow {
     }
 
     /// What the provider gives for a code or another token; nothing where it does not take it.
-    async fn tokens(&self, provider: &Provider, pairs: &[(&str, &str)]) -> Result<Option<Map<String, Value>>, Trouble> {
+    async fn tokens(
+        &self,
+        provider: &Provider,
+        pairs: &[(&str, &str)],
+    ) -> Result<Option<Map<String, Value>>, ProviderError> {
         let discovery = provider.discovery().await?;
         let endpoint = discovery.token_endpoint.as_deref().ok_or_else(|| missing("token_endpoint"))?;
         let service = provider.service(endpoint)?;
         match provider.post(&service, self.proof, HeaderMap::new(), pairs).await {
             Ok(answer) => Ok(Some(answer)),
             // RFC 6749 §5.2.
-            Err(Trouble::Refused(_, 400)) => Ok(None),
+            Err(ProviderError::Refused(_, 400)) => Ok(None),
             Err(trouble) => Err(trouble),
         }
     }
@@ -286,18 +291,18 @@ impl LoginFlow {
         provider: &Provider,
         exchange: &mut Exchange,
         session: OpenidSession,
-    ) -> Result<Visit, TokenRejection> {
-        let Some(token) = session.refresh_token.clone().filter(|_| self.renews) else { return Ok(Visit::Nobody) };
+    ) -> Result<LoginStep, TokenRejection> {
+        let Some(token) = session.refresh_token.clone().filter(|_| self.renews) else { return Ok(LoginStep::Nobody) };
         let pairs = [("grant_type", "refresh_token"), ("refresh_token", &*token)];
-        let Some(answer) = self.tokens(provider, &pairs).await? else { return Ok(Visit::Nobody) };
+        let Some(answer) = self.tokens(provider, &pairs).await? else { return Ok(LoginStep::Nobody) };
         let session = self.session(provider, &answer, None, Some(session)).await?;
         let location = format!("{}{}", self.origin(exchange), text(exchange.request.target()));
         let stop = redirect(exchange, 307, &location)?;
         self.give(exchange, &session)?;
-        Ok(Visit::Answered(stop))
+        Ok(LoginStep::Answered(stop))
     }
 
-    async fn leave(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Visit, TokenRejection> {
+    async fn leave(&self, provider: &Provider, exchange: &mut Exchange) -> Result<LoginStep, TokenRejection> {
         let discovery = provider.discovery().await?;
         let location = match (&discovery.end_session_endpoint, &self.post_logout_redirect_uri) {
             (Some(endpoint), after) => {
@@ -313,12 +318,12 @@ impl LoginFlow {
             None => exchange.respond(200, "text/plain", b"You have logged out.\n"),
         };
         self.cookies.write(exchange, "", 0)?;
-        Ok(Visit::Answered(stop))
+        Ok(LoginStep::Answered(stop))
     }
 }
 
-fn missing(endpoint: &str) -> Trouble {
-    Trouble::Answer(format!("it names no `{endpoint}`"))
+fn missing(endpoint: &str) -> ProviderError {
+    ProviderError::Answer(format!("it names no `{endpoint}`"))
 }
 
 fn redirect(exchange: &mut Exchange, status: u16, location: &str) -> Result<Stop, Stop> {

@@ -102,7 +102,7 @@ const REFRESH: Duration = Duration::from_secs(5);
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum ProviderError {
     Service(String, CallError),
     /// It answers with another status than 200.
     Refused(String, u16),
@@ -110,12 +110,12 @@ pub enum Trouble {
     Answer(String),
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for ProviderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Trouble::Service(name, failure) => write!(f, "{name}: {failure}"),
-            Trouble::Refused(name, status) => write!(f, "{name} answers with {status}"),
-            Trouble::Answer(what) => f.write_str(what),
+            ProviderError::Service(name, failure) => write!(f, "{name}: {failure}"),
+            ProviderError::Refused(name, status) => write!(f, "{name} answers with {status}"),
+            ProviderError::Answer(what) => f.write_str(what),
         }
     }
 }
@@ -153,7 +153,7 @@ impl Provider {
         self.discovery.name()
     }
 
-    pub async fn discovery(&self) -> Result<Rc<Discovery>, Trouble> {
+    pub async fn discovery(&self) -> Result<Rc<Discovery>, ProviderError> {
         let state = self.state.get();
         let known = || fresh(&state.discovery, self.keys_for);
         if let Some(discovery) = known() {
@@ -170,7 +170,7 @@ impl Provider {
     }
 
     /// The keys; asked for again where those that are known are older than `age`.
-    pub async fn keys(&self, age: Duration) -> Result<Rc<[ProviderKey]>, Trouble> {
+    pub async fn keys(&self, age: Duration) -> Result<Rc<[ProviderKey]>, ProviderError> {
         let discovery = self.discovery().await?;
         let state = self.state.get();
         let known = || fresh(&state.keys, age);
@@ -181,7 +181,8 @@ impl Provider {
         if let Some(keys) = known() {
             return Ok(keys);
         }
-        let uri = discovery.jwks_uri.as_deref().ok_or_else(|| Trouble::Answer("it names no `jwks_uri`".to_owned()))?;
+        let uri =
+            discovery.jwks_uri.as_deref().ok_or_else(|| ProviderError::Answer("it names no `jwks_uri`".to_owned()))?;
         let service = self.service(uri)?;
         let set: Map<String, Value> = read(&service, question(&service.target)?).await?;
         let keys = set.get("keys").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
@@ -191,7 +192,7 @@ impl Provider {
     }
 
     /// Keys that fit, newly asked for where there is none among those that are known.
-    pub async fn keys_for(&self, id: Option<&str>, algorithm: Algorithm) -> Result<Rc<[ProviderKey]>, Trouble> {
+    pub async fn keys_for(&self, id: Option<&str>, algorithm: Algorithm) -> Result<Rc<[ProviderKey]>, ProviderError> {
         let keys = self.keys(self.keys_for).await?;
         if keys.iter().any(|key| key.is_for(id, algorithm)) {
             return Ok(keys);
@@ -200,15 +201,15 @@ impl Provider {
     }
 
     /// An endpoint of the provider.
-    pub fn service(&self, url: &str) -> Result<HttpService, Trouble> {
+    pub fn service(&self, url: &str) -> Result<HttpService, ProviderError> {
         HttpService::parse(&self.http, url, self.verify, self.timeout(), IDLE, "")
-            .map_err(|error| Trouble::Answer(error.problem))
+            .map_err(|error| ProviderError::Answer(error.problem))
     }
 
     /// Asks an endpoint with somebody's token.
-    pub async fn get_as(&self, service: &HttpService, token: &str) -> Result<Map<String, Value>, Trouble> {
+    pub async fn get_as(&self, service: &HttpService, token: &str) -> Result<Map<String, Value>, ProviderError> {
         let mut value = HeaderValue::try_from(format!("Bearer {token}"))
-            .map_err(|_| Trouble::Answer("its token is none".to_owned()))?;
+            .map_err(|_| ProviderError::Answer("its token is none".to_owned()))?;
         value.set_sensitive(true);
         let mut request = question(&service.target)?;
         request.headers_mut().insert(AUTHORIZATION, value);
@@ -222,7 +223,7 @@ impl Provider {
         proof: ClientAuthMethod,
         fields: HeaderMap,
         pairs: &[(&str, &str)],
-    ) -> Result<Map<String, Value>, Trouble> {
+    ) -> Result<Map<String, Value>, ProviderError> {
         let mut body = encoded(pairs);
         let mut request = Request::new(Full::default());
         *request.headers_mut() = fields;
@@ -244,7 +245,8 @@ impl Provider {
             }
         }
         *request.method_mut() = Method::POST;
-        *request.uri_mut() = service.target.parse().map_err(|_| Trouble::Answer("its path is none".to_owned()))?;
+        *request.uri_mut() =
+            service.target.parse().map_err(|_| ProviderError::Answer("its path is none".to_owned()))?;
         let kind = HeaderValue::from_static("application/x-www-form-urlencoded");
         request.headers_mut().insert(CONTENT_TYPE, kind);
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
@@ -273,9 +275,9 @@ pub fn encoded(pairs: &[(&str, &str)]) -> Vec<u8> {
     out
 }
 
-fn question(target: &str) -> Result<Request<Full<Bytes>>, Trouble> {
+fn question(target: &str) -> Result<Request<Full<Bytes>>, ProviderError> {
     let mut request = Request::new(Full::default());
-    *request.uri_mut() = target.parse().map_err(|_| Trouble::Answer("its path is none".to_owned()))?;
+    *request.uri_mut() = target.parse().map_err(|_| ProviderError::Answer("its path is none".to_owned()))?;
     request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
     Ok(request)
 }
@@ -283,14 +285,14 @@ fn question(target: &str) -> Result<Request<Full<Bytes>>, Trouble> {
 async fn read<T: serde::de::DeserializeOwned>(
     service: &HttpService,
     request: Request<Full<Bytes>>,
-) -> Result<T, Trouble> {
+) -> Result<T, ProviderError> {
     let answer = service.ask(request, MOST_ANSWERED).await;
-    let answer = answer.map_err(|failure| Trouble::Service(service.name(), failure))?;
+    let answer = answer.map_err(|failure| ProviderError::Service(service.name(), failure))?;
     let status = answer.status().as_u16();
     if status != 200 {
-        return Err(Trouble::Refused(service.name(), status));
+        return Err(ProviderError::Refused(service.name(), status));
     }
     serde_json::from_slice(answer.body()).map_err(|error| {
-        Trouble::Answer(format!("{} answers with something else than expected: {error}", service.name()))
+        ProviderError::Answer(format!("{} answers with something else than expected: {error}", service.name()))
     })
 }

@@ -30,7 +30,7 @@ pub struct OpenidSession {
 
 /// A login that has begun.
 #[derive(Serialize, Deserialize)]
-pub struct Begun {
+pub struct PendingLogin {
     pub state: String,
     pub nonce: String,
     /// RFC 7636 §4.1.

@@ -15,7 +15,7 @@ use weir_plugin::{Exchange, Flow, PerWorker, Phases, Plugin, Stop};
 use super::{ConnLimiter, PHASES};
 use crate::clock;
 use crate::limit::limit_req::delayed;
-use crate::store::redis_server::{RedisServer, Unanswered};
+use crate::store::redis_server::{NoRedisAnswer, RedisServer};
 use crate::store::scripts;
 
 /// The longest lease: so long a place stays taken whose end could not be reported.
@@ -176,8 +176,8 @@ impl RedisConnLimiter {
                     hold(&self.held, permit);
                     pauses = (count.max(0).unsigned_abs() / conn).max(pauses);
                 }
-                Err(Unanswered) if *allow_degradation => {}
-                Err(Unanswered) => return Err(Stop::Respond(500)),
+                Err(NoRedisAnswer) if *allow_degradation => {}
+                Err(NoRedisAnswer) => return Err(Stop::Respond(500)),
             }
         }
         Ok(self.limiter.wait(pauses))

@@ -17,7 +17,7 @@ use weir_plugin::{Build, PerWorker};
 use super::quota::{EffectiveLimit, LimitDecision};
 use crate::clock;
 use crate::store::counters::{self, CounterKey, CounterTable, PackedCounter};
-use crate::store::redis_server::{RedisServer, Unanswered};
+use crate::store::redis_server::{NoRedisAnswer, RedisServer};
 use crate::store::scripts;
 
 /// Keys of which a worker has something to tell at a time. When there are more, the server is asked about each request.
@@ -178,7 +178,7 @@ impl DelayedSync {
                     (Some(WindowShare { until, total: told + share.untold, untold: share.untold }), ())
                 });
             }
-            Err(Unanswered) => {
+            Err(NoRedisAnswer) => {
                 let is_same_window = self.table.update(place, now, |newer| match newer.until == share.until {
                     true => (Some(WindowShare { untold: newer.untold + share.untold, ..newer }), true),
                     false => (None, false),

@@ -8,7 +8,7 @@ use weir_plugin::Exchange;
 use super::WindowType;
 use super::delayed::DelayedSync;
 use super::quota::{CountQuota, EffectiveLimit, LimitDecision};
-use crate::store::redis_server::{RedisServer, Unanswered};
+use crate::store::redis_server::{NoRedisAnswer, RedisServer};
 use crate::store::scripts;
 
 /// Counts in a server.
@@ -27,7 +27,7 @@ impl RedisCountLimiter {
         asked: EffectiveLimit,
         exchange: &Exchange,
         now: Duration,
-    ) -> Result<LimitDecision, Unanswered> {
+    ) -> Result<LimitDecision, NoRedisAnswer> {
         let key = quota.key.elsewhere(&quota.title, exchange);
         let Some(delayed) = &self.delayed else { return self.ask(&key, asked).await };
         if let Some(verdict) = delayed.take(&self.server, &key, asked, now) {
@@ -38,7 +38,7 @@ impl RedisCountLimiter {
         Ok(verdict)
     }
 
-    async fn ask(&self, key: &[u8], asked: EffectiveLimit) -> Result<LimitDecision, Unanswered> {
+    async fn ask(&self, key: &[u8], asked: EffectiveLimit) -> Result<LimitDecision, NoRedisAnswer> {
         let script = match self.window {
             WindowType::Fixed => &*scripts::COUNT_IN_FIXED_WINDOW,
             WindowType::Sliding => &*scripts::COUNT_IN_SLIDING_WINDOW,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_plugin::{Exchange, Flow, Plugin, Stop};
 
 use super::{Bucket, delayed};
-use crate::store::redis_server::{RedisServer, Unanswered};
+use crate::store::redis_server::{NoRedisAnswer, RedisServer};
 use crate::store::scripts;
 
 /// A bucket in a server.
@@ -29,8 +29,8 @@ impl Plugin for RedisReqLimiter {
                     let wait = Duration::from_micros(wait_us.max(0).unsigned_abs());
                     if self.bucket.waits { delayed(wait).finish().await } else { Ok(()) }
                 }
-                Err(Unanswered) if self.allow_degradation => Ok(()),
-                Err(Unanswered) => Err(Stop::Respond(500)),
+                Err(NoRedisAnswer) if self.allow_degradation => Ok(()),
+                Err(NoRedisAnswer) => Err(Stop::Respond(500)),
             }
         }))
     }

@@ -27,14 +27,14 @@ pub enum FilterAction {
 
 /// What is looked for, where, and what is done about it.
 pub struct ContentRule {
-    pub place: Where,
+    pub place: RuleTarget,
     pub regex: Regex,
     pub action: FilterAction,
     pub replacement: Vec<u8>,
 }
 
 /// Where a rule looks.
-pub enum Where {
+pub enum RuleTarget {
     /// Of this name; without one, all.
     Fields(Option<Box<[u8]>>),
     Arguments(Option<Box<[u8]>>),
@@ -62,7 +62,7 @@ impl ContentRule {
     }
 
     pub fn is_for_bodies(&self) -> bool {
-        matches!(self.place, Where::Raw | Where::Json(_) | Where::Xml(_))
+        matches!(self.place, RuleTarget::Raw | RuleTarget::Json(_) | RuleTarget::Xml(_))
     }
 
     /// Whether a response of this type is looked at. Requests are, whatever they say: who sends them is not believed.
@@ -70,8 +70,8 @@ impl ContentRule {
         // What some would read as one type and some as another is looked at as both.
         let may_be = |test: fn(&[u8]) -> bool| content_type::of(head).map_or(true, |said| said.is_some_and(test));
         match self.place {
-            Where::Json(_) => may_be(content_type::is_json),
-            Where::Xml(_) => may_be(content_type::is_xml),
+            RuleTarget::Json(_) => may_be(content_type::is_json),
+            RuleTarget::Xml(_) => may_be(content_type::is_xml),
             _ => true,
         }
     }
@@ -80,15 +80,15 @@ impl ContentRule {
     pub fn apply(&self, content: &[u8]) -> Result<Option<Vec<u8>>, ContentRejection> {
         let mut edits: Vec<(Range<usize>, Vec<u8>)> = Vec::new();
         match &self.place {
-            Where::Fields(_) | Where::Arguments(_) => return Ok(None),
-            Where::Raw => {
+            RuleTarget::Fields(_) | RuleTarget::Arguments(_) => return Ok(None),
+            RuleTarget::Raw => {
                 return match self.judge(content) {
                     MatchOutcome::Pass => Ok(None),
                     MatchOutcome::Refuse => Err(ContentRejection::Refused),
                     MatchOutcome::Replace(content) => Ok(Some(content)),
                 };
             }
-            Where::Json(path) => {
+            RuleTarget::Json(path) => {
                 for found in path.find(content, MAX_DEPTH).map_err(|_| ContentRejection::Unreadable)? {
                     let written = &content[found.span.clone()];
                     let text = match found.is_text {
@@ -108,7 +108,7 @@ impl ContentRule {
                     }
                 }
             }
-            Where::Xml(path) => {
+            RuleTarget::Xml(path) => {
                 for found in path.find(content, MAX_DEPTH).map_err(|_| ContentRejection::Unreadable)? {
                     match self.judge(found.text.as_bytes()) {
                         MatchOutcome::Pass => {}

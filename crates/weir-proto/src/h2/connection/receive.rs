@@ -1,6 +1,6 @@
 //! Bytes of the peer.
 
-use super::{Connection, ConnectionEvent, LEAVING, Leaving, Lent, MOST_OUTPUT, PREFACE, Role};
+use super::{Connection, ConnectionEvent, GoawayState, HeadTarget, LEAVING, MOST_OUTPUT, PREFACE, Role};
 use crate::h2::frame::{self, ACK, ErrorCode, FrameHead, HEAD, MOST, MOST_STREAM, PADDED, kind};
 use crate::h2::priority::Priority;
 use crate::h2::streams::StreamEnd;
@@ -17,7 +17,7 @@ impl Connection {
     pub fn next<'b>(
         &mut self,
         bytes: &mut &'b [u8],
-        lent: &mut Lent<'_>,
+        lent: &mut HeadTarget<'_>,
     ) -> Result<Option<ConnectionEvent<'b>>, ErrorCode> {
         loop {
             if self.content.is_some() {
@@ -101,7 +101,7 @@ impl Connection {
         &mut self,
         head: FrameHead,
         payload: &[u8],
-        lent: &mut Lent<'_>,
+        lent: &mut HeadTarget<'_>,
     ) -> Result<Option<ConnectionEvent<'static>>, ErrorCode> {
         match head.kind {
             kind::HEADERS => self.headers(head, payload, lent),
@@ -244,8 +244,8 @@ impl Connection {
         }
         if !head.has(ACK) {
             frame::write_ping(&mut self.out, ACK, payload);
-        } else if payload == LEAVING && self.leaving == Leaving::Announced {
-            self.leaving = Leaving::Final(self.last_peer);
+        } else if payload == LEAVING && self.leaving == GoawayState::Announced {
+            self.leaving = GoawayState::Final(self.last_peer);
             frame::write_goaway(&mut self.out, self.last_peer, ErrorCode::NO_ERROR);
         }
         Ok(None)

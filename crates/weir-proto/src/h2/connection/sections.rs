@@ -1,7 +1,7 @@
 //! Field sections of the peer: heads and trailers (RFC 9113 §4.3, §6.2, §6.10).
 
 use super::receive::SECTION;
-use super::{Connection, ConnectionEvent, Leaving, Lent, Purpose, Role, Section};
+use super::{Connection, ConnectionEvent, GoawayState, HeadTarget, Purpose, Role, Section};
 use crate::field::Known;
 use crate::h1::Reject;
 use crate::h2::class::Class;
@@ -23,7 +23,7 @@ impl Connection {
         &mut self,
         head: FrameHead,
         payload: &[u8],
-        lent: &mut Lent<'_>,
+        lent: &mut HeadTarget<'_>,
     ) -> Result<Option<ConnectionEvent<'static>>, ErrorCode> {
         let mut block = payload;
         let mut padding = 0;
@@ -53,7 +53,7 @@ impl Connection {
         &mut self,
         head: FrameHead,
         payload: &[u8],
-        lent: &mut Lent<'_>,
+        lent: &mut HeadTarget<'_>,
     ) -> Result<Option<ConnectionEvent<'static>>, ErrorCode> {
         let section = self.section.as_mut().expect("checked with the frame's head");
         section.frames += 1;
@@ -75,7 +75,7 @@ impl Connection {
             // §5.1.1: it ends all lower ones that were not used.
             self.last_peer = id;
             // §6.8: what comes after the last stream is not looked at.
-            if matches!(self.leaving, Leaving::Final(last) if id > last) {
+            if matches!(self.leaving, GoawayState::Final(last) if id > last) {
                 self.streams.ignore(id);
                 return Ok(Purpose::Nothing);
             }
@@ -96,11 +96,11 @@ impl Connection {
         &mut self,
         section: Section,
         block: &[u8],
-        lent: &mut Lent<'_>,
+        lent: &mut HeadTarget<'_>,
     ) -> Result<Option<ConnectionEvent<'static>>, ErrorCode> {
         match (section.purpose, lent) {
-            (Purpose::Message, Lent::Request(request)) => self.read_request(section, block, request),
-            (Purpose::Message, Lent::Response(response)) => self.read_response(section, block, response),
+            (Purpose::Message, HeadTarget::Request(request)) => self.read_request(section, block, request),
+            (Purpose::Message, HeadTarget::Response(response)) => self.read_response(section, block, response),
             (Purpose::Trailers, _) => self.read_trailers(section, block),
             (Purpose::Nothing, _) => {
                 self.decode(block, |_, _, _| {})?;

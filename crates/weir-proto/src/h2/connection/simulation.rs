@@ -10,7 +10,7 @@ use crate::head::Framing;
 use crate::method::Method;
 
 const STREAMS: u32 = 8;
-const BOUNDS: Bounds = Bounds {
+const BOUNDS: PeerLimits = PeerLimits {
     limits: Limits {
         head_bytes: 32 * 1024,
         fields: 100,
@@ -294,8 +294,8 @@ impl World {
         loop {
             let (mut request, mut response) = (RequestHead::default(), ResponseHead::default());
             let (mut lent, side, at) = match role {
-                Role::Server => (Lent::Request(&mut request), &mut self.server, 1),
-                Role::Client => (Lent::Response(&mut response), &mut self.client, 0),
+                Role::Server => (HeadTarget::Request(&mut request), &mut self.server, 1),
+                Role::Client => (HeadTarget::Response(&mut response), &mut self.client, 0),
             };
             let Some(event) = side.next(rest, &mut lent).map_err(SimulatedEnd)? else { return Ok(()) };
             let of = |exchange| if role == Role::Server { request_of(exchange) } else { response_of(exchange) };

@@ -4,7 +4,7 @@ use crate::h2::frame::{ACK, END_HEADERS, END_STREAM, FrameHead, HEAD, PADDED, ki
 use crate::head::Framing;
 use crate::method::Method;
 
-const BOUNDS: Bounds = Bounds {
+const BOUNDS: PeerLimits = PeerLimits {
     limits: Limits {
         head_bytes: 32 * 1024,
         fields: 100,
@@ -46,8 +46,8 @@ fn read(connection: &mut Connection, bytes: &[u8], cut: usize) -> (Vec<String>, 
         loop {
             let (mut request, mut response) = (RequestHead::default(), ResponseHead::default());
             let mut lent = match connection.role {
-                Role::Server => Lent::Request(&mut request),
-                Role::Client => Lent::Response(&mut response),
+                Role::Server => HeadTarget::Request(&mut request),
+                Role::Client => HeadTarget::Response(&mut response),
             };
             match connection.next(&mut rest, &mut lent) {
                 Ok(None) => break,
@@ -459,11 +459,11 @@ fn the_framing_of_a_response_follows_its_request() {
     let head = frame(kind::HEADERS, END_HEADERS, 1, &section(&[(":status", "200"), ("content-length", "5")]));
     let bytes = [frame(kind::SETTINGS, 0, 0, &[]), head, frame(kind::DATA, 0, 1, b"x")].concat();
     let (mut rest, mut response) = (&bytes[..], ResponseHead::default());
-    let first = client.next(&mut rest, &mut Lent::Response(&mut response));
+    let first = client.next(&mut rest, &mut HeadTarget::Response(&mut response));
     assert_eq!(first, Ok(Some(ConnectionEvent::Response { key: 1, ended: false, parsed: Ok(()) })));
     assert_eq!(response.framing, Framing::None);
     let failed = ConnectionEvent::Failed { key: 1, code: ErrorCode::PROTOCOL_ERROR };
-    assert_eq!(client.next(&mut rest, &mut Lent::Response(&mut response)), Ok(Some(failed)));
+    assert_eq!(client.next(&mut rest, &mut HeadTarget::Response(&mut response)), Ok(Some(failed)));
 }
 
 proptest::proptest! {

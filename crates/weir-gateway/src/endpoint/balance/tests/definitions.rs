@@ -8,14 +8,14 @@ const MS: u64 = 1_000_000;
 
 /// Picks of one policy, each of which stays in flight until so many others have been made.
 struct Loop {
-    loads: Made,
+    loads: FakeLoads,
     running: VecDeque<usize>,
     width: usize,
 }
 
 impl Loop {
     fn new(endpoints: usize, width: usize) -> Loop {
-        Loop { loads: Made::idle(endpoints), running: VecDeque::new(), width }
+        Loop { loads: FakeLoads::idle(endpoints), running: VecDeque::new(), width }
     }
 
     fn begin(&mut self, endpoint: usize) {
@@ -85,7 +85,7 @@ fn least_conn_shares_by_weight_when_all_take_the_same_time() {
 fn of_many_endpoints_the_least_of_four_is_picked() {
     let count = 64;
     let endpoints = endpoints(&vec![1; count]);
-    let loads = Made::idle(count);
+    let loads = FakeLoads::idle(count);
     // Number and load are the same, and nothing changes.
     loads.in_flight.replace((0..count as u32).collect());
     loads.latencies.iter().for_each(|latency| latency.record(MS, 1));
@@ -110,7 +110,7 @@ fn ewma_takes_the_better_of_two_while_endpoints_come_and_go() {
     let took_ns = [1, 4, 3, 16, 5].map(|ms| ms * MS);
     let endpoints = endpoints(&weights);
     let balancer = Balancer::new(&Balance::Ewma, &endpoints);
-    let (loads, exchange) = (Made::idle(5), Exchange::default());
+    let (loads, exchange) = (FakeLoads::idle(5), Exchange::default());
     loads.latencies.iter().zip(took_ns).for_each(|(latency, took_ns)| latency.record(took_ns, MS));
     for out in 0..=5 {
         let mut counts = [0; 5];
@@ -132,7 +132,7 @@ fn ewma_takes_the_better_of_two_while_endpoints_come_and_go() {
 fn shares_are_kept_while_snapshots_follow_one_another() {
     // Every few picks a new snapshot, in which another endpoint is missing: everything starts over.
     let weights = [4, 3, 2, 1, 10];
-    let (loads, exchange) = (Made::idle(5), Exchange::default());
+    let (loads, exchange) = (FakeLoads::idle(5), Exchange::default());
     for balance in [Balance::RoundRobin, Balance::Random, Balance::LeastConn] {
         let (mut counts, mut due) = ([0_usize; 5], [0.0; 5]);
         let each = 7;
@@ -188,7 +188,7 @@ fn hashing_shares_as_the_ring_says_while_endpoints_come_and_go() {
     let endpoints = endpoints(&[3, 1, 2, 1, 4]);
     let points = ketama(&endpoints);
     let by_client = Balance::Hash(Arc::new(Hashing::new(HashKey::ClientAddr, &endpoints)));
-    let (loads, mut exchange) = (Made::idle(5), Exchange::default());
+    let (loads, mut exchange) = (FakeLoads::idle(5), Exchange::default());
     for (what, balance) in [("chash", by_argument(&endpoints)), ("ip_hash", by_client)] {
         let balancer = Balancer::new(&balance, &endpoints);
         for out in 0..=5 {
@@ -211,7 +211,7 @@ fn hashing_shares_as_the_ring_says_while_endpoints_come_and_go() {
 fn keys_move_only_where_they_must() {
     let keys = 20_000;
     let part = |count: usize| count as f64 / keys as f64;
-    let (loads, mut exchange) = (Made::idle(11), Exchange::default());
+    let (loads, mut exchange) = (FakeLoads::idle(11), Exchange::default());
     let (mut rings, mut joined, mut left) = (0.0, 0.0, 0.0);
     // An endpoint's 160 points are not exactly its share of one ring. Several rings show what is chance.
     for ring in 0..10 {

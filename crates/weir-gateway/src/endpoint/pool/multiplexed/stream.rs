@@ -16,7 +16,7 @@ use super::SharedConnection;
 use crate::endpoint::pool::{Freshness, Permit, in_time};
 use crate::http2::fields;
 use crate::message::forward::{self, Coding};
-use crate::message::sides::{Lost, NOT_PROCESSED, Pipe, Received, RequestTerms, Sending, UpstreamSide};
+use crate::message::sides::{NOT_PROCESSED, Pipe, Received, RequestTerms, Sending, StreamLoss, UpstreamSide};
 use crate::snapshot::Timeouts;
 
 /// One stream: the upstream's side of one exchange.
@@ -109,7 +109,7 @@ impl UpstreamStream<'_> {
 
     /// The connection has ended with the exchange, which says nothing about what the endpoint made of it.
     pub fn has_lost_connection(&self) -> bool {
-        self.connection.session.lost(self.key) == Some(Lost::Connection)
+        self.connection.session.lost(self.key) == Some(StreamLoss::Connection)
     }
 
     /// Ready with the next head, interim or final.
