@@ -216,7 +216,7 @@ fn others_are_refused_over_http2() {
     others_are_refused::<Http2<Plain>>();
 }
 
-/// What is no base64 is known only once the request is on its way: the call is refused, and its server sees it end.
+/// What is not base64 is known only once the request is on its way: the call is refused, and its server sees it end.
 #[test]
 fn broken_text_is_refused() {
     let origin = Http2::<Plain>::origin(|exchange| {

@@ -90,7 +90,7 @@ consumers:
 }
 
 /// Limits count in tables of 16 MiB, whose pages are the system's until a key stands in them. Each version of a limit is a
-/// new key in a page that chance chooses, which is no leak; so all of them are touched first.
+/// new key in a page that chance chooses, which is not a leak; so all of them are touched first.
 fn touch_the_tables(gateway: &Gateway) {
     let mut client = gateway.client();
     for number in 0..20_000 {

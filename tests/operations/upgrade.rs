@@ -271,7 +271,7 @@ fn u16_event_streams_end_in_order_while_the_gateway_drains() {
             let answer = client.join().expect("no panic").expect("an end that is one");
             assert_eq!((answer.status, answer.text().as_str()), (200, "data: 1\n\n"));
         }
-        assert!(cut.join().expect("no panic").is_err(), "what is no stream of events is not complete");
+        assert!(cut.join().expect("no panic").is_err(), "what is not a stream of events is not complete");
         assert!(gateway.wait_exit(DEADLINE).success());
     }
 }

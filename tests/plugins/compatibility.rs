@@ -178,7 +178,7 @@ consumers: [{{ username: jack, plugins: {{ jwt-auth: {consumer} }} }}]\n"
         assert_eq!(code, Some(0), "{said}");
     }
     let (code, said) = check("{ key: k, algorithm: RS256, public_key: 'no key' }");
-    assert!(code == Some(1) && said.contains("public_key: is no public RSA key"), "{said}");
+    assert!(code == Some(1) && said.contains("public_key: is not a public RSA key"), "{said}");
 }
 
 #[test]

@@ -85,5 +85,5 @@ fn doors_are_closed_at_certain_times() {
     assert_eq!((answer.status, answer.text()), (404, "{\"message\":\"closed\"}\n".to_owned()));
     assert_eq!(rig.origin.requests().len(), 1);
     let said = refused("{ time-restriction: { allow: [{ from: '25:00' }] } }");
-    assert!(said.contains("routes[0].plugins.time-restriction.allow[0].from: `25:00` is no time of day"), "{said}");
+    assert!(said.contains("routes[0].plugins.time-restriction.allow[0].from: `25:00` is not a time of day"), "{said}");
 }

@@ -12,7 +12,7 @@ const WORDS: usize = 4;
 
 /// Prints what the seed draws, each with the place where it stands.
 pub fn draw(seed: &str) -> Result<(), Problems> {
-    let seed = seed.parse().map_err(|_| vec![format!("`{seed}` is no number; the seed of a draw is one")])?;
+    let seed = seed.parse().map_err(|_| vec![format!("`{seed}` is not a number; the seed of a draw is one")])?;
     let (mut messages, mut names) = (Vec::new(), Vec::new());
     for path in tracked()?.into_iter().filter(|path| is_public(path)) {
         let Ok(text) = fs::read_to_string(&path) else { continue };

@@ -69,7 +69,7 @@ fn alerts_and_dashboard_name_metrics_that_there_are() {
     let (page, labels) = (read("docs/reference/metrics.md"), ["weir_info"]);
     for name in metrics_in(&alerts).into_iter().chain(metrics_in(&dashboard)) {
         let is_known = page.contains(&format!("| `{name}` |")) || labels.contains(&name);
-        assert!(is_known, "{name} is no metric of weir's");
+        assert!(is_known, "{name} is not a metric of weir's");
     }
     for alert in alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
         assert!(read("docs/guide/watching.md").contains(alert), "docs/guide/watching.md does not explain {alert}");

@@ -9,7 +9,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use crate::error::CallError;
 use crate::url::ServiceUrl;
 
-/// The request that a redirect asks for; nothing where the answer is no redirect that can be followed without asking.
+/// The request that a redirect asks for; nothing where the answer is not a redirect that can be followed without asking.
 pub(crate) fn next(
     from: &ServiceUrl,
     request: &Request<Bytes>,

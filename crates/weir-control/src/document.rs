@@ -291,7 +291,7 @@ impl Document {
     fn without_manager(&self) -> impl Iterator<Item = Diagnostic> {
         let unknown = self.secrets.iter().filter(|(secret, _)| self.manager(secret).is_none());
         unknown.map(|(secret, place)| {
-            let problem = format!("there is no manager of secrets `{}`", secret.manager);
+            let problem = format!("there is no secrets manager `{}`", secret.manager);
             Diagnostic::at_place(&self.source, *place, problem).advise("add it to the list `secrets`")
         })
     }
@@ -324,7 +324,7 @@ impl Document {
         if let Some(fields) = root.fields(&known) {
             document.settings = settings::read(&fields);
             document.acme = fields.get("acme").and_then(|at| acme::read(&at));
-            // What is no list has a fault of its own.
+            // What is not a list has a fault of its own.
             LongLists::KEYS.iter().filter_map(|key| fields.get(key)).for_each(|at| drop(at.items()));
             document.put_lists(lists.unwrap_or_else(|| LongLists::of_nodes(nodes, &faults)), &faults);
             document.read_resources(&fields);

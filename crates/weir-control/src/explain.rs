@@ -119,7 +119,7 @@ fn exchange(document: &Document, question: &RequestDescription) -> Result<Exchan
     let mut exchange = Exchange::default();
     match parse_request(head.as_bytes(), &document.settings.clients.limits, &mut exchange.request) {
         Ok(Some(length)) if length == head.len() => {}
-        Ok(_) => return Err("this is no request".to_owned()),
+        Ok(_) => return Err("this is not a request".to_owned()),
         Err(reject) => return Err(format!("such a request is answered with {} ({})", reject.status(), reject.name())),
     }
     exchange.client.addr = question.from;

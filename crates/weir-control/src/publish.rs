@@ -211,7 +211,7 @@ impl Publisher {
             publish_ms: begin.elapsed().as_secs_f64() * 1_000.0,
             routes: document.enabled_routes,
             upstreams: publication.snapshot.upstreams.len(),
-            // The first is no reload.
+            // The first is not a reload.
             reloads_ok: status.reloads_ok + u64::from(status.revision > 0),
             reloads_failed: status.reloads_failed,
             warnings: publication.warnings.clone(),

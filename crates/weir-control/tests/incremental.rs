@@ -35,7 +35,7 @@ enum Action {
     Replace(Value),
     Remove,
     MoveTo(usize),
-    /// Of a setting, which is no list.
+    /// Of a setting, which is not a list.
     Set(Value),
 }
 

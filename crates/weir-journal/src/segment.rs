@@ -227,7 +227,7 @@ impl Frames {
         }
         self.buffer.resize(wanted, 0);
         let result = self.file.read_at(&mut self.buffer[have..], self.offset + have as u64);
-        // What a file shorter than expected does not have stays zero, which is no frame.
+        // What a file shorter than expected does not have stays zero, which is not a frame.
         if let Err(error) = result {
             self.buffer.truncate(have);
             return Err(error);

@@ -58,7 +58,7 @@ impl Disk {
     /// Makes the directory, and those above it, where they are missing.
     ///
     /// # Errors
-    /// It cannot be made, or is no directory.
+    /// It cannot be made, or is not a directory.
     pub fn open(directory: impl Into<PathBuf>) -> io::Result<Disk> {
         let directory = directory.into();
         std::fs::create_dir_all(&directory)?;

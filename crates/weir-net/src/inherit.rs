@@ -54,7 +54,7 @@ impl Inherited {
     /// Takes over the descriptors that the environment speaks of.
     ///
     /// # Errors
-    /// A description that is not understood, or that names a descriptor which is no listening TCP socket.
+    /// A description that is not understood, or that names a descriptor which is not a listening TCP socket.
     ///
     /// # Safety
     /// The numbers in the environment must be descriptors that nothing else in this process owns. Call it once, before

@@ -89,7 +89,7 @@ impl ProxyHeader {
     }
 }
 
-/// It is no header.
+/// It is not a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 

@@ -16,7 +16,7 @@ pub fn halves(pair: &[u8]) -> (&[u8], &[u8]) {
     (&pair[..end], pair.get(end + 1..).unwrap_or_default())
 }
 
-/// Resolves `%XX` and `+`; what is no escape stays as it is.
+/// Resolves `%XX` and `+`; what is not an escape stays as it is.
 pub fn decoded(value: &[u8]) -> Cow<'_, [u8]> {
     if !value.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return Cow::Borrowed(value);

@@ -166,7 +166,7 @@ fn alternatives(schema: &Value) -> impl Iterator<Item = &Value> {
 /// Bounds of a number, or of a text's length.
 fn bounds(schema: &Value) -> Vec<String> {
     let mut bounds = Vec::new();
-    // What the type of the number says by itself is no bound that anybody has set.
+    // What the type of the number says by itself is not a bound that anybody has set.
     let by_itself = match schema["format"].as_str() {
         Some("uint8") => schema["minimum"] == 0 && schema["maximum"] == 255,
         Some("uint16") => schema["minimum"] == 0 && schema["maximum"] == 65_535,

@@ -30,7 +30,7 @@ impl HttpService {
         path: &str,
     ) -> Result<HttpService, ConfigError> {
         let parsed = ServiceUrl::parse(url).map_err(|error| {
-            ConfigError::new(path, format!("`{url}` is no URL: {error}; write as `http://auth.example:8080/check`"))
+            ConfigError::new(path, format!("`{url}` is not a URL: {error}; write as `http://auth.example:8080/check`"))
         })?;
         let verification = if verify { ServerVerification::Verify } else { ServerVerification::Skip };
         let settings =
@@ -84,7 +84,7 @@ mod tests {
         }
         for url in ["a.example", "/check", "ftp://a.example", "http://user@a.example/", "http://", "http://a b/"] {
             let error = parse(url).err().expect("refused").to_string();
-            assert!(error.starts_with("uri: `") && error.contains("is no URL"), "{error}");
+            assert!(error.starts_with("uri: `") && error.contains("is not a URL"), "{error}");
         }
     }
 }

@@ -272,7 +272,7 @@ pub fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// A field name that is no token, or a value that could end the line.
+/// A field name that is not a token, or a value that could end the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadField;
 
@@ -372,7 +372,7 @@ impl RequestHead {
         }
     }
 
-    /// Replaces the method that goes upstream. `false`, and nothing changes, if it is no token.
+    /// Replaces the method that goes upstream. `false`, and nothing changes, if it is not a token.
     pub fn set_method(&mut self, name: &[u8]) -> bool {
         if !field::is_name(name) {
             return false;

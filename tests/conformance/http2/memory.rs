@@ -90,7 +90,7 @@ fn hundred(head: impl Fn(u32) -> Vec<u8>) -> Waiting {
     }
     let count = |metric, labels: &[&str]| rig.gateway.metrics().sum(metric, labels) as usize;
     let refused = || count("weir_http_errors_total", &["cause=\"too_many_heads\""]);
-    // Who is refused for a head is no request; who is refused for trailers was one already.
+    // Who is refused for a head is not a request; who is refused for trailers was one already.
     eventually("all are there", DEADLINE, || {
         let requests = count("weir_http_requests_total", &[]) - 2;
         requests == 100 || requests + refused() == 100

@@ -279,7 +279,7 @@ fn an_answer_that_comes_before_the_content_is_whole() {
     let stream = client.stream();
     client.send(head(stream));
     assert_eq!(client.end(stream), answer);
-    // RFC 9113 §8.1: nothing comes, and the client is told that nothing is wanted. It is no error.
+    // RFC 9113 §8.1: nothing comes, and the client is told that nothing is wanted. It is not an error.
     assert_eq!(client.end(stream), End::Reset(NO_ERROR));
     // What comes is taken, and there is no need to say so.
     let stream = client.stream();

@@ -77,7 +77,7 @@ impl TableLine<'_> {
     }
 }
 
-/// Every figure that there is. What a target can't do is no line: [`super::left_out`] says it.
+/// Every figure that there is. What a target can't do is not a line: [`super::left_out`] says it.
 fn lines<'a>(findings: &'a Findings<'_>, header: &[String]) -> Vec<TableLine<'a>> {
     let mut lines = Vec::new();
     for (index, summary) in findings.cells.iter().enumerate() {

@@ -32,7 +32,7 @@ impl Counting {
     }
 }
 
-/// Reads `count,unit,event,…` lines; `<not supported>` is no count.
+/// Reads `count,unit,event,…` lines; `<not supported>` is not a count.
 fn parse(text: &str) -> Option<Instructions> {
     let mut counts = Instructions::default();
     let mut found = false;

@@ -34,7 +34,7 @@ mod tests {
         let found = modes(&[43.0, 63.0, 44.0, 62.0, 63.5]).unwrap();
         assert_eq!((found.low, found.high), ((43.5, 2), (63.0, 3)));
         assert_eq!(modes(&[43.0, 48.0, 53.0, 58.0, 63.0]), None, "evenly spread");
-        assert_eq!(modes(&[43.0, 43.1, 43.2, 43.3, 63.0]), None, "one that stands apart is no mode");
+        assert_eq!(modes(&[43.0, 43.1, 43.2, 43.3, 63.0]), None, "one that stands apart is not a mode");
         assert_eq!(modes(&[60.0, 60.1, 62.0, 62.1]), None, "three percent");
         assert_eq!(modes(&[]), None);
     }

@@ -26,7 +26,7 @@ pub(super) struct AuthorityClient {
     told_to_wait: Arc<Mutex<Option<SystemTime>>>,
 }
 
-/// There was no answer. That is no refusal.
+/// There was no answer. That is not a refusal.
 #[derive(Debug)]
 pub(super) struct NoAnswer(String);
 

@@ -32,7 +32,7 @@ fn without_nulls(value: &Value) -> Value {
 /// Sets the value at a path, as `upstream/nodes`; missing maps on the way are made.
 ///
 /// # Errors
-/// Where something on the way is no map.
+/// Where something on the way is not a map.
 pub(super) fn set(value: &mut Value, path: &str, new: Value) -> Result<(), String> {
     let invalid = || format!("invalid sub-path: /{path}");
     let mut steps = path.split('/').peekable();

@@ -27,7 +27,7 @@ impl Query {
     }
 }
 
-/// `%41` is `A`, `+` is a blank. What is no escape stays as it is.
+/// `%41` is `A`, `+` is a blank. What is not an escape stays as it is.
 pub(super) fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

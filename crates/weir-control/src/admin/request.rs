@@ -84,7 +84,7 @@ impl AdminRequest<'_> {
     }
 }
 
-/// Of a body that is no JSON.
+/// Of a body that is not JSON.
 const MAX_SHOWN: usize = 1_024;
 /// Characters of what a client says of itself.
 const MAX_TOLD: usize = 256;

@@ -73,7 +73,7 @@ impl Compiler<'_> {
                         .unwrap_or(&except[0]);
                     let reason = error.to_string();
                     let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
-                    let problem = format!("`{}` is no pattern that can be used: {reason}", shortened(pattern));
+                    let problem = format!("`{}` is not a pattern that can be used: {reason}", shortened(pattern));
                     self.report(&origin.path, origin.place, problem, None);
                 };
                 Some(built.map_err(complain).ok()?)

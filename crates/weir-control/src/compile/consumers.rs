@@ -84,7 +84,7 @@ impl<'a> ConsumerReader<'a> {
                     Some(Some(proof)) if known.is_some() => proofs.entry(&consumer.id).or_default().push(proof),
                     Some(_) => {}
                     None => {
-                        let problem = format!("`{}` is no auth plugin, so it cannot be a credential", plugin.name);
+                        let problem = format!("`{}` is not an auth plugin, so it cannot be a credential", plugin.name);
                         let advice = "credentials are for auth plugins, such as `key-auth`".to_owned();
                         self.compiler.report(&path_of(origin, plugin), plugin.place, problem, Some(advice));
                     }

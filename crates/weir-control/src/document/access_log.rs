@@ -62,7 +62,7 @@ fn format(at: &NodeReader) -> Option<AccessLogFormat> {
         "json" => Some(AccessLogFormat::Json),
         template if template.contains('$') => template_of(at, template).map(AccessLogFormat::Template),
         other => {
-            let problem = format!("`{}` is no format", shortened(other));
+            let problem = format!("`{}` is not a format", shortened(other));
             at.report_advising(problem, "write `combined`, `json`, a text with `$variables`, or a map of fields");
             None
         }

@@ -100,12 +100,12 @@ fn hash_key(hash_on: HashOn, key: &str, at: &NodeReader) -> HashKey {
             HashKey::Variable(Variable::named(key))
         }
         HashOn::Vars => {
-            let problem = format!("`{}` is no variable to hash on", shortened(key));
+            let problem = format!("`{}` is not a variable to hash on", shortened(key));
             at.report_advising(problem, format!("use `arg_NAME`, or one of {}", VARS.join(", ")));
             HashKey::ClientAddr
         }
         HashOn::Header | HashOn::Cookie if !is_name => {
-            at.report_advising(format!("`{}` is no name", shortened(key)), "use letters, digits, `-` and `_`");
+            at.report_advising(format!("`{}` is not a name", shortened(key)), "use letters, digits, `-` and `_`");
             HashKey::ClientAddr
         }
         HashOn::Header => {
@@ -117,7 +117,7 @@ fn hash_key(hash_on: HashOn, key: &str, at: &NodeReader) -> HashKey {
         HashOn::Combination => {
             let template = Template::compile(key);
             for variable in template.variables().filter(|variable| matches!(variable, Variable::Unknown(_))) {
-                at.report_advising(format!("`{variable}` is no variable"), "write as `$remote_addr$arg_user`");
+                at.report_advising(format!("`{variable}` is not a variable"), "write as `$remote_addr$arg_user`");
             }
             if template.variables().next().is_none() {
                 at.report_advising("has no variable in it", "write as `$remote_addr$arg_user`");

@@ -185,7 +185,7 @@ fn asked(fields: &MapReader) -> CheckRequest {
             let name = header.split_once(':').map(|(name, _)| name);
             let is_name = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic());
             if !name.is_some_and(is_name) || header.contains(char::is_control) {
-                item.report_advising("is no header", "write as `Name: value`");
+                item.report_advising("is not a header", "write as `Name: value`");
             }
             Some(header.to_owned())
         })

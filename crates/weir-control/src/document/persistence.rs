@@ -138,7 +138,7 @@ fn cookie_name(at: &NodeReader) -> Option<Box<str>> {
     let name = at.text()?;
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if name.is_empty() || !name.bytes().all(is_token) {
-        at.report_advising(format!("`{}` is no name of a cookie", shortened(name)), "use letters, digits, `-` and `_`");
+        at.report_advising(format!("`{}` is not a cookie name", shortened(name)), "use letters, digits, `-` and `_`");
         return None;
     }
     Some(name.into())

@@ -28,7 +28,7 @@ pub struct SecretReference {
     pub key: Box<str>,
 }
 
-/// The secrets that options refer to, and where. What is no complete reference is a fault.
+/// The secrets that options refer to, and where. What is not a complete reference is a fault.
 pub(crate) fn secrets(
     source: &Arc<str>,
     tree: &mut TreeNode,
@@ -84,7 +84,7 @@ impl SecretReference {
                     key: (*key).into(),
                 })
             }
-            _ => Err(("is no reference to a secret".to_owned(), "write as `$secret://vault/1/path/key`".to_owned())),
+            _ => Err(("is not a reference to a secret".to_owned(), "write as `$secret://vault/1/path/key`".to_owned())),
         })
     }
 
@@ -93,7 +93,7 @@ impl SecretReference {
         match kept.get(&*self.key) {
             Some(Value::String(text)) => Ok(text.clone()),
             Some(value @ (Value::Number(_) | Value::Bool(_))) => Ok(value.to_string()),
-            Some(_) => Err(format!("`{}` is no text", self.key)),
+            Some(_) => Err(format!("`{}` is not text", self.key)),
             None => Err(format!("there is no `{}`", self.key)),
         }
     }
@@ -105,7 +105,7 @@ fn after<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
     start.eq_ignore_ascii_case(scheme).then_some(rest)
 }
 
-/// What a text refers to in the environment; nothing if it is no reference.
+/// What a text refers to in the environment; nothing if it is not a reference.
 fn variable(text: &str, lookup: VariableLookup) -> Option<Result<String, ReferenceFault>> {
     let reference = after(text, "$env://")?;
     let (name, member) = match reference.split_once('/') {
@@ -217,7 +217,7 @@ mod tests {
         let secret = SecretReference { manager: "vault/1".into(), path: "jack/auth".into(), key: "key".into() };
         assert_eq!(found, [(secret.clone(), TextPosition::default())]);
         let faults: Vec<String> = faults.iter().map(Diagnostic::to_string).collect();
-        assert_eq!(faults, ["f: plugins.a[1]: is no reference to a secret; write as `$secret://vault/1/path/key`"]);
+        assert_eq!(faults, ["f: plugins.a[1]: is not a reference to a secret; write as `$secret://vault/1/path/key`"]);
         let mut tree =
             TreeNode::from(json!({"plugins": {"a": "$secret://vault/1/jack/auth/key", "b": "$secret://vault/1/x/y"}}));
         let value = |asked: &SecretReference| {

@@ -1,6 +1,6 @@
 //! Resources in one file of this node (redb).
 //!
-//! A commit is on the disk when it returns. A file that is no store, or a damaged one, is refused and left as it is.
+//! A commit is on the disk when it returns. A file that is not a store, or a damaged one, is refused and left as it is.
 
 use std::fs;
 use std::io;

@@ -84,7 +84,7 @@ fn open_store(
             let node = node_name(&directory)?;
             Box::new(EtcdStore::open(etcd, store.history, &node, beside, Some(&directory))?)
         }
-        // A command is no node.
+        // A command is not a node.
         StoreKind::Etcd(etcd) => Box::new(EtcdStore::open(etcd, store.history, "", beside, None)?),
     })
 }

@@ -126,7 +126,7 @@ async fn read(http: &HttpClient, (manager, path): &SecretPath) -> Result<SecretC
         status => return Err(format!("the manager answered with {status}")),
     }
     let Ok(Value::Object(mut answer)) = serde_json::from_slice(answer.body()) else {
-        return Err("the manager's answer is no JSON".to_owned());
+        return Err("the manager's answer is not JSON".to_owned());
     };
     match answer.remove("data") {
         // Version 2 has the content one level deeper, beside what it knows about it.

@@ -114,7 +114,7 @@ impl<'de> Visitor<'de> for JsonSeed<'_> {
 /// A text that was a value before, as a tree without places. A value in between would cost more than the tree.
 ///
 /// # Errors
-/// Where the text is no JSON.
+/// Where the text is not JSON.
 pub fn tree(text: &str) -> Result<TreeNode, serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_str(text);
     let tree = TreeSeed.deserialize(&mut reader)?;

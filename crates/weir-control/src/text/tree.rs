@@ -44,7 +44,7 @@ pub struct MapEntry {
 }
 
 impl TreeNode {
-    /// The entry of a map; nothing for what is no map.
+    /// The entry of a map; nothing for what is not a map.
     pub fn entry(&self, key: &str) -> Option<&MapEntry> {
         match &self.kind {
             NodeKind::Map(entries) => entries.iter().find(|entry| &*entry.key == key),
@@ -52,7 +52,7 @@ impl TreeNode {
         }
     }
 
-    /// Takes out the items of a list that is an entry of this map. Nothing for what is no list.
+    /// Takes out the items of a list that is an entry of this map. Nothing for what is not a list.
     pub(crate) fn take_list(&mut self, key: &str) -> Option<Vec<TreeNode>> {
         let NodeKind::Map(entries) = &mut self.kind else { return None };
         match &mut entries.iter_mut().find(|entry| &*entry.key == key)?.value.kind {

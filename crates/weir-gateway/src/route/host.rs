@@ -34,7 +34,7 @@ impl Host {
         // Requests lose the dot of the root, too.
         let rest = rest.strip_suffix('.').unwrap_or(rest);
         if text.is_empty() || (rest.is_empty() && text != "*") {
-            return Err(format!("{written:?} is no host; write a name, as example.com, or leave hosts away"));
+            return Err(format!("{written:?} is not a host; write a name, as example.com, or leave hosts away"));
         }
         if rest.len() > MAX_LENGTH {
             return Err(format!("a host has at most {MAX_LENGTH} bytes, this one has {}", rest.len()));

@@ -31,7 +31,7 @@ pub struct Facts {
 
 impl Facts {
     /// # Errors
-    /// Where it is no certificate.
+    /// Where it is not a certificate.
     pub fn of(certificate: &CertificateDer<'_>) -> Result<Facts, KeyError> {
         let parsed = X509Certificate::from_der(certificate);
         let (_, parsed) = parsed.map_err(|error| KeyError::Damaged(error.to_string()))?;

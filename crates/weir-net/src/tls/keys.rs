@@ -19,7 +19,7 @@ pub enum KeyError {
     NoKey,
     /// It is protected by a password.
     Encrypted,
-    /// It is no PEM, or what is in it is not what its label says.
+    /// It is not PEM, or what is in it is not what its label says.
     Damaged(String),
     /// The key belongs to another certificate.
     Mismatch,

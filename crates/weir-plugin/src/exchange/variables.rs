@@ -164,7 +164,7 @@ impl Exchange {
         if self.earlier().is_empty() {
             return value(&self.upstream);
         }
-        // One that has not begun, as who waits for a place has none, is no attempt.
+        // One that has not begun, as who waits for a place has none, is not an attempt.
         let last = self.upstream.addr.is_some().then_some(&self.upstream);
         let values: Vec<_> =
             self.earlier().iter().chain(last).map(|attempt| value(attempt).unwrap_or(Cow::Borrowed(b"-"))).collect();

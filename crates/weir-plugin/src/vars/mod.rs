@@ -10,7 +10,7 @@
 //! | operator | holds when the variable |
 //! |---|---|
 //! | `==`, `~=` | is, is not the constant; `null` stands for a missing variable |
-//! | `>`, `>=`, `<`, `<=` | is a number in that relation; as text, when the constant is text that is no number |
+//! | `>`, `>=`, `<`, `<=` | is a number in that relation; as text, when the constant is text that is not a number |
 //! | `~~`, `~*` | matches the regular expression somewhere; `~*` without regard to case |
 //! | `in` | is one of the constants of the list |
 //! | `has` | is a list and has the constant |

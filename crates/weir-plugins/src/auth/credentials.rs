@@ -31,7 +31,7 @@ impl Unauthenticated {
         }
         let anonymous = anonymous.map(|username| {
             let consumer = build.consumers().consumer(username).ok_or_else(|| {
-                ConfigError::new("anonymous_consumer", format!("`{username}` is no consumer; add it to `consumers`"))
+                ConfigError::new("anonymous_consumer", format!("`{username}` is not a consumer; add it to `consumers`"))
             })?;
             Ok(Arc::new(Credential { consumer: Arc::clone(consumer), id: Box::default(), options: json!({}) }))
         });

@@ -375,7 +375,7 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({}), "missing field `uri`"),
-            (json!({"uri": "auth.example"}), "uri: `auth.example` is no URL"),
+            (json!({"uri": "auth.example"}), "uri: `auth.example` is not a URL"),
             (json!({"uri": "http://a", "request_method": "PUT"}), "request_method: unknown variant"),
             (json!({"uri": "http://a", "max_req_body_size": 0}), "max_req_body_size: must be at least 1"),
             (json!({"uri": "http://a", "timeout": 0}), "timeout: must be from 1"),

@@ -198,7 +198,7 @@ impl TokenCredential {
             let secret = self.secret.as_deref().filter(|secret| !secret.is_empty());
             let secret = secret.ok_or_else(|| ConfigError::new("", format!("{} needs `secret`", self.algorithm)))?;
             let secret = match self.base64_secret {
-                true => Cow::Owned(STANDARD.decode(secret).map_err(|_| ConfigError::new("secret", "is no base64"))?),
+                true => Cow::Owned(STANDARD.decode(secret).map_err(|_| ConfigError::new("secret", "is not base64"))?),
                 false => Cow::Borrowed(secret.as_bytes()),
             };
             return Ok((algorithm, DecodingKey::from_secret(&secret)));
@@ -214,7 +214,7 @@ impl TokenCredential {
             let problem = format!("is an RSA key of less than {LEAST_RSA_BITS} bits, with which no token is accepted");
             return Err(ConfigError::new("public_key", problem));
         }
-        let key = key.map_err(|_| ConfigError::new("public_key", format!("is no public {kind} key in PEM")))?;
+        let key = key.map_err(|_| ConfigError::new("public_key", format!("is not a public {kind} key in PEM")))?;
         Ok((algorithm, key))
     }
 }
@@ -597,10 +597,10 @@ mod tests {
                 json!({"key": "k", "secret": "s", "lifetime_grace_period": 61}),
                 "lifetime_grace_period: must be at most 60",
             ),
-            (json!({"key": "k", "secret": "%", "base64_secret": true}), "secret: is no base64"),
+            (json!({"key": "k", "secret": "%", "base64_secret": true}), "secret: is not base64"),
             (json!({"key": "k", "algorithm": "none"}), "algorithm: is none"),
             (json!({"key": "k", "algorithm": "RS256", "secret": "s"}), "RS256 needs `public_key`"),
-            (json!({"key": "k", "algorithm": "RS256", "public_key": "  "}), "public_key: is no public RSA key"),
+            (json!({"key": "k", "algorithm": "RS256", "public_key": "  "}), "public_key: is not a public RSA key"),
         ] {
             let credential = TokenCredential::deserialize(&credential).expect("the fields are known");
             let error = JwtAuth::check(credential).expect_err("refused").to_string();

@@ -251,7 +251,7 @@ mod tests {
         for (options, want) in [
             (json!({"header": "a b"}), "header: is not the name"),
             (json!({"realm": "a\"b"}), "realm: must have from 1 to 128"),
-            (json!({"anonymous_consumer": "nobody"}), "anonymous_consumer: `nobody` is no consumer"),
+            (json!({"anonymous_consumer": "nobody"}), "anonymous_consumer: `nobody` is not a consumer"),
         ] {
             let error = refused::<KeyAuth>(options);
             assert!(error.starts_with(want), "{error}");

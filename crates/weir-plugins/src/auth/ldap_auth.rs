@@ -115,10 +115,13 @@ impl Definition for LdapAuth {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if !self.base_dn.contains('=') {
-            return Err(ConfigError::new("base_dn", "is no distinguished name; write as `ou=users,dc=example,dc=org`"));
+            return Err(ConfigError::new(
+                "base_dn",
+                "is not a distinguished name; write as `ou=users,dc=example,dc=org`",
+            ));
         }
         if self.uid.is_empty() || !self.uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.;".contains(&byte)) {
-            return Err(ConfigError::new("uid", "is no name of an attribute; write as `cn` or `uid`"));
+            return Err(ConfigError::new("uid", "is not an attribute name; write as `cn` or `uid`"));
         }
         for (number, (least, most), option, unit) in [
             (self.timeout, (1, 60_000), "timeout", " milliseconds"),
@@ -154,7 +157,7 @@ impl LdapAuth {
     fn directory(&self, build: &mut Build) -> Result<Directory, ConfigError> {
         let given = &self.ldap_uri;
         let wrong =
-            || ConfigError::new("ldap_uri", format!("`{given}` is no directory; write as `ldap.example.org:636`"));
+            || ConfigError::new("ldap_uri", format!("`{given}` is not a directory; write as `ldap.example.org:636`"));
         let (scheme, authority) = given.split_once("://").unwrap_or(("", given));
         let tls = match scheme {
             "" | "ldap" => self.use_tls,
@@ -194,7 +197,7 @@ impl Authenticator for LdapAuth {
 
     fn check(credential: DirectoryCredential) -> Result<String, ConfigError> {
         if !credential.user_dn.contains('=') {
-            let problem = "is no distinguished name; write as `cn=jack,ou=users,dc=example,dc=org`";
+            let problem = "is not a distinguished name; write as `cn=jack,ou=users,dc=example,dc=org`";
             return Err(ConfigError::new("user_dn", problem));
         }
         Ok(credential.user_dn)
@@ -379,10 +382,10 @@ mod tests {
         };
         for (options, want) in [
             (json!({"ldap_uri": "a"}), "missing field `base_dn`"),
-            (with(json!({"base_dn": "users"})), "base_dn: is no distinguished name"),
-            (with(json!({"ldap_uri": "http://a"})), "ldap_uri: `http://a` is no directory"),
-            (with(json!({"ldap_uri": "a b"})), "ldap_uri: `a b` is no directory"),
-            (with(json!({"uid": "a=b"})), "uid: is no name"),
+            (with(json!({"base_dn": "users"})), "base_dn: is not a distinguished name"),
+            (with(json!({"ldap_uri": "http://a"})), "ldap_uri: `http://a` is not a directory"),
+            (with(json!({"ldap_uri": "a b"})), "ldap_uri: `a b` is not a directory"),
+            (with(json!({"uid": "a=b"})), "uid: is not an attribute name"),
             (with(json!({"timeout": 0})), "timeout: must be from 1"),
             (with(json!({"connections": 0})), "connections: must be from 1 to 256"),
             (with(json!({"cache_ttl": 4000})), "cache_ttl: must be from 0 to 3600 seconds"),

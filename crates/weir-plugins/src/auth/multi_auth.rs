@@ -32,7 +32,7 @@ impl Definition for MultiAuth {
             for (name, options) in plugins {
                 let path = format!("auth_plugins[{index}].{name}");
                 let entry = crate::REGISTRY.find(name).filter(|entry| entry.credential.is_some());
-                let entry = entry.ok_or_else(|| ConfigError::new(&path, "is no auth plugin of this version"))?;
+                let entry = entry.ok_or_else(|| ConfigError::new(&path, "is not an auth plugin of this version"))?;
                 let mut part = build.within(&path);
                 let step = (entry.build)(options, &mut part).map_err(|error| error.below(&path))?;
                 build.warnings.extend(part.warnings.into_iter().map(|warning| warning.below(&path)));
@@ -166,8 +166,8 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({"auth_plugins": [{"key-auth": {}}]}), "auth_plugins: needs at least two"),
-            (json!({"auth_plugins": [{"key-auth": {}}, {"cors": {}}]}), "auth_plugins[1].cors: is no auth plugin"),
-            (json!({"auth_plugins": [{"multi-auth": {}}]}), "auth_plugins[0].multi-auth: is no auth plugin"),
+            (json!({"auth_plugins": [{"key-auth": {}}, {"cors": {}}]}), "auth_plugins[1].cors: is not an auth plugin"),
+            (json!({"auth_plugins": [{"multi-auth": {}}]}), "auth_plugins[0].multi-auth: is not an auth plugin"),
             (
                 json!({"auth_plugins": [{"key-auth": {"realm": ""}}, {"basic-auth": {}}]}),
                 "auth_plugins[0].key-auth.realm: must have",

@@ -350,7 +350,7 @@ fn public_key(pem: &str) -> Result<Verifier, ConfigError> {
     let known = known.or_else(|_| DecodingKey::from_ec_pem(pem).map(|key| (key, vec![ES256, ES384])));
     let known = known.or_else(|_| DecodingKey::from_ed_pem(pem).map(|key| (key, vec![EdDSA])));
     let (key, algorithms) =
-        known.map_err(|_| ConfigError::new("public_key", "is no public RSA, EC or Ed25519 key in PEM"))?;
+        known.map_err(|_| ConfigError::new("public_key", "is not a public RSA, EC or Ed25519 key in PEM"))?;
     Ok(Verifier::Own { key: Box::new(key), algorithms })
 }
 
@@ -386,7 +386,7 @@ mod tests {
         };
         for (options, want) in [
             (json!({"client_id": "a"}), "missing field `discovery`"),
-            (with(json!({"discovery": "/x"})), "discovery: `/x` is no URL"),
+            (with(json!({"discovery": "/x"})), "discovery: `/x` is not a URL"),
             (with(json!({"bearer_only": false})), "client_secret: is needed"),
             (with(json!({"bearer_only": false, "client_secret": "s"})), "session: is needed"),
             (
@@ -397,7 +397,7 @@ mod tests {
             (with(json!({"accept_none_alg": true})), "accept_none_alg: must be false"),
             (with(json!({"token_signing_alg_values_expected": "none"})), "token_signing_alg_values_expected: `none`"),
             (with(json!({"token_signing_alg_values_expected": "HS256"})), "token_signing_alg_values_expected: `HS256`"),
-            (with(json!({"public_key": "x"})), "public_key: is no public"),
+            (with(json!({"public_key": "x"})), "public_key: is not a public"),
             (with(json!({"timeout": 0})), "timeout: must be from 1 to 60"),
             (with(json!({"jwk_expires_in": 0})), "jwk_expires_in: must be at least 1"),
             (with(json!({"realm": "a\"b"})), "realm: must be visible"),

@@ -186,12 +186,12 @@ impl Amount {
         if let Some(problem) = template.variables().find_map(|variable| variable.absence(Moment::Request)) {
             return Err(ConfigError::new(path, problem));
         }
-        // What it is for a request that has none of its variables; without defaults that is no number, and need not be.
+        // What it is for a request that has none of its variables; without defaults that is not a number, and need not be.
         let fallback = rendered(&template, &NoVariables);
         if template.has_defaults() && number_in(&fallback, &range).is_none() {
             let (least, most) = (range.start(), range.end());
             let fallback = String::from_utf8_lossy(&fallback);
-            let problem = format!("is `{fallback}` by default, which is no whole number from {least} to {most}");
+            let problem = format!("is `{fallback}` by default, which is not a whole number from {least} to {most}");
             return Err(ConfigError::new(path, problem));
         }
         Ok(Amount::Rendered(template))

@@ -181,7 +181,7 @@ impl IndexName {
             push(before, &mut parts, build);
             let pattern = format!("%{pattern}");
             jiff::fmt::strtime::format(&pattern, &Timestamp::UNIX_EPOCH.to_zoned(TimeZone::UTC))
-                .map_err(|error| wrong(format!("`{{{pattern}}}` is no pattern for a time: {error}")))?;
+                .map_err(|error| wrong(format!("`{{{pattern}}}` is not a time pattern: {error}")))?;
             parts.push(IndexPart::Time(pattern));
             rest = after;
         }
@@ -217,16 +217,16 @@ impl IndexName {
 /// Why the store would refuse an index of this name.
 fn name_problem(name: &str) -> Option<&'static str> {
     if name.is_empty() || name.len() > 255 {
-        return Some("is no name of an index: it has from 1 to 255 bytes");
+        return Some("is not an index name: it has from 1 to 255 bytes");
     }
     if name.starts_with(['-', '_', '+']) || name == "." || name == ".." {
-        return Some("is no name of an index: it starts with `-`, `_` or `+`, or is `.` or `..`");
+        return Some("is not an index name: it starts with `-`, `_` or `+`, or is `.` or `..`");
     }
     if name.chars().any(char::is_uppercase) {
-        return Some("is no name of an index: it has an upper-case letter");
+        return Some("is not an index name: it has an upper-case letter");
     }
     let is_bad = |char: char| char.is_whitespace() || char.is_control() || "\\/*?\"<>|,#:".contains(char);
-    name.contains(is_bad).then_some("is no name of an index: it has one of \\ / * ? \" < > | , # : or a blank")
+    name.contains(is_bad).then_some("is not an index name: it has one of \\ / * ? \" < > | , # : or a blank")
 }
 
 struct BulkStore {
@@ -297,7 +297,7 @@ pub fn judge(answer: &Response<Bytes>, count: usize) -> SendOutcome {
         }
     }
     let Ok(report) = serde_json::from_slice::<Value>(answer.body()) else {
-        return SendOutcome::Failed { error: "the answer is no JSON, or was cut short".into(), after: None };
+        return SendOutcome::Failed { error: "the answer is not JSON, or was cut short".into(), after: None };
     };
     if report["errors"] == false {
         return SendOutcome::Taken;
@@ -438,15 +438,15 @@ mod tests {
         for (options, want) in [
             (json!({"field": {"index": "a"}}), "endpoint_addrs: is needed"),
             (json!({"endpoint_addr": "http://a"}), "missing field `field`"),
-            (json!({"endpoint_addr": "a", "field": {"index": "a"}}), "endpoint_addr[0]: `a` is no URL"),
-            (json!({"endpoint_addr": "http://a", "field": {"index": "A"}}), "field.index: `A` is no name of an index"),
+            (json!({"endpoint_addr": "a", "field": {"index": "a"}}), "endpoint_addr[0]: `a` is not a URL"),
+            (json!({"endpoint_addr": "http://a", "field": {"index": "A"}}), "field.index: `A` is not an index name"),
             (
                 json!({"endpoint_addr": "http://a", "field": {"index": "a"}, "spool": {}}),
                 "spool: needs the node's `data_dir`",
             ),
             (
                 json!({"endpoint_addr": "http://a", "field": {"index": "a"}, "headers": {"a b": "c"}}),
-                "headers.a b: is no name of a header field",
+                "headers.a b: is not a header field name",
             ),
         ] {
             let error = refused::<ElasticsearchLogger>(options);

@@ -142,7 +142,7 @@ impl LineTarget for File {
         let metadata = self.metadata()?;
         match metadata.is_file() {
             true => self.set_len(metadata.len() - bytes),
-            // What is no file cannot be cut, and gets a line break instead.
+            // What is not a file cannot be cut, and gets a line break instead.
             false => self.write_all(b"\n"),
         }
     }

@@ -182,7 +182,7 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({}), "missing field `uri`"),
-            (json!({"uri": "/logs"}), "uri: `/logs` is no URL"),
+            (json!({"uri": "/logs"}), "uri: `/logs` is not a URL"),
             (json!({"uri": "http://a", "batch_max_size": 0}), "batch_max_size: must be at least 1"),
             (json!({"uri": "http://a", "timeout": 0}), "timeout: must be from 1"),
             (json!({"uri": "http://a", "auth_header": "a\nb"}), "auth_header: has a character"),

@@ -213,7 +213,7 @@ impl KafkaLogger {
     fn producer(&self, client: HttpClient) -> Result<(ProducerOptions, BrokerAccess), ConfigError> {
         if !is_topic(&self.kafka_topic) {
             let problem =
-                format!("`{}` is no name of a topic: 1 to 249 letters, digits, `.`, `_` or `-`", self.kafka_topic);
+                format!("`{}` is not a topic name: 1 to 249 letters, digits, `.`, `_` or `-`", self.kafka_topic);
             return Err(ConfigError::new("kafka_topic", problem));
         }
         if ![1, -1].contains(&self.required_acks) {
@@ -403,7 +403,7 @@ mod tests {
         let login = json!({"host": "b", "port": 9092, "sasl_config": {"user": "u", "password": "p"}});
         for (options, want) in [
             (json!({"kafka_topic": "t"}), "brokers: is needed"),
-            (json!({"brokers": [broker], "kafka_topic": "a b"}), "kafka_topic: `a b` is no name"),
+            (json!({"brokers": [broker], "kafka_topic": "a b"}), "kafka_topic: `a b` is not a topic name"),
             (json!({"brokers": [{"host": "", "port": 1}], "kafka_topic": "t"}), "brokers[0].host: ``"),
             (json!({"broker_list": {"a": 0}, "kafka_topic": "t"}), "broker_list.port: must be"),
             (json!({"brokers": [broker], "kafka_topic": "t", "required_acks": 0}), "required_acks: must be -1"),

@@ -36,7 +36,7 @@ pub struct Receivers {
 
 impl Receivers {
     /// # Errors
-    /// There is none, or one is no URL.
+    /// There is none, or one is not a URL.
     pub fn parse(
         client: &HttpClient,
         urls: &[String],
@@ -67,7 +67,7 @@ impl Receivers {
     pub fn add_headers(&mut self, headers: &BTreeMap<String, String>, option: &str) -> Result<(), ConfigError> {
         for (name, value) in headers {
             let wrong =
-                |what: &str| ConfigError::new(format!("{option}.{name}"), format!("is no {what} of a header field"));
+                |what: &str| ConfigError::new(format!("{option}.{name}"), format!("is not a header field {what}"));
             let field = HeaderName::try_from(name.as_str()).map_err(|_| wrong("name"))?;
             self.headers.insert(field, HeaderValue::try_from(value.as_str()).map_err(|_| wrong("value"))?);
         }
@@ -101,7 +101,7 @@ impl Receivers {
         let mut request = Request::new(Full::new(Bytes::from(body)));
         *request.method_mut() = Method::POST;
         let target = format!("{}{path}", service.target.trim_end_matches('/'));
-        *request.uri_mut() = target.parse().map_err(|_| CallError::Request(format!("`{target}` is no path")))?;
+        *request.uri_mut() = target.parse().map_err(|_| CallError::Request(format!("`{target}` is not a path")))?;
         request.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         request.headers_mut().extend(self.headers.clone());
         let answer = service.ask(request, MOST_BYTES).await;

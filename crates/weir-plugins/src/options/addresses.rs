@@ -18,7 +18,7 @@ impl AddressSet {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for (index, text) in texts.iter().enumerate() {
             let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).map_err(|_| {
-                let problem = format!("`{text}` is no address or network; write as 192.0.2.1, 10.0.0.0/8 or ::1");
+                let problem = format!("`{text}` is not an address or network; write as 192.0.2.1, 10.0.0.0/8 or ::1");
                 ConfigError::new(format!("{path}[{index}]"), problem)
             })?;
             match network {
@@ -79,6 +79,6 @@ mod tests {
             assert_eq!(set.contains(address.parse().expect("an address")), want, "{address}");
         }
         let error = AddressSet::compile(&["::1".to_owned(), "10.0.0.0/33".to_owned()], "list").expect_err("refused");
-        assert!(error.to_string().starts_with("list[1]: `10.0.0.0/33` is no address"), "{error}");
+        assert!(error.to_string().starts_with("list[1]: `10.0.0.0/33` is not an address"), "{error}");
     }
 }

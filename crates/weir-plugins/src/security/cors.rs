@@ -79,7 +79,7 @@ impl Definition for Cors {
             let mut origins: Vec<&str> = usual.into_iter().map(String::as_str).collect();
             for (index, name) in names.iter().enumerate() {
                 let listed = metadata.allow_origins.get(name).ok_or_else(|| {
-                    let problem = format!("`{name}` is no list in `allow_origins` of the metadata of `cors`");
+                    let problem = format!("`{name}` is not a list in `allow_origins` of the metadata of `cors`");
                     ConfigError::new(format!("allow_origins_by_metadata[{index}]"), problem)
                 })?;
                 origins.push(listed);
@@ -181,7 +181,7 @@ impl Origins {
             });
             match text == "null" || is_origin {
                 true => Ok(text.as_bytes().into()),
-                false => Err(ConfigError::new(path, format!("`{text}` is no origin; write as https://a.example"))),
+                false => Err(ConfigError::new(path, format!("`{text}` is not an origin; write as https://a.example"))),
             }
         };
         Ok(Origins::Listed(texts.split(',').map(str::trim).map(origin).collect::<Result<_, _>>()?))
@@ -355,12 +355,12 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({"allow_origins": "a.com"}), "allow_origins: `a.com` is no origin"),
-            (json!({"allow_origins": "http://a.com,"}), "allow_origins: `` is no origin"),
+            (json!({"allow_origins": "a.com"}), "allow_origins: `a.com` is not an origin"),
+            (json!({"allow_origins": "http://a.com,"}), "allow_origins: `` is not an origin"),
             (json!({"allow_origins": "http://a.com", "allow_credential": true}), "allow_methods: cannot be `*`"),
             (json!({"allow_credential": true}), "allow_origins: cannot be `*`"),
             (json!({"allow_origins_by_regex": ["["]}), "allow_origins_by_regex[0]: is not a regular expression"),
-            (json!({"allow_origins_by_metadata": ["a"]}), "allow_origins_by_metadata[0]: `a` is no list"),
+            (json!({"allow_origins_by_metadata": ["a"]}), "allow_origins_by_metadata[0]: `a` is not a list"),
             (json!({"allow_headers": "a\r\nb"}), "allow_headers: has a character"),
         ] {
             let error = refused::<Cors>(options);

@@ -48,7 +48,7 @@ impl Definition for Csrf {
             return Err(ConfigError::new("key", "is empty, so that any client could make a token"));
         }
         if !field::is_name(self.name.as_bytes()) {
-            return Err(ConfigError::new("name", "is no name that a cookie and a header field can have"));
+            return Err(ConfigError::new("name", "is not a name that a cookie and a header field can have"));
         }
         if self.expires > MAX_EXPIRES {
             return Err(ConfigError::new("expires", format!("must be at most {MAX_EXPIRES}: 400 days")));
@@ -214,7 +214,7 @@ mod tests {
         for (options, want) in [
             (json!({}), "missing field `key`"),
             (json!({"key": ""}), "key: is empty"),
-            (json!({"key": "k", "name": "a b"}), "name: is no name"),
+            (json!({"key": "k", "name": "a b"}), "name: is not a name"),
             (json!({"key": "k", "expires": 400_000_000}), "expires: must be at most"),
         ] {
             let error = refused::<Csrf>(options);

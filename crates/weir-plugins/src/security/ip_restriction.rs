@@ -106,7 +106,7 @@ mod tests {
             (json!({}), "needs one of"),
             (json!({"whitelist": ["::1"], "blacklist": ["::1"]}), "needs one of"),
             (json!({"whitelist": []}), "whitelist: is empty"),
-            (json!({"blacklist": ["::1", "localhost"]}), "blacklist[1]: `localhost` is no address"),
+            (json!({"blacklist": ["::1", "localhost"]}), "blacklist[1]: `localhost` is not an address"),
             (json!({"blacklist": ["::1"], "response_code": 500}), "response_code: must be 403 or 404"),
         ] {
             let error = refused::<IpRestriction>(options);

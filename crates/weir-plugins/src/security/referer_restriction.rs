@@ -45,7 +45,7 @@ impl Definition for RefererRestriction {
         }
         let host = |(index, text): (usize, &String)| {
             HostPattern::compile(text).ok_or_else(|| {
-                let problem = format!("`{text}` is no host; write as example.com or *.example.com");
+                let problem = format!("`{text}` is not a host; write as example.com or *.example.com");
                 ConfigError::new(format!("{path}[{index}]"), problem)
             })
         };
@@ -104,7 +104,7 @@ impl Plugin for RefererAccessList {
     }
 }
 
-/// The host of an absolute reference (RFC 3986 §3.2), in lower case; what stands before an `@` is no part of it.
+/// The host of an absolute reference (RFC 3986 §3.2), in lower case; what stands before an `@` is not a part of it.
 fn host_of(reference: &[u8]) -> Option<Vec<u8>> {
     let scheme_end = reference.windows(3).position(|window| window == b"://")?;
     let rest = &reference[scheme_end + 3..];
@@ -162,7 +162,7 @@ mod tests {
         for (options, want) in [
             (json!({"bypass_missing": true}), "needs one of"),
             (json!({"whitelist": []}), "whitelist: is empty"),
-            (json!({"whitelist": ["a.com", "http://b.com/"]}), "whitelist[1]: `http://b.com/` is no host"),
+            (json!({"whitelist": ["a.com", "http://b.com/"]}), "whitelist[1]: `http://b.com/` is not a host"),
         ] {
             let error = refused::<RefererRestriction>(options);
             assert!(error.starts_with(want), "{error}");

@@ -136,7 +136,7 @@ fn compile(schema: Map<String, Value>, path: &str) -> Result<Validator, ConfigEr
             LocationSegment::Property(name) => format!("{place}.{name}"),
             LocationSegment::Index(index) => format!("{place}[{index}]"),
         });
-        ConfigError::new(place, format!("is no JSON Schema: {error}"))
+        ConfigError::new(place, format!("is not a JSON Schema: {error}"))
     })
 }
 
@@ -576,8 +576,8 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({}), "has neither `header_schema` nor `body_schema`"),
-            (json!({"body_schema": {"type": "strin"}}), "body_schema.type: is no JSON Schema"),
-            (json!({"body_schema": {"$ref": "http://h.example/s"}}), "body_schema: is no JSON Schema"),
+            (json!({"body_schema": {"type": "strin"}}), "body_schema.type: is not a JSON Schema"),
+            (json!({"body_schema": {"$ref": "http://h.example/s"}}), "body_schema: is not a JSON Schema"),
             (json!({"body_schema": {"pattern": "(?=a)"}}), "body_schema"),
             (json!({"body_schema": {}, "rejected_code": 100}), "rejected_code: must be from 200"),
             (json!({"body_schema": {}, "rejected_msg": ""}), "rejected_msg: must have from 1"),

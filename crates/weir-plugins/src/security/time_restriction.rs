@@ -101,7 +101,7 @@ impl Definition for TimeRestriction {
             return Err(ConfigError::new("rejected_code", "must be from 400 to 599"));
         }
         let zone = TimeZone::get(&self.time_zone).map_err(|_| {
-            ConfigError::new("time_zone", format!("`{}` is no time zone; write as `Europe/Zurich`", self.time_zone))
+            ConfigError::new("time_zone", format!("`{}` is not a time zone; write as `Europe/Zurich`", self.time_zone))
         })?;
         let windows = |options: &[WindowOptions], name: &str| {
             let window = |(index, options)| TimeWindow::new(options, &format!("{name}[{index}]"));
@@ -135,7 +135,7 @@ impl TimeWindow {
     fn new(options: &WindowOptions, path: &str) -> Result<TimeWindow, ConfigError> {
         let time = |text: &str, name: &str| {
             minutes(text).ok_or_else(|| {
-                ConfigError::new(format!("{path}.{name}"), format!("`{text}` is no time of day; write as `08:00`"))
+                ConfigError::new(format!("{path}.{name}"), format!("`{text}` is not a time of day; write as `08:00`"))
             })
         };
         let (from, to) = (time(&options.from, "from")?, time(&options.to, "to")?);
@@ -241,10 +241,10 @@ mod tests {
         for (options, want) in [
             (json!({}), "has neither `allow` nor `deny`"),
             (json!({"allow": [{"days": ["monday"]}]}), "allow[0].days[0]: unknown variant"),
-            (json!({"allow": [{}, {"from": "8:00"}]}), "allow[1].from: `8:00` is no time of day; write as `08:00`"),
-            (json!({"deny": [{"to": "24:01"}]}), "deny[0].to: `24:01` is no time of day"),
+            (json!({"allow": [{}, {"from": "8:00"}]}), "allow[1].from: `8:00` is not a time of day; write as `08:00`"),
+            (json!({"deny": [{"to": "24:01"}]}), "deny[0].to: `24:01` is not a time of day"),
             (json!({"deny": [{"from": "24:00"}]}), "deny[0].from: is the end of the day"),
-            (json!({"deny": [{}], "time_zone": "Mars/Base"}), "time_zone: `Mars/Base` is no time zone"),
+            (json!({"deny": [{}], "time_zone": "Mars/Base"}), "time_zone: `Mars/Base` is not a time zone"),
             (json!({"deny": [{}], "rejected_code": 200}), "rejected_code: must be from 400 to 599"),
         ] {
             let error = refused::<TimeRestriction>(options);

@@ -209,7 +209,7 @@ impl SchemaShape {
                 SchemaShape::Object(shapes.collect::<Result<_, ConfigError>>()?)
             }
             other => {
-                let problem = format!("`{other}` is no type; use string, number, integer, boolean, array or object");
+                let problem = format!("`{other}` is not a type; use string, number, integer, boolean, array or object");
                 return Err(ConfigError::new(format!("{path}.type"), problem));
             }
         })
@@ -326,7 +326,7 @@ mod tests {
             (json!({"respons_example": ""}), "respons_example: unknown field"),
             (
                 json!({"response_schema": {"type": "object", "properties": {"a": {"type": "text"}}}}),
-                "response_schema.properties.a.type: `text` is no type",
+                "response_schema.properties.a.type: `text` is not a type",
             ),
         ] {
             let error = refused::<Mocking>(options);

@@ -259,7 +259,7 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({}), "missing field `host`"),
-            (json!({"host": "a:1"}), "host: `a:1` is no URL"),
+            (json!({"host": "a:1"}), "host: `a:1` is not a URL"),
             (json!({"host": "grpc://a:1"}), "host: must begin with"),
             (json!({"host": "http://a/b"}), "host: has a path"),
             (json!({"host": "http://a", "path": "b"}), "path: must begin with"),

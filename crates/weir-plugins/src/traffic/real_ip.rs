@@ -35,7 +35,7 @@ impl Definition for RealIp {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let source = Variable::parse(&self.source).ok_or_else(|| {
-            let problem = format!("`{}` is no variable; write as http_x_forwarded_for", self.source);
+            let problem = format!("`{}` is not a variable; write as http_x_forwarded_for", self.source);
             ConfigError::new("source", problem)
         })?;
         let trusted = match &self.trusted_addresses {
@@ -155,9 +155,9 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({}), "missing field `source`"),
-            (json!({"source": "x-forwarded-for"}), "source: `x-forwarded-for` is no variable"),
+            (json!({"source": "x-forwarded-for"}), "source: `x-forwarded-for` is not a variable"),
             (json!({"source": "arg_a", "trusted_addresses": []}), "trusted_addresses: is empty"),
-            (json!({"source": "arg_a", "trusted_addresses": ["x"]}), "trusted_addresses[0]: `x` is no address"),
+            (json!({"source": "arg_a", "trusted_addresses": ["x"]}), "trusted_addresses[0]: `x` is not an address"),
         ] {
             let error = refused::<RealIp>(options);
             assert!(error.starts_with(want), "{error}");

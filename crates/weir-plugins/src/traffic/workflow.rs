@@ -82,7 +82,7 @@ enum WorkflowAction {
 impl WorkflowAction {
     fn compile(action: &[Value], path: &str, build: &mut Build) -> Result<WorkflowAction, ConfigError> {
         let [Value::String(name), options] = action else {
-            return Err(ConfigError::new(path, "is no action; write as `[return, { code: 403 }]`"));
+            return Err(ConfigError::new(path, "is not an action; write as `[return, { code: 403 }]`"));
         };
         let path = format!("{path}[1]");
         match name.as_str() {
@@ -215,7 +215,7 @@ mod tests {
         for (options, want) in [
             (json!({"rules": []}), "rules: is empty"),
             (rule(json!([])), "rules[0].actions: is empty"),
-            (rule(json!([["return"]])), "rules[0].actions[0]: is no action"),
+            (rule(json!([["return"]])), "rules[0].actions[0]: is not an action"),
             (rule(json!([["return", {"code": 42}]])), "rules[0].actions[0][1].code: must be from 200"),
             (rule(json!([["cors", {}]])), "rules[0].actions[0][1]: `cors` is none of"),
             (rule(json!([["limit-count", {"count": 0, "time_window": 1}]])), "rules[0].actions[0][1].count: must be"),

@@ -209,7 +209,7 @@ pub struct Base64Decoder {
     kept: Vec<u8>,
 }
 
-/// What is no base64.
+/// What is not base64.
 const BROKEN: Stop = Stop::Respond(400);
 
 impl Filter for Base64Decoder {

@@ -194,7 +194,7 @@ fn show(plan: &ApplyPlan) {
     if plan.changes.is_empty() {
         text.push_str("nothing changes\n");
     }
-    // A reader that has gone is no failure.
+    // A reader that has gone is not a failure.
     let _ = io::stdout().write_all(text.as_bytes());
 }
 

@@ -121,7 +121,7 @@ fn say_lines(checked: &[CheckedFile], deny_warnings: bool) {
     }
 }
 
-/// Writes to standard output. A reader that has gone is no failure of the check.
+/// Writes to standard output. A reader that has gone is not a failure of the check.
 fn print(text: &str) {
     let _ = io::Write::write_all(&mut io::stdout(), text.as_bytes());
 }

@@ -51,7 +51,7 @@ pub fn read(paths: &[PathBuf]) -> Result<BTreeMap<ResourceKey, Value>, String> {
 pub fn one(file: &Path) -> Result<Value, String> {
     match parsed(file)? {
         value @ Value::Object(_) => Ok(value),
-        _ => Err(format!("{}: is no map", file.display())),
+        _ => Err(format!("{}: is not a map", file.display())),
     }
 }
 
@@ -59,7 +59,7 @@ fn add_file(file: &Path, resources: &mut BTreeMap<ResourceKey, Value>) -> Result
     let told = |problem: String| format!("{}: {problem}", file.display());
     let Value::Object(members) = parsed(file)? else { return Ok(()) };
     if let Some(other) = members.keys().find(|key| !LISTS.contains(&key.as_str())) {
-        return Err(told(format!("`{other}` is no list of resources; settings of a node belong into its own file")));
+        return Err(told(format!("`{other}` is not a list of resources; settings of a node belong into its own file")));
     }
     for (key, value) in of_lists(members).map_err(told)? {
         if resources.insert(key.clone(), value).is_some() {
@@ -90,7 +90,7 @@ fn of_lists(members: Map<String, Value>) -> Result<Vec<(ResourceKey, Value)>, St
         let Value::Array(items) = items else {
             match items {
                 Value::Null => continue,
-                _ => return Err(format!("`{list}` is no list")),
+                _ => return Err(format!("`{list}` is not a list")),
             }
         };
         for (index, item) in items.into_iter().enumerate() {
@@ -135,9 +135,9 @@ mod tests {
         let keys: Vec<&str> = found.keys().map(ResourceKey::as_str).collect();
         assert_eq!(keys, ["consumers/jack", "consumers/jack/credentials/one", "routes/7", "secrets/vault/1"]);
         for (text, expected) in [
-            ("listen: [\":80\"]\n", "`listen` is no list of resources"),
+            ("listen: [\":80\"]\n", "`listen` is not a list of resources"),
             ("routes: [{ uri: /a }]\n", "routes[0] has no `id`"),
-            ("routes: 1\n", "`routes` is no list"),
+            ("routes: 1\n", "`routes` is not a list"),
             ("routes: [\n", "c.yaml:"),
         ] {
             let file = directory.write("c.yaml", text);

@@ -113,7 +113,7 @@ pub fn ended(outcome: Result<(), String>) -> ExitCode {
     }
 }
 
-/// Writes to standard output. A reader that has gone is no failure.
+/// Writes to standard output. A reader that has gone is not a failure.
 pub fn print(value: &Value) {
     let _ = writeln!(io::stdout(), "{value:#}");
 }

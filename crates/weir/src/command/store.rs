@@ -45,7 +45,7 @@ impl StoreCommand {
                 Ok(())
             }),
             StoreAction::Export { node } => export_store(&node).map_err(lines).map(|all| {
-                // A reader that has gone is no failure.
+                // A reader that has gone is not a failure.
                 let _ = writeln!(io::stdout(), "{all:#}");
             }),
         })

@@ -86,7 +86,7 @@ impl KeyLayout {
         (RESOURCE_LISTS.contains(&key.list()) && has_depth && !key.id().ends_with('/')).then_some(key)
     }
 
-    /// A resource, and its key. What is no text becomes one that is refused by name later.
+    /// A resource, and its key. What is not text becomes one that is refused by name later.
     pub(super) fn resource(&self, entry: KeyValue) -> Option<(ResourceKey, StoredResource)> {
         let key = self.resource_key(&entry.key)?;
         let json = String::from_utf8(entry.value).unwrap_or_default();

@@ -132,7 +132,7 @@ pub async fn verified(
     own: Option<(&DecodingKey, &[Algorithm])>,
     shown: &[u8],
 ) -> Result<Map<String, Value>, TokenRejection> {
-    let token = WebToken::parse(shown).ok_or(TokenRejection::Token("it is no signed token"))?;
+    let token = WebToken::parse(shown).ok_or(TokenRejection::Token("it is not a signed token"))?;
     let allowed =
         |algorithm: &Algorithm| rules.algorithms.as_ref().is_none_or(|algorithms| algorithms.contains(algorithm));
     let algorithm = token.algorithm().filter(allowed).ok_or(TokenRejection::Token("it is signed in another way"))?;
@@ -221,7 +221,7 @@ impl Bearer {
         let Verifier::Introspection { endpoint, proof, fields, .. } = &self.verifier else {
             unreachable!("its caller has looked")
         };
-        let token = str::from_utf8(token).map_err(|_| TokenRejection::Token("it is no token"))?;
+        let token = str::from_utf8(token).map_err(|_| TokenRejection::Token("it is not a token"))?;
         let service = match endpoint {
             Some(endpoint) => provider.service(endpoint)?,
             None => {

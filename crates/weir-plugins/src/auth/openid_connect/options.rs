@@ -199,14 +199,14 @@ impl LoginOptions {
             return Err(ConfigError::new("session.secret", "must have at least 16 characters"));
         }
         if !weir_plugin::proto::field::is_name(session.cookie_name.as_bytes()) {
-            return Err(ConfigError::new("session.cookie_name", "is no name of a cookie"));
+            return Err(ConfigError::new("session.cookie_name", "is not a cookie name"));
         }
         let is_attribute = |text: &str| text.bytes().all(|byte| matches!(byte, b'!'..=b'~') && byte != b';');
         if !session.cookie_path.starts_with('/') || !is_attribute(&session.cookie_path) {
             return Err(ConfigError::new("session.cookie_path", "must begin with `/`, and have no `;`"));
         }
         if session.cookie_domain.as_deref().is_some_and(|domain| domain.is_empty() || !is_attribute(domain)) {
-            return Err(ConfigError::new("session.cookie_domain", "is no domain"));
+            return Err(ConfigError::new("session.cookie_domain", "is not a domain"));
         }
         for (seconds, least, most, place) in [
             (session.absolute_timeout, 1, MOST_S, "session.absolute_timeout"),

@@ -84,7 +84,7 @@ impl CountQuota {
                 None => format!("X-RateLimit-{last}"),
             };
             Name::new(name.as_bytes())
-                .ok_or_else(|| ConfigError::new(format!("{path}header_prefix"), "is no part of a field's name"))
+                .ok_or_else(|| ConfigError::new(format!("{path}header_prefix"), "is not part of a header field name"))
         };
         let count = Amount::compile(count, 1..=max_count, &format!("{path}count"))?;
         let limit = field("Limit")?;

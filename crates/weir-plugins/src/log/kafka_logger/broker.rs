@@ -96,7 +96,7 @@ impl BrokerConnection {
         self.stream.flush().await.map_err(broken)?;
         let length = self.stream.read_u32().await.map_err(broken)? as usize;
         if !(4..=MAX_ANSWER_BYTES).contains(&length) {
-            return Err(format!("{}: an answer of {length} bytes: this is no Kafka broker", self.name));
+            return Err(format!("{}: an answer of {length} bytes: this is not a Kafka broker", self.name));
         }
         let correlation = self.stream.read_i32().await.map_err(broken)?;
         if correlation != self.correlation {
@@ -132,7 +132,7 @@ impl BrokerConnection {
         let first = format!("n={user},r={nonce}");
         let challenge = self.authenticate(format!("n,,{first}").as_bytes()).await?;
         let wrong = |what: &str| format!("{}: SCRAM: {what}", self.name);
-        let challenge = String::from_utf8(challenge).map_err(|_| wrong("the challenge is no text"))?;
+        let challenge = String::from_utf8(challenge).map_err(|_| wrong("the challenge is not text"))?;
         let proof = ScramProof::of(&first, &challenge, &nonce, &login.password, hash).map_err(wrong)?;
         let last = self.authenticate(proof.text.as_bytes()).await?;
         let verifier = last.strip_prefix(b"v=").and_then(|text| BASE64_STANDARD.decode(text).ok()).unwrap_or_default();

@@ -152,7 +152,7 @@ fn what_is_malformed_ends_its_stream_and_nothing_else() {
         ("a pseudo-field late", get(&[("x", "a"), (":path", "/")])),
         ("a length without content", get(&[("content-length", "1")])),
         ("no method", frame(kind::HEADERS, WHOLE, 3, &section(&[(":scheme", "http"), (":path", "/")]))),
-        ("a method that is no word", frame(kind::HEADERS, WHOLE, 3, &request("GE T", &[]))),
+        ("a method that is not a word", frame(kind::HEADERS, WHOLE, 3, &request("GE T", &[]))),
         ("more content", frame(kind::DATA, 0, 1, b"123456")),
         ("less content", frame(kind::DATA, END_STREAM, 1, b"1234")),
         ("less content and trailers", trailers(&[("x", "y")])),

@@ -100,7 +100,7 @@ fn what_cannot_be_decoded_is_broken() {
         ("an integer without its end", "ff ff"),
         ("a table that is too large", "3fe21f"),
         ("a table that changes behind a field", "82 20"),
-        ("padding that is no padding", "00 81 1e 01 61"),
+        ("padding that is not padding", "00 81 1e 01 61"),
     ] {
         assert_eq!(decoded(&mut Decoder::default(), &hex(block)), Err(BrokenFieldSection), "{what}");
     }

@@ -33,9 +33,12 @@ mod tests {
     fn the_page_says_what_plugins_cost() {
         assert!(rows().count() > 30, "the table of the page is not found");
         for (name, count) in rows() {
-            assert!(PLUGINS.find(name).is_some(), "`{name}` is no plugin");
+            assert!(PLUGINS.find(name).is_some(), "`{name}` is not a plugin");
             let digits = count.replace(',', "");
-            assert!(count == "–" || digits.parse::<i64>().is_ok(), "`{name}`: `{count}` is no number of instructions");
+            assert!(
+                count == "–" || digits.parse::<i64>().is_ok(),
+                "`{name}`: `{count}` is not a number of instructions"
+            );
         }
         assert!(price("key-auth").ends_with(" user instructions, calibrated"));
         assert_eq!(price("unheard-of"), "–");
