@@ -31,23 +31,23 @@ pub struct Arguments {
     /// Only these targets; the first becomes the baseline if the scenario's is not among them.
     #[arg(long, value_delimiter = ',')]
     pub targets: Vec<String>,
-    /// Only rows whose name contains this, and those their rates or costs are counted from.
+    /// Only rows whose name contains this, and the rows that their rates or costs are computed from.
     #[arg(long)]
     pub row: Option<String>,
-    /// Each policy of a row switched off by itself, and each alone: what it costs.
+    /// Measure the cost of each policy of a row: once without the policy, and once with this policy alone.
     #[arg(long)]
     pub ablation: bool,
-    /// After the repeats, count user instructions under valgrind: exact also where times are noise. `--repeats 0` counts
-    /// and measures nothing else.
+    /// After the repeats, count user instructions under valgrind; the counts are exact even where times are noisy. With
+    /// `--repeats 0`, only instructions are counted.
     #[arg(long)]
     pub valgrind: bool,
     /// Numbers of clients, ascending.
     #[arg(long, value_delimiter = ',')]
     pub connections: Vec<u32>,
-    /// Worker threads of the targets; several make a sweep.
+    /// Worker threads of the targets; several numbers make a sweep.
     #[arg(long, value_delimiter = ',')]
     pub workers: Vec<u32>,
-    /// What stands behind the targets, instead of what the scenario says; installed into the cache if need be.
+    /// The backend behind the targets, instead of the scenario's; it is installed into the cache if necessary.
     #[arg(long, value_enum)]
     pub backend: Option<BackendKind>,
     #[arg(long)]
@@ -55,7 +55,7 @@ pub struct Arguments {
     /// Seconds measured in each run.
     #[arg(long)]
     pub seconds: Option<f64>,
-    /// Seed of everything random: order of targets, intervals.
+    /// Seed for everything random: order of targets, intervals.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     #[command(flatten)]
@@ -71,7 +71,7 @@ pub struct Common {
     /// Directory for the result: a JSON file, and an HTML report beside it
     #[arg(long, default_value = "bench-results")]
     pub out: PathBuf,
-    /// Where installed peers are
+    /// Directory of the installed peers
     #[arg(long, env = "WEIR_BENCH_CACHE", default_value = ".cache/bench")]
     pub cache: PathBuf,
 }
@@ -129,9 +129,11 @@ pub fn show(findings: &Findings<'_>) {
     out!("{}\n", report::headline(findings).as_deref().unwrap_or("Valid: nothing was found that weakens a figure."));
     // Beyond a terminal there is no width to fit into.
     let width = if std::io::stdout().is_terminal() { comfy_table::Table::new().width() } else { None };
-    out!("{}", report::table(findings, width));
-    for line in report::legend(findings) {
-        out!("  {line}");
+    if !findings.result.cells.is_empty() {
+        out!("{}", report::table(findings, width));
+        for line in report::legend(findings) {
+            out!("  {line}");
+        }
     }
     let left_out = report::left_out(findings);
     if !left_out.is_empty() {
@@ -140,13 +142,16 @@ pub fn show(findings: &Findings<'_>) {
     for line in left_out {
         out!("  {line}");
     }
-    for table in [report::costs, report::searches, report::knees].iter().filter_map(|table| table(findings)) {
+    for table in [report::instruction_counts, report::costs, report::searches, report::knees]
+        .iter()
+        .filter_map(|table| table(findings))
+    {
         out!("{table}");
     }
     out!("processors  {}", report::processors(findings.result));
     let counts = report::counted(findings);
     if !counts.is_empty() {
-        out!("findings    {}; the report has each in words", counts.join(", "));
+        out!("findings    {}; the report explains each", counts.join(", "));
     }
 }
 
@@ -181,7 +186,7 @@ pub fn chosen(scenario: Scenario, arguments: &Arguments) -> Result<Scenario, Str
         needed.extend(compared.map(|one| one.without.clone()));
         scenario.rows.retain(|row| chosen(row) || needed.contains(&row.name));
         if scenario.rows.is_empty() {
-            return Err(format!("--row {part}: no row contains that; there are: {}", names.join(" · ")));
+            return Err(format!("--row {part}: no row name contains this; the rows are: {}", names.join(" · ")));
         }
     }
     if !arguments.connections.is_empty() {

@@ -8,7 +8,7 @@ mod table;
 pub use self::{
     figures::{Figure, figures},
     html::html,
-    table::{costs, knees, searches, table},
+    table::{costs, instruction_counts, knees, searches, table},
 };
 use crate::{
     analysis::{
@@ -159,7 +159,7 @@ pub fn left_out(findings: &Findings<'_>) -> Vec<String> {
     let all = findings.result.scenario.rows.len();
     let line = |(target, reason, rows): (&str, &str, Vec<&str>)| {
         let reason = match reason.strip_prefix(&format!("{target}: ")) {
-            Some(feature) => format!("does not do {feature}"),
+            Some(feature) => format!("does not support {feature}"),
             None => format!("was left out: {reason}"),
         };
         let named = rows.iter().take(NAMED_ROWS).map(|row| format!("\"{row}\"")).collect::<Vec<_>>().join(", ");
@@ -185,12 +185,12 @@ pub fn legend(findings: &Findings<'_>) -> Vec<String> {
         lines.push(format!("≈ no difference from {} was found at {percent:.0} % confidence", scenario.baseline));
     }
     if findings.cells.iter().any(|summary| summary.worst == Some(Severity::Invalid)) {
-        lines.push("invalid figures are compared with nothing; the verdicts say why".to_owned());
+        lines.push("invalid figures are not compared; the verdicts explain why".to_owned());
     }
     if findings.cells.iter().any(|summary| summary.survivors_only.is_some()) {
         lines.push(
-            "lost N %: so many requests of an open loop were never sent or not answered; the latency of the others is \
-             not shown, as it is not the latency of the requests"
+            "lost N %: this share of the requests of an open loop was never sent or not answered; the latency of the other \
+             requests is not shown, because it would be misleading"
                 .to_owned(),
         );
     }

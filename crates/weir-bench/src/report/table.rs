@@ -263,6 +263,27 @@ pub fn knees(findings: &Findings<'_>) -> Option<String> {
     Some(table.to_string())
 }
 
+/// The table of user instructions per request, where they were counted.
+pub fn instruction_counts(findings: &Findings<'_>) -> Option<String> {
+    let result = findings.result;
+    if result.counts.is_empty() {
+        return None;
+    }
+    let baseline = &result.scenario.baseline;
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED);
+    table.set_header(["counted".to_owned(), "target".to_owned(), "instr/req".to_owned(), format!("vs {baseline}")]);
+    for count in &result.counts {
+        let ratio = match result.counted(&count.row, baseline) {
+            Some(base) if base > 0.0 && count.target != *baseline => format!("{:.2}", count.per_request / base),
+            _ => String::new(),
+        };
+        let figure = format!("{:.0}", count.per_request);
+        table.add_row([count.row.clone(), count.target.clone(), figure, ratio]);
+    }
+    Some(table.to_string())
+}
+
 fn errors(share: f64) -> String {
     if share == 0.0 { "0".to_owned() } else { Unit::Percent.label(share * 100.0) }
 }
