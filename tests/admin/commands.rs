@@ -39,7 +39,7 @@ fn a_running_node_is_changed_from_a_shell() {
     assert!(done(&["put", "routes/r", "-f", route, "-m", "by hand"], &gateway).contains("routes/r: created"));
     assert_eq!(gateway.get("/r").text(), "one");
     assert!(done(&["get", "routes/r"], &gateway).contains("\"modifiedIndex\": 1"));
-    assert!(refused(&["get", "routes/none"], 5, &gateway).contains("`routes/none` is not there"));
+    assert!(refused(&["get", "routes/none"], 5, &gateway).contains("`routes/none` does not exist"));
     assert!(refused(&["put", "routes/r", "-f", route, "--if-revision", "7"], 5, &gateway).contains("412"));
     place.write("route.yaml", "uri: r\nplugins: {}\n");
     assert!(refused(&["put", "routes/r", "-f", route], 5, &gateway).contains("routes/r: uri"));
@@ -66,10 +66,10 @@ fn files_are_compared_and_applied() {
     let plan = refused(&["diff", "-f", path], 1, &gateway);
     assert!(plan.contains("created routes/r") && plan.contains("created upstreams/u"), "{plan}");
     assert_eq!(gateway.get("/r").status, 404, "a plan changes nothing");
-    assert!(refused(&["apply", "-f", path], 5, &gateway).contains("say `--yes`"));
+    assert!(refused(&["apply", "-f", path], 5, &gateway).contains("use `--yes`"));
     done(&["apply", "-f", path, "--yes"], &gateway);
     assert_eq!(gateway.get("/r").text(), "one");
-    assert!(done(&["diff", "-f", path], &gateway).contains("nothing changes"));
+    assert!(done(&["diff", "-f", path], &gateway).contains("no changes"));
     place.write("all.yaml", of("two"));
     let plan = refused(&["diff", "-f", path], 1, &gateway);
     assert!(plan.contains("plugins.mocking.response_example: \"one\" -> \"two\""), "{plan}");

@@ -87,7 +87,7 @@ fn a_damaged_store_is_refused_with_advice_and_left_alone() {
     let mut refused = weir().spawn(&kept_in(&directory));
     assert_eq!(refused.wait_exit(DEADLINE).code(), Some(1));
     assert!(refused.stderr().contains("store.redb cannot be read"), "{}", refused.stderr());
-    assert!(refused.stderr().contains("it was left as it is"), "{}", refused.stderr());
+    assert!(refused.stderr().contains("the file was not changed"), "{}", refused.stderr());
     assert_eq!(fs::read(&path).expect("a file"), damaged);
     fs::write(&path, good).expect("a disk");
     assert_eq!(weir().start(&kept_in(&directory)).get("/r").text(), "r");
@@ -125,7 +125,7 @@ fn settings_are_those_of_the_file_and_resources_those_of_the_store() {
     // Resources beside a store are refused.
     gateway.replace_file(&format!("{}routes: [{{ uri: /x, plugins: {{}} }}]\n", kept_in(&directory)));
     let told =
-        |status: &Value| status["configuration"]["last_error"].to_string().contains("resources stand in this file");
+        |status: &Value| status["configuration"]["last_error"].to_string().contains("this file contains resources");
     eventually("it is refused", DEADLINE, || told(&gateway.status()));
 }
 

@@ -133,7 +133,7 @@ fn a_transaction_is_made_whole_or_not_at_all() {
     let used = ask(&mut api, json!([{"delete": "upstreams/u"}]));
     assert_eq!(used.status, 400, "{}", used.text());
     let missing = ask(&mut api, json!([{"delete": "routes/none"}]));
-    assert!(missing.text().contains("operations[0]: `routes/none` is not there"), "{}", missing.text());
+    assert!(missing.text().contains("operations[0]: `routes/none` does not exist"), "{}", missing.text());
     let changed = ask(
         &mut api,
         json!([{"patch": "routes/r", "value": {"name": "n"}}, {"delete": "routes/r"}, {"delete": "upstreams/u"}]),

@@ -68,7 +68,7 @@ fn certificates_are_got_from_nothing_and_kept_over_restarts_and_upgrades() {
     let certificate = eventually_shown(&gateway, &tls, "a.test");
     eventually_shown(&gateway, &tls, "b.test");
     assert!(shown(&gateway, &tls, "c.test").is_err(), "nobody has listed it");
-    gateway.wait_stderr("what was got", |line| line.contains("a new certificate for a.test, good for 89 days"));
+    gateway.wait_stderr("what was got", |line| line.contains("new certificate for a.test, valid for 89 days"));
 
     // Where it is kept, nobody else can read.
     let folder = pebble.place.folder(&storage);
@@ -208,11 +208,11 @@ fn an_authority_that_is_away_is_asked_again() {
     let gateway = weir().start(&(file + &place.acme("a.test", &storage, "")));
     let line = gateway.wait_stderr("why there is none", |line| line.contains("no certificate for `a.test`"));
     assert!(line.contains("weir.yaml:") && line.contains(": acme.hosts[0]: "), "{line}");
-    assert!(line.contains("127.0.0.1 gives no answer: ") && line.contains("; it is tried again in "), "{line}");
+    assert!(line.contains("no answer from 127.0.0.1: ") && line.contains("; the next attempt is in "), "{line}");
     assert_eq!(gateway.get("/x").text(), "the origin was asked for /x");
     let why = || host(&gateway, "a.test")["last_error"].as_str().map(str::to_owned);
     let why = eventually_some("why stands in the status as well", DEADLINE, why);
-    assert!(why.contains("gives no answer"), "{why}");
+    assert!(why.contains("no answer from "), "{why}");
     assert_eq!(gateway.ask_status("/status/ready").status, 200);
     let pebble = place.start(gateway.addr().port(), &Manners::default());
     let tls = pebble.trusted();
@@ -270,7 +270,7 @@ fn a_certificate_stays_when_its_renewal_is_refused() {
     let pebble = place.start(gateway.addr().port(), &Manners { refused_nonces: 100, ..Manners::default() });
     gateway.rewrite(&(file + &pebble.place.acme("a.test", &storage, "")));
     let line = gateway.wait_stderr("why there is none", |line| line.contains("no certificate for `a.test`"));
-    assert!(line.contains("(badNonce); it is tried again in "), "{line}");
+    assert!(line.contains("(badNonce); the next attempt is in "), "{line}");
     shown(&gateway, &TlsClient::trusting(&authority), "a.test").expect("the one there was");
 }
 

@@ -71,10 +71,10 @@ fn check_reads_directories_and_standard_input() {
 fn check_names_the_plugin_that_does_what_others_call_differently() {
     let place = TempDir::new();
     for (theirs, advice) in [
-        ("jwt", "here it is `jwt-auth`"),
-        ("rate-limiting", "here it is `limit-count`"),
-        ("acl", "here it is `consumer-restriction`"),
-        ("magic", "`weir plugins` lists those that there are"),
+        ("jwt", "Weir's plugin for this is `jwt-auth`"),
+        ("rate-limiting", "Weir's plugin for this is `limit-count`"),
+        ("acl", "Weir's plugin for this is `consumer-restriction`"),
+        ("magic", "`weir plugins` lists all plugins"),
     ] {
         let routes = format!("routes: [{{ uri: /*, plugins: {{ {theirs}: {{}} }} }}]\n");
         let file = place.write("weir.yaml", format!("listen: [\"127.0.0.1:0\"]\n{routes}"));
@@ -112,7 +112,7 @@ fn check_writes_formats_that_programs_read_and_may_refuse_warnings() {
     );
     let warned = warned.to_str().expect("ASCII");
     ends(&["check", warned], 0, "warned.yaml is valid");
-    ends(&["check", "--deny-warnings", warned], 1, "--deny-warnings refuses 1 warning");
+    ends(&["check", "--deny-warnings", warned], 1, "--deny-warnings rejects 1 warning");
 }
 
 #[test]
@@ -153,18 +153,18 @@ fn plugins_says_what_there_is_and_what_it_takes() {
         "  window_type (`fixed` or `sliding`; default \"fixed\")",
         "  rejected_code (integer, 200 to 599; default 503)",
         "  rules[].key (string; required)",
-        "In `plugin_metadata`",
+        "Options in `plugin_metadata`",
     ] {
         assert!(page.contains(part), "no {part:?} in {page}");
     }
-    assert!(said(&["plugins", "key-auth"]).contains("Under a consumer:"));
+    assert!(said(&["plugins", "key-auth"]).contains("Options in a consumer:"));
 
     let schema = said(&["plugins", "limit-count", "--schema"]);
     assert!(schema.contains("\"$schema\": \"https://json-schema.org/draft/2020-12/schema\""), "{schema}");
     assert!(said(&["plugins", "key-auth", "--schema=consumer"]).contains("\"key\""));
-    ends(&["plugins", "cors", "--schema=consumer"], 2, "consumers have nothing of `cors`");
+    ends(&["plugins", "cors", "--schema=consumer"], 2, "`cors` is not an auth plugin");
     ends(&["plugins", "limit-cuont"], 2, "no plugin `limit-cuont`; did you mean `limit-count`?");
-    ends(&["plugins", "zebra"], 2, "no plugin `zebra`; `weir plugins` lists them");
+    ends(&["plugins", "zebra"], 2, "no plugin `zebra`; `weir plugins` lists the plugins");
     ends(&["plugins", "--schema"], 2, "<NAME>");
 }
 
@@ -172,7 +172,7 @@ fn plugins_says_what_there_is_and_what_it_takes() {
 fn wrong_usage_ends_with_2() {
     ends(&["rnu"], 2, "unrecognized subcommand");
     ends(&["run"], 2, "<FILE>");
-    ends(&["run", "weir.yaml", "--upgrade-timeout", "0"], 2, "a new process needs some time");
+    ends(&["run", "weir.yaml", "--upgrade-timeout", "0"], 2, "must be more than zero");
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn two_gateways_do_not_share_a_port_by_accident() {
     let first = weir().start(&routes(&origin));
     let place = TempDir::new();
     let file = place.write("weir.yaml", FILE.replace("127.0.0.1:0", &first.addr().to_string()));
-    ends(&["run", file.to_str().expect("ASCII")], 3, "another process listens there");
+    ends(&["run", file.to_str().expect("ASCII")], 3, "stop the process that listens there");
 }
 
 #[test]

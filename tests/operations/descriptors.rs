@@ -73,7 +73,7 @@ fn u02_silent_connections_lock_nobody_out() {
     let metrics = gateway.metrics();
     assert!(metrics.sum("weir_client_connections_shed_total", &[]) >= 300.0, "silent ones have gone");
     assert!(metrics.sum("weir_client_connections_full_seconds_total", &[]) >= 1.0);
-    gateway.wait_stderr("the shortage", |line| line.contains("no room for another connection"));
+    gateway.wait_stderr("the shortage", |line| line.contains("the connection limit of this worker is reached"));
     drop(silent);
 }
 
@@ -156,7 +156,7 @@ fn u02_a_client_has_no_more_connections_than_its_share() {
             assert_eq!(client.get("/").expect("within its share").status, 200);
         }
         assert!(!is_served(2), "beyond its share");
-        gateway.wait_stderr("who it is", |line| line.contains("connections of 127.0.0.2 are closed: it has 8"));
+        gateway.wait_stderr("who it is", |line| line.contains("connections of 127.0.0.2 are closed: the limit of 8"));
         assert_eq!(gateway.metrics().sum("weir_client_connections_over_share_total", &[]), 1.0);
         let mut trusted: Vec<Client> = (0..10).map(|_| from(3)).collect();
         assert!(

@@ -198,7 +198,8 @@ fn requests_that_fail_are_told_once_with_their_cause_and_not_for_each() {
     let told = gateway.wait_stderr("out of rotation", |line| line.contains("is out of rotation"));
     assert!(told.contains("3 exchanges in a row failed, the last one failed: connect_failed"), "{told}");
     let all = gateway.stderr();
-    let first = "INFO an exchange with an endpoint failed: connect_failed; out of rotation after 3 in a row";
+    let first =
+        "INFO an exchange with an endpoint failed: connect_failed; after 3 in a row the endpoint leaves the rotation";
     assert_eq!(all.matches(first).count(), 1, "{all}");
     assert_eq!(all.matches("is out of rotation").count(), 1, "{all}");
 }
@@ -209,7 +210,7 @@ fn in_json_every_line_of_start_reload_and_stop_is_an_object() {
     let mut gateway = weir().arg("--log-format").arg("json").spawn(&routes(&origin));
     gateway.wait_stderr("ready", |line| line.contains("\"message\":\"ready"));
     gateway.replace_file("routes: [");
-    gateway.wait_stderr("refused", |line| line.contains("configuration refused"));
+    gateway.wait_stderr("rejected", |line| line.contains("configuration rejected"));
     gateway.signal(Signal::TERM);
     assert!(gateway.wait_exit(DEADLINE).success());
     for line in gateway.stderr().lines() {

@@ -22,7 +22,9 @@ fn p12_a_fifo_as_configuration_file_stops_neither_signals_nor_traffic() {
     fifo(gateway.file());
     // More signals than a queue would hold.
     (0..20).for_each(|_| gateway.signal(Signal::HUP));
-    gateway.wait_stderr("why it is refused", |line| line.contains("cannot be read: nothing was written to it in time"));
+    gateway.wait_stderr("why it is refused", |line| {
+        line.contains("cannot be read: no data was written to the pipe in time")
+    });
     assert_eq!(gateway.get("/").status, 200);
     let revision = gateway.revision();
     fs::rename(&before, gateway.file()).expect("it is there");

@@ -160,7 +160,7 @@ fn f15_a_stream_that_does_not_end_is_cut_off_when_the_time_is_up() {
     events.next().expect("an event");
     upgrade(&gateway);
     assert!(gateway.wait_exit(DEADLINE).success());
-    gateway.wait_stderr("what was lost", |line| line == "weir: closing 1 connections that did not end in time");
+    gateway.wait_stderr("what was lost", |line| line == "weir: drain time-out: closing 1 open connections");
 }
 
 #[test]

@@ -153,7 +153,9 @@ fn r05_an_expression_takes_time_in_proportion_and_a_bounded_size() {
     }
     let said = refused("{ uri-blocker: { block_rules: [\"((a{100}){100}){100}\"] } }");
     assert!(
-        said.contains("plugins.uri-blocker.block_rules[0]: is too large: compiled, it may take 1024 KiB"),
+        said.contains(
+            "plugins.uri-blocker.block_rules[0]: is too large: the compiled expression must not exceed 1024 KiB"
+        ),
         "{said}"
     );
 }

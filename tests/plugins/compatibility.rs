@@ -60,7 +60,7 @@ fn u18_amounts_of_limits_have_defaults() {
     assert_eq!(told("X-Count: 9\r\n"), (200, Some("9".to_owned())));
     assert_eq!([told("").0, told("").0], [503, 503]);
     let said = refused("{ limit-count: { count: '${http_x_count ?? many}', time_window: 60 } }");
-    assert!(said.contains("count: is `many` by default"), "{said}");
+    assert!(said.contains("count: has the default `many`"), "{said}");
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn names_that_are_always_empty_are_said_where_they_stand() {
     let file = |plugin: &str| {
         format!("routes:\n- uri: /a\n  upstream: {{ nodes: {{ \"127.0.0.1:9001\": 1 }} }}\n  plugins:\n    {plugin}\n")
     };
-    let (unknown, unread) = ("which is not a variable", "the body of the request is not read for it");
+    let (unknown, unread) = ("which does not exist", "the body is not read here");
     for (plugin, wrong, why) in [
         (
             r#"fault-injection: { abort: { http_status: 503, vars: [[[uri_parameter_id, "==", "1"]]] } }"#,

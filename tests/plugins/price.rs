@@ -80,7 +80,10 @@ fn the_price_of_each_policy_is_told_live() {
         .expect("it runs");
     let text = String::from_utf8(explained.stdout).expect("text");
     let line = text.lines().find(|line| line.contains("forward-auth")).expect("a line for it");
-    assert!(line.contains("µs of processor time") && line.contains("µs of waiting (50 calls measured)"), "{text}");
+    assert!(
+        line.contains("µs of processor time") && line.contains("µs of waiting per call (50 calls measured)"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -68,10 +68,10 @@ fn secrets_are_fetched_and_fetched_again_when_they_are_old() {
     assert_eq!(status(&gateway, "first"), 401);
     // What was fetched stays good when nobody answers any more, also for a changed file.
     drop(vault);
-    gateway.wait_stderr("a complaint", |text| text.contains("secrets of `vault/1` under `jack` may be old: "));
+    gateway.wait_stderr("a complaint", |text| text.contains("`jack` could not be refreshed and may be out of date: "));
     gateway.signal(Signal::HUP);
     let stale = |gateway: &Gateway| gateway.status()["configuration"]["warnings"].to_string();
-    eventually("loaded all the same", DEADLINE, || stale(&gateway).contains("may be old"));
+    eventually("loaded all the same", DEADLINE, || stale(&gateway).contains("may be out of date"));
     assert_eq!([status(&gateway, "second"), status(&gateway, "of-rose")], [200, 200]);
 }
 
@@ -100,9 +100,13 @@ fn what_cannot_be_had_is_an_error_with_its_place() {
     let (origin, vault) = (Origin::serving(|_| Answer::ok("hello")), vault(&key));
     let good = configuration(&origin, &vault, "1h");
     for (text, token, problem) in [
-        (good.replace("jack/auth-key", "jack/other"), "hvs.token", "`jack/other` cannot be had: there is no `other`"),
-        (good.replace("jack/auth-key", "jill/key"), "hvs.token", "there is nothing under this path"),
-        (good.clone(), "wrong", "the token may not read it"),
+        (
+            good.replace("jack/auth-key", "jack/other"),
+            "hvs.token",
+            "`jack/other` cannot be read: there is no key `other`",
+        ),
+        (good.replace("jack/auth-key", "jill/key"), "hvs.token", "there is no secret under this path"),
+        (good.clone(), "wrong", "the token is not allowed to read this path"),
     ] {
         let (stderr, code) = say("run", &text, token);
         assert!(stderr.contains(problem) && stderr.contains("consumers[0].plugins.key-auth.key"), "{stderr}");

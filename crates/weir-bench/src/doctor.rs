@@ -26,15 +26,15 @@ pub fn examine(manifest: &Manifest, interruptions: &[(u32, Interruptions)]) -> V
         "open files",
         format!("{soft} soft, {hard} hard"),
         hard >= 100_000,
-        "raise the hard limit: a gateway needs two for each client. `* hard nofile 1048576` in /etc/security/limits.conf",
+        "raise the hard limit: a gateway needs two files for each client. `* hard nofile 1048576` in /etc/security/limits.conf",
     );
     kernel_limits(manifest, &mut look);
     look(
         "hardware counters",
         if manifest.counters { "readable" } else { "not readable" }.to_owned(),
         manifest.counters,
-        "instructions per request repeat to a few percent where times do not: a machine with a PMU and \
-         kernel.perf_event_paranoid at 1 or below has them",
+        "instructions per request are reproducible to a few percent where times are not; they need a machine with a PMU \
+         and kernel.perf_event_paranoid at 1 or below",
     );
     findings
 }
@@ -48,17 +48,18 @@ fn processors(manifest: &Manifest, interruptions: &[(u32, Interruptions)], look:
         "processors",
         format!("{} ({} cores, {} threads each), {}", cpu.logical, cpu.cores, cpu.threads_per_core, cpu.model),
         cpu.cores >= 3,
-        "target, generator and backend have a core each from 3 cores on; with 2 the load shares one, with 1 figures of \
-         throughput mean nothing",
+        "with 3 or more cores, target, generator and backend have a core each; with 2, generator and backend share one; \
+         with 1, throughput figures are meaningless",
     );
     look(
         "hardware threads",
         cpu.threads_per_core.to_string(),
         cpu.threads_per_core == 1,
-        "two threads of a core share it: pin to one of each, or turn SMT off: echo off > /sys/devices/system/cpu/smt/control",
+        "two threads share a core: pin to one thread of each core, or turn SMT off: \
+         echo off > /sys/devices/system/cpu/smt/control",
     );
     if let Some(governor) = &cpu.governor {
-        let advice = "the clock follows the load: cpupower frequency-set -g performance";
+        let advice = "the clock frequency changes with the load: cpupower frequency-set -g performance";
         look("frequency governor", governor.clone(), governor == "performance", advice);
     }
     for (cpu, seen) in interruptions {
@@ -66,10 +67,14 @@ fn processors(manifest: &Manifest, interruptions: &[(u32, Interruptions)], look:
         let within = seen.noticed_within(0.999);
         look(
             &format!("interruptions of processor {cpu}"),
-            format!("99.9 % of moments noticed within {}; the longest {}", us(within), us(seen.longest())),
+            format!(
+                "a busy thread is interrupted for at most {} in 99.9 % of the time; longest interruption {}",
+                us(within),
+                us(seen.longest())
+            ),
             within <= ON_TIME_NS,
-            "other programs or the hypervisor take the processor away, so no open loop sends on time to 0.1 ms here: stop \
-             what runs besides, or take a machine with processors of its own",
+            "other programs or the hypervisor interrupt this processor, so an open loop cannot send within 0.1 ms of its \
+             schedule: stop other programs, or use a machine with dedicated processors",
         );
     }
 }
@@ -85,7 +90,7 @@ fn kernel_limits(manifest: &Manifest, look: &mut Look<'_>) {
     };
     sysctl("fs.file-max", 1_020_000, "open files of the whole machine");
     sysctl("fs.nr_open", 1_048_576, "the highest limit of open files a process may get");
-    sysctl("net.core.somaxconn", 4_096, "connections waiting to be accepted; a storm of more overflows the queue");
+    sysctl("net.core.somaxconn", 4_096, "connections waiting to be accepted; a larger burst overflows the queue");
     sysctl("net.ipv4.tcp_max_syn_backlog", 4_096, "connections in the handshake");
     sysctl("net.netfilter.nf_conntrack_max", 1_020_000, "tracked connections; above it packets are dropped");
     if let (Some(low), Some(high)) =

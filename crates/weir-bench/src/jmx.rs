@@ -47,7 +47,7 @@ pub fn import(text: &str, properties: &BTreeMap<String, String>) -> Result<Impor
     let evaluate = |text: &str| evaluate(text, properties);
     for group in groups {
         if group.samplers.is_empty() {
-            imported.notes.push(format!("{}: it has no HTTP sampler, nothing to do", group.name));
+            imported.notes.push(format!("{}: it has no HTTP sampler, left out", group.name));
             continue;
         }
         let plan = plan(&group, &evaluate, &mut imported.notes)?;
@@ -115,7 +115,7 @@ impl Collected<'_> {
         {
             // `<Change with Your IP>` in a published plan: a place to fill in.
             value.push_str(&format!("<{}>", &**tag));
-            self.notes.push(format!("{name} is to be filled in: {value}"));
+            self.notes.push(format!("{name} must be filled in: {value}"));
             return;
         }
         let attribute = |wanted: &str| {
@@ -201,7 +201,9 @@ fn plan(group: &ThreadGroup, evaluate: &dyn Fn(&str) -> String, notes: &mut Vec<
     }
     match property("ThreadGroup.on_sample_error").as_deref() {
         None | Some("continue") => {}
-        Some(other) => notes.push(format!("{}: on an error it would \"{other}\"; here clients continue", group.name)),
+        Some(other) => {
+            notes.push(format!("{}: the error action \"{other}\" is not supported; clients continue", group.name))
+        }
     }
     let think = match group.think_ms.as_deref().map(evaluate) {
         None => Think::None,
@@ -241,7 +243,7 @@ fn request(
     let path = property("HTTPSampler.path").unwrap_or_else(|| "/".to_owned());
     let method = property("HTTPSampler.method").unwrap_or_else(|| "GET".to_owned());
     for (name, what) in [
-        ("HTTPSampler.DO_MULTIPART_POST", "multipart bodies are not made"),
+        ("HTTPSampler.DO_MULTIPART_POST", "multipart bodies are not supported"),
         ("HTTPSampler.image_parser", "embedded resources are not fetched"),
         ("HTTPSampler.auto_redirects", "redirects are not followed"),
     ] {
@@ -347,7 +349,7 @@ mod tests {
     fn an_excerpt_without_end_tags_and_with_places_to_fill_in_is_read() {
         let imported = import(EXCERPT, &properties(&[("threads", "7")])).unwrap();
         assert_eq!(imported.groups[0].1.connections, 7);
-        assert!(imported.notes.iter().any(|note| note.contains("HTTPSampler.domain is to be filled in")));
+        assert!(imported.notes.iter().any(|note| note.contains("HTTPSampler.domain must be filled in")));
     }
 
     #[test]

@@ -77,7 +77,7 @@ fn a_scenario_becomes_a_result_a_report_and_exports() {
     let printed = text(&output);
     assert!(output.status.code().is_some_and(|code| code < 2), "{printed}");
     assert_eq!(
-        printed.matches("none does not do key-auth (\"key-auth\")").count(),
+        printed.matches("none does not support key-auth (\"key-auth\")").count(),
         1,
         "once, below the table: {printed}"
     );
@@ -96,7 +96,7 @@ fn a_scenario_becomes_a_result_a_report_and_exports() {
     }
     judged_by_what_it_holds(&result);
     let notes: Vec<&str> = result.knees.iter().filter_map(|knee| knee.note.as_deref()).collect();
-    assert_eq!(notes, ["2 levels are too few to see one: 4 are needed"], "of the row that was measured");
+    assert_eq!(notes, ["2 levels are too few to find a knee: 4 are needed"], "of the row that was measured");
     assert!(printed.contains("knee of"), "{printed}");
     let page = fs::read_to_string(file.with_extension("html")).unwrap();
     assert!(page.contains("<svg") && page.contains("Somebody") && !page.contains("NaN"));
@@ -109,7 +109,7 @@ fn a_scenario_becomes_a_result_a_report_and_exports() {
 
     let ambiguous = place.lab(&["export", name(&file), "--format", "hgrm"]);
     assert_eq!(ambiguous.status.code(), Some(2));
-    assert!(text(&ambiguous).contains("choose with --row"), "{}", text(&ambiguous));
+    assert!(text(&ambiguous).contains("choose one with --row"), "{}", text(&ambiguous));
     for format in ["wrk2", "hgrm", "hlog", "k6", "jtl", "openmetrics"] {
         let exported = place.lab(&["export", name(&file), "--format", format, "--connections", "4"]);
         assert!(exported.status.success() && exported.stdout.len() > 100, "{format}: {}", text(&exported));
@@ -232,7 +232,7 @@ fn what_is_wrong_is_said_by_name() {
     let place = Place::new("wrong");
     let cases: [(&[&str], &str); 6] = [
         (&["run", "nothing"], "no scenario \"nothing\"; there are: "),
-        (&["run", "smoke.yaml", "--row", "PUT"], "there are: GET · key-auth"),
+        (&["run", "smoke.yaml", "--row", "PUT"], "the rows are: GET · key-auth"),
         (&["run", "smoke.yaml", "--targets", "ngnix"], "no peer \"ngnix\"; there are: "),
         (&["run", "wso2-streaming", "--backend", "netty"], "not supported by netty: websocket"),
         (&["install", "tornato"], "or the backends netty, nginx, tornado"),

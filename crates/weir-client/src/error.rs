@@ -97,7 +97,7 @@ impl fmt::Display for CallError {
             CallError::AddressDenied { host } => {
                 write!(
                     f,
-                    "no address of `{host}` may be connected to: it is not on the public internet and not allowed"
+                    "connections to `{host}` are not allowed: no address of it is on the public internet or explicitly allowed"
                 )
             }
             CallError::ConnectTimedOut { host, address, after } => {

@@ -187,7 +187,7 @@ async fn addresses(resolver: &TokioResolver, name: &str) -> Result<(Vec<IpAddr>,
     let answer = resolver.lookup_ip(name).await.map_err(|error| error.to_string())?;
     let mut addresses: Vec<IpAddr> = answer.iter().collect();
     if addresses.is_empty() {
-        return Err("has no address".to_owned());
+        return Err("the name has no address".to_owned());
     }
     // Servers answer in changing order; endpoints should not change with it.
     addresses.sort_unstable();
@@ -221,7 +221,7 @@ async fn targets(resolver: &TokioResolver, name: &str) -> Result<(Vec<ServiceTar
         }));
     }
     if targets.is_empty() {
-        return Err("has no SRV record".to_owned());
+        return Err("the name has no SRV record".to_owned());
     }
     targets.sort_unstable();
     targets.dedup();

@@ -62,7 +62,7 @@ impl TlsConfigs {
                 _ if !verify => Trust::Unverified,
                 Authorities::Own(own) => Trust::Authorities(own),
                 Authorities::System if SYSTEM.is_empty() => {
-                    return Err("this system has no certificates of authorities; install ca-certificates".to_owned());
+                    return Err("this system has no CA certificates; install ca-certificates".to_owned());
                 }
                 Authorities::System => Trust::System(&SYSTEM),
             };

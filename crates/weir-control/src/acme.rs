@@ -263,7 +263,13 @@ impl AcmeShared {
                     let problem = format!("`{}` cannot be used: {error}", terms.folder.display());
                     self.board.storage_failed(&problem);
                     if said.as_ref() != Some(&problem) {
-                        self.tell(terms, "acme.storage", None, &problem, "no certificate is ordered until it can");
+                        self.tell(
+                            terms,
+                            "acme.storage",
+                            None,
+                            &problem,
+                            "no certificate is ordered until the storage can be used",
+                        );
                         said = Some(problem);
                     }
                     tokio::time::sleep(AFTER_STORAGE).await;
@@ -307,7 +313,7 @@ impl AcmeShared {
                     (failures, not_before) = (None, None);
                     self.board.succeeded();
                     let days = validity.until.duration_since(SystemTime::now()).unwrap_or_default().as_secs() / 86_400;
-                    (self.tell)(&format!("acme: there is a new certificate for {host}, good for {days} days"));
+                    (self.tell)(&format!("acme: new certificate for {host}, valid for {days} days"));
                 }
                 Err(failure) => {
                     let count = failures.as_ref().map_or(1, |failures| failures.count.saturating_add(1));
@@ -344,7 +350,7 @@ impl AcmeShared {
         };
         self.board.failed();
         let problem = format!("no certificate for `{host}`: {}", failure.reason);
-        self.tell(terms, "acme.hosts", Some(host), &problem, &format!("it is tried again in {wait}"));
+        self.tell(terms, "acme.hosts", Some(host), &problem, &format!("the next attempt is in {wait}"));
         again
     }
 

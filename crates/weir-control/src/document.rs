@@ -236,8 +236,9 @@ impl Document {
         if self.settings.store.is_none() {
             return;
         }
-        let problem = "resources stand in this file, and `admin` or `store` says that they come from a store";
-        let advice = "bring them in with `weir store import` and take them out here, or leave `admin` and `store` out";
+        let problem = "this file contains resources, but `admin` or `store` says that resources come from a store";
+        let advice =
+            "import the resources with `weir store import` and remove them here, or remove `admin` and `store`";
         self.faults.extend(lists.into_iter().map(|(list, place)| Diagnostic {
             path: list.to_owned(),
             ..Diagnostic::at_place(&self.source, place, problem).advise(advice)
@@ -261,7 +262,7 @@ impl Document {
         let Document { source, text, managers, secrets, store_revision, .. } = self;
         let find = |secret: &SecretReference| {
             let keeper = managers.iter().find(|manager| manager.id == secret.manager);
-            let keeper = keeper.ok_or_else(|| format!("there is no manager `{}`", secret.manager))?;
+            let keeper = keeper.ok_or_else(|| format!("there is no secrets manager `{}`", secret.manager))?;
             value(keeper, secret)
         };
         let faults = references::put_secrets(&source, &mut tree, &find);
@@ -589,7 +590,7 @@ fn refuse_what_is_not_served(fields: &MapReader) {
         } else if let Some(first) = list.items().next() {
             first.report_advising(
                 "this kind of resource is not supported yet by this version",
-                "leave the list out; nothing of it would be carried out",
+                "leave the list out; its entries would have no effect",
             );
         }
     }

@@ -110,7 +110,7 @@ fn exchange(document: &Document, question: &RequestDescription) -> Result<Exchan
     let mut head = format!("{} {slash}{target} HTTP/1.1\r\nHost: {authority}\r\n", question.method);
     for header in question.headers {
         if !header.contains(':') || header.contains(['\r', '\n']) {
-            return Err(format!("`{}` is no `Name: value`", header.escape_debug()));
+            return Err(format!("`{}` does not have the form `Name: value`", header.escape_debug()));
         }
         head.push_str(header);
         head.push_str("\r\n");
@@ -119,8 +119,10 @@ fn exchange(document: &Document, question: &RequestDescription) -> Result<Exchan
     let mut exchange = Exchange::default();
     match parse_request(head.as_bytes(), &document.settings.clients.limits, &mut exchange.request) {
         Ok(Some(length)) if length == head.len() => {}
-        Ok(_) => return Err("this is not a request".to_owned()),
-        Err(reject) => return Err(format!("such a request is answered with {} ({})", reject.status(), reject.name())),
+        Ok(_) => return Err("this is not a valid request".to_owned()),
+        Err(reject) => {
+            return Err(format!("the gateway would reject this request with {} ({})", reject.status(), reject.name()));
+        }
     }
     exchange.client.addr = question.from;
     exchange.client.peer.set_ip(question.from);
@@ -177,7 +179,7 @@ impl fmt::Display for Explanation {
             writeln!(f, "No route matches; the answer is 404.")?;
         }
         if !candidates.is_empty() {
-            writeln!(f, "Routes whose path fits:")?;
+            writeln!(f, "Routes whose path matches:")?;
         }
         for (id, candidate) in candidates {
             let host = candidate.host.as_deref().unwrap_or_default();
@@ -185,7 +187,7 @@ impl fmt::Display for Explanation {
             writeln!(f, "  route/{id:<20} {place:<32} {}", VerdictText(&candidate.verdict))?;
         }
         if !plugins.is_empty() {
-            writeln!(f, "Plugins in the order of requests:")?;
+            writeln!(f, "Plugins in the order in which they run:")?;
         }
         for row in plugins {
             let off = if row.off { " (off)" } else { "" };
@@ -193,7 +195,10 @@ impl fmt::Display for Explanation {
             writeln!(f, "  {:<8} {:>6} {:<22} from {}{off}{price}", row.stage, row.priority, row.plugin, row.source)?;
         }
         if *knows_consumers {
-            writeln!(f, "Once the consumer is known, its plugins and those of its group come before the route's.")?;
+            writeln!(
+                f,
+                "Once the consumer is known, the plugins of the consumer and its group take precedence over the route's."
+            )?;
         }
         Ok(())
     }
@@ -206,17 +211,17 @@ impl fmt::Display for VerdictText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             Verdict::Chosen => "chosen",
-            Verdict::Outranked(TieBreak::Host) => "lost: its host is less specific",
-            Verdict::Outranked(TieBreak::Path) => "lost: its path is less specific",
-            Verdict::Outranked(TieBreak::Priority) => "lost: its priority is lower",
-            Verdict::Outranked(TieBreak::UriLength) => "lost: its uri is shorter",
-            Verdict::Outranked(TieBreak::Order) => "lost: it comes later in the file",
-            Verdict::Host => "does not fit: another host",
-            Verdict::Uri => "does not fit: the path goes on differently",
-            Verdict::Method => "does not fit: another method",
-            Verdict::RemoteAddr => "does not fit: the client's address is not in `remote_addrs`",
-            Verdict::Among => "does not fit: no route answers under this path",
-            Verdict::Vars(rule) => return write!(f, "does not fit: `vars` does not hold: {rule}"),
+            Verdict::Outranked(TieBreak::Host) => "outranked: the host is less specific",
+            Verdict::Outranked(TieBreak::Path) => "outranked: the path is less specific",
+            Verdict::Outranked(TieBreak::Priority) => "outranked: the priority is lower",
+            Verdict::Outranked(TieBreak::UriLength) => "outranked: the uri is shorter",
+            Verdict::Outranked(TieBreak::Order) => "outranked: the route comes later in the file",
+            Verdict::Host => "no match: the host is different",
+            Verdict::Uri => "no match: the path differs after the first `*` of the uri",
+            Verdict::Method => "no match: the method is different",
+            Verdict::RemoteAddr => "no match: the client's address is not in `remote_addrs`",
+            Verdict::Among => "no match: this path is not served at present",
+            Verdict::Vars(rule) => return write!(f, "no match: this rule of `vars` is false: {rule}"),
         })
     }
 }

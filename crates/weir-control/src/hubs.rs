@@ -112,7 +112,7 @@ fn run(slot: &Arc<HubSlot>, terms: &HubTerms, tell: &TellOperator) {
     let thread = std::thread::Builder::new().name("hub-opening".into()).spawn(move || keep_opening(&opening, &tell));
     if let Err(error) = thread {
         slot.wanted().is_opening = false;
-        told(&format!("hub {}: no thread can be made to open it: {error}", terms.id));
+        told(&format!("hub {}: the thread that opens the hub cannot be started: {error}", terms.id));
     }
 }
 

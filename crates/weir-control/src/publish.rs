@@ -261,8 +261,12 @@ fn unchangeable(document: &Document, started_with: &NodeSettings) -> Vec<Diagnos
     ];
     let warn = |key: &str| Diagnostic {
         path: key.to_owned(),
-        ..Diagnostic::at_place(&document.source, document.place_at(key), "has changed, which a running node cannot do")
-            .advise("it takes effect at the next start or binary upgrade")
+        ..Diagnostic::at_place(
+            &document.source,
+            document.place_at(key),
+            "has changed, and a running node cannot apply this change",
+        )
+        .advise("it takes effect at the next start or binary upgrade")
     };
     changed.iter().filter(|(_, changed)| *changed).map(|(key, _)| warn(key)).collect()
 }

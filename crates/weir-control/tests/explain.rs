@@ -32,19 +32,19 @@ fn candidates_and_why_each_lost_then_the_plugins_and_whose_they_are() {
     let text = explained("GET", "https://Shop.example:8443/orders/1?x=1", &["X-Tenant: a"]).expect("explained");
     let lines: Vec<String> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     let expected = [
-        "Routes whose path fits:",
-        "route/posts shop.example/orders/* does not fit: another method",
-        "route/tenant shop.example/orders/* does not fit: `vars` does not hold: ",
+        "Routes whose path matches:",
+        "route/posts shop.example/orders/* no match: the method is different",
+        "route/tenant shop.example/orders/* no match: this rule of `vars` is false: ",
         "route/orders shop.example/orders/* chosen",
-        "route/all /* lost: its host is less specific",
-        "route/other other.example/orders/1 does not fit: another host",
-        "Plugins in the order of requests:",
+        "route/all /* outranked: the host is less specific",
+        "route/other other.example/orders/1 no match: the host is different",
+        "Plugins in the order in which they run:",
         "rewrite 100 mark-early from service/s",
         "rewrite 75 door from route/orders",
         "rewrite 10 mark-late from plugin_config/p",
         "access 1000 mark-access from global_rule/g",
         "access 5 mark-access from route/orders",
-        "Once the consumer is known, its plugins and those of its group come before the route's.",
+        "Once the consumer is known, the plugins of the consumer and its group take precedence over the route's.",
     ];
     assert_eq!(lines.len(), expected.len(), "{text}");
     for (line, expected) in lines.iter().zip(expected) {
@@ -66,11 +66,11 @@ fn what_matches_nothing_and_what_is_off() {
 #[test]
 fn what_is_no_request_is_said() {
     for (method, url, header, want) in [
-        ("G T", "http://a/", "A: b", "answered with 400"),
+        ("G T", "http://a/", "A: b", "would reject this request with 400"),
         ("GET", "ftp://a/", "A: b", "neither http nor https"),
-        ("GET", "http://a/", "A", "no `Name: value`"),
-        ("GET", "http://a/", "A: b\r\n\r\nGET / HTTP/1.1", "no `Name: value`"),
-        ("GET", "http://a b/", "A: b", "answered with 400"),
+        ("GET", "http://a/", "A", "does not have the form `Name: value`"),
+        ("GET", "http://a/", "A: b\r\n\r\nGET / HTTP/1.1", "does not have the form `Name: value`"),
+        ("GET", "http://a b/", "A: b", "would reject this request with 400"),
     ] {
         match explained(method, url, &[header]) {
             Err(Unexplained::Request(problem)) => assert!(problem.contains(want), "{problem}"),

@@ -129,7 +129,7 @@ fn a_change_is_served_and_a_bad_one_is_refused_whole() {
     replace(&directory, vec![b'#'; 50_000_001]);
     node.refuses("is larger than 50000000 bytes");
     replace(&directory, "");
-    node.refuses("holds no configuration");
+    node.refuses("contains no configuration");
     fs::remove_file(&path).expect("the file can go");
     let gone = node.refuses("cannot be read: No such file or directory");
     assert_eq!((gone.revision, gone.routes, gone.reloads_ok, gone.reloads_failed), (2, 2, 1, 7));
@@ -192,7 +192,7 @@ fn a_file_that_lost_its_end_mark_is_taken_only_when_asked_for() {
     let path = directory.write("weir.yaml", routes(2) + "#END\n");
     let node = start(&path);
     directory.write("weir.yaml", routes(1));
-    let refused = node.refuses("lacks the `#END`");
+    let refused = node.refuses("has no `#END` line");
     assert_eq!(refused.routes, 2);
     node.watch.reload();
     node.serves(1);
@@ -217,9 +217,8 @@ fn what_a_running_node_cannot_change_is_a_warning() {
     let status = node.serves(2);
     assert_eq!(
         lines(&status.warnings),
-        [
-            "weir.yaml:1:9: listen: has changed, which a running node cannot do; it takes effect at the next start or binary upgrade"
-        ]
+        ["weir.yaml:1:9: listen: has changed, and a running node cannot apply this change; \
+             it takes effect at the next start or binary upgrade"]
     );
 }
 
@@ -234,7 +233,7 @@ fn a_name_without_an_address_is_a_warning_and_the_rest_serves() {
     let warnings = lines(&node.publisher.status().warnings);
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].starts_with("weir.yaml:3:26: the name `nowhere.invalid` cannot be resolved: "), "{warnings:?}");
-    assert!(warnings[0].ends_with("; its nodes get no requests until it can"), "{warnings:?}");
+    assert!(warnings[0].ends_with("; its nodes get no requests until the name can be resolved"), "{warnings:?}");
 }
 
 #[test]
@@ -281,7 +280,7 @@ fn p12_a_file_that_cannot_be_read_to_its_end_is_refused_and_wedges_nothing() {
     let fifo = directory.join("new");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a directory of our own");
     fs::rename(&fifo, &path).expect("the file can be replaced");
-    node.refuses("cannot be read: nothing was written to it in time");
+    node.refuses("cannot be read: no data was written to the pipe in time");
     // More than any queue holds, and none waits.
     (0..1_000).for_each(|_| node.watch.reload());
     replace(&directory, routes(2));

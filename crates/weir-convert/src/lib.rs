@@ -50,8 +50,8 @@ impl fmt::Display for SourcePlace {
 impl fmt::Display for FindingKind {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
-            FindingKind::Lost => "not carried over",
-            FindingKind::Differs => "differs",
+            FindingKind::Lost => "not converted",
+            FindingKind::Differs => "behaves differently",
         })
     }
 }

@@ -29,7 +29,7 @@ impl Converted {
     pub fn yaml(&self) -> String {
         let mut out = String::new();
         if !self.findings.is_empty() {
-            out.push_str("# To be looked at:\n");
+            out.push_str("# To be checked:\n");
             for finding in &self.findings {
                 let _ = writeln!(out, "#   {finding}");
             }

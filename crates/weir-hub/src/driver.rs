@@ -354,7 +354,7 @@ impl HubDriver {
             Ok(()) => {
                 self.failed_at = None;
                 self.engine.recorded_all(self.now_ms);
-                (self.tell)("the state of the hub is written again");
+                (self.tell)("the state of the hub can be written again");
             }
             Err(_) => self.failed_at = Some(Instant::now()),
         }

@@ -240,7 +240,7 @@ impl Engine {
     /// Too many requests wait for verification, or the consumer has too many subscriptions.
     pub fn request(&mut self, request: SubscriptionRequest) -> Result<u64, Refusal> {
         if self.requests.len() >= MAX_OPEN_REQUESTS {
-            return Err(Refusal::new(503, "too many subscriptions wait for their verification"));
+            return Err(Refusal::new(503, "too many subscription requests wait for their verification"));
         }
         let is_new = self.find(&request).is_none() && request.mode == SubscriptionMode::Subscribe;
         if is_new && self.subscriptions.count_of(&request.owner) >= self.settings.subscribe.max_per_consumer {

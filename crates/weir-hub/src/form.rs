@@ -106,7 +106,7 @@ impl FormFields {
         if name == b"hub.secret" {
             return match self.secret.replace(value.to_vec()) {
                 None => Ok(()),
-                Some(_) => Err(Refusal::new(400, "`hub.secret` is there twice")),
+                Some(_) => Err(Refusal::new(400, "`hub.secret` is given twice")),
             };
         }
         let one = match name {
@@ -122,7 +122,7 @@ impl FormFields {
         };
         match one.replace(text(name, value)?) {
             None => Ok(()),
-            Some(_) => Err(Refusal::new(400, format!("`{}` is there twice", String::from_utf8_lossy(name)))),
+            Some(_) => Err(Refusal::new(400, format!("`{}` is given twice", String::from_utf8_lossy(name)))),
         }
     }
 
@@ -130,7 +130,7 @@ impl FormFields {
         let callback = self.callback.ok_or_else(|| Refusal::new(400, "`hub.callback` is missing"))?;
         let [topic] = <[String; 1]>::try_from(self.topics).map_err(|topics| match topics.len() {
             0 => Refusal::new(400, "`hub.topic` is missing"),
-            _ => Refusal::new(400, "`hub.topic` is there twice"),
+            _ => Refusal::new(400, "`hub.topic` is given twice"),
         })?;
         if !is_http_url(&callback) {
             let reason =
@@ -138,7 +138,7 @@ impl FormFields {
             return Err(Refusal::new(400, reason));
         }
         if settings.subscribe.callbacks.require_https && !callback.starts_with("https://") {
-            return Err(Refusal::new(400, "`hub.callback` is not an https URL, which this hub demands"));
+            return Err(Refusal::new(400, "`hub.callback` is not an https URL, and this hub requires https"));
         }
         let secret = self.secret.filter(|secret| !secret.is_empty());
         if secret.as_ref().is_some_and(|secret| secret.len() > MAX_SECRET_BYTES) {
@@ -165,7 +165,7 @@ impl FormFields {
         let mut topics = named.map(|topic| known_topic(&topic, settings)).collect::<Result<Vec<_>, _>>()?;
         topics.dedup();
         match topics.len() {
-            0 => Err(Refusal::new(400, "neither `hub.topic` nor `hub.url` says what is published")),
+            0 => Err(Refusal::new(400, "`hub.topic` or `hub.url` is required")),
             1..=MAX_PINGS => Ok(topics),
             _ => Err(Refusal::new(400, format!("more than {MAX_PINGS} topics"))),
         }

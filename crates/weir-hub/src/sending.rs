@@ -115,11 +115,8 @@ impl HubSender {
 
     /// Tells a subscriber that its subscription was ended (§5.2). The answer does not matter.
     pub async fn deny(&self, denial: &Denial) {
-        let parameters = [
-            ("hub.mode", "denied"),
-            ("hub.topic", &*denial.topic),
-            ("hub.reason", "the hub has no such topic any more"),
-        ];
+        let parameters =
+            [("hub.mode", "denied"), ("hub.topic", &*denial.topic), ("hub.reason", "the hub no longer has this topic")];
         let url = with_parameters(&denial.callback, &parameters);
         let _ = self.get(&self.callbacks, &url, &self.how).await;
     }
@@ -131,7 +128,7 @@ impl HubSender {
     pub async fn fetch(&self, topic: &str) -> Result<(Box<str>, Bytes), Refusal> {
         let origin = origin_of(topic).unwrap_or_default();
         if !self.settings.publish.fetch.iter().any(|allowed| **allowed == *origin) {
-            let reason = "this hub does not fetch content from there: publish it in the request's content";
+            let reason = "this hub does not fetch content from this origin: send the content in the request";
             return Err(Refusal::new(403, reason));
         }
         let max_content_bytes = self.settings.publish.max_bytes;
@@ -140,7 +137,7 @@ impl HubSender {
             |reason: String| Refusal::new(502, format!("the content of the topic could not be fetched: {reason}"));
         let answer = self.get(&self.topics, topic, &how).await.map_err(|error| failed(error.to_string()))?;
         if !answer.status().is_success() {
-            return Err(failed(format!("the answer was {}", answer.status().as_u16())));
+            return Err(failed(format!("the response status was {}", answer.status().as_u16())));
         }
         let content_type = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         Ok((content_type.into(), answer.into_body()))

@@ -32,9 +32,11 @@ impl fmt::Display for AppendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AppendError::TooLarge { bytes, limit } => {
-                write!(f, "the record has {bytes} bytes, and at most {limit} are allowed")
+                write!(f, "the record has {bytes} bytes, and the limit is {limit} bytes")
             }
-            AppendError::Full => f.write_str("the journal has reached its size limit, or the disk its reserve"),
+            AppendError::Full => {
+                f.write_str("the journal has reached its size limit, or the disk has too little free space")
+            }
             AppendError::Busy => f.write_str("too many bytes wait to be written"),
             AppendError::Io(error) => write!(f, "the journal could not be written: {error}"),
             AppendError::Closed => f.write_str("the journal is being closed"),

@@ -111,7 +111,7 @@ fn read_header(file: &dyn File, name: &str) -> io::Result<Option<Header>> {
         Err(HeaderError::Broken) => Ok(None),
         Err(HeaderError::Version(version)) => Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("{name} has format {version}, which this version cannot read; it was written by a newer one"),
+            format!("{name} has format {version}, which this version cannot read; a newer version wrote the file"),
         )),
     }
 }

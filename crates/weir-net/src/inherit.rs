@@ -95,7 +95,7 @@ impl Inherited {
         for listener in inherited.named.iter().flat_map(|(_, listeners)| listeners).chain(&inherited.activated) {
             if !socket2::SockRef::from(listener).is_listener()? {
                 let fd = listener.as_raw_fd();
-                return Err(io::Error::other(format!("descriptor {fd} was passed on but does not listen")));
+                return Err(io::Error::other(format!("the inherited file descriptor {fd} is not a listening socket")));
             }
         }
         Ok(inherited)
@@ -129,7 +129,10 @@ impl Inherited {
 pub const READY_BYTE: [u8; 1] = *b"1";
 
 fn unclear(variable: &str, value: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, format!("{variable}: {value:?} is not understood"))
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("the value {value:?} of the environment variable {variable} is not valid"),
+    )
 }
 
 /// Whether a socket bound to `bound` is the one that `wanted` asks for. `[::]` and `0.0.0.0` are two ways to write
@@ -143,11 +146,11 @@ fn serves(bound: SocketAddr, wanted: SocketAddr) -> bool {
 /// Nothing else may own the descriptor.
 unsafe fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < SYSTEMD_FIRST_FD {
-        return Err(io::Error::other(format!("descriptor {fd} was passed on but is a standard stream")));
+        return Err(io::Error::other(format!("the inherited file descriptor {fd} is a standard stream")));
     }
     // SAFETY: the descriptor is only looked at, and that it is open is what we look for.
     let flags = fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) });
-    let flags = flags.map_err(|_| io::Error::other(format!("descriptor {fd} was passed on but is not open")))?;
+    let flags = flags.map_err(|_| io::Error::other(format!("the inherited file descriptor {fd} is not open")))?;
     // SAFETY: it is open, and the caller promises that nothing else owns it.
     let owned = unsafe { OwnedFd::from_raw_fd(fd) };
     // Processes that this one starts must not hold it by accident.

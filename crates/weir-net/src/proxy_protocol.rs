@@ -112,7 +112,7 @@ pub async fn receive(tcp: &TcpStream) -> io::Result<ProxyHeader> {
             }
             // What comes next wakes us, as if nothing were there yet.
             Ok(None) if count < MOST => Err(io::ErrorKind::WouldBlock.into()),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "there is no PROXY header")),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "there is no valid PROXY header")),
         }
     })
     .await

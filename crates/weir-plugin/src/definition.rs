@@ -240,7 +240,7 @@ impl Build {
         for variable in template.variables() {
             let Some(mut problem) = variable.absence(moment) else { continue };
             if !variable.is_known() {
-                problem.push_str("; a dollar sign is written `\\$`");
+                problem.push_str("; write `\\$` for a dollar sign");
             }
             self.warnings.push(ConfigError::new(place, problem));
         }

@@ -321,11 +321,11 @@ impl Variable {
     /// Why it can have no value at this moment; `None` where it may have one.
     pub fn absence(&self, at: Moment) -> Option<String> {
         let why = match (self, self.since()) {
-            (Variable::Unknown(_), _) => "which is not a variable",
+            (Variable::Unknown(_), _) => "which does not exist",
             (_, Some(since)) if since <= at => return None,
             (_, Some(Moment::Routing | Moment::Request)) => "which has no value before a route is chosen",
             (_, Some(Moment::Answer)) => "which has no value before the request is answered",
-            (_, Some(Moment::Record) | None) => "and the body of the request is not read for it",
+            (_, Some(Moment::Record) | None) => "which needs the request body, and the body is not read here",
         };
         Some(format!("names the variable `{self}`, {why}"))
     }
@@ -361,12 +361,12 @@ mod tests {
     #[test]
     fn what_has_no_value_says_why() {
         for (name, at, why) in [
-            ("resp_body", Moment::Record, "which is not a variable"),
+            ("resp_body", Moment::Record, "which does not exist"),
             ("consumer_name", Moment::Routing, "which has no value before a route is chosen"),
             ("sent_http_a", Moment::Request, "which has no value before the request is answered"),
-            ("post_arg_a", Moment::Answer, "and the body of the request is not read for it"),
-            ("post_arg.a.b", Moment::Answer, "and the body of the request is not read for it"),
-            ("graphql_name", Moment::Record, "and the body of the request is not read for it"),
+            ("post_arg_a", Moment::Answer, "which needs the request body, and the body is not read here"),
+            ("post_arg.a.b", Moment::Answer, "which needs the request body, and the body is not read here"),
+            ("graphql_name", Moment::Record, "which needs the request body, and the body is not read here"),
             ("uri_param_a", Moment::Routing, "which has no value before a route is chosen"),
         ] {
             let told = Variable::named(name).absence(at);

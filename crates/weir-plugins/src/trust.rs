@@ -16,7 +16,7 @@ pub enum ServerTrust {
 static SYSTEM: LazyLock<Result<Arc<ClientConfig>, String>> = LazyLock::new(|| {
     let found = rustls_native_certs::load_native_certs().certs;
     match found.is_empty() {
-        true => Err("this system has no certificates of authorities".to_owned()),
+        true => Err("the system has no CA certificates".to_owned()),
         false => config(tls::Trust::System(&found)),
     }
 });

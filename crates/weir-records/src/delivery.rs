@@ -471,7 +471,7 @@ impl RecordDelivery {
         }
         let waits = self.task.account.read().pending.spool.records;
         if waits > 0 {
-            tracing::warn!("{}: {waits} records wait on disk for the next start", self.task.core.name());
+            tracing::warn!("{}: {waits} records stay on disk until the next start", self.task.core.name());
         }
     }
 

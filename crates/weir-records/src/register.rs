@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How long sinks have to book what they could not send.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-struct KnownPlace {
+struct RegisteredSpool {
     place: Arc<SpoolPlace>,
     /// By a sink.
     is_used: bool,
@@ -49,7 +49,7 @@ pub struct SinkRegister {
     limits: Mutex<SinkLimits>,
     running: Mutex<Vec<Arc<SinkSignals>>>,
     /// Places on disk, for as long as the process runs.
-    places: Mutex<Vec<KnownPlace>>,
+    places: Mutex<Vec<RegisteredSpool>>,
     pub(crate) tasks: AtomicUsize,
 }
 
@@ -113,14 +113,14 @@ impl SinkRegister {
 
     /// A place that a sink has opened and uses.
     pub(crate) fn add_place(&self, place: &Arc<SpoolPlace>) {
-        locked(&self.places).push(KnownPlace { place: Arc::clone(place), is_used: true });
+        locked(&self.places).push(RegisteredSpool { place: Arc::clone(place), is_used: true });
     }
 
     /// The places in a directory that this process has open and no sink uses. From now on one does.
     pub(crate) fn claim_places(&self, directory: &Path) -> Vec<Arc<SpoolPlace>> {
         let mut places = locked(&self.places);
-        let free = |known: &&mut KnownPlace| !known.is_used && known.place.directory().parent() == Some(directory);
-        let claim = |known: &mut KnownPlace| {
+        let free = |known: &&mut RegisteredSpool| !known.is_used && known.place.directory().parent() == Some(directory);
+        let claim = |known: &mut RegisteredSpool| {
             known.is_used = true;
             Arc::clone(&known.place)
         };

@@ -143,7 +143,7 @@ impl RingReader {
 }
 
 /// A ring for the thread that asks, if there is a slot for it to count in.
-pub fn ring(account: &Arc<RecordAccount>) -> Option<(RingWriter, RingReader)> {
+pub fn new_ring(account: &Arc<RecordAccount>) -> Option<(RingWriter, RingReader)> {
     let slot = account.take_slot()?;
     let (producer, consumer) = RingBuffer::new(RING_BYTES);
     let (sender, receiver) = channel();
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn records_come_out_as_they_went_in_and_a_full_ring_counts() {
         let account = Arc::new(RecordAccount::in_memory("test"));
-        let (writer, mut reader) = ring(&account).expect("a slot");
+        let (writer, mut reader) = new_ring(&account).expect("a slot");
         let attached = Attachment { bytes: b"body".to_vec(), _held: Box::new(()) };
         writer.write(Vec::new(), |out| out.extend_from_slice(b"one"));
         writer.write(vec![attached], |out| out.extend_from_slice(b"two"));
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn two_threads_lose_nothing() {
         let account = Arc::new(RecordAccount::in_memory("test"));
-        let (writer, mut reader) = ring(&account).expect("a slot");
+        let (writer, mut reader) = new_ring(&account).expect("a slot");
         let thread = std::thread::spawn(move || {
             for number in 0..20_000_u32 {
                 writer.write(Vec::new(), |out| {

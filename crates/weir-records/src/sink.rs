@@ -8,7 +8,7 @@ use crate::delivery;
 use crate::destination::OpenDestination;
 use crate::lock::locked;
 use crate::register::SinkRegister;
-use crate::ring::{Attachment, RingWriter, ring};
+use crate::ring::{Attachment, RingWriter, new_ring};
 use crate::signals::SinkSignals;
 use crate::sink_core::{SinkCore, SinkOptions};
 
@@ -44,13 +44,13 @@ impl RecordSink {
         register.began(&self.core.signals);
         register.threads().run(register.limits().threads, start).map_err(|error| {
             register.ended(&self.core.signals);
-            format!("{}: no thread can be started that sends records: {error}", self.core.name())
+            format!("{}: the thread that sends records cannot be started: {error}", self.core.name())
         })
     }
 
     /// A ring for the thread that asks. `None` where too many threads have one.
     pub fn writer(&self) -> Option<RingWriter> {
-        let (writer, reader) = ring(self.core.spooled.get().unwrap_or(&self.core.account))?;
+        let (writer, reader) = new_ring(self.core.spooled.get().unwrap_or(&self.core.account))?;
         locked(&self.core.new_rings).push(reader);
         Some(writer)
     }

@@ -99,7 +99,7 @@ impl SpoolPlace {
                 return Ok(place);
             }
         }
-        Err(io::Error::other(format!("all {MAX_PLACES} places in {} are in use", directory.display())))
+        Err(io::Error::other(format!("all {MAX_PLACES} spool directories in {} are in use", directory.display())))
     }
 
     /// Places with records that no process uses.

@@ -268,7 +268,7 @@ impl WriterThread {
         let give_up = *self.give_up.get_or_insert_with(|| Instant::now() + LAST_LINES);
         match Instant::now() < give_up {
             true => Ok(()),
-            false => Err(io::Error::new(ErrorKind::TimedOut, "the reader of the log does not read")),
+            false => Err(io::Error::new(ErrorKind::TimedOut, "the program that reads the log has stopped reading")),
         }
     }
 

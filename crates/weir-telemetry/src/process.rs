@@ -36,7 +36,7 @@ pub(crate) fn metrics(page: &mut Page) {
     page.value(&[], since.as_secs_f64());
     if let Some((open, limit)) = open_files() {
         page.gauge("process_open_fds", "Open file descriptors.").value(&[], open);
-        page.gauge("process_max_fds", "File descriptors that may be open.").value(&[], limit);
+        page.gauge("process_max_fds", "Limit of open file descriptors.").value(&[], limit);
     }
     if let Ok(stat) = Process::myself().and_then(|process| process.stat()) {
         let seconds = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;

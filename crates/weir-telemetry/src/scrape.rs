@@ -38,14 +38,14 @@ impl Metrics {
         for (cause, count) in self.workers().iter().flat_map(|worker| worker.errors.values()) {
             *errors.entry(cause).or_insert(0) += count;
         }
-        page.counter("weir_http_errors", "Exchanges that ended early, by what ended them.");
+        page.counter("weir_http_errors", "Exchanges that ended early, by cause.");
         for (cause, count) in errors {
             page.total(&[("cause", cause)], count);
         }
 
         page.histogram(
             "weir_http_request_duration_seconds",
-            "From the first byte of a request to the last byte of its response.",
+            "Time from the first byte of a request to the last byte of its response.",
         );
         page.distribution(&[], &self.histogram(|of| &of.request_duration), Resolution::Full);
 
@@ -55,41 +55,50 @@ impl Metrics {
     }
 
     fn connections(&self, page: &mut Page) {
-        page.gauge("weir_client_connections", "Open connections of clients, by worker.");
+        page.gauge("weir_client_connections", "Open client connections, by worker.");
         for (number, worker) in self.workers().iter().enumerate() {
             page.value(&[("worker", &number.to_string())], worker.connections());
         }
-        page.counter("weir_client_connections_opened", "Connections taken from clients.");
+        page.counter("weir_client_connections_opened", "Client connections accepted.");
         page.total(&[], self.sum(|of| &of.connections_opened));
-        page.counter("weir_client_connections_handed_over", "Connections one worker gave to another.");
+        page.counter(
+            "weir_client_connections_handed_over",
+            "Client connections that one worker handed over to another.",
+        );
         page.total(&[], self.sum(|of| &of.connections_handed_over));
-        page.counter("weir_accept_errors", "Connections that could not be accepted, as when descriptors run out.");
+        page.counter(
+            "weir_accept_errors",
+            "Client connections that could not be accepted, for example for lack of file descriptors.",
+        );
         page.total(&[], self.sum(|of| &of.accept_errors));
         page.counter(
             "weir_client_connections_full_seconds",
-            "Seconds in which there was no room for another connection.",
+            "Seconds in which the connection limit of a worker was reached.",
         );
         page.total(&[], self.sum(|of| &of.connections_full));
-        page.counter("weir_client_connections_shed", "Idle connections closed because there was no room for others.");
+        page.counter(
+            "weir_client_connections_shed",
+            "Idle client connections closed because the connection limit was reached.",
+        );
         page.total(&[], self.sum(|of| &of.connections_shed));
         page.counter(
             "weir_client_connections_over_share",
-            "Connections closed because their client's address has as many as it may.",
+            "Client connections closed because the limit for one client address was reached.",
         );
         page.total(&[], self.sum(|of| &of.connections_over_share));
-        page.counter("weir_tls_handshakes", "Handshakes with clients over TLS, by outcome.");
+        page.counter("weir_tls_handshakes", "TLS handshakes with clients, by outcome.");
         let resumed = self.sum(|of| &of.tls_resumptions);
         page.total(&[("outcome", "full")], self.sum(|of| &of.tls_handshakes).saturating_sub(resumed));
         page.total(&[("outcome", "resumed")], resumed);
         page.total(&[("outcome", "failed")], self.sum(|of| &of.tls_failures));
         page.histogram(
             "weir_worker_tick_delay_seconds",
-            "How late workers came to their timer, due every 20 ms: so long something had held up the thread.",
+            "Delay of the workers' timer, which is due every 20 ms: how long the thread was blocked.",
         );
         page.distribution(&[], &self.histogram(|of| &of.tick_delay), Resolution::Full);
         page.histogram(
             "weir_worker_adoption_slice_seconds",
-            "Pieces of work between which a worker serves while it adopts a configuration.",
+            "Duration of the steps in which a worker adopts a configuration; it serves requests between the steps.",
         );
         page.distribution(&[], &self.histogram(|of| &of.adoption_slice), Resolution::Full);
         // Ended ones are read first, so that one ending in between cannot make the difference negative.
@@ -103,7 +112,7 @@ impl Metrics {
     fn upstreams(&self, page: &mut Page) {
         page.histogram(
             "weir_upstream_response_duration_seconds",
-            "From a request sent to an upstream to the head of its response.",
+            "Time from sending a request to an upstream to receiving the head of its response.",
         );
         page.distribution(&[], &self.histogram(|of| &of.upstream_duration), Resolution::Full);
         page.counter("weir_upstream_bytes", "Bytes exchanged with upstreams, heads included.");
@@ -114,11 +123,11 @@ impl Metrics {
         let connected = self.sum(|of| &of.upstream_connects);
         page.total(&[("outcome", "connected")], connected);
         page.total(&[("outcome", "failed")], self.sum(|of| &of.upstream_connect_failures));
-        page.counter("weir_upstream_reuses", "Exchanges sent over a connection that had carried one before.");
+        page.counter("weir_upstream_reuses", "Exchanges sent over a reused upstream connection.");
         page.total(&[], self.sum(|of| &of.upstream_reuses));
-        page.counter("weir_upstream_retries", "Attempts beyond the first.");
+        page.counter("weir_upstream_retries", "Retries: attempts after the first.");
         page.total(&[], self.sum(|of| &of.upstream_retries));
-        page.counter("weir_upstream_retries_refused", "Attempts beyond the first that the budget did not allow.");
+        page.counter("weir_upstream_retries_refused", "Retries that the retry budget did not allow.");
         page.total(&[], self.sum(|of| &of.upstream_retries_refused));
         let idle: u64 = self.workers().iter().map(|worker| worker.upstream_idle.value()).sum();
         page.gauge("weir_upstream_connections", "Open connections to upstreams.");
@@ -157,7 +166,10 @@ impl Metrics {
         page.counter("weir_config_reloads", "Configurations read after a change, by outcome.");
         page.total(&[("outcome", "applied")], control.reloads_applied.load(Relaxed));
         page.total(&[("outcome", "refused")], control.reloads_refused.load(Relaxed));
-        page.gauge("weir_config_revision", "The configuration accepted last, counted from 1 in each process.");
+        page.gauge(
+            "weir_config_revision",
+            "Revision of the last accepted configuration, counted from 1 in each process.",
+        );
         page.value(&[], control.revision.load(Relaxed));
         page.gauge("weir_config_last_applied_timestamp_seconds", "When a configuration was last applied.");
         page.value(&[], control.last_applied_unix());

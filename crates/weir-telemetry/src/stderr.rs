@@ -20,7 +20,7 @@ pub fn write_line(line: &[u8]) {
     let lost = LOST.load(Relaxed);
     let limit = if lost == 0 { LIMIT } else { Duration::ZERO };
     if lost > 0 {
-        let told = format!("weir: {lost} lines are lost: standard error was not read\n");
+        let told = format!("weir: {lost} lines were lost, because standard error was not read\n");
         if !write_pieces(told.as_bytes(), limit) {
             LOST.fetch_add(1, Relaxed);
             return;

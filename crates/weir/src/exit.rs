@@ -28,9 +28,9 @@ impl From<ExitFailure> for ExitCode {
 /// The end of `--help`.
 pub const HELP: &str = "\
 Exit codes:
-  0  done; `run` was asked to stop and did
+  0  success; for `run`: the process stopped on request
   1  the configuration is not valid, or cannot be read
   2  wrong usage
-  3  an address cannot be listened on
-  4  the system refused something else, such as a thread or a log file
-  5  a node did not do what it was asked for";
+  3  a listen address cannot be opened
+  4  the system refused another resource, such as a thread or a log file
+  5  the node or its store refused the request, or could not be reached";

@@ -116,9 +116,9 @@ impl GatewayNode {
         let invocation = Invocation::of_this_process();
         // SAFETY: the process has opened nothing yet, so whatever the environment names came from outside.
         let inherited = unsafe { Inherited::from_environment() };
-        let mut inherited = inherited.map_err(|error| system("sockets that were passed on cannot be used", &error))?;
+        let mut inherited = inherited.map_err(|error| system("the inherited sockets cannot be used", &error))?;
         if !inherited.secrets.is_empty() && !TicketKeys::take_over(&inherited.secrets) {
-            say!("the session ticket keys of the previous process cannot be read; clients begin new TLS sessions");
+            say!("the session ticket keys of the previous process cannot be read; clients cannot resume TLS sessions");
         }
         let limits = ProcessLimits::raise();
 
@@ -163,12 +163,13 @@ impl GatewayNode {
 
         let access_log = logs::open(settings.enable_access_log.as_ref(), &metrics)?;
         let state = Arc::new(NodeState::new(Arc::clone(&metrics), limits, Arc::clone(&publisher)));
-        let no_thread = |error: io::Error| system("a thread or its runtime cannot be made", &error);
-        let no_copy = |error: io::Error| system("a socket cannot be copied", &error);
+        let no_thread = |error: io::Error| system("a thread or its async runtime cannot be started", &error);
+        let no_copy =
+            |error: io::Error| system("the file descriptor of a listening socket cannot be duplicated", &error);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
         let signals = {
             let _guard = runtime.enter();
-            Signals::take().map_err(|error| system("signals cannot be handled", &error))?
+            Signals::take().map_err(|error| system("the signal handlers cannot be installed", &error))?
         };
         let status = sockets.share(STATUS, 1).map_err(no_copy)?.remove(0);
         let status = StatusServer::start(status, Arc::clone(&state)).map_err(no_thread)?;
@@ -336,8 +337,8 @@ impl Control {
     fn reopen_logs(&self) {
         if let Some(log) = &self.access_log {
             log.reopen(|reopened| match reopened {
-                Ok(()) => say!("the access log was opened again"),
-                Err(error) => say!("the access log cannot be opened again, the old file stays in use: {error}"),
+                Ok(()) => say!("the access log was reopened"),
+                Err(error) => say!("the access log cannot be reopened, the old file stays in use: {error}"),
             });
         }
     }
@@ -369,7 +370,7 @@ impl Control {
     fn carry_on(&self) {
         self.acme.pause(false);
         if let Err(failure) = self.watch.lend_store(false) {
-            say!("{failure}; nothing can be written until the next start");
+            say!("{failure}; the store stays read-only until the next start");
         }
     }
 
@@ -429,13 +430,13 @@ impl Control {
                         return;
                     }
                     if Instant::now() >= deadline {
-                        return say!("closing {} connections that did not end in time", self.gateway.connections());
+                        return say!("drain time-out: closing {} open connections", self.gateway.connections());
                     }
                 }
                 request = self.signals.next() => match request {
                     SignalRequest::Stop => return,
                     SignalRequest::ReopenLogs => self.reopen_logs(),
-                    SignalRequest::Drain | SignalRequest::Reload | SignalRequest::Upgrade => say!("draining already"),
+                    SignalRequest::Drain | SignalRequest::Reload | SignalRequest::Upgrade => say!("already draining"),
                 },
             }
         }

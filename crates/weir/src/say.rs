@@ -30,7 +30,7 @@ pub fn line(text: Arguments) {
 pub fn print(text: &[u8]) -> ExitCode {
     match io::stdout().write_all(text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            line(format_args!("stdout cannot be written: {error}"));
+            line(format_args!("cannot write to standard output: {error}"));
             ExitFailure::System.into()
         }
         _ => exit::DONE,

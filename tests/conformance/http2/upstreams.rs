@@ -227,7 +227,7 @@ fn h13_an_endpoint_that_has_fallen_silent_is_left() {
     assert_eq!(gateway.get("/a").text(), "here");
     assert_eq!(gateway.get("/a").text(), "here", "asked for again on a new connection, before the time-out of 60 s");
     assert_eq!(origin.connections(), 2);
-    assert!(gateway.stderr().contains("has not answered a ping"));
+    assert!(gateway.stderr().contains("has not answered an HTTP/2 PING"));
 }
 
 #[test]

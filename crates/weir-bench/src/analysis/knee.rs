@@ -46,7 +46,7 @@ fn of_curve(cells: &[Cell], row: &ScenarioRow, target: &str, workers: u32) -> Op
         Err(NoKnee::TooFewLevels) => {
             let levels = levels.len();
             found.note =
-                Some(format!("{levels} levels are too few to see one: {} are needed", crate::stats::ENOUGH_LEVELS));
+                Some(format!("{levels} levels are too few to find a knee: {} are needed", crate::stats::ENOUGH_LEVELS));
         }
         Err(NoKnee::BelowTheFirst) => found.note = Some(format!("below {first} clients, the first level")),
         Err(NoKnee::BeyondTheLast) => found.note = Some(format!("beyond {last} clients, the last level")),

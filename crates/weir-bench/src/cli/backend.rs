@@ -10,32 +10,32 @@ use crate::backend::{BackendAnswer, BackendDelay, BackendServer, Behaviour, Conf
 use crate::cli::print::out;
 use crate::engine::allow_files;
 
-/// Run a backend that does what it is told: constant, sized, echoed, slow or failing answers; HTTP/1.1, HTTP/2 and
-/// gRPC, WebSocket and server-sent events, in the clear or over TLS.
+/// Run a test backend with configurable answers: constant, sized, echoed, slow or failing; HTTP/1.1, HTTP/2 and gRPC,
+/// WebSocket and server-sent events, with or without TLS.
 ///
-/// Whatever the options say, some paths always do the same: /echo, /bytes/N, /status/N, /delay/10ms, /cpu/50us,
-/// /sse?rate=10&bytes=82. WebSocket messages come back, reversed when the path ends in /reverse.
+/// Some paths behave the same whatever the options are: /echo, /bytes/N, /status/N, /delay/10ms, /cpu/50us,
+/// /sse?rate=10&bytes=82. WebSocket messages are echoed, and reversed when the path ends in /reverse.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BackendArguments {
-    /// Where to listen; several times for several backends in one process
+    /// Address to listen on; give several for several backends in one process
     #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
     listen: Vec<SocketAddr>,
-    /// Threads, each accepting on its own
+    /// Number of threads; each accepts connections by itself
     #[arg(short, long, default_value_t = 1)]
     threads: usize,
     /// The answer: ok (nginx's `return 200 'OK'`), echo, or a size such as 1KiB
     #[arg(short, long, default_value_t = BackendAnswer::Ok)]
     answer: BackendAnswer,
-    /// Hold answers back: 10ms, 5ms..50ms, exp:20ms, bimodal:1ms,100ms@0.05, alternate:5ms,50ms/10s, stall:1s/10s
+    /// Delay of answers: 10ms, 5ms..50ms, exp:20ms, bimodal:1ms,100ms@0.05, alternate:5ms,50ms/10s, stall:1s/10s
     #[arg(long, value_name = "DELAY")]
     delay: Option<BackendDelay>,
-    /// Burn this much processor time per request, such as 50us
+    /// Processor time to use per request, such as 50us
     #[arg(long, value_name = "TIME", value_parser = time)]
     work: Option<Duration>,
     /// Fail a share of the requests: 1%:503, 1%:close, 1%:reset, 1%:hang
     #[arg(long, value_name = "SHARE:HOW")]
     fail: Option<InjectedFailure>,
-    /// Speak TLS, with a certificate made at start unless --cert and --key are given
+    /// Use TLS, with a certificate generated at start unless --cert and --key are given
     #[arg(long)]
     tls: bool,
     /// Certificate chain, PEM

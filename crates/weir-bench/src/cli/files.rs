@@ -208,13 +208,13 @@ pub fn export(arguments: ExportArguments) -> Result<u8, String> {
         .filter(|cell| arguments.connections.is_none_or(|connections| cell.level.connections == connections))
         .collect();
     let Some(cell) = cells.first() else {
-        return Err("no measured cell fits --row, --target and --connections".to_owned());
+        return Err("no measured cell matches --row, --target and --connections".to_owned());
     };
     if cells.len() > 1 && arguments.format.is_of_one_cell() {
         let names: Vec<String> =
             cells.iter().map(|one| format!("{} · {} · {}", one.row, one.target, one.level.connections)).collect();
         return Err(format!(
-            "the format holds one cell, and {} fit: {}; choose with --row, --target and --connections",
+            "the format holds one cell, and {} match: {}; choose one with --row, --target and --connections",
             cells.len(),
             names.join("; ")
         ));
@@ -225,7 +225,7 @@ pub fn export(arguments: ExportArguments) -> Result<u8, String> {
 
 #[derive(Debug, Args)]
 pub struct JudgeArguments {
-    /// What the publication says, as YAML or JSON; `bench/publications` has examples
+    /// The statements and figures of the publication, as YAML or JSON; `bench/publications` has examples
     pub file: PathBuf,
 }
 
@@ -244,7 +244,7 @@ pub fn judge(arguments: JudgeArguments) -> Result<u8, String> {
 #[derive(Debug, Args)]
 pub struct CapacityArguments {
     pub file: PathBuf,
-    /// Requests per second that are to be carried
+    /// Required requests per second
     #[arg(long)]
     pub rate: f64,
 }

@@ -12,10 +12,10 @@ pub struct ImportArguments {
     /// Property, as JMeter's -J: NAME=VALUE
     #[arg(short = 'J', value_parser = name_and_value)]
     pub properties: Vec<(String, String)>,
-    /// Connect here (HOST:PORT) whatever the plan says
+    /// Connect to this address (HOST:PORT) instead of the hosts in the plan
     #[arg(long)]
     pub connect_to: Option<String>,
-    /// Run the plan at once instead of printing what `weir load --plan` reads
+    /// Run the plan at once instead of printing it for `weir load --plan`
     #[arg(long)]
     pub run: bool,
 }

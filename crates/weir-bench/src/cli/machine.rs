@@ -15,7 +15,7 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub struct ListArguments {
-    /// Where installed peers are
+    /// Directory of the installed peers
     #[arg(long, env = "WEIR_BENCH_CACHE", default_value = ".cache/bench")]
     pub cache: PathBuf,
 }
@@ -31,7 +31,7 @@ pub fn list(arguments: ListArguments) -> Result<u8, String> {
         show(&target::read(&name)?, &arguments.cache);
     }
     out!("\nBackends");
-    out!("  {:<16} always there", "builtin");
+    out!("  {:<16} always available", "builtin");
     for name in target::backend_names() {
         show(&target::read_backend(&name, &arguments.cache)?, &arguments.cache);
     }
@@ -41,7 +41,7 @@ pub fn list(arguments: ListArguments) -> Result<u8, String> {
 /// A line about what is started: where it is, or how to get it.
 fn show(peer: &PeerDefinition, cache: &Path) {
     let state = if peer.direct {
-        "always there".to_owned()
+        "always available".to_owned()
     } else {
         match target::locate(peer, None, cache) {
             Ok(found) => format!("{}, {}", found.program.display(), found.version.unwrap_or_default()),
@@ -79,7 +79,7 @@ pub struct InstallArguments {
     /// Targets and backends, by the names of their folders
     #[arg(required = true)]
     pub targets: Vec<String>,
-    /// Where they are put
+    /// Directory to install into
     #[arg(long, env = "WEIR_BENCH_CACHE", default_value = ".cache/bench")]
     pub cache: PathBuf,
 }

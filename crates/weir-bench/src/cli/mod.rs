@@ -20,7 +20,7 @@ pub enum LabCommand {
     List(machine::ListArguments),
     /// Compare two results cell by cell
     Compare(files::CompareArguments),
-    /// Draw reports from result files
+    /// Write HTML reports from result files
     Report(files::ReportArguments),
     /// Write a page of Markdown from stored results: figures with their spread, or what each policy costs
     Page(files::PageArguments),
@@ -28,17 +28,17 @@ pub enum LabCommand {
     Replay(files::ReplayArguments),
     /// Write a result in another tool's format
     Export(files::ExportArguments),
-    /// Say how many nodes a rate needs, from a result over several numbers of workers
+    /// Calculate how many nodes a rate needs, from a result with several numbers of workers
     Capacity(files::CapacityArguments),
-    /// Judge published figures by the rules for results of the lab
+    /// Judge published figures by the rules that apply to results of the lab
     Judge(files::JudgeArguments),
-    /// Print what a scenario or a publication may say, as JSON Schema
+    /// Print the JSON Schema of scenario files or publication files
     Schema(schema::SchemaArguments),
-    /// Look at this machine: limits, settings, topology, and what to change
+    /// Check this machine's limits, settings and topology, and recommend changes
     Doctor(machine::DoctorArguments),
-    /// Take a JMeter test plan
+    /// Convert a JMeter test plan
     Import(import::ImportArguments),
-    /// Install a target or a backend from the registry its folder names
+    /// Install a target or a backend from the registry named in its folder
     Install(machine::InstallArguments),
 }
 

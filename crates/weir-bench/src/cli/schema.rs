@@ -6,16 +6,16 @@ use crate::{analysis::lint::Evidence, cli::print::out, scenario::Scenario};
 /// Print what a file may say, for editors and for the reference.
 #[derive(Debug, Args)]
 pub struct SchemaArguments {
-    /// Which kind of file
+    /// The kind of file
     #[arg(value_enum, default_value_t = SchemaKind::Scenario)]
     pub of: SchemaKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SchemaKind {
-    /// What `weir bench run` reads
+    /// Input of `weir bench run`
     Scenario,
-    /// What `weir bench judge` reads
+    /// Input of `weir bench judge`
     Publication,
 }
 

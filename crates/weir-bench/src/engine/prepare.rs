@@ -112,7 +112,7 @@ fn check_counts(plan: &LoadPlan) -> Result<(), PlanError> {
         ));
     }
     if plan.stop.duration_ms.is_none() && plan.stop.count.is_none() {
-        return wrong("stop", "say when the run ends: duration_ms, count, or both");
+        return wrong("stop", "set when the run ends: duration_ms, count, or both");
     }
     if plan.stop.duration_ms == Some(0) || plan.stop.count == Some(0) {
         return wrong("stop", "a run of length 0 measures nothing");

@@ -16,7 +16,7 @@ use crate::{
 /// A format that other tools read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ExportFormat {
-    /// What wrk2 prints, with its detailed percentile spectrum.
+    /// The output format of wrk2, with its detailed percentile spectrum.
     Wrk2,
     /// HdrHistogram percentile distribution.
     Hgrm,

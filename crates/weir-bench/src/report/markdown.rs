@@ -15,20 +15,21 @@ use crate::{
 
 /// The head of a page of figures.
 pub const RESULTS_HEAD: &str = "# Results\n\n\
-    Each table is a stored result of the lab, in [bench/results](../../bench/results), with the machine, all configurations and \
-    histograms. Figures are medians over the repeats with the lowest and the highest in brackets; where the repeats have two \
-    modes, both stand there with the number of repeats each has. Ratios are medians of the ratios within each repeat; figures \
-    that the lab found invalid have none.\n";
+    Each table shows a stored result of the lab. The result files in [bench/results](../../bench/results) also contain the \
+    machine, all configurations and the histograms. Figures are medians over the repeats, with the lowest and the highest \
+    value in brackets. Where the repeats have two modes, both modes are shown, each with its number of repeats. Ratios are \
+    medians of the ratios within each repeat; figures that the lab found invalid have no ratio.\n";
 
 /// The head of the page of prices.
 pub const PRICES_HEAD: &str = "# What each policy costs\n\n\
-    What a plugin adds to the same request on a route without it: instructions in user space, and processor time of the \
-    gateway, kernel included. Plugins that answer by themselves, as `mocking` and `redirect`, spare the way to the upstream \
-    and cost less than nothing. The options are typical ones and stand, with the requests, in \
-    [bench/scenarios/policies.yaml](../../bench/scenarios/policies.yaml).\n\n\
-    Instructions repeat to a few per cent anywhere; times belong to the machine and its day. Of what costs less than a \
-    microsecond they say nothing, as a policy more also makes the gateway wait less for a backend that shares its processor \
-    with the load: there the instructions tell. `/policies` on the status address tells the prices of your own traffic.\n";
+    The cost that a plugin adds to the same request on a route without the plugin: instructions in user space, and processor \
+    time of the gateway, including the kernel. Plugins that answer requests themselves, such as `mocking` and `redirect`, \
+    save the request to the upstream and have a negative cost. The plugins have typical options; the options and the \
+    requests are in [bench/scenarios/policies.yaml](../../bench/scenarios/policies.yaml).\n\n\
+    Instruction counts are reproducible to a few per cent on any machine; times depend on the machine and the day. Times are \
+    not meaningful for plugins that cost less than a microsecond, because an additional policy also makes the gateway wait \
+    less for a backend that shares its processor with the load; use the instructions for these plugins. `/policies` on the \
+    status address shows the costs for your own traffic.\n";
 
 /// One result as a section: what it is, how it was measured, and its figures.
 pub fn results(findings: &Findings<'_>) -> String {
@@ -72,7 +73,7 @@ fn measured(findings: &Findings<'_>) -> String {
     let day = result.started_at.split('T').next().unwrap_or_default();
     let command = result.command.iter().map(String::as_str).skip_while(|word| *word != "bench").collect::<Vec<_>>();
     format!(
-        "{}, {} processors, {}, {day}; {} interleaved repeats of {} s. Again: `weir {}`",
+        "{}, {} processors, {}, {day}; {} interleaved repeats of {} s. To repeat: `weir {}`",
         manifest.cpu.model,
         manifest.cpu.logical,
         manifest.kernel.replace("Linux version", "Linux"),

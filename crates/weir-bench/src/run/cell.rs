@@ -505,7 +505,7 @@ const LONGEST_CONFIGURATION: usize = 1 << 20;
 fn recorded_text(text: String) -> String {
     match text.len() <= LONGEST_CONFIGURATION {
         true => text,
-        false => format!("{} bytes, too long to be kept here; the template says what they are\n", text.len()),
+        false => format!("{} bytes, too long to be stored here; the template shows the content\n", text.len()),
     }
 }
 

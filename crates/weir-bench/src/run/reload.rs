@@ -40,7 +40,7 @@ impl Reload {
         }
         let words = self.peer.command(&self.peer.reload, &self.program, &inputs.dir, inputs.workers);
         let words: Vec<String> = words.iter().map(|word| word.replace("{pid}", &pid.to_string())).collect();
-        let (program, arguments) = words.split_first().ok_or("the peer says no way to reload it")?;
+        let (program, arguments) = words.split_first().ok_or("the peer has no `reload` command")?;
         let output = Command::new(program)
             .args(arguments)
             .current_dir(&self.dir)

@@ -59,7 +59,7 @@ fn problems(scenario: &Scenario) -> Vec<String> {
     claim(method.slices > 0, "method.slices: 1 or more".to_owned());
     claim(
         method.slices <= 1 || scenario.searches.is_empty(),
-        "method.slices: searches are made of whole runs; leave it at 1".to_owned(),
+        "method.slices: searches use whole runs; leave it at 1".to_owned(),
     );
     claim(method.measured_s > 0.0, "method.measured_s: more than 0".to_owned());
     claim(
@@ -172,8 +172,8 @@ mod tests {
             assert!(error.contains(words), "{error}");
         };
         let open = "pacing: {kind: open, rate: {constant: 5}}";
-        says(&format!("{{rate: 5, {open}}}"), "", "load.pacing: stands instead of rate, ramp_up_s and think_ms");
-        says("{}", &format!("rate: 5, {open}"), "rows[0].pacing: stands instead of rate and rate_of");
+        says(&format!("{{rate: 5, {open}}}"), "", "load.pacing: replaces rate, ramp_up_s and think_ms");
+        says("{}", &format!("rate: 5, {open}"), "rows[0].pacing: replaces rate and rate_of");
         says("{}", "pacing: {kind: open, rate: {steps: []}}", "rows[0].pacing.rate: must be requests per second");
         says(
             "{}",
@@ -184,10 +184,14 @@ mod tests {
         says("{}", "requests: [{weight: 0}]", "rows[0].requests: at least one needs a weight above 0");
         says("{}", "requests: [{path: get}, {method: G T}]", "rows[0].requests[0].path: \"get\" does not start with /");
         says("{}", "request: {expect_status: [20]}", "rows[0].request.expect_status: 20 is not between 100 and 599");
-        says("{tls: true}", "request: {host: b.example}", "rows[0].request.host: over TLS it is localhost");
-        says("{processes: 4}", "", "load.processes: more than one hold idle connections only");
+        says(
+            "{tls: true}",
+            "request: {host: b.example}",
+            "rows[0].request.host: over TLS the host is always localhost",
+        );
+        says("{processes: 4}", "", "load.processes: more than one process is possible with idle connections only");
         says("{processes: 0}", "", "load.processes: 0 is not between 1 and 250");
-        says(&format!("{{{open}}}"), "speak: {protocol: idle}", "rows[0]: pacing is of requests");
+        says(&format!("{{{open}}}"), "speak: {protocol: idle}", "rows[0]: pacing applies to requests only");
     }
 
     #[test]

@@ -166,30 +166,34 @@ impl Scenario {
         let mut problems = pacing_problems("load", self.load.pacing.as_ref(), self.method.slices);
         let LoadSettings { rate, ramp_up_s, think_ms, .. } = self.load;
         if self.load.pacing.is_some() && (rate.is_some() || ramp_up_s > 0.0 || think_ms > 0.0) {
-            problems.push("load.pacing: stands instead of rate, ramp_up_s and think_ms; say either".to_owned());
+            problems.push("load.pacing: replaces rate, ramp_up_s and think_ms; use either pacing or these".to_owned());
         }
         if !(1..=250).contains(&self.load.processes) {
             problems.push(format!("load.processes: {} is not between 1 and 250", self.load.processes));
         }
         if self.load.processes > 1 && self.rows.iter().any(|row| row.speak != Speak::Idle) {
-            problems.push("load.processes: more than one hold idle connections only; leave it at 1".to_owned());
+            problems.push(
+                "load.processes: more than one process is possible with idle connections only; leave it at 1"
+                    .to_owned(),
+            );
         }
         for (index, row) in self.rows.iter().enumerate() {
             let place = format!("rows[{index}]");
             problems.extend(pacing_problems(&place, row.pacing.as_ref(), self.method.slices));
             if row.pacing.is_some() && (row.rate.is_some() || row.rate_of.is_some()) {
-                problems.push(format!("{place}.pacing: stands instead of rate and rate_of; say one of them"));
+                problems.push(format!("{place}.pacing: replaces rate and rate_of; use only one of them"));
             }
             if self.pacing(row).is_some() && !row.speak.asks() {
-                problems
-                    .push(format!("{place}: pacing is of requests; what it speaks says `per_second`, or holds still"));
+                problems.push(format!(
+                    "{place}: pacing applies to requests only; other protocols use `per_second`, idle has no rate"
+                ));
             }
             if row.requests.is_empty() {
                 problems.extend(request_problems(&format!("{place}.request"), &row.request, self.tls(row)));
                 continue;
             }
             if !row.speak.asks() {
-                problems.push(format!("{place}.requests: are of HTTP; what it speaks has a path of its own"));
+                problems.push(format!("{place}.requests: apply to HTTP only; this protocol has a fixed path"));
             }
             if row.requests.iter().all(|request| request.weight == 0) {
                 problems.push(format!("{place}.requests: at least one needs a weight above 0"));
@@ -211,7 +215,9 @@ fn pacing_problems(place: &str, pacing: Option<&Pacing>, slices: u32) -> Vec<Str
     let changes =
         matches!(pacing, Pacing::Replay { .. } | Pacing::Open { rate: Rate::Steps(_) | Rate::Ramp { .. }, .. });
     if slices > 1 && changes {
-        problems.push(format!("{place}.pacing: changes over a run, and method.slices cuts runs up; leave that at 1"));
+        problems.push(format!(
+            "{place}.pacing: changes during a run, and method.slices splits runs; leave method.slices at 1"
+        ));
     }
     problems
 }
@@ -229,7 +235,9 @@ fn request_problems(place: &str, request: &RequestSpec, tls: bool) -> Vec<String
         problems.push(format!("{place}.expect_status: {status} is not between 100 and 599"));
     }
     if tls && host.is_some() {
-        problems.push(format!("{place}.host: over TLS it is localhost, for which the run's certificate is"));
+        problems.push(format!(
+            "{place}.host: over TLS the host is always localhost, because the run's certificate is for localhost"
+        ));
     }
     problems
 }

@@ -57,7 +57,7 @@ impl AuthorityClient {
 
     async fn ask(self, request: Request<BodyWrapper<Bytes>>) -> Result<Response<Full<Bytes>>, NoAnswer> {
         let host = request.uri().host().unwrap_or_default().to_owned();
-        let no_answer = |error: &dyn fmt::Display| NoAnswer(format!("{host} gives no answer: {error}"));
+        let no_answer = |error: &dyn fmt::Display| NoAnswer(format!("no answer from {host}: {error}"));
         let to = ServiceUrl::of(request.uri()).map_err(|error| no_answer(&error))?;
         let (head, content) = request.into_parts();
         let content = content.collect().await.map_err(|error| no_answer(&error))?.to_bytes();

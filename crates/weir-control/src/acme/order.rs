@@ -53,7 +53,7 @@ fn in_words(problem: &Problem) -> String {
     match (&problem.detail, kind) {
         (Some(detail), Some(kind)) => format!("{detail} ({kind})"),
         (Some(detail), None) => detail.clone(),
-        (None, kind) => kind.unwrap_or("it does not say why").to_owned(),
+        (None, kind) => kind.unwrap_or("no reason given").to_owned(),
     }
 }
 
@@ -96,7 +96,7 @@ impl Orders {
         let pem = format!("{key}{chain}");
         let validity = Validity::of(pem.as_bytes(), host).map_err(OrderFailure::own)?;
         if validity.until <= SystemTime::now() {
-            return Err(OrderFailure::own("the certificate has expired already; is the clock right?"));
+            return Err(OrderFailure::own("the new certificate has already expired; is the clock right?"));
         }
         let unsaved = |error| OrderFailure::own(format!("the certificate cannot be saved: {error}"));
         self.storage.save_certificate(host, &pem).map_err(unsaved)?;
@@ -112,12 +112,14 @@ impl Orders {
             match authorization.status {
                 AuthorizationStatus::Pending => {}
                 AuthorizationStatus::Valid => continue, // proved not long ago
-                status => return Err(OrderFailure::own(format!("the authorization is {status:?} already"))),
+                status => {
+                    return Err(OrderFailure::own(format!("the authorization already has the status {status:?}")));
+                }
             }
             let (kind, otherwise) = match self.terms.challenge {
-                Challenge::Http01 => (ChallengeType::Http01, "the authority offers no challenge over HTTP (http-01)"),
+                Challenge::Http01 => (ChallengeType::Http01, "the authority does not offer the challenge http-01"),
                 Challenge::TlsAlpn01 => {
-                    (ChallengeType::TlsAlpn01, "the authority does not offer to ask in a handshake (tls-alpn-01)")
+                    (ChallengeType::TlsAlpn01, "the authority does not offer the challenge tls-alpn-01")
                 }
             };
             let mut challenge = authorization.challenge(kind).ok_or_else(|| OrderFailure::own(otherwise))?;
@@ -204,5 +206,5 @@ async fn refusal(order: &mut Order, of_order: Option<OrderFailure>) -> OrderFail
             return OrderFailure::own(in_words(problem));
         }
     }
-    of_order.unwrap_or_else(|| OrderFailure::own("the order is invalid, and the authority does not say why"))
+    of_order.unwrap_or_else(|| OrderFailure::own("the order is invalid, and the authority gives no reason"))
 }

@@ -117,7 +117,7 @@ impl AcmeStorage {
     pub(super) fn open_challenge(&self, token: &str, kind: &str, answer: &str) -> io::Result<Box<str>> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if token.is_empty() || token.len() > 200 || !token.bytes().all(plain) {
-            return Err(io::Error::other("the token of the challenge is none"));
+            return Err(io::Error::other("the token of the challenge is not valid"));
         }
         let name = format!("{token}{kind}");
         self.save_at(&self.challenge(&name), answer.as_bytes())?;

@@ -58,7 +58,7 @@ pub(super) fn refused(refusal: &PlanRefusal) -> AdminResponse {
         PlanRefusal::NoConsumer => json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": "consumer not found" })),
         PlanRefusal::Wrong(problem) => wrong(problem),
         PlanRefusal::MovedOn(current) => {
-            let problem = "the resource is not at the revision that `If-Match` names; read it again";
+            let problem = "the resource is not at the revision given in `If-Match`; read the resource again";
             let body = json!({ "error_msg": problem, "modifiedIndex": current });
             let mut answer = json_of(StatusCode::PRECONDITION_FAILED, &body);
             if let Some(current) = current {

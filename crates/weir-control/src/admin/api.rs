@@ -116,7 +116,7 @@ impl AdminApi {
         let host = head.uri.authority().map(Authority::as_str).or(field).unwrap_or_default();
         if !is_own_name(host, peer.local.ip(), &self.hosts) {
             let problem =
-                "this name is not one of the Admin API; ask for it by its address, or add the name to `admin.hosts`";
+                "the Admin API does not accept this host name; use its IP address, or add the name to `admin.hosts`";
             return Some(answer::json_of(StatusCode::MISDIRECTED_REQUEST, &json!({ "error_msg": problem })));
         }
         let origin = origin?;
@@ -125,7 +125,7 @@ impl AdminApi {
         if is_same || self.is_allowed(origin) {
             return None;
         }
-        let problem = "web pages of this origin may not use the Admin API; add it to `admin.origins`";
+        let problem = "web pages of this origin may not use the Admin API; add the origin to `admin.origins`";
         Some(answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem })))
     }
 

@@ -184,7 +184,7 @@ fn resources_of(lists: &BTreeMap<&'static str, Value>) -> Refused<WantedResource
     for (list, items) in lists {
         match *list {
             "stream_routes" => return refuse("stream mode is disabled, can not add stream routes"),
-            PLUGINS => return refuse("the list `plugins` belongs in the file of the node; leave it out"),
+            PLUGINS => return refuse("the list `plugins` belongs in the configuration file of the node; leave it out"),
             _ => {}
         }
         for (index, item) in items.as_array().into_iter().flatten().enumerate() {

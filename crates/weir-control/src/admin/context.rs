@@ -65,7 +65,9 @@ impl AdminContext {
             }
         }
         let Some(wait) = request.query.get("wait") else { return answer };
-        let Some(wait) = wait_of(wait) else { return answer::wrong("invalid argument wait: write as 5s or 500ms") };
+        let Some(wait) = wait_of(wait) else {
+            return answer::wrong("invalid argument wait: write a time such as 5s or 500ms");
+        };
         let deadline = Instant::now() + wait;
         loop {
             let served = (self.served)();
@@ -97,7 +99,7 @@ impl AdminContext {
         let live = Arc::clone(&self.live);
         // It waits for the store, and others are to be answered meanwhile.
         let asked = spawn_blocking(move || live.store().shared().map(|shared| shared.nodes())).await;
-        asked.unwrap_or_else(|_| Some(Err(StoreFailure::new("the store cannot be asked", ""))))
+        asked.unwrap_or_else(|_| Some(Err(StoreFailure::new("the query of the store failed", ""))))
     }
 
     /// The nodes that do not serve a revision yet, where the store is shared.

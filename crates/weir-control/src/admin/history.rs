@@ -31,7 +31,7 @@ pub(super) async fn answer(
 }
 
 fn number(text: &str) -> Refused<u64> {
-    text.parse().map_or_else(|_| refuse(format!("`{text}` is not the number of a revision")), Ok)
+    text.parse().map_or_else(|_| refuse(format!("`{text}` is not a revision number")), Ok)
 }
 
 /// The latest first; `?before=` goes on where a page ended, `?key=` shows one resource alone.
@@ -81,7 +81,7 @@ async fn rollback(context: &AdminContext, request: &AdminRequest<'_>, to: u64) -
     }
     let now = context.live.committed().revision;
     if to >= now {
-        return refuse(format!("revision {to} is not in the past: the store is at {now}"));
+        return refuse(format!("revision {to} is not an earlier revision: the store is at revision {now}"));
     }
     let wanted = before_revision(context, to, now)?;
     let plan = move |view: &ResourceView| {
@@ -129,7 +129,7 @@ fn before_revision(
     records.retain(|record| record.revision > to);
     if !is_complete && records.last().is_none_or(|oldest| oldest.revision != to + 1) {
         return refuse(format!(
-            "what revision {} changed is not kept any more; `store.history` says how many are",
+            "the changes since revision {} are no longer in the history; `store.history` limits the number of revisions kept",
             to + 1
         ));
     }

@@ -9,7 +9,9 @@ use super::context::AdminContext;
 /// Every node with what it serves, and whether that is what this one has.
 pub(super) async fn answer(context: &AdminContext) -> Refused<AdminResponse> {
     let Some(nodes) = context.nodes().await else {
-        return answer::refuse("the store belongs to this node alone; nodes share one with `store: { etcd: … }`");
+        return answer::refuse(
+            "this node does not share its store with other nodes; configure a shared store with `store: { etcd: … }`",
+        );
     };
     let nodes = nodes.map_err(|failure| Box::new(answer::failed(&failure)))?;
     let own = context.live.content();

@@ -14,7 +14,7 @@ pub(super) fn answer(registry: Registry, method: &Method, path: &[&str], query: 
         ["reload"] => reload(method),
         _ if !is_read => answer::json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": "not found" })),
         [] if query.is_true("all") => all(registry, query),
-        [] => wrong("ask for `plugins?all=true`, `plugins/list` or `plugins/{name}`"),
+        [] => wrong("use `plugins?all=true`, `plugins/list` or `plugins/{name}`"),
         ["list"] => match query.get("subsystem").unwrap_or("http") {
             "http" => names(registry),
             "stream" => text(StatusCode::OK, "[]"),

@@ -97,7 +97,7 @@ pub(super) fn unreadable(fault: BodyFault, limit: usize) -> AdminResponse {
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("invalid request body: request size is greater than the maximum size {limit} allowed"),
         ),
-        BodyFault::Incomplete => (StatusCode::BAD_REQUEST, "invalid request body: it did not come whole".to_owned()),
+        BodyFault::Incomplete => (StatusCode::BAD_REQUEST, "invalid request body: it is incomplete".to_owned()),
     };
     json_of(status, &json!({ "error_msg": problem }))
 }

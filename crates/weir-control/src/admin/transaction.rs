@@ -46,7 +46,10 @@ impl Transaction {
             return refuse("missing `operations`: write a list of `{ \"put\": \"routes/r1\", \"value\": {} }`");
         };
         if list.len() > MOST_OPERATIONS {
-            return refuse(format!("{} operations are more than {MOST_OPERATIONS}: divide them", list.len()));
+            return refuse(format!(
+                "{} operations are more than the limit of {MOST_OPERATIONS}: split the transaction",
+                list.len()
+            ));
         }
         let mut operations = Vec::with_capacity(list.len());
         for (index, item) in list.iter().enumerate() {
@@ -70,7 +73,7 @@ impl Transaction {
                 Some(edit) => edit.clone(),
                 None => view.get(key).map(|resource| resource.value()),
             };
-            let missing = || PlanRefusal::Wrong(format!("operations[{index}]: `{key}` is not there"));
+            let missing = || PlanRefusal::Wrong(format!("operations[{index}]: `{key}` does not exist"));
             let new = match action {
                 Action::Put(value) => {
                     let mut value = value.clone();
@@ -99,11 +102,11 @@ impl Transaction {
 fn operation(item: &Value, request: &AdminRequest<'_>) -> Result<Operation, String> {
     let value = || match item.get("value") {
         Some(value @ Value::Object(_)) => Ok(value.clone()),
-        _ => Err("missing `value`, a map".to_owned()),
+        _ => Err("missing `value`, which must be a map".to_owned()),
     };
     let named = ["put", "patch", "delete"].iter().find_map(|action| Some((*action, item.get(action)?.as_str()?)));
     let Some((action, key)) = named else {
-        return Err("needs `put`, `patch` or `delete` with a key as `routes/r1`".to_owned());
+        return Err("needs `put`, `patch` or `delete` with a key such as `routes/r1`".to_owned());
     };
     let known = ResourceKey::parse(key).and_then(|key| Some((kinds::find(key.list())?, key)));
     let Some((kind, key)) = known else {

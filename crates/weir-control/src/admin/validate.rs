@@ -144,7 +144,7 @@ fn duplicates(list: &'static str, items: &Value) -> Vec<ListError> {
 /// Others may bring what is referred to.
 fn is_reference(fault: &Diagnostic) -> bool {
     fault.path.ends_with("_id") && fault.problem.contains(" has no ")
-        || fault.problem.starts_with("there is no manager")
+        || fault.problem.starts_with("there is no secrets manager")
 }
 
 /// The list and the index that a path begins with.

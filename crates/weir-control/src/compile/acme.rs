@@ -34,8 +34,8 @@ impl Compiler<'_> {
         hosts.retain(|host| {
             let is_there = configured.names(&host.name);
             if is_there {
-                let advice = "leave it out here, or there".to_owned();
-                let problem = format!("`{}` has a certificate in `ssls`, which is the one that is shown", host.name);
+                let advice = "remove the host from `acme.hosts` or from `ssls`".to_owned();
+                let problem = format!("`{}` has a certificate in `ssls`, and that certificate is used", host.name);
                 self.warnings.report_text(&host.origin.path, host.origin.place, problem, Some(advice));
             }
             !is_there
@@ -47,8 +47,9 @@ impl Compiler<'_> {
             false => Challenge::TlsAlpn01,
         });
         if challenge == Challenge::Http01 && !in_the_clear {
-            let advice = "add an address in the clear that port 80 leads to: `listen: [\":80\"]`".to_owned();
-            let problem = "an authority asks over HTTP on port 80, and no address speaks that";
+            let advice =
+                "add an address without TLS that receives the requests to port 80: `listen: [\":80\"]`".to_owned();
+            let problem = "the challenge http-01 uses HTTP on port 80, and no `listen` address serves plain HTTP";
             self.warnings.report_text(&written.origin.path, written.origin.place, problem, Some(advice));
         }
         (!hosts.is_empty()).then(|| {
@@ -79,7 +80,7 @@ impl Compiler<'_> {
                 }
                 Err(reason) => {
                     let problem = format!("`{file}` {reason}");
-                    let advice = Some("another one is ordered".to_owned());
+                    let advice = Some("a new certificate is ordered".to_owned());
                     self.warnings.report_text(&host.origin.path, host.origin.place, problem, advice);
                 }
             }
@@ -92,7 +93,7 @@ impl Compiler<'_> {
         let now = self.document.read_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         if facts.until < i64::try_from(now).unwrap_or(i64::MAX) {
             // Some look at the name alone, and others get to see a reason.
-            let advice = Some("see `/status` for why there is no other one".to_owned());
+            let advice = Some("see `/status` for the reason why it was not renewed".to_owned());
             let problem = format!("the certificate of `{}` has expired", host.name);
             self.warnings.report_text(&host.origin.path, host.origin.place, problem, advice);
         }

@@ -46,8 +46,8 @@ impl Compiler<'_> {
             let names = written.names.iter().map(|name| &*name.name);
             for index in all.add(certificate, names).err().unwrap_or_default() {
                 let name = &written.names[index];
-                let problem = format!("`{}` has a certificate already", name.name);
-                let advice = "put further certificates of a name into `certs` and `keys` of the first";
+                let problem = format!("`{}` already has a certificate", name.name);
+                let advice = "put further certificates for a name into `certs` and `keys` of its first entry";
                 self.report(&name.origin.path, name.origin.place, problem, Some(advice.into()));
             }
         }
@@ -73,7 +73,7 @@ impl Compiler<'_> {
                         .unwrap_or(&except[0]);
                     let reason = error.to_string();
                     let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
-                    let problem = format!("`{}` is not a pattern that can be used: {reason}", shortened(pattern));
+                    let problem = format!("`{}` is not a valid pattern: {reason}", shortened(pattern));
                     self.report(&origin.path, origin.place, problem, None);
                 };
                 Some(built.map_err(complain).ok()?)
@@ -124,8 +124,10 @@ impl Compiler<'_> {
         let now = self.document.read_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let now = i64::try_from(now).unwrap_or(i64::MAX);
         let wrong = match (facts.since > now, facts.until < now) {
-            (true, _) => Some(("is not valid yet", "the other side refuses it until then; is the clock right?")),
-            (_, true) => Some(("has expired", "the other side refuses it; renew it")),
+            (true, _) => {
+                Some(("is not valid yet", "the other side rejects the certificate until then; is the clock right?"))
+            }
+            (_, true) => Some(("has expired", "the other side rejects the certificate; renew it")),
             _ => None,
         };
         if let Some((problem, advice)) = wrong {
@@ -154,7 +156,7 @@ impl Compiler<'_> {
             Some(Err(reason)) => (format!("`{}` cannot be read: {reason}", shortened(name)), None),
             None => {
                 let advice = "write the PEM text itself".to_owned();
-                (format!("`{}` is a file, and there are none here", shortened(name)), Some(advice))
+                (format!("`{}` is a file name, and files cannot be used here", shortened(name)), Some(advice))
             }
         };
         self.report(&pem.origin.path, pem.place(), problem, advice);
@@ -167,11 +169,13 @@ impl Compiler<'_> {
             None => error.to_string(),
         };
         let advice = match error {
-            KeyError::NoCertificate => "PEM has a line `-----BEGIN CERTIFICATE-----`",
-            KeyError::NoKey => "PEM has a line `-----BEGIN PRIVATE KEY-----`",
+            KeyError::NoCertificate => "a PEM certificate begins with the line `-----BEGIN CERTIFICATE-----`",
+            KeyError::NoKey => "a PEM key begins with a line such as `-----BEGIN PRIVATE KEY-----`",
             KeyError::Encrypted => "decrypt it with `openssl pkey -in KEY -out PLAIN`",
-            KeyError::Mismatch => "a certificate and its key are made together; look whether the files were mixed up",
-            KeyError::Damaged(_) => "copy it again, with its first and last line",
+            KeyError::Mismatch => {
+                "use the key that the certificate was issued for; check whether the files were mixed up"
+            }
+            KeyError::Damaged(_) => "copy the text again, including its first and last line",
             KeyError::Unusable(_) => "use ECDSA with P-256 or P-384, Ed25519, or RSA with 2048 bits or more",
         };
         self.report(&pem.origin.path, pem.place(), problem, Some(advice.into()));
@@ -183,12 +187,14 @@ impl Compiler<'_> {
         let speaks = document.settings.listen.iter().any(|listen| listen.tls);
         let has_none = certificates.is_empty() && document.acme.is_none();
         let (path, problem, advice) = match (speaks, has_none) {
-            (true, true) if document.ssls.is_empty() => {
-                ("listen", "TLS is spoken, but there is no certificate: every handshake fails", "add one to `ssls`")
-            }
+            (true, true) if document.ssls.is_empty() => (
+                "listen",
+                "an address uses TLS, but there is no certificate: every handshake fails",
+                "add one to `ssls`",
+            ),
             (false, false) => {
                 let path = if document.ssls.is_empty() { "acme" } else { "ssls" };
-                (path, "no address speaks TLS", "add one: `listen: [{ address: \":9443\", tls: true }]`")
+                (path, "no `listen` address uses TLS", "add one: `listen: [{ address: \":9443\", tls: true }]`")
             }
             _ => return,
         };

@@ -99,8 +99,8 @@ impl<'a> Chains<'a> {
         for PluginSet { id, origin, content, plugins } in &document.global_rules {
             for plugin in plugins.iter().filter(|plugin| !plugin.disabled && !seen.insert(&*plugin.name)) {
                 // APISIX drops such a plugin altogether.
-                let problem = format!("`{}` stands in two global rules", plugin.name);
-                chains.report(origin, plugin, problem, Some("keep it in one".to_owned()));
+                let problem = format!("`{}` is in two global rules", plugin.name);
+                chains.report(origin, plugin, problem, Some("keep it in one of them".to_owned()));
             }
             let set = chains.set("global_rule", id, *content, origin, plugins);
             keys = keys.zip(set.key).map(|(mut keys, key)| {
@@ -251,12 +251,15 @@ impl<'a> Chains<'a> {
     fn refuse_doors(&self, origin: &ResourceOrigin, plugins: &[PluginSpec]) {
         let is_door = |plugin: &&PluginSpec| self.registry.find(&plugin.name).is_some_and(|entry| entry.identifies);
         for plugin in plugins.iter().filter(is_door) {
-            let problem = format!("`{}` finds out who a consumer is, which is known by then", plugin.name);
+            let problem = format!(
+                "`{}` is an auth plugin, and the plugins here run when the consumer is already known",
+                plugin.name
+            );
             self.report(
                 origin,
                 plugin,
                 problem,
-                Some("put it in a route, and its credentials in consumers".to_owned()),
+                Some("put the plugin in a route, and the credentials in consumers".to_owned()),
             );
         }
     }
@@ -283,7 +286,7 @@ impl<'a> Chains<'a> {
             return None;
         };
         if self.compiler.document.enabled_plugins.as_ref().is_some_and(|enabled| !enabled.contains(&plugin.name)) {
-            let problem = "is not in the list `plugins` of this file".to_owned();
+            let problem = "is not in the list `plugins` of this file, so it is not enabled".to_owned();
             self.report(origin, plugin, problem, Some(format!("add `- name: {}` there", plugin.name)));
             return None;
         }

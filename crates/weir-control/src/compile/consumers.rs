@@ -58,7 +58,7 @@ impl<'a> ConsumerReader<'a> {
                 continue;
             };
             let Some(metadata) = entry.metadata else {
-                let problem = format!("`{}` has no settings of this kind", settings.name);
+                let problem = format!("`{}` has no options in `plugin_metadata`", settings.name);
                 self.compiler.report(&path, settings.place, problem, Some("leave it out".to_owned()));
                 continue;
             };
@@ -152,7 +152,7 @@ impl<'a> ConsumerReader<'a> {
             Slot::Occupied(other) => {
                 // The key itself is a secret.
                 let problem = format!("has the same key as {}", other.get());
-                let advice = "give each consumer a key of its own".to_owned();
+                let advice = "give each consumer a different key".to_owned();
                 self.compiler.report(&path_of(origin, plugin), plugin.place, problem, Some(advice));
                 return Some(None);
             }

@@ -37,10 +37,12 @@ pub(super) fn report_unknown(compiler: &Compiler, registry: &Registry, path: &st
     let names: Vec<&str> = registry.entries().iter().map(|entry| entry.name).collect();
     let foreign = FOREIGN_NAMES.iter().find(|(theirs, ours)| *theirs == &*plugin.name && names.contains(ours));
     let advice = match (foreign, closest(&plugin.name, names.iter().copied())) {
-        (Some((_, ours)), _) => format!("here it is `{ours}`, with options of its own: `weir plugins {ours}`"),
+        (Some((_, ours)), _) => {
+            format!("Weir's plugin for this is `{ours}`, with different options: see `weir plugins {ours}`")
+        }
         (None, Some(known)) => format!("did you mean `{known}`?"),
-        (None, None) if names.len() <= 8 => format!("there are {}", listed(&names)),
-        (None, None) => "`weir plugins` lists those that there are".to_owned(),
+        (None, None) if names.len() <= 8 => format!("the plugins are {}", listed(&names)),
+        (None, None) => "`weir plugins` lists all plugins".to_owned(),
     };
     compiler.report(path, plugin.place, format!("this version has no plugin `{}`", plugin.name), Some(advice));
 }

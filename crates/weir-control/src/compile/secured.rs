@@ -60,8 +60,8 @@ impl<'a> Secured<'a> {
         if said || settings.upstream_tls_verify.is_some() || settings.trusted.is_some() {
             return;
         }
-        let problem = "its endpoints must prove who they are, which Apache APISIX does not ask for";
-        let advice = "write `tls: { verify: true }` if they can, and `false` if they cannot";
+        let problem = "the certificates of its endpoints are verified, which Apache APISIX does not do by default";
+        let advice = "write `tls: { verify: true }` if the certificates can be verified, and `false` if not";
         let (path, place) = (&written.origin.path, written.origin.place);
         self.compiler.warnings.report_text(path, place, problem, Some(advice.into()));
     }
@@ -132,7 +132,7 @@ impl<'a> Secured<'a> {
         };
         if verify && own.is_none() && system.is_empty() {
             let problem = "this system has no certificate authorities, so no endpoint's certificate can be verified";
-            let advice = "name the certificates of an authority in `tls.ca`, or in `ssl_trusted_certificate`";
+            let advice = "put the CA certificates into `tls.ca`, or into `ssl_trusted_certificate`";
             let (path, place) = (&written.origin.path, written.origin.place);
             compiler.warnings.report_text(path, place, problem, Some(advice.into()));
         }

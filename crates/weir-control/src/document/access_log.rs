@@ -32,7 +32,10 @@ pub(super) fn read(at: &NodeReader) -> Option<AccessLogSpec> {
     match &at.node().kind {
         NodeKind::Bool(false) => None,
         NodeKind::Bool(true) => {
-            at.report_advising("does not say where to", "name the file: `enable_access_log: logs/access.log`");
+            at.report_advising(
+                "does not name a file",
+                "write the path of the file: `enable_access_log: logs/access.log`",
+            );
             None
         }
         NodeKind::Map(_) => {
@@ -78,7 +81,7 @@ fn template_of(at: &NodeReader, text: &str) -> Option<String> {
         problem,
         match meant {
             Some(known) => format!("did you mean `${known}`?"),
-            None => "see the reference of variables; a dollar sign is written `\\$`".to_owned(),
+            None => "see the reference of variables; a literal dollar sign is written `\\$`".to_owned(),
         },
     );
     None

@@ -97,33 +97,32 @@ pub(super) fn read(at: &NodeReader) -> Option<AcmeSpec> {
 
 fn agree(at: &NodeReader) {
     at.report_advising(
-        "the authority gives certificates only to those who agree to its terms of service",
-        "read them, and write `terms_of_service_agreed: true`",
+        "the authority issues certificates only if you agree to its terms of service",
+        "read the terms, and write `terms_of_service_agreed: true`",
     );
 }
 
 fn hosts(fields: &MapReader) -> Vec<AcmeHost> {
     let Some(list) = fields.get("hosts") else {
-        fields.at().report_advising("has no `hosts`", "name those that need a certificate: `hosts: [www.example.com]`");
+        fields
+            .at()
+            .report_advising("has no `hosts`", "list the hosts that need a certificate: `hosts: [www.example.com]`");
         return Vec::new();
     };
     let mut hosts: Vec<AcmeHost> = Vec::new();
     for item in list.items() {
         let Some(name) = host(&item) else { continue };
         if hosts.iter().any(|other| other.name == name) {
-            item.report_advising(format!("`{name}` is there a second time"), "keep one");
+            item.report_advising(format!("`{name}` is listed twice"), "keep one");
         } else if hosts.len() == MOST_HOSTS {
-            item.report_advising(
-                format!("more than {MOST_HOSTS} hosts"),
-                "put a certificate with a wildcard in `ssls`",
-            );
+            item.report_advising(format!("more than {MOST_HOSTS} hosts"), "use a wildcard certificate in `ssls`");
             break;
         } else {
             hosts.push(AcmeHost { name, origin: ResourceOrigin::of(&item) });
         }
     }
     if list.is_list() && list.items().next().is_none() {
-        list.report_advising("is empty", "name a host, or leave `acme` out");
+        list.report_advising("is empty", "add a host, or leave `acme` out");
     }
     hosts
 }
@@ -136,11 +135,11 @@ fn host(at: &NodeReader) -> Option<Box<str>> {
     };
     let (problem, advice) = match text {
         _ if text.contains('*') => (
-            "names with a wildcard are proved by DNS records (dns-01), which are not made here".to_owned(),
-            "list each host, or put a certificate for the wildcard in `ssls`",
+            "a wildcard name needs the DNS challenge (dns-01), which is not supported".to_owned(),
+            "list each host, or put a wildcard certificate in `ssls`",
         ),
         _ if text.parse::<std::net::IpAddr>().is_ok() => {
-            ("is an address, and clients ask for names".to_owned(), "name the host")
+            ("is an IP address; certificates are ordered for host names only".to_owned(), "write the host name")
         }
         _ if !text.split('.').all(label) => {
             (format!("`{}` is not the name of a host", shortened(text)), "write as `www.example.com`")
@@ -176,7 +175,7 @@ fn directory(at: &NodeReader) -> Option<Box<str>> {
             && uri.authority().is_some_and(|authority| !authority.as_str().contains('@'))
     });
     if !is_url {
-        let problem = format!("`{}` is not the URL of a directory", shortened(text));
+        let problem = format!("`{}` is not the https URL of an ACME directory", shortened(text));
         at.report_advising(problem, format!("write as `{LETS_ENCRYPT}`"));
         return None;
     }
@@ -188,7 +187,10 @@ fn external_account(at: &NodeReader) -> Option<ExternalAccount> {
     let [key_id, hmac_key] = ["key_id", "hmac_key"].map(|key| {
         let value = fields.get(key);
         if value.is_none() {
-            at.report_advising(format!("has no `{key}`"), "the authority gives both, as text");
+            at.report_advising(
+                format!("has no `{key}`"),
+                "the authority issues `key_id` and `hmac_key` together, as text",
+            );
         }
         value?.text_of(1..=4096)
     });
@@ -196,7 +198,7 @@ fn external_account(at: &NodeReader) -> Option<ExternalAccount> {
     let is_key = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     if !hmac_key.bytes().all(is_key) || hmac_key.len() % 4 == 1 {
         // Not shown: it is a secret.
-        fields.get("hmac_key")?.report_advising("is not in base64 for URLs", "copy it as the authority shows it");
+        fields.get("hmac_key")?.report_advising("is not base64url", "copy the text as the authority shows it");
         return None;
     }
     Some(ExternalAccount { key_id: key_id?.into(), hmac_key: hmac_key.into() })

@@ -159,7 +159,7 @@ pub(super) fn read_store(fields: &MapReader) -> Option<StoreSettings> {
             true => Some(embedded(None)),
             false => {
                 if !fields.has("admin") {
-                    at.report_advising("is filled by the Admin API, and there is none", "add `admin`");
+                    at.report_advising("is a store that the Admin API fills, and there is no Admin API", "add `admin`");
                 }
                 Some(StoreSettings { kind: StoreKind::Standalone, history: DEFAULT_HISTORY })
             }
@@ -187,14 +187,14 @@ fn read_etcd(at: &NodeReader) -> Option<EtcdSettings> {
     }
     let prefix = text("prefix").unwrap_or_else(|| DEFAULT_PREFIX.into());
     if !prefix.starts_with('/') || prefix.len() < 2 || prefix.ends_with('/') {
-        let told = format!("`{}` is not a prefix", shortened(&prefix));
-        at.report_advising(told, "write as `/apisix`: a slash first, none last");
+        let told = format!("`{}` is not a key prefix", shortened(&prefix));
+        at.report_advising(told, "write as `/apisix`, with a slash at the start and none at the end");
     }
     let user = match (text("user"), text("password")) {
         (Some(user), Some(password)) => Some((user, password)),
         (None, None) => None,
         _ => {
-            at.report_advising("has `user` or `password` alone", "write both, or neither");
+            at.report_advising("has only one of `user` and `password`", "write both, or neither");
             None
         }
     };
@@ -206,12 +206,12 @@ fn etcd_host(at: &NodeReader, has_tls: bool) -> Option<String> {
     let text = at.text_of(1..=1024)?;
     let is_plain = text.starts_with("http://");
     if !is_plain && !text.starts_with("https://") {
-        let told = format!("`{}` is not the address of a member", shortened(text));
+        let told = format!("`{}` is not the URL of an etcd member", shortened(text));
         at.report_advising(told, "write as `http://127.0.0.1:2379` or `https://etcd-1.example:2379`");
     } else if is_plain == has_tls {
         at.report_advising(
-            "does not go with `tls`",
-            "with `https://` say who vouches for the members, as `tls: { ca: etcd-ca.crt }`; with `http://` leave it out",
+            "needs `tls` with `https://`, and no `tls` with `http://`",
+            "add `tls: { ca: etcd-ca.crt }` for `https://`, or leave `tls` out for `http://`",
         );
     }
     Some(text.to_owned())
@@ -221,11 +221,14 @@ fn read_etcd_tls(at: &NodeReader) -> Option<EtcdTlsFiles> {
     let fields = at.fields(&["ca", "cert", "key", "sni"])?;
     let text = |key: &str| fields.get(key).and_then(|at| at.text_of(1..=4096)).map(Box::<str>::from);
     if !fields.has("ca") {
-        at.report_advising("has no `ca`", "name the file with the certificate that vouches for the members, in PEM");
+        at.report_advising(
+            "has no `ca`",
+            "add the PEM file with the CA certificate that the members are verified with",
+        );
     }
     let identity = text("cert").zip(text("key"));
     if identity.is_none() && (fields.has("cert") || fields.has("key")) {
-        at.report_advising("has `cert` or `key` alone", "write both, or neither");
+        at.report_advising("has only one of `cert` and `key`", "write both, or neither");
     }
     Some(EtcdTlsFiles { authorities: text("ca"), identity, server_name: text("sni") })
 }
@@ -234,8 +237,8 @@ fn address(at: &NodeReader) -> Option<SocketAddr> {
     let text = at.text()?;
     let address = text.parse().ok();
     if address.is_none() {
-        let problem = format!("`{}` is not an address with its interface and port", shortened(text));
-        at.report_advising(problem, "write as `127.0.0.1:9180`, or `0.0.0.0:9180` if other machines may come");
+        let problem = format!("`{}` is not an IP address with a port", shortened(text));
+        at.report_advising(problem, "write as `127.0.0.1:9180`, or `0.0.0.0:9180` if other machines may connect");
     }
     address
 }
@@ -250,7 +253,7 @@ fn keys(at: &NodeReader) -> Vec<AdminKey> {
         };
         let text = name.text_of(1..=64)?;
         if !names.insert(text.to_owned()) {
-            name.report(format!("`{}` is there a second time", shortened(text)));
+            name.report(format!("`{}` is the name of two keys", shortened(text)));
         }
         let role = fields.get("role").map_or(Some(AdminRole::Admin), |at| at.choice(ROLES))?;
         Some(AdminKey { name: text.into(), hash: hash(&key)?, role })
@@ -266,17 +269,20 @@ fn hash(at: &NodeReader) -> Option<[u8; 32]> {
     if let Some(digits) = text.strip_prefix(HASHED) {
         let hash = hex(digits);
         if hash.is_none() {
-            at.report_advising("is not a SHA-256", "write `sha256:` and 64 digits, as `sha256sum` prints them");
+            at.report_advising(
+                "is not a SHA-256 hash",
+                "write `sha256:` and 64 hexadecimal digits, as `sha256sum` prints them",
+            );
         }
         return hash;
     }
     if KNOWN_KEYS.contains(&text) {
-        at.report_advising("is a key that is publicly known", "make one: `openssl rand -hex 24`");
+        at.report_advising("is a key that is publicly known", "generate a key: `openssl rand -hex 24`");
         return None;
     }
     if text.len() < LEAST_KEY {
         let problem = format!("is shorter than {LEAST_KEY} characters and could be guessed");
-        at.report_advising(problem, "make one: `openssl rand -hex 24`");
+        at.report_advising(problem, "generate a key: `openssl rand -hex 24`");
         return None;
     }
     digest(&SHA256, text.as_bytes()).as_ref().try_into().ok()
@@ -298,7 +304,7 @@ fn tls(at: &NodeReader) -> Option<AdminTls> {
     let fields = at.fields(&["cert", "key", "ca"])?;
     let file = |key: &str| fields.get(key).and_then(|at| at.text_of(1..=4096)).map(Box::<str>::from);
     let (Some(cert), Some(key)) = (file("cert"), file("key")) else {
-        at.report_advising("needs `cert` and `key`", "name a file with the certificate and one with its key, in PEM");
+        at.report_advising("needs `cert` and `key`", "add a PEM file with the certificate, and one with its key");
         return None;
     };
     Some(AdminTls { cert, key, ca: file("ca") })
@@ -325,19 +331,21 @@ mod tests {
         let of = |key: &str| faults(&format!("admin: {{ keys: [{{ name: a, key: '{key}' }}] }}\n"));
         assert!(of("short")[0].contains("shorter than 16"));
         assert!(of("edd1c9f034335f136f87ad84b625c8f1")[0].contains("publicly known"));
-        assert!(of("sha256:12")[0].contains("is not a SHA-256"));
+        assert!(of("sha256:12")[0].contains("is not a SHA-256 hash"));
         assert_eq!(of(&format!("sha256:{}", "0a".repeat(32))), [""; 0]);
         let twice = "admin: { keys: [{ name: a, key: 0123456789abcdefg }, { name: a, key: 0123456789abcdefh }] }\n";
-        assert!(faults(twice)[0].contains("`a` is there a second time"));
+        assert!(faults(twice)[0].contains("`a` is the name of two keys"));
     }
 
     #[test]
     fn resources_come_from_one_place() {
         let both = faults("admin: {}\nroutes: [{ id: a, uri: /a, plugins: {} }]\n");
-        assert!(both[0].starts_with("text:2:1: routes: resources stand in this file"), "{both:?}");
+        assert!(both[0].starts_with("text:2:1: routes: this file contains resources"), "{both:?}");
         assert_eq!(faults("store: { path: s.redb, history: 10 }\nroutes: []\n"), [""; 0]);
-        assert!(faults("store: standalone\n")[0].contains("is filled by the Admin API, and there is none"));
-        assert!(faults("store: etcd\n")[0].contains("`etcd` is not a choice here"));
+        assert!(
+            faults("store: standalone\n")[0].contains("is a store that the Admin API fills, and there is no Admin API")
+        );
+        assert!(faults("store: etcd\n")[0].contains("`etcd` is not an allowed value"));
     }
 
     #[test]
@@ -346,9 +354,9 @@ mod tests {
         assert_eq!(of("{ hosts: ['http://127.0.0.1:2379'], prefix: /gateways, user: a, password: b }"), [""; 0]);
         assert_eq!(of("{ hosts: ['https://etcd:2379'], tls: { ca: ca.crt, cert: a.crt, key: a.key } }"), [""; 0]);
         assert!(of("{}")[0].contains("has no `hosts`"));
-        assert!(of("{ hosts: ['127.0.0.1:2379'] }")[0].contains("is not the address of a member"));
-        assert!(of("{ hosts: ['https://etcd:2379'] }")[0].contains("does not go with `tls`"));
-        assert!(of("{ hosts: ['http://a:1'], prefix: apisix }")[0].contains("is not a prefix"));
-        assert!(of("{ hosts: ['http://a:1'], user: x }")[0].contains("`user` or `password` alone"));
+        assert!(of("{ hosts: ['127.0.0.1:2379'] }")[0].contains("is not the URL of an etcd member"));
+        assert!(of("{ hosts: ['https://etcd:2379'] }")[0].contains("needs `tls` with `https://`"));
+        assert!(of("{ hosts: ['http://a:1'], prefix: apisix }")[0].contains("is not a key prefix"));
+        assert!(of("{ hosts: ['http://a:1'], user: x }")[0].contains("only one of `user` and `password`"));
     }
 }

@@ -120,7 +120,7 @@ fn hash_key(hash_on: HashOn, key: &str, at: &NodeReader) -> HashKey {
                 at.report_advising(format!("`{variable}` is not a variable"), "write as `$remote_addr$arg_user`");
             }
             if template.variables().next().is_none() {
-                at.report_advising("has no variable in it", "write as `$remote_addr$arg_user`");
+                at.report_advising("contains no variable", "write as `$remote_addr$arg_user`");
             }
             HashKey::Combination(template)
         }

@@ -136,7 +136,7 @@ fn names(fields: &MapReader) -> Vec<ServerName> {
     }
     let Some(list) = fields.get("snis") else { return Vec::new() };
     if list.is_list() && list.items().next().is_none() {
-        list.report_advising("is empty", "name a host, or `*` for clients that ask for no other");
+        list.report_advising("is empty", "add a host name, or `*` for all other names");
     }
     list.items().filter_map(|item| name(&item)).collect()
 }
@@ -152,7 +152,7 @@ fn name(at: &NodeReader) -> Option<ServerName> {
         return None;
     }
     if name.parse::<std::net::IpAddr>().is_ok() {
-        at.report_advising("is an address, which clients never ask for by name", "use `*`");
+        at.report_advising("is an IP address, which clients do not send as a server name (SNI)", "use `*`");
         return None;
     }
     Some(ServerName { name: text.to_ascii_lowercase().into(), origin: ResourceOrigin::of(at) })
@@ -167,7 +167,7 @@ fn pairs(fields: &MapReader) -> Vec<(Pem, Pem)> {
     };
     for key in ["cert", "key"] {
         if !fields.has(key) {
-            fields.at().report_advising(format!("has no `{key}`"), "add PEM text, or the name of a file with it");
+            fields.at().report_advising(format!("has no `{key}`"), "add PEM text, or the name of a PEM file");
         }
     }
     pair(fields.get("cert"), fields.get("key"));
@@ -177,7 +177,7 @@ fn pairs(fields: &MapReader) -> Vec<(Pem, Pem)> {
         && let Some(at) = keys.as_ref().or(certs.as_ref())
     {
         at.report_advising(
-            format!("{} `certs` and {} `keys` do not go together", count(&certs), count(&keys)),
+            format!("there are {} `certs` and {} `keys`", count(&certs), count(&keys)),
             "each certificate needs its key, in the same order",
         );
         return pairs;
@@ -192,15 +192,18 @@ pub(super) fn pem(at: &NodeReader) -> Option<Pem> {
     let text = at.text_of(1..=MOST_PEM)?;
     if text.starts_with("$secret://") {
         at.report_advising(
-            "secrets of a manager are not supported yet by this version",
-            "name a file or `$env://NAME`",
+            "references to a secrets manager are not supported here yet by this version",
+            "use a file or `$env://NAME`",
         );
         return None;
     }
     let source = match text.contains("-----BEGIN ") {
         true => PemSource::Here(text.into()),
         false if text.contains('\n') => {
-            at.report_advising("is neither PEM nor the name of a file", "PEM has a line `-----BEGIN CERTIFICATE-----`");
+            at.report_advising(
+                "is neither PEM nor the name of a file",
+                "PEM text has a line such as `-----BEGIN CERTIFICATE-----`",
+            );
             return None;
         }
         false => PemSource::Elsewhere(text.into()),
@@ -211,7 +214,7 @@ pub(super) fn pem(at: &NodeReader) -> Option<Pem> {
 fn clients(at: &NodeReader) -> Option<ClientVerification> {
     let fields = at.fields(&["ca", "depth", "skip_mtls_uri_regex"])?;
     let Some(ca) = fields.get("ca") else {
-        at.report_advising("has no `ca`", "add the certificate that vouches for clients");
+        at.report_advising("has no `ca`", "add the CA certificate that client certificates are verified with");
         return None;
     };
     let except = fields.get("skip_mtls_uri_regex");
@@ -230,14 +233,14 @@ fn versions(at: &NodeReader) -> Option<Versions> {
     let mut listed = BTreeSet::new();
     for item in at.items() {
         match item.choice(&[("TLSv1.1", 1), ("TLSv1.2", 2), ("TLSv1.3", 3)])? {
-            1 => item.report_advising("it is deprecated (RFC 8996)", "leave it out"),
+            1 => item.report_advising("this version is deprecated (RFC 8996) and not supported", "leave it out"),
             number => drop(listed.insert(number)),
         }
     }
     versions.tls12 = listed.contains(&2);
     versions.tls13 = listed.contains(&3);
     if listed.is_empty() {
-        at.report_advising("names no version that is spoken here", "write `[TLSv1.2, TLSv1.3]`");
+        at.report_advising("contains no version that is supported", "write `[TLSv1.2, TLSv1.3]`");
         return None;
     }
     Some(versions)

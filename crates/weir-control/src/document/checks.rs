@@ -115,7 +115,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(10);
 pub(super) fn read(at: &NodeReader) -> (Option<ActiveChecksSpec>, Option<PassiveChecks>) {
     let Some(fields) = at.fields(&["active", "passive"]) else { return (None, None) };
     if !fields.has("active") && !fields.has("passive") {
-        at.report_advising("holds no check", "add `passive: {}`");
+        at.report_advising("contains no check", "add `passive: {}`");
     }
     let active = fields.get("active").and_then(|at| active(&at));
     let passive = fields.get("passive").and_then(|at| passive(&at));
@@ -175,7 +175,7 @@ fn asked(fields: &MapReader) -> CheckRequest {
         if !path.starts_with('/') {
             at.report_advising("every path begins with `/`", format!("try `/{path}`"));
         } else if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
-            at.report_advising("has characters that do not belong in a path", "percent-encode them");
+            at.report_advising("has characters that are not allowed in a path", "percent-encode them");
         }
         Some(path)
     });
@@ -210,7 +210,7 @@ fn fitting(fields: &MapReader, verdicts: [Option<MapReader>; 2], kind: CheckType
     let requests = ["http_method", "http_path", "http_req_body", "req_headers"].map(|key| fields.get(key));
     let statuses = verdicts.map(|fields| fields.and_then(|fields| fields.get("http_statuses")));
     for at in requests.into_iter().chain(statuses).flatten() {
-        at.report_advising("has no effect in a check by gRPC", "leave it out");
+        at.report_advising("has no effect in a gRPC check", "leave it out");
     }
 }
 
@@ -249,7 +249,7 @@ fn statuses(fields: Option<MapReader>, default: &[u16]) -> Vec<u16> {
     let Some(at) = fields.and_then(|fields| fields.get("http_statuses")) else { return default.to_vec() };
     let found: Vec<u16> = at.items().filter_map(|item| item.integer(200..=599)).collect();
     if at.is_list() && at.items().next().is_none() {
-        at.report_advising("is empty", "leave the key out, or name a status");
+        at.report_advising("is empty", "leave the key out, or add a status code");
     }
     found
 }

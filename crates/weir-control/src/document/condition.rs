@@ -18,9 +18,9 @@ pub(super) fn read(at: &NodeReader, moment: Moment) -> Option<Expression> {
     let known = condition.variables().into_iter().filter(|variable| variable.is_known());
     let Some((problem, since)) = known.into_iter().find_map(absent) else { return Some(condition) };
     let advice = match since {
-        Some(Moment::Answer) => "a plugin that sees the response may ask for it, in its `_meta.filter`",
-        Some(Moment::Request) => "a plugin may ask for it, as `workflow`, or `traffic-split`",
-        _ => "ask for what stands in the head: `arg_NAME`, `http_NAME`, `cookie_NAME`",
+        Some(Moment::Answer) => "use it in the `_meta.filter` of a plugin that runs on the response",
+        Some(Moment::Request) => "use it in the options of a plugin, such as `workflow` or `traffic-split`",
+        _ => "use variables of the request head: `arg_NAME`, `http_NAME`, `cookie_NAME`",
     };
     at.report_advising(problem, advice);
     None

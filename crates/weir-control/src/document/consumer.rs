@@ -72,7 +72,7 @@ fn read_credential(
     }
     let plugins = plugins::read(fields);
     if plugins.len() != 1 {
-        at.report_advising("a credential has one plugin", "write `plugins: { key-auth: { key: ... } }`");
+        at.report_advising("a credential has exactly one plugin", "write `plugins: { key-auth: { key: ... } }`");
     }
     if credential.is_empty() || !credential.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
         id.report_advising("is not the id of a credential", "write as `jack/credentials/one`");
@@ -101,7 +101,7 @@ fn read_consumer(at: &NodeReader, fields: &MapReader) -> Option<ConsumerSpec> {
         let text = at.text()?;
         // Blanks have been reported with all labels.
         if !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
-            at.report_advising("goes into a header field", "use visible ASCII characters");
+            at.report_advising("is sent in a header field", "use only visible ASCII characters");
         }
         Some(text.into())
     });

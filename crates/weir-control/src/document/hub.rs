@@ -25,7 +25,7 @@ pub(super) fn read(at: &NodeReader, index: usize) -> Option<HubSpec> {
     let url = match fields.get("url") {
         Some(url) => http_url(&url),
         None => {
-            at.report_advising("has no `url`", "say where subscribers find it: `url: https://api.example.com/hub`");
+            at.report_advising("has no `url`", "add the public URL of the hub: `url: https://api.example.com/hub`");
             None
         }
     };
@@ -55,9 +55,10 @@ fn http_url(at: &NodeReader) -> Option<Box<str>> {
 
 fn topics(fields: &MapReader) -> Vec<TopicPattern> {
     let Some(list) = fields.get("topics") else {
-        fields
-            .at()
-            .report_advising("has no `topics`", "name their URLs: `topics: [\"https://api.example.com/orders/*\"]`");
+        fields.at().report_advising(
+            "has no `topics`",
+            "add the URLs of the topics: `topics: [\"https://api.example.com/orders/*\"]`",
+        );
         return Vec::new();
     };
     let texts = list.texts(|item| {
@@ -104,7 +105,7 @@ fn bounded_size(at: &NodeReader) -> Option<usize> {
     const MOST: u64 = 32 << 20;
     let size = at.size()?;
     if !(1..=MOST).contains(&size) {
-        at.report_advising("an event has 1 byte to 32 MiB", "try `1MiB`");
+        at.report_advising("the largest event must be between 1 byte and 32 MiB", "try `1MiB`");
         return None;
     }
     Some(size as usize)
@@ -182,7 +183,7 @@ fn lease(at: &NodeReader) -> Option<LeaseSettings> {
     }
     let default_s = seconds("default", default.default_s.clamp(min_s, max_s));
     if !(min_s..=max_s).contains(&default_s) {
-        at.report_advising("`default` is not between `min` and `max`", "choose another, or leave it out");
+        at.report_advising("`default` is not between `min` and `max`", "choose another value, or leave it out");
         return None;
     }
     Some(LeaseSettings { default_s, min_s, max_s })

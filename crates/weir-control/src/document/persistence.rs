@@ -118,7 +118,7 @@ fn attributes(at: &NodeReader, fields: &MapReader) -> String {
     let http_only = fields.get("http_only").and_then(|at| at.boolean()).unwrap_or(true);
     let same_site = fields.get("same_site").and_then(|at| at.choice(SAME_SITE)).unwrap_or("Lax");
     if same_site == "None" && !secure {
-        at.report_advising("browsers take `same_site: None` only with `secure: true`", "add `secure: true`");
+        at.report_advising("browsers accept `same_site: None` only with `secure: true`", "add `secure: true`");
     }
     let mut attributes = format!("; Path={}", part("path").unwrap_or("/"));
     if let Some(domain) = part("domain") {
@@ -147,7 +147,7 @@ fn cookie_name(at: &NodeReader) -> Option<Box<str>> {
 fn attribute<'a>(at: &NodeReader<'a>) -> Option<&'a str> {
     let text = at.text()?;
     if text.is_empty() || text.bytes().any(|byte| !byte.is_ascii_graphic() || byte == b';') {
-        at.report_advising(format!("`{}` does not belong in a cookie", shortened(text)), "leave out `;` and blanks");
+        at.report_advising(format!("`{}` is not allowed in a cookie", shortened(text)), "leave out `;` and spaces");
         return None;
     }
     Some(text)

@@ -107,6 +107,6 @@ fn read_meta(at: &NodeReader, plugin: &mut PluginSpec) {
         }
     });
     if let Some(at) = fields.get("pre_function") {
-        at.report_advising("is Lua code, which is never run here", "leave it out");
+        at.report_advising("is Lua code, which Weir does not run", "leave it out");
     }
 }

@@ -62,7 +62,7 @@ pub(crate) type SecretLookup<'a> = &'a dyn Fn(&SecretReference) -> Result<String
 pub(crate) fn put_secrets(source: &Arc<str>, tree: &mut TreeNode, value: SecretLookup) -> Vec<Diagnostic> {
     replace(source, tree, &mut |text, _| match SecretReference::parse(text)? {
         Ok(secret) => Some(value(&secret).map_err(|problem| {
-            (format!("the secret `{}/{}` cannot be had: {problem}", secret.path, secret.key), String::new())
+            (format!("the secret `{}/{}` cannot be read: {problem}", secret.path, secret.key), String::new())
         })),
         Err(fault) => Some(Err(fault)),
     })
@@ -93,8 +93,8 @@ impl SecretReference {
         match kept.get(&*self.key) {
             Some(Value::String(text)) => Ok(text.clone()),
             Some(value @ (Value::Number(_) | Value::Bool(_))) => Ok(value.to_string()),
-            Some(_) => Err(format!("`{}` is not text", self.key)),
-            None => Err(format!("there is no `{}`", self.key)),
+            Some(_) => Err(format!("the key `{}` is not text", self.key)),
+            None => Err(format!("there is no key `{}`", self.key)),
         }
     }
 }
@@ -121,8 +121,8 @@ fn variable(text: &str, lookup: VariableLookup) -> Option<Result<String, Referen
         Some(Value::String(text)) => Ok(text.clone()),
         Some(found) if !found.is_object() && !found.is_array() && !found.is_null() => Ok(found.to_string()),
         _ => Err((
-            format!("the environment variable `{name}` holds no JSON with a text `{member}`"),
-            format!("write `$env://{name}` for all of it"),
+            format!("the environment variable `{name}` is not JSON with a text `{member}`"),
+            format!("write `$env://{name}` for the whole value"),
         )),
     })
 }
@@ -225,7 +225,7 @@ mod tests {
         };
         let faults: Vec<String> = put_secrets(&source, &mut tree, &value).iter().map(Diagnostic::to_string).collect();
         assert_eq!(tree.to_json()["plugins"]["a"], "s3cret");
-        assert_eq!(faults, ["f: plugins.b: the secret `x/y` cannot be had: no such secret"]);
+        assert_eq!(faults, ["f: plugins.b: the secret `x/y` cannot be read: no such secret"]);
     }
 
     #[test]
@@ -244,8 +244,10 @@ mod tests {
             faults,
             [
                 "f: plugin_metadata[0].a: the environment variable `NO` is not set; set it",
-                "f: plugin_metadata[0].b: the environment variable `KEY` holds no JSON with a text `a`; write `$env://KEY` for all of it",
-                "f: plugin_metadata[0].c: the environment variable `JSON` holds no JSON with a text `a`; write `$env://JSON` for all of it",
+                "f: plugin_metadata[0].b: the environment variable `KEY` is not JSON with a text `a`; \
+                 write `$env://KEY` for the whole value",
+                "f: plugin_metadata[0].c: the environment variable `JSON` is not JSON with a text `a`; \
+                 write `$env://JSON` for the whole value",
             ]
         );
     }

@@ -85,8 +85,8 @@ impl<'k, T> Resources<'k, T> {
     ) {
         let Some(resource) = read(item, index) else { return };
         if let Some(first) = self.seen.insert(Fingerprint::of(&*id(&resource)), index) {
-            let problem = format!("the id `{}` is there a second time", id(&resource));
-            item.report_advising(problem, format!("it belongs to {}[{first}]; give this one another", self.key));
+            let problem = format!("the id `{}` is already in use", id(&resource));
+            item.report_advising(problem, format!("{}[{first}] has this id; choose another id", self.key));
         }
         self.read.push(resource);
     }
@@ -109,7 +109,7 @@ fn read_id(at: &NodeReader) -> Option<Box<str>> {
         return Some(number.to_string().into());
     }
     if let NodeKind::Number(_) = &at.node().kind {
-        at.report("an id that is a number must be a whole number from 1");
+        at.report("a numeric id must be a whole number, 1 or greater");
         return None;
     }
     let id = at.text_of(1..=64)?;
@@ -135,7 +135,7 @@ pub(super) fn common(fields: &MapReader) -> Box<str> {
             let label = at.below(entry);
             let Some(text) = label.text_of(1..=256) else { continue };
             if text.contains(char::is_whitespace) {
-                label.report("a label may not hold blanks");
+                label.report("a label must not contain spaces");
             }
         }
     }
@@ -154,7 +154,7 @@ pub(super) fn host_pattern(at: &NodeReader) -> Option<String> {
         return None;
     }
     if name.contains(':') && !name.starts_with('[') && name.parse::<std::net::Ipv6Addr>().is_err() {
-        let problem = format!("`{}` has a port; hosts are matched without", shortened(text));
+        let problem = format!("`{}` has a port; hosts are matched without their port", shortened(text));
         at.report_advising(problem, "leave the port out");
         return None;
     }

@@ -147,7 +147,7 @@ pub(super) fn read_service(at: &NodeReader, index: usize) -> Option<ServiceSpec>
 
 fn refuse_lua(fields: &MapReader) {
     for at in LUA.iter().filter_map(|key| fields.get(key)) {
-        at.report_advising("is Lua code, which is never run here", "say the same with `vars` or a plugin");
+        at.report_advising("is Lua code, which Weir does not run", "use `vars` or a plugin instead");
     }
 }
 
@@ -156,7 +156,7 @@ fn require_something_to_do(fields: &MapReader) {
         &["upstream", "upstream_id", "service_id", "hub_id", "plugins", "plugin_config_id", "script"];
     if !ONE_OF.iter().any(|key| fields.has(key)) {
         fields.at().report_advising(
-            "has nothing to do with a request",
+            "does not say how to handle a request",
             "add `upstream`, `upstream_id`, `service_id`, `hub_id`, `plugins` or `plugin_config_id`",
         );
     }

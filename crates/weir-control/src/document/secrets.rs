@@ -44,13 +44,13 @@ pub(super) fn read(at: &NodeReader, _: usize) -> Option<SecretManager> {
         Some(("vault", rest)) if !rest.is_empty() && !rest.contains('/') => {}
         Some(("aws" | "gcp", _)) => {
             id.report_advising(
-                "managers of this kind are not supported",
-                "keep the secret in a Vault, or in `$env://`",
+                "secrets managers of this kind are not supported",
+                "keep the secret in a Vault, or in an environment variable (`$env://`)",
             );
             return None;
         }
         _ => {
-            id.report_advising("is not the id of a manager", "write as `vault/1`");
+            id.report_advising("is not the id of a secrets manager", "write as `vault/1`");
             return None;
         }
     }
@@ -66,7 +66,7 @@ pub(super) fn read(at: &NodeReader, _: usize) -> Option<SecretManager> {
     let ttl = fields.get("ttl").and_then(|at| at.duration()).unwrap_or(TTL);
     let uri = uri?.trim_end_matches('/');
     if !uri.starts_with("http://") && !uri.starts_with("https://") {
-        fields.get("uri")?.report_advising("is not the address of a Vault", "write as `https://vault.example:8200`");
+        fields.get("uri")?.report_advising("is not the URL of a Vault", "write as `https://vault.example:8200`");
         return None;
     }
     Some(SecretManager {

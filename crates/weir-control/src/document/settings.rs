@@ -192,14 +192,14 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
     {
         at.report_advising(
             "expects the PROXY protocol, but `trusted_addresses` names no sender",
-            "name the balancers: `trusted_addresses: [10.0.0.1]`",
+            "add the addresses of the load balancers: `trusted_addresses: [10.0.0.1]`",
         );
     }
     if !clients.http2
         && listen.iter().any(|listen| listen.h2c)
         && let Some(at) = fields.get("enable_http2")
     {
-        at.report_advising("is off, and `listen` has an address for HTTP/2 alone", "leave one of them out");
+        at.report_advising("is off, and `listen` has an address with `h2c`", "leave one of the two out");
     }
     NodeSettings {
         listen,
@@ -235,7 +235,7 @@ fn records(fields: &MapReader) -> RecordSettings {
     let memory = fields.get("records_max_memory").and_then(|at| {
         let size = at.size()?;
         if size < MIN_RECORDS_MEMORY {
-            at.report(format!("{size} bytes are too few; {MIN_RECORDS_MEMORY} are the least"));
+            at.report(format!("{size} bytes are too few; the minimum is {MIN_RECORDS_MEMORY}"));
             return None;
         }
         Some(size)
@@ -328,8 +328,8 @@ fn via(at: &NodeReader) -> Option<Box<str>> {
     if text.bytes().all(|byte| is_token_byte(byte) || b":[]".contains(&byte)) {
         return Some(text.into());
     }
-    let problem = format!("`{}` is neither a name nor a host with its port", shortened(text));
-    at.report_advising(problem, "write one word, as `edge-1` or `proxy.example.com:443`");
+    let problem = format!("`{}` is neither a name nor a host with a port", shortened(text));
+    at.report_advising(problem, "write one word, such as `edge-1` or `proxy.example.com:443`");
     None
 }
 
@@ -357,12 +357,12 @@ fn listen(at: &NodeReader) -> Vec<Listen> {
         // Port 0 is a new port each time.
         let taken = listens.iter().any(|other| other.address == listen.address);
         match taken && listen.address.port() != 0 {
-            true => item.report_advising("the address is there a second time", "keep one"),
+            true => item.report_advising("the address is listed twice", "keep one"),
             false => listens.push(listen),
         }
     }
     if at.items().next().is_none() {
-        at.report_advising("is empty", "leave the key out for `:9080`");
+        at.report_advising("is empty", "add an address, or leave the key out for the default `:9080`");
     }
     listens
 }
@@ -378,7 +378,10 @@ fn one_listen(at: &NodeReader) -> Option<Listen> {
     };
     let (tls, h2c) = (flag(&fields, "tls"), flag(&fields, "h2c"));
     if let (true, true, Some(at)) = (tls, h2c, fields.get("h2c")) {
-        at.report_advising("is HTTP/2 in the clear, and there is `tls`", "leave it out: in TLS, HTTP/2 is agreed upon");
+        at.report_advising(
+            "is HTTP/2 without TLS, and the address has `tls`",
+            "leave it out: with TLS, HTTP/2 is negotiated by ALPN",
+        );
     }
     let proxy_protocol = flag(&fields, "proxy_protocol");
     address(&at).map(|address| Listen { address, tls, proxy_protocol, h2c })
@@ -410,7 +413,7 @@ fn status(at: &NodeReader) -> Option<SocketAddr> {
         ListenAddress::One(address) => Some(address),
         ListenAddress::Everywhere(port) => {
             let advice = format!("write `127.0.0.1:{port}`, or `0.0.0.0:{port}` if every client may read it");
-            at.report_advising("the status address must name its interface", advice);
+            at.report_advising("the status address must include the IP address of an interface", advice);
             None
         }
     }
@@ -423,7 +426,7 @@ fn dns_servers(at: &NodeReader) -> Vec<SocketAddr> {
             text.trim_matches(['[', ']']).parse::<IpAddr>().map(|address| SocketAddr::new(address, DNS_PORT))
         });
         if address.is_err() {
-            let problem = format!("`{}` is not the address of a server", shortened(text));
+            let problem = format!("`{}` is not the IP address of a DNS server", shortened(text));
             at.report_advising(problem, "write as `10.0.0.2` or `127.0.0.1:5353`");
         }
         address.ok()

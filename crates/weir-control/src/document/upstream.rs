@@ -206,7 +206,10 @@ fn report_sources_of_nodes(at: &NodeReader, fields: &MapReader) {
     if let Some(at) = fields.get("nodes_file")
         && (fields.has("nodes") || fields.has("service_name"))
     {
-        at.report_advising("stands beside other nodes", "keep one of `nodes`, `nodes_file` and `service_name`");
+        at.report_advising(
+            "cannot be combined with other nodes",
+            "keep one of `nodes`, `nodes_file` and `service_name`",
+        );
     }
 }
 
@@ -244,7 +247,7 @@ fn discovered(fields: &MapReader) -> Option<Discovered> {
     fields.unsupported(&["discovery_args"]);
     let at = fields.get("service_name")?;
     if fields.has("nodes") {
-        at.report_advising("stands beside `nodes`", "keep one of them");
+        at.report_advising("cannot be combined with `nodes`", "keep one of them");
     }
     if !fields.has("discovery_type") {
         at.report_advising("needs `discovery_type`", "add `discovery_type: dns`");
@@ -297,8 +300,8 @@ fn proxy_protocol(at: &NodeReader, http2: bool) -> Option<ProxyProtocolVersion> 
     let version = at.choice(&[("v1", ProxyProtocolVersion::V1), ("v2", ProxyProtocolVersion::V2)])?;
     if http2 {
         at.report_advising(
-            "does not go with HTTP/2, where clients share connections and the header speaks for one",
-            "remove it, or let the upstream be spoken to in HTTP/1.1",
+            "cannot be used with HTTP/2: clients share connections, and the PROXY header describes one client",
+            "remove it, or use HTTP/1.1 for this upstream",
         );
     }
     Some(version)
@@ -344,7 +347,7 @@ pub(super) fn nodes(at: &NodeReader, default_port: u16) -> Vec<NodeSpec> {
     let mut seen: HashSet<(Box<str>, u16)> = HashSet::new();
     let mut add = |node: NodeSpec, at: &NodeReader| match seen.insert((node.host.clone(), node.port)) {
         true => all.push(node),
-        false => at.report_advising("is there a second time", "add up the weights in one node"),
+        false => at.report_advising("is listed twice", "write one node with the sum of the weights"),
     };
     if at.is_map() {
         for entry in at.entries().unwrap_or_default() {
@@ -400,7 +403,7 @@ fn node_of_list(at: &NodeReader, default_port: u16) -> Option<NodeSpec> {
         // Without a port beside it, IPv6 needs no brackets.
         Err(_) if text.parse::<Ipv6Addr>().is_ok() => text.to_ascii_lowercase().into(),
         Ok((_, Some(port))) => {
-            host_at.report_advising("has a port in it", format!("write the port apart: `port: {port}`"));
+            host_at.report_advising("contains a port", format!("write the port separately: `port: {port}`"));
             return None;
         }
         Err((problem, advice)) => {
@@ -431,7 +434,7 @@ fn host_and_port(text: &str) -> Result<(Box<str>, Option<u16>), (String, String)
                 _ => return Err((format!("`{shown}` is not a node"), "write as `[::1]:8080`".to_owned())),
             }
         }
-        Some(None) => return Err((format!("`{shown}` lacks its `]`"), "write as `[::1]:8080`".to_owned())),
+        Some(None) => return Err((format!("`{shown}` has no closing `]`"), "write as `[::1]:8080`".to_owned())),
         None => match text.split_once(':') {
             Some((host, port)) => (host, Some(port)),
             None => (text, None),

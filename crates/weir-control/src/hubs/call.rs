@@ -54,13 +54,13 @@ impl HubCall {
         {
             return match is_signed(secret.as_bytes(), content, signature) {
                 true => Ok(()),
-                false => Err(Refusal::new(401, "the signature is not that of the content")),
+                false => Err(Refusal::new(401, "the signature does not match the content")),
             };
         }
         match self.consumer() {
             _ if publish.anonymous => Ok(()),
             Some(consumer) => allowed(&publish.consumers, consumer, "publish"),
-            None => Err(Refusal::new(401, "publishers prove who they are to a plugin of the route, or sign")),
+            None => Err(Refusal::new(401, "publishing needs an auth plugin of the route, or a signature")),
         }
     }
 
@@ -70,7 +70,7 @@ impl HubCall {
         match self.consumer() {
             _ if consumers.is_empty() => Ok(()),
             Some(consumer) => allowed(consumers, consumer, "subscribe"),
-            None => Err(Refusal::new(401, "subscribers prove who they are to a plugin of the route")),
+            None => Err(Refusal::new(401, "subscribing needs an auth plugin of the route")),
         }
     }
 

@@ -21,7 +21,11 @@ const MAX_POLL_S: u64 = 50;
 /// Answers a GET or HEAD.
 pub(super) async fn answer(call: &HubCall, reply: &mut Reply) -> Result<(), Stop> {
     let Some(topic) = call.topic_at_path() else {
-        return refuse(reply, &Refusal::new(404, "this hub has no topic here; subscribe with a POST")).await;
+        return refuse(
+            reply,
+            &Refusal::new(404, "this hub has no topic with this URL; to subscribe, send a POST request"),
+        )
+        .await;
     };
     if let Err(refusal) = call.may_listen() {
         return refuse(reply, &refusal).await;
@@ -64,8 +68,7 @@ async fn content(call: &HubCall, event: &Event, reply: &mut Reply) {
 
 /// The event after the one that the caller has; `earliest` is before the first. 204 if none comes in time.
 async fn poll(call: &HubCall, topic: &str, after: &str, reply: &mut Reply) -> Result<(), Refusal> {
-    let after =
-        position(after).ok_or_else(|| Refusal::new(400, "`after` is neither the id of an event nor `earliest`"))?;
+    let after = position(after).ok_or_else(|| Refusal::new(400, "`after` is neither an event id nor `earliest`"))?;
     let wait_s = call.argument(b"wait").and_then(|text| text.parse().ok()).unwrap_or(POLL_S).min(MAX_POLL_S);
     let events = call.hub.events_after(topic, after, 1);
     match tokio::time::timeout(Duration::from_secs(wait_s), events).await {

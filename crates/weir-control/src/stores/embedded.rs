@@ -55,7 +55,10 @@ impl EmbeddedStore {
     fn with<T>(&self, use_it: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, StoreFailure> {
         let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
         let Some(database) = &*database else {
-            return Err(StoreFailure::new("the store belongs to another process just now", "try again in a moment"));
+            return Err(StoreFailure::new(
+                "the store is in use by another process during an upgrade",
+                "try again in a moment",
+            ));
         };
         use_it(database).map_err(|error| unusable(&self.path, error))
     }
@@ -191,10 +194,10 @@ fn opened(path: &Path) -> Result<Database, StoreFailure> {
             Ok(Err(DatabaseError::DatabaseAlreadyOpen)) if Instant::now() < deadline => thread::sleep(LOCK_LOOK),
             Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => {
                 let problem = format!("the store {} is in use by another process", path.display());
-                return Err(StoreFailure::new(problem, "end that process, or give this one another `store.path`"));
+                return Err(StoreFailure::new(problem, "stop that process, or configure a different `store.path`"));
             }
             Ok(Err(error)) => return Err(damaged(path, &error.to_string())),
-            Err(_) => return Err(damaged(path, "its pages contradict each other")),
+            Err(_) => return Err(damaged(path, "its pages are inconsistent")),
         }
     }
 }
@@ -208,10 +211,11 @@ fn checked(path: &Path, database: Database) -> Result<Database, StoreFailure> {
     match format() {
         Ok(Some(FORMAT)) => Ok(database),
         Ok(Some(other)) => {
-            let problem = format!("the store {} has format {other}, and this version knows {FORMAT}", path.display());
+            let problem =
+                format!("the store {} has format {other}, and this version supports format {FORMAT}", path.display());
             Err(StoreFailure::new(problem, "start the version of weir that wrote it"))
         }
-        Ok(None) => Err(damaged(path, "it says no format")),
+        Ok(None) => Err(damaged(path, "it has no format number")),
         Err(error) => Err(damaged(path, &error.to_string())),
     }
 }
@@ -219,7 +223,7 @@ fn checked(path: &Path, database: Database) -> Result<Database, StoreFailure> {
 fn damaged(path: &Path, why: &str) -> StoreFailure {
     StoreFailure::new(
         format!("the store {} cannot be read: {why}", path.display()),
-        "it was left as it is; put a copy in its place, or move it away and `weir store import` an export",
+        "the file was not changed; replace it with a backup, or move it away and import an export with `weir store import`",
     )
 }
 
@@ -293,7 +297,7 @@ mod tests {
         for text in texts {
             fs::write(&path, text).expect("a disk");
             let failure = EmbeddedStore::open(&path, 10).and_then(|store| store.load()).expect_err("it is damaged");
-            assert!(failure.to_string().contains("it was left as it is"), "{failure}");
+            assert!(failure.to_string().contains("the file was not changed"), "{failure}");
             assert!(fs::read(&path).expect("a file").starts_with(&text[..text.len().min(4)]));
         }
         fs::write(&path, &good).expect("a disk");

@@ -152,7 +152,7 @@ impl EtcdStore {
             known.clone(),
         );
         let thread = thread::Builder::new().name("weir-etcd".to_owned()).spawn(move || follower.run(inbox, first));
-        let thread = thread.map_err(|error| StoreFailure::new(format!("no thread can be started: {error}"), ""))?;
+        let thread = thread.map_err(|error| StoreFailure::new(format!("a thread cannot be started: {error}"), ""))?;
         let mut store = EtcdStore {
             name: format!("etcd {}", settings.hosts.join(",")),
             layout,
@@ -186,13 +186,13 @@ impl EtcdStore {
         let (reply, answer) = sync_channel(1);
         let sent = self.commands.as_ref().is_some_and(|commands| commands.send(command(reply)).is_ok());
         if !sent {
-            return Err(self.away("this process is about to end"));
+            return Err(self.away("this process is shutting down"));
         }
         match answer.recv_timeout(ANSWER_PATIENCE) {
             Ok(answered) => answered.map_err(|problem| self.away(&problem)),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Err(StoreFailure::new(
                 format!("{} has not answered within {ANSWER_PATIENCE:?}", self.name),
-                "whether it was done is not known: read it again",
+                "the outcome of the request is unknown: read the resource again",
             )),
         }
     }
@@ -313,14 +313,14 @@ impl ResourceStore for EtcdStore {
         let [record] = revisions else { unreachable!("changes of a shared store are made one by one") };
         if record.changes.len() > MOST_CHANGES {
             let problem =
-                format!("etcd takes {MOST_CHANGES} changes at a time, and these are {}", record.changes.len());
-            return Err(StoreFailure::new(problem, "make them in several transactions").into());
+                format!("etcd accepts {MOST_CHANGES} changes per transaction, and these are {}", record.changes.len());
+            return Err(StoreFailure::new(problem, "split the changes into several transactions").into());
         }
         let request = self.transaction(record);
         let size = prost::Message::encoded_len(&request);
         if size > MOST_BYTES {
-            let problem = format!("etcd takes {MOST_BYTES} bytes at a time, and these changes have {size}");
-            return Err(StoreFailure::new(problem, "make them in several transactions").into());
+            let problem = format!("etcd accepts {MOST_BYTES} bytes per transaction, and these changes have {size}");
+            return Err(StoreFailure::new(problem, "split the changes into several transactions").into());
         }
         let answer = self.ask(|reply| EtcdCommand::Txn(request, lifetime(record), reply))?;
         let revision = answer.header.as_ref().map_or(0, |header| header.revision as u64);

@@ -49,7 +49,9 @@ impl FileSource {
         let bytes = self.files.run(move || read(&path, max_bytes, deadline)).map_err(|stall| self.stalled(&stall))?;
         let bytes = bytes.map_err(|unreadable| match unreadable {
             Unreadable::Io(error) => Diagnostic::of_source(&self.name, format!("cannot be read: {error}")),
-            Unreadable::Directory => Diagnostic::of_source(&self.name, "is a directory").advise("name the file in it"),
+            Unreadable::Directory => {
+                Diagnostic::of_source(&self.name, "is a directory").advise("give the path of a file")
+            }
             Unreadable::TooLarge => Diagnostic::of_source(&self.name, format!("is larger than {max_bytes} bytes"))
                 .advise("split the configuration"),
         })?;
@@ -64,7 +66,7 @@ impl FileSource {
 
     fn stalled(&self, stall: &FileStall) -> Diagnostic {
         Diagnostic::of_source(&self.name, format!("cannot be read: {stall}"))
-            .advise("use a file on a file system that is reachable")
+            .advise("use a file on a reachable file system")
     }
 
     fn not_utf8(&self, bytes: &[u8], valid: usize) -> Diagnostic {
@@ -96,8 +98,8 @@ impl Source for FileSource {
         let document = Document::parse(&self.name, &text, &process_environment, self.limits)?;
         self.read_ends = marks_its_end(&text);
         let incomplete = (self.accepted_ends && !self.read_ends).then(|| {
-            Diagnostic::of_source(&self.name, "lacks the `#END` that the last version ended with")
-                .advise("complete the file, or reload with SIGHUP if it is meant to go without")
+            Diagnostic::of_source(&self.name, "has no `#END` line at its end, as the last version had")
+                .advise("complete the file, or reload with SIGHUP if the `#END` line was removed on purpose")
         });
         Ok(SourceDocument { document, version, revision: hash(text.as_bytes()), incomplete })
     }

@@ -58,7 +58,7 @@ impl fmt::Display for FileStall {
         match self {
             FileStall::TimedOut(limit) => write!(f, "the file system did not answer within {} s", limit.as_secs_f32()),
             FileStall::StillStuck => f.write_str("the file system still does not answer"),
-            FileStall::NoThread(error) => write!(f, "a thread for it cannot be started: {error}"),
+            FileStall::NoThread(error) => write!(f, "the thread that reads files failed: {error}"),
         }
     }
 }
@@ -132,7 +132,7 @@ impl FileThread {
         self.send(Box::new(job)).map_err(FileStall::NoThread)?;
         match outcome.recv_timeout(self.limit) {
             Ok(outcome) => Ok(outcome),
-            Err(RecvTimeoutError::Disconnected) => Err(FileStall::NoThread(io::Error::other("it has panicked"))),
+            Err(RecvTimeoutError::Disconnected) => Err(FileStall::NoThread(io::Error::other("it panicked"))),
             Err(RecvTimeoutError::Timeout) => {
                 self.stuck.fetch_add(1, AcqRel);
                 if is_late.swap(true, AcqRel) {
@@ -202,7 +202,7 @@ fn wait_readable(file: &File, deadline: Option<Instant>) -> io::Result<()> {
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let left = left.map(|left| Timespec::try_from(left).expect("limits are seconds"));
     match poll(&mut [PollFd::new(file, PollFlags::IN)], left.as_ref()) {
-        Ok(0) => Err(io::Error::new(ErrorKind::TimedOut, "nothing was written to it in time")),
+        Ok(0) => Err(io::Error::new(ErrorKind::TimedOut, "no data was written to the pipe in time")),
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -243,7 +243,7 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a FIFO");
         let soon = Some(Instant::now() + Duration::from_millis(50));
         let error = read(&path, 10, soon).expect_err("nothing writes to it").to_string();
-        assert_eq!(error, "nothing was written to it in time");
+        assert_eq!(error, "no data was written to the pipe in time");
         let writer = path.clone();
         let writer = thread::spawn(move || std::fs::write(writer, "content").expect("it is read"));
         assert_eq!(read(&path, 10, None).expect("something writes to it"), b"content");

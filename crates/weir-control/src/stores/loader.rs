@@ -118,7 +118,7 @@ impl DocumentLoader {
             Ok(loader.secrets.put_into(document, http))
         })?;
         self.names.follow(loaded.document.queries().clone(), &loaded.document.settings.dns).map_err(|error| {
-            vec![Diagnostic::of_source(self.source.name(), format!("names cannot be looked up: {error}"))]
+            vec![Diagnostic::of_source(self.source.name(), format!("host names cannot be looked up: {error}"))]
         })?;
         self.update_names(&mut loaded);
         Ok(loaded)
@@ -160,8 +160,11 @@ impl DocumentLoader {
     }
 
     fn stalled(&self, stall: &FileStall) -> Diagnostic {
-        Diagnostic::of_source(self.source.name(), format!("the files it names cannot be read: {stall}"))
-            .advise("name regular files on a file system that is reachable")
+        Diagnostic::of_source(
+            self.source.name(),
+            format!("the files named in the configuration cannot be read: {stall}"),
+        )
+        .advise("use regular files on a reachable file system")
     }
 
     fn complaints(&self, problems: Vec<String>) -> Vec<Diagnostic> {
@@ -189,7 +192,7 @@ impl DocumentLoader {
     fn unresolved(&self, document: &Document, query: &NameQuery, reason: &str) -> Diagnostic {
         let problem = format!("the name `{}` cannot be resolved: {reason}", query.name());
         Diagnostic::at_place(self.source.name(), document.place_of(query), problem)
-            .advise("its nodes get no requests until it can")
+            .advise("its nodes get no requests until the name can be resolved")
     }
 
     /// Fetches again the secrets that are old. Says whether any has changed, and what could not be fetched.

@@ -91,7 +91,10 @@ fn renewed(
 ) -> CachedSecret {
     let content = match (asked(http, place), before) {
         (Err(problem), Some(Ok(content))) => {
-            complaints.push(format!("secrets of `{}` under `{}` may be old: {problem}", place.0.id, place.1));
+            complaints.push(format!(
+                "secrets of `{}` under `{}` could not be refreshed and may be out of date: {problem}",
+                place.0.id, place.1
+            ));
             Ok(content)
         }
         (content, _) => content,
@@ -121,22 +124,22 @@ async fn read(http: &HttpClient, (manager, path): &SecretPath) -> Result<SecretC
     let answer = http.call(&url, request, &settings).await.map_err(|error| error.to_string())?;
     match answer.status() {
         StatusCode::OK => {}
-        StatusCode::NOT_FOUND => return Err("there is nothing under this path".to_owned()),
-        StatusCode::FORBIDDEN => return Err("the token may not read it".to_owned()),
-        status => return Err(format!("the manager answered with {status}")),
+        StatusCode::NOT_FOUND => return Err("there is no secret under this path".to_owned()),
+        StatusCode::FORBIDDEN => return Err("the token is not allowed to read this path".to_owned()),
+        status => return Err(format!("the secrets manager answered with {status}")),
     }
     let Ok(Value::Object(mut answer)) = serde_json::from_slice(answer.body()) else {
-        return Err("the manager's answer is not JSON".to_owned());
+        return Err("the answer of the secrets manager is not JSON".to_owned());
     };
     match answer.remove("data") {
         // Version 2 has the content one level deeper, beside what it knows about it.
         Some(Value::Object(mut data)) if data.get("metadata").is_some_and(Value::is_object) => {
             match data.remove("data") {
                 Some(Value::Object(content)) => Ok(content),
-                _ => Err("it has been deleted".to_owned()),
+                _ => Err("the secret has been deleted".to_owned()),
             }
         }
         Some(Value::Object(content)) => Ok(content),
-        _ => Err("the manager's answer has no `data`".to_owned()),
+        _ => Err("the answer of the secrets manager has no `data`".to_owned()),
     }
 }

@@ -70,7 +70,7 @@ pub fn import_into_store(
     let failed = |failure| match failure {
         CommitFailure::Failed(failure) => vec![told(loader.source_name(), failure)],
         CommitFailure::MovedOn => {
-            let failure = StoreFailure::new("others have changed the store meanwhile", "import once more");
+            let failure = StoreFailure::new("the store was changed during the import", "repeat the import");
             vec![told(loader.source_name(), failure)]
         }
     };
@@ -93,8 +93,8 @@ fn opened(file: &Path) -> Result<(DocumentLoader, Arc<LiveResources>), Vec<Diagn
     let loader = with_store(file, FileAccess::direct(), &loaded)?;
     let found = loader.and_then(|loader| loader.live().map(Arc::clone).map(|live| (loader, live)));
     found.ok_or_else(|| {
-        let fault = Diagnostic::of_source(&loaded.document.source, "names no store");
-        vec![fault.advise("add `admin` or `store` to it")]
+        let fault = Diagnostic::of_source(&loaded.document.source, "does not configure a store");
+        vec![fault.advise("add `admin` or `store` to the file")]
     })
 }
 

@@ -86,7 +86,12 @@ impl ResourceWriter {
     /// Makes a change, and waits until it is durable and every worker has been told.
     pub async fn write(&self, request: WriteRequest) -> WriteOutcome {
         let (reply, outcome) = oneshot::channel();
-        let gone = || WriteOutcome::Failed(StoreFailure::new("this process is about to end", "ask the one after it"));
+        let gone = || {
+            WriteOutcome::Failed(StoreFailure::new(
+                "this process is shutting down",
+                "send the request to its successor",
+            ))
+        };
         if !(self.0)(QueuedWrite { request, reply }) {
             return gone();
         }

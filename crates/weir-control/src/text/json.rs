@@ -36,7 +36,7 @@ impl JsonSeed<'_> {
     fn deeper<E: Error>(self) -> Result<Self, E> {
         match self.depth < MAX_DEPTH {
             true => Ok(JsonSeed { depth: self.depth + 1, ..self }),
-            false => Err(E::custom(format!("lists and maps stand in one another more than {MAX_DEPTH} times"))),
+            false => Err(E::custom(format!("lists and maps are nested more than {MAX_DEPTH} levels deep"))),
         }
     }
 }
@@ -103,7 +103,7 @@ impl<'de> Visitor<'de> for JsonSeed<'_> {
         while let Some(key) = entries.next_key::<String>()? {
             let value = entries.next_value_seed(inner)?;
             if map.contains_key(&key) {
-                return Err(A::Error::custom(format!("the key `{key}` is there a second time")));
+                return Err(A::Error::custom(format!("the key `{key}` is given twice")));
             }
             map.insert(key, value);
         }
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn what_can_be_read_differently_is_refused() {
         let fault = |text: &str| parse(text.as_bytes()).expect_err("it is refused");
-        assert!(fault(r#"{"a":1,"b":{"c":1,"c":2}}"#).starts_with("the key `c` is there a second time"));
+        assert!(fault(r#"{"a":1,"b":{"c":1,"c":2}}"#).starts_with("the key `c` is given twice"));
         assert!(fault("{} {}").contains("trailing characters"));
         assert!(fault("{bad").contains("line 1 column 2"));
         assert!(fault("").contains("EOF"));

@@ -103,7 +103,7 @@ impl<'a> NodeReader<'a> {
             let suggestion = if self.faults.is_full() { None } else { closest(key, known.iter().copied()) };
             let advice = match suggestion {
                 Some(word) => format!("did you mean `{word}`?"),
-                None if known.len() <= 8 => format!("known are {}", listed(known)),
+                None if known.len() <= 8 => format!("the known keys are {}", listed(known)),
                 None => "leave it out".to_owned(),
             };
             let path = TreePath::below(&self.path, PathStep::Key(key));
@@ -154,13 +154,13 @@ impl<'a> NodeReader<'a> {
         let mut all: Vec<String> = Vec::new();
         let mut seen: HashSet<String> = HashSet::new();
         if matches!(&self.node.kind, NodeKind::List(items) if items.is_empty()) {
-            self.report_advising("is empty", "leave the key out, or name one");
+            self.report_advising("is empty", "leave the key out, or add an entry");
         }
         for item in self.items() {
             let Some(text) = read(&item) else { continue };
             match seen.insert(text.clone()) {
                 true => all.push(text),
-                false => item.report(format!("`{}` is there a second time", shortened(&text))),
+                false => item.report(format!("`{}` is listed twice", shortened(&text))),
             }
         }
         all
@@ -243,13 +243,16 @@ impl<'a> NodeReader<'a> {
             NodeKind::Number(seconds) => seconds.as_f64().and_then(units::seconds),
             NodeKind::Text(text) => units::duration(text),
             _ => {
-                self.mismatch("a time, as `10s` or a number of seconds");
+                self.mismatch("a time such as `10s`, or a number of seconds");
                 return None;
             }
         };
         if duration.is_none() {
             let what = scalar_text(self.node);
-            self.report_advising(format!("`{what}` is not a time"), "write seconds, or as `500ms`, `10s`, `5m`, `1h`");
+            self.report_advising(
+                format!("`{what}` is not a time"),
+                "write a number of seconds, or a time such as `500ms`, `10s`, `5m`, `1h`",
+            );
         }
         duration
     }
@@ -260,13 +263,16 @@ impl<'a> NodeReader<'a> {
             NodeKind::Number(bytes) => bytes.as_u64(),
             NodeKind::Text(text) => units::size(text),
             _ => {
-                self.mismatch("a size, as `8MiB` or a number of bytes");
+                self.mismatch("a size such as `8MiB`, or a number of bytes");
                 return None;
             }
         };
         if size.is_none() {
             let what = scalar_text(self.node);
-            self.report_advising(format!("`{what}` is not a size"), "write bytes, or as `16k`, `8MB`, `8MiB`, `1GiB`");
+            self.report_advising(
+                format!("`{what}` is not a size"),
+                "write a number of bytes, or a size such as `16k`, `8MB`, `8MiB`, `1GiB`",
+            );
         }
         size
     }
@@ -285,7 +291,7 @@ impl<'a> NodeReader<'a> {
             Some(word) => format!("did you mean `{word}`?"),
             None => format!("write one of {}", listed(&words())),
         };
-        self.report_advising(format!("`{}` is not a choice here", shortened(text)), advice);
+        self.report_advising(format!("`{}` is not an allowed value", shortened(text)), advice);
         None
     }
 }
@@ -322,7 +328,7 @@ impl<'a> MapReader<'a> {
     /// Reports when not exactly one of two keys is there. Says whether it is.
     pub(crate) fn exactly_one(&self, one: &str, other: &str) -> bool {
         if !self.has(one) && !self.has(other) {
-            self.at.report_advising(format!("neither `{one}` nor `{other}` is there"), format!("add `{one}`"));
+            self.at.report_advising(format!("`{one}` or `{other}` is required"), format!("add `{one}`"));
             return false;
         }
         self.at_most_one(one, other)

@@ -126,7 +126,7 @@ fn variable(text: &str, lookup: VariableLookup) -> (usize, SubstitutionOutcome) 
         "" => None,
         rest if rest.starts_with(":=") => Some(rest[2..].trim_start()),
         rest if rest.starts_with(':') => {
-            let problem = format!("`{inner}` is not a variable with a default");
+            let problem = format!("`{inner}` is not a valid variable with a default");
             return (
                 length,
                 SubstitutionOutcome::Fault { problem, advice: format!("write `${{{{{name}:=default}}}}`") },
@@ -245,7 +245,7 @@ mod tests {
             [
                 "f:1:4: the environment variable `A` is not set; set it or give a default: `${{A:=default}}`",
                 "f:2:16: the environment variable `B` is not set; set it or give a default: `${{B:=default}}`",
-                "f:2:24: `C:-1` is not a variable with a default; write `${{C:=default}}`",
+                "f:2:24: `C:-1` is not a valid variable with a default; write `${{C:=default}}`",
             ]
         );
     }

@@ -95,8 +95,8 @@ fn fits(source: &Arc<str>, text: &str, limits: TextLimits) -> Result<(), Vec<Dia
     if text.len() <= limits.bytes {
         return Ok(());
     }
-    let problem = format!("{} bytes are more than a configuration may have", text.len());
-    Err(vec![Diagnostic::of_source(source, problem).advise(format!("the limit is {}", limits.bytes))])
+    let problem = format!("{} bytes are too many for a configuration", text.len());
+    Err(vec![Diagnostic::of_source(source, problem).advise(format!("the limit is {} bytes", limits.bytes))])
 }
 
 struct Builder<'a> {
@@ -149,8 +149,8 @@ impl Builder<'_> {
         }
         let Some(tree) = root else {
             // An editor may have emptied the file to write it anew; taking that for "no routes" would stop all traffic.
-            let fault = Diagnostic::of_source(self.source, "holds no configuration");
-            return Err(fault.advise("write `routes: []` if that is meant"));
+            let fault = Diagnostic::of_source(self.source, "contains no configuration");
+            return Err(fault.advise("write `routes: []` if this is intended"));
         };
         Ok(Parsed { tree, faults: self.faults.into_diagnostics() })
     }
@@ -216,7 +216,7 @@ impl Builder<'_> {
     /// What an alias stands for.
     fn alias(&mut self, anchor: usize, place: TextPosition, above: usize) -> Result<TreeNode, Diagnostic> {
         let Some(YamlAnchor { node, size }) = self.anchors.get(&anchor) else {
-            return Err(self.fault(place, "the alias stands inside what it stands for"));
+            return Err(self.fault(place, "the alias is inside the value that it refers to"));
         };
         let (node, size) = (node.clone(), *size);
         self.count(size, place)?;
@@ -252,7 +252,7 @@ impl Builder<'_> {
         }
         for (first, second) in &duplicates {
             let MapEntry { key, key_place, .. } = &entries[*second];
-            let problem = format!("`{key}` is there a second time");
+            let problem = format!("the key `{key}` is given twice");
             let advice = format!("the first is in line {}; keep one", entries[*first].key_place.line);
             self.faults.report_text(&path(above, key), *key_place, problem, Some(advice));
         }
@@ -272,11 +272,11 @@ impl Builder<'_> {
             let maps = match merge.kind {
                 NodeKind::Map(_) => vec![merge],
                 NodeKind::List(items) => items,
-                _ => return Err(self.fault(place, "`<<` takes a map or a list of maps")),
+                _ => return Err(self.fault(place, "`<<` needs a map or a list of maps")),
             };
             for map in maps {
                 let NodeKind::Map(more) = map.kind else {
-                    return Err(self.fault(map.place, "`<<` takes a map or a list of maps"));
+                    return Err(self.fault(map.place, "`<<` needs a map or a list of maps"));
                 };
                 entries.extend(more.into_iter().filter(|entry| present.insert(entry.key.clone())));
             }
@@ -321,7 +321,7 @@ impl Builder<'_> {
             (true, "int" | "float") => Some(scalar::resolve(text)).filter(|kind| matches!(kind, NodeKind::Number(_))),
             _ => return Err(self.unknown_tag(tag, place)),
         };
-        kind.ok_or_else(|| self.fault(place, format!("`{text}` is not what its tag `!!{}` says", tag.suffix)))
+        kind.ok_or_else(|| self.fault(place, format!("`{text}` does not match its tag `!!{}`", tag.suffix)))
     }
 
     fn count(&mut self, more: usize, place: TextPosition) -> Result<(), Diagnostic> {
@@ -329,7 +329,7 @@ impl Builder<'_> {
         if self.values <= self.limits.values {
             return Ok(());
         }
-        let problem = format!("more than {} values, aliases counted in full", self.limits.values);
+        let problem = format!("more than {} values, counting the values of each alias", self.limits.values);
         Err(self.fault(place, problem).advise("use fewer aliases, or split the configuration"))
     }
 
@@ -343,7 +343,7 @@ impl Builder<'_> {
     }
 
     fn too_deep(&self, place: TextPosition) -> Diagnostic {
-        self.fault(place, format!("more than {} lists and maps inside one another", self.limits.depth))
+        self.fault(place, format!("lists and maps are nested more than {} levels deep", self.limits.depth))
     }
 
     fn unknown_tag(&self, tag: &Tag, place: TextPosition) -> Diagnostic {
@@ -351,7 +351,7 @@ impl Builder<'_> {
             true => format!("!!{}", tag.suffix),
             false => tag.to_string(),
         };
-        self.fault(place, format!("the tag `{name}` means nothing here")).advise("leave it out")
+        self.fault(place, format!("the tag `{name}` is not supported")).advise("leave it out")
     }
 
     fn syntax(&self, marker: &Marker, info: &str) -> Diagnostic {

@@ -101,7 +101,7 @@ fn included(
 ) -> Result<Vec<Directive>, SyntaxError> {
     let pattern = directive.argument(0);
     if depth == INCLUDES {
-        let text = format!("`{pattern}`: more than {INCLUDES} files that include one another");
+        let text = format!("`{pattern}`: files are included more than {INCLUDES} levels deep");
         return Err(SyntaxError { place: directive.place.clone(), text });
     }
     // Types and parameters for programs that are not served from here.

@@ -45,7 +45,8 @@ fn addresses(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String,
         _ if rules.iter().all(|rule| rule.name == "deny" || is_all(&rule)) => ("blacklist", named("deny", &rules)),
         ("allow", "all") => return None,
         _ => {
-            let text = "`allow` and `deny` in turns: `ip-restriction` takes a list of either kind";
+            let text = "`allow` and `deny` are interleaved, and their order cannot be converted: `ip-restriction` takes \
+                        either an allow list or a deny list";
             conversion.lost(&last.place, text);
             return None;
         }
@@ -89,13 +90,14 @@ fn rate(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml
     let limits = scope.all("limit_req");
     let (limit, others) = limits.split_first()?;
     for other in others {
-        conversion.lost(&other.place, format!("`{}`: one limit of this kind for each route", other.head()));
+        conversion.lost(&other.place, format!("`{}`: a route can have only one limit of this kind", other.head()));
     }
     let parameter = |name: &str| limit.arguments.iter().find_map(|argument| argument.strip_prefix(name));
     let zone = zone(conversion, "limit_req_zone", parameter("zone=")?);
     let written = zone.and_then(|zone| zone.arguments.iter().find_map(|argument| argument.strip_prefix("rate=")));
     let Some((zone, rate)) = zone.zip(written.and_then(a_second)) else {
-        conversion.lost(&limit.place, format!("`{}`: there is no zone of this name with a rate", limit.head()));
+        conversion
+            .lost(&limit.place, format!("`{}`: there is no `limit_req_zone` of this name with a rate", limit.head()));
         return None;
     };
     let [kind, key] = key(zone.argument(0));
@@ -123,11 +125,11 @@ fn concurrent(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String
     let limits = scope.all("limit_conn");
     let (limit, others) = limits.split_first()?;
     for other in others {
-        conversion.lost(&other.place, format!("`{}`: one limit of this kind for each route", other.head()));
+        conversion.lost(&other.place, format!("`{}`: a route can have only one limit of this kind", other.head()));
     }
     let zone = zone(conversion, "limit_conn_zone", limit.argument(0));
     let Some((zone, count)) = zone.zip(limit.argument(1).parse().ok()) else {
-        conversion.lost(&limit.place, format!("`{}`: there is no zone of this name", limit.head()));
+        conversion.lost(&limit.place, format!("`{}`: there is no `limit_conn_zone` of this name", limit.head()));
         return None;
     };
     let [kind, key] = key(zone.argument(0));
@@ -149,7 +151,7 @@ fn fields(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Ya
         let value = directive.argument(1);
         match super::proxy::unknown_variable(conversion, value) {
             Some(name) => {
-                let text = format!("`{}`: there is no variable `${name}`", directive.head());
+                let text = format!("`{}`: Weir has no variable `${name}`", directive.head());
                 conversion.lost(&directive.place, text);
             }
             None if value.is_empty() => {}
@@ -184,7 +186,7 @@ fn gzip(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml
         options.extend(number.map(|number| (ours, Yaml::Integer(number))));
     }
     if let Some(proxied) = scope.last("gzip_proxied").filter(|proxied| proxied.argument(0) != "any") {
-        let text = "`gzip_proxied`: responses to requests with `Via` are compressed, too";
+        let text = "`gzip_proxied`: responses to requests with `Via` are also compressed";
         conversion.differs(&proxied.place, text);
     }
     let options = options.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();

@@ -29,12 +29,12 @@ impl PassTarget<'_> {
 /// The members of a route that say where its requests go.
 pub fn members(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive) -> Option<Vec<(String, Yaml)>> {
     let Some(target) = PassTarget::parse(pass.argument(0)) else {
-        let text = format!("`{}`: no `http://host:port` and no name of an upstream", pass.head());
+        let text = format!("`{}`: the target is neither `http://host:port` nor the name of an upstream", pass.head());
         conversion.lost(&pass.place, text);
         return None;
     };
     if target.authority.contains('$') {
-        let text = format!("`{}`: an upstream is not named by a variable; use `traffic-split` or routes", pass.head());
+        let text = format!("`{}`: a variable cannot select the upstream; use `traffic-split` or routes", pass.head());
         conversion.lost(&pass.place, text);
         return None;
     }
@@ -105,7 +105,7 @@ fn retries(conversion: &mut Conversion, scope: &BlockScope) -> Vec<(String, Yaml
     let beyond: Vec<_> = next.arguments.iter().filter(|case| !["error", "timeout"].contains(&case.as_str())).collect();
     if !beyond.is_empty() {
         let cases: Vec<_> = beyond.into_iter().cloned().collect();
-        let text = format!("`proxy_next_upstream {}`: no other endpoint is asked for these reasons", cases.join(" "));
+        let text = format!("`proxy_next_upstream {}`: requests are not retried for these reasons", cases.join(" "));
         conversion.lost(&next.place, text);
     }
     tries(scope)
@@ -119,8 +119,8 @@ fn tries(scope: &BlockScope) -> Vec<(String, Yaml)> {
 fn tls(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive) -> Yaml {
     let mut members = vec![("verify".to_owned(), Yaml::Boolean(scope.is_on("proxy_ssl_verify")))];
     if !scope.is_on("proxy_ssl_verify") {
-        let text = "the certificate of this upstream is not verified, as `proxy_ssl_verify` is off by default; take \
-                    `tls.verify: false` away to verify it";
+        let text = "the certificate of this upstream is not verified, as `proxy_ssl_verify` is off by default; remove \
+                    `tls.verify: false` to verify it";
         conversion.differs(&pass.place, text);
     }
     for (name, ours) in [
@@ -160,7 +160,8 @@ pub fn rewritten<'a>(
     let path = PassTarget::parse(pass.argument(0)).and_then(|target| target.path);
     match (path, matching) {
         (Some(path), _) if path.contains('$') => {
-            conversion.lost(&pass.place, format!("`{}`: a path with variables; write `proxy-rewrite`", pass.head()));
+            conversion
+                .lost(&pass.place, format!("`{}`: the path contains variables; write `proxy-rewrite`", pass.head()));
         }
         (Some(path), Matching::Exact(_)) => members.push(("uri".to_owned(), Yaml::text(path))),
         (Some(path), Matching::Prefix { path: prefix, .. }) if path != prefix => {
@@ -212,7 +213,7 @@ fn fields(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Ya
         if value.is_empty() {
             removed.push(name);
         } else if let Some(unknown) = unknown_variable(conversion, value) {
-            let text = format!("`{}`: there is no variable `${unknown}`", directive.head());
+            let text = format!("`{}`: Weir has no variable `${unknown}`", directive.head());
             conversion.lost(&directive.place, text);
         } else {
             set.push((name.to_owned(), Yaml::text(value)));

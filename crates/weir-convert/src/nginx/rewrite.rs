@@ -21,12 +21,12 @@ pub fn returned(
         (code, text) => (code.parse().unwrap_or(500), text.map_or("", String::as_str)),
     };
     if let Some(unknown) = super::proxy::unknown_variable(conversion, text) {
-        conversion.lost(&directive.place, format!("`{}`: there is no variable `${unknown}`", directive.head()));
+        conversion.lost(&directive.place, format!("`{}`: Weir has no variable `${unknown}`", directive.head()));
     }
     match code {
         301 | 302 | 303 | 307 | 308 if !text.is_empty() => vec![redirect(code, text, matching)],
         444 => {
-            let text = "`return 444`: connections are not closed without an answer; it is 403";
+            let text = "`return 444`: connections cannot be closed without a response; the response is 403";
             conversion.differs(&directive.place, text);
             vec![answer(403, "", None)]
         }
@@ -111,7 +111,7 @@ pub fn paths(conversion: &mut Conversion, location: &[Directive]) -> Option<(Str
             continue;
         }
         if flag.first().is_none_or(|flag| flag == "last") {
-            let text = format!("`{}`: locations are not searched again for the new path", directive.head());
+            let text = format!("`{}`: the new path is not matched against the locations again", directive.head());
             conversion.differs(&directive.place, text);
         }
         pairs.extend([whole(pattern, false), replacement.trim_end_matches('?').to_owned()]);

@@ -76,7 +76,7 @@ fn add_address(addresses: &mut Vec<Yaml>, address: Yaml) {
 fn listened(conversion: &mut Conversion, listen: &Directive, addresses: &mut Vec<Yaml>) -> Option<Listening> {
     let address = listen.argument(0);
     if address.starts_with("unix:") {
-        conversion.lost(&listen.place, format!("`{}`: clients come over TCP", listen.head()));
+        conversion.lost(&listen.place, format!("`{}`: Unix sockets are not supported", listen.head()));
         return None;
     }
     let (host, port) = match address.parse::<i64>() {
@@ -154,7 +154,7 @@ fn by_name(conversion: &mut Conversion, server: &ServerBlock, ports: &[Yaml]) ->
                 continue;
             }
         };
-        let text = format!("`server_name {name}`: a path of the default server that is more specific goes first");
+        let text = format!("`server_name {name}`: a more specific path of the default server takes precedence");
         conversion.differs(&server.directive.place, text);
         let mut vars = ports.to_vec();
         vars.push(Yaml::List(vec![Yaml::text("host"), Yaml::text("~*"), Yaml::text(pattern)]));
@@ -171,8 +171,10 @@ fn certificates(conversion: &mut Conversion, server: &ServerBlock) {
     let Some((cert, key)) = scope.value("ssl_certificate").zip(scope.value("ssl_certificate_key")) else { return };
     let names: Vec<_> = server.names.iter().filter(|name| !name.starts_with('~') && !name.ends_with(".*")).collect();
     if names.is_empty() {
-        conversion
-            .lost(&server.directive.place, "`ssl_certificate` of a server without names: `snis` has to name some");
+        conversion.lost(
+            &server.directive.place,
+            "`ssl_certificate` of a server without names: an entry of `ssls` needs `snis`",
+        );
         return;
     }
     let snis = names.iter().flat_map(|name| match name.strip_prefix('.') {
@@ -188,7 +190,8 @@ fn certificates(conversion: &mut Conversion, server: &ServerBlock) {
         let known = protocols.arguments.iter().filter(|version| ["TLSv1.2", "TLSv1.3"].contains(&version.as_str()));
         members.push(("ssl_protocols".to_owned(), Yaml::texts(known)));
         if protocols.arguments.iter().any(|version| ["TLSv1", "TLSv1.1"].contains(&version.as_str())) {
-            conversion.lost(&protocols.place, format!("`{}`: TLS 1.2 is the oldest version", protocols.head()));
+            conversion
+                .lost(&protocols.place, format!("`{}`: TLS 1.2 is the oldest supported version", protocols.head()));
         }
     }
     if let Some(ca) = scope.value("ssl_client_certificate").filter(|_| scope.is_on("ssl_verify_client")) {
@@ -218,7 +221,7 @@ fn routes(conversion: &mut Conversion, server: &ServerBlock, selector: &ServerSe
     }
     rewrites(conversion, server, selector, &everywhere);
     for region in &regions {
-        location(conversion, selector, region);
+        convert_location(conversion, selector, region);
     }
     let is_for_all = regions.iter().any(|region| region.priority == 0 && region.uris == ["/*"]);
     if !is_for_all && !selector.hosts.is_empty() {
@@ -239,7 +242,7 @@ fn rewrites(conversion: &mut Conversion, server: &ServerBlock, selector: &Server
     for (position, directive) in rewrites.iter().enumerate() {
         let Some((pattern, plugin)) = rewrite::redirecting(directive) else {
             let text =
-                format!("`{}` outside of a location: write `proxy-rewrite` in the routes it is for", directive.head());
+                format!("`{}` outside of a location: write `proxy-rewrite` in the affected routes", directive.head());
             conversion.lost(&directive.place, text);
             continue;
         };
@@ -292,7 +295,7 @@ fn add(conversion: &mut Conversion, selector: &ServerSelector, from: &Directive,
     conversion.converted.routes.push(item);
 }
 
-fn location(conversion: &mut Conversion, selector: &ServerSelector, region: &Region) {
+fn convert_location(conversion: &mut Conversion, selector: &ServerSelector, region: &Region) {
     let Region { location, uris, priority } = region;
     if location.is_internal {
         return;
@@ -326,7 +329,10 @@ fn handled(conversion: &mut Conversion, location: &Location) -> (PluginOptions, 
         plugins.push(plugin);
     }
     let Some(pass) = own("proxy_pass").or_else(|| own("grpc_pass")) else {
-        let text = format!("`location {}`: files are not served; it answers 404", directive.arguments.join(" "));
+        let text = format!(
+            "`location {}`: static files are not served; the route answers with 404",
+            directive.arguments.join(" ")
+        );
         conversion.lost(&directive.place, text);
         plugins.push(rewrite::answer(404, "", None));
         return (plugins, Vec::new());
@@ -371,8 +377,10 @@ fn conditions(
                 vec![plugin]
             }
             (None, None) => {
-                let text =
-                    format!("`{}`: only what answers within it is; write a route with these `vars`", directive.head());
+                let text = format!(
+                    "`{}`: only `return` and redirects inside `if` are converted; write a route with these `vars`",
+                    directive.head()
+                );
                 conversion.lost(&directive.place, text);
                 continue;
             }

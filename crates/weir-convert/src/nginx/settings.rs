@@ -73,7 +73,7 @@ fn logs(conversion: &mut Conversion, main: &BlockScope, http: &BlockScope) {
         let level = log.arguments.get(1).map_or("error", String::as_str);
         conversion.converted.settings.push(("error_log_level".to_owned(), Yaml::text(level)));
         if log.argument(0) != "stderr" {
-            conversion.differs(&log.place, format!("`{}`: the error log is on standard error", log.head()));
+            conversion.differs(&log.place, format!("`{}`: the error log goes to standard error", log.head()));
         }
     }
 }

@@ -84,7 +84,7 @@ impl SyntaxReader<'_> {
                 Some((Token::Word(word), _)) => arguments.push(word),
                 Some((Token::Semicolon, _)) => return Ok(Directive { name, arguments, block: None, place }),
                 Some((Token::Open, _)) if depth == DEPTH => {
-                    return Err(self.error(format!("more than {DEPTH} blocks inside one another")));
+                    return Err(self.error(format!("blocks are nested more than {DEPTH} levels deep")));
                 }
                 Some((Token::Open, _)) if name.ends_with("_by_lua_block") => {
                     self.skip_code()?;
@@ -110,7 +110,7 @@ impl SyntaxReader<'_> {
                 Some('{') => depth += 1,
                 Some('}') => depth -= 1,
                 Some(_) => {}
-                None => return Err(self.error("the file ends inside a block of Lua")),
+                None => return Err(self.error("the file ends inside a Lua block")),
             }
         }
         Ok(())

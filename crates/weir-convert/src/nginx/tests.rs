@@ -77,12 +77,12 @@ server {
     assert_eq!(
         findings(text),
         [
-            "3: not carried over: `proxy_cache zone`: responses are not cached",
-            "3: not carried over: `error_page 502 /oops`: write `response-rewrite` with `vars: [[status, ...]]`",
-            "4: not carried over: `location /files/`: files are not served; it answers 404",
-            "4: not carried over: `root /var/www`: files are not served; put a server of files behind an upstream",
-            "5: not carried over: `proxy_pass http://$backend`: an upstream is not named by a variable; use \
-             `traffic-split` or routes",
+            "3: not converted: `proxy_cache zone`: responses are not cached",
+            "3: not converted: `error_page 502 /oops`: write `response-rewrite` with `vars: [[status, ...]]`",
+            "4: not converted: `location /files/`: static files are not served; the route answers with 404",
+            "4: not converted: `root /var/www`: static files are not served; use a file server as an upstream",
+            "5: not converted: `proxy_pass http://$backend`: a variable cannot select the upstream; use `traffic-split` \
+             or routes",
         ]
     );
 }
@@ -112,7 +112,7 @@ fn included_files_stand_where_they_are_included() {
     let converted = convert("n", "http { include conf.d/*.conf; include mime.types; include gone; }", &include);
     let converted = converted.expect("correct");
     assert!(converted.yaml().contains("# conf.d/a.conf:1: location /"), "{}", converted.yaml());
-    assert_eq!(converted.findings[0].to_string(), "n:1: not carried over: `include gone`: gone is not there");
+    assert_eq!(converted.findings[0].to_string(), "n:1: not converted: `include gone`: gone is not there");
     let error = convert("n", "include loop.conf;", &include).expect_err("endless");
-    assert!(error.text.contains("more than 16 files"), "{error}");
+    assert!(error.text.contains("more than 16 levels deep"), "{error}");
 }

@@ -18,10 +18,10 @@ pub fn members(conversion: &mut Conversion, block: &Directive) -> Vec<(String, Y
             "random" if directive.argument(0) == "two" => {
                 members.push(("type".to_owned(), Yaml::text("least_conn")));
             }
-            "random" => conversion.differs(&directive.place, "`random`: endpoints are taken in turns"),
+            "random" => conversion.differs(&directive.place, "`random`: round robin is used instead"),
             "keepalive" | "keepalive_timeout" | "keepalive_requests" | "keepalive_time" | "zone" | "resolver"
             | "resolver_timeout" => {}
-            _ => conversion.lost(&directive.place, format!("`{}` of an upstream", directive.head())),
+            _ => conversion.lost(&directive.place, format!("`{}` in an upstream", directive.head())),
         }
     }
     members.push(("nodes".to_owned(), nodes(&servers)));
@@ -60,7 +60,10 @@ struct UpstreamServer {
 fn server(conversion: &mut Conversion, directive: &Directive) -> Option<UpstreamServer> {
     let address = directive.argument(0);
     if address.starts_with("unix:") {
-        conversion.lost(&directive.place, format!("`{address}`: endpoints have an address and a port"));
+        conversion.lost(
+            &directive.place,
+            format!("`{address}`: Unix sockets are not supported; an endpoint needs an address and a port"),
+        );
         return None;
     }
     let (host, port) = host_and_port(address);
@@ -71,16 +74,18 @@ fn server(conversion: &mut Conversion, directive: &Directive) -> Option<Upstream
             ("backup", _) => server.is_backup = true,
             ("down", _) => server.weight = 0,
             ("max_fails", "0") => {
-                conversion
-                    .differs(&directive.place, "`max_fails=0`: an endpoint that fails leaves the rotation for a while");
+                conversion.differs(
+                    &directive.place,
+                    "`max_fails=0`: a failed endpoint is still taken out of rotation for a while",
+                );
             }
             ("max_fails" | "fail_timeout" | "resolve", _) => {}
             ("max_conns", _) => {
                 let text =
-                    format!("`{parameter}`: `concurrency` of the upstream limits each endpoint by itself (`auto`)");
+                    format!("`{parameter}`: `concurrency: auto` of the upstream limits each endpoint automatically");
                 conversion.differs(&directive.place, text);
             }
-            _ => conversion.lost(&directive.place, format!("`{parameter}` of a server")),
+            _ => conversion.lost(&directive.place, format!("`{parameter}` in a `server` line")),
         }
     }
     Some(server)
@@ -123,7 +128,7 @@ fn hash(conversion: &mut Conversion, directive: &Directive) -> Vec<(String, Yaml
         key.starts_with('$') && key[1..].chars().all(|char| char.is_ascii_alphanumeric() || char == '_');
     let (kind, key) = if is_one_variable { ("vars", &key[1..]) } else { ("vars_combinations", key) };
     if directive.argument(1) != "consistent" {
-        let text = "`hash` without `consistent`: keys are hashed consistently, so that few move when endpoints change";
+        let text = "`hash` without `consistent`: consistent hashing is used, so few keys move when endpoints change";
         conversion.differs(&directive.place, text);
     }
     vec![

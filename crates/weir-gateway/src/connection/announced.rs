@@ -33,7 +33,7 @@ async fn client(worker: &Worker, tcp: &TcpStream, sender: SocketAddr) -> Option<
         let clients = &current.snapshot.clients;
         if !clients.trusts(sender.ip()) {
             tracing::info!(
-                "connection from {sender} refused: its address is not in trusted_addresses, so it may not send a PROXY header"
+                "connection from {sender} closed: the address is not in trusted_addresses, so it may not send a PROXY header"
             );
             return None;
         }

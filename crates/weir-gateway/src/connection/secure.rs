@@ -77,7 +77,7 @@ async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Opt
             }
         }
         None if worker.now_ns() < deadline_ns && worker.phase() != WorkerPhase::Stopping => {
-            tracing::info!("TLS handshake with {peer} given up: there is no room for other connections");
+            tracing::info!("TLS handshake with {peer} aborted: the connection limit of the worker is reached");
         }
         None => tracing::info!("TLS handshake with {peer} timed out after {} s", timeout_ns as f64 / 1e9),
     }

@@ -112,7 +112,7 @@ impl Lifecycle {
     }
 
     /// There is room for another connection, or there is none. `true` if those that wait should be told now.
-    pub(super) fn set_full(&self, is_full: bool, now_ns: u64) -> bool {
+    pub(super) fn set_connections_full(&self, is_full: bool, now_ns: u64) -> bool {
         self.is_full.set(is_full);
         let is_due = is_full && now_ns >= self.full_said_ns.get() + FULL_AGAIN_NS;
         if is_due {

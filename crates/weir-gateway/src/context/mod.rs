@@ -64,19 +64,19 @@ impl WorkerContext {
     }
 
     /// Says whether there is room for another connection. Where there is none, idle ones give theirs up.
-    pub fn set_full(&self, is_full: bool) {
-        if is_full && self.lifecycle.set_full(true, self.wake_up()) {
+    pub fn set_connections_full(&self, is_full: bool) {
+        if is_full && self.lifecycle.set_connections_full(true, self.wake_up()) {
             self.metrics.connections_full.increment();
             if self.lifecycle.is_new_shortage() {
                 tracing::warn!(
-                    "no room for another connection, of {} that this worker has; idle ones are closed early: raise the limit \
-                     of open files, or find out who holds them",
+                    "the connection limit of this worker is reached, with {} connections; idle connections are closed early: \
+                     raise the limit of open files, or find the clients that hold the connections",
                     self.lifecycle.tasks()
                 );
             }
             self.wheel.wake_all();
         } else if !is_full {
-            self.lifecycle.set_full(false, self.now_ns());
+            self.lifecycle.set_connections_full(false, self.now_ns());
         }
     }
 

@@ -359,7 +359,7 @@ impl EndpointPool {
     }
 }
 
-const HAS_STREAM: &str = "a connection has its stream until it is kept or dropped";
+const HAS_STREAM: &str = "a pooled connection owns its stream until it is returned to the pool or closed";
 
 /// A connection to an endpoint, and a permit among those that use it.
 pub struct UpstreamConnection<'w> {

@@ -186,7 +186,7 @@ async fn ask_again_and_again(
             CheckVerdict::Unhealthy(enough) => {
                 table.checks.unhealthy.fetch_add(1, Relaxed);
                 if enough {
-                    let cause = format_args!("its health checks fail, the last one: {outcome}");
+                    let cause = format_args!("health checks failed, the last one with: {outcome}");
                     health.checked_down(checks.unhealthy_interval * PAUSE_INTERVALS, &cause, clock.now_ns());
                 }
             }
@@ -207,11 +207,11 @@ enum CheckOutcome {
 impl fmt::Display for CheckOutcome {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CheckOutcome::Answered(CheckAnswer::Well) => write!(out, "the endpoint serves"),
+            CheckOutcome::Answered(CheckAnswer::Well) => write!(out, "the endpoint is serving"),
             CheckOutcome::Answered(CheckAnswer::Ill) => {
                 write!(out, "the endpoint's gRPC health service reports that it is not serving")
             }
-            CheckOutcome::Answered(CheckAnswer::Status(status)) => write!(out, "answered with status {status}"),
+            CheckOutcome::Answered(CheckAnswer::Status(status)) => write!(out, "response with status {status}"),
             CheckOutcome::Failed(error) => write!(out, "{error}"),
             CheckOutcome::TimedOut => write!(out, "no answer in time"),
         }

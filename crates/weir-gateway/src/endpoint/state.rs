@@ -151,7 +151,7 @@ impl Health {
     /// A complete exchange. Touches shared memory only if something was wrong before, or the status is a failure.
     pub fn answered(&self, status: u16, checks: &PassiveChecks, now_ns: u64) {
         if status >= 400 && checks.unhealthy_statuses.contains(&status) {
-            let what = format_args!("answered with status {status}");
+            let what = format_args!("was answered with status {status}");
             return self.count(&self.http_failures, checks.http_failures, (checks, &what), now_ns);
         }
         for failures in [&self.tcp_failures, &self.timeouts, &self.http_failures] {
@@ -204,9 +204,12 @@ impl Health {
             let cause = format_args!("{count} exchanges in a row failed, the last one {what}");
             self.leave(checks.retry_after, checks.until_checked, &cause, now_ns);
         } else if count == 1 && most != 0 {
-            tracing::info!(%endpoint, "an exchange with an endpoint {what}; out of rotation after {most} in a row");
+            tracing::info!(
+                %endpoint,
+                "an exchange with an endpoint {what}; after {most} in a row the endpoint leaves the rotation"
+            );
         } else if count == 1 {
-            tracing::info!(%endpoint, "an exchange with an endpoint {what}; it stays in rotation, whose checks ignore this");
+            tracing::info!(%endpoint, "an exchange with an endpoint {what}; passive checks ignore this kind of failure");
         }
     }
 

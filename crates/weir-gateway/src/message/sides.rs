@@ -205,8 +205,8 @@ impl std::fmt::Display for StreamLoss {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             StreamLoss::Reset(code) => write!(out, "the peer has reset the stream: {}", code.name()),
-            StreamLoss::Failed(code) => write!(out, "the stream was reset for what came on it: {}", code.name()),
-            StreamLoss::NotProcessed => out.write_str("the peer has left without looking at the stream"),
+            StreamLoss::Failed(code) => write!(out, "the stream was reset because of an error on it: {}", code.name()),
+            StreamLoss::NotProcessed => out.write_str("the peer closed the connection without processing the stream"),
             StreamLoss::Connection => out.write_str("the connection has ended"),
         }
     }

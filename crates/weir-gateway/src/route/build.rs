@@ -61,8 +61,8 @@ pub(super) fn edited(
         if was_within && !table.size.is_within_limits() {
             let Size { pairs, bytes } = table.size;
             let reason = format!(
-                "with this one, the rules have {pairs} pairs of host and uri, of {bytes} bytes; \
-                 the limits are {MAX_ENTRIES} and {MAX_BYTES}"
+                "with this rule, there are {pairs} pairs of host and uri, of {bytes} bytes; \
+                 the limits are {MAX_ENTRIES} pairs and {MAX_BYTES} bytes"
             );
             errors.push(BuildError { rule: index, place: "uris".to_owned(), reason });
         }
@@ -112,7 +112,7 @@ fn parse(index: usize, rule: RouteRule, errors: &mut Vec<BuildError>) -> Compile
         }
     }
     if rule.uris.is_empty() {
-        error("uris".to_owned(), "a route needs a uri; write /* for every path".to_owned());
+        error("uris".to_owned(), "a route needs a uri; write /* to match every path".to_owned());
     }
     // Two spellings may turn out to be the same.
     uris.sort_unstable_by(|a, b| a.text().cmp(b.text()));

@@ -34,13 +34,13 @@ impl Host {
         // Requests lose the dot of the root, too.
         let rest = rest.strip_suffix('.').unwrap_or(rest);
         if text.is_empty() || (rest.is_empty() && text != "*") {
-            return Err(format!("{written:?} is not a host; write a name, as example.com, or leave hosts away"));
+            return Err(format!("{written:?} is not a host; write a name such as example.com, or leave hosts out"));
         }
         if rest.len() > MAX_LENGTH {
             return Err(format!("a host has at most {MAX_LENGTH} bytes, this one has {}", rest.len()));
         }
         if rest.contains('*') {
-            return Err(format!("{written:?} has a * within; only the first character may be one, as *.example.com"));
+            return Err(format!("{written:?} has a * that is not at the start; write a pattern such as *.example.com"));
         }
         Ok(if is_suffix { Host::Suffix(rest.into()) } else { Host::Name(rest.into()) })
     }

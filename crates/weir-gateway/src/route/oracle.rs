@@ -419,9 +419,9 @@ fn all_errors_are_told_with_their_places() {
     let rules = vec![rule(1, &["/a", "/../b"]), rule(2, &[]), for_hosts(&["ok.com", "a.*.com"], rule(3, &["/a"]))];
     let errors = RouteTable::build(rules).expect_err("three errors");
     let texts: Vec<String> = errors.iter().map(BuildError::to_string).collect();
-    assert_eq!(texts[0], r#"rules[0].uris[1]: "/../b" leads above the root; write the path it means"#);
-    assert_eq!(texts[1], "rules[1].uris: a route needs a uri; write /* for every path");
-    assert!(texts[2].starts_with(r#"rules[2].hosts[1]: "a.*.com" has a * within"#), "{}", texts[2]);
+    assert_eq!(texts[0], r#"rules[0].uris[1]: "/../b" leads above the root; write the path without .."#);
+    assert_eq!(texts[1], "rules[1].uris: a route needs a uri; write /* to match every path");
+    assert!(texts[2].starts_with(r#"rules[2].hosts[1]: "a.*.com" has a * that is not at the start"#), "{}", texts[2]);
     assert_eq!(texts.len(), 3);
 }
 
@@ -431,7 +431,7 @@ fn a_table_that_would_take_gigabytes_is_refused() {
     let uris: Vec<String> = (0..1_000).map(|number| format!("/{}{number}", "a".repeat(400))).collect();
     let errors = RouteTable::build(vec![rule(1, &["/"]), RouteRule { hosts, uris, ..rule(2, &[]) }]);
     let error = errors.expect_err("an error").remove(0).to_string();
-    assert!(error.starts_with("rules[1].uris: with this one, the rules have 1000001 pairs"), "{error}");
+    assert!(error.starts_with("rules[1].uris: with this rule, there are 1000001 pairs"), "{error}");
 }
 
 #[test]

@@ -194,9 +194,11 @@ fn canonical(written: &str) -> Result<String, String> {
     match path::canonical(escaped.as_bytes(), &mut rewritten) {
         Ok(Canonical::AsIs) => Ok(escaped),
         Ok(Canonical::Rewritten { .. }) => Ok(String::from_utf8(rewritten).expect("canonical paths are ASCII")),
-        Err(BadPath::Nul) => Err(format!("{written:?} holds a NUL, which no request may; leave it out")),
-        Err(BadPath::DotSegment) => Err(format!("{written:?} leads above the root; write the path it means")),
-        Err(BadPath::Syntax) => Err(format!("{written:?} is not a path; write one as /orders/*")),
+        Err(BadPath::Nul) => {
+            Err(format!("{written:?} contains a NUL, which is not allowed in a request; leave it out"))
+        }
+        Err(BadPath::DotSegment) => Err(format!("{written:?} leads above the root; write the path without ..")),
+        Err(BadPath::Syntax) => Err(format!("{written:?} is not a path; write a path such as /orders/*")),
     }
 }
 

@@ -30,7 +30,7 @@ pub async fn accept(
     let _accepting = worker.task();
     while worker.phase() == WorkerPhase::Serving {
         if worker.lifecycle.tasks() >= most {
-            worker.set_full(true);
+            worker.set_connections_full(true);
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         }
@@ -41,7 +41,7 @@ pub async fn accept(
         };
         match accepted {
             Ok((stream, peer)) => {
-                worker.set_full(false);
+                worker.set_connections_full(false);
                 match rebalancer.less_loaded_than(worker.index()) {
                     None => start_connection(&worker, stream, spoken, peer),
                     Some(other) => hand_over(&worker, &rebalancer, other, stream, spoken, peer),
@@ -51,7 +51,7 @@ pub async fn accept(
                 worker.metrics.accept_errors.increment();
                 // A client that has gone again is no reason to pause; having no descriptor, and whatever else, is.
                 if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
-                    worker.set_full(true);
+                    worker.set_connections_full(true);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

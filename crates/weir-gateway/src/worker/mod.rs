@@ -106,8 +106,8 @@ impl TaskGuard {
             self.worker.metrics.connections_over_share.increment();
             if clients.is_to_be_told(self.worker.now_ns()) {
                 tracing::warn!(
-                    "connections of {client} are closed: it has {most}, the most that one client address may have; if it is a \
-                     load balancer, name it in trusted_addresses, or set client_max_connections"
+                    "new connections of {client} are closed: the limit of {most} connections for one client address is \
+                     reached; if the client is a load balancer, add it to trusted_addresses, or set client_max_connections"
                 );
             }
         }

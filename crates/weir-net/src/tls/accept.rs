@@ -47,7 +47,7 @@ impl fmt::Display for AcceptError {
         match self {
             AcceptError::NotTls(..) => f.write_str("the client does not speak TLS"),
             AcceptError::UnknownName(Some(name)) => write!(f, "no certificate for {name:?}"),
-            AcceptError::UnknownName(None) => f.write_str("no certificate for clients that name no host"),
+            AcceptError::UnknownName(None) => f.write_str("no certificate for clients that send no server name (SNI)"),
             AcceptError::Failed(error) => error.fmt(f),
         }
     }
@@ -103,7 +103,7 @@ async fn hello(tcp: &TcpStream, received: &mut Vec<u8>) -> Result<Option<Request
             acceptor.read_tls(&mut part)?;
             match acceptor.accept() {
                 Ok(None) if received.len() < MOST_HELLO => {}
-                Ok(None) => return Err(io::Error::other("the first message is too long").into()),
+                Ok(None) => return Err(io::Error::other("the ClientHello message is too long").into()),
                 Ok(Some(accepted)) => {
                     let hello = accepted.client_hello();
                     let name = hello.server_name().map(|name| name.to_ascii_lowercase().into());

@@ -30,8 +30,8 @@ pub enum KeyError {
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            KeyError::NoCertificate => f.write_str("holds no certificate"),
-            KeyError::NoKey => f.write_str("holds no private key"),
+            KeyError::NoCertificate => f.write_str("contains no certificate"),
+            KeyError::NoKey => f.write_str("contains no private key"),
             KeyError::Encrypted => f.write_str("is protected by a password"),
             KeyError::Damaged(how) => write!(f, "cannot be read: {how}"),
             KeyError::Mismatch => f.write_str("is not the key of this certificate"),

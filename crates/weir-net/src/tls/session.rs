@@ -164,7 +164,7 @@ fn drive<C: TlsConnection>(
                 return Ok(TlsProgress { used: used + discard, stopped: false });
             }
             // Early data is switched off: it can be replayed (RFC 8446 §8).
-            _ => return Err(io::Error::other("a state of TLS that was not asked for")),
+            _ => return Err(io::Error::other("unexpected state of the TLS session")),
         }
         used += discard;
         if stopped {
@@ -273,10 +273,7 @@ impl TlsSession {
             let mut filled = waiting;
             if !self.left_over {
                 if waiting > MOST_RECEIVED {
-                    return Poll::Ready(Err(io::Error::new(
-                        io::ErrorKind::InvalidData,
-                        "a message of TLS is too long",
-                    )));
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "a TLS message is too long")));
                 }
                 let room = &mut passage.inbound[waiting..waiting + most];
                 match ready!(poll_read(tcp, context, room))? {
@@ -326,7 +323,10 @@ impl TlsSession {
             self.barren = if count > 0 { 0 } else { self.barren + used };
             if self.barren > MOST_BARREN {
                 self.broken = true;
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "records of TLS bring nothing")));
+                return Poll::Ready(Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "too many TLS records without data",
+                )));
             }
             if !self.unsent.is_empty() {
                 let _ = self.poll_flush(tcp, context);

@@ -33,7 +33,7 @@ pub(super) fn compile(value: &Value) -> Result<Node, Error> {
         Some(Value::String(word)) if Connective::parse(word).is_some() => compiler.node(items),
         // ["arg_a", "==", "b"]: the outer brackets are missing.
         Some(Value::String(_)) if !matches!(items.get(1), Some(Value::Array(_))) => Err(compiler.unwrapped()),
-        Some(Value::String(word)) => Err(compiler.at(0, |it| it.not_connective(word))),
+        Some(Value::String(word)) => Err(compiler.with_index(0, |it| it.not_connective(word))),
         _ => compiler.nodes(items, 0).map(Node::All),
     }
 }
@@ -67,7 +67,7 @@ struct ExpressionCompiler {
 
 impl ExpressionCompiler {
     /// Compiles what stands at `index` of the present place.
-    fn at<T>(&mut self, index: usize, compile: impl FnOnce(&mut Self) -> T) -> T {
+    fn with_index<T>(&mut self, index: usize, compile: impl FnOnce(&mut Self) -> T) -> T {
         self.place.push(index);
         let result = compile(self);
         self.place.pop();
@@ -76,7 +76,7 @@ impl ExpressionCompiler {
 
     fn nodes(&mut self, items: &[Value], offset: usize) -> Result<Box<[Node]>, Error> {
         let compile = |(index, item): (usize, &Value)| {
-            self.at(index + offset, |it| match item {
+            self.with_index(index + offset, |it| match item {
                 Value::Array(items) => it.node(items),
                 _ => Err(it.unwrapped()),
             })
@@ -93,12 +93,15 @@ impl ExpressionCompiler {
             [Value::String(word), operands @ ..] => match Connective::parse(word) {
                 Some(connective) => self.connected(connective, word, operands),
                 None if operands.len() > 1 && operands.iter().all(Value::is_array) => {
-                    Err(self.at(0, |it| it.not_connective(word)))
+                    Err(self.with_index(0, |it| it.not_connective(word)))
                 }
                 None => self.test(word, operands),
             },
             [Value::Array(_), ..] => self.nodes(items, 0).map(Node::All),
-            _ => Err(self.at(0, |it| it.error("invalid expression", "start a rule with the name of a variable"))),
+            _ => {
+                let help = r#"begin a rule with the name of a variable, as ["arg_id", "==", "1"]"#;
+                Err(self.with_index(0, |it| it.error("invalid expression", help)))
+            }
         }
     }
 
@@ -128,7 +131,7 @@ impl ExpressionCompiler {
             }
         };
         if name.is_empty() {
-            return Err(self.at(0, |it| it.error("invalid expression", "name a variable, as arg_a")));
+            return Err(self.with_index(0, |it| it.error("invalid expression", "name a variable, as arg_a")));
         }
         self.tests += 1;
         if self.tests > MAX_TESTS {
@@ -137,7 +140,7 @@ impl ExpressionCompiler {
         let operator_index = if rest.len() == 1 { 0 } else { 1 + usize::from(negated) };
         let Some(operator) = operator.as_str() else {
             let reason = format!("invalid operator '{}'", short(&operator.to_string()));
-            return Err(self.at(operator_index, |it| it.error(reason, OPERATORS)));
+            return Err(self.with_index(operator_index, |it| it.error(reason, OPERATORS)));
         };
         let (condition, inverse) = self.condition(operator, constant, operator_index)?;
         let node = Node::Test(Test { variable: Variable::named(name), condition });
@@ -148,18 +151,18 @@ impl ExpressionCompiler {
     fn condition(&mut self, operator: &str, value: &Value, index: usize) -> Result<(Condition, bool), Error> {
         let value_index = index + 1;
         let condition = match operator {
-            "==" | "~=" => Condition::Equal(self.at(value_index, |it| it.constant(value))?),
-            ">" => self.at(value_index, |it| it.ordered(Relation::Greater, value))?,
-            ">=" => self.at(value_index, |it| it.ordered(Relation::GreaterOrEqual, value))?,
-            "<" => self.at(value_index, |it| it.ordered(Relation::Less, value))?,
-            "<=" => self.at(value_index, |it| it.ordered(Relation::LessOrEqual, value))?,
-            "~~" | "~*" => Condition::Matches(self.at(value_index, |it| it.regex(value, operator == "~*"))?),
-            "in" | "IN" => Condition::OneOf(self.at(value_index, |it| it.set(value))?),
-            "has" | "HAS" => Condition::Has(self.at(value_index, |it| it.constant(value))?),
-            "ipmatch" | "IPMATCH" => Condition::Within(self.at(value_index, |it| it.networks(value))?),
+            "==" | "~=" => Condition::Equal(self.with_index(value_index, |it| it.constant(value))?),
+            ">" => self.with_index(value_index, |it| it.ordered(Relation::Greater, value))?,
+            ">=" => self.with_index(value_index, |it| it.ordered(Relation::GreaterOrEqual, value))?,
+            "<" => self.with_index(value_index, |it| it.ordered(Relation::Less, value))?,
+            "<=" => self.with_index(value_index, |it| it.ordered(Relation::LessOrEqual, value))?,
+            "~~" | "~*" => Condition::Matches(self.with_index(value_index, |it| it.regex(value, operator == "~*"))?),
+            "in" | "IN" => Condition::OneOf(self.with_index(value_index, |it| it.set(value))?),
+            "has" | "HAS" => Condition::Has(self.with_index(value_index, |it| it.constant(value))?),
+            "ipmatch" | "IPMATCH" => Condition::Within(self.with_index(value_index, |it| it.networks(value))?),
             _ => {
                 let reason = format!("invalid operator '{}'", short(operator));
-                return Err(self.at(index, |it| it.error(reason, operator_help(operator))));
+                return Err(self.with_index(index, |it| it.error(reason, operator_help(operator))));
             }
         };
         Ok((condition, operator == "~="))
@@ -199,7 +202,7 @@ impl ExpressionCompiler {
             return Err(self.error("invalid expression", r#"give "in" a list, as ["a", "b"]"#));
         };
         self.check_length(values)?;
-        values.iter().enumerate().map(|(index, value)| self.at(index, |it| it.constant(value))).collect()
+        values.iter().enumerate().map(|(index, value)| self.with_index(index, |it| it.constant(value))).collect()
     }
 
     fn networks(&mut self, value: &Value) -> Result<Box<[ipnet::IpNet]>, Error> {
@@ -207,7 +210,7 @@ impl ExpressionCompiler {
             Value::String(_) => Ok([self.network(value)?].into()),
             Value::Array(values) => {
                 self.check_length(values)?;
-                values.iter().enumerate().map(|(index, value)| self.at(index, |it| it.network(value))).collect()
+                values.iter().enumerate().map(|(index, value)| self.with_index(index, |it| it.network(value))).collect()
             }
             _ => Err(self.error("invalid expression", r#"give "ipmatch" a list, as ["10.0.0.0/8", "::1"]"#)),
         }
@@ -254,7 +257,7 @@ impl ExpressionCompiler {
         let built = if text.is_ascii() { build(false).or_else(|_| build(true)) } else { build(true) };
         built.map_err(|error| match error {
             regex::Error::CompiledTooBig(_) => {
-                let help = format!("simplify it: compiled, it may take {} KiB", MAX_REGEX_SIZE >> 10);
+                let help = format!("simplify it: the compiled expression must not exceed {} KiB", MAX_REGEX_SIZE >> 10);
                 self.error("regular expression too large", help)
             }
             error => {
@@ -263,7 +266,7 @@ impl ExpressionCompiler {
                 let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
                 self.error(
                     format!("invalid regular expression: {}", short(reason)),
-                    "note that look-around and back-references do not exist here",
+                    "look-around and back-references are not supported",
                 )
             }
         })
@@ -293,7 +296,7 @@ fn is_operator(text: &str) -> bool {
 fn operator_help(operator: &str) -> &'static str {
     match operator {
         "=" | "===" | "eq" => "use == to compare",
-        "!=" | "<>" | "!==" | "ne" => "use ~= for what is not equal",
+        "!=" | "<>" | "!==" | "ne" => "use ~= for not equal",
         "=~" | "~" | "regex" => "use ~~ for a regular expression, ~* without regard to case",
         "!~" | "!~~" => r#"negate with "!" before the operator: [variable, "!", "~~", regex]"#,
         "=>" => "use >= for greater or equal",
@@ -328,7 +331,7 @@ mod tests {
             (json!(["arg_a", "==", "1"]), "vars: rule should be wrapped inside brackets; write a list of rules"),
             (json!([["arg_a", "==", "1"], "x"]), "vars[1]: rule should be wrapped inside brackets"),
             (json!([["arg_a", "???", "b"]]), "vars[0][1]: invalid operator '???'; use one of ==, ~=, >"),
-            (json!([["arg_a", "!", "!=", "b"]]), "vars[0][2]: invalid operator '!='; use ~= for what is not equal"),
+            (json!([["arg_a", "!", "!=", "b"]]), "vars[0][2]: invalid operator '!='; use ~= for not equal"),
             (json!([["arg_a", 3, "b"]]), "vars[0][1]: invalid operator '3'"),
             (json!([["arg_a"]]), r#"vars[0]: rule too short; write ["arg_a", operator, constant]"#),
             (json!([["arg_a", "=="]]), "vars[0]: rule too short"),
@@ -336,7 +339,10 @@ mod tests {
             (json!([["arg_a", "!", "=="]]), "vars[0]: bad 'not' expression; write"),
             (json!([["arg_a", "==", "1", "2"]]), "vars[0]: bad 'not' expression; write"),
             (json!([["", "==", "1"]]), "vars[0][0]: invalid expression; name a variable"),
-            (json!([[1, "==", "1"]]), "vars[0][0]: invalid expression; start a rule with the name of a variable"),
+            (
+                json!([[1, "==", "1"]]),
+                r#"vars[0][0]: invalid expression; begin a rule with the name of a variable, as ["arg_id", "==", "1"]"#,
+            ),
             (json!(["AND", ["arg_a", "==", "1"]]), "vars: rule too short; give AND at least two rules"),
             (json!([["arg_a", "==", "1"], ["!OR"]]), "vars[1]: rule too short; give !OR at least two rules"),
             (json!(["XOR", ["arg_a", "==", "1"], ["arg_a", "==", "2"]]), "vars[0]: invalid operator 'XOR'; join rules"),

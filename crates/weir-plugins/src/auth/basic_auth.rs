@@ -10,19 +10,21 @@ mod names;
 
 use names::NameTable;
 
-/// Lets only consumers in that show their name and password (RFC 7617).
+/// Requires the name and password of a consumer (Basic authentication, RFC 7617).
 ///
-/// A name that does not exist takes as long as a wrong password.
+/// A request with an unknown name takes as long as one with a wrong password, so response times do not reveal which
+/// names exist.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BasicAuth {
-    /// Keeps `Authorization` from the upstream. APISIX's default is `false`, which sends passwords to upstreams.
+    /// Removes the field `Authorization` before the request is forwarded. APISIX's default is `false`, which sends
+    /// passwords to upstreams.
     #[serde(default = "yes")]
     hide_credentials: bool,
-    /// The consumer that requests without a valid password are taken for, instead of being refused.
+    /// The consumer that requests without a valid password are attributed to, instead of being refused.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
-    /// What the password is for, in `WWW-Authenticate` of a refusal.
+    /// The `realm` parameter in the field `WWW-Authenticate` of a refusal.
     #[serde(default = "realm")]
     #[schemars(length(min = 1, max = 128))]
     realm: String,
@@ -32,7 +34,8 @@ pub struct BasicAuth {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PasswordCredential {
-    /// The name that is shown, which need not be the consumer's own. No two consumers may have the same.
+    /// The name that clients send. It can differ from the name of the consumer. Two consumers cannot have the same
+    /// `username`.
     username: String,
     /// The password.
     password: String,
@@ -67,7 +70,7 @@ impl Authenticator for BasicAuth {
     fn check(credential: PasswordCredential) -> Result<String, ConfigError> {
         let PasswordCredential { username, password } = credential;
         if username.is_empty() || username.contains(':') {
-            return Err(ConfigError::new("username", "must have a character, and no colon (RFC 7617 §2)"));
+            return Err(ConfigError::new("username", "must not be empty, and must not contain a colon (RFC 7617 §2)"));
         }
         if password.is_empty() {
             return Err(ConfigError::new("password", "is empty"));

@@ -6,28 +6,29 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage,
 
 use crate::answer::RefusalResponse;
 
-/// Lets only some consumers use a route, or only some routes and services be used, and says by which methods.
+/// Allows or refuses requests by consumer, consumer group, service or route, optionally by method.
 ///
 /// A request without a consumer is refused with 401.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConsumerRestriction {
-    /// What the lists name.
+    /// What the entries of the lists are.
     #[serde(default, rename = "type")]
     subject: Subject,
-    /// Only these are let in, apart from those that `allowed_by_methods` allows.
+    /// Only these are allowed, in addition to those that `allowed_by_methods` allows.
     #[schemars(length(min = 1))]
     whitelist: Option<Vec<String>>,
-    /// Who is refused, whatever the other lists say.
+    /// These are refused, even if another list allows them.
     #[schemars(length(min = 1))]
     blacklist: Option<Vec<String>>,
-    /// By which methods some may use the route. Who is not named here, nor kept out by a `whitelist`, may use all.
+    /// The methods that are allowed for each entry of this list. Consumers (or groups, services, routes) that are not
+    /// in this list may use all methods, unless there is a `whitelist`.
     allowed_by_methods: Option<Vec<MethodRule>>,
     /// The status of a refusal, 200 to 999.
     #[serde(default = "forbidden")]
     #[schemars(range(min = 200, max = 999))]
     rejected_code: u16,
-    /// What a refused client is told: `{"message":"..."}`.
+    /// The message in the body of a refusal: `{"message":"..."}`.
     rejected_msg: Option<String>,
 }
 
@@ -35,7 +36,7 @@ pub struct ConsumerRestriction {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MethodRule {
-    /// Who, as `type` says.
+    /// The name or id, as `type` defines.
     user: String,
     /// The methods, in upper case.
     #[schemars(length(min = 1))]
@@ -83,7 +84,7 @@ impl Definition for ConsumerRestriction {
         }
         for (index, rule) in self.allowed_by_methods.iter().flatten().enumerate() {
             if rule.methods.is_empty() || !rule.methods.iter().all(|method| METHODS.contains(&method.as_str())) {
-                let problem = format!("must hold some of {}", METHODS.join(", "));
+                let problem = format!("must be a list of one or more of {}", METHODS.join(", "));
                 return Err(ConfigError::new(format!("allowed_by_methods[{index}].methods"), problem));
             }
         }
@@ -202,7 +203,7 @@ mod tests {
             (json!({"type": "role", "whitelist": ["a"]}), "type: unknown variant"),
             (
                 json!({"allowed_by_methods": [{"user": "a", "methods": ["get"]}]}),
-                "allowed_by_methods[0].methods: must hold",
+                "allowed_by_methods[0].methods: must be a list",
             ),
         ] {
             let error = refused::<ConsumerRestriction>(options);

@@ -17,57 +17,60 @@ use crate::http_service::HttpService;
 use crate::options::headers::{Scalar, header_name};
 use crate::rate_limited_log::RateLimitedLog;
 
-/// Asks a service whether a request may pass, over HTTP, as `auth_request` of nginx and `ForwardAuth` of Traefik do.
+/// Asks an external service over HTTP whether a request is allowed, as `auth_request` of nginx and `ForwardAuth` of
+/// Traefik do.
 ///
-/// The service gets the method, the host, the target and the client's address in `X-Forwarded-*` fields. A status below 300 lets the request through; any other is the client's answer, body and all.
+/// The service gets the scheme, the method, the host, the target and the client's address in `X-Forwarded-*` fields. A
+/// status below 300 allows the request. Any other response is sent to the client, with its body.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForwardAuth {
-    /// The service, as an `http` or `https` URL.
+    /// The `http` or `https` URL of the service.
     uri: String,
-    /// The method of the question. With `POST` the service gets the request's content as well, when all plugins have let
-    /// its head pass.
+    /// The method of the request to the service. With `POST` the service also gets the body of the client's request,
+    /// after all plugins have accepted the request's header fields.
     #[serde(default)]
     request_method: RequestMethod,
-    /// Fields of the request that the service gets, besides `X-Forwarded-*`.
+    /// Header fields of the client's request that are sent to the service, in addition to `X-Forwarded-*`.
     #[serde(default)]
     request_headers: Vec<String>,
-    /// Further fields for the service. Values may have `$variables`.
+    /// Additional header fields that are sent to the service. Values may contain `$variables`.
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, String>")]
     extra_headers: BTreeMap<String, Scalar>,
-    /// Fields of the service's answer that the upstream gets, instead of those of the client, which are removed in any case.
+    /// Header fields of the service's response that are sent to the upstream. Fields of these names in the client's
+    /// request are always removed.
     #[serde(default)]
     upstream_headers: Vec<String>,
-    /// Fields of the service's answer that the client gets when it is refused.
+    /// Header fields of the service's response that are sent to the client with a refusal.
     #[serde(default)]
     client_headers: Vec<String>,
-    /// Milliseconds until the service counts as not answering, connecting included.
+    /// Time-out for a request to the service, in milliseconds, including the time to connect.
     #[serde(default = "three_seconds_ms")]
     #[schemars(range(min = 1, max = 60_000))]
     timeout: u64,
-    /// Connections are used again.
+    /// Reuses connections to the service (keep-alive).
     #[serde(default = "yes")]
     keepalive: bool,
-    /// Milliseconds a connection waits for the next question.
+    /// How long an idle connection is kept, in milliseconds.
     #[serde(default = "minute_ms")]
     #[schemars(range(min = 1000))]
     keepalive_timeout: u64,
-    /// Connections that wait, for each worker.
+    /// The maximum number of idle connections of each worker.
     #[serde(default = "five")]
     #[schemars(range(min = 1))]
     keepalive_pool: usize,
-    /// Whether an `https` service has to prove with a certificate who it is, vouched for by an authority of this system.
+    /// Whether the certificate of an `https` service is verified, against the CA certificates of the system.
     #[serde(default = "yes")]
     ssl_verify: bool,
-    /// Lets requests through while the service does not answer.
+    /// Allows requests when the service does not answer.
     #[serde(default)]
     allow_degradation: bool,
-    /// The status of requests while the service does not answer, 200 to 599.
+    /// The status of refusals when the service does not answer, 200 to 599.
     #[serde(default = "forbidden")]
     #[schemars(range(min = 200, max = 599))]
     status_on_error: u16,
-    /// With `POST`, bytes of content a request may have. Larger: 413.
+    /// With `POST`, the maximum size of a request body, in bytes. Requests with a larger body are refused with 413.
     #[serde(default = "mib_64")]
     #[schemars(range(min = 1))]
     max_req_body_size: u64,
@@ -381,7 +384,7 @@ mod tests {
             (json!({"uri": "http://a", "timeout": 0}), "timeout: must be from 1"),
             (json!({"uri": "http://a", "status_on_error": 99}), "status_on_error: must be from 200"),
             (json!({"uri": "http://a", "client_headers": ["A", "b c"]}), "client_headers[1]: is not the name"),
-            (json!({"uri": "http://a", "upstream_headers": ["Content-Length"]}), "upstream_headers[0]: frames"),
+            (json!({"uri": "http://a", "upstream_headers": ["Content-Length"]}), "upstream_headers[0]: controls"),
             (json!({"uri": "http://a", "extra_headers": {"X-A": "a\nb"}}), "extra_headers.X-A: has a character"),
         ] {
             let error = refused::<ForwardAuth>(options);

@@ -20,11 +20,12 @@ mod body;
 
 use body::Digested;
 
-/// Lets only consumers in that sign their requests with a secret that is never sent.
+/// Requires requests that are signed with the secret of a consumer (HMAC). The secret itself is never sent.
 ///
-/// A request brings `Authorization: Signature keyId="...",algorithm="hmac-sha256",headers="@request-target date",
-/// signature="..."`. What is signed are lines, each ending in a line feed: the key's id; then for each of `headers` the
-/// method and the target for `@request-target`, and `name: value` for a field.
+/// A request has the field `Authorization: Signature keyId="...",algorithm="hmac-sha256",headers="@request-target
+/// date", signature="..."`. The signed text consists of lines that each end in a line feed: first the key id, then one
+/// line for each entry of `headers`. The line for `@request-target` is the method and the request target, the line for
+/// a header field is `name: value`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HmacAuth {
@@ -32,33 +33,33 @@ pub struct HmacAuth {
     #[serde(default = "every_algorithm")]
     #[schemars(length(min = 1))]
     allowed_algorithms: Vec<HmacAlgorithm>,
-    /// Seconds by which the field `Date` may differ from the gateway's clock.
+    /// The maximum difference between the field `Date` and the gateway's clock, in seconds.
     #[serde(default = "five_minutes")]
     #[schemars(range(min = 1))]
     clock_skew: u64,
-    /// Fields that must be among the signed ones. The default leaves method and target unsigned, so that who overhears a request
-    /// can send another; `weir check` warns of that.
+    /// Header fields that clients must sign. The default leaves the method and the target unsigned, so an attacker who
+    /// captures a request can reuse its signature for a different request; `weir check` warns of that.
     #[serde(default = "date")]
     signed_headers: Vec<String>,
-    /// Refuses a signature that was used before within `clock_skew`, on any worker of this gateway. Requests that may be alike
-    /// within a second need a signed field that tells them apart, as `X-Nonce`. Not in APISIX.
+    /// Refuses a signature that was already used within `clock_skew`, on any worker of this gateway. Clients that send
+    /// identical requests within one second need a signed field that differs, such as `X-Nonce`. Not in APISIX.
     #[serde(default)]
     refuse_replays: bool,
-    /// Compares the body with the field `Digest: SHA-256=...`, which then has to be there; what is not signed with the
-    /// rest proves nothing, so `digest` belongs to `signed_headers`.
+    /// Verifies the body against the field `Digest: SHA-256=...`, which is then required. An unsigned digest proves
+    /// nothing, so add `digest` to `signed_headers`.
     #[serde(default)]
     validate_request_body: bool,
-    /// The largest body that is read for its digest; a larger one is refused with 413.
+    /// The largest body that is read for the digest, in bytes. A larger body is refused with 413.
     #[serde(default = "max_body")]
     #[schemars(range(min = 1))]
     max_req_body_size: u64,
-    /// Keeps `Authorization` from the upstream. APISIX's default is `false`.
+    /// Removes the field `Authorization` before the request is forwarded. APISIX's default is `false`.
     #[serde(default = "yes")]
     hide_credentials: bool,
-    /// The consumer that requests without a valid signature are taken for, instead of being refused.
+    /// The consumer that requests without a valid signature are attributed to, instead of being refused.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
-    /// What the signature is for, in `WWW-Authenticate` of a refusal.
+    /// The `realm` parameter in the field `WWW-Authenticate` of a refusal.
     #[serde(default = "realm")]
     #[schemars(length(min = 1, max = 128))]
     realm: String,
@@ -68,7 +69,7 @@ pub struct HmacAuth {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SigningCredential {
-    /// What requests call the secret. No two consumers may have the same.
+    /// The `keyId` in requests, which identifies the secret. Two consumers cannot have the same `key_id`.
     #[schemars(length(min = 1, max = 256))]
     key_id: String,
     /// The secret.
@@ -158,7 +159,8 @@ impl Definition for HmacAuth {
         }
         if !self.signed_headers.iter().any(|name| name == TARGET) {
             let problem = format!(
-                "leaves method and target unsigned: who overhears a request can send another for {} s; add `{TARGET}`",
+                "leaves the method and the target unsigned: a captured signature works for other requests for {} s; \
+                 add `{TARGET}`",
                 self.clock_skew
             );
             build.warnings.push(ConfigError::new("signed_headers", problem));
@@ -186,7 +188,10 @@ impl Authenticator for HmacAuth {
             }
         }
         if credential.key_id.contains(['"', '\n', '\r']) {
-            return Err(ConfigError::new("key_id", "must hold no quotes and line ends, which no request could send"));
+            return Err(ConfigError::new(
+                "key_id",
+                "must not contain quotes or line ends, because a request cannot send them",
+            ));
         }
         Ok(credential.key_id)
     }
@@ -472,7 +477,7 @@ mod tests {
             HmacAuth::deserialize(options).expect("valid").build(&mut build).expect("valid");
             build.warnings.iter().map(ConfigError::to_string).collect::<Vec<_>>()
         };
-        assert!(warnings(json!({}))[0].starts_with("signed_headers: leaves method and target unsigned"));
+        assert!(warnings(json!({}))[0].starts_with("signed_headers: leaves the method and the target unsigned"));
         assert_eq!(warnings(json!({"signed_headers": ["@request-target", "date"]})), [""; 0]);
     }
 

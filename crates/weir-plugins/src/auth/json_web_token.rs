@@ -98,7 +98,7 @@ impl<'de> Deserialize<'de> for UniqueObject {
                 let mut members = Map::new();
                 while let Some((name, value)) = map.next_entry::<String, Value>()? {
                     if members.insert(name, value).is_some() {
-                        return Err(A::Error::custom("a name is there twice"));
+                        return Err(A::Error::custom("duplicate name"));
                     }
                 }
                 Ok(UniqueObject(members))

@@ -25,37 +25,38 @@ mod verified;
 
 use verified::{KeySet, VerifiedTokens};
 
-/// Lets only consumers in that show a JSON Web Token (RFC 7519) signed with their key.
+/// Requires a JSON Web Token (RFC 7519) that is signed with the key of a consumer.
 ///
-/// How a token is signed is a matter of the consumer's credential; what the token itself says about it has to agree and
-/// decides nothing. A token that was found good is remembered, so that its signature is computed once per worker; its
-/// times are looked at whenever it is shown.
+/// The consumer's credential determines the signature algorithm; a token whose header names a different algorithm is
+/// refused. Each worker caches the tokens whose signature it has verified. Times such as `exp` are checked for every
+/// request.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JwtAuth {
-    /// The header field that holds the token, alone or after `Bearer`. It counts before the query.
+    /// The header field that contains the token, with or without the prefix `Bearer`. It takes precedence over the
+    /// query.
     #[serde(default = "authorization")]
     header: String,
-    /// The query argument that holds the token; it counts before the cookie. Logs do not show its value.
+    /// The query argument that contains the token. It takes precedence over the cookie. Its value is masked in logs.
     #[serde(default = "jwt")]
     query: String,
-    /// The cookie that holds the token.
+    /// The cookie that contains the token.
     #[serde(default = "jwt")]
     cookie: String,
-    /// Keeps the token from the upstream. APISIX's default is `false`.
+    /// Removes the token before the request is forwarded. APISIX's default is `false`.
     #[serde(default = "yes")]
     hide_credentials: bool,
-    /// The claim that holds the key a credential is found by.
+    /// The claim that contains the `key` of the consumer's credential.
     #[serde(default = "key")]
     #[schemars(length(min = 1))]
     key_claim_name: String,
-    /// Claims a token must have. Those it has are verified whether they stand here or not.
+    /// Claims that a token must have. Claims that are present are verified even if they are not in this list.
     #[serde(default)]
     claims_to_verify: Vec<TimeClaim>,
-    /// The consumer that requests without a valid token are taken for, instead of being refused.
+    /// The consumer that requests without a valid token are attributed to, instead of being refused.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
-    /// What the token is for, in `WWW-Authenticate` of a refusal.
+    /// The `realm` parameter in the field `WWW-Authenticate` of a refusal.
     #[serde(default = "jwt")]
     #[schemars(length(min = 1, max = 128))]
     realm: String,
@@ -76,10 +77,10 @@ enum TimeClaim {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenCredential {
-    /// What tokens name in their claim `key`. No two consumers may have the same.
+    /// The value of the claim `key` in the tokens of this consumer. Two consumers cannot have the same `key`.
     #[schemars(length(min = 1))]
     key: String,
-    /// How tokens are signed: HS256, HS384, HS512, RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 or EdDSA.
+    /// The signature algorithm: HS256, HS384, HS512, RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 or EdDSA.
     #[serde(default = "hs256")]
     algorithm: String,
     /// The shared secret of the HS algorithms.
@@ -89,12 +90,13 @@ pub struct TokenCredential {
     /// `secret` is written in base64.
     #[serde(default)]
     base64_secret: bool,
-    /// Seconds for which expired tokens stay valid, for clocks that differ between issuer and gateway; at most 60.
+    /// How long a token is accepted after its expiry, in seconds, to allow for a clock difference between issuer and
+    /// gateway; at most 60.
     #[serde(default)]
     #[schemars(range(max = 60))]
     lifetime_grace_period: u32,
-    /// For those who sign tokens, which is not done here.
-    #[allow(dead_code, reason = "a name of APISIX's that files have")]
+    /// Accepted for compatibility; has no effect, because the gateway does not sign tokens.
+    #[allow(dead_code, reason = "an option of APISIX that existing files have")]
     exp: Option<u64>,
 }
 
@@ -163,7 +165,8 @@ impl Authenticator for JwtAuth {
             return Err(ConfigError::new("key", "is empty"));
         }
         if credential.lifetime_grace_period > MOST_GRACE_S {
-            let problem = format!("must be at most {MOST_GRACE_S} seconds: expired tokens stay valid for this long");
+            let problem =
+                format!("must be at most {MOST_GRACE_S} seconds, because expired tokens stay valid for this time");
             return Err(ConfigError::new("lifetime_grace_period", problem));
         }
         credential.decoding_key()?;
@@ -190,7 +193,7 @@ impl TokenCredential {
             _ => {
                 return Err(ConfigError::new(
                     "algorithm",
-                    "is none; write HS256, RS256, PS256, ES256, EdDSA or the like",
+                    "is not a supported algorithm; write HS256, RS256, PS256, ES256, EdDSA or the like",
                 ));
             }
         };
@@ -211,7 +214,9 @@ impl TokenCredential {
             _ => (DecodingKey::from_rsa_pem(pem), "RSA"),
         };
         if kind == "RSA" && rsa_bits(pem).is_some_and(|bits| bits < LEAST_RSA_BITS) {
-            let problem = format!("is an RSA key of less than {LEAST_RSA_BITS} bits, with which no token is accepted");
+            let problem = format!(
+                "is an RSA key of less than {LEAST_RSA_BITS} bits; tokens that are signed with it would be refused"
+            );
             return Err(ConfigError::new("public_key", problem));
         }
         let key = key.map_err(|_| ConfigError::new("public_key", format!("is not a public {kind} key in PEM")))?;
@@ -598,7 +603,7 @@ mod tests {
                 "lifetime_grace_period: must be at most 60",
             ),
             (json!({"key": "k", "secret": "%", "base64_secret": true}), "secret: is not base64"),
-            (json!({"key": "k", "algorithm": "none"}), "algorithm: is none"),
+            (json!({"key": "k", "algorithm": "none"}), "algorithm: is not a supported algorithm"),
             (json!({"key": "k", "algorithm": "RS256", "secret": "s"}), "RS256 needs `public_key`"),
             (json!({"key": "k", "algorithm": "RS256", "public_key": "  "}), "public_key: is not a public RSA key"),
         ] {

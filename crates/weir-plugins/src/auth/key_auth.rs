@@ -13,26 +13,26 @@ use weir_plugin::{
 use crate::auth::credentials::{Unauthenticated, hide_argument};
 use crate::options::headers::header_name;
 
-/// Lets only consumers in that show a key in a header field or in the query.
+/// Requires the key of a consumer, in a header field or in the query.
 ///
-/// Finding a key among 100,000 consumers costs what it costs among one, and takes no longer for a key that is nearly
-/// right.
+/// The time to look up a key does not depend on the number of consumers, nor on how much of a wrong key is correct.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyAuth {
-    /// The header field that holds the key. It counts before the query.
+    /// The header field that contains the key. It takes precedence over the query.
     #[serde(default = "apikey")]
     header: String,
-    /// The query argument that holds the key. Logs do not show its value.
+    /// The query argument that contains the key. Its value is masked in logs.
     #[serde(default = "apikey")]
     query: String,
-    /// Keeps the key from the upstream. APISIX's default is `false`, which sends keys to upstreams and into their logs.
+    /// Removes the key before the request is forwarded. APISIX's default is `false`, which sends keys to upstreams and
+    /// into their logs.
     #[serde(default = "yes")]
     hide_credentials: bool,
-    /// The consumer that requests without a valid key are taken for, instead of being refused.
+    /// The consumer that requests without a valid key are attributed to, instead of being refused.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
-    /// What the key is for, in `WWW-Authenticate` of a refusal.
+    /// The `realm` parameter in the field `WWW-Authenticate` of a refusal.
     #[serde(default = "realm")]
     #[schemars(length(min = 1, max = 128))]
     realm: String,
@@ -42,7 +42,7 @@ pub struct KeyAuth {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyCredential {
-    /// The key. No two consumers may have the same.
+    /// The key. Two consumers cannot have the same key.
     key: String,
 }
 

@@ -20,36 +20,39 @@ mod directory;
 
 use directory::{BindResult, Directory, DirectoryConnections};
 
-/// Lets only consumers in whose name and password (RFC 7617) an LDAP directory knows.
+/// Requires a name and a password (Basic authentication, RFC 7617) that an LDAP directory accepts, and that belong to a
+/// consumer.
 ///
-/// The name becomes a part of a distinguished name, `uid=NAME,base_dn`, escaped so that it cannot say anything else; the
-/// directory says whether the password is right (a simple bind, RFC 4513 §5.1), and the consumer with that `user_dn` is let
-/// in. An empty password is refused without asking the directory. When the directory does not answer, the answer is 503.
+/// The name is escaped and becomes part of a distinguished name, `uid=NAME,base_dn`. The directory checks the password
+/// (a simple bind, RFC 4513 §5.1). The request is then attributed to the consumer with this `user_dn`. An empty
+/// password is refused without asking the directory. If the directory does not answer, the request is answered with
+/// 503.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LdapAuth {
-    /// What all names stand below, as `ou=users,dc=example,dc=org`.
+    /// The distinguished name of the entry that contains the users, such as `ou=users,dc=example,dc=org`.
     base_dn: String,
-    /// The directory, as `host:port`, or a URL that begins with `ldap://` or `ldaps://`.
+    /// The address of the directory, as `host:port` or as a URL that begins with `ldap://` or `ldaps://`.
     ldap_uri: String,
-    /// Speaks TLS from the first byte on, as `ldaps://` does.
+    /// Uses TLS from the start of the connection, as with `ldaps://`.
     #[serde(default)]
     use_tls: bool,
-    /// Speaks TLS after asking for it (StartTLS). A directory that refuses is not spoken to.
+    /// Upgrades the connection to TLS with StartTLS. If the directory refuses StartTLS, the connection is not used.
     #[serde(default)]
     start_tls: bool,
-    /// Whether the directory has to prove with a certificate who it is, vouched for by an authority of this system. Off by
-    /// default in APISIX.
+    /// Whether the certificate of the directory is verified, against the CA certificates of the system. Off by default
+    /// in APISIX.
     #[serde(default = "yes")]
     tls_verify: bool,
-    /// The attribute that holds the user's name.
+    /// The attribute of the distinguished name that contains the user's name.
     #[serde(default = "cn")]
     uid: String,
-    /// Milliseconds until the directory counts as not answering, connecting included.
+    /// Time-out for a password check, in milliseconds, including the time to get a connection.
     #[serde(default = "three_seconds_ms")]
     #[schemars(range(min = 1, max = 60_000))]
     timeout: u64,
-    /// Connections to the directory, for each worker. When all are in use, requests wait for one, up to the time-out.
+    /// The maximum number of connections of each worker to the directory. When all are in use, requests wait for a
+    /// connection, up to the time-out.
     #[serde(default = "eight")]
     #[schemars(range(min = 1, max = 256))]
     connections: usize,
@@ -58,13 +61,14 @@ pub struct LdapAuth {
     #[serde(default = "thirty")]
     #[schemars(range(max = 3600))]
     cache_ttl: u64,
-    /// Keeps `Authorization` from the upstream. APISIX sends passwords to upstreams.
+    /// Removes the field `Authorization` before the request is forwarded. APISIX sends passwords to upstreams by
+    /// default.
     #[serde(default = "yes")]
     hide_credentials: bool,
-    /// The consumer that requests without a valid password are taken for, instead of being refused.
+    /// The consumer that requests without a valid password are attributed to, instead of being refused.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
-    /// What the password is for, in `WWW-Authenticate` of a refusal.
+    /// The `realm` parameter in the field `WWW-Authenticate` of a refusal.
     #[serde(default = "realm")]
     #[schemars(length(min = 1, max = 128))]
     realm: String,
@@ -74,8 +78,9 @@ pub struct LdapAuth {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DirectoryCredential {
-    /// The whole distinguished name, as `cn=jack,ou=users,dc=example,dc=org`, letter by letter as it is made from the name
-    /// shown. No two consumers may have the same.
+    /// The full distinguished name, such as `cn=jack,ou=users,dc=example,dc=org`. It must be identical to the name that
+    /// the plugin builds from `uid`, the name in the request, and `base_dn`. Two consumers cannot have the same
+    /// `user_dn`.
     user_dn: String,
 }
 
@@ -165,7 +170,10 @@ impl LdapAuth {
             _ => return Err(wrong()),
         };
         if tls && self.start_tls {
-            return Err(ConfigError::new("start_tls", "is for connections that begin in the clear; this one does not"));
+            return Err(ConfigError::new(
+                "start_tls",
+                "cannot be used with `use_tls` or `ldaps://`, which use TLS from the start",
+            ));
         }
         let authority: http::uri::Authority = authority.trim_end_matches('/').parse().map_err(|_| wrong())?;
         let host = authority.host();
@@ -180,7 +188,7 @@ impl LdapAuth {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let is_near = host == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
         if !tls && !self.start_tls && !is_near {
-            let problem = "passwords go there in the clear; add `use_tls: true` or `start_tls: true`";
+            let problem = "passwords are sent to the directory unencrypted; add `use_tls: true` or `start_tls: true`";
             build.warnings.push(ConfigError::new("ldap_uri", problem));
         }
         Ok(Directory {
@@ -370,7 +378,7 @@ mod tests {
         let mut build = Build::default();
         let clear = json!({"base_dn": "dc=a", "ldap_uri": "a.example"});
         serde_json::from_value::<LdapAuth>(clear).expect("valid").directory(&mut build).expect("valid");
-        assert!(build.warnings[0].problem.starts_with("passwords go there in the clear"));
+        assert!(build.warnings[0].problem.starts_with("passwords are sent to the directory unencrypted"));
     }
 
     #[test]
@@ -389,7 +397,7 @@ mod tests {
             (with(json!({"timeout": 0})), "timeout: must be from 1"),
             (with(json!({"connections": 0})), "connections: must be from 1 to 256"),
             (with(json!({"cache_ttl": 4000})), "cache_ttl: must be from 0 to 3600 seconds"),
-            (with(json!({"use_tls": true, "start_tls": true})), "start_tls: is for connections"),
+            (with(json!({"use_tls": true, "start_tls": true})), "start_tls: cannot be used with"),
         ] {
             let error = refused::<LdapAuth>(options);
             assert!(error.starts_with(want), "{error}");

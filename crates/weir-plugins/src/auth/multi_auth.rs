@@ -7,14 +7,14 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin
 
 use crate::answer::RefusalResponse;
 
-/// Lets consumers in by the first of several auth plugins that knows them.
+/// Tries several auth plugins in turn: the first one that accepts the request identifies the consumer.
 ///
-/// A plugin that fails for another reason than wrong credentials, such as a directory that does not answer, refuses the
-/// request: the plugins after it are not tried.
+/// If a plugin fails for a reason other than wrong credentials, for example because a directory does not answer, the
+/// request is refused, and the remaining plugins are not tried.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MultiAuth {
-    /// At least two auth plugins with their options, each as `{ key-auth: {} }`, in the order in which they are asked.
+    /// At least two auth plugins with their options, each as `{ key-auth: {} }`, in the order in which they are tried.
     #[schemars(length(min = 2))]
     auth_plugins: Vec<Map<String, Value>>,
 }
@@ -40,7 +40,10 @@ impl Definition for MultiAuth {
             }
         }
         if authenticators.len() < 2 {
-            return Err(ConfigError::new("auth_plugins", "needs at least two plugins; one can stand alone"));
+            return Err(ConfigError::new(
+                "auth_plugins",
+                "needs at least two plugins; add a single plugin to the route directly",
+            ));
         }
         let refusal = RefusalResponse::new(401, "message", "Authorization Failed");
         Ok(Arc::new(AuthenticatorChain { authenticators: authenticators.into(), refusal }))

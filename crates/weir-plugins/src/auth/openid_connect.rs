@@ -22,97 +22,100 @@ use bearer::{Bearer, TokenRules, Verifier};
 use options::LoginOptions;
 use provider::{ClientAuthMethod, OpenidClient, Provider};
 
-/// Lets in who has logged in at an OpenID Connect provider: browsers by a login with redirects, and requests that bring an
-/// access token, as `Authorization: Bearer` or `X-Access-Token`.
+/// Requires a login at an OpenID Connect provider: browsers are redirected to the provider to log in, and API clients
+/// send an access token, in `Authorization: Bearer` or `X-Access-Token`.
 ///
-/// A token is verified with the provider's keys (`use_jwks`), with a key of one's own (`public_key`), or by asking the
-/// provider (introspection, RFC 7662). How a token may be signed is decided by the keys, and never by the token. Its issuer
-/// and its times are always checked. The upstream learns who it is in `X-Userinfo`, the claims as JSON in base64; such
-/// fields of the client's own are removed. When the provider does not answer, the answer is 503.
+/// A token is verified with the provider's published keys (`use_jwks`), with a configured key (`public_key`), or by
+/// asking the provider (introspection, RFC 7662). The keys determine the accepted signature algorithms; the token's
+/// header does not. The issuer and the times of a token are always checked. The upstream gets the claims in
+/// `X-Userinfo`, as JSON in base64; fields of this name, and the other fields that this plugin sets, are removed from
+/// the client's request. If the provider does not answer, the request is answered with 503.
 ///
-/// Requests without a token are sent to the provider, unless `bearer_only` is set, and come back with a code (the code
-/// flow, always with state, nonce and PKCE). The session is kept by the browser, in a cookie that only gateways with the
-/// same `session.secret` can read.
+/// Without `bearer_only`, browsers without a session are redirected to the provider to log in (authorization code flow,
+/// always with state, nonce and PKCE). The session is stored in an encrypted cookie in the browser; only gateways with
+/// the same `session.secret` can read it.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OpenidConnect {
-    /// What this gateway is called at the provider.
+    /// The client id of this gateway at the provider.
     client_id: String,
-    /// Its secret, for introspection and for logins.
+    /// The client secret, for introspection and for logins.
     client_secret: Option<String>,
-    /// The URL of the provider's description, which ends in `/.well-known/openid-configuration`.
+    /// The URL of the provider's discovery document, which ends in `/.well-known/openid-configuration`.
     discovery: String,
-    /// Requests without a token are refused, instead of being sent to a login.
+    /// Refuses requests without a token, instead of redirecting them to a login.
     #[serde(default)]
     bearer_only: bool,
-    /// Verifies tokens with the keys the provider publishes.
+    /// Verifies tokens with the keys that the provider publishes (JWKS).
     #[serde(default)]
     use_jwks: bool,
     /// Verifies tokens with this key, as PEM: RSA, EC or Ed25519.
     public_key: Option<String>,
-    /// How tokens may be signed, as `RS256` or `RS256 ES256`. Without it, as the key allows.
+    /// The accepted signature algorithms, such as `RS256` or `RS256 ES256`. Without it, all algorithms that the key
+    /// supports.
     token_signing_alg_values_expected: Option<String>,
-    /// Asks here about tokens. Without it, where the provider's description says.
+    /// The URL of the introspection endpoint. Without it, the URL from the discovery document.
     introspection_endpoint: Option<String>,
-    /// How this gateway shows who it is there: `client_secret_basic` or `client_secret_post`.
+    /// How the gateway authenticates at the introspection endpoint: `client_secret_basic` or `client_secret_post`.
     #[serde(default = "client_secret_basic")]
     introspection_endpoint_auth_method: String,
-    /// Fields of the request that the provider gets with the question.
+    /// Header fields of the client's request that are sent to the introspection endpoint.
     #[serde(default)]
     introspection_addon_headers: Vec<String>,
-    /// How many seconds an answer about a token counts at most; 0 is a minute. Never beyond the token's own end.
+    /// How long an introspection result is cached, in seconds; 0 means 60 seconds. A result is never cached beyond the
+    /// expiry of the token.
     #[serde(default)]
     introspection_interval: u64,
-    /// The member of the answer that says when the token ends, instead of `exp`.
+    /// The member of the introspection result that contains the expiry of the token.
     #[serde(default = "exp")]
     introspection_expiry_claim: String,
-    /// How many seconds the provider's keys and description are kept. When a token has an unknown key they are fetched again,
-    /// at most every five seconds.
+    /// How long the provider's keys and discovery document are cached, in seconds. For a token with an unknown key, the
+    /// keys are fetched again, at most every 5 seconds.
     #[serde(default = "day_s")]
     #[schemars(range(min = 1))]
     jwk_expires_in: u64,
-    /// Verifies a token whenever it is shown, instead of remembering good ones.
+    /// Verifies the token of every request, instead of caching verified tokens.
     #[serde(default)]
     jwt_verification_cache_ignore: bool,
-    /// Seconds by which a token may have been issued in the future.
+    /// How far in the future the claim `iat` of a token can be, in seconds.
     #[serde(default = "two_minutes_s")]
     iat_slack: u32,
-    /// Whose tokens, and for whom.
+    /// Which issuers and audiences are accepted.
     #[serde(default)]
     claim_validator: ClaimValidator,
-    /// Scopes a token must have. Without them: 403.
+    /// Scopes that a token must have. Otherwise the request is refused with 403.
     #[serde(default)]
     required_scopes: Vec<String>,
-    /// What becomes of requests without a valid token: `auth` sends those without one to a login, `deny` is 401,
-    /// `pass` lets them through unknown.
+    /// What happens to a request without a valid token or session: `auth` redirects it to the login, `deny` refuses it
+    /// with 401, `pass` forwards it without an identity. An invalid token is refused with 401 also with `auth`.
     #[serde(default)]
     unauth_action: UnauthAction,
-    /// What the token is for, in `WWW-Authenticate` of a refusal.
+    /// The `realm` parameter in the field `WWW-Authenticate` of a refusal.
     #[serde(default = "realm")]
     realm: String,
-    /// The upstream gets the token in `X-Access-Token`.
+    /// Sends the access token to the upstream, in `X-Access-Token`.
     #[serde(default = "yes")]
     set_access_token_header: bool,
-    /// The upstream gets the token in `Authorization` instead.
+    /// Sends the access token to the upstream in `Authorization`, instead of `X-Access-Token`.
     #[serde(default)]
     access_token_in_authorization_header: bool,
-    /// The upstream gets the claims in `X-Userinfo`.
+    /// Sends the claims to the upstream, in `X-Userinfo`.
     #[serde(default = "yes")]
     set_userinfo_header: bool,
-    /// Seconds the provider may take for all that a request has to ask it, connecting included.
+    /// Time-out for all calls to the provider that a request needs together, in seconds, including the time to connect.
     #[serde(default = "three")]
     #[schemars(range(min = 1, max = 60))]
     timeout: u64,
-    /// Whether the provider has to prove with a certificate who it is, vouched for by an authority of this system.
+    /// Whether the certificate of the provider is verified, against the CA certificates of the system.
     #[serde(default = "yes")]
     ssl_verify: bool,
-    /// Only `false`: unsigned tokens are always refused.
+    /// Only `false` is accepted: unsigned tokens are always refused.
     #[serde(default)]
     accept_none_alg: bool,
-    /// Has no effect: what is signed in a way that is not known is refused.
+    /// Has no effect: tokens with an unsupported signature algorithm are always refused.
     #[serde(default, rename = "accept_unsupported_alg")]
     _accept_unsupported_alg: Option<bool>,
-    /// Has no effect: each configuration remembers its own tokens.
+    /// Has no effect: each configuration caches its tokens separately.
     #[serde(default, rename = "cache_segment")]
     _cache_segment: Option<String>,
     #[serde(flatten)]
@@ -123,9 +126,9 @@ pub struct OpenidConnect {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct ClaimValidator {
-    /// Who may have issued them.
+    /// The accepted issuers.
     issuer: IssuerValidator,
-    /// For whom they must be.
+    /// The required audience.
     audience: AudienceValidator,
 }
 
@@ -133,7 +136,7 @@ struct ClaimValidator {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct IssuerValidator {
-    /// Issuers, instead of the provider itself.
+    /// Accepted issuers, instead of the issuer of the discovery document.
     valid_issuers: Option<Vec<String>>,
 }
 
@@ -141,11 +144,11 @@ struct IssuerValidator {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct AudienceValidator {
-    /// The claim that says so.
+    /// The claim that contains the audience.
     claim: String,
-    /// A token must say so.
+    /// Refuses tokens without an audience.
     required: bool,
-    /// It must be for this `client_id`.
+    /// Refuses tokens whose audience does not include `client_id`.
     match_with_client_id: bool,
 }
 
@@ -310,7 +313,7 @@ impl OpenidConnect {
             return Ok(None);
         }
         if self.client_secret.is_none() {
-            let problem = "is needed to ask the provider about tokens; or verify them with `use_jwks` or `public_key`";
+            let problem = "is needed for token introspection; or verify tokens with `use_jwks` or `public_key`";
             return Err(ConfigError::new("client_secret", problem));
         }
         let proof = proof(&self.introspection_endpoint_auth_method, "introspection_endpoint_auth_method")?;
@@ -360,7 +363,7 @@ fn algorithms(text: &str) -> Result<Vec<Algorithm>, ConfigError> {
     let names = text.split([' ', ',']).filter(|name| !name.is_empty());
     let algorithm = |name: &str| match name.parse::<Algorithm>() {
         Ok(Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512) | Err(_) => {
-            let problem = format!("`{name}` is not taken; write RS256, PS256, ES256, EdDSA or the like");
+            let problem = format!("`{name}` is not supported; write RS256, PS256, ES256, EdDSA or the like");
             Err(ConfigError::new(place, problem))
         }
         Ok(algorithm) => Ok(algorithm),
@@ -393,7 +396,7 @@ mod tests {
                 with(json!({"bearer_only": false, "client_secret": "s", "session": {"secret": "short"}})),
                 "session.secret: must have at least 16",
             ),
-            (with(json!({"use_jwks": false})), "client_secret: is needed to ask"),
+            (with(json!({"use_jwks": false})), "client_secret: is needed for token introspection"),
             (with(json!({"accept_none_alg": true})), "accept_none_alg: must be false"),
             (with(json!({"token_signing_alg_values_expected": "none"})), "token_signing_alg_values_expected: `none`"),
             (with(json!({"token_signing_alg_values_expected": "HS256"})), "token_signing_alg_values_expected: `HS256`"),

@@ -21,7 +21,7 @@ pub fn of(head: &Head) -> Result<Option<&[u8]>, Ambiguous> {
 /// The same for a request, which is refused where it is ambiguous.
 pub fn of_request(exchange: &mut Exchange) -> Result<Option<&[u8]>, Stop> {
     if of(&exchange.request.head).is_err() {
-        let text = b"Content-Type says several types, or none\n";
+        let text = b"Content-Type must be one valid media type\n";
         return Err(exchange.respond(400, "text/plain; charset=utf-8", text));
     }
     Ok(of(&exchange.request.head).unwrap_or(None))

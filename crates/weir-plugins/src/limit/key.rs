@@ -16,12 +16,12 @@ use crate::store::counters::{CounterKey, CounterTable, PackedCounter};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyType {
-    /// `key` names one variable, as `remote_addr`.
+    /// `key` is the name of one variable, such as `remote_addr`.
     #[default]
     Var,
-    /// `key` is text with variables, as `$remote_addr $http_x_tenant`.
+    /// `key` is text with variables, such as `$remote_addr $http_x_tenant`.
     VarCombination,
-    /// `key` is text; all requests share one counter.
+    /// `key` is a fixed text; all requests share one counter.
     Constant,
 }
 
@@ -191,7 +191,7 @@ impl Amount {
         if template.has_defaults() && number_in(&fallback, &range).is_none() {
             let (least, most) = (range.start(), range.end());
             let fallback = String::from_utf8_lossy(&fallback);
-            let problem = format!("is `{fallback}` by default, which is not a whole number from {least} to {most}");
+            let problem = format!("has the default `{fallback}`, which is not a whole number from {least} to {most}");
             return Err(ConfigError::new(path, problem));
         }
         Ok(Amount::Rendered(template))
@@ -287,7 +287,7 @@ mod tests {
         }
         for wrong in ["${arg_n ?? 11}", "${arg_n ?? many}", "${arg_n ?? }"] {
             let error = compile(wrong).expect_err("refused").to_string();
-            assert!(error.starts_with("count: is `"), "{error}");
+            assert!(error.starts_with("count: has the default `"), "{error}");
         }
     }
 

@@ -21,45 +21,49 @@ use remote::{HeldPermits, RedisConnLimiter};
 counted_somewhere! {
 /// Limits how many requests are in progress at the same time, for each client, key or tenant.
 ///
-/// A request is in progress until its response has ended, however it ends. The number is exact over all workers, and with
-/// one of the `redis` policies over all gateways whose options are the same.
+/// A request is in progress until its response has ended, whether successfully or not. The number is exact over all
+/// workers, and with one of the `redis` policies over all gateways whose options are the same.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitConn {
-    /// Requests that may be in progress at once; or a `$variable` that holds the number.
+    /// The maximum number of requests in progress at the same time, or a `$variable` that holds the number.
     #[schemars(extend("type" = ["integer", "string"]))]
     conn: Option<Value>,
-    /// Requests beyond `conn` that are let through after a pause; more are refused. A `$variable` may hold the number.
+    /// The number of requests beyond `conn` that are delayed instead of refused, or a `$variable` that holds the
+    /// number.
     #[schemars(extend("type" = ["integer", "string"]))]
     burst: Option<Value>,
-    /// The pause in seconds, for each `conn` requests that are in progress already.
+    /// The delay, in seconds, of requests beyond `conn`. It is multiplied by the number of requests in progress divided
+    /// by `conn`, rounded down.
     #[schemars(extend("exclusiveMinimum" = 0))]
     default_conn_delay: f64,
-    /// Keeps the pause as it is. Otherwise it is halfway to what the last request took.
+    /// Always uses `default_conn_delay`. Otherwise the delay adapts: after each request, it is set to the average of
+    /// the previous delay and the duration of the request.
     #[serde(default)]
     only_use_default_delay: bool,
-    /// What is counted, as `key_type` says. When it is missing from a request, the client's address is counted.
+    /// The key by which requests are counted, as `key_type` defines. A request without this key is counted by the
+    /// client's address.
     key: Option<String>,
-    /// How `key` is read.
+    /// How `key` is interpreted.
     #[serde(default)]
     key_type: KeyType,
-    /// Several limits instead of `conn`, `burst` and `key`. The first that is reached refuses.
+    /// Several limits, instead of `conn`, `burst` and `key`. A request is refused if any of the limits is reached.
     #[schemars(length(min = 1))]
     rules: Option<Vec<ConnRuleOptions>>,
     /// The status of a refusal, 200 to 599.
     #[serde(default = "unavailable")]
     #[schemars(range(min = 200, max = 599))]
     rejected_code: u16,
-    /// What a refused client is told: `{"error_msg":"..."}`. Without it, only the status.
+    /// The message in the body of a refusal, `{"error_msg":"..."}`. Without it, a refusal has only the status.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
-    /// Lets requests through whose limit cannot be found, because a variable holds no number or because the server that
-    /// counts does not answer. Otherwise they are answered with 500.
+    /// Lets a request through if its limit cannot be determined: a variable holds no number, or the Redis server does
+    /// not answer. Otherwise the request is answered with 500.
     #[serde(default)]
     allow_degradation: bool,
-    /// `redis` and `redis-cluster`: seconds after which a request counts as ended whose end could not be reported, because its
-    /// gateway died or the server was away; at most 30. Requests under way are reported again in time, however long they
-    /// take.
+    /// Only with the Redis policies: seconds after which a request no longer counts if its end could not be reported,
+    /// because the gateway crashed or the server was not reachable. Values above 30 have the effect of 30. Requests in
+    /// progress are renewed before this time, however long they take.
     #[serde(default = "hour_s")]
     #[schemars(range(min = 1))]
     key_ttl: u64,
@@ -70,13 +74,15 @@ pub struct LimitConn {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ConnRuleOptions {
-    /// Requests that may be under way at once; or a `$variable` that holds the number.
+    /// The maximum number of requests in progress at the same time, or a `$variable` that holds the number.
     #[schemars(extend("type" = ["integer", "string"]))]
     conn: Value,
-    /// Requests beyond `conn` that are let through after a pause; or a `$variable` that holds the number.
+    /// The number of requests beyond `conn` that are delayed instead of refused, or a `$variable` that holds the
+    /// number.
     #[schemars(extend("type" = ["integer", "string"]))]
     burst: Value,
-    /// What is counted: text with `$variables`. A request that has none of them passes this rule by.
+    /// The key by which requests are counted: text with `$variables`. The rule does not apply to a request in which all
+    /// these variables are missing.
     key: String,
 }
 
@@ -135,7 +141,10 @@ impl Definition for LimitConn {
                 rules.into_iter().enumerate().map(quota).collect::<Result<_, _>>()?
             }
             (_, _, _, Some(_)) => {
-                return Err(ConfigError::new("rules", "must not be empty, nor stand beside `conn`, `burst` or `key`"));
+                return Err(ConfigError::new(
+                    "rules",
+                    "must not be empty, and cannot be combined with `conn`, `burst` or `key`",
+                ));
             }
             _ => return Err(ConfigError::new("", "needs `conn`, `burst` and `key`, or `rules`")),
         };

@@ -31,54 +31,58 @@ use remote::RedisCountLimiter;
 counted_somewhere! {
 /// Limits the number of requests in a time window, for each client, key or tenant.
 ///
-/// The count is exact over all workers, and with one of the `redis` policies over all gateways whose options are the same.
-/// It goes on over a reload unless the options of this plugin have changed.
+/// The count is exact over all workers, and with one of the `redis` policies over all gateways whose options are the
+/// same. A reload keeps the count, unless the options of this plugin have changed.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitCount {
-    /// Requests let through in one window; or a `$variable` that holds the number, as `${http_x_limit ?? 100}`. Sliding
-    /// windows and those with `sync_interval` count to 268,435,455.
+    /// The maximum number of requests in one window, or a `$variable` that holds the number, such as `${http_x_limit ??
+    /// 100}`. With sliding windows and with `sync_interval`, at most 268,435,455.
     #[schemars(extend("type" = ["integer", "string"]))]
     count: Option<Value>,
-    /// The length of a window in seconds; or a `$variable` that holds it.
+    /// The length of a window in seconds, or a `$variable` that holds it.
     #[schemars(extend("type" = ["integer", "string"]))]
     time_window: Option<Value>,
-    /// `fixed`: a window begins with the first request of a key. `sliding`: windows follow each other, and the one before
-    /// counts for the share of it that still lies within the last `time_window` seconds.
+    /// `fixed`: a window begins with the first request of a key. `sliding`: the limit applies to the last `time_window`
+    /// seconds at any time. The requests of the previous window are counted in proportion to its part that lies within
+    /// these seconds.
     #[serde(default)]
     window_type: WindowType,
-    /// What is counted, as `key_type` says. When it is missing from a request, the client's address is counted.
+    /// The key by which requests are counted, as `key_type` defines. A request without this key is counted by the
+    /// client's address.
     #[serde(default = "remote_addr")]
     key: String,
-    /// How `key` is read.
+    /// How `key` is interpreted.
     #[serde(default)]
     key_type: KeyType,
-    /// Several limits instead of `count`, `time_window` and `key`. The first that is used up refuses.
+    /// Several limits, instead of `count`, `time_window` and `key`. A request is refused if any of the limits is used
+    /// up.
     #[schemars(length(min = 1))]
     rules: Option<Vec<CountRuleOptions>>,
-    /// Shares the counters with every plugin that names the same group. All options of those must be the same.
+    /// Shares the counters with all plugins of the same group. All plugins of a group must have the same options.
     group: Option<String>,
     /// The status of a refusal, 200 to 599.
     #[serde(default = "unavailable")]
     #[schemars(range(min = 200, max = 599))]
     rejected_code: u16,
-    /// What a refused client is told: `{"error_msg":"..."}`. Without it, only the status.
+    /// The message in the body of a refusal, `{"error_msg":"..."}`. Without it, a refusal has only the status.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
-    /// Lets requests through whose limit cannot be found, because a variable holds no number or because the server that
-    /// counts does not answer. Otherwise they are answered with 500.
+    /// Lets a request through if its limit cannot be determined: a variable holds no number, or the Redis server does
+    /// not answer. Otherwise the request is answered with 500.
     #[serde(default)]
     allow_degradation: bool,
     /// Adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds) to every response, and
     /// `Retry-After` to refusals.
     #[serde(default = "yes")]
     show_limit_quota_header: bool,
-    /// Adds the fields `RateLimit-Policy` and `RateLimit` of the IETF's draft as well. Not an option of APISIX.
+    /// Also adds the header fields `RateLimit-Policy` and `RateLimit` of the IETF draft. Not an option of APISIX.
     #[serde(default)]
     ietf_headers: bool,
-    /// Seconds, 0.1 or more and less than the window: counts here and tells the server that often, instead of asking it
-    /// about each request. All gateways together then let through at most `count`, and what the others have let through
-    /// since the last time. -1 is never. Not for `local`, nor for sliding windows.
+    /// Counts in the gateway and synchronizes with the Redis server at this interval, in seconds, instead of asking the
+    /// server for each request. All gateways together can then let through `count` requests, plus those that other
+    /// gateways let through since the last synchronization. At least 0.1, and less than `time_window`; -1 disables it.
+    /// Not available with the policy `local`, nor with sliding windows.
     #[serde(default = "never")]
     sync_interval: f64,
 }
@@ -88,15 +92,17 @@ pub struct LimitCount {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CountRuleOptions {
-    /// Requests let through in one window; or a `$variable` that holds the number.
+    /// The maximum number of requests in one window, or a `$variable` that holds the number.
     #[schemars(extend("type" = ["integer", "string"]))]
     count: Value,
-    /// The length of a window in seconds; or a `$variable` that holds it.
+    /// The length of a window in seconds, or a `$variable` that holds it.
     #[schemars(extend("type" = ["integer", "string"]))]
     time_window: Value,
-    /// What is counted: text with `$variables`. A request that has none of them passes this rule by.
+    /// The key by which requests are counted: text with `$variables`. The rule does not apply to a request in which all
+    /// these variables are missing.
     key: String,
-    /// Names the fields of this rule: `X-<prefix>-RateLimit-Limit` and so on. Its number, from 1, without it.
+    /// The prefix in the names of the header fields of this rule: `X-<prefix>-RateLimit-Limit` and so on. The default
+    /// is the number of the rule, counted from 1.
     header_prefix: Option<String>,
 }
 
@@ -104,11 +110,11 @@ struct CountRuleOptions {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitCountMetadata {
-    /// The field with the requests let through in one window.
+    /// The name of the header field with the limit of requests in one window.
     limit_header: String,
-    /// The field with the requests that are left.
+    /// The name of the header field with the number of remaining requests.
     remaining_header: String,
-    /// The field with the seconds until the window ends.
+    /// The name of the header field with the seconds until the window ends.
     reset_header: String,
 }
 
@@ -185,7 +191,10 @@ impl Definition for LimitCount {
                 rules.into_iter().enumerate().map(quota).collect::<Result<_, _>>()?
             }
             (_, _, Some(_)) => {
-                return Err(ConfigError::new("rules", "must not be empty, nor stand beside `count` or `time_window`"));
+                return Err(ConfigError::new(
+                    "rules",
+                    "must not be empty, and cannot be combined with `count` or `time_window`",
+                ));
             }
             (count, ..) => {
                 let missing = if count.is_none() { "count" } else { "time_window" };
@@ -223,7 +232,9 @@ impl LimitCount {
         // The owner stands before the options, and differs.
         let options = build.written_options().to_owned();
         if !build.agree(&format!("limit-count group {group}"), &options) {
-            let problem = format!("`{group}` is used elsewhere with other options; make them the same");
+            let problem = format!(
+                "`{group}` is used by another plugin with different options; all plugins of a group need the same options"
+            );
             return Err(ConfigError::new("group", problem));
         }
         Ok(format!("limit-count group {group}: {options}"))
@@ -240,7 +251,9 @@ impl LimitCount {
         match self.sync_interval {
             -1.0 => Ok(None),
             _ if self.policy == CounterPolicy::Local => wrong("has no meaning with the policy `local`; leave it out"),
-            _ if self.window_type == WindowType::Sliding => wrong("is not for sliding windows; leave it out"),
+            _ if self.window_type == WindowType::Sliding => {
+                wrong("is not supported with sliding windows; leave it out")
+            }
             // As in APISIX.
             seconds if !(0.1..=86_400.0).contains(&seconds) => wrong("must be from 0.1 to 86400 seconds, or -1"),
             seconds if shortest_s.is_some_and(|window_s| seconds >= window_s as f64) => {

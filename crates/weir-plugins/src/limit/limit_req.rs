@@ -16,36 +16,38 @@ mod remote;
 use remote::RedisReqLimiter;
 
 counted_somewhere! {
-/// Lets requests through at a steady rate: those that come too early wait for their turn, up to a point (leaky bucket).
+/// Limits the request rate: requests above the rate are delayed, up to `burst` requests, and then refused (leaky
+/// bucket).
 ///
-/// The rate is exact over all workers, and with one of the `redis` policies over all gateways whose options are the same.
-/// What is counted goes on over a reload unless the options have changed.
+/// The rate is exact over all workers, and with one of the `redis` policies over all gateways whose options are the
+/// same. A reload keeps the state, unless the options of this plugin have changed.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitReq {
-    /// Requests a second; fractions are allowed, as 0.5.
+    /// The rate in requests per second. Fractions such as 0.5 are allowed.
     #[schemars(extend("exclusiveMinimum" = 0))]
     rate: f64,
-    /// Requests beyond the rate that wait; more are refused. Fractions are allowed.
+    /// The number of requests above the rate that are delayed; further requests are refused. Fractions are allowed.
     #[schemars(range(min = 0))]
     burst: f64,
-    /// What is counted, as `key_type` says. When it is missing from a request, the client's address is counted.
+    /// The key by which requests are counted, as `key_type` defines. A request without this key is counted by the
+    /// client's address.
     #[schemars(length(min = 1))]
     key: String,
-    /// How `key` is read.
+    /// How `key` is interpreted.
     #[serde(default)]
     key_type: KeyType,
     /// The status of a refusal, 200 to 599.
     #[serde(default = "unavailable")]
     #[schemars(range(min = 200, max = 599))]
     rejected_code: u16,
-    /// What a refused client is told: `{"error_msg":"..."}`. Without it, only the status.
+    /// The message in the body of a refusal, `{"error_msg":"..."}`. Without it, a refusal has only the status.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
-    /// Lets the requests of a burst through at once instead of having them wait.
+    /// Does not delay the requests of a burst.
     #[serde(default)]
     nodelay: bool,
-    /// Lets requests through when the server that counts does not answer. Otherwise they are answered with 500.
+    /// Lets requests through if the Redis server does not answer. Otherwise they are answered with 500.
     #[serde(default)]
     allow_degradation: bool,
 }
@@ -66,7 +68,10 @@ impl Definition for LimitReq {
         let server = self.counting(build)?;
         // One request in a day to a billion a second: what nanoseconds can tell apart.
         if !(1.0 / 86_400.0..=1e9).contains(&self.rate) {
-            return Err(ConfigError::new("rate", "must be above 0: from 1 request in a day to 1,000,000,000 a second"));
+            return Err(ConfigError::new(
+                "rate",
+                "must be above 0: from 1 request per day to 1,000,000,000 per second",
+            ));
         }
         if !(0.0..=1e9).contains(&self.burst) {
             return Err(ConfigError::new("burst", "must be from 0 to 1,000,000,000"));
@@ -91,7 +96,7 @@ impl Definition for LimitReq {
             None => Arc::new(bucket),
             // Servers tell time in microseconds.
             Some(_) if interval_ns < 1000 => {
-                return Err(ConfigError::new("rate", "must be at most 1,000,000 a second where a server counts"));
+                return Err(ConfigError::new("rate", "must be at most 1,000,000 per second with a Redis policy"));
             }
             Some(server) => {
                 let title = format!("weir:limit-req:{}", digest(build.identity().as_bytes()));

@@ -13,14 +13,14 @@ use crate::store::redis_server::{RedisAddress, RedisLogin, RedisServer, Topology
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CounterPolicy {
-    /// In this process, exactly over all its workers.
+    /// In this process, exact over all its workers.
     #[default]
     Local,
-    /// In one Redis or Valkey, exactly over all gateways that use it.
+    /// In one Redis or Valkey server, exact over all gateways that use the server.
     Redis,
-    /// In a cluster of them.
+    /// In a Redis or Valkey cluster.
     RedisCluster,
-    /// In the one that sentinels say is the master.
+    /// In the master server that Sentinel reports.
     RedisSentinel,
 }
 
@@ -28,10 +28,10 @@ pub enum CounterPolicy {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sentinel {
-    /// Its name or address.
+    /// The name or address of the sentinel.
     #[schemars(length(min = 2))]
     host: String,
-    /// Its port.
+    /// The port of the sentinel.
     #[schemars(range(min = 1))]
     port: u16,
 }
@@ -42,7 +42,8 @@ macro_rules! counted_somewhere {
         $(#[$meta])*
         $vis struct $name {
             $($fields)*
-            /// Where counters are: in this process, or in Redis or Valkey, where several gateways share them.
+            /// Where the counters are stored: in this process, or in Redis or Valkey, where several gateways share
+            /// them.
             #[serde(default)]
             policy: $crate::limit::policy::CounterPolicy,
             /// `redis`: the server's name or address.
@@ -52,60 +53,64 @@ macro_rules! counted_somewhere {
             #[serde(default = "crate::limit::policy::port")]
             #[schemars(range(min = 1))]
             redis_port: u16,
-            /// The user, where the server knows several.
+            /// The user name, if the server has ACL users.
             #[schemars(length(min = 1))]
             redis_username: Option<String>,
-            /// The password. Empty is none.
+            /// The password. An empty text means no password.
             redis_password: Option<String>,
-            /// The number of the database. A cluster has only 0.
+            /// The number of the database. It must be 0 for a cluster.
             #[serde(default)]
             redis_database: u32,
-            /// Milliseconds until a request gives up waiting for the server, connecting included.
+            /// `redis` and `redis-cluster`: time-out for an answer of the server, in milliseconds, including the time
+            /// to connect.
             #[serde(default = "crate::limit::policy::second_ms")]
             #[schemars(range(min = 1))]
             redis_timeout: u64,
-            /// `redis`: TLS with the server.
+            /// `redis`: use TLS for the connection to the server.
             #[serde(default)]
             redis_ssl: bool,
-            /// `redis`: whether the server must prove with a certificate who it is. Off by default in APISIX.
+            /// `redis`: whether the certificate of the server is verified. Off by default in APISIX.
             #[serde(default = "crate::limit::policy::yes")]
             redis_ssl_verify: bool,
-            /// Accepted for compatibility: each worker keeps one connection for as long as the server is used.
+            /// Accepted for compatibility; has no effect. Each worker keeps one connection for as long as the server is
+            /// used.
             #[serde(default, rename = "redis_keepalive_timeout")]
             _redis_keepalive_timeout: Option<u64>,
-            /// Accepted for compatibility: one connection carries the questions of a worker, many at a time.
+            /// Accepted for compatibility; has no effect. Each worker sends all its requests, pipelined, over one
+            /// connection.
             #[serde(default, rename = "redis_keepalive_pool")]
             _redis_keepalive_pool: Option<u64>,
-            /// `redis-cluster`: some of the nodes, as `host:port`; the others are found through them.
+            /// `redis-cluster`: some of the nodes, as `host:port`. The other nodes are discovered from these.
             #[schemars(length(min = 1))]
             redis_cluster_nodes: Option<Vec<String>>,
-            /// `redis-cluster`: what the cluster is called. It has no effect.
+            /// `redis-cluster`: a name for the cluster. Has no effect.
             #[serde(default, rename = "redis_cluster_name")]
             _redis_cluster_name: Option<String>,
-            /// `redis-cluster`: TLS with the nodes.
+            /// `redis-cluster`: use TLS for the connections to the nodes.
             #[serde(default)]
             redis_cluster_ssl: bool,
-            /// `redis-cluster`: whether nodes must prove with a certificate who they are. Off by default in APISIX.
+            /// `redis-cluster`: whether the certificates of the nodes are verified. Off by default in APISIX.
             #[serde(default = "crate::limit::policy::yes")]
             redis_cluster_ssl_verify: bool,
             /// `redis-sentinel`: the sentinels.
             #[schemars(length(min = 1))]
             redis_sentinels: Option<Vec<$crate::limit::policy::Sentinel>>,
-            /// `redis-sentinel`: what the sentinels call the server.
+            /// `redis-sentinel`: the name of the master in the configuration of the sentinels.
             #[schemars(length(min = 1))]
             redis_master_name: Option<String>,
-            /// `redis-sentinel`: `master`, since replicas cannot count.
+            /// `redis-sentinel`: only `master`, because replicas do not accept writes.
             redis_role: Option<String>,
-            /// `redis-sentinel`: the user at the sentinels.
+            /// `redis-sentinel`: the user name for the sentinels.
             #[schemars(length(min = 1))]
             sentinel_username: Option<String>,
-            /// `redis-sentinel`: the password at the sentinels. Empty is none.
+            /// `redis-sentinel`: the password for the sentinels. An empty text means no password.
             sentinel_password: Option<String>,
-            /// `redis-sentinel`: milliseconds for finding the server and connecting to it.
+            /// `redis-sentinel`: time-out for finding the master and connecting to it, in milliseconds. It is added to
+            /// `redis_read_timeout`.
             #[serde(default = "crate::limit::policy::second_ms")]
             #[schemars(range(min = 1))]
             redis_connect_timeout: u64,
-            /// `redis-sentinel`: milliseconds until a request gives up waiting for an answer.
+            /// `redis-sentinel`: time-out for an answer of the server, in milliseconds.
             #[serde(default = "crate::limit::policy::second_ms")]
             #[schemars(range(min = 1))]
             redis_read_timeout: u64,
@@ -197,11 +202,14 @@ impl RedisOptions {
                 let nodes = self.nodes.filter(|nodes| !nodes.is_empty());
                 let nodes = nodes.ok_or_else(|| needed("redis_cluster_nodes", "redis-cluster"))?;
                 if self.database != 0 {
-                    return Err(ConfigError::new("redis_database", "must be 0: a cluster has no other"));
+                    return Err(ConfigError::new(
+                        "redis_database",
+                        "must be 0: a Redis cluster has only this database",
+                    ));
                 }
                 let node = |(index, node): (usize, String)| {
                     RedisAddress::parse(&node).ok_or_else(|| {
-                        let problem = format!("`{node}` is no `host:port`");
+                        let problem = format!("`{node}` is not `host:port`");
                         ConfigError::new(format!("redis_cluster_nodes[{index}]"), problem)
                     })
                 };
@@ -214,7 +222,7 @@ impl RedisOptions {
                 let sentinels = sentinels.ok_or_else(|| needed("redis_sentinels", "redis-sentinel"))?;
                 let master = self.master.ok_or_else(|| needed("redis_master_name", "redis-sentinel"))?;
                 if self.role.is_some_and(|role| role != "master") {
-                    return Err(ConfigError::new("redis_role", "must be `master`: replicas cannot count"));
+                    return Err(ConfigError::new("redis_role", "must be `master`: replicas do not accept writes"));
                 }
                 let sentinel = |(index, Sentinel { host, port }): (usize, Sentinel)| {
                     let path = format!("redis_sentinels[{index}].port");

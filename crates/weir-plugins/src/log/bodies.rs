@@ -12,21 +12,22 @@ use crate::log::capture::{REQUEST_BODY, RESPONSE_BODY};
 /// Whether records say what exchanges carried.
 #[derive(Deserialize, JsonSchema)]
 pub struct BodyOptions {
-    /// Records have the request's content, as `request.body`. Not with a `log_format`.
+    /// Adds the request body to the record, as `request.body`. Has no effect with a `log_format`.
     #[serde(default)]
     include_req_body: bool,
-    /// An expression, as `[[request_method, "==", "POST"]]`: only for exchanges for which it holds.
+    /// An expression, such as `[[request_method, "==", "POST"]]`. The request body is recorded only if the expression
+    /// is true.
     include_req_body_expr: Option<Value>,
-    /// Records have the response's content, as `response.body`. Not with a `log_format`.
+    /// Adds the response body to the record, as `response.body`. Has no effect with a `log_format`.
     #[serde(default)]
     include_resp_body: bool,
-    /// An expression, as `[[status, ">=", 400]]`: only for exchanges for which it holds.
+    /// An expression, such as `[[status, ">=", 400]]`. The response body is recorded only if the expression is true.
     include_resp_body_expr: Option<Value>,
-    /// Bytes of a request's content that a record has at most.
+    /// The maximum number of bytes of a request body in a record. Longer bodies are truncated.
     #[serde(default = "half_mib")]
     #[schemars(range(min = 1))]
     max_req_body_bytes: usize,
-    /// Bytes of a response's content that a record has at most.
+    /// The maximum number of bytes of a response body in a record. Longer bodies are truncated.
     #[serde(default = "half_mib")]
     #[schemars(range(min = 1))]
     max_resp_body_bytes: usize,

@@ -291,7 +291,7 @@ fn members(
     build: &mut Build,
 ) -> Result<RecordFields, ConfigError> {
     if depth > MAX_DEPTH {
-        return Err(ConfigError::new(path, format!("has more than {MAX_DEPTH} levels")));
+        return Err(ConfigError::new(path, format!("is nested more than {MAX_DEPTH} levels deep")));
     }
     let member = |(name, value): (&String, &Value)| {
         let path = format!("{path}.{name}");

@@ -156,7 +156,7 @@ impl RecordWriter {
         match kind {
             Some(EVERYTHING) => self.everything(&mut object, &mut bytes, end_ms, record),
             Some(FORMAT) => write_members(&mut object, &mut bytes),
-            _ => object.text("error", b"a record of another version of weir"),
+            _ => object.text("error", b"this record was written by an incompatible version of weir"),
         }
     }
 

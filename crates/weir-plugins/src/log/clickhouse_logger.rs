@@ -17,15 +17,17 @@ use crate::log::receivers::{ReceiverOptions, Receivers};
 
 /// Inserts a record of each exchange into a table of ClickHouse, as `JSONEachRow`.
 ///
-/// No request waits for it. Names in `log_format` are columns of the table. A batch that is sent again after an answer was lost is
-/// stored twice, unless the table drops duplicate blocks. `/records` and `weir_log_records_total` say what became of all records.
+/// Requests never wait for the logger. The names in `log_format` are the columns of the table. A batch that is sent
+/// again because the response was lost is stored twice, unless the table deduplicates inserted blocks. `/records` and
+/// the metric `weir_log_records_total` report the outcome of every record.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClickhouseLogger {
-    /// The servers, as `http` or `https` URLs. Batches go to each in turn; one that fails is left alone for a while.
+    /// The servers, as `http` or `https` URLs. Batches are sent to the servers in turn. A server that fails is skipped
+    /// for 30 seconds, as long as another server works.
     #[serde(default)]
     endpoint_addrs: Vec<String>,
-    /// One server.
+    /// One server, instead of `endpoint_addrs`.
     endpoint_addr: Option<String>,
     /// The user.
     #[serde(default)]
@@ -39,11 +41,11 @@ pub struct ClickhouseLogger {
     /// The table.
     #[serde(default)]
     logtable: String,
-    /// Seconds a server may take for a batch, connecting included.
+    /// Time-out for a batch, in seconds, including the time to connect.
     #[serde(default = "three")]
     #[schemars(range(min = 1))]
     timeout: u64,
-    /// Whether an `https` server has to prove with a certificate who it is.
+    /// Whether the certificate of an `https` server is verified.
     #[serde(default = "yes")]
     ssl_verify: bool,
     #[serde(flatten)]
@@ -89,7 +91,7 @@ impl Definition for ClickhouseLogger {
             ("x-clickhouse-database", &self.database, "database"),
         ] {
             let mut value = HeaderValue::try_from(value.as_str())
-                .map_err(|_| ConfigError::new(option, "has a character that no header field may have"))?;
+                .map_err(|_| ConfigError::new(option, "has a character that is not allowed in a header field"))?;
             value.set_sensitive(true);
             receivers.headers.insert(HeaderName::from_static(name), value);
         }

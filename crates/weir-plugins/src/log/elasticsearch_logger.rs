@@ -27,33 +27,36 @@ use crate::log::receivers::{ReceiverOptions, Receivers};
 
 /// Stores a record of each exchange in Elasticsearch (7 to 9) or OpenSearch.
 ///
-/// No request waits for it. A record has an id, and its index is named from its own time, so that what is sent twice is stored once.
-/// The answer is read for each record: those that the store cannot take for good are `rejected`, all others are tried again.
-/// `/records` and `weir_log_records_total` say what became of all records. Values of `Authorization`, `Cookie` and `Set-Cookie`
-/// fields are not shown.
+/// Requests never wait for the logger. Every record has an id, and the name of its index is computed from the time of
+/// the record, so a record that is sent twice is stored once. The response is evaluated for each record: records that
+/// the store refuses permanently count as `rejected`, all others are retried. `/records` and the metric
+/// `weir_log_records_total` report the outcome of every record. The values of the fields `Authorization`, `Cookie` and
+/// `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ElasticsearchLogger {
-    /// The servers, as `http` or `https` URLs. Batches go to each in turn; one that fails is left alone for a while.
+    /// The servers, as `http` or `https` URLs. Batches are sent to the servers in turn. A server that fails is skipped
+    /// for 30 seconds, as long as another server works.
     #[serde(default)]
     endpoint_addrs: Vec<String>,
-    /// One server.
+    /// One server, instead of `endpoint_addrs`.
     endpoint_addr: Option<String>,
     /// Where records are stored.
     field: IndexFieldOptions,
-    /// Who we are to the servers.
+    /// The credentials for the servers (Basic authentication).
     auth: Option<AuthOptions>,
-    /// Further fields of the requests.
+    /// Header fields that are added to the requests.
     #[serde(default)]
     headers: BTreeMap<String, String>,
-    /// Whether an `https` server has to prove with a certificate who it is.
+    /// Whether the certificate of an `https` server is verified.
     #[serde(default = "yes")]
     ssl_verify: bool,
-    /// Seconds a server may take for a batch, connecting included.
+    /// Time-out for a batch, in seconds, including the time to connect.
     #[serde(default = "ten")]
     #[schemars(range(min = 1))]
     timeout: u64,
-    /// How batches are compressed on their way: `gzip` is a fifth of the bytes, for about 10 µs of the sink's thread a record.
+    /// How batches are compressed. `gzip` reduces their size to about a fifth, at a cost of about 10 µs of CPU time per
+    /// record on the logger's thread.
     #[serde(default)]
     compression: BulkCompression,
     #[serde(flatten)]
@@ -68,12 +71,13 @@ pub struct ElasticsearchLogger {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct IndexFieldOptions {
-    /// The index. `{%Y.%m.%d}` is the time of the record (UTC), and `$name` a variable of the exchange. It may name a data stream; then a
-    /// record that is sent again after the stream was rolled over is stored twice, as an id is unique within one index only.
+    /// The index. `{%Y.%m.%d}` is replaced by the time of the record (UTC), and `$name` by a variable of the exchange.
+    /// The index can be a data stream. In a data stream, a record that is sent again after a rollover is stored twice,
+    /// because an id is unique only within one index.
     index: String,
 }
 
-/// Who we are to the servers.
+/// The credentials for the servers (Basic authentication).
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct AuthOptions {
@@ -176,7 +180,7 @@ impl IndexName {
         };
         while let Some((before, after)) = rest.split_once("{%") {
             let Some((pattern, after)) = after.split_once('}') else {
-                return Err(wrong(format!("`{text}` has a `{{` without its `}}`")));
+                return Err(wrong(format!("`{text}` has a `{{` without a matching `}}`")));
             };
             push(before, &mut parts, build);
             let pattern = format!("%{pattern}");
@@ -217,7 +221,7 @@ impl IndexName {
 /// Why the store would refuse an index of this name.
 fn name_problem(name: &str) -> Option<&'static str> {
     if name.is_empty() || name.len() > 255 {
-        return Some("is not an index name: it has from 1 to 255 bytes");
+        return Some("is not an index name: an index name has from 1 to 255 bytes");
     }
     if name.starts_with(['-', '_', '+']) || name == "." || name == ".." {
         return Some("is not an index name: it starts with `-`, `_` or `+`, or is `.` or `..`");
@@ -226,7 +230,7 @@ fn name_problem(name: &str) -> Option<&'static str> {
         return Some("is not an index name: it has an upper-case letter");
     }
     let is_bad = |char: char| char.is_whitespace() || char.is_control() || "\\/*?\"<>|,#:".contains(char);
-    name.contains(is_bad).then_some("is not an index name: it has one of \\ / * ? \" < > | , # : or a blank")
+    name.contains(is_bad).then_some("is not an index name: it has one of \\ / * ? \" < > | , # : or white space")
 }
 
 struct BulkStore {
@@ -304,7 +308,7 @@ pub fn judge(answer: &Response<Bytes>, count: usize) -> SendOutcome {
     }
     let items = report["items"].as_array().map(Vec::as_slice).unwrap_or_default();
     if items.len() != count {
-        let error = format!("the answer tells of {} records, and {count} were sent", items.len());
+        let error = format!("the answer has results for {} records, but {count} were sent", items.len());
         return SendOutcome::Failed { error, after: None };
     }
     let results =
@@ -314,7 +318,7 @@ pub fn judge(answer: &Response<Bytes>, count: usize) -> SendOutcome {
     let error = results().zip(&outcomes).find(|(_, outcome)| is_trouble(outcome)).map(|(result, _)| {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (status, error) = (&result["status"], &result["error"]);
-        format!("a record got {status} {}: {}", text(&error["type"]), text(&error["reason"]))
+        format!("a record was answered with {status} {}: {}", text(&error["type"]), text(&error["reason"]))
     });
     SendOutcome::Each { outcomes, error }
 }
@@ -418,7 +422,7 @@ mod tests {
         use Outcome::{Delivered, Duplicate, Rejected, Retry};
         let (mapping, invalid) = (Rejected(RejectReason::Mapping), Rejected(RejectReason::Invalid));
         assert_eq!(outcomes, [Delivered, Duplicate, Retry, Retry, Retry, Retry, mapping, mapping, invalid, Retry]);
-        assert_eq!(error.as_deref(), Some("a record got 429 cluster_block_exception: r"));
+        assert_eq!(error.as_deref(), Some("a record was answered with 429 cluster_block_exception: r"));
         for (status, body, count, want) in [
             (200, json!({"errors": true, "items": []}), 1, "Failed"),
             (413, json!(null), 5, "TooLarge"),

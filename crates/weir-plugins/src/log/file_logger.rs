@@ -15,18 +15,18 @@ use crate::log::captured::RecordWriter;
 use crate::log::logger::ExchangeLogger;
 use crate::log::options::{FormatOptions, LoggerMetadata};
 
-/// Appends a record of each exchange to a file: one JSON object in each line.
+/// Appends a record of each exchange to a file: one JSON object per line.
 ///
-/// No request waits for it. The file is opened for each batch, so it may be moved away at any time. While it cannot be
-/// written, as on a full disk, records wait in memory; a line is written whole or not at all. `/records` and
-/// `weir_log_records_total` say what became of all records. Values of `Authorization`, `Cookie` and `Set-Cookie` fields are
-/// not shown.
+/// Requests never wait for the logger. The file is opened for each batch, so log rotation can move it at any time.
+/// While the file cannot be written (for example because the disk is full), records wait in memory. Lines are never
+/// written in part. `/records` and the metric `weir_log_records_total` report the outcome of every record. The values
+/// of the fields `Authorization`, `Cookie` and `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileLogger {
-    /// The file. Needed unless the metadata names one.
+    /// The path of the file. Required, unless the plugin metadata has a `path`.
     path: Option<String>,
-    /// An expression, as `[[status, ">=", 400]]`: only exchanges for which it holds are recorded.
+    /// An expression, such as `[[status, ">=", 400]]`. Only exchanges for which the expression is true are recorded.
     #[serde(rename = "match")]
     only: Option<Value>,
     #[serde(flatten)]
@@ -39,11 +39,11 @@ pub struct FileLogger {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FileLoggerMetadata {
-    /// The file where a plugin names none.
+    /// The path of the file for plugins that do not set `path`.
     path: Option<String>,
-    /// What records say where a plugin has no `log_format` of its own.
+    /// The `log_format` of plugins that do not set this option.
     log_format: Option<Map<String, Value>>,
-    /// What records say besides, where a plugin has no `log_format_extra` of its own.
+    /// The `log_format_extra` of plugins that do not set this option.
     log_format_extra: Option<Map<String, Value>>,
 }
 
@@ -65,7 +65,7 @@ impl Definition for FileLogger {
         let metadata = build.metadata::<FileLogger>();
         let records = metadata.of_records();
         let path = self.path.or(metadata.path).filter(|path| !path.is_empty());
-        let path = PathBuf::from(path.ok_or_else(|| ConfigError::new("path", "is needed: the file to write"))?);
+        let path = PathBuf::from(path.ok_or_else(|| ConfigError::new("path", "is needed: the path of the log file"))?);
         let capture = self.format.compile(&records, build)?;
         let only = self.only.as_ref().map(|only| build.condition_of_record(only, "match")).transpose()?;
         let name = format!("file-logger {}", path.display());
@@ -167,7 +167,7 @@ fn append_whole(file: &mut impl LineTarget, lines: &[u8], ends: &[usize]) -> (us
     if torn > 0
         && let Err(error) = file.cut(torn as u64)
     {
-        tracing::error!("file-logger: part of a line stays in the file: {error}");
+        tracing::error!("file-logger: an incomplete line could not be removed from the file: {error}");
     }
     (whole, outcome)
 }

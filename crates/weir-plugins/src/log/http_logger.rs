@@ -20,23 +20,24 @@ use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
 
 /// Sends a record of each exchange to a service over HTTP, in batches of JSON.
 ///
-/// No request waits for it. `/records` and `weir_log_records_total` say what became of all records. Values of
-/// `Authorization`, `Cookie` and `Set-Cookie` fields are not shown.
+/// Requests never wait for the logger. `/records` and the metric `weir_log_records_total` report the outcome of every
+/// record. The values of the fields `Authorization`, `Cookie` and `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HttpLogger {
-    /// The service, as an `http` or `https` URL. A status of 400 or more is a failure.
+    /// The `http` or `https` URL of the service. A response with a status of 400 or more is a failure.
     uri: String,
-    /// The `Authorization` of the batches.
+    /// The value of the field `Authorization` of the requests.
     auth_header: Option<String>,
-    /// Seconds the service may take for a batch, connecting included.
+    /// Time-out for a batch, in seconds, including the time to connect.
     #[serde(default = "three")]
     #[schemars(range(min = 1))]
     timeout: u64,
-    /// Whether an `https` service has to prove with a certificate who it is. Off by default in APISIX.
+    /// Whether the certificate of an `https` service is verified. Off by default in APISIX.
     #[serde(default = "yes")]
     ssl_verify: bool,
-    /// `json`: a batch is a list, or where `batch_max_size` is 1 an object. `new_line`: an object in each line.
+    /// `json`: a batch is a JSON array, or a JSON object if `batch_max_size` is 1. `new_line`: a batch has one JSON
+    /// object per line.
     #[serde(default)]
     concat_method: ConcatMethod,
     #[serde(flatten)]
@@ -82,8 +83,9 @@ impl Definition for HttpLogger {
         let idle = IdleConnections { max_per_origin: 1, timeout: IDLE };
         let service = HttpService::parse(build.http(), &self.uri, self.ssl_verify, timeout, idle, "uri")?;
         let authorization = self.auth_header.as_deref().map(|text| {
-            let mut value = HeaderValue::from_str(text)
-                .map_err(|_| ConfigError::new("auth_header", "has a character that no header field may have"))?;
+            let mut value = HeaderValue::from_str(text).map_err(|_| {
+                ConfigError::new("auth_header", "has a character that is not allowed in a header field")
+            })?;
             value.set_sensitive(true);
             Ok(value)
         });

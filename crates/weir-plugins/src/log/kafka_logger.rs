@@ -23,65 +23,68 @@ use wire::KafkaMessage;
 
 /// Sends a record of each exchange to a topic of Kafka (1.0 or newer).
 ///
-/// No request waits for it. A message is a JSON list with the records of a batch, or one record where `batch_max_size` is 1; then it
-/// carries the record's id in the header field `record_id`. A batch goes to one partition: to that of the `key`, or to all in turns. With
-/// `required_acks: -1` all replicas in sync have to have it, and the producer is idempotent: what is sent again, because a broker died before
-/// it answered, is stored once. Only a restart of the gateway at that moment may store a batch twice; `record_id` tells.
-/// `/records` and `weir_log_records_total` say what became of all records. Values of `Authorization`, `Cookie` and `Set-Cookie`
-/// fields are not shown.
+/// Requests never wait for the logger. A message is a JSON array with the records of a batch. If `batch_max_size` is 1,
+/// a message is one record, with the id of the record in the message header `record_id`. A batch is written to one
+/// partition: the partition of the `key`, or without a `key` each partition in turn. With `required_acks: -1` all
+/// in-sync replicas must acknowledge a batch, and the producer is idempotent: a batch that is sent again because a
+/// broker failed before it answered is stored once. A batch can be stored twice only if the gateway restarts at that
+/// moment; duplicates have the same `record_id`. `/records` and the metric `weir_log_records_total` report the outcome
+/// of every record. The values of the fields `Authorization`, `Cookie` and `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaLogger {
-    /// Brokers that are asked where the topic is. One that answers is enough.
+    /// The bootstrap brokers, which are asked for the partitions of the topic. One reachable broker is enough.
     #[serde(default)]
     brokers: Vec<BrokerOptions>,
-    /// The same, as `host: port`, in the form of older versions of APISIX.
+    /// The bootstrap brokers as `host: port`, in the form of older versions of APISIX.
     #[serde(default)]
     broker_list: BTreeMap<String, u16>,
     /// The topic.
     kafka_topic: String,
-    /// Messages with it are in one partition.
+    /// The key of all messages. Messages with the same key are written to the same partition.
     key: Option<String>,
-    /// Who has to have a batch before it counts as delivered: all replicas in sync (-1), or the leader of the partition alone (1), whose
-    /// death loses what it has just taken. APISIX: 1.
+    /// Which replicas must acknowledge a batch before it counts as delivered: all in-sync replicas (-1), or only the
+    /// leader of the partition (1). With 1, records that the leader has just acknowledged are lost if it fails.
+    /// APISIX's default is 1.
     #[serde(default = "all")]
     #[schemars(range(min = -1, max = 1))]
     required_acks: i16,
-    /// Seconds for a connection, and for a batch.
+    /// Time-out for connecting, and for a batch, in seconds.
     #[serde(default = "three")]
     #[schemars(range(min = 1))]
     timeout: u64,
-    /// Seconds after which it is asked again where partitions are.
+    /// The interval at which the metadata of the topic (the leaders of its partitions) is refreshed, in seconds.
     #[serde(default = "thirty")]
     #[schemars(range(min = 1))]
     meta_refresh_interval: u64,
-    /// What a message says: only `default`, the record.
+    /// The format of records. Only `default` (JSON) is supported.
     #[serde(default)]
     meta_format: MetaFormat,
-    /// Speak TLS with brokers.
+    /// Use TLS for connections to brokers.
     tls: Option<KafkaTlsOptions>,
-    /// Messages in a batch, where a message is one record.
+    /// The maximum number of messages in a batch, if `batch_max_size` is 1.
     #[serde(default = "two_hundred")]
     #[schemars(range(min = 1))]
     producer_batch_num: usize,
-    /// Bytes of records in a batch, as workers copied them: as JSON they have about half as much again, and brokers take 1 MiB unless
-    /// they are told otherwise. What is too large for them is sent in parts. APISIX: 1048576.
+    /// The maximum size of the records in a batch, in bytes of their internal form. As JSON they are about 1.5 times as
+    /// large, and brokers accept 1 MiB by default. A batch that a broker refuses as too large is split. APISIX's
+    /// default is 1048576.
     #[serde(default = "half_mib")]
     producer_batch_size: usize,
-    /// Seconds that a message waits for others, where a message is one record.
+    /// How long a message waits for further messages of the batch, in seconds, if `batch_max_size` is 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1))]
     producer_time_linger: u64,
-    /// It has no effect: no request ever waits.
+    /// Has no effect: requests never wait for the logger.
     #[serde(default, rename = "producer_type")]
     _producer_type: ProducerType,
-    /// It has no effect: what waits is bounded as for all loggers.
+    /// Has no effect: the memory for waiting records is limited as for all loggers.
     #[serde(default, rename = "producer_max_buffering")]
     _producer_max_buffering: Option<u64>,
-    /// It has no effect: each logger has a producer of its own.
+    /// Has no effect: each logger has its own producer.
     #[serde(default, rename = "cluster_name")]
     _cluster_name: Option<u64>,
-    /// It has no effect: requests are in versions that all brokers since 1.0 know.
+    /// Has no effect: the gateway uses protocol versions that all brokers since 1.0 support.
     #[serde(default, rename = "api_version")]
     _api_version: Option<u8>,
     #[serde(flatten)]
@@ -96,12 +99,12 @@ pub struct KafkaLogger {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct BrokerOptions {
-    /// Its name or address.
+    /// The name or address of the broker.
     host: String,
-    /// Its port.
+    /// The port of the broker.
     #[schemars(range(min = 1))]
     port: u16,
-    /// Who we are to it: the same for all brokers of a cluster.
+    /// The credentials for the broker (SASL). They must be the same for all brokers of a cluster.
     sasl_config: Option<SaslOptions>,
 }
 
@@ -109,7 +112,7 @@ struct BrokerOptions {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SaslOptions {
-    /// How it is proved.
+    /// The SASL mechanism.
     #[serde(default)]
     mechanism: MechanismOption,
     /// The user.
@@ -133,7 +136,7 @@ enum MechanismOption {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct KafkaTlsOptions {
-    /// Whether brokers have to prove with a certificate who they are.
+    /// Whether the certificates of brokers are verified.
     #[serde(default)]
     verify: bool,
 }
@@ -248,7 +251,7 @@ impl KafkaLogger {
             if host.is_empty() || host.contains(|char: char| char.is_whitespace() || "/@".contains(char)) {
                 return Err(ConfigError::new(
                     format!("{place}.host"),
-                    format!("`{host}` is neither a name nor an address"),
+                    format!("`{host}` is neither a host name nor an IP address"),
                 ));
             }
             if *port == 0 {
@@ -274,7 +277,10 @@ impl KafkaLogger {
         match logins.position(|other| other != first) {
             Some(index) => {
                 let place = format!("brokers[{}].sasl_config", index + 1);
-                Err(ConfigError::new(place, "must be the same as that of brokers[0]: a cluster knows one user"))
+                Err(ConfigError::new(
+                    place,
+                    "must be the same as that of brokers[0]: all brokers of a cluster have the same credentials",
+                ))
             }
             None => Ok(first),
         }

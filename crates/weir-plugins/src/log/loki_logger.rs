@@ -18,15 +18,16 @@ use crate::log::logger::ExchangeLogger;
 use crate::log::options::{BatchOptions, FormatOptions, LoggerMetadata};
 use crate::log::receivers::{ReceiverOptions, Receivers};
 
-/// Sends a record of each exchange to Grafana Loki, as a line of JSON in a stream that labels name.
+/// Sends a record of each exchange to Grafana Loki, as a line of JSON in the stream that the labels identify.
 ///
-/// No request waits for it. Records go out oldest first, because Loki refuses what is far behind its stream. `/records` and
-/// `weir_log_records_total` say what became of all records. Values of `Authorization`, `Cookie` and `Set-Cookie` fields are not
-/// shown.
+/// Requests never wait for the logger. Records are sent oldest first, because Loki refuses entries that are much older
+/// than the newest entry of their stream. `/records` and the metric `weir_log_records_total` report the outcome of
+/// every record. The values of the fields `Authorization`, `Cookie` and `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LokiLogger {
-    /// The servers, as `http` or `https` URLs. Batches go to each in turn; one that fails is left alone for a while.
+    /// The servers, as `http` or `https` URLs. Batches are sent to the servers in turn. A server that fails is skipped
+    /// for 30 seconds, as long as another server works.
     endpoint_addrs: Vec<String>,
     /// The path of the push API.
     #[serde(default = "push")]
@@ -34,26 +35,26 @@ pub struct LokiLogger {
     /// The tenant (`X-Scope-OrgID`).
     #[serde(default = "fake")]
     tenant_id: String,
-    /// Further fields of the requests.
+    /// Header fields that are added to the requests.
     #[serde(default)]
     headers: BTreeMap<String, String>,
-    /// The labels of the stream: names, and texts with `$variables`. Each combination of values is a stream of its own.
+    /// The labels of the stream: names, and values with `$variables`. Each combination of values is a separate stream.
     #[serde(default = "job")]
     log_labels: BTreeMap<String, String>,
-    /// Whether an `https` server has to prove with a certificate who it is. Off by default in APISIX.
+    /// Whether the certificate of an `https` server is verified. Off by default in APISIX.
     #[serde(default = "yes")]
     ssl_verify: bool,
-    /// Milliseconds a server may take for a batch, connecting included.
+    /// Time-out for a batch, in milliseconds, including the time to connect.
     #[serde(default = "three_seconds")]
     #[schemars(range(min = 1, max = 60000))]
     timeout: u64,
-    /// Connections are kept for the next batch whatever this says.
+    /// Has no effect: connections are always kept for the next batch.
     #[serde(default, rename = "keepalive")]
     _keepalive: Option<bool>,
-    /// It has no effect.
+    /// Has no effect.
     #[serde(default, rename = "keepalive_timeout")]
     _keepalive_timeout: Option<u64>,
-    /// It has no effect: there is one connection.
+    /// Has no effect: there is one connection for each server.
     #[serde(default, rename = "keepalive_pool")]
     _keepalive_pool: Option<u64>,
     #[serde(flatten)]
@@ -108,7 +109,7 @@ impl Definition for LokiLogger {
         let mut receivers = Receivers::parse(build.http(), &self.endpoint_addrs, &options)?;
         receivers.add_headers(&self.headers, "headers")?;
         let tenant = HeaderValue::try_from(self.tenant_id.as_str())
-            .map_err(|_| ConfigError::new("tenant_id", "has a character that no header field may have"))?;
+            .map_err(|_| ConfigError::new("tenant_id", "has a character that is not allowed in a header field"))?;
         receivers.headers.insert(HeaderName::from_static("x-scope-orgid"), tenant);
         let name = format!("loki-logger {}", receivers.name());
         let options = self.batch.compile(name, metadata.max_pending_entries, build)?;

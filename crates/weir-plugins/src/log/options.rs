@@ -13,11 +13,11 @@ use crate::log::capture::Capture;
 /// When records are sent, and how often.
 #[derive(Deserialize, JsonSchema)]
 pub struct BatchOptions {
-    /// Records in a batch.
+    /// The maximum number of records in a batch.
     #[serde(default = "thousand")]
     #[schemars(range(min = 1))]
     batch_max_size: usize,
-    /// A batch is sent when nothing was added to it for this many seconds.
+    /// A batch is sent when no record was added to it for this many seconds.
     #[serde(default = "five")]
     #[schemars(range(min = 1))]
     inactive_timeout: u64,
@@ -25,16 +25,16 @@ pub struct BatchOptions {
     #[serde(default = "sixty")]
     #[schemars(range(min = 1))]
     buffer_duration: u64,
-    /// Further tries for a batch that could not be delivered; its records are lost after the last one. Without it a batch
-    /// is tried until it is delivered, with pauses that grow to 30 seconds, and only records for which there is no room
-    /// are lost. APISIX: 0.
+    /// The number of retries for a batch that could not be delivered. Its records are dropped after the last retry.
+    /// Without this option, a batch is retried until it is delivered, with pauses that grow to 30 seconds, and records
+    /// are dropped only when there is no room for them. APISIX's default is 0.
     max_retry_count: Option<u32>,
-    /// Seconds before each of these further tries.
+    /// The pause before each of these retries, in seconds.
     #[serde(default = "one")]
     retry_delay: u64,
-    /// Records wait on disk, in the node's `data_dir`, once the destination lags.
+    /// Stores records on disk, in the node's `data_dir`, while the destination cannot keep up.
     spool: Option<SpoolSpec>,
-    /// What it is called. It has no effect.
+    /// A name for the logger. Has no effect.
     #[serde(default, rename = "name")]
     _name: Option<String>,
 }
@@ -43,16 +43,18 @@ pub struct BatchOptions {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SpoolSpec {
-    /// Bytes on disk.
+    /// The maximum size of the records on disk, in bytes.
     #[schemars(range(min = 4194304))]
     max_size: u64,
-    /// Seconds that a record waits at most.
+    /// The maximum time that a record waits on disk, in seconds.
     #[schemars(range(min = 1))]
     max_age: u64,
-    /// When records are forced to the disk: `always` before they count as written, every 200 ms (`interval`), or `never`. The
-    /// death of the process loses none that were written; a loss of power loses those that were not forced.
+    /// When written records are synced to the disk (fsync): `always` (at every write), `interval` (every 200 ms), or
+    /// `never`. A crash of the process loses no written records; a power failure loses the records that were not
+    /// synced.
     sync: SpoolSyncSpec,
-    /// What makes room: new records are dropped (`drop_newest`), or the oldest (`drop_oldest`).
+    /// Which records are dropped when `max_size` is reached: new records (`drop_newest`), or the oldest records
+    /// (`drop_oldest`).
     when_full: WhenFullSpec,
 }
 
@@ -169,9 +171,10 @@ impl BatchOptions {
 /// What records say.
 #[derive(Deserialize, JsonSchema)]
 pub struct FormatOptions {
-    /// What a record says instead of everything: names, and values with `$variables`.
+    /// The content of a record, as a map of names and values with `$variables`. Without it, a record has all the
+    /// members of APISIX's default record.
     log_format: Option<Map<String, Value>>,
-    /// What a record says besides.
+    /// Additional members of a record, in the form of `log_format`.
     log_format_extra: Option<Map<String, Value>>,
 }
 
@@ -179,12 +182,12 @@ pub struct FormatOptions {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoggerMetadata {
-    /// What records say where a plugin has no `log_format` of its own.
+    /// The `log_format` of plugins that do not set this option.
     pub log_format: Option<Map<String, Value>>,
-    /// What records say besides, where a plugin has no `log_format_extra` of its own.
+    /// The `log_format_extra` of plugins that do not set this option.
     pub log_format_extra: Option<Map<String, Value>>,
-    /// Records that wait in memory, for each destination. Further ones are lost. Without it their bytes alone are limited.
-    /// APISIX: 8192.
+    /// The maximum number of records that wait in memory for a destination. Further records are dropped. Without it,
+    /// only the memory that the records take is limited. APISIX's default is 8192.
     #[schemars(range(min = 1, max = 1048576))]
     pub max_pending_entries: Option<usize>,
 }

@@ -80,7 +80,7 @@ impl Receivers {
     /// It has a character that no header field may have.
     pub fn authorize(&mut self, credentials: &str, option: &str) -> Result<(), ConfigError> {
         let mut value = HeaderValue::try_from(credentials)
-            .map_err(|_| ConfigError::new(option, "has a character that no header field may have"))?;
+            .map_err(|_| ConfigError::new(option, "has a character that is not allowed in a header field"))?;
         value.set_sensitive(true);
         self.headers.insert(AUTHORIZATION, value);
         Ok(())

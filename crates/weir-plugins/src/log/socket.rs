@@ -26,7 +26,7 @@ impl SocketAddress {
     /// There is no such address.
     pub fn new(host: String, port: u16, timeout: Duration) -> Result<SocketAddress, ConfigError> {
         if host.is_empty() || host.contains(|char: char| char.is_whitespace() || "/@".contains(char)) {
-            return Err(ConfigError::new("host", format!("`{host}` is neither a name nor an address")));
+            return Err(ConfigError::new("host", format!("`{host}` is neither a host name nor an IP address")));
         }
         if port == 0 {
             return Err(ConfigError::new("port", "must be from 1 to 65535"));
@@ -56,7 +56,10 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 pub fn stream_tls(verify: bool, name: Option<String>) -> Result<StreamTls, ConfigError> {
     let name = name.filter(|name| !name.is_empty());
     if name.as_ref().is_some_and(|name| name.contains(|char: char| char.is_whitespace() || ":/@".contains(char))) {
-        return Err(ConfigError::new("tls_options", "is the name that the receiver has to have, as `logs.example`"));
+        return Err(ConfigError::new(
+            "tls_options",
+            "must be the name in the receiver's certificate, such as `logs.example`",
+        ));
     }
     let verification = if verify { ServerVerification::Verify } else { ServerVerification::Skip };
     Ok(StreamTls { verification, name: name.map(Into::into) })

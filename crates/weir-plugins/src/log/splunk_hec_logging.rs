@@ -19,14 +19,14 @@ use crate::log::receivers::{ReceiverOptions, Receivers};
 
 /// Sends a record of each exchange to Splunk's HTTP Event Collector.
 ///
-/// No request waits for it. `/records` and `weir_log_records_total` say what became of all records. Values of
-/// `Authorization`, `Cookie` and `Set-Cookie` fields are not shown.
+/// Requests never wait for the logger. `/records` and the metric `weir_log_records_total` report the outcome of every
+/// record. The values of the fields `Authorization`, `Cookie` and `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SplunkHecLogging {
     /// The collector.
     endpoint: EndpointOptions,
-    /// Whether an `https` server has to prove with a certificate who it is.
+    /// Whether the certificate of an `https` server is verified.
     #[serde(default = "yes")]
     ssl_verify: bool,
     #[serde(flatten)]
@@ -41,17 +41,17 @@ pub struct SplunkHecLogging {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct EndpointOptions {
-    /// Its URL, as `https://splunk.example:8088/services/collector`.
+    /// The URL of the collector, such as `https://splunk.example:8088/services/collector`.
     uri: String,
-    /// The token it knows us by.
+    /// The HEC token.
     token: String,
-    /// The channel, where the collector acknowledges what it has indexed.
+    /// The channel, required if the collector uses indexer acknowledgement.
     channel: Option<String>,
-    /// Seconds it may take for a batch, connecting included.
+    /// Time-out for a batch, in seconds, including the time to connect.
     #[serde(default = "ten")]
     #[schemars(range(min = 1))]
     timeout: u64,
-    /// It has no effect: connections are kept for a minute.
+    /// Has no effect: idle connections are kept for 60 seconds.
     #[serde(default, rename = "keepalive_timeout")]
     _keepalive_timeout: Option<u64>,
 }
@@ -79,8 +79,9 @@ impl Definition for SplunkHecLogging {
         let mut receivers = Receivers::parse(build.http(), &[self.endpoint.uri], &options)?;
         receivers.authorize(&format!("Splunk {}", self.endpoint.token), "endpoint.token")?;
         if let Some(channel) = &self.endpoint.channel {
-            let value = HeaderValue::try_from(channel.as_str())
-                .map_err(|_| ConfigError::new("endpoint.channel", "has a character that no header field may have"))?;
+            let value = HeaderValue::try_from(channel.as_str()).map_err(|_| {
+                ConfigError::new("endpoint.channel", "has a character that is not allowed in a header field")
+            })?;
             receivers.headers.insert(HeaderName::from_static("x-splunk-request-channel"), value);
         }
         let name = format!("splunk-hec-logging {}", receivers.name());

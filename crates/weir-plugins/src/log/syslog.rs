@@ -14,41 +14,41 @@ use crate::log::options::{BatchOptions, FormatOptions, LoggerMetadata};
 use crate::log::socket::{SocketAddress, TcpReceiver, UdpReceiver, stream_tls};
 use crate::log::udp_logger::MAX_DATAGRAM;
 
-/// Sends a record of each exchange to a syslog server: a message of RFC 5424 each, with the record as JSON.
+/// Sends a record of each exchange to a syslog server: one message of RFC 5424 per record, with the record as JSON.
 ///
-/// No request waits for it. Syslog has no answer: what counts as delivered was handed to the system, and what is on its way when a
-/// connection breaks is sent again. Over TCP a message ends in a line feed (RFC 6587 §3.4.2), in TLS its
-/// length stands before it (RFC 5425), and over UDP it is a datagram (RFC 5426).
-/// `/records` and `weir_log_records_total` say what became of all records. Values of `Authorization`, `Cookie` and `Set-Cookie` fields
-/// are not shown.
+/// Requests never wait for the logger. Syslog has no acknowledgements: a record counts as delivered once the operating
+/// system has accepted it for sending. If the connection breaks during a batch, the batch is sent again. Over TCP, a
+/// message ends in a line feed (RFC 6587 §3.4.2); over TLS, it is preceded by its length (RFC 5425); over UDP, a
+/// message is one datagram (RFC 5426). `/records` and the metric `weir_log_records_total` report the outcome of every
+/// record. The values of the fields `Authorization`, `Cookie` and `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Syslog {
     /// The name or address of the server.
     host: String,
-    /// Its port.
+    /// The port of the server.
     #[schemars(range(min = 1))]
     port: u16,
-    /// What carries the messages.
+    /// The transport protocol.
     #[serde(default)]
     sock_type: SocketType,
-    /// Speak TLS, over TCP (RFC 5425).
+    /// Use TLS over TCP (RFC 5425).
     #[serde(default)]
     tls: bool,
-    /// Whether the server has to prove with a certificate who it is. APISIX: it never has to.
+    /// Whether the certificate of the server is verified. APISIX never verifies it.
     #[serde(default = "yes")]
     ssl_verify: bool,
-    /// Milliseconds for connecting, and for a batch.
+    /// Time-out for connecting, and for a batch, in milliseconds.
     #[serde(default = "three_seconds")]
     #[schemars(range(min = 1))]
     timeout: u64,
-    /// It has no effect: there is one connection.
+    /// Has no effect: there is one connection.
     #[serde(default, rename = "pool_size")]
     _pool_size: Option<u64>,
-    /// It has no effect: `batch_max_size` says how large batches are.
+    /// Has no effect: `batch_max_size` limits the size of batches.
     #[serde(default, rename = "flush_limit")]
     _flush_limit: Option<u64>,
-    /// It has no effect: what waits is bounded as for all loggers.
+    /// Has no effect: the memory for waiting records is limited as for all loggers.
     #[serde(default, rename = "drop_limit")]
     _drop_limit: Option<u64>,
     #[serde(flatten)]
@@ -91,7 +91,7 @@ impl Definition for Syslog {
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let bodies = Bodies::compile(&self.bodies, build)?;
         if self.tls && self.sock_type == SocketType::Udp {
-            return Err(ConfigError::new("tls", "goes with `sock_type: tcp` only"));
+            return Err(ConfigError::new("tls", "can be used with `sock_type: tcp` only"));
         }
         let tls = self.tls.then(|| stream_tls(self.ssl_verify, None)).transpose()?;
         let address = SocketAddress::new(self.host, self.port, Duration::from_millis(self.timeout))?;
@@ -245,7 +245,7 @@ mod tests {
         for (options, want) in [
             (json!({"host": "a"}), "missing field `port`"),
             (json!({"host": "a", "port": 1, "sock_type": "pigeon"}), "sock_type: unknown variant"),
-            (json!({"host": "a", "port": 1, "tls": true, "sock_type": "udp"}), "tls: goes with"),
+            (json!({"host": "a", "port": 1, "tls": true, "sock_type": "udp"}), "tls: can be used with"),
         ] {
             let error = refused::<Syslog>(options);
             assert!(error.starts_with(want), "{error}");

@@ -12,29 +12,31 @@ use crate::log::logger::ExchangeLogger;
 use crate::log::options::{BatchOptions, FormatOptions, LoggerMetadata};
 use crate::log::socket::{SocketAddress, TcpReceiver, stream_tls};
 
-/// Sends a record of each exchange over TCP, in batches of JSON: a list in a line, or an object where `batch_max_size` is 1.
+/// Sends a record of each exchange over TCP, in batches of JSON: one array per line, or one object per line if
+/// `batch_max_size` is 1.
 ///
-/// No request waits for it. TCP has no answer: what counts as delivered was handed to the system, and what is on its way when a
-/// connection breaks is sent again. `/records` and `weir_log_records_total` say what became of all records. Values of
-/// `Authorization`, `Cookie` and `Set-Cookie` fields are not shown.
+/// Requests never wait for the logger. The protocol has no acknowledgements: a record counts as delivered once the
+/// operating system has accepted it for sending. If the connection breaks during a batch, the batch is sent again.
+/// `/records` and the metric `weir_log_records_total` report the outcome of every record. The values of the fields
+/// `Authorization`, `Cookie` and `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TcpLogger {
     /// The name or address of the receiver.
     host: String,
-    /// Its port.
+    /// The port of the receiver.
     #[schemars(range(min = 1))]
     port: u16,
-    /// Milliseconds for connecting, and for a batch.
+    /// Time-out for connecting, and for a batch, in milliseconds.
     #[serde(default = "one_second")]
     #[schemars(range(min = 1))]
     timeout: u64,
-    /// Speak TLS.
+    /// Use TLS.
     #[serde(default)]
     tls: bool,
-    /// The name that the receiver has to have in TLS, where that is not `host`.
+    /// The name in the certificate of the receiver, if it differs from `host`.
     tls_options: Option<String>,
-    /// Whether the receiver has to prove with a certificate who it is. APISIX: it never has to.
+    /// Whether the certificate of the receiver is verified. APISIX never verifies it.
     #[serde(default = "yes")]
     ssl_verify: bool,
     #[serde(flatten)]
@@ -121,7 +123,7 @@ mod tests {
             (json!({"host": "http://a", "port": 1}), "host: `http://a` is neither"),
             (json!({"host": "a", "port": 0}), "port: must be from 1"),
             (json!({"host": "a", "port": 1, "timeout": 0}), "timeout: must be from 1 ms"),
-            (json!({"host": "a", "port": 1, "tls": true, "tls_options": "a:1"}), "tls_options: is the name"),
+            (json!({"host": "a", "port": 1, "tls": true, "tls_options": "a:1"}), "tls_options: must be the name"),
         ] {
             let error = refused::<TcpLogger>(options);
             assert!(error.starts_with(want), "{error}");

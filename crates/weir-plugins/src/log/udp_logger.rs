@@ -11,20 +11,22 @@ use crate::log::logger::ExchangeLogger;
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
 use crate::log::socket::{SocketAddress, UdpReceiver};
 
-/// Sends a record of each exchange over UDP: a datagram has a list of as many as fit, or one object where `batch_max_size` is 1.
+/// Sends a record of each exchange over UDP: each datagram is a JSON array with as many records as fit, or one JSON
+/// object if `batch_max_size` is 1.
 ///
-/// No request waits for it. UDP has no answer: what counts as delivered was handed to the system. A record that fits no datagram is
-/// rejected. `/records` and `weir_log_records_total` say what became of all records. Values of `Authorization`, `Cookie` and
-/// `Set-Cookie` fields are not shown.
+/// Requests never wait for the logger. UDP has no acknowledgements: a record counts as delivered once the operating
+/// system has accepted it for sending. A record that does not fit into a datagram is rejected. `/records` and the
+/// metric `weir_log_records_total` report the outcome of every record. The values of the fields `Authorization`,
+/// `Cookie` and `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UdpLogger {
     /// The name or address of the receiver.
     host: String,
-    /// Its port.
+    /// The port of the receiver.
     #[schemars(range(min = 1))]
     port: u16,
-    /// Seconds for looking the name up, and for a batch.
+    /// Time-out for resolving the name, and for a batch, in seconds.
     #[serde(default = "three")]
     #[schemars(range(min = 1))]
     timeout: u64,

@@ -8,15 +8,17 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, PerWorker, Phases, Plugin, Stage, state};
 
-/// Shows what routes do in the metrics of Apache APISIX, by route, service, consumer and endpoint.
+/// Exports the metrics of Apache APISIX for the requests of a route, by route, service, consumer and endpoint.
 ///
-/// `/metrics` on the status address then has `apisix_http_status`, `apisix_http_latency` (milliseconds),
-/// `apisix_bandwidth` (bytes), `apisix_node_info`, and `apisix_upstream_status` for endpoints with active checks. There are at most 2,000 combinations of labels and status; further ones share the label
-/// `(other)`. The metrics of Weir's own, by route, are there without this plugin.
+/// With this plugin, `/metrics` on the status address includes `apisix_http_status`, `apisix_http_latency`
+/// (milliseconds), `apisix_bandwidth` (bytes), `apisix_node_info`, and `apisix_upstream_status` for endpoints with
+/// active checks. At most 2,000 combinations of labels and status are counted separately; further combinations share
+/// the label `(other)`. Weir's own metrics by route do not need this plugin.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Prometheus {
-    /// Labels are the names of routes and services, where they have one, instead of their ids.
+    /// Uses the names of routes and services as labels, instead of their ids. Routes and services without a name keep
+    /// their id.
     #[serde(default)]
     prefer_name: bool,
 }

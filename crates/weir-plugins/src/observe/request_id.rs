@@ -7,9 +7,9 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin
 
 use crate::options::headers::header_name;
 
-/// Gives each request an id: to the upstream, to the client, and to logs.
+/// Adds an id to each request, for the upstream, the client and the logs.
 ///
-/// An id that the client has sent is kept.
+/// An id that the client sends is kept.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RequestId {
@@ -19,15 +19,15 @@ pub struct RequestId {
     /// Adds the id to the response, unless the response has one already.
     #[serde(default = "yes")]
     include_in_response: bool,
-    /// How ids are made.
+    /// The algorithm that generates ids.
     #[serde(default)]
     algorithm: IdAlgorithm,
-    /// What ids of `range_id` look like.
+    /// The form of ids with the algorithm `range_id`.
     #[serde(default)]
     range_id: RangeId,
 }
 
-/// How ids are made.
+/// The algorithm that generates ids.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum IdAlgorithm {
@@ -38,14 +38,14 @@ enum IdAlgorithm {
     UuidV7,
     /// 21 random characters of `A-Za-z0-9_-`.
     NanoId,
-    /// Random characters as `range_id` says.
+    /// Random characters, as the option `range_id` defines.
     #[serde(rename = "range_id")]
     RangeId,
     /// 27 characters that sort by time: the seconds since May 2014, and 128 random bits.
     Ksuid,
 }
 
-/// What ids of `range_id` look like.
+/// The form of ids with the algorithm `range_id`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RangeId {

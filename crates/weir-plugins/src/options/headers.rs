@@ -50,7 +50,9 @@ impl Scalar {
     pub fn template(&self, path: &str, build: &mut Build) -> Result<Template, ConfigError> {
         match field::is_value(self.0.as_bytes()) {
             true => Ok(build.template(&self.0, path)),
-            false => Err(ConfigError::new(path, "has a character that no header field may have, such as a line end")),
+            false => {
+                Err(ConfigError::new(path, "has a character that is not allowed in a header field, such as a line end"))
+            }
         }
     }
 }
@@ -62,7 +64,10 @@ pub fn header_name<'a>(name: &'a str, path: &str) -> Result<&'a [u8], ConfigErro
     }
     let known = Known::parse(name.as_bytes());
     if known == Known::ContentLength || known.is_hop_by_hop() {
-        return Err(ConfigError::new(path, "frames messages, which the gateway does itself; leave it out"));
+        return Err(ConfigError::new(
+            path,
+            "controls the framing of messages or the connection, which the gateway manages itself; leave it out",
+        ));
     }
     Ok(name.as_bytes())
 }
@@ -87,11 +92,11 @@ impl JsonSchema for HeaderOptions {
         let fields = json_schema!({"type": "object", "additionalProperties": value});
         let lines = json_schema!({"type": "array", "items": {"type": "string"}});
         let add = json_schema!({
-            "description": "Fields added after those of the same name: names and values, or a list of `name: value`.",
+            "description": "Fields to add to those of the same name: names and values, or a list of `name: value`.",
             "oneOf": [fields, lines],
         });
         let mut set = fields.clone();
-        set.insert("description".into(), "Fields that replace those of the same name.".into());
+        set.insert("description".into(), "Fields to set; they replace existing fields of the same name.".into());
         json_schema!({"anyOf": [
             {
                 "type": "object",
@@ -99,7 +104,7 @@ impl JsonSchema for HeaderOptions {
                     "add": add,
                     "set": set,
                     "remove": {
-                        "description": "Names of fields that are removed.",
+                        "description": "Names of the fields to remove.",
                         "type": "array",
                         "items": {"type": "string"},
                     },
@@ -154,7 +159,7 @@ impl HeaderOptions {
                     for (index, line) in lines.iter().enumerate() {
                         let path = format!("{path}[{index}]");
                         let Some((name, value)) = line.as_str().and_then(|line| line.split_once(':')) else {
-                            return Err(ConfigError::new(path, "is no `name: value`"));
+                            return Err(ConfigError::new(path, "is not `name: value`"));
                         };
                         let value = Scalar(value.trim().to_owned()).template(&path, build)?;
                         edits.add.push((header_name(name.trim(), &path)?.into(), value));

@@ -14,7 +14,7 @@ const MAX_LISTED: usize = 1000;
 /// Compiles a list of expressions that stands at `path` of the options, to be matched at once.
 pub fn compile_set(texts: &[String], ignore_case: bool, path: &str) -> Result<RegexSet, ConfigError> {
     if texts.is_empty() || texts.len() > MAX_LISTED {
-        return Err(ConfigError::new(path, format!("must hold from 1 to {MAX_LISTED} regular expressions")));
+        return Err(ConfigError::new(path, format!("must contain from 1 to {MAX_LISTED} regular expressions")));
     }
     for (index, text) in texts.iter().enumerate() {
         compile(text, ignore_case, &format!("{path}[{index}]"))?;
@@ -27,7 +27,7 @@ pub fn compile_set(texts: &[String], ignore_case: bool, path: &str) -> Result<Re
     let is_ascii = texts.iter().all(|text| text.is_ascii());
     let built = if is_ascii { build(false).or_else(|_| build(true)) } else { build(true) };
     built.map_err(|_| {
-        ConfigError::new(path, format!("is too large: compiled, the whole list may take {} KiB", MAX_COMPILED >> 10))
+        ConfigError::new(path, format!("is too large: the compiled list must not exceed {} KiB", MAX_COMPILED >> 10))
     })
 }
 
@@ -48,14 +48,18 @@ pub fn compile(text: &str, ignore_case: bool, path: &str) -> Result<Regex, Confi
     // As in PCRE, \w and \d mean ASCII, which also keeps them small. Other alphabets need the Unicode mode.
     let built = if text.is_ascii() { build(false).or_else(|_| build(true)) } else { build(true) };
     built.map_err(|error| match error {
-        regex::Error::CompiledTooBig(_) => {
-            ConfigError::new(path, format!("is too large: compiled, it may take {} KiB", MAX_COMPILED >> 10))
-        }
+        regex::Error::CompiledTooBig(_) => ConfigError::new(
+            path,
+            format!("is too large: the compiled expression must not exceed {} KiB", MAX_COMPILED >> 10),
+        ),
         error => {
             // The last line says what is wrong; those before it draw an arrow below the expression.
             let text = error.to_string();
             let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-            ConfigError::new(path, format!("is not a regular expression ({reason}); there is no look-around"))
+            ConfigError::new(
+                path,
+                format!("is not a regular expression ({reason}); look-around and back-references are not supported"),
+            )
         }
     })
 }
@@ -71,7 +75,7 @@ mod tests {
         for (text, want) in [
             ("(".to_owned(), "x[1]: is not a regular expression (unclosed group)"),
             ("(?=a)".to_owned(), "x[1]: is not a regular expression"),
-            ("(a{1000}){1000}".to_owned(), "x[1]: is too large: compiled, it may take 1024 KiB"),
+            ("(a{1000}){1000}".to_owned(), "x[1]: is too large: the compiled expression must not exceed 1024 KiB"),
             ("a".repeat(MAX_TEXT + 1), "x[1]: is longer than"),
         ] {
             let error = compile(&text, false, "x[1]").expect_err("refused").to_string();

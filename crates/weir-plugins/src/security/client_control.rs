@@ -7,11 +7,12 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage,
 
 /// Limits the size of request bodies on this route, with 413 for larger ones.
 ///
-/// A body that declares its length is refused before it is read, another one as soon as it has grown too large.
+/// A request with a `Content-Length` is refused before its body is read. A body of unknown length is refused as soon as
+/// it exceeds the limit.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClientControl {
-    /// The largest body let through, in bytes; 0 lifts the limit, as far as the node's own limit allows.
+    /// The largest request body, in bytes. 0 means no limit other than the node's own limit.
     max_body_size: Option<u64>,
 }
 

@@ -18,23 +18,26 @@ use crate::content::xml;
 use crate::options::headers::header_name;
 use crate::options::pattern;
 
-/// Looks for patterns in requests and responses: in fields, arguments, and bodies, there also by JSON path, by XML path
-/// or as they are. What is found is refused, is the only thing allowed, or is masked.
+/// Matches regular expressions against header fields, query arguments and bodies of requests and responses, and blocks,
+/// requires or masks what matches. In a body, a rule applies to the values at a JSON path or an XML path, or to the raw
+/// text.
 ///
-/// Patterns take time in proportion to what they look at, and no more, whatever the text. Content that is coded (gzip,
-/// br) is decoded to be looked at. A request whose body cannot be looked at is refused; a response is looked at where it
-/// says that it is JSON or XML, or by rules without a path.
+/// Matching takes time in proportion to the length of the text (there is no backtracking). Compressed bodies (gzip, br)
+/// are decoded before matching. A request whose body cannot be decoded or parsed is refused. A rule with a JSON path
+/// applies only to responses with a JSON `Content-Type`, a rule with an XML path only to responses with an XML
+/// `Content-Type`. A rule without a path applies to every response.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ContentFilter {
     /// The rules, in the order in which they are applied.
     #[schemars(length(min = 1))]
     rules: Vec<ContentRuleOptions>,
-    /// The largest body looked at, in bytes, plain. A larger request is refused with 413, a larger response with 502.
+    /// The largest body that rules can read, in bytes after decoding. A larger request is refused with 413, a larger
+    /// response with 502.
     #[serde(default = "one_mebibyte")]
     #[schemars(range(min = 1))]
     max_body_size: u64,
-    /// The status of a refusal, 400 to 599. A response is refused with 502.
+    /// The status of a refused request, 400 to 599. A refused response is replaced by a response with the status 502.
     #[serde(default = "forbidden")]
     #[schemars(range(min = 400, max = 599))]
     rejected_code: u16,
@@ -47,25 +50,27 @@ pub struct ContentFilter {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ContentRuleOptions {
-    /// `request` or `response`.
+    /// Whether the rule applies to the `request` or the `response`.
     #[serde(default)]
     on: RuleDirection,
-    /// `header`, `query` (of requests) or `body`.
+    /// The part of the message that is matched: `header`, `query` (requests only) or `body`.
     #[serde(rename = "in")]
     place: TextLocation,
-    /// The name of a field or an argument. Without it all are looked at.
+    /// The name of a header field or a query argument. Without it, the rule applies to all of them.
     name: Option<String>,
-    /// A place in the body, and what is within it: in JSON as `$.card.number`, `$.items[*].id`, `$..password`; in XML as
-    /// `/order/name`, `//password`, `//item/@id`. Without it the whole body is looked at, as it is.
+    /// A path in the body; everything below this path is matched too. Examples for JSON: `$.card.number`,
+    /// `$.items[*].id`, `$..password`; for XML: `/order/name`, `//password`, `//item/@id`. Without it, the pattern is
+    /// matched against the raw body.
     path: Option<String>,
     /// A regular expression, without look-around and back-references.
     pattern: String,
-    /// Letters count in both cases.
+    /// Ignores case.
     #[serde(default)]
     ignore_case: bool,
-    /// `block` refuses what matches, `allow` refuses what does not, `mask` replaces what matches.
+    /// `block` refuses a message if the pattern matches, `allow` refuses a message if the pattern does not match,
+    /// `mask` replaces the matches.
     action: FilterAction,
-    /// What matches are replaced by; `$1`, `$2`... are groups of the pattern.
+    /// The text that replaces a match; `$1`, `$2`... are the capture groups of the pattern.
     #[serde(default = "stars")]
     replacement: String,
 }
@@ -138,10 +143,10 @@ impl ContentRuleOptions {
     fn compile(self, path: &str) -> Result<(RuleDirection, ContentRule), ConfigError> {
         let wrong = |option: &str, problem: &str| Err(ConfigError::new(format!("{path}.{option}"), problem));
         if self.name.is_some() && self.place == TextLocation::Body {
-            return wrong("name", "names nothing in a body; use `path`");
+            return wrong("name", "cannot be used with `in: body`; use `path`");
         }
         if self.path.is_some() && self.place != TextLocation::Body {
-            return wrong("path", "leads into bodies only");
+            return wrong("path", "can be used with `in: body` only");
         }
         if self.place == TextLocation::Query && self.on == RuleDirection::Response {
             return wrong("in", "a response has no query");

@@ -12,38 +12,38 @@ use crate::options::pattern;
 
 /// Lets browsers use a route from pages of other origins (CORS).
 ///
-/// Answers every OPTIONS request itself, with 200, and adds the fields a browser asks for to every response whose request
-/// came from an origin that is allowed. What the upstream says of the same is replaced.
+/// The gateway answers every OPTIONS request itself, with 200, and adds the CORS header fields to every response to an
+/// allowed origin. CORS fields of the upstream are replaced.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cors {
-    /// Origins that are allowed, as `https://a.example`, separated by commas. `*` is all of them; `**` too, and also with
-    /// credentials, which lets any page act as the user.
+    /// Allowed origins, such as `https://a.example`, separated by commas. `*` allows all origins. `**` allows all
+    /// origins also with credentials, so any web page can send requests in the name of the user.
     #[serde(default = "any")]
     allow_origins: String,
-    /// Methods that are allowed, separated by commas. `*` is all of them, `**` too, and also with credentials.
+    /// Allowed methods, separated by commas. `*` allows all methods; `**` allows all methods also with credentials.
     #[serde(default = "any")]
     allow_methods: String,
-    /// Header fields that a request may have, separated by commas. `*` is all of them; `**` repeats what the browser
-    /// asks for.
+    /// Allowed request header fields, separated by commas. `*` allows all fields; `**` allows the fields that the
+    /// browser asks for.
     #[serde(default = "any")]
     allow_headers: String,
     /// Header fields of the response that a page may read, separated by commas.
     expose_headers: Option<String>,
-    /// For how many seconds a browser may remember the answer; -1 forbids it.
+    /// How long a browser may cache the answer to a preflight request, in seconds; -1 disables caching.
     #[serde(default = "max_age")]
     max_age: i64,
-    /// Lets pages send cookies and the like. No other option may be `*` then.
+    /// Allows requests with credentials, such as cookies. Other options cannot be `*` then.
     #[serde(default)]
     allow_credential: bool,
-    /// Regular expressions of origins that are allowed; `allow_origins` has no effect then.
+    /// Regular expressions for allowed origins. With this option, `allow_origins` has no effect.
     allow_origins_by_regex: Option<Vec<String>>,
-    /// Names of lists of origins that are allowed, which stand in `allow_origins` of the metadata; `allow_origins` counts
-    /// besides, unless it is `*`.
+    /// Names of lists of allowed origins, which are defined in `allow_origins` of the plugin metadata. The origins in
+    /// `allow_origins` are allowed too, unless that option is `*` or `**`.
     allow_origins_by_metadata: Option<Vec<String>>,
-    /// Origins whose pages may read timings (`Timing-Allow-Origin`), written as `allow_origins`.
+    /// Origins whose pages may read resource timings (`Timing-Allow-Origin`), in the form of `allow_origins`.
     timing_allow_origins: Option<String>,
-    /// Regular expressions of origins whose pages may read timings.
+    /// Regular expressions for origins whose pages may read resource timings.
     timing_allow_origins_by_regex: Option<Vec<String>>,
 }
 
@@ -51,7 +51,8 @@ pub struct Cors {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CorsMetadata {
-    /// Lists of origins, written as `allow_origins`, by the names that plugins have for them.
+    /// Named lists of origins, each in the form of `allow_origins`. Plugins refer to these names in
+    /// `allow_origins_by_metadata`.
     allow_origins: BTreeMap<String, String>,
 }
 
@@ -95,7 +96,7 @@ impl Definition for Cors {
         ];
         for (path, text) in texts.into_iter().filter_map(|(path, text)| Some((path, text?))) {
             if !field::is_value(text.as_bytes()) {
-                return Err(ConfigError::new(path, "has a character that no header field may have"));
+                return Err(ConfigError::new(path, "has a character that is not allowed in a header field"));
             }
             if self.allow_credential && text == "*" && path != "timing_allow_origins" {
                 let problem = "cannot be `*` when `allow_credential` is true; name what is allowed";
@@ -103,7 +104,8 @@ impl Definition for Cors {
             }
         }
         if self.allow_credential && self.allow_origins == "**" && self.allow_origins_by_regex.is_none() {
-            let problem = "lets every page on the web act as its visitor, as `allow_credential` is true";
+            let problem =
+                "lets every web page send requests in the name of its visitor, because `allow_credential` is true";
             build.warnings.push(ConfigError::new("allow_origins", problem));
         }
         let expose = self.expose_headers.filter(|names| !names.is_empty());

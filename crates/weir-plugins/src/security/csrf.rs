@@ -11,11 +11,11 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin
 
 use crate::answer::RefusalResponse;
 
-/// Protects against requests that a foreign page makes in its visitor's name (CSRF), by a double-submit token.
+/// Protects against cross-site request forgery (CSRF) with a double-submit token.
 ///
-/// Every response sets the token as a cookie. A request with another method than GET, HEAD and OPTIONS must bring it
-/// twice: as the cookie, which any page can have sent, and as a header field, which only a page of this origin can set.
-/// It is refused with 401 otherwise.
+/// Every response sets the token as a cookie. A request with a method other than GET, HEAD and OPTIONS must send the
+/// token twice: as the cookie, which browsers add to requests from any page, and as a header field, which only pages of
+/// this origin can set. Otherwise the request is refused with 401.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Csrf {
@@ -24,7 +24,7 @@ pub struct Csrf {
     /// The name of the cookie and of the header field.
     #[serde(default = "token_name")]
     name: String,
-    /// For how many seconds a token is good; 0 is for ever.
+    /// The lifetime of a token, in seconds; 0 means that tokens do not expire.
     #[serde(default = "two_hours")]
     expires: u64,
 }
@@ -48,10 +48,10 @@ impl Definition for Csrf {
             return Err(ConfigError::new("key", "is empty, so that any client could make a token"));
         }
         if !field::is_name(self.name.as_bytes()) {
-            return Err(ConfigError::new("name", "is not a name that a cookie and a header field can have"));
+            return Err(ConfigError::new("name", "is not a valid name for a cookie and a header field"));
         }
         if self.expires > MAX_EXPIRES {
-            return Err(ConfigError::new("expires", format!("must be at most {MAX_EXPIRES}: 400 days")));
+            return Err(ConfigError::new("expires", format!("must be at most {MAX_EXPIRES} (400 days)")));
         }
         Ok(Arc::new(Guard {
             key: hmac::Key::new(hmac::HMAC_SHA256, self.key.as_bytes()),
@@ -214,7 +214,7 @@ mod tests {
         for (options, want) in [
             (json!({}), "missing field `key`"),
             (json!({"key": ""}), "key: is empty"),
-            (json!({"key": "k", "name": "a b"}), "name: is not a name"),
+            (json!({"key": "k", "name": "a b"}), "name: is not a valid name"),
             (json!({"key": "k", "expires": 400_000_000}), "expires: must be at most"),
         ] {
             let error = refused::<Csrf>(options);

@@ -7,17 +7,17 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage,
 use crate::answer::RefusalResponse;
 use crate::options::addresses::AddressSet;
 
-/// Lets requests through, or refuses them, by the address of the client.
+/// Allows or refuses requests by the address of the client.
 ///
-/// The address is that of the connection's peer, or the one that the plugin `real-ip` has found.
+/// The address of the client is the source address of the connection, or the address that the plugin `real-ip` found.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IpRestriction {
-    /// Addresses and networks that are let through; all others are refused.
+    /// Addresses and networks that are allowed; all others are refused.
     whitelist: Option<Vec<String>>,
-    /// Addresses and networks that are refused; all others are let through.
+    /// Addresses and networks that are refused; all others are allowed.
     blacklist: Option<Vec<String>>,
-    /// What a refused client is told: `{"message":"..."}`.
+    /// The message in the body of a refusal: `{"message":"..."}`.
     #[serde(default = "message")]
     #[schemars(length(min = 1, max = 1024))]
     message: String,

@@ -9,41 +9,41 @@ use crate::content::content_type;
 use crate::content::json::{Container, JsonError, JsonToken, Scanner};
 use crate::security::threat::{self, ThreatBounds};
 
-/// Refuses requests whose JSON bodies could harm who reads them: nested too deep, with too many or too long parts, with
-/// a name twice in one object, or no JSON at all.
+/// Refuses requests whose JSON body could harm the upstream: nested too deeply, with too many or too long parts, with
+/// duplicate names in an object, or not valid JSON.
 ///
-/// Whatever they say of themselves, bodies have to be JSON, as many a server reads them without asking; unless
-/// `only_json_types` lets others pass.
+/// All request bodies must be JSON, whatever their `Content-Type`, because many servers parse a body without checking
+/// its type. With `only_json_types`, bodies of other types are not checked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JsonThreatProtection {
-    /// The largest body, in bytes, plain; a larger one is refused with 413.
+    /// The largest body, in bytes after decoding. A larger body is refused with 413.
     #[serde(default = "threat::max_body_size")]
     #[schemars(range(min = 1))]
     max_body_size: u64,
-    /// How deep objects and lists may be nested, 1 to 1000.
+    /// The maximum nesting depth of objects and arrays, 1 to 1000.
     #[serde(default = "threat::max_depth")]
     #[schemars(range(min = 1, max = 1000))]
     max_depth: usize,
-    /// How many members an object may have.
+    /// The maximum number of members of an object.
     #[serde(default = "thousand")]
     max_members: u64,
-    /// How many items a list may have.
+    /// The maximum number of items of an array.
     #[serde(default = "threat::most_parts")]
     max_items: u64,
-    /// How long a string may be, in bytes of UTF-8.
+    /// The maximum length of a string, in bytes of UTF-8.
     #[serde(default = "threat::longest_text")]
     max_string_length: usize,
-    /// How long the name of a member may be, in bytes of UTF-8.
+    /// The maximum length of the name of a member, in bytes of UTF-8.
     #[serde(default = "kibibyte")]
     max_name_length: usize,
-    /// How many digits and signs a number may have.
+    /// The maximum number of characters of a number.
     #[serde(default = "sixty_four")]
     max_number_length: usize,
-    /// Lets an object have a name twice. Readers disagree about which of them counts.
+    /// Allows duplicate names in an object. JSON parsers disagree about which of the values they use.
     #[serde(default)]
     allow_duplicate_names: bool,
-    /// Lets bodies pass unread that do not say they are JSON.
+    /// Does not check bodies whose `Content-Type` is not JSON.
     #[serde(default)]
     only_json_types: bool,
     /// The status of a refusal, 400 to 599.

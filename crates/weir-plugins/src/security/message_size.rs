@@ -5,18 +5,18 @@ use serde::Deserialize;
 use weir_plugin::proto::Framing;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Flow, Phases, Plugin, Stage, Stop};
 
-/// Limits the size of requests and responses, both ways: neither too large nor too small.
+/// Sets a maximum and a minimum size for request and response bodies.
 ///
-/// What declares its length is refused before any of it has passed: a request with 413 or 400, a response with 502. Other
-/// content is counted as it passes; where it grows too large or ends too early the message is cut off, which its receiver
-/// notices as an incomplete message.
+/// A message with a `Content-Length` out of range is refused before any of it is forwarded: a request with 413 (too
+/// large) or 400 (too small), a response with 502. A body of unknown length is counted while it is forwarded. If it
+/// becomes too large or ends too early, the message is aborted, so its receiver can tell that it is incomplete.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MessageSize {
-    /// The size of request bodies.
+    /// The size of request bodies, in bytes.
     #[serde(default)]
     request: SizeRange,
-    /// The size of response bodies.
+    /// The size of response bodies, in bytes.
     #[serde(default)]
     response: SizeRange,
 }
@@ -25,10 +25,10 @@ pub struct MessageSize {
 #[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SizeRange {
-    /// The smallest body that passes.
+    /// The minimum size of a body, in bytes.
     #[serde(default)]
     min: u64,
-    /// The largest body that passes; without it there is no limit.
+    /// The maximum size of a body, in bytes. Without it there is no maximum.
     max: Option<u64>,
 }
 

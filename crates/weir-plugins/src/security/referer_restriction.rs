@@ -7,18 +7,19 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage,
 
 use crate::answer::RefusalResponse;
 
-/// Lets requests through, or refuses them, by the host in their `Referer`.
+/// Allows or refuses requests by the host in their `Referer`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RefererRestriction {
-    /// Lets a request through that has no `Referer`, or one without a host.
+    /// Allows requests without a `Referer`, or whose `Referer` has no host.
     #[serde(default)]
     bypass_missing: bool,
-    /// Hosts that are let through, all others are refused. `*.example.com` is every host below it, `*` every host.
+    /// Hosts that are allowed; all others are refused. `*.example.com` matches every subdomain of `example.com`, `*`
+    /// matches every host.
     whitelist: Option<Vec<String>>,
-    /// Hosts that are refused, all others are let through.
+    /// Hosts that are refused; all others are allowed.
     blacklist: Option<Vec<String>>,
-    /// What a refused client is told, with 403: `{"message":"..."}`.
+    /// The message in the body of a refusal, whose status is 403: `{"message":"..."}`.
     #[serde(default = "message")]
     #[schemars(length(min = 1, max = 1024))]
     message: String,

@@ -18,29 +18,32 @@ use crate::content::coding::{self, Opaque};
 use crate::content::content_type;
 use crate::content::json::{JsonError, JsonToken, Scanner};
 
-/// Lets only requests through whose fields and bodies are as JSON Schemas say.
+/// Requires that the header fields and the body of a request match JSON Schemas.
 ///
-/// A body is read as a form where it says that it is one, and as JSON otherwise; a name twice in one object is refused,
-/// since readers disagree about which of them counts. Schemas are of draft 7, unless their `$schema` says another.
-/// Patterns in them are regular expressions without look-around and back-references. A body of more than 16 KiB is judged on
-/// another thread, so that other requests of the worker go on.
+/// A body is parsed as a form if its `Content-Type` is that of a form, and as JSON otherwise. Duplicate names in a JSON
+/// object are refused, because parsers disagree about which of the values they use. Schemas follow draft 7, unless
+/// their `$schema` names another draft. Patterns in schemas are regular expressions without look-around and
+/// back-references. Bodies of more than 16 KiB are validated on another thread, so that they do not block other
+/// requests of the worker.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RequestValidation {
-    /// The schema of the request's fields: an object with the values as strings, of fields that came several times as a
-    /// list of strings. Names count in any case.
+    /// The schema for the header fields: an object with the values as strings. The value of a field that occurs several
+    /// times is an array of strings. Names are case-insensitive.
     header_schema: Option<Map<String, Value>>,
-    /// The schema of the body. In a form all values are strings.
+    /// The schema for the body. All values of a form are strings.
     body_schema: Option<Map<String, Value>>,
-    /// The largest body read, in bytes, as it came and decoded; a larger one is refused. APISIX's default is 64 MiB.
+    /// The largest body, in bytes, both as received and after decoding. A larger body is refused. APISIX's default is
+    /// 64 MiB.
     #[serde(default = "max_body")]
     #[schemars(range(min = 1))]
     max_req_body_size: u64,
-    /// Values that a body may have: objects, lists, strings, numbers and words, or fields of a form. Not in APISIX.
+    /// The maximum number of values in a body: objects, arrays, strings, numbers and literals, or the fields of a form.
+    /// Not in APISIX.
     #[serde(default = "max_values")]
     #[schemars(range(min = 1))]
     max_values: usize,
-    /// How deep a body may be nested, up to 1000. Not in APISIX.
+    /// The maximum nesting depth of a body, up to 1000. Not in APISIX.
     #[serde(default = "max_depth")]
     #[schemars(range(min = 1, max = 1000))]
     max_depth: usize,
@@ -48,7 +51,7 @@ pub struct RequestValidation {
     #[serde(default = "bad_request")]
     #[schemars(range(min = 200, max = 599))]
     rejected_code: u16,
-    /// What a refused client is told instead of what is wrong.
+    /// The message of a refusal, instead of a description of the error.
     #[schemars(length(min = 1, max = 256))]
     rejected_msg: Option<String>,
 }
@@ -102,7 +105,7 @@ impl Definition for RequestValidation {
         }
         if self.max_values == 0 || !(1..=1000).contains(&self.max_depth) {
             let path = if self.max_values == 0 { "max_values" } else { "max_depth" };
-            return Err(ConfigError::new(path, "must be at least 1, and a depth at most 1000"));
+            return Err(ConfigError::new(path, "must be at least 1, and `max_depth` at most 1000"));
         }
         if !(200..=599).contains(&self.rejected_code) {
             return Err(ConfigError::new("rejected_code", "must be from 200 to 599"));
@@ -277,7 +280,7 @@ enum Fault {
 impl From<JsonError> for Fault {
     fn from(fault: JsonError) -> Fault {
         Fault::Problem(match fault {
-            JsonError::Syntax(at) => format!("the body is not JSON from byte {} on", at + 1),
+            JsonError::Syntax(at) => format!("the body is not valid JSON at byte {}", at + 1),
             JsonError::Depth => "the body is nested too deep".to_owned(),
         })
     }
@@ -312,7 +315,7 @@ impl BodyRules {
         let value = if is_form {
             read_form(&plain)
         } else {
-            let beyond = |_| Fault::Problem("the body has a number or a text beyond what can be read".to_owned());
+            let beyond = |_| Fault::Problem("the body has a number or a string that cannot be represented".to_owned());
             serde_json::from_slice(&plain).map_err(beyond)?
         };
         self.validator.validate(&value).map_err(|error| Fault::Problem(said(&error)))
@@ -465,7 +468,7 @@ mod tests {
                 r#"{"a": "x", "d": 6}"#,
                 Some(r#"400 property "d" validation failed: 6 is greater than the maximum of 5"#),
             ),
-            ("{bad", Some("400 the body is not JSON from byte 2 on")),
+            ("{bad", Some("400 the body is not valid JSON at byte 2")),
             (r#"{"a": "x", "\u0061": "x"}"#, Some(r#"400 the body has the name "a" twice in one object"#)),
         ] {
             assert_eq!(problem(schema.clone(), "application/json", content).as_deref(), want, "{content}");

@@ -9,19 +9,20 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage,
 
 use crate::answer::RefusalResponse;
 
-/// Lets requests through at certain times only: office hours, maintenance windows.
+/// Allows requests only at certain times, such as office hours, or refuses them at certain times, such as maintenance
+/// windows.
 ///
-/// Times are those that a clock on the wall of the time zone shows, daylight saving time included.
+/// Times are local times of the time zone, including daylight saving time.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TimeRestriction {
-    /// When requests are let through; without it, always.
+    /// Time windows in which requests are allowed. Without it, requests are allowed at any time.
     #[serde(default)]
     allow: Vec<WindowOptions>,
-    /// When requests are refused, also at times that `allow` names.
+    /// Time windows in which requests are refused, even if `allow` includes them.
     #[serde(default)]
     deny: Vec<WindowOptions>,
-    /// The time zone by its IANA name, as `Europe/Zurich`. The rules of all zones are part of the program.
+    /// The IANA name of the time zone, such as `Europe/Zurich`. The program contains the time zone database.
     #[serde(default = "utc")]
     time_zone: String,
     /// The text of the refusal, in `{"message": ...}`.
@@ -37,14 +38,15 @@ pub struct TimeRestriction {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct WindowOptions {
-    /// The days on which it begins: `mon`, `tue`, `wed`, `thu`, `fri`, `sat`, `sun`. Without them, every day.
+    /// The days on which the window begins: `mon`, `tue`, `wed`, `thu`, `fri`, `sat`, `sun`. Without this option, every
+    /// day.
     #[serde(default)]
     days: Vec<Day>,
-    /// When it begins, as `08:00`.
+    /// The time at which the window begins, such as `08:00`.
     #[serde(default = "midnight")]
     from: String,
-    /// When it is over, as `18:00`; `24:00` is the end of the day. Where that is not after `from`, it is over on the day
-    /// after.
+    /// The time at which the window ends, such as `18:00`; `24:00` is the end of the day. If this time is not after
+    /// `from`, the window ends on the next day.
     #[serde(default = "end_of_day")]
     to: String,
 }

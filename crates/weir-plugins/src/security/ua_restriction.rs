@@ -8,20 +8,20 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage,
 use crate::answer::RefusalResponse;
 use crate::options::pattern;
 
-/// Lets requests through, or refuses them, by their `User-Agent`.
+/// Allows or refuses requests by their `User-Agent`.
 ///
-/// A request with several such fields is refused when any of them is.
+/// A request with several `User-Agent` fields is refused if any of the values is refused.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UaRestriction {
-    /// Lets a request without `User-Agent` through.
+    /// Allows requests without a `User-Agent`.
     #[serde(default)]
     bypass_missing: bool,
-    /// Regular expressions; who matches one of them is let through, all others are refused.
+    /// Regular expressions. Requests that match one of them are allowed; all others are refused.
     allowlist: Option<Vec<String>>,
-    /// Regular expressions; who matches one of them is refused, all others are let through.
+    /// Regular expressions. Requests that match one of them are refused; all others are allowed.
     denylist: Option<Vec<String>>,
-    /// What a refused client is told, with 403: `{"message":"..."}`.
+    /// The message in the body of a refusal, whose status is 403: `{"message":"..."}`.
     #[serde(default = "message")]
     #[schemars(length(min = 1, max = 1024))]
     message: String,
@@ -111,7 +111,7 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({}), "needs one of"),
-            (json!({"denylist": []}), "denylist: must hold from 1"),
+            (json!({"denylist": []}), "denylist: must contain from 1"),
             (json!({"denylist": ["a", "("]}), "denylist[1]: is not a regular expression"),
         ] {
             let error = refused::<UaRestriction>(options);

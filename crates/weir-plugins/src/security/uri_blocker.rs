@@ -10,21 +10,21 @@ use crate::options::pattern;
 
 /// Refuses requests whose path and query match a regular expression.
 ///
-/// Both the target as the client wrote it and its canonical form are looked at, so that an escape (`/%61dmin`) hides
-/// nothing.
+/// The expressions are matched both against the request target as the client wrote it and against its normalized form,
+/// so percent-encoding (`/%61dmin`) does not bypass them.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UriBlocker {
-    /// Regular expressions over the path with its query.
+    /// Regular expressions that are matched against the path with its query.
     block_rules: Vec<String>,
     /// The status of a refusal, 200 to 999.
     #[serde(default = "forbidden")]
     #[schemars(range(min = 200, max = 999))]
     rejected_code: u16,
-    /// What a refused client is told: `{"error_msg":"..."}`. Without it, only the status.
+    /// The message in the body of a refusal, `{"error_msg":"..."}`. Without it, a refusal has only the status.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
-    /// Matches without regard to case.
+    /// Ignores case.
     #[serde(default)]
     case_insensitive: bool,
 }
@@ -96,7 +96,7 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({}), "missing field `block_rules`"),
-            (json!({"block_rules": []}), "block_rules: must hold from 1"),
+            (json!({"block_rules": []}), "block_rules: must contain from 1"),
             (json!({"block_rules": ["a", "[z-a]"]}), "block_rules[1]: is not a regular expression"),
             (json!({"block_rules": ["a"], "rejected_code": 99}), "rejected_code: must be from 200"),
         ] {

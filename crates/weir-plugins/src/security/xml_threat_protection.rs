@@ -11,37 +11,38 @@ use crate::content::content_type;
 use crate::content::xml;
 use crate::security::threat::{self, ThreatBounds};
 
-/// Refuses requests whose XML bodies could harm who reads them: with a document type (whose entities can grow without
-/// bounds and read files), nested too deep, with too many or too long parts, or no XML at all.
+/// Refuses requests whose XML body could harm the upstream: with a document type (DTD entities can expand without
+/// bounds and read files), nested too deeply, with too many or too long parts, or not valid XML.
 ///
-/// Whatever they say of themselves, bodies have to be XML, unless `only_xml_types` lets others pass.
+/// All request bodies must be XML, whatever their `Content-Type`. With `only_xml_types`, bodies of other types are not
+/// checked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct XmlThreatProtection {
-    /// The largest body, in bytes, plain; a larger one is refused with 413.
+    /// The largest body, in bytes after decoding. A larger body is refused with 413.
     #[serde(default = "threat::max_body_size")]
     #[schemars(range(min = 1))]
     max_body_size: u64,
-    /// How deep elements may be nested, 1 to 1000.
+    /// The maximum nesting depth of elements, 1 to 1000.
     #[serde(default = "threat::max_depth")]
     #[schemars(range(min = 1, max = 1000))]
     max_depth: usize,
-    /// How many elements an element may have within it, directly.
+    /// The maximum number of direct child elements of an element.
     #[serde(default = "threat::most_parts")]
     max_children: u64,
-    /// How many attributes an element may have, namespaces among them.
+    /// The maximum number of attributes of an element, including namespace declarations.
     #[serde(default = "hundred")]
     max_attributes: usize,
-    /// How long a text between tags may be, in bytes of UTF-8.
+    /// The maximum length of a text between tags, in bytes of UTF-8.
     #[serde(default = "threat::longest_text")]
     max_text_length: usize,
-    /// How long the value of an attribute may be, in bytes of UTF-8.
+    /// The maximum length of the value of an attribute, in bytes of UTF-8.
     #[serde(default = "some")]
     max_attribute_length: usize,
-    /// How long the name of an element or an attribute may be, in bytes of UTF-8.
+    /// The maximum length of the name of an element or an attribute, in bytes of UTF-8.
     #[serde(default = "few")]
     max_name_length: usize,
-    /// Lets bodies pass unread that do not say they are XML.
+    /// Does not check bodies whose `Content-Type` is not XML.
     #[serde(default)]
     only_xml_types: bool,
     /// The status of a refusal, 400 to 599.
@@ -123,7 +124,7 @@ impl XmlThreatProtection {
                 Event::Text(part) => length += part.into_inner().len(),
                 Event::CData(part) => length += part.into_inner().len(),
                 Event::GeneralRef(reference) => {
-                    length += xml::resolved(&reference).map_err(|_| "The body has an entity of its own")?.len();
+                    length += xml::resolved(&reference).map_err(|_| "The body has a custom entity")?.len();
                 }
                 Event::Decl(declaration) => xml::check_encoding(&declaration).map_err(|_| "The body is not UTF-8")?,
                 Event::DocType(_) => return Err("The body has a document type"),
@@ -197,7 +198,7 @@ mod tests {
             ("<a><![CDATA[123456]]></a>", Some("A text in the body is too long")),
             ("<abcd/>", Some("A name in the body is too long")),
             ("<!DOCTYPE a><a/>", Some("The body has a document type")),
-            ("<a>&x;</a>", Some("The body has an entity of its own")),
+            ("<a>&x;</a>", Some("The body has a custom entity")),
             ("<?xml version='1.0' encoding='utf-7'?><a/>", Some("The body is not UTF-8")),
             ("<a/><b/>", Some("The body is not XML")),
             ("<a>", Some("The body is not XML")),

@@ -165,7 +165,7 @@ impl RedisServer {
         let failure = match answer {
             Ok(Ok(numbers)) => match <[i64; N]>::try_from(numbers) {
                 Ok(numbers) => return Ok(numbers),
-                Err(_) => "the answer is not what the script gives".to_owned(),
+                Err(_) => "the answer does not have the form of the script's results".to_owned(),
             },
             // The connection has been given up already.
             Ok(Err(error)) => error.to_string(),

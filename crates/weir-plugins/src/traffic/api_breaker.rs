@@ -9,30 +9,30 @@ use crate::clock;
 use crate::options::headers::header_name;
 use crate::store::counters::{self, CounterKey, CounterTable, PackedCounter};
 
-/// Stops asking an upstream that fails, and asks again after a while (circuit breaker).
+/// Stops sending requests to an upstream that keeps failing, and tries again after a pause (circuit breaker).
 ///
-/// Failures are counted by host and path, over all workers. Each time there are `unhealthy.failures` more of them,
-/// requests are answered here: for 2 seconds, then 4, 8 and so on up to `max_breaker_sec`. Good answers in between close
-/// the matter.
+/// Failures are counted by host and path, over all workers. After every `unhealthy.failures` failures the circuit
+/// opens, and the gateway answers requests itself: for 2 seconds the first time, then for 4, 8 and so on, up to
+/// `max_breaker_sec`. `healthy.successes` successful responses in a row reset the count.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApiBreaker {
-    /// The status that is answered instead of asking the upstream, 200 to 599.
+    /// The status of the gateway's own responses while the circuit is open, 200 to 599.
     #[schemars(range(min = 200, max = 599))]
     break_response_code: u16,
-    /// The body of that answer, with `$variables`. Without it, the gateway's own short text.
+    /// The body of these responses, which may contain `$variables`. Without it, the gateway's short default text.
     break_response_body: Option<String>,
-    /// Header fields of that answer, with `$variables` in values.
+    /// Header fields of these responses. Values may contain `$variables`.
     #[serde(default)]
     break_response_headers: Vec<FieldOptions>,
-    /// The longest time, in seconds, for which the upstream is not asked; at least 3.
+    /// The longest time, in seconds, for which the circuit stays open; at least 3.
     #[serde(default = "five_minutes")]
     #[schemars(range(min = 3))]
     max_breaker_sec: u64,
-    /// What counts as a failure.
+    /// Which responses count as failures.
     #[serde(default)]
     unhealthy: Unhealthy,
-    /// What counts as a good answer.
+    /// Which responses count as successful.
     #[serde(default)]
     healthy: Healthy,
 }
@@ -47,29 +47,29 @@ struct FieldOptions {
     value: String,
 }
 
-/// What counts as a failure.
+/// Which responses count as failures.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Unhealthy {
-    /// Statuses of the upstream, 500 to 599.
+    /// Statuses of the upstream that count as failures, 500 to 599.
     #[serde(default = "failed")]
     #[schemars(length(min = 1), inner(range(min = 500, max = 599)))]
     http_statuses: Vec<u16>,
-    /// After this many failures the upstream is not asked.
+    /// The number of failures after which the circuit opens.
     #[serde(default = "three")]
     #[schemars(range(min = 1))]
     failures: u64,
 }
 
-/// What counts as a good answer.
+/// Which responses count as successful.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Healthy {
-    /// Statuses of the upstream, 200 to 499.
+    /// Statuses of the upstream that count as successful, 200 to 499.
     #[serde(default = "good")]
     #[schemars(length(min = 1), inner(range(min = 200, max = 499)))]
     http_statuses: Vec<u16>,
-    /// After this many healthy answers in a row all failures are forgotten.
+    /// The number of successful responses in a row that resets the count of failures.
     #[serde(default = "three")]
     #[schemars(range(min = 1))]
     successes: u64,
@@ -151,7 +151,7 @@ fn check(
     count: u64,
 ) -> Result<(), ConfigError> {
     if statuses.is_empty() || !statuses.iter().all(|status| range.contains(status)) {
-        let problem = format!("must hold statuses from {} to {}", range.start(), range.end());
+        let problem = format!("must be a list of one or more statuses from {} to {}", range.start(), range.end());
         return Err(ConfigError::new(format!("{path}.http_statuses"), problem));
     }
     if !(1..=MAX_COUNT).contains(&count) {
@@ -401,7 +401,7 @@ mod tests {
             (json!({"break_response_code": 502, "max_breaker_sec": 2}), "max_breaker_sec: must be from 3"),
             (
                 json!({"break_response_code": 502, "unhealthy": {"http_statuses": [404]}}),
-                "unhealthy.http_statuses: must hold",
+                "unhealthy.http_statuses: must be a list",
             ),
             (json!({"break_response_code": 502, "healthy": {"successes": 0}}), "healthy.successes: must be from 1"),
             (

@@ -9,13 +9,13 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Flow, Pl
 
 use crate::options::headers::{Scalar, header_name};
 
-/// Delays requests, answers them with an error, or both, to see what clients make of it.
+/// Delays requests, answers them with an error, or both, to test how clients react.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FaultInjection {
-    /// Answers instead of the upstream, after the delay.
+    /// The response that the gateway sends instead of the upstream's, after the delay.
     abort: Option<AbortOptions>,
-    /// Waits before anything else happens.
+    /// A delay before the request is processed further.
     delay: Option<DelayOptions>,
 }
 
@@ -23,18 +23,19 @@ pub struct FaultInjection {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct AbortOptions {
-    /// The status of the answer, 200 to 999.
+    /// The status of the response, 200 to 999.
     #[schemars(range(min = 200, max = 999))]
     http_status: u16,
-    /// The body of the answer, with `$variables`. Without it, the gateway's own short text.
+    /// The body of the response, which may contain `$variables`. Without it, the gateway's short default text.
     body: Option<String>,
-    /// Further fields of the answer, with `$variables` in values.
+    /// Additional header fields of the response. Values may contain `$variables`.
     #[serde(default)]
     headers: BTreeMap<String, Scalar>,
-    /// How many requests of a hundred are answered so; all without it.
+    /// The percentage of requests that are answered this way. Without it, all requests.
     #[schemars(range(min = 0, max = 100))]
     percentage: Option<u8>,
-    /// Expressions of which one must hold, each a list of rules.
+    /// A list of expressions, each a list of rules. The fault applies only to requests for which at least one
+    /// expression is true.
     #[serde(default)]
     #[schemars(length(max = 20))]
     vars: Vec<Value>,
@@ -47,10 +48,11 @@ struct DelayOptions {
     /// Seconds to wait; fractions are allowed.
     #[schemars(range(min = 0))]
     duration: f64,
-    /// How many requests of a hundred wait; all without it.
+    /// The percentage of requests that are delayed. Without it, all requests.
     #[schemars(range(min = 0, max = 100))]
     percentage: Option<u8>,
-    /// Expressions of which one must hold, each a list of rules.
+    /// A list of expressions, each a list of rules. The fault applies only to requests for which at least one
+    /// expression is true.
     #[serde(default)]
     #[schemars(length(max = 20))]
     vars: Vec<Value>,

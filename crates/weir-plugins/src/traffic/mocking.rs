@@ -12,30 +12,31 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage,
 
 use crate::options::headers::{Scalar, header_name};
 
-/// Answers requests itself, with an example or with random data that fits a schema; no upstream is asked.
+/// Answers requests in the gateway, with an example or with random data that matches a schema, without asking an
+/// upstream.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mocking {
-    /// The body of the answer. `$variables` are replaced; where `content_type` is JSON their values are escaped, so that
-    /// no request can break out of a string.
+    /// The body of the response. `$variables` are replaced. If `content_type` is JSON, their values are escaped, so
+    /// that a request cannot inject JSON.
     response_example: Option<String>,
-    /// A JSON schema; each answer is random data that fits its `type`, `properties`, `items` and `example`. Not used
-    /// when there is a `response_example`.
+    /// A JSON schema. Each response is random data that matches its `type`, `properties`, `items` and `example`.
+    /// Ignored if there is a `response_example`.
     response_schema: Option<Map<String, Value>>,
-    /// The status of the answer, 200 to 999.
+    /// The status of the response, 200 to 999.
     #[serde(default = "ok")]
     #[schemars(range(min = 200, max = 999))]
     response_status: u16,
-    /// The `Content-Type` of the answer.
+    /// The `Content-Type` of the response.
     #[serde(default = "json")]
     content_type: String,
-    /// Further fields of the answer. `$variables` in values are replaced.
+    /// Additional header fields of the response. Values may contain `$variables`.
     #[serde(default)]
     response_headers: BTreeMap<String, Scalar>,
-    /// Seconds to wait before the answer.
+    /// The delay before the response, in seconds.
     #[serde(default)]
     delay: u32,
-    /// Adds `x-mock-by: Weir/<version>` to the answer.
+    /// Adds `x-mock-by: Weir/<version>` to the response.
     #[serde(default = "yes")]
     with_mock_header: bool,
 }
@@ -60,11 +61,11 @@ impl Definition for Mocking {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if !(200..=999).contains(&self.response_status) {
-            let problem = format!("{} is not a status that can end a request; use 200 to 999", self.response_status);
+            let problem = format!("{} is not a final status; use 200 to 999", self.response_status);
             return Err(ConfigError::new("response_status", problem));
         }
         if !field::is_value(self.content_type.as_bytes()) {
-            return Err(ConfigError::new("content_type", "has a character that no header field may have"));
+            return Err(ConfigError::new("content_type", "has a character that is not allowed in a header field"));
         }
         let is_json = self.content_type.contains("json");
         let style = if is_json { Style::JSON } else { Style::PLAIN };
@@ -198,7 +199,9 @@ impl SchemaShape {
             "boolean" => SchemaShape::Boolean,
             "array" => {
                 let path = format!("{path}.items");
-                let items = schema.get("items").ok_or_else(|| ConfigError::new(&path, "is missing in an array"))?;
+                let items = schema
+                    .get("items")
+                    .ok_or_else(|| ConfigError::new(&path, "is missing, and required for the type `array`"))?;
                 SchemaShape::List(Box::new(SchemaShape::of(items, &path, depth + 1)?))
             }
             "object" => {
@@ -320,7 +323,7 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({}), "has neither `response_example` nor `response_schema`; give one"),
-            (json!({"response_example": "", "response_status": 101}), "response_status: 101 is not a status"),
+            (json!({"response_example": "", "response_status": 101}), "response_status: 101 is not a final status"),
             (json!({"response_example": "", "response_headers": {"a b": 1}}), "response_headers.a b: "),
             (json!({"response_example": 1}), "response_example: invalid type"),
             (json!({"respons_example": ""}), "respons_example: unknown field"),

@@ -20,23 +20,24 @@ use weir_plugin::{
 use crate::content::body_recorder::BodyRecorder;
 use crate::http_service::HttpService;
 
-/// Sends a copy of requests to another service and ignores its responses.
+/// Sends copies of requests to another service and ignores the responses.
 ///
-/// A request is copied as its upstream gets it, after its exchange has ended, so that the client never waits for the copy
-/// and is not affected when it fails. Requests that are refused before an upstream is asked are not copied. Each worker
-/// sends at most 128 copies at a time, with at most 1 MiB of content each: others are dropped. Copies are counted as
-/// `weir_mirrored_requests_total`, by outcome.
+/// The copy is the request as it was sent to the upstream. It is sent after the response to the client has ended, so
+/// the client never waits for the copy, and a failure of the copy does not affect the client. Requests that are refused
+/// before they are sent to an upstream are not copied. Each worker has at most 128 copies in flight, each with a body
+/// of at most 1 MiB; further or larger copies are dropped. The metric `weir_mirrored_requests_total` counts copies by
+/// outcome.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProxyMirror {
-    /// Where copies go, as `http://host:port` or `https://host:port`.
+    /// The service that gets the copies, as `http://host:port` or `https://host:port`.
     host: String,
-    /// The path of copies, instead of the request's own.
+    /// The path of the copies. Without it, copies have the path of the request.
     path: Option<String>,
-    /// `replace`: `path` stands instead of the request's path. `prefix`: before it.
+    /// `replace`: `path` replaces the path of the request. `prefix`: `path` is prepended to the path of the request.
     #[serde(default)]
     path_concat_mode: PathConcatMode,
-    /// The share of requests that is copied, more than 0 and at most 1.
+    /// The fraction of requests that are copied, from 0.00001 to 1.
     #[serde(default = "all")]
     #[schemars(range(min = 0.00001, max = 1.0))]
     sample_ratio: f64,
@@ -75,7 +76,10 @@ impl Definition for ProxyMirror {
         }
         let is_path = |path: &String| path.len() > 1 && path.starts_with('/') && !path.contains(['?', '&']);
         if self.path.as_ref().is_some_and(|path| !is_path(path)) {
-            return Err(ConfigError::new("path", "must begin with `/`, go on, and have no `?` and no `&`"));
+            return Err(ConfigError::new(
+                "path",
+                "must begin with `/`, be longer than `/`, and contain neither `?` nor `&`",
+            ));
         }
         if !(0.00001..=1.0).contains(&self.sample_ratio) {
             return Err(ConfigError::new("sample_ratio", "must be from 0.00001 to 1"));
@@ -83,7 +87,7 @@ impl Definition for ProxyMirror {
         let idle = IdleConnections { max_per_origin: 8, timeout: Duration::from_secs(60) };
         let service = HttpService::parse(build.http(), &self.host, true, TIMEOUT, idle, "host")?;
         if &*service.target != "/" {
-            return Err(ConfigError::new("host", "has a path; write that as `path`"));
+            return Err(ConfigError::new("host", "has a path; use the option `path` instead"));
         }
         Ok(Arc::new(Mirror {
             tally: tally_of(&service.name()),

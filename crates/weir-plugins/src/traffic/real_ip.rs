@@ -8,20 +8,22 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage,
 
 use crate::options::addresses::AddressSet;
 
-/// Finds the client's address, and its port where that stands beside it, in what a proxy in front has said, for policies, logs and `X-Real-IP`.
+/// Takes the client's address (and port, if present) from a variable, usually a header field that a proxy in front of
+/// the gateway sets. The address is used by policies, in logs and for `X-Real-IP`.
 ///
-/// Routes are matched before, by the address of the connection. A value that is not an address is ignored.
+/// Route matching happens before this plugin and uses the source address of the connection. A value that is not an
+/// address is ignored.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RealIp {
-    /// The variable that holds the address: `http_x_forwarded_for`, `http_x_real_ip`, `arg_realip`... Of a list, the
-    /// last address counts.
+    /// The variable that contains the address: `http_x_forwarded_for`, `http_x_real_ip`, `arg_realip`... If it contains
+    /// a list, the last address is used.
     #[schemars(length(min = 1))]
     source: String,
-    /// Addresses and networks of proxies. The source is believed only when the connection comes from one of them; without
-    /// this list, every sender is believed.
+    /// Addresses and networks of trusted proxies. The plugin applies only to connections from these addresses. Without
+    /// this list, every sender is trusted.
     trusted_addresses: Option<Vec<String>>,
-    /// Of a list, the last address counts that is not in `trusted_addresses`.
+    /// If `source` contains a list, uses the last address that is not in `trusted_addresses`.
     #[serde(default)]
     recursive: bool,
 }
@@ -44,7 +46,7 @@ impl Definition for RealIp {
             }
             Some(texts) => Some(AddressSet::compile(texts, "trusted_addresses")?),
             None => {
-                let problem = "is missing, so that every client can name its own address";
+                let problem = "is missing, so every client can forge its address";
                 build.warnings.push(ConfigError::new("trusted_addresses", problem));
                 None
             }

@@ -9,33 +9,35 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage,
 use crate::options::headers::WithGroups;
 use crate::options::pattern;
 
-/// Sends clients elsewhere: to https, to a fixed place, or to one that a regular expression makes of the path.
+/// Redirects clients: to HTTPS, to a fixed location, or to a location that a regular expression builds from the path.
 ///
-/// What a value brings that no URI may hold is percent-encoded, and a value at the start of `uri` cannot name another
-/// host by a leading `//`.
+/// Characters that are not allowed in a URI are percent-encoded. A variable at the start of `uri` cannot redirect to
+/// another host with a value that begins with `//`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Redirect {
-    /// Redirects http to the same place over https, with 301 for GET and HEAD and 308 for other methods. Requests that
-    /// came over https, or of which a trusted proxy says so in `X-Forwarded-Proto`, go on.
+    /// Redirects HTTP requests to the same URL over HTTPS, with 301 for GET and HEAD and 308 for other methods.
+    /// Requests that arrived over HTTPS, or for which a trusted proxy reports HTTPS in `X-Forwarded-Proto`, are not
+    /// redirected.
     #[serde(default)]
     http_to_https: bool,
-    /// The port of `http_to_https`, for where another one than that of this node's first address with TLS leads here.
+    /// The HTTPS port for `http_to_https`. The default is the port of the node's first listener with TLS. Set it if
+    /// clients use a different port.
     #[schemars(range(min = 1))]
     https_port: Option<u16>,
-    /// Where to, with `$variables`; `\$` is a dollar sign.
+    /// The target of the redirect, which may contain `$variables`. Write a literal dollar sign as `\$`.
     uri: Option<String>,
-    /// A regular expression over the path, and the place it leads to with `$1`, `$2`... for its groups. Requests that do
-    /// not match go on.
+    /// A regular expression for the path, and the target of the redirect, with `$1`, `$2`... for the capture groups.
+    /// Requests that do not match are not redirected.
     regex_uri: Option<Vec<String>>,
-    /// The status, 200 to 999. Not used by `http_to_https`.
+    /// The status of the redirect, 200 to 999. Ignored with `http_to_https`.
     #[serde(default = "found")]
     #[schemars(range(min = 200, max = 999))]
     ret_code: u16,
-    /// Percent-encodes everything in the place but what separates its parts.
+    /// Percent-encodes the target of the redirect, except its delimiters.
     #[serde(default)]
     encode_uri: bool,
-    /// Appends the query of the request.
+    /// Appends the query of the request to the target.
     #[serde(default)]
     append_query_string: bool,
 }
@@ -67,12 +69,12 @@ impl Definition for Redirect {
                     let expression = pattern::compile(expression, false, "regex_uri[0]")?;
                     RedirectTarget::Matched(Box::new(expression), build.template(place, "regex_uri[1]"))
                 }
-                _ => return Err(ConfigError::new("regex_uri", "must hold one expression and one place")),
+                _ => return Err(ConfigError::new("regex_uri", "must contain one regular expression and one target")),
             },
             _ => return Err(ConfigError::new("", "needs one of `uri`, `regex_uri` and `http_to_https`")),
         };
         if self.https_port.is_some() && !matches!(place, RedirectTarget::Https(_)) {
-            return Err(ConfigError::new("https_port", "belongs to `http_to_https`"));
+            return Err(ConfigError::new("https_port", "can be used with `http_to_https` only"));
         }
         if self.https_port == Some(0) {
             return Err(ConfigError::new("https_port", "must be from 1 to 65535"));
@@ -265,7 +267,7 @@ mod tests {
             (json!({}), "needs one of"),
             (json!({"uri": "/", "http_to_https": true}), "needs one of"),
             (json!({"uri": ""}), "uri: is empty"),
-            (json!({"regex_uri": ["a"]}), "regex_uri: must hold one expression and one place"),
+            (json!({"regex_uri": ["a"]}), "regex_uri: must contain one regular expression and one target"),
             (json!({"regex_uri": ["(", "b"]}), "regex_uri[0]: is not a regular expression"),
             (json!({"uri": "/", "ret_code": 100}), "ret_code: must be from 200"),
             (json!({"http_to_https": true, "append_query_string": true}), "append_query_string: has no use"),

@@ -6,15 +6,16 @@ use serde::Deserialize;
 use serde_json::Value;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Flow, Plugin, Stage, Stop};
 
-/// Sends shares of the traffic to other upstreams: canary releases, blue and green, tests.
+/// Distributes traffic among several upstreams by weight: canary releases, blue-green deployments, A/B tests.
 ///
-/// The first rule that matches decides, and its shares are kept exactly: of every hundred requests, ten of a hundred go
-/// where `weight: 10` beside `weight: 90` says, counted over all workers. A request keeps its upstream through all its
-/// retries.
+/// The first rule that matches a request is applied. Its weights are kept exactly, over all workers: with `weight: 10`
+/// and `weight: 90`, exactly 10 of every 100 requests go to the first upstream. All retries of a request use the same
+/// upstream.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TrafficSplit {
-    /// The rules, in the order in which they are tried. A request that none matches goes where its route says.
+    /// The rules, in the order in which they are tried. A request that matches no rule goes to the upstream of its
+    /// route.
     #[serde(default)]
     rules: Vec<SplitRuleOptions>,
 }
@@ -23,10 +24,11 @@ pub struct TrafficSplit {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SplitRuleOptions {
-    /// The rule counts where one of these holds. Without any it counts for all requests.
+    /// The rule matches a request if at least one of these entries matches. Without `match`, the rule matches all
+    /// requests.
     #[serde(default, rename = "match")]
     cases: Vec<CaseOptions>,
-    /// The shares. Without any, matching requests go where their route says.
+    /// The upstreams and their weights. Without it, matching requests go to the upstream of their route.
     #[serde(default)]
     weighted_upstreams: Vec<ShareOptions>,
 }
@@ -35,7 +37,7 @@ struct SplitRuleOptions {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CaseOptions {
-    /// An expression, as `[[http_x_canary, "==", yes]]`.
+    /// An expression, such as `[[http_x_canary, "==", yes]]`.
     #[serde(default)]
     vars: Option<Value>,
 }
@@ -44,13 +46,13 @@ struct CaseOptions {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ShareOptions {
-    /// An upstream of its own, as in a route. Without it and `upstream_id` the share goes where the route says.
-    #[expect(dead_code, reason = "read where the document is, for the names of its nodes have to be looked up")]
+    /// The definition of an upstream, as in a route. Without `upstream` and `upstream_id`, the upstream of the route.
+    #[expect(dead_code, reason = "read by the compiler of the document, which resolves the names of the nodes")]
     upstream: Option<Value>,
     /// The id of an upstream.
-    #[expect(dead_code, reason = "read where the document is, which knows all upstreams")]
+    #[expect(dead_code, reason = "read by the compiler of the document, which knows all upstreams")]
     upstream_id: Option<Value>,
-    /// How large the share is, beside the others; 0 is none.
+    /// The weight relative to the other entries; 0 means no requests.
     #[serde(default = "one")]
     weight: u32,
 }
@@ -76,7 +78,9 @@ impl Definition for TrafficSplit {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.rules.is_empty() {
-            build.warnings.push(ConfigError::new("", "has no `rules`, so all traffic goes where routes say"));
+            build
+                .warnings
+                .push(ConfigError::new("", "has no `rules`, so all traffic goes to the upstreams of the routes"));
         }
         let rule =
             |(index, options): (usize, SplitRuleOptions)| SplitRule::new(options, &format!("rules[{index}]"), build);
@@ -121,7 +125,7 @@ impl SplitRule {
         let shares: Box<[WeightedShare]> = options.weighted_upstreams.iter().enumerate().map(share).collect();
         let path = format!("{path}.weighted_upstreams");
         if until > MAX_WEIGHT {
-            return Err(ConfigError::new(path, format!("has weights of more than {MAX_WEIGHT} in sum")));
+            return Err(ConfigError::new(path, format!("has weights whose sum is more than {MAX_WEIGHT}")));
         }
         if until == 0 && !shares.is_empty() {
             return Err(ConfigError::new(path, "has no weight above 0, so no request could be sent anywhere"));

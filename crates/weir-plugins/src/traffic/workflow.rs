@@ -8,9 +8,10 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Flow, Ph
 use crate::answer::RefusalResponse;
 use crate::limit::replacement::{self, Replacement};
 
-/// Chooses among limits and refusals by what a request is like: the first rule whose `case` matches applies.
+/// Applies a rate limit or a refusal depending on conditions: the first rule whose `case` matches the request is
+/// applied.
 ///
-/// A limit that is chosen here takes the place of the plugin of that name for this request.
+/// A `limit-count` or `limit-conn` action replaces the plugin of the same name on the route, for this request.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Workflow {
@@ -23,9 +24,9 @@ pub struct Workflow {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct WorkflowRuleOptions {
-    /// An expression, as `[[uri, "==", /a]]`. A rule without one always holds.
+    /// An expression, such as `[[uri, "==", /a]]`. A rule without a `case` matches every request.
     case: Option<Value>,
-    /// `[return, { code: 403 }]`, `[limit-count, { ... }]` or `[limit-conn, { ... }]`, one or several.
+    /// One or more actions: `[return, { code: 403 }]`, `[limit-count, { ... }]` or `[limit-conn, { ... }]`.
     #[schemars(length(min = 1))]
     actions: Vec<Vec<Value>>,
 }

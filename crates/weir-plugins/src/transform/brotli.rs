@@ -8,13 +8,14 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Phases, Plugin, Stage, Stop};
 
-use crate::transform::compression::{CompressionConditions, OldestVersion, Types};
+use crate::transform::compression::{CompressionConditions, MinHttpVersion, Types};
 
-/// Compresses responses with brotli, for clients that take it: smaller than gzip, and slower.
+/// Compresses responses with brotli for clients that accept it. Brotli compresses better than gzip and takes more time.
 ///
-/// Beside `gzip` it comes first, and gzip is for clients that do not take brotli. Content that is coded already stays as
-/// it is, and so does a part of content (206) and what says `no-transform`. Content is passed on as it comes: events of
-/// a stream do not wait for more.
+/// If a route has both `brotli` and `gzip`, clients that accept brotli get brotli, and other clients get gzip.
+/// Responses that have a `Content-Encoding` already, partial content (206), and messages with `Cache-Control:
+/// no-transform` are not compressed. Compressed content is flushed as it arrives, so the events of a stream are not
+/// delayed.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Brotli {
@@ -22,29 +23,30 @@ pub struct Brotli {
     #[serde(default = "Types::html")]
     #[schemars(extend("default" = ["text/html"]))]
     types: Types,
-    /// Responses that declare less content, in bytes, stay as they are.
+    /// Responses whose `Content-Length` is smaller, in bytes, are not compressed.
     #[serde(default = "twenty")]
     #[schemars(range(min = 1))]
     min_length: u64,
-    /// What the content is: 0 anything, 1 text, 2 a font.
+    /// The kind of content for which the encoder is tuned: 0 for any content, 1 for text, 2 for fonts.
     #[serde(default)]
     #[schemars(range(min = 0, max = 2))]
     mode: u8,
-    /// How hard to try: 0 is fast, 11 is small.
+    /// The compression level: 0 is the fastest, 11 compresses best.
     #[serde(default = "six")]
     #[schemars(range(min = 0, max = 11))]
     comp_level: u8,
-    /// The size of the window, as a power of two: 0 (as the level has it), or 10 to 24.
+    /// The window size, as a power of two: 0 (the same as 22), or 10 to 24.
     #[serde(default = "nineteen")]
     lgwin: u8,
-    /// The size of a block, as a power of two: 0 (as the level has it), or 16 to 24.
+    /// The block size, as a power of two: 0 (chosen by the compression level), or 16 to 24.
     #[serde(default)]
     lgblock: u8,
-    /// The oldest version of HTTP that clients may speak.
+    /// The lowest HTTP version of requests whose responses are compressed.
     #[serde(default)]
     #[schemars(extend("default" = 1.1))]
-    http_version: OldestVersion,
-    /// Says `Vary: Accept-Encoding`, so that caches keep both forms apart. Apache APISIX's default is `false`.
+    http_version: MinHttpVersion,
+    /// Adds `Vary: Accept-Encoding`, so that caches store the compressed and the uncompressed response separately.
+    /// APISIX's default is `false`.
     #[serde(default = "yes")]
     vary: bool,
 }

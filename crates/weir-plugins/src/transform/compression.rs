@@ -63,27 +63,27 @@ impl Types {
 /// The oldest version of HTTP that gets coded content, as APISIX writes it: the number 1.1 or 1.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "f64")]
-pub struct OldestVersion(Version);
+pub struct MinHttpVersion(Version);
 
-impl TryFrom<f64> for OldestVersion {
+impl TryFrom<f64> for MinHttpVersion {
     type Error = &'static str;
 
-    fn try_from(number: f64) -> Result<OldestVersion, &'static str> {
+    fn try_from(number: f64) -> Result<MinHttpVersion, &'static str> {
         match number {
-            1.0 => Ok(OldestVersion(Version::Http10)),
-            1.1 => Ok(OldestVersion(Version::Http11)),
+            1.0 => Ok(MinHttpVersion(Version::Http10)),
+            1.1 => Ok(MinHttpVersion(Version::Http11)),
             _ => Err("expected 1.1 or 1"),
         }
     }
 }
 
-impl JsonSchema for OldestVersion {
+impl JsonSchema for MinHttpVersion {
     fn inline_schema() -> bool {
         true
     }
 
     fn schema_name() -> Cow<'static, str> {
-        "OldestVersion".into()
+        "MinHttpVersion".into()
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
@@ -91,9 +91,9 @@ impl JsonSchema for OldestVersion {
     }
 }
 
-impl Default for OldestVersion {
-    fn default() -> OldestVersion {
-        OldestVersion(Version::Http11)
+impl Default for MinHttpVersion {
+    fn default() -> MinHttpVersion {
+        MinHttpVersion(Version::Http11)
     }
 }
 
@@ -102,7 +102,7 @@ pub struct CompressionConditions {
     pub types: Types,
     /// Shorter content is not worth it, where its length is known.
     pub min_length: u64,
-    pub oldest: OldestVersion,
+    pub oldest: MinHttpVersion,
     pub vary: bool,
 }
 
@@ -110,7 +110,7 @@ impl CompressionConditions {
     pub fn new(
         types: Types,
         min_length: u64,
-        oldest: OldestVersion,
+        oldest: MinHttpVersion,
         vary: bool,
     ) -> Result<CompressionConditions, ConfigError> {
         match min_length {
@@ -215,7 +215,7 @@ mod tests {
 
     fn terms() -> CompressionConditions {
         let types = Types::try_from(json!(["text/html", "Text/Plain"])).expect("types");
-        CompressionConditions::new(types, 20, OldestVersion::default(), true).expect("valid")
+        CompressionConditions::new(types, 20, MinHttpVersion::default(), true).expect("valid")
     }
 
     fn response(request: &str, fields: &[(&str, &str)], framing: Framing) -> Exchange {

@@ -14,24 +14,29 @@ use crate::answer::RefusalResponse;
 use crate::content::content_type;
 use crate::security::cors;
 
-/// Lets browsers call gRPC services: gRPC-Web from clients, gRPC to an upstream whose `scheme` is `grpc` or `grpcs`.
+/// Lets browsers call gRPC services: translates gRPC-Web of clients to gRPC, for an upstream whose `scheme` is `grpc`
+/// or `grpcs`.
 ///
-/// Takes POST requests of `application/grpc-web` and `application/grpc-web-text`, with `+proto` or `+json` or without.
-/// Others are refused: 405 for another method, 400 for another content type. A call is named by the last two segments of
-/// the path, so a route may put a prefix before it: `/web/*` takes `/web/shop.Orders/Place`.
+/// The plugin accepts POST requests with the content type `application/grpc-web` or `application/grpc-web-text`,
+/// optionally with the suffix `+proto` or `+json`. It refuses other methods with 405 and other content types with 400.
+/// The last two segments of the path are the gRPC service and method, so a route can have a prefix: `/web/*` matches
+/// `/web/shop.Orders/Place`.
 ///
-/// Messages go on as they come, in both directions. The trailers, in which gRPC says how a call has ended, become the last
-/// frame of the content; where the upstream breaks off or cannot be reached, they say `grpc-status: 14`, and 4 where the call took too long.
+/// Messages are streamed in both directions. The trailers, which contain the status of the call, become the last frame
+/// of the response body. If the upstream resets the call or cannot be reached, the status is `grpc-status: 14`; if the
+/// call times out, it is 4.
 ///
-/// OPTIONS requests are answered with 204, and every response lets pages of any origin read it. Where `cors` is on the same
-/// route, it decides which origins may. Requests that another plugin refuses keep its HTTP status, which clients translate.
+/// OPTIONS requests are answered with 204, and pages of any origin can read the responses. If the route also has the
+/// plugin `cors`, that plugin decides which origins are allowed. A request that another plugin refuses gets the HTTP
+/// status of that plugin, which gRPC-Web clients translate.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GrpcWeb {
-    /// Header fields that a page may send, separated by commas: `Access-Control-Allow-Headers`.
+    /// The value of `Access-Control-Allow-Headers`: header fields that a page can send, separated by commas.
     #[serde(default = "usual_headers")]
     cors_allow_headers: String,
-    /// The most content a request may bring, in bytes as it comes. More is answered with 413.
+    /// The maximum size of a request body, in bytes as received (before base64 decoding). A larger body is refused with
+    /// 413.
     #[serde(default = "most")]
     #[schemars(range(min = 1))]
     max_req_body_size: u64,
@@ -54,7 +59,10 @@ impl Definition for GrpcWeb {
 
     fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if !field::is_value(self.cors_allow_headers.as_bytes()) {
-            return Err(ConfigError::new("cors_allow_headers", "has a character that no header field may have"));
+            return Err(ConfigError::new(
+                "cors_allow_headers",
+                "has a character that is not allowed in a header field",
+            ));
         }
         if self.max_req_body_size == 0 {
             return Err(ConfigError::new("max_req_body_size", "must be at least 1"));
@@ -269,10 +277,10 @@ impl Filter for TrailerEncoder {
             lines.extend_from_slice(b"\r\n");
         }
         if !taken.fields().any(|(name, _)| name.eq_ignore_ascii_case(b"grpc-status")) {
-            lines.extend_from_slice(b"grpc-status:2\r\ngrpc-message:the upstream has not said how the call ended\r\n");
+            lines.extend_from_slice(b"grpc-status:2\r\ngrpc-message:the upstream sent no grpc-status\r\n");
         }
         self.kept.push(TRAILERS);
-        let length = u32::try_from(lines.len()).expect("trailers are limited to what a head may have");
+        let length = u32::try_from(lines.len()).expect("the size limit of message heads also applies to trailers");
         self.kept.extend_from_slice(&length.to_be_bytes());
         self.kept.append(&mut lines);
     }

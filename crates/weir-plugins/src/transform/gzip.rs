@@ -7,12 +7,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Phases, Plugin, Stage, Stop};
 
-use crate::transform::compression::{CompressionConditions, OldestVersion, Types};
+use crate::transform::compression::{CompressionConditions, MinHttpVersion, Types};
 
-/// Compresses responses with gzip, for clients that take it.
+/// Compresses responses with gzip for clients that accept it.
 ///
-/// Content that is coded already stays as it is, and so does a part of content (206) and what says `no-transform`.
-/// Content is passed on as it comes: events of a stream do not wait for more.
+/// Responses that have a `Content-Encoding` already, partial content (206), and messages with `Cache-Control:
+/// no-transform` are not compressed. Compressed content is flushed as it arrives, so the events of a stream are not
+/// delayed.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Gzip {
@@ -20,35 +21,36 @@ pub struct Gzip {
     #[serde(default = "Types::html")]
     #[schemars(extend("default" = ["text/html"]))]
     types: Types,
-    /// Responses that declare less content, in bytes, stay as they are.
+    /// Responses whose `Content-Length` is smaller, in bytes, are not compressed.
     #[serde(default = "twenty")]
     #[schemars(range(min = 1))]
     min_length: u64,
-    /// How hard to try: 1 is fast, 9 is small.
+    /// The compression level: 1 is the fastest, 9 compresses best.
     #[serde(default = "fast")]
     #[schemars(range(min = 1, max = 9))]
     comp_level: u32,
-    /// The oldest version of HTTP that clients may speak.
+    /// The lowest HTTP version of requests whose responses are compressed.
     #[serde(default)]
     #[schemars(extend("default" = 1.1))]
-    http_version: OldestVersion,
-    /// Says `Vary: Accept-Encoding`, so that caches keep both forms apart. Apache APISIX's default is `false`.
+    http_version: MinHttpVersion,
+    /// Adds `Vary: Accept-Encoding`, so that caches store the compressed and the uncompressed response separately.
+    /// APISIX's default is `false`.
     #[serde(default = "yes")]
     vary: bool,
-    /// Accepted for the sake of Apache APISIX, and without effect: nothing is held back.
-    #[expect(dead_code, reason = "nothing is held back")]
+    /// Accepted for compatibility with APISIX. Has no effect, because compressed content is not buffered.
+    #[expect(dead_code, reason = "compressed content is not buffered")]
     buffers: Option<BufferOptions>,
 }
 
 /// Numbers of nginx's buffers.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "nothing is held back")]
+#[expect(dead_code, reason = "compressed content is not buffered")]
 struct BufferOptions {
-    /// How many there are.
+    /// The number of buffers.
     #[schemars(range(min = 1))]
     number: Option<u64>,
-    /// How large each is, in bytes.
+    /// The size of a buffer, in bytes.
     #[schemars(range(min = 1))]
     size: Option<u64>,
 }

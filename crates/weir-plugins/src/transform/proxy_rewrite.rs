@@ -13,25 +13,27 @@ use crate::options::pattern;
 
 /// Changes the request before it goes to the upstream: path, method, host and header fields.
 ///
-/// A new path is brought into canonical form like every path, and a request whose values would lead it out of the place
-/// the option names (`..`, an encoded slash) is answered with 400. The client's query is kept, after that of the option.
+/// A new path is normalized like every path. If the value of a variable would change the structure of the new path
+/// (`..`, an encoded slash), the request is answered with 400. The query of the request is kept; a query in the option
+/// is put before it.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProxyRewrite {
-    /// The new path, and optionally `?query`. `$variables` are replaced; other values than `$uri` are percent-encoded.
+    /// The new path, optionally with `?query`. `$variables` are replaced; their values are percent-encoded, except
+    /// those that are already encoded, such as `$uri`.
     uri: Option<String>,
-    /// Regular expressions and replacements in turn: the first expression that matches the path replaces what it
-    /// matched, with `$1`, `$2`... for its groups. Not used when there is a `uri`.
+    /// Regular expressions and replacements in alternation. The first expression that matches the path is applied: the
+    /// matched part is replaced. `$1`, `$2`... are the capture groups. Ignored if there is a `uri`.
     regex_uri: Option<Vec<String>>,
     /// The new method.
     method: Option<String>,
-    /// The new `Host`, with an optional port. An upstream whose `pass_host` is not `pass` sends its own instead.
+    /// The new `Host`, optionally with a port. It has no effect for an upstream whose `pass_host` is not `pass`.
     host: Option<String>,
-    /// Header fields to add, set and remove, in this order; or names and values alone, which are set. `$variables` in
-    /// values are replaced, with `$1`, `$2`... for the groups of `regex_uri`.
+    /// Header fields to add, set and remove, in this order; or a map of names and values, which are set. Values may
+    /// contain `$variables`, and `$1`, `$2`... for the capture groups of `regex_uri`.
     headers: Option<HeaderOptions>,
-    /// APISIX sends the path as the client wrote it when this is `true`. That lets a request pass one path by the rules
-    /// and reach another, so it has no effect here, beyond a warning.
+    /// With `true`, APISIX sends the path to the upstream as the client wrote it, so the upstream can get a different
+    /// path than the one that was checked. It has no effect in Weir and causes a warning.
     #[serde(default)]
     use_real_request_uri_unsafe: bool,
 }
@@ -60,7 +62,7 @@ impl Definition for ProxyRewrite {
             ));
         }
         if self.use_real_request_uri_unsafe {
-            let problem = "has no effect: the upstream is always sent the path that was routed";
+            let problem = "has no effect: the upstream always gets the path that was used for routing";
             build.warnings.push(ConfigError::new("use_real_request_uri_unsafe", problem));
         }
         let path = match (self.uri, self.regex_uri) {
@@ -93,12 +95,13 @@ impl Definition for ProxyRewrite {
 
 fn rules(texts: &[String], build: &mut Build) -> Result<Box<[(Regex, TargetTemplate)]>, ConfigError> {
     if texts.is_empty() || !texts.len().is_multiple_of(2) {
-        return Err(ConfigError::new("regex_uri", "must hold expressions and replacements in pairs"));
+        return Err(ConfigError::new("regex_uri", "must contain pairs of a regular expression and a replacement"));
     }
     let rule = |(index, pair): (usize, &[String])| {
         let (expression, replacement) = (format!("regex_uri[{}]", 2 * index), format!("regex_uri[{}]", 2 * index + 1));
         if has_lone_dollar(&pair[1]) {
-            let problem = "has a `$` that names no group and no variable; write `\\$` for the character";
+            let problem =
+                "has a `$` that is not followed by the name of a group or a variable; write `\\$` for a dollar sign";
             return Err(ConfigError::new(replacement, problem));
         }
         Ok((pattern::compile(&pair[0], false, &expression)?, TargetTemplate::part(&pair[1], &replacement, build)?))
@@ -151,10 +154,10 @@ impl TargetTemplate {
             None => (text, None),
         };
         if text.bytes().any(|byte| byte <= b' ' || byte == b'#' || byte >= 0x7f) {
-            return Err(ConfigError::new(option, "has a character that a path may only hold percent-encoded"));
+            return Err(ConfigError::new(option, "has a character that must be percent-encoded in a path"));
         }
         if path.split('/').any(is_dots) {
-            return Err(ConfigError::new(option, "has a `.` or `..` segment; write the path it leads to"));
+            return Err(ConfigError::new(option, "has a `.` or `..` segment; write the path without such segments"));
         }
         Ok(TargetTemplate {
             path: build.template(path, option),
@@ -356,14 +359,14 @@ mod tests {
             (json!({"uri": "hello"}), "uri: must start with `/`"),
             (json!({"uri": "/a b"}), "uri: has a character"),
             (json!({"uri": "/a/../b"}), "uri: has a `.` or `..` segment"),
-            (json!({"regex_uri": ["^/a"]}), "regex_uri: must hold expressions and replacements in pairs"),
+            (json!({"regex_uri": ["^/a"]}), "regex_uri: must contain pairs of a regular expression and a replacement"),
             (json!({"regex_uri": ["^/a", "/b", "(", "/c"]}), "regex_uri[2]: is not a regular expression"),
-            (json!({"regex_uri": ["^/a", "/b$"]}), "regex_uri[1]: has a `$` that names no group"),
+            (json!({"regex_uri": ["^/a", "/b$"]}), "regex_uri[1]: has a `$` that is not followed by"),
             (json!({"method": "get"}), "method: is none of GET, POST"),
             (json!({"host": "a/b"}), "host: is not a host"),
             (json!({"headers": {"set": {"a b": "1"}}}), "headers.set.a b: is not the name of a header field"),
-            (json!({"headers": {"remove": ["Content-Length"]}}), "headers.remove[0]: frames messages"),
-            (json!({"headers": {"set": {"X": "a\r\nb"}}}), "headers.set.X: has a character that no header"),
+            (json!({"headers": {"remove": ["Content-Length"]}}), "headers.remove[0]: controls the framing"),
+            (json!({"headers": {"set": {"X": "a\r\nb"}}}), "headers.set.X: has a character that is not allowed"),
             (json!({"headers": {"set": {"X": []}}}), "headers.set.X: needs at least one value"),
             (json!({"headers": {"set": {"X": "1"}, "delete": ["Y"]}}), "headers.delete: is none of"),
             (json!({"headers": {"remove": "X"}}), "headers.remove: must be a list of names"),

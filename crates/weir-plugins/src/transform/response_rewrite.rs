@@ -15,27 +15,28 @@ use crate::options::pattern;
 
 /// Changes the response on its way to the client: status, header fields, and the whole body.
 ///
-/// It sees every response of the route, also those that the gateway or another plugin has made.
+/// It applies to every response of the route, including responses that the gateway or another plugin generates.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResponseRewrite {
     /// The new status, 200 to 598.
     #[schemars(range(min = 200, max = 598))]
     status_code: Option<u16>,
-    /// The new body. The upstream's is thrown away.
+    /// The new body, which replaces the body of the upstream.
     body: Option<String>,
-    /// `body` is written in base64.
+    /// `body` is encoded in base64.
     #[serde(default)]
     body_base64: bool,
-    /// Header fields to add (names and values, or a list of `name: value`), set and remove, in this order; or names and
-    /// values alone, which are set. `$variables` in values are replaced.
+    /// Header fields to add (names and values, or a list of `name: value`), set and remove, in this order; or a map of
+    /// names and values, which are set. Values may contain `$variables`.
     headers: Option<HeaderOptions>,
-    /// An expression over request and response; where it does not hold, the response stays as it is.
+    /// An expression over the request and the response. The response is changed only if the expression is true.
     vars: Option<Value>,
-    /// Replacements in the upstream's body, one after the other, which is read whole for them. They exclude `body`.
+    /// Replacements in the body of the upstream, in this order. The whole body is buffered for them. Cannot be combined
+    /// with `body`.
     #[serde(default)]
     filters: Vec<FilterOptions>,
-    /// The largest body that `filters` look at, in bytes; for a larger one the answer is 502.
+    /// The largest body for `filters`, in bytes. A larger response is replaced by a response with the status 502.
     #[serde(default = "max_body")]
     #[schemars(range(min = 1))]
     max_resp_body_size: u64,
@@ -45,16 +46,17 @@ pub struct ResponseRewrite {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct FilterOptions {
-    /// What is replaced: a regular expression, without look-around and back-references.
+    /// The regular expression to match, without look-around and back-references.
     #[schemars(length(min = 1))]
     regex: String,
-    /// What stands there instead; `$0` is what was found, `$1`, `$2`... its groups, and `$$` a dollar sign.
+    /// The text that replaces a match; `$0` is the match, `$1`, `$2`... are its capture groups, and `$$` is a dollar
+    /// sign.
     replace: String,
-    /// `once` or `global`: the first that is found, or all.
+    /// Whether the first match (`once`) or all matches (`global`) are replaced.
     #[serde(default)]
     scope: ReplaceScope,
-    /// Letters that change what the expression means: `i` ignores case, `s` lets a dot be a line end, `m` lets `^` and
-    /// `$` be those of lines, `x` ignores blanks. `j`, `o` and `u` change nothing.
+    /// Flags of the regular expression: `i` ignores case, `s` lets a dot match line ends, `m` lets `^` and `$` match at
+    /// line ends, `x` ignores white space in the expression. `j`, `o` and `u` have no effect.
     #[serde(default = "usual_options")]
     options: String,
 }
@@ -83,7 +85,7 @@ impl Definition for ResponseRewrite {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if !self.filters.is_empty() && self.body.is_some() {
-            return Err(ConfigError::new("filters", "stands beside `body`, which leaves nothing to replace"));
+            return Err(ConfigError::new("filters", "cannot be combined with `body`, which replaces the whole body"));
         }
         let filter = |(index, filter): (usize, FilterOptions)| filter.compile(&format!("filters[{index}]"));
         let filters: Box<[BodyReplacement]> =
@@ -412,9 +414,15 @@ mod tests {
             (json!({"body": "%", "body_base64": true}), "body: is not base64"),
             (json!({"body_base64": true}), "body_base64: needs a `body`"),
             (json!({"vars": [["status"]]}), "vars[0]: rule too short"),
-            (json!({"headers": {"add": ["X-A"]}}), "headers.add[0]: is no `name: value`"),
-            (json!({"headers": {"set": {"Transfer-Encoding": "x"}}}), "headers.set.Transfer-Encoding: frames messages"),
-            (json!({"filters": [{"regex": "a", "replace": ""}], "body": "b"}), "filters: stands beside `body`"),
+            (json!({"headers": {"add": ["X-A"]}}), "headers.add[0]: is not `name: value`"),
+            (
+                json!({"headers": {"set": {"Transfer-Encoding": "x"}}}),
+                "headers.set.Transfer-Encoding: controls the framing",
+            ),
+            (
+                json!({"filters": [{"regex": "a", "replace": ""}], "body": "b"}),
+                "filters: cannot be combined with `body`",
+            ),
             (json!({"filters": [{"regex": "(", "replace": ""}]}), "filters[0].regex: is not a regular expression"),
             (json!({"filters": [{"regex": "a", "replace": "", "options": "d"}]}), "filters[0].options: has the letter"),
         ] {

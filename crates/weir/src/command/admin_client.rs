@@ -11,19 +11,19 @@ use weir_client::{Authorities, CallSettings, HttpClient, HttpClientSettings, Ser
 /// The largest answer: a list of all routes of a large node.
 const MOST_ANSWER: usize = 1 << 30;
 
-/// Which node, and by what key.
+/// The node, and the key for its Admin API.
 #[derive(Debug, Clone, Args)]
 pub struct AdminOptions {
-    /// The Admin API of the node.
+    /// The URL of the node's Admin API.
     #[arg(long, value_name = "URL", env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9180")]
     server: String,
-    /// A file with the key. Without one the variable WEIR_ADMIN_KEY holds it.
+    /// A file with the Admin API key. Without this option the key is read from the environment variable WEIR_ADMIN_KEY.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// A file with the certificate, in PEM, of the authority that vouches for the node.
+    /// A PEM file with the CA certificate that the node's certificate is verified with.
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Takes any certificate of the node.
+    /// Does not verify the node's certificate.
     #[arg(long)]
     insecure: bool,
 }
@@ -53,7 +53,7 @@ impl AdminClient {
                 std::fs::read_to_string(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?
             }
             None => std::env::var("WEIR_ADMIN_KEY")
-                .map_err(|_| "no key: set WEIR_ADMIN_KEY, or name a file with `--key-file`".to_owned())?,
+                .map_err(|_| "no Admin API key: set WEIR_ADMIN_KEY, or give a file with `--key-file`".to_owned())?,
         };
         let authorities = match &options.ca {
             None => Authorities::System,
@@ -71,7 +71,7 @@ impl AdminClient {
             key: key.trim().to_owned(),
             http: HttpClient::new(HttpClientSettings { authorities, ..HttpClientSettings::default() }),
             settings: CallSettings { verification, max_content_bytes: MOST_ANSWER, ..CallSettings::default() },
-            runtime: runtime.map_err(|error| format!("no runtime can be made: {error}"))?,
+            runtime: runtime.map_err(|error| format!("the async runtime cannot be started: {error}"))?,
         })
     }
 
@@ -121,9 +121,9 @@ impl AdminClient {
             }
         }
         let content = body.map_or_else(Bytes::new, |body| body.to_string().into());
-        let request = request.body(content).map_err(|error| format!("the request cannot be made: {error}"))?;
+        let request = request.body(content).map_err(|error| format!("the request cannot be built: {error}"))?;
         let answer = self.runtime.block_on(self.http.call(&url, request, &self.settings));
-        let answer = answer.map_err(|error| format!("{} does not answer: {error}", self.server))?;
+        let answer = answer.map_err(|error| format!("no response from {}: {error}", self.server))?;
         let body = serde_json::from_slice(answer.body());
         Ok((answer.status(), body.unwrap_or_else(|_| String::from_utf8_lossy(answer.body()).into_owned().into())))
     }

@@ -21,31 +21,32 @@ pub struct WantedFiles {
     /// Files and directories with resources, in YAML or JSON; `-` is standard input.
     #[arg(short = 'f', long = "file", value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Deletes what has this label and stands in no file.
+    /// Deletes resources of the node that have this label and are not in the files.
     #[arg(long, value_name = "LABEL=VALUE")]
     prune: Option<String>,
     #[command(flatten)]
     node: AdminOptions,
 }
 
-/// Shows what `weir apply` would change. Ends with 0 if that is nothing, and with 1 if it is something.
+/// Shows what `weir apply` would change. Exits with 0 if there is no difference, and with 1 if there is.
 #[derive(Debug, Args)]
 pub struct DiffCommand {
     #[command(flatten)]
     wanted: WantedFiles,
 }
 
-/// Makes a running node have the resources of files: all of them, or none if something is wrong.
+/// Writes the resources of files to a running node in one transaction: all of them, or none if there is an error.
 ///
-/// What is about to change is shown first, and asked for. Resources that stand in no file stay, unless `--prune` says otherwise.
+/// The changes are shown first, and must be confirmed. Resources that are not in the files stay unchanged, unless `--prune`
+/// selects them for deletion.
 #[derive(Debug, Args)]
 pub struct ApplyCommand {
     #[command(flatten)]
     wanted: WantedFiles,
-    /// Does not ask.
+    /// Applies the changes without asking for confirmation.
     #[arg(long)]
     yes: bool,
-    /// Why, for the history.
+    /// A message with the reason, stored in the history.
     #[arg(short = 'm', long, value_name = "TEXT")]
     message: Option<String>,
 }
@@ -101,7 +102,7 @@ impl ApplyCommand {
 fn confirmed() -> Result<bool, String> {
     let input = io::stdin();
     if !input.is_terminal() {
-        return Err("there is no terminal to ask on: say `--yes`".to_owned());
+        return Err("standard input is not a terminal, so the change cannot be confirmed: use `--yes`".to_owned());
     }
     let _ = write!(io::stderr(), "Apply this? [y/N] ");
     let mut line = String::new();
@@ -113,7 +114,7 @@ fn confirmed() -> Result<bool, String> {
 fn plan(node: &AdminClient, wanted: &WantedFiles) -> Result<ApplyPlan, String> {
     let label = match &wanted.prune {
         None => None,
-        Some(text) => Some(text.split_once('=').ok_or("--prune needs a label and its value, as `team=a`")?),
+        Some(text) => Some(text.split_once('=').ok_or("--prune needs a label and its value, such as `team=a`")?),
     };
     let resources = resource_files::read(&wanted.files)?;
     let revision = node.find("history?count=1")?.unwrap_or_default()["revision"].as_u64().unwrap_or_default();
@@ -192,7 +193,7 @@ fn show(plan: &ApplyPlan) {
         }
     }
     if plan.changes.is_empty() {
-        text.push_str("nothing changes\n");
+        text.push_str("no changes\n");
     }
     // A reader that has gone is not a failure.
     let _ = io::stdout().write_all(text.as_bytes());

@@ -5,9 +5,9 @@ use weir_bench::cli;
 
 use crate::say::say;
 
-/// Measures gateways, this one and others, and reports on it.
+/// Measures Weir and other gateways, and reports the results.
 ///
-/// Ends with 0, with 1 when a result is invalid, or with 2 when there is no result.
+/// Exits with 0, with 1 when a result is invalid, or with 2 when there is no result.
 #[derive(Debug, Args)]
 pub struct BenchCommand {
     #[command(subcommand)]

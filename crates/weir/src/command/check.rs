@@ -11,26 +11,26 @@ use crate::node::PLUGINS;
 use crate::say::say;
 use report::{CheckFinding, CheckSeverity, CheckedFile};
 
-/// Checks configuration files and prints everything that is wrong with them.
+/// Checks configuration files and prints every error and warning.
 ///
-/// Faults go to standard error, one a line, each with its place; other formats go to standard output. Names of hosts are not
-/// looked up.
+/// With `--format text`, the findings go to standard error, one per line, each with file, line and column; the other formats
+/// go to standard output. Host names are not looked up.
 #[derive(Debug, Args)]
 pub struct CheckCommand {
-    /// Configuration files; `-` is standard input, and a directory stands for every .yaml, .yml and .json file in it and below.
+    /// Configuration files; `-` is standard input, and a directory means every .yaml, .yml and .json file in it and below.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// How the findings are written.
+    /// The output format.
     #[arg(long, value_enum, default_value_t = CheckFormat::Text)]
     format: CheckFormat,
-    /// Ends with 1 if there are warnings, too.
+    /// Exits with 1 also if there are only warnings.
     #[arg(long)]
     deny_warnings: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum CheckFormat {
-    /// Lines to read.
+    /// Plain text, one finding per line.
     Text,
     /// One JSON object: `files` and `findings`.
     Json,
@@ -54,7 +54,7 @@ impl CheckCommand {
             }
         }
         if files.is_empty() {
-            say!("no file to check: the directories hold no .yaml, .yml or .json file");
+            say!("no file to check: the directories contain no .yaml, .yml or .json file");
             return ExitFailure::Configuration.into();
         }
         let checked: Vec<CheckedFile> = files.iter().map(|file| check(file)).collect();
@@ -113,7 +113,7 @@ fn say_lines(checked: &[CheckedFile], deny_warnings: bool) {
         let counted = |what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
         match is_valid {
             true if deny_warnings && count > 0 => {
-                say!("{name} is valid, but --deny-warnings refuses {}", counted("warning"));
+                say!("{name} is valid, but --deny-warnings rejects {}", counted("warning"));
             }
             true => say!("{name} is valid"),
             false => say!("{name} is not valid: {}", counted("fault")),

@@ -9,25 +9,25 @@ use weir_convert::{Converted, FindingKind, SyntaxError};
 use crate::exit::{self, ExitFailure};
 use crate::say::say;
 
-/// Writes a configuration of another gateway as one of this one.
+/// Converts the configuration of another gateway to a configuration of Weir.
 ///
-/// The file goes to standard output. What was not carried over, or behaves differently, stands at its beginning and goes to standard
-/// error, each with its place. `weir check` and `weir explain` say of the result what it means.
+/// The converted file goes to standard output. Settings that were not converted or behave differently are listed in comments at
+/// its beginning and on standard error, each with its file and line. Use `weir check` and `weir explain` to examine the result.
 #[derive(Debug, Args)]
 pub struct ConvertCommand {
-    /// What the file is for.
+    /// The format of the file.
     #[arg(value_enum)]
     from: Dialect,
-    /// The file. Files that it includes are looked for beside it.
+    /// The file to convert. Included files are searched for relative to its directory.
     file: PathBuf,
-    /// Ends with 1 if something was not carried over.
+    /// Exits with 1 if a setting was not converted.
     #[arg(long)]
     deny_losses: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Dialect {
-    /// nginx.conf, or a file of its conf.d.
+    /// nginx.conf, or a file of conf.d.
     Nginx,
 }
 
@@ -51,7 +51,7 @@ impl ConvertCommand {
             say!("{finding}");
         }
         if let Err(error) = io::stdout().write_all(converted.yaml().as_bytes()) {
-            say!("the file cannot be written: {error}");
+            say!("cannot write to standard output: {error}");
             return ExitFailure::System.into();
         }
         let is_lossy = converted.findings.iter().any(|finding| finding.kind == FindingKind::Lost);

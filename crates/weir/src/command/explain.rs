@@ -16,27 +16,27 @@ use crate::say::say;
 
 mod calibrated;
 
-/// Says which routes a request could take, why each lost but one, and which plugins it meets there.
+/// Explains how a request is routed: the candidate routes, why all but one are rejected, and the plugins that run.
 ///
-/// Nothing is sent. `weir explain weir.yaml GET https://shop.example/orders/1 -H "X-Tenant: a"`
+/// No request is sent. `weir explain weir.yaml GET https://shop.example/orders/1 -H "X-Tenant: a"`
 ///
-/// Beside each plugin stands what it costs: by itself what a typical configuration adds to a request, counted in instructions
-/// and calibrated before, from docs/reference/prices.md; with `--status` what it costs where it runs.
+/// The cost of each plugin is shown. By default this is a calibrated number of instructions that a typical configuration of the
+/// plugin adds to a request, from docs/reference/prices.md. With `--status` it is the cost measured in a running gateway.
 #[derive(Debug, Args)]
 pub struct Explain {
     /// The configuration file.
     file: PathBuf,
     /// The method of the request.
     method: String,
-    /// The URL of the request, with its host.
+    /// The absolute URL of the request.
     url: String,
-    /// A header field of the request, as `Name: value`. May stand several times.
+    /// A header field of the request, as `Name: value`. Can be given several times.
     #[arg(short = 'H', long = "header", value_name = "FIELD")]
     headers: Vec<String>,
-    /// The address of the client.
+    /// The IP address of the client.
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     from: IpAddr,
-    /// The status address of a gateway that runs this file: says what each plugin costs there.
+    /// The status address of a gateway that runs this file: shows the cost of each plugin as measured there.
     #[arg(long, value_name = "ADDRESS")]
     status: Option<SocketAddr>,
 }
@@ -56,7 +56,7 @@ impl Explain {
                     Some(status) => match prices(status, explanation.route()) {
                         Ok(prices) => prices,
                         Err(error) => {
-                            say!("reading what plugins cost from {status} failed: {error}");
+                            say!("reading the measured costs of plugins from {status} failed: {error}");
                             return ExitFailure::System.into();
                         }
                     },
@@ -96,17 +96,17 @@ fn prices(status: SocketAddr, route: Option<&str>) -> io::Result<HashMap<String,
 fn in_words(price: &Value) -> String {
     let number = |name: &str| price[name].as_f64().unwrap_or_default();
     let mut text = format!(
-        "{:.2} µs of processor time, {:.1} % of the route's",
+        "{:.2} µs of processor time per call, {:.1} % of the processor time of the route",
         number("cpu_ns_per_call") / 1e3,
         number("share_of_route_cpu") * 100.0
     );
     let waited_us = number("waited_ns_per_call") / 1e3;
     if waited_us > 0.0 {
-        text.push_str(&format!(", and {waited_us:.0} µs of waiting"));
+        text.push_str(&format!(", and {waited_us:.0} µs of waiting per call"));
     }
     let held_bytes = number("held_bytes");
     if held_bytes > 0.0 {
-        text.push_str(&format!(", {held_bytes} bytes held so far"));
+        text.push_str(&format!(", {held_bytes} bytes buffered in total"));
     }
     format!("{text} ({} calls measured)", number("calls_measured"))
 }

@@ -11,22 +11,22 @@ use super::admin_client::{AdminClient, AdminOptions};
 use super::resources::{ended, print};
 use crate::say::say;
 
-/// Lists the latest changes of a running node's resources, or shows one of them.
+/// Lists the latest changes of a running node's resources, or shows one change.
 #[derive(Debug, Args)]
 pub struct HistoryCommand {
-    /// Shows this revision, member by member.
+    /// Shows the change of this revision, field by field.
     revision: Option<u64>,
-    /// Only changes of this resource, as `routes/orders`.
+    /// Only changes of this resource, such as `routes/orders`.
     #[arg(long, value_name = "LIST/ID")]
     key: Option<String>,
-    /// How many.
+    /// The number of changes to list.
     #[arg(long, default_value_t = 20)]
     count: u32,
     #[command(flatten)]
     node: AdminOptions,
 }
 
-/// Lists the nodes that share a store, with the revision that each serves.
+/// Lists the nodes that share a store, with the store revision that each node serves.
 #[derive(Debug, Args)]
 pub struct NodesCommand {
     #[command(flatten)]
@@ -51,15 +51,15 @@ impl NodesCommand {
     }
 }
 
-/// Makes all resources of a running node what they were at a revision, as a new revision.
+/// Restores all resources of a running node to their state at an earlier revision. The result is a new revision.
 #[derive(Debug, Args)]
 pub struct RollbackCommand {
-    /// As `weir history` lists it.
+    /// The revision, as `weir history` lists it.
     revision: u64,
-    /// Only shows what would change.
+    /// Shows the changes without making them.
     #[arg(long)]
     dry_run: bool,
-    /// Why, for the history.
+    /// A message with the reason, stored in the history.
     #[arg(short = 'm', long, value_name = "TEXT")]
     message: Option<String>,
     #[command(flatten)]
@@ -74,7 +74,7 @@ impl HistoryCommand {
     fn show(&self, node: &AdminClient) -> Result<(), String> {
         if let Some(revision) = self.revision {
             let found = node.find(&format!("history/{revision}"))?;
-            print(&found.ok_or_else(|| format!("revision {revision} is not kept"))?);
+            print(&found.ok_or_else(|| format!("revision {revision} is not in the history"))?);
             return Ok(());
         }
         let key = self.key.as_ref().map(|key| format!("&key={key}")).unwrap_or_default();
@@ -95,7 +95,7 @@ impl RollbackCommand {
             if self.dry_run {
                 print(&answer.body["changes"]);
             } else {
-                say!("rolled back to revision {}: this is revision {}", self.revision, answer.body["revision"]);
+                say!("rolled back to revision {}; the new revision is {}", self.revision, answer.body["revision"]);
             }
             Ok(())
         }))

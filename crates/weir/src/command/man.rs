@@ -5,12 +5,12 @@ use clap::{Args, CommandFactory};
 use super::Weir;
 use crate::say::{self, say};
 
-/// Prints the manual page, to read with `weir man | man -l -`.
+/// Prints the manual page; read it with `weir man | man -l -`.
 ///
-/// A page of its own stands for each command: `weir man run | man -l -`.
+/// Each command has a separate page: `weir man run | man -l -`.
 #[derive(Debug, Args)]
 pub struct Man {
-    /// The command; all of them in short when left out.
+    /// The command; without it, the page lists all commands.
     command: Option<String>,
 }
 

@@ -10,15 +10,15 @@ use weir_plugin::options::{Row, description, rows};
 use crate::node::PLUGINS;
 use crate::say::{self, say};
 
-/// Lists the plugins, or says what one of them takes.
+/// Lists the plugins, or shows the options of one plugin.
 ///
-/// The same stands in docs/reference/plugins.md. Which plugins a request meets, and in which order, says `weir explain`.
+/// docs/reference/plugins.md has the same text. `weir explain` shows which plugins run for a request, and in which order.
 #[derive(Debug, Args)]
 pub struct PluginsCommand {
-    /// The plugin; all of them in short when left out.
+    /// The plugin; without it, all plugins are listed.
     name: Option<String>,
-    /// Prints the JSON Schema of its options instead, or with `=consumer` of what consumers have of it, or with `=metadata` of
-    /// its `plugin_metadata`.
+    /// Prints a JSON Schema instead: of the options, with `=consumer` of the options in a consumer, or with `=metadata` of the
+    /// options in `plugin_metadata`.
     #[arg(long, value_enum, value_name = "OF", num_args = 0..=1, require_equals = true, default_missing_value = "options",
           requires = "name")]
     schema: Option<ReferencePart>,
@@ -55,7 +55,7 @@ fn find(name: &str) -> Result<&'static Entry, String> {
     PLUGINS.find(name).ok_or_else(|| {
         let meant = closest(name, PLUGINS.entries().iter().map(|entry| entry.name));
         let meant = meant.map(|meant| format!("did you mean `{meant}`? ")).unwrap_or_default();
-        format!("there is no plugin `{name}`; {meant}`weir plugins` lists them")
+        format!("there is no plugin `{name}`; {meant}`weir plugins` lists the plugins")
     })
 }
 
@@ -86,10 +86,10 @@ fn page(entry: &Entry) -> String {
     entry.example.lines().for_each(|line| writeln!(text, "  {line}").expect("a string takes everything"));
     list("Options:", &schema, &mut text);
     if let Some(credential) = entry.credential {
-        list("Under a consumer:", &(credential.schema)(), &mut text);
+        list("Options in a consumer:", &(credential.schema)(), &mut text);
     }
     if let Some(metadata) = entry.metadata {
-        list("In `plugin_metadata`, for wherever it is used:", &(metadata.schema)(), &mut text);
+        list("Options in `plugin_metadata`, for every use of the plugin:", &(metadata.schema)(), &mut text);
     }
     text
 }
@@ -140,9 +140,9 @@ fn schema(entry: &Entry, part: ReferencePart) -> Result<String, String> {
     };
     let schema = schema.ok_or_else(|| match part {
         ReferencePart::Options | ReferencePart::Consumer => {
-            format!("consumers have nothing of `{}`, which is no way to log in", entry.name)
+            format!("`{}` is not an auth plugin and has no options in a consumer", entry.name)
         }
-        ReferencePart::Metadata => format!("`{}` has nothing in `plugin_metadata`", entry.name),
+        ReferencePart::Metadata => format!("`{}` has no options in `plugin_metadata`", entry.name),
     })?;
     Ok(format!("{:#}\n", schema()))
 }

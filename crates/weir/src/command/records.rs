@@ -7,10 +7,10 @@ use serde_json::json;
 use crate::exit::{self, ExitFailure};
 use crate::say::say;
 
-/// Shows what became of the records of a node, from its `data_dir`: also while the node is down.
+/// Shows how many log records of a node's plugins were delivered, are pending or were lost, from its `data_dir`.
 ///
-/// For a node that runs, `/records` on its status address says the same and more. Of a node that has died, what was in memory is
-/// shown as pending there; its next start books it as lost.
+/// This also works while the node is down. For a running node, `/records` on its status address shows the same and more. After
+/// a crash, records that were in memory are shown as pending in memory; the next start of the node counts them as lost.
 #[derive(Debug, Args)]
 pub struct RecordsCommand {
     /// The node's `data_dir`.
@@ -26,7 +26,7 @@ impl RecordsCommand {
                 exit::DONE
             }
             Err(error) => {
-                say!("{}: {error}; name the `data_dir` of a node", self.directory.display());
+                say!("{}: {error}; give the `data_dir` of a node", self.directory.display());
                 ExitFailure::System.into()
             }
         }

@@ -11,9 +11,9 @@ use weir_plugin::options::{description, rows};
 use crate::node::PLUGINS;
 use crate::say;
 
-/// Prints a page of the reference, in Markdown, as it is in this version.
+/// Prints a page of the reference for this version, in Markdown.
 ///
-/// docs/reference has the same pages for the version it belongs to.
+/// docs/reference contains the same pages.
 #[derive(Debug, Args)]
 pub struct ReferenceCommand {
     page: ReferencePage,
@@ -21,9 +21,9 @@ pub struct ReferenceCommand {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ReferencePage {
-    /// Every plugin with its options.
+    /// All plugins with their options.
     Plugins,
-    /// The names that conditions and texts may use.
+    /// The variables for conditions and text templates.
     Variables,
 }
 
@@ -40,10 +40,11 @@ impl ReferenceCommand {
 /// One section for each plugin, from its schema.
 fn plugins() -> String {
     let mut page = String::from(
-        "# Plugins\n\nWritten by `cargo xtask docs` from the plugins themselves; `weir plugins NAME` says the same.\n\nPlugins of \
-         the rewrite stage run before those of the access stage; within a stage, the higher priority runs first.\n\nOptions \
-         that stand within others follow them: `a.b` is `b` in the map `a`, `a[].b` is `b` in each item of the list `a`, and `*` \
-         is any name. *Required* is said of the map or item it stands in.\n",
+        "# Plugins\n\nWritten by `cargo xtask docs` from the plugins themselves; `weir plugins NAME` prints the same text.\n\n\
+         Plugins of the rewrite stage run before plugins of the access stage; within a stage, the plugin with the higher \
+         priority runs first.\n\nNested options are listed after the option that contains them: `a.b` is `b` in the map `a`, \
+         `a[].b` is `b` in each item of the list `a`, and `*` is any name. *Required* means that the option must be present in \
+         each map or item that can contain it.\n",
     );
     let mut entries: Vec<&Entry> = PLUGINS.entries().iter().collect();
     entries.sort_by_key(|entry| entry.name);
@@ -57,11 +58,11 @@ fn plugins() -> String {
         page.push_str("```\n");
         options(&schema, &mut page);
         if let Some(credential) = entry.credential {
-            page.push_str("\nUnder a consumer:\n");
+            page.push_str("\nOptions in a consumer:\n");
             options(&(credential.schema)(), &mut page);
         }
         if let Some(metadata) = entry.metadata {
-            page.push_str("\nIn `plugin_metadata`, for wherever it is used:\n");
+            page.push_str("\nOptions in `plugin_metadata`, for every use of the plugin:\n");
             options(&(metadata.schema)(), &mut page);
         }
     }

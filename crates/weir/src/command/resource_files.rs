@@ -35,7 +35,7 @@ pub fn read(paths: &[PathBuf]) -> Result<BTreeMap<ResourceKey, Value>, String> {
             .map_err(|error| format!("{}: cannot be read: {error}", path.display()))?;
     }
     if files.is_empty() {
-        return Err("no file: the directories hold no .yaml, .yml or .json file".to_owned());
+        return Err("no file: the directories contain no .yaml, .yml or .json file".to_owned());
     }
     let mut resources = BTreeMap::new();
     for file in &files {
@@ -59,11 +59,13 @@ fn add_file(file: &Path, resources: &mut BTreeMap<ResourceKey, Value>) -> Result
     let told = |problem: String| format!("{}: {problem}", file.display());
     let Value::Object(members) = parsed(file)? else { return Ok(()) };
     if let Some(other) = members.keys().find(|key| !LISTS.contains(&key.as_str())) {
-        return Err(told(format!("`{other}` is not a list of resources; settings of a node belong into its own file")));
+        return Err(told(format!(
+            "`{other}` is not a list of resources; settings of a node belong in the node's own file"
+        )));
     }
     for (key, value) in of_lists(members).map_err(told)? {
         if resources.insert(key.clone(), value).is_some() {
-            return Err(told(format!("`{key}` is there a second time")));
+            return Err(told(format!("`{key}` is defined twice")));
         }
     }
     Ok(())
@@ -96,7 +98,7 @@ fn of_lists(members: Map<String, Value>) -> Result<Vec<(ResourceKey, Value)>, St
         for (index, item) in items.into_iter().enumerate() {
             let key = key_of(&list, &item).ok_or_else(|| {
                 let member = if list == "consumers" { "username" } else { "id" };
-                format!("{list}[{index}] has no `{member}`, by which it is found again")
+                format!("{list}[{index}] has no `{member}`, which identifies the resource")
             })?;
             found.push((key, item));
         }

@@ -12,33 +12,33 @@ use super::admin_client::{AdminClient, AdminOptions};
 use crate::exit::{self, ExitFailure};
 use crate::say::say;
 
-/// Shows a resource of a running node, or a list of them.
+/// Shows a resource of a running node, or a list of resources.
 ///
 /// `weir get routes`, `weir get routes/orders`, `weir get consumers/jack/credentials`
 #[derive(Debug, Args)]
 pub struct GetCommand {
-    /// A list, or a list and an id.
+    /// A list such as `routes`, or a list and an id such as `routes/orders`.
     #[arg(value_name = "LIST[/ID]")]
     key: String,
     #[command(flatten)]
     node: AdminOptions,
 }
 
-/// Writes a resource of a running node.
+/// Writes a resource to a running node.
 ///
-/// It is on the node's disk and served by every worker when the command ends.
+/// When the command ends, the resource is on the node's disk and every worker serves it.
 #[derive(Debug, Args)]
 pub struct PutCommand {
-    /// A list and an id, as `routes/orders`.
+    /// A list and an id, such as `routes/orders`.
     #[arg(value_name = "LIST/ID")]
     key: String,
     /// A file with the resource, in YAML or JSON; `-` is standard input.
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     file: PathBuf,
-    /// Only if the resource is still at this revision, as `weir get` shows it (modifiedIndex).
+    /// Writes only if the resource is still at this revision: `modifiedIndex` in the output of `weir get`.
     #[arg(long, value_name = "REVISION")]
     if_revision: Option<u64>,
-    /// Why, for the history.
+    /// A message with the reason, stored in the history.
     #[arg(short = 'm', long, value_name = "TEXT")]
     message: Option<String>,
     #[command(flatten)]
@@ -48,13 +48,13 @@ pub struct PutCommand {
 /// Deletes a resource of a running node.
 #[derive(Debug, Args)]
 pub struct DeleteCommand {
-    /// A list and an id, as `routes/orders`.
+    /// A list and an id, such as `routes/orders`.
     #[arg(value_name = "LIST/ID")]
     key: String,
-    /// Although others refer to it: they are set aside.
+    /// Deletes the resource although other resources refer to it. Those stay in the store and are no longer served.
     #[arg(long)]
     force: bool,
-    /// Why, for the history.
+    /// A message with the reason, stored in the history.
     #[arg(short = 'm', long, value_name = "TEXT")]
     message: Option<String>,
     #[command(flatten)]
@@ -68,7 +68,7 @@ impl GetCommand {
                 print(&found);
                 Ok(())
             }
-            None => Err(format!("`{}` is not there", self.key)),
+            None => Err(format!("`{}` does not exist", self.key)),
         }))
     }
 }

@@ -12,9 +12,9 @@ use crate::say;
 
 /// Runs the gateway from a configuration file.
 ///
-/// The file is watched: a change that is valid is served at once, one that is not is refused whole. On standard error,
-/// `weir: listening on ADDRESS (http)`, or `(https)`, and `weir: status on ADDRESS` name each address, and `weir: ready` follows when
-/// all of them are served.
+/// The file is watched: a valid change takes effect at once, an invalid one is rejected as a whole. On standard error,
+/// `weir: listening on ADDRESS (http)`, or `(https)`, and `weir: status on ADDRESS` name each address, and `weir: ready`
+/// follows when all addresses are served.
 #[derive(Debug, Args)]
 #[command(after_help = SIGNALS)]
 pub struct RunCommand {
@@ -25,23 +25,24 @@ pub struct RunCommand {
     #[arg(long)]
     check: bool,
 
-    /// How lines on standard error look, those of start and stop included.
+    /// The format of the lines on standard error, including the lines at start and stop.
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
 
-    /// Seconds a new binary may take to become ready after SIGUSR2, before it is ended and this one keeps serving.
+    /// The time-out, in seconds, for a new process to become ready after SIGUSR2. When it expires, the new process is ended and
+    /// this one keeps serving.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     upgrade_timeout: Duration,
 }
 
 const SIGNALS: &str = "\
 Signals:
-  SIGTERM, SIGQUIT  take no new connections, finish what was begun (worker_shutdown_timeout), end
-  SIGINT            end at once
-  SIGHUP            read the file again now
-  SIGUSR1           open the access log again, after it was moved away
-  SIGUSR2           start this binary's file again on the same sockets; when the new process is
-                    ready this one drains, and when it fails this one keeps serving";
+  SIGTERM, SIGQUIT  accept no new connections, finish exchanges in flight (worker_shutdown_timeout), exit
+  SIGINT            exit at once
+  SIGHUP            reload the configuration file
+  SIGUSR1           reopen the access log, after it was renamed
+  SIGUSR2           upgrade: start the binary's file as a new process on the same sockets; when the new
+                    process is ready, this one drains; when it fails, this one keeps serving";
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum LogFormat {
@@ -78,9 +79,9 @@ impl RunCommand {
 const LAST_RECORDS: Duration = Duration::from_secs(5);
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds, as 60 or 0.5".to_owned())?;
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds, such as 60 or 0.5".to_owned())?;
     let duration = Duration::try_from_secs_f64(seconds).map_err(|_| "out of range; try 60".to_owned())?;
-    if duration.is_zero() { Err("a new process needs some time; try 60".to_owned()) } else { Ok(duration) }
+    if duration.is_zero() { Err("must be more than zero; try 60".to_owned()) } else { Ok(duration) }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::resources::ended;
 use crate::node::PLUGINS;
 use crate::say::say;
 
-/// Brings resources into the store of a node, or out of it, while the node does not run.
+/// Imports resources into the store of a node, or exports them, while the node is not running.
 #[derive(Debug, Args)]
 pub struct StoreCommand {
     #[command(subcommand)]
@@ -21,17 +21,17 @@ pub struct StoreCommand {
 
 #[derive(Debug, Subcommand)]
 enum StoreAction {
-    /// Makes the resources of files the content of the store: one revision, which can be rolled back.
+    /// Replaces the content of the store with the resources of files, in one revision, which can be rolled back.
     Import {
-        /// The file of the node, which names the store.
+        /// The configuration file of the node, whose `store` setting names the store.
         node: PathBuf,
         /// Files and directories with resources, such as an apisix.yaml or an export; `-` is standard input.
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// Writes all resources to standard output, as a file that `weir run` and `weir store import` take. It has the secrets in it.
+    /// Writes all resources to standard output, as a file for `weir run` or `weir store import`. The file contains the secrets.
     Export {
-        /// The file of the node, which names the store.
+        /// The configuration file of the node, whose `store` setting names the store.
         node: PathBuf,
     },
 }
@@ -41,7 +41,7 @@ impl StoreCommand {
         ended(match self.action {
             StoreAction::Import { node, files } => resource_files::read(&files).and_then(|resources| {
                 let (changed, revision) = import_into_store(&node, resources, &PLUGINS).map_err(lines)?;
-                say!("imported: {changed} resources differ, revision {revision}");
+                say!("imported: {changed} resources changed, revision {revision}");
                 Ok(())
             }),
             StoreAction::Export { node } => export_store(&node).map_err(lines).map(|all| {

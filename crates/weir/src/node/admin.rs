@@ -80,7 +80,7 @@ pub fn start(
     if keys.is_empty() {
         let directory = data_directory(settings, beside);
         let (key, path) = key_file::generated(&directory).map_err(|error| {
-            failed(format!("no key for the Admin API can be kept in {}: {error}", directory.display()))
+            failed(format!("the generated key of the Admin API cannot be stored in {}: {error}", directory.display()))
         })?;
         say!("the key of the Admin API is in {}", path.display());
         keys.push(generated_key(&key));
@@ -98,7 +98,7 @@ pub fn start(
         served: Box::new(move || gateway.upgrade().map(|gateway| gateway.revisions()).unwrap_or_default()),
     });
     let server = AdminServer::start(listeners, api, tls);
-    server.map(Some).map_err(|error| failed(format!("a thread or its runtime cannot be made: {error}")))
+    server.map(Some).map_err(|error| failed(format!("a thread or its async runtime cannot be started: {error}")))
 }
 
 struct AdminService {
@@ -176,7 +176,7 @@ async fn accept(
         let (stream, remote) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                warn!("the Admin API cannot accept: {error}");
+                warn!("the Admin API cannot accept a connection: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }

@@ -13,11 +13,11 @@ pub fn write(report: &AcmeReport, page: &mut Page) {
             page.value(&[("host", &host.host)], expires);
         }
     }
-    page.gauge("weir_acme_failures", "Orders for a host that have failed in a row.");
+    page.gauge("weir_acme_failures", "Consecutive failed certificate orders of a host.");
     for host in &report.hosts {
         page.value(&[("host", &host.host)], host.failures);
     }
-    page.counter("weir_acme_orders", "Orders of certificates, by what became of them.");
+    page.counter("weir_acme_orders", "Certificate orders, by outcome.");
     page.total(&[("outcome", "obtained")], report.orders_ok);
     page.total(&[("outcome", "failed")], report.orders_failed);
 }

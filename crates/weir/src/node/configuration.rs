@@ -70,7 +70,7 @@ impl Subscriber for SnapshotPublisher {
             running.follow(hubs, |line| say!("{line}"));
         }
         if !gateway.publish(Arc::clone(snapshot), PATIENCE) {
-            say!("a worker has not taken on revision {revision} after {} s", PATIENCE.as_secs());
+            say!("a worker has not adopted revision {revision} after {} s", PATIENCE.as_secs());
         }
         if let Some(Err(error)) = self.0.acme.get().and_then(Weak::upgrade).map(|all| all.follow(acme.as_ref())) {
             say!("certificates cannot be ordered: {error}");
@@ -85,10 +85,10 @@ impl Subscriber for SnapshotPublisher {
     fn refused(&self, diagnostics: &[Diagnostic]) {
         say_each(diagnostics);
         match self.settings() {
-            None => say!("the configuration was refused"),
+            None => say!("the configuration was rejected"),
             Some(_) => {
                 self.0.metrics.control.reloads_refused.fetch_add(1, Relaxed);
-                say!("configuration refused, the one before stays in use");
+                say!("configuration rejected, the previous one stays in use");
                 systemd::ready();
             }
         }

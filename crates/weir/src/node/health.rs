@@ -70,7 +70,7 @@ pub fn write(gateway: &DataPlane, page: &mut Page) {
         page.value(&[("upstream", &endpoint.upstream), ("endpoint", &addr)], u8::from(endpoint.is_up));
     }
     let (healthy, unhealthy) = gateway.checks();
-    page.counter("weir_health_checks", "Active health checks made, by what they found.");
+    page.counter("weir_health_checks", "Active health checks, by outcome.");
     page.total(&[("outcome", "healthy")], healthy);
     page.total(&[("outcome", "unhealthy")], unhealthy);
 }

@@ -11,11 +11,14 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
     if hubs.is_empty() {
         return;
     }
-    page.counter("weir_hub_audience", "Events of a hub, times the subscriptions they were for.");
+    page.counter(
+        "weir_hub_audience",
+        "Deliveries to be made: the sum, over all events of a hub, of the subscriptions in the event's audience.",
+    );
     for (hub, status) in hubs {
         page.total(&[("hub", hub)], status.account.audience);
     }
-    page.counter("weir_hub_outcomes", "What became of them, once something has.");
+    page.counter("weir_hub_outcomes", "Finished deliveries, by outcome.");
     for (hub, status) in hubs {
         let tally = status.account.tally;
         let outcomes = [
@@ -28,7 +31,7 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
             page.total(&[("hub", hub), ("outcome", outcome)], count);
         }
     }
-    page.counter("weir_hub_attempts", "Deliveries begun since the process started, repeated ones included.");
+    page.counter("weir_hub_attempts", "Delivery attempts since the process started, retries included.");
     for (hub, status) in hubs {
         page.total(&[("hub", hub)], status.attempts);
     }
@@ -36,11 +39,11 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
 }
 
 fn sizes(hubs: &HubStatuses, page: &mut Page) {
-    page.gauge("weir_hub_pending", "Deliveries still to be made.");
+    page.gauge("weir_hub_pending", "Deliveries that are not finished yet.");
     for (hub, status) in hubs {
         page.value(&[("hub", hub)], status.account.pending);
     }
-    page.gauge("weir_hub_in_flight", "Deliveries under way.");
+    page.gauge("weir_hub_in_flight", "Deliveries in flight.");
     for (hub, status) in hubs {
         page.value(&[("hub", hub)], status.in_flight);
     }
@@ -48,7 +51,7 @@ fn sizes(hubs: &HubStatuses, page: &mut Page) {
     for (hub, status) in hubs {
         page.value(&[("hub", hub)], status.subscriptions);
     }
-    page.gauge("weir_hub_unverified", "Requests that wait for their verification.");
+    page.gauge("weir_hub_unverified", "Subscription requests that wait for their verification.");
     for (hub, status) in hubs {
         page.value(&[("hub", hub)], status.unverified);
     }
@@ -56,7 +59,7 @@ fn sizes(hubs: &HubStatuses, page: &mut Page) {
     for (hub, status) in hubs {
         page.value(&[("hub", hub)], status.stored_events);
     }
-    page.gauge("weir_hub_stored_bytes", "Their size on disk.");
+    page.gauge("weir_hub_stored_bytes", "Size of the stored events on disk.");
     for (hub, status) in hubs {
         page.value(&[("hub", hub)], status.stored_bytes);
     }

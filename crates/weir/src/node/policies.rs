@@ -105,34 +105,37 @@ pub fn write(metrics: &Metrics, page: &mut Page) {
     for (route, price) in &shown {
         page.total(&[("route", route)], price.sampled);
     }
-    page.counter("weir_route_measured_cpu_seconds", "Processor time of the exchanges measured.");
+    page.counter("weir_route_measured_cpu_seconds", "Processor time of the measured exchanges.");
     for (route, price) in &shown {
         page.total(&[("route", route)], seconds(price.cpu_ns));
     }
-    page.counter("weir_policy_measured_calls", "Exchanges that met a policy, of those measured.");
+    page.counter("weir_policy_measured_calls", "Measured exchanges in which a policy ran.");
     for (route, policy, totals) in &rows {
         page.total(&[("route", route), ("policy", policy)], totals.calls());
     }
-    page.counter("weir_policy_measured_cpu_seconds", "Processor time of a policy in the exchanges measured.");
+    page.counter("weir_policy_measured_cpu_seconds", "Processor time of a policy in the measured exchanges.");
     for (route, policy, totals) in &rows {
         page.total(&[("route", route), ("policy", policy)], seconds(totals.cpu_ns));
     }
     page.counter(
         "weir_policy_measured_wait_seconds",
-        "Time a policy waited for other services in the exchanges measured.",
+        "Time a policy waited for other services in the measured exchanges.",
     );
     for (route, policy, totals) in &rows {
         page.total(&[("route", route), ("policy", policy)], seconds(totals.waited_ns));
     }
-    page.counter("weir_policy_refusals", "Exchanges that a policy has answered itself, measured or not.");
+    page.counter("weir_policy_refusals", "Exchanges that a policy answered instead of the upstream, measured or not.");
     for (route, policy, totals) in &rows {
         page.total(&[("route", route), ("policy", policy)], totals.refusals);
     }
-    page.counter("weir_policy_errors", "Exchanges that a policy could not deal with, measured or not.");
+    page.counter("weir_policy_errors", "Exchanges in which a policy failed, measured or not.");
     for (route, policy, totals) in &rows {
         page.total(&[("route", route), ("policy", policy)], totals.errors);
     }
-    page.counter("weir_policy_held_bytes", "Content that was held for a policy, measured or not.");
+    page.counter(
+        "weir_policy_held_bytes",
+        "Bytes of content buffered for a policy, in all exchanges, measured or not.",
+    );
     for (route, policy, totals) in &rows {
         page.total(&[("route", route), ("policy", policy)], totals.held_bytes);
     }

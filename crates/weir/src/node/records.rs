@@ -12,13 +12,16 @@ pub fn report() -> Value {
 /// What `/metrics` shows. `delivered`, `rejected`, `dropped` and what is pending add up to what was accepted.
 pub fn write(page: &mut Page) {
     let accounts = weir_plugins::record_accounts();
-    page.counter("weir_log_records", "Records that plugins have logged, by where they go and what became of them.");
+    page.counter("weir_log_records", "Log records of plugins, by sink, outcome and reason.");
     settled(page, &accounts, |tally| tally.records);
-    page.counter("weir_log_bytes", "Bytes of these records, as workers have copied them.");
+    page.counter("weir_log_bytes", "Bytes of the log records, as copied by the workers, by sink, outcome and reason.");
     settled(page, &accounts, |tally| tally.bytes);
-    page.gauge("weir_log_pending_records", "Records that are not delivered yet, by where they wait.");
+    page.gauge(
+        "weir_log_pending_records",
+        "Log records that are not delivered yet, by sink and by the place where they wait.",
+    );
     pending(page, &accounts, |tally| tally.records);
-    page.gauge("weir_log_pending_bytes", "Bytes of these records.");
+    page.gauge("weir_log_pending_bytes", "Bytes of the log records that are not delivered yet.");
     pending(page, &accounts, |tally| tally.bytes);
     page.gauge("weir_log_sink_up", "Whether the last batch of a sink was delivered.");
     for account in &accounts {

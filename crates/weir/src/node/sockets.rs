@@ -20,7 +20,7 @@ impl fmt::Display for CannotListen {
         let Self { addr, error } = self;
         write!(out, "cannot listen on {addr}: {error}")?;
         match error.kind() {
-            io::ErrorKind::AddrInUse => write!(out, "; another process listens there, or choose another port"),
+            io::ErrorKind::AddrInUse => write!(out, "; stop the process that listens there, or choose another port"),
             io::ErrorKind::PermissionDenied if addr.port() < 1024 => {
                 write!(out, "; ports below 1024 need CAP_NET_BIND_SERVICE")
             }

@@ -20,8 +20,9 @@ use super::{certificates, health, hubs, policies, records, traffic};
 fn held(page: &mut Page) {
     let HeldUse { bytes, limit, refused_for_node, refused_for_client } = HeldBudget::of_process().in_use();
     page.gauge("weir_held_content_bytes", "Content held in memory for plugins, copies and records.").value(&[], bytes);
-    page.gauge("weir_held_content_limit_bytes", "The most that may be (held_content_max).").value(&[], limit);
-    page.counter("weir_held_content_refused", "Times that there was no room for more, by whose limit that was.");
+    page.gauge("weir_held_content_limit_bytes", "Limit of the content held in memory (held_content_max).")
+        .value(&[], limit);
+    page.counter("weir_held_content_refused", "Times that content was not held because a limit was reached, by limit.");
     page.total(&[("limit", "node")], refused_for_node);
     page.total(&[("limit", "client")], refused_for_client);
 }

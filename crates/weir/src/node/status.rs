@@ -86,7 +86,7 @@ async fn accept(listener: TcpListener, state: Arc<NodeState>, permits: Arc<Semap
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                warn!("the status address cannot accept: {error}");
+                warn!("the status address cannot accept a connection: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -127,11 +127,11 @@ fn answer<B>(request: &Request<B>, local: IpAddr, state: &NodeState) -> Response
     let named = request.headers().get(HOST).and_then(|value| value.to_str().ok());
     let named = request.uri().authority().map(Authority::as_str).or(named);
     if named.is_some_and(|host| !is_own_name(host, local)) {
-        let problem = "this address is on loopback: request it as 127.0.0.1, [::1] or localhost\n";
+        let problem = "this is a loopback address: use 127.0.0.1, [::1] or localhost as the host\n";
         return text(StatusCode::MISDIRECTED_REQUEST, problem.into());
     }
     if request.method() != Method::GET && request.method() != Method::HEAD {
-        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered here\n".into());
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n".into());
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return response;
     }
@@ -156,7 +156,7 @@ fn answer<B>(request: &Request<B>, local: IpAddr, state: &NodeState) -> Response
             let format = Format::for_accept(accept);
             respond(StatusCode::OK, format.content_type(), state.scrape(format))
         }
-        _ => text(StatusCode::NOT_FOUND, format!("not here; there are {PATHS}\n")),
+        _ => text(StatusCode::NOT_FOUND, format!("not found; the paths are {PATHS}\n")),
     }
 }
 

@@ -15,7 +15,7 @@ pub fn ready() {
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(error) => warn!("the time since boot is not known: {error}"),
+        Err(error) => warn!("the monotonic clock cannot be read: {error}"),
     }
 }
 

@@ -15,7 +15,7 @@ pub fn write(page: &mut Page, gateway: Option<&DataPlane>) {
         return;
     }
     // Names, labels and types are those of Apache APISIX, whose counters have no `_total`.
-    page.gauge("apisix_node_info", "What the node is.");
+    page.gauge("apisix_node_info", "Host name and version of the node.");
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     page.value(&[("hostname", &host), ("version", env!("CARGO_PKG_VERSION"))], 1);
     if let Some(gateway) = gateway {
@@ -31,7 +31,7 @@ pub fn write(page: &mut Page, gateway: Option<&DataPlane>) {
     for (labels, Totals { ingress, egress, .. }) in &totals {
         page.value(&with(labels, ("type", "ingress")), ingress).value(&with(labels, ("type", "egress")), egress);
     }
-    page.histogram("apisix_http_latency", "Milliseconds of requests, of their upstreams, and of the gateway alone.");
+    page.histogram("apisix_http_latency", "Latency in milliseconds: request, upstream, and the gateway alone.");
     for (labels, totals) in &totals {
         for (kind, latency) in LATENCIES.iter().zip(&totals.latencies) {
             page.counts(&with(labels, ("type", kind)), &BOUNDS_MS, &latency.buckets, latency.sum_ms);
@@ -59,7 +59,7 @@ fn mirrors(page: &mut Page) {
     if mirrors.is_empty() {
         return;
     }
-    page.counter("weir_mirrored_requests", "Copies of requests, by where they go and what became of them.");
+    page.counter("weir_mirrored_requests", "Mirrored copies of requests, by destination and outcome.");
     for (mirror, outcomes) in &mirrors {
         for (outcome, count) in outcomes {
             page.total(&[("mirror", mirror), ("outcome", outcome)], count);

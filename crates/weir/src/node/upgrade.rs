@@ -50,7 +50,9 @@ pub enum Failed {
 impl fmt::Display for Failed {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Failed::Start(program, error) => write!(out, "{} cannot be started: {error}", program.display()),
+            Failed::Start(program, error) => {
+                write!(out, "the new process {} cannot be started: {error}", program.display())
+            }
             Failed::Ended(status) => write!(out, "the new process ended before it was ready ({status})"),
             Failed::Short(status) => {
                 write!(out, "the new process ended within {} s after it was ready ({status})", PROBATION.as_secs_f32())
@@ -58,7 +60,7 @@ impl fmt::Display for Failed {
             Failed::Silent(patience) => {
                 write!(out, "the new process was not ready after {} s and was ended", patience.as_secs_f32())
             }
-            Failed::System(error) => write!(out, "the new process cannot be watched: {error}"),
+            Failed::System(error) => write!(out, "waiting for the new process failed: {error}"),
         }
     }
 }

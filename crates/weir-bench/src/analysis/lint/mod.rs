@@ -58,7 +58,7 @@ const OF_THE_MOMENT: [&str; 2] = ["stolen-cpu", "busy-machine"];
 /// Reads what a publication says, YAML or JSON; `place` is what errors call it.
 pub fn read(place: &str, text: &str) -> Result<Evidence, String> {
     if text.trim().is_empty() {
-        return Err(format!("{place}: says nothing; bench/publications has examples"));
+        return Err(format!("{place}: is empty; bench/publications has examples"));
     }
     serde_saphyr::from_str(text).map_err(|error| format!("{place}: {error}"))
 }

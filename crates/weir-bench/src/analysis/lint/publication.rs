@@ -53,8 +53,8 @@ pub fn judge(evidence: &Evidence) -> Vec<LintVerdict> {
 fn burstable(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
     if let Some(instance) = evidence.machine.instance.as_deref().and_then(burstable_type) {
         let words = format!(
-            "{instance} is a burstable machine: its processors are shared and throttled, so the figure depends on what ran \
-             before and beside"
+            "{instance} is a burstable machine: its processors are shared and throttled, so the figure depends on other \
+             load before and during the measurement"
         );
         verdicts.push(about_all("burstable-machine", Severity::Warning, words));
     }
@@ -63,19 +63,19 @@ fn burstable(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
 fn placement(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
     let says = |words: &str| evidence.topology.iter().any(|one| one.contains(words));
     if says("one machine") && says("separate machines") {
-        let words = "it says both that everything ran on one machine and that it ran on separate ones".to_owned();
+        let words = "the publication says both that everything ran on one machine and on separate machines".to_owned();
         verdicts.push(about_all("contradictory-topology", Severity::Warning, words));
     }
     if !evidence.machine.shared_cpus.is_empty() {
         let words = format!(
-            "target and load share processors {:?}: what one takes the other lacks, so throughput is of the machine, not of \
+            "target and load share processors {:?} and compete for them, so the throughput is that of the machine, not of \
              the target",
             evidence.machine.shared_cpus
         );
         verdicts.push(about_all("shared-processors", Severity::Warning, words));
     }
     if evidence.machine.threads_per_core.is_some_and(|threads| threads > 1) {
-        let words = "processors are hardware threads: two of one core are not two cores".to_owned();
+        let words = "the processors are hardware threads: two threads of a core are not two cores".to_owned();
         verdicts.push(about_all("hardware-threads", Severity::Note, words));
     }
 }
@@ -96,8 +96,7 @@ fn repeats(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
         _ => {}
     }
     if evidence.spread == Some(false) {
-        let words =
-            "no deviation or interval stands beside the figures, so their differences cannot be judged".to_owned();
+        let words = "the figures have no deviation or interval, so their differences cannot be judged".to_owned();
         verdicts.push(about_all("no-spread", Severity::Warning, words));
     }
 }
@@ -115,7 +114,7 @@ fn unstated(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
         missing.push("the CPU model");
     }
     if !missing.is_empty() {
-        let words = format!("not stated: {}; it cannot be repeated", missing.join(", "));
+        let words = format!("not stated: {}; the measurement cannot be repeated", missing.join(", "));
         verdicts.push(about_all("unstated-parameters", Severity::Warning, words));
     }
 }
@@ -131,8 +130,8 @@ fn resolution(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
         .collect();
     if let Some(largest) = below.iter().copied().reduce(f64::max) {
         let words = format!(
-            "{} rows show latencies of at most {largest} ms, and {tool} is accurate to {resolution} ms: neither they nor \
-             their differences can be read",
+            "{} rows show latencies of at most {largest} ms, and {tool} is accurate to {resolution} ms: neither the \
+             latencies nor their differences are meaningful",
             below.len()
         );
         verdicts.push(about_all("below-resolution", Severity::Invalid, words));
@@ -151,8 +150,8 @@ fn scaling(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
             continue;
         }
         let words = format!(
-            "{} cores carry {factor:.2} times per core what {} carry: more than linear, so the small size suffers from \
-             something; no measurement shows from what",
+            "with {} cores, the throughput per core is {factor:.2} times that with {}: scaling is more than linear, so \
+             something limits the smaller size, and no measurement shows what",
             size.cores, first.cores
         );
         let subject = first.name.clone();
@@ -171,7 +170,7 @@ fn claims(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
                 format!(", and already shows {:.2} % errors", row.error_share.unwrap_or(0.0) * 100.0)
             });
             let words =
-                format!("\"{}\": it claims {claimed} connections, the table ends at {shown}{errors}", claim.words);
+                format!("\"{}\": the claim is {claimed} connections, the table ends at {shown}{errors}", claim.words);
             verdicts.push(LintVerdict {
                 subject: Some(claim.row.clone()),
                 ..about_all("claim-beyond-table", Severity::Invalid, words)

@@ -85,7 +85,7 @@ fn little(row: &RowEvidence) -> RuleOutcome {
     (law.in_flight > slots * ROUNDING * drained).then(|| {
         let words = format!(
             "{rps:.0} requests/s x {mean_ms} ms are {:.1} requests in flight, on {slots:.0} connections; by Little's \
-             law those carry at most {:.0} requests/s at that latency",
+             law, {slots:.0} connections carry at most {:.0} requests/s at that latency",
             law.in_flight, law.highest_rps
         );
         (Severity::Invalid, words)
@@ -102,8 +102,8 @@ fn in_flight(row: &RowEvidence) -> RuleOutcome {
     let apart = (implied / counted).max(counted / implied);
     (row.latency_from == Some(LatencyFrom::Sent) && counted > 1.0 && apart > 1.2).then(|| {
         let words = format!(
-            "{counted:.1} requests were in flight on average, but throughput and latency imply {implied:.1}: some waited \
-             from before the measured part or beyond it, so the latencies leave out the longest waits; measure for longer"
+            "{counted:.1} requests were in flight on average, but throughput and latency imply {implied:.1}: some began \
+             before the measured part or ended after it, so the latencies leave out the longest waits; measure for longer"
         );
         (Severity::Invalid, words)
     })
@@ -115,8 +115,8 @@ fn impossible_count(row: &RowEvidence) -> RuleOutcome {
     let most = slots.map_or(MOST_PER_TOOL, |slots| (slots * MOST_PER_CONNECTION).min(MOST_PER_TOOL));
     (rps > most).then(|| {
         let words = format!(
-            "{rps:.0} requests/s were counted, and at most {most:.0} are possible at all: the tool's counts are broken, and \
-             nothing that is computed from them holds"
+            "{rps:.0} requests/s were counted, and at most {most:.0} are possible: the tool's counts are wrong, and so is \
+             everything computed from them"
         );
         (Severity::Invalid, words)
     })
@@ -128,11 +128,11 @@ fn unreachable_rate(row: &RowEvidence) -> RuleOutcome {
         let latency = match row.latency_from {
             Some(LatencyFrom::Sent) => "",
             _ => {
-                "; the backlog grows all the time, so latency from when requests were due measures the rate asked for \
-                  and the length of the run, not the target"
+                "; the backlog grows during the whole run, so the latency from the scheduled time depends on the requested \
+                  rate and the length of the run, not on the target"
             }
         };
-        (Severity::Invalid, format!("{asked:.0} requests/s were asked for and {got:.0} carried{latency}"))
+        (Severity::Invalid, format!("{asked:.0} requests/s were requested and {got:.0} were carried{latency}"))
     })
 }
 
@@ -140,8 +140,8 @@ fn workers_share(row: &RowEvidence) -> RuleOutcome {
     let (workers, cpus) = (row.workers?, row.target_cpus?);
     (workers > cpus).then(|| {
         let words = format!(
-            "{workers} workers share {cpus} of the processors, as the load needs the rest: it is not what {workers} processors \
-             carry"
+            "{workers} workers share {cpus} of the processors, as the load needs the rest: the figure is not the throughput \
+             of {workers} processors"
         );
         (Severity::Warning, words)
     })
@@ -158,8 +158,8 @@ fn generator_late(row: &RowEvidence) -> RuleOutcome {
     }
     let severity = if share < 0.99 { Severity::Invalid } else { Severity::Warning };
     let words = format!(
-        "the generator fell behind its schedule: {:.2} % of requests left more than 1 ms after they were due and a \
-         connection was free, {missed} never left",
+        "the generator fell behind its schedule: {:.2} % of requests were sent more than 1 ms late although a connection \
+         was free, {missed} were never sent",
         (1.0 - share) * 100.0
     );
     Some((severity, words))
@@ -183,7 +183,7 @@ fn generator_saturated(row: &RowEvidence) -> RuleOutcome {
         let target = row.target_cpu.map_or("unknown".to_owned(), |share| format!("{:.0} %", share * 100.0));
         let words = format!(
             "the generator had no processor time left (it used {:.0} %, the backend {:.0} %) while the target used {target} \
-             of its own: throughput is a lower bound for the target; its CPU time per request stands",
+             of its own: the throughput is a lower bound for the target; its CPU time per request is valid",
             generator * 100.0,
             backend * 100.0
         );
@@ -193,7 +193,8 @@ fn generator_saturated(row: &RowEvidence) -> RuleOutcome {
 
 fn backend_saturated(row: &RowEvidence) -> RuleOutcome {
     if row.backend_was_limit == Some(true) {
-        let words = "the backend was the limit, as the publication says itself: the figure is the backend's".to_owned();
+        let words = "the backend was the bottleneck, as the publication says itself: the figure is that of the backend"
+            .to_owned();
         return Some((Severity::Invalid, words));
     }
     let (generator, backend, busiest) = driving_cpu(row);
@@ -201,8 +202,8 @@ fn backend_saturated(row: &RowEvidence) -> RuleOutcome {
         !row.direct && busiest >= SATURATED && backend > generator && !target_is_limit(row) && !row.backend_limits;
     limit.then(|| {
         let words = format!(
-            "the backend had no processor time left (it used {:.0} %, the generator {:.0} %): throughput is the backend's, \
-             a lower bound for the target",
+            "the backend had no processor time left (it used {:.0} %, the generator {:.0} %): the throughput is that of the \
+             backend, a lower bound for the target",
             backend * 100.0,
             generator * 100.0
         );
@@ -213,7 +214,7 @@ fn backend_saturated(row: &RowEvidence) -> RuleOutcome {
 fn upstream_not_reused(row: &RowEvidence) -> RuleOutcome {
     if row.upstream_keepalive == Some(false) {
         let words = "the target is configured without upstream keep-alive: every request opens a connection to the \
-                     backend, which is a handicap, not the target"
+                     backend, so the figure shows this handicap, not the target"
             .to_owned();
         return Some((Severity::Invalid, words));
     }
@@ -226,8 +227,8 @@ fn upstream_not_reused(row: &RowEvidence) -> RuleOutcome {
     let share = opened_again as f64 / completed as f64;
     (share > 0.05).then(|| {
         let words = format!(
-            "the target opened {connects} connections to its upstreams for {completed} requests: they are not reused, so \
-             connecting is what was measured"
+            "the target opened {connects} connections to its upstreams for {completed} requests: connections are not \
+             reused, so the figure is mainly the cost of connecting"
         );
         (if share > 0.5 { Severity::Invalid } else { Severity::Warning }, words)
     })
@@ -252,7 +253,10 @@ fn count_not_reached(row: &RowEvidence) -> RuleOutcome {
         let when = row
             .duration_s
             .map_or(String::new(), |s| format!("; in {s:.0} s that count needs {:.0} requests/s", asked as f64 / s));
-        (Severity::Warning, format!("{asked} requests were announced and {completed} sent: time ended first{when}"))
+        (
+            Severity::Warning,
+            format!("{asked} requests were planned and {completed} sent: the time limit came first{when}"),
+        )
     })
 }
 
@@ -287,7 +291,7 @@ fn busy_machine(row: &RowEvidence) -> RuleOutcome {
 fn ports_exhausted(row: &RowEvidence) -> RuleOutcome {
     let count = row.out_of_ports.filter(|count| *count > 0)?;
     let words = format!(
-        "the generator could not open {count} connections for want of ports or file descriptors: see `weir bench doctor`"
+        "the generator could not open {count} connections for lack of ports or file descriptors: see `weir bench doctor`"
     );
     Some((Severity::Invalid, words))
 }
@@ -296,7 +300,7 @@ fn backlog_overflow(row: &RowEvidence) -> RuleOutcome {
     let count = row.listen_overflows.filter(|count| *count > 0)?;
     let words = format!(
         "{count} connections were dropped because a listen queue was full: raise net.core.somaxconn and the backlog; \
-         their clients waited a second or more for a second SYN"
+         their clients waited a second or more before they repeated the SYN"
     );
     Some((Severity::Warning, words))
 }
@@ -304,7 +308,8 @@ fn backlog_overflow(row: &RowEvidence) -> RuleOutcome {
 fn not_2xx(row: &RowEvidence) -> RuleOutcome {
     let (count, completed) = (row.not_2xx.filter(|count| *count > 0 && !row.backend_limits)?, row.completed?);
     let share = count as f64 / completed.max(1) as f64;
-    let words = format!("{count} of {completed} responses were not 2xx: an error page is cheaper than an answer");
+    let words =
+        format!("{count} of {completed} responses were not 2xx: an error response costs less than a normal response");
     Some((if share > 0.001 { Severity::Invalid } else { Severity::Warning }, words))
 }
 
@@ -321,22 +326,23 @@ fn not_all_held(row: &RowEvidence) -> RuleOutcome {
     let (severity, why) = match (row.out_of_ports.unwrap_or(0), row.target_files.zip(row.target_files_limit)) {
         (local, _) if local > 0 => (
             Severity::Invalid,
-            format!("the generator had no port or no open file for {local}: more load.processes help"),
+            format!("the generator had no port or no open file for {local} connections: increase load.processes"),
         ),
         (_, Some((most, limit))) if most as f64 >= limit as f64 * FILES_ARE_LIMIT => {
-            let why = format!("the {who} had {most} open files, of {limit} that a process of it may have");
+            let why = format!("the {who} had {most} open files, and the limit for one of its processes is {limit}");
             (Severity::Warning, why)
         }
         (_, Some((most, limit))) if !row.target_files_grew => {
             let why = format!(
-                "the {who} took no more by a limit of its own, with {most} open files of {limit} that a process of it may have"
+                "the {who} stopped at an internal limit, with {most} open files and a limit of {limit} for one process"
             );
             (Severity::Warning, why)
         }
-        _ => (Severity::Invalid, "the run ended before all were opened; measure for longer".to_owned()),
+        _ => (Severity::Invalid, "the run ended before all connections were opened; measure for longer".to_owned()),
     };
     let closed = row.closed_idle.filter(|closed| *closed > 0);
-    let closed = closed.map_or(String::new(), |closed| format!("; it closed {closed} idle ones to take others"));
+    let closed =
+        closed.map_or(String::new(), |closed| format!("; it closed {closed} idle connections to accept others"));
     Some((severity, format!("{held} of {asked} connections were held: {why}{closed}")))
 }
 
@@ -349,7 +355,7 @@ fn errors(row: &RowEvidence) -> RuleOutcome {
     if row.events {
         return Some((
             Severity::Note,
-            format!("{:.3} % of the exchanges failed around what was made to fail", share * 100.0),
+            format!("{:.3} % of the exchanges failed around the injected failures", share * 100.0),
         ));
     }
     let severity = if share > 0.01 { Severity::Invalid } else { Severity::Warning };
@@ -376,15 +382,15 @@ fn target_errors(row: &RowEvidence) -> RuleOutcome {
 fn records_lost(row: &RowEvidence) -> RuleOutcome {
     let share = row.records_lost.filter(|share| *share > 0.0)?;
     let words = format!(
-        "{:.2} % of the requests are not in the target's log: what it does not write costs it nothing, so the row is not what \
-         logging costs",
+        "{:.2} % of the requests are not in the target's log: records that are not written cost nothing, so the row does not \
+         show the cost of logging",
         share * 100.0
     );
     Some((if share > 0.01 { Severity::Invalid } else { Severity::Warning }, words))
 }
 
 fn stand_in(row: &RowEvidence) -> RuleOutcome {
-    let words = format!("{}: what it costs is told, what it does is not the same", row.stand_ins.join("; "));
+    let words = format!("{}: the cost is shown, but the behaviour is not the same", row.stand_ins.join("; "));
     (!row.stand_ins.is_empty()).then_some((Severity::Note, words))
 }
 
@@ -394,16 +400,16 @@ fn coordinated_omission(row: &RowEvidence) -> RuleOutcome {
     }
     let Some(corrected) = row.corrected_p99_ms else {
         let words =
-            "a closed loop stops asking while it waits, so its latencies leave out what a stall did to requests \
-                     that were not sent; nothing here allows to tell how much (coordinated omission)"
+            "a closed loop sends nothing while it waits, so its latencies leave out the effect of a stall on requests \
+                     that were not sent (coordinated omission); the size of this effect cannot be determined here"
                 .to_owned();
         return Some((Severity::Warning, words));
     };
     let p99 = row.p99_ms?;
     (corrected > p99 * 3.0).then(|| {
         let words = format!(
-            "the closed loop hid stalls: the 99th percentile is {p99:.3} ms as sent and would be {corrected:.3} ms with the \
-             requests that were not sent meanwhile (coordinated omission); the open-loop rows tell the latency"
+            "the closed loop hid stalls: the 99th percentile is {p99:.3} ms, and would be {corrected:.3} ms with the requests \
+             that were not sent during the stalls (coordinated omission); the open-loop rows show the latency"
         );
         (Severity::Note, words)
     })
@@ -411,8 +417,7 @@ fn coordinated_omission(row: &RowEvidence) -> RuleOutcome {
 
 fn averages_only(row: &RowEvidence) -> RuleOutcome {
     (row.mean_ms.is_some() && row.p50_ms.is_none() && row.p95_ms.is_none() && row.p99_ms.is_none()).then(|| {
-        let words =
-            "latency is an average only: it says nothing about the slow requests, which is what users feel".to_owned();
+        let words = "latency is an average only: it does not show the slow requests, which users notice".to_owned();
         (Severity::Warning, words)
     })
 }

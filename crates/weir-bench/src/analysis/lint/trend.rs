@@ -91,11 +91,15 @@ fn trend(changes: &[ThroughputChange], variance: Option<f64>, by_chance: f64) ->
         // Of the mean of both ends, as it is judged, made one of the beginning.
         let (first, last) = (1.0 - size / 2.0, 1.0 + size / 2.0);
         let how = match size > 0.0 {
-            true if first <= 0.0 => "began with nothing".to_owned(),
+            true if first <= 0.0 => "began at zero".to_owned(),
             true => format!("rose by {:.0} %", (last / first - 1.0) * 100.0),
             false => format!("fell by {:.0} %", (1.0 - last / first) * 100.0),
         };
-        let why = if size > 0.0 { "the warm-up was too short" } else { "something fills up or heats up" };
+        let why = if size > 0.0 {
+            "the warm-up was too short"
+        } else {
+            "a buffer or cache fills up, or the processor heats up"
+        };
         format!("throughput {how} during the measured part: {why}")
     })
 }
@@ -186,7 +190,7 @@ mod tests {
         let rising = run("a", (0..10).map(|step| 100.0 + 3.0 * f64::from(step)));
         assert!(words(&[rising]).contains("rose by 20 %"));
         let nothing_first = run("a", [0.0, 0.0, 0.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0]);
-        assert!(words(&[nothing_first]).contains("began with nothing"));
+        assert!(words(&[nothing_first]).contains("began at zero"));
         assert_eq!(words(&[run("a", [0.0; 10])]), "");
         assert_eq!(words(&[run("a", [1.0, 9.0])]), "");
     }

@@ -27,30 +27,31 @@ use crate::engine::{
 pub use self::report::report;
 pub use self::verdict::verdict;
 
-/// Load a URL and say what it takes: closed loop like wrk, or at a rate like wrk2.
+/// Generate load on a URL and report throughput and latency: in a closed loop like wrk, or at a fixed rate like wrk2.
 ///
-/// Latency counts from when a request was due, service time from when it was sent; both are always printed.
+/// Latency is measured from the time at which a request was due, service time from the time at which it was sent; both are
+/// always printed.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LoadArguments {
-    /// http://, https://, ws:// or wss://; several are taken in turn at random
+    /// http://, https://, ws:// or wss://; with several URLs, each request uses one of them at random
     #[arg(required_unless_present = "plan")]
     url: Vec<String>,
-    /// Connections kept open
+    /// Number of connections kept open
     #[arg(short, long, default_value_t = 10)]
     connections: usize,
-    /// Threads; one is enough until it is busy, which the report says
+    /// Number of threads; one is enough unless the report shows that the generator is busy
     #[arg(short, long, default_value_t = 1)]
     threads: usize,
-    /// How long: 10s, 2m; a bare number is seconds [default: 10s, unless --requests is given]
+    /// Duration of the run: 10s, 2m; a bare number is seconds [default: 10s, unless --requests is given]
     #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = time)]
     duration: Option<Duration>,
     /// Stop after this many requests
     #[arg(short = 'n', long, value_name = "COUNT")]
     requests: Option<u64>,
-    /// Open loop: requests (messages) per second, due by the clock whatever has been answered
+    /// Open loop: requests (messages) per second, sent on schedule even if earlier ones are not answered yet
     #[arg(short = 'R', long, value_name = "PER SECOND")]
     rate: Option<f64>,
-    /// Open loop with exponential gaps, as independent users make them
+    /// Open loop with exponentially distributed gaps (Poisson arrivals), as from independent users
     #[arg(long, requires = "rate")]
     poisson: bool,
     /// Open loop whose rate grows from this to --rate over the whole run
@@ -68,7 +69,7 @@ pub struct LoadArguments {
     /// HTTP method [default: GET, or POST with a body]
     #[arg(short, long, short_alias = 'X')]
     method: Option<String>,
-    /// Header line, `Name: value`; several times
+    /// Header line, `Name: value`; can be given several times
     #[arg(short = 'H', long, value_name = "HEADER", value_parser = header)]
     header: Vec<(String, String)>,
     /// Body; `@FILE` reads a file
@@ -86,7 +87,7 @@ pub struct LoadArguments {
     /// Open a connection for each request
     #[arg(long, alias = "disable-keepalive")]
     no_keepalive: bool,
-    /// What to speak [default: http1; websocket for ws:// and wss://]
+    /// Protocol [default: http1; websocket for ws:// and wss://]
     #[arg(short, long, value_enum)]
     protocol: Option<ProtocolName>,
     /// HTTP/2: streams per connection
@@ -95,19 +96,19 @@ pub struct LoadArguments {
     /// WebSocket: bytes per message
     #[arg(long, value_name = "SIZE", default_value = "500", value_parser = bytes)]
     message_size: u64,
-    /// WebSocket: what an answer must be
+    /// WebSocket: the answer that is expected to a message
     #[arg(long, value_enum, default_value_t = EchoName::Same)]
     echo: EchoName,
-    /// Local address to connect from; several are taken in turn, `127.0.0.2-127.0.0.9` is a range
+    /// Local address to connect from; several are used in turn, `127.0.0.2-127.0.0.9` is a range
     #[arg(long, value_name = "ADDRESS", value_parser = addresses)]
     source: Vec<Vec<IpAddr>>,
-    /// Connect here instead of where the URL says
+    /// Connect to this address instead of the host of the URL
     #[arg(long, value_name = "HOST:PORT")]
     connect_to: Option<String>,
-    /// Verify certificates against these authorities, PEM; without it, none is verified
+    /// Verify certificates with these CA certificates (PEM); without this option, certificates are not verified
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
-    /// Server name to ask for (SNI)
+    /// Server name to send (SNI)
     #[arg(long, value_name = "NAME")]
     sni: Option<String>,
     /// Resume TLS sessions
@@ -116,7 +117,7 @@ pub struct LoadArguments {
     /// Pin threads to these processors: 0,1
     #[arg(long, value_delimiter = ',', value_name = "CPU")]
     cpus: Vec<usize>,
-    /// Seed of everything random
+    /// Seed for everything random
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Run the plan of this JSON file instead (`-`: standard input)
@@ -125,10 +126,10 @@ pub struct LoadArguments {
     /// Write the whole result as JSON (`-`: standard output, without the report)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Say nothing while it runs
+    /// Print nothing during the run
     #[arg(short, long)]
     quiet: bool,
-    /// Taken for wrk's sake: latency is always printed
+    /// Accepted for compatibility with wrk: latency is always printed
     #[arg(long, hide = true)]
     latency: bool,
 }
@@ -139,7 +140,7 @@ enum ProtocolName {
     Http2,
     #[value(alias = "ws")]
     Websocket,
-    /// Connect, upgrade and close, again and again
+    /// Connect, upgrade and close, repeatedly
     WebsocketConnect,
     Sse,
     /// Open connections and hold them

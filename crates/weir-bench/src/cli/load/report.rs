@@ -77,7 +77,11 @@ fn answers(plan: &LoadPlan, result: &LoadResult) -> Vec<ReportLine> {
             thousands(total.missed)
         );
         let within = |share| total.sent_within(share).map_or("never".to_owned(), |ns| time(ns as f64));
-        let schedule = format!("99 % sent within {} of when due, 99.9 % within {}", within(0.99), within(0.999));
+        let schedule = format!(
+            "99 % of requests were sent within {} of their scheduled time, 99.9 % within {}",
+            within(0.99),
+            within(0.999)
+        );
         lines.extend([("due", due), ("on schedule", schedule)]);
     }
     if !total.statuses.is_empty() {

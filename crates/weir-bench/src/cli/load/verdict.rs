@@ -22,8 +22,9 @@ pub fn verdict(plan: &LoadPlan, result: &LoadResult) -> Vec<String> {
     }
     if plan.pacing.is_open() && total.completed > 0 && result.rate() < result.offered_rate() * KEPT_UP {
         sentences.push(format!(
-            "The schedule was missed: {:.0} requests per second were due and {:.0} answered. Latency counts from when \
-             each was due, so it grows with the length of the run; a lower rate (-R) shows what the target carries.",
+            "The schedule was missed: {:.0} requests per second were due and {:.0} answered. Latency is measured from the \
+             time at which each request was due, so it grows with the length of the run; use a lower rate (-R) to find what \
+             the target can carry.",
             result.offered_rate(),
             result.rate()
         ));
@@ -51,8 +52,10 @@ pub fn verdict(plan: &LoadPlan, result: &LoadResult) -> Vec<String> {
         ));
     }
     if total.errors.sum() > 0 && total.completed > 0 {
-        sentences
-            .push(format!("{} requests had no complete answer; latency is that of the others.", total.errors.sum()));
+        sentences.push(format!(
+            "{} requests had no complete answer; they are not included in the latency.",
+            total.errors.sum()
+        ));
     }
     if total.errors.local + result.connections.failed.local > 0 {
         sentences.push("This machine ran out of ports or file descriptors; try --source or `ulimit -n`.".to_owned());
@@ -62,7 +65,7 @@ pub fn verdict(plan: &LoadPlan, result: &LoadResult) -> Vec<String> {
     }
     if total.completed > 0 && total.completed < FEW {
         sentences.push(format!(
-            "Only {} answers: the 99.9th percentile stands on the slowest {}.",
+            "Only {} answers: the 99.9th percentile is based on the slowest {}.",
             total.completed,
             (total.completed / 1_000).max(1)
         ));
@@ -81,7 +84,7 @@ fn no_answers(result: &LoadResult) -> String {
         Some(("tls", _)) => ": TLS failed; is it HTTPS, and its certificate signed by one of --cacert?",
         Some(("timeout", _)) => ": every answer took longer than --timeout",
         Some(("closed" | "reset", _)) => ": the target closed its connections before it answered",
-        Some(("protocol", _)) => ": what came back is not the protocol that was asked for (-p)",
+        Some(("protocol", _)) => ": the answers are not in the requested protocol (-p)",
         Some(("local", _)) => ": this machine ran out of ports or file descriptors",
         _ => "",
     };

@@ -153,7 +153,9 @@ impl EtcdConnection {
             let answers = grpc.streaming(request, path, ProstCodec::<LeaseId, LeaseState>::default()).await?;
             Ok(answers.into_inner().message().await?.is_some_and(|state| state.ttl_s > 0))
         };
-        timeout(self.timeout, kept).await.unwrap_or_else(|_| Err(EtcdError("it keeps no lease".to_owned())))
+        timeout(self.timeout, kept)
+            .await
+            .unwrap_or_else(|_| Err(EtcdError("it did not renew the lease in time".to_owned())))
     }
 
     /// Watches what is asked for. Further requests go through what is returned first; the watch ends with it.
@@ -174,7 +176,7 @@ impl EtcdConnection {
             Ok(grpc.streaming(request, path, codec).await?.into_inner())
         };
         let answers = timeout(self.timeout, opened).await;
-        Ok((asking, answers.unwrap_or_else(|_| Err(EtcdError("it opens no watch".to_owned())))?))
+        Ok((asking, answers.unwrap_or_else(|_| Err(EtcdError("it did not open a watch in time".to_owned())))?))
     }
 }
 

@@ -143,7 +143,7 @@ impl Follower {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = match runtime {
             Ok(runtime) => runtime,
-            Err(error) => return self.tell_first(Err(format!("no runtime can be made: {error}"))),
+            Err(error) => return self.tell_first(Err(format!("the async runtime cannot be started: {error}"))),
         };
         runtime.block_on(self.follow(&mut commands));
     }
@@ -219,7 +219,7 @@ impl Follower {
             let is_doubtful = is_other || was_set_back;
             if set.all.is_empty() && is_doubtful {
                 emptied = Some(format!(
-                    "{member}: everything that was in it is gone; what was there goes on serving until something is put there"
+                    "{member}: all resources are gone; the last known ones stay in use until a resource is written again"
                 ));
             } else {
                 self.copy.replace(&set);

@@ -68,13 +68,13 @@ pub fn publish_first(
         candidate = loader.load().map_err(|faults| publisher.refuse(faults))?;
     }
     Err(publisher
-        .refuse(vec![Diagnostic::of_source(loader.source_name(), "too much is wrong with the store's resources")]))
+        .refuse(vec![Diagnostic::of_source(loader.source_name(), "too many of the store's resources are invalid")]))
 }
 
 /// What is kept and not served is a warning of what serves.
 fn with_set_aside(loaded: &LoadedDocument, aside: &BTreeMap<ResourceKey, Diagnostic>) -> Vec<Diagnostic> {
     let told = aside.values().map(|fault| Diagnostic {
-        problem: format!("{}; the resource is kept, and not served", fault.problem),
+        problem: format!("{}; the resource stays in the store and is not served", fault.problem),
         ..fault.clone()
     });
     loaded.warnings.iter().cloned().chain(told).collect()
@@ -84,7 +84,7 @@ impl Watching {
     /// Makes a change, with those that wait behind it.
     pub(super) fn change(&mut self, first: QueuedWrite) {
         let Some(live) = self.loader.live().map(Arc::clone) else {
-            let failure = StoreFailure::new("resources stand in the configuration file", "change the file");
+            let failure = StoreFailure::new("the resources are in the configuration file", "change the file");
             return first.answer(WriteOutcome::Failed(failure));
         };
         if live.store().shared().is_some() {
@@ -159,7 +159,7 @@ impl Watching {
             }
             write = one.write;
         }
-        let failure = StoreFailure::new("others change the same resources all the time", "try again in a moment");
+        let failure = StoreFailure::new("other clients keep changing the same resources", "try again in a moment");
         write.answer(WriteOutcome::Failed(failure));
     }
 
@@ -200,7 +200,8 @@ impl Watching {
         self.store_problem.clone_from(&state.problem);
         if let Some(problem) = state.problem.filter(|_| is_new) {
             let told = format!("the store cannot be used: {problem}");
-            let advice = "what was read last goes on serving, and nothing can be changed until it can";
+            let advice =
+                "the last known resources stay in use, and no changes are possible until the store can be used";
             self.publisher.refuse(vec![Diagnostic::of_source(self.loader.source_name(), told).advise(advice)]);
         }
     }
@@ -359,7 +360,7 @@ fn refuse(staged: StagedChange, rejection: &Rejection) {
         Rejection::Invalid(diagnostics) => WriteOutcome::Invalid(diagnostics.clone()),
         Rejection::Failed(failure) => WriteOutcome::Failed(failure.clone()),
         Rejection::MovedOn => {
-            let failure = StoreFailure::new("others have changed the same resources", "try again in a moment");
+            let failure = StoreFailure::new("another client has changed the same resources", "try again in a moment");
             WriteOutcome::Failed(failure)
         }
         Rejection::OnlyTried => WriteOutcome::Applied(WriteReceipt { record, publication: 0, set_aside: Vec::new() }),

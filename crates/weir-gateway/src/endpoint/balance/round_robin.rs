@@ -34,7 +34,7 @@ impl Credits {
     }
 
     /// The seat whose turn it is among those that are usable.
-    fn turn(&mut self, seats: &[Seat], usable: impl Fn(usize) -> bool) -> Option<usize> {
+    fn next_seat(&mut self, seats: &[Seat], usable: impl Fn(usize) -> bool) -> Option<usize> {
         let mut total = 0;
         let mut best: Option<usize> = None;
         for (index, seat) in seats.iter().enumerate().filter(|(_, seat)| usable(seat.endpoint)) {
@@ -63,7 +63,7 @@ impl RoundRobin {
         let (order, next) = match &self.turns {
             Turns::Known { order, next } => (order, next),
             Turns::Counted(credits) => {
-                return credits.borrow_mut().turn(&self.seats, usable).map(|seat| self.seats[seat].endpoint);
+                return credits.borrow_mut().next_seat(&self.seats, usable).map(|seat| self.seats[seat].endpoint);
             }
         };
         let turn = next.get();
@@ -89,7 +89,7 @@ impl Turns {
         if count > MAX_TURNS || count * seats.len() as u64 > MAX_STEPS {
             return Turns::Counted(RefCell::new(credits));
         }
-        let turn = |_| credits.turn(seats, |_| true).expect("a tier has a seat");
+        let turn = |_| credits.next_seat(seats, |_| true).expect("a tier has a seat");
         let order = (0..count).map(turn).map(|seat| seats[seat].endpoint as u32).collect();
         Turns::Known { order, next: Cell::new(0) }
     }

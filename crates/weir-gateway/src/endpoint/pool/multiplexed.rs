@@ -152,7 +152,7 @@ async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr) {
             SilenceVerdict::Well => {}
             SilenceVerdict::Ask => state.protocol().send_ping(),
             SilenceVerdict::Gone => {
-                tracing::warn!("the endpoint {addr} has not answered a ping (HTTP/2): its connection is given up");
+                tracing::warn!("the endpoint {addr} has not answered an HTTP/2 PING: the connection is closed");
                 return Poll::Ready(());
             }
         }

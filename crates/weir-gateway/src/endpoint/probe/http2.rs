@@ -66,7 +66,7 @@ struct ProbeExchange {
 impl ProbeExchange {
     fn begin(stream: Stream, fields: &[(String, String)], content: &[u8]) -> io::Result<ProbeExchange> {
         if stream.tls().is_some_and(|session| session.protocol() != Some(b"h2")) {
-            return Err(io::Error::other("it does not speak HTTP/2"));
+            return Err(io::Error::other("the endpoint does not speak HTTP/2"));
         }
         let mut protocol = Connection::new(Role::Client, BOUNDS, 0);
         let method = Method::parse(fields[0].1.as_bytes());
@@ -75,7 +75,10 @@ impl ProbeExchange {
         });
         let (id, _) = asked.expect("it is the first stream");
         if !content.is_empty() && protocol.send_data(id, content, true) < content.len() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the content of a check is larger than 64 KiB"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the request body of the health check is larger than 64 KiB",
+            ));
         }
         let (stash, head, content) = (Vec::new(), ResponseHead::default(), Vec::new());
         Ok(ProbeExchange { stream, protocol, stash, head, content, trailers: Trailers::default(), ended: false })
@@ -142,7 +145,7 @@ fn request(asked: &CheckRequest, secured: bool) -> io::Result<Vec<(String, Strin
         let (name, value) = line.split_once(':').unwrap_or((line, ""));
         let (name, value) = (name.trim().to_ascii_lowercase(), value.trim().to_owned());
         if !field::is_name(name.as_bytes()) || !field::is_value(value.as_bytes()) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a header of a check is none"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a header of the health check is not valid"));
         }
         match name == "host" {
             true => host = value, // RFC 9113 §8.3.1: whom it is for stands in `:authority`

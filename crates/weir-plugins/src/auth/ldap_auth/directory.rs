@@ -47,7 +47,7 @@ impl fmt::Display for DirectoryError {
             DirectoryError::Late(timeout) => write!(f, "no answer within {} ms", timeout.as_millis()),
             DirectoryError::Broken(error) => write!(f, "{error}"),
             DirectoryError::Trust(error) => write!(f, "{error}"),
-            DirectoryError::Unwilling(code, text) => write!(f, "it answers with the code {code} {text}"),
+            DirectoryError::Unwilling(code, text) => write!(f, "the directory answered with result code {code} {text}"),
         }
     }
 }
@@ -109,7 +109,7 @@ impl Directory {
         name: &str,
         password: &str,
     ) -> Result<BindResult, DirectoryError> {
-        let _permit = connections.permits.acquire().await.expect("it is never closed");
+        let _permit = connections.permits.acquire().await.expect("the semaphore is never closed");
         while let Some(mut connection) = connections.take() {
             // It may have been closed just now, which says nothing about the directory.
             if let Ok(answer) = connection.simple_bind(name, password).await {

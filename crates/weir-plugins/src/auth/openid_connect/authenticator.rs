@@ -122,7 +122,7 @@ impl OpenidAuthenticator {
             None => (format!("Bearer realm=\"{realm}\""), "No bearer token found in request".to_owned()),
             Some(fault) => {
                 let error = format!("Bearer realm=\"{realm}\", error=\"invalid_token\", error_description=\"{fault}\"");
-                (error, format!("The client is not let in: {fault}"))
+                (error, format!("The request is refused: {fault}"))
             }
         };
         let stop = RefusalResponse::new(401, "message", &message).send(exchange);

@@ -66,12 +66,16 @@ impl TokenRules {
     }
 
     fn fault_of_times(&self, claims: &Map<String, Value>, now_s: f64) -> Option<&'static str> {
-        let Some(Claims { exp, nbf, iat }) = Claims::of(claims) else { return Some("a time is none") };
+        let Some(Claims { exp, nbf, iat }) = Claims::of(claims) else {
+            return Some("a time claim of the token is not a number");
+        };
         match exp {
-            None => Some("it never ends"),
-            Some(exp) if now_s > exp + LEEWAY_S => Some("it has ended"),
-            _ if nbf.is_some_and(|nbf| now_s < nbf - LEEWAY_S) => Some("it has not begun"),
-            _ if iat.is_some_and(|iat| now_s < iat - self.iat_slack_s) => Some("it is from the future"),
+            None => Some("the token has no expiry (exp)"),
+            Some(exp) if now_s > exp + LEEWAY_S => Some("the token has expired"),
+            _ if nbf.is_some_and(|nbf| now_s < nbf - LEEWAY_S) => Some("the token is not valid yet (nbf)"),
+            _ if iat.is_some_and(|iat| now_s < iat - self.iat_slack_s) => {
+                Some("the token was issued in the future (iat)")
+            }
             _ => None,
         }
     }
@@ -83,10 +87,10 @@ impl TokenRules {
             _ => Vec::new(),
         };
         if self.audience_required && audience.is_empty() {
-            return Some("it names no audience");
+            return Some("the token has no audience");
         }
         let is_for = |client: &String| audience.contains(&client.as_str());
-        (!self.for_client.as_ref().is_none_or(is_for)).then_some("it is for another audience")
+        (!self.for_client.as_ref().is_none_or(is_for)).then_some("the token is for another audience")
     }
 }
 
@@ -132,10 +136,13 @@ pub async fn verified(
     own: Option<(&DecodingKey, &[Algorithm])>,
     shown: &[u8],
 ) -> Result<Map<String, Value>, TokenRejection> {
-    let token = WebToken::parse(shown).ok_or(TokenRejection::Token("it is not a signed token"))?;
+    let token = WebToken::parse(shown).ok_or(TokenRejection::Token("the token is not a signed JWT"))?;
     let allowed =
         |algorithm: &Algorithm| rules.algorithms.as_ref().is_none_or(|algorithms| algorithms.contains(algorithm));
-    let algorithm = token.algorithm().filter(allowed).ok_or(TokenRejection::Token("it is signed in another way"))?;
+    let algorithm = token
+        .algorithm()
+        .filter(allowed)
+        .ok_or(TokenRejection::Token("the signature algorithm of the token is not accepted"))?;
     let is_good = |key: &DecodingKey| crypto::verify(token.signature, token.signed, key, algorithm).unwrap_or(false);
     let is_signed = match own {
         // RFC 8725 §3.1: the key decides how; the token may only agree.
@@ -146,7 +153,7 @@ pub async fn verified(
         }
     };
     if !is_signed {
-        return Err(TokenRejection::Token("the signature is not good"));
+        return Err(TokenRejection::Token("the signature of the token is not valid"));
     }
     let issuer = match &rules.issuers {
         Some(_) => String::new(),
@@ -219,17 +226,17 @@ impl Bearer {
         exchange: &Exchange,
     ) -> Result<Map<String, Value>, TokenRejection> {
         let Verifier::Introspection { endpoint, proof, fields, .. } = &self.verifier else {
-            unreachable!("its caller has looked")
+            unreachable!("the caller has checked the kind of the verifier")
         };
-        let token = str::from_utf8(token).map_err(|_| TokenRejection::Token("it is not a token"))?;
+        let token = str::from_utf8(token).map_err(|_| TokenRejection::Token("the token is not UTF-8 text"))?;
         let service = match endpoint {
             Some(endpoint) => provider.service(endpoint)?,
             None => {
                 let discovery = provider.discovery().await?;
                 let endpoint = discovery.introspection_endpoint.as_deref();
-                provider.service(
-                    endpoint.ok_or_else(|| ProviderError::Answer("it names no `introspection_endpoint`".to_owned()))?,
-                )?
+                provider.service(endpoint.ok_or_else(|| {
+                    ProviderError::Answer("the discovery document has no `introspection_endpoint`".to_owned())
+                })?)?
             }
         };
         let mut sent = HeaderMap::new();
@@ -237,14 +244,15 @@ impl Bearer {
             for value in exchange.request.head.values(name.as_str().as_bytes()) {
                 sent.append(
                     name,
-                    HeaderValue::from_bytes(value).map_err(|_| TokenRejection::Token("a field is none"))?,
+                    HeaderValue::from_bytes(value)
+                        .map_err(|_| TokenRejection::Token("a header field for the introspection is not valid"))?,
                 );
             }
         }
         let pairs = [("token", token), ("token_type_hint", "access_token")];
         let claims = provider.post(&service, *proof, sent, &pairs).await?;
         if claims.get("active") != Some(&Value::Bool(true)) {
-            return Err(TokenRejection::Token("it is not active"));
+            return Err(TokenRejection::Token("the token is not active"));
         }
         // The provider has looked at its times and its issuer; for whom it is only we can know.
         match self.rules.fault_of_audience(&claims) {
@@ -277,17 +285,17 @@ mod tests {
         for (rules, claims, want) in [
             (&any, json!({"iss": "a", "exp": 1001}), None),
             (&any, json!({"iss": "a", "exp": 995}), None),
-            (&any, json!({"iss": "a", "exp": 989}), Some("it has ended")),
-            (&any, json!({"iss": "a"}), Some("it never ends")),
-            (&any, json!({"iss": "a", "exp": "1001"}), Some("a time is none")),
-            (&any, json!({"iss": "a", "exp": 1001, "nbf": 1011}), Some("it has not begun")),
-            (&any, json!({"iss": "a", "exp": 1001, "iat": 1121}), Some("it is from the future")),
+            (&any, json!({"iss": "a", "exp": 989}), Some("the token has expired")),
+            (&any, json!({"iss": "a"}), Some("the token has no expiry (exp)")),
+            (&any, json!({"iss": "a", "exp": "1001"}), Some("a time claim of the token is not a number")),
+            (&any, json!({"iss": "a", "exp": 1001, "nbf": 1011}), Some("the token is not valid yet (nbf)")),
+            (&any, json!({"iss": "a", "exp": 1001, "iat": 1121}), Some("the token was issued in the future (iat)")),
             (&any, json!({"iss": "b", "exp": 1001}), Some("the token's issuer is not accepted")),
             (&any, json!({"exp": 1001}), Some("the token's issuer is not accepted")),
             (&ours, json!({"iss": "b", "exp": 1001, "aud": "us"}), None),
             (&ours, json!({"iss": "b", "exp": 1001, "aud": ["them", "us"]}), None),
-            (&ours, json!({"iss": "b", "exp": 1001, "aud": ["them"]}), Some("it is for another audience")),
-            (&ours, json!({"iss": "b", "exp": 1001}), Some("it names no audience")),
+            (&ours, json!({"iss": "b", "exp": 1001, "aud": ["them"]}), Some("the token is for another audience")),
+            (&ours, json!({"iss": "b", "exp": 1001}), Some("the token has no audience")),
             (&ours, json!({"iss": "a", "exp": 1001, "aud": "us"}), Some("the token's issuer is not accepted")),
         ] {
             assert_eq!(rules.fault(claims.as_object().expect("a map"), "a", now), want, "{claims}");

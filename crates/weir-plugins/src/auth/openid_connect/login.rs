@@ -165,20 +165,22 @@ impl LoginFlow {
         let is_state = |state: &String| {
             state.len() == 43 && state.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
         };
-        let Some(state) = argument("state").filter(is_state) else { return wrong("it has no state of ours") };
+        let Some(state) = argument("state").filter(is_state) else { return wrong("the request has no valid state") };
         let name = self.begun_name(&state);
         let begun =
             Cookies::value(exchange, &name).and_then(|sealed| self.sealer.open::<PendingLogin>("login", &sealed));
         let begun = begun.filter(|begun| begun.state == state && now_s() < begun.at_s + LOGIN_S);
-        let Some(begun) = begun else { return wrong("no such login has begun in this browser, or it took too long") };
+        let Some(begun) = begun else {
+            return wrong("no login with this state was started in this browser, or the login took too long");
+        };
         if argument("error").is_some() {
             return wrong("the provider has refused the login");
         }
-        let Some(code) = argument("code") else { return wrong("it has no code") };
+        let Some(code) = argument("code") else { return wrong("the request has no code") };
         let discovery = provider.discovery().await?;
         // RFC 9207 §2.4.
         if argument("iss").is_some_and(|issuer| issuer != discovery.issuer) {
-            return wrong("it comes from another provider");
+            return wrong("the response of the login is from another provider");
         }
         let path = text(exchange.request.path());
         let redirect_uri = format!("{}{}", self.origin(exchange), self.callback(&path));
@@ -189,7 +191,7 @@ impl LoginFlow {
             ("code_verifier", &begun.verifier),
         ];
         let Some(answer) = self.tokens(provider, &pairs).await? else {
-            return wrong("the provider does not take its code");
+            return wrong("the provider does not accept the code");
         };
         let session = self.session(provider, &answer, Some(&begun.nonce), None).await?;
         let location = format!("{}{}", self.origin(exchange), begun.target);
@@ -229,23 +231,23 @@ impl LoginFlow {
         before: Option<OpenidSession>,
     ) -> Result<OpenidSession, TokenRejection> {
         let member = |name: &str| answer.get(name).and_then(Value::as_str).map(str::to_owned);
-        let access_token = member("access_token").ok_or(TokenRejection::Token("the provider gives no access token"))?;
+        let access_token = member("access_token").ok_or(TokenRejection::Token("the provider sent no access token"))?;
         let (identity, raw) = match (member("id_token"), &before) {
             (Some(token), _) => (verified(provider, &self.rules, None, token.as_bytes()).await?, Some(token)),
             // OpenID Connect Core 1.0 §12.2: a renewal need not say again who it is.
             (None, Some(before)) => (before.identity.clone(), before.raw.clone()),
-            (None, None) => return Err(TokenRejection::Token("the provider gives no token of identity")),
+            (None, None) => return Err(TokenRejection::Token("the provider sent no ID token")),
         };
         let said = |claim: &str| identity.get(claim).and_then(Value::as_str);
         if nonce.is_some() && said("nonce") != nonce {
-            return Err(TokenRejection::Token("it belongs to another login"));
+            return Err(TokenRejection::Token("the ID token belongs to another login (nonce)"));
         }
         let several = identity.get("aud").and_then(Value::as_array).is_some_and(|audience| audience.len() > 1);
         if (several || identity.contains_key("azp")) && said("azp") != Some(&provider.client.id) {
-            return Err(TokenRejection::Token("it is for another audience"));
+            return Err(TokenRejection::Token("the ID token is for another audience"));
         }
         if before.as_ref().is_some_and(|before| before.identity.get("sub") != identity.get("sub")) {
-            return Err(TokenRejection::Token("it is for another user"));
+            return Err(TokenRejection::Token("the ID token is for another user"));
         }
         let userinfo = match (before.as_ref().and_then(|before| before.userinfo.clone()), self.wants_userinfo) {
             (Some(userinfo), _) => Some(userinfo),
@@ -323,7 +325,7 @@ impl LoginFlow {
 }
 
 fn missing(endpoint: &str) -> ProviderError {
-    ProviderError::Answer(format!("it names no `{endpoint}`"))
+    ProviderError::Answer(format!("the discovery document has no `{endpoint}`"))
 }
 
 fn redirect(exchange: &mut Exchange, status: u16, location: &str) -> Result<Stop, Stop> {

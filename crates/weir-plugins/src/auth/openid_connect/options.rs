@@ -15,52 +15,53 @@ use crate::options::headers::Scalar;
 /// What only the login with redirects needs.
 #[derive(Deserialize, JsonSchema)]
 pub struct LoginOptions {
-    /// Where the provider sends browsers back to: a URL, or a path on the host they ask. It has to lead to this route.
-    /// Without it, the path that was asked for with `/.apisix/redirect` after it.
+    /// Where the provider redirects browsers after a login: a URL, or a path on the host of the request. This route
+    /// must match it. Without it, the path of the request, followed by `/.apisix/redirect`.
     redirect_uri: Option<String>,
-    /// What is asked for.
+    /// The scopes that the gateway requests from the provider.
     #[serde(default = "openid")]
     scope: String,
     /// The session cookie. Needed for logins.
     session: Option<SessionOptions>,
-    /// The path that ends a session. It has to lead to this route.
+    /// The path that ends a session (logout). This route must match it.
     #[serde(default = "logout")]
     logout_path: String,
-    /// Where browsers go that have left.
+    /// Where browsers are redirected after a logout.
     post_logout_redirect_uri: Option<String>,
-    /// How this gateway shows who it is where it gets tokens: `client_secret_basic` or `client_secret_post`.
+    /// How the gateway authenticates at the token endpoint: `client_secret_basic` or `client_secret_post`.
     #[serde(default = "client_secret_basic")]
     token_endpoint_auth_method: String,
-    /// Has no effect: a login always proves that it was this gateway who began (RFC 7636).
+    /// Has no effect: logins always use PKCE (RFC 7636).
     #[serde(default, rename = "use_pkce")]
     _use_pkce: Option<bool>,
-    /// Has no effect: a token of identity always belongs to one login.
+    /// Has no effect: logins always use a nonce.
     #[serde(default, rename = "use_nonce")]
     _use_nonce: Option<bool>,
-    /// The upstream gets the identity in `X-ID-Token`, as JSON in base64.
+    /// Sends the claims of the ID token to the upstream, in `X-ID-Token`, as JSON in base64.
     #[serde(default = "yes")]
     pub set_id_token_header: bool,
-    /// The upstream gets the token of identity as it came in `X-Raw-ID-Token`.
+    /// Sends the ID token as issued to the upstream, in `X-Raw-ID-Token`.
     #[serde(default)]
     pub set_raw_id_token_header: bool,
-    /// The upstream gets what renews tokens in `X-Refresh-Token`.
+    /// Sends the refresh token to the upstream, in `X-Refresh-Token`.
     #[serde(default)]
     pub set_refresh_token_header: bool,
-    /// Further arguments of the login.
+    /// Additional parameters of the authorization request.
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, String>")]
     authorization_params: BTreeMap<String, Scalar>,
-    /// Renews access tokens that have come to their end, where the provider has given what that needs.
+    /// Renews expired access tokens, if the provider has issued a refresh token.
     #[serde(default = "yes")]
     renew_access_token_on_expiry: bool,
-    /// Seconds an access token is good that does not say so.
+    /// The lifetime of access tokens for which the provider states no lifetime, in seconds.
     #[serde(default = "hour_s")]
     access_token_expires_in: u64,
-    /// How many seconds before its end an access token is renewed, at most an hour.
+    /// How long before its expiry an access token is renewed, in seconds; at most 3600.
     #[serde(default)]
     #[schemars(range(max = 3600))]
     access_token_expires_leeway: u64,
-    /// Asks for the password again, whatever the provider remembers.
+    /// Makes the provider ask for the credentials again at each login (`prompt=login`), even if the user has a session
+    /// at the provider.
     #[serde(default)]
     force_reauthorize: bool,
 }
@@ -69,26 +70,28 @@ pub struct LoginOptions {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SessionOptions {
-    /// Seals the cookie. At least 16 characters, the same for all gateways of a site.
+    /// The secret that encrypts the cookie: at least 16 characters, the same on all gateways of a site.
     #[schemars(length(min = 16))]
     secret: String,
-    /// Only `cookie`.
+    /// Where sessions are stored. Only `cookie` is supported.
     #[serde(default, rename = "storage")]
     _storage: SessionStorage,
     /// The name of the cookie.
     #[serde(default = "session")]
     cookie_name: String,
-    /// The path below which it is sent.
+    /// The `Path` attribute of the cookie.
     #[serde(default = "slash")]
     cookie_path: String,
-    /// The domain below which it is sent, instead of the host alone.
+    /// The `Domain` attribute of the cookie. Without it, browsers send the cookie only to the host that set it.
     cookie_domain: Option<String>,
-    /// It is sent over TLS only. Without it, where the client speaks TLS with this gateway.
+    /// The `Secure` attribute of the cookie: browsers send it over TLS only. Without it, the attribute is set if the
+    /// client uses TLS.
     cookie_secure: Option<bool>,
-    /// Scripts do not see it.
+    /// The `HttpOnly` attribute of the cookie: scripts cannot read it.
     #[serde(default = "yes")]
     cookie_http_only: bool,
-    /// Whether it is sent with what other sites ask for.
+    /// The `SameSite` attribute of the cookie: whether browsers send it with requests from other sites. `Default` sets
+    /// no attribute.
     #[serde(default)]
     cookie_same_site: SameSite,
     /// Seconds after which the user has to log in again.

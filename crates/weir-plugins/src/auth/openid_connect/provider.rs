@@ -181,8 +181,10 @@ impl Provider {
         if let Some(keys) = known() {
             return Ok(keys);
         }
-        let uri =
-            discovery.jwks_uri.as_deref().ok_or_else(|| ProviderError::Answer("it names no `jwks_uri`".to_owned()))?;
+        let uri = discovery
+            .jwks_uri
+            .as_deref()
+            .ok_or_else(|| ProviderError::Answer("the discovery document has no `jwks_uri`".to_owned()))?;
         let service = self.service(uri)?;
         let set: Map<String, Value> = read(&service, question(&service.target)?).await?;
         let keys = set.get("keys").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
@@ -209,7 +211,7 @@ impl Provider {
     /// Asks an endpoint with somebody's token.
     pub async fn get_as(&self, service: &HttpService, token: &str) -> Result<Map<String, Value>, ProviderError> {
         let mut value = HeaderValue::try_from(format!("Bearer {token}"))
-            .map_err(|_| ProviderError::Answer("its token is none".to_owned()))?;
+            .map_err(|_| ProviderError::Answer("the access token is not a valid field value".to_owned()))?;
         value.set_sensitive(true);
         let mut request = question(&service.target)?;
         request.headers_mut().insert(AUTHORIZATION, value);
@@ -246,7 +248,7 @@ impl Provider {
         }
         *request.method_mut() = Method::POST;
         *request.uri_mut() =
-            service.target.parse().map_err(|_| ProviderError::Answer("its path is none".to_owned()))?;
+            service.target.parse().map_err(|_| ProviderError::Answer("the path of the URL is not valid".to_owned()))?;
         let kind = HeaderValue::from_static("application/x-www-form-urlencoded");
         request.headers_mut().insert(CONTENT_TYPE, kind);
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
@@ -277,7 +279,8 @@ pub fn encoded(pairs: &[(&str, &str)]) -> Vec<u8> {
 
 fn question(target: &str) -> Result<Request<Full<Bytes>>, ProviderError> {
     let mut request = Request::new(Full::default());
-    *request.uri_mut() = target.parse().map_err(|_| ProviderError::Answer("its path is none".to_owned()))?;
+    *request.uri_mut() =
+        target.parse().map_err(|_| ProviderError::Answer("the path of the URL is not valid".to_owned()))?;
     request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
     Ok(request)
 }
@@ -292,7 +295,6 @@ async fn read<T: serde::de::DeserializeOwned>(
     if status != 200 {
         return Err(ProviderError::Refused(service.name(), status));
     }
-    serde_json::from_slice(answer.body()).map_err(|error| {
-        ProviderError::Answer(format!("{} answers with something else than expected: {error}", service.name()))
-    })
+    serde_json::from_slice(answer.body())
+        .map_err(|error| ProviderError::Answer(format!("{} sent an unexpected answer: {error}", service.name())))
 }

@@ -83,8 +83,9 @@ impl CountQuota {
                 Some(prefix) => format!("X-{prefix}-RateLimit-{last}"),
                 None => format!("X-RateLimit-{last}"),
             };
-            Name::new(name.as_bytes())
-                .ok_or_else(|| ConfigError::new(format!("{path}header_prefix"), "is not part of a header field name"))
+            Name::new(name.as_bytes()).ok_or_else(|| {
+                ConfigError::new(format!("{path}header_prefix"), "cannot be part of a header field name")
+            })
         };
         let count = Amount::compile(count, 1..=max_count, &format!("{path}count"))?;
         let limit = field("Limit")?;
@@ -186,5 +187,6 @@ fn told(count: &Amount, name: &Name) -> Option<Line> {
 
 /// A name out of the metadata, which has been checked for itself; a bad one is told there, and here again.
 fn field_name(name: &str) -> Result<Name, ConfigError> {
-    Name::new(name.as_bytes()).ok_or_else(|| ConfigError::new("plugin_metadata", "names no header field"))
+    Name::new(name.as_bytes())
+        .ok_or_else(|| ConfigError::new("plugin_metadata", "has a name that no header field can have"))
 }

@@ -98,7 +98,7 @@ fn a_group_shares_its_counters_and_must_agree() {
     assert_eq!(on_request(&second, &mut get("/")), Err(Stop::Respond(503)));
     let other = json!({"count": 2, "time_window": 60, "group": "g1"});
     let error = build_for("route/3", other, &shared).err().expect("refused").to_string();
-    assert!(error.starts_with("group: `g1` is used elsewhere with other options"), "{error}");
+    assert!(error.starts_with("group: `g1` is used by another plugin with different options"), "{error}");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn wrong_options_are_refused_with_their_place() {
         ),
         (
             json!({"count": 1, "time_window": 1, "policy": "redis-cluster", "redis_cluster_nodes": ["h:1", "h"]}),
-            "redis_cluster_nodes[1]: `h` is no `host:port`",
+            "redis_cluster_nodes[1]: `h` is not `host:port`",
         ),
         (
             json!({"count": 1, "time_window": 1, "policy": "redis-sentinel", "redis_sentinels": []}),

@@ -100,7 +100,7 @@ impl BrokerConnection {
         }
         let correlation = self.stream.read_i32().await.map_err(broken)?;
         if correlation != self.correlation {
-            return Err(format!("{}: the answer is not for this request", self.name));
+            return Err(format!("{}: the answer belongs to another request (correlation id)", self.name));
         }
         let mut answer = vec![0; length - 4];
         self.stream.read_exact(&mut answer).await.map_err(broken)?;
@@ -111,9 +111,13 @@ impl BrokerConnection {
         let mechanism = login.mechanism.name();
         let answer = self.ask(SASL_HANDSHAKE, |request| request.text(Some(mechanism))).await?;
         let mut answer = AnswerBytes(&answer);
-        let (error, offered) = read_handshake(&mut answer).map_err(|_| self.cut_short())?;
+        let (error, offered) = read_handshake(&mut answer).map_err(|_| self.truncated_answer())?;
         if error != 0 {
-            return Err(format!("{}: does not offer {mechanism}, but {}", self.name, offered.join(", ")));
+            return Err(format!(
+                "{}: does not support the SASL mechanism {mechanism}, but {}",
+                self.name,
+                offered.join(", ")
+            ));
         }
         match login.mechanism {
             SaslMechanism::Plain => {
@@ -138,7 +142,7 @@ impl BrokerConnection {
         let verifier = last.strip_prefix(b"v=").and_then(|text| BASE64_STANDARD.decode(text).ok()).unwrap_or_default();
         match constant_time::verify_slices_are_equal(&verifier, &proof.server_signature) {
             Ok(()) => Ok(()),
-            Err(_) => Err(format!("{}: SCRAM: the broker does not know the password itself", self.name)),
+            Err(_) => Err(format!("{}: SCRAM: the broker could not prove that it knows the password", self.name)),
         }
     }
 
@@ -146,13 +150,13 @@ impl BrokerConnection {
         let answer = self.ask(SASL_AUTHENTICATE, |request| request.bytes(token)).await?;
         let mut answer = AnswerBytes(&answer);
         let mut read = || Ok::<_, AnswerCutShort>((answer.i16()?, answer.text()?, answer.bytes()?.to_vec()));
-        match read().map_err(|_| self.cut_short())? {
+        match read().map_err(|_| self.truncated_answer())? {
             (0, _, token) => Ok(token),
             (error, text, _) => Err(format!("{}: the login was refused ({error}): {text}", self.name)),
         }
     }
 
-    pub fn cut_short(&self) -> String {
+    pub fn truncated_answer(&self) -> String {
         format!("{}: an answer was cut short", self.name)
     }
 }
@@ -187,8 +191,10 @@ impl ScramProof {
         hash: &ScramHash,
     ) -> Result<ScramProof, &'static str> {
         let part = |name: &str| challenge.split(',').find_map(|part| part.strip_prefix(name));
-        let server_nonce = part("r=").filter(|it| it.starts_with(nonce)).ok_or("the challenge is not for us")?;
-        let salt = part("s=").and_then(|salt| BASE64_STANDARD.decode(salt).ok()).ok_or("there is no salt")?;
+        let server_nonce =
+            part("r=").filter(|it| it.starts_with(nonce)).ok_or("the challenge has the nonce of another client")?;
+        let salt =
+            part("s=").and_then(|salt| BASE64_STANDARD.decode(salt).ok()).ok_or("the challenge has no valid salt")?;
         let iterations = part("i=").and_then(|text| text.parse().ok()).filter(|count| *count <= MAX_ITERATIONS);
         let iterations =
             iterations.and_then(std::num::NonZeroU32::new).ok_or("the number of iterations is not valid")?;

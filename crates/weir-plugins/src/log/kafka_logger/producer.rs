@@ -198,13 +198,13 @@ impl Producer {
             // 46: this batch was stored before.
             0 | 46 => Produced::Stored,
             10 | 18 => Produced::TooLarge(said("the batch is too large")),
-            45 | 47 | 59 => Produced::Forgotten(said("the broker does not know this producer any more")),
+            45 | 47 | 59 => Produced::Forgotten(said("the broker no longer knows this producer id")),
             3 => Produced::Unknown(said("there is no such topic")),
             5 | 6 => Produced::Unknown(said("another broker leads the partition")),
             7 => Produced::Unknown(said("the replicas did not answer in time")),
             19 | 20 => Produced::Unknown(said("too few replicas are in sync")),
-            29 | 31 => Produced::Unknown(said("we may not write to the topic")),
-            87 => Produced::Unknown(said("the topic does not take such messages; a compacted one needs a `key`")),
+            29 | 31 => Produced::Unknown(said("the gateway is not authorized to write to the topic")),
+            87 => Produced::Unknown(said("the topic does not accept such messages; a compacted topic needs a `key`")),
             _ => Produced::Unknown(said("the batch was not stored")),
         })
     }
@@ -266,8 +266,7 @@ impl Producer {
             let leaders: Vec<_> =
                 partitions.iter().filter_map(|(partition, leader)| Some((*partition, target(*leader)?))).collect();
             if leaders.is_empty() {
-                failure =
-                    format!("{}: topic {name} has no partition that can be written (error {error})", broker.name());
+                failure = format!("{}: topic {name} has no writable partition (error {error})", broker.name());
                 continue;
             }
             return Ok(KnownTopic { leaders, count: partitions.len(), since: Instant::now() });
@@ -289,7 +288,7 @@ impl Producer {
             .await?;
         let (error, identity) = read_identity(&mut AnswerBytes(&answer)).map_err(|_| cut_short(&broker))?;
         if error != 0 {
-            return Err(format!("{}: gives no id for a producer (error {error})", broker.name()));
+            return Err(format!("{}: did not assign a producer id (error {error})", broker.name()));
         }
         self.identity = Some(identity);
         Ok(identity)

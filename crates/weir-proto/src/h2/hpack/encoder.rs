@@ -47,7 +47,7 @@ impl Encoder {
     /// The peer has said how large a table it keeps (RFC 9113 §6.5.2).
     pub fn resize(&mut self, most: usize) {
         let most = most.min(TABLE_BYTES);
-        if most == self.table.most() && self.resized.is_none() {
+        if most == self.table.max_size() && self.resized.is_none() {
             return;
         }
         self.table.resize(most);
@@ -98,7 +98,7 @@ impl Encoder {
                 return string(value, out);
             }
         }
-        let again = came_before && name.len() + value.len() + 32 <= self.table.most() / 4;
+        let again = came_before && name.len() + value.len() + 32 <= self.table.max_size() / 4;
         let number = if again { self.remember(name, value) } else { 0 };
         if self.places.is_empty() {
             self.places = vec![Place::default(); PLACES];

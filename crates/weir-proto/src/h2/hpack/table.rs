@@ -44,7 +44,7 @@ impl DynamicTable {
         DynamicTable { bytes: Vec::new(), base: 0, entries: VecDeque::new(), size: 0, most }
     }
 
-    pub fn most(&self) -> usize {
+    pub fn max_size(&self) -> usize {
         self.most
     }
 

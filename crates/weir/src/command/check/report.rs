@@ -88,7 +88,7 @@ pub fn sarif(checked: &[CheckedFile]) -> String {
         })
     };
     let results: Vec<_> = findings(checked).map(result).collect();
-    let rule = json!({"id": "configuration", "shortDescription": {"text": "The configuration is not as it should be"}});
+    let rule = json!({"id": "configuration", "shortDescription": {"text": "The configuration has errors or warnings"}});
     let driver = json!({"name": "weir", "version": env!("CARGO_PKG_VERSION"), "rules": [rule]});
     let log = json!({
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",

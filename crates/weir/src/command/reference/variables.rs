@@ -7,13 +7,13 @@ use weir_plugin::variable::FIXED;
 const HEAD: &str = "\
 # Variables
 
-Written by `cargo xtask docs` from the program. Conditions (`vars` of routes and plugins, `_meta.filter`) use the names as they
-stand here, and texts (`enable_access_log`, `log_format`, many options of plugins) with a dollar sign: `$remote_addr`,
-`${remote_addr}`, `${arg_a ?? none}`; `\\$` is a dollar sign. The names are those of nginx and Apache APISIX; `error_cause` is
-ours.
+Written by `cargo xtask docs` from the program. Conditions (`vars` of routes and plugins, `_meta.filter`) use the names as
+listed here. Text templates (`enable_access_log`, `log_format`, many options of plugins) use the names with a dollar sign:
+`$remote_addr`, `${remote_addr}`, `${arg_a ?? none}`; `\\$` is a literal dollar sign. The names are the same as in nginx and
+Apache APISIX; `error_cause` exists only in Weir.
 
-A variable that has no value is missing: empty in texts, `-` in lines of the access log, `null` for conditions. What lies within
-the body of a request is not known where routes and plugins are chosen by it, so a condition that asks for it is refused.
+A variable without a value is empty in text templates, `-` in lines of the access log, and `null` in conditions. The request
+body has not been read when routes and plugins are selected, so a condition with a variable of the request body is rejected.
 
 | variable | value |
 |---|---|
@@ -21,13 +21,13 @@ the body of a request is not known where routes and plugins are chosen by it, so
 
 /// Those that are made of a prefix and a name.
 const PREFIXED: [(&str, &str); 7] = [
-    ("arg_NAME", "The first value of a query argument, decoded. Upper and lower case differ."),
-    ("http_NAME", "A field of the request, in lower case and with `_` for `-`: `http_user_agent`."),
+    ("arg_NAME", "The first value of a query argument, decoded. The name is case-sensitive."),
+    ("http_NAME", "A request header; the name in lower case and with `_` instead of `-`: `http_user_agent`."),
     ("cookie_NAME", "The value of a cookie."),
-    ("sent_http_NAME", "A field of the response."),
-    ("upstream_http_NAME", "The same; what plugins have changed since is not told apart."),
-    ("post_arg_NAME", "The first value of a field of a form, where the body was read: in records."),
-    ("1`, `2", "A group of the regular expression that the plugin has matched."),
+    ("sent_http_NAME", "A response header."),
+    ("upstream_http_NAME", "The same as `sent_http_NAME`, including changes that plugins made to the header."),
+    ("post_arg_NAME", "The first value of a form field, if the request body was read; for log records."),
+    ("1`, `2", "A capture group of the regular expression that the plugin has matched."),
 ];
 
 /// What Apache APISIX has besides, always within a body.
