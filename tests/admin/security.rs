@@ -192,5 +192,5 @@ fn bodies_have_limits() {
     let deep = format!("{{\"uri\":\"/a\",\"plugins\":{}{}}}", "{\"a\":".repeat(100) + "1", "}".repeat(100));
     let answer = Api::with_key(address, ADMIN).ask("PUT", "routes/r", "", &deep);
     assert_eq!(answer.status, 400);
-    assert!(answer.text().contains("more than 64 times"), "{}", answer.text());
+    assert!(answer.text().contains("more than 64 levels deep"), "{}", answer.text());
 }

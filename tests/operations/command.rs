@@ -125,7 +125,7 @@ fn explain_says_where_a_request_goes() {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{said}");
     let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("route/a /a/* chosen") && words.contains("route/b /* lost"), "{said}");
+    assert!(words.contains("route/a /a/* chosen") && words.contains("route/b /* outranked"), "{said}");
     let price = |name: &str| {
         let page = include_str!("../../docs/reference/prices.md");
         let row = page.lines().find_map(|line| line.strip_prefix(&format!("| `{name}` | "))).expect("it has a price");

@@ -133,11 +133,13 @@ impl GatewayNode {
             publisher.refuse(diagnostics);
             ExitFailure::Configuration
         })?;
+        // Publishing starts plugins, and these have something to log.
+        let settings = &loaded.document.settings;
+        error_log::start(logs::level(settings.error_log_level), options.log_format);
+        weir_plugins::set_record_limits(settings.records.memory, settings.records.threads.into());
         let first = weir_control::publish_first(&mut loader, loaded, &publisher);
         let (loaded, first) = first.map_err(|_| ExitFailure::Configuration)?;
         let Publication { snapshot, settings, acme: wanted, hubs: wanted_hubs, .. } = first;
-        error_log::start(logs::level(settings.error_log_level), options.log_format);
-        weir_plugins::set_record_limits(settings.records.memory, settings.records.threads.into());
         say!("version {}, process {}, workers: {workers}", env!("CARGO_PKG_VERSION"), std::process::id());
         say!("limits: {limits}");
 

@@ -214,7 +214,7 @@ mod tests {
         assert!(fault("{} {}").contains("trailing characters"));
         assert!(fault("{bad").contains("line 1 column 2"));
         assert!(fault("").contains("EOF"));
-        assert!(fault(&"[".repeat(100)).contains("more than 64 times"));
+        assert!(fault(&"[".repeat(100)).contains("more than 64 levels deep"));
         assert!(fault(&format!("[{}0]", "0,".repeat(MAX_VALUES))).contains("more than 1000000 values"));
     }
 }

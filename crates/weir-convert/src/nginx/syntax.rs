@@ -255,6 +255,6 @@ mod tests {
             assert_eq!(parse("t", text).expect_err(text).to_string(), told);
         }
         let deep = "a {".repeat(100);
-        assert!(parse("t", &deep).expect_err("deep").text.contains("more than 32 blocks"));
+        assert!(parse("t", &deep).expect_err("deep").text.contains("more than 32 levels deep"));
     }
 }
