@@ -77,6 +77,9 @@ pub struct SpoolPlace {
     index: Mutex<BTreeMap<Seq, RecordTally>>,
     /// The newest parcel that was in the index. The journal may show one to readers before it is.
     known: AtomicU64,
+    /// The newest parcel that was given up because its file cannot be read; those up to it are lost also where they are
+    /// booked later.
+    passed: AtomicU64,
     _lock: File,
 }
 
@@ -144,7 +147,8 @@ impl SpoolPlace {
         let lost = if recovery.lost() > 0 { DropReason::Corrupt } else { DropReason::Crash };
         let account = Arc::new(RecordAccount::of_cells(name, cells, spooled, lost));
         let known = AtomicU64::new(journal.committed());
-        Ok(SpoolPlace { directory, account, journal, index: Mutex::new(index), known, _lock: lock })
+        let passed = AtomicU64::new(0);
+        Ok(SpoolPlace { directory, account, journal, index: Mutex::new(index), known, passed, _lock: lock })
     }
 
     pub fn directory(&self) -> &Path {
@@ -157,11 +161,17 @@ impl SpoolPlace {
 
     /// A parcel was committed, which was in the queue before.
     pub fn committed(&self, seq: Seq, tally: RecordTally) {
-        locked(&self.index).insert(seq, tally);
-        self.account.book(|books| {
-            books.queued.subtract(tally);
-            books.spooled.add(tally);
-        });
+        let mut index = locked(&self.index);
+        if seq <= self.passed.load(Ordering::Relaxed) {
+            self.account.book(|books| books.drop_from(|books| &mut books.queued, DropReason::Corrupt, tally));
+        } else {
+            index.insert(seq, tally);
+            self.account.book(|books| {
+                books.queued.subtract(tally);
+                books.spooled.add(tally);
+            });
+        }
+        drop(index);
         self.known.fetch_max(seq, Ordering::AcqRel);
     }
 
@@ -242,6 +252,8 @@ impl SpoolPlace {
     /// Gives up what cannot be read.
     pub fn skip_segment(&self, reader: &mut Reader) {
         if let Some((first, last)) = reader.skip_segment() {
+            // First: what the journal has written and `committed` has not booked yet is not in the index.
+            self.passed.fetch_max(last, Ordering::Relaxed);
             self.lost(first, last, DropReason::Corrupt);
         }
     }
