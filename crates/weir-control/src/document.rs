@@ -279,8 +279,8 @@ impl Document {
         document
     }
 
-    /// Whether options have at this path what stands for a secret that nobody has fetched, as `weir check` fetches none. What is
-    /// wrong with such a text is not wrong with the secret.
+    /// Whether the value at this path is a reference to a secret that was not fetched; `weir check` fetches none. A fault of the
+    /// reference's text is not a fault of the secret.
     pub(crate) fn awaits_secret(&self, options: &serde_json::Value, path: &str) -> bool {
         !self.has_secrets && !self.secrets.is_empty() && references::is_secret(options, path)
     }

@@ -247,7 +247,7 @@ impl<'a> Chains<'a> {
         self.overlays.iter().map(overlay).collect()
     }
 
-    /// Who may come in is a matter of routes: a plugin that finds it out is not a policy of somebody who is in.
+    /// Authentication belongs to routes: an auth plugin cannot be a policy of a consumer, who is already authenticated.
     fn refuse_doors(&self, origin: &ResourceOrigin, plugins: &[PluginSpec]) {
         let is_door = |plugin: &&PluginSpec| self.registry.find(&plugin.name).is_some_and(|entry| entry.identifies);
         for plugin in plugins.iter().filter(is_door) {

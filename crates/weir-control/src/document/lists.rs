@@ -24,7 +24,7 @@ pub(crate) trait ListedSpec: Sized {
     /// Of all that it says.
     fn content(&self) -> Fingerprint;
     /// Whether it takes more than its own text to serve it: names, files, authorities, or upstreams in options of plugins. Few do,
-    /// and nobody looks through all for those.
+    /// and they are found by this flag, without a search through all resources.
     fn is_noted(&self) -> bool;
 }
 

@@ -69,7 +69,7 @@ enum EtcdCommand {
     Lend(bool),
 }
 
-/// What the thread leaves for whoever looks.
+/// Changes that the etcd thread passes to the thread that publishes them.
 #[derive(Default)]
 struct Mailbox {
     content: Mutex<MailboxContent>,
@@ -81,7 +81,7 @@ struct MailboxContent {
     changes: Vec<OutsideChange>,
     /// Up to here everything has been put here.
     seen: u64,
-    /// Somebody has written so much.
+    /// The newest revision that this node or another is known to have written.
     known: u64,
     wake: Option<Wake>,
     state: StoreState,

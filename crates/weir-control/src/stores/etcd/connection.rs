@@ -1,5 +1,5 @@
-//! A connection to one member of an etcd cluster. It neither comes back nor goes elsewhere: whoever has it finds out that it is
-//! lost, and opens another.
+//! A connection to one member of an etcd cluster. It does not reconnect and does not change to another
+//! member: its owner notices that it is lost, and opens a new one.
 
 use std::time::Duration;
 
