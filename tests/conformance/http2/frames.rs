@@ -29,6 +29,41 @@ pub const REFUSED_STREAM: u32 = 0x7;
 pub const CANCEL: u32 = 0x8;
 pub const ENHANCE_YOUR_CALM: u32 = 0xb;
 
+/// Fields that make any message malformed, from a client or from an upstream (RFC 9113 §8.2, §8.3): control characters, white
+/// space around a value, names that are not lower-case tokens, fields of a connection, and pseudo-fields that are unknown, repeated
+/// or of the other direction.
+pub const MALFORMED_FIELDS: [(&str, &str); 29] = [
+    ("x", "a\x7fb"),
+    ("x", "a\0b"),
+    ("x", "a\rb"),
+    ("x", "a\nb"),
+    ("x", "a\x01b"),
+    ("x", "a\x1bb"),
+    ("x", " a"),
+    ("x", "a "),
+    ("x", "\ta"),
+    ("x", "a\t"),
+    ("X", "a"),
+    ("x-Y", "a"),
+    ("", "a"),
+    ("x y", "a"),
+    ("x:", "a"),
+    ("x\0", "a"),
+    ("x\n", "a"),
+    ("x\u{fc}", "a"),
+    ("x(", "a"),
+    ("connection", "close"),
+    ("keep-alive", "timeout=5"),
+    ("proxy-connection", "close"),
+    ("transfer-encoding", "chunked"),
+    ("upgrade", "h2c"),
+    (":unknown", "x"),
+    (":method", "GET"),
+    (":scheme", "http"),
+    (":authority", "t"),
+    (":protocol", "websocket"),
+];
+
 pub const MAX_CONCURRENT_STREAMS: u16 = 0x3;
 pub const INITIAL_WINDOW_SIZE: u16 = 0x4;
 

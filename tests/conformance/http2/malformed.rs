@@ -4,8 +4,8 @@
 use weir_testkit::Reading;
 
 use super::frames::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, End, Frames, GOAWAY, HEADERS, PING, PRIORITY, PROTOCOL_ERROR,
-    PUSH_PROMISE, RST_STREAM, SETTINGS, WHOLE, WINDOW_UPDATE, frame, get, headers, request,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, End, Frames, GOAWAY, HEADERS, MALFORMED_FIELDS, PING, PRIORITY,
+    PROTOCOL_ERROR, PUSH_PROMISE, RST_STREAM, SETTINGS, WHOLE, WINDOW_UPDATE, frame, get, headers, request,
 };
 use crate::harness::Rig;
 
@@ -18,41 +18,8 @@ fn bad_messages() -> Vec<(String, Vec<u8>)> {
     let mut all: Vec<(String, Vec<u8>)> = Vec::new();
     let mut add = |what: &str, bytes: Vec<u8>| all.push((what.to_owned(), bytes));
     let with = |name: &str, value: &str| headers(BAD, WHOLE, &get("/bad", &[(name, value)]));
-    for (name, value) in [
-        ("x", "a\x7fb"),
-        ("x", "a\0b"),
-        ("x", "a\rb"),
-        ("x", "a\nb"),
-        ("x", "a\x01b"),
-        ("x", "a\x1bb"),
-        ("x", " a"),
-        ("x", "a "),
-        ("x", "\ta"),
-        ("x", "a\t"),
-        ("X", "a"),
-        ("x-Y", "a"),
-        ("", "a"),
-        ("x y", "a"),
-        ("x:", "a"),
-        ("x\0", "a"),
-        ("x\n", "a"),
-        ("x\u{fc}", "a"),
-        ("x(", "a"),
-        ("connection", "close"),
-        ("keep-alive", "timeout=5"),
-        ("proxy-connection", "close"),
-        ("transfer-encoding", "chunked"),
-        ("upgrade", "h2c"),
-        ("te", "gzip"),
-        ("content-length", "5"),
-        (":unknown", "x"),
-        (":status", "200"),
-        (":path", "/again"),
-        (":method", "GET"),
-        (":scheme", "http"),
-        (":authority", "t"),
-        (":protocol", "websocket"),
-    ] {
+    let more = [("te", "gzip"), ("content-length", "5"), (":status", "200"), (":path", "/again")];
+    for (name, value) in MALFORMED_FIELDS.into_iter().chain(more) {
         add(&format!("{name:?}: {value:?}"), with(name, value));
     }
     let good = get("/bad", &[]);
