@@ -5,6 +5,7 @@
 pub mod address;
 pub mod authority;
 pub mod decimal;
+pub mod event_stream;
 pub mod field;
 pub mod grpc;
 pub mod h1;

@@ -1,10 +1,20 @@
-//! Where the frames of a WebSocket end (RFC 6455 §5.2), for whoever has to put one of its own between them.
+//! WebSockets (RFC 6455): frames read and written, close codes, extensions, and where frames end for code that has to put one
+//! of its own between them.
+
+pub mod close;
+pub mod extensions;
+pub mod frame;
+pub mod reader;
+mod utf8;
+
+pub use close::CloseCode;
+pub use frame::{FrameHeader, FrameSender, Opcode};
+pub use reader::{ControlFrame, FrameEvent, FrameFault, FrameReader, MaskedContent};
+
+use frame::MAX_HEADER;
 
 /// What tells a client that its server goes away, with the code 1001 (RFC 6455 §7.4.1).
 pub const GOING_AWAY: [u8; 4] = [0x88, 2, 0x03, 0xe9];
-
-/// The longest header: two bytes, eight of length, four of a mask.
-const MAX_HEADER: usize = 14;
 
 /// Follows the frames of one direction.
 #[derive(Clone, Copy, Debug, Default)]
